@@ -1,0 +1,360 @@
+"""Proximal Policy Optimization (Schulman et al., 2017, arXiv 1707.06347), discrete actions.
+
+    python algos/ppo.py --env CartPole-v1
+
+The equations, for the data of one rollout with the policy that collected it, pi_old:
+
+    delta_t = r_t + gamma V(s_{t+1}) - V(s_t)                                       (paper, eq. 12)
+    A_t     = delta_t + gamma lambda A_{t+1}                     generalised advantage (eq. 11)
+    ratio_t = pi(a_t | s_t) / pi_old(a_t | s_t)                                     (section 3)
+    L_clip  = E[ min( ratio A, clip(ratio, 1 - eps, 1 + eps) A ) ]                  (eq. 7)
+    L       = L_clip - c1 (V - R)^2 + c2 entropy,   R = A + V_old                   (eq. 9)
+
+Shapes: S seeds, T steps, N environments per seed, B = T N samples, M a minibatch, O observation
+size, A actions. A rollout is [S, T, N, ...]. Every loss is [S], and no term mixes two seeds, so
+`loss.sum().backward()` gives each seed its own gradient.
+
+Implementation details, with the numbers of "The 37 Implementation Details of PPO" (Huang et al.,
+2022) where they are in it:
+ 1. Orthogonal initialisation: gain sqrt(2), 0.01 for the policy head, 1 for the value head (#2).
+ 2. Adam's epsilon is 1e-5 (#3).
+ 3. Learning rate and clip range may fall linearly to zero (#4; SB3's `lin_` schedules).
+ 4. GAE, with returns as advantage + value (#5).
+ 5. Every epoch visits all samples once in shuffled minibatches (#6).
+ 6. Advantages are normalised per minibatch (#7), with the sample's standard deviation (ddof 1).
+ 7. The value loss may be clipped too (#9); off by default, as in SB3.
+ 8. Overall loss and entropy bonus (#10); the gradient is clipped to a norm of 0.5 (#11).
+ 9. Separate networks for policy and value, tanh (#13).
+10. A seed stops its epochs early once its approximate KL exceeds 1.5 target_kl (SB3); it is
+    masked out of the remaining minibatches, its optimizer moments included.
+11. Truncation bootstraps from V of the final observation, termination does not (SB3 adds
+    gamma V(final) to the reward, which is the same with lambda = 1 beyond the cut, i.e. always).
+
+Differences from SB3's PPO: the seeds are one batch; values and log-probabilities of a rollout are
+computed in one pass after it; a minibatch that would leave a remainder is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+import envs
+from benchmarks.harness.cli import (
+    ControlConfig,
+    Fraction,
+    NonNegative,
+    Positive,
+    PositiveInt,
+    Preset,
+    UsageError,
+    parse,
+)
+from benchmarks.harness.layers import SeedMLP
+from benchmarks.harness.run import Run, main
+from benchmarks.harness.seeds import SeedAdam, SeedStreams
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ControlConfig):
+    """PPO. The defaults are SB3's, but for 4 environments of 128 steps (CleanRL's)."""
+
+    num_envs: PositiveInt = 4
+    """N, environments per seed."""
+    num_steps: PositiveInt = 128
+    """T, steps per environment in a rollout."""
+    minibatch_size: PositiveInt = 128
+    """M, samples per gradient step; at most N * T, which it must divide."""
+    epochs: PositiveInt = 4
+    """Passes over each rollout."""
+    learning_rate: Positive = 2.5e-4
+    """Step size of Adam."""
+    anneal_lr: bool = True
+    """Let the learning rate fall linearly to 0."""
+    gamma: Fraction = 0.99
+    """Discount per step."""
+    gae_lambda: Fraction = 0.95
+    """Lambda of GAE: 0 is the one-step TD error, 1 the Monte Carlo advantage."""
+    clip_range: Positive = 0.2
+    """Epsilon of the clipped objective."""
+    anneal_clip: bool = False
+    """Let the clip range fall linearly to 0."""
+    clip_value_range: NonNegative = 0.0
+    """Clip the change of the value prediction to this (0: do not)."""
+    normalize_advantage: bool = True
+    """Normalise advantages per minibatch."""
+    entropy_coef: NonNegative = 0.0
+    """Weight of the entropy bonus."""
+    value_coef: NonNegative = 0.5
+    """Weight of the value loss."""
+    max_grad_norm: NonNegative = 0.5
+    """Clip each seed's gradient to this norm (0: do not)."""
+    target_kl: NonNegative = 0.0
+    """Stop a seed's epochs once its approximate KL exceeds 1.5 times this (0: never)."""
+    hidden: PositiveInt = 64
+    """Width of the two hidden layers of each network."""
+
+    @property
+    def batch_size(self) -> int:
+        """B, samples of one seed's rollout."""
+        return self.num_envs * self.num_steps
+
+    @property
+    def minibatch(self) -> int:
+        """Samples per gradient step; SB3 too takes the rollout where it is smaller."""
+        return min(self.minibatch_size, self.batch_size)
+
+    def check(self) -> None:
+        if self.batch_size < 2:
+            raise UsageError("--num-steps 1: one environment needs at least 2 steps")
+        if self.batch_size % self.minibatch:
+            raise UsageError(
+                f"--minibatch-size {self.minibatch_size}: must divide num_envs * num_steps = "
+                f"{self.batch_size}"
+            )
+        if self.total_timesteps < self.batch_size:
+            raise UsageError(
+                f"--total-timesteps {self.total_timesteps}: must be at least one rollout, "
+                f"num_envs * num_steps = {self.batch_size}"
+            )
+
+
+ZOO = "rl-baselines3-zoo hyperparams/ppo.yml at 22e3ff2"
+PRESETS = {
+    "CartPole-v1": Preset(
+        {
+            "num_envs": 8,
+            "num_steps": 32,
+            "minibatch_size": 256,
+            "epochs": 20,
+            "gamma": 0.98,
+            "gae_lambda": 0.8,
+            "learning_rate": 1e-3,
+            "anneal_lr": True,
+            "clip_range": 0.2,
+            "anneal_clip": True,
+            "total_timesteps": 100_000,
+        },
+        source=ZOO,
+        published="SB3 500.0 +- 0.0, one agent (rl-baselines3-zoo benchmark.md at 22e3ff2)",
+    ),
+}
+
+
+class ActorCritic(nn.Module):
+    """S policies and S value functions, each a network of two tanh layers."""
+
+    def __init__(self, spec: envs.EnvSpec, config: Config, init: SeedStreams) -> None:
+        super().__init__()
+        assert spec.obs_size is not None
+        S, H = len(init.seeds), config.hidden
+        self.actor = SeedMLP((spec.obs_size, H, H, spec.num_actions), S, "tanh")
+        self.critic = SeedMLP((spec.obs_size, H, H, 1), S, "tanh")
+        self.actor.orthogonal_init(init, output_gain=0.01)
+        self.critic.orthogonal_init(init, output_gain=1.0)
+        self.noise_size = spec.num_actions  # uniforms that one sampled action takes
+
+    def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Actions [S, N] for obs [S, N, O]; greedy without noise, sampled with [S, N, A].
+
+        Gumbel-max: argmax(logits - log(-log(u))) is a sample of softmax(logits).
+        """
+        logits = self.actor(obs)
+        return (logits if noise is None else logits - (-noise.log()).log()).argmax(-1)
+
+    def evaluate(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probabilities of actions, entropies and values, each [S, B], for obs [S, B, O]."""
+        logprobs = self.actor(obs).log_softmax(-1)  # [S, B, A]
+        entropy = -(logprobs.exp() * logprobs).sum(-1)
+        return logprobs.gather(-1, actions.unsqueeze(-1)).squeeze(-1), entropy, self.value(obs)
+
+    def value(self, obs: Tensor) -> Tensor:
+        """V [S, B] for obs [S, B, O]."""
+        return self.critic(obs).squeeze(-1)
+
+
+class Rollout(NamedTuple):
+    """T steps of N environments per seed; [S, T, N, ...]."""
+
+    obs: Tensor
+    actions: Tensor
+    rewards: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    next_obs: Tensor  # the true successor, also at the end of an episode
+
+
+@torch.inference_mode()
+def collect(
+    env: envs.Env, agent: ActorCritic, state: envs.State, obs: Tensor, noise: Tensor
+) -> tuple[envs.State, Tensor, Rollout]:
+    """Act for T steps. noise [S, T, N, A + env.noise_size]; returns the next state and obs too."""
+    steps = []
+    for action_noise, env_noise in zip(
+        noise[..., : agent.noise_size].unbind(1),
+        noise[..., agent.noise_size :].unbind(1),
+        strict=True,
+    ):
+        actions = agent.act(obs, action_noise)
+        step = env.step(state, actions, env_noise)
+        steps.append((obs, actions, step.reward, step.terminated, step.truncated, step.final_obs))
+        state, obs = step.state, step.obs
+    return state, obs, Rollout(*(torch.stack(field, dim=1) for field in zip(*steps, strict=True)))
+
+
+def gae(
+    rewards: Tensor,
+    values: Tensor,
+    next_values: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    gamma: float,
+    gae_lambda: float,
+) -> Tensor:
+    """Generalised advantage estimates (Schulman et al., 2016, eq. 16), all [S, T, N].
+
+    next_values: V of the true successors. A termination is not bootstrapped, a truncation is;
+    neither lets an advantage reach back across the end of its episode.
+    """
+    deltas = rewards + gamma * next_values * ~terminated - values
+    decay = gamma * gae_lambda * ~(terminated | truncated)
+    advantages = torch.empty_like(deltas)
+    advantage = torch.zeros_like(deltas[:, 0])
+    for t in reversed(range(deltas.shape[1])):
+        advantage = deltas[:, t] + decay[:, t] * advantage
+        advantages[:, t] = advantage
+    return advantages
+
+
+def normalize(advantages: Tensor) -> Tensor:
+    """Advantages [S, M] with mean 0 and standard deviation 1 per seed; all 0 where they are equal."""
+    centered = advantages - advantages.mean(-1, keepdim=True)
+    return centered / (centered.square().sum(-1, keepdim=True) / (advantages.shape[-1] - 1)).sqrt().add(1e-8)
+
+
+def policy_loss(ratio: Tensor, advantages: Tensor, clip_range: float) -> Tensor:
+    """-L_clip (eq. 7) per seed, [S]; ratio and advantages [S, M]."""
+    clipped = ratio.clamp(1 - clip_range, 1 + clip_range)
+    return -torch.minimum(ratio * advantages, clipped * advantages).mean(-1)
+
+
+def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip_range: float) -> Tensor:
+    """Mean squared error per seed, [S]; the change since the rollout clipped if clip_range > 0."""
+    if clip_range > 0:
+        values = old_values + (values - old_values).clamp(-clip_range, clip_range)
+    return (values - returns).square().mean(-1)
+
+
+class Batch(NamedTuple):
+    """The samples of a rollout, as the loss needs them; [S, B, ...]."""
+
+    obs: Tensor
+    actions: Tensor
+    logprobs: Tensor  # of pi_old
+    values: Tensor  # V_old
+    advantages: Tensor
+    returns: Tensor
+
+
+@torch.no_grad()
+def prepare(agent: ActorCritic, rollout: Rollout, config: Config) -> Batch:
+    """Advantages, returns and what pi_old and V_old say of a rollout."""
+    S, T, N = rollout.rewards.shape
+    obs = rollout.obs.flatten(1, 2)
+    actions = rollout.actions.flatten(1, 2)
+    logprobs, _, values = agent.evaluate(obs, actions)
+    advantages = gae(
+        rollout.rewards,
+        values.view(S, T, N),
+        agent.value(rollout.next_obs.flatten(1, 2)).view(S, T, N),
+        rollout.terminated,
+        rollout.truncated,
+        config.gamma,
+        config.gae_lambda,
+    ).flatten(1, 2)
+    return Batch(obs, actions, logprobs, values, advantages, advantages + values)
+
+
+def loss(
+    agent: ActorCritic, batch: Batch, config: Config, clip_range: float
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The objective (eq. 9, negated) on a minibatch, [S], and its metrics, each [S]."""
+    logprobs, entropy, values = agent.evaluate(batch.obs, batch.actions)
+    log_ratio = logprobs - batch.logprobs
+    ratio = log_ratio.exp()
+    advantages = normalize(batch.advantages) if config.normalize_advantage else batch.advantages
+    pg_loss = policy_loss(ratio, advantages, clip_range)
+    v_loss = value_loss(values, batch.values, batch.returns, config.clip_value_range)
+    total = pg_loss + config.value_coef * v_loss - config.entropy_coef * entropy.mean(-1)
+    with torch.no_grad():
+        metrics = {
+            "policy_loss": pg_loss.detach(),
+            "value_loss": v_loss.detach(),
+            "entropy": entropy.detach().mean(-1),
+            "approx_kl": (ratio - 1 - log_ratio).mean(-1),  # k3, http://joschu.net/blog/kl-approx.html
+            "clipfrac": ((ratio - 1).abs() > clip_range).float().mean(-1),
+        }
+    return total, metrics
+
+
+def update(
+    agent: ActorCritic,
+    optimizer: SeedAdam,
+    batch: Batch,
+    noise: Tensor,
+    config: Config,
+    progress: float,
+) -> dict[str, Tensor]:
+    """All epochs over one rollout; noise [S, epochs, B] shuffles, progress is in [0, 1).
+
+    Returns the metrics of the last minibatch, each [S].
+    """
+    lr = config.learning_rate * (1 - progress if config.anneal_lr else 1)
+    clip_range = config.clip_range * (1 - progress if config.anneal_clip else 1)
+    active = torch.ones_like(batch.values[:, 0], dtype=torch.bool)  # seeds that still learn
+    seeds = torch.arange(len(active), device=active.device).unsqueeze(1)
+    for order in noise.argsort(-1).unbind(1):
+        for chosen in order.split(config.minibatch, dim=1):  # [S, M]
+            minibatch = Batch(*(field[seeds, chosen] for field in batch))
+            total, metrics = loss(agent, minibatch, config, clip_range)
+            if config.target_kl > 0:
+                active = active & (metrics["approx_kl"] <= 1.5 * config.target_kl)
+            optimizer.zero_grad()
+            total.sum().backward()
+            optimizer.step(lr, config.max_grad_norm, active)
+    return metrics
+
+
+def train(config: Config, run: Run) -> ActorCritic:
+    """Train all seeds of a run; returns their policies."""
+    env = envs.make(config.env, observations="vector")
+    agent = ActorCritic(env.spec, config, run.streams("init"))
+    optimizer = SeedAdam(agent, eps=1e-5)
+    streams = run.streams("train")
+    T, N = config.num_steps, config.num_envs
+    state, obs = env.reset(streams.uniform(N, env.initial_noise))
+    episodes = envs.EpisodeTracker(len(run.seeds), N)
+
+    run.evaluate_if_due(0, env, agent)
+    timestep = 0
+    while timestep < config.total_timesteps:
+        progress = timestep / config.total_timesteps
+        noise = streams.uniform(T, N, agent.noise_size + env.noise_size)
+        state, obs, rollout = collect(env, agent, state, obs, noise)
+        batch = prepare(agent, rollout, config)
+        shuffle = streams.uniform(config.epochs, config.batch_size)
+        metrics = update(agent, optimizer, batch, shuffle, config, progress)
+        timestep += config.batch_size
+
+        done = rollout.terminated | rollout.truncated
+        train_return, train_length = episodes.update(rollout.rewards, done)
+        run.log(timestep, metrics | {"train_return": train_return, "train_length": train_length})
+        run.evaluate_if_due(timestep, env, agent)
+    return agent
+
+
+if __name__ == "__main__":
+    main(parse(Config, PRESETS, __doc__), train, PRESETS)

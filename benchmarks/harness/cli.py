@@ -1,0 +1,306 @@
+"""The command line of a training script: a frozen dataclass, its presets, one-line errors.
+
+Precedence: a flag, then the preset for the chosen environment, then the field's default.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import math
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+
+from benchmarks.harness.errors import UsageError, did_you_mean
+
+
+@dataclass(frozen=True)
+class Range:
+    """The values a numeric field may take; NaN and infinity never are."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    open_low: bool = False  # low itself is not allowed
+
+    def __contains__(self, value: float) -> bool:
+        above = value > self.low if self.open_low else value >= self.low
+        return math.isfinite(value) and above and value <= self.high
+
+    def __str__(self) -> str:
+        if self.high < math.inf:
+            return f"a number {'above' if self.open_low else 'from'} {self.low:g} to {self.high:g}"
+        return f"a finite number {'above' if self.open_low else 'of at least'} {self.low:g}"
+
+
+PositiveInt = Annotated[int, Range(1)]
+NonNegativeInt = Annotated[int, Range(0)]
+Positive = Annotated[float, Range(0, open_low=True)]
+NonNegative = Annotated[float, Range(0)]
+Fraction = Annotated[float, Range(0, 1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Flags that every training script has. None of them changes a seed's learning curve."""
+
+    results: str = "results"
+    """Folder of the results."""
+    name: str = ""
+    """Name of the run (default: a hash of every field that changes a learning curve)."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute; auto takes the CPU until the CUDA path is measured."""
+    threads: PositiveInt = 1
+    """CPU threads. A seed's curve is bit-identical in any batch at equal threads."""
+    track: bool = False
+    """Also write TensorBoard files into the run's folder."""
+    quiet: bool = False
+    """Print only the final table."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControlConfig(RunConfig):
+    """Flags that every control algorithm has."""
+
+    env: str = "CartPole-v1"
+    """Environment id."""
+    seeds: PositiveInt = 10
+    """Number of seeds S, trained together as one batch."""
+    first_seed: NonNegativeInt = 0
+    """The seeds are first_seed, first_seed + 1, ..."""
+    total_timesteps: PositiveInt = 100_000
+    """Environment steps per seed."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        self.check()
+
+    def check(self) -> None:
+        """Conditions between fields; raises UsageError."""
+
+
+# A seed's curve does not depend on these (nor on which other seeds are trained with it).
+EXECUTION_FIELDS = {f.name for f in dataclasses.fields(RunConfig)} | {"seeds", "first_seed"}
+
+AnyConfig = TypeVar("AnyConfig", bound=RunConfig)
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Hyperparameters for one environment, where they come from, and the score published there."""
+
+    settings: Mapping[str, Any]
+    source: str
+    published: str = ""
+
+
+def identity(config: RunConfig) -> dict[str, Any]:
+    """Exactly the fields that change a seed's learning curve."""
+    fields = dataclasses.asdict(config)
+    return {name: value for name, value in fields.items() if name not in EXECUTION_FIELDS}
+
+
+def from_preset(
+    config_class: type[AnyConfig], presets: Mapping[str, Preset], env: str, **overrides: Any
+) -> AnyConfig:
+    """The configuration that `--env ENV` would give, with fields replaced by keyword."""
+    settings = dict(presets[env].settings) if env in presets else {}
+    return config_class(**{"env": env, **settings, **overrides})
+
+
+def flag(name: str) -> str:
+    """The flag of a field: total_timesteps -> --total-timesteps."""
+    return "--" + name.replace("_", "-")
+
+
+def check_ranges(config: Any) -> None:
+    """Raise UsageError for a field outside the Range it is annotated with."""
+    for name, hint in get_type_hints(type(config), include_extras=True).items():
+        value = getattr(config, name)
+        for allowed in getattr(hint, "__metadata__", ()):
+            if isinstance(allowed, Range) and value not in allowed:
+                raise UsageError(f"{flag(name)} {value}: must be {allowed}")
+
+
+def parse(
+    config_class: type[AnyConfig],
+    presets: Mapping[str, Preset],
+    description: str | None = None,
+    args: Sequence[str] | None = None,
+) -> AnyConfig:
+    """Parse the command line; a mistake prints one line and exits with status 2."""
+    args = list(sys.argv[1:] if args is None else args)
+    try:
+        given = scan(args, config_class)
+        env = given.get("env", next(iter(presets), ""))
+        preset = presets.get(env)
+        settings = {"env": env, **preset.settings} if preset else {}
+        if preset:
+            description = f"{description}\nPreset for {env}: {preset.source}."
+        config = parse_with_tyro(config_class, args, settings, description)
+        check_device(getattr(config, "device", "cpu"))
+        check_results(Path(config.results))
+        check_name(config.name)
+        if config.track:
+            check_tensorboard()
+        return config
+    except UsageError as error:
+        exit_with(error)
+
+
+def exit_with(error: UsageError) -> Any:
+    """Print a user's mistake as one line and leave with status 2."""
+    print(f"error: {error}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def scan(args: Sequence[str], config_class: type) -> dict[str, str]:
+    """The flags on a command line, `{field: value}`; unknown and repeated ones are errors.
+
+    Flags are never abbreviated: what a saved command means must not change when a flag is added.
+    """
+    hints = get_type_hints(config_class)
+    bools = {name for name, hint in hints.items() if hint is bool}
+    known = {flag(name): name for name in hints} | {flag(f"no_{name}"): name for name in bools}
+    given: dict[str, str] = {}
+    i = 0
+    while i < len(args):
+        word, equals, value = args[i].partition("=")
+        word = word.replace("_", "-")
+        i += 1
+        if word in ("-h", "--help"):
+            continue
+        if not word.startswith("--"):
+            raise UsageError(f"{args[i - 1]!r}: expected a flag; see --help")
+        if word not in known:
+            close = did_you_mean(word, known) if equals or len(word) > 2 else "; see --help"
+            close = close if "did you mean" in close else "; see --help"
+            raise UsageError(f"{word}: unknown flag{close}")
+        name = known[word]
+        if name in given:
+            raise UsageError(f"{word}: given twice")
+        if name in bools:
+            if equals:
+                raise UsageError(f"{args[i - 1]}: write {flag(name)} or {flag('no_' + name)}")
+            given[name] = word
+            continue
+        if not equals:
+            if i == len(args) or args[i].startswith("--"):
+                raise UsageError(f"{word}: needs a value")
+            value = args[i]
+            i += 1
+        given[name] = value
+    return given
+
+
+def parse_with_tyro(
+    config_class: type[AnyConfig],
+    args: Sequence[str],
+    settings: Mapping[str, Any],
+    description: str | None,
+) -> AnyConfig:
+    """Build the config with tyro; its boxed error messages become one UsageError line."""
+    import tyro
+
+    registry = tyro.constructors.ConstructorRegistry()
+
+    @registry.primitive_rule
+    def integers(
+        info: tyro.constructors.PrimitiveTypeInfo,
+    ) -> tyro.constructors.PrimitiveConstructorSpec[int] | None:
+        if info.type is not int:
+            return None
+        return tyro.constructors.PrimitiveConstructorSpec(
+            nargs=1,
+            metavar="INT",
+            instance_from_str=lambda words: whole_number(words[0]),
+            is_instance=lambda x: isinstance(x, int),
+            str_from_instance=lambda x: [str(x)],
+        )
+
+    default = config_class(**settings)
+    messages = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(messages):
+            return tyro.cli(
+                config_class,
+                args=[flag(a[2:]) if a.startswith("--") and "=" not in a else a for a in args],
+                default=default,
+                description=description,
+                registry=registry,
+            )
+    except SystemExit as stop:
+        if stop.code in (0, None):
+            raise
+        raise UsageError(one_line(messages.getvalue())) from None
+
+
+def whole_number(text: str) -> int:
+    """An integer, also written 1e6 or 100_000."""
+    try:
+        return int(text)
+    except ValueError:
+        number = float(text)
+        if not number.is_integer():
+            raise ValueError(f"{text} is not a whole number") from None
+        return int(number)
+
+
+def one_line(boxed: str) -> str:
+    """The words of a boxed, multi-line message."""
+    lines = (line.strip(" │╭╮╰╯─") for line in boxed.splitlines())
+    words = [line for line in lines if line and not line.startswith(("For full helptext", "Parsing"))]
+    return " ".join(words) or "the command line could not be read; see --help"
+
+
+def check_device(device: str) -> None:
+    """`--device cuda` without CUDA is an error, never a silent fallback."""
+    if device == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise UsageError("--device cuda: this torch sees no CUDA device; use cpu or auto")
+
+
+def check_results(results: Path) -> None:
+    """The results folder, or the nearest folder above it that exists, must be writable."""
+    existing = next(p for p in (results, *results.absolute().parents) if p.exists())
+    if not existing.is_dir():
+        raise UsageError(f"--results {results}: {existing} is not a folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UsageError(f"--results {results}: {existing} is not writable")
+
+
+def check_name(name: str) -> None:
+    """A run's name is one folder name."""
+    if name and (not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or name[0] == "."):
+        raise UsageError(f"--name {name!r}: use letters, digits, '-', '_' and '.'")
+
+
+def check_tensorboard() -> None:
+    """TensorBoard is an optional extra."""
+    import importlib.util
+
+    if importlib.util.find_spec("tensorboard") is None:
+        raise UsageError("--track: needs tensorboard; pip install -e '.[tensorboard]'")
+
+
+__all__ = [
+    "ControlConfig",
+    "Fraction",
+    "NonNegative",
+    "NonNegativeInt",
+    "Positive",
+    "PositiveInt",
+    "Preset",
+    "Range",
+    "RunConfig",
+    "UsageError",
+    "from_preset",
+    "identity",
+    "parse",
+]

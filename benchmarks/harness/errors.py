@@ -1,0 +1,17 @@
+"""A user's mistake: one line on stderr, exit status 2, no traceback."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UsageError(ValueError):
+    """Names the flag, the value and what is allowed, in one line."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A suffix such as `; did you mean CartPole-v1?`, or the list of what there is."""
+    known = list(known)
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(known)}"

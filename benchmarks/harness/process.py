@@ -1,0 +1,30 @@
+"""What a training process sets up once, before its first large tensor."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+
+import torch
+
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # malloc.h
+
+
+def set_up_process(threads: int) -> None:
+    """Set the CPU threads and keep freed memory in the process.
+
+    A training loop allocates and frees the same megabytes thousands of times. By default glibc
+    hands blocks of that size back to the kernel, which clears every page again; that costs a third
+    of the time at 32 seeds.
+    """
+    torch.set_num_threads(threads)
+    if platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_MMAP_THRESHOLD, 32 * 2**20)
+        libc.mallopt(M_TRIM_THRESHOLD, 2**30)
+        libc.mallopt(M_TOP_PAD, 64 * 2**20)
+
+
+def resolve_device(device: str) -> torch.device:
+    """The device of `--device`; auto is the CPU until the captured CUDA path exists."""
+    return torch.device("cpu" if device == "auto" else device)

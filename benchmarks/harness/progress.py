@@ -1,0 +1,47 @@
+"""Progress of a training: a live bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress as RichProgress, TextColumn
+
+from benchmarks.harness.stats import Estimate
+
+console = Console(highlight=False, soft_wrap=True)
+
+
+class Progress:
+    """Timesteps, speed, time left, and the latest greedy return with its interval over seeds."""
+
+    def __init__(self, total_timesteps: int, seeds: int, quiet: bool = False) -> None:
+        self.total, self.seeds, self.quiet = total_timesteps, seeds, quiet
+        self.returns: Estimate | None = None
+        self._bar: RichProgress | None = None
+        if console.is_terminal and not quiet:
+            columns = (BarColumn(bar_width=24), TextColumn("{task.fields[status]}"))
+            self._bar = RichProgress(*columns, console=console, transient=True)
+            self._task: Any = self._bar.add_task("", total=total_timesteps, status="")
+            self._bar.start()
+
+    def update(self, timestep: int, learn_s: float, returns: Estimate | None = None) -> None:
+        """Show a timestep (per seed); returns: a new evaluation, of all seeds."""
+        self.returns = returns or self.returns
+        speed = timestep * self.seeds / max(learn_s, 1e-9)
+        left = learn_s * max(self.total - timestep, 0) / max(timestep, 1)
+        status = f"{timestep:,}/{self.total:,} timesteps x {self.seeds} seeds"
+        if self.returns:
+            status += f"  greedy return {self.returns.text()}"
+        if timestep:
+            status += f"  {speed:,.0f} timesteps/s  {left:.0f} s left"
+        if self._bar:
+            self._bar.update(self._task, completed=timestep, status=status)
+        elif returns and not self.quiet:
+            console.print(status)
+
+    def close(self) -> None:
+        """Remove the bar."""
+        if self._bar:
+            self._bar.stop()
+            self._bar = None

@@ -1,0 +1,237 @@
+"""The store of results: run folders, their parts, and writes that are whole or absent.
+
+A run is `results/runs/<env>/<algo>/<name>/`; its parts `seeds-000-009/` hold what was trained
+together. `DONE.json`, with a checksum of every file, is written last: a part without it, or with
+a file that does not match it, does not exist as far as anybody who reads the store is concerned.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import io
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.harness.cli import RunConfig, flag, identity
+from benchmarks.harness.errors import UsageError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = 1
+DONE = "DONE.json"
+LOCAL = {"policy.safetensors", "curve.png"}  # not committed, so absent from a fresh checkout
+ROOT = Path(__file__).resolve().parents[2]
+# What decides a learning curve besides the algorithm's own file.
+COMMON_SOURCES = ("benchmarks/harness/evaluate.py", "benchmarks/harness/layers.py")
+COMMON_SOURCES += ("benchmarks/harness/seeds.py", "envs/*.py")
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all: beside its target, fsynced, then renamed."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(beside, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON for people and programs: indented, keys in the given order."""
+    write_bytes(path, (json.dumps(content, indent=1) + "\n").encode())
+
+
+def parquet_bytes(frame: pd.DataFrame) -> bytes:
+    """A data frame as one parquet file."""
+    buffer = io.BytesIO()
+    frame.to_parquet(buffer, index=False)
+    return buffer.getvalue()
+
+
+def part_name(seeds: Sequence[int]) -> str:
+    """The folder of consecutive seeds: seeds-000-009."""
+    return f"seeds-{seeds[0]:03d}-{seeds[-1]:03d}"
+
+
+def seal(part: Path) -> None:
+    """Declare a part finished: write the checksums of all its files."""
+    files = sorted(p for p in part.iterdir() if p.is_file() and p.name != DONE)
+    write_json(part / DONE, {"schema": SCHEMA, "sha256": {p.name: _sha256(p) for p in files}})
+    _sync_folder(part)
+
+
+def is_finished(part: Path) -> bool:
+    """Whether a part is sealed and every file is still what was sealed."""
+    try:
+        sums = json.loads((part / DONE).read_text())["sha256"]
+    except (OSError, ValueError, KeyError):
+        return False
+    for name, digest in sums.items():
+        file = part / name
+        if not file.exists() and name in LOCAL:
+            continue
+        if not file.exists() or _sha256(file) != digest:
+            return False
+    return True
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One run in the store: an algorithm, an environment and one set of hyperparameters."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, config: RunConfig, algo: str) -> RunFolder:
+        """Where the run of a config belongs."""
+        fields = identity(config)
+        digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+        group = fields.get("env") or fields["task"]
+        return cls(Path(config.results) / "runs" / group / algo / (config.name or digest[:8]))
+
+    @property
+    def algo(self) -> str:
+        return self.path.parent.name
+
+    @property
+    def env(self) -> str:
+        return self.path.parent.parent.name
+
+    def parts(self) -> list[Path]:
+        """The finished parts, by first seed."""
+        return [part for part in sorted(self.path.glob("seeds-*")) if is_finished(part)]
+
+    def finished_seeds(self) -> set[int]:
+        """All seeds in finished parts."""
+        return {seed for part in self.parts() for seed in read_json(part / "config.json")["seeds"]}
+
+    def missing(self, seeds: Iterable[int]) -> list[list[int]]:
+        """The seeds that are not finished yet, in runs of consecutive ones."""
+        finished = self.finished_seeds()
+        groups: list[list[int]] = []
+        for seed in sorted(set(seeds) - finished):
+            if groups and groups[-1][-1] == seed - 1:
+                groups[-1].append(seed)
+            else:
+                groups.append([seed])
+        return groups
+
+    def check_identity(self, config: RunConfig) -> None:
+        """Refuse a name that already holds a run with other hyperparameters."""
+        ours = identity(config)
+        for file in sorted(self.path.glob("seeds-*/config.json")):
+            theirs = read_json(file)["config"]
+            if theirs != ours:
+                names = sorted(k for k in ours | theirs if ours.get(k) != theirs.get(k))
+                changes = [f"{flag(k)} {theirs.get(k)} there, {ours.get(k)} here" for k in names]
+                raise UsageError(
+                    f"--name {self.path.name}: {self.path} holds another config: "
+                    + "; ".join(changes)
+                )
+
+    def configs(self) -> list[dict[str, Any]]:
+        """config.json of every finished part."""
+        return [read_json(part / "config.json") for part in self.parts()]
+
+    def summaries(self) -> list[dict[str, Any]]:
+        """summary.json of every finished part."""
+        return [read_json(part / "summary.json") for part in self.parts()]
+
+    def curves(self) -> pd.DataFrame:
+        """The tidy rows of all finished parts, each seed once."""
+        import pandas as pd
+
+        frames = [pd.read_parquet(part / "curve.parquet") for part in self.parts()]
+        rows = pd.concat(frames, ignore_index=True)
+        return rows.drop_duplicates(["seed", "timestep", "mode", "episodes"])
+
+
+def read_json(path: Path) -> Any:
+    """Parsed JSON file."""
+    return json.loads(path.read_text())
+
+
+def all_runs(results: Path) -> Iterator[RunFolder]:
+    """Every run with at least one finished part."""
+    for path in sorted((results / "runs").glob("*/*/*")):
+        run = RunFolder(path)
+        if run.parts():
+            yield run
+
+
+def code_digest(algorithm_file: Path) -> str:
+    """Digest of the code that decides a learning curve; comments and docstrings do not count."""
+    files = [algorithm_file]
+    for pattern in COMMON_SOURCES:
+        files += sorted(ROOT.glob(pattern))
+    digest = hashlib.sha256()
+    for file in files:
+        tree = ast.parse(file.read_text())
+        for node in ast.walk(tree):
+            body = getattr(node, "body", None)
+            if isinstance(body, list):  # drop strings that stand as statements
+                node.body = [x for x in body if not _is_docstring(x)]  # type: ignore[attr-defined]
+        digest.update(ast.dump(tree).encode())
+    return digest.hexdigest()[:12]
+
+
+def _is_docstring(node: ast.AST) -> bool:
+    constant = getattr(node, "value", None)
+    return isinstance(node, ast.Expr) and isinstance(getattr(constant, "value", None), str)
+
+
+def provenance(algorithm_file: Path) -> dict[str, Any]:
+    """Code, machine and versions of a run, for its config.json."""
+    return {
+        "code": {"digest": code_digest(algorithm_file), "commit": _commit()},
+        "machine": {
+            "cpu": _cpu_name(),
+            "cores": os.cpu_count(),
+            "system": f"{platform.system()} {platform.machine()}",
+        },
+        "versions": {
+            "python": platform.python_version(),
+            **{name: metadata.version(name) for name in ("torch", "numpy", "gymnasium")},
+        },
+    }
+
+
+def _commit() -> str:
+    """The checked-out commit, marked when tracked files differ from it; empty outside git."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude", "*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()

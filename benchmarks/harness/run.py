@@ -1,0 +1,358 @@
+"""A training run while it lives: learning clock, metrics, evaluations, progress, final table."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import shlex
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.harness import checkpoint, stats
+from benchmarks.harness.cli import AnyConfig, ControlConfig, Preset, exit_with, identity
+from benchmarks.harness.errors import UsageError
+from benchmarks.harness.evaluate import (
+    CURVE_EPISODES,
+    FINAL_EPISODES,
+    POINTS,
+    Evaluation,
+    Policy,
+    evaluate,
+)
+from benchmarks.harness.process import resolve_device, set_up_process
+from benchmarks.harness.progress import Progress, console
+from benchmarks.harness.record import (
+    SCHEMA,
+    RunFolder,
+    parquet_bytes,
+    part_name,
+    provenance,
+    seal,
+    write_bytes,
+    write_json,
+)
+from benchmarks.harness.seeds import SeedStreams
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+METRIC_WINDOWS = 200  # a metric is averaged over 1/200 of the training
+
+
+@dataclass
+class Window:
+    """Metrics between two points of the log."""
+
+    timestep: int
+    learn_s: float
+    metrics: dict[str, np.ndarray]  # each [S]
+
+
+class Run:
+    """Carries one training of S seeds: what `train(config, run)` reports to.
+
+    Without a directory everything stays in memory. `learn_s` is the learning clock: it stands
+    still during evaluations.
+    """
+
+    def __init__(
+        self,
+        config: ControlConfig,
+        seeds: Sequence[int] | None = None,
+        directory: Path | None = None,
+        algo: str = "",
+        source: str = "manyseeds",
+    ) -> None:
+        first = config.first_seed
+        self.config = config
+        self.seeds = list(range(first, first + config.seeds) if seeds is None else seeds)
+        self.directory, self.algo, self.source = directory, algo, source
+        self.device = resolve_device(config.device)
+        self.diverged: dict[int, int] = {}  # seed -> timestep at which its loss became NaN
+        self.windows: list[Window] = []
+        self._pending: list[dict[str, Tensor]] = []
+        self._rows: list[dict[str, Any]] = []
+        self._next_point = 0
+        self._env: Any = None  # of the last evaluation
+        self._began = self._resumed = time.perf_counter()
+        self._learned = 0.0
+        self._progress = Progress(config.total_timesteps, len(self.seeds), quiet=config.quiet)
+        self._writer = _tensorboard(directory) if config.track and directory else None
+
+    def open(self, algorithm_file: Path) -> None:
+        """Create the part's folder with its config.json: what is being trained, by which code."""
+        assert self.directory is not None
+        self.directory.mkdir(parents=True, exist_ok=True)
+        config = {
+            "schema": SCHEMA,
+            "source": self.source,
+            "algo": self.algo,
+            "env": self.config.env,
+            "seeds": self.seeds,
+            "config": identity(self.config),
+            "execution": {"device": str(self.device), "threads": self.config.threads},
+            "command": "python " + shlex.join(sys.argv),
+            **provenance(algorithm_file),
+        }
+        write_json(self.directory / "config.json", config)
+
+    @property
+    def learn_s(self) -> float:
+        """Seconds of learning so far, of the whole batch, evaluation excluded."""
+        return self._learned + time.perf_counter() - self._resumed
+
+    def streams(self, purpose: str) -> SeedStreams:
+        """The random streams of this run's seeds for one purpose."""
+        return SeedStreams(self.seeds, purpose, self.device)
+
+    def log(self, timestep: int, metrics: dict[str, Tensor]) -> None:
+        """Record metrics, each `[S]`, of the learning that ended at a timestep (per seed).
+
+        They stay tensors, and are averaged over windows of 1/200 of the training. A metric whose
+        name ends in `loss` marks its seed as diverged when it is not finite.
+        """
+        self._pending.append(metrics)
+        window = self.config.total_timesteps / METRIC_WINDOWS
+        last = self.windows[-1].timestep if self.windows else 0
+        if timestep // window > last // window or timestep >= self.config.total_timesteps:
+            self._close_window(timestep)
+
+    def _close_window(self, timestep: int) -> None:
+        means: dict[str, np.ndarray] = {}
+        for name in dict.fromkeys(name for metrics in self._pending for name in metrics):
+            values = torch.stack([m[name] for m in self._pending if name in m]).double()
+            if name.endswith("loss"):
+                for i in (~values.isfinite()).any(0).nonzero().flatten().tolist():
+                    self.diverged.setdefault(self.seeds[i], timestep)
+            means[name] = values.nanmean(0).cpu().numpy()
+        self._pending.clear()
+        self.windows.append(Window(timestep, self.learn_s, means))
+        self._progress.update(timestep, self.learn_s)
+        if self._writer:
+            for name, value in means.items():
+                if np.isfinite(value).any():
+                    self._writer.add_scalar(f"train/{name}", float(np.nanmean(value)), timestep)
+
+    def evaluate_if_due(self, timestep: int, env: Any, policy: Policy) -> None:
+        """Evaluate at step 0 and at the first call at or after each 1/20 of the training."""
+        if timestep < self._next_point:
+            return
+        self._env = env
+        self._learned = self.learn_s
+        total = self.config.total_timesteps
+        done = min(timestep * POINTS // total, POINTS)
+        self._next_point = -(-(done + 1) * total // POINTS) if done < POINTS else sys.maxsize
+        result = evaluate(env, policy, self.seeds, CURVE_EPISODES)
+        self._record(timestep, result, "greedy")
+        returns = stats.estimate(result.return_mean, resamples=2000)
+        self._progress.update(timestep, self._learned, returns)
+        if self._writer:
+            self._writer.add_scalar("evaluation/greedy_return", returns.value, timestep)
+        self._resumed = time.perf_counter()
+
+    def _record(self, timestep: int, result: Evaluation, mode: str) -> None:
+        for i, seed in enumerate(self.seeds):
+            self._rows.append(
+                {
+                    "seed": seed,
+                    "timestep": timestep,
+                    "learn_s": self._learned,
+                    "return_mean": result.return_mean[i],
+                    "return_std": result.return_std[i],
+                    "length_mean": result.length_mean[i],
+                    "episodes": result.episodes,
+                    "mode": mode,
+                }
+            )
+
+    def curve(self) -> pd.DataFrame:
+        """All evaluations and training returns as tidy rows, one per seed, timestep and mode."""
+        import pandas as pd
+
+        rows = list(self._rows)
+        for window in self.windows:
+            if "train_return" not in window.metrics:
+                continue
+            for i, seed in enumerate(self.seeds):
+                if math.isnan(window.metrics["train_return"][i]):
+                    continue  # no episode of this seed ended
+                rows.append(
+                    {
+                        "seed": seed,
+                        "timestep": window.timestep,
+                        "learn_s": window.learn_s,
+                        "return_mean": window.metrics["train_return"][i],
+                        "return_std": math.nan,
+                        "length_mean": window.metrics["train_length"][i],
+                        "episodes": 0,
+                        "mode": "train",
+                    }
+                )
+        frame = pd.DataFrame(rows)
+        frame.insert(0, "source", self.source)
+        frame.insert(1, "algo", self.algo)
+        frame.insert(2, "env", self.config.env)
+        return frame
+
+    def metrics(self) -> pd.DataFrame:
+        """The logged metrics, one row per seed and window."""
+        import pandas as pd
+
+        frames = [
+            pd.DataFrame({"seed": self.seeds, "timestep": window.timestep, **window.metrics})
+            for window in self.windows
+        ]
+        return pd.concat(frames, ignore_index=True)
+
+    def finish(self, policy: Policy) -> dict[str, Any]:
+        """Evaluate for the last time and, with a directory, write and seal the part.
+
+        Returns the summary that `summary.json` holds.
+        """
+        assert self._env is not None, "train must call run.evaluate_if_due"
+        env = self._env
+        self._learned = self.learn_s
+        finals = {}
+        timestep = self.windows[-1].timestep if self.windows else 0
+        for mode in ("greedy", "sampled"):
+            result = evaluate(env, policy, self.seeds, FINAL_EPISODES, greedy=mode == "greedy")
+            self._record(timestep, result, mode)
+            finals[mode] = result
+        self._progress.close()
+        summary = self._summary(env, finals, timestep)
+        if self.directory is not None:
+            self._write(summary, policy, env.spec.reward_threshold)
+        if self._writer:
+            self._writer.close()
+        return summary
+
+    def _summary(self, env: Any, finals: dict[str, Evaluation], timestep: int) -> dict[str, Any]:
+        total_s = time.perf_counter() - self._began
+        threshold = env.spec.reward_threshold
+        final = {}
+        for mode, result in finals.items():
+            per_seed = dict(zip(map(str, self.seeds), result.return_mean.tolist(), strict=True))
+            final[mode] = {
+                "iqm": _estimate(result.return_mean, "iqm"),
+                "mean": _estimate(result.return_mean, "mean"),
+                "episodes": result.episodes,
+                "per_seed": per_seed,
+            }
+        greedy = finals["greedy"].return_mean
+        below = [s for s, x in zip(self.seeds, greedy, strict=True) if x < (threshold or -math.inf)]
+        return {
+            "schema": SCHEMA,
+            "seeds": self.seeds,
+            "final": final,
+            "threshold": threshold,
+            "below_threshold": below,
+            "diverged": {str(seed): step for seed, step in self.diverged.items()},
+            "timesteps_per_seed": timestep,
+            "learn_seconds": self._learned,
+            "total_seconds": total_s,
+            "timesteps_per_second": timestep * len(self.seeds) / max(self._learned, 1e-9),
+        }
+
+    def _write(self, summary: dict[str, Any], policy: Policy, threshold: float | None) -> None:
+        from benchmarks.harness import plots
+
+        assert self.directory is not None
+        curve = self.curve()
+        write_bytes(self.directory / "curve.parquet", parquet_bytes(curve))
+        write_bytes(self.directory / "metrics.parquet", parquet_bytes(self.metrics()))
+        if hasattr(policy, "state_dict"):
+            weights = checkpoint.to_bytes(policy.state_dict())
+            write_bytes(self.directory / "policy.safetensors", weights)
+        plots.learning_curves(
+            {self.algo: curve},
+            self.directory / "curve.png",
+            title=f"{self.algo} on {self.config.env}",
+            threshold=threshold,
+        )
+        write_json(self.directory / "summary.json", summary)
+        seal(self.directory)
+
+
+def _estimate(values: np.ndarray, statistic: stats.Statistic) -> dict[str, float | None]:
+    """An estimate as JSON; an interval that does not exist is null."""
+    fields = asdict(stats.estimate(values, statistic))
+    return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in fields.items()}
+
+
+def _tensorboard(directory: Path) -> Any:
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(directory / "tensorboard")  # type: ignore[no-untyped-call]
+
+
+def main(
+    config: AnyConfig, train: Callable[[AnyConfig, Run], Any], presets: dict[str, Preset]
+) -> None:
+    """Train the seeds that are not finished yet, store them, and print the table of the run."""
+    assert isinstance(config, ControlConfig)
+    algorithm_file = Path(inspect.getfile(train))
+    algo = algorithm_file.stem
+    folder = RunFolder.of(config, algo)
+    seeds = list(range(config.first_seed, config.first_seed + config.seeds))
+    try:
+        folder.check_identity(config)
+        set_up_process(config.threads)
+        missing = folder.missing(seeds)
+        if not missing:
+            console.print(f"All {len(seeds)} seeds are finished in {folder.path}.")
+        for group in missing:
+            run = Run(config, group, folder.path / part_name(group), algo)
+            run.open(algorithm_file)
+            run.finish(train(config, run))
+    except UsageError as error:
+        exit_with(error)
+    except OSError as error:  # a full disk, a folder that vanished
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        print("interrupted; the same command again trains what is missing", file=sys.stderr)
+        raise SystemExit(130) from None
+    print_result(folder, config, presets.get(config.env))
+
+
+def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None) -> None:
+    """The table at the end of a training, over the seeds that the command asked for."""
+    from rich.table import Table
+
+    asked = range(config.first_seed, config.first_seed + config.seeds)
+    summaries = folder.summaries()
+    final = {seed: x for s in summaries for seed, x in s["final"]["greedy"]["per_seed"].items()}
+    greedy = np.array([final[str(seed)] for seed in asked])
+    diverged = {int(seed): t for s in summaries for seed, t in s["diverged"].items()}
+    diverged = {seed: t for seed, t in diverged.items() if seed in asked}
+    threshold, episodes = summaries[0]["threshold"], summaries[0]["final"]["greedy"]["episodes"]
+    how = f"{episodes} episodes per seed" if episodes else "exact, from P and R"
+    learn_s = sum(s["learn_seconds"] for s in summaries)
+    trained = sum(s["timesteps_per_seed"] * len(s["seeds"]) for s in summaries)
+
+    table = Table(show_header=False, title=f"{folder.algo} on {folder.env}, {len(asked)} seeds")
+    table.add_row("final greedy return", f"IQM {stats.estimate(greedy).text()} ({how})")
+    table.add_row("", f"mean {stats.estimate(greedy, 'mean').text()}, worst {greedy.min():.1f}")
+    if threshold is not None:
+        count = int((greedy < threshold).sum())
+        table.add_row("failures", f"{count} of {len(asked)} seeds below {threshold:g}")
+    divergence = ", ".join(f"seed {s} at timestep {t:,}" for s, t in sorted(diverged.items()))
+    table.add_row("" if threshold is not None else "failures", f"diverged: {divergence or 'none'}")
+    if preset and preset.published:
+        table.add_row("published", preset.published)
+    table.add_row("speed", f"{trained / learn_s:,.0f} timesteps/s, all seeds together")
+    total_s = sum(s["total_seconds"] for s in summaries)
+    table.add_row("time", f"{total_s:.1f} s, of which {learn_s:.1f} s learning")
+    for part in folder.parts():
+        for name in ("curve.parquet", "curve.png", "policy.safetensors"):
+            if (part / name).exists():
+                table.add_row(name.split(".")[0] if name != "curve.png" else "plot", str(part / name))
+    console.print(table)

@@ -1,0 +1,128 @@
+"""The seed axis: one random stream per seed, and an optimizer in which no two seeds meet.
+
+S seeds, P parameters per seed (padded to a multiple of 16).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+PURPOSES = {"init": 0, "train": 1, "evaluate": 2, "start-states": 3}
+
+
+class SeedStreams:
+    """One stream of random numbers per seed, for one purpose.
+
+    What seed k draws depends on k, the purpose and the position in the stream; never on the other
+    seeds or on the device. Streams are numpy's PCG64 keyed by `SeedSequence(k, spawn_key)`, which
+    numpy keeps stable over versions. Draw whole blocks: the cost of a draw grows with S.
+    """
+
+    def __init__(
+        self, seeds: Sequence[int], purpose: str, device: torch.device | str = "cpu"
+    ) -> None:
+        key = (PURPOSES[purpose],)
+        self.seeds = list(seeds)
+        self.device = torch.device(device)
+        self._generators = [
+            np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=key)))
+            for seed in self.seeds
+        ]
+
+    def uniform(self, *shape: int) -> Tensor:
+        """Uniforms in [0, 1), `[S, *shape]` float32."""
+        block = np.empty((len(self.seeds), *shape), dtype=np.float32)
+        for generator, row in zip(self._generators, block, strict=True):
+            generator.random(out=row, dtype=np.float32)
+        return torch.from_numpy(block).to(self.device)
+
+    def normal(self, *shape: int) -> Tensor:
+        """Standard normals, `[S, *shape]` float32."""
+        block = np.empty((len(self.seeds), *shape), dtype=np.float32)
+        for generator, row in zip(self._generators, block, strict=True):
+            generator.standard_normal(out=row, dtype=np.float32)
+        return torch.from_numpy(block).to(self.device)
+
+
+class SeedAdam:
+    """Adam (Kingma and Ba, 2015) over parameters whose first dimension is the seed.
+
+    All parameters of the module become views of one `[S, P]` tensor and their gradients of
+    another: clipping and the update are then a handful of operations, whatever the network. Every
+    seed has its own step count, so that a seed left out by `mask` keeps parameters, moments and
+    bias correction exactly as they were.
+    """
+
+    def __init__(
+        self, module: nn.Module, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
+    ) -> None:
+        self.parameters = list(module.parameters())
+        self.params = flatten_parameters(module)
+        self.grads = torch.zeros_like(self.params)
+        self._grad_views = views_like(self.grads, self.parameters)
+        self.betas, self.eps = betas, eps
+        self.mean = torch.zeros_like(self.params)
+        self.square = torch.zeros_like(self.params)
+        ones = self.params.new_ones(self.params.shape[0], 1, dtype=torch.float64)
+        self.beta_powers = [ones, ones.clone()]
+
+    def zero_grad(self) -> None:
+        """Forget all gradients."""
+        for p in self.parameters:
+            p.grad = None
+
+    @torch.no_grad()
+    def step(self, lr: float, max_grad_norm: float = 0.0, mask: Tensor | None = None) -> Tensor:
+        """Update the parameters from the gradients.
+
+        lr: learning rate of all seeds. max_grad_norm: each seed's gradient is scaled down to this
+        norm (0: never). mask: `[S]` bool, which seeds to update (None: all).
+        Returns the gradient norms before clipping, `[S]`.
+        """
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
+        torch._foreach_copy_(self._grad_views, grads)
+        norms = torch.linalg.vector_norm(self.grads, dim=1)
+        if max_grad_norm > 0:
+            self.grads *= (max_grad_norm / (norms + 1e-6)).clamp(max=1.0).unsqueeze(1)
+        takes_step: Tensor | float = 1.0 if mask is None else mask.double().unsqueeze(1)
+        for power, beta in zip(self.beta_powers, self.betas, strict=True):
+            power *= 1 - (1 - beta) * takes_step
+        correction1, correction2 = 1 - self.beta_powers[0], (1 - self.beta_powers[1]).sqrt()
+        step_size = (takes_step * lr * correction2 / correction1).nan_to_num(0.0)
+        weights: list[Tensor | float] = [(1 - beta) * takes_step for beta in self.betas]
+        if mask is not None:
+            weights = [w.to(self.grads.dtype) for w in weights if isinstance(w, Tensor)]
+        # Kingma and Ba, the end of section 2: both bias corrections moved into the step size.
+        self.mean.lerp_(self.grads, weights[0])  # type: ignore[arg-type]
+        self.square.lerp_(self.grads.square(), weights[1])  # type: ignore[arg-type]
+        scale = self.square.sqrt().add_((self.eps * correction2).to(self.grads.dtype))
+        update = torch.div(self.mean, scale, out=scale)
+        self.params.addcmul_(update, step_size.to(self.grads.dtype), value=-1)
+        return norms
+
+
+def flatten_parameters(module: nn.Module) -> Tensor:
+    """Re-lay a module's parameters, each `[S, ...]`, as views of one `[S, P]` tensor; return it.
+
+    P is padded to a multiple of 16: a vectorised loop then never ends inside a seed, and a seed's
+    bits cannot depend on S.
+    """
+    parameters = list(module.parameters())
+    size = sum(p[0].numel() for p in parameters)
+    flat = parameters[0].new_zeros(parameters[0].shape[0], -(-size // 16) * 16).detach()
+    for p, view in zip(parameters, views_like(flat, parameters), strict=True):
+        view.copy_(p.detach())
+        p.data = view
+    return flat
+
+
+def views_like(flat: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Views of `[S, P]` with the parameters' shapes, in their order."""
+    sizes = [p[0].numel() for p in parameters]
+    sizes.append(flat.shape[1] - sum(sizes))
+    windows = flat.split(sizes, dim=1)[:-1]
+    return [w.view(p.shape) for w, p in zip(windows, parameters, strict=True)]

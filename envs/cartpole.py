@@ -1,0 +1,85 @@
+"""CartPole-v1: balance a pole on a cart (Barto, Sutton and Anderson, 1983)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from envs.core import Env, EnvSpec
+
+GRAVITY = 9.8
+MASS_POLE = 0.1
+MASS_TOTAL = 1.1
+LENGTH = 0.5  # half the length of the pole
+POLE_MOMENT = MASS_POLE * LENGTH
+FORCE = 10.0
+TAU = 0.02  # seconds between two states
+X_LIMIT = 2.4
+THETA_LIMIT = 12 * 2 * math.pi / 360
+
+
+class CartPole(Env):
+    """A pole is attached by an un-actuated joint to a cart on a frictionless track.
+
+    ## Actions
+    0 pushes the cart to the left, 1 to the right, with 10 N.
+
+    ## Observations
+    | Index | Observation           | Min        | Max       | Unit  |
+    |-------|-----------------------|------------|-----------|-------|
+    | 0     | Cart position         | -4.8       | 4.8       | m     |
+    | 1     | Cart velocity         | -inf       | inf       | m/s   |
+    | 2     | Pole angle            | -0.418     | 0.418     | rad   |
+    | 3     | Pole angular velocity | -inf       | inf       | rad/s |
+
+    ## Rewards
+    1 for every step, the last included. The threshold is 475.
+
+    ## Starting state
+    Every component uniform in (-0.05, 0.05).
+
+    ## Episode end
+    1. Termination: the cart leaves (-2.4, 2.4) m or the pole leaves +-12 degrees (0.2095 rad).
+    2. Truncation: after 500 steps.
+
+    Follows `gymnasium/envs/classic_control/cartpole.py` (Euler integration), in any float type.
+    """
+
+    spec = EnvSpec(
+        id="CartPole-v1",
+        num_actions=2,
+        time_limit=500,
+        obs_size=4,
+        reward_threshold=475.0,
+        random_score=22.1,  # measured with Gymnasium 1.4.0
+        reference_score=500.0,  # the cap
+    )
+    initial_noise = 4
+    transition_noise = 0
+
+    def initial(self, noise: Tensor) -> Tensor:
+        return noise * 0.1 - 0.05
+
+    def transition(self, physics: Tensor, action: Tensor, noise: Tensor) -> Tensor:
+        _, x_dot, theta, theta_dot = physics.unbind(-1)
+        force = torch.where(action == 1, FORCE, -FORCE).to(physics.dtype)
+        sin, cos = theta.sin(), theta.cos()
+        # addcmul(a, b, c, value=v) is a + v * b * c: a rollout step is bound by the number of
+        # operations, not by their size. Equations: https://coneural.org/florian/papers/05_cart_pole.pdf
+        push = torch.addcmul(force, theta_dot.square(), sin, value=POLE_MOMENT) / MASS_TOTAL
+        inertia = 4 * LENGTH / 3 - cos.square() * (LENGTH * MASS_POLE / MASS_TOTAL)
+        theta_acc = torch.addcmul(GRAVITY * sin, cos, push, value=-1) / inertia
+        x_acc = torch.addcmul(push, theta_acc, cos, value=-POLE_MOMENT / MASS_TOTAL)
+        derivative = torch.stack((x_dot, x_acc, theta_dot, theta_acc), dim=-1)
+        return torch.add(physics, derivative, alpha=TAU)
+
+    def observation(self, physics: Tensor) -> Tensor:
+        return physics
+
+    def reward(self, physics: Tensor, action: Tensor, next_physics: Tensor) -> Tensor:
+        return torch.ones_like(physics[..., 0])
+
+    def terminal(self, physics: Tensor) -> Tensor:
+        return (physics[..., 0].abs() > X_LIMIT) | (physics[..., 2].abs() > THETA_LIMIT)

@@ -1,0 +1,142 @@
+"""The contract of an environment: pure dynamics, explicit state and noise, `[S, N, ...]` tensors.
+
+S seeds, N environments per seed. An environment defines its dynamics as five pure functions in
+the split of Gymnasium's `FuncEnv` (initial, transition, observation, reward, terminal). `Env.step`
+adds what all environments share: the time limit and the autoreset in the same step.
+
+All randomness comes in as uniforms in [0, 1), drawn by the caller from each seed's own stream.
+The same state, actions and noise therefore give the same step, on any device and in any batch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What is fixed about an environment. Scores are undiscounted returns of one episode."""
+
+    id: str
+    num_actions: int
+    time_limit: int  # steps after which an episode is truncated
+    obs_size: int | None = None  # O, for vector observations
+    num_states: int | None = None  # X, for observations that are a state index
+    reward_threshold: float | None = None  # "solved", as registered in Gymnasium
+    random_score: float = 0.0  # mean return of the uniformly random policy
+    reference_score: float = 1.0  # the best known policy; normalised scores are 1 there
+
+
+class State(NamedTuple):
+    """The state of all environments between two steps."""
+
+    physics: Tensor  # [S, N, D] continuous, or [S, N] int64 state indices
+    elapsed: Tensor  # [S, N] int32, steps since the episode began
+
+
+class Step(NamedTuple):
+    """What one step returns. Episodes that ended are already reset in `state` and `obs`."""
+
+    state: State
+    obs: Tensor  # [S, N, O] or [S, N]: what the policy sees next
+    reward: Tensor  # [S, N]
+    terminated: Tensor  # [S, N] bool: the task ended, nothing follows
+    truncated: Tensor  # [S, N] bool: the time limit cut the episode; both at once is a termination
+    final_obs: Tensor  # like obs, before any reset: the true successor of (obs, action)
+
+
+class Env(ABC):
+    """S x N independent copies of one environment."""
+
+    spec: EnvSpec
+    initial_noise: int  # uniforms that one initial state takes
+    transition_noise: int  # uniforms that one transition takes
+
+    @property
+    def noise_size(self) -> int:
+        """Uniforms that one step takes: its transition's, then those of a possible reset."""
+        return self.transition_noise + self.initial_noise
+
+    @abstractmethod
+    def initial(self, noise: Tensor) -> Tensor:
+        """First states of episodes, from noise `[..., initial_noise]`."""
+
+    @abstractmethod
+    def transition(self, physics: Tensor, action: Tensor, noise: Tensor) -> Tensor:
+        """Successor states, from noise `[..., transition_noise]`."""
+
+    @abstractmethod
+    def observation(self, physics: Tensor) -> Tensor:
+        """What the policy sees of a state."""
+
+    @abstractmethod
+    def reward(self, physics: Tensor, action: Tensor, next_physics: Tensor) -> Tensor:
+        """Reward of a transition, `[S, N]` in the floating-point type of the dynamics."""
+
+    @abstractmethod
+    def terminal(self, physics: Tensor) -> Tensor:
+        """Whether the task has ended in a state, `[S, N]` bool."""
+
+    def reset(self, noise: Tensor) -> tuple[State, Tensor]:
+        """Begin all episodes. noise `[S, N, initial_noise]`; returns the state and its `obs`."""
+        physics = self.initial(noise)
+        elapsed = torch.zeros(noise.shape[:2], dtype=torch.int32, device=noise.device)
+        return State(physics, elapsed), self.observation(physics)
+
+    def step(self, state: State, action: Tensor, noise: Tensor) -> Step:
+        """Advance all environments. action `[S, N]`, noise `[S, N, noise_size]`."""
+        next_physics = self.transition(state.physics, action, noise[..., : self.transition_noise])
+        reward = self.reward(state.physics, action, next_physics)
+        terminated = self.terminal(next_physics)
+        elapsed = state.elapsed + 1
+        truncated = elapsed >= self.spec.time_limit
+
+        # Same-step autoreset: no transition ever leads from one episode into the next.
+        done = terminated | truncated
+        initial = self.initial(noise[..., self.transition_noise :])
+        done_like = done.unsqueeze(-1) if next_physics.ndim > done.ndim else done
+        physics = torch.where(done_like, initial, next_physics)
+        obs = self.observation(physics)
+        final_obs = self.observation(next_physics)
+        next_state = State(physics, elapsed.masked_fill(done, 0))
+        return Step(next_state, obs, reward, terminated, truncated, final_obs)
+
+
+class EpisodeTracker:
+    """Returns and lengths of the episodes that end inside consecutive rollouts.
+
+    Works on whole rollouts after the fact, so that the environment loop carries no bookkeeping.
+    """
+
+    def __init__(self, seeds: int, envs: int, device: torch.device | str = "cpu") -> None:
+        self.open_return = torch.zeros(seeds, envs, device=device)  # of the unfinished episodes
+        self.open_length = torch.zeros(seeds, envs, device=device)
+
+    def update(self, rewards: Tensor, done: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean return and mean length of the episodes that ended, each `[S]`; NaN where none did.
+
+        rewards, done: `[S, T, N]`, the rollout that follows the one of the previous call.
+        """
+        returns, self.open_return = _episode_sums(rewards, done, self.open_return)
+        lengths, self.open_length = _episode_sums(torch.ones_like(rewards), done, self.open_length)
+        ended = done.sum(dim=(1, 2))
+        return returns.sum(dim=(1, 2)) / ended, lengths.sum(dim=(1, 2)) / ended
+
+
+def _episode_sums(x: Tensor, done: Tensor, open_sum: Tensor) -> tuple[Tensor, Tensor]:
+    """Sum of x over each episode, placed at its last step (0 elsewhere), and the sums still open.
+
+    x, done `[S, T, N]`, open_sum `[S, N]`.
+    """
+    total = x.cumsum(1) + open_sum.unsqueeze(1)
+    step = torch.arange(1, x.shape[1] + 1, device=x.device).view(1, -1, 1)
+    last_end = torch.where(done, step, 0).cummax(1).values  # 1-based; 0: no episode ended yet
+    padded = torch.cat((torch.zeros_like(total[:, :1]), total), dim=1)
+    total_at_end = padded.gather(1, last_end)
+    before = torch.cat((torch.zeros_like(total[:, :1]), total_at_end[:, :-1]), dim=1)
+    return torch.where(done, total - before, 0.0), total[:, -1] - total_at_end[:, -1]
