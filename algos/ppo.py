@@ -27,11 +27,13 @@ Implementation details, with the numbers of "The 37 Implementation Details of PP
  9. Separate networks for policy and value, tanh (#13).
 10. A seed stops its epochs early once its approximate KL exceeds 1.5 target_kl (SB3); it is
     masked out of the remaining minibatches, its optimizer moments included.
-11. Truncation bootstraps from V of the final observation, termination does not (SB3 adds
-    gamma V(final) to the reward, which is the same with lambda = 1 beyond the cut, i.e. always).
+11. Truncation bootstraps from V of the final observation, termination does not. (SB3 adds
+    gamma V(final) to the last reward, which is the same advantage.)
 
-Differences from SB3's PPO: the seeds are one batch; values and log-probabilities of a rollout are
-computed in one pass after it; a minibatch that would leave a remainder is refused.
+Differences from SB3's PPO: values and log-probabilities of a rollout are computed in one pass
+after it; schedules are evaluated at the start of a rollout (SB3: at its end, where the last
+update of a training can get a learning rate of zero); a minibatch that would leave a remainder is
+refused.
 """
 
 from __future__ import annotations
@@ -94,8 +96,8 @@ class Config(ControlConfig):
     """Clip each seed's gradient to this norm (0: do not)."""
     target_kl: NonNegative = 0.0
     """Stop a seed's epochs once its approximate KL exceeds 1.5 times this (0: never)."""
-    hidden: PositiveInt = 64
-    """Width of the two hidden layers of each network."""
+    hidden: tuple[PositiveInt, ...] = (64, 64)
+    """Widths of the hidden layers of each network."""
 
     @property
     def batch_size(self) -> int:
@@ -108,6 +110,7 @@ class Config(ControlConfig):
         return min(self.minibatch_size, self.batch_size)
 
     def check(self) -> None:
+        envs.make(self.env, observations="vector")
         if self.batch_size < 2:
             raise UsageError("--num-steps 1: one environment needs at least 2 steps")
         if self.batch_size % self.minibatch:
@@ -150,11 +153,9 @@ class ActorCritic(nn.Module):
     def __init__(self, spec: envs.EnvSpec, config: Config, init: SeedStreams) -> None:
         super().__init__()
         assert spec.obs_size is not None
-        S, H = len(init.seeds), config.hidden
-        self.actor = SeedMLP((spec.obs_size, H, H, spec.num_actions), S, "tanh")
-        self.critic = SeedMLP((spec.obs_size, H, H, 1), S, "tanh")
-        self.actor.orthogonal_init(init, output_gain=0.01)
-        self.critic.orthogonal_init(init, output_gain=1.0)
+        outputs = (spec.num_actions, 1)  # the actor's logits, the critic's value
+        self.networks = SeedMLP(len(init.seeds), spec.obs_size, config.hidden, outputs, "tanh")
+        self.networks.orthogonal_init(init, gains=(0.01, 1.0))
         self.noise_size = spec.num_actions  # uniforms that one sampled action takes
 
     def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
@@ -162,18 +163,19 @@ class ActorCritic(nn.Module):
 
         Gumbel-max: argmax(logits - log(-log(u))) is a sample of softmax(logits).
         """
-        logits = self.actor(obs)
+        logits = self.networks.only(0, obs)
         return (logits if noise is None else logits - (-noise.log()).log()).argmax(-1)
 
     def evaluate(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probabilities of actions, entropies and values, each [S, B], for obs [S, B, O]."""
-        logprobs = self.actor(obs).log_softmax(-1)  # [S, B, A]
+        logits, values = self.networks(obs)
+        logprobs = logits.log_softmax(-1)  # [S, B, A]
         entropy = -(logprobs.exp() * logprobs).sum(-1)
-        return logprobs.gather(-1, actions.unsqueeze(-1)).squeeze(-1), entropy, self.value(obs)
+        return logprobs.gather(-1, actions.unsqueeze(-1)).squeeze(-1), entropy, values.squeeze(-1)
 
     def value(self, obs: Tensor) -> Tensor:
         """V [S, B] for obs [S, B, O]."""
-        return self.critic(obs).squeeze(-1)
+        return self.networks.only(1, obs).squeeze(-1)
 
 
 class Rollout(NamedTuple):
@@ -187,21 +189,19 @@ class Rollout(NamedTuple):
     next_obs: Tensor  # the true successor, also at the end of an episode
 
 
-@torch.inference_mode()
 def collect(
     env: envs.Env, agent: ActorCritic, state: envs.State, obs: Tensor, noise: Tensor
 ) -> tuple[envs.State, Tensor, Rollout]:
     """Act for T steps. noise [S, T, N, A + env.noise_size]; returns the next state and obs too."""
     steps = []
-    for action_noise, env_noise in zip(
-        noise[..., : agent.noise_size].unbind(1),
-        noise[..., agent.noise_size :].unbind(1),
-        strict=True,
-    ):
-        actions = agent.act(obs, action_noise)
-        step = env.step(state, actions, env_noise)
-        steps.append((obs, actions, step.reward, step.terminated, step.truncated, step.final_obs))
-        state, obs = step.state, step.obs
+    action_noise, env_noise = noise.split((agent.noise_size, env.noise_size), dim=-1)
+    with torch.inference_mode():
+        for u, v in zip(action_noise.unbind(1), env_noise.unbind(1), strict=True):
+            actions = agent.act(obs, u)
+            step = env.step(state, actions, v)
+            ends = (step.terminated, step.truncated)
+            steps.append((obs, actions, step.reward, *ends, step.final_obs))
+            state, obs = step.state, step.obs
     return state, obs, Rollout(*(torch.stack(field, dim=1) for field in zip(*steps, strict=True)))
 
 
@@ -220,7 +220,7 @@ def gae(
     neither lets an advantage reach back across the end of its episode.
     """
     deltas = rewards + gamma * next_values * ~terminated - values
-    decay = gamma * gae_lambda * ~(terminated | truncated)
+    decay = gamma * gae_lambda * (~(terminated | truncated)).to(deltas.dtype)
     advantages = torch.empty_like(deltas)
     advantage = torch.zeros_like(deltas[:, 0])
     for t in reversed(range(deltas.shape[1])):
@@ -230,9 +230,11 @@ def gae(
 
 
 def normalize(advantages: Tensor) -> Tensor:
-    """Advantages [S, M] with mean 0 and standard deviation 1 per seed; all 0 where they are equal."""
+    """Advantages [S, M] with mean 0 and standard deviation 1 per seed; a single one stays."""
+    if advantages.shape[-1] == 1:
+        return advantages
     centered = advantages - advantages.mean(-1, keepdim=True)
-    return centered / (centered.square().sum(-1, keepdim=True) / (advantages.shape[-1] - 1)).sqrt().add(1e-8)
+    return centered / (advantages.std(-1, keepdim=True) + 1e-8)
 
 
 def policy_loss(ratio: Tensor, advantages: Tensor, clip_range: float) -> Tensor:
@@ -294,7 +296,9 @@ def loss(
             "policy_loss": pg_loss.detach(),
             "value_loss": v_loss.detach(),
             "entropy": entropy.detach().mean(-1),
-            "approx_kl": (ratio - 1 - log_ratio).mean(-1),  # k3, http://joschu.net/blog/kl-approx.html
+            "approx_kl": (ratio - 1 - log_ratio).mean(
+                -1
+            ),  # k3, http://joschu.net/blog/kl-approx.html
             "clipfrac": ((ratio - 1).abs() > clip_range).float().mean(-1),
         }
     return total, metrics
@@ -317,8 +321,8 @@ def update(
     active = torch.ones_like(batch.values[:, 0], dtype=torch.bool)  # seeds that still learn
     seeds = torch.arange(len(active), device=active.device).unsqueeze(1)
     for order in noise.argsort(-1).unbind(1):
-        for chosen in order.split(config.minibatch, dim=1):  # [S, M]
-            minibatch = Batch(*(field[seeds, chosen] for field in batch))
+        shuffled = (field[seeds, order].split(config.minibatch, dim=1) for field in batch)
+        for minibatch in map(Batch._make, zip(*shuffled, strict=True)):  # [S, M, ...]
             total, metrics = loss(agent, minibatch, config, clip_range)
             if config.target_kl > 0:
                 active = active & (metrics["approx_kl"] <= 1.5 * config.target_kl)

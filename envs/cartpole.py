@@ -58,6 +58,7 @@ class CartPole(Env):
     )
     initial_noise = 4
     transition_noise = 0
+    limits = torch.tensor((X_LIMIT, math.inf, THETA_LIMIT, math.inf), dtype=torch.float64)
 
     def initial(self, noise: Tensor) -> Tensor:
         return noise * 0.1 - 0.05
@@ -82,4 +83,4 @@ class CartPole(Env):
         return torch.ones_like(physics[..., 0])
 
     def terminal(self, physics: Tensor) -> Tensor:
-        return (physics[..., 0].abs() > X_LIMIT) | (physics[..., 2].abs() > THETA_LIMIT)
+        return (physics.abs() > self.limits.to(physics)).any(-1)

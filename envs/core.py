@@ -31,6 +31,11 @@ class EnvSpec:
     random_score: float = 0.0  # mean return of the uniformly random policy
     reference_score: float = 1.0  # the best known policy; normalised scores are 1 there
 
+    @property
+    def digits(self) -> int:
+        """Decimals with which a score is worth printing."""
+        return 3 if abs(self.reference_score - self.random_score) < 10 else 1
+
 
 class State(NamedTuple):
     """The state of all environments between two steps."""

@@ -85,5 +85,3 @@ def _move(cell: int, direction: int, size: int) -> int:
     row = min(max(row + row_step, 0), size - 1)
     column = min(max(column + column_step, 0), size - 1)
     return row * size + column
-
-

@@ -8,13 +8,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import json
 import math
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from benchmarks.harness.errors import UsageError, did_you_mean
 
@@ -45,11 +47,17 @@ Fraction = Annotated[float, Range(0, 1)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig:
-    """Flags that every training script has. None of them changes a seed's learning curve."""
+class ScriptConfig:
+    """The flag that every script has."""
 
     results: str = "results"
     """Folder of the results."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(ScriptConfig):
+    """Flags that every training script has. None of them changes a seed's learning curve."""
+
     name: str = ""
     """Name of the run (default: a hash of every field that changes a learning curve)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -86,7 +94,7 @@ class ControlConfig(RunConfig):
 # A seed's curve does not depend on these (nor on which other seeds are trained with it).
 EXECUTION_FIELDS = {f.name for f in dataclasses.fields(RunConfig)} | {"seeds", "first_seed"}
 
-AnyConfig = TypeVar("AnyConfig", bound=RunConfig)
+AnyConfig = TypeVar("AnyConfig", bound=ScriptConfig)
 
 
 @dataclass(frozen=True)
@@ -101,7 +109,8 @@ class Preset:
 def identity(config: RunConfig) -> dict[str, Any]:
     """Exactly the fields that change a seed's learning curve."""
     fields = dataclasses.asdict(config)
-    return {name: value for name, value in fields.items() if name not in EXECUTION_FIELDS}
+    curve = {name: value for name, value in fields.items() if name not in EXECUTION_FIELDS}
+    return json.loads(json.dumps(curve))  # type: ignore[no-any-return]  # tuples become lists
 
 
 def from_preset(
@@ -121,9 +130,14 @@ def check_ranges(config: Any) -> None:
     """Raise UsageError for a field outside the Range it is annotated with."""
     for name, hint in get_type_hints(type(config), include_extras=True).items():
         value = getattr(config, name)
+        if get_origin(hint) is tuple:
+            hint, values = get_args(hint)[0], value
+        else:
+            values = (value,)
         for allowed in getattr(hint, "__metadata__", ()):
-            if isinstance(allowed, Range) and value not in allowed:
-                raise UsageError(f"{flag(name)} {value}: must be {allowed}")
+            for x in values:
+                if isinstance(allowed, Range) and x not in allowed:
+                    raise UsageError(f"{flag(name)} {x}: must be {allowed}")
 
 
 def parse(
@@ -142,17 +156,18 @@ def parse(
         if preset:
             description = f"{description}\nPreset for {env}: {preset.source}."
         config = parse_with_tyro(config_class, args, settings, description)
-        check_device(getattr(config, "device", "cpu"))
         check_results(Path(config.results))
-        check_name(config.name)
-        if config.track:
-            check_tensorboard()
+        if isinstance(config, RunConfig):
+            check_device(config.device)
+            check_name(config.name)
+            if config.track:
+                check_tensorboard()
         return config
     except UsageError as error:
         exit_with(error)
 
 
-def exit_with(error: UsageError) -> Any:
+def exit_with(error: UsageError) -> NoReturn:
     """Print a user's mistake as one line and leave with status 2."""
     print(f"error: {error}", file=sys.stderr)
     raise SystemExit(2)
@@ -165,6 +180,7 @@ def scan(args: Sequence[str], config_class: type) -> dict[str, str]:
     """
     hints = get_type_hints(config_class)
     bools = {name for name, hint in hints.items() if hint is bool}
+    tuples = {name for name, hint in hints.items() if get_origin(hint) is tuple}
     known = {flag(name): name for name in hints} | {flag(f"no_{name}"): name for name in bools}
     given: dict[str, str] = {}
     i = 0
@@ -193,6 +209,9 @@ def scan(args: Sequence[str], config_class: type) -> dict[str, str]:
                 raise UsageError(f"{word}: needs a value")
             value = args[i]
             i += 1
+            while name in tuples and i < len(args) and not args[i].startswith("--"):
+                value += " " + args[i]
+                i += 1
         given[name] = value
     return given
 
@@ -251,10 +270,13 @@ def whole_number(text: str) -> int:
 
 
 def one_line(boxed: str) -> str:
-    """The words of a boxed, multi-line message."""
-    lines = (line.strip(" │╭╮╰╯─") for line in boxed.splitlines())
-    words = [line for line in lines if line and not line.startswith(("For full helptext", "Parsing"))]
-    return " ".join(words) or "the command line could not be read; see --help"
+    """The words of a boxed, multi-line message, without its title and the flag's help."""
+    lines = [line.strip(" │╭╮╰╯─") for line in boxed.splitlines()]
+    lines = [line for line in lines if line.strip("-")]  # without UTF-8 the box is of dashes
+    message = " ".join(lines[1:]).split(" Argument helptext:")[0]
+    message = message.split(" For full helptext")[0]
+    message = re.sub(r"^(Value error )?Error parsing (--\S+): ", r"\2: ", message)
+    return message or "the command line could not be read; see --help"
 
 
 def check_device(device: str) -> None:
@@ -277,7 +299,9 @@ def check_results(results: Path) -> None:
 
 def check_name(name: str) -> None:
     """A run's name is one folder name."""
-    if name and (not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or name[0] == "."):
+    if name and (
+        not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or name[0] == "."
+    ):
         raise UsageError(f"--name {name!r}: use letters, digits, '-', '_' and '.'")
 
 
@@ -299,6 +323,7 @@ __all__ = [
     "Preset",
     "Range",
     "RunConfig",
+    "ScriptConfig",
     "UsageError",
     "from_preset",
     "identity",

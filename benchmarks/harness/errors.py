@@ -6,8 +6,11 @@ import difflib
 from collections.abc import Iterable
 
 
-class UsageError(ValueError):
-    """Names the flag, the value and what is allowed, in one line."""
+class UsageError(Exception):
+    """Names the flag, the value and what is allowed, in one line.
+
+    Not a ValueError: tyro would catch it in a config's __post_init__ and draw a box around it.
+    """
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

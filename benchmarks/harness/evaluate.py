@@ -70,10 +70,14 @@ def evaluate(
         returns += step.reward * alive
         lengths += alive
         alive &= ~(step.terminated | step.truncated)
+    # A policy that is no longer a number scores as a random one: a failure, in every aggregate.
+    returns = returns.nan_to_num(*[env.spec.random_score] * 3)
+    # numpy sums each row by itself: a seed's statistics have the same bits in any batch.
+    per_episode = returns.cpu().numpy()
     return Evaluation(
-        return_mean=returns.mean(1).cpu().numpy(),
-        return_std=returns.std(1, correction=0).cpu().numpy(),
-        length_mean=lengths.mean(1).cpu().numpy(),
+        return_mean=per_episode.mean(1),
+        return_std=per_episode.std(1),
+        length_mean=lengths.cpu().numpy().mean(1),
         episodes=episodes,
     )
 

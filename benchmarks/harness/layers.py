@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,24 +19,6 @@ from torch import Tensor, nn
 from benchmarks.harness.seeds import SeedStreams
 
 COLUMNS = 16  # the least width of a matrix product
-
-
-class SeedLinear(nn.Module):
-    """S independent affine maps: `[S, B, in] -> [S, B, out]`.
-
-    The weight `[S, in, padded]` has at least 16 columns. The padding starts at zero and never gets
-    a gradient, because the output is cut to `out` columns.
-    """
-
-    def __init__(self, in_features: int, out_features: int, seeds: int) -> None:
-        super().__init__()
-        self.out_features = out_features
-        width = -(-out_features // COLUMNS) * COLUMNS
-        self.weight = nn.Parameter(torch.zeros(seeds, in_features, width))
-        self.bias = nn.Parameter(torch.zeros(seeds, 1, width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.baddbmm(self.bias, x, self.weight)[..., : self.out_features]
 
 
 class _FastTanh(torch.autograd.Function):
@@ -54,47 +37,87 @@ class _FastTanh(torch.autograd.Function):
 
 
 def tanh(x: Tensor) -> Tensor:
-    """Hyperbolic tangent of `[S, B, width]`; the fast one where a seed's bits stay its own."""
-    fits = x.device.type == "cpu" and x.dtype == torch.float32 and x.shape[-1] % 32 == 0
-    return _FastTanh.apply(x) if fits else torch.tanh(x)  # type: ignore[no-any-return]
+    """Hyperbolic tangent of `[S, B, width]`, the fast one for large B.
+
+    What is chosen, and whether a vectorised loop ends inside a seed, depends on B and the width
+    only: a seed's bits are the same for every S.
+    """
+    large = x.shape[1] >= 16 and x.shape[1] * x.shape[2] % 32 == 0
+    fast = large and x.device.type == "cpu" and x.dtype == torch.float32
+    return _FastTanh.apply(x) if fast else torch.tanh(x)  # type: ignore[no-any-return]
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": tanh, "relu": torch.relu}
 
 
 class SeedMLP(nn.Module):
-    """S independent multilayer perceptrons: `[S, B, sizes[0]] -> [S, B, sizes[-1]]`."""
+    """S times K independent multilayer perceptrons, evaluated as one batch.
 
-    def __init__(self, sizes: Sequence[int], seeds: int, activation: str = "tanh") -> None:
+    The K networks of a seed (an actor and a critic, say) have the same input and hidden sizes and
+    an output size each. Parameters are `[S, K, in, out]` and `[S, K, 1, out]`. The last layer is
+    padded to at least 16 columns; the padding starts at zero and never gets a gradient, because the
+    outputs are cut.
+    """
+
+    def __init__(
+        self,
+        seeds: int,
+        in_features: int,
+        hidden: Sequence[int],
+        outputs: Sequence[int],
+        activation: str,
+    ) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(
-            SeedLinear(n_in, n_out, seeds)
-            for n_in, n_out in zip(sizes[:-1], sizes[1:], strict=True)
-        )
+        self.outputs = tuple(outputs)
         self.activation = ACTIVATIONS[activation]
+        K, widest = len(outputs), -(-max(outputs) // COLUMNS) * COLUMNS
+        sizes = (in_features, *hidden, widest)
+        self.weights = nn.ParameterList(
+            torch.zeros(seeds, K, n_in, n_out) for n_in, n_out in pairwise(sizes)
+        )
+        self.biases = nn.ParameterList(torch.zeros(seeds, K, 1, n_out) for n_out in sizes[1:])
 
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers[:-1]:  # type: ignore[index]
-            x = self.activation(layer(x))
-        return self.layers[-1](x)  # type: ignore[no-any-return]
+    def forward(self, x: Tensor) -> list[Tensor]:
+        """The outputs of all K networks, `[S, B, outputs[k]]` each, for x `[S, B, in]`."""
+        S, B, n_in = x.shape
+        K = len(self.outputs)
+        x = x.unsqueeze(1).expand(S, K, B, n_in).reshape(S * K, B, n_in)
+        weights = [w.flatten(0, 1) for w in self.weights]
+        biases = [b.flatten(0, 1) for b in self.biases]
+        y = self._layers(x, weights, biases).view(S, K, B, -1)
+        return [y[:, k, :, :width] for k, width in enumerate(self.outputs)]
+
+    def only(self, k: int, x: Tensor) -> Tensor:
+        """The output of network k alone, `[S, B, outputs[k]]`."""
+        y = self._layers(x, [w[:, k] for w in self.weights], [b[:, k] for b in self.biases])
+        return y[..., : self.outputs[k]]
+
+    def _layers(self, x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> Tensor:
+        for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
+            x = self.activation(torch.baddbmm(bias, x, weight))
+        return torch.baddbmm(biases[-1], x, weights[-1])
 
     @torch.no_grad()
-    def orthogonal_init(self, streams: SeedStreams, output_gain: float) -> None:
-        """Orthogonal weights (gain sqrt(2), the last layer's given), zero biases: SB3's for PPO."""
-        for layer in self.layers:
-            gain = output_gain if layer is self.layers[-1] else math.sqrt(2)
-            n_in, n_out = layer.weight.shape[1], layer.out_features  # type: ignore[union-attr]
-            weight = orthogonal(streams.normal(n_in, n_out)) * gain
-            layer.weight[..., :n_out] = weight  # type: ignore[index]
+    def orthogonal_init(self, streams: SeedStreams, gains: Sequence[float]) -> None:
+        """Orthogonal weights, zero biases, as SB3's PPO: gain sqrt(2), `gains` for the outputs."""
+        for k, output_gain in enumerate(gains):
+            for weight in self.weights:
+                last = weight is self.weights[-1]
+                columns = self.outputs[k] if last else weight.shape[-1]
+                normal = streams.normal(weight.shape[-2], columns)
+                gain = output_gain if last else math.sqrt(2)
+                weight[:, k, :, :columns] = orthogonal(normal) * gain
 
     @torch.no_grad()
     def uniform_init(self, streams: SeedStreams) -> None:
         """Weights and biases uniform in +-1/sqrt(in): `torch.nn.Linear`'s own initialisation."""
-        for layer in self.layers:
-            n_in, n_out = layer.weight.shape[1], layer.out_features  # type: ignore[union-attr]
-            noise = (streams.uniform(n_in + 1, n_out) * 2 - 1) / math.sqrt(n_in)
-            layer.weight[..., :n_out] = noise[:, :-1]  # type: ignore[index]
-            layer.bias[..., :n_out] = noise[:, -1:]  # type: ignore[index]
+        for k, output in enumerate(self.outputs):
+            for weight, bias in zip(self.weights, self.biases, strict=True):
+                n_in, columns = weight.shape[-2], weight.shape[-1]
+                columns = output if weight is self.weights[-1] else columns
+                noise = (streams.uniform(n_in + 1, columns) * 2 - 1) / math.sqrt(n_in)
+                weight[:, k, :, :columns] = noise[:, :-1]
+                bias[:, k, :, :columns] = noise[:, -1:]
 
 
 def orthogonal(normal: Tensor) -> Tensor:

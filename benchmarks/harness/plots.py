@@ -9,8 +9,9 @@ user's matplotlibrc says; no date and a fixed hash salt in SVG. White and opaque
 on light and dark pages. pyplot is not used, so no global figure and no backend is touched.
 """
 
+from __future__ import annotations
+
 import io
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.harness import stats
+from benchmarks.harness.record import write_bytes
 
 # matplotlib and seaborn take seconds to import, so the functions that draw import them.
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-CURVE_EPISODES = 32  # per evaluation; the 100-episode evaluation at the end is not on the curve
+CURVE_EPISODES = (32, 0)  # 0: exact, for tabular policies; not the 100 episodes at the end
 FORMATS = (".svg", ".png")
 LINE_STYLES = ("-", "--", ":", "-.")  # the palette has ten colours, then the style changes
 
@@ -36,6 +38,7 @@ STYLE: dict[str, Any] = {
     "svg.fonttype": "path",  # glyphs as outlines: the same picture wherever it is opened
     "font.family": "DejaVu Sans",  # comes with matplotlib
     "font.size": 9,
+    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
     "axes.titlesize": 10,
     "axes.labelcolor": "0.15",
     "axes.edgecolor": "0.4",
@@ -59,7 +62,7 @@ STYLE: dict[str, Any] = {
 
 
 def learning_curves(
-    groups: "dict[str, DataFrame]",
+    groups: dict[str, DataFrame],
     path: Path | str,
     *,
     title: str,
@@ -76,11 +79,11 @@ def learning_curves(
     _check_suffix(path)
     with _style():
         figure = _draw({title: groups}, (5.6, 4.0), {title: threshold}, reference, ylabel)
-    _write(Path(path), figure_bytes(figure, Path(path).suffix))
+    write_bytes(Path(path), figure_bytes(figure, Path(path).suffix))
 
 
 def grid_of_curves(
-    panels: "dict[str, dict[str, DataFrame]]",
+    panels: dict[str, dict[str, DataFrame]],
     path: Path | str,
     *,
     thresholds: dict[str, float | None],
@@ -95,11 +98,11 @@ def grid_of_curves(
     size = (3.3 * columns + 0.4, 2.4 * -(-len(panels) // 3) + 0.9)
     with _style():
         figure = _draw(panels, size, thresholds, None, "greedy return")
-    _write(Path(path), figure_bytes(figure, Path(path).suffix))
+    write_bytes(Path(path), figure_bytes(figure, Path(path).suffix))
 
 
-def figure_bytes(figure: "Figure", suffix: str) -> bytes:
-    """The file content of `figure` as ".svg" or ".png", the same bytes for the same figure."""
+def figure_bytes(figure: Figure, suffix: str) -> bytes:
+    """Content of the file for `figure`, `suffix` .svg or .png; the same figure, the same bytes."""
     _check_suffix(f"figure{suffix}")
     buffer = io.BytesIO()
     metadata = {"Date": None, "Creator": None} if suffix == ".svg" else {"Software": None}
@@ -109,12 +112,12 @@ def figure_bytes(figure: "Figure", suffix: str) -> bytes:
 
 
 def _draw(
-    panels: "dict[str, dict[str, DataFrame]]",
+    panels: dict[str, dict[str, DataFrame]],
     size: tuple[float, float],
     thresholds: dict[str, float | None],
     reference: float | None,
     ylabel: str,
-) -> "Figure":
+) -> Figure:
     """Figure of `size` inches with a panel per key, at most three columns, and one legend."""
     import seaborn
     from matplotlib.figure import Figure
@@ -136,17 +139,21 @@ def _draw(
     columns = min(3, len(panels))
     grid = figure.subplots(-(-len(panels) // columns), columns, squeeze=False).flatten()
     seeds: dict[str, list[int]] = {name: [] for name in names}  # per panel that has the group
-    for axes, (title, groups) in zip(grid, panels.items(), strict=False):
+    for i, (title, groups) in enumerate(panels.items()):
+        axes = grid[i]
         for name, frame in groups.items():
-            n = _draw_group(axes, name, frame, looks[name], faint_seeds=len(groups) == 1)
+            n = _draw_group(axes, name, frame, looks[name], faint_seeds=len(names) == 1)
             seeds[name].append(n)
         _draw_score(axes, thresholds.get(title), "--")
         _draw_score(axes, reference, ":")
-        _finish_axes(axes, title)
+        _label_axes(
+            axes,
+            title,
+            xlabel="timesteps per seed" if i + columns >= len(panels) else "",
+            ylabel=ylabel if i % columns == 0 else "",
+        )
     for axes in grid[len(panels) :]:
         axes.remove()
-    figure.supxlabel("timesteps per seed", fontsize="medium", color="0.15")
-    figure.supylabel(ylabel, fontsize="medium", color="0.15")
 
     handles = [
         Line2D([], [], label=f"{name} (n={_span(seeds[name])})", **looks[name]) for name in names
@@ -156,18 +163,19 @@ def _draw(
     if reference is not None:
         handles.append(Line2D([], [], label="reference score", **_score_look(":")))
     longest = max(len(str(handle.get_label())) for handle in handles)
+    has_interval = any(n > 1 for counts in seeds.values() for n in counts)
     entry_inches = 0.5 + 0.075 * longest  # sample line and gap, then the text
     figure.legend(
         handles=handles,
         loc="outside lower center",
         ncols=max(1, min(len(handles), int(size[0] / entry_inches))),
-        title="IQM over seeds, 95% bootstrap interval",
+        title="IQM over seeds, 95% bootstrap interval" if has_interval else None,
     )
     return figure
 
 
 def _draw_group(
-    axes: "Axes", name: str, frame: "DataFrame", look: dict[str, Any], faint_seeds: bool
+    axes: Axes, name: str, frame: DataFrame, look: dict[str, Any], faint_seeds: bool
 ) -> int:
     """Line and band of one group; the number of its seeds."""
     timesteps, returns = _curve(name, frame)
@@ -180,13 +188,15 @@ def _draw_group(
     return len(returns)
 
 
-def _curve(name: str, frame: "DataFrame") -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def _curve(name: str, frame: DataFrame) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Timesteps `[K]` and greedy returns `[S, K]` of one group."""
-    rows = frame[(frame["mode"] == "greedy") & (frame["episodes"] == CURVE_EPISODES)]
+    rows = frame[(frame["mode"] == "greedy") & frame["episodes"].isin(CURVE_EPISODES)]
     if rows.empty:
-        raise ValueError(f"{name}: no greedy evaluations of {CURVE_EPISODES} episodes")
+        raise ValueError(f"{name}: no greedy evaluations to draw")
+    # The exact evaluation at the end repeats the last one on the curve.
+    rows = rows.drop_duplicates(["seed", "timestep", "return_mean"])
     if rows.duplicated(["seed", "timestep"]).any():
-        raise ValueError(f"{name}: a seed appears twice at the same timestep")
+        raise ValueError(f"{name}: a seed has two returns at the same timestep")
     table = rows.pivot(index="seed", columns="timestep", values="return_mean")
     returns = table.to_numpy(dtype=np.float64)
     broken = table.index[~np.isfinite(returns).all(axis=1)].tolist()
@@ -195,13 +205,13 @@ def _curve(name: str, frame: "DataFrame") -> tuple[NDArray[np.int64], NDArray[np
     return table.columns.to_numpy(dtype=np.int64), returns
 
 
-def _draw_score(axes: "Axes", score: float | None, linestyle: str) -> None:
+def _draw_score(axes: Axes, score: float | None, linestyle: str) -> None:
     """Horizontal line at `score`, with the number in the right margin."""
     if score is None:
         return
     axes.axhline(score, zorder=2, **_score_look(linestyle))
     axes.annotate(
-        f"{score:g}",
+        f"{score:g}".replace("-", "\N{MINUS SIGN}"),  # as on the axis
         (1, score),
         xycoords=("axes fraction", "data"),
         xytext=(3, 0),
@@ -216,10 +226,10 @@ def _score_look(linestyle: str) -> dict[str, Any]:
     return {"color": "0.3", "linestyle": linestyle, "linewidth": 1.0}
 
 
-def _finish_axes(axes: "Axes", title: str) -> None:
+def _label_axes(axes: Axes, title: str, xlabel: str, ylabel: str) -> None:
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
-    axes.set_title(title)
+    axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 50k, 1M
     axes.margins(x=0.02)
@@ -241,16 +251,3 @@ def _style() -> Any:
 def _check_suffix(path: Path | str) -> None:
     if Path(path).suffix not in FORMATS:
         raise ValueError(f"{path}: a figure is written as {' or '.join(FORMATS)}")
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Replace `path` in one step: a reader sees the old file or the new one, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

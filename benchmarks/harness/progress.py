@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress as RichProgress, TextColumn
-
-from benchmarks.harness.stats import Estimate
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as RichProgress
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -17,7 +16,7 @@ class Progress:
 
     def __init__(self, total_timesteps: int, seeds: int, quiet: bool = False) -> None:
         self.total, self.seeds, self.quiet = total_timesteps, seeds, quiet
-        self.returns: Estimate | None = None
+        self.returns = ""
         self._bar: RichProgress | None = None
         if console.is_terminal and not quiet:
             columns = (BarColumn(bar_width=24), TextColumn("{task.fields[status]}"))
@@ -25,14 +24,14 @@ class Progress:
             self._task: Any = self._bar.add_task("", total=total_timesteps, status="")
             self._bar.start()
 
-    def update(self, timestep: int, learn_s: float, returns: Estimate | None = None) -> None:
-        """Show a timestep (per seed); returns: a new evaluation, of all seeds."""
+    def update(self, timestep: int, learn_s: float, returns: str = "") -> None:
+        """Show a timestep (per seed); returns: a new evaluation, as text."""
         self.returns = returns or self.returns
         speed = timestep * self.seeds / max(learn_s, 1e-9)
         left = learn_s * max(self.total - timestep, 0) / max(timestep, 1)
         status = f"{timestep:,}/{self.total:,} timesteps x {self.seeds} seeds"
         if self.returns:
-            status += f"  greedy return {self.returns.text()}"
+            status += f"  greedy return {self.returns}"
         if timestep:
             status += f"  {speed:,.0f} timesteps/s  {left:.0f} s left"
         if self._bar:

@@ -31,8 +31,12 @@ DONE = "DONE.json"
 LOCAL = {"policy.safetensors", "curve.png"}  # not committed, so absent from a fresh checkout
 ROOT = Path(__file__).resolve().parents[2]
 # What decides a learning curve besides the algorithm's own file.
-COMMON_SOURCES = ("benchmarks/harness/evaluate.py", "benchmarks/harness/layers.py")
-COMMON_SOURCES += ("benchmarks/harness/seeds.py", "envs/*.py")
+COMMON_SOURCES = (
+    "benchmarks/harness/evaluate.py",
+    "benchmarks/harness/layers.py",
+    "benchmarks/harness/seeds.py",
+    "envs/*.py",
+)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -204,8 +208,8 @@ def _is_docstring(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(getattr(constant, "value", None), str)
 
 
-def provenance(algorithm_file: Path) -> dict[str, Any]:
-    """Code, machine and versions of a run, for its config.json."""
+def provenance(algorithm_file: Path, packages: Sequence[str] = ()) -> dict[str, Any]:
+    """Code, machine and versions of a run, for its config.json; packages: further ones it uses."""
     return {
         "code": {"digest": code_digest(algorithm_file), "commit": _commit()},
         "machine": {
@@ -215,7 +219,7 @@ def provenance(algorithm_file: Path) -> dict[str, Any]:
         },
         "versions": {
             "python": platform.python_version(),
-            **{name: metadata.version(name) for name in ("torch", "numpy", "gymnasium")},
+            **{p: metadata.version(p) for p in ("torch", "numpy", "gymnasium", *packages)},
         },
     }
 
@@ -232,6 +236,8 @@ def _commit() -> str:
 def _cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+        return next(
+            line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
+        )
     except (OSError, StopIteration):
         return platform.processor()

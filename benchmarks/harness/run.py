@@ -87,10 +87,13 @@ class Run:
         self._progress = Progress(config.total_timesteps, len(self.seeds), quiet=config.quiet)
         self._writer = _tensorboard(directory) if config.track and directory else None
 
-    def open(self, algorithm_file: Path) -> None:
+    def open(self, algorithm_file: Path, packages: Sequence[str] = ()) -> None:
         """Create the part's folder with its config.json: what is being trained, by which code."""
         assert self.directory is not None
-        self.directory.mkdir(parents=True, exist_ok=True)
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--results {self.config.results}: {error.strerror}") from None
         config = {
             "schema": SCHEMA,
             "source": self.source,
@@ -100,7 +103,7 @@ class Run:
             "config": identity(self.config),
             "execution": {"device": str(self.device), "threads": self.config.threads},
             "command": "python " + shlex.join(sys.argv),
-            **provenance(algorithm_file),
+            **provenance(algorithm_file, packages),
         }
         write_json(self.directory / "config.json", config)
 
@@ -128,11 +131,11 @@ class Run:
     def _close_window(self, timestep: int) -> None:
         means: dict[str, np.ndarray] = {}
         for name in dict.fromkeys(name for metrics in self._pending for name in metrics):
-            values = torch.stack([m[name] for m in self._pending if name in m]).double()
+            values = torch.stack([m[name] for m in self._pending if name in m], dim=1).double()
             if name.endswith("loss"):
-                for i in (~values.isfinite()).any(0).nonzero().flatten().tolist():
+                for i in (~values.isfinite()).any(1).nonzero().flatten().tolist():
                     self.diverged.setdefault(self.seeds[i], timestep)
-            means[name] = values.nanmean(0).cpu().numpy()
+            means[name] = values.nanmean(1).cpu().numpy()
         self._pending.clear()
         self.windows.append(Window(timestep, self.learn_s, means))
         self._progress.update(timestep, self.learn_s)
@@ -153,7 +156,7 @@ class Run:
         result = evaluate(env, policy, self.seeds, CURVE_EPISODES)
         self._record(timestep, result, "greedy")
         returns = stats.estimate(result.return_mean, resamples=2000)
-        self._progress.update(timestep, self._learned, returns)
+        self._progress.update(timestep, self._learned, returns.text(env.spec.digits))
         if self._writer:
             self._writer.add_scalar("evaluation/greedy_return", returns.value, timestep)
         self._resumed = time.perf_counter()
@@ -253,6 +256,7 @@ class Run:
             "seeds": self.seeds,
             "final": final,
             "threshold": threshold,
+            "digits": env.spec.digits,
             "below_threshold": below,
             "diverged": {str(seed): step for seed, step in self.diverged.items()},
             "timesteps_per_seed": timestep,
@@ -333,14 +337,16 @@ def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None
     greedy = np.array([final[str(seed)] for seed in asked])
     diverged = {int(seed): t for s in summaries for seed, t in s["diverged"].items()}
     diverged = {seed: t for seed, t in diverged.items() if seed in asked}
-    threshold, episodes = summaries[0]["threshold"], summaries[0]["final"]["greedy"]["episodes"]
+    threshold, digits = summaries[0]["threshold"], summaries[0]["digits"]
+    episodes = summaries[0]["final"]["greedy"]["episodes"]
     how = f"{episodes} episodes per seed" if episodes else "exact, from P and R"
     learn_s = sum(s["learn_seconds"] for s in summaries)
     trained = sum(s["timesteps_per_seed"] * len(s["seeds"]) for s in summaries)
 
     table = Table(show_header=False, title=f"{folder.algo} on {folder.env}, {len(asked)} seeds")
-    table.add_row("final greedy return", f"IQM {stats.estimate(greedy).text()} ({how})")
-    table.add_row("", f"mean {stats.estimate(greedy, 'mean').text()}, worst {greedy.min():.1f}")
+    table.add_row("final greedy return", f"IQM {stats.estimate(greedy).text(digits)} ({how})")
+    mean = stats.estimate(greedy, "mean").text(digits)
+    table.add_row("", f"mean {mean}, worst {greedy.min():.{digits}f}")
     if threshold is not None:
         count = int((greedy < threshold).sum())
         table.add_row("failures", f"{count} of {len(asked)} seeds below {threshold:g}")
@@ -351,8 +357,11 @@ def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None
     table.add_row("speed", f"{trained / learn_s:,.0f} timesteps/s, all seeds together")
     total_s = sum(s["total_seconds"] for s in summaries)
     table.add_row("time", f"{total_s:.1f} s, of which {learn_s:.1f} s learning")
-    for part in folder.parts():
+    parts = folder.parts()
+    if len(parts) > 3:
+        table.add_row("stored", f"{len(parts)} parts in {folder.path}")
+    console.print(table)
+    for part in parts if len(parts) <= 3 else ():
         for name in ("curve.parquet", "curve.png", "policy.safetensors"):
             if (part / name).exists():
-                table.add_row(name.split(".")[0] if name != "curve.png" else "plot", str(part / name))
-    console.print(table)
+                console.print(part / name)

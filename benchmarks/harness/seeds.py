@@ -106,14 +106,16 @@ class SeedAdam:
 
 
 def flatten_parameters(module: nn.Module) -> Tensor:
-    """Re-lay a module's parameters, each `[S, ...]`, as views of one `[S, P]` tensor; return it.
+    """Re-lay parameters `[S, K, ...]`, for K networks per seed, as views of one `[S, P]` tensor.
 
-    P is padded to a multiple of 16: a vectorised loop then never ends inside a seed, and a seed's
-    bits cannot depend on S.
+    One network lies behind the other, so that `[S, K, in, out]` is a view as `[S * K, in, out]`
+    too. P is padded to a multiple of 16 per network: a vectorised loop then never ends inside a
+    seed, and a seed's bits cannot depend on S.
     """
     parameters = list(module.parameters())
-    size = sum(p[0].numel() for p in parameters)
-    flat = parameters[0].new_zeros(parameters[0].shape[0], -(-size // 16) * 16).detach()
+    S, K = parameters[0].shape[:2]
+    size = sum(p[0, 0].numel() for p in parameters)
+    flat = parameters[0].new_zeros(S, K * (-(-size // 16) * 16)).detach()
     for p, view in zip(parameters, views_like(flat, parameters), strict=True):
         view.copy_(p.detach())
         p.data = view
@@ -121,8 +123,9 @@ def flatten_parameters(module: nn.Module) -> Tensor:
 
 
 def views_like(flat: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
-    """Views of `[S, P]` with the parameters' shapes, in their order."""
-    sizes = [p[0].numel() for p in parameters]
-    sizes.append(flat.shape[1] - sum(sizes))
-    windows = flat.split(sizes, dim=1)[:-1]
+    """Views of `[S, P]` with the parameters' shapes `[S, K, ...]`, in their order."""
+    per_network = flat.view(*parameters[0].shape[:2], -1)
+    sizes = [p[0, 0].numel() for p in parameters]
+    sizes.append(per_network.shape[-1] - sum(sizes))
+    windows = per_network.split(sizes, dim=-1)[:-1]
     return [w.view(p.shape) for w, p in zip(windows, parameters, strict=True)]

@@ -11,8 +11,10 @@ Precipice" (arXiv 2108.13264), for the IQM and the stratified bootstrap; `scipy.
 and `scipy.stats.trim_mean` for the computation.
 """
 
+from __future__ import annotations
+
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -51,12 +53,11 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Parity:
-    """Verdict of `parity`: the word, the difference it rests on (`n` counts the seeds of both
-    sides), and for "inconclusive" the seeds per side that would probably settle it."""
+    """Verdict of `parity`."""
 
     word: Literal["equivalent", "better", "worse", "inconclusive"]
-    difference: Estimate
-    seeds_needed: int | None
+    difference: Estimate  # of normalised scores, ours minus theirs; n counts both sides
+    seeds_needed: int | None  # per side, only for "inconclusive"
 
 
 def iqm(values: ArrayLike, axis: int = -1) -> Any:
@@ -81,19 +82,22 @@ def estimate(
     differ). For a list the statistic is that of all values together, and seeds are resampled
     within each task: the stratified bootstrap of Agarwal et al. 2021. `n` is the number of values.
 
-    The percentile interval is somewhat narrow at few seeds: for the mean of normal data a nominal
-    95% interval covers about 90% at n=10 and 94% at n=30 (tests/test_stats.py measures both).
+    The percentile interval is somewhat narrow at few seeds. On normal data a nominal 95% interval
+    covers the mean in 89% of cases at n=10 and 93.5% at n=30, the IQM in 93% and 94% (3000
+    simulated samples each; tests/test_stats.py repeats the first two on a smaller scale).
     With a single seed (in any task) there is no interval: `low` and `high` are NaN.
 
     Raises ValueError for NaN or infinite values, for no values, and for other shapes.
     """
-    statistics = {"iqm": iqm, "mean": np.mean}
+    statistics: dict[str, Callable[..., Any]] = {"iqm": iqm, "mean": np.mean}
     if statistic not in statistics:
         raise ValueError(f"statistic is {statistic!r}, must be one of {', '.join(statistics)}")
-    is_list_of_tasks = isinstance(values, (list, tuple)) and len(values) > 0 and np.ndim(values[0])
-    tasks = [_sample(task) for task in values] if is_list_of_tasks else [_sample(values)]
+    if isinstance(values, (list, tuple)) and len(values) > 0 and np.ndim(values[0]) > 0:
+        tasks = [_sample(task) for task in values]
+    else:
+        tasks = [_sample(values)]  # type: ignore[arg-type]
 
-    def pooled(*samples: Floats, axis: int = -1) -> Any:
+    def pooled(*samples: Floats, axis: int) -> Any:
         return statistics[statistic](np.concatenate(samples, axis=axis), axis=axis)
 
     return _bootstrap(tasks, pooled, confidence, resamples)
@@ -105,10 +109,12 @@ def area_under_curve(timesteps: ArrayLike, returns: ArrayLike) -> Any:
     `timesteps` is `[K]`, increasing, K >= 2; `returns` is `[K]` or `[S, K]`. Gives a float or
     `[S]`, in the units of the return. NaN in a curve makes its own area NaN, no other.
     """
+    from scipy.integrate import trapezoid
+
     steps, curves = _curve(timesteps, returns)
     if len(steps) < 2:
         raise ValueError("an area under the curve needs at least two evaluations")
-    area = np.trapezoid(curves, steps, axis=-1) / (steps[-1] - steps[0])
+    area = trapezoid(curves, steps, axis=-1) / (steps[-1] - steps[0])
     return float(area) if curves.ndim == 1 else area
 
 
@@ -150,6 +156,7 @@ def parity(
     `seeds_needed` (per side) assumes that d stays and that the interval shrinks around it as
     1 / sqrt(n), where n is the harmonic mean of S1 and S2. It is the smallest n whose interval
     fits inside the margin or excludes 0, whichever comes first. Read it as an order of magnitude.
+    As for `estimate`, the interval is somewhat narrow at n=10.
 
     Raises ValueError for fewer than two seeds on a side and for NaN or infinite scores.
     """
@@ -159,7 +166,7 @@ def parity(
     if margin <= 0:
         raise ValueError(f"margin is {margin}, must be > 0")
 
-    def difference(a: Floats, b: Floats, axis: int = -1) -> Any:
+    def difference(a: Floats, b: Floats, axis: int) -> Any:
         return a.mean(axis=axis) - b.mean(axis=axis)
 
     d = _bootstrap([a, b], difference)
@@ -197,7 +204,7 @@ def _seeds_needed(d: Estimate, n: float, margin: float) -> int:
 
 def _bootstrap(
     samples: Sequence[Floats],
-    statistic: Any,
+    statistic: Callable[..., Any],
     confidence: float = 0.95,
     resamples: int = 10_000,
 ) -> Estimate:

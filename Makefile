@@ -1,0 +1,134 @@
+# Needs Python 3.11+ and make, nothing else: a target sets up .venv first if it has to.
+#
+#   make PYTHON=python3.12 install       the Python that .venv is made with
+#   make TORCH="torch==2.12.1" test      another torch than the locked one
+
+PYTHON  ?= python3
+TORCH   ?= $(LOCKED_TORCH)
+WORKERS ?= 2
+
+LOCKED_TORCH := $(shell sed -n 's/^torch==/&/p' requirements.lock)
+VENV  := .venv
+PY    := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help install benchmark report test test-all lint format jax-env clean FORCE
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+# The quick suite with its budgets cut: a look, not a published table.
+benchmark: install ## train the quick suite and write its report, in results/cut
+	$(PY) benchmarks/sweep.py --suite quick --cut
+	$(PY) benchmarks/report.py --results results/cut --note "A cut: fewer seeds and timesteps than the published tables, never to be quoted."
+
+report: install ## tables and plots of every finished run in results
+	$(PY) benchmarks/report.py
+
+test: install ## fast tests, then lint
+	$(PY) -m pytest -m "not slow" -n $(WORKERS)
+	$(LINT)
+
+test-all: install ## all tests, then lint
+	$(PY) -m pytest -n $(WORKERS)
+	$(LINT)
+
+lint: install ## style, format, types, import rules
+	$(LINT)
+
+define LINT
+$(PY) -m ruff check .
+$(PY) -m ruff format --check .
+$(PY) -m mypy
+$(VENV)/bin/lint-imports
+endef
+
+format: install ## rewrite the code in the project's style
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+clean: ## remove the environments and caches, never results
+	rm -rf .venv .venv-jax build *.egg-info
+	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+
+# ---- The environment ------------------------------------------------------------------
+
+install: $(STAMP) ## set up .venv with the locked versions
+	@$(PY) -P -c "$$CHECK_CHECKOUT" || { echo "make: unset PYTHONPATH if it is set, or \
+	set up $(VENV) anew: make clean install" >&2; exit 1; }
+ifeq ($(origin PYTHON),command line)
+	@$(PYTHON) -c "$$CHECK_SAME_PYTHON" $(PY)
+endif
+
+# The top-level names are generic. Another package's `benchmarks`, a PYTHONPATH or a moved
+# checkout would run somebody else's code. (-P: the working directory is not on the path.)
+define CHECK_CHECKOUT
+import os, sys
+from importlib.util import find_spec
+for name in ("algos", "envs", "benchmarks"):
+    spec = find_spec(name)
+    found = list(spec.submodule_search_locations or [spec.origin])[0] if spec else "nowhere"
+    if os.path.realpath(found) != os.path.realpath(name):
+        sys.exit(f"make: 'import {name}' resolves outside this checkout: {found}")
+endef
+export CHECK_CHECKOUT
+
+define CHECK_SAME_PYTHON
+import subprocess, sys
+show = "import sys; print('%d.%d' % sys.version_info[:2])"
+asked, made = [subprocess.check_output([p, "-c", show], text=True).strip() for p in (sys.executable, sys.argv[1])]
+if asked != made:
+    sys.exit(f"make: PYTHON is Python {asked}, but .venv was made with {made}. 'make clean' first.")
+endef
+export CHECK_SAME_PYTHON
+
+# The stamp holds the torch it was made with: asking for another one makes it stale.
+ifneq ($(shell cat $(STAMP) 2>/dev/null),$(TORCH))
+$(STAMP): FORCE
+endif
+
+$(STAMP): requirements.lock pyproject.toml | $(VENV)/bin/pip
+	$(call INSTALL,$(VENV),-r $(VENV)/.locked)
+
+# rejax and gymnax beside this project, to time ourselves against them.
+jax-env: .venv-jax/.installed ## set up .venv-jax, with rejax and gymnax
+
+.venv-jax/.installed: requirements.lock pyproject.toml | .venv-jax/bin/pip
+	$(call INSTALL,.venv-jax,--no-build-isolation -e ".[jax]")
+
+# Another torch also picks its setuptools (2.12 wants one below 82). The locked
+# stable-baselines3 asks for torch 2.8 or newer.
+UNLOCKED := $(if $(subst $(LOCKED_TORCH),,$(TORCH)),torch|setuptools,torch)
+
+# $(call INSTALL,environment,what to install after torch)
+define INSTALL
+@$(1)/bin/python -c "$$CHECK_PYTHON" $(1)/bin/python || { \
+  echo "make: $(1) cannot be used; set it up anew: make clean" >&2; exit 1; }
+@grep -vE '^($(UNLOCKED))==' requirements.lock > $(1)/.locked
+@echo "Installing $(TORCH) into $(1) (some minutes the first time)"
+@$(1)/bin/python -m pip install --quiet -c $(1)/.locked "setuptools>=77.0.3" "$(TORCH)"
+@echo "Installing the other packages"
+@$(1)/bin/python -m pip install --quiet -c $(1)/.locked "$(TORCH)" $(2)
+@$(1)/bin/python -m pip install --quiet --no-deps --no-build-isolation -e .
+@echo "$(TORCH)" > $@
+endef
+
+.venv/bin/pip .venv-jax/bin/pip:
+	@command -v $(PYTHON) > /dev/null || { echo "make: there is no $(PYTHON) here; \
+	name a Python 3.11 or newer: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
+	@$(PYTHON) -c "$$CHECK_PYTHON" $(PYTHON)
+	$(PYTHON) -m venv $(@:/bin/pip=)
+
+define CHECK_PYTHON
+import sys
+if sys.version_info < (3, 11):
+    sys.exit("make: manyseeds needs Python 3.11 or newer, and %s is %s; "
+             "name another one: make PYTHON=/path/to/python3 ..." % (sys.argv[1], sys.version.split()[0]))
+endef
+export CHECK_PYTHON

@@ -1,0 +1,344 @@
+"""Deep Q-Network (Mnih et al., 2015, "Human-level control through deep reinforcement learning").
+
+    python algos/dqn.py --env CartPole-v1
+
+The equations, for transitions (s, a, r, s') drawn from a replay memory:
+
+    y = r                                   if s' is terminal                  (Algorithm 1)
+    y = r + gamma max_a' Q_target(s', a')   otherwise, also when the episode was truncated at s'
+    L = E[ huber(y - Q(s, a)) ]             (the paper clips the error: the Huber loss's gradient)
+
+Shapes: S seeds, N environments per seed, F steps per environment between two updates (train_freq),
+G gradient steps per update, M transitions in a minibatch, C capacity of the memory, O observation
+size, A actions. Every loss is [S], and no term mixes two seeds.
+
+Implementation details:
+ 1. The rhythm is SB3's: collect F steps, then take G gradient steps (-1: as many as transitions
+    were collected), once more than learning_starts timesteps have passed.
+ 2. Until learning_starts all actions are random (SB3, CleanRL).
+ 3. Epsilon falls linearly over the first exploration_fraction of the training and is constant
+    afterwards; the action after t timesteps uses epsilon(t).
+ 4. target_update_interval counts environment steps, not gradient steps (SB3): at each multiple
+    Q_target <- tau Q + (1 - tau) Q_target; tau 1 copies.
+ 5. Q_target cannot change within an update, so the targets of all G minibatches are one pass.
+ 6. The memory keeps the true successor of every transition: at a truncation the final
+    observation, never the first one of the next episode.
+ 7. Minibatches are drawn with replacement, uniformly over what the memory holds.
+ 8. Network initialisation: torch.nn.Linear's, as in SB3 and CleanRL.
+ 9. SB3 uses the Huber loss and clips the gradient's norm to 10; CleanRL uses the squared error and
+    does not clip. The curves differ a lot. The defaults below are CleanRL's, the presets SB3's.
+
+Differences from SB3's DQN: epsilon decides per environment (SB3: one draw for all environments of
+a step); the very first action is random at epsilon 1 (SB3: greedy if learning_starts is 0).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+import envs
+from benchmarks.harness.cli import (
+    ControlConfig,
+    Fraction,
+    NonNegative,
+    NonNegativeInt,
+    Positive,
+    PositiveInt,
+    Preset,
+    UsageError,
+    parse,
+)
+from benchmarks.harness.layers import SeedMLP
+from benchmarks.harness.run import Run, main
+from benchmarks.harness.seeds import SeedAdam, SeedStreams
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ControlConfig):
+    """DQN. The defaults are those of CleanRL's dqn.py."""
+
+    num_envs: PositiveInt = 1
+    """N, environments per seed."""
+    train_freq: PositiveInt = 10
+    """F, steps per environment between two updates."""
+    gradient_steps: int = 1
+    """G, gradient steps per update (-1: one per collected transition)."""
+    batch_size: PositiveInt = 128
+    """M, transitions per gradient step."""
+    buffer_size: PositiveInt = 10_000
+    """C, transitions that a seed's memory holds."""
+    learning_starts: NonNegativeInt = 10_000
+    """Timesteps before the first update; until then actions are random."""
+    learning_rate: Positive = 2.5e-4
+    """Step size of Adam."""
+    gamma: Fraction = 0.99
+    """Discount per step."""
+    target_update_interval: PositiveInt = 500
+    """Timesteps between updates of the target network."""
+    tau: Fraction = 1.0
+    """How far each update moves the target network (1: copy)."""
+    exploration_fraction: Fraction = 0.5
+    """Fraction of the training over which epsilon falls."""
+    exploration_initial_eps: Fraction = 1.0
+    """Epsilon at the start."""
+    exploration_final_eps: Fraction = 0.05
+    """Epsilon at the end."""
+    loss: Literal["huber", "mse"] = "mse"
+    """Loss of the TD error."""
+    max_grad_norm: NonNegative = 0.0
+    """Clip each seed's gradient to this norm (0: do not)."""
+    hidden: tuple[PositiveInt, ...] = (120, 84)
+    """Widths of the hidden layers."""
+
+    @property
+    def block(self) -> int:
+        """Timesteps between two updates, F * N."""
+        return self.train_freq * self.num_envs
+
+    @property
+    def updates(self) -> int:
+        """Gradient steps per update."""
+        return self.block if self.gradient_steps < 0 else self.gradient_steps
+
+    def check(self) -> None:
+        envs.make(self.env, observations="vector")
+        if self.gradient_steps == 0 or self.gradient_steps < -1:
+            raise UsageError(f"--gradient-steps {self.gradient_steps}: must be positive or -1")
+        if self.block > self.buffer_size:
+            raise UsageError(
+                f"--buffer-size {self.buffer_size}: must hold train_freq * num_envs = {self.block}"
+            )
+        if self.total_timesteps < self.block:
+            raise UsageError(
+                f"--total-timesteps {self.total_timesteps}: must be at least one round, "
+                f"train_freq * num_envs = {self.block}"
+            )
+
+
+PRESETS = {
+    "CartPole-v1": Preset(
+        {
+            "learning_rate": 2.3e-3,
+            "batch_size": 64,
+            "buffer_size": 100_000,
+            "learning_starts": 1000,
+            "gamma": 0.99,
+            "target_update_interval": 10,
+            "train_freq": 256,
+            "gradient_steps": 128,
+            "exploration_fraction": 0.16,
+            "exploration_final_eps": 0.04,
+            "loss": "huber",
+            "max_grad_norm": 10.0,
+            "hidden": (256, 256),
+            "total_timesteps": 50_000,
+        },
+        source="rl-baselines3-zoo hyperparams/dqn.yml at 22e3ff2",
+        published="SB3 500.0 +- 0.0, one agent (rl-baselines3-zoo benchmark.md at 22e3ff2)",
+    ),
+}
+
+
+class QNetwork(nn.Module):
+    """S action-value functions, each a ReLU network."""
+
+    def __init__(self, spec: envs.EnvSpec, config: Config, init: SeedStreams) -> None:
+        super().__init__()
+        assert spec.obs_size is not None
+        outputs = (spec.num_actions,)
+        self.q = SeedMLP(len(init.seeds), spec.obs_size, config.hidden, outputs, "relu")
+        self.q.uniform_init(init)
+        self.num_actions = spec.num_actions
+        self.final_eps = config.exploration_final_eps
+        self.noise_size = 2  # whether to explore, and with which action
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Action values [S, B, A] for obs [S, B, O]."""
+        return self.q.only(0, obs)
+
+    def act(
+        self, obs: Tensor, noise: Tensor | None = None, epsilon: Tensor | float | None = None
+    ) -> Tensor:
+        """Actions [S, N] for obs [S, N, O]; greedy without noise, epsilon-greedy with [S, N, 2].
+
+        epsilon: a number or a 0-d tensor; by default its value at the end of the training.
+        """
+        greedy = self(obs).argmax(-1)
+        if noise is None:
+            return greedy
+        explores, which = noise.unbind(-1)
+        random = (which * self.num_actions).long()
+        return torch.where(
+            explores < (self.final_eps if epsilon is None else epsilon), random, greedy
+        )
+
+
+class Transitions(NamedTuple):
+    """Transitions, [S, ...] each."""
+
+    obs: Tensor  # [S, ..., O]
+    actions: Tensor  # [S, ...] int64
+    rewards: Tensor
+    terminated: Tensor  # bool
+    next_obs: Tensor  # [S, ..., O], the true successor
+
+
+class Replay:
+    """The memory of S seeds: a ring of C transitions each, all at the same position.
+
+    A transition is one row of floats (obs, next_obs, action, reward, terminated), so that a
+    minibatch is one gather.
+    """
+
+    def __init__(self, seeds: int, capacity: int, obs_size: int, device: torch.device) -> None:
+        self.rows = torch.zeros(seeds, capacity, 2 * obs_size + 3, device=device)
+        self.obs_size = obs_size
+        self.added = 0  # transitions per seed so far
+
+    @property
+    def size(self) -> int:
+        """Transitions per seed in the memory."""
+        return min(self.added, self.rows.shape[1])
+
+    def add(self, new: Transitions) -> None:
+        """Store K <= C transitions per seed, [S, K, ...], over the oldest ones."""
+        scalars = torch.stack((new.actions, new.rewards, new.terminated), dim=-1)
+        rows = torch.cat((new.obs, new.next_obs, scalars), dim=-1)
+        count, capacity = rows.shape[1], self.rows.shape[1]
+        places = (self.added + torch.arange(count, device=rows.device)) % capacity
+        self.rows.index_copy_(1, places, rows)
+        self.added += count
+
+    def sample(self, noise: Tensor) -> Transitions:
+        """One transition for every uniform in noise [S, ...], with replacement."""
+        S, capacity, width = self.rows.shape
+        index = (noise * self.size).long().clamp_(max=self.size - 1)  # u * size may round up
+        first = torch.arange(S, device=noise.device) * capacity
+        index += first.view(S, *(1 for _ in noise.shape[1:]))
+        rows = self.rows.view(-1, width).index_select(0, index.flatten())
+        rows = rows.view(*noise.shape, width)
+        obs, next_obs, scalars = rows.split((self.obs_size, self.obs_size, 3), dim=-1)
+        actions, rewards, terminated = scalars.unbind(-1)
+        return Transitions(obs, actions.long(), rewards, terminated.bool(), next_obs)
+
+
+def collect(
+    env: envs.Env, net: QNetwork, state: envs.State, obs: Tensor, noise: Tensor, epsilons: Tensor
+) -> tuple[envs.State, Tensor, Transitions, Tensor]:
+    """Act for F steps. noise [S, F, N, 2 + env.noise_size], epsilons [F].
+
+    Returns the next state and obs, the transitions [S, F, N, ...] and where episodes ended.
+    """
+    steps, ends = [], []
+    action_noise, env_noise = noise.split((net.noise_size, env.noise_size), dim=-1)
+    each_step = (epsilons.unbind(0), action_noise.unbind(1), env_noise.unbind(1))
+    with torch.inference_mode():
+        for epsilon, u, v in zip(*each_step, strict=True):
+            actions = net.act(obs, u, epsilon)
+            step = env.step(state, actions, v)
+            steps.append((obs, actions, step.reward, step.terminated, step.final_obs))
+            ends.append(step.terminated | step.truncated)
+            state, obs = step.state, step.obs
+    transitions = Transitions(*(torch.stack(field, dim=1) for field in zip(*steps, strict=True)))
+    return state, obs, transitions, torch.stack(ends, dim=1)
+
+
+def epsilon_at(timestep: int, config: Config) -> float:
+    """Exploration rate of the action after `timestep` timesteps."""
+    if timestep < config.learning_starts:
+        return 1.0
+    horizon = config.exploration_fraction * config.total_timesteps
+    progress = min(timestep / horizon, 1.0) if horizon > 0 else 1.0
+    initial, final = config.exploration_initial_eps, config.exploration_final_eps
+    return initial + progress * (final - initial)
+
+
+def td_target(rewards: Tensor, terminated: Tensor, next_q_values: Tensor, gamma: float) -> Tensor:
+    """y [S, B] for rewards and terminated [S, B] and target action values [S, B, A]."""
+    return rewards + gamma * next_q_values.amax(-1) * ~terminated
+
+
+def td_loss(q_values: Tensor, targets: Tensor, kind: str) -> Tensor:
+    """Mean loss of the TD errors per seed, [S]; q_values and targets [S, M]."""
+    errors = q_values - targets
+    if kind == "huber":
+        magnitude = errors.abs()
+        return torch.where(magnitude < 1, 0.5 * errors.square(), magnitude - 0.5).mean(-1)
+    return errors.square().mean(-1)
+
+
+def update(
+    net: QNetwork,
+    target: QNetwork,
+    optimizer: SeedAdam,
+    replay: Replay,
+    noise: Tensor,
+    config: Config,
+) -> dict[str, Tensor]:
+    """G gradient steps on minibatches drawn with noise [S, G, M]; the last one's metrics, [S]."""
+    S, G, M = noise.shape
+    batch = replay.sample(noise)
+    with torch.no_grad():
+        next_q_values = target(batch.next_obs.flatten(1, 2)).view(S, G, M, -1)
+        targets = td_target(batch.rewards, batch.terminated, next_q_values, config.gamma)
+    for g in range(G):
+        q_values = net(batch.obs[:, g]).gather(-1, batch.actions[:, g].unsqueeze(-1)).squeeze(-1)
+        loss = td_loss(q_values, targets[:, g], config.loss)
+        optimizer.zero_grad()
+        loss.sum().backward()
+        optimizer.step(config.learning_rate, config.max_grad_norm)
+    return {"td_loss": loss.detach(), "q_values": q_values.detach().mean(-1)}
+
+
+@torch.no_grad()
+def update_target(target: QNetwork, net: QNetwork, syncs: int, tau: float) -> None:
+    """Apply Q_target <- tau Q + (1 - tau) Q_target `syncs` times at once, in place."""
+    for old, new in zip(target.parameters(), net.parameters(), strict=True):
+        old.lerp_(new, 1 - (1 - tau) ** syncs)
+
+
+def train(config: Config, run: Run) -> QNetwork:
+    """Train all seeds of a run; returns their action-value functions."""
+    env = envs.make(config.env, observations="vector")
+    assert env.spec.obs_size is not None
+    net = QNetwork(env.spec, config, run.streams("init"))
+    target = QNetwork(env.spec, config, run.streams("init"))
+    optimizer = SeedAdam(net)
+    S, N, F = len(run.seeds), config.num_envs, config.train_freq
+    replay = Replay(S, config.buffer_size, env.spec.obs_size, run.device)
+    streams = run.streams("train")
+    state, obs = env.reset(streams.uniform(N, env.initial_noise))
+    episodes = envs.EpisodeTracker(S, N, run.device)
+
+    run.evaluate_if_due(0, env, net)
+    timestep = 0
+    while timestep < config.total_timesteps:
+        noise = streams.uniform(F, N, net.noise_size + env.noise_size)
+        epsilons = [epsilon_at(timestep + f * N, config) for f in range(F)]
+        state, obs, transitions, done = collect(
+            env, net, state, obs, noise, torch.tensor(epsilons, device=run.device)
+        )
+        replay.add(Transitions(*(field.flatten(1, 2) for field in transitions)))
+        before, timestep = timestep, timestep + config.block
+
+        interval = max(config.target_update_interval // N, 1) * N
+        syncs = timestep // interval - before // interval
+        if syncs:
+            update_target(target, net, syncs, config.tau)
+        metrics = {}
+        if timestep > config.learning_starts:
+            draws = streams.uniform(config.updates, config.batch_size)
+            metrics = update(net, target, optimizer, replay, draws, config)
+
+        train_return, train_length = episodes.update(transitions.rewards, done)
+        run.log(timestep, metrics | {"train_return": train_return, "train_length": train_length})
+        run.evaluate_if_due(timestep, env, net)
+    return net
+
+
+if __name__ == "__main__":
+    main(parse(Config, PRESETS, __doc__), train, PRESETS)

@@ -1,0 +1,187 @@
+"""Q-learning (Watkins, 1989; Sutton and Barto, 2018, section 6.5), a table of action values.
+
+    python algos/q_learning.py --env FrozenLake-v1
+
+The equation, for one transition (s, a, r, s') at a time:
+
+    Q(s, a) <- Q(s, a) + alpha [ r + gamma max_a' Q(s', a') - Q(s, a) ]          (SB, eq. 6.8)
+
+with Q(s', .) = 0 where s' is terminal. The behaviour is epsilon-greedy; what is learned is the
+greedy policy, which is evaluated exactly from P and R where the environment has them.
+
+Shapes: S seeds, X states, A actions. The table is [S, X, A]; a transition is [S]. Environments
+with continuous observations are binned (envs/discretize.py).
+
+Implementation details:
+ 1. Alpha and epsilon fall linearly, epsilon over the first exploration_fraction of the training.
+ 2. A truncated episode is bootstrapped from its final state; only termination is not.
+ 3. Ties between action values are broken towards the first action when greedy, and at random
+    while learning (otherwise a table of zeros would walk into one wall of FrozenLake forever).
+ 4. The table starts at initial_value: above any return, it is optimistic and explores by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+import envs
+from benchmarks.harness.cli import (
+    ControlConfig,
+    Fraction,
+    Preset,
+    Range,
+    UsageError,
+    parse,
+)
+from benchmarks.harness.run import Run, main
+
+BLOCK = 500  # steps between two looks at the log; noise is drawn for that many at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ControlConfig):
+    """Q-learning."""
+
+    learning_rate: Fraction = 0.5
+    """Alpha at the start."""
+    final_learning_rate: Fraction = 0.01
+    """Alpha at the end."""
+    gamma: Fraction = 0.99
+    """Discount per step."""
+    exploration_fraction: Fraction = 0.5
+    """Fraction of the training over which epsilon falls."""
+    exploration_initial_eps: Fraction = 1.0
+    """Epsilon at the start."""
+    exploration_final_eps: Fraction = 0.1
+    """Epsilon at the end."""
+    initial_value: Annotated[float, Range()] = 0.0
+    """Every entry of the table at the start."""
+
+    def check(self) -> None:
+        envs.make(self.env, observations="index")
+        if self.total_timesteps < BLOCK:
+            raise UsageError(
+                f"--total-timesteps {self.total_timesteps}: must be at least one block of {BLOCK}"
+            )
+
+
+PRESETS = {
+    "FrozenLake-v1": Preset({"total_timesteps": 100_000}, source="our own search"),
+    "CartPole-v1": Preset({"total_timesteps": 300_000}, source="our own search"),
+}
+
+
+class QTable:
+    """S tables of action values, [S, X, A]."""
+
+    noise_size = 3  # whether to explore, with which action, and how ties are broken
+
+    def __init__(self, spec: envs.EnvSpec, config: Config, seeds: int) -> None:
+        assert spec.num_states is not None
+        shape = (seeds, spec.num_states, spec.num_actions)
+        self.q = torch.full(shape, config.initial_value)
+        self.final_eps = config.exploration_final_eps
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What a checkpoint holds."""
+        return {"q": self.q}
+
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Take over the table of a checkpoint."""
+        self.q = tensors["q"]
+
+    def act(self, obs: Tensor, noise: Tensor | None = None, epsilon: float | None = None) -> Tensor:
+        """Actions [S, N] for states [S, N]; greedy without noise, epsilon-greedy with [S, N, 3]."""
+        num_actions = self.q.shape[-1]
+        values = self.q.gather(1, obs.unsqueeze(-1).expand(-1, -1, num_actions))  # [S, N, A]
+        if noise is None:
+            return values.argmax(-1)
+        explores, which, tie = noise.unbind(-1)
+        random = (which * num_actions).long()
+        is_best = (values == values.amax(-1, keepdim=True)).cumsum(-1)  # counts the best so far
+        nth = (tie * is_best[..., -1]).floor().unsqueeze(-1) + 1
+        greedy = (is_best < nth).sum(-1).clamp(max=num_actions - 1)  # NaN has no best
+        return torch.where(
+            explores < (self.final_eps if epsilon is None else epsilon), random, greedy
+        )
+
+
+def linear(progress: float, start: float, end: float, fraction: float = 1.0) -> float:
+    """From start to end over the first `fraction` of the training, then constant."""
+    return start + (end - start) * (min(progress / fraction, 1.0) if fraction > 0 else 1.0)
+
+
+def td_error(
+    table: Tensor,
+    obs: Tensor,
+    actions: Tensor,
+    rewards: Tensor,
+    next_obs: Tensor,
+    terminated: Tensor,
+    gamma: float,
+) -> Tensor:
+    """r + gamma max_a' Q(s', a') - Q(s, a), [S], for transitions [S] and a table [S, X, A]."""
+    seeds = torch.arange(len(table), device=table.device)
+    next_values = table[seeds, next_obs].amax(-1) * ~terminated
+    return rewards + gamma * next_values - table[seeds, obs, actions]
+
+
+def train(config: Config, run: Run) -> QTable:
+    """Train all seeds of a run; returns their tables."""
+    env = envs.make(config.env, observations="index")
+    S = len(run.seeds)
+    policy = QTable(env.spec, config, S)
+    seeds = torch.arange(S)
+    streams = run.streams("train")
+    state, obs = env.reset(streams.uniform(1, env.initial_noise))
+    episodes = envs.EpisodeTracker(S, 1)
+
+    run.evaluate_if_due(0, env, policy)
+    timestep = 0
+    while timestep < config.total_timesteps:
+        noise = streams.uniform(BLOCK, 1, policy.noise_size + env.noise_size)
+        rewards, ends, errors = [], [], []
+        for action_noise, env_noise in zip(
+            noise[..., : policy.noise_size].unbind(1),
+            noise[..., policy.noise_size :].unbind(1),
+            strict=True,
+        ):
+            progress = timestep / config.total_timesteps
+            alpha = linear(progress, config.learning_rate, config.final_learning_rate)
+            epsilon = linear(
+                progress,
+                config.exploration_initial_eps,
+                config.exploration_final_eps,
+                config.exploration_fraction,
+            )
+            actions = policy.act(obs, action_noise, epsilon)
+            step = env.step(state, actions, env_noise)
+            error = td_error(
+                policy.q,
+                obs[:, 0],
+                actions[:, 0],
+                step.reward[:, 0],
+                step.final_obs[:, 0],
+                step.terminated[:, 0],
+                config.gamma,
+            )
+            policy.q[seeds, obs[:, 0], actions[:, 0]] += alpha * error
+            state, obs = step.state, step.obs
+            timestep += 1
+            rewards.append(step.reward)
+            ends.append(step.terminated | step.truncated)
+            errors.append(error)
+
+        train_return, train_length = episodes.update(torch.stack(rewards, 1), torch.stack(ends, 1))
+        metrics = {"td_loss": torch.stack(errors, 1).square().mean(1)}
+        run.log(timestep, metrics | {"train_return": train_return, "train_length": train_length})
+        run.evaluate_if_due(timestep, env, policy)
+    return policy
+
+
+if __name__ == "__main__":
+    main(parse(Config, PRESETS, __doc__), train, PRESETS)

@@ -1,0 +1,274 @@
+"""Puts runs of one environment on one plot and says whether one is better, with an interval.
+
+    python benchmarks/compare.py results/runs/CartPole-v1/ppo/05c42004 \\
+                                 results/runs/CartPole-v1/sb3-ppo/05c42004
+
+The first run is the baseline: every later one is set against it, by the parity verdict of
+`stats.parity`. `Result` and `load`, which turn a run in the store into arrays over its seeds,
+serve the report too. S is the number of seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+
+import envs
+from benchmarks.harness import plots, stats
+from benchmarks.harness.cli import exit_with
+from benchmarks.harness.errors import UsageError
+from benchmarks.harness.evaluate import CURVE_EPISODES, FINAL_EPISODES
+from benchmarks.harness.record import RunFolder
+from benchmarks.harness.stats import Estimate, Floats, Parity
+
+MARGIN = 0.05  # of the normalised score: differences inside it do not matter
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """The finished seeds of one run; arrays are `[S]`, in the order of `seeds`."""
+
+    run: RunFolder
+    configs: list[dict[str, Any]]  # config.json of every part
+    spec: envs.EnvSpec
+    seeds: list[int]
+    final: Floats  # greedy return at the end
+    sampled: Floats  # the same, actions sampled
+    episode_std: Floats  # of the greedy return at the end, over episodes; NaN when exact
+    diverged: dict[int, int]  # seed -> timestep
+    curve: pd.DataFrame  # the greedy evaluations during training, tidy
+    timesteps: int  # per seed
+
+    @property
+    def algo(self) -> str:
+        return str(self.configs[0]["algo"])
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The hyperparameters: every field that changes a learning curve."""
+        return dict(self.configs[0]["config"])
+
+    @property
+    def exact(self) -> bool:
+        """Whether greedy returns were computed from P and R, not from episodes."""
+        return bool((self.curve["episodes"] == 0).all())
+
+    @cached_property
+    def auc(self) -> Floats:
+        """Mean return over training, `[S]`."""
+        return np.array([stats.area_under_curve(*curve) for curve in self._seed_curves()])
+
+    @cached_property
+    def reached(self) -> Floats:
+        """Timestep of the first evaluation at the reward threshold, `[S]`; NaN for never."""
+        threshold = self.spec.reward_threshold
+        if threshold is None:
+            return np.full(len(self.seeds), np.nan)
+        curves = self._seed_curves()
+        return np.array([stats.timesteps_to_threshold(t, x, threshold)[0] for t, x in curves])
+
+    def _seed_curves(self) -> list[tuple[Floats, Floats]]:
+        by_seed = self.curve.sort_values("timestep").groupby("seed")
+        rows = [by_seed.get_group(seed) for seed in self.seeds]
+        return [(r["timestep"].to_numpy(), r["return_mean"].to_numpy()) for r in rows]
+
+    @property
+    def failures(self) -> list[int]:
+        """The seeds that ended below the reward threshold or diverged."""
+        bar = self.spec.reward_threshold
+        bar = -math.inf if bar is None else bar
+        pairs = zip(self.seeds, self.final, strict=True)
+        return [seed for seed, score in pairs if score < bar or seed in self.diverged]
+
+    @property
+    def digits(self) -> int:
+        """Decimals that a score of this environment is printed with."""
+        return 1 if abs(self.spec.reference_score - self.spec.random_score) > 10 else 3
+
+    def text(self, values: Floats, statistic: stats.Statistic = "iqm") -> str:
+        """`498.2 [493.1, 500.0]`"""
+        return stats.estimate(values, statistic).text(self.digits)
+
+
+def load(run: RunFolder) -> Result:
+    """Read the finished parts of a run. A return that is not finite counts as a random policy's.
+
+    Raises UsageError for a folder without a finished part and for an unknown environment.
+    """
+    configs, summaries = run.configs(), run.summaries()
+    if not summaries:
+        raise UsageError(
+            f"{run.path}: no finished seeds; a run is a folder RESULTS/runs/ENV/ALGORITHM/NAME"
+        )
+    spec = envs.make(configs[0]["env"]).spec
+    curves = run.curves()
+    failed = ~np.isfinite(curves["return_mean"])
+    curves.loc[failed, "return_mean"] = spec.random_score
+    greedy = curves[curves["mode"] == "greedy"]
+    curve = greedy[greedy["episodes"].isin((CURVE_EPISODES, 0))]
+    last = greedy[greedy["episodes"].isin((FINAL_EPISODES, 0))].groupby("seed").last()
+    seeds = sorted(set(curve["seed"]) & {s for part in summaries for s in part["seeds"]})
+
+    def finals(mode: str) -> Floats:
+        scores: dict[str, float] = {}
+        for part in reversed(summaries):  # a seed that two parts hold counts once, the first time
+            scores.update(part["final"][mode]["per_seed"])
+        values = np.array([scores[str(seed)] for seed in seeds], dtype=np.float64)
+        return np.where(np.isfinite(values), values, spec.random_score)
+
+    return Result(
+        run=run,
+        configs=configs,
+        spec=spec,
+        seeds=seeds,
+        final=finals("greedy"),
+        sampled=finals("sampled"),
+        episode_std=last.loc[seeds, "return_std"].to_numpy(dtype=np.float64),
+        diverged={int(s): t for part in summaries for s, t in part["diverged"].items()},
+        curve=curve[curve["seed"].isin(seeds)],
+        timesteps=summaries[0]["timesteps_per_seed"],
+    )
+
+
+def parity(ours: Floats, theirs: Floats, spec: envs.EnvSpec) -> Parity | None:
+    """Verdict on two arrays of scores, `[S1]` and `[S2]`; None with one seed on a side."""
+    if min(len(ours), len(theirs)) < 2:
+        return None
+    return stats.parity(ours, theirs, spec.random_score, spec.reference_score, MARGIN)
+
+
+def verdict_text(verdict: Parity | None) -> str:
+    """`worse -0.120 [-0.180, -0.061]`; an inconclusive one names the seeds that would tell."""
+    if verdict is None:
+        return "none (needs 2 seeds a side)"
+    text = f"{verdict.word} {_signed(verdict.difference)}"
+    return text + (f", needs n={verdict.seeds_needed}" if verdict.seeds_needed else "")
+
+
+def _signed(d: Estimate) -> str:
+    return f"{d.value:+.3f} [{d.low:+.3f}, {d.high:+.3f}]"
+
+
+def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table on the terminal, as wide as its content where there is none."""
+    width = None if sys.stdout.isatty() else 200
+    console = Console(highlight=False, markup=False, width=width)
+    table = Table(title=title, title_justify="left")
+    for name in header:
+        table.add_column(name, justify="right" if name == "n" else "left")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+class Parser(argparse.ArgumentParser):
+    """Flags are never abbreviated; a mistake prints one line and exits with status 2."""
+
+    def __init__(self, description: str | None) -> None:
+        layout = argparse.RawDescriptionHelpFormatter
+        super().__init__(description=description, formatter_class=layout, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def labels(results: Sequence[Result]) -> list[str]:
+    """The shortest names that tell the runs apart: algorithm, with the run's name, or the path."""
+    choices = (
+        [r.algo for r in results],
+        [f"{r.algo}/{r.run.path.name}" for r in results],
+    )
+    for names in choices:
+        if max(Counter(names).values()) == 1:
+            return names
+    return [str(r.run.path) for r in results]
+
+
+def compare(paths: Sequence[str], out: Path) -> None:
+    """Draw the runs into `out` and print their table."""
+    if out.suffix not in plots.FORMATS:
+        raise UsageError(f"--out {out}: must end in {' or '.join(plots.FORMATS)}")
+    if not out.absolute().parent.is_dir():
+        raise UsageError(f"--out {out}: {out.parent} is not a folder")
+    folders = [Path(path).resolve() for path in paths]
+    if len(folders) < 2:
+        raise UsageError("RUN: give two runs or more")
+    for path, folder in zip(paths, folders, strict=True):
+        if not folder.is_dir():
+            raise UsageError(f"{path}: no such folder")
+        if folders.count(folder) > 1:
+            raise UsageError(f"{path}: given twice")
+    results = [load(RunFolder(folder)) for folder in folders]
+    first = results[0]
+    for path, result in zip(paths, results, strict=True):
+        if result.spec.id != first.spec.id:
+            raise UsageError(
+                f"{path}: is on {result.spec.id}, but {paths[0]} is on {first.spec.id}; "
+                "scores of different environments do not compare"
+            )
+
+    names = labels(results)
+    plots.learning_curves(
+        {name: result.curve for name, result in zip(names, results, strict=True)},
+        out,
+        title=first.spec.id,
+        threshold=first.spec.reward_threshold,
+    )
+    header = ("run", "n", "final IQM", "final mean", "failures", "AUC IQM", "timesteps")
+    scores = [
+        (
+            name,
+            str(len(r.seeds)),
+            r.text(r.final),
+            r.text(r.final, "mean"),
+            f"{len(r.failures)} of {len(r.seeds)}",
+            r.text(r.auc),
+            f"{r.timesteps:,}",
+        )
+        for name, r in zip(names, results, strict=True)
+    ]
+    print_table(f"{first.spec.id}, greedy return [95% interval over seeds]", header, scores)
+    verdicts = [
+        (
+            name,
+            f"{len(r.seeds)} + {len(first.seeds)}",
+            verdict_text(parity(r.final, first.final, first.spec)),
+            verdict_text(parity(r.auc, first.auc, first.spec))
+            if r.timesteps == first.timesteps
+            else "none (trained for other timesteps)",
+        )
+        for name, r in zip(names[1:], results[1:], strict=True)
+    ]
+    print_table(
+        f"Against {names[0]}: difference of mean normalised scores, margin {MARGIN}",
+        ("run", "n", "final score", "AUC"),
+        verdicts,
+    )
+    print(f"plot: {out}")
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    parser = Parser(__doc__)
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, baseline first")
+    parser.add_argument("--out", type=Path, default="compare.svg", help="the plot, .svg or .png")
+    try:
+        given = parser.parse_args(args)
+        compare(given.runs, given.out)
+    except UsageError as error:
+        exit_with(error)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,539 @@
+"""Turns whatever is finished under results/runs into results/README.md, tables and plots.
+
+    python benchmarks/report.py
+
+The same store gives the same bytes: intervals come from a constant bootstrap seed, and no date is
+written. Tables for programs are results/tables/*.csv: `seeds.csv` has a row per seed, `scores.csv`
+a row per run, `verdicts.csv` a row per comparison with stable-baselines3.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.compare import MARGIN, Result, load, parity, print_table, verdict_text
+from benchmarks.harness import plots, stats
+from benchmarks.harness.cli import Preset, ScriptConfig, exit_with, from_preset, identity, parse
+from benchmarks.harness.errors import UsageError
+from benchmarks.harness.evaluate import CURVE_EPISODES, FINAL_EPISODES, POINTS
+from benchmarks.harness.record import ROOT, all_runs, code_digest, write_bytes
+from benchmarks.harness.stats import Parity
+from benchmarks.suite import SUITES
+
+SUITE = "quick"  # whose missing cells are named
+SB3 = "sb3-"  # how the store names a baseline: sb3-ppo stands beside ppo
+ALGORITHMS = {file.stem for file in (ROOT / "algos").glob("[!_]*.py")}
+
+PROTOCOL = f"""\
+- **Evaluation.** Each seed is evaluated {POINTS + 1} times, before training and at the first update
+  after every 1/{POINTS} of it, on {CURVE_EPISODES} episodes, and at the end on {FINAL_EPISODES}:
+  greedy policy, raw rewards, start states that all seeds and algorithms share. Where an environment
+  is given by tables, the greedy policy's return is computed from them exactly instead. *Final
+  score* is the greedy return at the end, never the best one on the way.
+- **Interval.** One seed is one observation, and n counts them. `498.2 [493.1, 500.0]` is a
+  statistic over seeds with its 95% percentile-bootstrap interval. The IQM is the mean of the
+  middle half of the seeds; the mean counts every seed alike. At n=10 such an interval covers
+  about 90% instead of 95%.
+- **Failure.** A seed that ends below the environment's reward threshold, or that diverged (its
+  loss became NaN or infinite). Failures stay in every number; a return that is not finite counts
+  as a random policy's.
+- **Verdict.** Ours against stable-baselines3 (SB3) with the same hyperparameters, network and
+  evaluation. The number is the difference of the mean normalised scores (0: random policy, 1:
+  reference), ours minus SB3's, with its 95% interval. Inside ±{MARGIN} it is *equivalent*; else
+  above 0 *better*, below 0 *worse*; across 0 *inconclusive*: these seeds cannot tell, and
+  `needs n=40` estimates how many a side would. It rests on the mean, not the IQM, so that failed
+  seeds count.
+- **Learning speed.** AUC is the area under the learning curve over its length, that is, the mean
+  greedy return over training. Timesteps to threshold is the first evaluation that reaches the
+  reward threshold, the median over the seeds that do; how many do stands beside it.
+- **Stale** is a run whose code has changed since in a way that may change its curve; **not the
+  preset** one with other hyperparameters than the algorithm's command with `--env` alone.
+"""
+
+
+@dataclass
+class Pair:
+    """All runs of one algorithm on one environment, ours and SB3's."""
+
+    env: str
+    algo: str
+    preset: Preset | None
+    settings: dict[str, Any]  # what the algorithm's command with --env alone would train with
+    ours: Result | None = None  # the headline: the runs at these settings, where they exist
+    sb3: Result | None = None
+    others: list[Result] = field(default_factory=list)
+
+    @property
+    def headline(self) -> list[Result]:
+        return [result for result in (self.ours, self.sb3) if result]
+
+    def verdict(self, measure: str) -> Parity | None:
+        """Of the `final` scores or the `auc`; None without both sides or with one seed."""
+        if self.ours is None or self.sb3 is None:
+            return None
+        return parity(getattr(self.ours, measure), getattr(self.sb3, measure), self.ours.spec)
+
+
+def is_sb3(result: Result) -> bool:
+    return result.algo.startswith(SB3)
+
+
+def pairs(results: Sequence[Result]) -> list[Pair]:
+    """The runs grouped by environment and algorithm, each with its headline chosen.
+
+    That is the run with the settings of the plain command. Without one it is the run with the
+    most seeds, ours before SB3's. SB3's counterpart is the run with the very same settings.
+    """
+    groups: dict[tuple[str, str], list[Result]] = {}
+    for result in results:
+        key = (result.spec.id, result.algo.removeprefix(SB3))
+        groups.setdefault(key, []).append(result)
+    found = []
+    for (env, algo), members in sorted(groups.items()):
+        preset, settings = plain_command(algo, env)
+        best = max(members, key=lambda r: (r.config == settings, not is_sb3(r), len(r.seeds)))
+        pair = Pair(env, algo, preset, settings)
+        for result in sorted(members, key=lambda r: -len(r.seeds)):
+            if result.config == best.config and not is_sb3(result) and pair.ours is None:
+                pair.ours = result
+            elif result.config == best.config and is_sb3(result) and pair.sb3 is None:
+                pair.sb3 = result
+            else:
+                pair.others.append(result)
+        found.append(pair)
+    return found
+
+
+def plain_command(algo: str, env: str) -> tuple[Preset | None, dict[str, Any]]:
+    """The preset of an environment, if any, and the settings that `--env ENV` trains with."""
+    if algo not in ALGORITHMS:
+        return None, {}
+    module = importlib.import_module(f"algos.{algo}")
+    settings = identity(from_preset(module.Config, module.PRESETS, env))
+    return module.PRESETS.get(env), settings
+
+
+@cache
+def todays_digest(algo: str) -> str:
+    """Digest of the code that would produce a run now; empty where its file is gone."""
+    script = "benchmarks/sb3_baseline.py" if algo.startswith(SB3) else f"algos/{algo}.py"
+    return code_digest(ROOT / script) if (ROOT / script).exists() else ""
+
+
+def is_stale(result: Result) -> bool:
+    today = todays_digest(result.algo)
+    return any(config["code"]["digest"] != today for config in result.configs)
+
+
+# ---- Tables ---------------------------------------------------------------------------
+
+Rows = list[tuple[str, ...]]
+
+FINAL = ("environment", "algorithm", "n", "IQM [95%]", "mean [95%]", "failures", "against SB3")
+SPEED = (
+    "environment",
+    "algorithm",
+    "n",
+    "AUC, IQM [95%]",
+    "timesteps to threshold",
+    "reached by",
+    "AUC against SB3",
+)
+DETAILS = (
+    "environment",
+    "algorithm",
+    "n",
+    "timesteps",
+    "worst seed",
+    "std over seeds",
+    "std over episodes",
+    "sampled, IQM [95%]",
+)
+PUBLISHED = ("environment", "algorithm", "n", "ours, mean [95%]", "published")
+OTHERS = ("environment", "algorithm", "run", "n", "IQM [95%]", "mean [95%]", "failures", "settings")
+
+
+def label(pair: Pair, result: Result) -> str:
+    """`ppo`, `sb3-ppo (stale)`"""
+    marks = ["stale"] * is_stale(result) + ["not the preset"] * bool(changes_text(pair, result))
+    return result.algo + (f" ({', '.join(marks)})" if marks else "")
+
+
+def verdict_cell(pair: Pair, result: Result, measure: str) -> str:
+    """The verdict stands in our row."""
+    if result is pair.sb3:
+        return ""
+    return "no SB3 run" if pair.sb3 is None else verdict_text(pair.verdict(measure))
+
+
+def failures_text(result: Result) -> str:
+    """`2 of 10 (1 diverged)`"""
+    text = f"{len(result.failures)} of {len(result.seeds)}"
+    return text + (f" ({len(result.diverged)} diverged)" if result.diverged else "")
+
+
+def final_rows(found: Sequence[Pair]) -> Rows:
+    return [
+        (
+            pair.env,
+            label(pair, r),
+            str(len(r.seeds)),
+            r.text(r.final),
+            r.text(r.final, "mean"),
+            failures_text(r),
+            verdict_cell(pair, r, "final"),
+        )
+        for pair in found
+        for r in pair.headline
+    ]
+
+
+def speed_rows(found: Sequence[Pair]) -> Rows:
+    return [
+        (
+            pair.env,
+            label(pair, r),
+            str(len(r.seeds)),
+            r.text(r.auc),
+            *threshold_texts(r),
+            verdict_cell(pair, r, "auc"),
+        )
+        for pair in found
+        for r in pair.headline
+    ]
+
+
+def threshold_texts(result: Result) -> tuple[str, str]:
+    """`12,800` and `9 of 10`"""
+    if result.spec.reward_threshold is None:
+        return "no threshold", ""
+    there = result.reached[np.isfinite(result.reached)]
+    median = f"{np.median(there):,.0f}" if len(there) else "never"
+    return median, f"{len(there)} of {len(result.seeds)}"
+
+
+def detail_rows(found: Sequence[Pair]) -> Rows:
+    return [
+        (
+            pair.env,
+            label(pair, r),
+            str(len(r.seeds)),
+            f"{r.timesteps:,}",
+            f"{r.final.min():.{r.digits}f}",
+            f"{r.final.std(ddof=1):.{r.digits}f}" if len(r.seeds) > 1 else "",
+            "exact" if r.exact else f"{r.episode_std.mean():.{r.digits}f}",
+            r.text(r.sampled),
+        )
+        for pair in found
+        for r in pair.headline
+    ]
+
+
+def other_rows(found: Sequence[Pair], results: Path) -> Rows:
+    return [
+        (
+            pair.env,
+            r.algo + " (stale)" * is_stale(r),
+            link(r, results),
+            str(len(r.seeds)),
+            r.text(r.final),
+            r.text(r.final, "mean"),
+            failures_text(r),
+            changes_text(pair, r) or "the preset's",
+        )
+        for pair in found
+        for r in pair.others
+    ]
+
+
+def changes_text(pair: Pair, result: Result) -> str:
+    """Where a run leaves the settings of the plain command: `gamma 0.9 (not 0.98)`."""
+    ours, plain = result.config, pair.settings or result.config
+    names = [name for name in plain | ours if plain.get(name) != ours.get(name)]
+    return ", ".join(f"{name} {ours.get(name)} (not {plain.get(name)})" for name in names)
+
+
+def markdown_table(header: Sequence[str], rows: Rows) -> str:
+    align = ["---:" if name == "n" else "---" for name in header]
+    lines = [header, align, *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def csv_tables(found: Sequence[Pair]) -> dict[str, pd.DataFrame]:
+    """The numbers behind the report, unrounded: per seed, per run, per verdict."""
+    per_seed: list[dict[str, Any]] = []
+    per_run: list[dict[str, Any]] = []
+    verdicts: list[dict[str, Any]] = []
+    for pair in found:
+        for r in (*pair.headline, *pair.others):
+            key = {"env": pair.env, "algo": r.algo, "run": r.run.path.name}
+            for i, seed in enumerate(r.seeds):
+                scores = {
+                    "final": r.final[i],
+                    "sampled": r.sampled[i],
+                    "auc": r.auc[i],
+                    "timesteps_to_threshold": r.reached[i],
+                    "diverged_at": r.diverged.get(seed),
+                    "failed": seed in r.failures,
+                }
+                per_seed.append({**key, "seed": seed, **scores})
+            row = {**key, "headline": r in pair.headline, "stale": is_stale(r), "n": len(r.seeds)}
+            row |= {"timesteps": r.timesteps, "failures": len(r.failures)}
+            row |= {"diverged": len(r.diverged), "reached_threshold": np.isfinite(r.reached).sum()}
+            for measure in ("final", "sampled", "auc"):
+                values = getattr(r, measure)
+                for statistic in ("iqm", "mean"):
+                    e = stats.estimate(values, statistic)  # type: ignore[arg-type]
+                    name = f"{measure}_{statistic}"
+                    row |= {name: e.value, f"{name}_low": e.low, f"{name}_high": e.high}
+            per_run.append(row)
+        for measure in ("final", "auc"):
+            verdict = pair.verdict(measure)
+            if verdict is None or pair.ours is None or pair.sb3 is None:
+                continue
+            d = verdict.difference
+            verdicts.append(
+                {
+                    "env": pair.env,
+                    "algo": pair.algo,
+                    "measure": measure,
+                    "n": len(pair.ours.seeds),
+                    "n_sb3": len(pair.sb3.seeds),
+                    "difference": d.value,
+                    "low": d.low,
+                    "high": d.high,
+                    "verdict": verdict.word,
+                    "seeds_needed": verdict.seeds_needed,
+                }
+            )
+    tables = {"seeds": per_seed, "scores": per_run, "verdicts": verdicts}
+    return {name: pd.DataFrame(rows) for name, rows in tables.items() if rows}
+
+
+# ---- README.md ------------------------------------------------------------------------
+
+
+def readme(
+    found: Sequence[Pair],
+    results: Path,
+    figures: dict[str, Path],
+    note: str,
+    missing: Sequence[str],
+) -> str:
+    """The whole page."""
+    text = "# Results\n\n"
+    if note:
+        text += f"> **{note}**\n\n"
+    text += (
+        "Written by `python benchmarks/report.py` from the runs in [runs](runs), never by hand.\n"
+        "What an interval, a verdict and a failure are: [how to read this](#how-to-read-this).\n"
+        "Commands, commits and hyperparameters: [behind each number](#behind-each-number).\n"
+        "The same numbers for programs: [tables](tables).\n\n"
+    )
+    text += f"## Final score\n\n{markdown_table(FINAL, final_rows(found))}\n"
+    text += failures_list(found)
+    text += f"## Learning speed\n\n{markdown_table(SPEED, speed_rows(found))}\n"
+    text += "## Learning curves\n\n"
+    for env, figure in figures.items():
+        text += f"![Learning curves on {env}]({figure.relative_to(results)})\n\n"
+    text += f"## Details\n\n{markdown_table(DETAILS, detail_rows(found))}\n"
+    text += scales(found)
+    if rows := published_rows(found):
+        text += f"## Published scores\n\n{markdown_table(PUBLISHED, rows)}\n"
+    speed = results / "tables" / "throughput.md"
+    if speed.exists():
+        text += f"## Speed\n\n{speed.read_text().strip()}\n\n"
+    if rows := other_rows(found, results):
+        text += f"## Other runs\n\n{markdown_table(OTHERS, rows)}\n"
+    if missing:
+        lines = "".join(f"- {line}\n" for line in missing)
+        text += f"## Missing\n\nSeeds of the suite `{SUITE}` that are not finished:\n\n{lines}\n"
+    text += f"## How to read this\n\n{PROTOCOL}\n"
+    text += "## Behind each number\n\n"
+    for pair in found:
+        text += f"### {pair.algo} on {pair.env}\n\n"
+        for result in (*pair.headline, *pair.others):
+            text += behind(pair, result, results)
+    return text.rstrip("\n") + "\n"
+
+
+def failures_list(found: Sequence[Pair]) -> str:
+    """Every failed seed by number."""
+    lines = []
+    for pair in found:
+        for r in pair.headline:
+            scores = dict(zip(r.seeds, r.final, strict=True))
+            seeds = []
+            for seed in r.failures:
+                when = f", diverged at timestep {r.diverged[seed]:,}" if seed in r.diverged else ""
+                seeds.append(f"seed {seed} ({scores[seed]:.{r.digits}f}{when})")
+            if seeds:
+                lines.append(f"- {r.algo} on {pair.env}: {', '.join(seeds)}\n")
+    return f"Failures:\n\n{''.join(lines)}\n" if lines else ""
+
+
+def scales(found: Sequence[Pair]) -> str:
+    """What scores are measured against, per environment."""
+    specs = {result.spec.id: result.spec for pair in found for result in pair.headline}
+    lines = []
+    for spec in specs.values():
+        bar = spec.reward_threshold
+        threshold = "no reward threshold" if bar is None else f"reward threshold {bar:g}"
+        scale = f"random policy {spec.random_score:g}, reference {spec.reference_score:g}"
+        lines.append(f"- {spec.id}: {threshold}, {scale}\n")
+    return "Scales:\n\n" + "".join(lines) + "\n"
+
+
+def published_rows(found: Sequence[Pair]) -> Rows:
+    return [
+        (
+            pair.env,
+            label(pair, pair.ours),
+            str(len(pair.ours.seeds)),
+            pair.ours.text(pair.ours.final, "mean"),
+            pair.preset.published,
+        )
+        for pair in found
+        if pair.ours and pair.preset and pair.preset.published
+    ]
+
+
+def link(result: Result, results: Path) -> str:
+    path = result.run.path.relative_to(results)
+    return f"[{path.name}]({path})"
+
+
+def behind(pair: Pair, result: Result, results: Path) -> str:
+    """Commands, code, machine and hyperparameters of a run; parts made alike stand together."""
+    alike: dict[str, list[int]] = {}
+    for config in result.configs:
+        alike.setdefault(provenance(config, todays_digest(result.algo)), []).extend(config["seeds"])
+    path = result.run.path.relative_to(results)
+    text = f"**{label(pair, result)}**, n={len(result.seeds)}: [{path}]({path})\n\n"
+    for origin, seeds in alike.items():
+        text += f"- seeds {ranges(seeds)}: {origin}"
+    if result is pair.sb3 and pair.ours:
+        return text + f"- hyperparameters: those of {pair.algo} above\n\n"
+    values = ", ".join(f"{name} {value}" for name, value in result.config.items() if name != "env")
+    source = f" ({pair.preset.source})" if pair.preset else ""
+    if changes := changes_text(pair, result):
+        text += f"- not the preset: {changes}\n"
+        source = ""
+    return text + f"- hyperparameters{source}: {values}\n\n"
+
+
+def provenance(config: dict[str, Any], today: str) -> str:
+    """Command, code, machine and versions of a part."""
+    code, machine, execution = config["code"], config["machine"], config["execution"]
+    stale = "" if code["digest"] == today else " (stale)"
+    threads = execution["threads"]
+    versions = ", ".join(f"{name} {version}" for name, version in config["versions"].items())
+    return (
+        f"`{config['command']}`\n"
+        f"  - code {code['digest']}{stale}, commit {code['commit'] or 'not recorded'}\n"
+        f"  - {machine['cpu']}, {machine['cores']} cores, {machine['system']}; "
+        f"on {execution['device']}, {threads} thread{'s' * (threads > 1)}\n"
+        f"  - {versions}\n"
+    )
+
+
+def ranges(seeds: Sequence[int]) -> str:
+    """`0-9, 12`"""
+    groups: list[list[int]] = []
+    for seed in sorted(set(seeds)):
+        if groups and groups[-1][-1] == seed - 1:
+            groups[-1].append(seed)
+        else:
+            groups.append([seed])
+    return ", ".join(str(g[0]) if len(g) == 1 else f"{g[0]}-{g[-1]}" for g in groups)
+
+
+# ---- The whole report -----------------------------------------------------------------
+
+
+def draw(found: Sequence[Pair], folder: Path) -> dict[str, Path]:
+    """One figure per environment with a panel per algorithm; their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    figures = {}
+    for env in dict.fromkeys(pair.env for pair in found):
+        here = [pair for pair in found if pair.env == env]
+        panels = {}
+        for pair in here:
+            sides = {"manyseeds": pair.ours, "stable-baselines3": pair.sb3}
+            title = f"{pair.algo} on {env}"
+            panels[title] = {name: r.curve for name, r in sides.items() if r}
+        threshold = here[0].headline[0].spec.reward_threshold
+        figures[env] = folder / f"{env}.svg"
+        plots.grid_of_curves(panels, figures[env], thresholds=dict.fromkeys(panels, threshold))
+    return figures
+
+
+def missing_cells(results: Path) -> list[str]:
+    """What the suite has and the store lacks: `ppo on CartPole-v1, 30 seeds: 10-29`."""
+    found = []
+    for cell in SUITES[SUITE]:
+        if groups := cell.missing(str(results)):
+            found.append(f"{cell}: {ranges([seed for group in groups for seed in group])}")
+    return found
+
+
+def report(results: Path, note: str = "") -> None:
+    """Write the report of a results folder, print its tables and what it wrote.
+
+    note: stands at the top of the page, for what is not to be quoted, as a cut of the suite. Which
+    of its cells are missing is then not said.
+    """
+    loaded = []
+    for run in all_runs(results):
+        try:
+            loaded.append(load(run))
+        except UsageError as error:
+            print(f"left out: {run.path}: {error}")
+    if not loaded:
+        raise UsageError(f"--results {results}: no finished run under {results / 'runs'}")
+    found = pairs(loaded)
+    print_table("Final score (greedy return)", FINAL, final_rows(found))
+    print_table("Learning speed", SPEED, speed_rows(found))
+
+    (results / "tables").mkdir(exist_ok=True)
+    figures = draw(found, results / "plots")
+    for path in figures.values():
+        print(f"plot: {path}")
+    for name, frame in csv_tables(found).items():
+        path = results / "tables" / f"{name}.csv"
+        write_bytes(path, frame.to_csv(index=False, lineterminator="\n").encode())
+        print(f"table: {path}")
+    missing = [] if note else missing_cells(results)
+    page = readme(found, results, figures, note, missing)
+    write_bytes(results / "README.md", page.encode())
+    print(f"report: {results / 'README.md'}")
+    for line in missing:
+        print(f"missing: {line}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags(ScriptConfig):
+    """Flags of a report."""
+
+    note: str = ""
+    """A warning for the top of the page, such as that the runs are a cut."""
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    flags = parse(Flags, {}, __doc__, args)
+    try:
+        report(Path(flags.results), flags.note)
+    except UsageError as error:
+        exit_with(error)
+
+
+if __name__ == "__main__":
+    main()

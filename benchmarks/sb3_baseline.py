@@ -1,0 +1,334 @@
+"""stable-baselines3's PPO and DQN with our hyperparameters, under our evaluation.
+
+    python benchmarks/sb3_baseline.py --algo ppo --env CartPole-v1 --seeds 10 --workers 2
+
+The flags are those of the algorithm's own file, and so are the presets: the same Config decides
+both sides, and the same hyperparameters give the run the same name. SB3 trains on Gymnasium's own
+environment, every seed in a process of its own, and is evaluated as our policies are: the native
+environment, the same start states, at step 0 and at the first update boundary at or after each
+1/20 of the training. Every seed is its own part, so that killing loses only the seeds in flight.
+
+What stays SB3's own:
+ 1. Schedules: SB3 takes the progress at the end of a rollout, we at its start. A rollout beyond
+    total_timesteps would make a linear schedule negative; here it stops at 0.
+ 2. DQN: one draw of epsilon for all environments of a step; the Huber loss only.
+ 3. Seeds: SB3 seeds everything with k. Only its environments are re-seeded, with k * num_envs,
+    ...: SB3's own k, k + 1, ... would share start states between neighbouring seeds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from stable_baselines3 import DQN, PPO
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
+from torch import Tensor, nn
+
+import envs
+from algos import dqn, ppo
+from benchmarks.harness.cli import ControlConfig, PositiveInt, Preset, exit_with, parse
+from benchmarks.harness.errors import UsageError, did_you_mean
+from benchmarks.harness.process import exit_reason, set_up_process
+from benchmarks.harness.record import RunFolder, part_name, read_json
+from benchmarks.harness.run import Run, print_result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """What this script has besides the flags of the algorithm."""
+
+    algo: str = "ppo"
+    """Algorithm: ppo or dqn."""
+    workers: PositiveInt = 1
+    """Seeds trained at a time, each in its own process."""
+
+
+def ppo_arguments(config: ppo.Config) -> dict[str, Any]:
+    """Arguments of SB3's PPO, but for policy, env, seed and device."""
+    return {
+        "n_steps": config.num_steps,
+        "batch_size": config.minibatch,
+        "n_epochs": config.epochs,
+        "learning_rate": _schedule(config.learning_rate, config.anneal_lr),
+        "gamma": config.gamma,
+        "gae_lambda": config.gae_lambda,
+        "clip_range": _schedule(config.clip_range, config.anneal_clip),
+        "clip_range_vf": config.clip_value_range or None,
+        "normalize_advantage": config.normalize_advantage,
+        "ent_coef": config.entropy_coef,
+        "vf_coef": config.value_coef,
+        "max_grad_norm": config.max_grad_norm or math.inf,
+        "target_kl": config.target_kl or None,
+        "policy_kwargs": {
+            "net_arch": {"pi": list(config.hidden), "vf": list(config.hidden)},
+            "activation_fn": nn.Tanh,
+        },
+    }
+
+
+def dqn_arguments(config: dqn.Config) -> dict[str, Any]:
+    """Arguments of SB3's DQN, but for policy, env, seed and device."""
+    if config.loss != "huber":
+        raise UsageError(f"--loss {config.loss}: SB3's DQN has the Huber loss only; use huber")
+    same = (
+        "learning_rate buffer_size learning_starts batch_size tau gamma train_freq gradient_steps "
+        "target_update_interval exploration_fraction exploration_initial_eps exploration_final_eps"
+    )
+    return {
+        **{name: getattr(config, name) for name in same.split()},
+        "max_grad_norm": config.max_grad_norm or math.inf,
+        "policy_kwargs": {"net_arch": list(config.hidden), "activation_fn": nn.ReLU},
+    }
+
+
+def _schedule(start: float, anneal: bool) -> float | Callable[[float], float]:
+    """A constant, or from start to 0 as SB3's progress_remaining falls from 1 to 0 (or below)."""
+    return (lambda remaining: start * max(remaining, 0.0)) if anneal else start
+
+
+class SB3Policy:
+    """The policy of one SB3 model as the evaluation calls it: obs [1, N, O], actions [1, N]."""
+
+    noise_size: int
+
+    def __init__(self, model: BaseAlgorithm, config: Any) -> None:
+        self.policy = cast(Any, model.policy)
+        self.config = config
+
+    def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
+        """SB3's deterministic prediction without noise, sampled with [1, N, noise_size]."""
+        if noise is None:
+            return self.policy._predict(obs[0], deterministic=True).unsqueeze(0)  # type: ignore[no-any-return]
+        return self.sample(obs[0], noise[0]).unsqueeze(0)
+
+    def sample(self, obs: Tensor, noise: Tensor) -> Tensor:
+        """Actions [N] of the stochastic policy for obs [N, O] and noise [N, noise_size]."""
+        raise NotImplementedError
+
+
+class PPOPolicy(SB3Policy):
+    """Samples from SB3's distribution by Gumbel-max, as algos/ppo.py does."""
+
+    def __init__(self, model: BaseAlgorithm, config: ppo.Config) -> None:
+        super().__init__(model, config)
+        self.noise_size = int(cast(Any, model.action_space).n)
+
+    def sample(self, obs: Tensor, noise: Tensor) -> Tensor:
+        logits = self.policy.get_distribution(obs).distribution.logits
+        return (logits - (-noise.log()).log()).argmax(-1)  # type: ignore[no-any-return]
+
+
+class DQNPolicy(SB3Policy):
+    """Epsilon-greedy with the final epsilon, drawn per environment as algos/dqn.py does."""
+
+    noise_size = 2
+
+    def sample(self, obs: Tensor, noise: Tensor) -> Tensor:
+        q_values = self.policy.q_net(obs)
+        explores, which = noise.unbind(-1)
+        random = (which * q_values.shape[-1]).long()
+        return torch.where(
+            explores < self.config.exploration_final_eps, random, q_values.argmax(-1)
+        )
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """An algorithm of SB3 and the Config of ours that it follows."""
+
+    config: type[ControlConfig]
+    presets: Mapping[str, Preset]
+    model: Callable[..., BaseAlgorithm]
+    arguments: Callable[[Any], dict[str, Any]]
+    policy: type[SB3Policy]
+
+
+BASELINES = {
+    "ppo": Baseline(ppo.Config, ppo.PRESETS, PPO, ppo_arguments, PPOPolicy),
+    "dqn": Baseline(dqn.Config, dqn.PRESETS, DQN, dqn_arguments, DQNPolicy),
+}
+
+
+class Recorder(BaseCallback):
+    """Reports to a Run at SB3's update boundaries: before each rollout and at the end."""
+
+    def __init__(self, run: Run, env: envs.Env, policy: SB3Policy) -> None:
+        super().__init__()
+        self.run, self.env, self.policy = run, env, policy
+        self.episodes: list[dict[str, float]] = []  # that ended since the last boundary
+
+    def _on_step(self) -> bool:
+        self.episodes += [info["episode"] for info in self.locals["infos"] if "episode" in info]
+        return True
+
+    def _on_rollout_start(self) -> None:
+        self._boundary()
+
+    def _on_training_end(self) -> None:
+        self._boundary()
+
+    def _boundary(self) -> None:
+        timestep = self.model.num_timesteps
+        if timestep > 0:
+            n = len(self.episodes)
+            metrics = {
+                "train_return": sum(e["r"] for e in self.episodes) / n if n else math.nan,
+                "train_length": sum(e["l"] for e in self.episodes) / n if n else math.nan,
+            }
+            if "train/loss" in self.logger.name_to_value:  # absent until DQN starts to learn
+                metrics["loss"] = self.logger.name_to_value["train/loss"]
+            self.run.log(timestep, {name: torch.tensor([x]) for name, x in metrics.items()})
+            self.episodes.clear()
+        self.run.evaluate_if_due(timestep, self.env, self.policy)
+
+
+def build(algo: str, config: Any, seed: int) -> BaseAlgorithm:
+    """The untrained SB3 model of one seed."""
+    baseline = BASELINES[algo]
+    env: VecEnv = make_vec_env(config.env, n_envs=config.num_envs, vec_env_cls=DummyVecEnv)
+    arguments = baseline.arguments(config)
+    model = baseline.model("MlpPolicy", env, seed=seed, device="cpu", **arguments)
+    env.seed(seed * config.num_envs)  # from the next reset on, which is learn's
+    return model
+
+
+def train(algo: str, config: ControlConfig, run: Run) -> SB3Policy:
+    """Train the one seed of a run; returns its policy."""
+    (seed,) = run.seeds
+    model = build(algo, config, seed)
+    policy = BASELINES[algo].policy(model, config)
+    env = envs.make(config.env, observations="vector")
+    model.learn(config.total_timesteps, callback=Recorder(run, env, policy))
+    return policy
+
+
+def train_seed(algo: str, config: ControlConfig, seed: int, part: Path) -> None:
+    """Train one seed and store it as a part: what a worker process does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers itself
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    set_up_process(config.threads)
+    try:
+        run = Run(config, [seed], part, f"sb3-{algo}", source="sb3")
+        run.open(Path(__file__), packages=("stable-baselines3",))
+        run.finish(train(algo, config, run))
+    except (OSError, UsageError) as error:  # a full disk, a folder that vanished
+        print(f"error: seed {seed}: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def train_seeds(
+    algo: str, config: ControlConfig, folder: RunFolder, seeds: Sequence[int], workers: int
+) -> list[int]:
+    """Train seeds, `workers` at a time; returns those that failed.
+
+    Not a ProcessPoolExecutor: one worker that dies would take all others with it, unnamed.
+    """
+    context = multiprocessing.get_context("spawn")
+    waiting, failed = list(seeds), []
+    running: dict[int, tuple[int, Any]] = {}  # sentinel -> seed and its process
+    quiet = dataclasses.replace(config, quiet=True)
+    try:
+        while waiting or running:
+            while waiting and len(running) < workers:
+                seed = waiting.pop(0)
+                part = folder.path / part_name([seed])
+                process = context.Process(target=train_seed, args=(algo, quiet, seed, part))
+                process.start()
+                running[process.sentinel] = seed, process
+            for sentinel in wait(list(running)):
+                seed, process = running.pop(cast(int, sentinel))
+                process.join()
+                if process.exitcode:
+                    failed.append(seed)
+                    reason = exit_reason(process.exitcode)
+                    print(f"error: seed {seed} failed: {reason}", file=sys.stderr, flush=True)
+                elif not config.quiet:
+                    _print_seed(folder.path / part_name([seed]), seed)
+    finally:
+        for _, process in running.values():
+            process.kill()
+            process.join()
+    return sorted(failed)
+
+
+def _print_seed(part: Path, seed: int) -> None:
+    summary = read_json(part / "summary.json")
+    returns, seconds = summary["final"]["greedy"]["mean"]["value"], summary["total_seconds"]
+    print(f"seed {seed}: greedy return {returns:.1f}, {seconds:.0f} s", flush=True)
+
+
+def read_algo(args: Sequence[str]) -> str:
+    """The value of --algo, which decides what the other flags are."""
+    words = [word for arg in args for word in arg.split("=", 1)]
+    algo = words[words.index("--algo") + 1] if "--algo" in words[:-1] else Flags.algo
+    if algo not in BASELINES:
+        raise UsageError(f"--algo {algo}: SB3 does not have it{did_you_mean(algo, BASELINES)}")
+    return algo
+
+
+def read_flags(args: Sequence[str]) -> tuple[str, ControlConfig, int]:
+    """Algorithm, its Config and the number of workers; a mistake is one line and status 2."""
+    try:
+        algo = read_algo(args)
+        config_class = BASELINES[algo].config
+        both: Any = dataclasses.make_dataclass(
+            "Command", [], bases=(config_class, Flags), frozen=True, kw_only=True
+        )
+        command = parse(both, BASELINES[algo].presets, __doc__, args)
+        names = [field.name for field in dataclasses.fields(config_class)]
+        config = config_class(**{name: getattr(command, name) for name in names})
+        if config.device == "cuda":
+            raise UsageError("--device cuda: SB3's small networks are trained on the CPU")
+        envs.make(config.env, observations="vector")
+        BASELINES[algo].arguments(config)
+        return algo, config, command.workers
+    except UsageError as error:
+        exit_with(error)
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Train the seeds that are not finished yet and print the table of the run."""
+    algo, config, workers = read_flags(sys.argv[1:] if args is None else args)
+    folder = RunFolder.of(config, f"sb3-{algo}")
+    seeds = range(config.first_seed, config.first_seed + config.seeds)
+    try:
+        folder.check_identity(config)
+        missing = [seed for group in folder.missing(seeds) for seed in group]
+        if not missing:
+            print(f"All {len(seeds)} seeds are finished in {folder.path}.")
+        failed = train_seeds(algo, config, folder, missing, workers)
+    except UsageError as error:
+        exit_with(error)
+    except KeyboardInterrupt:
+        print("interrupted; the same command again trains what is missing", file=sys.stderr)
+        raise SystemExit(130) from None
+    if failed:
+        print(f"error: failed seeds: {', '.join(map(str, failed))}", file=sys.stderr)
+        raise SystemExit(1)
+    print_result(folder, config, BASELINES[algo].presets.get(config.env))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""Experiments as data: which algorithm, on which environment, with how many seeds.
+
+A cell of a suite is one command that a person could type, and one run in the store of results.
+`python benchmarks/sweep.py --suite NAME` runs them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.harness.cli import ControlConfig, flag, from_preset
+from benchmarks.harness.record import ROOT, RunFolder
+
+SCRIPTS = {"manyseeds": "algos/{algo}.py", "sb3": "benchmarks/sb3_baseline.py"}  # by source
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One experiment, with the preset of its environment but for `settings`."""
+
+    algo: str  # a module of algos, also for a baseline
+    env: str
+    seeds: int
+    source: str = "manyseeds"  # who trains: manyseeds or sb3
+    settings: Mapping[str, Any] = field(default_factory=dict)  # fields of the algorithm's Config
+    cut: Mapping[str, Any] = field(default_factory=dict)  # "seeds" and budgets of the cut suite
+    tags: tuple[str, ...] = ()
+
+    @property
+    def script(self) -> str:
+        """The script, relative to the checkout."""
+        return SCRIPTS[self.source].format(algo=self.algo)
+
+    @property
+    def label(self) -> str:
+        """The algorithm's name in the store: ppo, sb3-ppo."""
+        return self.algo if self.source == "manyseeds" else f"{self.source}-{self.algo}"
+
+    def shortened(self) -> Cell:
+        """The same cell with the budget of the cut suite."""
+        budget = dict(self.cut)
+        seeds = budget.pop("seeds", self.seeds)
+        return dataclasses.replace(self, seeds=seeds, settings={**self.settings, **budget}, cut={})
+
+    def command(self, results: str = "results", workers: int = 1) -> list[str]:
+        """What a person would type after `python` in the current folder to train this cell.
+
+        workers: processes of a baseline, whose seeds are not one batch.
+        """
+        words = [os.path.relpath(ROOT / self.script)]
+        if self.source != "manyseeds":
+            words += ["--algo", self.algo]
+        words += ["--env", self.env, "--seeds", str(self.seeds)]
+        for name, value in self.settings.items():
+            if isinstance(value, bool):
+                words.append(flag(name) if value else flag(f"no_{name}"))
+            else:
+                values = value if isinstance(value, tuple) else (value,)
+                words += [flag(name), *map(str, values)]
+        if results != "results":
+            words += ["--results", results]
+        if self.source != "manyseeds" and workers > 1:
+            words += ["--workers", str(workers)]
+        return words
+
+    def config(self, results: str = "results") -> ControlConfig:
+        """The configuration that the command gives."""
+        module = importlib.import_module(f"algos.{self.algo}")
+        overrides = {**self.settings, "seeds": self.seeds, "results": results}
+        config = from_preset(module.Config, module.PRESETS, self.env, **overrides)
+        assert isinstance(config, ControlConfig)
+        return config
+
+    def folder(self, results: str = "results") -> RunFolder:
+        """Where its run belongs."""
+        return RunFolder.of(self.config(results), self.label)
+
+    def missing(self, results: str = "results") -> list[list[int]]:
+        """Its seeds that are not finished yet, in runs of consecutive ones."""
+        return self.folder(results).missing(range(self.seeds))
+
+    def __str__(self) -> str:
+        return f"{self.label} on {self.env}, {self.seeds} seeds"
+
+
+SHORT_Q = {"total_timesteps": 100_000}
+
+# The cuts together take about five minutes on two cores, most of it SB3.
+SUITES = {
+    "quick": (
+        Cell("ppo", "CartPole-v1", 30, cut={"seeds": 10}),
+        Cell("ppo", "CartPole-v1", 30, "sb3", cut={"seeds": 2}),
+        Cell("dqn", "CartPole-v1", 10, cut={"seeds": 3}),
+        Cell("dqn", "CartPole-v1", 10, "sb3", cut={"seeds": 2}),
+        Cell("q_learning", "FrozenLake-v1", 10, cut=SHORT_Q, tags=("tabular",)),
+        Cell("q_learning", "CartPole-v1", 10, cut=SHORT_Q, tags=("tabular",)),
+    ),
+}

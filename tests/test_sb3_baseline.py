@@ -1,0 +1,298 @@
+"""SB3 under our protocol: the same hyperparameters, the same evaluation, one process per seed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from algos import dqn, ppo
+from benchmarks import sb3_baseline
+from benchmarks.harness.cli import ControlConfig, from_preset, identity
+from benchmarks.harness.record import ROOT, RunFolder, read_json
+from benchmarks.harness.run import Run
+
+SCRIPT = str(ROOT / "benchmarks" / "sb3_baseline.py")
+
+# Nothing is at its default, neither ours nor SB3's.
+PPO = ppo.Config(
+    num_envs=2,
+    num_steps=32,
+    minibatch_size=16,
+    epochs=3,
+    learning_rate=7e-4,
+    anneal_lr=True,
+    gamma=0.97,
+    gae_lambda=0.9,
+    clip_range=0.3,
+    anneal_clip=True,
+    clip_value_range=0.4,
+    normalize_advantage=False,
+    entropy_coef=0.02,
+    value_coef=0.7,
+    max_grad_norm=0.9,
+    target_kl=0.05,
+    hidden=(24, 12),
+    total_timesteps=1000,
+)
+DQN = dqn.Config(
+    num_envs=2,
+    train_freq=8,
+    gradient_steps=3,
+    batch_size=16,
+    buffer_size=600,
+    learning_starts=100,
+    learning_rate=7e-4,
+    gamma=0.97,
+    target_update_interval=50,
+    tau=0.6,
+    exploration_fraction=0.3,
+    exploration_initial_eps=0.9,
+    exploration_final_eps=0.2,
+    loss="huber",
+    max_grad_norm=9.0,
+    hidden=(24, 12),
+    total_timesteps=1000,
+)
+CONFIGS = {"ppo": PPO, "dqn": DQN}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """As in a worker; more threads than free cores make small networks crawl."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def layers(net: nn.Module) -> list[tuple[int, ...] | str]:
+    """Shapes and activations of a network in order."""
+    modules = [m for m in net.modules() if not list(m.children())]
+    return [
+        tuple(m.weight.shape) if isinstance(m, nn.Linear) else type(m).__name__ for m in modules
+    ]
+
+
+def test_ppo_gets_the_hyperparameters_of_the_config() -> None:
+    model = sb3_baseline.build("ppo", PPO, seed=3)
+    assert (model.n_envs, model.n_steps, model.batch_size, model.n_epochs) == (2, 32, 16, 3)
+    assert (model.gamma, model.gae_lambda) == (0.97, 0.9)
+    assert (model.ent_coef, model.vf_coef, model.max_grad_norm) == (0.02, 0.7, 0.9)
+    assert model.target_kl == 0.05
+    assert model.normalize_advantage is False
+    assert model.seed == 3
+    # Linear to zero, and zero beyond it.
+    assert [model.lr_schedule(x) for x in (1, 0.5, 0, -0.1)] == [7e-4, 3.5e-4, 0, 0]
+    assert [model.clip_range(x) for x in (1, 0.5, 0, -0.1)] == [0.3, 0.15, 0, 0]
+    assert model.clip_range_vf(0.5) == 0.4
+    extractor = model.policy.mlp_extractor
+    for net in (extractor.policy_net, extractor.value_net):
+        assert layers(net) == [(24, 4), "Tanh", (12, 24), "Tanh"]
+    assert model.policy.optimizer.defaults["eps"] == 1e-5  # as in algos/ppo.py
+
+
+def test_ppo_zero_means_off() -> None:
+    config = from_preset(ppo.Config, ppo.PRESETS, "CartPole-v1", max_grad_norm=0.0)
+    model = sb3_baseline.build("ppo", config, seed=0)
+    assert model.max_grad_norm == float("inf")
+    assert model.target_kl is None
+    assert model.clip_range_vf is None
+    assert (model.n_envs, model.n_steps, model.batch_size) == (8, 32, 256)
+
+
+def test_dqn_gets_the_hyperparameters_of_the_config() -> None:
+    model = sb3_baseline.build("dqn", DQN, seed=3)
+    assert (model.n_envs, model.train_freq.frequency, model.train_freq.unit.value) == (2, 8, "step")
+    assert (model.gradient_steps, model.batch_size, model.learning_starts) == (3, 16, 100)
+    assert model.replay_buffer.buffer_size * model.n_envs == 600
+    assert (model.gamma, model.tau, model.target_update_interval) == (0.97, 0.6, 50)
+    assert model.lr_schedule(0.2) == 7e-4
+    assert model.max_grad_norm == 9.0
+    epsilons = [model.exploration_schedule(1 - x) for x in (0.0, 0.15, 0.3, 1.0)]
+    assert epsilons == pytest.approx([0.9, 0.55, 0.2, 0.2])
+    assert layers(model.q_net) == ["Flatten", (24, 4), "ReLU", (12, 24), "ReLU", (2, 12)]
+    assert model.policy.optimizer.defaults["eps"] == 1e-8  # as in algos/dqn.py
+
+
+@pytest.mark.parametrize("algo", ["ppo", "dqn"])
+def test_neighbouring_seeds_share_no_environment_seed(algo: str) -> None:
+    seeds = [s for k in range(4) for s in sb3_baseline.build(algo, CONFIGS[algo], k).env._seeds]
+    assert len(set(seeds)) == 4 * 2
+
+
+@pytest.mark.parametrize("algo", ["ppo", "dqn"])
+def test_protocol(algo: str) -> None:
+    """Evaluations are at the update boundaries, and training is what SB3 does without us."""
+    config = CONFIGS[algo]
+    run = Run(config, [3], algo=f"sb3-{algo}", source="sb3")
+    policy = sb3_baseline.train(algo, config, run)
+    run.finish(policy)
+    curve = run.curve()
+
+    block = config.block if isinstance(config, dqn.Config) else config.batch_size
+    boundaries = [-(-k * 1000 // 20) for k in range(21)]
+    expected = sorted({-(-step // block) * block for step in boundaries})
+    on_curve = curve[(curve["mode"] == "greedy") & (curve.episodes == 32)]
+    assert on_curve.timestep.tolist() == expected
+    final = curve[curve.episodes == 100]
+    assert final["mode"].tolist() == ["greedy", "sampled"]
+    assert set(final.timestep) == {expected[-1]}
+    assert set(curve.source) == {"sb3"}
+    assert set(curve.algo) == {f"sb3-{algo}"}
+    # An episode of CartPole returns its length.
+    train = curve[curve["mode"] == "train"]
+    assert len(train) > 5
+    assert np.allclose(train.return_mean, train.length_mean)
+
+    undisturbed = sb3_baseline.build(algo, config, 3).learn(config.total_timesteps)
+    theirs = undisturbed.policy.state_dict()
+    for name, tensor in policy.policy.state_dict().items():
+        assert torch.equal(tensor, theirs[name]), name
+
+
+def test_ppo_policy_is_sb3s() -> None:
+    model = sb3_baseline.build("ppo", PPO, seed=0)
+    policy = sb3_baseline.PPOPolicy(model, PPO)
+    obs = torch.randn(1, 50, 4, generator=torch.Generator().manual_seed(1))
+    greedy, _ = model.predict(obs[0].numpy(), deterministic=True)
+    assert policy.act(obs).tolist() == [greedy.tolist()]
+
+    model.policy.action_net.bias.data = torch.tensor([0.0, 1.0])  # far from one half
+    noise = torch.rand(1, 20_000, 2, generator=torch.Generator().manual_seed(2))
+    same = obs[:, :1].expand(1, 20_000, 4)
+    share = policy.act(same, noise).float().mean().item()
+    assert share == pytest.approx(
+        model.policy.get_distribution(obs[0, :1]).distribution.probs[0, 1].item(), abs=0.012
+    )
+
+
+def test_dqn_policy_explores_as_ours() -> None:
+    model = sb3_baseline.build("dqn", DQN, seed=0)
+    policy = sb3_baseline.DQNPolicy(model, DQN)
+    obs = torch.randn(1, 2000, 4, generator=torch.Generator().manual_seed(1))
+    noise = torch.rand(1, 2000, 2, generator=torch.Generator().manual_seed(2))
+    greedy, _ = model.predict(obs[0].numpy(), deterministic=True)
+    assert policy.act(obs).tolist() == [greedy.tolist()]
+
+    class Ours:
+        """Our act with SB3's action values."""
+
+        num_actions, final_eps = 2, DQN.exploration_final_eps
+
+        def __call__(self, obs: torch.Tensor) -> torch.Tensor:
+            return model.q_net(obs[0]).unsqueeze(0)
+
+    expected = dqn.QNetwork.act(Ours(), obs, noise)
+    assert torch.equal(policy.act(obs, noise), expected)
+    assert not torch.equal(expected, policy.act(obs))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--algo", "ppoo"], "--algo ppoo: SB3 does not have it; did you mean ppo?"),
+        (["--algo=q_learning"], "--algo q_learning: SB3 does not have it; there are ppo, dqn"),
+        (["--algo", "dqn", "--loss", "mse"], "--loss mse: SB3's DQN has the Huber loss only"),
+        (["--algo", "dqn", "--num-steps", "8"], "--num-steps: unknown flag"),
+        (["--env", "FrozenLake-v1"], "--env FrozenLake-v1: this algorithm needs"),
+        (["--device", "cuda"], "--device cuda: "),
+        (["--workers", "0"], "--workers 0: must be"),
+    ],
+)
+def test_mistakes_are_one_line(
+    flags: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        sb3_baseline.main([*flags, "--results", str(tmp_path / "results")])
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {message}")
+    assert error.count("\n") == 1
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("algo", ["ppo", "dqn"])
+def test_same_hyperparameters_same_name(algo: str) -> None:
+    flags = ["--algo", algo, "--env", "CartPole-v1", "--seeds", "3", "--workers", "2"]
+    name, config, workers = sb3_baseline.read_flags([*flags, "--learning-rate", "1e-4"])
+    module = {"ppo": ppo, "dqn": dqn}[algo]
+    ours: ControlConfig = from_preset(
+        module.Config, module.PRESETS, "CartPole-v1", learning_rate=1e-4
+    )
+    assert (name, workers, config.seeds) == (algo, 2, 3)
+    assert identity(config) == identity(ours)
+    theirs = RunFolder.of(config, f"sb3-{algo}").path
+    assert theirs.name == RunFolder.of(ours, algo).path.name
+
+
+TINY = ["--algo", "ppo", "--total-timesteps", "600", "--hidden", "8", "--num-steps", "8"]
+TINY += ["--minibatch-size", "64"]
+
+
+def tiny_folder(results: Path) -> RunFolder:
+    _, config, _ = sb3_baseline.read_flags([*TINY, "--results", str(results)])
+    return RunFolder.of(config, "sb3-ppo")
+
+
+@pytest.mark.slow
+def test_a_failed_seed_is_named_and_costs_no_other(tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path)
+    folder.path.mkdir(parents=True)
+    obstacle = folder.path / "seeds-001-001"
+    obstacle.touch()  # a file where the seed's folder belongs
+    command = [sys.executable, SCRIPT, *TINY, "--seeds", "3", "--workers", "2"]
+    command += ["--results", str(tmp_path)]
+    first = subprocess.run(command, capture_output=True, text=True)
+    assert first.returncode == 1, first.stderr
+    assert "error: seed 1 failed: exit status 1" in first.stderr
+    assert "Traceback" not in first.stderr
+    assert folder.finished_seeds() == {0, 2}
+
+    sealed = {seed: (folder.path / f"seeds-{seed:03d}-{seed:03d}/DONE.json") for seed in (0, 2)}
+    before = {seed: file.stat().st_mtime_ns for seed, file in sealed.items()}
+    obstacle.unlink()
+    second = subprocess.run(command, capture_output=True, text=True)
+    assert second.returncode == 0, second.stderr
+    assert "seed 1: greedy return" in second.stdout
+    assert "3 seeds" in second.stdout
+    assert folder.finished_seeds() == {0, 1, 2}
+    assert before == {seed: file.stat().st_mtime_ns for seed, file in sealed.items()}
+
+    config = read_json(folder.path / "seeds-001-001/config.json")
+    assert (config["source"], config["algo"], config["seeds"]) == ("sb3", "sb3-ppo", [1])
+    assert "stable-baselines3" in config["versions"]
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="looks processes up in /proc")
+def test_workers_end_with_a_killed_parent(tmp_path: Path) -> None:
+    command = [sys.executable, SCRIPT, "--total-timesteps", "10_000_000", "--seeds", "2"]
+    command += ["--workers", "2", "--results", str(tmp_path)]
+    parent = subprocess.Popen(command)
+    deadline = time.monotonic() + 60
+    while len(list(tmp_path.glob("runs/*/*/*/seeds-*/config.json"))) < 2:
+        assert time.monotonic() < deadline
+        assert parent.poll() is None
+        time.sleep(0.1)
+    started = children(parent.pid)
+    assert len(started) >= 2
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    while any(os.path.exists(f"/proc/{pid}") for pid in started):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

@@ -1,0 +1,215 @@
+"""The seed axis: a seed's learning does not depend on the seeds trained beside it."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.harness.layers import SeedMLP, orthogonal, tanh
+from benchmarks.harness.run import Run
+from benchmarks.harness.seeds import SeedAdam, SeedStreams
+
+# Small budgets of the real code paths: several updates, minibatches, episodes and target updates.
+BUDGETS: dict[str, dict[str, Any]] = {
+    "ppo": {"total_timesteps": 4096},
+    "dqn": {
+        "total_timesteps": 3000,
+        "learning_starts": 500,
+        "buffer_size": 1000,
+        "hidden": (64, 64),
+        "loss": "huber",
+        "max_grad_norm": 10.0,
+    },
+    "q_learning": {"total_timesteps": 3000},
+}
+
+
+def learn(algo: str, seeds: list[int], **overrides: Any) -> tuple[dict[str, torch.Tensor], Any]:
+    """Train in memory; returns the policy's tensors and the run."""
+    module = importlib.import_module(f"algos.{algo}")
+    config = module.Config(quiet=True, **{**BUDGETS[algo], **overrides})
+    run = Run(config, seeds)
+    policy = module.train(config, run)
+    return policy.state_dict(), run
+
+
+def test_streams_known_answers() -> None:
+    """The streams are part of what a published curve means: they must never change."""
+    first = SeedStreams([0, 7], "train").uniform(3)
+    assert first.dtype == torch.float32
+    known = [[0.66205227, 0.6771968, 0.35279292], [0.6813961, 0.480582, 0.39902842]]
+    np.testing.assert_array_equal(first.numpy(), np.array(known, dtype=np.float32))
+
+
+def test_a_stream_depends_on_seed_purpose_and_position_only() -> None:
+    alone = SeedStreams([7], "train")
+    among = SeedStreams([3, 7, 100], "train")
+    a, b = alone.uniform(5, 2), among.uniform(5, 2)
+    assert torch.equal(a[0], b[1])
+    assert torch.equal(alone.uniform(4)[0], among.uniform(4)[1])
+    assert not torch.equal(SeedStreams([7], "init").uniform(5, 2)[0], a[0])
+    assert len({tuple(row.flatten().tolist()) for row in b}) == 3
+    # Two draws are one draw of both blocks: the position counts, not the number of calls.
+    split = SeedStreams([7], "train")
+    parts = torch.cat((split.uniform(4), split.uniform(6)), dim=1)
+    assert torch.equal(parts, SeedStreams([7], "train").uniform(10))
+
+
+def test_uniforms_stay_below_one() -> None:
+    block = SeedStreams([0], "train").uniform(2_000_000)
+    assert block.min() >= 0
+    assert block.max() < 1
+    assert abs(block.mean().item() - 0.5) < 1e-3
+
+
+@pytest.mark.parametrize("algo", list(BUDGETS))
+def test_a_seed_alone_equals_the_seed_in_a_batch(algo: str) -> None:
+    alone, run_alone = learn(algo, [7])
+    curve_alone = run_alone.curve()
+    for seeds in ([6, 7], list(range(10)), list(range(1, 33))):
+        among, run = learn(algo, seeds)
+        i = seeds.index(7)
+        for name, tensor in alone.items():
+            assert torch.equal(tensor[0], among[name][i]), f"{name} differs among {len(seeds)}"
+        curve = run.curve().query("seed == 7")
+        for column in ("timestep", "return_mean", "return_std", "length_mean", "mode"):
+            np.testing.assert_array_equal(curve[column], curve_alone[column])
+        metrics, metrics_alone = run.metrics().query("seed == 7"), run_alone.metrics()
+        for column in metrics_alone:
+            np.testing.assert_array_equal(metrics[column], metrics_alone[column])
+
+
+@pytest.mark.parametrize("extra", [{"target_kl": 0.003}, {"clip_value_range": 0.2, "epochs": 2}])
+def test_early_stopping_is_per_seed(extra: dict[str, Any]) -> None:
+    """Seeds stop at different minibatches; none may notice when another one stops."""
+    alone, _ = learn("ppo", [2], **extra)
+    among, _ = learn("ppo", [0, 1, 2, 3], **extra)
+    for name, tensor in alone.items():
+        assert torch.equal(tensor[0], among[name][2])
+
+
+@pytest.mark.parametrize("algo", list(BUDGETS))
+def test_nan_in_one_seed_leaves_the_others_bit_equal(
+    algo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    healthy, _ = learn(algo, [0, 1, 2])
+    module = importlib.import_module(f"algos.{algo}")
+    network = {"ppo": "ActorCritic", "dqn": "QNetwork", "q_learning": "QTable"}[algo]
+    build = getattr(module, network).__init__
+
+    def poisoned(self: Any, *args: Any) -> None:
+        build(self, *args)
+        for tensor in self.state_dict().values():
+            tensor[1] = torch.nan
+
+    monkeypatch.setattr(getattr(module, network), "__init__", poisoned)
+    sick, run = learn(algo, [0, 1, 2])
+    for name, tensor in healthy.items():
+        assert torch.equal(sick[name][0], tensor[0])
+        assert torch.equal(sick[name][2], tensor[2])
+        assert sick[name][1].isnan().any()
+    assert list(run.diverged) == [1]
+    assert 0 < run.diverged[1] <= run.windows[-1].timestep
+
+
+def test_two_threads_keep_the_seeds_apart() -> None:
+    torch.set_num_threads(2)
+    try:
+        alone, _ = learn("ppo", [7], total_timesteps=1024)
+        among, _ = learn("ppo", [6, 7, 8], total_timesteps=1024)
+    finally:
+        torch.set_num_threads(1)
+    for name, tensor in alone.items():
+        assert torch.equal(tensor[0], among[name][1])
+
+
+def module_of(S: int, K: int = 2) -> SeedMLP:
+    outputs = (2, 1)[:K]
+    net = SeedMLP(S, 4, (64, 64), outputs, "tanh")
+    net.orthogonal_init(SeedStreams(range(S), "init"), gains=(0.01, 1.0)[:K])
+    return net
+
+
+def test_networks_equal_torch_nn() -> None:
+    """Each of the S x K networks is the plain perceptron with its weights."""
+    net, x = module_of(3), torch.randn(3, 32, 4)
+    outputs = net(x)
+    for s in range(3):
+        for k, width in enumerate((2, 1)):
+            y = x[s]
+            for i, (weight, bias) in enumerate(zip(net.weights, net.biases, strict=True)):
+                y = y @ weight[s, k] + bias[s, k]
+                y = y.tanh() if i < 2 else y[:, :width]
+            torch.testing.assert_close(outputs[k][s], y, atol=2e-6, rtol=1e-5)
+            torch.testing.assert_close(net.only(k, x)[s], y, atol=2e-6, rtol=1e-5)
+
+
+def test_fast_tanh_and_its_gradient() -> None:
+    x = torch.linspace(-20, 20, 2 * 16 * 64).view(2, 16, 64).requires_grad_()
+    y = tanh(x)
+    torch.testing.assert_close(y, x.detach().tanh(), atol=2.5e-7, rtol=0)
+    y.sum().backward()
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad, 1 - x.detach().tanh().square(), atol=1e-6, rtol=0)
+
+
+def test_orthogonal_matrices_are_orthogonal() -> None:
+    for shape in ((64, 64), (4, 64), (64, 2)):
+        q = orthogonal(SeedStreams([0, 1], "init").normal(*shape))
+        q = q if shape[0] >= shape[1] else q.mT
+        eye = torch.eye(q.shape[-1]).expand(2, -1, -1)
+        torch.testing.assert_close(q.mT @ q, eye, atol=1e-5, rtol=0)
+
+
+def test_adam_equals_torch_adam_per_seed() -> None:
+    """Clipping and Adam, several steps, against torch.optim.Adam on one seed at a time."""
+    S, net = 3, module_of(3)
+    singles = [[nn.Parameter(p[s].detach().clone()) for p in net.parameters()] for s in range(S)]
+    references = [torch.optim.Adam(single, lr=1e-2, eps=1e-5) for single in singles]
+    optimizer = SeedAdam(net, eps=1e-5)
+    for step in range(5):
+        x = torch.randn(S, 32, 4, generator=torch.Generator().manual_seed(step))
+        optimizer.zero_grad()
+        a, b = net(x)
+        scale = torch.tensor([0.01, 1.0, 100.0]).view(S, 1, 1)  # some clipped, some not
+        (scale * (a.square().sum(-1, keepdim=True) + b.square())).sum().backward()
+        grads = [[p.grad[s].clone() for p in net.parameters()] for s in range(S)]  # type: ignore[index]
+        optimizer.step(1e-2, max_grad_norm=0.5)
+        for single, reference, grad in zip(singles, references, grads, strict=True):
+            for p, g in zip(single, grad, strict=True):
+                p.grad = g
+            torch.nn.utils.clip_grad_norm_(single, 0.5)
+            reference.step()
+    for s, single in enumerate(singles):
+        for p, q in zip(net.parameters(), single, strict=True):
+            torch.testing.assert_close(p[s], q, atol=1e-6, rtol=1e-5)
+
+
+def test_a_masked_seed_stays_exactly_as_it_was() -> None:
+    """Parameters, both moments and the bias correction, so that it can go on later."""
+    net = module_of(2)
+    optimizer = SeedAdam(net)
+
+    def state() -> list[torch.Tensor]:
+        tensors = (optimizer.params, optimizer.mean, optimizer.square, *optimizer.beta_powers)
+        return [t.detach().clone() for t in tensors]
+
+    def step(mask: list[bool]) -> None:
+        optimizer.zero_grad()
+        sum(y.sum() for y in net(torch.ones(2, 16, 4))).backward()  # type: ignore[union-attr]
+        optimizer.step(1e-2, 0.5, torch.tensor(mask))
+
+    step([True, True])
+    before = state()
+    step([False, True])
+    for old, new in zip(before, state(), strict=True):
+        assert torch.equal(old[0], new[0])
+        assert not torch.equal(old[1], new[1])
+    step([False, False])
+    step([True, False])
+    assert not torch.equal(before[0][0], state()[0][0])
