@@ -41,6 +41,7 @@ import torch
 from torch import Tensor, nn
 
 import envs
+from benchmarks.harness.checkpoint import read_policy
 from benchmarks.harness.cli import (
     ControlConfig,
     Fraction,
@@ -337,6 +338,15 @@ def train(config: Config, run: Run) -> QNetwork:
         train_return, train_length = episodes.update(transitions.rewards, done)
         run.log(timestep, metrics | {"train_return": train_return, "train_length": train_length})
         run.evaluate_if_due(timestep, env, net)
+    return net
+
+
+def load(part: str) -> QNetwork:
+    """The networks that a finished part, `results/runs/.../seeds-000-009`, has stored."""
+    config, seeds, tensors = read_policy(part, Config)
+    spec = envs.make(config.env, observations="vector").spec
+    net = QNetwork(spec, config, SeedStreams(seeds, "init"))
+    net.load_state_dict(tensors)
     return net
 
 

@@ -45,6 +45,7 @@ import torch
 from torch import Tensor, nn
 
 import envs
+from benchmarks.harness.checkpoint import read_policy
 from benchmarks.harness.cli import (
     ControlConfig,
     Fraction,
@@ -357,6 +358,15 @@ def train(config: Config, run: Run) -> ActorCritic:
         train_return, train_length = episodes.update(rollout.rewards, done)
         run.log(timestep, metrics | {"train_return": train_return, "train_length": train_length})
         run.evaluate_if_due(timestep, env, agent)
+    return agent
+
+
+def load(part: str) -> ActorCritic:
+    """The policies that a finished part, `results/runs/.../seeds-000-009`, has stored."""
+    config, seeds, tensors = read_policy(part, Config)
+    spec = envs.make(config.env, observations="vector").spec
+    agent = ActorCritic(spec, config, SeedStreams(seeds, "init"))
+    agent.load_state_dict(tensors)
     return agent
 
 

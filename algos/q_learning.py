@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 import envs
+from benchmarks.harness.checkpoint import read_policy
 from benchmarks.harness.cli import (
     ControlConfig,
     Fraction,
@@ -180,6 +181,15 @@ def train(config: Config, run: Run) -> QTable:
         metrics = {"td_loss": torch.stack(errors, 1).square().mean(1)}
         run.log(timestep, metrics | {"train_return": train_return, "train_length": train_length})
         run.evaluate_if_due(timestep, env, policy)
+    return policy
+
+
+def load(part: str) -> QTable:
+    """The tables that a finished part, `results/runs/.../seeds-000-009`, has stored."""
+    config, seeds, tensors = read_policy(part, Config)
+    spec = envs.make(config.env, observations="index").spec
+    policy = QTable(spec, config, len(seeds))
+    policy.load_state_dict(tensors)
     return policy
 
 

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 from torch import Tensor
+
+from benchmarks.harness.cli import AnyConfig
+from benchmarks.harness.errors import UsageError
+from benchmarks.harness.record import is_finished, read_json
+
+POLICY = "policy.safetensors"
 
 
 def to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
@@ -14,6 +21,18 @@ def to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
     return safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in tensors.items()})
 
 
-def load(path: str | Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file."""
-    return safetensors.torch.load_file(path)
+def read_policy(
+    part: str | Path, config_class: type[AnyConfig]
+) -> tuple[AnyConfig, list[int], dict[str, Tensor]]:
+    """Config, seeds and tensors of a finished part such as `.../seeds-000-009`.
+
+    Raises UsageError for a folder that is not a finished part, or whose weights are not there.
+    """
+    part = Path(part)
+    if not is_finished(part) or not (part / POLICY).exists():
+        raise UsageError(f"{part}: not a finished part with {POLICY}")
+    stored = read_json(part / "config.json")
+    fields: dict[str, Any] = {
+        k: tuple(v) if isinstance(v, list) else v for k, v in stored["config"].items()
+    }
+    return config_class(**fields), stored["seeds"], safetensors.torch.load_file(part / POLICY)

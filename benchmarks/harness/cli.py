@@ -31,7 +31,7 @@ class Range:
 
     def __contains__(self, value: float) -> bool:
         above = value > self.low if self.open_low else value >= self.low
-        return math.isfinite(value) and above and value <= self.high
+        return above and value <= self.high and -math.inf < value < math.inf
 
     def __str__(self) -> str:
         if self.high < math.inf:
@@ -263,19 +263,22 @@ def whole_number(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        number = float(text)
-        if not number.is_integer():
-            raise ValueError(f"{text} is not a whole number") from None
-        return int(number)
+        with contextlib.suppress(ValueError):
+            number = float(text)
+            if number.is_integer():
+                return int(number)
+        raise ValueError(f"{text!r} is not a whole number") from None
 
 
 def one_line(boxed: str) -> str:
-    """The words of a boxed, multi-line message, without its title and the flag's help."""
-    lines = [line.strip(" │╭╮╰╯─") for line in boxed.splitlines()]
-    lines = [line for line in lines if line.strip("-")]  # without UTF-8 the box is of dashes
-    message = " ".join(lines[1:]).split(" Argument helptext:")[0]
-    message = message.split(" For full helptext")[0]
-    message = re.sub(r"^(Value error )?Error parsing (--\S+): ", r"\2: ", message)
+    """The words of a boxed, multi-line message, without its title and the flag's help.
+
+    Where stdout is not UTF-8, the box is drawn with spaces and hyphens.
+    """
+    lines = [line.strip(" │╭╮╰╯") for line in boxed.splitlines()]
+    message = " ".join(line for line in lines[1:] if line.strip("─-"))
+    message = re.split(" (?:Argument helptext:|For full helptext,)", message)[0]
+    message = re.sub(r"^Error parsing (--\S+): ", r"\1: ", message)
     return message or "the command line could not be read; see --help"
 
 
@@ -290,7 +293,10 @@ def check_device(device: str) -> None:
 
 def check_results(results: Path) -> None:
     """The results folder, or the nearest folder above it that exists, must be writable."""
-    existing = next(p for p in (results, *results.absolute().parents) if p.exists())
+    try:
+        existing = next(p for p in (results, *results.absolute().parents) if p.exists())
+    except OSError as error:  # a name that is too long
+        raise UsageError(f"--results {results}: {error.strerror}") from None
     if not existing.is_dir():
         raise UsageError(f"--results {results}: {existing} is not a folder")
     if not os.access(existing, os.W_OK | os.X_OK):
@@ -303,6 +309,8 @@ def check_name(name: str) -> None:
         not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or name[0] == "."
     ):
         raise UsageError(f"--name {name!r}: use letters, digits, '-', '_' and '.'")
+    if len(name.encode()) > 255:
+        raise UsageError(f"--name {name}: must have at most 255 characters")
 
 
 def check_tensorboard() -> None:

@@ -212,15 +212,20 @@ def provenance(algorithm_file: Path, packages: Sequence[str] = ()) -> dict[str, 
     """Code, machine and versions of a run, for its config.json; packages: further ones it uses."""
     return {
         "code": {"digest": code_digest(algorithm_file), "commit": _commit()},
-        "machine": {
-            "cpu": _cpu_name(),
-            "cores": os.cpu_count(),
-            "system": f"{platform.system()} {platform.machine()}",
-        },
+        "machine": machine(),
         "versions": {
             "python": platform.python_version(),
             **{p: metadata.version(p) for p in ("torch", "numpy", "gymnasium", *packages)},
         },
+    }
+
+
+def machine() -> dict[str, Any]:
+    """What a measured time depends on."""
+    return {
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
     }
 
 
