@@ -219,7 +219,6 @@ def train(algo: str, config: ControlConfig, run: Run) -> SB3Policy:
 
 def train_seed(algo: str, config: ControlConfig, seed: int, part: Path) -> None:
     """Train one seed and store it as a part: what a worker process does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers itself
     threading.Thread(target=_end_with_parent, daemon=True).start()
     set_up_process(config.threads)
     try:
@@ -255,7 +254,10 @@ def train_seeds(
                 seed = waiting.pop(0)
                 part = folder.path / part_name([seed])
                 process = context.Process(target=train_seed, args=(algo, quiet, seed, part))
+                # Workers inherit that Ctrl-C is ignored: the parent ends them itself.
+                handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
                 process.start()
+                signal.signal(signal.SIGINT, handler)
                 running[process.sentinel] = seed, process
             for sentinel in wait(list(running)):
                 seed, process = running.pop(cast(int, sentinel))

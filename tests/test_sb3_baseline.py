@@ -281,7 +281,7 @@ def children(pid: int) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks processes up in /proc")
 def test_workers_end_with_a_killed_parent(tmp_path: Path) -> None:
-    command = [sys.executable, SCRIPT, "--total-timesteps", "10_000_000", "--seeds", "2"]
+    command = [sys.executable, SCRIPT, "--total-timesteps", "200_000", "--seeds", "2"]
     command += ["--workers", "2", "--results", str(tmp_path)]
     parent = subprocess.Popen(command)
     deadline = time.monotonic() + 60

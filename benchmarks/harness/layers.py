@@ -82,15 +82,21 @@ class SeedMLP(nn.Module):
         S, B, n_in = x.shape
         K = len(self.outputs)
         x = x.unsqueeze(1).expand(S, K, B, n_in).reshape(S * K, B, n_in)
-        weights = [w.flatten(0, 1) for w in self.weights]
-        biases = [b.flatten(0, 1) for b in self.biases]
-        y = self._layers(x, weights, biases).view(S, K, B, -1)
+        weights, biases = self._parameter_lists()
+        y = self._layers(x, [w.flatten(0, 1) for w in weights], [b.flatten(0, 1) for b in biases])
+        y = y.view(S, K, B, -1)
         return [y[:, k, :, :width] for k, width in enumerate(self.outputs)]
 
     def only(self, k: int, x: Tensor) -> Tensor:
         """The output of network k alone, `[S, B, outputs[k]]`."""
-        y = self._layers(x, [w[:, k] for w in self.weights], [b[:, k] for b in self.biases])
+        weights, biases = self._parameter_lists()
+        y = self._layers(x, [w.select(1, k) for w in weights], [b.select(1, k) for b in biases])
         return y[..., : self.outputs[k]]
+
+    def _parameter_lists(self) -> tuple[list[Tensor], list[Tensor]]:
+        # Iterating over a ParameterList costs as much as a layer at the size of a rollout step.
+        lists = self.weights._parameters, self.biases._parameters
+        return list(lists[0].values()), list(lists[1].values())  # type: ignore[arg-type]
 
     def _layers(self, x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> Tensor:
         for weight, bias in zip(weights[:-1], biases[:-1], strict=True):

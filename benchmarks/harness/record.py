@@ -71,6 +71,8 @@ def part_name(seeds: Sequence[int]) -> str:
 
 def seal(part: Path) -> None:
     """Declare a part finished: write the checksums of all its files."""
+    for leftover in part.glob(".*"):  # of a process that was killed inside write_bytes
+        leftover.unlink()
     files = sorted(p for p in part.iterdir() if p.is_file() and p.name != DONE)
     write_json(part / DONE, {"schema": SCHEMA, "sha256": {p.name: _sha256(p) for p in files}})
     _sync_folder(part)
