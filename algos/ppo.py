@@ -319,14 +319,15 @@ def update(
     """
     lr = config.learning_rate * (1 - progress if config.anneal_lr else 1)
     clip_range = config.clip_range * (1 - progress if config.anneal_clip else 1)
-    active = torch.ones_like(batch.values[:, 0], dtype=torch.bool)  # seeds that still learn
-    seeds = torch.arange(len(active), device=active.device).unsqueeze(1)
+    seeds = torch.arange(len(batch.values), device=batch.values.device).unsqueeze(1)
+    active = None  # which seeds still learn, [S]; None: all
     for order in noise.argsort(-1).unbind(1):
         shuffled = (field[seeds, order].split(config.minibatch, dim=1) for field in batch)
         for minibatch in map(Batch._make, zip(*shuffled, strict=True)):  # [S, M, ...]
             total, metrics = loss(agent, minibatch, config, clip_range)
             if config.target_kl > 0:
-                active = active & (metrics["approx_kl"] <= 1.5 * config.target_kl)
+                close = metrics["approx_kl"] <= 1.5 * config.target_kl
+                active = close if active is None else active & close
             optimizer.zero_grad()
             total.sum().backward()
             optimizer.step(lr, config.max_grad_norm, active)
@@ -337,7 +338,7 @@ def train(config: Config, run: Run) -> ActorCritic:
     """Train all seeds of a run; returns their policies."""
     env = envs.make(config.env, observations="vector")
     agent = ActorCritic(env.spec, config, run.streams("init"))
-    optimizer = SeedAdam(agent, eps=1e-5)
+    optimizer = SeedAdam(agent, eps=1e-5, masked=config.target_kl > 0)
     streams = run.streams("train")
     T, N = config.num_steps, config.num_envs
     state, obs = env.reset(streams.uniform(N, env.initial_noise))

@@ -261,10 +261,12 @@ def test_schedules_reach_the_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_early_stop_takes_no_step_beyond_the_limit() -> None:
     """A KL far above the limit after one step: the second and all later steps are masked."""
     config, agent, batch, _ = small_batch(target_kl=1e-6, learning_rate=1.0, epochs=3)
-    optimizer = SeedAdam(agent)
-    powers = []
+    optimizer = SeedAdam(agent, masked=True)
+    powers: list[Tensor] = []
     step = optimizer.step
-    optimizer.step = lambda *a: (step(*a), powers.append(optimizer.beta_powers[0].clone()))[0]  # type: ignore[method-assign]
+    optimizer.step = lambda *a: (step(*a), powers.append(optimizer._update.beta_powers[0].clone()))[
+        0
+    ]  # type: ignore[method-assign]
     ppo.update(agent, optimizer, batch, torch.rand(3, 3, 64), config, 0.0)
     assert len(powers) == 3
     assert (powers[0] < 1).all()  # ratio 1: the first step is taken

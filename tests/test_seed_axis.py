@@ -12,7 +12,7 @@ from torch import nn
 
 from benchmarks.harness.layers import SeedMLP, orthogonal, tanh
 from benchmarks.harness.run import Run
-from benchmarks.harness.seeds import SeedAdam, SeedStreams
+from benchmarks.harness.seeds import MaskedAdam, SeedAdam, SeedStreams
 
 # Small budgets of the real code paths: several updates, minibatches, episodes and target updates.
 BUDGETS: dict[str, dict[str, Any]] = {
@@ -166,12 +166,13 @@ def test_orthogonal_matrices_are_orthogonal() -> None:
         torch.testing.assert_close(q.mT @ q, eye, atol=1e-5, rtol=0)
 
 
-def test_adam_equals_torch_adam_per_seed() -> None:
+@pytest.mark.parametrize("masked", [False, True])
+def test_adam_equals_torch_adam_per_seed(masked: bool) -> None:
     """Clipping and Adam, several steps, against torch.optim.Adam on one seed at a time."""
     S, net = 3, module_of(3)
     singles = [[nn.Parameter(p[s].detach().clone()) for p in net.parameters()] for s in range(S)]
     references = [torch.optim.Adam(single, lr=1e-2, eps=1e-5) for single in singles]
-    optimizer = SeedAdam(net, eps=1e-5)
+    optimizer = SeedAdam(net, eps=1e-5, masked=masked)
     for step in range(5):
         x = torch.randn(S, 32, 4, generator=torch.Generator().manual_seed(step))
         optimizer.zero_grad()
@@ -193,10 +194,12 @@ def test_adam_equals_torch_adam_per_seed() -> None:
 def test_a_masked_seed_stays_exactly_as_it_was() -> None:
     """Parameters, both moments and the bias correction, so that it can go on later."""
     net = module_of(2)
-    optimizer = SeedAdam(net)
+    optimizer = SeedAdam(net, masked=True)
+    adam = optimizer._update
+    assert isinstance(adam, MaskedAdam)
 
     def state() -> list[torch.Tensor]:
-        tensors = (optimizer.params, optimizer.mean, optimizer.square, *optimizer.beta_powers)
+        tensors = (adam.params, adam.mean, adam.square, *adam.beta_powers)
         return [t.detach().clone() for t in tensors]
 
     def step(mask: list[bool]) -> None:

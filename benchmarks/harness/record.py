@@ -71,9 +71,9 @@ def part_name(seeds: Sequence[int]) -> str:
 
 def seal(part: Path) -> None:
     """Declare a part finished: write the checksums of all its files."""
-    for leftover in part.glob(".*"):  # of a process that was killed inside write_bytes
+    for leftover in part.glob(".*.[0-9]*"):  # of a process that was killed inside write_bytes
         leftover.unlink()
-    files = sorted(p for p in part.iterdir() if p.is_file() and p.name != DONE)
+    files = sorted(p for p in part.glob("[!.]*") if p.is_file() and p.name != DONE)
     write_json(part / DONE, {"schema": SCHEMA, "sha256": {p.name: _sha256(p) for p in files}})
     _sync_folder(part)
 
@@ -81,8 +81,8 @@ def seal(part: Path) -> None:
 def is_finished(part: Path) -> bool:
     """Whether a part is sealed and every file is still what was sealed."""
     try:
-        sums = json.loads((part / DONE).read_text())["sha256"]
-    except (OSError, ValueError, KeyError):
+        sums = dict(json.loads((part / DONE).read_text())["sha256"])
+    except (OSError, ValueError, KeyError, TypeError):
         return False
     for name, digest in sums.items():
         file = part / name
@@ -150,7 +150,10 @@ class RunFolder:
         """Refuse a name that already holds a run with other hyperparameters."""
         ours = identity(config)
         for file in sorted(self.path.glob("seeds-*/config.json")):
-            theirs = read_json(file)["config"]
+            try:
+                theirs = read_json(file)["config"]
+            except (ValueError, KeyError, TypeError):
+                continue  # a damaged file belongs to a part that is not finished
             if theirs != ours:
                 names = sorted(k for k in ours | theirs if ours.get(k) != theirs.get(k))
                 changes = [f"{flag(k)} {theirs.get(k)} there, {ours.get(k)} here" for k in names]

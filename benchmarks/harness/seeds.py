@@ -51,24 +51,28 @@ class SeedStreams:
 class SeedAdam:
     """Adam (Kingma and Ba, 2015) over parameters whose first dimension is the seed.
 
-    All parameters of the module become views of one `[S, P]` tensor and their gradients of
-    another: clipping and the update are then a handful of operations, whatever the network. Every
-    seed has its own step count, so that a seed left out by `mask` keeps parameters, moments and
-    bias correction exactly as they were.
+    All parameters of the module become views of one `[S, P]` tensor and their gradients are
+    gathered in another: clipping and the update are then a few passes, whatever the network.
+
+    masked: seeds may be left out of a step. Every seed then has a step count of its own, and one
+    that is left out keeps parameters, moments and bias correction exactly as they were. Otherwise
+    PyTorch's fused kernel does the update in one pass.
     """
 
     def __init__(
-        self, module: nn.Module, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
+        self,
+        module: nn.Module,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        masked: bool = False,
     ) -> None:
         self.parameters = list(module.parameters())
         self.params = flatten_parameters(module)
         self.grads = torch.zeros_like(self.params)
         self._grad_views = views_like(self.grads, self.parameters)
-        self.betas, self.eps = betas, eps
-        self.mean = torch.zeros_like(self.params)
-        self.square = torch.zeros_like(self.params)
-        ones = self.params.new_ones(self.params.shape[0], 1, dtype=torch.float64)
-        self.beta_powers = [ones, ones.clone()]
+        self._update: FusedAdam | MaskedAdam
+        kind = MaskedAdam if masked else FusedAdam
+        self._update = kind(self.params, self.grads, betas, eps)
 
     def zero_grad(self) -> None:
         """Forget all gradients."""
@@ -88,21 +92,56 @@ class SeedAdam:
         norms = torch.linalg.vector_norm(self.grads, dim=1)
         if max_grad_norm > 0:
             self.grads *= (max_grad_norm / (norms + 1e-6)).clamp(max=1.0).unsqueeze(1)
-        takes_step: Tensor | float = 1.0 if mask is None else mask.double().unsqueeze(1)
+        self._update.step(lr, mask)
+        return norms
+
+
+class FusedAdam:
+    """torch.optim.Adam on one `[S, P]` parameter: element-wise, so no two seeds meet."""
+
+    def __init__(
+        self, params: Tensor, grads: Tensor, betas: tuple[float, float], eps: float
+    ) -> None:
+        leaf = nn.Parameter(params)  # shares the storage
+        leaf.grad = grads
+        self._adam = torch.optim.Adam([leaf], betas=betas, eps=eps, fused=True)
+
+    def step(self, lr: float, mask: Tensor | None) -> None:
+        """Update all seeds."""
+        assert mask is None, "SeedAdam(masked=True) leaves seeds out"
+        self._adam.param_groups[0]["lr"] = lr
+        self._adam.step()
+
+
+class MaskedAdam:
+    """Adam with a step count per seed."""
+
+    def __init__(
+        self, params: Tensor, grads: Tensor, betas: tuple[float, float], eps: float
+    ) -> None:
+        self.params, self.grads, self.betas, self.eps = params, grads, betas, eps
+        self.mean = torch.zeros_like(params)
+        self.square = torch.zeros_like(params)
+        ones = params.new_ones(params.shape[0], 1, dtype=torch.float64)
+        self.beta_powers = [ones, ones.clone()]  # beta ** (steps taken), [S, 1] each
+
+    def step(self, lr: float, mask: Tensor | None) -> None:
+        """Update the seeds in mask `[S]` (None: all)."""
+        seeds = self.params.shape[0]
+        mask = torch.ones(seeds, device=self.params.device) if mask is None else mask
+        takes_step = mask.double().unsqueeze(1)
         for power, beta in zip(self.beta_powers, self.betas, strict=True):
             power *= 1 - (1 - beta) * takes_step
         correction1, correction2 = 1 - self.beta_powers[0], (1 - self.beta_powers[1]).sqrt()
+        # No step taken yet: 0 / 0, and nothing to update.
         step_size = (takes_step * lr * correction2 / correction1).nan_to_num(0.0)
-        weights: list[Tensor | float] = [(1 - beta) * takes_step for beta in self.betas]
-        if mask is not None:
-            weights = [w.to(self.grads.dtype) for w in weights if isinstance(w, Tensor)]
+        weight1, weight2 = ((1 - beta) * takes_step.to(self.params.dtype) for beta in self.betas)
         # Kingma and Ba, the end of section 2: both bias corrections moved into the step size.
-        self.mean.lerp_(self.grads, weights[0])  # type: ignore[arg-type]
-        self.square.lerp_(self.grads.square(), weights[1])  # type: ignore[arg-type]
-        scale = self.square.sqrt().add_((self.eps * correction2).to(self.grads.dtype))
+        self.mean.lerp_(self.grads, weight1)
+        self.square.lerp_(self.grads.square(), weight2)
+        scale = self.square.sqrt().add_((self.eps * correction2).to(self.params.dtype))
         update = torch.div(self.mean, scale, out=scale)
-        self.params.addcmul_(update, step_size.to(self.grads.dtype), value=-1)
-        return norms
+        self.params.addcmul_(update, step_size.to(self.params.dtype), value=-1)
 
 
 def flatten_parameters(module: nn.Module) -> Tensor:
