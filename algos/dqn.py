@@ -105,8 +105,10 @@ class Config(ControlConfig):
         """Gradient steps per update."""
         return self.block if self.gradient_steps < 0 else self.gradient_steps
 
+    def make_env(self) -> envs.Env:
+        return envs.make(self.env, observations="vector")
+
     def check(self) -> None:
-        envs.make(self.env, observations="vector")
         if self.gradient_steps == 0 or self.gradient_steps < -1:
             raise UsageError(f"--gradient-steps {self.gradient_steps}: must be positive or -1")
         if self.block > self.buffer_size:
@@ -304,7 +306,7 @@ def update_target(target: QNetwork, net: QNetwork, syncs: int, tau: float) -> No
 
 def train(config: Config, run: Run) -> QNetwork:
     """Train all seeds of a run; returns their action-value functions."""
-    env = envs.make(config.env, observations="vector")
+    env = config.make_env()
     assert env.spec.obs_size is not None
     net = QNetwork(env.spec, config, run.streams("init"))
     target = QNetwork(env.spec, config, run.streams("init"))
@@ -344,7 +346,7 @@ def train(config: Config, run: Run) -> QNetwork:
 def load(part: str) -> QNetwork:
     """The networks that a finished part, `results/runs/.../seeds-000-009`, has stored."""
     config, seeds, tensors = read_policy(part, Config)
-    spec = envs.make(config.env, observations="vector").spec
+    spec = config.make_env().spec
     net = QNetwork(spec, config, SeedStreams(seeds, "init"))
     net.load_state_dict(tensors)
     return net

@@ -110,8 +110,10 @@ class Config(ControlConfig):
         """Samples per gradient step; SB3 too takes the rollout where it is smaller."""
         return min(self.minibatch_size, self.batch_size)
 
+    def make_env(self) -> envs.Env:
+        return envs.make(self.env, observations="vector")
+
     def check(self) -> None:
-        envs.make(self.env, observations="vector")
         if self.batch_size < 2:
             raise UsageError("--num-steps 1: one environment needs at least 2 steps")
         if self.batch_size % self.minibatch:
@@ -336,7 +338,7 @@ def update(
 
 def train(config: Config, run: Run) -> ActorCritic:
     """Train all seeds of a run; returns their policies."""
-    env = envs.make(config.env, observations="vector")
+    env = config.make_env()
     agent = ActorCritic(env.spec, config, run.streams("init"))
     optimizer = SeedAdam(agent, eps=1e-5, masked=config.target_kl > 0)
     streams = run.streams("train")
@@ -365,7 +367,7 @@ def train(config: Config, run: Run) -> ActorCritic:
 def load(part: str) -> ActorCritic:
     """The policies that a finished part, `results/runs/.../seeds-000-009`, has stored."""
     config, seeds, tensors = read_policy(part, Config)
-    spec = envs.make(config.env, observations="vector").spec
+    spec = config.make_env().spec
     agent = ActorCritic(spec, config, SeedStreams(seeds, "init"))
     agent.load_state_dict(tensors)
     return agent

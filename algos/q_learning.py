@@ -62,8 +62,10 @@ class Config(ControlConfig):
     initial_value: Annotated[float, Range()] = 0.0
     """Every entry of the table at the start."""
 
+    def make_env(self) -> envs.Env:
+        return envs.make(self.env, observations="index")
+
     def check(self) -> None:
-        envs.make(self.env, observations="index")
         if self.total_timesteps < BLOCK:
             raise UsageError(
                 f"--total-timesteps {self.total_timesteps}: must be at least one block of {BLOCK}"
@@ -133,7 +135,7 @@ def td_error(
 
 def train(config: Config, run: Run) -> QTable:
     """Train all seeds of a run; returns their tables."""
-    env = envs.make(config.env, observations="index")
+    env = config.make_env()
     S = len(run.seeds)
     policy = QTable(env.spec, config, S)
     seeds = torch.arange(S)
@@ -187,7 +189,7 @@ def train(config: Config, run: Run) -> QTable:
 def load(part: str) -> QTable:
     """The tables that a finished part, `results/runs/.../seeds-000-009`, has stored."""
     config, seeds, tensors = read_policy(part, Config)
-    spec = envs.make(config.env, observations="index").spec
+    spec = config.make_env().spec
     policy = QTable(spec, config, len(seeds))
     policy.load_state_dict(tensors)
     return policy

@@ -122,15 +122,19 @@ def plain_command(algo: str, env: str) -> tuple[Preset | None, dict[str, Any]]:
 
 
 @cache
-def todays_digest(algo: str) -> str:
-    """Digest of the code that would produce a run now; empty where its file is gone."""
-    script = "benchmarks/sb3_baseline.py" if algo.startswith(SB3) else f"algos/{algo}.py"
-    return code_digest(ROOT / script) if (ROOT / script).exists() else ""
+def todays_digest(sources: tuple[str, ...]) -> str:
+    """Digest of the code that would produce a run now."""
+    return code_digest(sources)
+
+
+def part_is_stale(config: dict[str, Any]) -> bool:
+    """Whether the code that decides a part's curves has changed since."""
+    code = config["code"]
+    return bool(code["digest"] != todays_digest(tuple(code["sources"])))
 
 
 def is_stale(result: Result) -> bool:
-    today = todays_digest(result.algo)
-    return any(config["code"]["digest"] != today for config in result.configs)
+    return any(part_is_stale(config) for config in result.configs)
 
 
 # ---- Tables ---------------------------------------------------------------------------
@@ -415,7 +419,7 @@ def behind(pair: Pair, result: Result, results: Path) -> str:
     """Commands, code, machine and hyperparameters of a run; parts made alike stand together."""
     alike: dict[str, list[int]] = {}
     for config in result.configs:
-        alike.setdefault(provenance(config, todays_digest(result.algo)), []).extend(config["seeds"])
+        alike.setdefault(provenance(config), []).extend(config["seeds"])
     path = result.run.path.relative_to(results)
     text = f"**{label(pair, result)}**, n={len(result.seeds)}: [{path}]({path})\n\n"
     for origin, seeds in alike.items():
@@ -430,10 +434,10 @@ def behind(pair: Pair, result: Result, results: Path) -> str:
     return text + f"- hyperparameters{source}: {values}\n\n"
 
 
-def provenance(config: dict[str, Any], today: str) -> str:
+def provenance(config: dict[str, Any]) -> str:
     """Command, code, machine and versions of a part."""
     code, machine, execution = config["code"], config["machine"], config["execution"]
-    stale = "" if code["digest"] == today else " (stale)"
+    stale = " (stale)" if part_is_stale(config) else ""
     threads = execution["threads"]
     versions = ", ".join(f"{name} {version}" for name, version in config["versions"].items())
     return (

@@ -212,7 +212,7 @@ def train(algo: str, config: ControlConfig, run: Run) -> SB3Policy:
     (seed,) = run.seeds
     model = build(algo, config, seed)
     policy = BASELINES[algo].policy(model, config)
-    env = envs.make(config.env, observations="vector")
+    env = config.make_env()
     model.learn(config.total_timesteps, callback=Recorder(run, env, policy))
     return policy
 
@@ -303,7 +303,6 @@ def read_flags(args: Sequence[str]) -> tuple[str, ControlConfig, int]:
         config = config_class(**{name: getattr(command, name) for name in names})
         if config.device == "cuda":
             raise UsageError("--device cuda: SB3's small networks are trained on the CPU")
-        envs.make(config.env, observations="vector")
         BASELINES[algo].arguments(config)
         return algo, config, command.workers
     except UsageError as error:

@@ -18,7 +18,6 @@ from benchmarks import compare, report
 from benchmarks.harness import stats
 from benchmarks.harness.cli import from_preset, identity
 from benchmarks.harness.record import (
-    ROOT,
     SCHEMA,
     RunFolder,
     parquet_bytes,
@@ -71,8 +70,7 @@ def plant(
         names = ["seed", "timestep", "return_mean", "return_std", "episodes", "mode"]
         curve = pd.DataFrame(rows, columns=names)
         write_bytes(part / "curve.parquet", parquet_bytes(curve))
-        source = ROOT / ("benchmarks/sb3_baseline.py" if name != algo else f"algos/{algo}.py")
-        origin = provenance(source)
+        origin = provenance(["benchmarks/sb3_baseline.py" if name != algo else f"algos/{algo}.py"])
         origin["code"]["digest"] = digest or origin["code"]["digest"]
         origin["code"]["commit"] = "c0ffee"
         header = {"schema": SCHEMA, "algo": algo, "env": env, "seeds": list(seeds)}

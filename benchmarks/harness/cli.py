@@ -85,7 +85,12 @@ class ControlConfig(RunConfig):
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        self.make_env()
         self.check()
+
+    def make_env(self) -> Any:
+        """The environment of the run; raises UsageError for one the algorithm cannot use."""
+        raise NotImplementedError
 
     def check(self) -> None:
         """Conditions between fields; raises UsageError."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import inspect
 import io
 import json
 import os
@@ -30,12 +31,11 @@ SCHEMA = 1
 DONE = "DONE.json"
 LOCAL = {"policy.safetensors", "curve.png"}  # not committed, so absent from a fresh checkout
 ROOT = Path(__file__).resolve().parents[2]
-# What decides a learning curve besides the algorithm's own file.
+# What decides a learning curve besides the algorithm's own file and the environment's.
 COMMON_SOURCES = (
     "benchmarks/harness/evaluate.py",
     "benchmarks/harness/layers.py",
     "benchmarks/harness/seeds.py",
-    "envs/*.py",
 )
 
 
@@ -192,14 +192,31 @@ def all_runs(results: Path) -> Iterator[RunFolder]:
             yield run
 
 
-def code_digest(algorithm_file: Path) -> str:
-    """Digest of the code that decides a learning curve; comments and docstrings do not count."""
-    files = [algorithm_file]
-    for pattern in COMMON_SOURCES:
-        files += sorted(ROOT.glob(pattern))
+def code_sources(algorithm_file: Path, env: Any) -> list[str]:
+    """The files that decide a learning curve, relative to the checkout.
+
+    The algorithm's own, those of the environment's classes and of what it wraps, and the harness's
+    streams, layers and evaluation.
+    """
+    files = {algorithm_file.resolve()}
+    while env is not None:
+        for kind in type(env).__mro__:
+            file = Path(inspect.getsourcefile(kind) or "") if kind is not object else ROOT.parent
+            if file.is_relative_to(ROOT) and ".venv" not in file.parts:
+                files.add(file)
+        env = getattr(env, "env", None)
+    return sorted({os.path.relpath(file, ROOT) for file in files} | set(COMMON_SOURCES))
+
+
+def code_digest(sources: Iterable[str]) -> str:
+    """Digest of source files, relative to the checkout; comments and docstrings do not count.
+
+    A file that is gone counts as empty.
+    """
     digest = hashlib.sha256()
-    for file in files:
-        tree = ast.parse(file.read_text())
+    for source in sources:
+        file = ROOT / source
+        tree = ast.parse(file.read_text() if file.exists() else "")
         for node in ast.walk(tree):
             body = getattr(node, "body", None)
             if isinstance(body, list):  # drop strings that stand as statements
@@ -213,10 +230,10 @@ def _is_docstring(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(getattr(constant, "value", None), str)
 
 
-def provenance(algorithm_file: Path, packages: Sequence[str] = ()) -> dict[str, Any]:
+def provenance(sources: Sequence[str], packages: Sequence[str] = ()) -> dict[str, Any]:
     """Code, machine and versions of a run, for its config.json; packages: further ones it uses."""
     return {
-        "code": {"digest": code_digest(algorithm_file), "commit": _commit()},
+        "code": {"digest": code_digest(sources), "commit": _commit(), "sources": list(sources)},
         "machine": machine(),
         "versions": {
             "python": platform.python_version(),

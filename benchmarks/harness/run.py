@@ -32,6 +32,7 @@ from benchmarks.harness.progress import Progress, console
 from benchmarks.harness.record import (
     SCHEMA,
     RunFolder,
+    code_sources,
     parquet_bytes,
     part_name,
     provenance,
@@ -78,7 +79,7 @@ class Run:
         self.device = resolve_device(config.device)
         self.diverged: dict[int, int] = {}  # seed -> timestep at which its loss became NaN
         self.windows: list[Window] = []
-        self._pending: list[dict[str, Tensor]] = []
+        self._pending: list[tuple[int, dict[str, Tensor]]] = []  # timestep, metrics
         self._rows: list[dict[str, Any]] = []
         self._next_point = 0
         self._env: Any = None  # of the last evaluation
@@ -90,6 +91,7 @@ class Run:
     def open(self, algorithm_file: Path, packages: Sequence[str] = ()) -> None:
         """Create the part's folder with its config.json: what is being trained, by which code."""
         assert self.directory is not None
+        sources = code_sources(algorithm_file, self.config.make_env())
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -103,7 +105,7 @@ class Run:
             "config": identity(self.config),
             "execution": {"device": str(self.device), "threads": self.config.threads},
             "command": "python " + shlex.join(sys.argv),
-            **provenance(algorithm_file, packages),
+            **provenance(sources, packages),
         }
         write_json(self.directory / "config.json", config)
 
@@ -122,7 +124,7 @@ class Run:
         They stay tensors, and are averaged over windows of 1/200 of the training. A metric whose
         name ends in `loss` marks its seed as diverged when it is not finite.
         """
-        self._pending.append(metrics)
+        self._pending.append((timestep, metrics))
         window = self.config.total_timesteps / METRIC_WINDOWS
         last = self.windows[-1].timestep if self.windows else 0
         if timestep // window > last // window or timestep >= self.config.total_timesteps:
@@ -130,11 +132,13 @@ class Run:
 
     def _close_window(self, timestep: int) -> None:
         means: dict[str, np.ndarray] = {}
-        for name in dict.fromkeys(name for metrics in self._pending for name in metrics):
-            values = torch.stack([m[name] for m in self._pending if name in m], dim=1).double()
+        for name in dict.fromkeys(name for _, metrics in self._pending for name in metrics):
+            logged = [(t, metrics[name]) for t, metrics in self._pending if name in metrics]
+            values = torch.stack([value for _, value in logged], dim=1).double()
             if name.endswith("loss"):
-                for i in (~values.isfinite()).any(1).nonzero().flatten().tolist():
-                    self.diverged.setdefault(self.seeds[i], timestep)
+                for i, k in (~values.isfinite()).nonzero().tolist():
+                    seed, step = self.seeds[i], logged[k][0]
+                    self.diverged[seed] = min(step, self.diverged.get(seed, step))
             means[name] = values.nanmean(1).cpu().numpy()
         self._pending.clear()
         self.windows.append(Window(timestep, self.learn_s, means))
