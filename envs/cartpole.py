@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -17,7 +18,19 @@ POLE_MOMENT = MASS_POLE * LENGTH
 FORCE = 10.0
 TAU = 0.02  # seconds between two states
 X_LIMIT = 2.4
+INERTIA_OF_POLE = -LENGTH * MASS_POLE / MASS_TOTAL / GRAVITY
 THETA_LIMIT = 12 * 2 * math.pi / 360
+
+
+@cache
+def constants(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
+    """Acceleration by a push to the left and to the right, inertia at rest, limits of the state.
+
+    As tensors of the dynamics' type: a number would be converted anew at every step.
+    """
+    push, infinity = FORCE / MASS_TOTAL, math.inf
+    values = (-push, push, 4 * LENGTH / 3 / GRAVITY, (X_LIMIT, infinity, THETA_LIMIT, infinity))
+    return tuple(torch.tensor(value, dtype=dtype, device=device) for value in values)
 
 
 class CartPole(Env):
@@ -58,20 +71,21 @@ class CartPole(Env):
     )
     initial_noise = 4
     transition_noise = 0
-    limits = torch.tensor((X_LIMIT, math.inf, THETA_LIMIT, math.inf), dtype=torch.float64)
 
     def initial(self, noise: Tensor) -> Tensor:
         return noise * 0.1 - 0.05
 
     def transition(self, physics: Tensor, action: Tensor, noise: Tensor) -> Tensor:
         _, x_dot, theta, theta_dot = physics.unbind(-1)
-        force = torch.where(action == 1, FORCE, -FORCE).to(physics.dtype)
         sin, cos = theta.sin(), theta.cos()
-        # addcmul(a, b, c, value=v) is a + v * b * c: a rollout step is bound by the number of
-        # operations, not by their size. Equations: https://coneural.org/florian/papers/05_cart_pole.pdf
-        push = torch.addcmul(force, theta_dot.square(), sin, value=POLE_MOMENT) / MASS_TOTAL
-        inertia = 4 * LENGTH / 3 - cos.square() * (LENGTH * MASS_POLE / MASS_TOTAL)
-        theta_acc = torch.addcmul(GRAVITY * sin, cos, push, value=-1) / inertia
+        # Equations: https://coneural.org/florian/papers/05_cart_pole.pdf. A rollout step is bound
+        # by the number of operations, not by their size: addcmul(a, b, c, value=v) is a + v b c,
+        # forces are divided by the total mass, and both sides of theta_acc's fraction by gravity.
+        left, right, inertia_at_rest, _ = constants(physics.dtype, physics.device)
+        force = torch.where(action == 1, right, left)
+        push = torch.addcmul(force, theta_dot.square(), sin, value=POLE_MOMENT / MASS_TOTAL)
+        inertia = torch.addcmul(inertia_at_rest, cos, cos, value=INERTIA_OF_POLE)
+        theta_acc = torch.addcmul(sin, cos, push, value=-1 / GRAVITY) / inertia
         x_acc = torch.addcmul(push, theta_acc, cos, value=-POLE_MOMENT / MASS_TOTAL)
         derivative = torch.stack((x_dot, x_acc, theta_dot, theta_acc), dim=-1)
         return torch.add(physics, derivative, alpha=TAU)
@@ -83,4 +97,5 @@ class CartPole(Env):
         return torch.ones_like(physics[..., 0])
 
     def terminal(self, physics: Tensor) -> Tensor:
-        return (physics.abs() > self.limits.to(physics)).any(-1)
+        *_, limits = constants(physics.dtype, physics.device)
+        return (physics.abs() > limits).any(-1)
