@@ -28,6 +28,9 @@ Implementation details:
  9. SB3 uses the Huber loss and clips the gradient's norm to 10; CleanRL uses the squared error and
     does not clip. The curves differ a lot. The defaults below are CleanRL's, the presets SB3's.
 
+Logged per round of F steps: td_loss and q_values (mean Q of the chosen actions) of the last
+minibatch; train_return and train_length of the episodes that ended.
+
 Differences from SB3's DQN: epsilon decides per environment (SB3: one draw for all environments of
 a step); the very first action is random at epsilon 1 (SB3: greedy if learning_starts is 0).
 """

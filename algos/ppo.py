@@ -30,6 +30,11 @@ Implementation details, with the numbers of "The 37 Implementation Details of PP
 11. Truncation bootstraps from V of the final observation, termination does not. (SB3 adds
     gamma V(final) to the last reward, which is the same advantage.)
 
+Logged per update: policy_loss, value_loss (mean squared error), entropy (nats), approx_kl (the
+estimator mean(ratio - 1 - log ratio), http://joschu.net/blog/kl-approx.html), clipfrac (share of
+samples with a clipped ratio), all of the last minibatch; explained_variance of the returns by
+V_old; train_return and train_length of the episodes that ended in the rollout.
+
 Differences from SB3's PPO: values and log-probabilities of a rollout are computed in one pass
 after it; schedules are evaluated at the start of a rollout (SB3: at its end, where the last
 update of a training can get a learning rate of zero); a minibatch that would leave a remainder is
@@ -63,7 +68,7 @@ from benchmarks.harness.seeds import SeedAdam, SeedStreams
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ControlConfig):
-    """PPO. The defaults are SB3's, but for 4 environments of 128 steps (CleanRL's)."""
+    """PPO. The defaults are CleanRL's, but without entropy bonus and value clipping."""
 
     num_envs: PositiveInt = 4
     """N, environments per seed."""
@@ -240,6 +245,11 @@ def normalize(advantages: Tensor) -> Tensor:
     return centered / (advantages.std(-1, keepdim=True) + 1e-8)
 
 
+def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
+    """1 - Var(returns - values) / Var(returns) per seed, [S]; values and returns [S, B]."""
+    return 1 - (returns - values).var(-1) / returns.var(-1)
+
+
 def policy_loss(ratio: Tensor, advantages: Tensor, clip_range: float) -> Tensor:
     """-L_clip (eq. 7) per seed, [S]; ratio and advantages [S, M]."""
     clipped = ratio.clamp(1 - clip_range, 1 + clip_range)
@@ -299,9 +309,7 @@ def loss(
             "policy_loss": pg_loss.detach(),
             "value_loss": v_loss.detach(),
             "entropy": entropy.detach().mean(-1),
-            "approx_kl": (ratio - 1 - log_ratio).mean(
-                -1
-            ),  # k3, http://joschu.net/blog/kl-approx.html
+            "approx_kl": (ratio - 1 - log_ratio).mean(-1),
             "clipfrac": ((ratio - 1).abs() > clip_range).float().mean(-1),
         }
     return total, metrics
@@ -317,7 +325,7 @@ def update(
 ) -> dict[str, Tensor]:
     """All epochs over one rollout; noise [S, epochs, B] shuffles, progress is in [0, 1).
 
-    Returns the metrics of the last minibatch, each [S].
+    Returns the metrics of the last minibatch and the explained variance, each [S].
     """
     lr = config.learning_rate * (1 - progress if config.anneal_lr else 1)
     clip_range = config.clip_range * (1 - progress if config.anneal_clip else 1)
@@ -333,7 +341,7 @@ def update(
             optimizer.zero_grad()
             total.sum().backward()
             optimizer.step(lr, config.max_grad_norm, active)
-    return metrics
+    return metrics | {"explained_variance": explained_variance(batch.values, batch.returns)}
 
 
 def train(config: Config, run: Run) -> ActorCritic:

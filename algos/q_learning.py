@@ -18,6 +18,9 @@ Implementation details:
  3. Ties between action values are broken towards the first action when greedy, and at random
     while learning (otherwise a table of zeros would walk into one wall of FrozenLake forever).
  4. The table starts at initial_value: above any return, it is optimistic and explores by itself.
+
+Logged per block of steps: td_loss (mean squared TD error); train_return and train_length of the
+episodes that ended.
 """
 
 from __future__ import annotations

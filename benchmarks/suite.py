@@ -88,7 +88,7 @@ class Cell:
         return f"{self.label} on {self.env}, {self.seeds} seeds"
 
 
-SHORT_Q = {"total_timesteps": 100_000}
+SHORT_Q = {"total_timesteps": 50_000}
 
 # The cuts together take about five minutes on two cores, most of it SB3.
 SUITES = {

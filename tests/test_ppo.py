@@ -191,6 +191,13 @@ def test_value_loss_by_hand() -> None:
     assert ppo.value_loss(values, old, returns, 0.5).item() == pytest.approx(1.5**2)
 
 
+def test_explained_variance() -> None:
+    returns = torch.tensor([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0], [1.0, 2.0, 3.0]])
+    values = torch.stack((returns[0], torch.full((3,), 7.0), -returns[2]))
+    expected = torch.tensor([1.0, 0.0, -3.0])
+    torch.testing.assert_close(ppo.explained_variance(values, returns), expected)
+
+
 def test_normalize() -> None:
     x = torch.tensor([[1.0, 2.0, 3.0, 4.0], [5.0, 5.0, 5.0, 5.0]])
     y = ppo.normalize(x)
