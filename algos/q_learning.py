@@ -76,8 +76,14 @@ class Config(ControlConfig):
 
 
 PRESETS = {
-    "FrozenLake-v1": Preset({"total_timesteps": 100_000}, source="our own search"),
-    "CartPole-v1": Preset({"total_timesteps": 300_000}, source="our own search"),
+    "FrozenLake-v1": Preset(
+        {"total_timesteps": 100_000},
+        source="our own search: 16 settings, 10 seeds each (100-109); 8 of them reach the optimum",
+    ),
+    "CartPole-v1": Preset(
+        {"total_timesteps": 200_000, "final_learning_rate": 0.02, "exploration_final_eps": 0.05},
+        source="our own search: the best of 4 settings, 10 seeds each (100-109)",
+    ),
 }
 
 
