@@ -311,8 +311,8 @@ def train(config: Config, run: Run) -> QNetwork:
     """Train all seeds of a run; returns their action-value functions."""
     env = config.make_env()
     assert env.spec.obs_size is not None
-    net = QNetwork(env.spec, config, run.streams("init"))
-    target = QNetwork(env.spec, config, run.streams("init"))
+    net = QNetwork(env.spec, config, run.streams("init")).to(run.device)
+    target = QNetwork(env.spec, config, run.streams("init")).to(run.device)
     optimizer = SeedAdam(net)
     S, N, F = len(run.seeds), config.num_envs, config.train_freq
     replay = Replay(S, config.buffer_size, env.spec.obs_size, run.device)

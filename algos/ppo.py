@@ -347,12 +347,12 @@ def update(
 def train(config: Config, run: Run) -> ActorCritic:
     """Train all seeds of a run; returns their policies."""
     env = config.make_env()
-    agent = ActorCritic(env.spec, config, run.streams("init"))
+    agent = ActorCritic(env.spec, config, run.streams("init")).to(run.device)
     optimizer = SeedAdam(agent, eps=1e-5, masked=config.target_kl > 0)
     streams = run.streams("train")
     T, N = config.num_steps, config.num_envs
     state, obs = env.reset(streams.uniform(N, env.initial_noise))
-    episodes = envs.EpisodeTracker(len(run.seeds), N)
+    episodes = envs.EpisodeTracker(len(run.seeds), N, run.device)
 
     run.evaluate_if_due(0, env, agent)
     timestep = 0

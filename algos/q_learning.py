@@ -69,6 +69,8 @@ class Config(ControlConfig):
         return envs.make(self.env, observations="index")
 
     def check(self) -> None:
+        if self.device == "cuda":
+            raise UsageError("--device cuda: tables are trained on the CPU")
         if self.total_timesteps < BLOCK:
             raise UsageError(
                 f"--total-timesteps {self.total_timesteps}: must be at least one block of {BLOCK}"
