@@ -76,7 +76,7 @@ class ControlConfig(RunConfig):
 
     env: str = "CartPole-v1"
     """Environment id."""
-    seeds: PositiveInt = 10
+    seeds: Annotated[int, Range(1, 1_000_000)] = 10
     """Number of seeds S, trained together as one batch."""
     first_seed: NonNegativeInt = 0
     """The seeds are first_seed, first_seed + 1, ..."""

@@ -108,6 +108,7 @@ class Run:
             **provenance(sources, packages),
         }
         write_json(self.directory / "config.json", config)
+        self._resumed = time.perf_counter()  # none of this was learning
 
     @property
     def learn_s(self) -> float:
