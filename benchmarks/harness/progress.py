@@ -19,21 +19,24 @@ class Progress:
         self.returns = ""
         self._bar: RichProgress | None = None
         if console.is_terminal and not quiet:
-            columns = (BarColumn(bar_width=24), TextColumn("{task.fields[status]}"))
+            columns = (BarColumn(bar_width=10), TextColumn("{task.fields[status]}"))
             self._bar = RichProgress(*columns, console=console, transient=True)
             self._task: Any = self._bar.add_task("", total=total_timesteps, status="")
             self._bar.start()
+        if not quiet:
+            console.print("timesteps x seeds, greedy return (IQM, 95% interval over seeds), speed")
 
     def update(self, timestep: int, learn_s: float, returns: str = "") -> None:
         """Show a timestep (per seed); returns: a new evaluation, as text."""
         self.returns = returns or self.returns
         speed = timestep * self.seeds / max(learn_s, 1e-9)
         left = learn_s * max(self.total - timestep, 0) / max(timestep, 1)
-        status = f"{timestep:,}/{self.total:,} timesteps x {self.seeds} seeds"
+        # One line of a terminal with 80 columns.
+        status = f"{timestep:,}/{self.total:,} x {self.seeds} seeds"
         if self.returns:
-            status += f"  greedy return {self.returns}"
+            status += f"  {self.returns}"
         if timestep:
-            status += f"  {speed:,.0f} timesteps/s  {left:.0f} s left"
+            status += f"  {speed:,.0f} steps/s  {left:.0f} s left"
         if self._bar:
             self._bar.update(self._task, completed=timestep, status=status)
         elif returns and not self.quiet:
