@@ -68,7 +68,8 @@ from benchmarks.harness.seeds import SeedAdam, SeedStreams
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ControlConfig):
-    """PPO. The defaults are CleanRL's, but without entropy bonus and value clipping."""
+    """PPO. The defaults are CleanRL's, without entropy bonus and value clipping, and with SB3's
+    value loss, which lacks CleanRL's further factor of 0.5."""
 
     num_envs: PositiveInt = 4
     """N, environments per seed."""
@@ -156,7 +157,7 @@ PRESETS = {
 
 
 class ActorCritic(nn.Module):
-    """S policies and S value functions, each a network of two tanh layers."""
+    """S policies and S value functions, each a tanh network of its own."""
 
     def __init__(self, spec: envs.EnvSpec, config: Config, init: SeedStreams) -> None:
         super().__init__()

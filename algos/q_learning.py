@@ -50,6 +50,8 @@ BLOCK = 500  # steps between two looks at the log; noise is drawn for that many 
 class Config(ControlConfig):
     """Q-learning."""
 
+    env: str = "FrozenLake-v1"
+    """Environment id."""
     learning_rate: Fraction = 0.5
     """Alpha at the start."""
     final_learning_rate: Fraction = 0.01

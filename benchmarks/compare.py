@@ -268,6 +268,8 @@ def main(args: Sequence[str] | None = None) -> None:
         compare(given.runs, given.out)
     except UsageError as error:
         exit_with(error)
+    except OSError as error:  # not writable, a folder of that name
+        exit_with(UsageError(f"--out {given.out}: {error.strerror}"))
 
 
 if __name__ == "__main__":

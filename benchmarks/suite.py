@@ -29,7 +29,6 @@ class Cell:
     source: str = "manyseeds"  # who trains: manyseeds or sb3
     settings: Mapping[str, Any] = field(default_factory=dict)  # fields of the algorithm's Config
     cut: Mapping[str, Any] = field(default_factory=dict)  # "seeds" and budgets of the cut suite
-    tags: tuple[str, ...] = ()
 
     @property
     def script(self) -> str:
@@ -97,7 +96,7 @@ SUITES = {
         Cell("ppo", "CartPole-v1", 30, "sb3", cut={"seeds": 2}),
         Cell("dqn", "CartPole-v1", 10, cut={"seeds": 3}),
         Cell("dqn", "CartPole-v1", 10, "sb3", cut={"seeds": 2}),
-        Cell("q_learning", "FrozenLake-v1", 10, cut=SHORT_Q, tags=("tabular",)),
-        Cell("q_learning", "CartPole-v1", 10, cut=SHORT_Q, tags=("tabular",)),
+        Cell("q_learning", "FrozenLake-v1", 10, cut=SHORT_Q),
+        Cell("q_learning", "CartPole-v1", 10, cut=SHORT_Q),
     ),
 }

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -30,7 +31,7 @@ from typing import Any
 
 from benchmarks.harness.cli import PositiveInt, ScriptConfig, check_ranges, exit_with, parse
 from benchmarks.harness.errors import UsageError
-from benchmarks.harness.record import ROOT, machine, write_bytes, write_json
+from benchmarks.harness.record import ROOT, provenance, write_bytes, write_json
 
 JAX_PYTHON = ROOT / ".venv-jax" / "bin" / "python"
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -62,6 +63,9 @@ class Config(ScriptConfig):
         unknown = [algo for algo in self.algos if algo not in SETTINGS]
         if unknown:
             raise UsageError(f"--algos {unknown[0]}: must be among {', '.join(SETTINGS)}")
+        if hasattr(os, "sched_getaffinity") and self.core not in os.sched_getaffinity(0):
+            cores = ", ".join(map(str, sorted(os.sched_getaffinity(0))))
+            raise UsageError(f"--core {self.core}: must be among {cores}")
 
 
 # ---- What a measuring process does ----------------------------------------------------------
@@ -167,6 +171,14 @@ def measure(system: str, algo: str, seeds: int, core: int) -> dict[str, Any]:
     return {"system": system, "algo": algo, "seeds": seeds, **result, "timesteps_per_s": speed}
 
 
+def jax_versions() -> dict[str, str]:
+    """Versions of the JAX side, asked of its own environment."""
+    code = "from importlib.metadata import version as v; print(v('jax'), v('rejax'))"
+    done = subprocess.run([JAX_PYTHON, "-c", code], capture_output=True, text=True, check=True)
+    jax, rejax = done.stdout.split()
+    return {"jax": jax, "rejax": rejax}
+
+
 # ---- The table ------------------------------------------------------------------------------
 
 
@@ -193,12 +205,16 @@ def summarize(measurements: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if system == "rejax":
             row["cold_timesteps_per_s"] = median(m["timesteps"] / m["cold_s"] for m in group)
         rows.append(row)
-    order = {"sb3": 0, "manyseeds": 1, "rejax": 2}
-    return sorted(rows, key=lambda r: (-ord(r["algo"][0]), order[r["system"]], r["seeds"]))
+    order = ["sb3", "manyseeds", "rejax"]
+    algos = list(SETTINGS)
+    return sorted(
+        rows, key=lambda r: (algos.index(r["algo"]), order.index(r["system"]), r["seeds"])
+    )
 
 
-def markdown(rows: list[dict[str, Any]], where: dict[str, Any], repeats: int) -> str:
+def markdown(rows: list[dict[str, Any]], origin: dict[str, Any], repeats: int) -> str:
     """The table as the report includes it."""
+    where = origin["machine"]
     lines = [
         f"Timesteps per second of all seeds together, learning and logging, evaluation off; one "
         f"thread on one core of {where['cpu']}. Medians of {repeats} interleaved repeats; the "
@@ -219,12 +235,14 @@ def markdown(rows: list[dict[str, Any]], where: dict[str, Any], repeats: int) ->
     budgets = ", ".join(f"{a} {s['total_timesteps']:,}" for a, s in SETTINGS.items())
     lines += [
         "",
-        f"Timesteps per seed: {budgets}. SB3 trains one seed at a time, so S seeds take S times "
-        "as long. The wall time of a process includes its imports, and for rejax two trainings, "
-        "the first with compilation. rejax's DQN has a 64-64 network (ours and SB3's: 120-84) and "
+        f"Timesteps per seed: {budgets}. SB3 trains one seed at a time: S seeds run at the same "
+        "timesteps/s and take S times the wall time of one. The wall time of a process includes "
+        "its imports, and for rejax two trainings, the first with compilation. rejax's DQN has a 64-64 network (ours and SB3's: 120-84) and "
         "ten environments, so that it too updates every 10 timesteps.",
         "",
-        "Command: `python benchmarks/throughput.py`.",
+        f"Command: `{origin['command']}`, commit {origin['code']['commit'] or 'not recorded'}, "
+        + ", ".join(f"{name} {version}" for name, version in origin["versions"].items())
+        + ".",
     ]
     return "\n".join(lines) + "\n"
 
@@ -254,14 +272,21 @@ def main() -> None:
         ]
     except UsageError as error:
         exit_with(error)
-    rows, where = summarize(measurements), machine()
+    rows = summarize(measurements)
+    sources = [f"algos/{algo}.py" for algo in config.algos] + ["benchmarks/throughput.py"]
+    origin = {
+        "command": "python " + shlex.join(sys.argv),
+        **provenance(sources, packages=("stable-baselines3",)),
+    }
+    if JAX_PYTHON.exists():
+        origin["versions"] |= jax_versions()
     results = Path(config.results)
     (results / "tables").mkdir(parents=True, exist_ok=True)
     write_json(
         results / "throughput.json",
-        {"machine": where, "settings": SETTINGS, "rows": rows, "measurements": measurements},
+        {**origin, "settings": SETTINGS, "rows": rows, "measurements": measurements},
     )
-    table = markdown(rows, where, config.repeats)
+    table = markdown(rows, origin, config.repeats)
     write_bytes(results / "tables" / "throughput.md", table.encode())
     print(table)
 

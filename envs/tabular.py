@@ -31,13 +31,6 @@ class TabularEnv(Env):
         self._start_cumulative[start.nonzero()[-1, 0] :] = 1.0
         self._rewards = R.float()
 
-    def to(self, device: torch.device | str) -> TabularEnv:
-        """Move the tables to a device."""
-        for name, value in list(vars(self).items()):
-            if isinstance(value, Tensor):
-                setattr(self, name, value.to(device))
-        return self
-
     def initial(self, noise: Tensor) -> Tensor:
         return torch.searchsorted(self._start_cumulative, noise[..., 0].double(), right=True)
 

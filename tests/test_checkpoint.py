@@ -16,7 +16,9 @@ from benchmarks.harness.run import Run, main
 @pytest.mark.parametrize("algo", ["ppo", "dqn", "q_learning"])
 def test_a_stored_policy_acts_as_the_trained_one(algo: str, tmp_path: Path) -> None:
     module = importlib.import_module(f"algos.{algo}")
-    config = module.Config(seeds=3, total_timesteps=1000, results=str(tmp_path), quiet=True)
+    config = module.Config(
+        env="CartPole-v1", seeds=3, total_timesteps=1000, results=str(tmp_path), quiet=True
+    )
     main(config, module.train, module.PRESETS)
     trained = module.train(config, Run(config))  # training again gives the same bits
     (part,) = RunFolder.of(config, algo).parts()

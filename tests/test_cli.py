@@ -206,9 +206,8 @@ def test_a_name_that_holds_another_config_is_refused(capsys: pytest.CaptureFixtu
     args = ["--name", "mine", "--seeds", "2", "--results", "r", "--total-timesteps", "1000"]
     config = read(*args, module=q_learning)
     folder = RunFolder.of(config, "q_learning")
-    Run(config, [0, 1], folder.path / part_name([0, 1]), "q_learning").open(
-        Path(q_learning.__file__)
-    )
+    main(config, q_learning.train, q_learning.PRESETS)
+    capsys.readouterr()
     said = refused(capsys, *args, "--learning-rate", "0.25", "--gamma", "0.9", module=q_learning)
     assert said == (
         "--name mine: r/runs/FrozenLake-v1/q_learning/mine holds another config: "
@@ -216,6 +215,29 @@ def test_a_name_that_holds_another_config_is_refused(capsys: pytest.CaptureFixtu
     )
     # The same fields with other execution flags are the same run.
     folder.check_identity(read(*args, "--threads", "2", "--first-seed", "5", module=q_learning))
+
+
+def test_an_unfinished_run_does_not_hold_its_name() -> None:
+    """Nothing was measured with its settings, and the next run overwrites them."""
+    config = read("--name", "mine", "--seeds", "2", "--results", "r", module=q_learning)
+    folder = RunFolder.of(config, "q_learning")
+    Run(config, [0, 1], folder.path / part_name([0, 1]), "q_learning").open(
+        Path(q_learning.__file__)
+    )
+    folder.check_identity(dataclasses.replace(config, gamma=0.5))
+
+
+def test_a_run_is_trained_by_one_process(capsys: pytest.CaptureFixture[str]) -> None:
+    """A second one would mix its files with the first one's."""
+    config = read("--seeds", "2", "--results", "r", module=q_learning)
+    folder = RunFolder.of(config, "q_learning")
+    with folder.lock(), pytest.raises(SystemExit) as stop:
+        main(config, q_learning.train, q_learning.PRESETS)
+    assert stop.value.code == 2
+    assert (
+        capsys.readouterr().err == f"error: {folder.path}: another process is training this run\n"
+    )
+    assert not list(folder.path.iterdir())
 
 
 def test_messages_do_not_depend_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

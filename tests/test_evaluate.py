@@ -465,7 +465,7 @@ def test_a_diverged_seed_is_reported_everywhere_and_harms_no_other(
         ill, table = train("ill")
     assert ill.summaries()[0]["diverged"] == {"5": 192}  # 3 rollouts of 64
     assert "diverged: seed 5 at timestep 192" in table
-    assert "3 of 3 seeds below 475" in table
+    assert "3 of 3 seeds, 3 of them below 475" in table
     final = ill.summaries()[0]["final"]["greedy"]
     assert set(final["per_seed"]) == {"4", "5", "6"}
     assert final["per_seed"]["5"] < 50

@@ -11,9 +11,7 @@ from torch import Tensor
 
 from benchmarks.harness.cli import AnyConfig
 from benchmarks.harness.errors import UsageError
-from benchmarks.harness.record import is_finished, read_json
-
-POLICY = "policy.safetensors"
+from benchmarks.harness.record import POLICY, is_finished, read_json
 
 
 def to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
@@ -30,7 +28,7 @@ def read_policy(
     """
     part = Path(part)
     if not is_finished(part) or not (part / POLICY).exists():
-        raise UsageError(f"{part}: not a finished part with {POLICY}")
+        raise UsageError(f"{part}: not a finished part with {POLICY}; train it here first")
     stored = read_json(part / "config.json")
     fields: dict[str, Any] = {
         k: tuple(v) if isinstance(v, list) else v for k, v in stored["config"].items()

@@ -63,7 +63,8 @@ class RunConfig(ScriptConfig):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute; auto takes the CPU until the CUDA path is measured."""
     threads: PositiveInt = 1
-    """CPU threads. A seed's curve is bit-identical in any batch at equal threads."""
+    """CPU threads. A seed's curve has the same bits in any batch at equal threads (hidden layers of
+    at least 16 units)."""
     track: bool = False
     """Also write TensorBoard files into the run's folder."""
     quiet: bool = False
@@ -76,7 +77,7 @@ class ControlConfig(RunConfig):
 
     env: str = "CartPole-v1"
     """Environment id."""
-    seeds: Annotated[int, Range(1, 1_000_000)] = 10
+    seeds: PositiveInt = 10
     """Number of seeds S, trained together as one batch."""
     first_seed: NonNegativeInt = 0
     """The seeds are first_seed, first_seed + 1, ..."""
@@ -85,6 +86,8 @@ class ControlConfig(RunConfig):
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        if self.first_seed + self.seeds > 2**31:
+            raise UsageError(f"--seeds {self.seeds}: first_seed + seeds must be at most 2**31")
         self.make_env()
         self.check()
 
@@ -155,12 +158,14 @@ def parse(
     args = list(sys.argv[1:] if args is None else args)
     try:
         given = scan(args, config_class)
-        env = given.get("env", next(iter(presets), ""))
+        env = given.get("env", getattr(config_class, "env", ""))
         preset = presets.get(env)
         settings = {"env": env, **preset.settings} if preset else {}
         if preset:
             description = f"{description}\nPreset for {env}: {preset.source}."
         config = parse_with_tyro(config_class, args, settings, description)
+        if not config.results:
+            raise UsageError("--results '': must name a folder")
         check_results(Path(config.results))
         if isinstance(config, RunConfig):
             check_device(config.device)

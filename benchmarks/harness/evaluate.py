@@ -70,7 +70,7 @@ def evaluate(
         returns += step.reward * alive
         lengths += alive
         alive &= ~(step.terminated | step.truncated)
-    # A policy that is no longer a number scores as a random one: a failure, in every aggregate.
+    # A return that is not finite counts as a random policy's: a failure stays in every aggregate.
     returns = returns.nan_to_num(*[env.spec.random_score] * 3)
     # numpy sums each row by itself: a seed's statistics have the same bits in any batch.
     per_episode = returns.cpu().numpy()

@@ -1,9 +1,9 @@
 """Networks with a seed axis: S independent networks of one shape, evaluated together.
 
 S seeds, B samples per seed. Everything here is arranged so that a seed's outputs have the same
-bits in any batch: matrix products never have fewer than 16 output columns, activations see a
-multiple of 32 elements per seed (a vectorised loop then never ends inside a seed), and no
-reduction runs over the seeds.
+bits in any batch, given hidden layers of at least 16 units: matrix products then never have fewer
+than 16 output columns, activations see a multiple of 32 elements per seed (a vectorised loop then
+never ends inside a seed), and no reduction runs over the seeds.
 """
 
 from __future__ import annotations

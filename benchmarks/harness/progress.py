@@ -12,13 +12,16 @@ console = Console(highlight=False, soft_wrap=True)
 
 
 class Progress:
-    """Timesteps, speed, time left, and the latest greedy return with its interval over seeds."""
+    """Timesteps, speed, time left, and the latest greedy return with its interval over seeds.
 
-    def __init__(self, total_timesteps: int, seeds: int, quiet: bool = False) -> None:
+    live: draw a bar where there is a terminal, to be closed by whoever asked for it.
+    """
+
+    def __init__(self, total_timesteps: int, seeds: int, quiet: bool, live: bool) -> None:
         self.total, self.seeds, self.quiet = total_timesteps, seeds, quiet
         self.returns = ""
         self._bar: RichProgress | None = None
-        if console.is_terminal and not quiet:
+        if live and console.is_terminal and not quiet:
             columns = (BarColumn(bar_width=10), TextColumn("{task.fields[status]}"))
             self._bar = RichProgress(*columns, console=console, transient=True)
             self._task: Any = self._bar.add_task("", total=total_timesteps, status="")

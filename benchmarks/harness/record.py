@@ -8,6 +8,8 @@ a file that does not match it, does not exist as far as anybody who reads the st
 from __future__ import annotations
 
 import ast
+import contextlib
+import fcntl
 import hashlib
 import inspect
 import io
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 DONE = "DONE.json"
-LOCAL = {"policy.safetensors", "curve.png"}  # not committed, so absent from a fresh checkout
+POLICY = "policy.safetensors"
+LOCAL = {POLICY, "curve.png"}  # not committed, so absent from a fresh checkout
 ROOT = Path(__file__).resolve().parents[2]
 # What decides a learning curve besides the algorithm's own file and the environment's.
 COMMON_SOURCES = (
@@ -129,15 +132,17 @@ class RunFolder:
 
     def parts(self) -> list[Path]:
         """The finished parts, by first seed."""
-        return [part for part in sorted(self.path.glob("seeds-*")) if is_finished(part)]
+        found = sorted(self.path.glob("seeds-*"), key=lambda part: (len(part.name), part.name))
+        return [part for part in found if is_finished(part)]
 
-    def finished_seeds(self) -> set[int]:
-        """All seeds in finished parts."""
-        return {seed for part in self.parts() for seed in read_json(part / "config.json")["seeds"]}
+    def finished_seeds(self, with_weights: bool = False) -> set[int]:
+        """All seeds in finished parts; with_weights: whose policies are on this machine."""
+        parts = [part for part in self.parts() if not with_weights or (part / POLICY).exists()]
+        return {seed for part in parts for seed in read_json(part / "config.json")["seeds"]}
 
-    def missing(self, seeds: Iterable[int]) -> list[list[int]]:
+    def missing(self, seeds: Iterable[int], with_weights: bool = False) -> list[list[int]]:
         """The seeds that are not finished yet, in runs of consecutive ones."""
-        finished = self.finished_seeds()
+        finished = self.finished_seeds(with_weights)
         groups: list[list[int]] = []
         for seed in sorted(set(seeds) - finished):
             if groups and groups[-1][-1] == seed - 1:
@@ -149,11 +154,8 @@ class RunFolder:
     def check_identity(self, config: RunConfig) -> None:
         """Refuse a name that already holds a run with other hyperparameters."""
         ours = identity(config)
-        for file in sorted(self.path.glob("seeds-*/config.json")):
-            try:
-                theirs = read_json(file)["config"]
-            except (ValueError, KeyError, TypeError):
-                continue  # a damaged file belongs to a part that is not finished
+        for part in self.parts():
+            theirs = read_json(part / "config.json")["config"]
             if theirs != ours:
                 names = sorted(k for k in ours | theirs if ours.get(k) != theirs.get(k))
                 changes = [f"{flag(k)} {theirs.get(k)} there, {ours.get(k)} here" for k in names]
@@ -161,6 +163,25 @@ class RunFolder:
                     f"--name {self.path.name}: {self.path} holds another config: "
                     + "; ".join(changes)
                 )
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep other processes from training this run; released when this process ends."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            folder = os.open(self.path, os.O_RDONLY)
+        except OSError as error:
+            results = self.path.parents[3]
+            raise UsageError(f"--results {results}: {error.strerror}") from None
+        try:
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                message = f"{self.path}: another process is training this run"
+                raise UsageError(message) from None
+            yield
+        finally:
+            os.close(folder)
 
     def configs(self) -> list[dict[str, Any]]:
         """config.json of every finished part."""

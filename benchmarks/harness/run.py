@@ -30,12 +30,14 @@ from benchmarks.harness.evaluate import (
 from benchmarks.harness.process import resolve_device, set_up_process
 from benchmarks.harness.progress import Progress, console
 from benchmarks.harness.record import (
+    POLICY,
     SCHEMA,
     RunFolder,
     code_sources,
     parquet_bytes,
     part_name,
     provenance,
+    read_json,
     seal,
     write_bytes,
     write_json,
@@ -85,7 +87,9 @@ class Run:
         self._env: Any = None  # of the last evaluation
         self._began = self._resumed = time.perf_counter()
         self._learned = 0.0
-        self._progress = Progress(config.total_timesteps, len(self.seeds), quiet=config.quiet)
+        self._progress = Progress(
+            config.total_timesteps, len(self.seeds), config.quiet, live=directory is not None
+        )
         self._writer = _tensorboard(directory) if config.track and directory else None
 
     def open(self, algorithm_file: Path, packages: Sequence[str] = ()) -> None:
@@ -234,13 +238,17 @@ class Run:
             result = evaluate(env, policy, self.seeds, FINAL_EPISODES, greedy=mode == "greedy")
             self._record(timestep, result, mode)
             finals[mode] = result
-        self._progress.close()
+        self.close()
         summary = self._summary(env, finals, timestep)
         if self.directory is not None:
             self._write(summary, policy, env.spec.reward_threshold)
+        return summary
+
+    def close(self) -> None:
+        """Give the terminal back; also after an interrupt."""
+        self._progress.close()
         if self._writer:
             self._writer.close()
-        return summary
 
     def _summary(self, env: Any, finals: dict[str, Evaluation], timestep: int) -> dict[str, Any]:
         total_s = time.perf_counter() - self._began
@@ -279,7 +287,7 @@ class Run:
         write_bytes(self.directory / "metrics.parquet", parquet_bytes(self.metrics()))
         if hasattr(policy, "state_dict"):
             weights = checkpoint.to_bytes(policy.state_dict())
-            write_bytes(self.directory / "policy.safetensors", weights)
+            write_bytes(self.directory / POLICY, weights)
         plots.learning_curves(
             {self.algo: curve},
             self.directory / "curve.png",
@@ -307,24 +315,28 @@ def main(
 ) -> None:
     """Train the seeds that are not finished yet, store them, and print the table of the run."""
     assert isinstance(config, ControlConfig)
-    algorithm_file = Path(inspect.getfile(train))
-    algo = algorithm_file.stem
-    folder = RunFolder.of(config, algo)
+    folder = RunFolder.of(config, Path(inspect.getfile(train)).stem)
     seeds = list(range(config.first_seed, config.first_seed + config.seeds))
     try:
         folder.check_identity(config)
-        set_up_process(config.threads)
-        missing = folder.missing(seeds)
-        if not missing:
+        # Weights are not committed: a run that only came with the checkout is trained here anew.
+        if folder.missing(seeds, with_weights=True):
+            with folder.lock():
+                folder.check_identity(config)
+                set_up_process(config.threads)
+                for group in folder.missing(seeds, with_weights=True):
+                    _train_part(config, train, group, folder.path / part_name(group))
+        else:
             console.print(f"All {len(seeds)} seeds are finished in {folder.path}.")
-        for group in missing:
-            run = Run(config, group, folder.path / part_name(group), algo)
-            run.open(algorithm_file)
-            run.finish(train(config, run))
     except UsageError as error:
         exit_with(error)
     except OSError as error:  # a full disk, a folder that vanished
         print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "alloc" not in str(error):
+            raise
+        print(f"error: out of memory: {str(error).splitlines()[0]}", file=sys.stderr)
         raise SystemExit(1) from None
     except KeyboardInterrupt:
         print("interrupted; the same command again trains what is missing", file=sys.stderr)
@@ -332,12 +344,25 @@ def main(
     print_result(folder, config, presets.get(config.env))
 
 
+def _train_part(
+    config: ControlConfig, train: Callable[[Any, Run], Any], seeds: Sequence[int], part: Path
+) -> None:
+    algorithm_file = Path(inspect.getfile(train))
+    run = Run(config, seeds, part, algorithm_file.stem)
+    try:
+        run.open(algorithm_file)
+        run.finish(train(config, run))
+    finally:
+        run.close()
+
+
 def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None) -> None:
     """The table at the end of a training, over the seeds that the command asked for."""
     from rich.table import Table
 
     asked = range(config.first_seed, config.first_seed + config.seeds)
-    summaries = folder.summaries()
+    parts = _parts_with(folder, asked)
+    summaries = [read_json(part / "summary.json") for part in parts]
     final = {seed: x for s in summaries for seed, x in s["final"]["greedy"]["per_seed"].items()}
     greedy = np.array([final[str(seed)] for seed in asked])
     diverged = {int(seed): t for s in summaries for seed, t in s["diverged"].items()}
@@ -352,21 +377,35 @@ def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None
     table.add_row("final greedy return", f"IQM {stats.estimate(greedy).text(digits)} ({how})")
     mean = stats.estimate(greedy, "mean").text(digits)
     table.add_row("", f"mean {mean}, worst {greedy.min():.{digits}f}")
+    below = {s for s, x in zip(asked, greedy, strict=True) if x < (threshold or -math.inf)}
+    failures = f"{len(below | set(diverged))} of {len(asked)} seeds"
     if threshold is not None:
-        count = int((greedy < threshold).sum())
-        table.add_row("failures", f"{count} of {len(asked)} seeds below {threshold:g}")
+        failures += f", {len(below)} of them below {threshold:g}"
     divergence = ", ".join(f"seed {s} at timestep {t:,}" for s, t in sorted(diverged.items()))
-    table.add_row("" if threshold is not None else "failures", f"diverged: {divergence or 'none'}")
+    table.add_row("failures", failures)
+    table.add_row("", f"diverged: {divergence or 'none'}")
     if preset and preset.published:
         table.add_row("published", preset.published)
+    if preset is None:
+        table.add_row("preset", f"none for {folder.env}: the defaults")
     table.add_row("speed", f"{trained / learn_s:,.0f} timesteps/s, all seeds together")
     total_s = sum(s["total_seconds"] for s in summaries)
     table.add_row("time", f"{total_s:.1f} s, of which {learn_s:.1f} s learning")
-    parts = folder.parts()
     if len(parts) > 3:
         table.add_row("stored", f"{len(parts)} parts in {folder.path}")
     console.print(table)
     for part in parts if len(parts) <= 3 else ():
-        for name in ("curve.parquet", "curve.png", "policy.safetensors"):
+        for name in ("curve.parquet", "curve.png", POLICY):
             if (part / name).exists():
                 console.print(part / name)
+
+
+def _parts_with(folder: RunFolder, asked: Sequence[int]) -> list[Path]:
+    """The finished parts that hold the seeds asked for, those with weights first, none in vain."""
+    parts, left = [], set(asked)
+    for part in sorted(folder.parts(), key=lambda part: not (part / POLICY).exists()):
+        seeds = set(read_json(part / "config.json")["seeds"])
+        if seeds & left:
+            parts.append(part)
+            left -= seeds
+    return parts
