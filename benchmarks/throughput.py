@@ -237,7 +237,8 @@ def markdown(rows: list[dict[str, Any]], origin: dict[str, Any], repeats: int) -
         "",
         f"Timesteps per seed: {budgets}. SB3 trains one seed at a time: S seeds run at the same "
         "timesteps/s and take S times the wall time of one. The wall time of a process includes "
-        "its imports, and for rejax two trainings, the first with compilation. rejax's DQN has a 64-64 network (ours and SB3's: 120-84) and "
+        "its imports, and for rejax two trainings, the first with compilation. rejax's DQN has a "
+        "64-64 network (ours and SB3's: 120-84) and "
         "ten environments, so that it too updates every 10 timesteps.",
         "",
         f"Command: `{origin['command']}`, commit {origin['code']['commit'] or 'not recorded'}, "
