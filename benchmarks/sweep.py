@@ -86,7 +86,7 @@ def slots(cell: Cell, workers: int) -> int:
 
 def start(cell: Cell, results: str, workers: int) -> Job:
     """Start the command of a cell, its output in a log file."""
-    log = Path(results) / "logs" / f"{cell.label}-{cell.env}.log"
+    log = Path(results) / "logs" / f"{cell.label}-{cell.env}-{cell.folder(results).path.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, *cell.command(results, workers)]
     with open(log, "wb") as output:

@@ -21,7 +21,7 @@ from benchmarks import sb3_baseline, suite, sweep
 from benchmarks.harness import run
 from benchmarks.harness.cli import identity, parse
 from benchmarks.harness.process import exit_reason
-from benchmarks.harness.record import ROOT, write_json
+from benchmarks.harness.record import ROOT, seal, write_json
 from benchmarks.suite import SUITES, Cell
 
 TINY_PPO = {"total_timesteps": 512, "num_envs": 2, "num_steps": 64, "hidden": (8,)}
@@ -236,7 +236,8 @@ def returns(cell: Cell, results: Path) -> pd.DataFrame:
 def test_kill_9_loses_only_what_was_running(tmp_path: Path) -> None:
     cells = [TINY[1], LONG, TINY[2]]
     killed = start_sweep(cells, tmp_path)
-    log = tmp_path / "logs" / "ppo-CartPole-v1.log"
+    name = LONG.folder(str(tmp_path)).path.name
+    log = tmp_path / "logs" / f"ppo-CartPole-v1-{name}.log"
     wait_for(lambda: len(sealed(tmp_path)) == 1 and log.exists() and "timesteps" in log.read_text())
     (cell,) = children(killed.pid)
     killed.kill()
@@ -282,7 +283,8 @@ def test_a_crashed_cell_is_reported_and_the_others_finish(
     refused = Cell("q_learning", "FrozenLake-v1", 2, settings={**TINY_Q, "name": "taken"})
     folder = refused.folder(str(tmp_path))
     (folder.path / "seeds-007-007").mkdir(parents=True)
-    write_json(folder.path / "seeds-007-007" / "config.json", {"config": {}})
+    write_json(folder.path / "seeds-007-007" / "config.json", {"config": {}, "seeds": [7]})
+    seal(folder.path / "seeds-007-007")
     monkeypatch.setattr(sweep, "start", start_and_kill)
     monkeypatch.setitem(suite.SUITES, "test", (refused, TINY[1], LONG, TINY[2]))
     with pytest.raises(SystemExit) as stop:
