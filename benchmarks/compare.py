@@ -33,6 +33,7 @@ from benchmarks.harness.evaluate import CURVE_EPISODES, FINAL_EPISODES
 from benchmarks.harness.record import RunFolder
 from benchmarks.harness.stats import Estimate, Floats, Parity
 
+LEAST_SEEDS = 5  # a bootstrap of fewer is far too sure of itself
 MARGIN = 0.05  # of the normalised score: differences inside it do not matter
 
 
@@ -143,8 +144,8 @@ def load(run: RunFolder) -> Result:
 
 
 def parity(ours: Floats, theirs: Floats, spec: envs.EnvSpec) -> Parity | None:
-    """Verdict on two arrays of scores, `[S1]` and `[S2]`; None with one seed on a side."""
-    if min(len(ours), len(theirs)) < 2:
+    """Verdict on two arrays of scores, `[S1]` and `[S2]`; None with too few seeds on a side."""
+    if min(len(ours), len(theirs)) < LEAST_SEEDS:
         return None
     return stats.parity(ours, theirs, spec.random_score, spec.reference_score, MARGIN)
 
@@ -152,7 +153,7 @@ def parity(ours: Floats, theirs: Floats, spec: envs.EnvSpec) -> Parity | None:
 def verdict_text(verdict: Parity | None) -> str:
     """`worse -0.120 [-0.180, -0.061]`; an inconclusive one names the seeds that would tell."""
     if verdict is None:
-        return "none (needs 2 seeds a side)"
+        return f"none (needs {LEAST_SEEDS} seeds a side)"
     text = f"{verdict.word} {_signed(verdict.difference)}"
     return text + (f", needs n={verdict.seeds_needed}" if verdict.seeds_needed else "")
 

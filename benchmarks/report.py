@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.compare import MARGIN, Result, load, parity, print_table, verdict_text
+from benchmarks.compare import LEAST_SEEDS, MARGIN, Result, load, parity, print_table, verdict_text
 from benchmarks.harness import plots, stats
 from benchmarks.harness.cli import Preset, ScriptConfig, exit_with, from_preset, identity, parse
 from benchmarks.harness.errors import UsageError
@@ -49,7 +49,8 @@ PROTOCOL = f"""\
   evaluation. The number is the difference of the mean normalised scores (0: random policy, 1:
   reference), ours minus SB3's, with its 95% interval. Inside ±{MARGIN} it is *equivalent*; else
   above 0 *better*, below 0 *worse*; across 0 *inconclusive*: these seeds cannot tell, and
-  `needs n=40` estimates how many a side would. It rests on the mean, not the IQM, so that failed
+  `needs n=40` estimates how many a side would. Fewer than {LEAST_SEEDS} seeds a side get none. It
+  rests on the mean, not the IQM, so that failed
   seeds count.
 - **Learning speed.** AUC is the area under the learning curve over its length, that is, the mean
   greedy return over training. Timesteps to threshold is the first evaluation that reaches the
@@ -76,7 +77,7 @@ class Pair:
         return [result for result in (self.ours, self.sb3) if result]
 
     def verdict(self, measure: str) -> Parity | None:
-        """Of the `final` scores or the `auc`; None without both sides or with one seed."""
+        """Of the `final` scores or the `auc`; None without both sides or with too few seeds."""
         if self.ours is None or self.sb3 is None:
             return None
         return parity(getattr(self.ours, measure), getattr(self.sb3, measure), self.ours.spec)

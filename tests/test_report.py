@@ -177,10 +177,13 @@ def test_one_seed_has_no_interval_and_no_verdict(tmp_path: Path) -> None:
     plant(tmp_path, "sb3-ppo", {0: 480.0})
     row = table(written(tmp_path), "Final score")[0]
     assert row["IQM [95%]"] == "480.0 (no interval, n=1)"
-    assert row["against SB3"] == "none (needs 2 seeds a side)"
+    assert row["against SB3"] == "none (needs 5 seeds a side)"
 
 
-def test_tables_for_programs_hold_the_same_numbers_unrounded(tmp_path: Path) -> None:
+def test_tables_for_programs_hold_the_same_numbers_unrounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare, "LEAST_SEEDS", 4)
     plant(tmp_path, "ppo", FINALS, diverged={3: 512})
     plant(tmp_path, "sb3-ppo", FINALS)
     written(tmp_path)
@@ -228,11 +231,11 @@ def test_verdict_on_the_area_is_its_own(tmp_path: Path) -> None:
 
 
 def test_inconclusive_verdict_names_the_seeds_it_needs(tmp_path: Path) -> None:
-    plant(tmp_path, "ppo", {0: 500.0, 1: 500.0, 2: 500.0, 3: 500.0})
-    plant(tmp_path, "sb3-ppo", {0: 500.0, 1: 500.0, 2: 500.0, 3: 100.0})
+    plant(tmp_path, "ppo", dict.fromkeys(range(6), 500.0))
+    plant(tmp_path, "sb3-ppo", dict.fromkeys(range(5), 500.0) | {5: 100.0})
     text = table(written(tmp_path), "Final score")[0]["against SB3"]
     assert text.startswith("inconclusive ")
-    assert int(text.rpartition("needs n=")[2]) > 4
+    assert int(text.rpartition("needs n=")[2]) > 6
 
 
 def test_sb3_is_set_against_the_run_with_its_hyperparameters(tmp_path: Path) -> None:

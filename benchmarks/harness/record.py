@@ -273,12 +273,16 @@ def machine() -> dict[str, Any]:
 
 
 def _commit() -> str:
-    """The checked-out commit, marked when tracked files differ from it; empty outside git."""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude", "*"]
+    """The checked-out commit, marked when code differs from it; empty outside git."""
+    git = ["git", "-C", str(ROOT)]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        head = subprocess.run(
+            [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+        )
+        same = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "*.py"])
     except (OSError, subprocess.CalledProcessError):
         return ""
+    return head.stdout.strip() + ("-dirty" if same.returncode else "")
 
 
 def _cpu_name() -> str:
