@@ -93,14 +93,9 @@ class Result:
         pairs = zip(self.seeds, self.final, strict=True)
         return [seed for seed, score in pairs if score < bar or seed in self.diverged]
 
-    @property
-    def digits(self) -> int:
-        """Decimals that a score of this environment is printed with."""
-        return 1 if abs(self.spec.reference_score - self.spec.random_score) > 10 else 3
-
     def text(self, values: Floats, statistic: stats.Statistic = "iqm") -> str:
         """`498.2 [493.1, 500.0]`"""
-        return stats.estimate(values, statistic).text(self.digits)
+        return stats.estimate(values, statistic).text(self.spec.digits)
 
 
 def load(run: RunFolder) -> Result:

@@ -24,7 +24,7 @@ from benchmarks.harness import plots, stats
 from benchmarks.harness.cli import Preset, ScriptConfig, exit_with, from_preset, identity, parse
 from benchmarks.harness.errors import UsageError
 from benchmarks.harness.evaluate import CURVE_EPISODES, FINAL_EPISODES, POINTS
-from benchmarks.harness.record import ROOT, all_runs, code_digest, write_bytes
+from benchmarks.harness.record import ROOT, all_runs, code_digest, ranges, write_bytes
 from benchmarks.harness.stats import Parity
 from benchmarks.suite import SUITES
 
@@ -232,9 +232,9 @@ def detail_rows(found: Sequence[Pair]) -> Rows:
             label(pair, r),
             str(len(r.seeds)),
             f"{r.timesteps:,}",
-            f"{r.final.min():.{r.digits}f}",
-            f"{r.final.std(ddof=1):.{r.digits}f}" if len(r.seeds) > 1 else "",
-            "exact" if r.exact else f"{r.episode_std.mean():.{r.digits}f}",
+            f"{r.final.min():.{r.spec.digits}f}",
+            f"{r.final.std(ddof=1):.{r.spec.digits}f}" if len(r.seeds) > 1 else "",
+            "exact" if r.exact else f"{r.episode_std.mean():.{r.spec.digits}f}",
             r.text(r.sampled),
         )
         for pair in found
@@ -379,7 +379,7 @@ def failures_list(found: Sequence[Pair]) -> str:
             seeds = []
             for seed in r.failures:
                 when = f", diverged at timestep {r.diverged[seed]:,}" if seed in r.diverged else ""
-                seeds.append(f"seed {seed} ({scores[seed]:.{r.digits}f}{when})")
+                seeds.append(f"seed {seed} ({scores[seed]:.{r.spec.digits}f}{when})")
             if seeds:
                 lines.append(f"- {r.algo} on {pair.env}: {', '.join(seeds)}\n")
     return f"Failures:\n\n{''.join(lines)}\n" if lines else ""
@@ -448,17 +448,6 @@ def provenance(config: dict[str, Any]) -> str:
         f"on {execution['device']}, {threads} thread{'s' * (threads > 1)}\n"
         f"  - {versions}\n"
     )
-
-
-def ranges(seeds: Sequence[int]) -> str:
-    """`0-9, 12`"""
-    groups: list[list[int]] = []
-    for seed in sorted(set(seeds)):
-        if groups and groups[-1][-1] == seed - 1:
-            groups[-1].append(seed)
-        else:
-            groups.append([seed])
-    return ", ".join(str(g[0]) if len(g) == 1 else f"{g[0]}-{g[-1]}" for g in groups)
 
 
 # ---- The whole report -----------------------------------------------------------------

@@ -30,6 +30,7 @@ from benchmarks.harness.cli import (
 )
 from benchmarks.harness.errors import UsageError, did_you_mean
 from benchmarks.harness.process import exit_reason
+from benchmarks.harness.record import ranges
 from benchmarks.suite import SUITES, Cell
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -165,7 +166,7 @@ def show(cells: Sequence[Cell], results: str, workers: int) -> None:
     """The command of every cell and what it would train."""
     for cell in cells:
         groups = cell.missing(results)
-        seeds = ", ".join(f"{g[0]}-{g[-1]}" if len(g) > 1 else str(g[0]) for g in groups)
+        seeds = ranges(seed for group in groups for seed in group)
         report("missing" if groups else "finished", cell, f"train seeds {seeds}" if groups else "")
         print(f"          python {shlex.join(cell.command(results, workers))}")
 

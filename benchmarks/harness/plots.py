@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.harness import stats
+from benchmarks.harness.evaluate import CURVE_EPISODES
 from benchmarks.harness.record import write_bytes
 
 # matplotlib and seaborn take seconds to import, so the functions that draw import them.
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-CURVE_EPISODES = (32, 0)  # 0: exact, for tabular policies; not the 100 episodes at the end
 FORMATS = (".svg", ".png")
 LINE_STYLES = ("-", "--", ":", "-.")  # the palette has ten colours, then the style changes
 
@@ -68,7 +68,6 @@ def learning_curves(
     title: str,
     threshold: float | None = None,
     reference: float | None = None,
-    ylabel: str = "greedy return",
 ) -> None:
     """One panel, one line per group, written to `path` (.svg or .png).
 
@@ -78,7 +77,7 @@ def learning_curves(
     """
     _check_suffix(path)
     with _style():
-        figure = _draw({title: groups}, (5.6, 4.0), {title: threshold}, reference, ylabel)
+        figure = _draw({title: groups}, (5.6, 4.0), {title: threshold}, reference)
     write_bytes(Path(path), figure_bytes(figure, Path(path).suffix))
 
 
@@ -97,7 +96,7 @@ def grid_of_curves(
     columns = min(3, len(panels))
     size = (3.3 * columns + 0.4, 2.4 * -(-len(panels) // 3) + 0.9)
     with _style():
-        figure = _draw(panels, size, thresholds, None, "greedy return")
+        figure = _draw(panels, size, thresholds)
     write_bytes(Path(path), figure_bytes(figure, Path(path).suffix))
 
 
@@ -115,8 +114,7 @@ def _draw(
     panels: dict[str, dict[str, DataFrame]],
     size: tuple[float, float],
     thresholds: dict[str, float | None],
-    reference: float | None,
-    ylabel: str,
+    reference: float | None = None,
 ) -> Figure:
     """Figure of `size` inches with a panel per key, at most three columns, and one legend."""
     import seaborn
@@ -150,7 +148,7 @@ def _draw(
             axes,
             title,
             xlabel="timesteps per seed" if i + columns >= len(panels) else "",
-            ylabel=ylabel if i % columns == 0 else "",
+            ylabel="greedy return" if i % columns == 0 else "",
         )
     for axes in grid[len(panels) :]:
         axes.remove()
@@ -190,7 +188,9 @@ def _draw_group(
 
 def _curve(name: str, frame: DataFrame) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Timesteps `[K]` and greedy returns `[S, K]` of one group."""
-    rows = frame[(frame["mode"] == "greedy") & frame["episodes"].isin(CURVE_EPISODES)]
+    # 0 episodes: exact, for tabular policies. Not the larger evaluation at the end.
+    on_curve = frame["episodes"].isin((CURVE_EPISODES, 0))
+    rows = frame[(frame["mode"] == "greedy") & on_curve]
     if rows.empty:
         raise ValueError(f"{name}: no greedy evaluations to draw")
     # The exact evaluation at the end repeats the last one on the curve.

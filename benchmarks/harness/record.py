@@ -72,6 +72,23 @@ def part_name(seeds: Sequence[int]) -> str:
     return f"seeds-{seeds[0]:03d}-{seeds[-1]:03d}"
 
 
+def consecutive(seeds: Iterable[int]) -> list[list[int]]:
+    """Seeds in ascending runs of consecutive ones: {3, 0, 1} -> [[0, 1], [3]]."""
+    groups: list[list[int]] = []
+    for seed in sorted(set(seeds)):
+        if groups and groups[-1][-1] == seed - 1:
+            groups[-1].append(seed)
+        else:
+            groups.append([seed])
+    return groups
+
+
+def ranges(seeds: Iterable[int]) -> str:
+    """Seeds for people: `0-9, 12`."""
+    groups = consecutive(seeds)
+    return ", ".join(str(g[0]) if len(g) == 1 else f"{g[0]}-{g[-1]}" for g in groups)
+
+
 def seal(part: Path) -> None:
     """Declare a part finished: write the checksums of all its files."""
     for leftover in part.glob(".*.[0-9]*"):  # of a process that was killed inside write_bytes
@@ -143,13 +160,7 @@ class RunFolder:
     def missing(self, seeds: Iterable[int], with_weights: bool = False) -> list[list[int]]:
         """The seeds that are not finished yet, in runs of consecutive ones."""
         finished = self.finished_seeds(with_weights)
-        groups: list[list[int]] = []
-        for seed in sorted(set(seeds) - finished):
-            if groups and groups[-1][-1] == seed - 1:
-                groups[-1].append(seed)
-            else:
-                groups.append([seed])
-        return groups
+        return consecutive(set(seeds) - finished)
 
     def check_identity(self, config: RunConfig) -> None:
         """Refuse a name that already holds a run with other hyperparameters."""
