@@ -109,7 +109,7 @@ class Config(ControlConfig):
         return self.block if self.gradient_steps < 0 else self.gradient_steps
 
     def make_env(self) -> envs.Env:
-        return envs.make(self.env, observations="vector")
+        return envs.make(self.env, observations="vector", actions="discrete", backend=self.backend)
 
     def check(self) -> None:
         if self.gradient_steps == 0 or self.gradient_steps < -1:
@@ -125,6 +125,7 @@ class Config(ControlConfig):
             )
 
 
+ZOO = "rl-baselines3-zoo hyperparams/dqn.yml at 22e3ff2"
 PRESETS = {
     "CartPole-v1": Preset(
         {
@@ -143,8 +144,48 @@ PRESETS = {
             "hidden": (256, 256),
             "total_timesteps": 50_000,
         },
-        source="rl-baselines3-zoo hyperparams/dqn.yml at 22e3ff2",
+        source=ZOO,
         published="SB3 500.0 +- 0.0, one agent (rl-baselines3-zoo benchmark.md at 22e3ff2)",
+    ),
+    "Acrobot-v1": Preset(
+        {
+            "learning_rate": 6.3e-4,
+            "batch_size": 128,
+            "buffer_size": 50_000,
+            "learning_starts": 0,
+            "gamma": 0.99,
+            "target_update_interval": 250,
+            "train_freq": 4,
+            "gradient_steps": -1,
+            "exploration_fraction": 0.12,
+            "exploration_final_eps": 0.1,
+            "loss": "huber",
+            "max_grad_norm": 10.0,
+            "hidden": (256, 256),
+            "total_timesteps": 100_000,
+        },
+        source=ZOO,
+        published="SB3 -76.6 +- 11.8, one agent (rl-baselines3-zoo benchmark.md at 22e3ff2)",
+    ),
+    "MountainCar-v0": Preset(
+        {
+            "learning_rate": 4e-3,
+            "batch_size": 128,
+            "buffer_size": 10_000,
+            "learning_starts": 1000,
+            "gamma": 0.98,
+            "target_update_interval": 600,
+            "train_freq": 16,
+            "gradient_steps": 8,
+            "exploration_fraction": 0.2,
+            "exploration_final_eps": 0.07,
+            "loss": "huber",
+            "max_grad_norm": 10.0,
+            "hidden": (256, 256),
+            "total_timesteps": 120_000,
+        },
+        source=ZOO,
+        published="SB3 -100.8 +- 9.9, one agent (rl-baselines3-zoo benchmark.md at 22e3ff2)",
     ),
 }
 
@@ -160,11 +201,14 @@ class QNetwork(nn.Module):
         self.q.uniform_init(init)
         self.num_actions = spec.num_actions
         self.final_eps = config.exploration_final_eps
-        self.noise_size = 2  # whether to explore, and with which action
 
     def forward(self, obs: Tensor) -> Tensor:
         """Action values [S, B, A] for obs [S, B, O]."""
         return self.q.only(0, obs)
+
+    def draw(self, streams: SeedStreams, *shape: int) -> Tensor:
+        """Noise [S, *shape, 2] for epsilon-greedy actions: whether to explore, and with which."""
+        return streams.uniform(*shape, 2)
 
     def act(
         self, obs: Tensor, noise: Tensor | None = None, epsilon: Tensor | float | None = None
@@ -233,14 +277,19 @@ class Replay:
 
 
 def collect(
-    env: envs.Env, net: QNetwork, state: envs.State, obs: Tensor, noise: Tensor, epsilons: Tensor
+    env: envs.Env,
+    net: QNetwork,
+    state: envs.State,
+    obs: Tensor,
+    action_noise: Tensor,
+    env_noise: Tensor,
+    epsilons: Tensor,
 ) -> tuple[envs.State, Tensor, Transitions, Tensor]:
-    """Act for F steps. noise [S, F, N, 2 + env.noise_size], epsilons [F].
+    """Act for F steps, with noise [S, F, N, ...] and epsilons [F].
 
     Returns the next state and obs, the transitions [S, F, N, ...] and where episodes ended.
     """
     steps, ends = [], []
-    action_noise, env_noise = noise.split((net.noise_size, env.noise_size), dim=-1)
     each_step = (epsilons.unbind(0), action_noise.unbind(1), env_noise.unbind(1))
     with torch.inference_mode():
         for epsilon, u, v in zip(*each_step, strict=True):
@@ -323,10 +372,10 @@ def train(config: Config, run: Run) -> QNetwork:
     run.evaluate_if_due(0, env, net)
     timestep = 0
     while timestep < config.total_timesteps:
-        noise = streams.uniform(F, N, net.noise_size + env.noise_size)
+        action_noise, env_noise = net.draw(streams, F, N), streams.uniform(F, N, env.noise_size)
         epsilons = [epsilon_at(timestep + f * N, config) for f in range(F)]
         state, obs, transitions, done = collect(
-            env, net, state, obs, noise, torch.tensor(epsilons, device=run.device)
+            env, net, state, obs, action_noise, env_noise, torch.tensor(epsilons, device=run.device)
         )
         replay.add(Transitions(*(field.flatten(1, 2) for field in transitions)))
         before, timestep = timestep, timestep + config.block

@@ -1,6 +1,7 @@
-"""Proximal Policy Optimization (Schulman et al., 2017, arXiv 1707.06347), discrete actions.
+"""Proximal Policy Optimization (Schulman et al., 2017, arXiv 1707.06347).
 
     python algos/ppo.py --env CartPole-v1
+    python algos/ppo.py --env Pendulum-v1          actions in a box
 
 The equations, for the data of one rollout with the policy that collected it, pi_old:
 
@@ -11,8 +12,9 @@ The equations, for the data of one rollout with the policy that collected it, pi
     L       = L_clip - c1 (V - R)^2 + c2 entropy,   R = A + V_old                   (eq. 9)
 
 Shapes: S seeds, T steps, N environments per seed, B = T N samples, M a minibatch, O observation
-size, A actions. A rollout is [S, T, N, ...]. Every loss is [S], and no term mixes two seeds, so
-`loss.sum().backward()` gives each seed its own gradient.
+size, A discrete actions or D components of an action in a box. A rollout is [S, T, N, ...]. Every
+loss is [S], and no term mixes two seeds, so `loss.sum().backward()` gives each seed its own
+gradient.
 
 Implementation details, with the numbers of "The 37 Implementation Details of PPO" (Huang et al.,
 2022) where they are in it:
@@ -29,6 +31,12 @@ Implementation details, with the numbers of "The 37 Implementation Details of PP
     masked out of the remaining minibatches, its optimizer moments included.
 11. Truncation bootstraps from V of the final observation, termination does not. (SB3 adds
     gamma V(final) to the last reward, which is the same advantage.)
+12. Actions in a box are Gaussian with a mean per state and a standard deviation that does not
+    depend on the state, kept as its logarithm (continuous #1-3). Components are independent (#4).
+13. The environment clips such actions to its box (#5); log-probabilities are of what was sampled.
+14. Observations may be normalised by running statistics and clipped to +-10 (continuous #6-7), and
+    rewards divided by the running standard deviation of the discounted return, clipped to +-10
+    (#8-9). Statistics are each seed's own, lie in the checkpoint, and stand still in evaluations.
 
 Logged per update: policy_loss, value_loss (mean squared error), entropy (nats), approx_kl (the
 estimator mean(ratio - 1 - log ratio), http://joschu.net/blog/kl-approx.html), clipfrac (share of
@@ -37,12 +45,14 @@ V_old; train_return and train_length of the episodes that ended in the rollout.
 
 Differences from SB3's PPO: values and log-probabilities of a rollout are computed in one pass
 after it; schedules are evaluated at the start of a rollout (SB3: at its end, where the last
-update of a training can get a learning rate of zero); a minibatch that would leave a remainder is
-refused.
+update of a training can get a learning rate of zero); the statistics of observations take in a
+rollout after its update, those of rewards before it (SB3: every step); a minibatch that would leave
+a remainder is refused.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -61,7 +71,7 @@ from benchmarks.harness.cli import (
     UsageError,
     parse,
 )
-from benchmarks.harness.layers import SeedMLP
+from benchmarks.harness.layers import RewardScale, RunningStats, SeedMLP
 from benchmarks.harness.run import Run, main
 from benchmarks.harness.seeds import SeedAdam, SeedStreams
 
@@ -87,8 +97,8 @@ class Config(ControlConfig):
     """Discount per step."""
     gae_lambda: Fraction = 0.95
     """Lambda of GAE: 0 is the one-step TD error, 1 the Monte Carlo advantage."""
-    clip_range: Positive = 0.2
-    """Epsilon of the clipped objective."""
+    clip_range: NonNegative = 0.2
+    """Epsilon of the clipped objective (0: do not clip the ratio)."""
     anneal_clip: bool = False
     """Let the clip range fall linearly to 0."""
     clip_value_range: NonNegative = 0.0
@@ -105,6 +115,14 @@ class Config(ControlConfig):
     """Stop a seed's epochs once its approximate KL exceeds 1.5 times this (0: never)."""
     hidden: tuple[PositiveInt, ...] = (64, 64)
     """Widths of the hidden layers of each network."""
+    shared_trunk: bool = False
+    """One network for policy and value, with two heads."""
+    log_std_init: float = 0.0
+    """Initial logarithm of the standard deviation of actions in a box."""
+    normalize_obs: bool = False
+    """Normalise observations by running statistics."""
+    normalize_reward: bool = False
+    """Divide rewards by the running standard deviation of the discounted return."""
 
     @property
     def batch_size(self) -> int:
@@ -117,7 +135,7 @@ class Config(ControlConfig):
         return min(self.minibatch_size, self.batch_size)
 
     def make_env(self) -> envs.Env:
-        return envs.make(self.env, observations="vector")
+        return envs.make(self.env, observations="vector", backend=self.backend)
 
     def check(self) -> None:
         if self.batch_size < 2:
@@ -153,38 +171,129 @@ PRESETS = {
         source=ZOO,
         published="SB3 500.0 +- 0.0, one agent (rl-baselines3-zoo benchmark.md at 22e3ff2)",
     ),
+    "Acrobot-v1": Preset(
+        {
+            "normalize_obs": True,
+            "normalize_reward": True,
+            "num_envs": 16,
+            "num_steps": 256,
+            "minibatch_size": 64,
+            "epochs": 4,
+            "gamma": 0.99,
+            "gae_lambda": 0.94,
+            "learning_rate": 3e-4,
+            "anneal_lr": False,
+            "total_timesteps": 1_000_000,
+        },
+        source=ZOO,
+        published="SB3 -73.5 +- 18.2, one agent (rl-baselines3-zoo benchmark.md at 22e3ff2)",
+    ),
+    "MountainCar-v0": Preset(
+        {
+            "normalize_obs": True,
+            "normalize_reward": True,
+            "num_envs": 16,
+            "num_steps": 16,
+            "minibatch_size": 64,
+            "epochs": 4,
+            "gamma": 0.99,
+            "gae_lambda": 0.98,
+            "learning_rate": 3e-4,
+            "anneal_lr": False,
+            "total_timesteps": 1_000_000,
+        },
+        source=ZOO,
+        published="SB3 -110.4 +- 19.5, one agent (rl-baselines3-zoo benchmark.md at 22e3ff2)",
+    ),
 }
 
 
+class Categorical(NamedTuple):
+    """Distributions over A discrete actions."""
+
+    logits: Tensor  # [S, B, A]
+
+    def mode(self) -> Tensor:
+        """The most probable actions, [S, B]."""
+        return self.logits.argmax(-1)
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """Actions [S, B] from standard Gumbel noise [S, B, A]: argmax(logits + noise)."""
+        return (self.logits + noise).argmax(-1)
+
+    def logprob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of actions [S, B], and entropies, both [S, B]."""
+        logprobs = self.logits.log_softmax(-1)
+        entropy = -(logprobs.exp() * logprobs).sum(-1)
+        return logprobs.gather(-1, actions.unsqueeze(-1)).squeeze(-1), entropy
+
+
+class Gaussian(NamedTuple):
+    """Normal distributions over actions of D independent components."""
+
+    mean: Tensor  # [S, B, D]
+    log_std: Tensor  # [S, 1, D], the same in every state
+
+    def mode(self) -> Tensor:
+        """The most probable actions, [S, B, D]."""
+        return self.mean
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """Actions [S, B, D] from standard normal noise [S, B, D]."""
+        return self.mean + self.log_std.exp() * noise
+
+    def logprob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of actions [S, B, D], and entropies, both [S, B]."""
+        z = (actions - self.mean) * (-self.log_std).exp()
+        log_normalizer = self.log_std + 0.5 * math.log(2 * math.pi)
+        logprob = (-0.5 * z.square() - log_normalizer).sum(-1)
+        return logprob, (0.5 + log_normalizer).sum(-1).expand_as(logprob)
+
+
 class ActorCritic(nn.Module):
-    """S policies and S value functions, each a tanh network of its own."""
+    """S policies and S value functions: two tanh networks a seed, or one with two heads."""
 
     def __init__(self, spec: envs.EnvSpec, config: Config, init: SeedStreams) -> None:
         super().__init__()
         assert spec.obs_size is not None
-        outputs = (spec.num_actions, 1)  # the actor's logits, the critic's value
-        self.networks = SeedMLP(len(init.seeds), spec.obs_size, config.hidden, outputs, "tanh")
+        S = len(init.seeds)
+        self.continuous = spec.continuous
+        self.action_size = len(spec.action_low) if spec.continuous else spec.num_actions
+        heads = (self.action_size, 1)  # the logits or means of the policy, the value
+        self.networks = SeedMLP(S, spec.obs_size, config.hidden, heads, "tanh", config.shared_trunk)
         self.networks.orthogonal_init(init, gains=(0.01, 1.0))
-        self.noise_size = spec.num_actions  # uniforms that one sampled action takes
+        if spec.continuous:
+            self.log_std = self.networks.constant(self.action_size, config.log_std_init)
+        self.obs_stats = RunningStats(S, spec.obs_size) if config.normalize_obs else None
+
+    def policy(self, logits_or_means: Tensor) -> Categorical | Gaussian:
+        """The distributions that the policy's head [S, B, A or D] stands for."""
+        if self.continuous:
+            return Gaussian(logits_or_means, self.log_std[:, 0])
+        return Categorical(logits_or_means)
+
+    def features(self, obs: Tensor) -> Tensor:
+        """What the networks see of obs [S, B, O]."""
+        return obs if self.obs_stats is None else self.obs_stats.normalize(obs)
+
+    def draw(self, streams: SeedStreams, *shape: int) -> Tensor:
+        """Noise [S, *shape, A or D] for sampled actions."""
+        draw = streams.normal if self.continuous else streams.gumbel
+        return draw(*shape, self.action_size)
 
     def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Actions [S, N] for obs [S, N, O]; greedy without noise, sampled with [S, N, A].
-
-        Gumbel-max: argmax(logits - log(-log(u))) is a sample of softmax(logits).
-        """
-        logits = self.networks.only(0, obs)
-        return (logits if noise is None else logits - (-noise.log()).log()).argmax(-1)
+        """Actions [S, N] or [S, N, D] for obs [S, N, O]; greedy without noise."""
+        policy = self.policy(self.networks.only(0, self.features(obs)))
+        return policy.mode() if noise is None else policy.sample(noise)
 
     def evaluate(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probabilities of actions, entropies and values, each [S, B], for obs [S, B, O]."""
-        logits, values = self.networks(obs)
-        logprobs = logits.log_softmax(-1)  # [S, B, A]
-        entropy = -(logprobs.exp() * logprobs).sum(-1)
-        return logprobs.gather(-1, actions.unsqueeze(-1)).squeeze(-1), entropy, values.squeeze(-1)
+        head, values = self.networks(self.features(obs))
+        return *self.policy(head).logprob_and_entropy(actions), values.squeeze(-1)
 
     def value(self, obs: Tensor) -> Tensor:
         """V [S, B] for obs [S, B, O]."""
-        return self.networks.only(1, obs).squeeze(-1)
+        return self.networks.only(1, self.features(obs)).squeeze(-1)
 
 
 class Rollout(NamedTuple):
@@ -199,11 +308,15 @@ class Rollout(NamedTuple):
 
 
 def collect(
-    env: envs.Env, agent: ActorCritic, state: envs.State, obs: Tensor, noise: Tensor
+    env: envs.Env,
+    agent: ActorCritic,
+    state: envs.State,
+    obs: Tensor,
+    action_noise: Tensor,
+    env_noise: Tensor,
 ) -> tuple[envs.State, Tensor, Rollout]:
-    """Act for T steps. noise [S, T, N, A + env.noise_size]; returns the next state and obs too."""
+    """Act for T steps, with noise [S, T, N, ...]; returns the next state and obs too."""
     steps = []
-    action_noise, env_noise = noise.split((agent.noise_size, env.noise_size), dim=-1)
     with torch.inference_mode():
         for u, v in zip(action_noise.unbind(1), env_noise.unbind(1), strict=True):
             actions = agent.act(obs, u)
@@ -252,7 +365,9 @@ def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
 
 
 def policy_loss(ratio: Tensor, advantages: Tensor, clip_range: float) -> Tensor:
-    """-L_clip (eq. 7) per seed, [S]; ratio and advantages [S, M]."""
+    """-L_clip (eq. 7) per seed, [S]; ratio and advantages [S, M]. clip_range 0: -E[ratio A]."""
+    if clip_range == 0:
+        return -(ratio * advantages).mean(-1)
     clipped = ratio.clamp(1 - clip_range, 1 + clip_range)
     return -torch.minimum(ratio * advantages, clipped * advantages).mean(-1)
 
@@ -276,14 +391,19 @@ class Batch(NamedTuple):
 
 
 @torch.no_grad()
-def prepare(agent: ActorCritic, rollout: Rollout, config: Config) -> Batch:
+def prepare(
+    agent: ActorCritic, rollout: Rollout, reward_scale: RewardScale | None, config: Config
+) -> Batch:
     """Advantages, returns and what pi_old and V_old say of a rollout."""
     S, T, N = rollout.rewards.shape
+    rewards = rollout.rewards
+    if reward_scale is not None:
+        rewards = reward_scale(rewards, rollout.terminated | rollout.truncated)
     obs = rollout.obs.flatten(1, 2)
     actions = rollout.actions.flatten(1, 2)
     logprobs, _, values = agent.evaluate(obs, actions)
     advantages = gae(
-        rollout.rewards,
+        rewards,
         values.view(S, T, N),
         agent.value(rollout.next_obs.flatten(1, 2)).view(S, T, N),
         rollout.terminated,
@@ -350,21 +470,26 @@ def train(config: Config, run: Run) -> ActorCritic:
     env = config.make_env()
     agent = ActorCritic(env.spec, config, run.streams("init")).to(run.device)
     optimizer = SeedAdam(agent, eps=1e-5, masked=config.target_kl > 0)
+    S, T, N = len(run.seeds), config.num_steps, config.num_envs
+    reward_scale = None
+    if config.normalize_reward:
+        reward_scale = RewardScale(S, N, config.gamma).to(run.device)
     streams = run.streams("train")
-    T, N = config.num_steps, config.num_envs
     state, obs = env.reset(streams.uniform(N, env.initial_noise))
-    episodes = envs.EpisodeTracker(len(run.seeds), N, run.device)
+    episodes = envs.EpisodeTracker(S, N, run.device)
 
     run.evaluate_if_due(0, env, agent)
     timestep = 0
     while timestep < config.total_timesteps:
         progress = timestep / config.total_timesteps
-        noise = streams.uniform(T, N, agent.noise_size + env.noise_size)
-        state, obs, rollout = collect(env, agent, state, obs, noise)
-        batch = prepare(agent, rollout, config)
+        action_noise, env_noise = agent.draw(streams, T, N), streams.uniform(T, N, env.noise_size)
+        state, obs, rollout = collect(env, agent, state, obs, action_noise, env_noise)
+        batch = prepare(agent, rollout, reward_scale, config)
         shuffle = streams.uniform(config.epochs, config.batch_size)
         metrics = update(agent, optimizer, batch, shuffle, config, progress)
         timestep += config.batch_size
+        if agent.obs_stats is not None:
+            agent.obs_stats.update(batch.obs)
 
         done = rollout.terminated | rollout.truncated
         train_return, train_length = episodes.update(rollout.rewards, done)

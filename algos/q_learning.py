@@ -42,6 +42,7 @@ from benchmarks.harness.cli import (
     parse,
 )
 from benchmarks.harness.run import Run, main
+from benchmarks.harness.seeds import SeedStreams
 
 BLOCK = 500  # steps between two looks at the log; noise is drawn for that many at once
 
@@ -68,7 +69,7 @@ class Config(ControlConfig):
     """Every entry of the table at the start."""
 
     def make_env(self) -> envs.Env:
-        return envs.make(self.env, observations="index")
+        return envs.make(self.env, observations="index", actions="discrete", backend=self.backend)
 
     def check(self) -> None:
         if self.device == "cuda":
@@ -94,8 +95,6 @@ PRESETS = {
 class QTable:
     """S tables of action values, [S, X, A]."""
 
-    noise_size = 3  # whether to explore, with which action, and how ties are broken
-
     def __init__(self, spec: envs.EnvSpec, config: Config, seeds: int) -> None:
         assert spec.num_states is not None
         shape = (seeds, spec.num_states, spec.num_actions)
@@ -109,6 +108,10 @@ class QTable:
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Take over the table of a checkpoint."""
         self.q = tensors["q"]
+
+    def draw(self, streams: SeedStreams, *shape: int) -> Tensor:
+        """Noise [S, *shape, 3]: whether to explore, with which action, and how ties are broken."""
+        return streams.uniform(*shape, 3)
 
     def act(self, obs: Tensor, noise: Tensor | None = None, epsilon: float | None = None) -> Tensor:
         """Actions [S, N] for states [S, N]; greedy without noise, epsilon-greedy with [S, N, 3]."""
@@ -159,13 +162,9 @@ def train(config: Config, run: Run) -> QTable:
     run.evaluate_if_due(0, env, policy)
     timestep = 0
     while timestep < config.total_timesteps:
-        noise = streams.uniform(BLOCK, 1, policy.noise_size + env.noise_size)
+        block_noise = policy.draw(streams, BLOCK, 1), streams.uniform(BLOCK, 1, env.noise_size)
         rewards, ends, errors = [], [], []
-        for action_noise, env_noise in zip(
-            noise[..., : policy.noise_size].unbind(1),
-            noise[..., policy.noise_size :].unbind(1),
-            strict=True,
-        ):
+        for action_noise, env_noise in zip(*(n.unbind(1) for n in block_noise), strict=True):
             progress = timestep / config.total_timesteps
             alpha = linear(progress, config.learning_rate, config.final_learning_rate)
             epsilon = linear(

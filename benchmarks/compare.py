@@ -139,8 +139,11 @@ def load(run: RunFolder) -> Result:
 
 
 def parity(ours: Floats, theirs: Floats, spec: envs.EnvSpec) -> Parity | None:
-    """Verdict on two arrays of scores, `[S1]` and `[S2]`; None with too few seeds on a side."""
-    if min(len(ours), len(theirs)) < LEAST_SEEDS:
+    """Verdict on two arrays of scores, `[S1]` and `[S2]`.
+
+    None with too few seeds on a side, or where no reference score normalises them.
+    """
+    if min(len(ours), len(theirs)) < LEAST_SEEDS or spec.reference_score is None:
         return None
     return stats.parity(ours, theirs, spec.random_score, spec.reference_score, MARGIN)
 
@@ -148,7 +151,7 @@ def parity(ours: Floats, theirs: Floats, spec: envs.EnvSpec) -> Parity | None:
 def verdict_text(verdict: Parity | None) -> str:
     """`worse -0.120 [-0.180, -0.061]`; an inconclusive one names the seeds that would tell."""
     if verdict is None:
-        return f"none (needs {LEAST_SEEDS} seeds a side)"
+        return f"none (needs {LEAST_SEEDS} seeds a side and a reference score)"
     text = f"{verdict.word} {_signed(verdict.difference)}"
     return text + (f", needs n={verdict.seeds_needed}" if verdict.seeds_needed else "")
 

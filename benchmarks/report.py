@@ -22,9 +22,10 @@ import pandas as pd
 from benchmarks.compare import LEAST_SEEDS, MARGIN, Result, load, parity, print_table, verdict_text
 from benchmarks.harness import plots, stats
 from benchmarks.harness.cli import Preset, ScriptConfig, exit_with, from_preset, identity, parse
+from benchmarks.harness.digest import ROOT, code_digest
 from benchmarks.harness.errors import UsageError
 from benchmarks.harness.evaluate import CURVE_EPISODES, FINAL_EPISODES, POINTS
-from benchmarks.harness.record import ROOT, all_runs, code_digest, ranges, write_bytes
+from benchmarks.harness.record import all_runs, ranges, write_bytes
 from benchmarks.harness.stats import Parity
 from benchmarks.suite import SUITES
 
@@ -123,15 +124,15 @@ def plain_command(algo: str, env: str) -> tuple[Preset | None, dict[str, Any]]:
 
 
 @cache
-def todays_digest(sources: tuple[str, ...]) -> str:
+def todays_digest(origins: tuple[str, ...]) -> str:
     """Digest of the code that would produce a run now."""
-    return code_digest(sources)
+    return code_digest(origins)
 
 
 def part_is_stale(config: dict[str, Any]) -> bool:
     """Whether the code that decides a part's curves has changed since."""
     code = config["code"]
-    return bool(code["digest"] != todays_digest(tuple(code["sources"])))
+    return bool(code["digest"] != todays_digest(tuple(code.get("origins", ()))))
 
 
 def is_stale(result: Result) -> bool:
@@ -392,7 +393,9 @@ def scales(found: Sequence[Pair]) -> str:
     for spec in specs.values():
         bar = spec.reward_threshold
         threshold = "no reward threshold" if bar is None else f"reward threshold {bar:g}"
-        scale = f"random policy {spec.random_score:g}, reference {spec.reference_score:g}"
+        scale = "no reference score, so no verdicts"
+        if spec.reference_score is not None:
+            scale = f"random policy {spec.random_score:g}, reference {spec.reference_score:g}"
         lines.append(f"- {spec.id}: {threshold}, {scale}\n")
     return "Scales:\n\n" + "".join(lines) + "\n"
 

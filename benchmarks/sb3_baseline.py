@@ -4,9 +4,10 @@
 
 The flags are those of the algorithm's own file, and so are the presets: the same Config decides
 both sides, and the same hyperparameters give the run the same name. SB3 trains on Gymnasium's own
-environment, every seed in a process of its own, and is evaluated as our policies are: the native
-environment, the same start states, at step 0 and at the first update boundary at or after each
-1/20 of the training. Every seed is its own part, so that killing loses only the seeds in flight.
+environment, every seed in a process of its own, and is evaluated as our policies are: our native
+environment where there is one, the same start states, at step 0 and at the first update boundary
+at or after each 1/20 of the training. Every seed is its own part, so that killing loses only the
+seeds in flight.
 
 What stays SB3's own:
  1. Schedules: SB3 takes the progress at the end of a rollout, we at its start. A rollout beyond
@@ -14,6 +15,8 @@ What stays SB3's own:
  2. DQN: one draw of epsilon for all environments of a step; the Huber loss only.
  3. Seeds: SB3 seeds everything with k. Only its environments are re-seeded, with k * num_envs,
     ...: SB3's own k, k + 1, ... would share start states between neighbouring seeds.
+ 4. Normalisation: VecNormalize takes in every step before the policy acts on it; we take in a
+    rollout at a time, after it.
 """
 
 from __future__ import annotations
@@ -31,12 +34,14 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
+from gymnasium import spaces
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 from torch import Tensor, nn
 
 import envs
@@ -46,6 +51,7 @@ from benchmarks.harness.errors import UsageError, did_you_mean
 from benchmarks.harness.process import exit_reason, set_up_process
 from benchmarks.harness.record import RunFolder, part_name, read_json
 from benchmarks.harness.run import Run, print_result
+from benchmarks.harness.seeds import SeedStreams
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,85 +64,124 @@ class Flags:
     """Seeds trained at a time, each in its own process."""
 
 
-def ppo_arguments(config: ppo.Config) -> dict[str, Any]:
-    """Arguments of SB3's PPO, but for policy, env, seed and device."""
-    return {
-        "n_steps": config.num_steps,
-        "batch_size": config.minibatch,
-        "n_epochs": config.epochs,
-        "learning_rate": _schedule(config.learning_rate, config.anneal_lr),
-        "gamma": config.gamma,
-        "gae_lambda": config.gae_lambda,
-        "clip_range": _schedule(config.clip_range, config.anneal_clip),
-        "clip_range_vf": config.clip_value_range or None,
-        "normalize_advantage": config.normalize_advantage,
-        "ent_coef": config.entropy_coef,
-        "vf_coef": config.value_coef,
-        "max_grad_norm": config.max_grad_norm or math.inf,
-        "target_kl": config.target_kl or None,
-        "policy_kwargs": {
-            "net_arch": {"pi": list(config.hidden), "vf": list(config.hidden)},
-            "activation_fn": nn.Tanh,
-        },
-    }
-
-
-def dqn_arguments(config: dqn.Config) -> dict[str, Any]:
-    """Arguments of SB3's DQN, but for policy, env, seed and device."""
-    if config.loss != "huber":
-        raise UsageError(f"--loss {config.loss}: SB3's DQN has the Huber loss only; use huber")
-    same = (
-        "learning_rate buffer_size learning_starts batch_size tau gamma train_freq gradient_steps "
-        "target_update_interval exploration_fraction exploration_initial_eps exploration_final_eps"
-    )
-    return {
-        **{name: getattr(config, name) for name in same.split()},
-        "max_grad_norm": config.max_grad_norm or math.inf,
-        "policy_kwargs": {"net_arch": list(config.hidden), "activation_fn": nn.ReLU},
-    }
-
-
-def _schedule(start: float, anneal: bool) -> float | Callable[[float], float]:
-    """A constant, or from start to 0 as SB3's progress_remaining falls from 1 to 0 (or below)."""
-    return (lambda remaining: start * max(remaining, 0.0)) if anneal else start
-
-
 class SB3Policy:
-    """The policy of one SB3 model as the evaluation calls it: obs [1, N, O], actions [1, N]."""
+    """The policy of one SB3 model as the evaluation calls it: obs [1, N, O], actions [1, N, ...].
 
-    noise_size: int
+    Observations are normalised with the statistics of the training, where it has any.
+    """
 
     def __init__(self, model: BaseAlgorithm, config: Any) -> None:
+        self.model, self.config = model, config
         self.policy = cast(Any, model.policy)
-        self.config = config
 
     def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
-        """SB3's deterministic prediction without noise, sampled with [1, N, noise_size]."""
+        """SB3's deterministic prediction without noise, sampled with it."""
+        statistics = self.model.get_vec_normalize_env()
+        if statistics is not None:
+            normalized = statistics.normalize_obs(obs.numpy())
+            obs = torch.from_numpy(np.asarray(normalized, dtype=np.float32))
         if noise is None:
             return self.policy._predict(obs[0], deterministic=True).unsqueeze(0)  # type: ignore[no-any-return]
         return self.sample(obs[0], noise[0]).unsqueeze(0)
 
+    def draw(self, streams: SeedStreams, *shape: int) -> Tensor:
+        """The noise that sampled actions take, [1, *shape, ...], as our own policies draw it."""
+        raise NotImplementedError
+
     def sample(self, obs: Tensor, noise: Tensor) -> Tensor:
-        """Actions [N] of the stochastic policy for obs [N, O] and noise [N, noise_size]."""
+        """Actions [N, ...] of the stochastic policy for obs [N, O] and noise [N, ...]."""
         raise NotImplementedError
 
 
-class PPOPolicy(SB3Policy):
-    """Samples from SB3's distribution by Gumbel-max, as algos/ppo.py does."""
+class Baseline:
+    """An algorithm of SB3, and how the Config of ours that it follows is translated."""
 
-    def __init__(self, model: BaseAlgorithm, config: ppo.Config) -> None:
-        super().__init__(model, config)
-        self.noise_size = int(cast(Any, model.action_space).n)
+    config: type[ControlConfig]
+    presets: Mapping[str, Preset]
+    model: type[BaseAlgorithm]
+    policy: type[SB3Policy]
+
+    @staticmethod
+    def arguments(config: Any) -> dict[str, Any]:
+        """Arguments of SB3's model, but for policy, env, seed and device."""
+        raise NotImplementedError
+
+    @staticmethod
+    def wrap(env: VecEnv, config: Any) -> VecEnv:
+        """The environments with the wrappers that the Config asks for."""
+        return env
+
+
+class PPOPolicy(SB3Policy):
+    """Samples from SB3's distribution with the noise of algos/ppo.py."""
+
+    def draw(self, streams: SeedStreams, *shape: int) -> Tensor:
+        space: Any = self.model.action_space
+        if isinstance(space, spaces.Box):
+            return streams.normal(*shape, *space.shape)
+        return streams.gumbel(*shape, int(space.n))
 
     def sample(self, obs: Tensor, noise: Tensor) -> Tensor:
-        logits = self.policy.get_distribution(obs).distribution.logits
-        return (logits - (-noise.log()).log()).argmax(-1)  # type: ignore[no-any-return]
+        distribution = self.policy.get_distribution(obs).distribution
+        if isinstance(self.model.action_space, spaces.Box):
+            return distribution.mean + distribution.stddev * noise  # type: ignore[no-any-return]
+        return (distribution.logits + noise).argmax(-1)  # type: ignore[no-any-return]
+
+
+class PPOBaseline(Baseline):
+    """stable_baselines3.PPO"""
+
+    config = ppo.Config
+    presets = ppo.PRESETS
+    model = PPO
+    policy = PPOPolicy
+
+    @staticmethod
+    def arguments(config: ppo.Config) -> dict[str, Any]:
+        if config.shared_trunk:
+            raise UsageError("--shared-trunk: SB3's PPO has separate networks only")
+        if config.minibatch < 2:
+            raise UsageError(f"--minibatch-size {config.minibatch_size}: SB3 needs at least 2")
+        unclipped = math.inf  # ratios are clamped to -inf .. inf
+        return {
+            "n_steps": config.num_steps,
+            "batch_size": config.minibatch,
+            "n_epochs": config.epochs,
+            "learning_rate": _schedule(config.learning_rate, config.anneal_lr),
+            "gamma": config.gamma,
+            "gae_lambda": config.gae_lambda,
+            "clip_range": _schedule(config.clip_range or unclipped, config.anneal_clip),
+            "clip_range_vf": config.clip_value_range or None,
+            "normalize_advantage": config.normalize_advantage,
+            "ent_coef": config.entropy_coef,
+            "vf_coef": config.value_coef,
+            "max_grad_norm": config.max_grad_norm or math.inf,
+            "target_kl": config.target_kl or None,
+            "use_sde": False,
+            "policy_kwargs": {
+                "net_arch": {"pi": list(config.hidden), "vf": list(config.hidden)},
+                "activation_fn": nn.Tanh,
+                "log_std_init": config.log_std_init,
+            },
+        }
+
+    @staticmethod
+    def wrap(env: VecEnv, config: ppo.Config) -> VecEnv:
+        if not (config.normalize_obs or config.normalize_reward):
+            return env
+        return VecNormalize(
+            env,
+            norm_obs=config.normalize_obs,
+            norm_reward=config.normalize_reward,
+            gamma=config.gamma,
+        )
 
 
 class DQNPolicy(SB3Policy):
     """Epsilon-greedy with the final epsilon, drawn per environment as algos/dqn.py does."""
 
-    noise_size = 2
+    def draw(self, streams: SeedStreams, *shape: int) -> Tensor:
+        return streams.uniform(*shape, 2)
 
     def sample(self, obs: Tensor, noise: Tensor) -> Tensor:
         q_values = self.policy.q_net(obs)
@@ -147,21 +192,36 @@ class DQNPolicy(SB3Policy):
         )
 
 
-@dataclass(frozen=True)
-class Baseline:
-    """An algorithm of SB3 and the Config of ours that it follows."""
+class DQNBaseline(Baseline):
+    """stable_baselines3.DQN"""
 
-    config: type[ControlConfig]
-    presets: Mapping[str, Preset]
-    model: Callable[..., BaseAlgorithm]
-    arguments: Callable[[Any], dict[str, Any]]
-    policy: type[SB3Policy]
+    config = dqn.Config
+    presets = dqn.PRESETS
+    model = DQN
+    policy = DQNPolicy
+
+    @staticmethod
+    def arguments(config: dqn.Config) -> dict[str, Any]:
+        if config.loss != "huber":
+            raise UsageError(f"--loss {config.loss}: SB3's DQN has the Huber loss only; use huber")
+        same = (
+            "learning_rate buffer_size learning_starts batch_size tau gamma train_freq "
+            "gradient_steps target_update_interval exploration_fraction exploration_initial_eps "
+            "exploration_final_eps"
+        )
+        return {
+            **{name: getattr(config, name) for name in same.split()},
+            "max_grad_norm": config.max_grad_norm or math.inf,
+            "policy_kwargs": {"net_arch": list(config.hidden), "activation_fn": nn.ReLU},
+        }
 
 
-BASELINES = {
-    "ppo": Baseline(ppo.Config, ppo.PRESETS, PPO, ppo_arguments, PPOPolicy),
-    "dqn": Baseline(dqn.Config, dqn.PRESETS, DQN, dqn_arguments, DQNPolicy),
-}
+def _schedule(start: float, anneal: bool) -> float | Callable[[float], float]:
+    """A constant, or from start to 0 as SB3's progress_remaining falls from 1 to 0 (or below)."""
+    return (lambda remaining: start * max(remaining, 0.0)) if anneal else start
+
+
+BASELINES: dict[str, type[Baseline]] = {"ppo": PPOBaseline, "dqn": DQNBaseline}
 
 
 class Recorder(BaseCallback):
@@ -197,23 +257,23 @@ class Recorder(BaseCallback):
         self.run.evaluate_if_due(timestep, self.env, self.policy)
 
 
-def build(algo: str, config: Any, seed: int) -> BaseAlgorithm:
+def build(baseline: type[Baseline], config: Any, seed: int) -> BaseAlgorithm:
     """The untrained SB3 model of one seed."""
-    baseline = BASELINES[algo]
-    env: VecEnv = make_vec_env(config.env, n_envs=config.num_envs, vec_env_cls=DummyVecEnv)
+    env = make_vec_env(config.env, n_envs=config.num_envs, vec_env_cls=DummyVecEnv)
+    env = baseline.wrap(env, config)
+    model: Any = baseline.model
     arguments = baseline.arguments(config)
-    model = baseline.model("MlpPolicy", env, seed=seed, device="cpu", **arguments)
+    built = model("MlpPolicy", env, seed=seed, device="cpu", **arguments)
     env.seed(seed * config.num_envs)  # from the next reset on, which is learn's
-    return model
+    return cast(BaseAlgorithm, built)
 
 
-def train(algo: str, config: ControlConfig, run: Run) -> SB3Policy:
+def train(baseline: type[Baseline], config: Any, run: Run) -> SB3Policy:
     """Train the one seed of a run; returns its policy."""
     (seed,) = run.seeds
-    model = build(algo, config, seed)
-    policy = BASELINES[algo].policy(model, config)
-    env = config.make_env()
-    model.learn(config.total_timesteps, callback=Recorder(run, env, policy))
+    model = build(baseline, config, seed)
+    policy = baseline.policy(model, config)
+    model.learn(config.total_timesteps, callback=Recorder(run, config.make_env(), policy))
     return policy
 
 
@@ -221,10 +281,11 @@ def train_seed(algo: str, config: ControlConfig, seed: int, part: Path) -> None:
     """Train one seed and store it as a part: what a worker process does."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     set_up_process(config.threads)
+    baseline = BASELINES[algo]
     try:
         run = Run(config, [seed], part, f"sb3-{algo}", source="sb3")
-        run.open(Path(__file__), packages=("stable-baselines3",))
-        run.finish(train(algo, config, run))
+        run.open([train, baseline], packages=("stable-baselines3",))
+        run.finish(train(baseline, config, run))
     except (OSError, UsageError) as error:  # a full disk, a folder that vanished
         print(f"error: seed {seed}: {error}", file=sys.stderr)
         raise SystemExit(1) from None
@@ -303,6 +364,8 @@ def read_flags(args: Sequence[str]) -> tuple[str, ControlConfig, int]:
         config = config_class(**{name: getattr(command, name) for name in names})
         if config.device == "cuda":
             raise UsageError("--device cuda: SB3's small networks are trained on the CPU")
+        if config.compile:
+            raise UsageError("--compile: SB3 runs eagerly")
         BASELINES[algo].arguments(config)
         return algo, config, command.workers
     except UsageError as error:
@@ -316,10 +379,13 @@ def main(args: Sequence[str] | None = None) -> None:
     seeds = range(config.first_seed, config.first_seed + config.seeds)
     try:
         folder.check_identity(config)
-        missing = [seed for group in folder.missing(seeds) for seed in group]
-        if not missing:
+        failed = []
+        if folder.missing(seeds):
+            with folder.lock():
+                missing = [seed for group in folder.missing(seeds) for seed in group]
+                failed = train_seeds(algo, config, folder, missing, workers)
+        else:
             print(f"All {len(seeds)} seeds are finished in {folder.path}.")
-        failed = train_seeds(algo, config, folder, missing, workers)
     except UsageError as error:
         exit_with(error)
     except KeyboardInterrupt:

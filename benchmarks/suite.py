@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.harness.cli import ControlConfig, flag, from_preset
-from benchmarks.harness.record import ROOT, RunFolder
+from benchmarks.harness.digest import ROOT
+from benchmarks.harness.record import RunFolder
 
 SCRIPTS = {"manyseeds": "algos/{algo}.py", "sb3": "benchmarks/sb3_baseline.py"}  # by source
 

@@ -30,8 +30,9 @@ from statistics import median
 from typing import Any
 
 from benchmarks.harness.cli import PositiveInt, ScriptConfig, check_ranges, exit_with, parse
+from benchmarks.harness.digest import ROOT
 from benchmarks.harness.errors import UsageError
-from benchmarks.harness.record import ROOT, provenance, write_bytes, write_json
+from benchmarks.harness.record import provenance, write_bytes, write_json
 
 JAX_PYTHON = ROOT / ".venv-jax" / "bin" / "python"
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -101,7 +102,7 @@ def measure_sb3(algo: str, seeds: int) -> dict[str, float]:
     assert seeds == 1
     torch.set_num_threads(1)
     config = importlib.import_module(f"algos.{algo}").Config(**SETTINGS[algo])
-    model = sb3_baseline.build(algo, config, seed=0)
+    model = sb3_baseline.build(sb3_baseline.BASELINES[algo], config, seed=0)
     began = time.perf_counter()
     model.learn(config.total_timesteps)
     return {"timesteps": model.num_timesteps, "learn_s": time.perf_counter() - began}
@@ -274,10 +275,10 @@ def main() -> None:
     except UsageError as error:
         exit_with(error)
     rows = summarize(measurements)
-    sources = [f"algos/{algo}.py" for algo in config.algos] + ["benchmarks/throughput.py"]
+    origins = [f"algos/{algo}.py:train" for algo in config.algos]
     origin = {
         "command": "python " + shlex.join(sys.argv),
-        **provenance(sources, packages=("stable-baselines3",)),
+        **provenance(origins, packages=("stable-baselines3",)),
     }
     if JAX_PYTHON.exists():
         origin["versions"] |= jax_versions()

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
-from benchmarks.harness.errors import UsageError, did_you_mean
+from benchmarks.harness.errors import UsageError
+from envs.acrobot import Acrobot
 from envs.cartpole import CartPole
-from envs.core import Env, EnvSpec, EpisodeTracker, State, Step
+from envs.core import Env, EnvSpec, EpisodeTracker, NativeEnv, State, Step
 from envs.discretize import BINS, Discretize
 from envs.frozen_lake import FrozenLake
+from envs.mountain_car import MountainCar, MountainCarContinuous
+from envs.pendulum import Pendulum
 from envs.tabular import TabularEnv
 
-NATIVE: dict[str, Callable[[], Env]] = {
+NATIVE: dict[str, Callable[[], NativeEnv]] = {
     "CartPole-v1": CartPole,
+    "Acrobot-v1": Acrobot,
+    "MountainCar-v0": MountainCar,
+    "MountainCarContinuous-v0": MountainCarContinuous,
+    "Pendulum-v1": Pendulum,
     "FrozenLake-v1": lambda: FrozenLake(4),
     "FrozenLake8x8-v1": lambda: FrozenLake(8),
     "FrozenLakeNotSlippery-v1": lambda: FrozenLake(4, slippery=False),
@@ -20,23 +28,39 @@ NATIVE: dict[str, Callable[[], Env]] = {
 }
 
 
-def make(env_id: str, observations: str | None = None) -> Env:
-    """The environment with a Gymnasium id.
+def make(
+    env_id: str,
+    observations: Literal["vector", "index"] | None = None,
+    actions: Literal["discrete"] | None = None,
+    backend: Literal["auto", "gymnasium"] = "auto",
+) -> Env:
+    """The environment with a Gymnasium id: a native one where there is, else Gymnasium's own.
 
     observations: what the caller can learn from: "vector", "index" (a state index; environments
     with a known binning are discretised), or None for whatever the environment has.
-    Raises UsageError for an unknown id or one without such observations.
+    actions: "discrete", or None for whatever the environment has.
+    backend: "gymnasium" takes Gymnasium's own also where a native one exists.
+    Raises UsageError for an unknown id, or one without such observations or actions.
     """
-    if env_id not in NATIVE:
-        raise UsageError(f"--env {env_id!r}: unknown environment{did_you_mean(env_id, NATIVE)}")
-    env = NATIVE[env_id]()
+    env: Env
+    if backend == "auto" and env_id in NATIVE:
+        env = NATIVE[env_id]()
+    else:
+        from envs.gymnasium_bridge import GymnasiumBridge  # imports Gymnasium
+
+        env = GymnasiumBridge(env_id)
+        if env_id in NATIVE:
+            env.spec = NATIVE[env_id]().spec  # the same, with the scores that we know
+    if actions == "discrete" and env.spec.continuous:
+        usable = _ids(lambda spec: not spec.continuous)
+        raise UsageError(f"--env {env_id}: this algorithm needs discrete actions, as {usable}")
     if observations == "index" and env.spec.num_states is None:
-        if env_id not in BINS:
+        if env_id not in BINS or not isinstance(env, NativeEnv):
             raise UsageError(f"--env {env_id}: a tabular algorithm needs one of {tabular_ids()}")
         return Discretize(env, BINS[env_id])
     if observations == "vector" and env.spec.obs_size is None:
-        vector = [name for name, build in NATIVE.items() if build().spec.obs_size is not None]
-        raise UsageError(f"--env {env_id}: this algorithm needs one of {', '.join(vector)}")
+        usable = _ids(lambda spec: spec.obs_size is not None)
+        raise UsageError(f"--env {env_id}: this algorithm needs vector observations, as {usable}")
     return env
 
 
@@ -45,15 +69,24 @@ def tabular_ids() -> str:
     return ", ".join(name for name in NATIVE if name in BINS or NATIVE[name]().spec.num_states)
 
 
+def _ids(suits: Callable[[EnvSpec], bool]) -> str:
+    return ", ".join(name for name, build in NATIVE.items() if suits(build().spec))
+
+
 __all__ = [
     "BINS",
     "NATIVE",
+    "Acrobot",
     "CartPole",
     "Discretize",
     "Env",
     "EnvSpec",
     "EpisodeTracker",
     "FrozenLake",
+    "MountainCar",
+    "MountainCarContinuous",
+    "NativeEnv",
+    "Pendulum",
     "State",
     "Step",
     "TabularEnv",

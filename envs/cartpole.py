@@ -8,7 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from envs.core import Env, EnvSpec
+from envs.core import EnvSpec, NativeEnv
 
 GRAVITY = 9.8
 MASS_POLE = 0.1
@@ -33,7 +33,7 @@ def constants(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
     return tuple(torch.tensor(value, dtype=dtype, device=device) for value in values)
 
 
-class CartPole(Env):
+class CartPole(NativeEnv):
     """A pole is attached by an un-actuated joint to a cart on a frictionless track.
 
     ## Actions

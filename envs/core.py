@@ -1,8 +1,8 @@
 """The contract of an environment: pure dynamics, explicit state and noise, `[S, N, ...]` tensors.
 
-S seeds, N environments per seed. An environment defines its dynamics as five pure functions in
-the split of Gymnasium's `FuncEnv` (initial, transition, observation, reward, terminal). `Env.step`
-adds what all environments share: the time limit and the autoreset in the same step.
+S seeds, N environments per seed. A native environment defines its dynamics as five pure functions
+in the split of Gymnasium's `FuncEnv` (initial, transition, observation, reward, terminal).
+`NativeEnv.step` adds what all of them share: the time limit and the autoreset in the same step.
 
 All randomness comes in as uniforms in [0, 1), drawn by the caller from each seed's own stream.
 The same state, actions and noise therefore give the same step, on any device and in any batch.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -23,24 +24,33 @@ class EnvSpec:
     """What is fixed about an environment. Scores are undiscounted returns of one episode."""
 
     id: str
-    num_actions: int
     time_limit: int  # steps after which an episode is truncated
+    num_actions: int = 0  # A, for discrete actions
+    action_low: tuple[float, ...] = ()  # bounds of the D components, for actions in a box
+    action_high: tuple[float, ...] = ()
     obs_size: int | None = None  # O, for vector observations
     num_states: int | None = None  # X, for observations that are a state index
     reward_threshold: float | None = None  # "solved", as registered in Gymnasium
     random_score: float = 0.0  # mean return of the uniformly random policy
-    reference_score: float = 1.0  # the best known policy; normalised scores are 1 there
+    reference_score: float | None = None  # best known policy; None: no normalised scores
+
+    @property
+    def continuous(self) -> bool:
+        """Whether actions are vectors in a box, `[S, N, D]` floats, instead of `[S, N]` int64."""
+        return len(self.action_low) > 0
 
     @property
     def digits(self) -> int:
         """Decimals with which a score is worth printing."""
+        if self.reference_score is None:
+            return 1
         return 3 if abs(self.reference_score - self.random_score) < 10 else 1
 
 
 class State(NamedTuple):
     """The state of all environments between two steps."""
 
-    physics: Tensor  # [S, N, D] continuous, or [S, N] int64 state indices
+    physics: Tensor  # [S, N, D] continuous, or [S, N] int64: state indices, or a bridge's handles
     elapsed: Tensor  # [S, N] int32, steps since the episode began
 
 
@@ -59,6 +69,7 @@ class Env(ABC):
     """S x N independent copies of one environment."""
 
     spec: EnvSpec
+    native: bool  # steps are tensor operations only: they can be compiled and captured
     initial_noise: int  # uniforms that one initial state takes
     transition_noise: int  # uniforms that one transition takes
 
@@ -66,6 +77,26 @@ class Env(ABC):
     def noise_size(self) -> int:
         """Uniforms that one step takes: its transition's, then those of a possible reset."""
         return self.transition_noise + self.initial_noise
+
+    @abstractmethod
+    def reset(self, noise: Tensor) -> tuple[State, Tensor]:
+        """Begin all episodes. noise `[S, N, initial_noise]`; returns the state and its `obs`.
+
+        Equal noise gives equal starts, also in two different environments.
+        """
+
+    @abstractmethod
+    def step(self, state: State, action: Tensor, noise: Tensor) -> Step:
+        """Advance all environments. noise `[S, N, noise_size]`.
+
+        action: `[S, N]` int64, or `[S, N, D]` floats, which are clipped to the box.
+        """
+
+
+class NativeEnv(Env):
+    """An environment whose dynamics are pure functions on tensors."""
+
+    native = True
 
     @abstractmethod
     def initial(self, noise: Tensor) -> Tensor:
@@ -88,13 +119,14 @@ class Env(ABC):
         """Whether the task has ended in a state, `[S, N]` bool."""
 
     def reset(self, noise: Tensor) -> tuple[State, Tensor]:
-        """Begin all episodes. noise `[S, N, initial_noise]`; returns the state and its `obs`."""
         physics = self.initial(noise)
         elapsed = torch.zeros(noise.shape[:2], dtype=torch.int32, device=noise.device)
         return State(physics, elapsed), self.observation(physics)
 
     def step(self, state: State, action: Tensor, noise: Tensor) -> Step:
-        """Advance all environments. action `[S, N]`, noise `[S, N, noise_size]`."""
+        if self.spec.continuous:
+            low, high = _bounds(self.spec, action.dtype, action.device)
+            action = action.clamp(low, high)
         next_physics = self.transition(state.physics, action, noise[..., : self.transition_noise])
         reward = self.reward(state.physics, action, next_physics)
         terminated = self.terminal(next_physics)
@@ -110,6 +142,13 @@ class Env(ABC):
         final_obs = self.observation(next_physics)
         next_state = State(physics, elapsed.masked_fill(done, 0))
         return Step(next_state, obs, reward, terminated, truncated, final_obs)
+
+
+@cache
+def _bounds(spec: EnvSpec, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Bounds of the action's components, `[D]` each."""
+    low = torch.tensor(spec.action_low, dtype=dtype, device=device)
+    return low, torch.tensor(spec.action_high, dtype=dtype, device=device)
 
 
 class EpisodeTracker:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from envs.core import Env
+from envs.core import NativeEnv
 
 # (low, high, bins) per observation component; the outermost bins reach to infinity. The cart may
 # drift a little within an episode, so its two components get few bins and the pole's get many.
@@ -17,10 +17,10 @@ BINS = {
 }
 
 
-class Discretize(Env):
+class Discretize(NativeEnv):
     """The same environment, observed as one state index (mixed radix over the bins)."""
 
-    def __init__(self, env: Env, bins: tuple[tuple[float, float, int], ...]) -> None:
+    def __init__(self, env: NativeEnv, bins: tuple[tuple[float, float, int], ...]) -> None:
         self.env = env
         self.initial_noise, self.transition_noise = env.initial_noise, env.transition_noise
         # n bins have n - 1 inner edges.

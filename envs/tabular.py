@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from envs.core import Env, EnvSpec
+from envs.core import EnvSpec, NativeEnv
 
 
-class TabularEnv(Env):
+class TabularEnv(NativeEnv):
     """A finite Markov decision process with X states and A actions.
 
     P: `[A, X, X']` float64, probability of each successor. R: `[A, X, X']` float64, its reward.

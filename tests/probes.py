@@ -8,7 +8,7 @@ from torch import Tensor
 import envs
 
 
-class Counter(envs.Env):
+class Counter(envs.NativeEnv):
     """Counts the steps of an episode: the true successor of obs is always obs + 1.
 
     Reward 1 per step; ends are scripted by the count. Actions do nothing.

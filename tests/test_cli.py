@@ -24,7 +24,8 @@ from benchmarks.harness.cli import (
     parse,
     whole_number,
 )
-from benchmarks.harness.record import ROOT, RunFolder, part_name
+from benchmarks.harness.digest import ROOT
+from benchmarks.harness.record import RunFolder, part_name
 from benchmarks.harness.run import Run, main
 
 SCRIPTS = sorted(p for p in (ROOT / "algos").glob("*.py") if p.stem != "__init__")
@@ -72,7 +73,7 @@ def contents(folder: Path) -> dict[str, bytes | None]:
 
 # ---- Bad input --------------------------------------------------------------------------
 
-UNKNOWN_ENV = "unknown environment; there are CartPole-v1, FrozenLake-v1"
+UNKNOWN_ENV = "unknown environment; there are CartPole-v1, Acrobot-v1"
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ UNKNOWN_ENV = "unknown environment; there are CartPole-v1, FrozenLake-v1"
         ),
         ("--env ../../x", f"--env '../../x': {UNKNOWN_ENV}"),
         ("--env=", f"--env '': {UNKNOWN_ENV}"),
-        ("--env FrozenLake-v1", "--env FrozenLake-v1: this algorithm needs one of CartPole-v1"),
+        ("--env FrozenLake-v1", "--env FrozenLake-v1: this algorithm needs vector"),
         # Numbers out of range.
         ("--seeds 0", "--seeds 0: must be a finite number of at least 1"),
         ("--seeds -1", "--seeds -1: must be a finite number of at least 1"),
@@ -221,9 +222,7 @@ def test_an_unfinished_run_does_not_hold_its_name() -> None:
     """Nothing was measured with its settings, and the next run overwrites them."""
     config = read("--name", "mine", "--seeds", "2", "--results", "r", module=q_learning)
     folder = RunFolder.of(config, "q_learning")
-    Run(config, [0, 1], folder.path / part_name([0, 1]), "q_learning").open(
-        Path(q_learning.__file__)
-    )
+    Run(config, [0, 1], folder.path / part_name([0, 1]), "q_learning").open([q_learning.train])
     folder.check_identity(dataclasses.replace(config, gamma=0.5))
 
 
@@ -379,7 +378,7 @@ def test_a_runs_name_changes_with_exactly_the_fields_that_change_a_curve(name: s
     config = read(module=module)
     hashed = RunFolder.of(config, name).path.name
     assert len(hashed) == 8
-    stays = {"seeds", "first_seed", "device", "threads", "results", "track", "quiet"}
+    stays = {"seeds", "first_seed", "device", "threads", "results", "track", "quiet", "compile"}
     names = {hashed}
     fields = {f.name for f in dataclasses.fields(config)}
     assert stays < fields

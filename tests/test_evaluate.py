@@ -23,7 +23,7 @@ from benchmarks.harness.evaluate import CHUNK, CURVE_EPISODES, FINAL_EPISODES, e
 from benchmarks.harness.record import RunFolder
 from benchmarks.harness.run import Run, main
 from benchmarks.harness.seeds import SeedStreams
-from envs import CartPole, Env, EnvSpec, FrozenLake
+from envs import CartPole, Env, EnvSpec, FrozenLake, NativeEnv
 
 BUDGETS: dict[str, dict[str, Any]] = {
     "ppo": {"total_timesteps": 640, "num_steps": 16, "minibatch_size": 32, "hidden": (16,)},
@@ -32,10 +32,15 @@ BUDGETS: dict[str, dict[str, Any]] = {
 }
 
 
-class Linear:
-    """Pushes to the right where obs @ w > 0; sampled, it does so with the given probability."""
+class OneUniform:
+    """Sampled actions take one uniform."""
 
-    noise_size = 1
+    def draw(self, streams: SeedStreams, *shape: int) -> Tensor:
+        return streams.uniform(*shape, 1)
+
+
+class Linear(OneUniform):
+    """Pushes to the right where obs @ w > 0; sampled, it does so with the given probability."""
 
     def __init__(self, weights: Any, right: Any = 0.5) -> None:
         self.weights = torch.tensor(weights, dtype=torch.float64)  # [S, 4]
@@ -48,10 +53,8 @@ class Linear:
         return (torch.einsum("sno,so->sn", obs.double(), self.weights) > 0).long()
 
 
-class Table:
+class Table(OneUniform):
     """Actions of a table of state values [S, X, A]: the best, or one of all at random."""
-
-    noise_size = 1
 
     def __init__(self, q: Tensor) -> None:
         self.q = q
@@ -238,7 +241,7 @@ def test_exact_and_played_scores_agree() -> None:
 # ---- Policies that are no longer numbers ------------------------------------------------
 
 
-class Poisoned(Env):
+class Poisoned(NativeEnv):
     """5 steps of reward 1; where the start is below 1/2, one reward is NaN or infinite."""
 
     initial_noise, transition_noise = 1, 0
@@ -262,9 +265,7 @@ class Poisoned(Env):
         return torch.zeros_like(physics[..., 0], dtype=torch.bool)
 
 
-class Constant:
-    noise_size = 1
-
+class Constant(OneUniform):
     def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
         return torch.zeros(obs.shape[:2], dtype=torch.int64)
 

@@ -120,9 +120,9 @@ def small_batch(
     agent = ppo.ActorCritic(env.spec, config, SeedStreams(range(S), "init")).to(dtype)
     streams = SeedStreams(range(S), "train")
     state, obs = env.reset(streams.uniform(4, 4).to(dtype))
-    noise = streams.uniform(16, 4, agent.noise_size + env.noise_size).to(dtype)
-    _, _, rollout = ppo.collect(env, agent, state, obs, noise)
-    return config, agent, ppo.prepare(agent, rollout, config), rollout
+    noise = agent.draw(streams, 16, 4).to(dtype), streams.uniform(16, 4, env.noise_size).to(dtype)
+    _, _, rollout = ppo.collect(env, agent, state, obs, *noise)
+    return config, agent, ppo.prepare(agent, rollout, None, config), rollout
 
 
 def test_ratio_is_one_before_any_update() -> None:
@@ -232,7 +232,8 @@ def test_rollout_keeps_true_successors() -> None:
     for env in (Counter(terminal_at=7, time_limit=5), Counter(4, 9), Counter(6, 6)):
         agent = ppo.ActorCritic(env.spec, config, SeedStreams([0, 1], "init"))
         state, obs = env.reset(torch.rand(2, 3, 0))
-        _, _, rollout = ppo.collect(env, agent, state, obs, torch.rand(2, 40, 3, 2))
+        noise = agent.draw(SeedStreams([0, 1], "train"), 40, 3), torch.zeros(2, 40, 3, 0)
+        _, _, rollout = ppo.collect(env, agent, state, obs, *noise)
         assert torch.equal(rollout.next_obs, rollout.obs + 1)
         ends = rollout.terminated | rollout.truncated
         length = min(env.terminal_at, env.spec.time_limit)
@@ -244,7 +245,7 @@ def test_gumbel_max_samples_the_softmax() -> None:
     config, agent, batch, _ = small_batch(S=1)
     agent.networks.weights[-1].data[:, 0] *= 100
     obs = batch.obs[:, :1].expand(1, 50_000, -1)
-    actions = agent.act(obs, SeedStreams([5], "train").uniform(50_000, 2))
+    actions = agent.act(obs, agent.draw(SeedStreams([5], "train"), 50_000))
     p = agent.evaluate(obs[:, :1], torch.ones(1, 1, dtype=torch.int64))[0].exp().item()
     assert 0.05 < p < 0.95
     assert actions.double().mean().item() == pytest.approx(p, abs=4 * (p * (1 - p) / 5e4) ** 0.5)

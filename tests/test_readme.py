@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.harness.record import ROOT
+from benchmarks.harness.digest import ROOT
 
 README = (ROOT / "README.md").read_text()
 

@@ -22,13 +22,12 @@ import pytest
 
 import envs
 from algos import ppo, q_learning
-from benchmarks.harness import record
+from benchmarks.harness import digest, record
 from benchmarks.harness.cli import parse
+from benchmarks.harness.digest import ROOT, _definitions, code_digest, code_origins
 from benchmarks.harness.record import (
     DONE,
     RunFolder,
-    code_digest,
-    code_sources,
     is_finished,
     part_name,
     seal,
@@ -238,9 +237,16 @@ MODES = [("greedy", 32), ("greedy", 100), ("sampled", 100), ("train", 0)]
 CODE = '''"""What it is."""
 import math
 
+LIMIT = 3
+PRESET = 1
+
+def helper(x):
+    return x + LIMIT
+
+
 def f(x):
     """Doc."""
-    return x + 1  # why
+    return helper(x)  # why
 
 
 class C:
@@ -258,33 +264,51 @@ class C:
         ("What it is.", "What else it is.", True),
         ('    """Doc."""\n    return', "    return", True),
         ("Documented.", "Said otherwise.", True),
-        ("    return x + 1  # why", "    return (\n        x + 1\n    )", True),
-        ("x + 1", "x + 2", False),
-        ("x + 1", "x - 1", False),
+        ("    return helper(x)  # why", "    return (\n        helper(x)\n    )", True),
+        ("PRESET = 1", "PRESET = 2", True),  # nothing reaches it
+        ("import math\n", "", True),
+        ("return helper(x)", "return helper(-x)", False),
+        ("x + LIMIT", "x - LIMIT", False),  # what a name leads to counts as well
+        ("LIMIT = 3", "LIMIT = 4", False),
         ("field: int = 1", "field: int = 2", False),
         ("def f", "def g", False),
-        ("import math\n", "", False),
     ],
 )
-def test_the_digest_follows_the_code_and_not_its_comments(old: str, new: str, same: bool) -> None:
+def test_the_digest_follows_the_code_that_is_reached(old: str, new: str, same: bool) -> None:
     assert old in CODE
-    file = Path("algorithm.py")
-    file.write_text(CODE)
-    before = code_digest([str(file.resolve())])
-    file.write_text(CODE.replace(old, new))
-    assert (code_digest([str(file.resolve())]) == before) == same
+    file = Path("algorithm.py").resolve()
+
+    def digest(code: str) -> str:
+        _definitions.cache_clear()
+        file.write_text(code)
+        return code_digest([f"{file}:f", f"{file}:C"])
+
+    before = digest(CODE)
+    assert (digest(CODE.replace(old, new)) == before) == same
 
 
-def test_the_digest_covers_what_decides_a_curve() -> None:
-    """The algorithm, its environment, streams, layers, evaluation; nothing else."""
-    harness = [f"benchmarks/harness/{name}.py" for name in ("evaluate", "layers", "seeds")]
-    file = record.ROOT / "algos" / "q_learning.py"
-    binned = code_sources(file, envs.make("CartPole-v1", observations="index"))
-    own = ["envs/cartpole.py", "envs/core.py", "envs/discretize.py"]
-    assert binned == sorted(["algos/q_learning.py", *harness, *own])
-    tabular = code_sources(file, envs.make("FrozenLake-v1"))
-    own = ["envs/core.py", "envs/frozen_lake.py", "envs/tabular.py"]
-    assert tabular == sorted(["algos/q_learning.py", *harness, *own])
+def test_the_digest_goes_through_the_files_of_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From an algorithm's train to its network, the streams, the environment, the evaluation."""
+    read: list[str] = []
+    real = digest._definitions
+
+    def recorded(file: str) -> Any:
+        read.append(file)
+        return real(file)
+
+    def files(train: Any, env: Any) -> set[str]:
+        read.clear()
+        code_digest(code_origins([train], env))
+        return set(read)
+
+    monkeypatch.setattr(digest, "_definitions", recorded)
+    common = {"benchmarks/harness/evaluate.py", "benchmarks/harness/seeds.py"}
+    binned = files(q_learning.train, envs.make("CartPole-v1", observations="index"))
+    own = {"algos/q_learning.py", "envs/cartpole.py", "envs/core.py", "envs/discretize.py"}
+    assert binned == common | own
+    tabular = files(q_learning.train, envs.make("FrozenLake-v1"))
+    own = {"algos/q_learning.py", "envs/core.py", "envs/frozen_lake.py", "envs/tabular.py"}
+    assert tabular == common | own
 
 
 # ---- Killed at every write --------------------------------------------------------------
@@ -506,7 +530,7 @@ def test_a_hole_in_the_middle_is_filled() -> None:
 
 
 def command(results: str) -> list[str]:
-    script = str(record.ROOT / "algos" / "ppo.py")
+    script = str(ROOT / "algos" / "ppo.py")
     budget = ["--total-timesteps", "5000", "--seeds", "2"]
     return [sys.executable, script, *budget, "--results", results, "--name", "x"]
 

@@ -18,8 +18,10 @@ from torch import nn
 from algos import dqn, ppo
 from benchmarks import sb3_baseline
 from benchmarks.harness.cli import ControlConfig, from_preset, identity
-from benchmarks.harness.record import ROOT, RunFolder, read_json
+from benchmarks.harness.digest import ROOT
+from benchmarks.harness.record import RunFolder, read_json
 from benchmarks.harness.run import Run
+from benchmarks.harness.seeds import SeedStreams
 
 SCRIPT = str(ROOT / "benchmarks" / "sb3_baseline.py")
 
@@ -64,6 +66,7 @@ DQN = dqn.Config(
     total_timesteps=1000,
 )
 CONFIGS = {"ppo": PPO, "dqn": DQN}
+BASELINES = sb3_baseline.BASELINES
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +87,7 @@ def layers(net: nn.Module) -> list[tuple[int, ...] | str]:
 
 
 def test_ppo_gets_the_hyperparameters_of_the_config() -> None:
-    model = sb3_baseline.build("ppo", PPO, seed=3)
+    model = sb3_baseline.build(sb3_baseline.PPOBaseline, PPO, seed=3)
     assert (model.n_envs, model.n_steps, model.batch_size, model.n_epochs) == (2, 32, 16, 3)
     assert (model.gamma, model.gae_lambda) == (0.97, 0.9)
     assert (model.ent_coef, model.vf_coef, model.max_grad_norm) == (0.02, 0.7, 0.9)
@@ -103,7 +106,7 @@ def test_ppo_gets_the_hyperparameters_of_the_config() -> None:
 
 def test_ppo_zero_means_off() -> None:
     config = from_preset(ppo.Config, ppo.PRESETS, "CartPole-v1", max_grad_norm=0.0)
-    model = sb3_baseline.build("ppo", config, seed=0)
+    model = sb3_baseline.build(sb3_baseline.PPOBaseline, config, seed=0)
     assert model.max_grad_norm == float("inf")
     assert model.target_kl is None
     assert model.clip_range_vf is None
@@ -111,7 +114,7 @@ def test_ppo_zero_means_off() -> None:
 
 
 def test_dqn_gets_the_hyperparameters_of_the_config() -> None:
-    model = sb3_baseline.build("dqn", DQN, seed=3)
+    model = sb3_baseline.build(sb3_baseline.DQNBaseline, DQN, seed=3)
     assert (model.n_envs, model.train_freq.frequency, model.train_freq.unit.value) == (2, 8, "step")
     assert (model.gradient_steps, model.batch_size, model.learning_starts) == (3, 16, 100)
     assert model.replay_buffer.buffer_size * model.n_envs == 600
@@ -126,7 +129,11 @@ def test_dqn_gets_the_hyperparameters_of_the_config() -> None:
 
 @pytest.mark.parametrize("algo", ["ppo", "dqn"])
 def test_neighbouring_seeds_share_no_environment_seed(algo: str) -> None:
-    seeds = [s for k in range(4) for s in sb3_baseline.build(algo, CONFIGS[algo], k).env._seeds]
+    seeds = [
+        s
+        for k in range(4)
+        for s in sb3_baseline.build(BASELINES[algo], CONFIGS[algo], k).env._seeds
+    ]
     assert len(set(seeds)) == 4 * 2
 
 
@@ -135,7 +142,7 @@ def test_protocol(algo: str) -> None:
     """Evaluations are at the update boundaries, and training is what SB3 does without us."""
     config = CONFIGS[algo]
     run = Run(config, [3], algo=f"sb3-{algo}", source="sb3")
-    policy = sb3_baseline.train(algo, config, run)
+    policy = sb3_baseline.train(BASELINES[algo], config, run)
     run.finish(policy)
     curve = run.curve()
 
@@ -154,21 +161,21 @@ def test_protocol(algo: str) -> None:
     assert len(train) > 5
     assert np.allclose(train.return_mean, train.length_mean)
 
-    undisturbed = sb3_baseline.build(algo, config, 3).learn(config.total_timesteps)
+    undisturbed = sb3_baseline.build(BASELINES[algo], config, 3).learn(config.total_timesteps)
     theirs = undisturbed.policy.state_dict()
     for name, tensor in policy.policy.state_dict().items():
         assert torch.equal(tensor, theirs[name]), name
 
 
 def test_ppo_policy_is_sb3s() -> None:
-    model = sb3_baseline.build("ppo", PPO, seed=0)
+    model = sb3_baseline.build(sb3_baseline.PPOBaseline, PPO, seed=0)
     policy = sb3_baseline.PPOPolicy(model, PPO)
     obs = torch.randn(1, 50, 4, generator=torch.Generator().manual_seed(1))
     greedy, _ = model.predict(obs[0].numpy(), deterministic=True)
     assert policy.act(obs).tolist() == [greedy.tolist()]
 
     model.policy.action_net.bias.data = torch.tensor([0.0, 1.0])  # far from one half
-    noise = torch.rand(1, 20_000, 2, generator=torch.Generator().manual_seed(2))
+    noise = policy.draw(SeedStreams([0], "evaluate"), 20_000)
     same = obs[:, :1].expand(1, 20_000, 4)
     share = policy.act(same, noise).float().mean().item()
     assert share == pytest.approx(
@@ -177,7 +184,7 @@ def test_ppo_policy_is_sb3s() -> None:
 
 
 def test_dqn_policy_explores_as_ours() -> None:
-    model = sb3_baseline.build("dqn", DQN, seed=0)
+    model = sb3_baseline.build(sb3_baseline.DQNBaseline, DQN, seed=0)
     policy = sb3_baseline.DQNPolicy(model, DQN)
     obs = torch.randn(1, 2000, 4, generator=torch.Generator().manual_seed(1))
     noise = torch.rand(1, 2000, 2, generator=torch.Generator().manual_seed(2))

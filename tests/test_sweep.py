@@ -20,8 +20,9 @@ from algos import ppo, q_learning
 from benchmarks import sb3_baseline, suite, sweep
 from benchmarks.harness import run
 from benchmarks.harness.cli import identity, parse
+from benchmarks.harness.digest import ROOT
 from benchmarks.harness.process import exit_reason
-from benchmarks.harness.record import ROOT, seal, write_json
+from benchmarks.harness.record import seal, write_json
 from benchmarks.suite import SUITES, Cell
 
 TINY_PPO = {"total_timesteps": 512, "num_envs": 2, "num_steps": 64, "hidden": (8,)}

@@ -83,6 +83,10 @@ class ControlConfig(RunConfig):
     """The seeds are first_seed, first_seed + 1, ..."""
     total_timesteps: PositiveInt = 100_000
     """Environment steps per seed."""
+    backend: Literal["auto", "gymnasium"] = "auto"
+    """Environment: our native one where there is one, or always Gymnasium's own."""
+    compile: bool = False
+    """Compile the hot loops with torch.compile: some minutes once, then faster (needs g++)."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -100,7 +104,8 @@ class ControlConfig(RunConfig):
 
 
 # A seed's curve does not depend on these (nor on which other seeds are trained with it).
-EXECUTION_FIELDS = {f.name for f in dataclasses.fields(RunConfig)} | {"seeds", "first_seed"}
+EXECUTION_FIELDS = {f.name for f in dataclasses.fields(RunConfig)}
+EXECUTION_FIELDS |= {"seeds", "first_seed", "compile"}
 
 AnyConfig = TypeVar("AnyConfig", bound=ScriptConfig)
 

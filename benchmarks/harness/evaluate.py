@@ -25,10 +25,11 @@ CHUNK = 50  # steps between two looks at whether all episodes have ended
 class Policy(Protocol):
     """What can be evaluated."""
 
-    noise_size: int  # uniforms that one sampled action takes
+    def draw(self, streams: SeedStreams, *shape: int) -> Tensor:
+        """The noise `[S, *shape, ...]` that sampled actions take, from the seeds' streams."""
 
     def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Actions `[S, N]` for obs `[S, N, ...]`; greedy without noise `[S, N, noise_size]`."""
+        """Actions `[S, N, ...]` for obs `[S, N, ...]`; greedy without noise `[S, N, ...]`."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def evaluate(
             if not alive.any():
                 break
             env_noise = start_states.uniform(CHUNK, E, env.noise_size).expand(S, -1, -1, -1)
-            noise = None if greedy else action_noise.uniform(CHUNK, E, policy.noise_size)
+            noise = None if greedy else policy.draw(action_noise, CHUNK, E)
         step = env.step(
             state, policy.act(obs, None if noise is None else noise[:, i]), env_noise[:, i]
         )

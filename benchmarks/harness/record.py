@@ -7,11 +7,9 @@ a file that does not match it, does not exist as far as anybody who reads the st
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import fcntl
 import hashlib
-import inspect
 import io
 import json
 import os
@@ -24,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness.cli import RunConfig, flag, identity
+from benchmarks.harness.digest import ROOT, code_digest
 from benchmarks.harness.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,13 +32,6 @@ SCHEMA = 1
 DONE = "DONE.json"
 POLICY = "policy.safetensors"
 LOCAL = {POLICY, "curve.png"}  # not committed, so absent from a fresh checkout
-ROOT = Path(__file__).resolve().parents[2]
-# What decides a learning curve besides the algorithm's own file and the environment's.
-COMMON_SOURCES = (
-    "benchmarks/harness/evaluate.py",
-    "benchmarks/harness/layers.py",
-    "benchmarks/harness/seeds.py",
-)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -224,48 +216,13 @@ def all_runs(results: Path) -> Iterator[RunFolder]:
             yield run
 
 
-def code_sources(algorithm_file: Path, env: Any) -> list[str]:
-    """The files that decide a learning curve, relative to the checkout.
+def provenance(origins: Sequence[str], packages: Sequence[str] = ()) -> dict[str, Any]:
+    """Code, machine and versions of a run, for its config.json; packages: further ones it uses.
 
-    The algorithm's own, those of the environment's classes and of what it wraps, and the harness's
-    streams, layers and evaluation.
+    origins: see `digest.code_origins`.
     """
-    files = {algorithm_file.resolve()}
-    while env is not None:
-        for kind in type(env).__mro__:
-            file = Path(inspect.getsourcefile(kind) or "") if kind is not object else ROOT.parent
-            if file.is_relative_to(ROOT) and ".venv" not in file.parts:
-                files.add(file)
-        env = getattr(env, "env", None)
-    return sorted({os.path.relpath(file, ROOT) for file in files} | set(COMMON_SOURCES))
-
-
-def code_digest(sources: Iterable[str]) -> str:
-    """Digest of source files, relative to the checkout; comments and docstrings do not count.
-
-    A file that is gone counts as empty.
-    """
-    digest = hashlib.sha256()
-    for source in sources:
-        file = ROOT / source
-        tree = ast.parse(file.read_text() if file.exists() else "")
-        for node in ast.walk(tree):
-            body = getattr(node, "body", None)
-            if isinstance(body, list):  # drop strings that stand as statements
-                node.body = [x for x in body if not _is_docstring(x)]  # type: ignore[attr-defined]
-        digest.update(ast.dump(tree).encode())
-    return digest.hexdigest()[:12]
-
-
-def _is_docstring(node: ast.AST) -> bool:
-    constant = getattr(node, "value", None)
-    return isinstance(node, ast.Expr) and isinstance(getattr(constant, "value", None), str)
-
-
-def provenance(sources: Sequence[str], packages: Sequence[str] = ()) -> dict[str, Any]:
-    """Code, machine and versions of a run, for its config.json; packages: further ones it uses."""
     return {
-        "code": {"digest": code_digest(sources), "commit": _commit(), "sources": list(sources)},
+        "code": {"digest": code_digest(origins), "commit": _commit(), "origins": list(origins)},
         "machine": machine(),
         "versions": {
             "python": platform.python_version(),

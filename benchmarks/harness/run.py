@@ -18,6 +18,7 @@ from torch import Tensor
 
 from benchmarks.harness import checkpoint, stats
 from benchmarks.harness.cli import AnyConfig, ControlConfig, Preset, exit_with, identity
+from benchmarks.harness.digest import code_origins
 from benchmarks.harness.errors import UsageError
 from benchmarks.harness.evaluate import (
     CURVE_EPISODES,
@@ -33,7 +34,6 @@ from benchmarks.harness.record import (
     POLICY,
     SCHEMA,
     RunFolder,
-    code_sources,
     parquet_bytes,
     part_name,
     provenance,
@@ -92,10 +92,13 @@ class Run:
         )
         self._writer = _tensorboard(directory) if config.track and directory else None
 
-    def open(self, algorithm_file: Path, packages: Sequence[str] = ()) -> None:
-        """Create the part's folder with its config.json: what is being trained, by which code."""
+    def open(self, definitions: Sequence[Any], packages: Sequence[str] = ()) -> None:
+        """Create the part's folder with its config.json: what is being trained, by which code.
+
+        definitions: the functions and classes that the code begins with, such as `[train]`.
+        """
         assert self.directory is not None
-        sources = code_sources(algorithm_file, self.config.make_env())
+        origins = code_origins(definitions, self.config.make_env())
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -109,7 +112,7 @@ class Run:
             "config": identity(self.config),
             "execution": {"device": str(self.device), "threads": self.config.threads},
             "command": "python " + shlex.join(sys.argv),
-            **provenance(sources, packages),
+            **provenance(origins, packages),
         }
         write_json(self.directory / "config.json", config)
         self._resumed = time.perf_counter()  # none of this was learning
@@ -347,10 +350,9 @@ def main(
 def _train_part(
     config: ControlConfig, train: Callable[[Any, Run], Any], seeds: Sequence[int], part: Path
 ) -> None:
-    algorithm_file = Path(inspect.getfile(train))
-    run = Run(config, seeds, part, algorithm_file.stem)
+    run = Run(config, seeds, part, Path(inspect.getfile(train)).stem)
     try:
-        run.open(algorithm_file)
+        run.open([train])
         run.finish(train(config, run))
     finally:
         run.close()

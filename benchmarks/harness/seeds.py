@@ -40,6 +40,10 @@ class SeedStreams:
             generator.random(out=row, dtype=np.float32)
         return torch.from_numpy(block).to(self.device)
 
+    def gumbel(self, *shape: int) -> Tensor:
+        """Standard Gumbel variables: argmax(logits + gumbel) is a sample of softmax(logits)."""
+        return -(-self.uniform(*shape).log()).log()
+
     def normal(self, *shape: int) -> Tensor:
         """Standard normals, `[S, *shape]` float32."""
         block = np.empty((len(self.seeds), *shape), dtype=np.float32)

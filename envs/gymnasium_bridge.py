@@ -1,0 +1,277 @@
+"""Any registered Gymnasium environment, under the contract of `envs.core`.
+
+What has no native version is trained in Gymnasium's own code, one object per environment, stepped
+one after the other: right for every environment, and as slow as its `step`. Not Gymnasium's vector
+environments: they step after an end instead of resetting (a transition from one episode into the
+next), and some share one random generator among all environments.
+
+Gymnasium's environments are objects that change, the contract's are functions of explicit states.
+Two decisions bring them together:
+
+- The noise of a start is turned into the seed of `reset(seed=...)`. All randomness of an episode
+  follows from it, whichever object plays the episode and whatever is in the batch beside it. Equal
+  noise therefore gives an equal start and, afterwards, equal luck.
+- A state holds handles of live objects. It can be stepped once: the objects have moved on then.
+  Stepping it again, or a copy of it whose objects have been given to others, is an error.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import re
+import warnings
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Discrete, Space
+from torch import Tensor
+
+from benchmarks.harness.errors import UsageError, did_you_mean
+from envs import NATIVE
+from envs.core import Env, EnvSpec, State, Step
+
+TIME_LIMIT = 1000  # steps, for environments that are registered without a limit
+STALE = (
+    "a state of the Gymnasium bridge can be stepped once, each of its environments once, and only "
+    "as long as the tensor `physics` that reset returned, or a view of it, is alive"
+)
+
+
+@dataclass(slots=True)
+class Instance:
+    """One Gymnasium environment, and the steps since its episode began."""
+
+    env: gym.Env[Any, Any]
+    elapsed: int = 0
+
+
+class GymnasiumBridge(Env):
+    """S x N independent objects of one Gymnasium environment, with same-step autoreset.
+
+    ## Actions
+    `Discrete`: `[S, N]` int64, counted from 0 whatever the space's `start`. `Box` of one
+    dimension: `[S, N, D]` floats, clipped to the box; what is not a number becomes its middle.
+
+    ## Observations
+    `Box` of one dimension: `[S, N, O]` float32. `Discrete`: `[S, N]` int64, counted from 0.
+
+    ## Episode end
+    Gymnasium's flags. Without a registered time limit: truncation after `TIME_LIMIT` steps.
+
+    `State.physics` are handles of the objects, `[S, N]` int64, on the CPU; everything else is on
+    the device of what came in. The two scores of the spec are unknown.
+
+    env_id: a registered id, or "module:id" for one that importing a module registers.
+    Raises UsageError for an unknown id, for other spaces, and for what is not installed.
+    """
+
+    native = False
+    initial_noise = 2
+    transition_noise = 0
+
+    def __init__(self, env_id: str) -> None:
+        registered = gym.spec(registered_id(env_id))
+        self._gym_id = registered.id
+        self._time_limit = registered.max_episode_steps or TIME_LIMIT
+        self._live: dict[int, Instance] = {}  # by handle
+        self._idle: dict[tuple[int, int], list[list[Instance]]] = {}  # groups by shape [S, N]
+        self._next_handle = 0
+
+        probe = self._make(env_id)
+        observations, actions = probe.observation_space, probe.action_space
+        probe.close()
+        sizes: dict[str, Any] = {}
+        if isinstance(observations, Discrete):
+            sizes["num_states"] = int(observations.n)
+            self._first_state = int(observations.start)
+        elif isinstance(observations, Box) and len(observations.shape) == 1:
+            sizes["obs_size"] = observations.shape[0]
+        else:
+            raise unsupported(env_id, "observations", observations)
+        if isinstance(actions, Discrete):
+            sizes["num_actions"] = int(actions.n)
+        elif isinstance(actions, Box) and len(actions.shape) == 1 and actions.dtype.kind == "f":
+            sizes["action_low"] = tuple(actions.low.tolist())
+            sizes["action_high"] = tuple(actions.high.tolist())
+            with np.errstate(invalid="ignore"):  # inf - inf
+                middle = actions.low / 2 + actions.high / 2
+            nearest_to_0 = np.clip(0, actions.low, actions.high)
+            self._middle = np.where(np.isfinite(middle), middle, nearest_to_0)
+        else:
+            raise unsupported(env_id, "actions", actions)
+        self._actions = actions
+        self.spec = EnvSpec(
+            id=env_id,
+            time_limit=self._time_limit,
+            reward_threshold=registered.reward_threshold,
+            **sizes,
+        )
+
+    def reset(self, noise: Tensor) -> tuple[State, Tensor]:
+        S, N = noise.shape[:2]
+        idle = self._idle.get((S, N))
+        instances = (
+            idle.pop() if idle else [Instance(self._make(self.spec.id)) for _ in range(S * N)]
+        )
+        handles = range(self._next_handle, self._next_handle + S * N)
+        self._next_handle += S * N  # a handle is never given out again
+        self._live.update(zip(handles, instances, strict=True))
+        # An object may cost megabytes, and every evaluation resets: when a group's states are gone
+        # its objects serve a later reset. The end of the tensor itself would be the wrong sign,
+        # because views, detached tensors and inference tensors are other Python objects. They all
+        # share its storage, and the storage holds this array.
+        array = np.array(handles, dtype=np.int64).reshape(S, N)
+        weakref.finalize(array, self._release, (S, N), handles).atexit = False
+        physics = torch.from_numpy(array)
+
+        obs = self._empty_observations(S * N)
+        for i, (instance, seed) in enumerate(zip(instances, _seeds(noise), strict=True)):
+            obs[i], _ = instance.env.reset(seed=seed)
+            instance.elapsed = 0
+        elapsed = torch.zeros(S, N, dtype=torch.int32, device=noise.device)
+        return State(physics, elapsed), self._observations(obs, noise)
+
+    def step(self, state: State, action: Tensor, noise: Tensor) -> Step:
+        S, N = noise.shape[:2]
+        obs, final_obs = self._empty_observations(S * N), self._empty_observations(S * N)
+        reward = np.empty(S * N, dtype=np.float32)
+        terminated, truncated = np.empty(S * N, dtype=bool), np.empty(S * N, dtype=bool)
+        elapsed = np.empty(S * N, dtype=np.int32)
+
+        per_env = (state.physics, state.elapsed)
+        handles, ages = (field.reshape(S * N).tolist() for field in per_env)
+        actions = self._gymnasium_actions(action.reshape(S * N, *action.shape[2:]))
+        for i, (handle, age, seed) in enumerate(zip(handles, ages, _seeds(noise), strict=True)):
+            instance = self._live.get(handle)
+            if instance is None or instance.elapsed != age:
+                raise RuntimeError(STALE)
+            # Into the array at once: an environment may return one buffer again and again.
+            final_obs[i], reward[i], terminated[i], truncated[i], _ = instance.env.step(actions[i])
+            if terminated[i] or truncated[i]:
+                obs[i], _ = instance.env.reset(seed=seed)
+                instance.elapsed = 0
+            else:
+                obs[i] = final_obs[i]
+                instance.elapsed += 1
+            elapsed[i] = instance.elapsed
+
+        def tensor(x: np.ndarray) -> Tensor:
+            return torch.from_numpy(x).view(S, N).to(noise.device)
+
+        return Step(
+            State(state.physics, tensor(elapsed)),
+            self._observations(obs, noise),
+            tensor(reward),
+            tensor(terminated),
+            tensor(truncated),
+            self._observations(final_obs, noise),
+        )
+
+    def _make(self, env_id: str) -> gym.Env[Any, Any]:
+        """An object with Gymnasium's wrappers: the time limit, and no step before a reset."""
+        try:
+            # Without what Gymnasium says on the terminal: newer versions, precision of bounds.
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return gym.make(
+                    self._gym_id, max_episode_steps=self._time_limit, disable_env_checker=True
+                )
+        except (ImportError, gym.error.Error) as error:
+            raise cannot_be_made(env_id, error) from error
+
+    def _release(self, shape: tuple[int, int], handles: range) -> None:
+        # As a whole and in order: some environments keep something over a reset (BipedalWalker its
+        # world). What an object has been through is then one seed's past, in any batch.
+        instances = [self._live.pop(handle) for handle in handles]
+        self._idle.setdefault(shape, []).append(instances)
+
+    def _empty_observations(self, count: int) -> np.ndarray:
+        if self.spec.obs_size is None:
+            return np.empty(count, dtype=np.int64)
+        return np.empty((count, self.spec.obs_size), dtype=np.float32)
+
+    def _observations(self, obs: np.ndarray, noise: Tensor) -> Tensor:
+        """Observations `[S * N, ...]` as the contract has them, where the noise is."""
+        if self.spec.obs_size is None:
+            obs = obs - self._first_state
+        return torch.from_numpy(obs).view(*noise.shape[:2], *obs.shape[1:]).to(noise.device)
+
+    def _gymnasium_actions(self, action: Tensor) -> np.ndarray:
+        """Elements of the action space for actions `[S * N, ...]`."""
+        array = action.numpy(force=True)
+        if isinstance(self._actions, Discrete):
+            return array + self._actions.start
+        assert isinstance(self._actions, Box)
+        clipped = np.clip(array, self._actions.low, self._actions.high)
+        # A seed that has diverged must not end the others: some simulators stop at a NaN.
+        finite = np.where(np.isfinite(clipped), clipped, self._middle)
+        return finite.astype(self._actions.dtype)
+
+
+def _seeds(noise: Tensor) -> list[int]:
+    """One seed of 48 bits for each two uniforms of noise `[S, N, 2]`, 24 bits of each."""
+    high, low = (noise.cpu().double() * 2**24).long().reshape(-1, 2).unbind(-1)
+    return ((high << 24) | low).tolist()
+
+
+def registered_id(env_id: str) -> str:
+    """The id in Gymnasium's registry, for "id" or "module:id"; raises UsageError for others.
+
+    An id needs its version: results under a name that means another environment in the next
+    release of Gymnasium could not be compared.
+    """
+    gym_id = env_id
+    module, _, name = env_id.rpartition(":")
+    if all(part.isidentifier() for part in module.split(".")):  # not so for ""
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            message = f"--env {env_id!r}: cannot import {module}: {_one_line(error)}"
+            raise UsageError(message) from error
+        gym_id = name
+    if gym_id in gym.registry:
+        return gym_id
+    if env_id in NATIVE:
+        raise UsageError(f"--backend gymnasium: Gymnasium has no {env_id}; use --backend auto")
+    known = list(dict.fromkeys((*NATIVE, *gym.registry)))
+    if env_id.startswith("ALE/"):
+        hint = "; Atari's observations are images, supported are vectors and state indices"
+    elif difflib.get_close_matches(gym_id, known, n=1):
+        hint = did_you_mean(gym_id, known)
+    else:  # Gymnasium has a hundred
+        hint = did_you_mean(gym_id, NATIVE)
+        hint += ", all of gymnasium.pprint_registry(), and other packages' as MODULE:ID"
+    raise UsageError(f"--env {env_id!r}: unknown environment{hint}")
+
+
+def cannot_be_made(env_id: str, error: Exception) -> UsageError:
+    """Says what to install, or else why a registered environment cannot be made."""
+    missing = error if isinstance(error, ModuleNotFoundError) else error.__cause__
+    if isinstance(missing, ModuleNotFoundError) and missing.name:
+        extra = re.search(r"gymnasium\[[\w-]+\]", str(error))  # in Gymnasium's own messages
+        install = f"; pip install '{extra[0]}'" if extra else ", which is not installed"
+        return UsageError(f"--env {env_id}: needs {missing.name}{install}")
+    stem = env_id.rpartition("-v")[0] + "-v"
+    versions = [name for name in gym.registry if name.startswith(stem) and name != env_id]
+    hint = did_you_mean(env_id, versions) if versions else ""
+    return UsageError(f"--env {env_id}: {_one_line(error).rstrip('.')}{hint}")
+
+
+def unsupported(env_id: str, what: str, space: Space[Any]) -> UsageError:
+    """For observations or actions of a space that no policy here can use."""
+    kind = type(space).__name__
+    if isinstance(space, Box):
+        kind = f"{space.dtype} Box of shape {space.shape}"
+    return UsageError(
+        f"--env {env_id}: its {what} are a {kind}; supported are Discrete and a Box of one "
+        f"dimension{' of floats' if what == 'actions' else ''}"
+    )
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,159 @@
+"""MountainCar-v0 and MountainCarContinuous-v0: rock a weak car out of a valley (Moore, 1990)."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from envs.core import EnvSpec, NativeEnv
+
+GRAVITY = 0.0025  # per step, where the hill is steepest; the track is sin(3 x) high
+MAX_SPEED = 0.07
+WALL = -1.2
+END = 0.6  # of the track, behind the flag
+
+
+@cache
+def constants(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
+    """State at the start for noise 0 `[2]`, what noise 1 adds `[2]`; wavenumber of the hill, wall.
+
+    As tensors of the dynamics' type: a number would be converted anew at every step.
+    """
+    values = ((-0.6, 0.0), (0.2, 0.0), 3.0, WALL)
+    return tuple(torch.tensor(value, dtype=dtype, device=device) for value in values)
+
+
+@cache
+def flag(position: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The least position and velocity that end the task, `[2]`."""
+    return torch.tensor((position, 0.0), dtype=dtype, device=device)
+
+
+class Valley(NativeEnv):
+    """What both variants share: start, hills, walls and the flag."""
+
+    force: float  # what a full push adds to the velocity
+    goal: float  # position of the flag
+    initial_noise = 1
+    transition_noise = 0
+
+    def initial(self, noise: Tensor) -> Tensor:
+        low, span, *_ = constants(noise.dtype, noise.device)
+        return torch.addcmul(low, noise, span)
+
+    def drive(self, physics: Tensor, push: Tensor) -> Tensor:
+        """The successor state under a push in [-1, 1], `[S, N]`."""
+        position, velocity = physics.unbind(-1)
+        *_, wavenumber, wall = constants(physics.dtype, physics.device)
+        # A rollout step is bound by the number of operations: add(a, b, alpha=c) is a + c b.
+        velocity = torch.add(velocity, push, alpha=self.force)
+        velocity = torch.add(velocity, (wavenumber * position).cos(), alpha=-GRAVITY)
+        velocity = velocity.clamp(-MAX_SPEED, MAX_SPEED)
+        position = (position + velocity).clamp(WALL, END)
+        # Only the wall on the left stops the car. Gymnasium does not stop it at the other end.
+        velocity = velocity.masked_fill(position <= wall, 0)
+        return torch.stack((position, velocity), dim=-1)
+
+    def observation(self, physics: Tensor) -> Tensor:
+        return physics
+
+    def terminal(self, physics: Tensor) -> Tensor:
+        return (physics >= flag(self.goal, physics.dtype, physics.device)).all(-1)
+
+
+class MountainCar(Valley):
+    """A car at the bottom of a valley is too weak to drive straight up to the flag on the right.
+
+    ## Actions
+    0 pushes to the left, 1 does not push, 2 pushes to the right.
+
+    ## Observations
+    | Index | Observation  | Min   | Max  | Unit   |
+    |-------|--------------|-------|------|--------|
+    | 0     | Car position | -1.2  | 0.6  | m      |
+    | 1     | Car velocity | -0.07 | 0.07 | m/step |
+
+    ## Rewards
+    -1 for every step, the last included. The threshold is -110.
+
+    ## Starting state
+    Position uniform in (-0.6, -0.4), at rest. The bottom is at -0.52.
+
+    ## Episode end
+    1. Termination: the car is at 0.5 or beyond, and not rolling back.
+    2. Truncation: after 200 steps.
+
+    Follows `gymnasium/envs/classic_control/mountain_car.py` (semi-implicit Euler: the new velocity
+    moves the car), in any float type.
+    """
+
+    spec = EnvSpec(
+        id="MountainCar-v0",
+        num_actions=3,
+        time_limit=200,
+        obs_size=2,
+        reward_threshold=-110.0,
+        random_score=-200.0,  # measured with Gymnasium 1.4.0: it never arrives
+        reference_score=-100.8,  # best published: DQN of rl-baselines3-zoo
+    )
+    force = 0.001
+    goal = 0.5
+
+    def transition(self, physics: Tensor, action: Tensor, noise: Tensor) -> Tensor:
+        return self.drive(physics, action - 1)
+
+    def reward(self, physics: Tensor, action: Tensor, next_physics: Tensor) -> Tensor:
+        return torch.full_like(physics[..., 0], -1)
+
+
+class MountainCarContinuous(Valley):
+    """The same valley for a car that is pushed with any force, half as strong again at most.
+
+    ## Actions
+    One component: the push, from -1 (left) to 1 (right).
+
+    ## Observations
+    | Index | Observation  | Min   | Max  | Unit   |
+    |-------|--------------|-------|------|--------|
+    | 0     | Car position | -1.2  | 0.6  | m      |
+    | 1     | Car velocity | -0.07 | 0.07 | m/step |
+
+    ## Rewards
+    -0.1 push^2 for every step, and 100 more for the step that ends the task. The threshold is 90.
+
+    ## Starting state
+    Position uniform in (-0.6, -0.4), at rest. The bottom is at -0.52.
+
+    ## Episode end
+    1. Termination: the car is at 0.45 or beyond, and not rolling back.
+    2. Truncation: after 999 steps.
+
+    Follows `gymnasium/envs/classic_control/continuous_mountain_car.py` (semi-implicit Euler), in
+    any float type; Gymnasium rounds its state to float32 after every step. Gymnasium also charges
+    for a push beyond the bounds in full. Here, as under SB3, actions are clipped before all else.
+    """
+
+    spec = EnvSpec(
+        id="MountainCarContinuous-v0",
+        action_low=(-1.0,),
+        action_high=(1.0,),
+        time_limit=999,
+        obs_size=2,
+        reward_threshold=90.0,
+        # Doing nothing. The uniformly random policy scores less, -33.3 (measured with Gymnasium
+        # 1.4.0), and normalised scores would praise a policy that has only learned to sit still.
+        random_score=0.0,
+        reference_score=96.7,  # best published
+    )
+    force = 0.0015
+    goal = 0.45
+
+    def transition(self, physics: Tensor, action: Tensor, noise: Tensor) -> Tensor:
+        return self.drive(physics, action.squeeze(-1))
+
+    def reward(self, physics: Tensor, action: Tensor, next_physics: Tensor) -> Tensor:
+        push = action.squeeze(-1)
+        arrival = torch.zeros_like(push).masked_fill(self.terminal(next_physics), 100)
+        return torch.addcmul(arrival, push, push, value=-0.1)
