@@ -20,7 +20,7 @@ Implementation details:
     afterwards; the action after t timesteps uses epsilon(t).
  4. target_update_interval counts environment steps, not gradient steps (SB3): at each multiple
     Q_target <- tau Q + (1 - tau) Q_target; tau 1 copies.
- 5. Q_target cannot change within an update, so the targets of all G minibatches are one pass.
+ 5. Q_target cannot change within an update, so the targets of several minibatches are one pass.
  6. The memory keeps the true successor of every transition: at a truncation the final
     observation, never the first one of the next episode.
  7. Minibatches are drawn with replacement, uniformly over what the memory holds.
@@ -57,6 +57,7 @@ from benchmarks.harness.cli import (
     parse,
 )
 from benchmarks.harness.layers import SeedMLP
+from benchmarks.harness.program import CHUNK, UNROLL, Program, piece
 from benchmarks.harness.run import Run, main
 from benchmarks.harness.seeds import SeedAdam, SeedStreams
 
@@ -126,66 +127,32 @@ class Config(ControlConfig):
 
 
 ZOO = "rl-baselines3-zoo hyperparams/dqn.yml at 22e3ff2"
+ZOO_SCORE = "SB3 {}, one agent (rl-baselines3-zoo benchmark.md at 22e3ff2)"
+SB3_LOSS = {"loss": "huber", "max_grad_norm": 10.0}
 PRESETS = {
     "CartPole-v1": Preset(
-        {
-            "learning_rate": 2.3e-3,
-            "batch_size": 64,
-            "buffer_size": 100_000,
-            "learning_starts": 1000,
-            "gamma": 0.99,
-            "target_update_interval": 10,
-            "train_freq": 256,
-            "gradient_steps": 128,
-            "exploration_fraction": 0.16,
-            "exploration_final_eps": 0.04,
-            "loss": "huber",
-            "max_grad_norm": 10.0,
-            "hidden": (256, 256),
-            "total_timesteps": 50_000,
-        },
+        {"learning_rate": 2.3e-3, "batch_size": 64, "buffer_size": 100_000, "gamma": 0.99}
+        | {"learning_starts": 1000, "target_update_interval": 10, "train_freq": 256}
+        | {"gradient_steps": 128, "exploration_fraction": 0.16, "exploration_final_eps": 0.04}
+        | {"hidden": (256, 256), "total_timesteps": 50_000, **SB3_LOSS},
         source=ZOO,
-        published="SB3 500.0 +- 0.0, one agent (rl-baselines3-zoo benchmark.md at 22e3ff2)",
+        published=ZOO_SCORE.format("500.0 +- 0.0"),
     ),
     "Acrobot-v1": Preset(
-        {
-            "learning_rate": 6.3e-4,
-            "batch_size": 128,
-            "buffer_size": 50_000,
-            "learning_starts": 0,
-            "gamma": 0.99,
-            "target_update_interval": 250,
-            "train_freq": 4,
-            "gradient_steps": -1,
-            "exploration_fraction": 0.12,
-            "exploration_final_eps": 0.1,
-            "loss": "huber",
-            "max_grad_norm": 10.0,
-            "hidden": (256, 256),
-            "total_timesteps": 100_000,
-        },
+        {"learning_rate": 6.3e-4, "batch_size": 128, "buffer_size": 50_000, "gamma": 0.99}
+        | {"learning_starts": 0, "target_update_interval": 250, "train_freq": 4}
+        | {"gradient_steps": -1, "exploration_fraction": 0.12, "exploration_final_eps": 0.1}
+        | {"hidden": (256, 256), "total_timesteps": 100_000, **SB3_LOSS},
         source=ZOO,
-        published="SB3 -76.6 +- 11.8, one agent (rl-baselines3-zoo benchmark.md at 22e3ff2)",
+        published=ZOO_SCORE.format("-76.6 +- 11.8"),
     ),
     "MountainCar-v0": Preset(
-        {
-            "learning_rate": 4e-3,
-            "batch_size": 128,
-            "buffer_size": 10_000,
-            "learning_starts": 1000,
-            "gamma": 0.98,
-            "target_update_interval": 600,
-            "train_freq": 16,
-            "gradient_steps": 8,
-            "exploration_fraction": 0.2,
-            "exploration_final_eps": 0.07,
-            "loss": "huber",
-            "max_grad_norm": 10.0,
-            "hidden": (256, 256),
-            "total_timesteps": 120_000,
-        },
+        {"learning_rate": 4e-3, "batch_size": 128, "buffer_size": 10_000, "gamma": 0.98}
+        | {"learning_starts": 1000, "target_update_interval": 600, "train_freq": 16}
+        | {"gradient_steps": 8, "exploration_fraction": 0.2, "exploration_final_eps": 0.07}
+        | {"hidden": (256, 256), "total_timesteps": 120_000, **SB3_LOSS},
         source=ZOO,
-        published="SB3 -100.8 +- 9.9, one agent (rl-baselines3-zoo benchmark.md at 22e3ff2)",
+        published=ZOO_SCORE.format("-100.8 +- 9.9"),
     ),
 }
 
@@ -247,12 +214,12 @@ class Replay:
     def __init__(self, seeds: int, capacity: int, obs_size: int, device: torch.device) -> None:
         self.rows = torch.zeros(seeds, capacity, 2 * obs_size + 3, device=device)
         self.obs_size = obs_size
-        self.added = 0  # transitions per seed so far
+        self.added = torch.zeros((), dtype=torch.int64, device=device)  # per seed, so far
 
     @property
-    def size(self) -> int:
-        """Transitions per seed in the memory."""
-        return min(self.added, self.rows.shape[1])
+    def size(self) -> Tensor:
+        """Transitions per seed in the memory, 0-d."""
+        return self.added.clamp(max=self.rows.shape[1])
 
     def add(self, new: Transitions) -> None:
         """Store K <= C transitions per seed, [S, K, ...], over the oldest ones."""
@@ -261,19 +228,46 @@ class Replay:
         count, capacity = rows.shape[1], self.rows.shape[1]
         places = (self.added + torch.arange(count, device=rows.device)) % capacity
         self.rows.index_copy_(1, places, rows)
-        self.added += count
+        self.added.add_(count)
 
     def sample(self, noise: Tensor) -> Transitions:
         """One transition for every uniform in noise [S, ...], with replacement."""
         S, capacity, width = self.rows.shape
-        index = (noise * self.size).long().clamp_(max=self.size - 1)  # u * size may round up
+        index = (noise * self.size).long().minimum(self.size - 1)  # u * size may round up
         first = torch.arange(S, device=noise.device) * capacity
-        index += first.view(S, *(1 for _ in noise.shape[1:]))
+        index = index + first.view(S, *(1 for _ in noise.shape[1:]))
         rows = self.rows.view(-1, width).index_select(0, index.flatten())
         rows = rows.view(*noise.shape, width)
         obs, next_obs, scalars = rows.split((self.obs_size, self.obs_size, 3), dim=-1)
         actions, rewards, terminated = scalars.unbind(-1)
         return Transitions(obs, actions.long(), rewards, terminated.bool(), next_obs)
+
+
+@piece
+@torch.no_grad()
+def act(
+    env: envs.Env,
+    net: QNetwork,
+    state: envs.State,
+    obs: Tensor,
+    action_noise: Tensor,
+    env_noise: Tensor,
+    epsilons: Tensor,
+) -> tuple[envs.State, Tensor, Transitions, Tensor]:
+    """As many steps as there is noise, [S, steps, N, ...], and epsilons, [steps].
+
+    Returns the next state and obs, the transitions [S, steps, N, ...] and where episodes ended.
+    """
+    steps, ends = [], []
+    each_step = (epsilons.unbind(0), action_noise.unbind(1), env_noise.unbind(1))
+    for epsilon, u, v in zip(*each_step, strict=True):
+        actions = net.act(obs, u, epsilon)
+        step = env.step(state, actions, v)
+        steps.append((obs, actions, step.reward, step.terminated, step.final_obs))
+        ends.append(step.terminated | step.truncated)
+        state, obs = step.state, step.obs
+    transitions = Transitions(*(torch.stack(field, dim=1) for field in zip(*steps, strict=True)))
+    return state, obs, transitions, torch.stack(ends, dim=1)
 
 
 def collect(
@@ -285,21 +279,15 @@ def collect(
     env_noise: Tensor,
     epsilons: Tensor,
 ) -> tuple[envs.State, Tensor, Transitions, Tensor]:
-    """Act for F steps, with noise [S, F, N, ...] and epsilons [F].
-
-    Returns the next state and obs, the transitions [S, F, N, ...] and where episodes ended.
-    """
-    steps, ends = [], []
-    each_step = (epsilons.unbind(0), action_noise.unbind(1), env_noise.unbind(1))
-    with torch.inference_mode():
-        for epsilon, u, v in zip(*each_step, strict=True):
-            actions = net.act(obs, u, epsilon)
-            step = env.step(state, actions, v)
-            steps.append((obs, actions, step.reward, step.terminated, step.final_obs))
-            ends.append(step.terminated | step.truncated)
-            state, obs = step.state, step.obs
-    transitions = Transitions(*(torch.stack(field, dim=1) for field in zip(*steps, strict=True)))
-    return state, obs, transitions, torch.stack(ends, dim=1)
+    """Act for F steps, with noise [S, F, N, ...] and epsilons [F]; returns what act returns."""
+    parts, ends = [], []
+    each_chunk = (action_noise.split(CHUNK, 1), env_noise.split(CHUNK, 1), epsilons.split(CHUNK))
+    for noise in zip(*each_chunk, strict=True):
+        state, obs, part, end = act(env, net, state, obs, *noise)
+        parts.append(part)
+        ends.append(end)
+    transitions = Transitions(*(torch.cat(field, dim=1) for field in zip(*parts, strict=True)))
+    return state, obs, transitions, torch.cat(ends, dim=1)
 
 
 def epsilon_at(timestep: int, config: Config) -> float:
@@ -326,6 +314,29 @@ def td_loss(q_values: Tensor, targets: Tensor, kind: str) -> Tensor:
     return errors.square().mean(-1)
 
 
+@piece
+def gradient_steps(
+    net: QNetwork,
+    target: QNetwork,
+    optimizer: SeedAdam,
+    replay: Replay,
+    noise: Tensor,
+    config: Config,
+) -> dict[str, Tensor]:
+    """One step for each minibatch drawn with noise [S, k, M]; the last one's metrics, [S]."""
+    S, k, M = noise.shape
+    batch = replay.sample(noise)
+    with torch.no_grad():
+        next_q_values = target(batch.next_obs.flatten(1, 2)).view(S, k, M, -1)
+        targets = td_target(batch.rewards, batch.terminated, next_q_values, config.gamma)
+    for i in range(k):
+        q_values = net(batch.obs[:, i]).gather(-1, batch.actions[:, i].unsqueeze(-1)).squeeze(-1)
+        loss = td_loss(q_values, targets[:, i], config.loss)
+        loss.sum().backward()
+        optimizer.step(config.learning_rate, config.max_grad_norm)
+    return {"td_loss": loss.detach(), "q_values": q_values.detach().mean(-1)}
+
+
 def update(
     net: QNetwork,
     target: QNetwork,
@@ -335,18 +346,9 @@ def update(
     config: Config,
 ) -> dict[str, Tensor]:
     """G gradient steps on minibatches drawn with noise [S, G, M]; the last one's metrics, [S]."""
-    S, G, M = noise.shape
-    batch = replay.sample(noise)
-    with torch.no_grad():
-        next_q_values = target(batch.next_obs.flatten(1, 2)).view(S, G, M, -1)
-        targets = td_target(batch.rewards, batch.terminated, next_q_values, config.gamma)
-    for g in range(G):
-        q_values = net(batch.obs[:, g]).gather(-1, batch.actions[:, g].unsqueeze(-1)).squeeze(-1)
-        loss = td_loss(q_values, targets[:, g], config.loss)
-        optimizer.zero_grad()
-        loss.sum().backward()
-        optimizer.step(config.learning_rate, config.max_grad_norm)
-    return {"td_loss": loss.detach(), "q_values": q_values.detach().mean(-1)}
+    for part in noise.split(UNROLL, dim=1):
+        metrics = gradient_steps(net, target, optimizer, replay, part, config)
+    return metrics
 
 
 @torch.no_grad()
@@ -356,41 +358,77 @@ def update_target(target: QNetwork, net: QNetwork, syncs: int, tau: float) -> No
         old.lerp_(new, 1 - (1 - tau) ** syncs)
 
 
+class Learner(NamedTuple):
+    """What an iteration works with, and changes in place."""
+
+    config: Config
+    env: envs.Env
+    net: QNetwork
+    target: QNetwork
+    optimizer: SeedAdam
+    replay: Replay
+    episodes: envs.EpisodeTracker
+
+
+class Inputs(NamedTuple):
+    """What an iteration takes from outside: noise, and what follows a schedule."""
+
+    action_noise: Tensor  # [S, F, N, 2]
+    env_noise: Tensor  # [S, F, N, env.noise_size]
+    epsilons: Tensor  # [F]
+    draws: Tensor  # [S, G, M], of minibatches; without an update [S, 0, M]
+
+
+def iteration(
+    learner: Learner, carry: tuple[envs.State, Tensor], inputs: Inputs, syncs: int, learns: bool
+) -> tuple[tuple[envs.State, Tensor], dict[str, Tensor]]:
+    """F steps from carry (state and obs), and the update; returns the carry and metrics.
+
+    syncs: how often the target network is updated before. learns: whether there is an update.
+    """
+    config, env, net, target, optimizer, replay, episodes = learner
+    noise = inputs.action_noise, inputs.env_noise, inputs.epsilons
+    state, obs, transitions, done = collect(env, net, *carry, *noise)
+    replay.add(Transitions(*(field.flatten(1, 2) for field in transitions)))
+    if syncs:
+        update_target(target, net, syncs, config.tau)
+    metrics = {}
+    if learns:
+        metrics = update(net, target, optimizer, replay, inputs.draws, config)
+    train_return, train_length = episodes.update(transitions.rewards, done)
+    return (state, obs), metrics | {"train_return": train_return, "train_length": train_length}
+
+
 def train(config: Config, run: Run) -> QNetwork:
     """Train all seeds of a run; returns their action-value functions."""
+    S, N, F = len(run.seeds), config.num_envs, config.train_freq
     env = config.make_env()
     assert env.spec.obs_size is not None
     net = QNetwork(env.spec, config, run.streams("init")).to(run.device)
     target = QNetwork(env.spec, config, run.streams("init")).to(run.device)
     optimizer = SeedAdam(net)
-    S, N, F = len(run.seeds), config.num_envs, config.train_freq
     replay = Replay(S, config.buffer_size, env.spec.obs_size, run.device)
-    streams = run.streams("train")
-    state, obs = env.reset(streams.uniform(N, env.initial_noise))
     episodes = envs.EpisodeTracker(S, N, run.device)
+    learner = Learner(config, env, net, target, optimizer, replay, episodes)
+    program = Program(iteration, run.device, config.compile, env.native)
+    streams = run.streams("train")
+    carry = env.reset(streams.uniform(N, env.initial_noise))
+    interval = max(config.target_update_interval // N, 1) * N
 
     run.evaluate_if_due(0, env, net)
     timestep = 0
     while timestep < config.total_timesteps:
-        action_noise, env_noise = net.draw(streams, F, N), streams.uniform(F, N, env.noise_size)
-        epsilons = [epsilon_at(timestep + f * N, config) for f in range(F)]
-        state, obs, transitions, done = collect(
-            env, net, state, obs, action_noise, env_noise, torch.tensor(epsilons, device=run.device)
-        )
-        replay.add(Transitions(*(field.flatten(1, 2) for field in transitions)))
         before, timestep = timestep, timestep + config.block
-
-        interval = max(config.target_update_interval // N, 1) * N
         syncs = timestep // interval - before // interval
-        if syncs:
-            update_target(target, net, syncs, config.tau)
-        metrics = {}
-        if timestep > config.learning_starts:
-            draws = streams.uniform(config.updates, config.batch_size)
-            metrics = update(net, target, optimizer, replay, draws, config)
-
-        train_return, train_length = episodes.update(transitions.rewards, done)
-        run.log(timestep, metrics | {"train_return": train_return, "train_length": train_length})
+        learns = timestep > config.learning_starts
+        inputs = Inputs(
+            net.draw(streams, F, N),
+            streams.uniform(F, N, env.noise_size),
+            run.tensor([epsilon_at(before + f * N, config) for f in range(F)]),
+            streams.uniform(config.updates if learns else 0, config.batch_size),
+        )
+        carry, metrics = program(learner, carry, inputs, syncs, learns)
+        run.log(timestep, metrics)
         run.evaluate_if_due(timestep, env, net)
     return net
 

@@ -72,6 +72,7 @@ from benchmarks.harness.cli import (
     parse,
 )
 from benchmarks.harness.layers import RewardScale, RunningStats, SeedMLP
+from benchmarks.harness.program import CHUNK, UNROLL, Program, piece
 from benchmarks.harness.run import Run, main
 from benchmarks.harness.seeds import SeedAdam, SeedStreams
 
@@ -153,57 +154,44 @@ class Config(ControlConfig):
 
 
 ZOO = "rl-baselines3-zoo hyperparams/ppo.yml at 22e3ff2"
+ZOO_SCORE = "SB3 {}, one agent (rl-baselines3-zoo benchmark.md at 22e3ff2)"
+NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
 PRESETS = {
     "CartPole-v1": Preset(
-        {
-            "num_envs": 8,
-            "num_steps": 32,
-            "minibatch_size": 256,
-            "epochs": 20,
-            "gamma": 0.98,
-            "gae_lambda": 0.8,
-            "learning_rate": 1e-3,
-            "anneal_lr": True,
-            "clip_range": 0.2,
-            "anneal_clip": True,
-            "total_timesteps": 100_000,
-        },
+        {"num_envs": 8, "num_steps": 32, "minibatch_size": 256, "epochs": 20, "gamma": 0.98}
+        | {"gae_lambda": 0.8, "learning_rate": 1e-3, "anneal_lr": True, "clip_range": 0.2}
+        | {"anneal_clip": True, "total_timesteps": 100_000},
         source=ZOO,
-        published="SB3 500.0 +- 0.0, one agent (rl-baselines3-zoo benchmark.md at 22e3ff2)",
+        published=ZOO_SCORE.format("500.0 +- 0.0"),
     ),
     "Acrobot-v1": Preset(
-        {
-            "normalize_obs": True,
-            "normalize_reward": True,
-            "num_envs": 16,
-            "num_steps": 256,
-            "minibatch_size": 64,
-            "epochs": 4,
-            "gamma": 0.99,
-            "gae_lambda": 0.94,
-            "learning_rate": 3e-4,
-            "anneal_lr": False,
-            "total_timesteps": 1_000_000,
-        },
+        {"num_envs": 16, "num_steps": 256, "minibatch_size": 64, "epochs": 4, "gamma": 0.99}
+        | {"gae_lambda": 0.94, "learning_rate": 3e-4, "anneal_lr": False}
+        | {"total_timesteps": 1_000_000, **NORMALIZED},
         source=ZOO,
-        published="SB3 -73.5 +- 18.2, one agent (rl-baselines3-zoo benchmark.md at 22e3ff2)",
+        published=ZOO_SCORE.format("-73.5 +- 18.2"),
     ),
     "MountainCar-v0": Preset(
-        {
-            "normalize_obs": True,
-            "normalize_reward": True,
-            "num_envs": 16,
-            "num_steps": 16,
-            "minibatch_size": 64,
-            "epochs": 4,
-            "gamma": 0.99,
-            "gae_lambda": 0.98,
-            "learning_rate": 3e-4,
-            "anneal_lr": False,
-            "total_timesteps": 1_000_000,
-        },
+        {"num_envs": 16, "num_steps": 16, "minibatch_size": 64, "epochs": 4, "gamma": 0.99}
+        | {"gae_lambda": 0.98, "learning_rate": 3e-4, "anneal_lr": False}
+        | {"total_timesteps": 1_000_000, **NORMALIZED},
         source=ZOO,
-        published="SB3 -110.4 +- 19.5, one agent (rl-baselines3-zoo benchmark.md at 22e3ff2)",
+        published=ZOO_SCORE.format("-110.4 +- 19.5"),
+    ),
+    "MountainCarContinuous-v0": Preset(
+        {"num_envs": 8, "num_steps": 256, "minibatch_size": 256, "epochs": 10, "gamma": 0.999}
+        | {"gae_lambda": 0.98, "learning_rate": 1e-3, "anneal_lr": False, "log_std_init": 1.0}
+        | {"total_timesteps": 100_000, **NORMALIZED},
+        source="our own search: the best of 6 settings, 10 seeds each (100-109)",
+        published=ZOO_SCORE.format("88.3 +- 2.6 with gSDE at 20k timesteps"),
+    ),
+    "Pendulum-v1": Preset(
+        {"num_envs": 4, "num_steps": 1024, "minibatch_size": 64, "epochs": 10, "gamma": 0.9}
+        | {"gae_lambda": 0.9, "learning_rate": 1e-3, "anneal_lr": True}
+        | {"total_timesteps": 100_000, "normalize_reward": True},
+        source="our own search: the best of 10 settings, 10 seeds each (100-109), around "
+        "rl-baselines3-zoo's without gSDE",
+        published=ZOO_SCORE.format("-172.2 +- 104.2 with gSDE"),
     ),
 }
 
@@ -307,6 +295,27 @@ class Rollout(NamedTuple):
     next_obs: Tensor  # the true successor, also at the end of an episode
 
 
+@piece
+@torch.no_grad()
+def act(
+    env: envs.Env,
+    agent: ActorCritic,
+    state: envs.State,
+    obs: Tensor,
+    action_noise: Tensor,
+    env_noise: Tensor,
+) -> tuple[envs.State, Tensor, Rollout]:
+    """As many steps as there is noise, [S, steps, N, ...]; returns the next state and obs too."""
+    steps = []
+    for u, v in zip(action_noise.unbind(1), env_noise.unbind(1), strict=True):
+        actions = agent.act(obs, u)
+        step = env.step(state, actions, v)
+        ends = (step.terminated, step.truncated)
+        steps.append((obs, actions, step.reward, *ends, step.final_obs))
+        state, obs = step.state, step.obs
+    return state, obs, Rollout(*(torch.stack(field, dim=1) for field in zip(*steps, strict=True)))
+
+
 def collect(
     env: envs.Env,
     agent: ActorCritic,
@@ -316,15 +325,11 @@ def collect(
     env_noise: Tensor,
 ) -> tuple[envs.State, Tensor, Rollout]:
     """Act for T steps, with noise [S, T, N, ...]; returns the next state and obs too."""
-    steps = []
-    with torch.inference_mode():
-        for u, v in zip(action_noise.unbind(1), env_noise.unbind(1), strict=True):
-            actions = agent.act(obs, u)
-            step = env.step(state, actions, v)
-            ends = (step.terminated, step.truncated)
-            steps.append((obs, actions, step.reward, *ends, step.final_obs))
-            state, obs = step.state, step.obs
-    return state, obs, Rollout(*(torch.stack(field, dim=1) for field in zip(*steps, strict=True)))
+    parts = []
+    for noise in zip(action_noise.split(CHUNK, 1), env_noise.split(CHUNK, 1), strict=True):
+        state, obs, part = act(env, agent, state, obs, *noise)
+        parts.append(part)
+    return state, obs, Rollout(*(torch.cat(field, dim=1) for field in zip(*parts, strict=True)))
 
 
 def gae(
@@ -343,12 +348,11 @@ def gae(
     """
     deltas = rewards + gamma * next_values * ~terminated - values
     decay = gamma * gae_lambda * (~(terminated | truncated)).to(deltas.dtype)
-    advantages = torch.empty_like(deltas)
-    advantage = torch.zeros_like(deltas[:, 0])
+    advantage, advantages = torch.zeros_like(deltas[:, 0]), []
     for t in reversed(range(deltas.shape[1])):
         advantage = deltas[:, t] + decay[:, t] * advantage
-        advantages[:, t] = advantage
-    return advantages
+        advantages.append(advantage)
+    return torch.stack(advantages[::-1], dim=1)
 
 
 def normalize(advantages: Tensor) -> Tensor:
@@ -364,9 +368,9 @@ def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
     return 1 - (returns - values).var(-1) / returns.var(-1)
 
 
-def policy_loss(ratio: Tensor, advantages: Tensor, clip_range: float) -> Tensor:
-    """-L_clip (eq. 7) per seed, [S]; ratio and advantages [S, M]. clip_range 0: -E[ratio A]."""
-    if clip_range == 0:
+def policy_loss(ratio: Tensor, advantages: Tensor, clip_range: Tensor | None) -> Tensor:
+    """-L_clip (eq. 7) per seed, [S]; ratio and advantages [S, M]; without range -E[ratio A]."""
+    if clip_range is None:
         return -(ratio * advantages).mean(-1)
     clipped = ratio.clamp(1 - clip_range, 1 + clip_range)
     return -torch.minimum(ratio * advantages, clipped * advantages).mean(-1)
@@ -415,7 +419,7 @@ def prepare(
 
 
 def loss(
-    agent: ActorCritic, batch: Batch, config: Config, clip_range: float
+    agent: ActorCritic, batch: Batch, config: Config, clip_range: Tensor | None
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The objective (eq. 9, negated) on a minibatch, [S], and its metrics, each [S]."""
     logprobs, entropy, values = agent.evaluate(batch.obs, batch.actions)
@@ -431,69 +435,127 @@ def loss(
             "value_loss": v_loss.detach(),
             "entropy": entropy.detach().mean(-1),
             "approx_kl": (ratio - 1 - log_ratio).mean(-1),
-            "clipfrac": ((ratio - 1).abs() > clip_range).float().mean(-1),
         }
+        if clip_range is not None:
+            metrics["clipfrac"] = ((ratio - 1).abs() > clip_range).float().mean(-1)
     return total, metrics
+
+
+@piece
+def gradient_steps(
+    agent: ActorCritic,
+    optimizer: SeedAdam,
+    batch: Batch,
+    order: Tensor,
+    active: Tensor,
+    config: Config,
+    lr: Tensor,
+    clip_range: Tensor | None,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Steps on successive minibatches of the samples that order [S, k M] names.
+
+    active: which seeds still learn, [S] bool. Returns it, and the last minibatch's metrics, [S].
+    """
+    seeds = torch.arange(len(order), device=order.device).unsqueeze(1)
+    for indices in order.split(config.minibatch, dim=1):
+        minibatch = Batch(*(field[seeds, indices] for field in batch))  # [S, M, ...]
+        total, metrics = loss(agent, minibatch, config, clip_range)
+        if config.target_kl > 0:
+            active = active & (metrics["approx_kl"] <= 1.5 * config.target_kl)
+        total.sum().backward()
+        optimizer.step(lr, config.max_grad_norm, active)
+    return active, metrics
 
 
 def update(
     agent: ActorCritic,
     optimizer: SeedAdam,
     batch: Batch,
-    noise: Tensor,
+    shuffle: Tensor,
     config: Config,
-    progress: float,
+    lr: Tensor,
+    clip_range: Tensor,
 ) -> dict[str, Tensor]:
-    """All epochs over one rollout; noise [S, epochs, B] shuffles, progress is in [0, 1).
+    """All epochs over one rollout; the uniforms shuffle [S, epochs, B] order each epoch's samples.
 
     Returns the metrics of the last minibatch and the explained variance, each [S].
     """
-    lr = config.learning_rate * (1 - progress if config.anneal_lr else 1)
-    clip_range = config.clip_range * (1 - progress if config.anneal_clip else 1)
-    seeds = torch.arange(len(batch.values), device=batch.values.device).unsqueeze(1)
-    active = None  # which seeds still learn, [S]; None: all
-    for order in noise.argsort(-1).unbind(1):
-        shuffled = (field[seeds, order].split(config.minibatch, dim=1) for field in batch)
-        for minibatch in map(Batch._make, zip(*shuffled, strict=True)):  # [S, M, ...]
-            total, metrics = loss(agent, minibatch, config, clip_range)
-            if config.target_kl > 0:
-                close = metrics["approx_kl"] <= 1.5 * config.target_kl
-                active = close if active is None else active & close
-            optimizer.zero_grad()
-            total.sum().backward()
-            optimizer.step(lr, config.max_grad_norm, active)
+    clip = clip_range if config.clip_range > 0 else None
+    active = torch.ones(len(shuffle), dtype=torch.bool, device=shuffle.device)
+    for order in shuffle.argsort(-1).unbind(1):
+        for part in order.split(UNROLL * config.minibatch, dim=1):
+            active, metrics = gradient_steps(
+                agent, optimizer, batch, part, active, config, lr, clip
+            )
     return metrics | {"explained_variance": explained_variance(batch.values, batch.returns)}
+
+
+class Learner(NamedTuple):
+    """What an iteration works with, and changes in place."""
+
+    config: Config
+    env: envs.Env
+    agent: ActorCritic
+    optimizer: SeedAdam
+    reward_scale: RewardScale | None
+    episodes: envs.EpisodeTracker
+
+
+class Inputs(NamedTuple):
+    """What an iteration takes from outside: noise, and what follows a schedule."""
+
+    action_noise: Tensor  # [S, T, N, A or D]
+    env_noise: Tensor  # [S, T, N, env.noise_size]
+    shuffle: Tensor  # [S, epochs, B]
+    lr: Tensor  # 0-d, like the next
+    clip_range: Tensor
+
+
+def iteration(
+    learner: Learner, carry: tuple[envs.State, Tensor], inputs: Inputs
+) -> tuple[tuple[envs.State, Tensor], dict[str, Tensor]]:
+    """A rollout from carry (state and obs), and the update on it; returns the carry and metrics."""
+    config, env, agent, optimizer, reward_scale, episodes = learner
+    noise = inputs.action_noise, inputs.env_noise
+    state, obs, rollout = collect(env, agent, *carry, *noise)
+    batch = prepare(agent, rollout, reward_scale, config)
+    schedule = inputs.lr, inputs.clip_range
+    metrics = update(agent, optimizer, batch, inputs.shuffle, config, *schedule)
+    if agent.obs_stats is not None:
+        agent.obs_stats.update(batch.obs)
+    done = rollout.terminated | rollout.truncated
+    train_return, train_length = episodes.update(rollout.rewards, done)
+    metrics |= {"train_return": train_return, "train_length": train_length}
+    return (state, obs), metrics
 
 
 def train(config: Config, run: Run) -> ActorCritic:
     """Train all seeds of a run; returns their policies."""
+    S, T, N = len(run.seeds), config.num_steps, config.num_envs
     env = config.make_env()
     agent = ActorCritic(env.spec, config, run.streams("init")).to(run.device)
-    optimizer = SeedAdam(agent, eps=1e-5, masked=config.target_kl > 0)
-    S, T, N = len(run.seeds), config.num_steps, config.num_envs
-    reward_scale = None
-    if config.normalize_reward:
-        reward_scale = RewardScale(S, N, config.gamma).to(run.device)
-    streams = run.streams("train")
-    state, obs = env.reset(streams.uniform(N, env.initial_noise))
+    optimizer = SeedAdam(agent, eps=1e-5)
+    scale = RewardScale(S, N, config.gamma).to(run.device) if config.normalize_reward else None
     episodes = envs.EpisodeTracker(S, N, run.device)
+    learner = Learner(config, env, agent, optimizer, scale, episodes)
+    program = Program(iteration, run.device, config.compile, env.native)
+    streams = run.streams("train")
+    carry = env.reset(streams.uniform(N, env.initial_noise))
 
     run.evaluate_if_due(0, env, agent)
     timestep = 0
     while timestep < config.total_timesteps:
-        progress = timestep / config.total_timesteps
-        action_noise, env_noise = agent.draw(streams, T, N), streams.uniform(T, N, env.noise_size)
-        state, obs, rollout = collect(env, agent, state, obs, action_noise, env_noise)
-        batch = prepare(agent, rollout, reward_scale, config)
-        shuffle = streams.uniform(config.epochs, config.batch_size)
-        metrics = update(agent, optimizer, batch, shuffle, config, progress)
+        remaining = 1 - timestep / config.total_timesteps
+        inputs = Inputs(
+            agent.draw(streams, T, N),
+            streams.uniform(T, N, env.noise_size),
+            streams.uniform(config.epochs, config.batch_size),
+            run.tensor(config.learning_rate * (remaining if config.anneal_lr else 1)),
+            run.tensor(config.clip_range * (remaining if config.anneal_clip else 1)),
+        )
+        carry, metrics = program(learner, carry, inputs)
         timestep += config.batch_size
-        if agent.obs_stats is not None:
-            agent.obs_stats.update(batch.obs)
-
-        done = rollout.terminated | rollout.truncated
-        train_return, train_length = episodes.update(rollout.rewards, done)
-        run.log(timestep, metrics | {"train_return": train_return, "train_length": train_length})
+        run.log(timestep, metrics)
         run.evaluate_if_due(timestep, env, agent)
     return agent
 

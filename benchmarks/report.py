@@ -27,9 +27,8 @@ from benchmarks.harness.errors import UsageError
 from benchmarks.harness.evaluate import CURVE_EPISODES, FINAL_EPISODES, POINTS
 from benchmarks.harness.record import all_runs, ranges, write_bytes
 from benchmarks.harness.stats import Parity
-from benchmarks.suite import SUITES
+from benchmarks.suite import SUITES, Cell
 
-SUITE = "quick"  # whose missing cells are named
 SB3 = "sb3-"  # how the store names a baseline: sb3-ppo stands beside ppo
 ALGORITHMS = {file.stem for file in (ROOT / "algos").glob("[!_]*.py")}
 
@@ -361,7 +360,7 @@ def readme(
         text += f"## Other runs\n\n{markdown_table(OTHERS, rows)}\n"
     if missing:
         lines = "".join(f"- {line}\n" for line in missing)
-        text += f"## Missing\n\nSeeds of the suite `{SUITE}` that are not finished:\n\n{lines}\n"
+        text += f"## Missing\n\nSeeds of the suites that are not finished:\n\n{lines}\n"
     text += f"## How to read this\n\n{PROTOCOL}\n"
     text += "## Behind each number\n\n"
     for pair in found:
@@ -474,9 +473,16 @@ def draw(found: Sequence[Pair], folder: Path) -> dict[str, Path]:
 
 
 def missing_cells(results: Path) -> list[str]:
-    """What the suite has and the store lacks: `ppo on CartPole-v1, 30 seeds: 10-29`."""
+    """What the suites have and the store lacks: `ppo on CartPole-v1, 30 seeds: 10-29`.
+
+    Of cells that differ in nothing but the number of seeds, the largest.
+    """
+    largest: dict[Path, Cell] = {}
+    for cell in (cell for suite in SUITES.values() for cell in suite):
+        place = cell.folder(str(results)).path
+        largest[place] = max(cell, largest.get(place, cell), key=lambda c: c.seeds)
     found = []
-    for cell in SUITES[SUITE]:
+    for cell in largest.values():
         if groups := cell.missing(str(results)):
             found.append(f"{cell}: {ranges([seed for group in groups for seed in group])}")
     return found

@@ -89,15 +89,30 @@ class Cell:
 
 
 SHORT_Q = {"total_timesteps": 50_000}
+SHORT = {"seeds": 3, "total_timesteps": 20_000}
 
-# The cuts together take about five minutes on two cores, most of it SB3.
 SUITES = {
+    # The cuts together take about five minutes on two cores, most of it SB3.
     "quick": (
         Cell("ppo", "CartPole-v1", 30, cut={"seeds": 10}),
         Cell("ppo", "CartPole-v1", 30, "sb3", cut={"seeds": 2}),
-        Cell("dqn", "CartPole-v1", 10, cut={"seeds": 3}),
+        Cell("dqn", "CartPole-v1", 30, cut={"seeds": 3}),
         Cell("dqn", "CartPole-v1", 10, "sb3", cut={"seeds": 2}),
         Cell("q_learning", "FrozenLake-v1", 10, cut=SHORT_Q),
         Cell("q_learning", "CartPole-v1", 10, cut=SHORT_Q),
+    ),
+    "classic-control": tuple(
+        Cell(algo, env, 10, source, cut=SHORT)
+        for algo, env in (
+            ("ppo", "CartPole-v1"),
+            ("ppo", "Acrobot-v1"),
+            ("ppo", "MountainCar-v0"),
+            ("ppo", "MountainCarContinuous-v0"),
+            ("ppo", "Pendulum-v1"),
+            ("dqn", "CartPole-v1"),
+            ("dqn", "Acrobot-v1"),
+            ("dqn", "MountainCar-v0"),
+        )
+        for source in ("manyseeds", "sb3")
     ),
 }

@@ -166,8 +166,10 @@ class EpisodeTracker:
 
         rewards, done: `[S, T, N]`, the rollout that follows the one of the previous call.
         """
-        returns, self.open_return = _episode_sums(rewards, done, self.open_return)
-        lengths, self.open_length = _episode_sums(torch.ones_like(rewards), done, self.open_length)
+        returns, open_return = _episode_sums(rewards, done, self.open_return)
+        lengths, open_length = _episode_sums(torch.ones_like(rewards), done, self.open_length)
+        self.open_return.copy_(open_return)
+        self.open_length.copy_(open_length)
         ended = done.sum(dim=(1, 2))
         return returns.sum(dim=(1, 2)) / ended, lengths.sum(dim=(1, 2)) / ended
 

@@ -98,6 +98,7 @@ def register(name: str, kind: Any = World, limit: int | None = 5, **kwargs: Any)
 def _registry() -> Iterator[None]:
     before = dict(gym.registry)
     World.made = Scripted.made = Leaky.made = 0
+    torch.manual_seed(0)
     yield
     gym.registry.clear()
     gym.registry.update(before)
@@ -220,8 +221,8 @@ def test_episodes_are_gymnasiums(env_id: str) -> None:
                 assert elapsed[s, t, n] == age
                 ends["terminated"] += bool(term)
                 ends["truncated"] += bool(trunc)
-    limits = env_id in ("Pendulum-v1", "Taxi-v4")
-    assert ends["truncated"] >= S * N * (T // 200) if limits else ends["terminated"] > 50
+    often = "truncated" if env_id in ("Pendulum-v1", "Taxi-v4") else "terminated"
+    assert ends[often] > S * N
 
 
 def test_an_environment_without_a_limit_gets_the_stated_one() -> None:
@@ -364,9 +365,9 @@ def test_objects_stay_while_any_view_of_the_state_is_held(held_as: Any, inferenc
     with torch.inference_mode(inference):
         state, obs = env.reset(torch.rand(2, 3, 2))
         physics, elapsed = held_as(state.physics), state.elapsed
-        state = env.step(envs.State(physics.view(2, 3), elapsed), obs[..., 0].long() * 0, obs)
-        elapsed, expected = state.state.elapsed, state.obs + 1
-        del state
+        step = env.step(envs.State(physics.view(2, 3), elapsed), obs[..., 0].long() * 0, obs * 0)
+        elapsed, expected = step.state.elapsed, step.obs + 1
+        del state, step
     gc.collect()
     reset_and_play(env, 2, 3)
     assert Scripted.made == 1 + 6 + 6
@@ -420,9 +421,9 @@ def test_what_an_object_keeps_over_resets_stays_with_its_seed() -> None:
         assert training[0].physics.shape == (len(seeds), 4)
         return played
 
-    alone, batch = episodes([7]), episodes([3, 7, 11])
+    alone, batch = episodes([7]), episodes([7, 3, 11])
     for one, three in zip(alone, batch, strict=True):
-        assert_equal(one, [x[1:2] for x in three])
+        assert_equal(one, [x[:1] for x in three])
     begun = alone[-1][2][..., 0]
     assert begun.max() > alone[0][2][..., 0].max() + 10  # it does leak
 
@@ -435,7 +436,7 @@ def test_ppo_trains_through_the_bridge_alone_as_in_a_batch() -> None:
     def weights(**seeds: int) -> dict[str, Tensor]:
         config = ppo.Config(
             backend="gymnasium",
-            total_timesteps=640,
+            total_timesteps=192,
             num_steps=16,
             minibatch_size=32,
             hidden=(16,),
@@ -541,10 +542,10 @@ def test_discrete_spaces_count_from_0() -> None:
 
 # ---- Types and devices ------------------------------------------------------------------
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA"))]  # noqa: E501  # fmt: skip
+no_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA")
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=no_cuda)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8, np.int64])
 def test_types_shapes_and_devices(dtype: Any, device: str) -> None:
     """Vectors are float32, whatever Gymnasium has; handles stay on the CPU."""
@@ -664,7 +665,9 @@ def refusal(env_id: str) -> str:
     return message
 
 
-BOX = spaces.Box(-np.ones(50), np.arange(50.0), dtype=np.float32)  # prints on several lines
+BOX = spaces.Box(
+    -np.ones(50, np.float32), np.arange(50, dtype=np.float32)
+)  # prints on several lines
 REFUSED = [
     (spaces.Dict({"a": BOX}), "a Dict"),
     (spaces.Tuple((BOX, spaces.Discrete(3))), "a Tuple"),
@@ -673,7 +676,7 @@ REFUSED = [
     (spaces.Text(5), "a Text"),
     (spaces.Sequence(BOX), "a Sequence"),
     (
-        spaces.Box(-np.ones((8, 9)), np.ones((8, 9)), dtype=np.float32),
+        spaces.Box(-1, 1, (8, 9)),
         "float32 Box of shape (8, 9)",
     ),
     (spaces.Box(0.0, 1.0, ()), "a float32 Box of shape ()"),
@@ -776,6 +779,6 @@ def test_an_id_may_name_the_module_that_registers_it(
     env = envs.make("bridge_test_module:mine/Pole-v3")
     assert (env.spec.id, env.spec.time_limit) == ("bridge_test_module:mine/Pole-v3", 12)
     _, seen = play(env, [0, 1], 20)
-    assert seen[4].sum() > 0
+    assert seen[5].sum() > 0
     message = refusal("bridge_no_module:mine/Pole-v3")
     assert message.startswith("--env 'bridge_no_module:mine/Pole-v3': cannot import bridge_no_mod")

@@ -64,7 +64,7 @@ def test_replay_never_reads_beyond_what_it_holds() -> None:
     replay.add(coded(1, 0, 7))
     last = torch.tensor([[1 - 2**-24]])
     assert replay.sample(last).obs.item() == 6
-    replay.added = 2**20
+    replay.added.fill_(2**20)
     replay.sample(last)
 
 

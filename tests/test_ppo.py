@@ -127,7 +127,7 @@ def small_batch(
 
 def test_ratio_is_one_before_any_update() -> None:
     config, agent, batch, _ = small_batch()
-    _, metrics = ppo.loss(agent, batch, config, clip_range=0.2)
+    _, metrics = ppo.loss(agent, batch, config, torch.tensor(0.2))
     assert (metrics["clipfrac"] == 0).all()
     assert (metrics["approx_kl"].abs() < 1e-6).all()
     logprobs, _, values = agent.evaluate(batch.obs, batch.actions)
@@ -153,12 +153,12 @@ def test_batched_loss_equals_vmap_of_the_single_seed_loss(settings: dict[str, An
             def evaluate(obs: Tensor, actions: Tensor) -> Any:
                 return functional_call(Evaluate(agent), params, (obs, actions))
 
-        total, _ = ppo.loss(Shim, minibatch, config, 0.1)  # type: ignore[arg-type]
+        total, _ = ppo.loss(Shim, minibatch, config, torch.tensor(0.1))  # type: ignore[arg-type]
         return total[0]
 
     params = {f"agent.{name}": p.detach() for name, p in agent.named_parameters()}
     expected = vmap(grad(single))(params, batch)
-    total, metrics = ppo.loss(agent, batch, config, 0.1)
+    total, metrics = ppo.loss(agent, batch, config, torch.tensor(0.1, dtype=torch.float64))
     assert (metrics["clipfrac"] > 0).all()
     total.sum().backward()
     for name, p in agent.named_parameters():
@@ -182,7 +182,9 @@ def test_policy_loss_by_hand() -> None:
     ratio = torch.tensor([[1.5, 0.5, 1.5, 0.5]])
     advantages = torch.tensor([[1.0, 1.0, -1.0, -1.0]])
     expected = -(1.2 + 0.5 - 1.5 - 0.8) / 4
-    assert ppo.policy_loss(ratio, advantages, 0.2).item() == pytest.approx(expected)
+    assert ppo.policy_loss(ratio, advantages, torch.tensor(0.2)).item() == pytest.approx(expected)
+    unclipped = -(1.5 + 0.5 - 1.5 - 0.5) / 4
+    assert ppo.policy_loss(ratio, advantages, None).item() == pytest.approx(unclipped)
 
 
 def test_value_loss_by_hand() -> None:
@@ -221,7 +223,8 @@ def test_entropy_bonus_raises_entropy() -> None:
         returns=batch.values,
         logprobs=agent.evaluate(batch.obs, batch.actions)[0].detach(),
     )
-    ppo.update(agent, SeedAdam(agent), flat, torch.rand(3, 10, 64), config, 0.0)
+    schedule = torch.tensor(config.learning_rate), torch.tensor(config.clip_range)
+    ppo.update(agent, SeedAdam(agent), flat, torch.rand(3, 10, 64), config, *schedule)
     after = agent.evaluate(batch.obs, batch.actions)[1].mean(-1)
     assert (after > before + 1e-3).all()
 
@@ -255,10 +258,10 @@ def test_schedules_reach_the_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
     rates, clips = [], []
     step, loss = SeedAdam.step, ppo.loss
     monkeypatch.setattr(
-        SeedAdam, "step", lambda self, lr, *a: (rates.append(lr), step(self, lr, *a))[1]
+        SeedAdam, "step", lambda self, lr, *a: (rates.append(lr.item()), step(self, lr, *a))[1]
     )
     monkeypatch.setattr(
-        ppo, "loss", lambda a, b, c, clip: (clips.append(clip), loss(a, b, c, clip))[1]
+        ppo, "loss", lambda a, b, c, clip: (clips.append(clip.item()), loss(a, b, c, clip))[1]
     )
     settings = {"num_steps": 16, "minibatch_size": 64, "epochs": 1, "total_timesteps": 256}
     train_on(Counter(), monkeypatch, learning_rate=0.1, anneal_clip=True, **settings)
@@ -269,13 +272,12 @@ def test_schedules_reach_the_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_early_stop_takes_no_step_beyond_the_limit() -> None:
     """A KL far above the limit after one step: the second and all later steps are masked."""
     config, agent, batch, _ = small_batch(target_kl=1e-6, learning_rate=1.0, epochs=3)
-    optimizer = SeedAdam(agent, masked=True)
+    optimizer = SeedAdam(agent)
     powers: list[Tensor] = []
     step = optimizer.step
-    optimizer.step = lambda *a: (step(*a), powers.append(optimizer._update.beta_powers[0].clone()))[
-        0
-    ]  # type: ignore[method-assign]
-    ppo.update(agent, optimizer, batch, torch.rand(3, 3, 64), config, 0.0)
+    optimizer.step = lambda *a: (step(*a), powers.append(optimizer.beta_powers[0].clone()))[0]  # type: ignore[method-assign]
+    schedule = torch.tensor(1.0), torch.tensor(0.2)
+    ppo.update(agent, optimizer, batch, torch.rand(3, 3, 64), config, *schedule)
     assert len(powers) == 3
     assert (powers[0] < 1).all()  # ratio 1: the first step is taken
     assert torch.equal(powers[0], powers[2])

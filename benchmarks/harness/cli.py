@@ -86,13 +86,15 @@ class ControlConfig(RunConfig):
     backend: Literal["auto", "gymnasium"] = "auto"
     """Environment: our native one where there is one, or always Gymnasium's own."""
     compile: bool = False
-    """Compile the hot loops with torch.compile: some minutes once, then faster (needs g++)."""
+    """Compile the hot loops: half a minute or more once, then faster (needs a C++ compiler)."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
         if self.first_seed + self.seeds > 2**31:
             raise UsageError(f"--seeds {self.seeds}: first_seed + seeds must be at most 2**31")
-        self.make_env()
+        env = self.make_env()
+        if self.compile and not env.native:
+            raise UsageError("--compile: steps of Gymnasium's own environments are plain Python")
         self.check()
 
     def make_env(self) -> Any:
@@ -177,6 +179,10 @@ def parse(
             check_name(config.name)
             if config.track:
                 check_tensorboard()
+        if isinstance(config, ControlConfig) and config.compile:
+            from benchmarks.harness.program import check_compiler
+
+            check_compiler()
         return config
     except UsageError as error:
         exit_with(error)

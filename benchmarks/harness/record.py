@@ -14,6 +14,7 @@ import io
 import json
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -128,7 +129,9 @@ class RunFolder:
         """Where the run of a config belongs."""
         fields = identity(config)
         digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
-        group = fields.get("env") or fields["task"]
+        group = re.sub(
+            "[/:]", "--", fields.get("env") or fields["task"]
+        )  # ids as module:Name/Env-v0
         return cls(Path(config.results) / "runs" / group / algo / (config.name or digest[:8]))
 
     @property

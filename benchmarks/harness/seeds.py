@@ -58,84 +58,44 @@ class SeedAdam:
     All parameters of the module become views of one `[S, P]` tensor and their gradients are
     gathered in another: clipping and the update are then a few passes, whatever the network.
 
-    masked: seeds may be left out of a step. Every seed then has a step count of its own, and one
-    that is left out keeps parameters, moments and bias correction exactly as they were. Otherwise
-    PyTorch's fused kernel does the update in one pass.
+    Every seed has a step count of its own: one that is left out of a step keeps parameters, moments
+    and bias correction exactly as they were. Everything is tensors, changed in place: a step can be
+    compiled and captured.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        masked: bool = False,
-    ) -> None:
+    def __init__(self, module: nn.Module, eps: float = 1e-8) -> None:
         self.parameters = list(module.parameters())
         self.params = flatten_parameters(module)
         self.grads = torch.zeros_like(self.params)
         self._grad_views = views_like(self.grads, self.parameters)
-        self._update: FusedAdam | MaskedAdam
-        kind = MaskedAdam if masked else FusedAdam
-        self._update = kind(self.params, self.grads, betas, eps)
-
-    def zero_grad(self) -> None:
-        """Forget all gradients."""
-        for p in self.parameters:
-            p.grad = None
+        self.betas, self.eps = (0.9, 0.999), eps
+        self.mean = torch.zeros_like(self.params)
+        self.square = torch.zeros_like(self.params)
+        ones = self.params.new_ones(self.params.shape[0], 1, dtype=torch.float64)
+        self.beta_powers = [ones, ones.clone()]  # beta ** (steps taken), [S, 1] each
+        self._all_seeds = ones.clone()
 
     @torch.no_grad()
-    def step(self, lr: float, max_grad_norm: float = 0.0, mask: Tensor | None = None) -> Tensor:
-        """Update the parameters from the gradients.
+    def step(
+        self, lr: Tensor | float, max_grad_norm: float = 0.0, mask: Tensor | None = None
+    ) -> Tensor:
+        """Update the parameters from the gradients, and forget the gradients.
 
-        lr: learning rate of all seeds. max_grad_norm: each seed's gradient is scaled down to this
-        norm (0: never). mask: `[S]` bool, which seeds to update (None: all).
+        lr: learning rate of all seeds, a number or 0-d. max_grad_norm: each seed's gradient is
+        scaled down to this norm (0: never). mask: `[S]` bool, which seeds to update (None: all).
         Returns the gradient norms before clipping, `[S]`.
         """
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
         torch._foreach_copy_(self._grad_views, grads)
+        for p in self.parameters:
+            p.grad = None
         norms = torch.linalg.vector_norm(self.grads, dim=1)
         if max_grad_norm > 0:
-            self.grads *= (max_grad_norm / (norms + 1e-6)).clamp(max=1.0).unsqueeze(1)
-        self._update.step(lr, mask)
-        return norms
+            self.grads.mul_((max_grad_norm / (norms + 1e-6)).clamp(max=1.0).unsqueeze(1))
 
-
-class FusedAdam:
-    """torch.optim.Adam on one `[S, P]` parameter: element-wise, so no two seeds meet."""
-
-    def __init__(
-        self, params: Tensor, grads: Tensor, betas: tuple[float, float], eps: float
-    ) -> None:
-        leaf = nn.Parameter(params)  # shares the storage
-        leaf.grad = grads
-        self._adam = torch.optim.Adam([leaf], betas=betas, eps=eps, fused=True)
-
-    def step(self, lr: float, mask: Tensor | None) -> None:
-        """Update all seeds."""
-        assert mask is None, "SeedAdam(masked=True) leaves seeds out"
-        self._adam.param_groups[0]["lr"] = lr
-        self._adam.step()
-
-
-class MaskedAdam:
-    """Adam with a step count per seed."""
-
-    def __init__(
-        self, params: Tensor, grads: Tensor, betas: tuple[float, float], eps: float
-    ) -> None:
-        self.params, self.grads, self.betas, self.eps = params, grads, betas, eps
-        self.mean = torch.zeros_like(params)
-        self.square = torch.zeros_like(params)
-        ones = params.new_ones(params.shape[0], 1, dtype=torch.float64)
-        self.beta_powers = [ones, ones.clone()]  # beta ** (steps taken), [S, 1] each
-
-    def step(self, lr: float, mask: Tensor | None) -> None:
-        """Update the seeds in mask `[S]` (None: all)."""
-        seeds = self.params.shape[0]
-        mask = torch.ones(seeds, device=self.params.device) if mask is None else mask
-        takes_step = mask.double().unsqueeze(1)
+        takes_step = self._all_seeds if mask is None else mask.double().unsqueeze(1)
         for power, beta in zip(self.beta_powers, self.betas, strict=True):
-            power *= 1 - (1 - beta) * takes_step
+            power.mul_(1 - (1 - beta) * takes_step)
         correction1, correction2 = 1 - self.beta_powers[0], (1 - self.beta_powers[1]).sqrt()
         # No step taken yet: 0 / 0, and nothing to update.
         step_size = (takes_step * lr * correction2 / correction1).nan_to_num(0.0)
@@ -144,8 +104,8 @@ class MaskedAdam:
         self.mean.lerp_(self.grads, weight1)
         self.square.lerp_(self.grads.square(), weight2)
         scale = self.square.sqrt().add_((self.eps * correction2).to(self.params.dtype))
-        update = torch.div(self.mean, scale, out=scale)
-        self.params.addcmul_(update, step_size.to(self.params.dtype), value=-1)
+        self.params.addcmul_(self.mean / scale, step_size.to(self.params.dtype), value=-1)
+        return norms
 
 
 def flatten_parameters(module: nn.Module) -> Tensor:
