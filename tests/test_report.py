@@ -353,6 +353,13 @@ def test_speed_table_is_taken_over_as_it_is(tmp_path: Path) -> None:
     assert "## Speed\n\n| speed | 1 |\n\n" in written(tmp_path)
 
 
+def test_check_of_the_environments_is_taken_over_as_it_is(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", FINALS)
+    assert "## Native" not in written(tmp_path)
+    (tmp_path / "tables/check.md").write_text("| check | 1 |\n")
+    assert "## Native against Gymnasium's own\n\n| check | 1 |\n\n" in written(tmp_path)
+
+
 def test_run_on_an_unknown_environment_is_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
