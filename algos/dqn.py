@@ -57,7 +57,7 @@ from benchmarks.harness.cli import (
     parse,
 )
 from benchmarks.harness.layers import SeedMLP
-from benchmarks.harness.program import CHUNK, UNROLL, Program, piece
+from benchmarks.harness.program import UNROLL, Program, piece, stepwise
 from benchmarks.harness.run import Run, main
 from benchmarks.harness.seeds import SeedAdam, SeedStreams
 
@@ -182,7 +182,7 @@ class QNetwork(nn.Module):
     ) -> Tensor:
         """Actions [S, N] for obs [S, N, O]; greedy without noise, epsilon-greedy with [S, N, 2].
 
-        epsilon: a number or a 0-d tensor; by default its value at the end of the training.
+        epsilon: a number, or what broadcasts to [S, N]; by default its value at the end.
         """
         greedy = self(obs).argmax(-1)
         if noise is None:
@@ -243,33 +243,8 @@ class Replay:
         return Transitions(obs, actions.long(), rewards, terminated.bool(), next_obs)
 
 
-@piece
+@stepwise
 @torch.no_grad()
-def act(
-    env: envs.Env,
-    net: QNetwork,
-    state: envs.State,
-    obs: Tensor,
-    action_noise: Tensor,
-    env_noise: Tensor,
-    epsilons: Tensor,
-) -> tuple[envs.State, Tensor, Transitions, Tensor]:
-    """As many steps as there is noise, [S, steps, N, ...], and epsilons, [steps].
-
-    Returns the next state and obs, the transitions [S, steps, N, ...] and where episodes ended.
-    """
-    steps, ends = [], []
-    each_step = (epsilons.unbind(0), action_noise.unbind(1), env_noise.unbind(1))
-    for epsilon, u, v in zip(*each_step, strict=True):
-        actions = net.act(obs, u, epsilon)
-        step = env.step(state, actions, v)
-        steps.append((obs, actions, step.reward, step.terminated, step.final_obs))
-        ends.append(step.terminated | step.truncated)
-        state, obs = step.state, step.obs
-    transitions = Transitions(*(torch.stack(field, dim=1) for field in zip(*steps, strict=True)))
-    return state, obs, transitions, torch.stack(ends, dim=1)
-
-
 def collect(
     env: envs.Env,
     net: QNetwork,
@@ -278,16 +253,21 @@ def collect(
     action_noise: Tensor,
     env_noise: Tensor,
     epsilons: Tensor,
-) -> tuple[envs.State, Tensor, Transitions, Tensor]:
-    """Act for F steps, with noise [S, F, N, ...] and epsilons [F]; returns what act returns."""
-    parts, ends = [], []
-    each_chunk = (action_noise.split(CHUNK, 1), env_noise.split(CHUNK, 1), epsilons.split(CHUNK))
-    for noise in zip(*each_chunk, strict=True):
-        state, obs, part, end = act(env, net, state, obs, *noise)
-        parts.append(part)
-        ends.append(end)
-    transitions = Transitions(*(torch.cat(field, dim=1) for field in zip(*parts, strict=True)))
-    return state, obs, transitions, torch.cat(ends, dim=1)
+) -> tuple[envs.State, Tensor, tuple[Transitions, Tensor]]:
+    """Act for as many steps as there is noise, [S, F, N, ...]; epsilons [1, F, 1].
+
+    Returns the next state and obs, the transitions [S, F, N, ...] and where episodes ended.
+    """
+    steps, ends = [], []
+    each_step = (epsilons.unbind(1), action_noise.unbind(1), env_noise.unbind(1))
+    for epsilon, u, v in zip(*each_step, strict=True):
+        actions = net.act(obs, u, epsilon)
+        step = env.step(state, actions, v)
+        steps.append((obs, actions, step.reward, step.terminated, step.final_obs))
+        ends.append(step.terminated | step.truncated)
+        state, obs = step.state, step.obs
+    transitions = Transitions(*(torch.stack(field, dim=1) for field in zip(*steps, strict=True)))
+    return state, obs, (transitions, torch.stack(ends, dim=1))
 
 
 def epsilon_at(timestep: int, config: Config) -> float:
@@ -375,7 +355,7 @@ class Inputs(NamedTuple):
 
     action_noise: Tensor  # [S, F, N, 2]
     env_noise: Tensor  # [S, F, N, env.noise_size]
-    epsilons: Tensor  # [F]
+    epsilons: Tensor  # [1, F, 1]
     draws: Tensor  # [S, G, M], of minibatches; without an update [S, 0, M]
 
 
@@ -388,7 +368,7 @@ def iteration(
     """
     config, env, net, target, optimizer, replay, episodes = learner
     noise = inputs.action_noise, inputs.env_noise, inputs.epsilons
-    state, obs, transitions, done = collect(env, net, *carry, *noise)
+    state, obs, (transitions, done) = collect(env, net, *carry, *noise)
     replay.add(Transitions(*(field.flatten(1, 2) for field in transitions)))
     if syncs:
         update_target(target, net, syncs, config.tau)
@@ -424,7 +404,7 @@ def train(config: Config, run: Run) -> QNetwork:
         inputs = Inputs(
             net.draw(streams, F, N),
             streams.uniform(F, N, env.noise_size),
-            run.tensor([epsilon_at(before + f * N, config) for f in range(F)]),
+            run.tensor([epsilon_at(before + f * N, config) for f in range(F)]).view(1, F, 1),
             streams.uniform(config.updates if learns else 0, config.batch_size),
         )
         carry, metrics = program(learner, carry, inputs, syncs, learns)

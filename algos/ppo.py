@@ -72,7 +72,7 @@ from benchmarks.harness.cli import (
     parse,
 )
 from benchmarks.harness.layers import RewardScale, RunningStats, SeedMLP
-from benchmarks.harness.program import CHUNK, UNROLL, Program, piece
+from benchmarks.harness.program import UNROLL, Program, piece, stepwise
 from benchmarks.harness.run import Run, main
 from benchmarks.harness.seeds import SeedAdam, SeedStreams
 
@@ -295,27 +295,8 @@ class Rollout(NamedTuple):
     next_obs: Tensor  # the true successor, also at the end of an episode
 
 
-@piece
+@stepwise
 @torch.no_grad()
-def act(
-    env: envs.Env,
-    agent: ActorCritic,
-    state: envs.State,
-    obs: Tensor,
-    action_noise: Tensor,
-    env_noise: Tensor,
-) -> tuple[envs.State, Tensor, Rollout]:
-    """As many steps as there is noise, [S, steps, N, ...]; returns the next state and obs too."""
-    steps = []
-    for u, v in zip(action_noise.unbind(1), env_noise.unbind(1), strict=True):
-        actions = agent.act(obs, u)
-        step = env.step(state, actions, v)
-        ends = (step.terminated, step.truncated)
-        steps.append((obs, actions, step.reward, *ends, step.final_obs))
-        state, obs = step.state, step.obs
-    return state, obs, Rollout(*(torch.stack(field, dim=1) for field in zip(*steps, strict=True)))
-
-
 def collect(
     env: envs.Env,
     agent: ActorCritic,
@@ -324,12 +305,15 @@ def collect(
     action_noise: Tensor,
     env_noise: Tensor,
 ) -> tuple[envs.State, Tensor, Rollout]:
-    """Act for T steps, with noise [S, T, N, ...]; returns the next state and obs too."""
-    parts = []
-    for noise in zip(action_noise.split(CHUNK, 1), env_noise.split(CHUNK, 1), strict=True):
-        state, obs, part = act(env, agent, state, obs, *noise)
-        parts.append(part)
-    return state, obs, Rollout(*(torch.cat(field, dim=1) for field in zip(*parts, strict=True)))
+    """Act for as many steps as there is noise, [S, T, N, ...]; returns the next state and obs."""
+    steps = []
+    for u, v in zip(action_noise.unbind(1), env_noise.unbind(1), strict=True):
+        actions = agent.act(obs, u)
+        step = env.step(state, actions, v)
+        ends = (step.terminated, step.truncated)
+        steps.append((obs, actions, step.reward, *ends, step.final_obs))
+        state, obs = step.state, step.obs
+    return state, obs, Rollout(*(torch.stack(field, dim=1) for field in zip(*steps, strict=True)))
 
 
 def gae(

@@ -13,7 +13,7 @@ changed in place; nothing is read back from the device, and no random number is 
 function then serves all modes:
 
 eager      calls it.
-compiled   calls it with its `@piece` functions compiled by torch.compile (`--compile`).
+compiled   calls it with its `@piece` and `@stepwise` functions compiled (`--compile`).
 captured   records its kernels once as a CUDA graph and replays them: no Python work per environment
            step. The way of every training on CUDA whose environment is native.
 """
@@ -28,7 +28,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from benchmarks.harness.errors import UsageError
 
@@ -59,6 +59,29 @@ def piece(function: Callable[P, R]) -> Callable[P, R]:
         return (compiled() if not traced and _compiling.get() else function)(*args, **kwargs)
 
     return call
+
+
+def stepwise(function: Callable[P, R]) -> Callable[P, R]:
+    """Mark a function that acts for as many steps as its noise has; compiled in chunks of CHUNK.
+
+    It is `function(env, policy, state, obs, *noise)` with noise `[..., T, ...]`, steps in dimension
+    1, and returns the next state and obs and nested tuples of tensors, steps in dimension 1 too.
+    """
+    chunk_piece: Callable[..., Any] = piece(function)
+
+    @functools.wraps(function)
+    def call(env: Any, policy: Any, state: Any, obs: Any, *noise: Tensor) -> Any:
+        if not _compiling.get():
+            return function(env, policy, state, obs, *noise)  # type: ignore[arg-type]
+        chunks = []
+        for chunk_noise in zip(*(n.split(CHUNK, dim=1) for n in noise), strict=True):
+            state, obs, chunk = chunk_piece(env, policy, state, obs, *chunk_noise)
+            chunks.append(chunk)
+        _, structure = tree_flatten(chunks[0])
+        steps = [torch.cat(field, dim=1) for field in zip(*map(leaves, chunks), strict=True)]
+        return state, obs, tree_unflatten(steps, structure)
+
+    return call  # type: ignore[return-value]
 
 
 class Graph(Protocol):
@@ -166,7 +189,7 @@ def clone(tree: Any) -> Any:
 
 def leaves(tree: Any) -> list[Tensor]:
     """All tensors in nested tuples and dictionaries, in order."""
-    found, _ = torch.utils._pytree.tree_flatten(tree)
+    found, _ = tree_flatten(tree)
     return [leaf for leaf in found if isinstance(leaf, Tensor)]
 
 
