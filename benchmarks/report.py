@@ -162,6 +162,7 @@ DETAILS = (
     "std over episodes",
     "sampled, IQM [95%]",
 )
+AIMS = ("environment", "algorithm", "n", "aim", "mean [95%]", "")
 PUBLISHED = ("environment", "algorithm", "n", "ours, mean [95%]", "published")
 OTHERS = ("environment", "algorithm", "run", "n", "IQM [95%]", "mean [95%]", "failures", "settings")
 
@@ -351,11 +352,17 @@ def readme(
         text += f"![Learning curves on {env}]({figure.relative_to(results)})\n\n"
     text += f"## Details\n\n{markdown_table(DETAILS, detail_rows(found))}\n"
     text += scales(found)
+    if rows := aim_rows(found):
+        text += f"## Aims\n\n{markdown_table(AIMS, rows)}\n"
     if rows := published_rows(found):
         text += f"## Published scores\n\n{markdown_table(PUBLISHED, rows)}\n"
-    speed = results / "tables" / "throughput.md"
-    if speed.exists():
-        text += f"## Speed\n\n{speed.read_text().strip()}\n\n"
+    for title, name in (("Speed", "throughput"), ("Speed on a GPU", "throughput-cuda")):
+        speed = results / "tables" / f"{name}.md"
+        if speed.exists():
+            text += f"## {title}\n\n{speed.read_text().strip()}\n\n"
+    check = results / "tables" / "check.md"
+    if check.exists():
+        text += f"## Native against Gymnasium's own\n\n{check.read_text().strip()}\n\n"
     if rows := other_rows(found, results):
         text += f"## Other runs\n\n{markdown_table(OTHERS, rows)}\n"
     if missing:
@@ -411,6 +418,21 @@ def published_rows(found: Sequence[Pair]) -> Rows:
         for pair in found
         if pair.ours and pair.preset and pair.preset.published
     ]
+
+
+def aim_rows(found: Sequence[Pair]) -> Rows:
+    """The aims that the suites state, met by the mean or missed."""
+    cells = [cell for suite in SUITES.values() for cell in suite if cell.aim is not None]
+    rows: Rows = []
+    for pair, cell in ((pair, cell) for pair in found for cell in cells):
+        if pair.ours is None or (pair.env, pair.algo) != (cell.env, cell.algo):
+            continue
+        aim = float(cell.aim or 0.0)
+        met = "met" if pair.ours.final.mean() >= aim else "missed"
+        mean = pair.ours.text(pair.ours.final, "mean")
+        name, n = label(pair, pair.ours), str(len(pair.ours.seeds))
+        rows.append((pair.env, name, n, f"{aim:g}", mean, met))
+    return rows
 
 
 def link(result: Result, results: Path) -> str:

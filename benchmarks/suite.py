@@ -30,6 +30,7 @@ class Cell:
     source: str = "manyseeds"  # who trains: manyseeds or sb3
     settings: Mapping[str, Any] = field(default_factory=dict)  # fields of the algorithm's Config
     cut: Mapping[str, Any] = field(default_factory=dict)  # "seeds" and budgets of the cut suite
+    aim: float | None = None  # the mean final score that we want to see
 
     @property
     def script(self) -> str:
@@ -102,16 +103,16 @@ SUITES = {
         Cell("q_learning", "CartPole-v1", 10, cut=SHORT_Q),
     ),
     "classic-control": tuple(
-        Cell(algo, env, 10, source, cut=SHORT)
-        for algo, env in (
-            ("ppo", "CartPole-v1"),
-            ("ppo", "Acrobot-v1"),
-            ("ppo", "MountainCar-v0"),
-            ("ppo", "MountainCarContinuous-v0"),
-            ("ppo", "Pendulum-v1"),
-            ("dqn", "CartPole-v1"),
-            ("dqn", "Acrobot-v1"),
-            ("dqn", "MountainCar-v0"),
+        Cell(algo, env, 10, source, cut=SHORT, aim=aim if source == "manyseeds" else None)
+        for algo, env, aim in (
+            ("ppo", "CartPole-v1", None),
+            ("ppo", "Acrobot-v1", -85.0),
+            ("ppo", "MountainCar-v0", None),
+            ("ppo", "MountainCarContinuous-v0", 90.0),
+            ("ppo", "Pendulum-v1", -180.0),
+            ("dqn", "CartPole-v1", None),
+            ("dqn", "Acrobot-v1", None),
+            ("dqn", "MountainCar-v0", -115.0),
         )
         for source in ("manyseeds", "sb3")
     ),

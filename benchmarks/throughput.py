@@ -1,40 +1,52 @@
 """Timesteps per second of PPO and DQN on CartPole-v1: ours, SB3's and, where installed, rejax's.
 
-    python benchmarks/throughput.py
+    python benchmarks/throughput.py                     one CPU core
+    python benchmarks/throughput.py --device cuda       thousands of seeds on a GPU
 
-Learning and logging are timed, evaluation is off on all sides, one thread on one pinned core.
-Every measurement is a process of its own; the systems take turns, and each repeat visits all of
-them, so that a slow minute of a shared machine meets everybody. What counts are the ratios within
-a repeat; the table shows medians over repeats.
+Learning and logging are timed, evaluation is off on all sides. Every measurement is a process of
+its own; the systems take turns, and each repeat visits all of them, so that a slow minute of a
+shared machine meets everybody. What counts are the ratios within a repeat; the table shows medians
+over repeats. On the CPU every process is pinned to one core and computes with one thread.
 
 PPO: CleanRL's size, 4 environments x 128 steps, 4 epochs of 4 minibatches, two 64-64 networks.
 DQN: CleanRL's setting, an update of 128 transitions every 10 steps, network 120-84, memory 10,000
 (Huber loss and gradient clip 10 on both sides, because SB3 has no other loss).
 
-SB3 trains one seed at a time: S seeds cost S times one. rejax is a JAX suite (`make jax-env`): cold
-is a process's first training, with compilation; warm the second in the same process.
+SB3 trains one seed at a time, on the CPU: S seeds cost S times one. What is compiled or captured
+(ours with --compile or on CUDA, and rejax, a JAX suite: `make jax-env`) trains twice in a process:
+the second training is timed, and what the first took longer is its warm-up. Ours keeps compiled
+code on disk: the first repeat starts without any, the later ones with it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
-from benchmarks.harness.cli import PositiveInt, ScriptConfig, check_ranges, exit_with, parse
+from benchmarks.harness.cli import (
+    PositiveInt,
+    ScriptConfig,
+    check_device,
+    check_ranges,
+    exit_with,
+    parse,
+)
 from benchmarks.harness.digest import ROOT
 from benchmarks.harness.errors import UsageError
 from benchmarks.harness.record import provenance, write_bytes, write_json
 
 JAX_PYTHON = ROOT / ".venv-jax" / "bin" / "python"
+OURS, COMPILED = "manyseeds", "manyseeds --compile"
 SETTINGS: dict[str, dict[str, Any]] = {
     "ppo": {"total_timesteps": 40_960},
     "dqn": {
@@ -52,12 +64,14 @@ class Config(ScriptConfig):
 
     repeats: PositiveInt = 3
     """Rounds over all measurements."""
-    seeds: tuple[PositiveInt, ...] = (1, 10, 32)
-    """Numbers of seeds in a batch."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where ours and rejax compute."""
+    seeds: tuple[PositiveInt, ...] = ()
+    """Numbers of seeds in a batch (default: 1 10 32, on CUDA 10 1024 8192)."""
     algos: tuple[str, ...] = ("ppo", "dqn")
     """Algorithms."""
     core: int = 0
-    """CPU core that every measurement is pinned to."""
+    """CPU core that every measurement is pinned to (not on CUDA)."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -67,14 +81,28 @@ class Config(ScriptConfig):
         if hasattr(os, "sched_getaffinity") and self.core not in os.sched_getaffinity(0):
             cores = ", ".join(map(str, sorted(os.sched_getaffinity(0))))
             raise UsageError(f"--core {self.core}: must be among {cores}")
+        check_device(self.device)
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """The numbers of seeds to measure."""
+        return self.seeds or ((10, 1024, 8192) if self.device == "cuda" else (1, 10, 32))
+
+    @property
+    def systems(self) -> list[str]:
+        """What to measure besides SB3."""
+        ours = [OURS] if self.device == "cuda" else [OURS, COMPILED]
+        return ours + (["rejax"] if JAX_PYTHON.exists() else [])
 
 
 # ---- What a measuring process does ----------------------------------------------------------
 
 
-def measure_ours(algo: str, seeds: int) -> dict[str, float]:
+def measure_ours(algo: str, seeds: int, device: str, compiled: bool = False) -> dict[str, float]:
     """Train S seeds with evaluation off; learning seconds and timesteps of all seeds together."""
     import importlib
+
+    import torch
 
     from benchmarks.harness.process import set_up_process
     from benchmarks.harness.run import Run
@@ -85,13 +113,22 @@ def measure_ours(algo: str, seeds: int) -> dict[str, float]:
 
     set_up_process(threads=1)
     module = importlib.import_module(f"algos.{algo}")
-    config = module.Config(seeds=seeds, quiet=True, **SETTINGS[algo])
-    run = LearningOnly(config)
-    module.train(config, run)
-    return {"timesteps": run.windows[-1].timestep * seeds, "learn_s": run.learn_s}
+    config = module.Config(
+        seeds=seeds, device=device, compile=compiled, quiet=True, **SETTINGS[algo]
+    )
+    times = []
+    for _ in range(2 if compiled or device == "cuda" else 1):
+        run = LearningOnly(config)
+        module.train(config, run)
+        times.append(run.learn_s)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
+    if device == "cuda":
+        memory = torch.cuda.max_memory_allocated()
+    timesteps = run.windows[-1].timestep * seeds
+    return {"timesteps": timesteps, "learn_s": times[-1], "first_s": times[0], "memory": memory}
 
 
-def measure_sb3(algo: str, seeds: int) -> dict[str, float]:
+def measure_sb3(algo: str) -> dict[str, float]:
     """Train one seed of SB3 with the same hyperparameters, no evaluation callback."""
     import importlib
 
@@ -99,17 +136,23 @@ def measure_sb3(algo: str, seeds: int) -> dict[str, float]:
 
     from benchmarks import sb3_baseline
 
-    assert seeds == 1
     torch.set_num_threads(1)
     config = importlib.import_module(f"algos.{algo}").Config(**SETTINGS[algo])
     model = sb3_baseline.build(sb3_baseline.BASELINES[algo], config, seed=0)
     began = time.perf_counter()
     model.learn(config.total_timesteps)
-    return {"timesteps": model.num_timesteps, "learn_s": time.perf_counter() - began}
+    learn_s = time.perf_counter() - began
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {
+        "timesteps": model.num_timesteps,
+        "learn_s": learn_s,
+        "first_s": learn_s,
+        "memory": memory,
+    }
 
 
 REJAX = """
-import json, sys, time, jax
+import json, resource, sys, time, jax
 from rejax import get_algo
 algo, seeds, steps = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 common = dict(env="CartPole-v1", total_timesteps=steps, eval_freq=steps, learning_rate=2.5e-4,
@@ -131,15 +174,18 @@ for repeat in range(2):
     state, _ = jax.block_until_ready(train(jax.random.split(jax.random.PRNGKey(repeat), seeds)))
     times.append(time.perf_counter() - began)
 done = int(state.global_step[0]) * seeds
-print(json.dumps(dict(timesteps=done, learn_s=times[1], cold_s=times[0])))
+memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+if jax.devices()[0].platform != "cpu":
+    memory = jax.devices()[0].memory_stats()["peak_bytes_in_use"]
+print(json.dumps(dict(timesteps=done, learn_s=times[1], first_s=times[0], memory=memory)))
 """
 
 
-def run_pinned(command: list[str], core: int) -> dict[str, float]:
+def run_pinned(command: list[str], core: int | None, **environment: str) -> dict[str, float]:
     """Run a measuring process on one core; its JSON line, with the wall time of the process."""
 
     def pin() -> None:
-        if hasattr(os, "sched_setaffinity"):
+        if core is not None and hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, {core})
 
     threads = {"OMP_NUM_THREADS": "1", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
@@ -149,7 +195,7 @@ def run_pinned(command: list[str], core: int) -> dict[str, float]:
         capture_output=True,
         text=True,
         preexec_fn=pin,
-        env={**os.environ, **threads},
+        env={**os.environ, **threads, **environment},
         cwd=ROOT,
     )
     wall_s = time.perf_counter() - began
@@ -159,16 +205,19 @@ def run_pinned(command: list[str], core: int) -> dict[str, float]:
     return {**measured, "wall_s": wall_s}
 
 
-def measure(system: str, algo: str, seeds: int, core: int) -> dict[str, Any]:
-    """One measurement in a process of its own."""
+def measure(system: str, algo: str, seeds: int, config: Config, cache: str) -> dict[str, Any]:
+    """One measurement in a process of its own. cache: folder of what torch.compile keeps."""
     if system == "rejax":
         steps = str(SETTINGS[algo]["total_timesteps"])
         command = [str(JAX_PYTHON), "-c", REJAX, algo, str(seeds), steps]
+        environment = {"JAX_PLATFORMS": str(config.device)}
     else:
-        command = [sys.executable, __file__, "--measure", system, algo, str(seeds)]
-    result = run_pinned(command, core)
+        command = [sys.executable, __file__, "--measure", system, algo, str(seeds), config.device]
+        environment = {"TORCHINDUCTOR_CACHE_DIR": cache}
+    core = config.core if config.device == "cpu" else None
+    result = run_pinned(command, core, **environment)
     speed = result["timesteps"] / result["learn_s"]
-    print(f"{system:9} {algo} x {seeds:2} seeds: {speed:9,.0f} timesteps/s", flush=True)
+    print(f"{system:20} {algo} x {seeds:4} seeds: {speed:11,.0f} timesteps/s", flush=True)
     return {"system": system, "algo": algo, "seeds": seeds, **result, "timesteps_per_s": speed}
 
 
@@ -192,55 +241,62 @@ def summarize(measurements: list[dict[str, Any]]) -> list[dict[str, Any]]:
     rows = []
     for (algo, system, seeds), group in groups.items():
         ratios = [m["timesteps_per_s"] / sb3[m["repeat"], algo]["timesteps_per_s"] for m in group]
-        row = {
-            "algo": algo,
-            "system": system,
-            "seeds": seeds,
-            "repeats": len(group),
-            "timesteps_per_s": median(m["timesteps_per_s"] for m in group),
-            "ratio_to_sb3": median(ratios),
-            "ratio_low": min(ratios),
-            "ratio_high": max(ratios),
-            "wall_s": median(m["wall_s"] for m in group),
-        }
-        if system == "rejax":
-            row["cold_timesteps_per_s"] = median(m["timesteps"] / m["cold_s"] for m in group)
-        rows.append(row)
-    order = ["sb3", "manyseeds", "rejax"]
+        warm_up = [m["first_s"] - m["learn_s"] for m in group]
+        rows.append(
+            {
+                "algo": algo,
+                "system": system,
+                "seeds": seeds,
+                "repeats": len(group),
+                "timesteps_per_s": median(m["timesteps_per_s"] for m in group),
+                "ratio_to_sb3": median(ratios),
+                "ratio_low": min(ratios),
+                "ratio_high": max(ratios),
+                "first_warm_up_s": warm_up[0],
+                "later_warm_up_s": median(warm_up[1:] or warm_up),
+                "memory_mib": median(m["memory"] for m in group) / 2**20,
+                "wall_s": median(m["wall_s"] for m in group),
+            }
+        )
+    order = ["sb3", OURS, COMPILED, "rejax"]
     algos = list(SETTINGS)
     return sorted(
         rows, key=lambda r: (algos.index(r["algo"]), order.index(r["system"]), r["seeds"])
     )
 
 
-def markdown(rows: list[dict[str, Any]], origin: dict[str, Any], repeats: int) -> str:
+def markdown(rows: list[dict[str, Any]], origin: dict[str, Any], device: str) -> str:
     """The table as the report includes it."""
     where = origin["machine"]
+    place = f"one thread on one core of {where['cpu']}"
+    if device == "cuda":
+        place = f"on {where['gpu']} (SB3 on one core of {where['cpu']})"
     lines = [
-        f"Timesteps per second of all seeds together, learning and logging, evaluation off; one "
-        f"thread on one core of {where['cpu']}. Medians of {repeats} interleaved repeats; the "
-        f"ratio is taken within each repeat, its range over repeats in brackets.",
+        "Timesteps per second of all seeds together, learning and logging, evaluation off; "
+        f"{place}. Medians of {max(r['repeats'] for r in rows)} interleaved repeats; the ratio is "
+        "taken within each repeat, its range over repeats in brackets. Warm-up: seconds of "
+        "compilation or capture before that speed, at the first start / at later ones, which find "
+        "compiled code on disk. Memory: the process's peak, on a GPU the device's.",
         "",
-        "| algorithm | system | seeds | timesteps/s | times SB3 | process wall time, s | n |",
-        "|---|---|---|---|---|---|---|",
+        "| algorithm | system | seeds | timesteps/s | times SB3 | warm-up, s | memory, MiB | n |",
+        "|---|---|---:|---:|---|---|---:|---:|",
     ]
     for r in rows:
-        speed = f"{r['timesteps_per_s']:,.0f}"
-        if "cold_timesteps_per_s" in r:
-            speed += f" warm, {r['cold_timesteps_per_s']:,.0f} cold"
         ratio = f"{r['ratio_to_sb3']:.1f} [{r['ratio_low']:.1f}, {r['ratio_high']:.1f}]"
+        warm_up = f"{r['first_warm_up_s']:.0f} / {r['later_warm_up_s']:.0f}"
+        if r["system"] in ("sb3", OURS) and device == "cpu":
+            warm_up = "none"
         lines.append(
-            f"| {r['algo']} | {r['system']} | {r['seeds']} | {speed} | {ratio} "
-            f"| {r['wall_s']:.1f} | {r['repeats']} |"
+            f"| {r['algo']} | {r['system']} | {r['seeds']:,} | {r['timesteps_per_s']:,.0f} "
+            f"| {ratio} | {warm_up} | {r['memory_mib']:,.0f} | {r['repeats']} |"
         )
     budgets = ", ".join(f"{a} {s['total_timesteps']:,}" for a, s in SETTINGS.items())
     lines += [
         "",
         f"Timesteps per seed: {budgets}. SB3 trains one seed at a time: S seeds run at the same "
-        "timesteps/s and take S times the wall time of one. The wall time of a process includes "
-        "its imports, and for rejax two trainings, the first with compilation. rejax's DQN has a "
-        "64-64 network (ours and SB3's: 120-84) and "
-        "ten environments, so that it too updates every 10 timesteps.",
+        "timesteps/s and take S times the wall time of one. rejax's DQN has a 64-64 network (ours "
+        "and SB3's: 120-84) and ten environments, so that it too updates every 10 timesteps; rejax "
+        "keeps no compiled code on disk.",
         "",
         f"Command: `{origin['command']}`, commit {origin['code']['commit'] or 'not recorded'}, "
         + ", ".join(f"{name} {version}" for name, version in origin["versions"].items())
@@ -250,28 +306,30 @@ def markdown(rows: list[dict[str, Any]], origin: dict[str, Any], repeats: int) -
 
 
 def main() -> None:
-    """Measure, print, and write results/throughput.json and results/tables/throughput.md."""
+    """Measure, print, and write results/throughput[-cuda].json and results/tables/ beside it."""
     if sys.argv[1:2] == ["--measure"]:  # a measuring process
-        system, algo, seeds = sys.argv[2:5]
-        functions: dict[str, Callable[[str, int], dict[str, float]]]
-        functions = {"manyseeds": measure_ours, "sb3": measure_sb3}
-        print(json.dumps(functions[system](algo, int(seeds))))
+        system, algo, seeds, device = sys.argv[2:6]
+        measured = (
+            measure_sb3(algo)
+            if system == "sb3"
+            else measure_ours(algo, int(seeds), device, compiled=system == COMPILED)
+        )
+        print(json.dumps(measured))
         return
     config = parse(Config, {}, __doc__)
     cells = []
     for algo in config.algos:
         cells.append(("sb3", algo, 1))
-        cells += [("manyseeds", algo, seeds) for seeds in config.seeds]
-        if JAX_PYTHON.exists():
-            cells += [("rejax", algo, seeds) for seeds in config.seeds]
+        cells += [(system, algo, seeds) for system in config.systems for seeds in config.batches]
     if not JAX_PYTHON.exists():
         print("rejax is left out: `make jax-env` installs it")
     try:
-        measurements = [
-            {"repeat": repeat, **measure(*cell, config.core)}
-            for repeat in range(config.repeats)
-            for cell in cells
-        ]
+        with tempfile.TemporaryDirectory() as cache:
+            measurements = [
+                {"repeat": repeat, **measure(*cell, config, cache)}
+                for repeat in range(config.repeats)
+                for cell in cells
+            ]
     except UsageError as error:
         exit_with(error)
     rows = summarize(measurements)
@@ -282,14 +340,18 @@ def main() -> None:
     }
     if JAX_PYTHON.exists():
         origin["versions"] |= jax_versions()
-    results = Path(config.results)
+    if config.device == "cuda":
+        import torch
+
+        origin["machine"]["gpu"] = torch.cuda.get_device_name()
+    results, name = Path(config.results), "throughput" + "-cuda" * (config.device == "cuda")
     (results / "tables").mkdir(parents=True, exist_ok=True)
     write_json(
-        results / "throughput.json",
+        results / f"{name}.json",
         {**origin, "settings": SETTINGS, "rows": rows, "measurements": measurements},
     )
-    table = markdown(rows, origin, config.repeats)
-    write_bytes(results / "tables" / "throughput.md", table.encode())
+    table = markdown(rows, origin, config.device)
+    write_bytes(results / "tables" / f"{name}.md", table.encode())
     print(table)
 
 

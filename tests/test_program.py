@@ -190,6 +190,7 @@ def test_a_piece_is_plain_unless_a_program_compiles(monkeypatch: pytest.MonkeyPa
         return lambda x: -function(x)
 
     monkeypatch.setattr(torch, "compile", compile)
+    monkeypatch.setattr(program, "_compiled", set())
     double = piece(lambda x: 2 * x)
 
     def iteration(learner: None, carry: int, inputs: int) -> tuple[int, int]:
@@ -202,6 +203,19 @@ def test_a_piece_is_plain_unless_a_program_compiles(monkeypatch: pytest.MonkeyPa
     assert double(1) == 2
     assert len(compiled) == 1
     assert compiled[0]["fullgraph"]
+
+
+def test_one_process_compiles_one_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "_compiled", set())
+    cpu = torch.device("cpu")
+
+    def iteration(learner: None, carry: int, inputs: int) -> tuple[int, int]:
+        return carry, inputs
+
+    for _ in range(2):
+        Program(iteration, cpu, compiled=True)
+    with pytest.raises(UsageError, match="one algorithm per process"):
+        Program(lambda learner, carry, inputs: (carry, inputs), cpu, compiled=True)
 
 
 def test_compile_without_a_compiler_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,7 @@ CHUNK = 16  # environment steps
 UNROLL = 4  # gradient steps
 
 _compiling: ContextVar[bool] = ContextVar("compiling", default=False)
+_compiled: set[Callable[..., Any]] = set()  # the iterations that this process has compiled
 
 
 def piece(function: Callable[P, R]) -> Callable[P, R]:
@@ -61,7 +62,7 @@ def piece(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def stepwise(function: Callable[P, R]) -> Callable[P, R]:
+def stepwise(function: Callable[..., R]) -> Callable[..., R]:
     """Mark a function that acts for as many steps as its noise has; compiled in chunks of CHUNK.
 
     It is `function(env, policy, state, obs, *noise)` with noise `[..., T, ...]`, steps in dimension
@@ -72,7 +73,7 @@ def stepwise(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def call(env: Any, policy: Any, state: Any, obs: Any, *noise: Tensor) -> Any:
         if not _compiling.get():
-            return function(env, policy, state, obs, *noise)  # type: ignore[arg-type]
+            return function(env, policy, state, obs, *noise)
         chunks = []
         for chunk_noise in zip(*(n.split(CHUNK, dim=1) for n in noise), strict=True):
             state, obs, chunk = chunk_piece(env, policy, state, obs, *chunk_noise)
@@ -81,7 +82,7 @@ def stepwise(function: Callable[P, R]) -> Callable[P, R]:
         steps = [torch.cat(field, dim=1) for field in zip(*map(leaves, chunks), strict=True)]
         return state, obs, tree_unflatten(steps, structure)
 
-    return call  # type: ignore[return-value]
+    return call
 
 
 class Graph(Protocol):
@@ -138,7 +139,7 @@ class Program:
             self.recorder = CudaRecorder()
         self._recorded: dict[tuple[Any, ...], _Recorded | None] = {}  # by static values
         if compiled:
-            set_up_compiler()
+            set_up_compiler(iteration)
 
     def __call__(self, learner: Any, carry: Any, inputs: Any, *static: Any) -> tuple[Any, Any]:
         """One iteration; returns the new carry and the outputs."""
@@ -204,10 +205,17 @@ def check_compiler() -> None:
         raise UsageError("--compile: needs a C++ compiler such as g++; CXX may name it") from None
 
 
-def set_up_compiler() -> None:
-    """Let a graph hold `backward()`, and several sizes of a piece be compiled."""
+def set_up_compiler(iteration: Callable[..., Any]) -> None:
+    """Let a graph hold `backward()`, and several sizes of a piece be compiled.
+
+    Raises UsageError when this process has compiled another algorithm before: tracing `backward()`
+    then confuses the two ("agent missing", torch 2.13).
+    """
     import torch._dynamo
 
+    _compiled.add(iteration)
+    if len(_compiled) > 1:
+        raise UsageError("--compile: one algorithm per process; start another one for this")
     torch._dynamo.config.trace_autograd_ops = True
     torch._dynamo.config.recompile_limit = 64
     # The tensors of constants are cached by functools: dynamo traces through, and says so.

@@ -1,0 +1,520 @@
+"""Shows a trained policy in Gymnasium's own environment: as a GIF, or as a check of ours.
+
+    python benchmarks/watch.py results/runs/CartPole-v1/ppo/f73f8279
+    python benchmarks/watch.py --check results/runs/CartPole-v1/ppo/f73f8279 [RUN ...]
+
+A RUN is the folder of a run or one of its parts `seeds-000-009`, with weights on this machine.
+
+**The GIF** is drawn by Gymnasium's renderer: the greedy policy of the median seed by final return,
+or of `--seed`, in episodes that begin with `reset(seed=0)`, `reset(seed=1)`, ... It runs at the
+environment's speed. Frames are left out where there would be more than a GIF can time or a page
+should load; the first and the last of every episode stay.
+
+**The check** plays the same greedy policies on our native environment and on Gymnasium's own, E
+episodes of each of the S seeds on each side. Nothing is re-injected and no start is shared, so it
+sees whatever tests of the dynamics might not: observations, actions, rewards, episode ends.
+
+- All E S episodes of a side are independent: every seed has start states and luck of its own.
+  (`harness.evaluate` gives all seeds the same ones. That is right for comparing algorithms, but
+  here their error would be common to all seeds, and no interval over seeds would show it.)
+- The policies are the same on both sides, so their spread is no error of the difference. Episode e
+  here minus episode e there is one observation of it; they are resampled within each seed, which is
+  the stratified bootstrap of `stats.estimate` with the seeds as tasks.
+- The verdict is "agrees" where the 95% interval of the difference of means holds 0, else "differs".
+  Right environments "differ" by chance in one row of twenty; more `--episodes` tell. How large a
+  difference could have been missed is the width of the interval.
+- A seed that diverged in training has no policy, and is left out.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import math
+import os
+import shlex
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Discrete
+from PIL import Image
+from torch import Tensor
+
+import envs
+from benchmarks.compare import Parser, print_table
+from benchmarks.harness import stats
+from benchmarks.harness.checkpoint import read_policy
+from benchmarks.harness.cli import ControlConfig, exit_with
+from benchmarks.harness.digest import ROOT, code_origins
+from benchmarks.harness.errors import UsageError
+from benchmarks.harness.evaluate import CHUNK, FINAL_EPISODES, Policy
+from benchmarks.harness.process import set_up_process
+from benchmarks.harness.record import (
+    POLICY,
+    RunFolder,
+    is_finished,
+    provenance,
+    ranges,
+    read_json,
+    write_bytes,
+    write_json,
+)
+from benchmarks.harness.seeds import SeedStreams
+from benchmarks.harness.stats import Estimate, Floats
+from envs.gymnasium_bridge import cannot_be_made, registered_id
+
+MAX_FRAMES = 300
+MAX_SIDE = 400  # pixels
+LEAST_DELAY = 2  # 1/100 s: what is shorter, browsers show at a tenth of a second
+LAST_DELAY = 100  # 1/100 s: time to see how an episode ended
+LEAST_EPISODES = 20  # per seed and side: a bootstrap of fewer is far too sure of itself
+RESAMPLES = 2000
+
+
+# ---- Trained policies -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """The policies of one part; what is per seed has the order of `seeds`."""
+
+    part: Path
+    algo: str
+    config: ControlConfig
+    seeds: list[int]
+    final: list[float]  # greedy return at the end of the training
+    diverged: set[int]
+    policy: Policy
+    train: Callable[..., Any]  # where the code that made the policy begins
+
+    @cached_property
+    def env(self) -> envs.Env:
+        """What the policy was trained in, or the native version of it where there is one."""
+        env: envs.Env = replace(self.config, backend="auto").make_env()
+        return env
+
+    @property
+    def run(self) -> Path:
+        return self.part.parent
+
+    @property
+    def results(self) -> Path:
+        return self.run.parents[3]
+
+    def act(self, obs: Tensor) -> Tensor:
+        """Greedy actions `[S, N, ...]` for Gymnasium's observations `[S, N, ...]`."""
+        if isinstance(self.env, envs.Discretize):
+            obs = self.env.observation(obs)  # what is binned is the state, as Gymnasium shows it
+        return self.policy.act(obs)
+
+
+def load(path: str) -> list[Trained]:
+    """The parts of RUN whose weights are on this machine.
+
+    Raises UsageError in one line: no such folder, nothing finished, a baseline, no weights (with
+    the command that trains them), weights of another version of the algorithm's file.
+    """
+    folder = Path(path).resolve()
+    if not folder.is_dir():
+        raise UsageError(f"{path}: no such folder")
+    if folder.name.startswith("seeds-"):
+        parts = [folder] if is_finished(folder) else []
+    else:
+        parts = RunFolder(folder).parts()
+    if not parts:
+        raise UsageError(
+            f"{path}: no finished seeds; a run is a folder RESULTS/runs/ENV/ALGORITHM/NAME"
+        )
+    stored = read_json(parts[0] / "config.json")
+    algo, env_id = stored["algo"], stored["env"]
+    if not (ROOT / "algos" / f"{algo}.py").exists():
+        raise UsageError(f"{path}: {algo} stores no weights; only runs of algos/*.py can be shown")
+    if env_id in envs.NATIVE and env_id not in gym.registry:
+        raise UsageError(f"{path}: Gymnasium has no {env_id} of its own")
+    parts = [part for part in parts if (part / POLICY).exists()]
+    if not parts:
+        raise UsageError(f"{path}: no weights on this machine; to train it: {stored['command']}")
+
+    module = importlib.import_module(f"algos.{algo}")
+    found = []
+    for part in parts:
+        try:
+            config, seeds, _ = read_policy(part, module.Config)
+            policy = module.load(part)
+        except (KeyError, RuntimeError, TypeError) as error:  # another field, another shape
+            raise UsageError(
+                f"{part}: its weights do not fit today's algos/{algo}.py; remove that folder and "
+                f"train it again: {read_json(part / 'config.json')['command']}"
+            ) from error
+        summary = read_json(part / "summary.json")
+        final = summary["final"]["greedy"]["per_seed"]
+        found.append(
+            Trained(
+                part=part,
+                algo=algo,
+                config=config,
+                seeds=seeds,
+                final=[final[str(seed)] for seed in seeds],
+                diverged={int(seed) for seed in summary["diverged"]},
+                policy=policy,
+                train=module.train,
+            )
+        )
+    return found
+
+
+# ---- The GIF --------------------------------------------------------------------------------
+
+
+class Frame(NamedTuple):
+    """A picture of an episode."""
+
+    step: int  # steps of the episode before it
+    last: bool  # of its episode
+    image: Image.Image
+
+
+class Reel:
+    """The frames of a GIF. Whenever there are more than MAX_FRAMES, every second one goes.
+
+    fps: steps of the environment per second.
+    """
+
+    def __init__(self, fps: float) -> None:
+        self.fps = fps
+        self.stride = math.ceil(fps * LEAST_DELAY / 100)  # steps from a frame to the next
+        self.frames: list[Frame] = []
+
+    def add(self, step: int, last: bool, env: gym.Env[Any, Any]) -> None:
+        """Draw the environment after a step of an episode, where that frame is wanted."""
+        if not self._wants(step, last):
+            return
+        image = Image.fromarray(np.asarray(env.render()))
+        image.thumbnail((MAX_SIDE, MAX_SIDE))
+        self.frames.append(Frame(step, last, image))
+        if len(self.frames) > MAX_FRAMES:
+            self.stride *= 2
+            self.frames = [f for f in self.frames if self._wants(f.step, f.last)]
+
+    def _wants(self, step: int, last: bool) -> bool:
+        return last or step % self.stride == 0
+
+    def delays(self) -> list[int]:
+        """How long each frame is shown, in 1/100 s. Rounding never adds up over an episode."""
+        delays = []
+        for frame, following in zip(self.frames, [*self.frames[1:], None], strict=True):
+            if frame.last or following is None:
+                delays.append(LAST_DELAY)
+                continue
+            begins, ends = (round(100 * f.step / self.fps) for f in (frame, following))
+            delays.append(max(ends - begins, LEAST_DELAY))
+        return delays
+
+    def gif(self) -> bytes:
+        """The whole GIF, which repeats forever. One palette serves all frames."""
+        some = self.frames[:: math.ceil(len(self.frames) / 8)]
+        side = max(max(f.image.size) for f in some)
+        sample = Image.new("RGB", (side, side * len(some)))
+        for i, frame in enumerate(some):
+            sample.paste(frame.image.resize((side, side), Image.Resampling.NEAREST), (0, i * side))
+        palette = sample.quantize(256, Image.Quantize.FASTOCTREE)
+        first, *rest = (
+            f.image.quantize(palette=palette, dither=Image.Dither.NONE) for f in self.frames
+        )
+        buffer = io.BytesIO()
+        milliseconds = [10 * delay for delay in self.delays()]
+        first.save(buffer, "GIF", save_all=True, append_images=rest, duration=milliseconds, loop=0)
+        return buffer.getvalue()
+
+
+def median_seed(parts: Sequence[Trained]) -> int:
+    """The seed in the middle by final return (of two, the lower); NaN is worse than any."""
+    final = {seed: x for part in parts for seed, x in zip(part.seeds, part.final, strict=True)}
+    ranked = sorted(final, key=lambda s: (-math.inf if math.isnan(final[s]) else final[s], s))
+    return ranked[(len(ranked) - 1) // 2]
+
+
+def rendered(env_id: str, time_limit: int) -> gym.Env[Any, Any]:
+    """Gymnasium's own environment, drawing into arrays."""
+    # Nothing is ever shown in a window or heard, so nothing needs a display.
+    for name in ("SDL_VIDEODRIVER", "SDL_AUDIODRIVER"):
+        os.environ.setdefault(name, "dummy")
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer versions, precision of bounds
+        env = gym.make(
+            registered_id(env_id),
+            render_mode="rgb_array",
+            max_episode_steps=time_limit,
+            disable_env_checker=True,
+        )
+    if "rgb_array" not in env.metadata.get("render_modes", ()):
+        raise UsageError(f"--env {env_id}: draws no pictures (no render mode rgb_array)")
+    return env
+
+
+def play(env: gym.Env[Any, Any], trained: Trained, seed: int, start: int, reel: Reel) -> None:
+    """One episode of a seed's greedy policy from `reset(seed=start)`; prints its return."""
+    row, S = trained.seeds.index(seed), len(trained.seeds)
+    observations, actions = env.observation_space, env.action_space
+    obs, _ = env.reset(seed=start)
+    reel.add(0, False, env)
+    step, total, ended = 0, 0.0, False
+    while not ended:
+        if isinstance(observations, Discrete):
+            batch = torch.tensor([[int(obs - observations.start)]])
+        else:
+            batch = torch.as_tensor(obs, dtype=torch.float32)[None, None]
+        with torch.inference_mode():  # all S policies act, because they are one module
+            chosen = trained.act(batch.expand(S, *batch.shape[1:]))[row, 0].numpy()
+        if isinstance(actions, Box):  # MountainCarContinuous charges for more than it does
+            action = np.clip(np.nan_to_num(chosen), actions.low, actions.high).astype(actions.dtype)
+        else:
+            assert isinstance(actions, Discrete)
+            action = chosen + actions.start
+        obs, reward, terminated, truncated, _ = env.step(action)
+        step, total, ended = step + 1, total + float(reward), terminated or truncated
+        reel.add(step, ended, env)
+    print(f"seed {seed}, reset(seed={start}): return {total:.1f}, {step} steps")
+
+
+def watch(path: str, out: Path | None, seed: int | None, episodes: int, fps: float | None) -> None:
+    """Write the GIF of a run, by default RESULTS/watch/ENV-ALGORITHM.gif."""
+    parts = load(path)
+    if seed is None:
+        seed = median_seed(parts)
+    trained = next((part for part in parts if seed in part.seeds), None)
+    if trained is None:
+        there = ranges(s for part in parts for s in part.seeds)
+        raise UsageError(f"--seed {seed}: {path} has weights of the seeds {there}")
+    env_id = trained.config.env
+    try:
+        env = rendered(env_id, trained.env.spec.time_limit)
+        reel = Reel(fps or env.metadata.get("render_fps") or 30)
+        for start in range(episodes):
+            play(env, trained, seed, start, reel)
+        env.close()
+    except (ImportError, gym.error.Error) as error:
+        if getattr(error.__cause__, "name", "") == "pygame":
+            raise UsageError("needs pygame: pip install -e '.[watch]'") from error
+        raise cannot_be_made(env_id, error) from error
+    content = reel.gif()
+    if out is None:
+        out = trained.results / "watch" / f"{env_id}-{trained.algo}.gif".replace("/", "-")
+        out.parent.mkdir(exist_ok=True)
+    write_bytes(out, content)
+    print(f"gif: {out} ({len(reel.frames)} frames, {len(content) / 1e6:.1f} MB)")
+
+
+# ---- The check ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Checked:
+    """One row of the table."""
+
+    env: str
+    algo: str
+    run: str
+    digits: int
+    seeds: list[int]
+    native: Floats  # mean return of each seed, [S]
+    gymnasium: Floats
+    difference: Estimate  # native minus Gymnasium, over all; the interval is over episodes
+
+    @property
+    def verdict(self) -> str:
+        return "agrees" if self.difference.low <= 0 <= self.difference.high else "differs"
+
+    def cells(self) -> tuple[str, ...]:
+        """The row for people."""
+        sides = (stats.estimate(x, "mean").text(self.digits) for x in (self.native, self.gymnasium))
+        d = self.difference
+        value, low, high = (f"{x:+.{self.digits + 1}f}" for x in (d.value, d.low, d.high))
+        name = (self.env, self.algo, self.run, str(len(self.seeds)))
+        return (*name, *sides, f"{value} [{low}, {high}]", self.verdict)
+
+    def json(self) -> dict[str, Any]:
+        """The row for programs."""
+        d = self.difference
+        return {
+            "env": self.env,
+            "algo": self.algo,
+            "run": self.run,
+            "verdict": self.verdict,
+            "difference": {"value": d.value, "low": d.low, "high": d.high},
+            "seeds": self.seeds,
+            "native": self.native.tolist(),
+            "gymnasium": self.gymnasium.tolist(),
+        }
+
+
+@torch.inference_mode()
+def episode_returns(
+    env: envs.Env, act: Callable[[Tensor], Tensor], seeds: Sequence[int], episodes: int
+) -> Floats:
+    """Returns of greedy episodes, `[S, E]`; every seed has start states and luck of its own."""
+    S, E = len(seeds), episodes
+    streams = SeedStreams(seeds, "start-states")
+    state, obs = env.reset(streams.uniform(E, env.initial_noise))
+    alive = torch.ones(S, E, dtype=torch.bool)
+    returns = torch.zeros(S, E, dtype=torch.float64)
+    for t in range(env.spec.time_limit):
+        if t % CHUNK == 0:
+            if not alive.any():
+                break
+            noise = streams.uniform(CHUNK, E, env.noise_size)
+        step = env.step(state, act(obs), noise[:, t % CHUNK])
+        state, obs = step.state, step.obs
+        returns += step.reward * alive
+        alive &= ~(step.terminated | step.truncated)
+    # As in harness.evaluate: what is not finite counts as a random policy's.
+    return returns.nan_to_num(*[env.spec.random_score] * 3).numpy()
+
+
+def difference_of_means(native: Floats, gymnasium: Floats) -> Estimate:
+    """Mean of native minus mean of Gymnasium, with its 95% interval over episodes.
+
+    Returns `[S, E]` each, all episodes independent.
+    """
+    return stats.estimate(list(native - gymnasium), "mean", resamples=RESAMPLES)
+
+
+def check(path: str, parts: Sequence[Trained], episodes: int) -> Checked:
+    """Play the policies of a run on both sides. Raises UsageError where every seed diverged."""
+    native = parts[0].env
+    gymnasium = envs.make(native.spec.id, backend="gymnasium")
+    returns: dict[int, tuple[Floats, Floats]] = {}  # by seed, [E] each
+    for part in parts:
+        ours = episode_returns(native, part.policy.act, part.seeds, episodes)
+        theirs = episode_returns(gymnasium, part.act, part.seeds, episodes)
+        for seed, here, there in zip(part.seeds, ours, theirs, strict=True):
+            if seed not in part.diverged:
+                returns.setdefault(seed, (here, there))
+    if not returns:
+        raise UsageError(f"{path}: every seed diverged")
+    ours, theirs = (np.stack(side) for side in zip(*returns.values(), strict=True))
+    return Checked(
+        env=native.spec.id,
+        algo=parts[0].algo,
+        run=parts[0].run.name,
+        digits=native.spec.digits,
+        seeds=list(returns),
+        native=ours.mean(1),
+        gymnasium=theirs.mean(1),
+        difference=difference_of_means(ours, theirs),
+    )
+
+
+HEADER = (
+    "environment",
+    "algorithm",
+    "run",
+    "n",
+    "native, mean [95%]",
+    "Gymnasium, mean [95%]",
+    "difference [95%]",
+    "verdict",
+)
+
+
+def markdown(rows: Sequence[Checked], episodes: int, origin: dict[str, Any]) -> str:
+    """The table as the report includes it."""
+    align = ["---:" if name == "n" else "---" for name in HEADER]
+    lines = (HEADER, align, *(row.cells() for row in rows))
+    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    versions = ", ".join(f"{name} {version}" for name, version in origin["versions"].items())
+    return (
+        f"The greedy policies of n seeds, {episodes} episodes each in our native environment and "
+        f"{episodes} others in Gymnasium's own. Means have intervals over seeds; their difference "
+        "(native minus Gymnasium) has one over episodes, because the policies are the same on both "
+        "sides. It *agrees* where that interval holds 0. Right environments differ by chance in "
+        "one row of twenty; what a row may have missed is the width of its interval.\n"
+        f"\n{table}\n"
+        f"Command: `{origin['command']}`, commit {origin['code']['commit'] or 'not recorded'}, "
+        f"{versions}.\n"
+    )
+
+
+def check_all(paths: Sequence[str], episodes: int) -> None:
+    """Check runs of one results folder; print the table and write it into RESULTS/tables."""
+    runs = [load(path) for path in paths]  # all of them, before the first is played
+    first = [parts[0] for parts in runs]
+    folders = [Path(path).resolve() for path in paths]
+    for path, folder, part in zip(paths, folders, first, strict=True):
+        if not part.env.native:
+            raise UsageError(f"{path}: {part.config.env} has no native version to be checked")
+        if folders.count(folder) > 1:
+            raise UsageError(f"{path}: given twice")
+        if part.results != first[0].results:
+            raise UsageError(f"{path}: must lie in {first[0].results}, as {paths[0]} does")
+    rows = [check(path, parts, episodes) for path, parts in zip(paths, runs, strict=True)]
+    title = f"Native against Gymnasium's own, {episodes} episodes per seed and side"
+    print_table(title, HEADER, [row.cells() for row in rows])
+
+    origins = {origin for part in first for origin in code_origins([part.train], part.env)}
+    origin = {
+        "command": "python " + shlex.join(sys.argv),
+        **provenance(sorted({*origins, "benchmarks/watch.py:check"})),
+    }
+    tables = first[0].results / "tables"
+    tables.mkdir(exist_ok=True)
+    content = {**origin, "episodes": episodes, "rows": [row.json() for row in rows]}
+    write_json(tables / "check.json", content)
+    write_bytes(tables / "check.md", markdown(rows, episodes, origin).encode())
+    print(f"table: {tables / 'check.md'}")
+
+
+# ---- The command ----------------------------------------------------------------------------
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    parser = Parser(__doc__)
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run or of a part")
+    parser.add_argument("--check", action="store_true", help="play on both sides, write the table")
+    parser.add_argument("--seed", type=int, help="which seed to show (default: the median)")
+    parser.add_argument("--out", type=Path, help="(default: RESULTS/watch/ENV-ALGORITHM.gif)")
+    parser.add_argument("--fps", type=float, help="steps per second (default: the environment's)")
+    parser.add_argument(
+        "--episodes",
+        type=int,
+        help=f"(default: 1; with --check {FINAL_EPISODES} per seed and side)",
+    )
+    try:
+        given = parser.parse_args(args)
+        least = LEAST_EPISODES if given.check else 1
+        if given.episodes is not None and given.episodes < least:
+            raise UsageError(f"--episodes {given.episodes}: must be at least {least}")
+        set_up_process(threads=1)
+        if given.check:
+            for name in ("seed", "out", "fps"):
+                if getattr(given, name) is not None:
+                    raise UsageError(f"--{name}: is for the GIF, not for --check")
+            check_all(given.runs, given.episodes or FINAL_EPISODES)
+            return
+        if len(given.runs) > 1:
+            raise UsageError(f"{given.runs[1]}: one GIF shows one run")
+        if given.fps is not None and not 2 <= given.fps <= 1000:
+            raise UsageError(f"--fps {given.fps:g}: must be from 2 to 1000")
+        if given.out is not None:
+            if given.out.suffix != ".gif":
+                raise UsageError(f"--out {given.out}: must end in .gif")
+            if not given.out.absolute().parent.is_dir():
+                raise UsageError(f"--out {given.out}: {given.out.parent} is not a folder")
+        watch(given.runs[0], given.out, given.seed, given.episodes or 1, given.fps)
+    except UsageError as error:
+        exit_with(error)
+    except OSError as error:  # not writable, a folder of that name
+        exit_with(UsageError(str(error)))
+
+
+if __name__ == "__main__":
+    main()
