@@ -74,6 +74,8 @@ class Config(ControlConfig):
     def check(self) -> None:
         if self.device == "cuda":
             raise UsageError("--device cuda: tables are trained on the CPU")
+        if self.compile:
+            raise UsageError("--compile: a table has nothing to compile")
         if self.total_timesteps < BLOCK:
             raise UsageError(
                 f"--total-timesteps {self.total_timesteps}: must be at least one block of {BLOCK}"

@@ -469,7 +469,8 @@ def provenance(config: dict[str, Any]) -> str:
         f"`{config['command']}`\n"
         f"  - code {code['digest']}{stale}, commit {code['commit'] or 'not recorded'}\n"
         f"  - {machine['cpu']}, {machine['cores']} cores, {machine['system']}; "
-        f"on {execution['device']}, {threads} thread{'s' * (threads > 1)}\n"
+        f"on {execution['device']}, {threads} thread{'s' * (threads > 1)}"
+        f"{', compiled' if execution.get('compiled') else ''}\n"
         f"  - {versions}\n"
     )
 

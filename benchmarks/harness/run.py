@@ -110,7 +110,11 @@ class Run:
             "env": self.config.env,
             "seeds": self.seeds,
             "config": identity(self.config),
-            "execution": {"device": str(self.device), "threads": self.config.threads},
+            "execution": {
+                "device": str(self.device),
+                "threads": self.config.threads,
+                "compiled": self.config.compile,
+            },
             "command": "python " + shlex.join(sys.argv),
             **provenance(origins, packages),
         }
@@ -394,7 +398,9 @@ def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None
         table.add_row("published", preset.published)
     if preset is None:
         table.add_row("preset", f"none for {folder.env}: the defaults")
-    table.add_row("speed", f"{trained / learn_s:,.0f} timesteps/s, all seeds together")
+    how = f"{resolve_device(config.device)}, {config.threads} thread{'s' * (config.threads > 1)}"
+    how += ", compiled" * config.compile
+    table.add_row("speed", f"{trained / learn_s:,.0f} timesteps/s, all seeds together ({how})")
     total_s = sum(s["total_seconds"] for s in summaries)
     table.add_row("time", f"{total_s:.1f} s, of which {learn_s:.1f} s learning")
     if len(parts) > 3:
