@@ -124,6 +124,11 @@ class Config(ControlConfig):
                 f"--total-timesteps {self.total_timesteps}: must be at least one round, "
                 f"train_freq * num_envs = {self.block}"
             )
+        if self.total_timesteps <= self.learning_starts:
+            raise UsageError(
+                f"--learning-starts {self.learning_starts}: must be below total_timesteps = "
+                f"{self.total_timesteps}"
+            )
 
 
 ZOO = "rl-baselines3-zoo hyperparams/dqn.yml at 22e3ff2"

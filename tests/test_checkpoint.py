@@ -17,8 +17,14 @@ from benchmarks.harness.seeds import SeedStreams
 @pytest.mark.parametrize("algo", ["ppo", "dqn", "q_learning"])
 def test_a_stored_policy_acts_as_the_trained_one(algo: str, tmp_path: Path) -> None:
     module = importlib.import_module(f"algos.{algo}")
+    learning_starts = {"learning_starts": 500} if algo == "dqn" else {}
     config = module.Config(
-        env="CartPole-v1", seeds=3, total_timesteps=1000, results=str(tmp_path), quiet=True
+        env="CartPole-v1",
+        seeds=3,
+        total_timesteps=1000,
+        results=str(tmp_path),
+        quiet=True,
+        **learning_starts,
     )
     main(config, module.train, module.PRESETS)
     trained = module.train(config, Run(config))  # training again gives the same bits

@@ -73,6 +73,10 @@ def contents(folder: Path) -> dict[str, bytes | None]:
 
 # ---- Bad input --------------------------------------------------------------------------
 
+VECTOR = (
+    "--env FrozenLake-v1: this algorithm needs vector observations, as CartPole-v1, Acrobot-v1, "
+)
+VECTOR += "MountainCar-v0, MountainCarContinuous-v0, Pendulum-v1"
 UNKNOWN_ENV = "unknown environment; there are CartPole-v1, Acrobot-v1"
 
 
@@ -86,7 +90,7 @@ UNKNOWN_ENV = "unknown environment; there are CartPole-v1, Acrobot-v1"
         ),
         ("--env ../../x", f"--env '../../x': {UNKNOWN_ENV}"),
         ("--env=", f"--env '': {UNKNOWN_ENV}"),
-        ("--env FrozenLake-v1", "--env FrozenLake-v1: this algorithm needs vector"),
+        ("--env FrozenLake-v1", VECTOR),
         # Numbers out of range.
         ("--seeds 0", "--seeds 0: must be a finite number of at least 1"),
         ("--seeds -1", "--seeds -1: must be a finite number of at least 1"),

@@ -79,7 +79,9 @@ def test_memory_holds_true_successors(monkeypatch: pytest.MonkeyPatch) -> None:
             memories.append(self)
 
         monkeypatch.setattr(dqn.Replay, "__init__", spy)
-        train_on(env, monkeypatch, total_timesteps=500, buffer_size=64, num_envs=3)
+        train_on(
+            env, monkeypatch, total_timesteps=500, learning_starts=0, buffer_size=64, num_envs=3
+        )
         monkeypatch.undo()
         obs, next_obs, scalars = memories[0].rows.split((1, 1, 3), dim=-1)
         assert torch.equal(next_obs, obs + 1)
