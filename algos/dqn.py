@@ -57,7 +57,7 @@ from benchmarks.harness.cli import (
     parse,
 )
 from benchmarks.harness.layers import SeedMLP
-from benchmarks.harness.program import UNROLL, Program, piece, stepwise
+from benchmarks.harness.program import Program, piece, stepwise, unrolled
 from benchmarks.harness.run import Run, main
 from benchmarks.harness.seeds import SeedAdam, SeedStreams
 
@@ -331,7 +331,7 @@ def update(
     config: Config,
 ) -> dict[str, Tensor]:
     """G gradient steps on minibatches drawn with noise [S, G, M]; the last one's metrics, [S]."""
-    for part in noise.split(UNROLL, dim=1):
+    for part in unrolled(noise):
         metrics = gradient_steps(net, target, optimizer, replay, part, config)
     return metrics
 
@@ -406,10 +406,11 @@ def train(config: Config, run: Run) -> QNetwork:
         before, timestep = timestep, timestep + config.block
         syncs = timestep // interval - before // interval
         learns = timestep > config.learning_starts
+        epsilons = [epsilon_at(before + f * N, config) for f in range(F)]
         inputs = Inputs(
             net.draw(streams, F, N),
             streams.uniform(F, N, env.noise_size),
-            run.tensor([epsilon_at(before + f * N, config) for f in range(F)]).view(1, F, 1),
+            torch.tensor(epsilons, device=run.device).view(1, F, 1),
             streams.uniform(config.updates if learns else 0, config.batch_size),
         )
         carry, metrics = program(learner, carry, inputs, syncs, learns)

@@ -34,6 +34,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, cast
 
+import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -284,7 +285,7 @@ def train_seed(algo: str, config: ControlConfig, seed: int, part: Path) -> None:
     baseline = BASELINES[algo]
     try:
         run = Run(config, [seed], part, f"sb3-{algo}", source="sb3")
-        run.open([train, baseline], packages=("stable-baselines3",))
+        run.open([train, baseline, baseline.config], packages=("stable-baselines3",))
         run.finish(train(baseline, config, run))
     except (OSError, UsageError) as error:  # a full disk, a folder that vanished
         print(f"error: seed {seed}: {error}", file=sys.stderr)
@@ -366,10 +367,22 @@ def read_flags(args: Sequence[str]) -> tuple[str, ControlConfig, int]:
             raise UsageError("--device cuda: SB3's small networks are trained on the CPU")
         if config.compile:
             raise UsageError("--compile: SB3 runs eagerly")
+        if isinstance(config, ppo.Config) and config.anneal_clip and config.clip_range == 0:
+            raise UsageError("--clip-range 0: SB3 cannot anneal it; add --no-anneal-clip")
+        check_env(config)
         BASELINES[algo].arguments(config)
         return algo, config, command.workers
     except UsageError as error:
         exit_with(error)
+
+
+def check_env(config: ControlConfig) -> None:
+    """Refuse what SB3 would train on otherwise than we do."""
+    env = gymnasium.make(config.env)
+    if env.spec is None or env.spec.max_episode_steps is None:
+        raise UsageError(f"--env {config.env}: without a time limit, and SB3 would set none")
+    if getattr(env.action_space, "start", 0) != 0:
+        raise UsageError(f"--env {config.env}: SB3 needs actions that begin at 0")
 
 
 def main(args: Sequence[str] | None = None) -> None:

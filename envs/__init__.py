@@ -51,26 +51,32 @@ def make(
         env = GymnasiumBridge(env_id)
         if env_id in NATIVE:
             env.spec = NATIVE[env_id]().spec  # the same, with the scores that we know
-    if actions == "discrete" and env.spec.continuous:
-        usable = _ids(lambda spec: not spec.continuous)
-        raise UsageError(f"--env {env_id}: this algorithm needs discrete actions, as {usable}")
     if observations == "index" and env.spec.num_states is None:
-        if env_id not in BINS or not isinstance(env, NativeEnv):
+        if env_id not in BINS:
             raise UsageError(f"--env {env_id}: a tabular algorithm needs one of {tabular_ids()}")
+        if not isinstance(env, NativeEnv):
+            raise UsageError(f"--backend {backend}: only our own {env_id} can be binned")
         return Discretize(env, BINS[env_id])
-    if observations == "vector" and env.spec.obs_size is None:
-        usable = _ids(lambda spec: spec.obs_size is not None)
-        raise UsageError(f"--env {env_id}: this algorithm needs vector observations, as {usable}")
+    if (observations == "vector" and env.spec.obs_size is None) or (
+        actions == "discrete" and env.spec.continuous
+    ):
+        specs = [build().spec for build in NATIVE.values()]
+        usable = [
+            spec.id
+            for spec in specs
+            if not (observations == "vector" and spec.obs_size is None)
+            and not (actions == "discrete" and spec.continuous)
+        ]
+        needs = "discrete actions" if observations is None else f"{observations} observations"
+        if observations and actions:
+            needs += f" and {actions} actions"
+        raise UsageError(f"--env {env_id}: this algorithm needs {needs}, as {', '.join(usable)}")
     return env
 
 
 def tabular_ids() -> str:
     """The ids that tabular algorithms can use, as text."""
     return ", ".join(name for name in NATIVE if name in BINS or NATIVE[name]().spec.num_states)
-
-
-def _ids(suits: Callable[[EnvSpec], bool]) -> str:
-    return ", ".join(name for name, build in NATIVE.items() if suits(build().spec))
 
 
 __all__ = [

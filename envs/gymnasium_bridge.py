@@ -181,7 +181,7 @@ class GymnasiumBridge(Env):
                 return gym.make(
                     self._gym_id, max_episode_steps=self._time_limit, disable_env_checker=True
                 )
-        except (ImportError, gym.error.Error) as error:
+        except Exception as error:  # whatever somebody's environment raises
             raise cannot_be_made(env_id, error) from error
 
     def _release(self, shape: tuple[int, int], handles: range) -> None:
@@ -230,7 +230,7 @@ def registered_id(env_id: str) -> str:
     if all(part.isidentifier() for part in module.split(".")):  # not so for ""
         try:
             importlib.import_module(module)
-        except ModuleNotFoundError as error:
+        except Exception as error:  # whatever somebody's module raises
             message = f"--env {env_id!r}: cannot import {module}: {_one_line(error)}"
             raise UsageError(message) from error
         gym_id = name

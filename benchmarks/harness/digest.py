@@ -1,8 +1,12 @@
 """A digest of exactly the code that decides a learning curve, so that the report can say "stale".
 
-It begins at some definitions (an algorithm's `train`, the environment's class, the evaluation) and
-follows every name they use, through the files of this project: a function that nothing there
-reaches, a preset, a comment or a docstring can change without any run becoming stale.
+It begins at some definitions (an algorithm's `train`, the environment's class, the evaluation and
+so on) and follows every name they use, through the files of this project: a function that nothing
+there reaches, a preset, a comment or a docstring can change without any run becoming stale.
+
+It does not see what is reached through a module's attribute (`envs.make`), nor libraries. What
+matters of that is a beginning of its own (below), or stands in a run's record (versions). Nor does
+it see how an iteration is run (`program`): tests hold all its modes equal.
 """
 
 from __future__ import annotations
@@ -16,8 +20,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.evaluate import evaluate
-
 ROOT = Path(__file__).resolve().parents[2]
 # What these do cannot change a curve: they read flags, keep records, print and draw.
 BOOKKEEPING = {
@@ -29,20 +31,32 @@ BOOKKEEPING = {
 }
 
 
+# Where every run begins, besides its algorithm and environment.
+COMMON = [
+    *(f"benchmarks/harness/evaluate.py:{name}" for name in ("evaluate", "POINTS")),
+    *(f"benchmarks/harness/evaluate.py:{name}" for name in ("CURVE_EPISODES", "FINAL_EPISODES")),
+    "benchmarks/harness/process.py:set_up_process",
+    "envs/core.py:EpisodeTracker",
+]
+
+
 def code_origins(definitions: Sequence[Any], env: Any) -> list[str]:
     """Where the code of a run begins, as `file:name`, files relative to the checkout.
 
-    definitions: functions and classes. The classes of the environment and of what it wraps, and the
-    evaluation, are added.
+    definitions: functions and classes. The classes of the environment and of what it wraps are
+    added, and what is common to all runs.
     """
-    found = [evaluate, *definitions]
+    found = [*definitions]
     while env is not None:
         found.append(type(env))
         env = getattr(env, "env", None)
     found = [inspect.unwrap(item) for item in found]  # behind decorators
     files = [os.path.relpath(inspect.getfile(item), ROOT) for item in found]
     names = [item.__qualname__.split(".")[0] for item in found]
-    return sorted({f"{file}:{name}" for file, name in zip(files, names, strict=True)})
+    own = {f"{file}:{name}" for file, name in zip(files, names, strict=True)}
+    if "envs/discretize.py:Discretize" in own:
+        own.add("envs/discretize.py:BINS")
+    return sorted(own | set(COMMON))
 
 
 def code_digest(origins: Iterable[str]) -> str:

@@ -90,7 +90,8 @@ class SeedMLP(nn.Module):
     def constant(self, size: int, value: float) -> nn.Parameter:
         """A parameter `[S, networks, 1, size]` that does not depend on the input.
 
-        Every parameter of a module that SeedAdam trains has the same first two dimensions.
+        Every parameter of a module that SeedAdam trains has the same first two dimensions. A
+        policy uses the first network's; the others never get a gradient.
         """
         seeds = self.weights[0].shape[0]
         return nn.Parameter(torch.full((seeds, self.networks, 1, size), value))
@@ -179,9 +180,8 @@ class RunningStats(nn.Module):
 
     def normalize(self, x: Tensor) -> Tensor:
         """`[S, B, size]` with mean 0 and variance 1, clipped."""
-        scale = (self.var + 1e-8).rsqrt()
-        offset = (self.mean * scale).to(x.dtype)
-        return (x * scale.to(x.dtype) - offset).clamp(-10, 10)
+        scale = (self.var + 1e-8).rsqrt().to(x.dtype)
+        return ((x - self.mean.to(x.dtype)) * scale).clamp(-10, 10)
 
 
 class RewardScale(nn.Module):

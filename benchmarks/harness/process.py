@@ -31,7 +31,7 @@ def set_up_process(threads: int) -> None:
 
 
 def resolve_device(device: str) -> torch.device:
-    """The device of `--device`; auto is the CPU until the captured CUDA path exists."""
+    """The device of `--device`; auto is the CPU until the captured CUDA path is measured."""
     return torch.device("cpu" if device == "auto" else device)
 
 

@@ -74,15 +74,27 @@ def stepwise(function: Callable[..., R]) -> Callable[..., R]:
     def call(env: Any, policy: Any, state: Any, obs: Any, *noise: Tensor) -> Any:
         if not _compiling.get():
             return function(env, policy, state, obs, *noise)
-        chunks = []
-        for chunk_noise in zip(*(n.split(CHUNK, dim=1) for n in noise), strict=True):
+        chunks, steps = [], noise[0].shape[1]
+        # Equally long ones where there is a way: a remainder would be compiled on its own.
+        size = max((k for k in range(4, CHUNK + 1) if steps % k == 0), default=CHUNK)
+        for chunk_noise in zip(*(n.split(size, dim=1) for n in noise), strict=True):
             state, obs, chunk = chunk_piece(env, policy, state, obs, *chunk_noise)
             chunks.append(chunk)
         _, structure = tree_flatten(chunks[0])
-        steps = [torch.cat(field, dim=1) for field in zip(*map(leaves, chunks), strict=True)]
-        return state, obs, tree_unflatten(steps, structure)
+        fields = [torch.cat(field, dim=1) for field in zip(*map(leaves, chunks), strict=True)]
+        return state, obs, tree_unflatten(fields, structure)
 
     return call
+
+
+def unrolled(x: Tensor, unit: int = 1) -> tuple[Tensor, ...]:
+    """Equal parts of x along dimension 1, each of UNROLL units or fewer.
+
+    A part is what one compiled graph works on; how x is divided has no effect on the result.
+    """
+    units = x.shape[1] // unit
+    most = max(k for k in range(1, UNROLL + 1) if units % k == 0)
+    return x.split(most * unit, dim=1)
 
 
 class Graph(Protocol):
@@ -213,9 +225,9 @@ def set_up_compiler(iteration: Callable[..., Any]) -> None:
     """
     import torch._dynamo
 
-    _compiled.add(iteration)
-    if len(_compiled) > 1:
+    if _compiled - {iteration}:
         raise UsageError("--compile: one algorithm per process; start another one for this")
+    _compiled.add(iteration)
     torch._dynamo.config.trace_autograd_ops = True
     torch._dynamo.config.recompile_limit = 64
     # The tensors of constants are cached by functools: dynamo traces through, and says so.

@@ -130,10 +130,6 @@ class Run:
         """The random streams of this run's seeds for one purpose."""
         return SeedStreams(self.seeds, purpose, self.device)
 
-    def tensor(self, values: float | Sequence[float]) -> Tensor:
-        """Numbers that follow a schedule as a tensor on the run's device."""
-        return torch.tensor(values, device=self.device)
-
     def log(self, timestep: int, metrics: dict[str, Tensor]) -> None:
         """Record metrics, each `[S]`, of the learning that ended at a timestep (per seed).
 

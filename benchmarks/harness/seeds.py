@@ -93,11 +93,14 @@ class SeedAdam:
         if max_grad_norm > 0:
             self.grads.mul_((max_grad_norm / (norms + 1e-6)).clamp(max=1.0).unsqueeze(1))
 
-        takes_step = self._all_seeds if mask is None else mask.double().unsqueeze(1)
+        takes_step = self._all_seeds
+        if mask is not None:  # also a gradient that is not a number must not reach the moments
+            takes_step = mask.double().unsqueeze(1)
+            self.grads.masked_fill_(~mask.unsqueeze(1), 0.0)
         for power, beta in zip(self.beta_powers, self.betas, strict=True):
             power.mul_(1 - (1 - beta) * takes_step)
         correction1, correction2 = 1 - self.beta_powers[0], (1 - self.beta_powers[1]).sqrt()
-        # No step taken yet: 0 / 0, and nothing to update.
+        correction2 = correction2.clamp(min=1e-12)  # no step taken yet: 0 / 0 is to be 0
         step_size = (takes_step * lr * correction2 / correction1).nan_to_num(0.0)
         weight1, weight2 = ((1 - beta) * takes_step.to(self.params.dtype) for beta in self.betas)
         # Kingma and Ba, the end of section 2: both bias corrections moved into the step size.
