@@ -12,10 +12,11 @@ PPO: CleanRL's size, 4 environments x 128 steps, 4 epochs of 4 minibatches, two 
 DQN: CleanRL's setting, an update of 128 transitions every 10 steps, network 120-84, memory 10,000
 (Huber loss and gradient clip 10 on both sides, because SB3 has no other loss).
 
-SB3 trains one seed at a time, on the CPU: S seeds cost S times one. What is compiled or captured
-(ours with --compile or on CUDA, and rejax, a JAX suite: `make jax-env`) trains twice in a process:
-the second training is timed, and what the first took longer is its warm-up. Ours keeps compiled
-code on disk: the first repeat starts without any, the later ones with it.
+SB3 trains one seed at a time, on the CPU: S seeds cost S times one. Compiled or captured (with
+--compile, or on CUDA) ours is timed over the second half of its training, and what the first half
+took longer is its warm-up. It keeps compiled code on disk: the first repeat starts without any, the
+later ones with it. rejax, a JAX suite (`make jax-env`), trains twice in a process: the second
+training is timed, and what the first took longer is its warm-up.
 """
 
 from __future__ import annotations
@@ -107,25 +108,39 @@ def measure_ours(algo: str, seeds: int, device: str, compiled: bool = False) -> 
     from benchmarks.harness.process import set_up_process
     from benchmarks.harness.run import Run
 
+    logged = [(0, 0.0)]  # timestep and seconds of learning at the end of each iteration
+
     class LearningOnly(Run):
         def evaluate_if_due(self, timestep: int, env: Any, policy: Any) -> None:
             return
+
+        def log(self, timestep: int, metrics: Any) -> None:
+            super().log(timestep, metrics)
+            if device == "cuda":
+                torch.cuda.synchronize()
+            logged.append((timestep, self.learn_s))
 
     set_up_process(threads=1)
     module = importlib.import_module(f"algos.{algo}")
     config = module.Config(
         seeds=seeds, device=device, compile=compiled, quiet=True, **SETTINGS[algo]
     )
-    times = []
-    for _ in range(2 if compiled or device == "cuda" else 1):
-        run = LearningOnly(config)
-        module.train(config, run)
-        times.append(run.learn_s)
+    run = LearningOnly(config)
+    module.train(config, run)
+    (t0, s0), (t1, s1) = logged[0], logged[-1]
+    warm_up = 0.0
+    if compiled or device == "cuda":
+        t0, s0 = logged[len(logged) // 2]
+        warm_up = s0 - (s1 - s0) / (t1 - t0) * t0
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
     if device == "cuda":
         memory = torch.cuda.max_memory_allocated()
-    timesteps = run.windows[-1].timestep * seeds
-    return {"timesteps": timesteps, "learn_s": times[-1], "first_s": times[0], "memory": memory}
+    return {
+        "timesteps": (t1 - t0) * seeds,
+        "learn_s": s1 - s0,
+        "warm_up_s": warm_up,
+        "memory": memory,
+    }
 
 
 def measure_sb3(algo: str) -> dict[str, float]:
@@ -146,7 +161,7 @@ def measure_sb3(algo: str) -> dict[str, float]:
     return {
         "timesteps": model.num_timesteps,
         "learn_s": learn_s,
-        "first_s": learn_s,
+        "warm_up_s": 0.0,
         "memory": memory,
     }
 
@@ -177,7 +192,8 @@ done = int(state.global_step[0]) * seeds
 memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 if jax.devices()[0].platform != "cpu":
     memory = jax.devices()[0].memory_stats()["peak_bytes_in_use"]
-print(json.dumps(dict(timesteps=done, learn_s=times[1], first_s=times[0], memory=memory)))
+warm_up = times[0] - times[1]
+print(json.dumps(dict(timesteps=done, learn_s=times[1], warm_up_s=warm_up, memory=memory)))
 """
 
 
@@ -241,7 +257,7 @@ def summarize(measurements: list[dict[str, Any]]) -> list[dict[str, Any]]:
     rows = []
     for (algo, system, seeds), group in groups.items():
         ratios = [m["timesteps_per_s"] / sb3[m["repeat"], algo]["timesteps_per_s"] for m in group]
-        warm_up = [m["first_s"] - m["learn_s"] for m in group]
+        warm_up = [m["warm_up_s"] for m in group]
         rows.append(
             {
                 "algo": algo,
