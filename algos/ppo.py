@@ -246,7 +246,8 @@ class Gaussian(NamedTuple):
         z = (actions - self.mean) * (-self.log_std).exp()
         log_normalizer = self.log_std + 0.5 * math.log(2 * math.pi)
         logprob = (-0.5 * z.square() - log_normalizer).sum(-1)
-        return logprob, (0.5 + log_normalizer).sum(-1).expand_as(logprob)
+        # Not expand_as: the mean of an expanded tensor depends on the size of the batch.
+        return logprob, (0.5 + log_normalizer).sum(-1) + torch.zeros_like(logprob)
 
 
 class ActorCritic(nn.Module):

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 import torch
 
@@ -25,7 +26,7 @@ from benchmarks.harness.cli import (
     whole_number,
 )
 from benchmarks.harness.digest import ROOT
-from benchmarks.harness.record import RunFolder, part_name
+from benchmarks.harness.record import RunFolder, part_name, read_json
 from benchmarks.harness.run import Run, main
 
 SCRIPTS = sorted(p for p in (ROOT / "algos").glob("*.py") if p.stem != "__init__")
@@ -103,6 +104,7 @@ UNKNOWN_ENV = "unknown environment; there are CartPole-v1, Acrobot-v1"
         ("--learning-rate 0", "--learning-rate 0.0: must be a finite number above 0"),
         ("--gamma 1.5", "--gamma 1.5: must be a number from 0 to 1"),
         ("--gamma -0.1", "--gamma -0.1: must be a number from 0 to 1"),
+        ("--log-std-init 21", "--log-std-init 21.0: must be a number from -20 to 20"),
         ("--threads 0", "--threads 0: must be a finite number of at least 1"),
         ("--hidden 64 0", "--hidden 0: must be a finite number of at least 1"),
         # Numbers that do not fit together.
@@ -147,6 +149,12 @@ UNKNOWN_ENV = "unknown environment; there are CartPole-v1, Acrobot-v1"
         ("--help=please", "--help=please"),
         # What is common to all scripts.
         ("--device gpu", "'gpu'"),
+        ("--backend gym", "'gym'"),
+        (
+            "--compile --backend gymnasium",
+            "--compile: steps of Gymnasium's own environments are plain Python",
+        ),
+        ("--env FrozenLake-v1 --backend gymnasium", VECTOR),
         ("--name ../x", "--name '../x': use letters, digits, '-', '_' and '.'"),
         ("--name .hidden", "--name '.hidden': use letters, digits, '-', '_' and '.'"),
         (f"--name {'x' * 256}", f"--name {'x' * 256}: must have at most 255 characters"),
@@ -172,6 +180,13 @@ def test_every_algorithm_refuses(
 ) -> None:
     said = refused(capsys, *command.split(), module=CONTROL[name])
     assert said.startswith(command.split()[0])
+
+
+@pytest.mark.parametrize("env", list(q_learning.PRESETS))
+def test_a_table_is_not_compiled(env: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not accepted and then ignored."""
+    said = refused(capsys, "--env", env, "--compile", module=q_learning)
+    assert said == "--compile: a table has nothing to compile"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
@@ -400,6 +415,55 @@ def test_a_runs_folder_is_where_the_documentation_says() -> None:
     assert hashed.parent == Path("there/runs/CartPole-v1/ppo")
     # A name for the same fields holds the same identity: it is no field of its own.
     assert RunFolder.of(read("--name", "other", "--gamma", "0.9"), "ppo").path.name == "other"
+
+
+@pytest.mark.parametrize("name", CONTROL)
+def test_another_backend_is_another_run_and_compiling_is_not(name: str) -> None:
+    """Gymnasium's environment draws and rounds differently; compiling only rounds."""
+    module = CONTROL[name]
+    env = next(iter(module.PRESETS))
+    config = read("--env", env, module=module)
+    bridged = read("--env", env, "--backend", "gymnasium", module=module)
+    assert (config.make_env().native, bridged.make_env().native) == (True, False)
+    path = RunFolder.of(config, name).path
+    assert RunFolder.of(bridged, name).path.parent == path.parent
+    assert RunFolder.of(bridged, name).path != path
+    if module is not q_learning:
+        compiled = dataclasses.replace(config, compile=True)
+        assert RunFolder.of(compiled, name).path == path
+
+
+@pytest.mark.parametrize(
+    ("env", "folder"),
+    [
+        ("CartPole-v1", "CartPole-v1"),
+        ("Name/Env-v0", "Name--Env-v0"),
+        ("module.sub:Env-v0", "module.sub--Env-v0"),
+        ("module:Name/Env-v0", "module--Name--Env-v0"),
+    ],
+)
+def test_an_id_is_one_folder(env: str, folder: str) -> None:
+    config = read("--results", "there")
+    object.__setattr__(config, "env", env)
+    assert RunFolder.of(config, "ppo").path.parent == Path("there/runs") / folder / "ppo"
+
+
+def test_a_run_with_a_slash_in_its_id(capsys: pytest.CaptureFixture[str]) -> None:
+    """From the command line to the stored policy, in one folder, under the id itself."""
+    entry = "gymnasium.envs.classic_control:CartPoleEnv"
+    gym.register("Somebody/Pole-v0", entry_point=entry, max_episode_steps=20)
+    try:
+        args = ["--env", "Somebody/Pole-v0", "--seeds", "1", "--total-timesteps", "64"]
+        args += ["--num-steps", "16", "--minibatch-size", "64", "--hidden", "8", "--results", "r"]
+        run(*args, "--name", "x", "--quiet")
+        (part,) = Path("r/runs").glob("*/*/*/*")
+        assert part == Path("r/runs/Somebody--Pole-v0/ppo/x/seeds-000-000")
+        assert read_json(part / "config.json")["env"] == "Somebody/Pole-v0"
+        assert ppo.load(str(part)).act(torch.zeros(1, 1, 4)).shape == (1, 1)
+        run(*args, "--name", "x", "--quiet")
+        assert "All 1 seeds are finished" in capsys.readouterr().out
+    finally:
+        del gym.registry["Somebody/Pole-v0"]
 
 
 # ---- As a process -----------------------------------------------------------------------

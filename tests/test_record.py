@@ -302,7 +302,7 @@ def test_the_digest_goes_through_the_files_of_the_project(monkeypatch: pytest.Mo
         return set(read)
 
     monkeypatch.setattr(digest, "_definitions", recorded)
-    common = {"benchmarks/harness/evaluate.py", "benchmarks/harness/seeds.py"}
+    common = {f"benchmarks/harness/{name}.py" for name in ("evaluate", "process", "seeds")}
     binned = files(q_learning.train, envs.make("CartPole-v1", observations="index"))
     own = {"algos/q_learning.py", "envs/cartpole.py", "envs/core.py", "envs/discretize.py"}
     assert binned == common | own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 
 from algos import dqn, ppo
@@ -65,6 +67,9 @@ DQN = dqn.Config(
     hidden=(24, 12),
     total_timesteps=1000,
 )
+BOX = dataclasses.replace(
+    PPO, env="Pendulum-v1", normalize_obs=True, normalize_reward=True, log_std_init=-0.7
+)
 CONFIGS = {"ppo": PPO, "dqn": DQN}
 BASELINES = sb3_baseline.BASELINES
 
@@ -111,6 +116,41 @@ def test_ppo_zero_means_off() -> None:
     assert model.target_kl is None
     assert model.clip_range_vf is None
     assert (model.n_envs, model.n_steps, model.batch_size) == (8, 32, 256)
+
+
+def test_ppo_without_clipping() -> None:
+    config = dataclasses.replace(PPO, clip_range=0.0, anneal_clip=False)
+    model = sb3_baseline.build(sb3_baseline.PPOBaseline, config, seed=0)
+    assert model.clip_range(0.5) == float("inf")
+    model.learn(64)
+    assert model.logger.name_to_value["train/clip_fraction"] == 0
+    assert np.isfinite(model.logger.name_to_value["train/loss"])
+
+
+def test_ppo_in_a_box_is_gaussian_without_gsde() -> None:
+    model = sb3_baseline.build(sb3_baseline.PPOBaseline, BOX, seed=0)
+    assert model.use_sde is False
+    assert model.policy.log_std.tolist() == pytest.approx([-0.7])
+    extractor = model.policy.mlp_extractor
+    for net in (extractor.policy_net, extractor.value_net):
+        assert layers(net) == [(24, 3), "Tanh", (12, 24), "Tanh"]
+
+
+@pytest.mark.parametrize("obs", [False, True])
+@pytest.mark.parametrize("reward", [False, True])
+def test_normalises_exactly_what_the_config_says(obs: bool, reward: bool) -> None:
+    """With our discount and our clipping; the environments below are those without."""
+    config = dataclasses.replace(BOX, normalize_obs=obs, normalize_reward=reward)
+    model = sb3_baseline.build(sb3_baseline.PPOBaseline, config, seed=3)
+    env = model.env
+    assert isinstance(env, VecNormalize) == (obs or reward)
+    assert model.get_vec_normalize_env() is (env if obs or reward else None)
+    if isinstance(env, VecNormalize):
+        assert (env.norm_obs, env.norm_reward, env.gamma) == (obs, reward, 0.97)
+        assert (env.clip_obs, env.clip_reward, env.epsilon) == (10, 10, 1e-8)  # as in layers.py
+        assert not isinstance(env.venv, VecNormalize)
+        env = env.venv
+    assert env._seeds == [6, 7]
 
 
 def test_dqn_gets_the_hyperparameters_of_the_config() -> None:
@@ -183,6 +223,55 @@ def test_ppo_policy_is_sb3s() -> None:
     )
 
 
+@pytest.mark.parametrize("normalized", [True, False])
+def test_ppo_policy_in_a_box_is_sb3s(normalized: bool) -> None:
+    """On observations as the training normalised them; its statistics stand still."""
+    config = dataclasses.replace(BOX, normalize_obs=normalized)
+    model = sb3_baseline.build(sb3_baseline.PPOBaseline, config, seed=0)
+    model.learn(128)
+    env = model.env
+    assert isinstance(env, VecNormalize)
+    statistics = [env.ret_rms, env.obs_rms] if normalized else [env.ret_rms]
+    before = [(s.count, s.mean.tolist(), s.var.tolist()) for s in statistics]
+
+    policy = sb3_baseline.PPOPolicy(model, config)
+    obs = torch.tensor([1.0, 1.0, 8.0]) * torch.rand(1, 50, 3)
+    raw = obs.numpy().copy()
+    deterministic, _ = model.predict(env.normalize_obs(raw[0]), deterministic=True)
+    greedy = policy.act(obs).detach()
+    assert np.allclose(greedy[0], deterministic, rtol=0, atol=1e-6)
+    assert np.array_equal(obs.numpy(), raw)
+    unnormalized, _ = model.predict(raw[0], deterministic=True)
+    assert np.allclose(unnormalized, deterministic, rtol=0, atol=1e-6) != normalized
+
+    noise = policy.draw(SeedStreams([4], "evaluate"), 50)
+    assert torch.equal(noise, SeedStreams([4], "evaluate").normal(50, 1))
+    std = model.policy.log_std.detach().exp()
+    assert std.item() != pytest.approx(np.exp(-0.7), rel=1e-4)  # it has been trained
+    torch.testing.assert_close(policy.act(obs, noise).detach(), greedy + std * noise)
+    assert before == [(s.count, s.mean.tolist(), s.var.tolist()) for s in statistics]
+
+
+def test_protocol_with_normalisation() -> None:
+    """Training is what SB3 does without us, and returns are the environment's own."""
+    config = dataclasses.replace(BOX, total_timesteps=512, quiet=True)
+    run = Run(config, [3], algo="sb3-ppo", source="sb3")
+    policy = sb3_baseline.train(sb3_baseline.PPOBaseline, config, run)
+    run.finish(policy)
+    undisturbed = sb3_baseline.build(sb3_baseline.PPOBaseline, config, 3).learn(512)
+    theirs = undisturbed.policy.state_dict()
+    for name, tensor in policy.policy.state_dict().items():
+        assert torch.equal(tensor, theirs[name]), name
+    mine, other = policy.model.get_vec_normalize_env(), undisturbed.get_vec_normalize_env()
+    assert mine is not None
+    assert other is not None
+    assert np.array_equal(mine.obs_rms.mean, other.obs_rms.mean)
+    assert mine.ret_rms.count == other.ret_rms.count
+    curve = run.curve()
+    assert set(curve["mode"]) == {"greedy", "sampled", "train"}
+    assert curve.return_mean.max() < -200  # nothing has been learned yet
+
+
 def test_dqn_policy_explores_as_ours() -> None:
     model = sb3_baseline.build(sb3_baseline.DQNBaseline, DQN, seed=0)
     policy = sb3_baseline.DQNPolicy(model, DQN)
@@ -214,11 +303,22 @@ def test_dqn_policy_explores_as_ours() -> None:
         (["--env", "FrozenLake-v1"], "--env FrozenLake-v1: this algorithm needs"),
         (["--device", "cuda"], "--device cuda: "),
         (["--workers", "0"], "--workers 0: must be"),
+        (["--shared-trunk"], "--shared-trunk: SB3's PPO has separate networks only"),
+        (["--minibatch-size", "1"], "--minibatch-size 1: SB3 needs at least 2"),
+        (["--compile"], "--compile: SB3 runs eagerly"),
+        (["--clip-range", "0"], "--clip-range 0: SB3 cannot anneal it; add --no-anneal-clip"),
+        (["--algo", "dqn", "--env", "Pendulum-v1"], "--env Pendulum-v1: this algorithm needs"),
     ],
 )
 def test_mistakes_are_one_line(
-    flags: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    flags: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("benchmarks.harness.program.check_compiler", lambda: None)
+    monkeypatch.setattr(sb3_baseline, "train_seeds", lambda *args: pytest.fail("not refused"))
     with pytest.raises(SystemExit) as stop:
         sb3_baseline.main([*flags, "--results", str(tmp_path / "results")])
     assert stop.value.code == 2
@@ -249,6 +349,19 @@ TINY += ["--minibatch-size", "64"]
 def tiny_folder(results: Path) -> RunFolder:
     _, config, _ = sb3_baseline.read_flags([*TINY, "--results", str(results)])
     return RunFolder.of(config, "sb3-ppo")
+
+
+def test_a_run_is_trained_by_one_process(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A second one would train the same seeds into the same folders."""
+    folder = tiny_folder(tmp_path)
+    with folder.lock(), pytest.raises(SystemExit) as stop:
+        sb3_baseline.main([*TINY, "--seeds", "1", "--results", str(tmp_path)])
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert error == f"error: {folder.path}: another process is training this run\n"
+    assert not list(folder.path.iterdir())
 
 
 @pytest.mark.slow

@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+import envs
+from benchmarks.harness import run as run_module
 from benchmarks.harness.layers import SeedMLP, orthogonal, tanh
 from benchmarks.harness.run import Run
 from benchmarks.harness.seeds import SeedAdam, SeedStreams
@@ -67,12 +69,12 @@ def test_uniforms_stay_below_one() -> None:
     assert abs(block.mean().item() - 0.5) < 1e-3
 
 
-@pytest.mark.parametrize("algo", list(BUDGETS))
-def test_a_seed_alone_equals_the_seed_in_a_batch(algo: str) -> None:
-    alone, run_alone = learn(algo, [7])
+def assert_seed_7_is_the_same_among(algo: str, groups: list[list[int]], **settings: Any) -> None:
+    """Weights, statistics, evaluations and every metric, bit for bit as when it is alone."""
+    alone, run_alone = learn(algo, [7], **settings)
     curve_alone = run_alone.curve()
-    for seeds in ([6, 7], list(range(10)), list(range(1, 33))):
-        among, run = learn(algo, seeds)
+    for seeds in groups:
+        among, run = learn(algo, seeds, **settings)
         i = seeds.index(7)
         for name, tensor in alone.items():
             assert torch.equal(tensor[0], among[name][i]), f"{name} differs among {len(seeds)}"
@@ -81,7 +83,50 @@ def test_a_seed_alone_equals_the_seed_in_a_batch(algo: str) -> None:
             np.testing.assert_array_equal(curve[column], curve_alone[column])
         metrics, metrics_alone = run.metrics().query("seed == 7"), run_alone.metrics()
         for column in metrics_alone:
-            np.testing.assert_array_equal(metrics[column], metrics_alone[column])
+            message = f"{column} among {len(seeds)}"
+            np.testing.assert_array_equal(metrics[column], metrics_alone[column], message)
+
+
+@pytest.mark.parametrize("algo", list(BUDGETS))
+def test_a_seed_alone_equals_the_seed_in_a_batch(algo: str) -> None:
+    groups = [[6, 7], list(range(10)), list(range(1, 33))]
+    assert_seed_7_is_the_same_among(algo, groups)
+
+
+NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
+SMALL: dict[str, Any] = {"num_envs": 4, "num_steps": 16, "minibatch_size": 32, "epochs": 2}
+SMALL |= {"total_timesteps": 192}
+CASES: dict[str, dict[str, Any]] = {
+    "normalised": {**SMALL, **NORMALIZED},
+    "shared trunk": {**SMALL, "shared_trunk": True, "hidden": (48, 16), "entropy_coef": 0.01},
+    "Acrobot": {**SMALL, **NORMALIZED, "env": "Acrobot-v1"},
+    "box": {**SMALL, **NORMALIZED, "env": "Pendulum-v1", "target_kl": 0.01},
+    "box, shared": {**SMALL, "env": "Pendulum-v1", "shared_trunk": True, "entropy_coef": 0.01},
+    "box, odd": {
+        **{**SMALL, **NORMALIZED, "env": "MountainCarContinuous-v0", "log_std_init": 1.0},
+        **{"num_envs": 3, "num_steps": 7, "minibatch_size": 7, "total_timesteps": 63},
+    },
+}
+
+
+@pytest.fixture
+def few_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "POINTS", 2)
+    monkeypatch.setattr(run_module, "CURVE_EPISODES", 4)
+
+
+@pytest.mark.usefixtures("few_evaluations")
+@pytest.mark.parametrize("case", CASES)
+def test_every_kind_of_policy_is_the_same_alone_and_in_a_batch(case: str) -> None:
+    groups = [[6, 7], list(range(10)), list(range(1, 33))]
+    assert_seed_7_is_the_same_among("ppo", groups, **CASES[case])
+
+
+@pytest.mark.usefixtures("few_evaluations")
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_a_seed_is_the_same_in_a_batch_of_gymnasiums_environments(env: str) -> None:
+    settings = {**SMALL, **NORMALIZED, "env": env, "backend": "gymnasium"}
+    assert_seed_7_is_the_same_among("ppo", [[6, 7, 8]], **settings)
 
 
 @pytest.mark.parametrize("extra", [{"target_kl": 0.003}, {"clip_value_range": 0.2, "epochs": 2}])
@@ -93,11 +138,22 @@ def test_early_stopping_is_per_seed(extra: dict[str, Any]) -> None:
         assert torch.equal(tensor[0], among[name][2])
 
 
-@pytest.mark.parametrize("algo", list(BUDGETS))
+SICK: dict[str, tuple[str, dict[str, Any]]] = {
+    **{algo: (algo, {}) for algo in BUDGETS},
+    "ppo, normalised": ("ppo", CASES["normalised"]),
+    "ppo, box": ("ppo", CASES["box"]),
+    "ppo, Gymnasium's box": ("ppo", {**CASES["box"], "backend": "gymnasium"}),
+}
+
+
+@pytest.mark.parametrize("case", SICK)
 def test_nan_in_one_seed_leaves_the_others_bit_equal(
-    algo: str, monkeypatch: pytest.MonkeyPatch
+    case: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    healthy, _ = learn(algo, [0, 1, 2])
+    algo, settings = SICK[case]
+    if settings:
+        request.getfixturevalue("few_evaluations")
+    healthy, run_healthy = learn(algo, [0, 1, 2], **settings)
     module = importlib.import_module(f"algos.{algo}")
     network = {"ppo": "ActorCritic", "dqn": "QNetwork", "q_learning": "QTable"}[algo]
     build = getattr(module, network).__init__
@@ -108,13 +164,48 @@ def test_nan_in_one_seed_leaves_the_others_bit_equal(
             tensor[1] = torch.nan
 
     monkeypatch.setattr(getattr(module, network), "__init__", poisoned)
-    sick, run = learn(algo, [0, 1, 2])
+    sick, run = learn(algo, [0, 1, 2], **settings)
     for name, tensor in healthy.items():
         assert torch.equal(sick[name][0], tensor[0])
         assert torch.equal(sick[name][2], tensor[2])
         assert sick[name][1].isnan().any()
     assert list(run.diverged) == [1]
     assert 0 < run.diverged[1] <= run.windows[-1].timestep
+    same_curves_but_of_seed_1(run, run_healthy)
+
+
+def same_curves_but_of_seed_1(sick: Run, healthy: Run) -> None:
+    curves = [run.curve().drop(columns="learn_s").query("seed != 1") for run in (sick, healthy)]
+    assert len(curves[0]) > 0
+    assert curves[0].reset_index(drop=True).equals(curves[1].reset_index(drop=True))
+
+
+@pytest.mark.usefixtures("few_evaluations")
+@pytest.mark.parametrize("where", ["observation", "reward"])
+def test_nan_from_one_seeds_environment_leaves_the_others_bit_equal(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes through the statistics of observations and of rewards, and no further."""
+    settings = CASES["box"]
+    healthy, run_healthy = learn("ppo", [0, 1, 2], **settings)
+    function = getattr(envs.Pendulum, where)
+
+    def poisoned(*args: Any) -> torch.Tensor:
+        out = function(*args).clone()
+        out[1] = torch.nan
+        return out
+
+    monkeypatch.setattr(envs.Pendulum, where, poisoned)
+    sick, run = learn("ppo", [0, 1, 2], **settings)
+    for name, tensor in healthy.items():
+        assert torch.equal(sick[name][[0, 2]], tensor[[0, 2]]), name
+    assert (
+        sick["obs_stats.mean" if where == "observation" else "reward_scale.stats.mean"][1]
+        .isnan()
+        .any()
+    )
+    assert list(run.diverged) == [1]
+    same_curves_but_of_seed_1(run, run_healthy)
 
 
 def test_two_threads_keep_the_seeds_apart() -> None:
@@ -211,3 +302,21 @@ def test_a_masked_seed_stays_exactly_as_it_was() -> None:
     step([False, False])
     step([True, False])
     assert not torch.equal(before[0][0], state()[0][0])
+
+
+@pytest.mark.parametrize("steps_before", [0, 2])
+def test_a_masked_seed_survives_a_gradient_that_is_no_number(steps_before: int) -> None:
+    """As when the minibatch that stops a seed has blown up; also before its very first step."""
+    net = module_of(2)
+    adam = SeedAdam(net)
+    for _ in range(steps_before):
+        sum(y.sum() for y in net(torch.ones(2, 16, 4))).backward()  # type: ignore[union-attr]
+        adam.step(1e-2, 0.5)
+    before = [t.detach().clone() for t in (adam.params, adam.mean, adam.square)]
+    scale = torch.tensor([torch.nan, 1.0]).view(2, 1, 1)
+    sum((scale * y).sum() for y in net(torch.ones(2, 16, 4))).backward()  # type: ignore[union-attr]
+    adam.step(1e-2, 0.5, torch.tensor([False, True]))
+    for old, new in zip(before, (adam.params, adam.mean, adam.square), strict=True):
+        assert torch.equal(old[0], new[0])
+        assert new[1].isfinite().all()
+        assert not torch.equal(old[1], new[1])

@@ -64,7 +64,7 @@ class RunConfig(ScriptConfig):
     """Where to compute; auto takes the CPU until the CUDA path is measured."""
     threads: PositiveInt = 1
     """CPU threads. A seed's curve has the same bits in any batch at equal threads (hidden layers of
-    at least 16 units)."""
+    at least 16 units, and a multiple of 4)."""
     track: bool = False
     """Also write TensorBoard files into the run's folder."""
     quiet: bool = False

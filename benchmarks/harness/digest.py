@@ -74,8 +74,9 @@ def code_digest(origins: Iterable[str]) -> str:
                 waiting.append((target, original))
             continue
         reached[place] = _text(node) if node else ""
-        names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} if node else set()
-        waiting += [(file, used) for used in names if used in _definitions(file)]
+        names = [n for n in ast.walk(node) if isinstance(n, ast.Name)] if node else []
+        used = {n.id for n in names if isinstance(n.ctx, ast.Load)}  # a field may be named alike
+        waiting += [(file, name) for name in used if name in _definitions(file)]
     digest = hashlib.sha256()
     for place in sorted(reached):
         digest.update(f"{place}{reached[place]}".encode())

@@ -1,8 +1,9 @@
 """Networks with a seed axis: S independent networks of one shape, evaluated together.
 
 S seeds, B samples per seed. Everything here is arranged so that a seed's outputs have the same
-bits in any batch, given hidden layers of at least 16 units: matrix products then never have fewer
-than 16 output columns, activations see a multiple of 32 elements per seed (a vectorised loop then
+bits in any batch, given hidden layers of at least 16 units and a multiple of 4: matrix products
+then never have fewer than 16 output columns, every seed's block begins at an address that is a
+multiple of 16 bytes, activations see a multiple of 32 elements per seed (a vectorised loop then
 never ends inside a seed), and no reduction runs over the seeds.
 """
 
@@ -170,7 +171,8 @@ class RunningStats(nn.Module):
     def update(self, x: Tensor) -> None:
         """Take in `[S, B, size]` (Chan et al., 1983: merging the moments of two samples)."""
         x = x.double()
-        mean, var = x.mean(1, keepdim=True), x.var(1, correction=0, keepdim=True)
+        mean = x.mean(1, keepdim=True)
+        var = (x - mean).square().mean(1, keepdim=True)  # var() itself rounds otherwise for S = 1
         total = self.count + x.shape[1]
         share = x.shape[1] / total  # 1 at first: the initial mean and variance are forgotten
         delta = mean - self.mean
