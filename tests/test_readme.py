@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from algos import ppo
+from benchmarks.harness.cli import from_preset
 from benchmarks.harness.digest import ROOT
+from benchmarks.harness.record import RunFolder
 
 README = (ROOT / "README.md").read_text()
 
@@ -35,6 +38,8 @@ def test_python_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.chdir(tmp_path)
     (block,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     (part,) = re.findall(r'load\("(.*?)"\)', block)
+    preset = from_preset(ppo.Config, ppo.PRESETS, "CartPole-v1")
+    assert Path(part).parent == RunFolder.of(preset, "ppo").path
     name = part.split("/")[-2]
     command = f"algos/ppo.py --seeds 10 --total-timesteps 512 --name {name} --quiet".split()
     command[0] = str(ROOT / command[0])

@@ -379,7 +379,7 @@ def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None
     learn_s = sum(s["learn_seconds"] for s in summaries)
     trained = sum(s["timesteps_per_seed"] * len(s["seeds"]) for s in summaries)
 
-    table = Table(show_header=False, title=f"{folder.algo} on {folder.env}, {len(asked)} seeds")
+    table = Table(show_header=False, title=f"{folder.algo} on {config.env}, {len(asked)} seeds")
     table.add_row("final greedy return", f"IQM {stats.estimate(greedy).text(digits)} ({how})")
     mean = stats.estimate(greedy, "mean").text(digits)
     table.add_row("", f"mean {mean}, worst {greedy.min():.{digits}f}")
@@ -393,7 +393,7 @@ def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None
     if preset and preset.published:
         table.add_row("published", preset.published)
     if preset is None:
-        table.add_row("preset", f"none for {folder.env}: the defaults")
+        table.add_row("preset", f"none for {config.env}: the defaults")
     how = f"{resolve_device(config.device)}, {config.threads} thread{'s' * (config.threads > 1)}"
     how += ", compiled" * config.compile
     table.add_row("speed", f"{trained / learn_s:,.0f} timesteps/s, all seeds together ({how})")
