@@ -30,6 +30,7 @@ from benchmarks.harness.stats import Parity
 from benchmarks.suite import SUITES, Cell
 
 SB3 = "sb3-"  # how the store names a baseline: sb3-ppo stands beside ppo
+SIDES = ("manyseeds", "stable-baselines3")  # of every figure, in the same colours everywhere
 ALGORITHMS = {file.stem for file in (ROOT / "algos").glob("[!_]*.py")}
 
 PROTOCOL = f"""\
@@ -486,12 +487,13 @@ def draw(found: Sequence[Pair], folder: Path) -> dict[str, Path]:
         here = [pair for pair in found if pair.env == env]
         panels = {}
         for pair in here:
-            sides = {"manyseeds": pair.ours, "stable-baselines3": pair.sb3}
+            sides = dict(zip(SIDES, (pair.ours, pair.sb3), strict=True))
             title = f"{pair.algo} on {env}"
             panels[title] = {name: r.curve for name, r in sides.items() if r}
         threshold = here[0].headline[0].spec.reward_threshold
         figures[env] = folder / f"{env}.svg"
-        plots.grid_of_curves(panels, figures[env], thresholds=dict.fromkeys(panels, threshold))
+        thresholds: dict[str, float | None] = dict.fromkeys(panels, threshold)
+        plots.grid_of_curves(panels, figures[env], thresholds=thresholds, names=SIDES)
     return figures
 
 

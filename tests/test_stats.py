@@ -333,6 +333,22 @@ def test_grid(tmp_path: Path) -> None:
     assert all(f"<!-- env {i} -->" in text for i in range(4))
 
 
+def test_a_group_keeps_its_colour_in_every_figure() -> None:
+    """Also in one whose first panel lacks it."""
+
+    def colours(panels: dict[str, Any]) -> dict[str, Any]:
+        figure = plots._draw(panels, (5, 4), {}, first=("ours", "theirs"))
+        lines = figure.legends[0].get_lines()
+        texts = (text.get_text().split(" ")[0] for text in figure.legends[0].get_texts())
+        return {name: line.get_color() for name, line in zip(texts, lines, strict=True)}
+
+    frame = run_frame(3)
+    both = colours({"a": {"ours": frame, "theirs": frame}})
+    assert both["ours"] != both["theirs"]
+    assert colours({"a": {"theirs": frame}, "b": {"ours": frame}}) == both
+    assert colours({"a": {"theirs": frame}}) == {"theirs": both["theirs"]}
+
+
 def test_figures_leave_global_state_alone(tmp_path: Path) -> None:
     import matplotlib
     import matplotlib.pyplot as plt

@@ -12,6 +12,7 @@ on light and dark pages. pyplot is not used, so no global figure and no backend 
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,17 +87,18 @@ def grid_of_curves(
     path: Path | str,
     *,
     thresholds: dict[str, float | None],
+    names: Sequence[str] = (),
 ) -> None:
     """One panel per key (its title), at most three columns, with one legend for all.
 
-    A group keeps its colour in every panel. `thresholds` may lack a panel. Writes and raises as
-    `learning_curves` does.
+    A group keeps its colour in every panel, and in every figure with the same `names`, the groups
+    that come first. `thresholds` may lack a panel. Writes and raises as `learning_curves` does.
     """
     _check_suffix(path)
     columns = min(3, len(panels))
     size = (3.3 * columns + 0.4, 2.4 * -(-len(panels) // 3) + 0.9)
     with _style():
-        figure = _draw(panels, size, thresholds)
+        figure = _draw(panels, size, thresholds, first=names)
     write_bytes(Path(path), figure_bytes(figure, Path(path).suffix))
 
 
@@ -115,22 +117,25 @@ def _draw(
     size: tuple[float, float],
     thresholds: dict[str, float | None],
     reference: float | None = None,
+    first: Sequence[str] = (),
 ) -> Figure:
     """Figure of `size` inches with a panel per key, at most three columns, and one legend."""
     import seaborn
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    names = list(dict.fromkeys(name for groups in panels.values() for name in groups))
-    if not names:
+    found = dict.fromkeys(name for groups in panels.values() for name in groups)
+    if not found:
         raise ValueError("no curves to draw")
+    order = list(dict.fromkeys((*first, *found)))
+    names = [name for name in order if name in found]
     palette = seaborn.color_palette("colorblind")
     looks: dict[str, dict[str, Any]] = {
         name: {
             "color": palette[i % len(palette)],
             "linestyle": LINE_STYLES[i // len(palette) % len(LINE_STYLES)],
         }
-        for i, name in enumerate(names)
+        for i, name in enumerate(order)
     }
 
     figure = Figure(figsize=size, layout="constrained")
