@@ -69,6 +69,7 @@ from benchmarks.harness.record import (
 )
 from benchmarks.harness.seeds import SeedStreams
 from benchmarks.harness.stats import Estimate, Floats
+from benchmarks.report import markdown_table
 from envs.gymnasium_bridge import cannot_be_made, registered_id
 
 MAX_FRAMES = 300
@@ -428,9 +429,7 @@ HEADER = (
 
 def markdown(rows: Sequence[Checked], episodes: int, origin: dict[str, Any]) -> str:
     """The table as the report includes it."""
-    align = ["---:" if name == "n" else "---" for name in HEADER]
-    lines = (HEADER, align, *(row.cells() for row in rows))
-    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    table = markdown_table(HEADER, [row.cells() for row in rows])
     versions = ", ".join(f"{name} {version}" for name, version in origin["versions"].items())
     return (
         f"The greedy policies of n seeds, {episodes} episodes each in our native environment and "

@@ -57,16 +57,14 @@ def make(
         if not isinstance(env, NativeEnv):
             raise UsageError(f"--backend {backend}: only our own {env_id} can be binned")
         return Discretize(env, BINS[env_id])
-    if (observations == "vector" and env.spec.obs_size is None) or (
-        actions == "discrete" and env.spec.continuous
-    ):
+
+    def suits(spec: EnvSpec) -> bool:
+        shows = observations != "vector" or spec.obs_size is not None
+        return shows and not (actions == "discrete" and spec.continuous)
+
+    if not suits(env.spec):
         specs = [build().spec for build in NATIVE.values()]
-        usable = [
-            spec.id
-            for spec in specs
-            if not (observations == "vector" and spec.obs_size is None)
-            and not (actions == "discrete" and spec.continuous)
-        ]
+        usable = [spec.id for spec in specs if suits(spec)]
         needs = "discrete actions" if observations is None else f"{observations} observations"
         if observations and actions:
             needs += f" and {actions} actions"
