@@ -9,18 +9,25 @@ The equation, for one transition (s, a, r, s') at a time:
 with Q(s', .) = 0 where s' is terminal. The behaviour is epsilon-greedy; what is learned is the
 greedy policy, which is evaluated exactly from P and R where the environment has them.
 
-Shapes: S seeds, X states, A actions. The table is [S, X, A]; a transition is [S]. Environments
-with continuous observations are binned (envs/discretize.py).
+Shapes: S seeds, N = 1 environment per seed, X states, A actions. The table is [S, X, A]; one step
+of all seeds is [S, N]. Environments with continuous observations are binned (envs/discretize.py).
 
 Implementation details:
  1. Alpha and epsilon fall linearly, epsilon over the first exploration_fraction of the training.
- 2. A truncated episode is bootstrapped from its final state; only termination is not.
+    The convergence proof (Watkins and Dayan, 1992) asks for an alpha that falls.
+ 2. A truncated episode is bootstrapped from its final state; only termination is not (Pardo et
+    al., 2018, arXiv 1712.00378).
  3. Ties between action values are broken towards the first action when greedy, and at random
-    while learning (otherwise a table of zeros would walk into one wall of FrozenLake forever).
- 4. The table starts at initial_value: above any return, it is optimistic and explores by itself.
+    while learning (SB, section 2.2; otherwise a table of zeros would walk into one wall of
+    FrozenLake forever).
+ 4. The table starts at initial_value: above any return, it is optimistic and explores by itself
+    (SB, section 2.6).
+
+Stable-Baselines3 has no tabular algorithm. What Q-learning reaches is compared with the optimum
+by dynamic programming; algos/sarsa.py is the same file on policy, and the diff is the lesson.
 
 Logged per block of steps: td_loss (mean squared TD error); train_return and train_length of the
-episodes that ended.
+episodes that ended, which is the performance online, exploration included.
 """
 
 from __future__ import annotations
@@ -87,6 +94,25 @@ PRESETS = {
         {"total_timesteps": 100_000},
         source="our own search: 16 settings, 10 seeds each (100-109); 9 of them reach the optimum",
     ),
+    # The settings of SB, example 6.6, but for an alpha that falls. It stays at 0.5 there, and then
+    # the greedy policy of SARSA may go in circles at any one moment.
+    "CliffWalking-v1": Preset(
+        {
+            "total_timesteps": 50_000,
+            "gamma": 1.0,
+            "exploration_initial_eps": 0.1,
+            "exploration_final_eps": 0.1,
+        },
+        source="SB, example 6.6, and our own search: 2 settings, 10 seeds each (100-109), both optimal",
+    ),
+    "Taxi-v4": Preset(
+        {"total_timesteps": 200_000, "learning_rate": 1.0, "final_learning_rate": 1.0},
+        source="our own search: 9 settings, 10 seeds each (100-109), all within 0.05 of the optimum",
+    ),
+    "Gridworld-v0": Preset(
+        {"total_timesteps": 30_000},
+        source="our own search: 5 settings, 10 seeds each (100-109); all of them reach the optimum",
+    ),
     "CartPole-v1": Preset(
         {"total_timesteps": 200_000, "final_learning_rate": 0.02, "exploration_final_eps": 0.05},
         source="our own search: the best of 4 settings, 10 seeds each (100-109)",
@@ -117,18 +143,33 @@ class QTable:
 
     def act(self, obs: Tensor, noise: Tensor | None = None, epsilon: float | None = None) -> Tensor:
         """Actions [S, N] for states [S, N]; greedy without noise, epsilon-greedy with [S, N, 3]."""
-        num_actions = self.q.shape[-1]
-        values = self.q.gather(1, obs.unsqueeze(-1).expand(-1, -1, num_actions))  # [S, N, A]
+        values = rows(self.q, obs)
         if noise is None:
             return values.argmax(-1)
+        epsilon = self.final_eps if epsilon is None else epsilon
+        num_actions = values.shape[-1]
         explores, which, tie = noise.unbind(-1)
         random = (which * num_actions).long()
-        is_best = (values == values.amax(-1, keepdim=True)).cumsum(-1)  # counts the best so far
-        nth = (tie * is_best[..., -1]).floor().unsqueeze(-1) + 1
-        greedy = (is_best < nth).sum(-1).clamp(max=num_actions - 1)  # NaN has no best
-        return torch.where(
-            explores < (self.final_eps if epsilon is None else epsilon), random, greedy
-        )
+        is_best = values == values.amax(-1, keepdim=True)
+        rank = is_best.cumsum(-1, dtype=tie.dtype)  # counts the best so far
+        before = rank <= tie.unsqueeze(-1) * rank[..., -1:]  # the actions before the chosen one
+        greedy = before.sum(-1).clamp(max=num_actions - 1)  # NaN has no best
+        return torch.where(explores < epsilon, random, greedy)
+
+
+def rows(table: Tensor, obs: Tensor) -> Tensor:
+    """Q(s, .), [S, N, A], in the states [S, N] of a table [S, X, A]."""
+    return table.gather(1, obs.unsqueeze(-1).expand(-1, -1, table.shape[-1]))
+
+
+def lookup(table: Tensor, obs: Tensor, actions: Tensor) -> Tensor:
+    """Q(s, a), [S, N], of pairs [S, N] in a table [S, X, A]."""
+    return table.flatten(1).gather(1, obs * table.shape[-1] + actions)
+
+
+def add_(table: Tensor, obs: Tensor, actions: Tensor, amount: Tensor) -> None:
+    """Q(s, a) <- Q(s, a) + amount, [S, N], in place."""
+    table.flatten(1).scatter_add_(1, obs * table.shape[-1] + actions, amount)
 
 
 def linear(progress: float, start: float, end: float, fraction: float = 1.0) -> float:
@@ -136,19 +177,29 @@ def linear(progress: float, start: float, end: float, fraction: float = 1.0) -> 
     return start + (end - start) * (min(progress / fraction, 1.0) if fraction > 0 else 1.0)
 
 
+def schedules(config: Config, progress: float) -> tuple[float, float]:
+    """Alpha and epsilon at a progress from 0 to 1."""
+    alpha = linear(progress, config.learning_rate, config.final_learning_rate)
+    start, end = config.exploration_initial_eps, config.exploration_final_eps
+    return alpha, linear(progress, start, end, config.exploration_fraction)
+
+
+def greedy_value(table: Tensor, obs: Tensor) -> Tensor:
+    """max_a Q(s, a), [S, N]: what the greedy policy is worth in the states [S, N]."""
+    return rows(table, obs).amax(-1)
+
+
 def td_error(
     table: Tensor,
     obs: Tensor,
     actions: Tensor,
     rewards: Tensor,
-    next_obs: Tensor,
+    next_values: Tensor,
     terminated: Tensor,
     gamma: float,
 ) -> Tensor:
-    """r + gamma max_a' Q(s', a') - Q(s, a), [S], for transitions [S] and a table [S, X, A]."""
-    seeds = torch.arange(len(table), device=table.device)
-    next_values = table[seeds, next_obs].amax(-1) * ~terminated
-    return rewards + gamma * next_values - table[seeds, obs, actions]
+    """r + gamma V(s') - Q(s, a), [S, N], with V(s') = 0 where s' is terminal."""
+    return rewards + gamma * next_values * ~terminated - lookup(table, obs, actions)
 
 
 def train(config: Config, run: Run) -> QTable:
@@ -156,7 +207,6 @@ def train(config: Config, run: Run) -> QTable:
     env = config.make_env()
     S = len(run.seeds)
     policy = QTable(env.spec, config, S)
-    seeds = torch.arange(S)
     streams = run.streams("train")
     state, obs = env.reset(streams.uniform(1, env.initial_noise))
     episodes = envs.EpisodeTracker(S, 1)
@@ -167,34 +217,23 @@ def train(config: Config, run: Run) -> QTable:
         block_noise = policy.draw(streams, BLOCK, 1), streams.uniform(BLOCK, 1, env.noise_size)
         rewards, ends, errors = [], [], []
         for action_noise, env_noise in zip(*(n.unbind(1) for n in block_noise), strict=True):
-            progress = timestep / config.total_timesteps
-            alpha = linear(progress, config.learning_rate, config.final_learning_rate)
-            epsilon = linear(
-                progress,
-                config.exploration_initial_eps,
-                config.exploration_final_eps,
-                config.exploration_fraction,
-            )
+            alpha, epsilon = schedules(config, timestep / config.total_timesteps)
             actions = policy.act(obs, action_noise, epsilon)
             step = env.step(state, actions, env_noise)
+            next_values = greedy_value(policy.q, step.final_obs)
             error = td_error(
-                policy.q,
-                obs[:, 0],
-                actions[:, 0],
-                step.reward[:, 0],
-                step.final_obs[:, 0],
-                step.terminated[:, 0],
-                config.gamma,
+                policy.q, obs, actions, step.reward, next_values, step.terminated, config.gamma
             )
-            policy.q[seeds, obs[:, 0], actions[:, 0]] += alpha * error
+            add_(policy.q, obs, actions, alpha * error)
+            done = step.terminated | step.truncated
             state, obs = step.state, step.obs
             timestep += 1
             rewards.append(step.reward)
-            ends.append(step.terminated | step.truncated)
+            ends.append(done)
             errors.append(error)
 
         train_return, train_length = episodes.update(torch.stack(rewards, 1), torch.stack(ends, 1))
-        metrics = {"td_loss": torch.stack(errors, 1).square().mean(1)}
+        metrics = {"td_loss": torch.stack(errors, 1).square().mean((1, 2))}
         run.log(timestep, metrics | {"train_return": train_return, "train_length": train_length})
         run.evaluate_if_due(timestep, env, policy)
     return policy

@@ -16,7 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,6 +28,7 @@ from rich.table import Table
 import envs
 from benchmarks.harness import plots, stats
 from benchmarks.harness.cli import exit_with
+from benchmarks.harness.digest import code_digest
 from benchmarks.harness.errors import UsageError
 from benchmarks.harness.evaluate import CURVE_EPISODES, FINAL_EPISODES
 from benchmarks.harness.record import RunFolder
@@ -35,6 +36,9 @@ from benchmarks.harness.stats import Estimate, Floats, Parity
 
 LEAST_SEEDS = 5  # a bootstrap of fewer is far too sure of itself
 MARGIN = 0.05  # of the normalised score: differences inside it do not matter
+
+
+Rows = list[tuple[str, ...]]  # of a table for people
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +102,18 @@ class Result:
         return stats.estimate(values, statistic).text(self.spec.digits)
 
 
+@cache
+def todays_digest(origins: tuple[str, ...]) -> str:
+    """Digest of the code that would produce a run now."""
+    return code_digest(origins)
+
+
+def part_is_stale(config: dict[str, Any]) -> bool:
+    """Whether the code that decides a part's curves has changed since."""
+    code = config["code"]
+    return bool(code["digest"] != todays_digest(tuple(code.get("origins", ()))))
+
+
 def load(run: RunFolder) -> Result:
     """Read the finished parts of a run. A return that is not finite counts as a random policy's.
 
@@ -158,6 +174,30 @@ def verdict_text(verdict: Parity | None) -> str:
 
 def _signed(d: Estimate) -> str:
     return f"{d.value:+.3f} [{d.low:+.3f}, {d.high:+.3f}]"
+
+
+def markdown_table(header: Sequence[str], rows: Rows) -> str:
+    align = ["---:" if name == "n" else "---" for name in header]
+    lines = [header, align, *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def commands(runs: Sequence[RunFolder]) -> str:
+    """The command of every run, folded away, below the code and machine that they share."""
+    alike: dict[str, list[str]] = {}
+    for config in (config for run in runs for config in run.configs()):
+        code, machine = config["code"], config["machine"]
+        stale = " (stale)" if part_is_stale(config) else ""
+        versions = ", ".join(f"{name} {version}" for name, version in config["versions"].items())
+        origin = f"code {code['digest']}{stale}, commit {code['commit'] or 'not recorded'}, "
+        origin += f"{machine['cpu']}, {machine['cores']} cores, {versions}"
+        alike.setdefault(origin, []).append(f"`{config['command']}`")
+    text = ""
+    for origin, lines in alike.items():
+        listed = "".join(f"- {line}\n" for line in lines)
+        summary = f"<summary>{len(lines)} commands: {origin}</summary>"
+        text += f"<details>{summary}\n\n{listed}\n</details>\n\n"
+    return text
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -12,20 +12,31 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from benchmarks.compare import LEAST_SEEDS, MARGIN, Result, load, parity, print_table, verdict_text
+from benchmarks import tabular, taxonomy
+from benchmarks.compare import (
+    LEAST_SEEDS,
+    MARGIN,
+    Result,
+    Rows,
+    load,
+    markdown_table,
+    parity,
+    part_is_stale,
+    print_table,
+    verdict_text,
+)
 from benchmarks.harness import plots, stats
 from benchmarks.harness.cli import Preset, ScriptConfig, exit_with, from_preset, identity, parse
-from benchmarks.harness.digest import ROOT, code_digest
+from benchmarks.harness.digest import ROOT
 from benchmarks.harness.errors import UsageError
 from benchmarks.harness.evaluate import CURVE_EPISODES, FINAL_EPISODES, POINTS
-from benchmarks.harness.record import all_runs, ranges, write_bytes
+from benchmarks.harness.record import ranges, write_bytes
 from benchmarks.harness.stats import Parity
 from benchmarks.suite import SUITES, Cell
 
@@ -123,25 +134,11 @@ def plain_command(algo: str, env: str) -> tuple[Preset | None, dict[str, Any]]:
     return module.PRESETS.get(env), settings
 
 
-@cache
-def todays_digest(origins: tuple[str, ...]) -> str:
-    """Digest of the code that would produce a run now."""
-    return code_digest(origins)
-
-
-def part_is_stale(config: dict[str, Any]) -> bool:
-    """Whether the code that decides a part's curves has changed since."""
-    code = config["code"]
-    return bool(code["digest"] != todays_digest(tuple(code.get("origins", ()))))
-
-
 def is_stale(result: Result) -> bool:
     return any(part_is_stale(config) for config in result.configs)
 
 
 # ---- Tables ---------------------------------------------------------------------------
-
-Rows = list[tuple[str, ...]]
 
 FINAL = ("environment", "algorithm", "n", "IQM [95%]", "mean [95%]", "failures", "against SB3")
 SPEED = (
@@ -268,12 +265,6 @@ def changes_text(pair: Pair, result: Result) -> str:
     return ", ".join(f"{name} {ours.get(name)} (not {plain.get(name)})" for name in names)
 
 
-def markdown_table(header: Sequence[str], rows: Rows) -> str:
-    align = ["---:" if name == "n" else "---" for name in header]
-    lines = [header, align, *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
 def csv_tables(found: Sequence[Pair]) -> dict[str, pd.DataFrame]:
     """The numbers behind the report, unrounded: per seed, per run, per verdict."""
     per_seed: list[dict[str, Any]] = []
@@ -364,6 +355,13 @@ def readme(
     check = results / "tables" / "check.md"
     if check.exists():
         text += f"## Native against Gymnasium's own\n\n{check.read_text().strip()}\n\n"
+    for title, section in (
+        ("Planning", tabular.planning_section),
+        ("Prediction", tabular.prediction_section),
+        ("Along the cliff", tabular.cliff_section),
+    ):
+        if content := section(results):
+            text += f"## {title}\n\n{content}"
     if rows := other_rows(found, results):
         text += f"## Other runs\n\n{markdown_table(OTHERS, rows)}\n"
     if missing:
@@ -509,7 +507,8 @@ def missing_cells(results: Path) -> list[str]:
     found = []
     for cell in largest.values():
         if groups := cell.missing(str(results)):
-            found.append(f"{cell}: {ranges([seed for group in groups for seed in group])}")
+            seeds = ranges([seed for group in groups for seed in group])
+            found.append(f"{cell}: {seeds}" if seeds else str(cell))
     return found
 
 
@@ -520,7 +519,7 @@ def report(results: Path, note: str = "") -> None:
     of its cells are missing is then not said.
     """
     loaded = []
-    for run in all_runs(results):
+    for run in tabular.runs_of(results, "control"):
         try:
             loaded.append(load(run))
         except UsageError as error:
@@ -535,6 +534,7 @@ def report(results: Path, note: str = "") -> None:
     figures = draw(found, results / "plots")
     for path in figures.values():
         print(f"plot: {path}")
+    taxonomy.draw(results / "plots" / "taxonomy.svg")
     for name, frame in csv_tables(found).items():
         path = results / "tables" / f"{name}.csv"
         write_bytes(path, frame.to_csv(index=False, lineterminator="\n").encode())

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.harness.cli import ControlConfig, flag, from_preset
+from benchmarks.harness.cli import EnvConfig, flag, from_preset
 from benchmarks.harness.digest import ROOT
 from benchmarks.harness.record import RunFolder
 
@@ -26,7 +26,7 @@ class Cell:
 
     algo: str  # a module of algos, also for a baseline
     env: str
-    seeds: int
+    seeds: int  # 0: there are none, it plans
     source: str = "manyseeds"  # who trains: manyseeds or sb3
     settings: Mapping[str, Any] = field(default_factory=dict)  # fields of the algorithm's Config
     cut: Mapping[str, Any] = field(default_factory=dict)  # "seeds" and budgets of the cut suite
@@ -56,7 +56,9 @@ class Cell:
         words = [os.path.relpath(ROOT / self.script)]
         if self.source != "manyseeds":
             words += ["--algo", self.algo]
-        words += ["--env", self.env, "--seeds", str(self.seeds)]
+        words += ["--env", self.env]
+        if self.seeds:
+            words += ["--seeds", str(self.seeds)]
         for name, value in self.settings.items():
             if isinstance(value, bool):
                 words.append(flag(name) if value else flag(f"no_{name}"))
@@ -69,12 +71,14 @@ class Cell:
             words += ["--workers", str(workers)]
         return words
 
-    def config(self, results: str = "results") -> ControlConfig:
+    def config(self, results: str = "results") -> EnvConfig:
         """The configuration that the command gives."""
         module = importlib.import_module(f"algos.{self.algo}")
-        overrides = {**self.settings, "seeds": self.seeds, "results": results}
+        overrides = {**self.settings, "results": results}
+        if self.seeds:
+            overrides["seeds"] = self.seeds
         config = from_preset(module.Config, module.PRESETS, self.env, **overrides)
-        assert isinstance(config, ControlConfig)
+        assert isinstance(config, EnvConfig)
         return config
 
     def folder(self, results: str = "results") -> RunFolder:
@@ -82,15 +86,33 @@ class Cell:
         return RunFolder.of(self.config(results), self.label)
 
     def missing(self, results: str = "results") -> list[list[int]]:
-        """Its seeds that are not finished yet, in runs of consecutive ones."""
-        return self.folder(results).missing(range(self.seeds))
+        """Its seeds that are not finished yet, in runs of consecutive ones; a plan's are none."""
+        folder = self.folder(results)
+        if not self.seeds:
+            return [] if folder.parts() else [[]]
+        return folder.missing(range(self.seeds))
 
     def __str__(self) -> str:
-        return f"{self.label} on {self.env}, {self.seeds} seeds"
+        settings = "".join(f", {name} {value}" for name, value in self.settings.items())
+        seeds = f", {self.seeds} seeds" if self.seeds else ""
+        return f"{self.label} on {self.env}{settings}{seeds}"
 
 
 SHORT_Q = {"total_timesteps": 50_000}
 SHORT = {"seeds": 3, "total_timesteps": 20_000}
+SHORT_PREDICTION = {"seeds": 10, "episodes": 20}
+
+PREDICTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("monte_carlo", {"visits": "first", "learning_rate": 0.0}),
+    ("monte_carlo", {"visits": "every", "learning_rate": 0.0}),
+    *(("monte_carlo", {"visits": "every", "learning_rate": a}) for a in (0.03, 0.1, 0.3)),
+    *(("td_prediction", {"n_steps": 1, "learning_rate": a}) for a in (0.03, 0.1, 0.3)),
+    *(("td_prediction", {"n_steps": 4, "learning_rate": a}) for a in (0.03, 0.1, 0.3)),
+    *(
+        ("td_prediction", {"n_steps": 1, "trace_decay": 0.8, "learning_rate": a})
+        for a in (0.03, 0.1, 0.3)
+    ),
+)
 
 SUITES = {
     # The cuts together take about five minutes on two cores, most of it SB3.
@@ -115,5 +137,24 @@ SUITES = {
             ("dqn", "MountainCar-v0", -115.0),
         )
         for source in ("manyseeds", "sb3")
+    ),
+    # Planning, prediction and control on tables, some minutes in all.
+    "tabular": (
+        *(
+            Cell(algo, env, 0, settings={"gamma": gamma})
+            for algo in ("policy_iteration", "value_iteration")
+            for env in ("Gridworld-v0", "FrozenLake-v1", "CliffWalking-v1", "Taxi-v4")
+            for gamma in (0.5, 0.9, 0.95, 0.99)
+        ),
+        *(
+            Cell(algo, env, 100, settings=settings, cut=SHORT_PREDICTION)
+            for algo, settings in PREDICTIONS
+            for env in ("RandomWalk-v0", "Gridworld-v0")
+        ),
+        *(
+            Cell(algo, env, 30, settings=settings, cut={"seeds": 10, **SHORT_Q})
+            for algo, settings in (("q_learning", {}), ("sarsa", {}), ("sarsa", {"expected": True}))
+            for env in ("FrozenLake-v1", "CliffWalking-v1", "Taxi-v4", "CartPole-v1")
+        ),
     ),
 }

@@ -66,7 +66,8 @@ class Flags(ScriptConfig):
     def cells(self) -> list[Cell]:
         """The cells as they are to be run."""
         cells = [cell.shortened() if self.cut else cell for cell in SUITES[self.suite]]
-        return [dataclasses.replace(c, seeds=self.seeds) if self.seeds else c for c in cells]
+        asked = self.seeds
+        return [dataclasses.replace(c, seeds=asked) if asked and c.seeds else c for c in cells]
 
 
 @dataclass
@@ -167,7 +168,8 @@ def show(cells: Sequence[Cell], results: str, workers: int) -> None:
     for cell in cells:
         groups = cell.missing(results)
         seeds = ranges(seed for group in groups for seed in group)
-        report("missing" if groups else "finished", cell, f"train seeds {seeds}" if groups else "")
+        todo = f"train seeds {seeds}" if seeds else "plan"
+        report("missing" if groups else "finished", cell, todo if groups else "")
         print(f"          python {shlex.join(cell.command(results, workers))}")
 
 

@@ -49,7 +49,7 @@ from PIL import Image
 from torch import Tensor
 
 import envs
-from benchmarks.compare import Parser, print_table
+from benchmarks.compare import Parser, markdown_table, print_table
 from benchmarks.harness import stats
 from benchmarks.harness.checkpoint import read_policy
 from benchmarks.harness.cli import ControlConfig, exit_with
@@ -69,7 +69,6 @@ from benchmarks.harness.record import (
 )
 from benchmarks.harness.seeds import SeedStreams
 from benchmarks.harness.stats import Estimate, Floats
-from benchmarks.report import markdown_table
 from envs.gymnasium_bridge import cannot_be_made, registered_id
 
 MAX_FRAMES = 300

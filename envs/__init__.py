@@ -8,12 +8,16 @@ from typing import Literal
 from benchmarks.harness.errors import UsageError
 from envs.acrobot import Acrobot
 from envs.cartpole import CartPole
+from envs.cliff_walking import CliffWalking
 from envs.core import Env, EnvSpec, EpisodeTracker, NativeEnv, State, Step
 from envs.discretize import BINS, Discretize
 from envs.frozen_lake import FrozenLake
+from envs.gridworld import GOAL, TRAP, Gridworld
 from envs.mountain_car import MountainCar, MountainCarContinuous
 from envs.pendulum import Pendulum
-from envs.tabular import TabularEnv
+from envs.random_walk import RandomWalk
+from envs.tabular import Layout, TabularEnv
+from envs.taxi import Taxi
 
 NATIVE: dict[str, Callable[[], NativeEnv]] = {
     "CartPole-v1": CartPole,
@@ -25,6 +29,10 @@ NATIVE: dict[str, Callable[[], NativeEnv]] = {
     "FrozenLake8x8-v1": lambda: FrozenLake(8),
     "FrozenLakeNotSlippery-v1": lambda: FrozenLake(4, slippery=False),
     "FrozenLake8x8NotSlippery-v1": lambda: FrozenLake(8, slippery=False),
+    "CliffWalking-v1": CliffWalking,
+    "Taxi-v4": Taxi,
+    "Gridworld-v0": Gridworld,
+    "RandomWalk-v0": RandomWalk,
 }
 
 
@@ -48,9 +56,12 @@ def make(
     else:
         from envs.gymnasium_bridge import GymnasiumBridge  # imports Gymnasium
 
-        env = GymnasiumBridge(env_id)
         if env_id in NATIVE:
-            env.spec = NATIVE[env_id]().spec  # the same, with the scores that we know
+            spec = NATIVE[env_id]().spec
+            env = GymnasiumBridge(env_id, spec.time_limit)  # our cap where none is registered
+            env.spec = spec  # the same, with the scores that we know
+        else:
+            env = GymnasiumBridge(env_id)
     if observations == "index" and env.spec.num_states is None:
         if env_id not in BINS:
             raise UsageError(f"--env {env_id}: a tabular algorithm needs one of {tabular_ids()}")
@@ -72,6 +83,32 @@ def make(
     return env
 
 
+def make_tabular(
+    env_id: str,
+    goal: tuple[int, int] = GOAL,
+    trap: tuple[int, int] = TRAP,
+    walls: tuple[int, ...] = (),
+) -> TabularEnv:
+    """The environment with an id and with tables P and R.
+
+    goal, trap, walls (rows and columns in turn): where they are in Gridworld-v0; for other ids they
+    must be the defaults. Raises UsageError for an id without tables and for misplaced cells.
+    """
+    if env_id == "Gridworld-v0":
+        if len(walls) % 2:
+            raise UsageError(f"--walls {' '.join(map(str, walls))}: needs pairs of row and column")
+        return Gridworld(goal, trap, tuple(zip(walls[::2], walls[1::2], strict=True)))
+    env = make(env_id)
+    if not isinstance(env, TabularEnv):
+        usable = [name for name in NATIVE if isinstance(NATIVE[name](), TabularEnv)]
+        raise UsageError(f"--env {env_id}: needs a model, tables P and R, as {', '.join(usable)}")
+    usual = {"goal": GOAL, "trap": TRAP, "walls": ()}
+    for name, cells in {"goal": goal, "trap": trap, "walls": walls}.items():
+        if cells != usual[name]:
+            raise UsageError(f"--{name} {' '.join(map(str, cells))}: only for Gridworld-v0")
+    return env
+
+
 def tabular_ids() -> str:
     """The ids that tabular algorithms can use, as text."""
     return ", ".join(name for name in NATIVE if name in BINS or NATIVE[name]().spec.num_states)
@@ -82,17 +119,23 @@ __all__ = [
     "NATIVE",
     "Acrobot",
     "CartPole",
+    "CliffWalking",
     "Discretize",
     "Env",
     "EnvSpec",
     "EpisodeTracker",
     "FrozenLake",
+    "Gridworld",
+    "Layout",
     "MountainCar",
     "MountainCarContinuous",
     "NativeEnv",
     "Pendulum",
+    "RandomWalk",
     "State",
     "Step",
     "TabularEnv",
+    "Taxi",
     "make",
+    "make_tabular",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from envs.core import EnvSpec
-from envs.tabular import TabularEnv
+from envs.tabular import Layout, TabularEnv, grid
 
 MAPS = {
     4: ("SFFF", "FHFH", "FFFH", "HFFG"),
@@ -75,7 +75,9 @@ class FrozenLake(TabularEnv):
             random_score=random_score,
             reference_score=reference_score,
         )
-        super().__init__(spec, transitions, rewards, ends, start)
+        marks = {cell: letter for cell, letter in enumerate(cells) if letter != "F"}
+        layout = Layout({"": grid(size, size)}, ("←", "↓", "→", "↑"), marks)
+        super().__init__(spec, transitions, rewards, ends, start, layout)
 
 
 def _move(cell: int, direction: int, size: int) -> int:

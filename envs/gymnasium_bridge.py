@@ -61,12 +61,13 @@ class GymnasiumBridge(Env):
     `Box` of one dimension: `[S, N, O]` float32. `Discrete`: `[S, N]` int64, counted from 0.
 
     ## Episode end
-    Gymnasium's flags. Without a registered time limit: truncation after `TIME_LIMIT` steps.
+    Gymnasium's flags. Without a registered time limit: truncation after `time_limit` steps.
 
     `State.physics` are handles of the objects, `[S, N]` int64, on the CPU; everything else is on
     the device of what came in. The two scores of the spec are unknown.
 
     env_id: a registered id, or "module:id" for one that importing a module registers.
+    time_limit: where none is registered.
     Raises UsageError for an unknown id, for other spaces, and for what is not installed.
     """
 
@@ -74,10 +75,10 @@ class GymnasiumBridge(Env):
     initial_noise = 2
     transition_noise = 0
 
-    def __init__(self, env_id: str) -> None:
+    def __init__(self, env_id: str, time_limit: int = TIME_LIMIT) -> None:
         registered = gym.spec(registered_id(env_id))
         self._gym_id = registered.id
-        self._time_limit = registered.max_episode_steps or TIME_LIMIT
+        self._time_limit = registered.max_episode_steps or time_limit
         self._live: dict[int, Instance] = {}  # by handle
         self._idle: dict[tuple[int, int], list[list[Instance]]] = {}  # groups by shape [S, N]
         self._next_handle = 0

@@ -2,30 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
 import torch
 from torch import Tensor
 
 from envs.core import EnvSpec, NativeEnv
 
 
+@dataclass(frozen=True)
+class Layout:
+    """How the states lie on paper, for pictures and for whoever replays a run."""
+
+    panels: dict[str, list[list[int]]]  # title -> state indices by row and column; -1: no state
+    actions: tuple[str, ...]  # a sign for each action: an arrow or a letter
+    marks: dict[int, str] = field(default_factory=dict)  # state -> letter: S start, G goal, ...
+
+
 class TabularEnv(NativeEnv):
     """A finite Markov decision process with X states and A actions.
 
     P: `[A, X, X']` float64, probability of each successor. R: `[A, X, X']` float64, its reward.
-    ends: `[X]` bool, states in which the task is over. start: `[X]`, distribution of first states.
+    ends: `[X]` bool, states in which the task is over: nothing follows them, whatever P says.
+    start: `[X]` float64, distribution of first states. layout: by default all states in one row.
     The physics of such an environment is the state index, `[S, N]` int64.
     """
 
     initial_noise = 1
     transition_noise = 1
 
-    def __init__(self, spec: EnvSpec, P: Tensor, R: Tensor, ends: Tensor, start: Tensor) -> None:
+    def __init__(
+        self,
+        spec: EnvSpec,
+        P: Tensor,
+        R: Tensor,
+        ends: Tensor,
+        start: Tensor,
+        layout: Layout | None = None,
+    ) -> None:
         self.spec, self.P, self.R, self.ends, self.start = spec, P, R, ends, start
+        if layout is None:
+            layout = Layout(
+                {"": grid(1, len(ends))}, tuple(str(action) for action in range(len(P)))
+            )
+        self.layout = layout
         # Only successors that can occur are stored, so that one uniform is compared with K
         # cumulative probabilities instead of X.
         successors = int((P > 0).sum(-1).max())
-        probabilities, self._successors = P.topk(successors, dim=-1)  # [A, X, K]
-        self._cumulative = probabilities.cumsum(-1)
+        self._probabilities, self._successors = P.topk(successors, dim=-1)  # [A, X, K]
+        self._cumulative = self._probabilities.cumsum(-1)
         self._cumulative[..., -1] = 1.0
         self._start_cumulative = start.cumsum(0)
         self._start_cumulative[start.nonzero()[-1, 0] :] = 1.0
@@ -53,11 +79,56 @@ class TabularEnv(NativeEnv):
         policy: `[S, X, A]` action probabilities. Backward induction over the time limit:
         V_h(x) = sum_a pi(a|x) sum_x' P(x'|x, a) (R(x, a, x') + V_{h-1}(x')), V = 0 once ended.
         """
-        policy = policy.double()
-        continues = (~self.ends).double()
-        P_pi = torch.einsum("sxa,axy->sxy", policy, self.P) * continues[:, None]
-        r_pi = torch.einsum("sxa,axy,axy->sx", policy, self.P, self.R) * continues
+        r_pi, weights, successors = self._chain(policy)
         value = torch.zeros_like(r_pi)
         for _ in range(self.spec.time_limit):
-            value = r_pi + torch.einsum("sxy,sy->sx", P_pi, value)
-        return value @ self.start
+            value_of_next = value.gather(1, successors.flatten(1)).view_as(weights)
+            value = r_pi + (weights * value_of_next).sum(-1)
+        return (value * self.start).sum(-1)
+
+    def policy_values(self, policy: Tensor, gamma: float) -> Tensor:
+        """Exact discounted values of fixed policies without a time limit, `[S, X]` float64.
+
+        policy: `[S, X, A]` action probabilities. Solves V = r_pi + gamma P_pi V; V is 0 where the
+        task has ended. That is singular for gamma 1 and a policy that from some state on, reachable
+        or not, never ends: torch.linalg.LinAlgError, or huge values where rounding hides it.
+        """
+        X, values = len(self.ends), []
+        # One policy at a time: the matrices of all of them together would be S times as large.
+        for r_pi, weights, successors in zip(*self._chain(policy), strict=True):
+            P_pi = torch.zeros(X, X, dtype=torch.float64).scatter_add_(1, successors, weights)
+            identity = torch.eye(X, dtype=torch.float64)
+            values.append(torch.linalg.solve(identity - gamma * P_pi, r_pi))
+        return torch.where(self.ends, 0.0, torch.stack(values))
+
+    def _chain(self, policy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What follows each state under policies `[S, X, A]`; all zero where the task has ended.
+
+        Returns the expected rewards r_pi `[S, X]`, and probabilities and indices `[S, X, L]` of
+        successors, where one may occur several times. L is K times the most actions that any
+        policy takes in any state: K for greedy policies, A K at most.
+        """
+        policy = policy.double() * ~self.ends.unsqueeze(-1)
+        most = int((policy != 0).sum(-1).max())
+        chances, actions = policy.topk(most, dim=-1)  # [S, X, M]
+        states = torch.arange(len(self.ends)).unsqueeze(-1)
+        weights = chances.unsqueeze(-1) * self._probabilities[actions, states]  # [S, X, M, K]
+        successors = self._successors[actions, states]
+        rewards = self.R[actions.unsqueeze(-1), states.unsqueeze(-1), successors]
+        r_pi = (weights * rewards).flatten(2).sum(-1)
+        return r_pi, weights.flatten(2), successors.flatten(2)
+
+
+def deterministic(
+    num_states: int, num_actions: int, move: Callable[[int, int], tuple[int, float]]
+) -> tuple[Tensor, Tensor]:
+    """P and R of an environment without chance: `move(state, action)` is (successor, reward)."""
+    moves = [[move(x, a) for x in range(num_states)] for a in range(num_actions)]
+    table = torch.tensor(moves, dtype=torch.float64)  # [A, X, 2]
+    P = torch.nn.functional.one_hot(table[..., 0].long(), num_states).double()
+    return P, P * table[..., 1:]
+
+
+def grid(rows: int, columns: int) -> list[list[int]]:
+    """The panel of states that are numbered row by row."""
+    return [list(range(row * columns, (row + 1) * columns)) for row in range(rows)]

@@ -590,7 +590,9 @@ def test_specs_are_those_of_the_native_environments(env_id: str) -> None:
     native = envs.NATIVE[env_id]().spec
     assert envs.make(env_id, backend="gymnasium").spec == native
     without = dataclasses.replace(native, random_score=0.0, reference_score=None)
-    assert GymnasiumBridge(env_id).spec == without
+    assert GymnasiumBridge(env_id, native.time_limit).spec == without
+    limit = gym.spec(env_id).max_episode_steps  # CliffWalking has none
+    assert GymnasiumBridge(env_id).spec.time_limit == (limit or TIME_LIMIT)
 
 
 def test_frozen_lake_is_observed_as_an_index() -> None:

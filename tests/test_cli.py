@@ -15,7 +15,7 @@ import gymnasium as gym
 import pytest
 import torch
 
-from algos import ppo, q_learning
+from algos import ppo, q_learning, sarsa
 from benchmarks.harness.cli import (
     EXECUTION_FIELDS,
     ControlConfig,
@@ -34,6 +34,7 @@ MODULES = {p.stem: importlib.import_module(f"algos.{p.stem}") for p in SCRIPTS}
 CONTROL = {
     name: module for name, module in MODULES.items() if issubclass(module.Config, ControlConfig)
 }
+TABULAR = [q_learning, sarsa]
 
 
 @pytest.fixture(autouse=True)
@@ -182,10 +183,11 @@ def test_every_algorithm_refuses(
     assert said.startswith(command.split()[0])
 
 
+@pytest.mark.parametrize("module", TABULAR)
 @pytest.mark.parametrize("env", list(q_learning.PRESETS))
-def test_a_table_is_not_compiled(env: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_is_not_compiled(env: str, module: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Not accepted and then ignored."""
-    said = refused(capsys, "--env", env, "--compile", module=q_learning)
+    said = refused(capsys, "--env", env, "--compile", module=module)
     assert said == "--compile: a table has nothing to compile"
 
 
@@ -428,7 +430,7 @@ def test_another_backend_is_another_run_and_compiling_is_not(name: str) -> None:
     path = RunFolder.of(config, name).path
     assert RunFolder.of(bridged, name).path.parent == path.parent
     assert RunFolder.of(bridged, name).path != path
-    if module is not q_learning:
+    if module not in TABULAR:
         compiled = dataclasses.replace(config, compile=True)
         assert RunFolder.of(compiled, name).path == path
 

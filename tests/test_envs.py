@@ -364,7 +364,7 @@ def test_frozen_lake_tables_are_gymnasiums(size: int, slippery: bool) -> None:
     np.testing.assert_allclose(ours.start, theirs.initial_state_distrib, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "FrozenLake-v1", "FrozenLake8x8-v1"])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "FrozenLake-v1", "FrozenLake8x8-v1", "Taxi-v4"])
 def test_limits_and_thresholds_are_the_registered_ones(env_id: str) -> None:
     ours, theirs = envs.make(env_id).spec, gym.spec(env_id)
     assert ours.id == env_id

@@ -28,6 +28,7 @@ BUDGETS: dict[str, dict[str, Any]] = {
         "max_grad_norm": 10.0,
     },
     "q_learning": {"total_timesteps": 3000},
+    "sarsa": {"total_timesteps": 3000},
 }
 
 
@@ -140,6 +141,7 @@ def test_early_stopping_is_per_seed(extra: dict[str, Any]) -> None:
 
 SICK: dict[str, tuple[str, dict[str, Any]]] = {
     **{algo: (algo, {}) for algo in BUDGETS},
+    "sarsa, expected": ("sarsa", {"expected": True}),
     "ppo, normalised": ("ppo", CASES["normalised"]),
     "ppo, box": ("ppo", CASES["box"]),
     "ppo, Gymnasium's box": ("ppo", {**CASES["box"], "backend": "gymnasium"}),
@@ -155,7 +157,8 @@ def test_nan_in_one_seed_leaves_the_others_bit_equal(
         request.getfixturevalue("few_evaluations")
     healthy, run_healthy = learn(algo, [0, 1, 2], **settings)
     module = importlib.import_module(f"algos.{algo}")
-    network = {"ppo": "ActorCritic", "dqn": "QNetwork", "q_learning": "QTable"}[algo]
+    networks = {"ppo": "ActorCritic", "dqn": "QNetwork", "q_learning": "QTable", "sarsa": "QTable"}
+    network = networks[algo]
     build = getattr(module, network).__init__
 
     def poisoned(self: Any, *args: Any) -> None:

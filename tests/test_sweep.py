@@ -88,13 +88,13 @@ def test_a_command_means_what_the_cell_says(cell: Cell) -> None:
         module = importlib.import_module(f"algos.{cell.algo}")
         config = parse(module.Config, module.PRESETS, "", args)
     assert config == cell.config("elsewhere")
-    assert config.seeds == cell.seeds
+    assert getattr(config, "seeds", 0) == cell.seeds
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 def test_a_cut_changes_budgets_and_seeds_only(cell: Cell) -> None:
     full, cut = identity(cell.config()), identity(cell.shortened().config())
-    assert {name for name in full if full[name] != cut[name]} <= {"total_timesteps"}
+    assert {name for name in full if full[name] != cut[name]} <= {"total_timesteps", "episodes"}
     assert cell.shortened().seeds <= cell.seeds
     assert cell.shortened().command()[0] == cell.command()[0]
 

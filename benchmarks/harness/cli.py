@@ -72,15 +72,46 @@ class RunConfig(ScriptConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ControlConfig(RunConfig):
-    """Flags that every control algorithm has."""
+class EnvConfig(RunConfig):
+    """Flags of everything that runs on an environment."""
 
     env: str = "CartPole-v1"
     """Environment id."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        self.check_env(self.make_env())
+        self.check()
+
+    def make_env(self) -> Any:
+        """The environment of the run; raises UsageError for one the algorithm cannot use."""
+        raise NotImplementedError
+
+    def check_env(self, env: Any) -> None:
+        """Conditions between fields and the environment; raises UsageError."""
+
+    def check(self) -> None:
+        """Conditions between fields; raises UsageError."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedsConfig(EnvConfig):
+    """Flags of everything that learns from experience, many seeds at once."""
+
     seeds: PositiveInt = 10
     """Number of seeds S, trained together as one batch."""
     first_seed: NonNegativeInt = 0
     """The seeds are first_seed, first_seed + 1, ..."""
+
+    def check_env(self, env: Any) -> None:
+        if self.first_seed + self.seeds > 2**31:
+            raise UsageError(f"--seeds {self.seeds}: first_seed + seeds must be at most 2**31")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControlConfig(SeedsConfig):
+    """Flags that every control algorithm has."""
+
     total_timesteps: PositiveInt = 100_000
     """Environment steps per seed."""
     backend: Literal["auto", "gymnasium"] = "auto"
@@ -88,26 +119,15 @@ class ControlConfig(RunConfig):
     compile: bool = False
     """Compile the hot loops: half a minute or more once, then faster (needs a C++ compiler)."""
 
-    def __post_init__(self) -> None:
-        check_ranges(self)
-        if self.first_seed + self.seeds > 2**31:
-            raise UsageError(f"--seeds {self.seeds}: first_seed + seeds must be at most 2**31")
-        env = self.make_env()
+    def check_env(self, env: Any) -> None:
+        super().check_env(env)
         if self.compile and not env.native:
             raise UsageError("--compile: steps of Gymnasium's own environments are plain Python")
-        self.check()
-
-    def make_env(self) -> Any:
-        """The environment of the run; raises UsageError for one the algorithm cannot use."""
-        raise NotImplementedError
-
-    def check(self) -> None:
-        """Conditions between fields; raises UsageError."""
 
 
 # A seed's curve does not depend on these (nor on which other seeds are trained with it).
 EXECUTION_FIELDS = {f.name for f in dataclasses.fields(RunConfig)}
-EXECUTION_FIELDS |= {"seeds", "first_seed", "compile"}
+EXECUTION_FIELDS |= {"seeds", "first_seed", "compile", "gif"}
 
 AnyConfig = TypeVar("AnyConfig", bound=ScriptConfig)
 
@@ -344,6 +364,7 @@ def check_tensorboard() -> None:
 
 __all__ = [
     "ControlConfig",
+    "EnvConfig",
     "Fraction",
     "NonNegative",
     "NonNegativeInt",
@@ -353,6 +374,7 @@ __all__ = [
     "Range",
     "RunConfig",
     "ScriptConfig",
+    "SeedsConfig",
     "UsageError",
     "from_preset",
     "identity",

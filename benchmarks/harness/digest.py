@@ -25,8 +25,8 @@ ROOT = Path(__file__).resolve().parents[2]
 BOOKKEEPING = {
     f"benchmarks.harness.{name}"
     for name in (
-        *("checkpoint", "cli", "digest", "errors", "plots", "process"),
-        *("program", "progress", "record", "run", "stats"),
+        *("checkpoint", "cli", "digest", "errors", "plan", "plots", "process"),
+        *("prediction", "program", "progress", "record", "run", "stats"),
     )
 }
 

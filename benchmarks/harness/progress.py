@@ -12,22 +12,32 @@ console = Console(highlight=False, soft_wrap=True)
 
 
 class Progress:
-    """Timesteps, speed, time left, and the latest greedy return with its interval over seeds.
+    """Timesteps, speed, time left, and the latest evaluation with its interval over seeds.
 
     live: draw a bar where there is a terminal, to be closed by whoever asked for it.
+    unit, measure: what is counted, and what an evaluation is, for the line above.
     """
 
-    def __init__(self, total_timesteps: int, seeds: int, quiet: bool, live: bool) -> None:
-        self.total, self.seeds, self.quiet = total_timesteps, seeds, quiet
+    def __init__(
+        self,
+        total: int,
+        seeds: int,
+        quiet: bool,
+        live: bool,
+        unit: str = "timesteps",
+        measure: str = "greedy return (IQM, 95% interval over seeds)",
+    ) -> None:
+        self.total, self.seeds, self.quiet = total, seeds, quiet
+        self.unit = unit.removeprefix("time")
         self.returns = ""
         self._bar: RichProgress | None = None
         if live and console.is_terminal and not quiet:
             columns = (BarColumn(bar_width=10), TextColumn("{task.fields[status]}"))
             self._bar = RichProgress(*columns, console=console, transient=True)
-            self._task: Any = self._bar.add_task("", total=total_timesteps, status="")
+            self._task: Any = self._bar.add_task("", total=total, status="")
             self._bar.start()
         if not quiet:
-            console.print("timesteps x seeds, greedy return (IQM, 95% interval over seeds), speed")
+            console.print(f"{unit} x seeds, {measure}, speed")
 
     def update(self, timestep: int, learn_s: float, returns: str = "") -> None:
         """Show a timestep (per seed); returns: a new evaluation, as text."""
@@ -39,7 +49,7 @@ class Progress:
         if self.returns:
             status += f"  {self.returns}"
         if timestep:
-            status += f"  {speed:,.0f} steps/s  {left:.0f} s left"
+            status += f"  {speed:,.0f} {self.unit}/s  {left:.0f} s left"
         if self._bar:
             self._bar.update(self._task, completed=timestep, status=status)
         elif returns and not self.quiet:

@@ -32,7 +32,13 @@ if TYPE_CHECKING:
 SCHEMA = 1
 DONE = "DONE.json"
 POLICY = "policy.safetensors"
-LOCAL = {POLICY, "curve.png"}  # not committed, so absent from a fresh checkout
+PLAN = "plan"  # the one part of a planning run
+LOCAL = {
+    POLICY,
+    "curve.png",
+    "plan.png",
+    "plan.gif",
+}  # not committed, so absent from a fresh checkout
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -142,10 +148,15 @@ class RunFolder:
     def env(self) -> str:
         return self.path.parent.parent.name
 
+    @property
+    def kind(self) -> str:
+        """What its finished parts are of: control, prediction or planning."""
+        return str(self.configs()[0].get("kind", "control"))
+
     def parts(self) -> list[Path]:
-        """The finished parts, by first seed."""
+        """The finished parts, by first seed; a planning run, which has no seeds, has one."""
         found = sorted(self.path.glob("seeds-*"), key=lambda part: (len(part.name), part.name))
-        return [part for part in found if is_finished(part)]
+        return [part for part in (*found, self.path / PLAN) if is_finished(part)]
 
     def finished_seeds(self, with_weights: bool = False) -> set[int]:
         """All seeds in finished parts; with_weights: whose policies are on this machine."""

@@ -1,4 +1,8 @@
-"""A training run while it lives: learning clock, metrics, evaluations, progress, final table."""
+"""A training run while it lives: learning clock, metrics, evaluations, progress, final table.
+
+What all kinds of runs share stands first (`Recorder`) and last (`complete` and what follows);
+between them is `Run`, which carries the training of a control algorithm.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,26 @@ import math
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from benchmarks.harness import checkpoint, stats
-from benchmarks.harness.cli import AnyConfig, ControlConfig, Preset, exit_with, identity
+from benchmarks.harness.cli import (
+    AnyConfig,
+    ControlConfig,
+    EnvConfig,
+    Preset,
+    RunConfig,
+    SeedsConfig,
+    exit_with,
+    identity,
+)
 from benchmarks.harness.digest import code_origins
 from benchmarks.harness.errors import UsageError
 from benchmarks.harness.evaluate import (
@@ -46,6 +59,9 @@ from benchmarks.harness.seeds import SeedStreams
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rich.table import Table
+
+Part = TypeVar("Part")
 
 METRIC_WINDOWS = 200  # a metric is averaged over 1/200 of the training
 
@@ -59,38 +75,29 @@ class Window:
     metrics: dict[str, np.ndarray]  # each [S]
 
 
-class Run:
-    """Carries one training of S seeds: what `train(config, run)` reports to.
+class Recorder:
+    """What every kind of run does: its folder, its clock, its files.
 
     Without a directory everything stays in memory. `learn_s` is the learning clock: it stands
-    still during evaluations.
+    still between `pause` and `resume`.
     """
+
+    kind = ""  # stands in config.json and summary.json; a control run has none
 
     def __init__(
         self,
-        config: ControlConfig,
-        seeds: Sequence[int] | None = None,
+        config: EnvConfig,
+        seeds: Sequence[int],
         directory: Path | None = None,
         algo: str = "",
         source: str = "manyseeds",
     ) -> None:
-        first = config.first_seed
         self.config = config
-        self.seeds = list(range(first, first + config.seeds) if seeds is None else seeds)
+        self.seeds = list(seeds)  # empty where nothing is random
         self.directory, self.algo, self.source = directory, algo, source
         self.device = resolve_device(config.device)
-        self.diverged: dict[int, int] = {}  # seed -> timestep at which its loss became NaN
-        self.windows: list[Window] = []
-        self._pending: list[tuple[int, dict[str, Tensor]]] = []  # timestep, metrics
-        self._rows: list[dict[str, Any]] = []
-        self._next_point = 0
-        self._env: Any = None  # of the last evaluation
         self._began = self._resumed = time.perf_counter()
         self._learned = 0.0
-        self._progress = Progress(
-            config.total_timesteps, len(self.seeds), config.quiet, live=directory is not None
-        )
-        self._writer = _tensorboard(directory) if config.track and directory else None
 
     def open(self, definitions: Sequence[Any], packages: Sequence[str] = ()) -> None:
         """Create the part's folder with its config.json: what is being trained, by which code.
@@ -104,7 +111,7 @@ class Run:
         except OSError as error:
             raise UsageError(f"--results {self.config.results}: {error.strerror}") from None
         config = {
-            "schema": SCHEMA,
+            **self.head(),
             "source": self.source,
             "algo": self.algo,
             "env": self.config.env,
@@ -113,22 +120,93 @@ class Run:
             "execution": {
                 "device": str(self.device),
                 "threads": self.config.threads,
-                "compiled": self.config.compile,
+                "compiled": getattr(self.config, "compile", False),
             },
             "command": "python " + shlex.join(sys.argv),
             **provenance(origins, packages),
         }
         write_json(self.directory / "config.json", config)
-        self._resumed = time.perf_counter()  # none of this was learning
+        self.resume()  # none of this was learning
+
+    def head(self) -> dict[str, Any]:
+        """How every JSON file of a part begins."""
+        return {"schema": SCHEMA} | ({"kind": self.kind} if self.kind else {})
 
     @property
     def learn_s(self) -> float:
         """Seconds of learning so far, of the whole batch, evaluation excluded."""
         return self._learned + time.perf_counter() - self._resumed
 
+    @property
+    def total_s(self) -> float:
+        """Seconds since the beginning."""
+        return time.perf_counter() - self._began
+
+    def pause(self) -> None:
+        """Stop the clock, until `resume`."""
+        self._learned = self.learn_s
+
+    def resume(self) -> None:
+        """Let the clock go on from where it was stopped."""
+        self._resumed = time.perf_counter()
+
     def streams(self, purpose: str) -> SeedStreams:
         """The random streams of this run's seeds for one purpose."""
         return SeedStreams(self.seeds, purpose, self.device)
+
+    def finish(self, result: Any) -> dict[str, Any]:
+        """Measure what was learned and, with a directory, `write` it; returns the summary."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Give the terminal back; also after an interrupt."""
+
+    def write(
+        self,
+        files: Mapping[str, bytes],
+        draw: Callable[[Path], None],
+        summary: dict[str, Any],
+    ) -> None:
+        """Write and seal the part: files by name, figures, summary.json.
+
+        draw: writes its figures into the folder it is given.
+        """
+        assert self.directory is not None
+        for name, content in files.items():
+            write_bytes(self.directory / name, content)
+        draw(self.directory)
+        write_json(self.directory / "summary.json", summary)
+        seal(self.directory)
+
+
+class Run(Recorder):
+    """Carries one training of S seeds: what `train(config, run)` reports to.
+
+    Without a directory everything stays in memory. The clock stands still during evaluations.
+    """
+
+    config: ControlConfig
+
+    def __init__(
+        self,
+        config: ControlConfig,
+        seeds: Sequence[int] | None = None,
+        directory: Path | None = None,
+        algo: str = "",
+        source: str = "manyseeds",
+    ) -> None:
+        seeds = asked_seeds(config) if seeds is None else seeds
+        super().__init__(config, seeds, directory, algo, source)
+        self.diverged: dict[int, int] = {}  # seed -> timestep at which its loss became NaN
+        self.windows: list[Window] = []
+        self._pending: list[tuple[int, dict[str, Tensor]]] = []  # timestep, metrics
+        self._rows: list[dict[str, Any]] = []
+        self._next_point = 0
+        self._env: Any = None  # of the last evaluation
+        self._progress = Progress(
+            config.total_timesteps, len(self.seeds), config.quiet, live=directory is not None
+        )
+        self._writer = tensorboard(directory) if config.track and directory else None
 
     def log(self, timestep: int, metrics: dict[str, Tensor]) -> None:
         """Record metrics, each `[S]`, of the learning that ended at a timestep (per seed).
@@ -165,7 +243,7 @@ class Run:
         if timestep < self._next_point:
             return
         self._env = env
-        self._learned = self.learn_s
+        self.pause()
         total = self.config.total_timesteps
         done = min(timestep * POINTS // total, POINTS)
         self._next_point = -(-(done + 1) * total // POINTS) if done < POINTS else sys.maxsize
@@ -175,7 +253,7 @@ class Run:
         self._progress.update(timestep, self._learned, returns.text(env.spec.digits))
         if self._writer:
             self._writer.add_scalar("evaluation/greedy_return", returns.value, timestep)
-        self._resumed = time.perf_counter()
+        self.resume()
 
     def _record(self, timestep: int, result: Evaluation, mode: str) -> None:
         for i, seed in enumerate(self.seeds):
@@ -238,7 +316,7 @@ class Run:
         """
         assert self._env is not None, "train must call run.evaluate_if_due"
         env = self._env
-        self._learned = self.learn_s
+        self.pause()
         finals = {}
         timestep = self.windows[-1].timestep if self.windows else 0
         for mode in ("greedy", "sampled"):
@@ -252,27 +330,26 @@ class Run:
         return summary
 
     def close(self) -> None:
-        """Give the terminal back; also after an interrupt."""
         self._progress.close()
         if self._writer:
             self._writer.close()
 
     def _summary(self, env: Any, finals: dict[str, Evaluation], timestep: int) -> dict[str, Any]:
-        total_s = time.perf_counter() - self._began
+        total_s = self.total_s
         threshold = env.spec.reward_threshold
         final = {}
         for mode, result in finals.items():
             per_seed = dict(zip(map(str, self.seeds), result.return_mean.tolist(), strict=True))
             final[mode] = {
-                "iqm": _estimate(result.return_mean, "iqm"),
-                "mean": _estimate(result.return_mean, "mean"),
+                "iqm": estimate_json(result.return_mean, "iqm"),
+                "mean": estimate_json(result.return_mean, "mean"),
                 "episodes": result.episodes,
                 "per_seed": per_seed,
             }
         greedy = finals["greedy"].return_mean
         below = [s for s, x in zip(self.seeds, greedy, strict=True) if x < (threshold or -math.inf)]
         return {
-            "schema": SCHEMA,
+            **self.head(),
             "seeds": self.seeds,
             "final": final,
             "threshold": threshold,
@@ -288,30 +365,29 @@ class Run:
     def _write(self, summary: dict[str, Any], policy: Policy, threshold: float | None) -> None:
         from benchmarks.harness import plots
 
-        assert self.directory is not None
         curve = self.curve()
-        write_bytes(self.directory / "curve.parquet", parquet_bytes(curve))
-        write_bytes(self.directory / "metrics.parquet", parquet_bytes(self.metrics()))
+        title = f"{self.algo} on {self.config.env}"
+
+        def draw(folder: Path) -> None:
+            path = folder / "curve.png"
+            plots.learning_curves({self.algo: curve}, path, title=title, threshold=threshold)
+
+        files = {
+            "curve.parquet": parquet_bytes(curve),
+            "metrics.parquet": parquet_bytes(self.metrics()),
+        }
         if hasattr(policy, "state_dict"):
-            weights = checkpoint.to_bytes(policy.state_dict())
-            write_bytes(self.directory / POLICY, weights)
-        plots.learning_curves(
-            {self.algo: curve},
-            self.directory / "curve.png",
-            title=f"{self.algo} on {self.config.env}",
-            threshold=threshold,
-        )
-        write_json(self.directory / "summary.json", summary)
-        seal(self.directory)
+            files[POLICY] = checkpoint.to_bytes(policy.state_dict())
+        self.write(files, draw, summary)
 
 
-def _estimate(values: np.ndarray, statistic: stats.Statistic) -> dict[str, float | None]:
+def estimate_json(values: np.ndarray, statistic: stats.Statistic) -> dict[str, float | None]:
     """An estimate as JSON; an interval that does not exist is null."""
     fields = asdict(stats.estimate(values, statistic))
     return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in fields.items()}
 
 
-def _tensorboard(directory: Path) -> Any:
+def tensorboard(directory: Path) -> Any:
     from torch.utils.tensorboard import SummaryWriter
 
     return SummaryWriter(directory / "tensorboard")  # type: ignore[no-untyped-call]
@@ -322,19 +398,32 @@ def main(
 ) -> None:
     """Train the seeds that are not finished yet, store them, and print the table of the run."""
     assert isinstance(config, ControlConfig)
-    folder = RunFolder.of(config, Path(inspect.getfile(train)).stem)
-    seeds = list(range(config.first_seed, config.first_seed + config.seeds))
+    folder = complete_seeds(config, train, Run)
+    print_result(folder, config, presets.get(config.env))
+
+
+def complete(
+    folder: RunFolder,
+    config: RunConfig,
+    missing: Callable[[], Sequence[Part]],
+    train_part: Callable[[Part], object],
+    finished: str,
+) -> None:
+    """Train what a run still misses, if no other process does; a failure is one line and a status.
+
+    missing: what stands for its unfinished parts, asked again once the run is locked.
+    finished: what to say when there is none, as "All 10 seeds are finished".
+    """
     try:
         folder.check_identity(config)
-        # Weights are not committed: a run that only came with the checkout is trained here anew.
-        if folder.missing(seeds, with_weights=True):
+        if missing():
             with folder.lock():
                 folder.check_identity(config)
                 set_up_process(config.threads)
-                for group in folder.missing(seeds, with_weights=True):
-                    _train_part(config, train, group, folder.path / part_name(group))
+                for part in missing():
+                    train_part(part)
         else:
-            console.print(f"All {len(seeds)} seeds are finished in {folder.path}.")
+            console.print(f"{finished} in {folder.path}.")
     except UsageError as error:
         exit_with(error)
     except OSError as error:  # a full disk, a folder that vanished
@@ -348,13 +437,34 @@ def main(
     except KeyboardInterrupt:
         print("interrupted; the same command again trains what is missing", file=sys.stderr)
         raise SystemExit(130) from None
-    print_result(folder, config, presets.get(config.env))
 
 
-def _train_part(
-    config: ControlConfig, train: Callable[[Any, Run], Any], seeds: Sequence[int], part: Path
-) -> None:
-    run = Run(config, seeds, part, Path(inspect.getfile(train)).stem)
+def complete_seeds(
+    config: SeedsConfig,
+    train: Callable[[Any, Any], Any],
+    carrier: Callable[[Any, Sequence[int], Path, str], Recorder],
+) -> RunFolder:
+    """Train the seeds that are not finished yet, in parts of consecutive ones; returns their run.
+
+    carrier: the kind of run that carries a part, from its config, seeds, folder and algorithm.
+    """
+    algo = Path(inspect.getfile(train)).stem
+    folder = RunFolder.of(config, algo)
+    seeds = asked_seeds(config)
+
+    def missing() -> list[list[int]]:
+        # Weights are not committed: a run that only came with the checkout is trained here anew.
+        return folder.missing(seeds, with_weights=True)
+
+    def train_part(group: Sequence[int]) -> None:
+        carry_out(config, train, carrier(config, group, folder.path / part_name(group), algo))
+
+    complete(folder, config, missing, train_part, f"All {len(seeds)} seeds are finished")
+    return folder
+
+
+def carry_out(config: AnyConfig, train: Callable[[AnyConfig, Any], Any], run: Recorder) -> None:
+    """Train and store one part."""
     try:
         run.open([train])
         run.finish(train(config, run))
@@ -362,12 +472,17 @@ def _train_part(
         run.close()
 
 
+def asked_seeds(config: SeedsConfig) -> range:
+    """The seeds that a command asks for."""
+    return range(config.first_seed, config.first_seed + config.seeds)
+
+
 def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None) -> None:
     """The table at the end of a training, over the seeds that the command asked for."""
     from rich.table import Table
 
-    asked = range(config.first_seed, config.first_seed + config.seeds)
-    parts = _parts_with(folder, asked)
+    asked = asked_seeds(config)
+    parts = parts_with(folder, asked)
     summaries = [read_json(part / "summary.json") for part in parts]
     final = {seed: x for s in summaries for seed, x in s["final"]["greedy"]["per_seed"].items()}
     greedy = np.array([final[str(seed)] for seed in asked])
@@ -399,16 +514,21 @@ def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None
     table.add_row("speed", f"{trained / learn_s:,.0f} timesteps/s, all seeds together ({how})")
     total_s = sum(s["total_seconds"] for s in summaries)
     table.add_row("time", f"{total_s:.1f} s, of which {learn_s:.1f} s learning")
+    print_table(table, folder, parts)
+
+
+def print_table(table: Table, folder: RunFolder, parts: Sequence[Path]) -> None:
+    """The table of a run, then the files of its parts that a person may want to open."""
     if len(parts) > 3:
         table.add_row("stored", f"{len(parts)} parts in {folder.path}")
     console.print(table)
     for part in parts if len(parts) <= 3 else ():
-        for name in ("curve.parquet", "curve.png", POLICY):
+        for name in ("curve.parquet", "curve.png", "sweeps.json", "plan.png", "plan.gif", POLICY):
             if (part / name).exists():
                 console.print(part / name)
 
 
-def _parts_with(folder: RunFolder, asked: Sequence[int]) -> list[Path]:
+def parts_with(folder: RunFolder, asked: Sequence[int]) -> list[Path]:
     """The finished parts that hold the seeds asked for, those with weights first, none in vain."""
     parts, left = [], set(asked)
     for part in sorted(folder.parts(), key=lambda part: not (part / POLICY).exists()):

@@ -1,0 +1,178 @@
+"""Monte Carlo prediction (Sutton and Barto, 2018, section 5.1): the values of a fixed policy.
+
+    python algos/monte_carlo.py --env RandomWalk-v0
+
+The value of a state is the return to be expected from it, and an episode shows one such return
+after every visit,
+
+    G_t = R_{t+1} + gamma R_{t+2} + gamma^2 R_{t+3} + ... + gamma^(T-t-1) R_T     (SB, eq. 3.11)
+
+Once the episode is over, its visits move the values of their states, for t = 0, ..., T-1:
+
+    V(S_t) <- V(S_t) + alpha [ G_t - V(S_t) ]                                      (SB, eq. 6.1)
+
+With alpha = 1 / N(S_t), N counting the visits, V is the mean of the returns. First-visit Monte
+Carlo learns from the first visit of each state in an episode, every-visit from all of them. No
+estimate rests on another one. That leaves first-visit means without bias (every-visit means lose
+theirs with more episodes: Singh and Sutton, 1996), but with the variance of whole returns. The
+other way is td_prediction.py, and `diff algos/monte_carlo.py algos/td_prediction.py` shows it.
+
+Shapes: S seeds, N episodes side by side, L steps of the longest, X states, A actions. V is [S, X],
+the policy [X, A]; one episode of every seed is [S, L].
+
+Implementation details:
+ 1. The policy is the uniformly random one. It does not depend on V, so episodes are played many at
+    once; they are learned from one after another.
+ 2. An episode that the time limit cuts short is bootstrapped from its final state, as everywhere in
+    this project: G_T = V(S_T), 0 if S_T is terminal.
+ 3. Visits are taken in the order of time. With a constant alpha the order matters to every-visit
+    Monte Carlo, and this one makes it n-step TD with an n longer than any episode (SB, ch. 7).
+ 4. V begins at 0. Until its first visit a state keeps it: that is the bias one sees at first.
+
+Recorded after 0 to 10 episodes and 40 times in all of the rest: V, and its RMS error against the
+exact values, which come from P and R (benchmarks/harness/prediction.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+import envs
+from benchmarks.harness.checkpoint import read_policy
+from benchmarks.harness.cli import Fraction, Preset, parse
+from benchmarks.harness.prediction import PredictionConfig, PredictionRun, main, random_policy
+
+BLOCK = 10  # episodes that are played side by side
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(PredictionConfig):
+    """Monte Carlo prediction."""
+
+    visits: Literal["first", "every"] = "first"
+    """Which visits of a state in an episode to learn from."""
+    learning_rate: Fraction = 0.0
+    """Alpha; 0 is 1 / N(s), the mean of all returns."""
+
+    def make_env(self) -> envs.TabularEnv:
+        return envs.make_tabular(self.env)
+
+
+PRESETS = {
+    "RandomWalk-v0": Preset(
+        {"gamma": 1.0, "episodes": 100},
+        source="the task of SB, figure 7.2 (19 states, undiscounted); 100 episodes, not 10",
+    ),
+    "Gridworld-v0": Preset(
+        {"gamma": 0.9, "episodes": 100}, source="our own task, discounted as for planning"
+    ),
+}
+
+
+class Episodes(NamedTuple):
+    """N complete episodes per seed; one that is over stands still until the longest is over.
+
+    Where a function takes one episode of every seed, all shapes are without N.
+    """
+
+    states: Tensor  # [S, N, L + 1] int64: S_0, ..., S_T, S_T, ...
+    rewards: Tensor  # [S, N, L]: R_1, ..., R_T, 0, ...
+    alive: Tensor  # [S, N, L] bool: t < T
+    terminated: Tensor  # [S, N] bool: S_T is terminal; otherwise the time limit cut the episode
+
+
+def play(env: envs.TabularEnv, policy: Tensor, noise: Tensor) -> Episodes:
+    """Play N episodes per seed with a policy [X, A].
+
+    noise: [S, N, 1 + 2 * time_limit], for the start and for action and successor of each step. All
+    of it is drawn beforehand: how far a seed is in its stream depends on no episode's length.
+    """
+    start, steps = noise[..., :1], noise[..., 1:].unflatten(-1, (-1, 2))
+    cumulative = policy.cumsum(-1)
+    cumulative[:, -1] = 1.0
+    state = env.initial(start)
+    running = ~env.terminal(state)
+    states, rewards, alive = [state], [], []
+    for chance in steps.unbind(2):  # [S, N, 2]
+        action = (chance[..., :1] >= cumulative[state]).sum(-1)
+        successor = torch.where(running, env.transition(state, action, chance[..., 1:]), state)
+        rewards.append(torch.where(running, env.reward(state, action, successor), 0.0))
+        alive.append(running)
+        states.append(successor)
+        state, running = successor, running & ~env.terminal(successor)
+        if not running.any():
+            break
+    return Episodes(
+        torch.stack(states, 2), torch.stack(rewards, 2), torch.stack(alive, 2), env.terminal(state)
+    )
+
+
+def returns(episode: Episodes, values: Tensor, gamma: float) -> Tensor:
+    """G_t, [S, L], of one episode of every seed; values [S, X] for the final state of a cut one."""
+    final_value = values.gather(1, episode.states[:, -1:]).squeeze(1)
+    G, found = torch.where(episode.terminated, 0.0, final_value), []
+    steps = (x.flip(1).unbind(1) for x in (episode.rewards, episode.alive))
+    for reward, runs in zip(*steps, strict=True):  # [S] each, the last step first
+        G = torch.where(runs, reward + gamma * G, G)
+        found.append(G)
+    return torch.stack(found[::-1], 1)
+
+
+def first_visits(episode: Episodes, num_states: int) -> Tensor:
+    """Whether a step is the first of its episode in its state, [S, L] bool."""
+    alive, states = episode.alive, episode.states[:, :-1]
+    S, L = alive.shape
+    t = torch.arange(L).expand(S, L)
+    first = torch.full((S, num_states), L).scatter_reduce(1, states, t.where(alive, L), "amin")
+    return alive & (first.gather(1, states) == t)
+
+
+def learn(
+    values: Tensor, counts: Tensor, states: Tensor, targets: Tensor, visits: Tensor, alpha: float
+) -> None:
+    """Move values [S, X] towards targets [S, L], in place, in the states [S, L] of the visits.
+
+    visits: [S, L] bool. counts: [S, X], how many there were; in place, too. alpha 0: 1 / counts.
+    """
+    steps = (x.unsqueeze(-1).unbind(1) for x in (states, targets, visits))
+    for state, target, visit in zip(*steps, strict=True):  # [S, 1] each
+        counts.scatter_add_(1, state, visit.to(counts.dtype))
+        step_size = alpha or 1 / counts.gather(1, state).clamp(min=1)
+        error = target - values.gather(1, state)
+        values.scatter_add_(1, state, torch.where(visit, step_size * error, 0.0))
+
+
+def train(config: Config, run: PredictionRun) -> Tensor:
+    """Learn the values of all seeds of a run, [S, X]."""
+    env = config.make_env()
+    policy = random_policy(env)
+    S, X = len(run.seeds), len(policy)
+    streams = run.streams("train")
+    values, counts = torch.zeros(S, X), torch.zeros(S, X)
+    timesteps = torch.zeros(S, dtype=torch.int64)
+
+    run.evaluate_if_due(0, env, policy, values, timesteps)
+    for number in range(config.episodes):
+        if number % BLOCK == 0:
+            N = min(BLOCK, config.episodes - number)
+            played = play(env, policy, streams.uniform(N, 1 + 2 * env.spec.time_limit))
+        episode = Episodes(*(x[:, number % BLOCK] for x in played))
+        targets = returns(episode, values, config.gamma)
+        visits = episode.alive if config.visits == "every" else first_visits(episode, X)
+        learn(values, counts, episode.states[:, :-1], targets, visits, config.learning_rate)
+        timesteps += episode.alive.sum(1)
+        run.evaluate_if_due(number + 1, env, policy, values, timesteps)
+    return values
+
+
+def load(part: str) -> Tensor:
+    """The values [S, X] that a finished part, `results/runs/.../seeds-000-099`, has stored."""
+    return read_policy(part, Config)[2]["v"]
+
+
+if __name__ == "__main__":
+    main(parse(Config, PRESETS, __doc__), train, PRESETS)

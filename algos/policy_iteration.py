@@ -1,0 +1,143 @@
+"""Policy iteration (Howard, 1960; Sutton and Barto, 2018, section 4.3): planning, a known model.
+
+    python algos/policy_iteration.py --env Gridworld-v0 --gif
+
+Two equations in turn. Evaluation: the values of the policy pi, the fixed point of
+
+    V(s) <- sum_a pi(a|s) sum_s' P(s'|s, a) [ R(s, a, s') + gamma V(s') ]       (SB, eq. 4.5)
+
+and improvement: the action that looks best one step ahead,
+
+    pi(s) <- argmax_a sum_s' P(s'|s, a) [ R(s, a, s') + gamma V(s') ]           (SB, eq. 4.9)
+
+until no action is better than the policy's own. V is then V*: Bellman's optimality equation holds.
+
+Shapes: X states, A actions. P is [A, X, X'], the expected reward r is [A, X], V is [X] float64, a
+policy is [X, A] probabilities. There are no seeds: nothing here is drawn at random.
+
+Implementation details:
+ 1. The first policy is the uniformly random one. Evaluation begins with the values of the policy
+    before, which are near.
+ 2. Evaluation repeats its equation in all states (Jacobi) until V is accurate enough for the
+    improvement, or, with --evaluation exact, solves the linear system V = r_pi + gamma P_pi V.
+ 3. A state keeps its action unless another one is better by more than accuracy; otherwise two
+    equally good policies could follow each other forever (SB, exercise 4.4).
+ 4. It ends when the Bellman residual shows every value to be within tolerance * max(1, |V|) of V*,
+    the rule of value iteration too.
+ 5. Values are those of endless episodes: the environment's time limit plays no part in them. The
+    score at the end, the undiscounted return of the greedy policy, is under the time limit.
+ 6. An ended state has the value 0, whatever P says of it.
+
+Recorded per sweep of an evaluation (an exact one is a single sweep): the values, the greedy actions
+for them, the Bellman residual; iteration counts the policies that were evaluated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+import envs
+from benchmarks.harness.cli import Preset, parse
+from benchmarks.harness.plan import Plan, PlanningConfig, main
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(PlanningConfig):
+    """Policy iteration."""
+
+    goal: tuple[int, int] = envs.gridworld.GOAL
+    """Row and column of Gridworld's +1."""
+    trap: tuple[int, int] = envs.gridworld.TRAP
+    """Row and column of Gridworld's -1."""
+    walls: tuple[int, ...] = ()
+    """Rows and columns of Gridworld's walls: 2 3 2 4 are two of them."""
+    evaluation: Literal["sweeps", "exact"] = "sweeps"
+    """Repeat the Bellman equation until it holds, or solve it as a linear system."""
+
+    def make_env(self) -> envs.TabularEnv:
+        return envs.make_tabular(self.env, self.goal, self.trap, self.walls)
+
+
+EXACT = "our choice; exact, because the record of sweeps would be large"
+PRESETS = {
+    "Gridworld-v0": Preset({"gamma": 0.9}, source="our choice: values fade visibly"),
+    "FrozenLake-v1": Preset({"gamma": 0.99, "evaluation": "exact"}, source=EXACT),
+    "CliffWalking-v1": Preset({"gamma": 0.99, "evaluation": "exact"}, source=EXACT),
+    "Taxi-v4": Preset({"gamma": 0.99, "evaluation": "exact"}, source=EXACT),
+}
+
+
+def expected_reward(P: Tensor, R: Tensor) -> Tensor:
+    """r(s, a) = sum_s' P(s'|s, a) R(s, a, s'), [A, X]."""
+    return (P * R).sum(-1)
+
+
+def action_values(V: Tensor, P: Tensor, r: Tensor, ends: Tensor, gamma: float) -> Tensor:
+    """Q(s, a) = r(s, a) + gamma sum_s' P(s'|s, a) V(s'), [A, X]; 0 in ended states."""
+    return (r + gamma * P @ V).masked_fill(ends, 0.0)
+
+
+def greedy(q: Tensor) -> Tensor:
+    """The first of the best actions for q [A, X], [X]; what rounding parts counts as tied."""
+    best = q.amax(0)
+    return (q >= best - 1e-12 * best.abs().clamp(min=1.0)).int().argmax(0)
+
+
+def goal_of_residual(V: Tensor, gamma: float, tolerance: float) -> float:
+    """A Bellman residual below which all values are within tolerance * max(1, |V|) of V*."""
+    return tolerance * (1 - gamma) * max(1.0, V.abs().max().item())
+
+
+def evaluate(
+    V: Tensor, policy: Tensor, P: Tensor, r: Tensor, ends: Tensor, config: Config
+) -> Iterator[Tensor]:
+    """The values [X] after each sweep of the evaluation of policy [X, A], beginning with V [X]."""
+    P_pi = torch.einsum("xa,axy->xy", policy, P).masked_fill(ends.unsqueeze(-1), 0.0)  # [X, X']
+    r_pi = (policy.T * r).sum(0).masked_fill(ends, 0.0)  # [X]
+    if config.evaluation == "exact":
+        yield torch.linalg.solve(torch.eye(len(V), dtype=V.dtype) - config.gamma * P_pi, r_pi)
+        return
+    while True:
+        before, V = V, r_pi + config.gamma * P_pi @ V
+        yield V
+        # Half of what the improvement may overlook is left to the errors of the evaluation.
+        enough = goal_of_residual(V, config.gamma, config.tolerance) / 2
+        if (V - before).abs().max().item() <= enough:
+            return
+
+
+def improve(policy: Tensor, V: Tensor, q: Tensor, accuracy: float) -> Tensor:
+    """The policy [X, A] that is greedy for q [A, X] wherever that is better than V [X]."""
+    better = q.amax(0) > V + accuracy
+    chosen = torch.nn.functional.one_hot(greedy(q), len(q)).to(policy.dtype)
+    return torch.where(better.unsqueeze(-1), chosen, policy)
+
+
+def solve(config: Config, plan: Plan) -> Tensor:
+    """Evaluate and improve until no action is better; returns the values, [X]."""
+    env = config.make_env()
+    P, ends = env.P, env.ends
+    r = expected_reward(P, env.R)
+    V = torch.zeros_like(r[0])
+    policy = torch.full_like(r.T, 1 / len(r))
+    iteration = 0
+    while True:
+        iteration += 1
+        for values in evaluate(V, policy, P, r, ends, config):
+            V = values
+            q = action_values(V, P, r, ends, config.gamma)
+            residual = (q.amax(0) - V).abs().max().item()
+            plan.record(V, greedy(q), residual, iteration)
+        accuracy = goal_of_residual(V, config.gamma, config.tolerance)
+        if residual <= accuracy:
+            return V
+        policy = improve(policy, V, q, accuracy)
+
+
+if __name__ == "__main__":
+    main(parse(Config, PRESETS, __doc__), solve, PRESETS)

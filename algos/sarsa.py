@@ -1,0 +1,279 @@
+"""SARSA (Rummery and Niranjan, 1994; Sutton and Barto, 2018, section 6.4), a table of
+action values.
+
+    python algos/sarsa.py --env CliffWalking-v1
+
+The equation, for one transition (s, a, r, s') and the action a' taken next, at a time:
+
+    Q(s, a) <- Q(s, a) + alpha [ r + gamma Q(s', a') - Q(s, a) ]                 (SB, eq. 6.7)
+
+with Q(s', .) = 0 where s' is terminal. The behaviour pi is epsilon-greedy, and its values are what
+is learned: SARSA keeps away from a cliff that exploration would step off. What is evaluated is the
+greedy policy, exactly from P and R where the environment has them. Expected SARSA (--expected; van
+Seijen et al., 2009) takes the mean over a' in place of the one that is taken:
+
+    Q(s, a) <- Q(s, a) + alpha [ r + gamma sum_a' pi(a'|s') Q(s', a') - Q(s, a) ]    (SB, eq. 6.9)
+
+Shapes: S seeds, N = 1 environment per seed, X states, A actions. The table is [S, X, A]; one step
+of all seeds is [S, N]. Environments with continuous observations are binned (envs/discretize.py).
+
+Implementation details:
+ 1. Alpha and epsilon fall linearly, epsilon over the first exploration_fraction of the training.
+    The convergence proof (Singh et al., 2000) asks for both: an alpha that falls, and a behaviour
+    that becomes greedy.
+ 2. A truncated episode is bootstrapped from its final state, with an action that is chosen there
+    and never taken; only termination is not (Pardo et al., 2018, arXiv 1712.00378).
+ 3. Ties between action values are broken towards the first action when greedy, and at random
+    while learning (SB, section 2.2; otherwise a table of zeros would walk into one wall of
+    FrozenLake forever).
+ 4. The table starts at initial_value: above any return, it is optimistic and explores by itself
+    (SB, section 2.6).
+ 5. a' is chosen before the update and taken after it, whatever the update makes of Q(s', .) (SB,
+    the box of section 6.4). The first action of the next episode is drawn at the same time.
+
+Stable-Baselines3 has no tabular algorithm. What SARSA reaches is compared with the best epsilon-
+greedy policy by dynamic programming; algos/q_learning.py is the same file off policy, and the diff
+is the lesson.
+
+Logged per block of steps: td_loss (mean squared TD error); train_return and train_length of the
+episodes that ended, which is the performance online, exploration included.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+import envs
+from benchmarks.harness.checkpoint import read_policy
+from benchmarks.harness.cli import (
+    ControlConfig,
+    Fraction,
+    Preset,
+    Range,
+    UsageError,
+    parse,
+)
+from benchmarks.harness.run import Run, main
+from benchmarks.harness.seeds import SeedStreams
+
+BLOCK = 500  # steps between two looks at the log; noise is drawn for that many at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ControlConfig):
+    """SARSA."""
+
+    env: str = "FrozenLake-v1"
+    """Environment id."""
+    learning_rate: Fraction = 0.5
+    """Alpha at the start."""
+    final_learning_rate: Fraction = 0.01
+    """Alpha at the end."""
+    gamma: Fraction = 0.99
+    """Discount per step."""
+    exploration_fraction: Fraction = 0.5
+    """Fraction of the training over which epsilon falls."""
+    exploration_initial_eps: Fraction = 1.0
+    """Epsilon at the start."""
+    exploration_final_eps: Fraction = 0.1
+    """Epsilon at the end."""
+    initial_value: Annotated[float, Range()] = 0.0
+    """Every entry of the table at the start."""
+    expected: bool = False
+    """Expected SARSA: the mean over the next action in place of the one that is taken."""
+
+    def make_env(self) -> envs.Env:
+        return envs.make(self.env, observations="index", actions="discrete", backend=self.backend)
+
+    def check(self) -> None:
+        if self.device == "cuda":
+            raise UsageError("--device cuda: tables are trained on the CPU")
+        if self.compile:
+            raise UsageError("--compile: a table has nothing to compile")
+        if self.total_timesteps < BLOCK:
+            raise UsageError(
+                f"--total-timesteps {self.total_timesteps}: must be at least one block of {BLOCK}"
+            )
+
+
+PRESETS = {
+    "FrozenLake-v1": Preset(
+        {"total_timesteps": 100_000, "final_learning_rate": 0.002, "exploration_final_eps": 0.05},
+        source="our own search: the best of 24 settings, 10 seeds each (100-109)",
+    ),
+    # The settings of SB, example 6.6, but for an alpha that falls. It stays at 0.5 there, and then
+    # the greedy policy of SARSA may go in circles at any one moment.
+    "CliffWalking-v1": Preset(
+        {
+            "total_timesteps": 50_000,
+            "gamma": 1.0,
+            "exploration_initial_eps": 0.1,
+            "exploration_final_eps": 0.1,
+        },
+        source="SB, example 6.6, and our own search: 4 settings, 10 seeds each (100-109)",
+    ),
+    "Taxi-v4": Preset(
+        {
+            "total_timesteps": 200_000,
+            "exploration_fraction": 0.8,
+            "exploration_final_eps": 0.01,
+        },
+        source="our own search: the best of 14 settings, 10 seeds each (100-109)",
+    ),
+    "Gridworld-v0": Preset(
+        {"total_timesteps": 50_000, "initial_value": 1.0, "exploration_initial_eps": 0.1},
+        source="our own search: 11 settings, 10 seeds each (100-109); 3 of them reach the optimum",
+    ),
+    "CartPole-v1": Preset(
+        {"total_timesteps": 200_000, "final_learning_rate": 0.02, "exploration_final_eps": 0.05},
+        source="our own search: the best of 8 settings, 10 seeds each (100-109)",
+    ),
+}
+
+
+class QTable:
+    """S tables of action values, [S, X, A]."""
+
+    def __init__(self, spec: envs.EnvSpec, config: Config, seeds: int) -> None:
+        assert spec.num_states is not None
+        shape = (seeds, spec.num_states, spec.num_actions)
+        self.q = torch.full(shape, config.initial_value)
+        self.final_eps = config.exploration_final_eps
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What a checkpoint holds."""
+        return {"q": self.q}
+
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Take over the table of a checkpoint."""
+        self.q = tensors["q"]
+
+    def draw(self, streams: SeedStreams, *shape: int) -> Tensor:
+        """Noise [S, *shape, 3]: whether to explore, with which action, and how ties are broken."""
+        return streams.uniform(*shape, 3)
+
+    def act(self, obs: Tensor, noise: Tensor | None = None, epsilon: float | None = None) -> Tensor:
+        """Actions [S, N] for states [S, N]; greedy without noise, epsilon-greedy with [S, N, 3]."""
+        values = rows(self.q, obs)
+        if noise is None:
+            return values.argmax(-1)
+        epsilon = self.final_eps if epsilon is None else epsilon
+        num_actions = values.shape[-1]
+        explores, which, tie = noise.unbind(-1)
+        random = (which * num_actions).long()
+        is_best = values == values.amax(-1, keepdim=True)
+        rank = is_best.cumsum(-1, dtype=tie.dtype)  # counts the best so far
+        before = rank <= tie.unsqueeze(-1) * rank[..., -1:]  # the actions before the chosen one
+        greedy = before.sum(-1).clamp(max=num_actions - 1)  # NaN has no best
+        return torch.where(explores < epsilon, random, greedy)
+
+
+def rows(table: Tensor, obs: Tensor) -> Tensor:
+    """Q(s, .), [S, N, A], in the states [S, N] of a table [S, X, A]."""
+    return table.gather(1, obs.unsqueeze(-1).expand(-1, -1, table.shape[-1]))
+
+
+def lookup(table: Tensor, obs: Tensor, actions: Tensor) -> Tensor:
+    """Q(s, a), [S, N], of pairs [S, N] in a table [S, X, A]."""
+    return table.flatten(1).gather(1, obs * table.shape[-1] + actions)
+
+
+def add_(table: Tensor, obs: Tensor, actions: Tensor, amount: Tensor) -> None:
+    """Q(s, a) <- Q(s, a) + amount, [S, N], in place."""
+    table.flatten(1).scatter_add_(1, obs * table.shape[-1] + actions, amount)
+
+
+def linear(progress: float, start: float, end: float, fraction: float = 1.0) -> float:
+    """From start to end over the first `fraction` of the training, then constant."""
+    return start + (end - start) * (min(progress / fraction, 1.0) if fraction > 0 else 1.0)
+
+
+def schedules(config: Config, progress: float) -> tuple[float, float]:
+    """Alpha and epsilon at a progress from 0 to 1."""
+    alpha = linear(progress, config.learning_rate, config.final_learning_rate)
+    start, end = config.exploration_initial_eps, config.exploration_final_eps
+    return alpha, linear(progress, start, end, config.exploration_fraction)
+
+
+def expected_value(table: Tensor, obs: Tensor, epsilon: float) -> Tensor:
+    """sum_a pi(a|s) Q(s, a), [S, N]: the mean over the actions that `act` draws in s, [S, N].
+
+    All of the best actions are worth the maximum, so it does not matter how `act` breaks ties.
+    """
+    values = rows(table, obs)
+    return epsilon * values.mean(-1) + (1 - epsilon) * values.amax(-1)
+
+
+def td_error(
+    table: Tensor,
+    obs: Tensor,
+    actions: Tensor,
+    rewards: Tensor,
+    next_values: Tensor,
+    terminated: Tensor,
+    gamma: float,
+) -> Tensor:
+    """r + gamma V(s') - Q(s, a), [S, N], with V(s') = 0 where s' is terminal."""
+    return rewards + gamma * next_values * ~terminated - lookup(table, obs, actions)
+
+
+def train(config: Config, run: Run) -> QTable:
+    """Train all seeds of a run; returns their tables."""
+    env = config.make_env()
+    S = len(run.seeds)
+    policy = QTable(env.spec, config, S)
+    streams = run.streams("train")
+    state, obs = env.reset(streams.uniform(1, env.initial_noise))
+    _, epsilon = schedules(config, 0.0)
+    actions = policy.act(obs, policy.draw(streams, 1), epsilon)
+    episodes = envs.EpisodeTracker(S, 1)
+
+    run.evaluate_if_due(0, env, policy)
+    timestep = 0
+    while timestep < config.total_timesteps:
+        block_noise = policy.draw(streams, BLOCK, 2), streams.uniform(BLOCK, 1, env.noise_size)
+        rewards, ends, errors = [], [], []
+        for action_noise, env_noise in zip(*(n.unbind(1) for n in block_noise), strict=True):
+            alpha, epsilon = schedules(config, timestep / config.total_timesteps)
+            step = env.step(state, actions, env_noise)
+            # Where an episode has ended, the next one begins in another state, with another action.
+            both_obs = torch.cat((step.final_obs, step.obs), 1)
+            next_actions, first_actions = policy.act(both_obs, action_noise, epsilon).split(1, 1)
+            if config.expected:
+                next_values = expected_value(policy.q, step.final_obs, epsilon)
+            else:
+                next_values = lookup(policy.q, step.final_obs, next_actions)
+            error = td_error(
+                policy.q, obs, actions, step.reward, next_values, step.terminated, config.gamma
+            )
+            add_(policy.q, obs, actions, alpha * error)
+            done = step.terminated | step.truncated
+            state, obs = step.state, step.obs
+            actions = torch.where(done, first_actions, next_actions)
+            timestep += 1
+            rewards.append(step.reward)
+            ends.append(done)
+            errors.append(error)
+
+        train_return, train_length = episodes.update(torch.stack(rewards, 1), torch.stack(ends, 1))
+        metrics = {"td_loss": torch.stack(errors, 1).square().mean((1, 2))}
+        run.log(timestep, metrics | {"train_return": train_return, "train_length": train_length})
+        run.evaluate_if_due(timestep, env, policy)
+    return policy
+
+
+def load(part: str) -> QTable:
+    """The tables that a finished part, `results/runs/.../seeds-000-009`, has stored."""
+    config, seeds, tensors = read_policy(part, Config)
+    spec = config.make_env().spec
+    policy = QTable(spec, config, len(seeds))
+    policy.load_state_dict(tensors)
+    return policy
+
+
+if __name__ == "__main__":
+    main(parse(Config, PRESETS, __doc__), train, PRESETS)

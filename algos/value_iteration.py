@@ -1,0 +1,99 @@
+"""Value iteration (Bellman, 1957; Sutton and Barto, 2018, section 4.4): planning, a known model.
+
+    python algos/value_iteration.py --env Gridworld-v0 --gif
+
+The equation, for all states at once, again and again:
+
+    V(s) <- max_a sum_s' P(s'|s, a) [ R(s, a, s') + gamma V(s') ]              (SB, eq. 4.10)
+
+Every sweep brings V nearer to the optimal values V* by the factor gamma. The Bellman residual, how
+much the next sweep would change V, bounds the distance: max |V - V*| <= residual / (1 - gamma).
+
+Shapes: X states, A actions. P is [A, X, X'], the expected reward r is [A, X], V is [X] float64.
+There are no seeds: nothing here is drawn at random.
+
+Implementation details:
+ 1. A sweep uses the values of the sweep before in all states (Jacobi); Sutton and Barto's box
+    overwrites V in place, which needs fewer sweeps but depends on the order of the states.
+ 2. It ends when the residual shows every value to be within tolerance * max(1, |V|) of V*.
+ 3. Values are those of endless episodes: the environment's time limit plays no part in them. The
+    score at the end, the undiscounted return of the greedy policy, is under the time limit.
+ 4. An ended state has the value 0, whatever P says of it.
+ 5. Greedy ties are broken towards the first action, where "tied" allows for rounding.
+
+Recorded per sweep, sweep 0 being V = 0: the values, the greedy actions, the Bellman residual.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import envs
+from benchmarks.harness.cli import Preset, parse
+from benchmarks.harness.plan import Plan, PlanningConfig, main
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(PlanningConfig):
+    """Value iteration."""
+
+    goal: tuple[int, int] = envs.gridworld.GOAL
+    """Row and column of Gridworld's +1."""
+    trap: tuple[int, int] = envs.gridworld.TRAP
+    """Row and column of Gridworld's -1."""
+    walls: tuple[int, ...] = ()
+    """Rows and columns of Gridworld's walls: 2 3 2 4 are two of them."""
+
+    def make_env(self) -> envs.TabularEnv:
+        return envs.make_tabular(self.env, self.goal, self.trap, self.walls)
+
+
+PRESETS = {
+    "Gridworld-v0": Preset({"gamma": 0.9}, source="our choice: values fade visibly"),
+    "FrozenLake-v1": Preset({"gamma": 0.99}, source="our choice"),
+    "CliffWalking-v1": Preset({"gamma": 0.99}, source="our choice"),
+    "Taxi-v4": Preset({"gamma": 0.99}, source="our choice"),
+}
+
+
+def expected_reward(P: Tensor, R: Tensor) -> Tensor:
+    """r(s, a) = sum_s' P(s'|s, a) R(s, a, s'), [A, X]."""
+    return (P * R).sum(-1)
+
+
+def action_values(V: Tensor, P: Tensor, r: Tensor, ends: Tensor, gamma: float) -> Tensor:
+    """Q(s, a) = r(s, a) + gamma sum_s' P(s'|s, a) V(s'), [A, X]; 0 in ended states."""
+    return (r + gamma * P @ V).masked_fill(ends, 0.0)
+
+
+def greedy(q: Tensor) -> Tensor:
+    """The first of the best actions for q [A, X], [X]; what rounding parts counts as tied."""
+    best = q.amax(0)
+    return (q >= best - 1e-12 * best.abs().clamp(min=1.0)).int().argmax(0)
+
+
+def goal_of_residual(V: Tensor, gamma: float, tolerance: float) -> float:
+    """A Bellman residual below which all values are within tolerance * max(1, |V|) of V*."""
+    return tolerance * (1 - gamma) * max(1.0, V.abs().max().item())
+
+
+def solve(config: Config, plan: Plan) -> Tensor:
+    """Sweep until the values have converged; returns them, [X]."""
+    env = config.make_env()
+    P, ends = env.P, env.ends
+    r = expected_reward(P, env.R)
+    V = torch.zeros_like(r[0])
+    while True:
+        q = action_values(V, P, r, ends, config.gamma)
+        residual = (q.amax(0) - V).abs().max().item()
+        plan.record(V, greedy(q), residual)
+        if residual <= goal_of_residual(V, config.gamma, config.tolerance):
+            return V
+        V = q.amax(0)
+
+
+if __name__ == "__main__":
+    main(parse(Config, PRESETS, __doc__), solve, PRESETS)
