@@ -29,7 +29,7 @@ Implementation details:
     Monte Carlo, and this one makes it n-step TD with an n longer than any episode (SB, ch. 7).
  4. V begins at 0. Until its first visit a state keeps it: that is the bias one sees at first.
 
-Recorded after 0 to 10 episodes and 40 times in all of the rest: V, and its RMS error against the
+Recorded after 0 to 10 episodes and 10 times in all of the rest: V, and its RMS error against the
 exact values, which come from P and R (benchmarks/harness/prediction.py).
 """
 

@@ -103,10 +103,10 @@ class Config(ControlConfig):
 PRESETS = {
     "FrozenLake-v1": Preset(
         {"total_timesteps": 100_000, "final_learning_rate": 0.002, "exploration_final_eps": 0.05},
-        source="our own search: the best of 24 settings, 10 seeds each (100-109)",
+        source="our own search: the best of 25 settings, 10 seeds each (100-109)",
     ),
-    # The settings of SB, example 6.6, but for an alpha that falls. It stays at 0.5 there, and then
-    # the greedy policy of SARSA may go in circles at any one moment.
+    # SB, example 6.6, but for an alpha that falls. At 0.5 throughout, the greedy policy of SARSA
+    # goes in circles now and then.
     "CliffWalking-v1": Preset(
         {
             "total_timesteps": 50_000,

@@ -35,7 +35,7 @@ Implementation details:
  3. Traces accumulate, and are reset where an episode begins. Constant alpha.
  4. V begins at 0.
 
-Recorded after 0 to 10 episodes and 40 times in all of the rest: V, and its RMS error against the
+Recorded after 0 to 10 episodes and 10 times in all of the rest: V, and its RMS error against the
 exact values, which come from P and R (benchmarks/harness/prediction.py).
 """
 

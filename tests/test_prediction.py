@@ -503,8 +503,8 @@ def test_the_episodes_that_are_measured(episodes: int) -> None:
     assert found == sorted(set(found))
     assert found[: min(episodes, 10) + 1] == list(range(min(episodes, 10) + 1))
     assert found[-1] == episodes
-    assert len(found) <= 51
-    assert max(np.diff(found)) <= max(1, -(-episodes // 40))
+    assert len(found) <= 21
+    assert max(np.diff(found)) <= max(1, -(-episodes // 10))
 
 
 def test_squared_error_is_bias_squared_plus_variance() -> None:

@@ -241,7 +241,14 @@ def _draw_group(
     points = [stats.estimate(column) for column in returns.T]
     low, high = [point.low for point in points], [point.high for point in points]
     if faint_seeds and len(returns) > 1:
-        axes.plot(timesteps, returns.T, color=look["color"], alpha=0.25, linewidth=0.6, zorder=1.5)
+        axes.plot(
+            timesteps,
+            returns.T,
+            color=look["color"],
+            alpha=min(0.25, 25 / len(returns)),
+            linewidth=0.6,
+            zorder=1.5,
+        )
     axes.fill_between(timesteps, low, high, color=look["color"], alpha=0.2, linewidth=0)
     axes.plot(timesteps, [point.value for point in points], zorder=3, **look)
     return len(returns)

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 EARLY = 10  # the first episodes are all measured: Sutton and Barto show their mean error
-POINTS = 40  # of the rest
+POINTS = 10  # of the rest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ def counted_states(env: Any, policy: Tensor) -> Tensor:
 
 
 def points(episodes: int) -> list[int]:
-    """The episodes after which values are compared: 0 to 10, then 40 evenly up to the last."""
+    """The episodes after which values are compared: 0 to 10, then 10 evenly up to the last."""
     even = [-(-k * episodes // POINTS) for k in range(POINTS + 1)]
     return sorted({*range(min(EARLY, episodes) + 1), *even})
 
