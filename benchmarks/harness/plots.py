@@ -372,6 +372,7 @@ def lines(
             _label_axes(grid[i], title, xlabel if bottom else "", "" if i % columns else ylabel)
             if log_y:
                 grid[i].set_yscale("log")
+                grid[i].yaxis.set_major_formatter(lambda y, _: f"{y:.0e}")
         for axes in grid[len(panels) :]:
             axes.remove()
         _legend(
