@@ -49,9 +49,9 @@ BUGS = (
     Bug(
         "planning: max over the wrong axis",
         "algos/value_iteration.py",
-        "        V = q.amax(0)\n",
-        "        V = q.amax(1).mean().expand_as(V).clone()\n",
-        "tests/test_planning.py::test_the_residual_bounds_the_distance_and_shrinks_with_gamma",
+        "best = q.amax(0)\n",
+        "best = q.amax()\n",
+        "tests/test_planning.py::test_greedy_takes_the_first_of_the_best_also_after_rounding",
     ),
     Bug(
         "planning: ties change the policy forever",
