@@ -74,7 +74,7 @@ def planning_section(results: Path) -> str:
                 *cells,
                 apart,
                 f"{last['start_value']:.4f}",
-                " / ".join(sorted({f"{s['score']:.{spec.digits}f}" for s in summaries.values()})),
+                " / ".join(sorted({f"{s['score']:.3f}" for s in summaries.values()})),
                 f"{spec.reference_score:g}",
             )
         )
