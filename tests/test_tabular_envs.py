@@ -19,6 +19,7 @@ import envs
 from benchmarks.harness.errors import UsageError
 from benchmarks.harness.seeds import SeedStreams
 from envs import CliffWalking, EnvSpec, Gridworld, RandomWalk, TabularEnv, Taxi
+from tests.test_envs import monte_carlo
 
 NEW = ["CliffWalking-v1", "Taxi-v4", "Gridworld-v0", "RandomWalk-v0"]
 GYMNASIUMS = ["CliffWalking-v1", "Taxi-v4"]
@@ -301,25 +302,6 @@ def test_random_walk_by_hand() -> None:
 
 
 # ---- Scores -----------------------------------------------------------------------------
-
-
-def monte_carlo(env: TabularEnv, policy: Tensor, episodes: int) -> tuple[float, float]:
-    """Mean return and its standard error, by playing; policy [X, A]."""
-    streams = SeedStreams([7], "evaluate")
-    state, obs = env.reset(streams.uniform(episodes, 1))
-    alive, returns = torch.ones(1, episodes), torch.zeros(1, episodes)
-    cumulative = policy.cumsum(-1)
-    cumulative[:, -1] = 1.0
-    for _ in range(env.spec.time_limit):
-        actions = (streams.uniform(episodes, 1) >= cumulative[obs]).sum(-1)
-        step = env.step(state, actions, streams.uniform(episodes, env.noise_size))
-        returns += alive * step.reward
-        alive *= ~(step.terminated | step.truncated)
-        state, obs = step.state, step.obs
-        if not alive.any():
-            break
-    assert not alive.any()
-    return returns.mean().item(), returns.std().item() / math.sqrt(episodes)
 
 
 def optimal_actions(env: TabularEnv, gamma: float) -> np.ndarray:

@@ -73,13 +73,13 @@ class Plan(Recorder):
     """Carries one planning: what `solve(config, plan)` reports to. There are no seeds."""
 
     kind = "planning"
+    config: PlanningConfig
 
     def __init__(
         self, config: PlanningConfig, directory: Path | None = None, algo: str = ""
     ) -> None:
         super().__init__(config, [], directory, algo)
         self.env = config.make_env()
-        self.gamma = config.gamma
         self.sweeps: list[Sweep] = []
 
     def record(self, values: Tensor, actions: Tensor, residual: float, iteration: int = 0) -> None:
@@ -116,7 +116,7 @@ class Plan(Recorder):
             "schema": SCHEMA,
             "algo": self.algo,
             "env": self.config.env,
-            "gamma": self.gamma,
+            "gamma": self.config.gamma,
             "layout": asdict(self.env.layout),
             "ends": self.env.ends.nonzero()[:, 0].tolist(),
         }
