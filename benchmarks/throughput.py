@@ -1,4 +1,4 @@
-"""Timesteps per second of PPO and DQN on CartPole-v1: ours, SB3's and, where installed, rejax's.
+"""Timesteps per second: ours, SB3's where it has the algorithm, rejax's where it is installed.
 
     python benchmarks/throughput.py                     one CPU core
     python benchmarks/throughput.py --device cuda       thousands of seeds on a GPU
@@ -11,6 +11,10 @@ over repeats. On the CPU every process is pinned to one core and computes with o
 PPO: CleanRL's size, 4 environments x 128 steps, 4 epochs of 4 minibatches, two 64-64 networks.
 DQN: CleanRL's setting, an update of 128 transitions every 10 steps, network 120-84, memory 10,000
 (Huber loss and gradient clip 10 on both sides, because SB3 has no other loss).
+Q-learning and SARSA: their presets on FrozenLake-v1; SB3 has no tables, the reference is one seed.
+
+The measurements of an algorithm replace its former ones in results/throughput.json (on CUDA
+throughput-cuda.json) and leave those of the others; the table is made of all.
 
 SB3 trains one seed at a time, on the CPU: S seeds cost S times one. Compiled or captured (with
 --compile, or on CUDA) ours is timed over the second half of its training, and what the first half
@@ -29,7 +33,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -48,14 +52,32 @@ from benchmarks.harness.record import provenance, write_bytes, write_json
 
 JAX_PYTHON = ROOT / ".venv-jax" / "bin" / "python"
 OURS, COMPILED = "manyseeds", "manyseeds --compile"
-SETTINGS: dict[str, dict[str, Any]] = {
-    "ppo": {"total_timesteps": 40_960},
-    "dqn": {
-        "total_timesteps": 20_000,
-        "learning_starts": 1_000,
-        "loss": "huber",
-        "max_grad_norm": 10.0,
-    },
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An algorithm, and what of it is timed."""
+
+    title: str
+    settings: dict[str, Any]
+    env: str = "CartPole-v1"
+    seeds: tuple[int, ...] = (1, 10, 32)
+    seeds_on_cuda: tuple[int, ...] = (10, 1024, 8192)
+    peers: tuple[str, ...] = ("sb3",)  # "rejax" too where its settings can be made the same
+    compiles: bool = True
+
+
+TABLES: dict[str, Any] = {"seeds": (1, 10, 100, 1000), "peers": (), "compiles": False}
+SUBJECTS = {
+    "ppo": Subject("PPO", {"total_timesteps": 40_960}, peers=("sb3", "rejax")),
+    "dqn": Subject(
+        "DQN",
+        {"total_timesteps": 20_000, "learning_starts": 1_000}
+        | {"loss": "huber", "max_grad_norm": 10.0},
+        peers=("sb3", "rejax"),
+    ),
+    "q_learning": Subject("Q-learning", {"total_timesteps": 20_000}, "FrozenLake-v1", **TABLES),
+    "sarsa": Subject("SARSA", {"total_timesteps": 20_000}, "FrozenLake-v1", **TABLES),
 }
 
 
@@ -68,35 +90,54 @@ class Config(ScriptConfig):
     device: Literal["cpu", "cuda"] = "cpu"
     """Where ours and rejax compute."""
     seeds: tuple[PositiveInt, ...] = ()
-    """Numbers of seeds in a batch (default: 1 10 32, on CUDA 10 1024 8192)."""
-    algos: tuple[str, ...] = ("ppo", "dqn")
+    """Numbers of seeds in a batch (default: 1 10 32, tables 1 10 100 1000, CUDA 10 1024 8192)."""
+    algos: tuple[str, ...] = tuple(SUBJECTS)
     """Algorithms."""
-    core: int = 0
+    core: int = field(default_factory=lambda: min(usable_cores()))
     """CPU core that every measurement is pinned to (not on CUDA)."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        unknown = [algo for algo in self.algos if algo not in SETTINGS]
+        unknown = [algo for algo in self.algos if algo not in SUBJECTS]
         if unknown:
-            raise UsageError(f"--algos {unknown[0]}: must be among {', '.join(SETTINGS)}")
-        if hasattr(os, "sched_getaffinity") and self.core not in os.sched_getaffinity(0):
-            cores = ", ".join(map(str, sorted(os.sched_getaffinity(0))))
+            raise UsageError(f"--algos {unknown[0]}: must be among {', '.join(SUBJECTS)}")
+        if self.core not in usable_cores():
+            cores = ", ".join(map(str, sorted(usable_cores())))
             raise UsageError(f"--core {self.core}: must be among {cores}")
         check_device(self.device)
 
-    @property
-    def batches(self) -> tuple[int, ...]:
-        """The numbers of seeds to measure."""
-        return self.seeds or ((10, 1024, 8192) if self.device == "cuda" else (1, 10, 32))
+    def cells(self) -> list[tuple[str, str, int]]:
+        """(algorithm, system, number of seeds) of every measurement of a repeat."""
+        cells = []
+        for algo in self.algos:
+            subject = SUBJECTS[algo]
+            on_cuda = self.device == "cuda"
+            batches = self.seeds or (subject.seeds_on_cuda if on_cuda else subject.seeds)
+            if "sb3" in subject.peers:
+                cells.append((algo, "sb3", 1))
+            cells += [(algo, OURS, S) for S in batches]
+            if subject.compiles and not on_cuda:
+                cells += [(algo, COMPILED, S) for S in batches]
+            if "rejax" in subject.peers and JAX_PYTHON.exists():
+                cells += [(algo, "rejax", S) for S in batches]
+        return cells
 
-    @property
-    def systems(self) -> list[str]:
-        """What to measure besides SB3."""
-        ours = [OURS] if self.device == "cuda" else [OURS, COMPILED]
-        return ours + (["rejax"] if JAX_PYTHON.exists() else [])
+
+def usable_cores() -> set[int]:
+    """The CPU cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
 
 
 # ---- What a measuring process does ----------------------------------------------------------
+
+
+def timed_settings(module: Any, algo: str) -> dict[str, Any]:
+    """The fields of an algorithm's Config that its measurements set."""
+    subject = SUBJECTS[algo]
+    preset = {} if subject.env == "CartPole-v1" else module.PRESETS[subject.env].settings
+    return {**preset, **subject.settings, "env": subject.env}
 
 
 def measure_ours(algo: str, seeds: int, device: str, compiled: bool = False) -> dict[str, float]:
@@ -122,9 +163,8 @@ def measure_ours(algo: str, seeds: int, device: str, compiled: bool = False) -> 
 
     set_up_process(threads=1)
     module = importlib.import_module(f"algos.{algo}")
-    config = module.Config(
-        seeds=seeds, device=device, compile=compiled, quiet=True, **SETTINGS[algo]
-    )
+    settings = timed_settings(module, algo)
+    config = module.Config(**settings, seeds=seeds, device=device, compile=compiled, quiet=True)
     run = LearningOnly(config)
     module.train(config, run)
     (t0, s0), (t1, s1) = logged[0], logged[-1]
@@ -152,7 +192,8 @@ def measure_sb3(algo: str) -> dict[str, float]:
     from benchmarks import sb3_baseline
 
     torch.set_num_threads(1)
-    config = importlib.import_module(f"algos.{algo}").Config(**SETTINGS[algo])
+    module = importlib.import_module(f"algos.{algo}")
+    config = module.Config(**timed_settings(module, algo))
     model = sb3_baseline.build(sb3_baseline.BASELINES[algo], config, seed=0)
     began = time.perf_counter()
     model.learn(config.total_timesteps)
@@ -164,6 +205,15 @@ def measure_sb3(algo: str) -> dict[str, float]:
         "warm_up_s": 0.0,
         "memory": memory,
     }
+
+
+def measuring_process(system: str, algo: str, seeds: str, device: str) -> None:
+    """Print one measurement as a JSON line."""
+    if system == "sb3":
+        figures = measure_sb3(algo)
+    else:
+        figures = measure_ours(algo, int(seeds), device, compiled=system == COMPILED)
+    print(json.dumps(figures))
 
 
 REJAX = """
@@ -224,7 +274,7 @@ def run_pinned(command: list[str], core: int | None, **environment: str) -> dict
 def measure(system: str, algo: str, seeds: int, config: Config, cache: str) -> dict[str, Any]:
     """One measurement in a process of its own. cache: folder of what torch.compile keeps."""
     if system == "rejax":
-        steps = str(SETTINGS[algo]["total_timesteps"])
+        steps = str(SUBJECTS[algo].settings["total_timesteps"])
         command = [str(JAX_PYTHON), "-c", REJAX, algo, str(seeds), steps]
         environment = {"JAX_PLATFORMS": str(config.device)}
     else:
@@ -249,23 +299,27 @@ def jax_versions() -> dict[str, str]:
 
 
 def summarize(measurements: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Medians over repeats, and the median of the ratios to SB3 within each repeat."""
-    sb3 = {(m["repeat"], m["algo"]): m for m in measurements if m["system"] == "sb3"}
-    groups: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
+    """Of one algorithm: medians over repeats, and the median of the ratios within each repeat.
+
+    The ratios are to the repeat's first measurement: SB3, or where it has no such algorithm the
+    smallest batch of ours.
+    """
+    reference: dict[int, float] = {}
+    groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for m in measurements:
-        groups.setdefault((m["algo"], m["system"], m["seeds"]), []).append(m)
+        reference.setdefault(m["repeat"], m["timesteps_per_s"])
+        groups.setdefault((m["system"], m["seeds"]), []).append(m)
     rows = []
-    for (algo, system, seeds), group in groups.items():
-        ratios = [m["timesteps_per_s"] / sb3[m["repeat"], algo]["timesteps_per_s"] for m in group]
+    for (system, seeds), group in groups.items():
+        ratios = [m["timesteps_per_s"] / reference[m["repeat"]] for m in group]
         warm_up = [m["warm_up_s"] for m in group]
         rows.append(
             {
-                "algo": algo,
                 "system": system,
                 "seeds": seeds,
                 "repeats": len(group),
                 "timesteps_per_s": median(m["timesteps_per_s"] for m in group),
-                "ratio_to_sb3": median(ratios),
+                "ratio": median(ratios),
                 "ratio_low": min(ratios),
                 "ratio_high": max(ratios),
                 "first_warm_up_s": warm_up[0],
@@ -274,99 +328,95 @@ def summarize(measurements: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "wall_s": median(m["wall_s"] for m in group),
             }
         )
-    order = ["sb3", OURS, COMPILED, "rejax"]
-    algos = list(SETTINGS)
-    return sorted(
-        rows, key=lambda r: (algos.index(r["algo"]), order.index(r["system"]), r["seeds"])
-    )
+    return rows
 
 
-def markdown(rows: list[dict[str, Any]], origin: dict[str, Any], device: str) -> str:
-    """The table as the report includes it."""
-    where = origin["machine"]
-    place = f"one thread on one core of {where['cpu']}"
-    if device == "cuda":
-        place = f"on {where['gpu']} (SB3 on one core of {where['cpu']})"
+def markdown(stored: dict[str, dict[str, Any]], device: str) -> str:
+    """The tables as the report includes them, one for each algorithm of throughput.json."""
+    place = "one thread on one core" if device == "cpu" else "on one GPU, SB3 on one core"
     lines = [
         "Timesteps per second of all seeds together, learning and logging, evaluation off; "
-        f"{place}. Medians of {max(r['repeats'] for r in rows)} interleaved repeats; the ratio is "
-        "taken within each repeat, its range over repeats in brackets. Warm-up: seconds of "
-        "compilation or capture before that speed, at the first start / at later ones, which find "
-        "compiled code on disk. Memory: the process's peak, on a GPU the device's.",
-        "",
-        "| algorithm | system | seeds | timesteps/s | times SB3 | warm-up, s | memory, MiB | n |",
-        "|---|---|---:|---:|---|---|---:|---:|",
+        f"{place}. Medians of n interleaved repeats; the ratio is taken within each repeat, its "
+        "range over repeats in brackets. SB3 trains one seed at a time: S seeds run at the same "
+        "timesteps/s and take S times the wall time of one. Warm-up: seconds of compilation or "
+        "capture before that speed, at the first start / at later ones, which find compiled code "
+        "on disk (rejax keeps none there). Memory: the process's peak, on a GPU the device's.",
     ]
-    for r in rows:
-        ratio = f"{r['ratio_to_sb3']:.1f} [{r['ratio_low']:.1f}, {r['ratio_high']:.1f}]"
-        warm_up = f"{r['first_warm_up_s']:.0f} / {r['later_warm_up_s']:.0f}"
-        if r["system"] in ("sb3", OURS) and device == "cpu":
-            warm_up = "none"
-        lines.append(
-            f"| {r['algo']} | {r['system']} | {r['seeds']:,} | {r['timesteps_per_s']:,.0f} "
-            f"| {ratio} | {warm_up} | {r['memory_mib']:,.0f} | {r['repeats']} |"
-        )
-    budgets = ", ".join(f"{a} {s['total_timesteps']:,}" for a, s in SETTINGS.items())
-    lines += [
-        "",
-        f"Timesteps per seed: {budgets}. SB3 trains one seed at a time: S seeds run at the same "
-        "timesteps/s and take S times the wall time of one. rejax's DQN has a 64-64 network (ours "
-        "and SB3's: 120-84) and ten environments, so that it too updates every 10 timesteps; rejax "
-        "keeps no compiled code on disk.",
-        "",
-        f"Command: `{origin['command']}`, commit {origin['code']['commit'] or 'not recorded'}, "
-        + ", ".join(f"{name} {version}" for name, version in origin["versions"].items())
-        + ".",
-    ]
+    for algo in (algo for algo in SUBJECTS if algo in stored):
+        block, subject = stored[algo], SUBJECTS[algo]
+        machine, code, versions = block["machine"], block["code"], block["versions"]
+        reference = "times SB3" if "sb3" in subject.peers else "times one seed"
+        lines += [
+            "",
+            f"### {subject.title} on {subject.env}",
+            "",
+            f"| system | seeds | timesteps/s | {reference} | warm-up, s | memory, MiB | n |",
+            "|---|---:|---:|---|---|---:|---:|",
+        ]
+        for r in block["rows"]:
+            ratio = f"{r['ratio']:.1f} [{r['ratio_low']:.1f}, {r['ratio_high']:.1f}]"
+            warm_up = f"{r['first_warm_up_s']:.0f} / {r['later_warm_up_s']:.0f}"
+            if r["system"] in ("sb3", OURS) and device == "cpu":
+                warm_up = "none"
+            lines.append(
+                f"| {r['system']} | {r['seeds']:,} | {r['timesteps_per_s']:,.0f} "
+                f"| {ratio} | {warm_up} | {r['memory_mib']:,.0f} | {r['repeats']} |"
+            )
+        note = f"{subject.settings['total_timesteps']:,} timesteps per seed"
+        if algo == "dqn" and any(r["system"] == "rejax" for r in block["rows"]):
+            note += (
+                "; rejax's DQN has a 64-64 network (ours and SB3's: 120-84) and ten environments, "
+                "so that it too updates every 10 timesteps"
+            )
+        lines += [
+            "",
+            f"{note}; {machine.get('gpu', machine['cpu'])}. Command: `{block['command']}`, commit "
+            f"{code['commit'] or 'not recorded'}, "
+            + ", ".join(f"{name} {version}" for name, version in versions.items())
+            + ".",
+        ]
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     """Measure, print, and write results/throughput[-cuda].json and results/tables/ beside it."""
-    if sys.argv[1:2] == ["--measure"]:  # a measuring process
-        system, algo, seeds, device = sys.argv[2:6]
-        measured = (
-            measure_sb3(algo)
-            if system == "sb3"
-            else measure_ours(algo, int(seeds), device, compiled=system == COMPILED)
-        )
-        print(json.dumps(measured))
+    if sys.argv[1:2] == ["--measure"]:
+        measuring_process(*sys.argv[2:])
         return
     config = parse(Config, {}, __doc__)
-    cells = []
-    for algo in config.algos:
-        cells.append(("sb3", algo, 1))
-        cells += [(system, algo, seeds) for system in config.systems for seeds in config.batches]
-    if not JAX_PYTHON.exists():
+    if not JAX_PYTHON.exists() and any("rejax" in SUBJECTS[a].peers for a in config.algos):
         print("rejax is left out: `make jax-env` installs it")
+    measurements: dict[str, list[dict[str, Any]]] = {algo: [] for algo in config.algos}
     try:
         with tempfile.TemporaryDirectory() as cache:
-            measurements = [
-                {"repeat": repeat, **measure(*cell, config, cache)}
-                for repeat in range(config.repeats)
-                for cell in cells
-            ]
+            for repeat in range(config.repeats):
+                for algo, system, seeds in config.cells():
+                    measured = measure(system, algo, seeds, config, cache)
+                    measurements[algo].append({"repeat": repeat, **measured})
     except UsageError as error:
         exit_with(error)
-    rows = summarize(measurements)
-    origins = [f"algos/{algo}.py:train" for algo in config.algos]
-    origin = {
-        "command": "python " + shlex.join(sys.argv),
-        **provenance(origins, packages=("stable-baselines3",)),
-    }
-    if JAX_PYTHON.exists():
-        origin["versions"] |= jax_versions()
-    if config.device == "cuda":
-        import torch
-
-        origin["machine"]["gpu"] = torch.cuda.get_device_name()
     results, name = Path(config.results), "throughput" + "-cuda" * (config.device == "cuda")
+    path = results / f"{name}.json"
+    stored = json.loads(path.read_text()) if path.exists() else {}
+    for algo in config.algos:
+        packages = ("stable-baselines3",) if "sb3" in SUBJECTS[algo].peers else ()
+        origin = provenance([f"algos/{algo}.py:train"], packages=packages)
+        if any(m["system"] == "rejax" for m in measurements[algo]):
+            origin["versions"] |= jax_versions()
+        if config.device == "cuda":
+            import torch
+
+            origin["machine"]["gpu"] = torch.cuda.get_device_name()
+        stored[algo] = {
+            "command": "python " + shlex.join(sys.argv),
+            **origin,
+            "settings": SUBJECTS[algo].settings,
+            "rows": summarize(measurements[algo]),
+            "measurements": measurements[algo],
+        }
     (results / "tables").mkdir(parents=True, exist_ok=True)
-    write_json(
-        results / f"{name}.json",
-        {**origin, "settings": SETTINGS, "rows": rows, "measurements": measurements},
-    )
-    table = markdown(rows, origin, config.device)
+    write_json(path, stored)
+    table = markdown(stored, config.device)
     write_bytes(results / "tables" / f"{name}.md", table.encode())
     print(table)
 
