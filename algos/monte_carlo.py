@@ -13,9 +13,10 @@ Once the episode is over, its visits move the values of their states, for t = 0,
 
 With alpha = 1 / N(S_t), N counting the visits, V is the mean of the returns. First-visit Monte
 Carlo learns from the first visit of each state in an episode, every-visit from all of them. No
-estimate rests on another one. That leaves first-visit means without bias (every-visit means lose
-theirs with more episodes: Singh and Sutton, 1996), but with the variance of whole returns. The
-other way is td_prediction.py, and `diff algos/monte_carlo.py algos/td_prediction.py` shows it.
+estimate rests on another one, unless the time limit cuts an episode short (detail 2). That leaves
+first-visit means without bias (every-visit means lose theirs with more episodes: Singh and Sutton,
+1996), but with the variance of whole returns. The other way is td_prediction.py, and
+`diff algos/monte_carlo.py algos/td_prediction.py` shows it.
 
 Shapes: S seeds, N episodes side by side, L steps of the longest, X states, A actions. V is [S, X],
 the policy [X, A]; one episode of every seed is [S, L].
@@ -29,8 +30,8 @@ Implementation details:
     Monte Carlo, and this one makes it n-step TD with an n longer than any episode (SB, ch. 7).
  4. V begins at 0. Until its first visit a state keeps it: that is the bias one sees at first.
 
-Recorded after 0 to 10 episodes and 10 times in all of the rest: V, and its RMS error against the
-exact values, which come from P and R (benchmarks/harness/prediction.py).
+Recorded before the first episode, after each of the first 10, then at every tenth of the total: V,
+and its RMS error against the exact values, from P and R (benchmarks/harness/prediction.py).
 """
 
 from __future__ import annotations

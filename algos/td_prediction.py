@@ -32,11 +32,15 @@ Implementation details:
     once; they are learned from one after another, and each step by step as if it were just taken.
  2. An episode that the time limit cuts short is bootstrapped from its final state, as everywhere in
     this project. At its end n-step TD works off the states still waiting, with the steps there are.
- 3. Traces accumulate, and are reset where an episode begins. Constant alpha.
- 4. V begins at 0.
+ 3. Traces accumulate, and are reset where an episode begins.
+ 4. V begins at 0. The bias that comes from there fades with more episodes.
+ 5. Alpha is constant. The steps of an episode are correlated, and with them the estimates they rest
+    on: that leaves a bias of order alpha, which does not fade (RandomWalk-v0, 300 episodes, 1000
+    seeds: TD(0) with alpha 0.3 0.155, 4-step TD with alpha 0.1 0.055; by chance 0.003 and
+    0.004).
 
-Recorded after 0 to 10 episodes and 10 times in all of the rest: V, and its RMS error against the
-exact values, which come from P and R (benchmarks/harness/prediction.py).
+Recorded before the first episode, after each of the first 10, then at every tenth of the total: V,
+and its RMS error against the exact values, from P and R (benchmarks/harness/prediction.py).
 """
 
 from __future__ import annotations
@@ -152,7 +156,7 @@ def learn_n_step(values: Tensor, episode: Episodes, n: int, gamma: float, alpha:
     states, alive = episode.states, episode.alive
     sums, factors = n_step_sums(episode, n, gamma)
     L = alive.shape[1]
-    later = states[:, (torch.arange(L) + n).clamp(max=L)]  # S_{t+n}
+    later = states[:, (torch.arange(L) + min(n, L)).clamp(max=L)]  # S_{t+n}
     steps = (x.unsqueeze(-1).unbind(1) for x in (states[:, :-1], later, sums, factors, alive))
     for state, ahead, reward, factor, runs in zip(*steps, strict=True):  # [S, 1] each
         error = reward + factor * values.gather(1, ahead) - values.gather(1, state)

@@ -15,11 +15,14 @@ There are no seeds: nothing here is drawn at random.
 Implementation details:
  1. A sweep uses the values of the sweep before in all states (Jacobi); Sutton and Barto's box
     overwrites V in place, which needs fewer sweeps but depends on the order of the states.
- 2. It ends when the residual shows every value to be within tolerance * max(1, |V|) of V*.
+ 2. It ends when the residual shows every value to be within tolerance * max(1, |V|) of V*; a
+    tolerance below rounding counts as rounding.
  3. Values are those of endless episodes: the environment's time limit plays no part in them. The
     score at the end, the undiscounted return of the greedy policy, is under the time limit.
  4. An ended state has the value 0, whatever P says of it.
  5. Greedy ties are broken towards the first action, where "tied" allows for rounding.
+ 6. Values below the tolerance are not told from 0: where gamma is so small that a far goal is worth
+    less than that, actions there mean nothing (Gridworld at 0.1: 14 steps, 1e-13).
 
 Recorded per sweep, sweep 0 being V = 0: the values, the greedy actions, the Bellman residual.
 """
@@ -76,8 +79,12 @@ def greedy(q: Tensor) -> Tensor:
 
 
 def goal_of_residual(V: Tensor, gamma: float, tolerance: float) -> float:
-    """A Bellman residual below which all values are within tolerance * max(1, |V|) of V*."""
-    return tolerance * (1 - gamma) * max(1.0, V.abs().max().item())
+    """A Bellman residual below which all values are within tolerance * max(1, |V|) of V*.
+
+    No less than what rounding leaves of a residual.
+    """
+    rounding = 16 * torch.finfo(V.dtype).eps
+    return max(tolerance * (1 - gamma), rounding) * max(1.0, V.abs().max().item())
 
 
 def solve(config: Config, plan: Plan) -> Tensor:

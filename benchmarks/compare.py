@@ -32,6 +32,7 @@ from benchmarks.harness.digest import code_digest
 from benchmarks.harness.errors import UsageError
 from benchmarks.harness.evaluate import CURVE_EPISODES, FINAL_EPISODES
 from benchmarks.harness.record import RunFolder
+from benchmarks.harness.run import reachable_threshold
 from benchmarks.harness.stats import Estimate, Floats, Parity
 
 LEAST_SEEDS = 5  # a bootstrap of fewer is far too sure of itself
@@ -70,6 +71,11 @@ class Result:
         """Whether greedy returns were computed from P and R, not from episodes."""
         return bool((self.curve["episodes"] == 0).all())
 
+    @property
+    def digits(self) -> int:
+        """Decimals with which its scores are worth printing."""
+        return 3 if self.exact else self.spec.digits
+
     @cached_property
     def auc(self) -> Floats:
         """Mean return over training, `[S]`."""
@@ -78,7 +84,7 @@ class Result:
     @cached_property
     def reached(self) -> Floats:
         """Timestep of the first evaluation at the reward threshold, `[S]`; NaN for never."""
-        threshold = self.spec.reward_threshold
+        threshold = reachable_threshold(self.spec)
         if threshold is None:
             return np.full(len(self.seeds), np.nan)
         curves = self._seed_curves()
@@ -92,14 +98,14 @@ class Result:
     @property
     def failures(self) -> list[int]:
         """The seeds that ended below the reward threshold or diverged."""
-        bar = self.spec.reward_threshold
+        bar = reachable_threshold(self.spec)
         bar = -math.inf if bar is None else bar
         pairs = zip(self.seeds, self.final, strict=True)
         return [seed for seed, score in pairs if score < bar or seed in self.diverged]
 
     def text(self, values: Floats, statistic: stats.Statistic = "iqm") -> str:
         """`498.2 [493.1, 500.0]`"""
-        return stats.estimate(values, statistic).text(self.spec.digits)
+        return stats.estimate(values, statistic).text(self.digits)
 
 
 @cache
@@ -263,7 +269,7 @@ def compare(paths: Sequence[str], out: Path) -> None:
         {name: result.curve for name, result in zip(names, results, strict=True)},
         out,
         title=first.spec.id,
-        threshold=first.spec.reward_threshold,
+        threshold=reachable_threshold(first.spec),
     )
     header = ("run", "n", "final IQM", "final mean", "failures", "AUC IQM", "timesteps")
     scores = [

@@ -36,7 +36,8 @@ from benchmarks.harness.cli import Preset, ScriptConfig, exit_with, from_preset,
 from benchmarks.harness.digest import ROOT
 from benchmarks.harness.errors import UsageError
 from benchmarks.harness.evaluate import CURVE_EPISODES, FINAL_EPISODES, POINTS
-from benchmarks.harness.record import ranges, write_bytes
+from benchmarks.harness.record import all_runs, ranges, write_bytes
+from benchmarks.harness.run import reachable_threshold
 from benchmarks.harness.stats import Parity
 from benchmarks.suite import SUITES, Cell
 
@@ -217,7 +218,7 @@ def speed_rows(found: Sequence[Pair]) -> Rows:
 
 def threshold_texts(result: Result) -> tuple[str, str]:
     """`12,800` and `9 of 10`"""
-    if result.spec.reward_threshold is None:
+    if reachable_threshold(result.spec) is None:
         return "no threshold", ""
     there = result.reached[np.isfinite(result.reached)]
     median = f"{np.median(there):,.0f}" if len(there) else "never"
@@ -231,9 +232,9 @@ def detail_rows(found: Sequence[Pair]) -> Rows:
             label(pair, r),
             str(len(r.seeds)),
             f"{r.timesteps:,}",
-            f"{r.final.min():.{r.spec.digits}f}",
-            f"{r.final.std(ddof=1):.{r.spec.digits}f}" if len(r.seeds) > 1 else "",
-            "exact" if r.exact else f"{r.episode_std.mean():.{r.spec.digits}f}",
+            f"{r.final.min():.{r.digits}f}",
+            f"{r.final.std(ddof=1):.{r.digits}f}" if len(r.seeds) > 1 else "",
+            "exact" if r.exact else f"{r.episode_std.mean():.{r.digits}f}",
             r.text(r.sampled),
         )
         for pair in found
@@ -325,6 +326,7 @@ def readme(
     figures: dict[str, Path],
     note: str,
     missing: Sequence[str],
+    chapter: str,
 ) -> str:
     """The whole page."""
     text = "# Results\n\n"
@@ -355,13 +357,7 @@ def readme(
     check = results / "tables" / "check.md"
     if check.exists():
         text += f"## Native against Gymnasium's own\n\n{check.read_text().strip()}\n\n"
-    for title, section in (
-        ("Planning", tabular.planning_section),
-        ("Prediction", tabular.prediction_section),
-        ("Along the cliff", tabular.cliff_section),
-    ):
-        if content := section(results):
-            text += f"## {title}\n\n{content}"
+    text += chapter
     if rows := other_rows(found, results):
         text += f"## Other runs\n\n{markdown_table(OTHERS, rows)}\n"
     if missing:
@@ -385,7 +381,7 @@ def failures_list(found: Sequence[Pair]) -> str:
             seeds = []
             for seed in r.failures:
                 when = f", diverged at timestep {r.diverged[seed]:,}" if seed in r.diverged else ""
-                seeds.append(f"seed {seed} ({scores[seed]:.{r.spec.digits}f}{when})")
+                seeds.append(f"seed {seed} ({scores[seed]:.{r.digits}f}{when})")
             if seeds:
                 lines.append(f"- {r.algo} on {pair.env}: {', '.join(seeds)}\n")
     return f"Failures:\n\n{''.join(lines)}\n" if lines else ""
@@ -398,6 +394,8 @@ def scales(found: Sequence[Pair]) -> str:
     for spec in specs.values():
         bar = spec.reward_threshold
         threshold = "no reward threshold" if bar is None else f"reward threshold {bar:g}"
+        if bar != reachable_threshold(spec):
+            threshold += " (above what the best policy scores: no failures are counted)"
         scale = "no reference score, so no verdicts"
         if spec.reference_score is not None:
             scale = f"random policy {spec.random_score:g}, reference {spec.reference_score:g}"
@@ -488,7 +486,7 @@ def draw(found: Sequence[Pair], folder: Path) -> dict[str, Path]:
             sides = dict(zip(SIDES, (pair.ours, pair.sb3), strict=True))
             title = f"{pair.algo} on {env}"
             panels[title] = {name: r.curve for name, r in sides.items() if r}
-        threshold = here[0].headline[0].spec.reward_threshold
+        threshold = reachable_threshold(here[0].headline[0].spec)
         figures[env] = folder / f"{env}.svg"
         thresholds: dict[str, float | None] = dict.fromkeys(panels, threshold)
         plots.grid_of_curves(panels, figures[env], thresholds=thresholds, names=SIDES)
@@ -518,8 +516,9 @@ def report(results: Path, note: str = "") -> None:
     note: stands at the top of the page, for what is not to be quoted, as a cut of the suite. Which
     of its cells are missing is then not said.
     """
+    runs = list(all_runs(results))
     loaded = []
-    for run in tabular.runs_of(results, "control"):
+    for run in (run for run in runs if run.kind == "control"):
         try:
             loaded.append(load(run))
         except UsageError as error:
@@ -540,7 +539,8 @@ def report(results: Path, note: str = "") -> None:
         write_bytes(path, frame.to_csv(index=False, lineterminator="\n").encode())
         print(f"table: {path}")
     missing = [] if note else missing_cells(results)
-    page = readme(found, results, figures, note, missing)
+    chapter = tabular.sections(runs, results / "plots")
+    page = readme(found, results, figures, note, missing, chapter)
     write_bytes(results / "README.md", page.encode())
     print(f"report: {results / 'README.md'}")
     for line in missing:

@@ -151,10 +151,17 @@ SUITES = {
             for algo, settings in PREDICTIONS
             for env in ("RandomWalk-v0", "Gridworld-v0")
         ),
+        Cell("td_prediction", "RandomWalk-v0", 100, cut=SHORT_PREDICTION),  # a published figure
         *(
-            Cell(algo, env, 30, settings=settings, cut={"seeds": 10, **SHORT_Q})
+            Cell(algo, env, 30, settings=settings, cut={"seeds": 10, **SHORT_Q}, aim=aim)
             for algo, settings in (("q_learning", {}), ("sarsa", {}), ("sarsa", {"expected": True}))
-            for env in ("FrozenLake-v1", "CliffWalking-v1", "Taxi-v4", "CartPole-v1")
+            for env, aim in (
+                ("Gridworld-v0", None),
+                ("FrozenLake-v1", None),
+                ("CliffWalking-v1", None),
+                ("Taxi-v4", 7.73),
+                ("CartPole-v1", None),
+            )
         ),
     ),
 }

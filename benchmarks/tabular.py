@@ -19,16 +19,24 @@ from benchmarks.compare import Rows, commands, markdown_table
 from benchmarks.harness import plots, prediction, stats
 from benchmarks.harness.plan import Replay
 from benchmarks.harness.plots import Line
-from benchmarks.harness.record import RunFolder, all_runs
+from benchmarks.harness.record import RunFolder
 
 BOTH = ("policy_iteration", "value_iteration")
 PICTURES = (1, 2, 3, 5, 8)  # iterations or sweeps that are shown, besides the last
 WINDOWS = 40  # points of a curve of training returns
 
 
-def runs_of(results: Path, kind: str) -> list[RunFolder]:
-    """The runs of one kind: `planning`, `prediction` or `control`."""
-    return [run for run in all_runs(results) if run.kind == kind]
+def sections(runs: Sequence[RunFolder], figures: Path) -> str:
+    """All sections that the store has runs for; their figures are written into a folder."""
+    text = ""
+    for title, section, kind in (
+        ("Planning", planning_section, "planning"),
+        ("Prediction", prediction_section, "prediction"),
+        ("Along the cliff", cliff_section, "control"),
+    ):
+        if content := section([run for run in runs if run.kind == kind], figures):
+            text += f"## {title}\n\n{content}"
+    return text
 
 
 # ---- Planning -------------------------------------------------------------------------
@@ -47,10 +55,10 @@ PLANNING = (
 )
 
 
-def planning_section(results: Path) -> str:
+def planning_section(runs: Sequence[RunFolder], figures: Path) -> str:
     """Iterations and residuals against gamma, and the pictures; empty without such runs."""
     found: dict[tuple[str, float], dict[str, RunFolder]] = {}
-    for run in runs_of(results, "planning"):
+    for run in runs:
         settings = run.configs()[0]["config"]
         found.setdefault((run.env, settings["gamma"]), {})[run.algo] = run
     if not found:
@@ -82,9 +90,9 @@ def planning_section(results: Path) -> str:
             sweeps = Replay.of(run.parts()[0]).sweeps
             if algo == "value_iteration":
                 y = np.array([sweep.residual for sweep in sweeps])
-                line = Line(np.arange(len(y))[y > 0], y[y > 0])
+                y[y == 0] = np.finfo(np.float64).tiny  # no change at all: the line falls
+                line = Line(np.arange(len(y)), y)
                 residuals.setdefault(env, {})[f"gamma {gamma:g}"] = line
-    figures = results / "plots"
     plots.lines(
         residuals,
         figures / "value_iteration.svg",
@@ -93,13 +101,14 @@ def planning_section(results: Path) -> str:
         legend="value iteration",
         log_y=True,
         columns=4,
+        floors=dict.fromkeys(residuals, 1e-12),
     )
     text = (
         "`policy_iteration.py` and `value_iteration.py` on the exact model, until every value is "
-        "within a relative 1e-10 of the optimum. *Residual* is Bellman's, the most by which "
-        "another sweep would change a value. The *return* is that of the greedy policy, "
-        "undiscounted and under the time limit: what is best for a small gamma need not be best "
-        "under the limit.\n"
+        "within 1e-10 of the optimum (relative where values are above 1). *Residual* is Bellman's, "
+        "the most by which another sweep would change a value. The *return* is that of the greedy "
+        "policy, undiscounted and under the time limit: what is best for a small gamma may not be "
+        "best under the limit.\n"
     )
     text += f"\n{markdown_table(PLANNING, rows)}\n"
     text += "![Bellman residual of value iteration over sweeps](plots/value_iteration.svg)\n\n"
@@ -139,6 +148,7 @@ PREDICTION = (
     "RMS error at the end [95%]",
     "bias",
     "standard deviation",
+    "bias by chance",
 )
 SAME_ALPHA = 0.1  # of the figure that shows bias and variance
 
@@ -152,9 +162,15 @@ def method(config: dict[str, Any]) -> str:
     return f"TD({config['trace_decay']:g})"
 
 
-def prediction_section(results: Path) -> str:
+def didactic_order(config: dict[str, Any]) -> tuple[float, ...]:
+    """Monte Carlo, TD(0), n-step TD, TD(lambda); small step sizes first."""
+    visits = ("first", "every").index(config["visits"]) if "visits" in config else 2
+    kind = (visits, config.get("trace_decay", 0.0), config.get("n_steps", 0))
+    return (*kind, config["learning_rate"])
+
+
+def prediction_section(runs: Sequence[RunFolder], figures: Path) -> str:
     """Errors of all methods and step sizes, and the split into bias and variance."""
-    runs = runs_of(results, "prediction")
     if not runs:
         return ""
     text = (
@@ -162,16 +178,18 @@ def prediction_section(results: Path) -> str:
         "ones, over the states it meets. *RMS error* is a seed's, its mean over n seeds with the "
         "interval over seeds. *Bias* and *standard deviation* split it, at the end: how far the "
         "mean of the seeds' values is off, and how far the seeds are from that mean, each as a "
-        "root of the mean square over states. (Chance alone gives unbiased seeds a bias of their "
-        "standard deviation / sqrt(n - 1).) alpha 1/N is the mean of all returns.\n\n"
+        "root of the mean square over states; chance alone gives unbiased seeds a bias of their "
+        "standard deviation / sqrt(n - 1), the last column. The bias that comes from V = 0 at the "
+        "start fades; a constant alpha leaves one of its own size, because the steps of an episode "
+        "are correlated. alpha 1/N is the mean of all returns.\n\n"
     )
     rows: Rows = []
-    figures = ""
+    pictures = ""
     for env in dict.fromkeys(run.env for run in runs):
         errors: dict[str, dict[str, Line]] = {}
         split: dict[str, dict[str, Line]] = {"bias": {}, "standard deviation": {}}
         here = [(run.configs()[0]["config"], run) for run in runs if run.env == env]
-        for config, run in sorted(here, key=lambda x: (method(x[0]), x[0]["learning_rate"])):
+        for config, run in sorted(here, key=lambda x: didactic_order(x[0])):
             seeds = sorted(run.finished_seeds())
             found = prediction.load(run.parts(), seeds)
             alpha = f"{config['learning_rate']:g}" if config["learning_rate"] else "1/N"
@@ -188,6 +206,7 @@ def prediction_section(results: Path) -> str:
                     last.text(3),
                     f"{bias[-1]:.3f}",
                     f"{std[-1]:.3f}",
+                    f"{std[-1] / math.sqrt(len(seeds) - 1):.3f}" if len(seeds) > 1 else "",
                 )
             )
             points = [stats.estimate(column, "mean", resamples=2000) for column in found.errors.T]
@@ -203,11 +222,11 @@ def prediction_section(results: Path) -> str:
         ):
             if not all(panels.values()):
                 continue
-            path = results / "plots" / f"prediction-{name}-{env}.svg"
+            path = figures / f"prediction-{name}-{env}.svg"
             plots.lines(panels, path, xlabel="episodes", ylabel=ylabel, legend=legend, share_y=True)
             what = "RMS errors" if name == "errors" else "Bias and standard deviation"
-            figures += f"![{what} of predicted values on {env}](plots/{path.name})\n\n"
-    return text + markdown_table(PREDICTION, rows) + "\n" + figures + commands(runs)
+            pictures += f"![{what} of predicted values on {env}](plots/{path.name})\n\n"
+    return text + markdown_table(PREDICTION, rows) + "\n" + pictures + commands(runs)
 
 
 # ---- Along the cliff ------------------------------------------------------------------
@@ -232,10 +251,10 @@ def online_returns(run: RunFolder) -> pd.DataFrame:
     return rows.groupby(["seed", part])["return_mean"].mean().unstack("part")
 
 
-def cliff_section(results: Path) -> str:
+def cliff_section(found: Sequence[RunFolder], figures: Path) -> str:
     """What exploring costs beside the cliff: returns while learning, and of the greedy policy."""
     runs: dict[str, RunFolder] = {}
-    for run in runs_of(results, "control"):
+    for run in found:
         config = run.configs()[0]["config"]
         if run.env == CLIFF and run.algo in ("q_learning", "sarsa"):
             name = "Q-learning" if run.algo == "q_learning" else "SARSA"
@@ -265,7 +284,8 @@ def cliff_section(results: Path) -> str:
         )
     plots.lines(
         panels,
-        results / "plots" / "cliff.svg",
+        figures / "cliff.svg",
+        floors={"online, while exploring": -100.0, "greedy": -40.0},
         xlabel="timesteps per seed",
         ylabel="return",
         legend="mean over seeds, 95% interval",
@@ -274,7 +294,9 @@ def cliff_section(results: Path) -> str:
         "Sutton and Barto's example 6.6. The shortest way, return -13, runs along the edge; the "
         "safest, -17, along the other side. Q-learning learns the values of the greedy policy and "
         "takes the edge, from which its own exploration pushes it down; SARSA learns those of the "
-        "exploring policy, and keeps away.\n\n"
+        "exploring policy, and keeps away. (Computed exactly, at epsilon 0.1: the edge scores "
+        "-45.8 while exploring, the row above it, -15, scores -20.8 and the safest -22.3. Expected "
+        "SARSA finds the best of the three; SARSA's noisier updates leave it one row out.)\n\n"
         f"{markdown_table(ON_THE_CLIFF, rows)}\n"
         "![Online and greedy returns on CliffWalking](plots/cliff.svg)\n\n"
     )

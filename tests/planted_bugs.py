@@ -112,8 +112,8 @@ BUGS = (
     Bug(
         "td: n-step off by one",
         "algos/td_prediction.py",
-        "later = states[:, (torch.arange(L) + n).clamp(max=L)]",
-        "later = states[:, (torch.arange(L) + n + 1).clamp(max=L)]",
+        "later = states[:, (torch.arange(L) + min(n, L)).clamp(max=L)]",
+        "later = states[:, (torch.arange(L) + min(n, L) + 1).clamp(max=L)]",
         "tests/test_prediction.py::test_n_step_equals_the_slow_loop",
     ),
     Bug(

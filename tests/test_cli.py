@@ -15,14 +15,16 @@ import gymnasium as gym
 import pytest
 import torch
 
-from algos import ppo, q_learning, sarsa
+from algos import ppo, q_learning, sarsa, td_prediction
 from benchmarks.harness.cli import (
     EXECUTION_FIELDS,
+    FLOAT32_MAX,
     ControlConfig,
     Preset,
     from_preset,
     one_line,
     parse,
+    published_score,
     whole_number,
 )
 from benchmarks.harness.digest import ROOT
@@ -172,6 +174,59 @@ def test_bad_input_is_refused_in_one_line(
     else:
         assert message in said
     assert "Error parsing" not in said
+
+
+@pytest.mark.parametrize("module", TABULAR)
+@pytest.mark.parametrize(
+    ("value", "allowed"),
+    [
+        ("nan", "a finite number"),
+        ("-inf", "a finite number"),
+        ("1e39", "a finite number in float32 (to 3.4e+38)"),
+        ("-1e39", "a finite number in float32 (to 3.4e+38)"),
+    ],
+)
+def test_a_number_that_no_table_can_hold_is_refused(
+    value: str, allowed: str, module: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(capsys, f"--initial-value={value}", module=module)
+    assert said == f"--initial-value {float(value)}: must be {allowed}"
+
+
+def test_the_largest_number_that_a_table_can_hold_is_accepted() -> None:
+    most = torch.finfo(torch.float32).max
+    assert read("--initial-value", repr(most), module=q_learning).initial_value == most
+    assert most == FLOAT32_MAX
+
+
+@pytest.mark.parametrize(
+    ("module", "word", "hint"),
+    [
+        (td_prediction, "--n", "did you mean --n-steps?"),
+        (td_prediction, "--lambda", "see --help"),
+        (td_prediction, "--steps", "did you mean --n-steps?"),
+        (sarsa, "--rate", "did you mean --learning-rate?"),
+        (sarsa, "--sed=3", "did you mean --seeds?"),
+        (sarsa, "--", "see --help"),
+        (sarsa, "---", "see --help"),
+    ],
+)
+def test_an_unknown_flag_is_answered_with_one_of_which_it_is_a_part(
+    module: Any, word: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(capsys, word, *([] if "=" in word else ["3"]), module=module)
+    assert said == f"{word.partition('=')[0]}: unknown flag; {hint}"
+
+
+@pytest.mark.parametrize("name", CONTROL)
+def test_a_published_score_belongs_to_all_settings_of_its_preset(name: str) -> None:
+    module = CONTROL[name]
+    for env, preset in module.PRESETS.items():
+        config = read("--env", env, "--seeds", "3", "--first-seed", "7", module=module)
+        assert published_score(config, preset) == preset.published
+        for field in preset.settings:
+            assert published_score(changed(config, field), preset) == ""
+    assert published_score(config, None) == ""
 
 
 @pytest.mark.parametrize("name", CONTROL)

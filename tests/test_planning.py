@@ -183,6 +183,33 @@ def test_equally_good_policies_do_not_follow_each_other_forever() -> None:
     assert len(plan.sweeps) < 5
 
 
+@pytest.mark.parametrize(("name", "settings"), BOTH_EVALUATIONS)
+@pytest.mark.parametrize(
+    ("env_id", "gamma", "tolerance"),
+    [
+        ("CliffWalking-v1", 0.999, 1e-13),
+        ("FrozenLake-v1", 0.99, 1e-20),
+        ("Gridworld-v0", 0.9, 1e-300),
+    ],
+)
+def test_a_tolerance_below_rounding_ends_too(
+    name: str, settings: dict[str, Any], env_id: str, gamma: float, tolerance: float
+) -> None:
+    values, plan = solved(name, env_id, gamma=gamma, tolerance=tolerance, **settings)
+    optimum = optimal_values(plan.env, gamma)
+    np.testing.assert_allclose(values, optimum, rtol=0, atol=1e-11 * max(1, np.abs(optimum).max()))
+    if settings == {"evaluation": "exact"}:
+        assert len(plan.sweeps) < 30
+
+
+def test_an_exact_evaluation_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A policy that stays is the end, whatever rounding leaves of the residual."""
+    monkeypatch.setattr(policy_iteration, "goal_of_residual", lambda *_: 0.0)
+    _, plan = solved("policy", "Taxi-v4", gamma=0.99, evaluation="exact")
+    assert plan.sweeps[-1].residual > 0
+    assert len(plan.sweeps) < 10
+
+
 def test_the_residual_bounds_the_distance_and_shrinks_with_gamma() -> None:
     for gamma in (0.5, 0.9, 0.99):
         optimum = optimal_values(envs.make("FrozenLake-v1"), gamma)  # type: ignore[arg-type]
@@ -250,6 +277,7 @@ def test_a_run_holds_every_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     summary = json.loads((part / "summary.json").read_text())
     assert summary["values"] == plan.sweeps[-1].values
     assert summary["iterations"] == plan.sweeps[-1].iteration
+    assert summary["sweeps"] == len(plan.sweeps)
     assert Image.open(part / "plan.png").size[0] > 300
     before = {path: path.stat().st_mtime_ns for path in part.iterdir()}
     assert plan_by_command("policy", "--gamma", "0.5", "--gif") == part
@@ -257,6 +285,30 @@ def test_a_run_holds_every_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert is_finished(part)
     gif = Image.open(part / "plan.gif")
     assert gif.n_frames == summary["iterations"]  # type: ignore[attr-defined]
+
+
+def test_the_first_values_are_no_sweep() -> None:
+    """The furthest of the cells is 14 steps from the goal: the 15th sweep changes nothing."""
+    values, plan = solved("value", "Gridworld-v0")
+    assert not any(plan.sweeps[0].values)
+    assert plan.finish(torch.from_numpy(values))["sweeps"] == len(plan.sweeps) - 1 == 14
+
+
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize(("gamma", "near"), [("0.1", True), ("0.5", False)])
+def test_a_start_that_is_worth_nothing_is_pointed_out(
+    name: str,
+    gamma: str,
+    near: bool,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    part = plan_by_command(name, "--gamma", gamma, "--tolerance", "1e-10")
+    said = " ".join(capsys.readouterr().out.split())
+    assert ("too near to 0" in said) == near
+    assert json.loads((part / "summary.json").read_text())["score"] == (0.0 if near else 1.0)
 
 
 def test_pictures_are_of_every_sweep_or_of_each_iterations_last() -> None:
@@ -322,6 +374,21 @@ def test_bad_input_is_refused_in_one_line(
 def test_from_python_a_mistake_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match=r"--gamma 1\.0"):
         value_iteration.Config(gamma=1.0)
+
+
+def test_walls_are_grey(tmp_path: Path) -> None:
+    _, plan = solved("value", "Gridworld-v0", walls=(2, 3))
+    last, env = plan.sweeps[-1], plan.env
+    board = plots.Board("x", np.array(last.values), np.array(last.actions), env.ends.numpy())
+    grey = tuple(round(0.6 * 255) for _ in range(3))
+    plots.boards([board], env.layout, tmp_path / "x.png")
+    plots.boards([board], dataclasses.replace(env.layout, marks={}), tmp_path / "none.png")
+    shares = []
+    for name in ("x.png", "none.png"):
+        pixels = np.asarray(Image.open(tmp_path / name).convert("RGB"))
+        shares.append((pixels == grey).all(-1).mean())
+    assert 0.5 / 64 < shares[0] < 1 / 64  # one cell of 64, less its sign and what is around
+    assert shares[1] < 1e-3
 
 
 def test_boards_are_the_same_bytes_for_the_same_plan(tmp_path: Path) -> None:

@@ -175,6 +175,29 @@ def test_keeps_away_from_the_cliff() -> None:
     assert set(greedy) == {safe}
 
 
+def test_sarsa_keeps_away_from_the_cliff_too() -> None:
+    """Not along the edge, -13; one row further out than the best way, -15, if need be."""
+    env = envs.make("CliffWalking-v1")
+    assert isinstance(env, envs.TabularEnv)
+    # The ways of SB's figure along a row: up to it, then right, and down at the end.
+    up, right, down = (env.layout.actions.index(sign) for sign in "↑→↓")
+    scores = {}
+    for row in (2, 1, 0):
+        actions = [down if x % 12 == 11 else up if x // 12 > row else right for x in range(48)]
+        greedy = torch.nn.functional.one_hot(torch.tensor(actions), 4).double().unsqueeze(0)
+        exploring = 0.9 * greedy + 0.1 / 4
+        scores[env.policy_score(greedy).item()] = env.policy_score(exploring).item()
+    assert scores == pytest.approx({-13.0: -45.80, -15.0: -20.81, -17.0: -22.27}, abs=0.01)
+    best = optimal_values(env, 1.0, epsilon=0.1).argmax(-1)
+    exploring = 0.9 * torch.nn.functional.one_hot(best, 4).double() + 0.1 / 4
+    assert env.policy_score(exploring.unsqueeze(0)).item() == pytest.approx(-20.71, abs=0.01)
+
+    preset = {**sarsa.PRESETS["CliffWalking-v1"].settings, "total_timesteps": 12_000}
+    policy, run = train("CliffWalking-v1", range(200, 205), sarsa, **preset)
+    found = set(run.finish(policy)["final"]["greedy"]["per_seed"].values())
+    assert found <= {-15.0, -17.0}
+
+
 @pytest.mark.slow
 def test_walks_better_online_than_q_learning() -> None:
     """SB, example 6.6: Q-learning's greedy way is shorter, and SARSA's exploring way is safer."""

@@ -173,7 +173,7 @@ def test_nan_in_one_seed_leaves_the_others_bit_equal(
         assert torch.equal(sick[name][2], tensor[2])
         assert sick[name][1].isnan().any()
     assert list(run.diverged) == [1]
-    assert 0 < run.diverged[1] <= run.windows[-1].timestep
+    assert 0 < run.diverged[1] <= run.windows[-1].timesteps[0]
     same_curves_but_of_seed_1(run, run_healthy)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import io
 import json
 import math
@@ -18,7 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
-from benchmarks.harness.errors import UsageError, did_you_mean
+from benchmarks.harness.errors import UsageError
+
+FLOAT32_MAX = (2 - 2**-23) * 2.0**127  # everything is learned in this precision
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,8 @@ class Range:
     def __str__(self) -> str:
         if self.high < math.inf:
             return f"a number {'above' if self.open_low else 'from'} {self.low:g} to {self.high:g}"
+        if self.low == -math.inf:
+            return "a finite number"
         return f"a finite number {'above' if self.open_low else 'of at least'} {self.low:g}"
 
 
@@ -59,12 +64,12 @@ class RunConfig(ScriptConfig):
     """Flags that every training script has. None of them changes a seed's learning curve."""
 
     name: str = ""
-    """Name of the run (default: a hash of every field that changes a learning curve)."""
+    """Name of the run (default: a hash of every field that changes a result)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute; auto takes the CPU until the CUDA path is measured."""
     threads: PositiveInt = 1
-    """CPU threads. A seed's curve has the same bits in any batch at equal threads (hidden layers of
-    at least 16 units, and a multiple of 4)."""
+    """CPU threads. At equal threads a result has the same bits, in any batch of seeds (of networks:
+    if their hidden layers have at least 16 units, a multiple of 4)."""
     track: bool = False
     """Also write TensorBoard files into the run's folder."""
     quiet: bool = False
@@ -141,6 +146,14 @@ class Preset:
     published: str = ""
 
 
+def published_score(config: Any, preset: Preset | None) -> str:
+    """The preset's published score where a run has every setting of the preset, otherwise ''."""
+    if preset is None:
+        return ""
+    as_there = all(getattr(config, name) == x for name, x in preset.settings.items())
+    return preset.published if as_there else ""
+
+
 def identity(config: RunConfig) -> dict[str, Any]:
     """Exactly the fields that change a seed's learning curve."""
     fields = dataclasses.asdict(config)
@@ -162,7 +175,7 @@ def flag(name: str) -> str:
 
 
 def check_ranges(config: Any) -> None:
-    """Raise UsageError for a field outside the Range it is annotated with."""
+    """Raise UsageError for a field outside the Range it is annotated with, or beyond float32."""
     for name, hint in get_type_hints(type(config), include_extras=True).items():
         value = getattr(config, name)
         if get_origin(hint) is tuple:
@@ -173,6 +186,12 @@ def check_ranges(config: Any) -> None:
             for x in values:
                 if isinstance(allowed, Range) and x not in allowed:
                     raise UsageError(f"{flag(name)} {x}: must be {allowed}")
+        for x in values:
+            if isinstance(x, float) and abs(x) > FLOAT32_MAX:
+                most = f"{FLOAT32_MAX:.2g}"
+                raise UsageError(
+                    f"{flag(name)} {x}: must be a finite number in float32 (to {most})"
+                )
 
 
 def parse(
@@ -234,9 +253,9 @@ def scan(args: Sequence[str], config_class: type) -> dict[str, str]:
         if not word.startswith("--"):
             raise UsageError(f"{args[i - 1]!r}: expected a flag; see --help")
         if word not in known:
-            close = did_you_mean(word, known) if equals or len(word) > 2 else "; see --help"
-            close = close if "did you mean" in close else "; see --help"
-            raise UsageError(f"{word}: unknown flag{close}")
+            close = closest([flag(name) for name in hints], word)
+            hint = f"; did you mean {close}?" if close else "; see --help"
+            raise UsageError(f"{word}: unknown flag{hint}")
         name = known[word]
         if name in given:
             raise UsageError(f"{word}: given twice")
@@ -255,6 +274,14 @@ def scan(args: Sequence[str], config_class: type) -> dict[str, str]:
                 i += 1
         given[name] = value
     return given
+
+
+def closest(flags: Sequence[str], word: str) -> str:
+    """The flag that is written most alike, or has the word as a part (--n: --n-steps), or ''."""
+    name = word.strip("-")
+    if alike := difflib.get_close_matches(name, [known[2:] for known in flags], n=1, cutoff=0.7):
+        return f"--{alike[0]}"
+    return min((x for x in flags if name and f"-{name}-" in f"{x}-"), key=len, default="")
 
 
 def parse_with_tyro(
@@ -379,4 +406,5 @@ __all__ = [
     "from_preset",
     "identity",
     "parse",
+    "published_score",
 ]

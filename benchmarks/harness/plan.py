@@ -9,7 +9,8 @@ replayed:
     layout    panels: {title: [[state, ...], ...]}, the state index in each row and column, -1 where
               there is none; actions: the sign of each action; marks: {state: letter}
     ends      the states in which an episode is over
-    sweeps    one object for each: iteration (of policy iteration; 0 where there is none),
+    sweeps    one object for each, in value iteration also for V = 0 before the first, "sweep 0":
+              iteration (of policy iteration; 0 where there is none),
               residual (the Bellman residual max |T V - V|),
               values [X] (six significant digits; summary.json has those of the end in full),
               actions [X] (the greedy action for these values)
@@ -37,6 +38,7 @@ from benchmarks.harness.record import PLAN, POLICY, SCHEMA, RunFolder, is_finish
 from benchmarks.harness.run import Recorder, carry_out, complete, print_table
 
 MAX_FRAMES = 60  # of a GIF
+TIED = 1e-12  # what the algorithms' greedy actions take for rounding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +50,8 @@ class PlanningConfig(EnvConfig):
     gamma: Annotated[float, Range(0, 0.999)] = 0.9
     """Discount per step."""
     tolerance: Positive = 1e-10
-    """Distance to the optimal values at which to end, relative where they are above 1."""
+    """Distance to the optimal values at which to end, relative where they are above 1. Values below
+    it are not told from 0: with a small gamma a far goal is not found."""
     gif: bool = False
     """Also draw values and actions after every sweep, or iteration, as a GIF."""
 
@@ -93,7 +96,7 @@ class Plan(Recorder):
         policy = one_hot(torch.tensor(last.actions), env.spec.num_actions)
         summary = {
             **self.head(),
-            "sweeps": len(self.sweeps),
+            "sweeps": len(self.sweeps) - (last.iteration == 0),  # sweep 0 is V = 0
             "iterations": last.iteration,
             "residual": last.residual,
             "start_value": (result @ env.start).item(),
@@ -217,6 +220,8 @@ def print_result(folder: RunFolder, config: PlanningConfig, preset: Preset | Non
     table.add_row("sweeps", f"{summary['sweeps']:,}")
     table.add_row("Bellman residual", f"{summary['residual']:.1e}")
     table.add_row("value of the start", f"{summary['start_value']:.6g}")
+    if abs(summary["start_value"]) < max(config.tolerance, TIED):
+        table.add_row("", "too near to 0 to tell which action is best")
     score = f"{summary['score']:.{spec.digits}f} (exact, at most {spec.time_limit} steps"
     table.add_row("undiscounted return", f"{score}; reference {spec.reference_score:g})")
     if preset is None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -265,12 +265,18 @@ def _curve(name: str, frame: DataFrame) -> tuple[NDArray[np.int64], NDArray[np.f
     rows = rows.drop_duplicates(["seed", "timestep", "return_mean"])
     if rows.duplicated(["seed", "timestep"]).any():
         raise ValueError(f"{name}: a seed has two returns at the same timestep")
-    table = rows.pivot(index="seed", columns="timestep", values="return_mean")
-    returns = table.to_numpy(dtype=np.float64)
-    broken = table.index[~np.isfinite(returns).all(axis=1)].tolist()
+    seeds = [(seed, group.sort_values("timestep")) for seed, group in rows.groupby("seed")]
+    curves = [(g["timestep"].to_numpy(), g["return_mean"].to_numpy()) for _, g in seeds]
+    broken = [
+        seed
+        for (seed, _), (x, y) in zip(seeds, curves, strict=True)
+        if x[0] != rows["timestep"].min() or not np.isfinite(y).all()
+    ]
     if broken:
         raise ValueError(f"{name}: missing or non-finite evaluations of seeds {broken}")
-    return table.columns.to_numpy(dtype=np.int64), returns
+    # Seeds that train by whole episodes are evaluated at timesteps of their own: lines between.
+    common = max((x for x, _ in curves), key=len)
+    return common, np.stack([np.interp(common, x, y) for x, y in curves])
 
 
 def _draw_score(axes: Axes, score: float | None, linestyle: str) -> None:
@@ -343,11 +349,12 @@ def lines(
     log_y: bool = False,
     columns: int = 3,
     share_y: bool = False,
+    floors: Mapping[str, float] | None = None,
 ) -> None:
     """One panel per key (its title) and one legend, titled `legend`; written to `path`.
 
-    A name keeps its colour in every panel. Raises ValueError for an
-    unknown suffix.
+    A name keeps its colour in every panel. floors: where a panel's y axis begins, whatever lies
+    below. Raises ValueError for an unknown suffix.
     """
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -370,6 +377,8 @@ def lines(
                 grid[i].plot(line.x, line.y, **looks[name])
             bottom = i + columns >= len(panels)
             _label_axes(grid[i], title, xlabel if bottom else "", "" if i % columns else ylabel)
+            if floors and title in floors:
+                grid[i].set_ylim(bottom=floors[title])
             if log_y:
                 grid[i].set_yscale("log")
                 grid[i].yaxis.set_major_formatter(lambda y, _: f"{y:.0e}")
@@ -449,7 +458,13 @@ def _draw_boards(pictures: Sequence[Board], layout: Any, limit: float, columns: 
 def _draw_board(
     axes: Axes, picture: Board, states: NDArray[np.int64], layout: Any, limit: float
 ) -> None:
-    """One grid of cells: value above, action below, a letter where the layout has one."""
+    """One grid of cells: value above, action below, a letter where the layout has one.
+
+    Walls, marked #, are grey. An arrow is the first of the best actions where several tie: which
+    others do is not in the record of a plan.
+    """
+    from matplotlib.patches import Rectangle
+
     shown = np.where(states < 0, np.nan, picture.values[states])
     axes.imshow(shown, cmap="RdBu", vmin=-limit, vmax=limit)
     axes.set(xticks=[], yticks=[])
@@ -463,6 +478,9 @@ def _draw_board(
         color = "white" if abs(picture.values[state]) > 0.6 * limit else "0.15"
         look: dict[str, Any] = {"ha": "center", "va": "center", "color": color}
         if over:
+            if mark == "#":
+                wall = Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor="0.6", linewidth=0)
+                axes.add_patch(wall)
             axes.text(column, row, mark, fontsize=size + 2, fontweight="bold", **look)
             continue
         value = round(float(picture.values[state]), digits) + 0.0  # never -0

@@ -40,6 +40,7 @@ from benchmarks.harness.cli import (
     Preset,
     SeedsConfig,
     UsageError,
+    published_score,
 )
 from benchmarks.harness.progress import Progress
 from benchmarks.harness.record import POLICY, RunFolder, parquet_bytes, read_json
@@ -420,8 +421,8 @@ def print_result(folder: RunFolder, config: PredictionConfig, preset: Preset | N
     table.add_row("standard deviation", f"{std:.{digits}f} over seeds")
     divergence = ", ".join(f"seed {s} at episode {e:,}" for s, e in found.diverged.items())
     table.add_row("diverged", divergence or "none")
-    if preset and preset.published:
-        table.add_row("published", preset.published)
+    if published := published_score(config, preset):
+        table.add_row("published", published)
     if preset is None:
         table.add_row("preset", f"none for {config.env}: the defaults")
     how = f"cpu, {config.threads} thread{'s' * (config.threads > 1)}"

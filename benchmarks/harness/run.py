@@ -6,6 +6,7 @@ between them is `Run`, which carries the training of a control algorithm.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 import shlex
@@ -14,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -30,6 +31,7 @@ from benchmarks.harness.cli import (
     SeedsConfig,
     exit_with,
     identity,
+    published_score,
 )
 from benchmarks.harness.digest import code_origins
 from benchmarks.harness.errors import UsageError
@@ -70,9 +72,19 @@ METRIC_WINDOWS = 200  # a metric is averaged over 1/200 of the training
 class Window:
     """Metrics between two points of the log."""
 
-    timestep: int
+    timesteps: np.ndarray  # [S]
+    learning: np.ndarray  # [S] bool, whether a seed still learned
     learn_s: float
     metrics: dict[str, np.ndarray]  # each [S]
+
+
+class Snapshot(NamedTuple):
+    """The policies of the seeds when each passed one point of the training; not all have yet."""
+
+    policy: Any
+    timesteps: np.ndarray  # [S]
+    passed: np.ndarray  # [S] bool
+    counts: np.ndarray  # [S] bool, false for a seed that passed the next point, too, at once
 
 
 class Recorder:
@@ -199,68 +211,131 @@ class Run(Recorder):
         super().__init__(config, seeds, directory, algo, source)
         self.diverged: dict[int, int] = {}  # seed -> timestep at which its loss became NaN
         self.windows: list[Window] = []
-        self._pending: list[tuple[int, dict[str, Tensor]]] = []  # timestep, metrics
+        self._pending: list[tuple[np.ndarray, dict[str, Tensor]]] = []  # timesteps, metrics
         self._rows: list[dict[str, Any]] = []
-        self._next_point = 0
+        self._points = np.full(len(self.seeds), -1)  # the last that each seed has passed
+        self._snapshots: dict[int, Snapshot] = {}  # by point
         self._env: Any = None  # of the last evaluation
         self._progress = Progress(
             config.total_timesteps, len(self.seeds), config.quiet, live=directory is not None
         )
         self._writer = tensorboard(directory) if config.track and directory else None
 
-    def log(self, timestep: int, metrics: dict[str, Tensor]) -> None:
+    def log(self, timestep: int | Tensor, metrics: dict[str, Tensor]) -> None:
         """Record metrics, each `[S]`, of the learning that ended at a timestep (per seed).
 
-        They stay tensors, and are averaged over windows of 1/200 of the training. A metric whose
+        timestep: `[S]` where some seeds are ahead of others; one that does not move on has ended.
+        Metrics stay tensors, and are averaged over windows of 1/200 of the training. One whose
         name ends in `loss` marks its seed as diverged when it is not finite.
         """
-        self._pending.append((timestep, metrics))
-        window = self.config.total_timesteps / METRIC_WINDOWS
-        last = self.windows[-1].timestep if self.windows else 0
-        if timestep // window > last // window or timestep >= self.config.total_timesteps:
-            self._close_window(timestep)
+        timesteps = self._per_seed(timestep)
+        before = self._pending[-1][0] if self._pending else self._last_timesteps()
+        if isinstance(timestep, Tensor):
+            ended = torch.from_numpy(timesteps == before).to(timestep.device)
+            metrics = {name: x.masked_fill(ended, math.nan) for name, x in metrics.items()}
+        self._pending.append((timesteps, metrics))
+        total = self.config.total_timesteps
+        window = total / METRIC_WINDOWS
+        now, last = timesteps.min(), self._last_timesteps().min()
+        if now // window > last // window or now >= total:
+            self._close_window()
 
-    def _close_window(self, timestep: int) -> None:
+    def _per_seed(self, timestep: int | Tensor) -> np.ndarray:
+        """`[S]` int64"""
+        if isinstance(timestep, Tensor):
+            return timestep.cpu().numpy().astype(np.int64)
+        return np.full(len(self.seeds), timestep)
+
+    def _last_timesteps(self) -> np.ndarray:
+        """`[S]`, of the last window; 0 before it."""
+        return self.windows[-1].timesteps if self.windows else self._per_seed(0)
+
+    def _close_window(self) -> None:
+        timesteps, before = self._pending[-1][0], self._last_timesteps()
         means: dict[str, np.ndarray] = {}
         for name in dict.fromkeys(name for _, metrics in self._pending for name in metrics):
             logged = [(t, metrics[name]) for t, metrics in self._pending if name in metrics]
             values = torch.stack([value for _, value in logged], dim=1).double()
             if name.endswith("loss"):
-                for i, k in (~values.isfinite()).nonzero().tolist():
-                    seed, step = self.seeds[i], logged[k][0]
+                steps = np.stack([t for t, _ in logged], axis=1)  # [S, K]
+                learned = np.diff(steps, axis=1, prepend=before[:, None]) > 0
+                for i, k in np.argwhere(learned & ~values.isfinite().cpu().numpy()):
+                    seed, step = self.seeds[i], int(steps[i, k])
                     self.diverged[seed] = min(step, self.diverged.get(seed, step))
             means[name] = values.nanmean(1).cpu().numpy()
         self._pending.clear()
-        self.windows.append(Window(timestep, self.learn_s, means))
+        self.windows.append(Window(timesteps, timesteps > before, self.learn_s, means))
+        timestep = int(timesteps.mean())
         self._progress.update(timestep, self.learn_s)
         if self._writer:
             for name, value in means.items():
                 if np.isfinite(value).any():
                     self._writer.add_scalar(f"train/{name}", float(np.nanmean(value)), timestep)
 
-    def evaluate_if_due(self, timestep: int, env: Any, policy: Policy) -> None:
-        """Evaluate at step 0 and at the first call at or after each 1/20 of the training."""
-        if timestep < self._next_point:
-            return
+    def evaluate_if_due(self, timestep: int | Tensor, env: Any, policy: Policy) -> None:
+        """Evaluate at step 0 and at the first call at or after each 1/20 of the training.
+
+        timestep: `[S]` where some seeds are ahead of others; each is then evaluated as it was when
+        it passed the point, together with the others, once the last has passed it.
+        """
         self._env = env
+        timesteps = self._per_seed(timestep)
+        passed = np.minimum(timesteps * POINTS // self.config.total_timesteps, POINTS)
+        for point in range(self._points.min() + 1, passed.max() + 1):
+            now = (self._points < point) & (passed >= point)
+            if now.any():
+                self._pass(point, now, passed == point, timesteps, policy)
+        self._points = np.maximum(self._points, passed)
+        for point in [k for k, snapshot in self._snapshots.items() if snapshot.passed.all()]:
+            snapshot = self._snapshots.pop(point)
+            if snapshot.counts.any():
+                self._evaluate(snapshot)
+
+    def _pass(
+        self, point: int, now: np.ndarray, last: np.ndarray, timesteps: np.ndarray, policy: Any
+    ) -> None:
+        """Keep the policies of the seeds that pass a point now."""
+        if now.all():
+            self._snapshots[point] = Snapshot(policy, timesteps, now, last)
+            return
+        if point not in self._snapshots:
+            nobody = np.zeros_like(now)
+            start = np.zeros_like(timesteps)
+            self._snapshots[point] = Snapshot(copy.deepcopy(policy), start, nobody, nobody.copy())
+        snapshot = self._snapshots[point]
+        rows = now.nonzero()[0]
+        kept = snapshot.policy.state_dict().values()
+        for copied, current in zip(kept, policy.state_dict().values(), strict=True):
+            copied[rows] = current[rows]
+        snapshot.timesteps[rows] = timesteps[rows]
+        snapshot.counts[rows] = last[rows]
+        snapshot.passed[rows] = True
+
+    def _evaluate(self, snapshot: Snapshot) -> None:
         self.pause()
-        total = self.config.total_timesteps
-        done = min(timestep * POINTS // total, POINTS)
-        self._next_point = -(-(done + 1) * total // POINTS) if done < POINTS else sys.maxsize
-        result = evaluate(env, policy, self.seeds, CURVE_EPISODES)
-        self._record(timestep, result, "greedy")
+        result = evaluate(self._env, snapshot.policy, self.seeds, CURVE_EPISODES)
+        self._record(snapshot.timesteps, result, "greedy", snapshot.counts)
         returns = stats.estimate(result.return_mean, resamples=2000)
-        self._progress.update(timestep, self._learned, returns.text(env.spec.digits))
+        timestep = int(snapshot.timesteps.mean())
+        self._progress.update(timestep, self._learned, returns.text(self._env.spec.digits))
         if self._writer:
             self._writer.add_scalar("evaluation/greedy_return", returns.value, timestep)
         self.resume()
 
-    def _record(self, timestep: int, result: Evaluation, mode: str) -> None:
+    def _record(
+        self,
+        timesteps: np.ndarray,
+        result: Evaluation,
+        mode: str,
+        counts: np.ndarray | None = None,
+    ) -> None:
         for i, seed in enumerate(self.seeds):
+            if counts is not None and not counts[i]:
+                continue
             self._rows.append(
                 {
                     "seed": seed,
-                    "timestep": timestep,
+                    "timestep": int(timesteps[i]),
                     "learn_s": self._learned,
                     "return_mean": result.return_mean[i],
                     "return_std": result.return_std[i],
@@ -284,7 +359,7 @@ class Run(Recorder):
                 rows.append(
                     {
                         "seed": seed,
-                        "timestep": window.timestep,
+                        "timestep": int(window.timesteps[i]),
                         "learn_s": window.learn_s,
                         "return_mean": window.metrics["train_return"][i],
                         "return_std": math.nan,
@@ -304,7 +379,9 @@ class Run(Recorder):
         import pandas as pd
 
         frames = [
-            pd.DataFrame({"seed": self.seeds, "timestep": window.timestep, **window.metrics})
+            pd.DataFrame({"seed": self.seeds, "timestep": window.timesteps, **window.metrics})[
+                window.learning
+            ]
             for window in self.windows
         ]
         return pd.concat(frames, ignore_index=True)
@@ -318,15 +395,15 @@ class Run(Recorder):
         env = self._env
         self.pause()
         finals = {}
-        timestep = self.windows[-1].timestep if self.windows else 0
+        timesteps = self._last_timesteps()
         for mode in ("greedy", "sampled"):
             result = evaluate(env, policy, self.seeds, FINAL_EPISODES, greedy=mode == "greedy")
-            self._record(timestep, result, mode)
+            self._record(timesteps, result, mode)
             finals[mode] = result
         self.close()
-        summary = self._summary(env, finals, timestep)
+        summary = self._summary(env, finals, timesteps)
         if self.directory is not None:
-            self._write(summary, policy, env.spec.reward_threshold)
+            self._write(summary, policy, reachable_threshold(env.spec))
         return summary
 
     def close(self) -> None:
@@ -334,9 +411,11 @@ class Run(Recorder):
         if self._writer:
             self._writer.close()
 
-    def _summary(self, env: Any, finals: dict[str, Evaluation], timestep: int) -> dict[str, Any]:
+    def _summary(
+        self, env: Any, finals: dict[str, Evaluation], timesteps: np.ndarray
+    ) -> dict[str, Any]:
         total_s = self.total_s
-        threshold = env.spec.reward_threshold
+        threshold = reachable_threshold(env.spec)
         final = {}
         for mode, result in finals.items():
             per_seed = dict(zip(map(str, self.seeds), result.return_mean.tolist(), strict=True))
@@ -356,10 +435,10 @@ class Run(Recorder):
             "digits": env.spec.digits,
             "below_threshold": below,
             "diverged": {str(seed): step for seed, step in self.diverged.items()},
-            "timesteps_per_seed": timestep,
+            "timesteps_per_seed": round(timesteps.mean()),
             "learn_seconds": self._learned,
             "total_seconds": total_s,
-            "timesteps_per_second": timestep * len(self.seeds) / max(self._learned, 1e-9),
+            "timesteps_per_second": timesteps.sum() / max(self._learned, 1e-9),
         }
 
     def _write(self, summary: dict[str, Any], policy: Policy, threshold: float | None) -> None:
@@ -379,6 +458,12 @@ class Run(Recorder):
         if hasattr(policy, "state_dict"):
             files[POLICY] = checkpoint.to_bytes(policy.state_dict())
         self.write(files, draw, summary)
+
+
+def reachable_threshold(spec: Any) -> float | None:
+    """The reward threshold of an EnvSpec; None above what the best policy scores (Taxi-v4)."""
+    bar, best = spec.reward_threshold, spec.reference_score
+    return None if bar is not None and best is not None and bar > best else bar
 
 
 def estimate_json(values: np.ndarray, statistic: stats.Statistic) -> dict[str, float | None]:
@@ -505,8 +590,8 @@ def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None
     divergence = ", ".join(f"seed {s} at timestep {t:,}" for s, t in sorted(diverged.items()))
     table.add_row("failures", failures)
     table.add_row("", f"diverged: {divergence or 'none'}")
-    if preset and preset.published:
-        table.add_row("published", preset.published)
+    if published := published_score(config, preset):
+        table.add_row("published", published)
     if preset is None:
         table.add_row("preset", f"none for {config.env}: the defaults")
     how = f"{resolve_device(config.device)}, {config.threads} thread{'s' * (config.threads > 1)}"
