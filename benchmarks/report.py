@@ -419,12 +419,13 @@ def published_rows(found: Sequence[Pair]) -> Rows:
 
 def aim_rows(found: Sequence[Pair]) -> Rows:
     """The aims that the suites state, met by the mean or missed."""
-    cells = [cell for suite in SUITES.values() for cell in suite if cell.aim is not None]
+    cells = (cell for suite in SUITES.values() for cell in suite)
+    aims = {(cell.env, cell.algo): cell.aim for cell in cells if cell.aim is not None}
     rows: Rows = []
-    for pair, cell in ((pair, cell) for pair in found for cell in cells):
-        if pair.ours is None or (pair.env, pair.algo) != (cell.env, cell.algo):
+    for pair in found:
+        aim = aims.get((pair.env, pair.algo))
+        if pair.ours is None or aim is None:
             continue
-        aim = float(cell.aim or 0.0)
         met = "met" if pair.ours.final.mean() >= aim else "missed"
         mean = pair.ours.text(pair.ours.final, "mean")
         name, n = label(pair, pair.ours), str(len(pair.ours.seeds))
