@@ -145,21 +145,23 @@ def measure_ours(algo: str, seeds: int, device: str, compiled: bool = False) -> 
     import importlib
 
     import torch
+    from torch import Tensor
 
     from benchmarks.harness.process import set_up_process
     from benchmarks.harness.run import Run
 
-    logged = [(0, 0.0)]  # timestep and seconds of learning at the end of each iteration
+    logged = [(0.0, 0.0)]  # timesteps per seed and seconds of learning, after each iteration
 
     class LearningOnly(Run):
-        def evaluate_if_due(self, timestep: int, env: Any, policy: Any) -> None:
+        def evaluate_if_due(self, timestep: int | Tensor, env: Any, policy: Any) -> None:
             return
 
-        def log(self, timestep: int, metrics: Any) -> None:
+        def log(self, timestep: int | Tensor, metrics: Any) -> None:
             super().log(timestep, metrics)
             if device == "cuda":
                 torch.cuda.synchronize()
-            logged.append((timestep, self.learn_s))
+            mean = timestep.double().mean().item() if isinstance(timestep, Tensor) else timestep
+            logged.append((mean, self.learn_s))
 
     set_up_process(threads=1)
     module = importlib.import_module(f"algos.{algo}")
