@@ -76,6 +76,11 @@ class Result:
         """Decimals with which its scores are worth printing."""
         return 3 if self.exact else self.spec.digits
 
+    @property
+    def timesteps_asked(self) -> int:
+        """The budget per seed; `timesteps` are at least as many, to the end of an update."""
+        return int(self.config["total_timesteps"])
+
     @cached_property
     def auc(self) -> Floats:
         """Mean return over training, `[S]`."""
@@ -102,6 +107,15 @@ class Result:
         bar = -math.inf if bar is None else bar
         pairs = zip(self.seeds, self.final, strict=True)
         return [seed for seed, score in pairs if score < bar or seed in self.diverged]
+
+    def threshold_texts(self) -> tuple[str, str]:
+        """When half of the seeds that reach the threshold have, and how many do: `12,800` and
+        `9 of 10`."""
+        if reachable_threshold(self.spec) is None:
+            return "no threshold", ""
+        there = self.reached[np.isfinite(self.reached)]
+        median = f"{np.median(there):,.0f}" if len(there) else "never"
+        return median, f"{len(there)} of {len(self.seeds)}"
 
     def text(self, values: Floats, statistic: stats.Statistic = "iqm") -> str:
         """`498.2 [493.1, 500.0]`"""

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks import tabular, taxonomy
+from benchmarks import policy_gradients, tabular, taxonomy
 from benchmarks.compare import (
     LEAST_SEEDS,
     MARGIN,
@@ -208,21 +208,12 @@ def speed_rows(found: Sequence[Pair]) -> Rows:
             label(pair, r),
             str(len(r.seeds)),
             r.text(r.auc),
-            *threshold_texts(r),
+            *r.threshold_texts(),
             verdict_cell(pair, r, "auc"),
         )
         for pair in found
         for r in pair.headline
     ]
-
-
-def threshold_texts(result: Result) -> tuple[str, str]:
-    """`12,800` and `9 of 10`"""
-    if reachable_threshold(result.spec) is None:
-        return "no threshold", ""
-    there = result.reached[np.isfinite(result.reached)]
-    median = f"{np.median(there):,.0f}" if len(there) else "never"
-    return median, f"{len(there)} of {len(result.seeds)}"
 
 
 def detail_rows(found: Sequence[Pair]) -> Rows:
@@ -541,6 +532,7 @@ def report(results: Path, note: str = "") -> None:
         print(f"table: {path}")
     missing = [] if note else missing_cells(results)
     chapter = tabular.sections(runs, results / "plots")
+    chapter += policy_gradients.sections(loaded, results)
     page = readme(found, results, figures, note, missing, chapter)
     write_bytes(results / "README.md", page.encode())
     print(f"report: {results / 'README.md'}")

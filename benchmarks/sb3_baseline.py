@@ -1,4 +1,4 @@
-"""stable-baselines3's PPO and DQN with our hyperparameters, under our evaluation.
+"""stable-baselines3's A2C, PPO and DQN, and sb3-contrib's TRPO, with our hyperparameters.
 
     python benchmarks/sb3_baseline.py --algo ppo --env CartPole-v1 --seeds 10 --workers 2
 
@@ -38,15 +38,17 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
-from stable_baselines3 import DQN, PPO
+from sb3_contrib import TRPO
+from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 from torch import Tensor, nn
 
 import envs
-from algos import dqn, ppo
+from algos import a2c, dqn, ppo, trpo
 from benchmarks.harness.cli import ControlConfig, PositiveInt, Preset, exit_with, parse
 from benchmarks.harness.errors import UsageError, did_you_mean
 from benchmarks.harness.process import exit_reason, set_up_process
@@ -60,7 +62,7 @@ class Flags:
     """What this script has besides the flags of the algorithm."""
 
     algo: str = "ppo"
-    """Algorithm: ppo or dqn."""
+    """Algorithm: a2c, trpo, ppo or dqn."""
     workers: PositiveInt = 1
     """Seeds trained at a time, each in its own process."""
 
@@ -178,6 +180,80 @@ class PPOBaseline(Baseline):
         )
 
 
+class A2CBaseline(Baseline):
+    """stable_baselines3.A2C, whose policies are PPO's"""
+
+    config = a2c.Config
+    presets = a2c.PRESETS
+    model = A2C
+    policy = PPOPolicy
+    wrap = staticmethod(PPOBaseline.wrap)
+
+    @staticmethod
+    def arguments(config: a2c.Config) -> dict[str, Any]:
+        if config.shared_trunk:
+            raise UsageError("--shared-trunk: SB3's A2C has separate networks only")
+        if config.advantage == "n_step":
+            raise UsageError(
+                "--advantage n_step: SB3's A2C has GAE only, which includes the return"
+            )
+        policy_kwargs = {
+            "net_arch": {"pi": list(config.hidden), "vf": list(config.hidden)},
+            "activation_fn": nn.Tanh,
+            "log_std_init": config.log_std_init,
+        }
+        if config.optimizer == "rmsprop_tf":
+            policy_kwargs["optimizer_class"] = RMSpropTFLike
+            policy_kwargs["optimizer_kwargs"] = {"alpha": 0.99, "eps": 1e-5, "weight_decay": 0}
+        return {
+            "n_steps": config.num_steps,
+            "learning_rate": _schedule(config.learning_rate, config.anneal_lr),
+            "gamma": config.gamma,
+            "gae_lambda": 1.0 if config.advantage == "monte_carlo" else config.gae_lambda,
+            "normalize_advantage": config.normalize_advantage,
+            "ent_coef": config.entropy_coef,
+            "vf_coef": config.value_coef,
+            "max_grad_norm": config.max_grad_norm or math.inf,
+            "use_rms_prop": config.optimizer == "rmsprop",
+            "rms_prop_eps": 1e-5,
+            "use_sde": False,
+            "policy_kwargs": policy_kwargs,
+        }
+
+
+class TRPOBaseline(Baseline):
+    """sb3_contrib.TRPO, whose policies are PPO's"""
+
+    config = trpo.Config
+    presets = trpo.PRESETS
+    model = TRPO
+    policy = PPOPolicy
+    wrap = staticmethod(PPOBaseline.wrap)
+
+    @staticmethod
+    def arguments(config: trpo.Config) -> dict[str, Any]:
+        return {
+            "n_steps": config.num_steps,
+            "batch_size": config.minibatch,
+            "n_critic_updates": config.critic_updates,
+            "learning_rate": config.learning_rate,
+            "gamma": config.gamma,
+            "gae_lambda": config.gae_lambda,
+            "cg_max_steps": config.cg_steps,
+            "cg_damping": config.cg_damping,
+            "line_search_shrinking_factor": config.line_search_shrink,
+            "line_search_max_iter": config.line_search_steps,
+            "target_kl": config.target_kl,
+            "normalize_advantage": config.normalize_advantage,
+            "use_sde": False,
+            "policy_kwargs": {
+                "net_arch": {"pi": list(config.hidden), "vf": list(config.hidden)},
+                "activation_fn": nn.Tanh,
+                "log_std_init": config.log_std_init,
+            },
+        }
+
+
 class DQNPolicy(SB3Policy):
     """Epsilon-greedy with the final epsilon, drawn per environment as algos/dqn.py does."""
 
@@ -222,7 +298,13 @@ def _schedule(start: float, anneal: bool) -> float | Callable[[float], float]:
     return (lambda remaining: start * max(remaining, 0.0)) if anneal else start
 
 
-BASELINES: dict[str, type[Baseline]] = {"ppo": PPOBaseline, "dqn": DQNBaseline}
+BASELINES: dict[str, type[Baseline]] = {
+    "a2c": A2CBaseline,
+    "trpo": TRPOBaseline,
+    "ppo": PPOBaseline,
+    "dqn": DQNBaseline,
+}
+PACKAGES = {"trpo": ("stable-baselines3", "sb3-contrib")}  # of what is not in SB3 itself
 
 
 class Recorder(BaseCallback):
@@ -285,7 +367,8 @@ def train_seed(algo: str, config: ControlConfig, seed: int, part: Path) -> None:
     baseline = BASELINES[algo]
     try:
         run = Run(config, [seed], part, f"sb3-{algo}", source="sb3")
-        run.open([train, baseline, baseline.config], packages=("stable-baselines3",))
+        packages = PACKAGES.get(algo, ("stable-baselines3",))
+        run.open([train, baseline, baseline.config], packages=packages)
         run.finish(train(baseline, config, run))
     except (OSError, UsageError) as error:  # a full disk, a folder that vanished
         print(f"error: seed {seed}: {error}", file=sys.stderr)

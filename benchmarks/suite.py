@@ -114,6 +114,19 @@ PREDICTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ),
 )
 
+ADVANTAGES: tuple[dict[str, Any], ...] = (  # of GRPO; the first is the default
+    {},
+    {"peers": "all"},
+    {"std": "batch"},
+    {"std": "none"},
+    {"advantage": "outcome"},
+    {"advantage": "outcome", "std": "none"},
+    {"advantage": "process"},
+    {"advantage": "process", "peers": "all"},
+)
+BUDGETS = {"CartPole-v1": 300_000, "Acrobot-v1": 200_000, "Pendulum-v1": 300_000}  # GRPO's presets
+WEIGHTS = ("total_return", "return_to_go", "baseline", "q")  # of REINFORCE
+
 SUITES = {
     # The cuts together take about five minutes on two cores, most of it SB3.
     "quick": (
@@ -163,5 +176,29 @@ SUITES = {
                 ("CartPole-v1", None),
             )
         ),
+    ),
+    # The policy-gradient chapter: A2C and TRPO against SB3, GRPO beside PPO at the same budget.
+    "policy-gradient": (
+        *(
+            Cell(algo, env, 10, source, cut=SHORT)
+            for algo in ("a2c", "trpo")
+            for env in (*BUDGETS, "MountainCar-v0", "MountainCarContinuous-v0")
+            for source in ("manyseeds", "sb3")
+        ),
+        *(
+            Cell("grpo", env, 10, settings=settings, cut=SHORT, aim=aim)
+            for settings in ADVANTAGES
+            for env, aim in zip(BUDGETS, (475.0, -95.0, -190.0), strict=True)
+        ),
+        Cell("grpo", "MountainCar-v0", 10, cut=SHORT),
+        *(
+            Cell("ppo", env, 10, settings={"total_timesteps": budget}, cut=SHORT)
+            for env, budget in (*BUDGETS.items(), ("MountainCar-v0", BUDGETS["CartPole-v1"]))
+        ),
+        *(
+            Cell("reinforce", "CartPole-v1", 10, settings={"weight": weight}, cut=SHORT)
+            for weight in WEIGHTS
+        ),
+        *(Cell("reinforce", env, 10, cut=SHORT) for env in BUDGETS),
     ),
 }

@@ -9,6 +9,8 @@ shared machine meets everybody. What counts are the ratios within a repeat; the 
 over repeats. On the CPU every process is pinned to one core and computes with one thread.
 
 PPO: CleanRL's size, 4 environments x 128 steps, 4 epochs of 4 minibatches, two 64-64 networks.
+A2C: SB3's defaults with 8 environments, 5 steps, RMSprop, two 64-64 networks.
+TRPO: its preset, 2 environments x 512 steps, 20 passes of the values in minibatches of 512.
 DQN: CleanRL's setting, an update of 128 transitions every 10 steps, network 120-84, memory 10,000
 (Huber loss and gradient clip 10 on both sides, because SB3 has no other loss).
 Q-learning and SARSA: their presets on FrozenLake-v1; SB3 has no tables, the reference is one seed.
@@ -70,6 +72,12 @@ class Subject:
 TABLES: dict[str, Any] = {"seeds": (1, 10, 100, 1000), "peers": (), "compiles": False}
 SUBJECTS = {
     "ppo": Subject("PPO", {"total_timesteps": 40_960}, peers=("sb3", "rejax")),
+    "a2c": Subject("A2C", {"total_timesteps": 40_000}),
+    "trpo": Subject(
+        "TRPO",
+        {"num_steps": 512, "minibatch_size": 512, "critic_updates": 20}
+        | {"cg_damping": 1e-3, "gae_lambda": 0.98, "total_timesteps": 20_480},
+    ),
     "dqn": Subject(
         "DQN",
         {"total_timesteps": 20_000, "learning_starts": 1_000}
@@ -144,6 +152,14 @@ def measure_ours(algo: str, seeds: int, device: str, compiled: bool = False) -> 
     """Train S seeds with evaluation off; learning seconds and timesteps of all seeds together."""
     import importlib
 
+    module = importlib.import_module(f"algos.{algo}")
+    settings = timed_settings(module, algo)
+    config = module.Config(**settings, seeds=seeds, device=device, compile=compiled, quiet=True)
+    return time_training(module, config)
+
+
+def time_training(module: Any, config: Any) -> dict[str, float]:
+    """Train the seeds of a Config with evaluation off, on one thread; what `measure_ours` gives."""
     import torch
     from torch import Tensor
 
@@ -151,6 +167,7 @@ def measure_ours(algo: str, seeds: int, device: str, compiled: bool = False) -> 
     from benchmarks.harness.run import Run
 
     logged = [(0.0, 0.0)]  # timesteps per seed and seconds of learning, after each iteration
+    on_cuda = config.device == "cuda"
 
     class LearningOnly(Run):
         def evaluate_if_due(self, timestep: int | Tensor, env: Any, policy: Any) -> None:
@@ -158,31 +175,30 @@ def measure_ours(algo: str, seeds: int, device: str, compiled: bool = False) -> 
 
         def log(self, timestep: int | Tensor, metrics: Any) -> None:
             super().log(timestep, metrics)
-            if device == "cuda":
+            if on_cuda:
                 torch.cuda.synchronize()
             mean = timestep.double().mean().item() if isinstance(timestep, Tensor) else timestep
             logged.append((mean, self.learn_s))
 
     set_up_process(threads=1)
-    module = importlib.import_module(f"algos.{algo}")
-    settings = timed_settings(module, algo)
-    config = module.Config(**settings, seeds=seeds, device=device, compile=compiled, quiet=True)
     run = LearningOnly(config)
     module.train(config, run)
     (t0, s0), (t1, s1) = logged[0], logged[-1]
     warm_up = 0.0
-    if compiled or device == "cuda":
+    if config.compile or on_cuda:
         t0, s0 = logged[len(logged) // 2]
         warm_up = s0 - (s1 - s0) / (t1 - t0) * t0
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
-    if device == "cuda":
-        memory = torch.cuda.max_memory_allocated()
     return {
-        "timesteps": (t1 - t0) * seeds,
+        "timesteps": (t1 - t0) * config.seeds,
         "learn_s": s1 - s0,
         "warm_up_s": warm_up,
-        "memory": memory,
+        "memory": torch.cuda.max_memory_allocated() if on_cuda else peak_memory(),
     }
+
+
+def peak_memory() -> int:
+    """The most memory that this process has held, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
 
 
 def measure_sb3(algo: str) -> dict[str, float]:
@@ -200,12 +216,11 @@ def measure_sb3(algo: str) -> dict[str, float]:
     began = time.perf_counter()
     model.learn(config.total_timesteps)
     learn_s = time.perf_counter() - began
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {
         "timesteps": model.num_timesteps,
         "learn_s": learn_s,
         "warm_up_s": 0.0,
-        "memory": memory,
+        "memory": peak_memory(),
     }
 
 

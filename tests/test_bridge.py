@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import importlib
 import sys
 import warnings
 from collections.abc import Iterator
@@ -428,23 +429,27 @@ def test_what_an_object_keeps_over_resets_stays_with_its_seed() -> None:
     assert begun.max() > alone[0][2][..., 0].max() + 10  # it does leak
 
 
-def test_ppo_trains_through_the_bridge_alone_as_in_a_batch() -> None:
+@pytest.mark.parametrize("algo", ["a2c", "ppo"])
+def test_trains_through_the_bridge_alone_as_in_a_batch(algo: str) -> None:
     """With evaluations in between; the same weights, bit for bit."""
-    from algos import ppo
     from benchmarks.harness.run import Run
 
+    module = importlib.import_module(f"algos.{algo}")
+
     def weights(**seeds: int) -> dict[str, Tensor]:
-        config = ppo.Config(
+        minibatches = {"minibatch_size": 32} if algo == "ppo" else {}
+        config = module.Config(
             backend="gymnasium",
             total_timesteps=192,
             num_steps=16,
-            minibatch_size=32,
             hidden=(16,),
             quiet=True,
-            **seeds,  # type: ignore[arg-type]
+            **minibatches,
+            **seeds,
         )
         assert isinstance(config.make_env(), GymnasiumBridge)
-        return ppo.train(config, Run(config)).state_dict()
+        weights: dict[str, Tensor] = module.train(config, Run(config)).state_dict()
+        return weights
 
     alone, batch = weights(seeds=1, first_seed=7), weights(seeds=3, first_seed=6)
     for name, tensor in alone.items():

@@ -14,17 +14,17 @@ from benchmarks.harness.run import Run, main
 from benchmarks.harness.seeds import SeedStreams
 
 
-@pytest.mark.parametrize("algo", ["ppo", "dqn", "q_learning"])
+@pytest.mark.parametrize("algo", ["a2c", "trpo", "ppo", "dqn", "q_learning"])
 def test_a_stored_policy_acts_as_the_trained_one(algo: str, tmp_path: Path) -> None:
     module = importlib.import_module(f"algos.{algo}")
-    learning_starts = {"learning_starts": 500} if algo == "dqn" else {}
+    small = {"dqn": {"learning_starts": 500}, "trpo": {"num_steps": 256}}
     config = module.Config(
         env="CartPole-v1",
         seeds=3,
         total_timesteps=1000,
         results=str(tmp_path),
         quiet=True,
-        **learning_starts,
+        **small.get(algo, {}),
     )
     main(config, module.train, module.PRESETS)
     trained = module.train(config, Run(config))  # training again gives the same bits

@@ -26,6 +26,8 @@ from benchmarks.harness.seeds import SeedStreams
 from envs import CartPole, Env, EnvSpec, FrozenLake, NativeEnv
 
 BUDGETS: dict[str, dict[str, Any]] = {
+    "a2c": {"total_timesteps": 640, "hidden": (16,)},
+    "trpo": {"total_timesteps": 640, "num_steps": 32, "minibatch_size": 32, "hidden": (16,)},
     "ppo": {"total_timesteps": 640, "num_steps": 16, "minibatch_size": 32, "hidden": (16,)},
     "dqn": {"total_timesteps": 640, "learning_starts": 64, "batch_size": 16, "hidden": (16,)},
     "q_learning": {"total_timesteps": 1500, "env": "FrozenLake-v1"},

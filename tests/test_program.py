@@ -25,6 +25,7 @@ from benchmarks.harness.run import Run
 
 NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
 SMALL: dict[str, Any] = {"num_envs": 2, "num_steps": 20, "minibatch_size": 20, "epochs": 2}
+TRUST: dict[str, Any] = {"num_envs": 2, "num_steps": 20, "minibatch_size": 20, "cg_steps": 5}
 # Every path of an iteration, over several episodes, updates and syncs.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo": ("ppo", {**SMALL, "total_timesteps": 240}),
@@ -34,6 +35,17 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo, box": ("ppo", {**SMALL, **NORMALIZED, "env": "Pendulum-v1", "total_timesteps": 480}),
     "ppo, Acrobot": ("ppo", {**SMALL, "env": "Acrobot-v1", "total_timesteps": 160}),
     "ppo, MountainCar": ("ppo", {**SMALL, "env": "MountainCar-v0", "total_timesteps": 160}),
+    "a2c": ("a2c", {"num_envs": 2, "total_timesteps": 80}),
+    "a2c, box": (
+        "a2c",
+        {**NORMALIZED, "env": "Pendulum-v1", "num_envs": 2, "num_steps": 20}
+        | {"advantage": "monte_carlo", "anneal_lr": True, "total_timesteps": 480},
+    ),
+    "a2c, n steps": ("a2c", {"num_envs": 2, "advantage": "n_step", "optimizer": "rmsprop_tf"}),
+    "a2c, Adam": ("a2c", {"num_envs": 2, "shared_trunk": True, "optimizer": "adam"}),
+    "trpo": ("trpo", {**TRUST, "total_timesteps": 240}),
+    "trpo, normalised": ("trpo", {**TRUST, **NORMALIZED, "env": "Acrobot-v1"}),
+    "trpo, box": ("trpo", {**TRUST, **NORMALIZED, "env": "Pendulum-v1"}),
     "dqn": (
         "dqn",
         {"train_freq": 18, "gradient_steps": 5, "learning_starts": 40, "batch_size": 8}
@@ -244,7 +256,7 @@ print(json.dumps(found))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["ppo", "ppo, box", "dqn"])
+@pytest.mark.parametrize("case", ["a2c, n steps", "a2c, box", "trpo", "ppo", "ppo, box", "dqn"])
 def test_compiled_is_eager_to_rounding_and_a_second_start_reuses_it(
     case: str, tmp_path: Path
 ) -> None:

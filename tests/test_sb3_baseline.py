@@ -10,14 +10,18 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import sb3_contrib
+import stable_baselines3
 import torch
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 
-from algos import dqn, ppo
+from algos import a2c, dqn, ppo, trpo
 from benchmarks import sb3_baseline
 from benchmarks.harness.cli import ControlConfig, from_preset, identity
 from benchmarks.harness.digest import ROOT
@@ -48,6 +52,38 @@ PPO = ppo.Config(
     hidden=(24, 12),
     total_timesteps=1000,
 )
+A2C = a2c.Config(
+    num_envs=2,
+    num_steps=16,
+    learning_rate=3e-4,
+    anneal_lr=True,
+    optimizer="rmsprop_tf",
+    gamma=0.97,
+    gae_lambda=0.9,
+    normalize_advantage=True,
+    entropy_coef=0.02,
+    value_coef=0.7,
+    max_grad_norm=0.9,
+    hidden=(24, 12),
+    total_timesteps=1000,
+)
+TRPO = trpo.Config(
+    num_envs=2,
+    num_steps=32,
+    minibatch_size=16,
+    target_kl=0.02,
+    cg_steps=7,
+    cg_damping=0.03,
+    line_search_steps=6,
+    line_search_shrink=0.7,
+    critic_updates=3,
+    learning_rate=7e-4,
+    gamma=0.97,
+    gae_lambda=0.9,
+    normalize_advantage=False,
+    hidden=(24, 12),
+    total_timesteps=1000,
+)
 DQN = dqn.Config(
     num_envs=2,
     train_freq=8,
@@ -70,7 +106,7 @@ DQN = dqn.Config(
 BOX = dataclasses.replace(
     PPO, env="Pendulum-v1", normalize_obs=True, normalize_reward=True, log_std_init=-0.7
 )
-CONFIGS = {"ppo": PPO, "dqn": DQN}
+CONFIGS = {"a2c": A2C, "trpo": TRPO, "ppo": PPO, "dqn": DQN}
 BASELINES = sb3_baseline.BASELINES
 
 
@@ -107,6 +143,69 @@ def test_ppo_gets_the_hyperparameters_of_the_config() -> None:
     for net in (extractor.policy_net, extractor.value_net):
         assert layers(net) == [(24, 4), "Tanh", (12, 24), "Tanh"]
     assert model.policy.optimizer.defaults["eps"] == 1e-5  # as in algos/ppo.py
+
+
+def test_a2c_gets_the_hyperparameters_of_the_config() -> None:
+    model = sb3_baseline.build(sb3_baseline.A2CBaseline, A2C, seed=3)
+    assert isinstance(model, stable_baselines3.A2C)
+    assert (model.n_envs, model.n_steps) == (2, 16)
+    assert (model.gamma, model.gae_lambda) == (0.97, 0.9)
+    assert (model.ent_coef, model.vf_coef, model.max_grad_norm) == (0.02, 0.7, 0.9)
+    assert model.normalize_advantage is True
+    assert model.use_sde is False
+    assert [model.lr_schedule(x) for x in (1, 0.5, 0, -0.1)] == [3e-4, 1.5e-4, 0, 0]
+    extractor = model.policy.mlp_extractor
+    for net in (extractor.policy_net, extractor.value_net):
+        assert layers(net) == [(24, 4), "Tanh", (12, 24), "Tanh"]
+    box = dataclasses.replace(A2C, env="Pendulum-v1", normalize_obs=True, log_std_init=-0.7)
+    model = sb3_baseline.build(sb3_baseline.A2CBaseline, box, seed=3)
+    assert model.policy.log_std.tolist() == pytest.approx([-0.7])
+    assert isinstance(model.env, VecNormalize)
+    assert (model.env.norm_obs, model.env.norm_reward) == (True, False)
+    unclipped = dataclasses.replace(A2C, max_grad_norm=0.0, advantage="monte_carlo")
+    model = sb3_baseline.build(sb3_baseline.A2CBaseline, unclipped, seed=3)
+    assert (model.max_grad_norm, model.gae_lambda) == (float("inf"), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "kind"),
+    [
+        ("rmsprop", torch.optim.RMSprop),
+        ("rmsprop_tf", RMSpropTFLike),
+        ("adam", torch.optim.Adam),
+    ],
+)
+def test_a2c_gets_the_optimizer_of_the_config(optimizer: Any, kind: Any) -> None:
+    """With the settings of algos/a2c.py."""
+    config = dataclasses.replace(A2C, optimizer=optimizer)
+    model = sb3_baseline.build(sb3_baseline.A2CBaseline, config, seed=3)
+    built = model.policy.optimizer
+    assert type(built) is kind
+    assert built.defaults["eps"] == 1e-5
+    assert built.defaults["weight_decay"] == 0
+    if optimizer != "adam":
+        assert (built.defaults["alpha"], built.defaults["momentum"]) == (0.99, 0)
+
+
+def test_trpo_gets_the_hyperparameters_of_the_config() -> None:
+    model = sb3_baseline.build(sb3_baseline.TRPOBaseline, TRPO, seed=3)
+    assert isinstance(model, sb3_contrib.TRPO)
+    assert (model.n_envs, model.n_steps, model.batch_size) == (2, 32, 16)
+    assert (model.target_kl, model.cg_max_steps, model.cg_damping) == (0.02, 7, 0.03)
+    assert (model.line_search_max_iter, model.line_search_shrinking_factor) == (6, 0.7)
+    assert (model.n_critic_updates, model.lr_schedule(0.1)) == (3, 7e-4)
+    assert (model.gamma, model.gae_lambda, model.sub_sampling_factor) == (0.97, 0.9, 1)
+    assert model.normalize_advantage is False
+    assert model.use_sde is False
+    extractor = model.policy.mlp_extractor
+    for net in (extractor.policy_net, extractor.value_net):
+        assert layers(net) == [(24, 4), "Tanh", (12, 24), "Tanh"]
+    assert model.policy.optimizer.defaults["eps"] == 1e-5  # as in algos/trpo.py
+    box = dataclasses.replace(TRPO, env="Pendulum-v1", normalize_obs=True, log_std_init=-0.7)
+    model = sb3_baseline.build(sb3_baseline.TRPOBaseline, box, seed=3)
+    assert model.policy.log_std.tolist() == pytest.approx([-0.7])
+    assert isinstance(model.env, VecNormalize)
+    assert (model.env.norm_obs, model.env.norm_reward) == (True, False)
 
 
 def test_ppo_zero_means_off() -> None:
@@ -167,7 +266,7 @@ def test_dqn_gets_the_hyperparameters_of_the_config() -> None:
     assert model.policy.optimizer.defaults["eps"] == 1e-8  # as in algos/dqn.py
 
 
-@pytest.mark.parametrize("algo", ["ppo", "dqn"])
+@pytest.mark.parametrize("algo", CONFIGS)
 def test_neighbouring_seeds_share_no_environment_seed(algo: str) -> None:
     seeds = [
         s
@@ -177,7 +276,7 @@ def test_neighbouring_seeds_share_no_environment_seed(algo: str) -> None:
     assert len(set(seeds)) == 4 * 2
 
 
-@pytest.mark.parametrize("algo", ["ppo", "dqn"])
+@pytest.mark.parametrize("algo", CONFIGS)
 def test_protocol(algo: str) -> None:
     """Evaluations are at the update boundaries, and training is what SB3 does without us."""
     config = CONFIGS[algo]
@@ -297,12 +396,14 @@ def test_dqn_policy_explores_as_ours() -> None:
     ("flags", "message"),
     [
         (["--algo", "ppoo"], "--algo ppoo: SB3 does not have it; did you mean ppo?"),
-        (["--algo=q_learning"], "--algo q_learning: SB3 does not have it; there are ppo, dqn"),
+        (["--algo=q_learning"], "--algo q_learning: SB3 does not have it; there are"),
         (["--algo", "dqn", "--loss", "mse"], "--loss mse: SB3's DQN has the Huber loss only"),
         (["--algo", "dqn", "--num-steps", "8"], "--num-steps: unknown flag"),
         (["--env", "FrozenLake-v1"], "--env FrozenLake-v1: this algorithm needs"),
         (["--device", "cuda"], "--device cuda: "),
         (["--workers", "0"], "--workers 0: must be"),
+        (["--algo", "a2c", "--shared-trunk"], "--shared-trunk: SB3's A2C has separate networks"),
+        (["--algo", "a2c", "--advantage", "n_step"], "--advantage n_step: SB3's A2C has GAE only"),
         (["--shared-trunk"], "--shared-trunk: SB3's PPO has separate networks only"),
         (["--minibatch-size", "1"], "--minibatch-size 1: SB3 needs at least 2"),
         (["--compile"], "--compile: SB3 runs eagerly"),
@@ -328,11 +429,11 @@ def test_mistakes_are_one_line(
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.parametrize("algo", ["ppo", "dqn"])
+@pytest.mark.parametrize("algo", CONFIGS)
 def test_same_hyperparameters_same_name(algo: str) -> None:
     flags = ["--algo", algo, "--env", "CartPole-v1", "--seeds", "3", "--workers", "2"]
     name, config, workers = sb3_baseline.read_flags([*flags, "--learning-rate", "1e-4"])
-    module = {"ppo": ppo, "dqn": dqn}[algo]
+    module = {"a2c": a2c, "trpo": trpo, "ppo": ppo, "dqn": dqn}[algo]
     ours: ControlConfig = from_preset(
         module.Config, module.PRESETS, "CartPole-v1", learning_rate=1e-4
     )

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import inspect
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from torch import nn
 
 import envs
 from benchmarks.harness import run as run_module
 from benchmarks.harness.layers import SeedMLP, orthogonal, tanh
 from benchmarks.harness.run import Run
-from benchmarks.harness.seeds import SeedAdam, SeedStreams
+from benchmarks.harness.seeds import SeedAdam, SeedRMSprop, SeedStreams
 
 # Small budgets of the real code paths: several updates, minibatches, episodes and target updates.
 BUDGETS: dict[str, dict[str, Any]] = {
+    "a2c": {"total_timesteps": 2000},
     "ppo": {"total_timesteps": 4096},
+    "trpo": {"num_steps": 128, "critic_updates": 2, "total_timesteps": 1024},
     "dqn": {
         "total_timesteps": 3000,
         "learning_starts": 500,
@@ -110,6 +115,15 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+A2C: dict[str, dict[str, Any]] = {
+    "normalised": {**NORMALIZED, "optimizer": "rmsprop_tf", "normalize_advantage": True},
+    "Acrobot, Adam": {"env": "Acrobot-v1", "optimizer": "adam", "entropy_coef": 0.01},
+    "box, n steps": {"env": "Pendulum-v1", **NORMALIZED, "advantage": "n_step"},
+    "box, shared": {"env": "Pendulum-v1", "shared_trunk": True, "advantage": "monte_carlo"},
+    "box, odd": {"env": "MountainCarContinuous-v0", **NORMALIZED, "num_envs": 3, "num_steps": 7},
+}
+
+
 @pytest.fixture
 def few_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "POINTS", 2)
@@ -124,10 +138,43 @@ def test_every_kind_of_policy_is_the_same_alone_and_in_a_batch(case: str) -> Non
 
 
 @pytest.mark.usefixtures("few_evaluations")
+@pytest.mark.parametrize("case", A2C)
+def test_every_kind_of_a2c_is_the_same_alone_and_in_a_batch(case: str) -> None:
+    groups = [[6, 7], list(range(10)), list(range(1, 33))]
+    assert_seed_7_is_the_same_among("a2c", groups, **{"total_timesteps": 160, **A2C[case]})
+
+
+@pytest.mark.usefixtures("few_evaluations")
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
 def test_a_seed_is_the_same_in_a_batch_of_gymnasiums_environments(env: str) -> None:
     settings = {**SMALL, **NORMALIZED, "env": env, "backend": "gymnasium"}
     assert_seed_7_is_the_same_among("ppo", [[6, 7, 8]], **settings)
+
+
+TRUST: dict[str, Any] = {"num_envs": 4, "num_steps": 16, "minibatch_size": 32, "critic_updates": 2}
+TRUST |= {"total_timesteps": 192}
+TRPO: dict[str, dict[str, Any]] = {
+    "normalised": {**TRUST, **NORMALIZED, "cg_damping": 1e-3, "target_kl": 0.05},
+    "Acrobot": {**TRUST, **NORMALIZED, "env": "Acrobot-v1", "hidden": (48, 16)},
+    "box": {**TRUST, **NORMALIZED, "env": "Pendulum-v1", "line_search_steps": 2},
+    "box, odd": {
+        **{**TRUST, **NORMALIZED, "env": "MountainCarContinuous-v0", "log_std_init": 1.0},
+        **{"num_envs": 3, "num_steps": 7, "minibatch_size": 7, "total_timesteps": 63},
+    },
+}
+
+
+@pytest.mark.usefixtures("few_evaluations")
+@pytest.mark.parametrize("case", TRPO)
+def test_every_kind_of_trpo_is_the_same_alone_and_in_a_batch(case: str) -> None:
+    groups = [[6, 7], list(range(10)), list(range(1, 33))]
+    assert_seed_7_is_the_same_among("trpo", groups, **TRPO[case])
+
+
+@pytest.mark.usefixtures("few_evaluations")
+def test_a_seed_of_a2c_is_the_same_in_a_batch_of_gymnasiums_environments() -> None:
+    settings = {**NORMALIZED, "env": "Pendulum-v1", "backend": "gymnasium", "total_timesteps": 160}
+    assert_seed_7_is_the_same_among("a2c", [[6, 7, 8]], **settings)
 
 
 @pytest.mark.parametrize("extra", [{"target_kl": 0.003}, {"clip_value_range": 0.2, "epochs": 2}])
@@ -144,6 +191,8 @@ SICK: dict[str, tuple[str, dict[str, Any]]] = {
     "sarsa, expected": ("sarsa", {"expected": True}),
     "ppo, normalised": ("ppo", CASES["normalised"]),
     "ppo, box": ("ppo", CASES["box"]),
+    "trpo, box": ("trpo", TRPO["box"]),
+    "a2c, box": ("a2c", {**A2C["box, n steps"], "total_timesteps": 160}),
     "ppo, Gymnasium's box": ("ppo", {**CASES["box"], "backend": "gymnasium"}),
 }
 
@@ -157,7 +206,14 @@ def test_nan_in_one_seed_leaves_the_others_bit_equal(
         request.getfixturevalue("few_evaluations")
     healthy, run_healthy = learn(algo, [0, 1, 2], **settings)
     module = importlib.import_module(f"algos.{algo}")
-    networks = {"ppo": "ActorCritic", "dqn": "QNetwork", "q_learning": "QTable", "sarsa": "QTable"}
+    networks = {
+        "a2c": "ActorCritic",
+        "trpo": "ActorCritic",
+        "ppo": "ActorCritic",
+        "dqn": "QNetwork",
+        "q_learning": "QTable",
+        "sarsa": "QTable",
+    }
     network = networks[algo]
     build = getattr(module, network).__init__
 
@@ -281,6 +337,64 @@ def test_adam_equals_torch_adam_per_seed() -> None:
     for s, single in enumerate(singles):
         for p, q in zip(net.parameters(), single, strict=True):
             torch.testing.assert_close(p[s], q, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("tf", [False, True])
+@pytest.mark.parametrize("eps", [1e-5, 1e-2])
+def test_rmsprop_equals_torchs_and_sb3s_per_seed(tf: bool, eps: float) -> None:
+    """Clipping, masks and RMSprop, several steps, on one seed at a time."""
+    S, net = 3, module_of(3)
+    singles = [[nn.Parameter(p[s].detach().clone()) for p in net.parameters()] for s in range(S)]
+    kind: Any = RMSpropTFLike if tf else torch.optim.RMSprop
+    references = [kind(single, lr=1e-2, alpha=0.9, eps=eps) for single in singles]
+    optimizer = SeedRMSprop(net, alpha=0.9, eps=eps, tf=tf)
+    for step in range(6):
+        x = torch.randn(S, 32, 4, generator=torch.Generator().manual_seed(step))
+        a, b = net(x)
+        scale = torch.tensor([0.01, 1.0, 100.0]).view(S, 1, 1)  # some clipped, some not
+        (scale * (a.square().sum(-1, keepdim=True) + b.square())).sum().backward()
+        grads = [[p.grad[s].clone() for p in net.parameters()] for s in range(S)]  # type: ignore[index]
+        mask = torch.tensor([True, step != 0, step % 2 == 0])
+        norms = optimizer.step(torch.tensor(1e-2), 0.5, None if mask.all() else mask)
+        for s, (single, reference) in enumerate(zip(singles, references, strict=True)):
+            for p, g in zip(single, grads[s], strict=True):
+                p.grad = g
+            norm = torch.nn.utils.clip_grad_norm_(single, 0.5)
+            torch.testing.assert_close(norm, norms[s], atol=0, rtol=1e-5)
+            if mask[s]:
+                reference.step()
+    assert all(p.grad is None for p in net.parameters())
+    for s, single in enumerate(singles):
+        for p, q in zip(net.parameters(), single, strict=True):
+            torch.testing.assert_close(p[s], q, atol=1e-6, rtol=1e-5)
+
+
+def test_rmsprop_gathers_and_clips_as_adam() -> None:
+    """Word for word: shared code would have made every stored run of Adam's stale."""
+    adam, rmsprop = (inspect.getsource(kind.step) for kind in (SeedAdam, SeedRMSprop))
+    begin, end = "        grads = [", "unsqueeze(1))\n\n"
+    parts = [text[text.index(begin) : text.index(end)] for text in (adam, rmsprop)]
+    assert parts[0] == parts[1]
+    assert parts[0].count("\n") == 6
+
+
+@pytest.mark.parametrize("kind", [SeedRMSprop, functools.partial(SeedRMSprop, tf=True)])
+@pytest.mark.parametrize("steps_before", [0, 2])
+def test_rmsprop_leaves_a_masked_seed_exactly_as_it_was(kind: Any, steps_before: int) -> None:
+    """Parameters and average, also when its gradient is no number."""
+    net = module_of(2)
+    optimizer = kind(net)
+    for _ in range(steps_before):
+        sum(y.sum() for y in net(torch.ones(2, 16, 4))).backward()  # type: ignore[union-attr]
+        optimizer.step(1e-2, 0.5)
+    before = [t.detach().clone() for t in (optimizer.params, optimizer.square)]
+    scale = torch.tensor([torch.nan, 1.0]).view(2, 1, 1)
+    sum((scale * y).sum() for y in net(torch.ones(2, 16, 4))).backward()  # type: ignore[union-attr]
+    optimizer.step(1e-2, 0.5, torch.tensor([False, True]))
+    for old, new in zip(before, (optimizer.params, optimizer.square), strict=True):
+        assert torch.equal(old[0], new[0])
+        assert new[1].isfinite().all()
+        assert not torch.equal(old[1], new[1])
 
 
 def test_a_masked_seed_stays_exactly_as_it_was() -> None:

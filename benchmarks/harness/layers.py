@@ -186,6 +186,25 @@ class RunningStats(nn.Module):
         return ((x - self.mean.to(x.dtype)) * scale).clamp(-10, 10)
 
 
+@torch.no_grad()
+def masked_update(stats: RunningStats, x: Tensor, mask: Tensor) -> None:
+    """Let statistics take in those of x `[S, B, size]` that are in mask `[S, B]`, bool.
+
+    As `RunningStats.update`, with a number of samples per seed; a seed without any stays as it is.
+    """
+    chosen, n = mask.unsqueeze(-1), mask.sum(1).view(-1, 1, 1)
+    x = x.double().masked_fill(~chosen, 0.0)
+    mean = x.sum(1, keepdim=True) / n.clamp(min=1)
+    var = (x - mean).square().masked_fill(~chosen, 0.0).sum(1, keepdim=True) / n.clamp(min=1)
+    total = stats.count + n
+    share = n / total.clamp(min=1)
+    delta = mean - stats.mean
+    spread = share * (1 - share) * delta.square()
+    stats.var.copy_((1 - share) * stats.var + share * var + spread)
+    stats.mean.addcmul_(delta, share)
+    stats.count.copy_(total)
+
+
 class RewardScale(nn.Module):
     """Divides rewards by the standard deviation of the discounted return of each of S seeds.
 

@@ -237,7 +237,7 @@ def _draw_group(
     axes: Axes, name: str, frame: DataFrame, look: dict[str, Any], faint_seeds: bool
 ) -> int:
     """Line and band of one group; the number of its seeds."""
-    timesteps, returns = _curve(name, frame)
+    timesteps, returns = curve_of(name, frame)
     points = [stats.estimate(column) for column in returns.T]
     low, high = [point.low for point in points], [point.high for point in points]
     if faint_seeds and len(returns) > 1:
@@ -254,7 +254,7 @@ def _draw_group(
     return len(returns)
 
 
-def _curve(name: str, frame: DataFrame) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def curve_of(name: str, frame: DataFrame) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Timesteps `[K]` and greedy returns `[S, K]` of one group."""
     # 0 episodes: exact, for tabular policies. Not the larger evaluation at the end.
     on_curve = frame["episodes"].isin((CURVE_EPISODES, 0))
@@ -346,7 +346,7 @@ def lines(
     xlabel: str,
     ylabel: str,
     legend: str | None = None,
-    log_y: bool = False,
+    log_y: bool | Sequence[str] = False,
     columns: int = 3,
     share_y: bool = False,
     floors: Mapping[str, float] | None = None,
@@ -354,7 +354,8 @@ def lines(
     """One panel per key (its title) and one legend, titled `legend`; written to `path`.
 
     A name keeps its colour in every panel. floors: where a panel's y axis begins, whatever lies
-    below. Raises ValueError for an unknown suffix.
+    below. log_y: which panels have a logarithmic y axis, all or some by title. Raises ValueError
+    for an unknown suffix.
     """
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -379,7 +380,7 @@ def lines(
             _label_axes(grid[i], title, xlabel if bottom else "", "" if i % columns else ylabel)
             if floors and title in floors:
                 grid[i].set_ylim(bottom=floors[title])
-            if log_y:
+            if log_y is True or (log_y and title in log_y):
                 grid[i].set_yscale("log")
                 grid[i].yaxis.set_major_formatter(lambda y, _: f"{y:.0e}")
         for axes in grid[len(panels) :]:

@@ -70,12 +70,12 @@ METRIC_WINDOWS = 200  # a metric is averaged over 1/200 of the training
 
 @dataclass
 class Window:
-    """Metrics between two points of the log."""
+    """Means of metrics over a piece of the training, for the seeds that come to its end now."""
 
     timesteps: np.ndarray  # [S]
-    learning: np.ndarray  # [S] bool, whether a seed still learned
+    learning: np.ndarray  # [S] bool, which seeds those are
     learn_s: float
-    metrics: dict[str, np.ndarray]  # each [S]
+    metrics: dict[str, np.ndarray]  # each [S], NaN for the others
 
 
 class Snapshot(NamedTuple):
@@ -211,7 +211,11 @@ class Run(Recorder):
         super().__init__(config, seeds, directory, algo, source)
         self.diverged: dict[int, int] = {}  # seed -> timestep at which its loss became NaN
         self.windows: list[Window] = []
-        self._pending: list[tuple[np.ndarray, dict[str, Tensor]]] = []  # timesteps, metrics
+        # What no window holds yet: timesteps, which seeds learned, metrics; [S] each.
+        self._pending: list[tuple[np.ndarray, np.ndarray, dict[str, Tensor]]] = []
+        self._timesteps = np.zeros(len(self.seeds), dtype=np.int64)  # of the last log
+        self._closed = self._timesteps.copy()  # of each seed's last window
+        self._since = self._timesteps.copy()  # the first in _pending that a seed still needs
         self._rows: list[dict[str, Any]] = []
         self._points = np.full(len(self.seeds), -1)  # the last that each seed has passed
         self._snapshots: dict[int, Snapshot] = {}  # by point
@@ -225,20 +229,18 @@ class Run(Recorder):
         """Record metrics, each `[S]`, of the learning that ended at a timestep (per seed).
 
         timestep: `[S]` where some seeds are ahead of others; one that does not move on has ended.
-        Metrics stay tensors, and are averaged over windows of 1/200 of the training. One whose
-        name ends in `loss` marks its seed as diverged when it is not finite.
+        Metrics stay tensors, and are averaged over windows of 1/200 of the training, a seed's own.
+        One whose name ends in `loss` marks its seed as diverged when it is not finite.
         """
         timesteps = self._per_seed(timestep)
-        before = self._pending[-1][0] if self._pending else self._last_timesteps()
-        if isinstance(timestep, Tensor):
-            ended = torch.from_numpy(timesteps == before).to(timestep.device)
-            metrics = {name: x.masked_fill(ended, math.nan) for name, x in metrics.items()}
-        self._pending.append((timesteps, metrics))
+        learned = timesteps > self._timesteps
+        self._pending.append((timesteps, learned, metrics))
+        self._timesteps = timesteps
         total = self.config.total_timesteps
         window = total / METRIC_WINDOWS
-        now, last = timesteps.min(), self._last_timesteps().min()
-        if now // window > last // window or now >= total:
-            self._close_window()
+        ends = (timesteps // window > self._closed // window) | (timesteps >= total)
+        if (ends & learned).any():
+            self._close_windows(ends & learned)
 
     def _per_seed(self, timestep: int | Tensor) -> np.ndarray:
         """`[S]` int64"""
@@ -246,25 +248,33 @@ class Run(Recorder):
             return timestep.cpu().numpy().astype(np.int64)
         return np.full(len(self.seeds), timestep)
 
-    def _last_timesteps(self) -> np.ndarray:
-        """`[S]`, of the last window; 0 before it."""
-        return self.windows[-1].timesteps if self.windows else self._per_seed(0)
+    def _close_windows(self, closing: np.ndarray) -> None:
+        """Average the metrics of some seeds, `[S]` bool, over what they logged since they last did.
 
-    def _close_window(self) -> None:
-        timesteps, before = self._pending[-1][0], self._last_timesteps()
+        Sums run from one log to the next: they round alike, whatever the other seeds have logged.
+        """
+        K, timesteps = len(self._pending), self._timesteps
+        steps, learned = (np.stack([entry[i] for entry in self._pending]) for i in (0, 1))
+        own = learned & closing & (np.arange(K)[:, None] >= self._since)  # [K, S]
         means: dict[str, np.ndarray] = {}
-        for name in dict.fromkeys(name for _, metrics in self._pending for name in metrics):
-            logged = [(t, metrics[name]) for t, metrics in self._pending if name in metrics]
-            values = torch.stack([value for _, value in logged], dim=1).double()
+        for name in dict.fromkeys(name for _, _, metrics in self._pending for name in metrics):
+            rows = [k for k, (_, _, metrics) in enumerate(self._pending) if name in metrics]
+            stacked = torch.stack([self._pending[k][2][name] for k in rows])
+            values, counts = stacked.double().cpu().numpy(), own[rows]
             if name.endswith("loss"):
-                steps = np.stack([t for t, _ in logged], axis=1)  # [S, K]
-                learned = np.diff(steps, axis=1, prepend=before[:, None]) > 0
-                for i, k in np.argwhere(learned & ~values.isfinite().cpu().numpy()):
-                    seed, step = self.seeds[i], int(steps[i, k])
+                for k, i in np.argwhere(counts & ~np.isfinite(values)):
+                    seed, step = self.seeds[i], int(steps[rows[k], i])
                     self.diverged[seed] = min(step, self.diverged.get(seed, step))
-            means[name] = values.nanmean(1).cpu().numpy()
-        self._pending.clear()
-        self.windows.append(Window(timesteps, timesteps > before, self.learn_s, means))
+            counts = counts & ~np.isnan(values)
+            n = counts.sum(0)
+            sums = np.where(counts, values, 0.0).cumsum(0)[-1]
+            means[name] = np.where(n > 0, sums / n.clip(1), math.nan)
+        self._closed[closing] = timesteps[closing]
+        self._since[closing | (timesteps >= self.config.total_timesteps)] = K
+        needed = self._since.min()
+        del self._pending[:needed]
+        self._since -= needed
+        self.windows.append(Window(timesteps, closing, self.learn_s, means))
         timestep = int(timesteps.mean())
         self._progress.update(timestep, self.learn_s)
         if self._writer:
@@ -395,7 +405,7 @@ class Run(Recorder):
         env = self._env
         self.pause()
         finals = {}
-        timesteps = self._last_timesteps()
+        timesteps = self._timesteps
         for mode in ("greedy", "sampled"):
             result = evaluate(env, policy, self.seeds, FINAL_EPISODES, greedy=mode == "greedy")
             self._record(timesteps, result, mode)

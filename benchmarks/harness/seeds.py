@@ -1,4 +1,4 @@
-"""The seed axis: one random stream per seed, and an optimizer in which no two seeds meet.
+"""The seed axis: one random stream per seed, and optimizers in which no two seeds meet.
 
 S seeds, P parameters per seed (padded to a multiple of 16).
 """
@@ -108,6 +108,48 @@ class SeedAdam:
         self.square.lerp_(self.grads.square(), weight2)
         scale = self.square.sqrt().add_((self.eps * correction2).to(self.params.dtype))
         self.params.addcmul_(self.mean / scale, step_size.to(self.params.dtype), value=-1)
+        return norms
+
+
+class SeedRMSprop:
+    """RMSprop (Tieleman and Hinton, 2012) over parameters whose first dimension is the seed.
+
+    Without momentum and not centred. PyTorch's: the running average of squares starts at 0 and eps
+    is added to its root. TensorFlow's, `tf`: it starts at 1 and eps is added under the root (SB3's
+    RMSpropTFLike). Laid out and masked as SeedAdam, whose gathering and clipping it repeats word
+    for word: a stored run knows the code that it was trained by.
+    """
+
+    def __init__(
+        self, module: nn.Module, alpha: float = 0.99, eps: float = 1e-5, tf: bool = False
+    ) -> None:
+        self.parameters = list(module.parameters())
+        self.params = flatten_parameters(module)
+        self.grads = torch.zeros_like(self.params)
+        self._grad_views = views_like(self.grads, self.parameters)
+        self.alpha, self.eps, self.tf = alpha, eps, tf
+        self.square = torch.full_like(self.params, 1.0 if tf else 0.0)
+
+    @torch.no_grad()
+    def step(
+        self, lr: Tensor | float, max_grad_norm: float = 0.0, mask: Tensor | None = None
+    ) -> Tensor:
+        """Update the parameters from the gradients, and forget the gradients; as SeedAdam.step."""
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
+        torch._foreach_copy_(self._grad_views, grads)
+        for p in self.parameters:
+            p.grad = None
+        norms = torch.linalg.vector_norm(self.grads, dim=1)
+        if max_grad_norm > 0:
+            self.grads.mul_((max_grad_norm / (norms + 1e-6)).clamp(max=1.0).unsqueeze(1))
+
+        weight: Tensor | float = 1 - self.alpha
+        if mask is not None:  # also a gradient that is not a number must not reach the average
+            weight = weight * mask.to(self.params.dtype).unsqueeze(1)
+            self.grads.masked_fill_(~mask.unsqueeze(1), 0.0)
+        self.square.lerp_(self.grads.square(), weight)
+        scale = (self.square + self.eps).sqrt_() if self.tf else self.square.sqrt().add_(self.eps)
+        self.params.sub_((self.grads / scale).mul_(lr))
         return norms
 
 

@@ -1,0 +1,544 @@
+"""Advantage actor-critic, A2C: the synchronous A3C (Mnih et al., 2016, arXiv 1602.01783).
+
+    python algos/a2c.py --env CartPole-v1
+    python algos/a2c.py --env Pendulum-v1          actions in a box
+
+The equations, for the data of one rollout with the policy that collected it, pi:
+
+    A_t     = r_t + gamma r_{t+1} + ... + gamma^n V(s_{t+n}) - V(s_t)               (section 4)
+    delta_t = r_t + gamma V(s_{t+1}) - V(s_t)
+    A_t     = delta_t + gamma lambda A_{t+1}      generalised advantage (1506.02438, eq. 16)
+    L       = E[ log pi(a|s) A ] - c1 (V - R)^2 + c2 entropy,   R = A + V           (section 4)
+    g       = alpha g + (1 - alpha) d^2,   theta <- theta - lr d / sqrt(g + eps)    RMSprop (eq. 1)
+
+Shapes: S seeds, T steps, N environments per seed, B = T N samples, O observation size, A discrete
+actions or D components of an action in a box. A rollout is [S, T, N, ...]. Every loss is [S], and
+no term mixes two seeds, so `loss.sum().backward()` gives each seed its own gradient.
+
+Implementation details, as in SB3's A2C unless said otherwise:
+ 1. Orthogonal initialisation: gain sqrt(2), 0.01 for the policy head, 1 for the value head.
+ 2. RMSprop with alpha 0.99, eps 1e-5, without momentum: PyTorch's, whose average of squares starts
+    at 0 and whose eps is added to the root (--optimizer rmsprop); TensorFlow's, whose average
+    starts at 1 and whose eps is under the root as in the paper (rmsprop_tf, SB3's RMSpropTFLike);
+    or Adam, eps 1e-5 (adam, SB3's use_rms_prop=False).
+ 3. The learning rate may fall linearly to zero (SB3's `lin_` schedules).
+ 4. The advantage is GAE with lambda 1 (--advantage gae), which is the return to the end of the
+    episode or of the rollout, where V bootstraps, minus V; monte_carlo computes that directly.
+    n_step sums --td-steps rewards before V, fewer where the episode or the rollout ends.
+ 5. One gradient step per rollout, on all its samples at once: no ratio, no clipping, no epochs.
+ 6. Advantages may be normalised per rollout, with the sample's standard deviation (ddof 1).
+ 7. The gradient is clipped to a norm of 0.5. Overall loss with an entropy bonus.
+ 8. Separate networks for policy and value, tanh.
+ 9. Truncation bootstraps from V of the final observation, termination does not. (SB3 adds
+    gamma V(final) to the last reward, which is the same advantage.)
+10. Actions in a box are Gaussian with a mean per state and a standard deviation that does not
+    depend on the state, kept as its logarithm. Components are independent.
+11. The environment clips such actions to its box; log-probabilities are of what was sampled.
+12. Observations may be normalised by running statistics and clipped to +-10, and rewards divided by
+    the running standard deviation of the discounted return, clipped to +-10. Statistics are each
+    seed's own, lie in the checkpoint, and stand still in evaluations.
+
+Logged per update: policy_loss, value_loss (mean squared error), entropy (nats),
+explained_variance of the returns by V; train_return and train_length of the episodes that ended in
+the rollout.
+
+Differences from SB3's A2C: schedules are evaluated at the start of a rollout (SB3: at its end,
+where the last update of a training can get a learning rate of zero); the statistics of observations
+take in a rollout after its update, so that the first rollout sees raw observations, and those of
+rewards before it (SB3: both every step, from the first reset on).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+import envs
+from benchmarks.harness.checkpoint import read_policy
+from benchmarks.harness.cli import (
+    ControlConfig,
+    Fraction,
+    NonNegative,
+    Positive,
+    PositiveInt,
+    Preset,
+    Range,
+    UsageError,
+    parse,
+)
+from benchmarks.harness.layers import RewardScale, RunningStats, SeedMLP
+from benchmarks.harness.program import Program, piece, stepwise
+from benchmarks.harness.run import Run, main
+from benchmarks.harness.seeds import SeedAdam, SeedRMSprop, SeedStreams
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ControlConfig):
+    """A2C. The defaults are SB3's, with rl-baselines3-zoo's number of environments."""
+
+    num_envs: PositiveInt = 8
+    """N, environments per seed."""
+    num_steps: PositiveInt = 5
+    """T, steps per environment in a rollout."""
+    learning_rate: Positive = 7e-4
+    """Step size of the optimizer."""
+    anneal_lr: bool = False
+    """Let the learning rate fall linearly to 0."""
+    optimizer: Literal["rmsprop", "rmsprop_tf", "adam"] = "rmsprop"
+    """RMSprop as PyTorch has it or as TensorFlow has it, or Adam."""
+    gamma: Fraction = 0.99
+    """Discount per step."""
+    advantage: Literal["gae", "n_step", "monte_carlo"] = "gae"
+    """Rewards of the episode or rollout, then V (monte_carlo), of td_steps (n_step), or GAE."""
+    gae_lambda: Fraction = 1.0
+    """Lambda of GAE: 0 is the one-step TD error, 1 the Monte Carlo advantage."""
+    td_steps: PositiveInt = 3
+    """n of n_step, at most num_steps: 1 is the one-step TD error."""
+    normalize_advantage: bool = False
+    """Normalise advantages per rollout."""
+    entropy_coef: NonNegative = 0.0
+    """Weight of the entropy bonus."""
+    value_coef: NonNegative = 0.5
+    """Weight of the value loss."""
+    max_grad_norm: NonNegative = 0.5
+    """Clip each seed's gradient to this norm (0: do not)."""
+    hidden: tuple[PositiveInt, ...] = (64, 64)
+    """Widths of the hidden layers of each network."""
+    shared_trunk: bool = False
+    """One network for policy and value, with two heads."""
+    log_std_init: Annotated[float, Range(-20, 20)] = 0.0
+    """Initial logarithm of the standard deviation of actions in a box."""
+    normalize_obs: bool = False
+    """Normalise observations by running statistics."""
+    normalize_reward: bool = False
+    """Divide rewards by the running standard deviation of the discounted return."""
+
+    @property
+    def batch_size(self) -> int:
+        """B, samples of one seed's rollout."""
+        return self.num_envs * self.num_steps
+
+    def make_env(self) -> envs.Env:
+        return envs.make(self.env, observations="vector", backend=self.backend)
+
+    def check(self) -> None:
+        if self.batch_size < 2:
+            raise UsageError("--num-steps 1: one environment needs at least 2 steps")
+        if self.advantage == "n_step" and self.td_steps > self.num_steps:
+            raise UsageError(
+                f"--td-steps {self.td_steps}: must be at most num_steps = {self.num_steps}"
+            )
+        if self.total_timesteps < self.batch_size:
+            raise UsageError(
+                f"--total-timesteps {self.total_timesteps}: must be at least one rollout, "
+                f"num_envs * num_steps = {self.batch_size}"
+            )
+
+
+ZOO = "rl-baselines3-zoo hyperparams/a2c.yml at 22e3ff2"
+ZOO_SCORE = "SB3 {}, one agent (rl-baselines3-zoo benchmark.md at 22e3ff2)"
+# Our own search for Pendulum, 1M timesteps, seeds 100-109 for each setting; in brackets their mean
+# score. rl-baselines3-zoo's without gSDE (-444.6); nothing normalised (-632.8); rewards alone
+# normalised (-191.0), and one change each: lr 1e-3 (-229.2), lambda 0.95 (-198.0).
+NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
+PRESETS = {
+    "CartPole-v1": Preset(
+        {"num_envs": 8, "total_timesteps": 500_000},
+        source=ZOO,
+        published=ZOO_SCORE.format("500.0 +- 0.0"),
+    ),
+    "Acrobot-v1": Preset(
+        {"num_envs": 16, "total_timesteps": 500_000, **NORMALIZED},
+        source=ZOO,
+        published=ZOO_SCORE.format("-83.4 +- 17.2"),
+    ),
+    "MountainCar-v0": Preset(
+        {"num_envs": 16, "total_timesteps": 1_000_000, **NORMALIZED},
+        source=ZOO,
+        published=ZOO_SCORE.format("-111.3 +- 24.1"),
+    ),
+    "MountainCarContinuous-v0": Preset(
+        {"num_envs": 4, "num_steps": 100, "total_timesteps": 100_000, **NORMALIZED},
+        source=f"{ZOO}, without gSDE",
+        published=ZOO_SCORE.format("91.2 +- 0.3 with gSDE"),
+    ),
+    "Pendulum-v1": Preset(
+        {"num_envs": 8, "num_steps": 8, "gamma": 0.9, "gae_lambda": 0.9, "value_coef": 0.4}
+        | {"learning_rate": 7e-4, "anneal_lr": True, "total_timesteps": 1_000_000}
+        | {"normalize_reward": True},
+        source="our own search: the best of 5 settings, 10 seeds each (100-109)",
+        published=ZOO_SCORE.format("-163.0 +- 103.2 with gSDE"),
+    ),
+}
+
+
+class Categorical(NamedTuple):
+    """Distributions over A discrete actions."""
+
+    logits: Tensor  # [S, B, A]
+
+    def mode(self) -> Tensor:
+        """The most probable actions, [S, B]."""
+        return self.logits.argmax(-1)
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """Actions [S, B] from standard Gumbel noise [S, B, A]: argmax(logits + noise)."""
+        return (self.logits + noise).argmax(-1)
+
+    def logprob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of actions [S, B], and entropies, both [S, B]."""
+        logprobs = self.logits.log_softmax(-1)
+        entropy = -(logprobs.exp() * logprobs).sum(-1)
+        return logprobs.gather(-1, actions.unsqueeze(-1)).squeeze(-1), entropy
+
+
+class Gaussian(NamedTuple):
+    """Normal distributions over actions of D independent components."""
+
+    mean: Tensor  # [S, B, D]
+    log_std: Tensor  # [S, 1, D], the same in every state
+
+    def mode(self) -> Tensor:
+        """The most probable actions, [S, B, D]."""
+        return self.mean
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """Actions [S, B, D] from standard normal noise [S, B, D]."""
+        return self.mean + self.log_std.exp() * noise
+
+    def logprob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of actions [S, B, D], and entropies, both [S, B]."""
+        z = (actions - self.mean) * (-self.log_std).exp()
+        log_normalizer = self.log_std + 0.5 * math.log(2 * math.pi)
+        logprob = (-0.5 * z.square() - log_normalizer).sum(-1)
+        # Not expand_as: the mean of an expanded tensor depends on the size of the batch.
+        return logprob, (0.5 + log_normalizer).sum(-1) + torch.zeros_like(logprob)
+
+
+class ActorCritic(nn.Module):
+    """S policies and S value functions: two tanh networks a seed, or one with two heads."""
+
+    def __init__(self, spec: envs.EnvSpec, config: Config, init: SeedStreams) -> None:
+        super().__init__()
+        assert spec.obs_size is not None
+        S = len(init.seeds)
+        self.continuous = spec.continuous
+        self.action_size = len(spec.action_low) if spec.continuous else spec.num_actions
+        heads = (self.action_size, 1)  # the logits or means of the policy, the value
+        self.networks = SeedMLP(S, spec.obs_size, config.hidden, heads, "tanh", config.shared_trunk)
+        self.networks.orthogonal_init(init, gains=(0.01, 1.0))
+        if spec.continuous:
+            self.log_std = self.networks.constant(self.action_size, config.log_std_init)
+        self.obs_stats = RunningStats(S, spec.obs_size) if config.normalize_obs else None
+        self.reward_scale = None
+        if config.normalize_reward:
+            self.reward_scale = RewardScale(S, config.num_envs, config.gamma)
+
+    def policy(self, logits_or_means: Tensor) -> Categorical | Gaussian:
+        """The distributions that the policy's head [S, B, A or D] stands for."""
+        if self.continuous:
+            return Gaussian(logits_or_means, self.log_std[:, 0])
+        return Categorical(logits_or_means)
+
+    def features(self, obs: Tensor) -> Tensor:
+        """What the networks see of obs [S, B, O]."""
+        return obs if self.obs_stats is None else self.obs_stats.normalize(obs)
+
+    def draw(self, streams: SeedStreams, *shape: int) -> Tensor:
+        """Noise [S, *shape, A or D] for sampled actions."""
+        draw = streams.normal if self.continuous else streams.gumbel
+        return draw(*shape, self.action_size)
+
+    def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Actions [S, N] or [S, N, D] for obs [S, N, O]; greedy without noise."""
+        policy = self.policy(self.networks.only(0, self.features(obs)))
+        return policy.mode() if noise is None else policy.sample(noise)
+
+    def evaluate(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probabilities of actions, entropies and values, each [S, B], for obs [S, B, O]."""
+        head, values = self.networks(self.features(obs))
+        return *self.policy(head).logprob_and_entropy(actions), values.squeeze(-1)
+
+    def value(self, obs: Tensor) -> Tensor:
+        """V [S, B] for obs [S, B, O]."""
+        return self.networks.only(1, self.features(obs)).squeeze(-1)
+
+
+class Rollout(NamedTuple):
+    """T steps of N environments per seed; [S, T, N, ...]."""
+
+    obs: Tensor
+    actions: Tensor
+    rewards: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    next_obs: Tensor  # the true successor, also at the end of an episode
+
+
+@stepwise
+@torch.no_grad()
+def collect(
+    env: envs.Env,
+    agent: ActorCritic,
+    state: envs.State,
+    obs: Tensor,
+    action_noise: Tensor,
+    env_noise: Tensor,
+) -> tuple[envs.State, Tensor, Rollout]:
+    """Act for as many steps as there is noise, [S, T, N, ...]; returns the next state and obs."""
+    steps = []
+    for u, v in zip(action_noise.unbind(1), env_noise.unbind(1), strict=True):
+        actions = agent.act(obs, u)
+        step = env.step(state, actions, v)
+        ends = (step.terminated, step.truncated)
+        steps.append((obs, actions, step.reward, *ends, step.final_obs))
+        state, obs = step.state, step.obs
+    return state, obs, Rollout(*(torch.stack(field, dim=1) for field in zip(*steps, strict=True)))
+
+
+def gae(
+    rewards: Tensor,
+    values: Tensor,
+    next_values: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    gamma: float,
+    gae_lambda: float,
+) -> Tensor:
+    """Generalised advantage estimates (Schulman et al., 2016, eq. 16), all [S, T, N].
+
+    next_values: V of the true successors. A termination is not bootstrapped, a truncation is;
+    neither lets an advantage reach back across the end of its episode.
+    """
+    deltas = rewards + gamma * next_values * ~terminated - values
+    decay = gamma * gae_lambda * (~(terminated | truncated)).to(deltas.dtype)
+    advantage, advantages = torch.zeros_like(deltas[:, 0]), []
+    for t in reversed(range(deltas.shape[1])):
+        advantage = deltas[:, t] + decay[:, t] * advantage
+        advantages.append(advantage)
+    return torch.stack(advantages[::-1], dim=1)
+
+
+def n_step(
+    rewards: Tensor,
+    values: Tensor,
+    next_values: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    gamma: float,
+    td_steps: int,
+) -> Tensor:
+    """r_t + ... + gamma^{n-1} r_{t+n-1} + gamma^n V(s_{t+n}) - V(s_t), n = td_steps; [S, T, N].
+
+    n is smaller where the episode or the rollout ends before: V of the last successor bootstraps
+    there, but after a termination.
+    """
+    one_step = rewards + gamma * next_values * ~terminated
+    goes_on = ~(terminated | truncated)[:, :-1]
+    targets = one_step
+    for _ in range(td_steps - 1):  # n + 1 steps from here are one step, then n from the next
+        longer = rewards[:, :-1] + gamma * targets[:, 1:]
+        longer = torch.where(goes_on, longer, one_step[:, :-1])
+        targets = torch.cat((longer, one_step[:, -1:]), dim=1)
+    return targets - values
+
+
+def monte_carlo(
+    rewards: Tensor,
+    values: Tensor,
+    next_values: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    gamma: float,
+) -> Tensor:
+    """The return to the end of the episode or of the rollout, minus V(s_t); all [S, T, N].
+
+    V of the last successor stands for what would follow, but after a termination.
+    """
+    following, returns = next_values[:, -1], []
+    for t in reversed(range(rewards.shape[1])):
+        following = torch.where(truncated[:, t], next_values[:, t], following) * ~terminated[:, t]
+        following = rewards[:, t] + gamma * following
+        returns.append(following)
+    return torch.stack(returns[::-1], dim=1) - values
+
+
+def normalize(advantages: Tensor) -> Tensor:
+    """Advantages [S, M] with mean 0 and standard deviation 1 per seed; a single one stays."""
+    if advantages.shape[-1] == 1:
+        return advantages
+    centered = advantages - advantages.mean(-1, keepdim=True)
+    return centered / (advantages.std(-1, keepdim=True) + 1e-8)
+
+
+def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
+    """1 - Var(returns - values) / Var(returns) per seed, [S]; values and returns [S, B]."""
+    return 1 - (returns - values).var(-1) / returns.var(-1)
+
+
+def policy_loss(logprobs: Tensor, advantages: Tensor) -> Tensor:
+    """-E[log pi A] per seed, [S]; logprobs and advantages [S, B]."""
+    return -(logprobs * advantages).mean(-1)
+
+
+def value_loss(values: Tensor, returns: Tensor) -> Tensor:
+    """Mean squared error per seed, [S]."""
+    return (values - returns).square().mean(-1)
+
+
+class Batch(NamedTuple):
+    """A rollout, as the loss needs it."""
+
+    obs: Tensor  # [S, B, O]
+    actions: Tensor  # [S, B] or [S, B, D]
+    rewards: Tensor  # [S, T, N], like the next
+    next_values: Tensor  # V of the true successors
+    terminated: Tensor
+    truncated: Tensor
+
+
+@piece
+@torch.no_grad()
+def prepare(agent: ActorCritic, rollout: Rollout) -> Batch:
+    """Scaled rewards, and what V says of the successors."""
+    rewards, ends = rollout.rewards, (rollout.terminated, rollout.truncated)
+    if agent.reward_scale is not None:
+        rewards = agent.reward_scale(rewards, rollout.terminated | rollout.truncated)
+    next_values = agent.value(rollout.next_obs.flatten(1, 2)).view_as(rewards)
+    obs, actions = rollout.obs.flatten(1, 2), rollout.actions.flatten(1, 2)
+    return Batch(obs, actions, rewards, next_values, *ends)
+
+
+def estimate_advantages(batch: Batch, values: Tensor, config: Config) -> Tensor:
+    """Advantages [S, B] of the kind that the Config asks for; values are V of batch.obs, [S, B]."""
+    values = values.view_as(batch.rewards)
+    rollout = (batch.rewards, values, batch.next_values, batch.terminated, batch.truncated)
+    if config.advantage == "gae":
+        advantages = gae(*rollout, config.gamma, config.gae_lambda)
+    elif config.advantage == "n_step":
+        advantages = n_step(*rollout, config.gamma, config.td_steps)
+    else:
+        advantages = monte_carlo(*rollout, config.gamma)
+    return advantages.flatten(1, 2)
+
+
+def loss(agent: ActorCritic, batch: Batch, config: Config) -> tuple[Tensor, dict[str, Tensor]]:
+    """The objective (negated) on a rollout, [S], and its metrics, each [S]."""
+    logprobs, entropy, values = agent.evaluate(batch.obs, batch.actions)
+    advantages = estimate_advantages(batch, values.detach(), config)
+    returns = advantages + values.detach()
+    if config.normalize_advantage:
+        advantages = normalize(advantages)
+    pg_loss = policy_loss(logprobs, advantages)
+    v_loss = value_loss(values, returns)
+    total = pg_loss + config.value_coef * v_loss - config.entropy_coef * entropy.mean(-1)
+    metrics = {
+        "policy_loss": pg_loss.detach(),
+        "value_loss": v_loss.detach(),
+        "entropy": entropy.detach().mean(-1),
+        "explained_variance": explained_variance(values.detach(), returns),
+    }
+    return total, metrics
+
+
+@piece
+def update(
+    agent: ActorCritic,
+    optimizer: SeedAdam | SeedRMSprop,
+    batch: Batch,
+    config: Config,
+    lr: Tensor,
+) -> dict[str, Tensor]:
+    """One gradient step on a rollout; returns its metrics, each [S]."""
+    total, metrics = loss(agent, batch, config)
+    total.sum().backward()
+    optimizer.step(lr, config.max_grad_norm)
+    return metrics
+
+
+class Learner(NamedTuple):
+    """What an iteration works with, and changes in place."""
+
+    config: Config
+    env: envs.Env
+    agent: ActorCritic
+    optimizer: SeedAdam | SeedRMSprop
+    episodes: envs.EpisodeTracker
+
+
+class Inputs(NamedTuple):
+    """What an iteration takes from outside: noise, and what follows a schedule."""
+
+    action_noise: Tensor  # [S, T, N, A or D]
+    env_noise: Tensor  # [S, T, N, env.noise_size]
+    lr: Tensor  # 0-d
+
+
+def iteration(
+    learner: Learner, carry: tuple[envs.State, Tensor], inputs: Inputs
+) -> tuple[tuple[envs.State, Tensor], dict[str, Tensor]]:
+    """A rollout from carry (state and obs), and the update on it; returns the carry and metrics."""
+    config, env, agent, optimizer, episodes = learner
+    noise = inputs.action_noise, inputs.env_noise
+    state, obs, rollout = collect(env, agent, *carry, *noise)
+    batch = prepare(agent, rollout)
+    metrics = update(agent, optimizer, batch, config, inputs.lr)
+    if agent.obs_stats is not None:
+        agent.obs_stats.update(batch.obs)
+    done = rollout.terminated | rollout.truncated
+    train_return, train_length = episodes.update(rollout.rewards, done)
+    metrics |= {"train_return": train_return, "train_length": train_length}
+    return (state, obs), metrics
+
+
+def make_optimizer(agent: ActorCritic, config: Config) -> SeedAdam | SeedRMSprop:
+    """The optimizer that the Config names, with SB3's settings."""
+    if config.optimizer == "adam":
+        return SeedAdam(agent, eps=1e-5)
+    return SeedRMSprop(agent, alpha=0.99, eps=1e-5, tf=config.optimizer == "rmsprop_tf")
+
+
+def train(config: Config, run: Run) -> ActorCritic:
+    """Train all seeds of a run; returns their policies."""
+    S, T, N = len(run.seeds), config.num_steps, config.num_envs
+    env = config.make_env()
+    agent = ActorCritic(env.spec, config, run.streams("init")).to(run.device)
+    optimizer = make_optimizer(agent, config)
+    episodes = envs.EpisodeTracker(S, N, run.device)
+    learner = Learner(config, env, agent, optimizer, episodes)
+    program = Program(iteration, run.device, config.compile, env.native)
+    streams = run.streams("train")
+    carry = env.reset(streams.uniform(N, env.initial_noise))
+
+    run.evaluate_if_due(0, env, agent)
+    timestep = 0
+    while timestep < config.total_timesteps:
+        remaining = 1 - timestep / config.total_timesteps
+        lr = config.learning_rate * (remaining if config.anneal_lr else 1)
+        inputs = Inputs(
+            agent.draw(streams, T, N),
+            streams.uniform(T, N, env.noise_size),
+            torch.tensor(lr, device=run.device),
+        )
+        carry, metrics = program(learner, carry, inputs)
+        timestep += config.batch_size
+        run.log(timestep, metrics)
+        run.evaluate_if_due(timestep, env, agent)
+    return agent
+
+
+def load(part: str) -> ActorCritic:
+    """The policies that a finished part, `results/runs/.../seeds-000-009`, has stored."""
+    config, seeds, tensors = read_policy(part, Config)
+    spec = config.make_env().spec
+    agent = ActorCritic(spec, config, SeedStreams(seeds, "init"))
+    agent.load_state_dict(tensors)
+    return agent
+
+
+if __name__ == "__main__":
+    main(parse(Config, PRESETS, __doc__), train, PRESETS)

@@ -1,0 +1,590 @@
+"""Group Relative Policy Optimization (Shao et al., 2024, arXiv 2402.03300) for control.
+
+    python algos/grpo.py --env CartPole-v1
+    python algos/grpo.py --env Pendulum-v1         actions in a box
+
+PPO without a critic. A group of G episodes begins in one and the same state; what an action is
+worth is how its episode fares against its peers. The equations, for the episodes of the policy
+pi_old that collected them, with g_i,t = r_i,t + gamma r_i,t+1 + ..., the return-to-go of episode i:
+
+    A_i,t   = (g_i,t - mean_j g_j,t) / std_j g_j,t             over the peers j still alive at t
+    ratio_t = pi(a_t | s_t) / pi_old(a_t | s_t)
+    L_clip  = E[ min( ratio A, clip(ratio, 1 - eps_low, 1 + eps_high) A ) ]         (paper, eq. 3)
+    k3      = pi_ref / pi - log(pi_ref / pi) - 1                                    (eq. 4)
+    L       = L_clip - beta k3 + c2 entropy
+
+The paper has rewards at the end of an answer (outcome supervision, section 4.1.2) and at its steps
+(process supervision, 4.1.3). In control every step has one, and the return-to-go, compared at equal
+times, gave the best results here (results/README.md has the ablation). `--advantage` selects:
+
+    return_to_go   the above
+    outcome        (g_i,0 - mean_j g_j,0) / std_j g_j,0 for all steps of episode i
+    process        rewards normalised over all steps of the group, then their return-to-go
+
+Shapes: S seeds, L steps (the environment's time limit), K groups of G episodes, N = K G, B = L N
+samples, M a minibatch, O observation size, A discrete actions or D components of an action in a
+box. Episodes are [S, L, N, ...], and `alive` says which steps were taken: the others are 0. Every
+loss is [S], and no term mixes two seeds, so `loss.sum().backward()` gives each seed its own
+gradient.
+
+Implementation details:
+ 1. An update plays every episode to its end. Every step taken counts against the budget, so that
+    seeds are at timesteps of their own; one that has spent its budget stands still.
+ 2. There is no critic and nothing bootstraps: an episode that the time limit cuts has ended.
+ 3. `--peers all` counts an ended peer as one whose remaining rewards are 0.
+ 4. `--std` divides by the deviation over the peers (`group`), by that of all the update's
+    advantages (`batch`), or not at all (`none`, Dr. GRPO, arXiv 2503.20783). Deviations are the
+    sample's (ddof 1).
+ 5. Where the peers' returns are all equal, the advantage is exactly 0, not rounding noise over
+    rounding noise. Groups without any other advantage are left out of the loss (DAPO, arXiv
+    2503.14476, skips them too), and a seed with nothing to learn from takes no step, moments
+    included: Adam would drift on.
+ 6. Every epoch visits all samples once, shuffled, in as few minibatches of at most M as there can
+    be, all of one size to within 1. How many there are depends on the seed's own episodes.
+ 7. `--clip-range-high` above `--clip-range` lets rare actions grow faster (DAPO's clip-higher).
+ 8. The reference policy of the penalty is the initial one, or (`--reference-updates`) the one of
+    some updates ago, anew every so many.
+ 9. Orthogonal initialisation, gain sqrt(2), 0.01 for the policy's head; Adam with eps 1e-5; the
+    learning rate falls linearly to 0; the gradient is clipped to a norm of 0.5: as in PPO.
+10. Actions in a box are Gaussian with a mean per state and a standard deviation that does not
+    depend on the state, kept as its logarithm. The environment clips such actions to its box;
+    log-probabilities are of what was sampled.
+11. Observations may be normalised by running statistics and clipped to +-10. Statistics are each
+    seed's own, lie in the checkpoint, and stand still in evaluations.
+
+Logged per update: policy_loss, approx_kl (mean(ratio - 1 - log ratio)), clipfrac (share of samples
+with a clipped ratio) and kl (k3 to the reference, with a penalty), all of a seed's last minibatch;
+entropy (nats) of pi_old; zero_variance (the share of groups that were left out); train_return and
+train_length of the episodes.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+import envs
+from benchmarks.harness.checkpoint import read_policy
+from benchmarks.harness.cli import (
+    ControlConfig,
+    Fraction,
+    NonNegative,
+    Positive,
+    PositiveInt,
+    Preset,
+    Range,
+    UsageError,
+    parse,
+)
+from benchmarks.harness.layers import RunningStats, SeedMLP, masked_update
+from benchmarks.harness.program import Program, piece, stepwise
+from benchmarks.harness.run import Run, main
+from benchmarks.harness.seeds import SeedAdam, SeedStreams
+
+LOOK = 50  # steps between two looks at whether all episodes have ended
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ControlConfig):
+    """GRPO."""
+
+    groups: PositiveInt = 1
+    """K, groups per update, each from a start of its own."""
+    group_size: Annotated[int, Range(2, math.inf)] = 16
+    """G, episodes per group."""
+    minibatch_size: PositiveInt = 512
+    """M, the most samples per gradient step."""
+    epochs: PositiveInt = 4
+    """Passes over the episodes of an update."""
+    learning_rate: Positive = 1e-3
+    """Step size of Adam."""
+    anneal_lr: bool = True
+    """Let the learning rate fall linearly to 0."""
+    gamma: Fraction = 0.99
+    """Discount per step."""
+    advantage: Literal["return_to_go", "outcome", "process"] = "return_to_go"
+    """What is compared with the peers."""
+    peers: Literal["alive", "all"] = "alive"
+    """Compare with the episodes that are still going on, or count ended ones as 0."""
+    std: Literal["group", "batch", "none"] = "group"
+    """Divide advantages by the standard deviation of the peers, of the update, or not."""
+    clip_range: NonNegative = 0.2
+    """Epsilon of the clipped objective, downwards and upwards."""
+    clip_range_high: NonNegative = 0.0
+    """Epsilon upwards (0: clip_range)."""
+    kl_coef: NonNegative = 0.0
+    """Beta, weight of the penalty for leaving the reference policy."""
+    reference_updates: Annotated[int, Range(0, math.inf)] = 0
+    """Take the present policy as the reference every so many updates (0: keep the initial one)."""
+    entropy_coef: NonNegative = 0.0
+    """Weight of the entropy bonus."""
+    max_grad_norm: NonNegative = 0.5
+    """Clip each seed's gradient to this norm (0: do not)."""
+    hidden: tuple[PositiveInt, ...] = (64, 64)
+    """Widths of the hidden layers."""
+    log_std_init: Annotated[float, Range(-20, 20)] = 0.0
+    """Initial logarithm of the standard deviation of actions in a box."""
+    normalize_obs: bool = False
+    """Normalise observations by running statistics."""
+
+    @property
+    def num_envs(self) -> int:
+        """N, episodes per update."""
+        return self.groups * self.group_size
+
+    def make_env(self) -> envs.Env:
+        return envs.make(self.env, observations="vector", backend=self.backend)
+
+    def check(self) -> None:
+        if self.total_timesteps < self.num_envs:
+            raise UsageError(
+                f"--total-timesteps {self.total_timesteps}: must be at least one step of each "
+                f"episode of an update, groups * group_size = {self.num_envs}"
+            )
+        if 0 < self.clip_range_high < self.clip_range:
+            raise UsageError(
+                f"--clip-range-high {self.clip_range_high}: must be 0 or at least clip_range = "
+                f"{self.clip_range}"
+            )
+
+
+OWN = "our own; no other suite publishes GRPO on it"
+PRESETS = {
+    "CartPole-v1": Preset({"total_timesteps": 300_000}, source=OWN),
+    "Acrobot-v1": Preset({"total_timesteps": 200_000}, source=OWN),
+    "Pendulum-v1": Preset(
+        {"groups": 4, "group_size": 8, "epochs": 10, "minibatch_size": 256, "gamma": 0.95}
+        | {"total_timesteps": 300_000},
+        source=OWN,
+    ),
+    # No reward before the flag, which chance does not reach in 200 steps: nothing to compare.
+    "MountainCar-v0": Preset({"total_timesteps": 300_000}, source=OWN),
+}
+
+
+class Categorical(NamedTuple):
+    """Distributions over A discrete actions."""
+
+    logits: Tensor  # [S, B, A]
+
+    def mode(self) -> Tensor:
+        """The most probable actions, [S, B]."""
+        return self.logits.argmax(-1)
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """Actions [S, B] from standard Gumbel noise [S, B, A]: argmax(logits + noise)."""
+        return (self.logits + noise).argmax(-1)
+
+    def logprob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of actions [S, B], and entropies, both [S, B]."""
+        logprobs = self.logits.log_softmax(-1)
+        entropy = -(logprobs.exp() * logprobs).sum(-1)
+        return logprobs.gather(-1, actions.unsqueeze(-1)).squeeze(-1), entropy
+
+
+class Gaussian(NamedTuple):
+    """Normal distributions over actions of D independent components."""
+
+    mean: Tensor  # [S, B, D]
+    log_std: Tensor  # [S, 1, D], the same in every state
+
+    def mode(self) -> Tensor:
+        """The most probable actions, [S, B, D]."""
+        return self.mean
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """Actions [S, B, D] from standard normal noise [S, B, D]."""
+        return self.mean + self.log_std.exp() * noise
+
+    def logprob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of actions [S, B, D], and entropies, both [S, B]."""
+        z = (actions - self.mean) * (-self.log_std).exp()
+        log_normalizer = self.log_std + 0.5 * math.log(2 * math.pi)
+        logprob = (-0.5 * z.square() - log_normalizer).sum(-1)
+        # Not expand_as: the mean of an expanded tensor depends on the size of the batch.
+        return logprob, (0.5 + log_normalizer).sum(-1) + torch.zeros_like(logprob)
+
+
+class Actor(nn.Module):
+    """S policies: a tanh network a seed."""
+
+    def __init__(self, spec: envs.EnvSpec, config: Config, init: SeedStreams) -> None:
+        super().__init__()
+        assert spec.obs_size is not None
+        S = len(init.seeds)
+        self.continuous = spec.continuous
+        self.action_size = len(spec.action_low) if spec.continuous else spec.num_actions
+        self.network = SeedMLP(S, spec.obs_size, config.hidden, (self.action_size,), "tanh")
+        self.network.orthogonal_init(init, gains=(0.01,))
+        if spec.continuous:
+            self.log_std = self.network.constant(self.action_size, config.log_std_init)
+        self.obs_stats = RunningStats(S, spec.obs_size) if config.normalize_obs else None
+
+    def policy(self, logits_or_means: Tensor) -> Categorical | Gaussian:
+        """The distributions that the network's output [S, B, A or D] stands for."""
+        if self.continuous:
+            return Gaussian(logits_or_means, self.log_std[:, 0])
+        return Categorical(logits_or_means)
+
+    def features(self, obs: Tensor) -> Tensor:
+        """What the network sees of obs [S, B, O]."""
+        return obs if self.obs_stats is None else self.obs_stats.normalize(obs)
+
+    def draw(self, streams: SeedStreams, *shape: int) -> Tensor:
+        """Noise [S, *shape, A or D] for sampled actions."""
+        draw = streams.normal if self.continuous else streams.gumbel
+        return draw(*shape, self.action_size)
+
+    def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Actions [S, N] or [S, N, D] for obs [S, N, O]; greedy without noise."""
+        policy = self.policy(self.network.only(0, self.features(obs)))
+        return policy.mode() if noise is None else policy.sample(noise)
+
+    def evaluate(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of actions and entropies, each [S, B], for obs [S, B, O]."""
+        output = self.network.only(0, self.features(obs))
+        return self.policy(output).logprob_and_entropy(actions)
+
+
+class Episodes(NamedTuple):
+    """N episodes per seed, from their starts to their ends; [S, L, N, ...], 0 after the end."""
+
+    obs: Tensor
+    actions: Tensor
+    rewards: Tensor
+    alive: Tensor  # bool: this step was taken
+
+
+@stepwise
+@torch.no_grad()
+def collect(
+    env: envs.Env,
+    actor: Actor,
+    state: tuple[envs.State, Tensor],
+    obs: Tensor,
+    action_noise: Tensor,
+    env_noise: Tensor,
+) -> tuple[tuple[envs.State, Tensor], Tensor, Episodes]:
+    """Act for as many steps as there is noise, [S, T, N, ...]; returns the next state and obs.
+
+    state: that of the environments, and which episodes are still going on, [S, N] bool.
+    """
+    (physics, alive), steps = state, []
+    for u, v in zip(action_noise.unbind(1), env_noise.unbind(1), strict=True):
+        actions = actor.act(obs, u)
+        step = env.step(physics, actions, v)
+        steps.append((obs, actions, step.reward, alive))
+        alive = alive & ~(step.terminated | step.truncated)
+        physics, obs = step.state, step.obs
+    fields = (torch.stack(field, dim=1) for field in zip(*steps, strict=True))
+    return (physics, alive), obs, Episodes(*fields)
+
+
+def play(
+    env: envs.Env, actor: Actor, start_noise: Tensor, action_noise: Tensor, env_noise: Tensor
+) -> Episodes:
+    """Play N episodes per seed to their ends; start_noise [S, N, initial_noise], the others
+    [S, L, N, ...]."""
+    state, obs = env.reset(start_noise)
+    carry = state, torch.ones(start_noise.shape[:2], dtype=torch.bool, device=obs.device)
+    parts: list[Episodes] = []
+    for noise in zip(action_noise.split(LOOK, 1), env_noise.split(LOOK, 1), strict=True):
+        carry, obs, part = collect(env, actor, carry, obs, *noise)
+        parts.append(part)
+        if not carry[1].any():
+            break
+    # Always L steps, and nothing after an end: how long the other seeds' episodes are is then
+    # nowhere to be seen, nor do sums over the steps round with it.
+    missing = action_noise.shape[1] - sum(part.alive.shape[1] for part in parts)
+    padded = []
+    for field in zip(*parts, strict=True):
+        rest = field[0].new_zeros(len(obs), missing, *field[0].shape[2:])
+        padded.append(torch.cat((*field, rest), dim=1))
+    ended = ~padded[-1]
+    return Episodes(
+        *(x.masked_fill(ended.view(*ended.shape, *[1] * (x.ndim - 3)), 0) for x in padded)
+    )
+
+
+def returns_to_go(rewards: Tensor, gamma: float) -> Tensor:
+    """r_t + gamma r_{t+1} + ... to the end of the episode; rewards [S, L, ...], 0 after it."""
+    following, returns = torch.zeros_like(rewards[:, 0]), []
+    for reward in reversed(rewards.unbind(1)):
+        following = reward + gamma * following
+        returns.append(following)
+    return torch.stack(returns[::-1], dim=1)
+
+
+def compare(x: Tensor, peers: Tensor, dims: tuple[int, ...], divide: bool) -> Tensor:
+    """x minus the mean over its peers, divided by their standard deviation (ddof 1); 0 elsewhere.
+
+    peers: bool like x, who is compared with one another along dims. Where they are all equal, and
+    where there is only one, the result is exactly 0.
+    """
+    count = peers.sum(dims, keepdim=True)
+    mean = x.masked_fill(~peers, 0.0).sum(dims, keepdim=True) / count.clamp(min=1)
+    high = x.masked_fill(~peers, -math.inf).amax(dims, keepdim=True)
+    low = x.masked_fill(~peers, math.inf).amin(dims, keepdim=True)
+    centered = (x - mean).masked_fill(~peers | (high <= low), 0.0)
+    if not divide:
+        return centered
+    variance = centered.square().sum(dims, keepdim=True) / (count - 1).clamp(min=1)
+    return centered / (variance.sqrt() + 1e-8)
+
+
+def group_advantages(rewards: Tensor, alive: Tensor, config: Config) -> Tensor:
+    """Advantages of the kind that the Config asks for; all [S, L, K, G], 0 after the end."""
+    divide = config.std == "group"
+    peers = alive if config.peers == "alive" else torch.ones_like(alive)
+    if config.advantage == "outcome":
+        scores = returns_to_go(rewards, config.gamma)[:, :1]
+        advantages = compare(scores, torch.ones_like(alive[:, :1]), (3,), divide)
+    elif config.advantage == "process":
+        steps = compare(rewards, peers, (1, 3), divide).masked_fill(~alive, 0.0)
+        advantages = returns_to_go(steps, config.gamma)
+    else:
+        advantages = compare(returns_to_go(rewards, config.gamma), peers, (3,), divide)
+    advantages = advantages * alive
+    if config.std == "batch":
+        # Around 0, which is the mean of return_to_go's over the steps of an update.
+        count = (alive.sum((1, 2, 3), keepdim=True) - 1).clamp(min=1)
+        variance = advantages.square().sum((1, 2, 3), keepdim=True) / count
+        advantages = advantages / (variance.sqrt() + 1e-8)
+    return advantages
+
+
+def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
+    """Mean of x over the samples in mask, both [S, B]; 0 where there are none; [S]."""
+    return x.masked_fill(~mask, 0.0).sum(-1) / mask.sum(-1).clamp(min=1)
+
+
+def policy_loss(ratio: Tensor, advantages: Tensor, config: Config) -> Tensor:
+    """-min(ratio A, clip(ratio) A) (eq. 3), elementwise."""
+    high = config.clip_range_high or config.clip_range
+    clipped = ratio.clamp(1 - config.clip_range, 1 + high)
+    return -torch.minimum(ratio * advantages, clipped * advantages)
+
+
+def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
+    """An unbiased estimate of KL(pi, pi_ref) from a sample of pi that is never negative (eq. 4)."""
+    log_ratio = reference - logprobs
+    return log_ratio.exp() - log_ratio - 1
+
+
+class Batch(NamedTuple):
+    """The samples of an update, as the loss needs them; [S, B, ...]."""
+
+    obs: Tensor
+    actions: Tensor
+    logprobs: Tensor  # of pi_old
+    reference: Tensor  # log-probabilities of pi_ref
+    advantages: Tensor
+
+
+@torch.no_grad()
+def prepare(
+    actor: Actor, reference: Actor | None, episodes: Episodes, config: Config
+) -> tuple[Batch, Tensor, dict[str, Tensor]]:
+    """The samples, which of them to learn from [S, B], and what the update logs of them, [S]."""
+    S, L, N = episodes.rewards.shape
+    by_group = (S, L, config.groups, config.group_size)
+    alive = episodes.alive.view(by_group)
+    advantages = group_advantages(episodes.rewards.view(by_group), alive, config)
+    tells = (advantages != 0).any(3, keepdim=True).any(1, keepdim=True)  # [S, 1, K, 1]
+    obs, actions = episodes.obs.flatten(1, 2), episodes.actions.flatten(1, 2)
+    logprobs, entropy = actor.evaluate(obs, actions)
+    wanted = logprobs if reference is None else reference.evaluate(obs, actions)[0]
+    batch = Batch(obs, actions, logprobs, wanted, advantages.flatten(1))
+    metrics = {
+        "entropy": masked_mean(entropy, alive.flatten(1)),
+        "zero_variance": 1 - tells.float().mean((1, 2, 3)),
+        "train_return": episodes.rewards.sum(1).mean(-1),
+        "train_length": alive.sum((1, 2, 3)) / N,
+    }
+    return batch, (alive & tells).flatten(1), metrics
+
+
+def minibatches(mask: Tensor, shuffle: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Divide the samples in mask [S, B] into shuffled minibatches of at most `size` samples.
+
+    A seed has as few as can be, J of them, of equal sizes to within 1; a seed that has fewer than
+    another gets empty ones. shuffle: uniforms [S, B]. Returns indices [S, J, size] and which of
+    them count, bool.
+    """
+    order = shuffle.masked_fill(~mask, 2.0).argsort(dim=-1, stable=True)
+    count = mask.sum(-1).view(-1, 1, 1)
+    parts = (count + size - 1) // size
+    j = torch.arange(int(parts.max()), device=mask.device).view(1, -1, 1)
+    start, end = (k * count // parts.clamp(min=1) for k in (j, j + 1))
+    position = start + torch.arange(size, device=mask.device)
+    valid = (position < end) & (j < parts)
+    # What does not count repeats a sample that does: 0 times the infinite ratio of a step after an
+    # end would be no number.
+    indices = order.gather(1, position.where(valid, 0).flatten(1)).view(valid.shape)
+    return indices, valid
+
+
+def loss(
+    actor: Actor, batch: Batch, valid: Tensor, config: Config
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The objective (negated) on the valid samples of a minibatch and its metrics, each [S]."""
+    logprobs, entropy = actor.evaluate(batch.obs, batch.actions)
+    log_ratio = logprobs - batch.logprobs
+    ratio = log_ratio.exp()
+    pg_loss = masked_mean(policy_loss(ratio, batch.advantages, config), valid)
+    total = pg_loss - config.entropy_coef * masked_mean(entropy, valid)
+    metrics = {"policy_loss": pg_loss.detach()}
+    if config.kl_coef > 0:
+        kl = masked_mean(k3(logprobs, batch.reference), valid)
+        total = total + config.kl_coef * kl
+        metrics["kl"] = kl.detach()
+    with torch.no_grad():
+        high = config.clip_range_high or config.clip_range
+        clipped = (ratio < 1 - config.clip_range) | (ratio > 1 + high)
+        metrics["approx_kl"] = masked_mean(ratio - 1 - log_ratio, valid)
+        metrics["clipfrac"] = masked_mean(clipped.float(), valid)
+    return total, metrics
+
+
+@piece
+def gradient_step(
+    actor: Actor,
+    optimizer: SeedAdam,
+    batch: Batch,
+    indices: Tensor,
+    valid: Tensor,
+    active: Tensor,
+    config: Config,
+    lr: Tensor,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """A step on the valid ones of the samples that indices [S, M] name.
+
+    active: which seeds still learn, [S] bool; lr [S, 1]. Returns which took a step, and metrics.
+    """
+    seeds = torch.arange(len(indices), device=indices.device).unsqueeze(1)
+    minibatch = Batch(*(field[seeds, indices] for field in batch))  # [S, M, ...]
+    total, metrics = loss(actor, minibatch, valid, config)
+    takes_step = active & (valid & (minibatch.advantages != 0)).any(-1)
+    total.sum().backward()
+    optimizer.step(lr, config.max_grad_norm, takes_step)
+    return takes_step, metrics
+
+
+def update(
+    actor: Actor,
+    optimizer: SeedAdam,
+    batch: Batch,
+    mask: Tensor,
+    shuffle: Tensor,
+    active: Tensor,
+    config: Config,
+    lr: Tensor,
+) -> dict[str, Tensor]:
+    """All epochs over the samples in mask [S, B]; the uniforms shuffle [S, epochs, B] order each.
+
+    Returns the metrics of each seed's last minibatch, [S]; 0 for a seed that took no step.
+    """
+    names = ["policy_loss", "approx_kl", "clipfrac"] + ["kl"] * (config.kl_coef > 0)
+    last = {name: torch.zeros(len(mask), device=mask.device) for name in names}
+    for uniforms in shuffle.unbind(1):
+        indices, valid = minibatches(mask, uniforms, config.minibatch_size)
+        for part, counts in zip(indices.unbind(1), valid.unbind(1), strict=True):
+            took_step, metrics = gradient_step(
+                actor, optimizer, batch, part, counts, active, config, lr
+            )
+            last = {name: torch.where(took_step, metrics[name], x) for name, x in last.items()}
+    return last
+
+
+class Learner(NamedTuple):
+    """What an iteration works with, and changes in place."""
+
+    config: Config
+    env: envs.Env
+    actor: Actor
+    reference: Actor | None
+    optimizer: SeedAdam
+
+
+class Inputs(NamedTuple):
+    """What an iteration takes from outside: noise, and what follows a schedule."""
+
+    start_noise: Tensor  # [S, N, env.initial_noise]
+    action_noise: Tensor  # [S, L, N, A or D]
+    env_noise: Tensor  # [S, L, N, env.noise_size]
+    shuffle: Tensor  # [S, epochs, B]
+    active: Tensor  # [S] bool, which seeds still learn
+    lr: Tensor  # [S, 1]
+
+
+def iteration(
+    learner: Learner, timesteps: Tensor, inputs: Inputs
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Groups of episodes and the update on them; returns the timesteps so far, [S], and metrics."""
+    config, env, actor, reference, optimizer = learner
+    noise = inputs.start_noise, inputs.action_noise, inputs.env_noise
+    episodes = play(env, actor, *noise)
+    batch, mask, metrics = prepare(actor, reference, episodes, config)
+    schedule = inputs.active, config, inputs.lr
+    metrics |= update(actor, optimizer, batch, mask, inputs.shuffle, *schedule)
+    # A policy that is no number plays equal episodes and takes no step: its loss has to tell.
+    metrics["policy_loss"] = metrics["policy_loss"] + 0 * metrics["entropy"]
+    alive = episodes.alive.flatten(1) & inputs.active.unsqueeze(1)
+    if actor.obs_stats is not None:
+        masked_update(actor.obs_stats, batch.obs, alive)
+    return timesteps + alive.sum(-1), metrics
+
+
+def train(config: Config, run: Run) -> Actor:
+    """Train all seeds of a run; returns their policies."""
+    S, K, G = len(run.seeds), config.groups, config.group_size
+    env = config.make_env()
+    L, N = env.spec.time_limit, config.num_envs
+    actor = Actor(env.spec, config, run.streams("init")).to(run.device)
+    reference = copy.deepcopy(actor) if config.kl_coef > 0 else None
+    optimizer = SeedAdam(actor, eps=1e-5)
+    learner = Learner(config, env, actor, reference, optimizer)
+    # How long episodes are and how many minibatches they fill is read back: nothing to capture.
+    program = Program(iteration, run.device, config.compile, native=False)
+    streams = run.streams("train")
+    timesteps = torch.zeros(S, dtype=torch.int64, device=run.device)
+
+    run.evaluate_if_due(timesteps, env, actor)
+    updates = 0
+    while (active := timesteps < config.total_timesteps).any():
+        if reference and config.reference_updates and updates % config.reference_updates == 0:
+            reference.load_state_dict(actor.state_dict())
+        remaining = (1 - timesteps / config.total_timesteps).clamp(min=0).unsqueeze(1)
+        transition_noise = streams.uniform(L, N, env.transition_noise)
+        no_resets = transition_noise.new_zeros(S, L, N, env.initial_noise)  # an end is an end
+        inputs = Inputs(
+            streams.uniform(K, env.initial_noise).repeat_interleave(G, dim=1),
+            actor.draw(streams, L, N),
+            torch.cat((transition_noise, no_resets), dim=-1),
+            streams.uniform(config.epochs, L * N),
+            active,
+            config.learning_rate * (remaining if config.anneal_lr else torch.ones_like(remaining)),
+        )
+        timesteps, metrics = program(learner, timesteps, inputs)
+        updates += 1
+        run.log(timesteps, metrics)
+        run.evaluate_if_due(timesteps, env, actor)
+    return actor
+
+
+def load(part: str) -> Actor:
+    """The policies that a finished part, `results/runs/.../seeds-000-009`, has stored."""
+    config, seeds, tensors = read_policy(part, Config)
+    spec = config.make_env().spec
+    actor = Actor(spec, config, SeedStreams(seeds, "init"))
+    actor.load_state_dict(tensors)
+    return actor
+
+
+if __name__ == "__main__":
+    main(parse(Config, PRESETS, __doc__), train, PRESETS)

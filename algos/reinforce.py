@@ -1,0 +1,523 @@
+"""REINFORCE (Williams, 1992): the policy gradient from whole episodes.
+
+    python algos/reinforce.py --env CartPole-v1
+    python algos/reinforce.py --env Pendulum-v1        actions in a box
+
+The equations, for episodes of the policy pi, with the return-to-go g_t = r_t + gamma r_{t+1} + ...:
+
+    gradient of J = E[ sum_t Phi_t grad log pi(a_t | s_t) ]        (Sutton & Barto, section 13.3)
+
+    Phi_t = g_0                 --weight total_return
+            g_t                 --weight return_to_go, the default: what came before a_t is no merit
+            g_t - V(s_t)        --weight baseline                  (section 13.4)
+            Q(s_t, a_t)         --weight q
+
+All four have the same mean (Q as far as it is right), not the same variance: it is logged for every
+update, and results/README.md compares them.
+
+Shapes: S seeds, L steps (the environment's time limit), N episodes per seed, B = L N samples, M a
+minibatch, O observation size, A discrete actions or D components of an action in a box. Episodes
+are [S, L, N, ...], and `alive` says which steps were taken: the others are 0. Every loss is [S],
+and no term mixes two seeds, so `loss.sum().backward()` gives each seed its own gradient.
+
+Implementation details:
+ 1. An update plays N episodes to their ends and takes one gradient step on them. Every step taken
+    counts against the budget, so that seeds are at timesteps of their own; one that has spent its
+    budget stands still.
+ 2. Nothing bootstraps: an episode that the time limit cuts has ended.
+ 3. Phi is not multiplied by gamma^t, as in every implementation we know: for gamma < 1 this is the
+    gradient of the discounted return with later states weighted as much as early ones. With
+    total_return, or gamma 1, it is exact.
+ 4. `--normalize` shifts and scales Phi to mean 0 and standard deviation 1 over the steps of an
+    update (ddof 1).
+ 5. V and Q are networks of their own, fitted after the policy's step, by Adam on the squared error
+    to g_t, on minibatches drawn from the update's steps. So they never see the episodes that they
+    weight before they weight them. Q takes the action as a further input, one-hot if discrete.
+ 6. The gradient is kept per episode: its mean is the update's, and the sum over parameters of its
+    sample variance / N estimates the variance of that mean (grad_variance).
+ 7. Orthogonal initialisation, gain sqrt(2), 0.01 for the policy's head; Adam with eps 1e-5; the
+    learning rate falls linearly to 0; the gradient is clipped to a norm of 0.5: as in A2C.
+ 8. Actions in a box are Gaussian with a mean per state and a standard deviation that does not
+    depend on the state, kept as its logarithm. The environment clips such actions to its box;
+    log-probabilities are of what was sampled.
+ 9. Observations may be normalised by running statistics and clipped to +-10. Statistics are each
+    seed's own, lie in the checkpoint, and stand still in evaluations.
+
+Logged per update: policy_loss (of the update's episodes), entropy (nats), grad_norm and
+grad_variance, both before clipping; value_loss (mean squared error of V or Q, of the last
+minibatch); train_return and train_length of the episodes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+import envs
+from benchmarks.harness.checkpoint import read_policy
+from benchmarks.harness.cli import (
+    ControlConfig,
+    Fraction,
+    NonNegative,
+    Positive,
+    PositiveInt,
+    Preset,
+    Range,
+    UsageError,
+    parse,
+)
+from benchmarks.harness.layers import RunningStats, SeedMLP, masked_update
+from benchmarks.harness.program import Program, piece, stepwise
+from benchmarks.harness.run import Run, main
+from benchmarks.harness.seeds import SeedAdam, SeedStreams
+
+LOOK = 50  # steps between two looks at whether all episodes have ended
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ControlConfig):
+    """REINFORCE."""
+
+    episodes: Annotated[int, Range(2, math.inf)] = 8
+    """N, episodes per update."""
+    learning_rate: Positive = 1e-3
+    """Step size of Adam, for the policy."""
+    anneal_lr: bool = True
+    """Let the learning rate fall linearly to 0."""
+    gamma: Fraction = 0.99
+    """Discount per step."""
+    weight: Literal["total_return", "return_to_go", "baseline", "q"] = "return_to_go"
+    """Phi, what log-probabilities are weighted with."""
+    normalize: bool = True
+    """Normalise Phi over the steps of an update."""
+    entropy_coef: NonNegative = 0.0
+    """Weight of the entropy bonus."""
+    max_grad_norm: NonNegative = 0.5
+    """Clip each seed's gradient to this norm (0: do not)."""
+    critic_updates: PositiveInt = 20
+    """Gradient steps of V or Q per update."""
+    critic_learning_rate: Positive = 3e-3
+    """Step size of Adam, for V or Q."""
+    minibatch_size: PositiveInt = 256
+    """M, samples per gradient step of V or Q."""
+    hidden: tuple[PositiveInt, ...] = (64, 64)
+    """Widths of the hidden layers of each network."""
+    log_std_init: Annotated[float, Range(-20, 20)] = 0.0
+    """Initial logarithm of the standard deviation of actions in a box."""
+    normalize_obs: bool = False
+    """Normalise observations by running statistics."""
+
+    def make_env(self) -> envs.Env:
+        return envs.make(self.env, observations="vector", backend=self.backend)
+
+    def check(self) -> None:
+        if self.total_timesteps < self.episodes:
+            raise UsageError(
+                f"--total-timesteps {self.total_timesteps}: must be at least one step of each "
+                f"episode of an update, episodes = {self.episodes}"
+            )
+
+
+OWN = "our own; the defaults, with the budget of grpo.py"
+PRESETS = {
+    "CartPole-v1": Preset({"total_timesteps": 300_000}, source=OWN),
+    "Acrobot-v1": Preset({"total_timesteps": 200_000}, source=OWN),
+    "Pendulum-v1": Preset({"gamma": 0.95, "total_timesteps": 300_000}, source=OWN),
+}
+
+
+class Categorical(NamedTuple):
+    """Distributions over A discrete actions."""
+
+    logits: Tensor  # [S, B, A]
+
+    def mode(self) -> Tensor:
+        """The most probable actions, [S, B]."""
+        return self.logits.argmax(-1)
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """Actions [S, B] from standard Gumbel noise [S, B, A]: argmax(logits + noise)."""
+        return (self.logits + noise).argmax(-1)
+
+    def logprob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of actions [S, B], and entropies, both [S, B]."""
+        logprobs = self.logits.log_softmax(-1)
+        entropy = -(logprobs.exp() * logprobs).sum(-1)
+        return logprobs.gather(-1, actions.unsqueeze(-1)).squeeze(-1), entropy
+
+
+class Gaussian(NamedTuple):
+    """Normal distributions over actions of D independent components."""
+
+    mean: Tensor  # [S, B, D]
+    log_std: Tensor  # [S, 1, D], the same in every state
+
+    def mode(self) -> Tensor:
+        """The most probable actions, [S, B, D]."""
+        return self.mean
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """Actions [S, B, D] from standard normal noise [S, B, D]."""
+        return self.mean + self.log_std.exp() * noise
+
+    def logprob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of actions [S, B, D], and entropies, both [S, B]."""
+        z = (actions - self.mean) * (-self.log_std).exp()
+        log_normalizer = self.log_std + 0.5 * math.log(2 * math.pi)
+        logprob = (-0.5 * z.square() - log_normalizer).sum(-1)
+        # Not expand_as: the mean of an expanded tensor depends on the size of the batch.
+        return logprob, (0.5 + log_normalizer).sum(-1) + torch.zeros_like(logprob)
+
+
+class Actor(nn.Module):
+    """S policies: a tanh network a seed."""
+
+    def __init__(self, spec: envs.EnvSpec, config: Config, init: SeedStreams) -> None:
+        super().__init__()
+        assert spec.obs_size is not None
+        S = len(init.seeds)
+        self.continuous = spec.continuous
+        self.action_size = len(spec.action_low) if spec.continuous else spec.num_actions
+        self.network = SeedMLP(S, spec.obs_size, config.hidden, (self.action_size,), "tanh")
+        self.network.orthogonal_init(init, gains=(0.01,))
+        if spec.continuous:
+            self.log_std = self.network.constant(self.action_size, config.log_std_init)
+        self.obs_stats = RunningStats(S, spec.obs_size) if config.normalize_obs else None
+
+    def policy(self, logits_or_means: Tensor) -> Categorical | Gaussian:
+        """The distributions that the network's output [S, B, A or D] stands for."""
+        if self.continuous:
+            return Gaussian(logits_or_means, self.log_std[:, 0])
+        return Categorical(logits_or_means)
+
+    def features(self, obs: Tensor) -> Tensor:
+        """What the network sees of obs [S, B, O]."""
+        return obs if self.obs_stats is None else self.obs_stats.normalize(obs)
+
+    def draw(self, streams: SeedStreams, *shape: int) -> Tensor:
+        """Noise [S, *shape, A or D] for sampled actions."""
+        draw = streams.normal if self.continuous else streams.gumbel
+        return draw(*shape, self.action_size)
+
+    def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Actions [S, N] or [S, N, D] for obs [S, N, O]; greedy without noise."""
+        policy = self.policy(self.network.only(0, self.features(obs)))
+        return policy.mode() if noise is None else policy.sample(noise)
+
+    def forward(self, features: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of actions and entropies, each [S, B], for features [S, B, O]."""
+        return self.policy(self.network.only(0, features)).logprob_and_entropy(actions)
+
+
+class Critic(nn.Module):
+    """S value functions V(s), or with the action as an input too Q(s, a): a tanh network each."""
+
+    def __init__(self, spec: envs.EnvSpec, config: Config, init: SeedStreams) -> None:
+        super().__init__()
+        assert spec.obs_size is not None
+        self.actions = None if spec.continuous else spec.num_actions
+        self.of_actions = config.weight == "q"
+        size = len(spec.action_low) if spec.continuous else spec.num_actions
+        inputs = spec.obs_size + (size if self.of_actions else 0)
+        self.network = SeedMLP(len(init.seeds), inputs, config.hidden, (1,), "tanh")
+        self.network.orthogonal_init(init, gains=(1.0,))
+
+    def forward(self, features: Tensor, actions: Tensor) -> Tensor:
+        """Values [S, B] for features [S, B, O] and actions [S, B] or [S, B, D]."""
+        if self.of_actions:
+            if self.actions is not None:
+                actions = nn.functional.one_hot(actions, self.actions)
+            features = torch.cat((features, actions.to(features.dtype)), dim=-1)
+        return self.network.only(0, features).squeeze(-1)
+
+
+class Episodes(NamedTuple):
+    """N episodes per seed, from their starts to their ends; [S, L, N, ...], 0 after the end."""
+
+    obs: Tensor
+    actions: Tensor
+    rewards: Tensor
+    alive: Tensor  # bool: this step was taken
+
+
+@stepwise
+@torch.no_grad()
+def collect(
+    env: envs.Env,
+    actor: Actor,
+    state: tuple[envs.State, Tensor],
+    obs: Tensor,
+    action_noise: Tensor,
+    env_noise: Tensor,
+) -> tuple[tuple[envs.State, Tensor], Tensor, Episodes]:
+    """Act for as many steps as there is noise, [S, T, N, ...]; returns the next state and obs.
+
+    state: that of the environments, and which episodes are still going on, [S, N] bool.
+    """
+    (physics, alive), steps = state, []
+    for u, v in zip(action_noise.unbind(1), env_noise.unbind(1), strict=True):
+        actions = actor.act(obs, u)
+        step = env.step(physics, actions, v)
+        steps.append((obs, actions, step.reward, alive))
+        alive = alive & ~(step.terminated | step.truncated)
+        physics, obs = step.state, step.obs
+    fields = (torch.stack(field, dim=1) for field in zip(*steps, strict=True))
+    return (physics, alive), obs, Episodes(*fields)
+
+
+def play(
+    env: envs.Env, actor: Actor, start_noise: Tensor, action_noise: Tensor, env_noise: Tensor
+) -> Episodes:
+    """Play N episodes per seed to their ends; start_noise [S, N, initial_noise], the others
+    [S, L, N, ...]."""
+    state, obs = env.reset(start_noise)
+    carry = state, torch.ones(start_noise.shape[:2], dtype=torch.bool, device=obs.device)
+    parts: list[Episodes] = []
+    for noise in zip(action_noise.split(LOOK, 1), env_noise.split(LOOK, 1), strict=True):
+        carry, obs, part = collect(env, actor, carry, obs, *noise)
+        parts.append(part)
+        if not carry[1].any():
+            break
+    # Always L steps, and nothing after an end: how long the other seeds' episodes are is then
+    # nowhere to be seen, nor do sums over the steps round with it.
+    missing = action_noise.shape[1] - sum(part.alive.shape[1] for part in parts)
+    padded = []
+    for field in zip(*parts, strict=True):
+        rest = field[0].new_zeros(len(obs), missing, *field[0].shape[2:])
+        padded.append(torch.cat((*field, rest), dim=1))
+    ended = ~padded[-1]
+    return Episodes(
+        *(x.masked_fill(ended.view(*ended.shape, *[1] * (x.ndim - 3)), 0) for x in padded)
+    )
+
+
+def returns_to_go(rewards: Tensor, gamma: float) -> Tensor:
+    """r_t + gamma r_{t+1} + ... to the end of the episode; rewards [S, L, ...], 0 after it."""
+    following, returns = torch.zeros_like(rewards[:, 0]), []
+    for reward in reversed(rewards.unbind(1)):
+        following = reward + gamma * following
+        returns.append(following)
+    return torch.stack(returns[::-1], dim=1)
+
+
+def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
+    """Mean of x over the samples in mask, both [S, B]; 0 where there are none; [S]."""
+    return x.masked_fill(~mask, 0.0).sum(-1) / mask.sum(-1).clamp(min=1)
+
+
+def normalize(weights: Tensor, mask: Tensor) -> Tensor:
+    """Weights [S, B] with mean 0 and standard deviation 1 over the samples in mask, per seed."""
+    centered = (weights - masked_mean(weights, mask).unsqueeze(-1)).masked_fill(~mask, 0.0)
+    variance = centered.square().sum(-1, keepdim=True) / (mask.sum(-1, keepdim=True) - 1).clamp(1)
+    return centered / (variance.sqrt() + 1e-8)
+
+
+class Batch(NamedTuple):
+    """The samples of an update, [S, B, ...]; B = L N, in the order of the steps."""
+
+    features: Tensor
+    actions: Tensor
+    alive: Tensor
+    returns: Tensor  # g_t
+
+
+@torch.no_grad()
+def prepare(actor: Actor, episodes: Episodes, config: Config) -> Batch:
+    """What the networks see of the episodes, and the returns-to-go."""
+    returns = returns_to_go(episodes.rewards, config.gamma)
+    features = actor.features(episodes.obs.flatten(1, 2))
+    fields = episodes.actions, episodes.alive, returns
+    return Batch(features, *(field.flatten(1, 2) for field in fields))
+
+
+@torch.no_grad()
+def phi(critic: Critic | None, batch: Batch, config: Config) -> Tensor:
+    """The weights of the log-probabilities [S, B], 0 after the ends of episodes."""
+    weights = batch.returns
+    if config.weight == "total_return":
+        weights = weights[:, : config.episodes].repeat(1, weights.shape[1] // config.episodes)
+    if critic is not None:
+        predicted = critic(batch.features, batch.actions)
+        weights = predicted if config.weight == "q" else weights - predicted
+    if config.normalize:
+        weights = normalize(weights, batch.alive)
+    return weights.masked_fill(~batch.alive, 0.0)
+
+
+def policy_gradient(
+    actor: Actor, batch: Batch, weights: Tensor, config: Config
+) -> dict[str, Tensor]:
+    """Set the gradients of the policy to the mean over episodes of
+    -sum_t (Phi_t log pi(a_t | s_t) + c2 entropy_t); returns metrics, each [S].
+
+    Every episode gets a copy of its seed's parameters, and so a gradient of its own.
+    """
+    S, N = len(weights), config.episodes
+
+    def by_episode(x: Tensor) -> Tensor:  # [S, L N, ...] as [S N, L, ...]
+        return x.unflatten(1, (-1, N)).transpose(1, 2).flatten(0, 1).contiguous()
+
+    parameters = dict(actor.named_parameters())
+    copies = {
+        name: p.detach().repeat_interleave(N, dim=0).requires_grad_()
+        for name, p in parameters.items()
+    }
+    inputs = by_episode(batch.features), by_episode(batch.actions)
+    logprobs, entropy = functional_call(actor, copies, inputs)
+    alive = by_episode(batch.alive)
+    pg_loss = -(by_episode(weights) * logprobs).sum(-1)
+    entropy = entropy.masked_fill(~alive, 0.0)
+    total = pg_loss - config.entropy_coef * entropy.sum(-1)
+    gradients = torch.autograd.grad(total.sum(), list(copies.values()))
+
+    square = variance = torch.zeros(S, device=weights.device)
+    for p, gradient in zip(parameters.values(), gradients, strict=True):
+        per_episode = gradient.view(S, N, *gradient.shape[1:])
+        p.grad = per_episode.mean(1)
+        deviations = (per_episode - p.grad.unsqueeze(1)).flatten(1)
+        variance = variance + deviations.square().sum(-1) / (N - 1) / N
+        square = square + p.grad.flatten(1).square().sum(-1)
+    steps = batch.alive.sum(-1)
+    return {
+        "policy_loss": pg_loss.detach().view(S, N).mean(-1),
+        "entropy": entropy.detach().view(S, -1).sum(-1) / steps,
+        "grad_norm": square.sqrt(),
+        "grad_variance": variance,
+    }
+
+
+@piece
+def critic_step(
+    critic: Critic,
+    optimizer: SeedAdam,
+    batch: Batch,
+    indices: Tensor,
+    active: Tensor,
+    lr: Tensor,
+) -> Tensor:
+    """A step on the samples that indices [S, M] name; the mean squared error before it, [S]."""
+    seeds = torch.arange(len(indices), device=indices.device).unsqueeze(1)
+    minibatch = Batch(*(field[seeds, indices] for field in batch))
+    values = critic(minibatch.features, minibatch.actions)
+    v_loss = (values - minibatch.returns).square().mean(-1)
+    v_loss.sum().backward()
+    optimizer.step(lr, 0.0, active)
+    return v_loss.detach()
+
+
+def fit(
+    critic: Critic,
+    optimizer: SeedAdam,
+    batch: Batch,
+    draws: Tensor,
+    active: Tensor,
+    lr: Tensor,
+) -> dict[str, Tensor]:
+    """Fit V or Q to the returns; the uniforms draws [S, critic_updates, M] choose the samples."""
+    taken_first = (~batch.alive).to(torch.uint8).argsort(dim=-1, stable=True)
+    steps = batch.alive.sum(-1, keepdim=True)
+    for uniforms in draws.unbind(1):
+        chosen = (uniforms * steps).long().clamp(max=steps - 1)
+        v_loss = critic_step(critic, optimizer, batch, taken_first.gather(1, chosen), active, lr)
+    return {"value_loss": v_loss}
+
+
+class Learner(NamedTuple):
+    """What an iteration works with, and changes in place."""
+
+    config: Config
+    env: envs.Env
+    actor: Actor
+    critic: Critic | None
+    optimizer: SeedAdam
+    critic_optimizer: SeedAdam | None
+
+
+class Inputs(NamedTuple):
+    """What an iteration takes from outside: noise, and what follows a schedule."""
+
+    start_noise: Tensor  # [S, N, env.initial_noise]
+    action_noise: Tensor  # [S, L, N, A or D]
+    env_noise: Tensor  # [S, L, N, env.noise_size]
+    draws: Tensor  # [S, critic_updates, M]
+    active: Tensor  # [S] bool, which seeds still learn
+    lr: Tensor  # [S, 1], like the next
+    critic_lr: Tensor
+
+
+def iteration(
+    learner: Learner, timesteps: Tensor, inputs: Inputs
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Episodes and the update on them; returns the timesteps so far, [S], and metrics."""
+    config, env, actor, critic, optimizer, critic_optimizer = learner
+    active = inputs.active
+    noise = inputs.start_noise, inputs.action_noise, inputs.env_noise
+    episodes = play(env, actor, *noise)
+    batch = prepare(actor, episodes, config)
+    metrics = policy_gradient(actor, batch, phi(critic, batch, config), config)
+    optimizer.step(inputs.lr, config.max_grad_norm, active)
+    if critic is not None and critic_optimizer is not None:
+        metrics |= fit(critic, critic_optimizer, batch, inputs.draws, active, inputs.critic_lr)
+    alive = batch.alive & active.unsqueeze(1)
+    if actor.obs_stats is not None:
+        masked_update(actor.obs_stats, episodes.obs.flatten(1, 2), alive)
+    metrics["train_return"] = episodes.rewards.sum(1).mean(-1)
+    metrics["train_length"] = batch.alive.sum(-1) / config.episodes
+    return timesteps + alive.sum(-1), metrics
+
+
+def train(config: Config, run: Run) -> Actor:
+    """Train all seeds of a run; returns their policies."""
+    S, N = len(run.seeds), config.episodes
+    env = config.make_env()
+    L = env.spec.time_limit
+    init = run.streams("init")
+    actor = Actor(env.spec, config, init).to(run.device)
+    optimizer = SeedAdam(actor, eps=1e-5)
+    critic, critic_optimizer = None, None
+    if config.weight in ("baseline", "q"):
+        critic = Critic(env.spec, config, init).to(run.device)
+        critic_optimizer = SeedAdam(critic, eps=1e-5)
+    learner = Learner(config, env, actor, critic, optimizer, critic_optimizer)
+    # How long the episodes are is read back: nothing to capture.
+    program = Program(iteration, run.device, config.compile, native=False)
+    streams = run.streams("train")
+    timesteps = torch.zeros(S, dtype=torch.int64, device=run.device)
+
+    run.evaluate_if_due(timesteps, env, actor)
+    while (active := timesteps < config.total_timesteps).any():
+        remaining = (1 - timesteps / config.total_timesteps).clamp(min=0).unsqueeze(1)
+        falling = remaining if config.anneal_lr else torch.ones_like(remaining)
+        transition_noise = streams.uniform(L, N, env.transition_noise)
+        no_resets = transition_noise.new_zeros(S, L, N, env.initial_noise)  # an end is an end
+        inputs = Inputs(
+            streams.uniform(N, env.initial_noise),
+            actor.draw(streams, L, N),
+            torch.cat((transition_noise, no_resets), dim=-1),
+            streams.uniform(config.critic_updates, config.minibatch_size),
+            active,
+            config.learning_rate * falling,
+            config.critic_learning_rate * falling,
+        )
+        timesteps, metrics = program(learner, timesteps, inputs)
+        run.log(timesteps, metrics)
+        run.evaluate_if_due(timesteps, env, actor)
+    return actor
+
+
+def load(part: str) -> Actor:
+    """The policies that a finished part, `results/runs/.../seeds-000-009`, has stored."""
+    config, seeds, tensors = read_policy(part, Config)
+    spec = config.make_env().spec
+    actor = Actor(spec, config, SeedStreams(seeds, "init"))
+    actor.load_state_dict(tensors)
+    return actor
+
+
+if __name__ == "__main__":
+    main(parse(Config, PRESETS, __doc__), train, PRESETS)

@@ -1,0 +1,111 @@
+"""What the critic costs: PPO against GRPO at the same budget, in memory and in time.
+
+    python benchmarks/critic_cost.py
+
+Each trains ten seeds with its preset and GRPO's budget, evaluation off, in a process of its own on
+one CPU core; the two take turns. Counted per seed are the parameters as they lie in memory (the
+last layer of a network is padded to 16 columns) and the bytes that the optimizer keeps of them:
+gradients and moments. Memory is the process's peak above what it held after its imports.
+Writes results/critic_cost.json; `benchmarks/report.py` makes the table of it and of the stored
+runs, which say after how many timesteps each reaches the reward threshold.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.cli import (
+    PositiveInt,
+    ScriptConfig,
+    check_ranges,
+    exit_with,
+    from_preset,
+    parse,
+)
+from benchmarks.harness.errors import UsageError
+from benchmarks.harness.record import provenance, write_json
+from benchmarks.suite import BUDGETS
+from benchmarks.throughput import peak_memory, run_pinned, time_training, usable_cores
+
+ALGOS = ("ppo", "grpo")
+SEEDS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ScriptConfig):
+    """Cost of the critic."""
+
+    repeats: PositiveInt = 3
+    """Rounds over all measurements."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+def measure(algo: str, env: str) -> dict[str, float]:
+    """Train with evaluation off; time, memory, parameters and optimizer bytes per seed."""
+    module: Any = importlib.import_module(f"algos.{algo}")
+    optimizers: list[Any] = []
+
+    class CountedAdam(module.SeedAdam):  # type: ignore[misc]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            optimizers.append(self)
+
+    module.SeedAdam = CountedAdam
+    settings = {"total_timesteps": BUDGETS[env], "seeds": SEEDS, "quiet": True}
+    config = from_preset(module.Config, module.PRESETS, env, **settings)
+    imports = peak_memory()
+    figures = time_training(module, config)
+    parameters = sum(p.numel() for optimizer in optimizers for p in optimizer.parameters)
+    kept = [x for o in optimizers for x in (o.grads, o.mean, o.square)]
+    return {
+        "timesteps": figures["timesteps"],
+        "learn_s": figures["learn_s"],
+        "memory": figures["memory"] - imports,
+        "parameters": parameters / SEEDS,
+        "optimizer_bytes": sum(x.numel() * x.element_size() for x in kept) / SEEDS,
+    }
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Measure all of them in turn, and write the file."""
+    words = sys.argv[1:] if args is None else list(args)
+    if words[:1] == ["--measure"]:
+        print(json.dumps(measure(*words[1:])))
+        return
+    config = parse(Config, {}, __doc__, args)
+    measurements = []
+    try:
+        for repeat in range(config.repeats):
+            for env in BUDGETS:
+                for algo in ALGOS:
+                    command = [sys.executable, __file__, "--measure", algo, env]
+                    figures = run_pinned(command, min(usable_cores()))
+                    measurements.append({"repeat": repeat, "algo": algo, "env": env, **figures})
+                    per_million = 1e6 * figures["learn_s"] / figures["timesteps"]
+                    print(f"{algo:5} {env:15} {per_million:6.1f} s per 1M timesteps", flush=True)
+    except UsageError as error:
+        exit_with(error)
+    origins = [f"algos/{algo}.py:train" for algo in ALGOS]
+    stored = {
+        "command": "python " + shlex.join(sys.argv),
+        **provenance(origins),
+        "seeds": SEEDS,
+        "measurements": measurements,
+    }
+    path = Path(config.results) / "critic_cost.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, stored)
+    print(f"written: {path}")
+
+
+if __name__ == "__main__":
+    main()
