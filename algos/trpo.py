@@ -6,13 +6,14 @@
 The equations, for the data of one rollout with the policy that collected it, pi_old:
 
     ratio_t = pi(a_t | s_t) / pi_old(a_t | s_t)
-    maximise L = E[ ratio A ]   subject to   KL = E[ KL(pi_old(. | s) || pi(. | s)) ] <= delta
-                                                                                (paper, eq. 14)
-    g = grad L,   H = Hessian of KL, both at pi_old: H is the Fisher matrix   (appendix C, C.1)
-    H v = E[ J^T M J v ]                              products with H need no matrix   (C.1)
-    x = H^-1 g                                    the natural gradient, by conjugate gradients (C)
-    theta = theta_old + shrink^j sqrt(2 delta / x.H x) x,   for the first j = 0, 1, ... with
-            KL <= delta and L above that of theta_old     the line search; else theta_old (C)
+    maximise L = E[ ratio A ]                                                       (eq. 14)
+    subject to KL = E[ KL(pi_old(. | s) || pi(. | s)) ] <= delta                    (eq. 14)
+    g = grad L,  H = Hessian of KL, both at pi_old: the Fisher matrix               (appendix C)
+    H v = E[ J^T M J v ]: J the Jacobian of the distribution's parameters (logits, or mean and
+          log_std), M the Hessian of KL in those; no matrix H is needed             (C.1)
+    x = H^-1 g, the natural gradient, by conjugate gradients                        (C)
+    theta = theta_old + shrink^j sqrt(2 delta / x.H x) x for the first j = 0, 1, ... with
+          KL <= delta and L above that of theta_old, the line search; else theta_old  (C)
 
 The advantages A are those of PPO (eq. 11-12 there), and a network of its own learns V.
 
@@ -552,18 +553,18 @@ def policy_step(
 
 @piece
 def critic_steps(
-    agent: ActorCritic, optimizer: SeedAdam, batch: Batch, order: Tensor, lr: float
+    agent: ActorCritic, optimizer: SeedAdam, batch: Batch, order: Tensor, config: Config
 ) -> Tensor:
-    """Fit V on successive minibatches of the samples that order [S, k, M] names.
+    """Fit V on successive minibatches of the samples that order [S, k M] names.
 
     Returns the last minibatch's mean squared error, [S].
     """
     seeds = torch.arange(len(order), device=order.device).unsqueeze(1)
-    for indices in order.unbind(1):
+    for indices in order.split(config.minibatch, dim=1):
         values = agent.value(batch.obs[seeds, indices])
         loss = (values - batch.returns[seeds, indices]).square().mean(-1)
         loss.sum().backward()
-        optimizer.step(lr)
+        optimizer.step(config.learning_rate)
     return loss.detach()
 
 
@@ -582,8 +583,7 @@ def update(
     metrics = policy_step(agent, theta, batch, config)
     for order in shuffle.argsort(-1).unbind(1):
         for part in unrolled(order, config.minibatch):
-            minibatches = part.unflatten(1, (-1, config.minibatch))
-            loss = critic_steps(agent, optimizer, batch, minibatches, config.learning_rate)
+            loss = critic_steps(agent, optimizer, batch, part, config)
     explained = explained_variance(batch.values, batch.returns)
     return metrics | {"value_loss": loss, "explained_variance": explained}
 
