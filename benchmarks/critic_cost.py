@@ -31,7 +31,7 @@ from benchmarks.harness.cli import (
 )
 from benchmarks.harness.errors import UsageError
 from benchmarks.harness.record import provenance, write_json
-from benchmarks.suite import BUDGETS
+from benchmarks.suite import ABLATED, BUDGETS
 from benchmarks.throughput import peak_memory, run_pinned, time_training, usable_cores
 
 ALGOS = ("ppo", "grpo")
@@ -85,7 +85,7 @@ def main(args: Sequence[str] | None = None) -> None:
     measurements = []
     try:
         for repeat in range(config.repeats):
-            for env in BUDGETS:
+            for env in ABLATED:
                 for algo in ALGOS:
                     command = [sys.executable, __file__, "--measure", algo, env]
                     figures = run_pinned(command, min(usable_cores()))

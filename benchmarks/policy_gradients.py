@@ -154,12 +154,11 @@ def advantages_section(results: Sequence[Result], folder: Path) -> str:
     panels: dict[str, dict[str, Line]] = {}
     runs = []
     here = [r for r in results if r.algo == "grpo" and is_of_the_ablation(r)]
-    for env in (*BUDGETS, "MountainCar-v0"):
+    for env, budget in BUDGETS.items():
         ours = [r for r in here if r.spec.id == env]
         if not ours:
             continue
         ours.sort(key=lambda r: order_of(r.config))
-        budget = ours[0].config["total_timesteps"]
         peers = [
             r for r in results if (r.algo, r.spec.id, r.timesteps_asked) == ("ppo", env, budget)
         ]
@@ -211,12 +210,13 @@ def settings_of(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_of_the_ablation(result: Result) -> bool:
-    """Whether a run of GRPO differs from its preset in nothing but the advantage."""
+    """Whether a run of GRPO has its preset, but for the advantage, and the suite's budget."""
     from algos import grpo
     from benchmarks.harness.cli import from_preset, identity
 
-    settings = settings_of(result.config)
-    wanted = from_preset(grpo.Config, grpo.PRESETS, result.spec.id, **settings)
+    settings, env = settings_of(result.config), result.spec.id
+    budget = {"total_timesteps": BUDGETS.get(env)}
+    wanted = from_preset(grpo.Config, grpo.PRESETS, env, **settings, **budget)
     return settings in ADVANTAGES and identity(wanted) == result.config
 
 

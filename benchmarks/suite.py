@@ -125,6 +125,8 @@ ADVANTAGES: tuple[dict[str, Any], ...] = (  # of GRPO; the first is the default
     {"advantage": "process", "peers": "all"},
 )
 BUDGETS = {"CartPole-v1": 300_000, "Acrobot-v1": 200_000, "Pendulum-v1": 300_000}  # GRPO's presets
+BUDGETS |= {"MountainCar-v0": 300_000}  # where it has no signal
+ABLATED = tuple(BUDGETS)[:3]
 WEIGHTS = ("total_return", "return_to_go", "baseline", "q")  # of REINFORCE
 
 SUITES = {
@@ -182,23 +184,23 @@ SUITES = {
         *(
             Cell(algo, env, 10, source, cut=SHORT)
             for algo in ("a2c", "trpo")
-            for env in (*BUDGETS, "MountainCar-v0", "MountainCarContinuous-v0")
+            for env in (*BUDGETS, "MountainCarContinuous-v0")
             for source in ("manyseeds", "sb3")
         ),
         *(
             Cell("grpo", env, 10, settings=settings, cut=SHORT, aim=aim)
             for settings in ADVANTAGES
-            for env, aim in zip(BUDGETS, (475.0, -95.0, -190.0), strict=True)
+            for env, aim in zip(ABLATED, (475.0, -95.0, -190.0), strict=True)
         ),
         Cell("grpo", "MountainCar-v0", 10, cut=SHORT),
         *(
             Cell("ppo", env, 10, settings={"total_timesteps": budget}, cut=SHORT)
-            for env, budget in (*BUDGETS.items(), ("MountainCar-v0", BUDGETS["CartPole-v1"]))
+            for env, budget in BUDGETS.items()
         ),
         *(
             Cell("reinforce", "CartPole-v1", 10, settings={"weight": weight}, cut=SHORT)
             for weight in WEIGHTS
         ),
-        *(Cell("reinforce", env, 10, cut=SHORT) for env in BUDGETS),
+        *(Cell("reinforce", env, 10, cut=SHORT) for env in ABLATED),
     ),
 }
