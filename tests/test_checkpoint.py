@@ -14,7 +14,7 @@ from benchmarks.harness.run import Run, main
 from benchmarks.harness.seeds import SeedStreams
 
 
-@pytest.mark.parametrize("algo", ["a2c", "trpo", "ppo", "dqn", "q_learning"])
+@pytest.mark.parametrize("algo", ["reinforce", "a2c", "trpo", "ppo", "grpo", "dqn", "q_learning"])
 def test_a_stored_policy_acts_as_the_trained_one(algo: str, tmp_path: Path) -> None:
     module = importlib.import_module(f"algos.{algo}")
     small = {"dqn": {"learning_starts": 500}, "trpo": {"num_steps": 256}}

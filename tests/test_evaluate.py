@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,13 @@ import envs
 from algos import ppo, q_learning
 from benchmarks.harness import run as run_module
 from benchmarks.harness.cli import ControlConfig, parse
-from benchmarks.harness.evaluate import CHUNK, CURVE_EPISODES, FINAL_EPISODES, evaluate
+from benchmarks.harness.evaluate import (
+    CHUNK,
+    CURVE_EPISODES,
+    FINAL_EPISODES,
+    Evaluation,
+    evaluate,
+)
 from benchmarks.harness.record import RunFolder
 from benchmarks.harness.run import Run, main
 from benchmarks.harness.seeds import SeedStreams
@@ -29,6 +36,8 @@ BUDGETS: dict[str, dict[str, Any]] = {
     "a2c": {"total_timesteps": 640, "hidden": (16,)},
     "trpo": {"total_timesteps": 640, "num_steps": 32, "minibatch_size": 32, "hidden": (16,)},
     "ppo": {"total_timesteps": 640, "num_steps": 16, "minibatch_size": 32, "hidden": (16,)},
+    "reinforce": {"total_timesteps": 640, "episodes": 4, "hidden": (16,)},
+    "grpo": {"total_timesteps": 640, "group_size": 4, "minibatch_size": 32, "hidden": (16,)},
     "dqn": {"total_timesteps": 640, "learning_starts": 64, "batch_size": 16, "hidden": (16,)},
     "q_learning": {"total_timesteps": 1500, "env": "FrozenLake-v1"},
 }
@@ -363,12 +372,12 @@ def test_evaluating_does_not_change_the_training(
     """
     module = importlib.import_module(f"algos.{algo}")
     config = module.Config(seeds=2, quiet=True, **BUDGETS[algo])
-    calls: list[int] = []
+    calls: list[Any] = []
 
-    def never(self: Run, timestep: int, env: Any, policy: Any) -> None:
+    def never(self: Run, timestep: Any, env: Any, policy: Any) -> None:
         self._env = env
 
-    def always(self: Run, timestep: int, env: Any, policy: Any) -> None:
+    def always(self: Run, timestep: Any, env: Any, policy: Any) -> None:
         calls.append(timestep)
         evaluate(env, policy, self.seeds, 7)
         evaluate(env, policy, self.seeds, 3, greedy=False)
@@ -381,6 +390,176 @@ def test_evaluating_does_not_change_the_training(
     for name, tensor in weights[0].items():
         assert torch.equal(tensor, weights[1][name])
         assert torch.equal(tensor, weights[2][name])
+
+
+# ---- Seeds at timesteps of their own ----------------------------------------------------
+
+
+class Versions(OneUniform, torch.nn.Module):
+    """A policy that knows how many updates each seed has had."""
+
+    def __init__(self, S: int) -> None:
+        super().__init__()
+        self.register_buffer("version", torch.zeros(S))
+
+    def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
+        return torch.zeros(obs.shape[:2], dtype=torch.int64)
+
+
+def walks(S: int, T: int, longest: int, seed: int = 0) -> list[Tensor]:
+    """Timesteps [S] after every update, from steps of 1 to `longest`; a seed stands still at T."""
+    generator = torch.Generator().manual_seed(seed)
+    now, found = torch.zeros(S, dtype=torch.int64), []
+    while (now < T).any():
+        steps = torch.randint(1, longest + 1, (S,), generator=generator)
+        steps[0] = max(1, longest // 8)  # one is slow, one is fast
+        steps[1] = longest
+        now = now + steps * (now < T)
+        found.append(now)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("T", "longest"),
+    [(1000, 20), (1000, 60), (1000, 400), (1000, 2000), (20, 1), (7, 3), (997, 13)],
+)
+def test_each_seed_is_evaluated_as_it_was_when_it_passed_a_point(
+    T: int, longest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against the definition for one seed: true timesteps, and the policy of that update.
+
+    A point that a seed passes together with the next one has no row of it.
+    """
+    S, asked = 4, 0
+
+    def as_it_was(env: Any, policy: Any, seeds: Any, episodes: int) -> Evaluation:
+        nonlocal asked
+        asked += 1
+        version = policy.version.double().numpy().copy()
+        return Evaluation(version, 0 * version, 0 * version, episodes)
+
+    monkeypatch.setattr(run_module, "evaluate", as_it_was)
+    run, policy = silent(T, seeds=S), Versions(S)
+    run.evaluate_if_due(torch.zeros(S, dtype=torch.int64), Poisoned(), policy)
+    before = torch.zeros(S, dtype=torch.int64)
+    steps = walks(S, T, longest)
+    for now in steps:
+        policy.version += (now > before).float()
+        before = now
+        run.evaluate_if_due(now, Poisoned(), policy)
+    assert not run._snapshots
+    assert asked <= 21
+    curve = run.curve()
+    for s in range(S):
+        history = [0, *dict.fromkeys(int(now[s]) for now in steps)]  # by its number of updates
+        due = {next(v for v, t in enumerate(history) if 20 * t >= k * T) for k in range(21)}
+        mine = curve[curve["seed"] == s]
+        assert mine["timestep"].tolist() == [history[v] for v in sorted(due)]
+        assert mine["return_mean"].tolist() == sorted(due)
+    assert set(curve["mode"]) == {"greedy"}
+
+
+def test_seeds_that_pass_a_point_together_are_evaluated_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without a copy of the policy; one is taken as soon as a seed is ahead."""
+    policies: list[Any] = []
+
+    def spy(env: Any, policy: Any, seeds: Any, episodes: int) -> Evaluation:
+        policies.append(policy)
+        return Evaluation(*np.zeros((3, 2)), episodes)
+
+    monkeypatch.setattr(run_module, "evaluate", spy)
+    run, policy = silent(100, seeds=2), Versions(2)
+    for timesteps in ([0, 0], [5, 7], [10, 9], [11, 10]):
+        run.evaluate_if_due(torch.tensor(timesteps), Poisoned(), policy)
+    assert [p is policy for p in policies] == [True, True, False]
+
+
+def test_metrics_are_averaged_over_a_seeds_own_windows() -> None:
+    """Against the definition for one seed; nothing of a seed that has ended."""
+    S, T = 4, 2000  # a window is 10 timesteps
+    run, steps = silent(T, seeds=S), walks(S, T, 40, seed=1)
+    generator = torch.Generator().manual_seed(2)
+    logged = torch.randn(len(steps), S, generator=generator, dtype=torch.float64)
+    logged[torch.rand(logged.shape, generator=generator) < 0.2] = math.nan  # no episode ended
+    for k, now in enumerate(steps):
+        metrics = {"train_return": logged[k], "train_length": logged[k].nan_to_num() + 1}
+        if k >= 30:
+            metrics["late"] = logged[k]
+        run.log(now, metrics)
+    frame, curve = run.metrics(), run.curve()
+    for s in range(S):
+        expected: dict[int, list[list[float]]] = {}
+        open_window: list[list[float]] = []
+        before = closed = 0
+        for k, now in enumerate(steps):
+            t = int(now[s])
+            if t > before:
+                x = logged[k, s].item()
+                open_window.append([x, 1 + np.nan_to_num(x), x if k >= 30 else math.nan])
+                if t // 10 > closed // 10 or t >= T:
+                    expected[t], open_window, closed = open_window, [], t
+            before = t
+        mine = frame[frame["seed"] == s]
+        assert mine["timestep"].tolist() == list(expected)
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # the mean of nothing
+            means = np.array([np.nanmean(rows, axis=0) for rows in expected.values()])
+        names = ["train_return", "train_length", "late"]
+        np.testing.assert_allclose(mine[names].to_numpy(), means, rtol=1e-12)
+        rows = curve[(curve["seed"] == s) & (curve["mode"] == "train")]
+        np.testing.assert_allclose(rows["return_mean"], means[:, 0][~np.isnan(means[:, 0])])
+        assert rows["timestep"].tolist() == mine["timestep"][~np.isnan(means[:, 0])].tolist()
+    assert not run._pending
+
+
+def test_a_seeds_log_has_the_same_bits_alone() -> None:
+    """Sums over more or fewer logs than a neighbour's must not round otherwise."""
+    T, steps = 2000, walks(9, 2000, 40, seed=3)
+    logged = torch.randn(len(steps), 9, generator=torch.Generator().manual_seed(0))
+
+    def frame(seeds: slice) -> Any:
+        run = silent(T, seeds=len(range(9)[seeds]))
+        for k, now in enumerate(steps):
+            if (now[seeds] > (steps[k - 1][seeds] if k else 0)).any():
+                run.log(now[seeds], {"x": logged[k, seeds]})
+        return run.metrics()
+
+    together = frame(slice(None))
+    for s in range(9):
+        alone, mine = frame(slice(s, s + 1)), together[together["seed"] == s]
+        assert alone["timestep"].tolist() == mine["timestep"].tolist()
+        np.testing.assert_array_equal(alone["x"], mine["x"])
+
+
+def test_a_nan_loss_marks_its_seed_with_its_own_step() -> None:
+    """Not one of a seed that has ended, whatever its loss is then."""
+    run = silent(100, seeds=3)
+    for k in range(1, 40):
+        now = torch.tensor([3 * k, min(10 * k, 100), 4 * k]).clamp(max=100)
+        bad = [k == 7, k > 10, k in (20, 21)]
+        run.log(now, {"policy_loss": torch.tensor([math.nan if b else 1.0 for b in bad])})
+    assert run.diverged == {0: 21, 2: 80}
+
+
+def test_a_summary_of_seeds_at_timesteps_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, policy = silent(100, seeds=3), Versions(3)
+    for now in ([0, 0, 0], [60, 100, 130], [105, 100, 130]):
+        timesteps = torch.tensor(now)
+        if any(now):
+            run.log(timesteps, {"train_return": torch.ones(3), "train_length": torch.ones(3)})
+        run.evaluate_if_due(timesteps, Poisoned(), policy)
+    summary = run.finish(policy)
+    assert summary["timesteps_per_seed"] == 112
+    curve = run.curve()
+    for mode in ("greedy", "sampled"):
+        last = curve[(curve["mode"] == mode) & (curve["episodes"] == FINAL_EPISODES)]
+        assert last["timestep"].tolist() == [105, 100, 130]
+    train = curve[curve["mode"] == "train"]
+    assert sorted(zip(train["seed"], train["timestep"], strict=True)) == [
+        *((0, 60), (0, 105), (1, 100), (2, 130))
+    ]
 
 
 # ---- The learning clock -----------------------------------------------------------------

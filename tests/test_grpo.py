@@ -363,7 +363,7 @@ class Evaluate(torch.nn.Module):
 
 def test_the_entropy_bonus_raises_the_entropy_and_the_penalty_pulls_back() -> None:
     """Each of the two terms alone, by the sign of its gradient step."""
-    base = {"learning_rate": 1e-2, "epochs": 10, "clip_range": 1.0}
+    base: dict[str, Any] = {"learning_rate": 1e-2, "epochs": 10, "clip_range": 1.0}
     for extra in ({"entropy_coef": 10.0}, {"kl_coef": 10.0}):
         config, actor, batch, mask, _ = small_batch(**base, **extra)
         reference = copy.deepcopy(actor)
@@ -398,7 +398,12 @@ def test_the_entropy_bonus_raises_the_entropy_and_the_penalty_pulls_back() -> No
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "MountainCarContinuous-v0"])
 def test_steps_after_an_end_never_reach_the_update(env_id: str, poison: float) -> None:
     """Whatever stands there: the same weights, moments and metrics, bit for bit."""
-    settings = {"kl_coef": 0.1, "entropy_coef": 0.01, "minibatch_size": 32, "epochs": 2}
+    settings: dict[str, Any] = {
+        "kl_coef": 0.1,
+        "entropy_coef": 0.01,
+        "minibatch_size": 32,
+        "epochs": 2,
+    }
     config, actor, _, _, episodes = small_batch(env_id=env_id, **settings)
     L = 60  # CartPole's are about 20 steps long; MountainCar's are made so here
     episodes = grpo.Episodes(*(field[:, :L] for field in episodes))
@@ -496,7 +501,12 @@ def train_on(
         probe = env
         monkeypatch.setitem(envs.NATIVE, "Probe", lambda: probe)
         env = "Probe"
-    small = {"group_size": 4, "minibatch_size": 32, "hidden": (16,), "total_timesteps": 200}
+    small: dict[str, Any] = {
+        "group_size": 4,
+        "minibatch_size": 32,
+        "hidden": (16,),
+        "total_timesteps": 200,
+    }
     config = grpo.Config(env=env, seeds=seeds, quiet=True, **{**small, **settings})
     run = Run(config)
     monkeypatch.setattr(run, "evaluate_if_due", lambda *args: None)
@@ -522,7 +532,12 @@ def test_where_all_returns_are_equal_nothing_moves(
 ) -> None:
     """Neither parameters nor Adam's moments, over many updates; every group is logged as such."""
     made = spy_on_optimizers(monkeypatch)
-    settings = {"advantage": advantage, "std": std, "entropy_coef": 0.1, "groups": 2}
+    settings: dict[str, Any] = {
+        "advantage": advantage,
+        "std": std,
+        "entropy_coef": 0.1,
+        "groups": 2,
+    }
     actor, run = train_on(Coin(fixed=True), monkeypatch, **settings)
     config = grpo.Config(hidden=(16,))
     untrained = grpo.Actor(Coin().spec, config, SeedStreams(range(3), "init"))
@@ -640,7 +655,7 @@ def test_the_reference_is_the_policy_of_some_updates_ago(
         return prepare(actor, reference, *args)
 
     monkeypatch.setattr(grpo, "prepare", spy)
-    settings = {"kl_coef": 0.1, "reference_updates": every, "normalize_obs": True}
+    settings: dict[str, Any] = {"kl_coef": 0.1, "reference_updates": every, "normalize_obs": True}
     train_on(Coin(), monkeypatch, **settings)
     assert len(policies) > 6
     for k, reference in enumerate(references):
@@ -658,7 +673,12 @@ def test_a_group_begins_in_one_state_and_goes_on_apart(
     seen: list[grpo.Episodes] = []
     play = grpo.play
     monkeypatch.setattr(grpo, "play", lambda *args: (seen.append(play(*args)), seen[-1])[1])
-    settings = {"groups": 3, "group_size": 4, "total_timesteps": 300, "backend": backend}
+    settings: dict[str, Any] = {
+        "groups": 3,
+        "group_size": 4,
+        "total_timesteps": 300,
+        "backend": backend,
+    }
     train_on(env_id, monkeypatch, seeds=2, **settings)
     for episodes in seen:
         first = episodes.obs[:, 0].unflatten(1, (3, 4))
@@ -699,7 +719,11 @@ def test_every_step_taken_counts_and_a_finished_seed_stands_still(
 
     monkeypatch.setattr(grpo, "play", spy_play)
     monkeypatch.setattr(grpo, "iteration", spy)
-    settings = {"total_timesteps": 600, "normalize_obs": True, "learning_rate": 1e-2}
+    settings: dict[str, Any] = {
+        "total_timesteps": 600,
+        "normalize_obs": True,
+        "learning_rate": 1e-2,
+    }
     _, run = train_on("CartPole-v1", monkeypatch, seeds=6, **settings)
     total = torch.zeros(6, dtype=torch.int64)
     finished_before_the_end = 0
@@ -804,7 +828,7 @@ def test_finds_the_action_that_pays(
     advantage: str, std: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every seed, in every state."""
-    settings = {"advantage": advantage, "std": std, "total_timesteps": 2500}
+    settings: dict[str, Any] = {"advantage": advantage, "std": std, "total_timesteps": 2500}
     actor, run = train_on(Coin(), monkeypatch, learning_rate=1e-2, anneal_lr=False, **settings)
     late = run.metrics().query("timestep > 2000")["train_return"]
     assert late.mean() > 2.9
@@ -823,6 +847,19 @@ def test_a_time_limit_is_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = torch.tensor([1.9375, 1.875, 1.75, 1.5, 1.0]).view(1, 5, 1, 1)
     for got in seen:
         assert torch.equal(got, expected.expand_as(got))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["auto", "gymnasium"])
+def test_begins_to_learn_cartpole_on_both_backends(backend: str) -> None:
+    """From 22 to above 70 within 12,000 timesteps, in our environment and in Gymnasium's own."""
+    config = grpo.Config(total_timesteps=12_000, backend=backend, quiet=True)  # type: ignore[arg-type]
+    run = Run(config, range(3))
+    run.evaluate_if_due = lambda *args: None  # type: ignore[method-assign]
+    grpo.train(config, run)
+    metrics = run.metrics()
+    assert metrics.query("timestep < 3000")["train_return"].mean() < 40
+    assert metrics.query("timestep > 9000")["train_return"].mean() > 70
 
 
 @pytest.mark.slow

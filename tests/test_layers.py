@@ -22,7 +22,13 @@ from algos import dqn, ppo
 from benchmarks import sb3_baseline
 from benchmarks.harness import digest
 from benchmarks.harness.digest import ROOT, _definitions, code_digest, code_origins
-from benchmarks.harness.layers import RewardScale, RunningStats, SeedMLP, orthogonal
+from benchmarks.harness.layers import (
+    RewardScale,
+    RunningStats,
+    SeedMLP,
+    masked_update,
+    orthogonal,
+)
 from benchmarks.harness.seeds import SeedAdam, SeedStreams
 
 BATCHES = (7, 32, 1, 100)  # samples of successive updates
@@ -65,6 +71,48 @@ def test_running_statistics_survive_a_large_mean() -> None:
         seen.append(x)
     expected = torch.cat(seen, dim=1).double().var(correction=0).item()
     assert stats.var.item() == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("size", [1, 3, 17])
+def test_a_full_mask_updates_as_none(size: int) -> None:
+    ours, plain = RunningStats(3, size), RunningStats(3, size)
+    for x in stream(3, size):
+        masked_update(ours, x, torch.ones(x.shape[:2], dtype=torch.bool))
+        plain.update(x)
+        for name, tensor in plain.state_dict().items():
+            torch.testing.assert_close(ours.state_dict()[name], tensor, rtol=1e-14, atol=1e-14)
+
+
+def test_a_masked_update_is_one_of_the_samples_in_the_mask() -> None:
+    """Seed by seed, whatever the others are; one without samples keeps its bits."""
+    stats, seen = RunningStats(4, 3), [[] for _ in range(4)]  # type: ignore[var-annotated]
+    generator = torch.Generator().manual_seed(0)
+    for k, x in enumerate(stream(4, 3)):
+        share = torch.tensor([1.0, 0.5, 0.1, 0.0 if k != 1 else 0.5]).view(4, 1)
+        mask = torch.rand(x.shape[:2], generator=generator) < share
+        before = {name: tensor.clone() for name, tensor in stats.state_dict().items()}
+        masked_update(stats, x.masked_fill(~mask.unsqueeze(-1), torch.nan), mask)
+        for s in range(4):
+            seen[s].append(x[s][mask[s]].double().numpy())
+            everything = np.concatenate(seen[s])
+            if not mask[s].any():
+                for name, tensor in before.items():
+                    assert torch.equal(stats.state_dict()[name][s], tensor[s])
+            if len(everything):
+                np.testing.assert_allclose(stats.mean[s, 0], everything.mean(0), atol=1e-10)
+                np.testing.assert_allclose(stats.var[s, 0], everything.var(0), rtol=1e-10)
+                assert stats.count[s].item() == len(everything)
+    assert (stats.count[3] > 0).all()
+
+
+def test_a_masked_update_has_the_same_bits_alone() -> None:
+    alone, among = RunningStats(1, 3), RunningStats(5, 3)
+    for x in stream(5, 3):
+        mask = torch.rand(x.shape[:2], generator=torch.Generator().manual_seed(1)) < 0.7
+        masked_update(alone, x[2:3].clone(), mask[2:3].clone())
+        masked_update(among, x, mask)
+    for name, tensor in alone.state_dict().items():
+        assert torch.equal(tensor[0], among.state_dict()[name][2])
 
 
 def test_statistics_begin_as_the_identity() -> None:

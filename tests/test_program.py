@@ -53,11 +53,20 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         | {"hidden": (16,), "total_timesteps": 300},
     ),
 }
+# How long their episodes are is read back: never captured.
+WHOLE: dict[str, tuple[str, dict[str, Any]]] = {
+    "reinforce": ("reinforce", {"episodes": 3, "weight": "baseline", "critic_updates": 3}),
+    "grpo": (
+        "grpo",
+        {"env": "Pendulum-v1", "group_size": 3, "minibatch_size": 64, "epochs": 2}
+        | {"normalize_obs": True, "kl_coef": 0.1, "entropy_coef": 0.01},
+    ),
+}
 
 
 def learn(case: str, **overrides: Any) -> tuple[dict[str, Tensor], Any]:
     """Train three seeds in memory; the policy's tensors and the metrics."""
-    algo, settings = CASES[case]
+    algo, settings = {**CASES, **WHOLE}[case]
     module = importlib.import_module(f"algos.{algo}")
     settings = {"hidden": (16, 16), "total_timesteps": 240, **settings, **overrides}
     config = module.Config(seeds=3, quiet=True, **settings)
@@ -150,6 +159,27 @@ def test_replaying_the_captured_iteration_is_the_eager_training(
         assert torch.equal(tensor, replayed[name]), name
     for name in eager_metrics:
         np.testing.assert_array_equal(metrics[name], eager_metrics[name], err_msg=name)
+
+
+@pytest.mark.parametrize("algo", ["reinforce", "grpo"])
+def test_what_reads_back_is_never_captured(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also not on CUDA with a native environment."""
+    module = importlib.import_module(f"algos.{algo}")
+    asked: list[dict[str, Any]] = []
+
+    class Stop(Exception):
+        pass
+
+    def make(iteration: Any, device: torch.device, compiled: bool, **settings: Any) -> Any:
+        asked.append(settings)
+        made = Program(iteration, torch.device("cuda"), compiled, **settings)
+        assert made.recorder is None
+        raise Stop
+
+    monkeypatch.setattr(module, "Program", make)
+    with pytest.raises(Stop):
+        learn(algo)
+    assert asked == [{"native": False}]
 
 
 def test_the_fake_recorder_notices_state_kept_in_python(captured: FakeRecorder) -> None:
@@ -256,7 +286,9 @@ print(json.dumps(found))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["a2c, n steps", "a2c, box", "trpo", "ppo", "ppo, box", "dqn"])
+@pytest.mark.parametrize(
+    "case", ["a2c, n steps", "a2c, box", "trpo", "ppo", "ppo, box", "dqn", *WHOLE]
+)
 def test_compiled_is_eager_to_rounding_and_a_second_start_reuses_it(
     case: str, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ import pandas as pd
 import pytest
 
 import envs
-from algos import ppo, q_learning
+from algos import grpo, ppo, q_learning, reinforce
 from benchmarks.harness import digest, record
 from benchmarks.harness.cli import parse
 from benchmarks.harness.digest import ROOT, _definitions, code_digest, code_origins
@@ -498,7 +498,18 @@ def test_what_is_finished_is_reported_and_not_redone(
     assert {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in Path("r").rglob("*.*")} == before
 
 
-@pytest.mark.parametrize(("module", "args"), [(q_learning, LAKE), (ppo, POLE)])
+WHOLE = ("--total-timesteps", "120", "--hidden", "8", "--results", "r")
+
+
+@pytest.mark.parametrize(
+    ("module", "args"),
+    [
+        (q_learning, LAKE),
+        (ppo, POLE),
+        (reinforce, (*WHOLE, "--episodes", "2", "--weight", "baseline")),
+        (grpo, (*WHOLE, "--group-size", "2")),
+    ],
+)
 def test_more_seeds_tomorrow_train_only_the_missing_ones(
     module: Any, args: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -279,7 +279,12 @@ def train_on(
         probe = env
         monkeypatch.setitem(envs.NATIVE, "Probe", lambda: probe)
         env = "Probe"
-    small = {"episodes": 4, "hidden": (16,), "total_timesteps": 200, "minibatch_size": 32}
+    small: dict[str, Any] = {
+        "episodes": 4,
+        "hidden": (16,),
+        "total_timesteps": 200,
+        "minibatch_size": 32,
+    }
     small |= {"critic_updates": 2}
     config = reinforce.Config(env=env, seeds=seeds, quiet=True, **{**small, **settings})
     run = Run(config)
@@ -391,7 +396,8 @@ def test_v_and_q_approach_the_returns(monkeypatch: pytest.MonkeyPatch) -> None:
 
         with monkeypatch.context() as patch:
             patch.setattr(reinforce.Critic, "__init__", spy)
-            settings = {"gamma": 0.5, "total_timesteps": 2000, "critic_updates": 10}
+            settings: dict[str, Any] = {"gamma": 0.5, "total_timesteps": 3000, "critic_updates": 20}
+            settings |= {"critic_learning_rate": 1e-2}
             train_on(Counter(time_limit=5), monkeypatch, weight=weight, **settings)
         obs = torch.arange(5.0).view(1, 5, 1).expand(3, 5, 1)
         for action in (0, 1) if weight == "q" else (0,):
@@ -444,7 +450,11 @@ def test_every_step_taken_counts_and_a_finished_seed_stands_still(
 
     monkeypatch.setattr(reinforce, "play", spy_play)
     monkeypatch.setattr(reinforce, "iteration", spy)
-    settings = {"total_timesteps": 400, "normalize_obs": True, "learning_rate": 1e-2}
+    settings: dict[str, Any] = {
+        "total_timesteps": 400,
+        "normalize_obs": True,
+        "learning_rate": 1e-2,
+    }
     _, run = train_on("CartPole-v1", monkeypatch, seeds=6, weight="baseline", **settings)
     total = torch.zeros(6, dtype=torch.int64)
     finished_before_the_end = 0
@@ -518,12 +528,29 @@ def test_finds_the_action_that_pays(
     weight: str, normalize: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every seed, in every state."""
-    settings = {"normalize": normalize, "total_timesteps": 2400, "learning_rate": 1e-2}
+    settings: dict[str, Any] = {
+        "normalize": normalize,
+        "total_timesteps": 2400,
+        "learning_rate": 1e-2,
+    }
     settings |= {"anneal_lr": False, "gamma": 1.0, "critic_updates": 10}
     actor, run = train_on(Payer(time_limit=3), monkeypatch, weight=weight, **settings)
     obs = torch.arange(3.0).view(1, 3, 1).expand(3, 3, 1)
     assert (actor.act(obs) == 1).all()
     assert run.metrics().query("timestep > 2000")["train_return"].mean() > 2.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["auto", "gymnasium"])
+def test_begins_to_learn_cartpole_on_both_backends(backend: str) -> None:
+    """From 22 to above 35 within 12,000 timesteps, in our environment and in Gymnasium's own."""
+    config = reinforce.Config(total_timesteps=12_000, backend=backend, quiet=True)  # type: ignore[arg-type]
+    run = Run(config, range(3))
+    run.evaluate_if_due = lambda *args: None  # type: ignore[method-assign]
+    reinforce.train(config, run)
+    metrics = run.metrics()
+    assert metrics.query("timestep < 3000")["train_return"].mean() < 30
+    assert metrics.query("timestep > 9000")["train_return"].mean() > 35
 
 
 @pytest.mark.slow

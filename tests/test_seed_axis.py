@@ -34,6 +34,8 @@ BUDGETS: dict[str, dict[str, Any]] = {
     },
     "q_learning": {"total_timesteps": 3000},
     "sarsa": {"total_timesteps": 3000},
+    "reinforce": {"total_timesteps": 250, "episodes": 3, "critic_updates": 2},
+    "grpo": {"total_timesteps": 250, "group_size": 3, "minibatch_size": 32, "epochs": 2},
 }
 
 
@@ -75,11 +77,11 @@ def test_uniforms_stay_below_one() -> None:
     assert abs(block.mean().item() - 0.5) < 1e-3
 
 
-def assert_seed_7_is_the_same_among(algo: str, groups: list[list[int]], **settings: Any) -> None:
+def assert_seed_7_is_the_same_among(algo: str, batches: list[list[int]], **settings: Any) -> None:
     """Weights, statistics, evaluations and every metric, bit for bit as when it is alone."""
     alone, run_alone = learn(algo, [7], **settings)
     curve_alone = run_alone.curve()
-    for seeds in groups:
+    for seeds in batches:
         among, run = learn(algo, seeds, **settings)
         i = seeds.index(7)
         for name, tensor in alone.items():
@@ -93,7 +95,7 @@ def assert_seed_7_is_the_same_among(algo: str, groups: list[list[int]], **settin
             np.testing.assert_array_equal(metrics[column], metrics_alone[column], message)
 
 
-@pytest.mark.parametrize("algo", list(BUDGETS))
+@pytest.mark.parametrize("algo", [algo for algo in BUDGETS if algo not in ("reinforce", "grpo")])
 def test_a_seed_alone_equals_the_seed_in_a_batch(algo: str) -> None:
     groups = [[6, 7], list(range(10)), list(range(1, 33))]
     assert_seed_7_is_the_same_among(algo, groups)
@@ -186,6 +188,55 @@ def test_early_stopping_is_per_seed(extra: dict[str, Any]) -> None:
         assert torch.equal(tensor[0], among[name][2])
 
 
+# Seeds are at timesteps of their own, and pass the points of evaluations one after another.
+EPISODES: dict[str, dict[str, Any]] = {"total_timesteps": 700, "hidden": (32,)}
+PENALTY: dict[str, Any] = {"kl_coef": 0.1, "entropy_coef": 0.01, "reference_updates": 2}
+WHOLE: dict[str, tuple[str, dict[str, Any]]] = {
+    "grpo": ("grpo", {"normalize_obs": True, **PENALTY}),
+    "grpo, outcome": ("grpo", {"groups": 3, "group_size": 5, "advantage": "outcome"}),
+    "grpo, process": (
+        "grpo",
+        {"groups": 2, "advantage": "process", "std": "batch", "peers": "all", "gamma": 0.9},
+    ),
+    "grpo, box": ("grpo", {"env": "Pendulum-v1", "groups": 2, "normalize_obs": True, **PENALTY}),
+    "grpo, box, odd": (
+        "grpo",
+        {"env": "MountainCarContinuous-v0", "normalize_obs": True, "std": "batch"}
+        | {"minibatch_size": 77, "epochs": 1, "log_std_init": 1.0, "hidden": (48, 16)},
+    ),
+    "reinforce, total return": ("reinforce", {"weight": "total_return", "normalize": False}),
+    "reinforce, baseline": ("reinforce", {"weight": "baseline", "normalize_obs": True}),
+    "reinforce, q": ("reinforce", {"weight": "q", "entropy_coef": 0.01, "episodes": 2}),
+    "reinforce, box": ("reinforce", {"env": "Pendulum-v1", "weight": "q", "normalize_obs": True}),
+    "reinforce, box, odd": (
+        "reinforce",
+        {"env": "MountainCarContinuous-v0", "normalize_obs": True, "weight": "baseline"}
+        | {"minibatch_size": 7, "log_std_init": 1.0, "hidden": (48, 16)},
+    ),
+}
+
+
+@pytest.mark.usefixtures("few_evaluations")
+@pytest.mark.parametrize("case", WHOLE)
+def test_whole_episodes_are_the_same_alone_and_in_a_batch(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With windows of the log and evaluations that some seeds reach before others."""
+    monkeypatch.setattr(run_module, "METRIC_WINDOWS", 5)
+    monkeypatch.setattr(run_module, "POINTS", 3)
+    algo, settings = WHOLE[case]
+    groups = [[6, 7], list(range(10)), list(range(1, 33))]
+    assert_seed_7_is_the_same_among(algo, groups, **{**EPISODES, **settings})
+
+
+@pytest.mark.usefixtures("few_evaluations")
+@pytest.mark.parametrize("algo", ["reinforce", "grpo"])
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_whole_episodes_of_gymnasium_are_the_same_in_a_batch(env: str, algo: str) -> None:
+    settings = {"env": env, "backend": "gymnasium", "normalize_obs": True}
+    assert_seed_7_is_the_same_among(algo, [[6, 7, 8]], **settings)
+
+
 SICK: dict[str, tuple[str, dict[str, Any]]] = {
     **{algo: (algo, {}) for algo in BUDGETS},
     "sarsa, expected": ("sarsa", {"expected": True}),
@@ -193,6 +244,10 @@ SICK: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo, box": ("ppo", CASES["box"]),
     "trpo, box": ("trpo", TRPO["box"]),
     "a2c, box": ("a2c", {**A2C["box, n steps"], "total_timesteps": 160}),
+    "reinforce, box": WHOLE["reinforce, box"],
+    "grpo, box": WHOLE["grpo, box"],
+    "grpo, Gymnasium's": ("grpo", {"backend": "gymnasium"}),
+    "grpo, Gymnasium's box": ("grpo", {"env": "Pendulum-v1", "backend": "gymnasium"}),
     "ppo, Gymnasium's box": ("ppo", {**CASES["box"], "backend": "gymnasium"}),
 }
 
@@ -213,6 +268,8 @@ def test_nan_in_one_seed_leaves_the_others_bit_equal(
         "dqn": "QNetwork",
         "q_learning": "QTable",
         "sarsa": "QTable",
+        "reinforce": "Actor",
+        "grpo": "Actor",
     }
     network = networks[algo]
     build = getattr(module, network).__init__

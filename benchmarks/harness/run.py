@@ -254,7 +254,8 @@ class Run(Recorder):
         Sums run from one log to the next: they round alike, whatever the other seeds have logged.
         """
         K, timesteps = len(self._pending), self._timesteps
-        steps, learned = (np.stack([entry[i] for entry in self._pending]) for i in (0, 1))
+        steps = np.stack([steps for steps, _, _ in self._pending])
+        learned = np.stack([learned for _, learned, _ in self._pending])
         own = learned & closing & (np.arange(K)[:, None] >= self._since)  # [K, S]
         means: dict[str, np.ndarray] = {}
         for name in dict.fromkeys(name for _, _, metrics in self._pending for name in metrics):
