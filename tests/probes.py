@@ -52,3 +52,78 @@ class Endless(Counter):
 
     def terminal(self, physics: Tensor) -> Tensor:
         return physics[..., 0] >= self.ends_at
+
+
+class Probe(envs.NativeEnv):
+    """Base of five environments, each of which asks for one thing more than the one before.
+
+    An episode has `steps` steps; it begins with a sign, -1 or 1, which some of them show.
+    """
+
+    initial_noise = 1
+    transition_noise = 0
+    steps, num_actions = 1, 1
+
+    def __init__(self) -> None:
+        limit = self.steps + 1  # never reached: what ends, terminates
+        self.spec = envs.EnvSpec("Probe", limit, num_actions=self.num_actions, obs_size=1)
+
+    def initial(self, noise: Tensor) -> Tensor:
+        return torch.cat((2 * (noise < 0.5).float() - 1, torch.zeros_like(noise)), dim=-1)
+
+    def transition(self, physics: Tensor, action: Tensor, noise: Tensor) -> Tensor:
+        return torch.stack((physics[..., 0], physics[..., 1] + 1), dim=-1)
+
+    def observation(self, physics: Tensor) -> Tensor:
+        return torch.zeros_like(physics[..., :1])
+
+    def terminal(self, physics: Tensor) -> Tensor:
+        return physics[..., 1] >= self.steps
+
+
+class OneReward(Probe):
+    """One action, one step, reward 1, nothing to see: V = 1."""
+
+    def reward(self, physics: Tensor, action: Tensor, next_physics: Tensor) -> Tensor:
+        return torch.ones_like(physics[..., 0])
+
+
+class SignReward(Probe):
+    """The reward is the observed sign: V(o) = o. Values must depend on the observation."""
+
+    def observation(self, physics: Tensor) -> Tensor:
+        return physics[..., :1]
+
+    def reward(self, physics: Tensor, action: Tensor, next_physics: Tensor) -> Tensor:
+        return physics[..., 0]
+
+
+class LateReward(Probe):
+    """Two steps, the observation is the time, reward 1 at the end: V(0) = gamma, V(1) = 1."""
+
+    steps = 2
+
+    def observation(self, physics: Tensor) -> Tensor:
+        return physics[..., 1:]
+
+    def reward(self, physics: Tensor, action: Tensor, next_physics: Tensor) -> Tensor:
+        return physics[..., 1]
+
+
+class OneChoice(Probe):
+    """Two actions, nothing to see: action 1 pays 1, action 0 costs 1."""
+
+    num_actions = 2
+
+    def reward(self, physics: Tensor, action: Tensor, next_physics: Tensor) -> Tensor:
+        return 2 * action.to(physics.dtype) - 1
+
+
+class SignChoice(OneChoice):
+    """Two actions, one for each sign: the right one pays 1, the wrong one costs 1."""
+
+    def observation(self, physics: Tensor) -> Tensor:
+        return physics[..., :1]
+
+    def reward(self, physics: Tensor, action: Tensor, next_physics: Tensor) -> Tensor:
+        return physics[..., 0] * super().reward(physics, action, next_physics)

@@ -125,6 +125,21 @@ def test_epsilon_schedule() -> None:
     assert dqn.epsilon_at(0, none) == pytest.approx(0.05)
 
 
+@pytest.mark.parametrize("N", [1, 2])
+def test_epsilon_falls_while_training(N: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The action after t timesteps uses epsilon(t), in every environment."""
+    used: list[float] = []
+    collect = dqn.collect
+    monkeypatch.setattr(
+        dqn, "collect", lambda *a: (used.extend(a[6].flatten().tolist()), collect(*a))[1]
+    )
+    settings = {"total_timesteps": 80, "learning_starts": 10, "train_freq": 4, "batch_size": 4}
+    train_on(Counter(), monkeypatch, num_envs=N, exploration_fraction=0.5, **settings)
+    config = dqn.Config(**settings, exploration_fraction=0.5)
+    assert used == pytest.approx([dqn.epsilon_at(t, config) for t in range(0, 80, N)])
+    assert used[-1] < used[30 // N] < used[0] == 1.0
+
+
 def test_epsilon_greedy_frequencies() -> None:
     env = envs.make("CartPole-v1")
     net = dqn.QNetwork(env.spec, dqn.Config(), SeedStreams([0], "init"))
@@ -148,10 +163,11 @@ def test_rhythm_of_updates(
     settings: dict[str, Any], gradient_steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SB3's semantics of train_freq, gradient_steps, learning_starts and the target interval."""
-    calls, syncs = [], []
-    update, update_target = dqn.update, dqn.update_target
+    calls, syncs, in_rounds = [], [], []
+    iteration, update, update_target = dqn.iteration, dqn.update, dqn.update_target
     monkeypatch.setattr(dqn, "update", lambda *a: (calls.append(a[4].shape[1]), update(*a))[1])
     monkeypatch.setattr(dqn, "update_target", lambda *a: (syncs.append(a[2]), update_target(*a))[1])
+    monkeypatch.setattr(dqn, "iteration", lambda *a: (in_rounds.append(a[3]), iteration(*a))[1])
     train_on(
         Counter(),
         monkeypatch,
@@ -162,8 +178,9 @@ def test_rhythm_of_updates(
         **settings,
     )
     assert sum(calls) == gradient_steps
-    # multiples of 12 up to 64: 12, 24, 36, 48, 60
-    assert sum(syncs) == 5
+    # multiples of 12 up to 64, in rounds that end at 8, 16, ...: 12, 24, 36, 48, 60
+    assert in_rounds == [0, 1, 1, 0, 1, 1, 0, 1]
+    assert syncs == [1] * 5
 
 
 def test_polyak_updates_compose() -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
-from tests.planted_bugs import BUGS, Bug, copy_of_the_project, main, plant, turns_red
+from tests.planted_bugs import BUGS, TRAPS, Bug, Copy, main, plant
 
 
 @pytest.fixture(scope="module")
-def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return copy_of_the_project(tmp_path_factory.mktemp("copy"))
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
+    with Copy(tmp_path_factory.mktemp("copy")) as copy:
+        yield copy
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
@@ -24,13 +28,26 @@ def test_a_bug_can_be_planted(bug: Bug, tmp_path: Path) -> None:
     target.write_text((ROOT / bug.file).read_text())
     plant(bug, tmp_path)
     assert target.read_text() != (ROOT / bug.file).read_text()
-    assert bug.test.split("::")[0] in {f"tests/{path.name}" for path in (ROOT / "tests").iterdir()}
+    file, _, function = bug.test.partition("[")[0].partition("::")
+    tests = {node.name for node in ast.parse((ROOT / file).read_text()).body if is_test(node)}
+    assert function in tests
+
+
+def is_test(node: ast.stmt) -> TypeGuard[ast.FunctionDef]:
+    return isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+
+
+def test_every_trap_has_a_bug_and_no_two_bugs_one_name() -> None:
+    names = [bug.name for bug in BUGS]
+    assert len(set(names)) == len(names)
+    for trap in TRAPS:
+        assert any(name.startswith(f"{trap}: ") for name in names), trap
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
-def test_a_planted_bug_turns_its_test_red(bug: Bug, copy: Path) -> None:
-    assert turns_red(bug, copy)
+def test_a_planted_bug_turns_its_test_red(bug: Bug, copy: Copy) -> None:
+    assert copy.turns_red(bug)
 
 
 def test_an_unknown_bug(capsys: pytest.CaptureFixture[str]) -> None:

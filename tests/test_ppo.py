@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,34 @@ def test_the_update_begins_at_the_policy_that_acted(
     assert len(checked) == 4
     assert (checked[0] == 0).all()
     assert (checked[1] != checked[2]).all()
+
+
+def test_without_a_learning_rate_every_ratio_stays_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In all minibatches of all epochs: a sample is compared with its own old log-probability."""
+    config, agent, batch, _ = small_batch()
+    config = replace(config, minibatch_size=16, epochs=3)
+    agent.networks.biases[-1].data[:, 0, :, 0] = 2.0  # actions that differ in probability
+    logprobs = agent.evaluate(batch.obs, batch.actions)[0].detach()
+    assert logprobs.std(-1).min() > 0.1
+    before = {name: x.clone() for name, x in agent.state_dict().items()}
+    seen: list[dict[str, Tensor]] = []
+    loss = ppo.loss
+
+    def spy(*args: Any) -> Any:
+        total, metrics = loss(*args)
+        seen.append(metrics)
+        return total, metrics
+
+    monkeypatch.setattr(ppo, "loss", spy)
+    rates = torch.tensor(0.0), torch.tensor(0.2)
+    batch = batch._replace(logprobs=logprobs)
+    ppo.update(agent, SeedAdam(agent), batch, torch.rand(3, 3, 64), config, *rates)
+    assert len(seen) == 12
+    for metrics in seen:
+        assert (metrics["clipfrac"] == 0).all()
+        assert (metrics["approx_kl"].abs() < 1e-6).all()
+    for name, x in agent.state_dict().items():
+        assert torch.equal(x, before[name]), name
 
 
 @pytest.mark.parametrize(
