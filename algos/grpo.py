@@ -3,9 +3,10 @@
     python algos/grpo.py --env CartPole-v1
     python algos/grpo.py --env Pendulum-v1         actions in a box
 
-PPO without a critic. A group of G episodes begins in one and the same state; what an action is
-worth is how its episode fares against its peers. The equations, for the episodes of the policy
-pi_old that collected them, with g_i,t = r_i,t + gamma r_i,t+1 + ..., the return-to-go of episode i:
+PPO without a critic. A group of G episodes begins in one and the same state (on the bridge: with
+one and the same seed, luck included); what an action is worth is how its episode fares against its
+peers. The equations, for the episodes of the policy pi_old that collected them, with g_i,t =
+r_i,t + gamma r_i,t+1 + ..., the return-to-go of episode i:
 
     A_i,t   = (g_i,t - mean_j g_j,t) / std_j g_j,t             over the peers j still alive at t
     ratio_t = pi(a_t | s_t) / pi_old(a_t | s_t)
@@ -14,8 +15,10 @@ pi_old that collected them, with g_i,t = r_i,t + gamma r_i,t+1 + ..., the return
     L       = L_clip - beta k3 + c2 entropy
 
 The paper has rewards at the end of an answer (outcome supervision, section 4.1.2) and at its steps
-(process supervision, 4.1.3). In control every step has one, and the return-to-go, compared at equal
-times, gave the best results here (results/README.md has the ablation). `--advantage` selects:
+(process supervision, 4.1.3). In control every step has one. The return-to-go, compared at equal
+times, is the default: no worse than the others on CartPole and Acrobot, where it bears the most
+gradient steps per episode, and far better on Pendulum (results/README.md has the ablation).
+`--advantage` selects:
 
     return_to_go   the above
     outcome        (g_i,0 - mean_j g_j,0) / std_j g_j,0 for all steps of episode i
@@ -29,21 +32,25 @@ gradient.
 
 Implementation details:
  1. An update plays every episode to its end. Every step taken counts against the budget, so that
-    seeds are at timesteps of their own; one that has spent its budget stands still.
- 2. There is no critic and nothing bootstraps: an episode that the time limit cuts has ended.
+    seeds are at timesteps of their own; one that has spent its budget stands still. The update
+    that passes the budget is finished: up to N L steps more.
+ 2. There is no critic and nothing bootstraps: an episode that the time limit cuts has ended. (Where
+    V stands for the future, as in ppo.py, a truncation does bootstrap.)
  3. `--peers all` counts an ended peer as one whose remaining rewards are 0.
  4. `--std` divides by the deviation over the peers (`group`), by that of all the update's
-    advantages (`batch`), or not at all (`none`, Dr. GRPO, arXiv 2503.20783). Deviations are the
-    sample's (ddof 1).
+    advantages (`batch`), or not at all (`none`, as Dr. GRPO, arXiv 2503.20783). Deviations are the
+    sample's (ddof 1), that of a batch is taken around 0.
  5. Where the peers' returns are all equal, the advantage is exactly 0, not rounding noise over
     rounding noise. Groups without any other advantage are left out of the loss (DAPO, arXiv
     2503.14476, skips them too), and a seed with nothing to learn from takes no step, moments
-    included: Adam would drift on.
- 6. Every epoch visits all samples once, shuffled, in as few minibatches of at most M as there can
-    be, all of one size to within 1. How many there are depends on the seed's own episodes.
+    included: Adam would drift on. The penalty and the entropy bonus are left out with them.
+ 6. The loss is the mean over the steps of a minibatch, as in DAPO: long episodes weigh more. (Eq. 3
+    takes the mean over an answer first.) Every epoch visits all samples once, shuffled, in as few
+    minibatches of at most M as there can be, all of one size to within 1. How many there are
+    depends on the seed's own episodes.
  7. `--clip-range-high` above `--clip-range` lets rare actions grow faster (DAPO's clip-higher).
  8. The reference policy of the penalty is the initial one, or (`--reference-updates`) the one of
-    some updates ago, anew every so many.
+    some updates ago, anew every so many; it keeps the statistics of observations of that time.
  9. Orthogonal initialisation, gain sqrt(2), 0.01 for the policy's head; Adam with eps 1e-5; the
     learning rate falls linearly to 0; the gradient is clipped to a norm of 0.5: as in PPO.
 10. Actions in a box are Gaussian with a mean per state and a standard deviation that does not
@@ -110,17 +117,19 @@ class Config(ControlConfig):
     advantage: Literal["return_to_go", "outcome", "process"] = "return_to_go"
     """What is compared with the peers."""
     peers: Literal["alive", "all"] = "alive"
-    """Compare with the episodes that are still going on, or count ended ones as 0."""
+    """Compare with the episodes that are still going on, or count ended ones as 0 (no matter for
+    outcome)."""
     std: Literal["group", "batch", "none"] = "group"
     """Divide advantages by the standard deviation of the peers, of the update, or not."""
     clip_range: NonNegative = 0.2
-    """Epsilon of the clipped objective, downwards and upwards."""
+    """Epsilon of the clipped objective, down and up (0: only a ratio of 1 is not clipped)."""
     clip_range_high: NonNegative = 0.0
     """Epsilon upwards (0: clip_range)."""
     kl_coef: NonNegative = 0.0
     """Beta, weight of the penalty for leaving the reference policy."""
     reference_updates: Annotated[int, Range(0, math.inf)] = 0
-    """Take the present policy as the reference every so many updates (0: keep the initial one)."""
+    """Take the present policy as the reference every so many updates (0: keep the initial one);
+    only with kl_coef."""
     entropy_coef: NonNegative = 0.0
     """Weight of the entropy bonus."""
     max_grad_norm: NonNegative = 0.5
@@ -351,7 +360,7 @@ def group_advantages(rewards: Tensor, alive: Tensor, config: Config) -> Tensor:
         advantages = compare(returns_to_go(rewards, config.gamma), peers, (3,), divide)
     advantages = advantages * alive
     if config.std == "batch":
-        # Around 0, which is the mean of return_to_go's over the steps of an update.
+        # Around 0, the mean of return_to_go's with alive peers over the steps of an update.
         count = (alive.sum((1, 2, 3), keepdim=True) - 1).clamp(min=1)
         variance = advantages.square().sum((1, 2, 3), keepdim=True) / count
         advantages = advantages / (variance.sqrt() + 1e-8)

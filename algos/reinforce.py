@@ -12,8 +12,9 @@ The equations, for episodes of the policy pi, with the return-to-go g_t = r_t + 
             g_t - V(s_t)        --weight baseline                  (section 13.4)
             Q(s_t, a_t)         --weight q
 
-All four have the same mean (Q as far as it is right), not the same variance: it is logged for every
-update, and results/README.md compares them.
+For gamma 1 and without `--normalize`, all four have the same mean (Q as far as it is right), not
+the same variance: it is logged for every update, and results/README.md compares them. For gamma < 1
+total_return weights step t by gamma^t, the others do not.
 
 Shapes: S seeds, L steps (the environment's time limit), N episodes per seed, B = L N samples, M a
 minibatch, O observation size, A discrete actions or D components of an action in a box. Episodes
@@ -23,18 +24,21 @@ and no term mixes two seeds, so `loss.sum().backward()` gives each seed its own 
 Implementation details:
  1. An update plays N episodes to their ends and takes one gradient step on them. Every step taken
     counts against the budget, so that seeds are at timesteps of their own; one that has spent its
-    budget stands still.
- 2. Nothing bootstraps: an episode that the time limit cuts has ended.
+    budget stands still. The update that passes the budget is finished: up to N L steps more.
+ 2. Nothing bootstraps: an episode that the time limit cuts has ended, also for V and Q, which do
+    not see the time. (Where V stands for the future, as in a2c.py, a truncation does bootstrap.)
  3. Phi is not multiplied by gamma^t, as in every implementation we know: for gamma < 1 this is the
     gradient of the discounted return with later states weighted as much as early ones. With
     total_return, or gamma 1, it is exact.
  4. `--normalize` shifts and scales Phi to mean 0 and standard deviation 1 over the steps of an
-    update (ddof 1).
+    update (ddof 1). That is a baseline by itself, and does what scaling the rewards would do. (An
+    untrained Q is scaled, too: the first steps of `--weight q` are full-size and random.)
  5. V and Q are networks of their own, fitted after the policy's step, by Adam on the squared error
     to g_t, on minibatches drawn from the update's steps. So they never see the episodes that they
     weight before they weight them. Q takes the action as a further input, one-hot if discrete.
  6. The gradient is kept per episode: its mean is the update's, and the sum over parameters of its
-    sample variance / N estimates the variance of that mean (grad_variance).
+    sample variance / N estimates the variance of that mean (grad_variance; with `--normalize`
+    the episodes share a mean and a scale, and it is approximate).
  7. Orthogonal initialisation, gain sqrt(2), 0.01 for the policy's head; Adam with eps 1e-5; the
     learning rate falls linearly to 0; the gradient is clipped to a norm of 0.5: as in A2C.
  8. Actions in a box are Gaussian with a mean per state and a standard deviation that does not

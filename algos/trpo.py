@@ -44,8 +44,9 @@ episodes that ended in the rollout.
 
 Differences from sb3-contrib's TRPO: the constraint is KL(pi_old || pi), as in the paper
 (sb3-contrib: KL(pi || pi_old); H is the same); conjugate gradients begin at 0 (sb3-contrib: at
-noise of 1e-4, and a gradient below the tolerance leaves that noise as the direction); every seed
-goes through all steps of both loops, because a batch ends with its last seed; values and
+noise of 1e-4, and a gradient below the tolerance leaves that noise as the direction); there is
+no early exit from either loop: looking would wait for the device; a KL of exactly delta is accepted
+(sb3-contrib: only one below); values and
 log-probabilities of a rollout are computed in one pass after it; the statistics of observations
 take in a rollout after its update, and those of rewards before it (sb3-contrib: both every step,
 from the first reset on); a minibatch that would leave a remainder is refused.

@@ -6,6 +6,7 @@ left; `report.py` writes the sections that these functions return, and their fig
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,15 +18,12 @@ import pandas as pd
 
 from benchmarks.compare import Result, Rows, commands, markdown_table
 from benchmarks.harness import plots, stats
+from benchmarks.harness.cli import from_preset, identity
 from benchmarks.harness.plots import Line
-from benchmarks.suite import ADVANTAGES, BUDGETS, WEIGHTS
+from benchmarks.suite import ABLATED, ADVANTAGES, BUDGETS, LARGE_MINIBATCHES, WEIGHTS
 
 POINTS = 40  # of a curve of metrics
-NAMES = {  # of GRPO's advantages, as the figures call them
-    "return_to_go": "return-to-go",
-    "outcome": "outcome",
-    "process": "process",
-}
+PPO_NAME = "PPO, with a critic"
 STDS = {"group": "", "batch": ", std of the batch", "none": ", no std"}
 
 
@@ -53,78 +51,109 @@ def mean_curve(x: Any, curves: np.ndarray) -> Line:
 
 WEIGHT_COLUMNS = (
     "weight",
+    "normalised",
     "n",
     "final, IQM [95%]",
     "AUC, mean [95%]",
-    "variance of the gradient / its square",
-    "variance, geometric mean [95%]",
+    "variance of the gradient [95%]",
+    "signal / noise [95%]",
 )
+SCALES = {True: "normalised weights", False: "weights as they are"}
 
 
 def metric_curve(result: Result, name: str) -> pd.DataFrame:
     """A logged metric, its mean in each of `POINTS` parts of the training; rows are seeds."""
-    frames = [pd.read_parquet(part / "metrics.parquet") for part in result.run.parts()]
-    rows = pd.concat(frames, ignore_index=True).drop_duplicates(["seed", "timestep"])
+    rows = metrics_of(result)
     total = result.config["total_timesteps"]
     part = np.ceil(rows["timestep"] / total * POINTS).clip(1, POINTS).rename("part")
     table = rows.groupby(["seed", part])[name].mean().unstack("part")
     table.columns = [int(k * total / POINTS) for k in table.columns]
-    return table
+    return table.dropna(axis="columns")
+
+
+def metrics_of(result: Result) -> pd.DataFrame:
+    """The logged metrics of all seeds."""
+    frames = [pd.read_parquet(part / "metrics.parquet") for part in result.run.parts()]
+    return pd.concat(frames, ignore_index=True).drop_duplicates(["seed", "timestep"])
+
+
+def has_settings(result: Result, **settings: Any) -> bool:
+    """Whether a run has its preset, the suite's budget and these settings, and nothing else."""
+    module = importlib.import_module(f"algos.{result.algo}")
+    env = result.spec.id
+    settings = {"total_timesteps": BUDGETS.get(env), **settings}
+    return identity(from_preset(module.Config, module.PRESETS, env, **settings)) == result.config
+
+
+def signal_to_noise(result: Result) -> np.ndarray:
+    """Squared length of the mean gradient over the variance, `[S]`, over the training.
+
+    The squared length of an estimate is that of its mean plus its variance, on average; where there
+    is hardly any signal, the estimate of it may be negative.
+    """
+    rows = metrics_of(result)
+    rows["square"] = rows["grad_norm"] ** 2
+    sums = rows.groupby("seed")[["grad_variance", "square"]].sum()
+    signal = sums["square"] - sums["grad_variance"]
+    return (signal / sums["grad_variance"]).to_numpy()
 
 
 def weights_section(results: Sequence[Result], folder: Path) -> str:
     """REINFORCE's four weights: returns, and the variance of the gradient."""
     env = "CartPole-v1"
-    plain = BUDGETS[env]
-    found = {
-        r.config["weight"]: r
-        for r in results
-        if (r.algo, r.spec.id, r.config.get("total_timesteps")) == ("reinforce", env, plain)
-    }
-    if len(found) < 2:
-        return ""
+    here = [r for r in results if (r.algo, r.spec.id) == ("reinforce", env)]
     rows: Rows = []
-    panels: dict[str, dict[str, Line]] = {"greedy return": {}, "variance of the gradient": {}}
-    for weight in (name for name in WEIGHTS if name in found):
-        result = found[weight]
-        x, curves = plots.curve_of(weight, result.curve)
-        panels["greedy return"][weight] = mean_curve(x, curves)
-        variance = metric_curve(result, "grad_variance")
-        norm = metric_curve(result, "grad_norm")
-        logs = variance.apply(np.log10).dropna(axis="columns")
-        line = mean_curve(logs.columns, logs.to_numpy())
-        panels["variance of the gradient"][weight] = Line(
-            line.x, *(10 ** np.asarray(y) for y in (line.y, line.low, line.high))
-        )
-        low = stats.estimate(logs.mean(axis="columns").to_numpy(), "mean")
-        ratio = np.nanmedian(variance / norm**2)
-        rows.append(
-            (
-                weight,
-                str(len(result.seeds)),
-                result.text(result.final),
-                result.text(result.auc, "mean"),
-                f"{ratio:.2f}",
-                f"{10**low.value:.2e} [{10**low.low:.2e}, {10**low.high:.2e}]",
+    runs = []
+    panels: dict[str, dict[str, Line]] = {}
+    for normalize, scale in SCALES.items():
+        for weight in WEIGHTS:
+            found = [r for r in here if has_settings(r, weight=weight, normalize=normalize)]
+            if not found:
+                continue
+            result = found[0]
+            runs.append(result.run)
+            x, curves = plots.curve_of(weight, result.curve)
+            panels.setdefault(f"greedy return, {scale}", {})[weight] = mean_curve(x, curves)
+            logs = metric_curve(result, "grad_variance").apply(np.log10)
+            line = mean_curve(logs.columns, logs.to_numpy())
+            panels.setdefault(f"variance, {scale}", {})[weight] = Line(
+                line.x, *(10 ** np.asarray(y) for y in (line.y, line.low, line.high))
             )
-        )
+            overall = stats.estimate(logs.mean(axis="columns").to_numpy(), "mean")
+            rows.append(
+                (
+                    weight,
+                    "yes" if normalize else "no",
+                    str(len(result.seeds)),
+                    result.text(result.final),
+                    result.text(result.auc, "mean"),
+                    f"{10**overall.value:.3g} [{10**overall.low:.3g}, {10**overall.high:.3g}]",
+                    stats.estimate(signal_to_noise(result), "mean").text(2),
+                )
+            )
+    if not rows:
+        return ""
     plots.lines(
         panels,
         folder / "plots" / "reinforce.svg",
         xlabel="timesteps per seed",
         ylabel="",
         legend="mean over seeds, 95% interval",
-        log_y=("variance of the gradient",),
+        columns=2,
+        log_y=[title for title in panels if title.startswith("variance")],
     )
     return (
         f"REINFORCE on {env}, the weight of the log-probabilities chosen by `--weight`. The "
-        "variance is that of an update's gradient, estimated from its episodes, summed over the "
-        "parameters, before clipping. Weights are normalised over each update, so that variances "
-        "are on one scale; the ratio to the squared length of the gradient does not depend on the "
-        "scale at all.\n\n"
+        "variance is that of an update's gradient, estimated from its episodes and summed over the "
+        "parameters, before clipping: the geometric mean over a training, and every weight has "
+        "trainings of its own. Signal / noise is the squared length of the true gradient over that "
+        "variance, which does not depend on the scale of the weights; an estimate below 0 says "
+        "that there is none to be seen. Normalised weights have mean 0 in every update: a baseline "
+        "by itself, which hides most of the differences; `--no-normalize` leaves the weights as "
+        "they are. Q buys a small variance with the bias of a network that is not the true Q.\n\n"
         f"{markdown_table(WEIGHT_COLUMNS, rows)}\n"
         "![Returns and variance of the gradient for four weights](plots/reinforce.svg)\n\n"
-        + commands([found[name].run for name in WEIGHTS if name in found])
+        + commands(runs)
     )
 
 
@@ -138,14 +167,18 @@ ADVANTAGE_COLUMNS = (
     "mean [95%]",
     "failures",
     "AUC, mean [95%]",
-    "groups left out",
+    "left out, first / second half",
 )
 
 
-def advantage_name(config: dict[str, Any]) -> str:
-    """`return-to-go, ended peers as 0`"""
-    name = NAMES[config["advantage"]] + STDS[config["std"]]
-    return name + (", ended peers as 0" if config["peers"] == "all" else "")
+def advantage_name(settings: dict[str, Any]) -> str:
+    """`return to go, ended peers as 0`"""
+    name = settings.get("advantage", "return_to_go").replace("_", " ")
+    name += STDS[settings.get("std", "group")]
+    name += ", ended peers as 0" if settings.get("peers") == "all" else ""
+    return name + (
+        f", minibatch {settings['minibatch_size']}" if "minibatch_size" in settings else ""
+    )
 
 
 def advantages_section(results: Sequence[Result], folder: Path) -> str:
@@ -153,22 +186,26 @@ def advantages_section(results: Sequence[Result], folder: Path) -> str:
     rows: Rows = []
     panels: dict[str, dict[str, Line]] = {}
     runs = []
-    here = [r for r in results if r.algo == "grpo" and is_of_the_ablation(r)]
-    for env, budget in BUDGETS.items():
-        ours = [r for r in here if r.spec.id == env]
-        if not ours:
-            continue
-        ours.sort(key=lambda r: order_of(r.config))
-        peers = [
-            r for r in results if (r.algo, r.spec.id, r.timesteps_asked) == ("ppo", env, budget)
-        ]
-        for result in (*ours, *peers):
-            name = "PPO, with a critic" if result in peers else advantage_name(result.config)
-            x, curves = plots.curve_of(name, result.curve)
-            panels.setdefault(env, {})[name] = mean_curve(x, curves)
-            left_out = ""
-            if result not in peers:
-                left_out = f"{np.nanmean(metric_curve(result, 'zero_variance')):.0%}"
+    for env in BUDGETS:
+        for settings in (*ADVANTAGES, *LARGE_MINIBATCHES, None):
+            algo = "ppo" if settings is None else "grpo"
+            here = [r for r in results if (r.algo, r.spec.id) == (algo, env)]
+            found = [r for r in here if has_settings(r, **(settings or {}))]
+            if not found:
+                continue
+            result = found[0]
+            runs.append(result.run)
+            name = PPO_NAME if settings is None else advantage_name(settings)
+            if settings not in LARGE_MINIBATCHES:
+                x, curves = plots.curve_of(name, result.curve)
+                panels.setdefault(env, {})[name] = mean_curve(x, curves)
+            left_out = ["", ""]
+            if settings is not None:
+                share = metric_curve(result, "zero_variance")
+                half = result.timesteps_asked / 2
+                early = np.array([float(timestep) <= half for timestep in share.columns])
+                halves = [share.to_numpy()[:, when] for when in (early, ~early)]
+                left_out = [f"{half.mean():.0%}" if half.size else "" for half in halves]
             rows.append(
                 (
                     env,
@@ -178,11 +215,10 @@ def advantages_section(results: Sequence[Result], folder: Path) -> str:
                     result.text(result.final, "mean"),
                     f"{len(result.failures)} of {len(result.seeds)}",
                     result.text(result.auc, "mean"),
-                    left_out,
+                    " / ".join(left_out).strip(" /"),
                 )
             )
-            runs.append(result.run)
-    if not rows:
+    if not panels:
         return ""
     plots.lines(
         panels,
@@ -192,37 +228,27 @@ def advantages_section(results: Sequence[Result], folder: Path) -> str:
         legend="mean over seeds, 95% interval",
         columns=2,
     )
-    return (
+    text = (
         "`grpo.py` compares the episodes of a group that begin in one state; `--advantage`, "
-        "`--peers` and `--std` choose what of them, with whom, and on what scale. PPO has its "
-        "preset and GRPO's budget. *Groups left out* are those in which all advantages were 0, the "
-        "mean over training. On MountainCar no episode of chance reaches the flag: every return is "
-        "-200, and nothing can be compared.\n\n"
-        f"{markdown_table(ADVANTAGE_COLUMNS, rows)}\n"
+        "`--peers` and `--std` choose what of them, with whom, and on what scale. Everything else "
+        "is the preset, which was chosen for return to go; two more runs on CartPole show what that "
+        "is worth: with larger, and so fewer, minibatches the advantages that failed there learn. "
+        "They take more steps on the same episodes than such noisy weights bear. *Left out* are groups in which all advantages were 0, in the first and in the "
+        "second half of the training: where all peers get full marks there is nothing more to "
+        "learn, where all rewards are equal from the start there never was. On Pendulum no "
+        "episode ends early, so that the choice of peers changes nothing."
+    )
+    if any(row[1] == PPO_NAME for row in rows):
+        text += " PPO has its preset and GRPO's budget."
+    if any(row[0] == "MountainCar-v0" for row in rows):
+        text += (
+            " On MountainCar chance does not reach the flag: returns are equal, and a method that "
+            "compares them has nothing to compare."
+        )
+    return (
+        f"{text}\n\n{markdown_table(ADVANTAGE_COLUMNS, rows)}\n"
         "![Greedy returns with each advantage](plots/advantages.svg)\n\n" + commands(runs)
     )
-
-
-def settings_of(config: dict[str, Any]) -> dict[str, Any]:
-    """What of the advantage differs from the default."""
-    default = {"advantage": "return_to_go", "peers": "alive", "std": "group"}
-    return {name: config[name] for name, value in default.items() if config[name] != value}
-
-
-def is_of_the_ablation(result: Result) -> bool:
-    """Whether a run of GRPO has its preset, but for the advantage, and the suite's budget."""
-    from algos import grpo
-    from benchmarks.harness.cli import from_preset, identity
-
-    settings, env = settings_of(result.config), result.spec.id
-    budget = {"total_timesteps": BUDGETS.get(env)}
-    wanted = from_preset(grpo.Config, grpo.PRESETS, env, **settings, **budget)
-    return settings in ADVANTAGES and identity(wanted) == result.config
-
-
-def order_of(config: dict[str, Any]) -> int:
-    """The place in the suite's list."""
-    return ADVANTAGES.index(settings_of(config))
 
 
 # ---- The critic -----------------------------------------------------------------------
@@ -248,7 +274,7 @@ def critic_section(results: Sequence[Result], folder: Path) -> str:
         return ""
     stored = json.loads(path.read_text())
     rows: Rows = []
-    for env, budget in BUDGETS.items():
+    for env in ABLATED:
         seconds: dict[str, list[float]] = {}
         for algo in ("ppo", "grpo"):
             here = [m for m in stored["measurements"] if (m["algo"], m["env"]) == (algo, env)]
@@ -258,11 +284,8 @@ def critic_section(results: Sequence[Result], folder: Path) -> str:
             ratios = [x / y for x, y in zip(seconds[algo], seconds["ppo"], strict=True)]
             scores = ["", "", ""]
             for r in results:
-                if (r.algo, r.spec.id, r.timesteps_asked) != (algo, env, budget):
-                    continue
-                if algo == "grpo" and (not is_of_the_ablation(r) or settings_of(r.config)):
-                    continue
-                scores = [r.text(r.final, "mean"), *r.threshold_texts()]
+                if (r.algo, r.spec.id) == (algo, env) and has_settings(r):
+                    scores = [r.text(r.final, "mean"), *r.threshold_texts()]
             rows.append(
                 (
                     env,
@@ -281,9 +304,10 @@ def critic_section(results: Sequence[Result], folder: Path) -> str:
         "PPO learns a value function beside the policy; GRPO does without, and pays with episodes "
         "played to their ends in groups. Both with their presets and the same budget, "
         f"{stored['seeds']} seeds at once on one core, evaluation off; medians of {repeats} "
-        "interleaved repeats, the range of the ratio in brackets. Parameters and optimizer "
-        "(gradients and Adam's moments) per seed, memory of all seeds. The presets differ in more "
-        "than the critic: epochs, minibatches, how many episodes an update has.\n\n"
+        "interleaved repeats, the range of the ratio in brackets. Parameters (as they lie in "
+        "memory, the last layer padded to 16 columns) and optimizer (gradients and Adam's moments) "
+        "per seed, memory of all seeds. The presets differ in more than the critic: epochs, "
+        "minibatches, how many episodes an update has.\n\n"
         f"{markdown_table(CRITIC_COLUMNS, rows)}\n"
         f"Command: `{stored['command']}`, commit {code['commit'] or 'not recorded'}, "
         f"{machine['cpu']}, torch {stored['versions']['torch']}.\n\n"

@@ -124,9 +124,14 @@ ADVANTAGES: tuple[dict[str, Any], ...] = (  # of GRPO; the first is the default
     {"advantage": "process"},
     {"advantage": "process", "peers": "all"},
 )
-BUDGETS = {"CartPole-v1": 300_000, "Acrobot-v1": 200_000, "Pendulum-v1": 300_000}  # GRPO's presets
-BUDGETS |= {"MountainCar-v0": 300_000}  # where it has no signal
-ABLATED = tuple(BUDGETS)[:3]
+# With as few minibatches per epoch as for short episodes: a check of what the default costs these.
+LARGE_MINIBATCHES: tuple[dict[str, Any], ...] = (
+    {"advantage": "outcome", "minibatch_size": 2048},
+    {"advantage": "process", "peers": "all", "minibatch_size": 2048},
+)
+ABLATED = ("CartPole-v1", "Acrobot-v1", "Pendulum-v1")
+# Of GRPO's presets; on MountainCar it has no signal.
+BUDGETS = {**dict.fromkeys(ABLATED, 300_000), "Acrobot-v1": 200_000, "MountainCar-v0": 300_000}
 WEIGHTS = ("total_return", "return_to_go", "baseline", "q")  # of REINFORCE
 
 SUITES = {
@@ -192,15 +197,17 @@ SUITES = {
             for settings in ADVANTAGES
             for env, aim in zip(ABLATED, (475.0, -95.0, -190.0), strict=True)
         ),
+        *(Cell("grpo", "CartPole-v1", 10, settings=s, cut=SHORT) for s in LARGE_MINIBATCHES),
         Cell("grpo", "MountainCar-v0", 10, cut=SHORT),
         *(
             Cell("ppo", env, 10, settings={"total_timesteps": budget}, cut=SHORT)
             for env, budget in BUDGETS.items()
         ),
         *(
-            Cell("reinforce", "CartPole-v1", 10, settings={"weight": weight}, cut=SHORT)
+            Cell("reinforce", "CartPole-v1", 10, settings={"weight": weight, **scale}, cut=SHORT)
+            for scale in ({}, {"normalize": False})
             for weight in WEIGHTS
         ),
-        *(Cell("reinforce", env, 10, cut=SHORT) for env in ABLATED),
+        *(Cell("reinforce", env, 10, cut=SHORT) for env in ABLATED[1:]),
     ),
 }

@@ -6,14 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 
 from algos import grpo, ppo, reinforce
 from benchmarks import critic_cost, policy_gradients
 from benchmarks.compare import load
-from benchmarks.harness import run
+from benchmarks.harness import run, stats
 from benchmarks.harness.cli import parse
 from benchmarks.harness.record import all_runs
 from tests.test_tabular_report import cells
@@ -47,19 +46,17 @@ def test_sections_hold_what_the_runs_found(results: Path) -> None:
     weights = policy_gradients.weights_section(loaded, results)
     for weight in ("total_return", "baseline"):
         (row,) = cells(weights, weight)
-        (part,) = (
-            folder.parts()[0]
-            for folder in all_runs(results)
-            if folder.algo == "reinforce" and folder.configs()[0]["config"]["weight"] == weight
-        )
-        metrics = pd.read_parquet(part / "metrics.parquet")
-        variance = metrics.groupby("seed")["grad_variance"].apply(lambda x: np.log10(x).mean())
-        assert row[1] == "5"
-        # Means of logs of means over parts of the training: not those of all updates.
-        assert float(row[-1].split()[0]) == pytest.approx(10 ** variance.mean(), rel=0.5)
+        (result,) = (r for r in loaded if r.config.get("weight") == weight)
+        metrics = pd.read_parquet(result.run.parts()[0] / "metrics.parquet")
+        assert row[1:3] == ["yes", "5"]
+        ratios = []
+        for _, rows in metrics.groupby("seed"):
+            noise = rows["grad_variance"].sum()
+            ratios.append(((rows["grad_norm"] ** 2).sum() - noise) / noise)
+        assert row[-1] == stats.estimate(ratios, "mean").text(2)
     advantages = policy_gradients.advantages_section(loaded, results)
     rows = {row[1]: row for row in cells(advantages, "CartPole-v1")}
-    assert list(rows) == ["return-to-go", "outcome, no std", "PPO, with a critic"]  # not gamma 0.5
+    assert list(rows) == ["return to go", "outcome, no std", "PPO, with a critic"]  # not gamma 0.5
     assert rows["PPO, with a critic"][-1] == ""
     (signalless,) = cells(advantages, "MountainCar-v0")
     assert signalless[-1] == "100%"

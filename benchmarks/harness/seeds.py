@@ -81,8 +81,9 @@ class SeedAdam:
     ) -> Tensor:
         """Update the parameters from the gradients, and forget the gradients.
 
-        lr: learning rate of all seeds, a number or 0-d. max_grad_norm: each seed's gradient is
-        scaled down to this norm (0: never). mask: `[S]` bool, which seeds to update (None: all).
+        lr: learning rate, a number or 0-d for all seeds, or `[S, 1]`. max_grad_norm: each seed's
+        gradient is scaled down to this norm (0: never). mask: `[S]` bool, which seeds to update
+        (None: all).
         Returns the gradient norms before clipping, `[S]`.
         """
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
@@ -117,7 +118,7 @@ class SeedRMSprop:
     Without momentum and not centred. PyTorch's: the running average of squares starts at 0 and eps
     is added to its root. TensorFlow's, `tf`: it starts at 1 and eps is added under the root (SB3's
     RMSpropTFLike). Laid out and masked as SeedAdam, whose gathering and clipping it repeats word
-    for word: a stored run knows the code that it was trained by.
+    for word: to share them would have made all stored runs of SeedAdam stale.
     """
 
     def __init__(
