@@ -231,12 +231,13 @@ def advantages_section(results: Sequence[Result], folder: Path) -> str:
     text = (
         "`grpo.py` compares the episodes of a group that begin in one state; `--advantage`, "
         "`--peers` and `--std` choose what of them, with whom, and on what scale. Everything else "
-        "is the preset, which was chosen for return to go; two more runs on CartPole show what that "
-        "is worth: with larger, and so fewer, minibatches the advantages that failed there learn. "
-        "They take more steps on the same episodes than such noisy weights bear. *Left out* are groups in which all advantages were 0, in the first and in the "
-        "second half of the training: where all peers get full marks there is nothing more to "
-        "learn, where all rewards are equal from the start there never was. On Pendulum no "
-        "episode ends early, so that the choice of peers changes nothing."
+        "is the preset, which was chosen for return to go. What that is worth, two more runs on "
+        "CartPole show: with larger minibatches, that is fewer and less noisy steps on the same "
+        "episodes, the advantages that failed there learn. *Left out* are groups in which all "
+        "advantages were 0, in the first and in the second half of the training: where all peers "
+        "get full marks there is nothing more to learn, where all rewards are equal from the start "
+        "there never was. On Pendulum no episode ends early, so that the choice of peers changes "
+        "nothing."
     )
     if any(row[1] == PPO_NAME for row in rows):
         text += " PPO has its preset and GRPO's budget."
