@@ -204,7 +204,14 @@ SUITES = {
             for env, budget in BUDGETS.items()
         ),
         *(
-            Cell("reinforce", "CartPole-v1", 10, settings={"weight": weight, **scale}, cut=SHORT)
+            Cell(
+                "reinforce",
+                "CartPole-v1",
+                10,
+                settings={"weight": weight, **scale},
+                cut=SHORT,
+                aim=475.0,
+            )
             for scale in ({}, {"normalize": False})
             for weight in WEIGHTS
         ),
