@@ -304,11 +304,11 @@ def test_svg_is_deterministic_and_says_n(tmp_path: Path) -> None:
 
 
 def test_the_curve_is_the_evaluations_and_nothing_else() -> None:
-    timesteps, returns = plots._curve("ppo", run_frame(4))
+    timesteps, returns = plots.curve_of("ppo", run_frame(4))
     assert timesteps.shape == (21,)
     assert returns.shape == (4, 21)
     assert returns.min() == 0.0
-    exact_steps, _ = plots._curve("q_learning", run_frame(4, episodes=0))
+    exact_steps, _ = plots.curve_of("q_learning", run_frame(4, episodes=0))
     assert len(exact_steps) == 21
 
 
