@@ -40,13 +40,6 @@ def sections(results: Sequence[Result], folder: Path) -> str:
     return text
 
 
-def mean_curve(x: Any, curves: np.ndarray) -> Line:
-    """Mean over seeds with its interval; curves [S, K]."""
-    points = [stats.estimate(column, "mean", resamples=2000) for column in curves.T]
-    bounds = zip(*[(p.value, p.low, p.high) for p in points], strict=True)
-    return Line(np.asarray(x), *bounds)
-
-
 # ---- REINFORCE ------------------------------------------------------------------------
 
 WEIGHT_COLUMNS = (
@@ -113,9 +106,9 @@ def weights_section(results: Sequence[Result], folder: Path) -> str:
             result = found[0]
             runs.append(result.run)
             x, curves = plots.curve_of(weight, result.curve)
-            panels.setdefault(f"greedy return, {scale}", {})[weight] = mean_curve(x, curves)
+            panels.setdefault(f"greedy return, {scale}", {})[weight] = plots.mean_line(x, curves)
             logs = metric_curve(result, "grad_variance").apply(np.log10)
-            line = mean_curve(logs.columns, logs.to_numpy())
+            line = plots.mean_line(logs.columns, logs.to_numpy())
             panels.setdefault(f"variance, {scale}", {})[weight] = Line(
                 line.x, *(10 ** np.asarray(y) for y in (line.y, line.low, line.high))
             )
@@ -198,7 +191,7 @@ def advantages_section(results: Sequence[Result], folder: Path) -> str:
             name = PPO_NAME if settings is None else advantage_name(settings)
             if settings not in LARGE_MINIBATCHES:
                 x, curves = plots.curve_of(name, result.curve)
-                panels.setdefault(env, {})[name] = mean_curve(x, curves)
+                panels.setdefault(env, {})[name] = plots.mean_line(x, curves)
             left_out = ["", ""]
             if settings is not None:
                 share = metric_curve(result, "zero_variance")

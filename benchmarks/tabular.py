@@ -209,9 +209,7 @@ def prediction_section(runs: Sequence[RunFolder], figures: Path) -> str:
                     f"{std[-1] / math.sqrt(len(seeds) - 1):.3f}" if len(seeds) > 1 else "",
                 )
             )
-            points = [stats.estimate(column, "mean", resamples=2000) for column in found.errors.T]
-            bounds = zip(*[(p.value, p.low, p.high) for p in points], strict=True)
-            line = Line(found.episodes, *bounds)
+            line = plots.mean_line(found.episodes, found.errors)
             errors.setdefault(method(config), {})[f"alpha {alpha}"] = line
             if config["learning_rate"] == SAME_ALPHA:
                 split["bias"][method(config)] = Line(found.episodes, bias)
@@ -270,9 +268,7 @@ def cliff_section(found: Sequence[RunFolder], figures: Path) -> str:
         table = greedy.pivot(index="seed", columns="timestep", values="return_mean")
         for title, frame in zip(panels, (online, table), strict=True):
             frame = frame.dropna(axis="columns")
-            points = [stats.estimate(x, "mean", resamples=2000) for x in frame.to_numpy().T]
-            bounds = zip(*[(p.value, p.low, p.high) for p in points], strict=True)
-            panels[title][name] = Line(frame.columns, *bounds)
+            panels[title][name] = plots.mean_line(frame.columns, frame.to_numpy())
         late = online.iloc[:, -WINDOWS // 10 :].mean(axis="columns")
         rows.append(
             (

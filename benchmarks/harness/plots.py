@@ -339,6 +339,13 @@ class Line(NamedTuple):
     high: ArrayLike | None = None
 
 
+def mean_line(x: Any, curves: NDArray[np.float64]) -> Line:
+    """The mean over seeds of curves `[S, K]`, with its 95% interval, at x `[K]`."""
+    points = [stats.estimate(column, "mean", resamples=2000) for column in curves.T]
+    bounds = zip(*[(p.value, p.low, p.high) for p in points], strict=True)
+    return Line(x, *bounds)
+
+
 def lines(
     panels: dict[str, dict[str, Line]],
     path: Path | str,
