@@ -133,6 +133,7 @@ class ControlConfig(SeedsConfig):
 # A seed's curve does not depend on these (nor on which other seeds are trained with it).
 EXECUTION_FIELDS = {f.name for f in dataclasses.fields(RunConfig)}
 EXECUTION_FIELDS |= {"seeds", "first_seed", "compile", "gif"}
+EXECUTION_FIELDS |= {"evaluations", "micro_batch_size", "gradient_checkpointing"}
 
 AnyConfig = TypeVar("AnyConfig", bound=ScriptConfig)
 
@@ -204,11 +205,12 @@ def parse(
     args = list(sys.argv[1:] if args is None else args)
     try:
         given = scan(args, config_class)
-        env = given.get("env", getattr(config_class, "env", ""))
-        preset = presets.get(env)
-        settings = {"env": env, **preset.settings} if preset else {}
+        subject = "env" if hasattr(config_class, "env") else "task"
+        name = given.get(subject, getattr(config_class, subject, ""))
+        preset = presets.get(name)
+        settings = {subject: name, **preset.settings} if preset else {}
         if preset:
-            description = f"{description}\nPreset for {env}: {preset.source}."
+            description = f"{description}\nPreset for {name}: {preset.source}."
         config = parse_with_tyro(config_class, args, settings, description)
         if not config.results:
             raise UsageError("--results '': must name a folder")

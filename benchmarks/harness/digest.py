@@ -26,7 +26,7 @@ BOOKKEEPING = {
     f"benchmarks.harness.{name}"
     for name in (
         *("checkpoint", "cli", "digest", "errors", "plan", "plots", "process"),
-        *("prediction", "program", "progress", "record", "run", "stats"),
+        *("language", "parallel", "prediction", "program", "progress", "record", "run", "stats"),
     )
 }
 
@@ -40,11 +40,11 @@ COMMON = [
 ]
 
 
-def code_origins(definitions: Sequence[Any], env: Any) -> list[str]:
+def code_origins(definitions: Sequence[Any], env: Any, common: Sequence[str] = COMMON) -> list[str]:
     """Where the code of a run begins, as `file:name`, files relative to the checkout.
 
     definitions: functions and classes. The classes of the environment and of what it wraps are
-    added, and what is common to all runs.
+    added, and what is common to all runs of this kind.
     """
     found = [*definitions]
     while env is not None:
@@ -56,7 +56,7 @@ def code_origins(definitions: Sequence[Any], env: Any) -> list[str]:
     own = {f"{file}:{name}" for file, name in zip(files, names, strict=True)}
     if "envs/discretize.py:Discretize" in own:
         own.add("envs/discretize.py:BINS")
-    return sorted(own | set(COMMON))
+    return sorted(own | set(common))
 
 
 def code_digest(origins: Iterable[str]) -> str:

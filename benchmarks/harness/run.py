@@ -117,7 +117,7 @@ class Recorder:
         definitions: the functions and classes that the code begins with, such as `[train]`.
         """
         assert self.directory is not None
-        origins = code_origins(definitions, self.config.make_env())
+        origins = self.origins(definitions)
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -126,7 +126,7 @@ class Recorder:
             **self.head(),
             "source": self.source,
             "algo": self.algo,
-            "env": self.config.env,
+            **self.subject(),
             "seeds": self.seeds,
             "config": identity(self.config),
             "execution": {
@@ -139,6 +139,14 @@ class Recorder:
         }
         write_json(self.directory / "config.json", config)
         self.resume()  # none of this was learning
+
+    def origins(self, definitions: Sequence[Any]) -> list[str]:
+        """Where the code of the run begins (`digest.code_origins`)."""
+        return code_origins(definitions, self.config.make_env())
+
+    def subject(self) -> dict[str, str]:
+        """What is learned, for config.json."""
+        return {"env": self.config.env}
 
     def head(self) -> dict[str, Any]:
         """How every JSON file of a part begins."""

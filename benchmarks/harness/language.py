@@ -1,0 +1,466 @@
+"""A training run of a language model while it lives, one seed at a time.
+
+A part `results/runs/<task>/<algo>/<name>/seeds-003-003/` holds, next to what every part has:
+
+    curve.parquet       source, algo, task, seed, samples, learn_s, and a column per measure
+    metrics.parquet     seed, samples, learn_s, and a column per logged metric, a row per update
+    transcripts.json    a few completions before, during and after the training
+    summary.json        "kind": "language"; the measures at the beginning and, with more samples, at
+                        the end; samples, seconds
+    model/              the trained model as `save_pretrained` writes it (not committed)
+
+Seeds are trained one after another. Everything random in a step is drawn from the seed, a purpose
+and the number of the step: a training that goes on from a checkpoint draws what it would have.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from benchmarks.harness import stats
+from benchmarks.harness.cli import (
+    AnyConfig,
+    NonNegativeInt,
+    PositiveInt,
+    Preset,
+    Range,
+    RunConfig,
+    check_ranges,
+    identity,
+)
+from benchmarks.harness.digest import code_digest, code_origins
+from benchmarks.harness.errors import UsageError
+from benchmarks.harness.parallel import Processes
+from benchmarks.harness.process import resolve_device, set_up_process
+from benchmarks.harness.progress import Progress
+from benchmarks.harness.record import (
+    RunFolder,
+    is_finished,
+    parquet_bytes,
+    part_name,
+    read_json,
+    write_bytes,
+)
+from benchmarks.harness.run import (
+    Recorder,
+    carry_out,
+    complete,
+    parts_with,
+    print_table,
+    tensorboard,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CHECKPOINTS = 20
+CHECKPOINT = "checkpoint.safetensors"
+# What decides a curve besides the method's own code.
+COMMON = [
+    *(f"llm_track/evaluation.py:{name}" for name in ("Evaluator", "CURVE_PROMPTS", "SEED")),
+    *(f"llm_track/tasks.py:{name}" for name in ("Addition", "Countdown", "JsonlTask", "make")),
+    *(f"llm_track/models.py:{name}" for name in ("load", "make_base", "Reference")),
+    *(f"llm_track/sampling.py:{name}" for name in ("sample", "logprobs")),
+    "llm_track/sft.py:train",
+]
+PURPOSES = {"prompts": 0, "samples": 1, "minibatches": 2, "init": 3}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageConfig(RunConfig):
+    """Flags that every script of the LLM track has."""
+
+    task: str = "addition"
+    """addition, mixed, countdown, gsm8k, a JSONL file of prompt and answer, or a hub name."""
+    model: str = "tiny"
+    """tiny (made once, by tiny-base and sft.py), tiny-base, a folder, or a hub name."""
+    seeds: PositiveInt = 1
+    """Number of seeds, trained one after another."""
+    first_seed: NonNegativeInt = 0
+    """The seeds are first_seed, first_seed + 1, ..."""
+    total_samples: PositiveInt = 25_600
+    """Completions to learn from, those that are thrown away counted."""
+    max_new_tokens: NonNegativeInt = 0
+    """Longest completion, in tokens (0: the task's)."""
+    lora_rank: NonNegativeInt = 0
+    """Train low-rank adapters of this rank (0: all weights)."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Precision of the computation (auto: bfloat16 on a GPU); weights stay in float32."""
+    evaluations: PositiveInt = 10
+    """Evaluations on the learning curve, besides the one at its beginning."""
+    micro_batch_size: PositiveInt = 64
+    """Samples per forward and backward pass; changes memory and speed, not the result."""
+    gradient_checkpointing: bool = False
+    """Save memory by computing activations twice."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.first_seed + self.seeds > 2**31:
+            raise UsageError(f"--seeds {self.seeds}: first_seed + seeds must be at most 2**31")
+        self.check()
+
+    def check(self) -> None:
+        """Conditions between fields; raises UsageError."""
+
+
+class Evaluator(Protocol):
+    """Measures a model while it learns; what `LanguageRun.evaluate_if_due` is given."""
+
+    headline: str  # the measure of the progress bar and the figure
+
+    def __call__(self, final: bool) -> tuple[dict[str, float], list[dict[str, Any]]]:
+        """The measures and a few transcripts; final: with more samples."""
+
+    def save(self, folder: Path) -> None:
+        """Write the model."""
+
+
+class LanguageRun(Recorder):
+    """Carries one training of one seed: what `train(config, run)` reports to."""
+
+    kind = "language"
+    config: Any
+
+    def __init__(
+        self,
+        config: LanguageConfig,
+        seeds: Sequence[int] | None = None,
+        directory: Path | None = None,
+        algo: str = "",
+        source: str = "manyseeds",
+        processes: Processes | None = None,
+    ) -> None:
+        seeds = [config.first_seed] if seeds is None else seeds
+        super().__init__(config, seeds, directory, algo, source)  # type: ignore[arg-type]
+        (self.seed,) = self.seeds
+        self.processes = processes or Processes(self.device)
+        self.device = self.processes.device
+        self.samples = 0
+        self.diverged: int | None = None  # samples at which a loss became NaN
+        self._rows: list[dict[str, float]] = []
+        self._metrics: list[dict[str, float]] = []
+        self._transcripts: list[dict[str, Any]] = []
+        self._before = 0.0  # total seconds of a training that was interrupted
+        self._point = -1
+        self._saved = 0
+        self._opened = False
+        self._open_with: tuple[Any, ...] = ()
+        self._evaluator: Evaluator | None = None
+        silent = config.quiet or not self.processes.main
+        self._progress = Progress(
+            config.total_samples,
+            1,
+            silent,
+            live=directory is not None and not silent,
+            unit="samples",
+            measure="held-out pass@1",
+        )
+        self._writer: Any = None
+
+    def open(self, definitions: Sequence[Any], packages: Sequence[str] = ()) -> None:
+        """Remember what to put into config.json; it is written once the training can begin.
+
+        Until then a user's mistake may come to light (an unknown model): nothing is to be left.
+        """
+        self._open_with = (definitions, (*packages, "transformers"))
+
+    def origins(self, definitions: Sequence[Any]) -> list[str]:
+        return code_origins(definitions, None, common=COMMON)
+
+    def subject(self) -> dict[str, str]:
+        return {"task": self.config.task}
+
+    def rng(self, purpose: str, step: int) -> np.random.Generator:
+        """The random numbers of one step for one purpose."""
+        key = (PURPOSES[purpose], step)
+        return np.random.Generator(
+            np.random.PCG64(np.random.SeedSequence(self.seed, spawn_key=key))
+        )
+
+    def uniforms(self, step: int, *shape: int) -> Tensor:
+        """Uniforms in [0, 1) for the sampling of one step, float32."""
+        block = self.rng("samples", step).random(shape, dtype=np.float32)
+        return torch.from_numpy(block).to(self.device)
+
+    def log(self, samples: int, metrics: Mapping[str, float | Tensor]) -> None:
+        """Record the metrics of an update that ended at a number of samples."""
+        self.samples = samples
+        values = {name: float(x) for name, x in metrics.items()}
+        if self.diverged is None and not math.isfinite(values.get("loss", 0.0)):
+            self.diverged = samples
+        self._metrics.append({"samples": samples, "learn_s": self.learn_s, **values})
+        self._progress.update(samples, self.learn_s)
+        if self._writer:
+            for name, x in values.items():
+                self._writer.add_scalar(f"train/{name}", x, samples)
+
+    def evaluate_if_due(self, samples: int, evaluator: Evaluator) -> None:
+        """Evaluate before the first step and at the first call at or after each k-th part."""
+        if not self._opened:
+            self._open()
+        self.samples, self._evaluator = samples, evaluator
+        last = self.config.evaluations
+        point = min(samples * last // self.config.total_samples, last)
+        if point <= self._point:
+            return
+        self._point = point
+        self.pause()
+        if self.processes.main and point < last:  # the last one is `finish`'s
+            self._evaluate(final=False)
+        self.resume()
+
+    def _open(self) -> None:
+        self._opened = True
+        if self.directory is not None:
+            super().open(*self._open_with)
+            if self.config.track:
+                self._writer = tensorboard(self.directory)
+        self.resume()
+
+    def _evaluate(self, final: bool) -> dict[str, float]:
+        assert self._evaluator is not None, "train must call run.evaluate_if_due"
+        measures, transcripts = self._evaluator(final)
+        self._rows.append({"samples": self.samples, "learn_s": self._learned, **measures})
+        self._transcripts += [{"samples": self.samples, **x} for x in transcripts]
+        headline = measures[self._evaluator.headline]
+        self._progress.update(self.samples, self._learned, f"{headline:.3f}")
+        if self._writer:
+            for name, x in measures.items():
+                self._writer.add_scalar(f"evaluation/{name}", x, self.samples)
+        return measures
+
+    # ---- Checkpoints -------------------------------------------------------------------
+
+    def save_if_due(
+        self,
+        step: int,
+        parameters: Sequence[nn.Parameter],
+        *optimizers: torch.optim.Optimizer,
+        **extra: Any,
+    ) -> None:
+        """Write a checkpoint at the first call at or after each twentieth of the training.
+
+        extra: what else, as JSON, `restore` is to give back.
+        """
+        point = self.samples * CHECKPOINTS // self.config.total_samples
+        if point <= self._saved:
+            return
+        self._saved = point
+        if self.directory is None or not self.processes.main:
+            return
+        self.pause()
+        tensors = {f"parameter.{i}": p.detach() for i, p in enumerate(parameters)}
+        for k, optimizer in enumerate(optimizers):
+            for i, state in optimizer.state_dict()["state"].items():
+                tensors |= {f"optimizer.{k}.{i}.{name}": x for name, x in state.items()}
+        state = {
+            "step": step, "samples": self.samples, "point": self._point, "saved": self._saved,
+            "learned": self._learned, "total": self.total_s + self._before,
+            "diverged": self.diverged, "extra": extra, "rows": self._rows,
+            "metrics": self._metrics, "transcripts": self._transcripts,
+        }  # fmt: skip
+        tensors = {name: x.cpu().contiguous() for name, x in tensors.items()}
+        content = safetensors.torch.save(tensors, metadata={"state": json.dumps(state)})
+        write_bytes(self.directory / CHECKPOINT, content)
+        self.resume()
+
+    def restore(
+        self, parameters: Sequence[nn.Parameter], *optimizers: torch.optim.Optimizer
+    ) -> tuple[int, dict[str, Any]]:
+        """Go on from the part's checkpoint: the number of the next step, and `extra`.
+
+        (0, {}) where there is none, or only one of other code or settings.
+        """
+        path = self.directory / CHECKPOINT if self.directory is not None else None
+        found = str(path) if path is not None and path.exists() and self._is_ours() else None
+        found = self.processes.broadcast(found)
+        if found is None:
+            return 0, {}
+        with safetensors.safe_open(found, framework="pt") as file:
+            state = json.loads(file.metadata()["state"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        with torch.no_grad():
+            for i, p in enumerate(parameters):
+                p.copy_(tensors[f"parameter.{i}"])
+        for k, optimizer in enumerate(optimizers):
+            content = optimizer.state_dict()
+            for name, x in tensors.items():
+                kind, _, rest = name.partition(".")
+                number, _, rest = rest.partition(".")
+                if kind == "optimizer" and int(number) == k:
+                    i, _, field = rest.partition(".")
+                    content["state"].setdefault(int(i), {})[field] = x
+            optimizer.load_state_dict(content)
+        self.samples, self._point, self._saved = state["samples"], state["point"], state["saved"]
+        self._rows, self._metrics = state["rows"], state["metrics"]
+        self._transcripts, self.diverged = state["transcripts"], state["diverged"]
+        self._before = state["total"]
+        self._open()
+        self._learned = state["learned"]
+        return state["step"], state["extra"]
+
+    def _is_ours(self) -> bool:
+        """Whether an unfinished part was begun by today's code with the same settings."""
+        assert self.directory is not None
+        try:
+            stored = read_json(self.directory / "config.json")
+        except (OSError, ValueError):
+            return False
+        digest = code_digest(self.origins(self._open_with[0]))
+        return bool(
+            stored["config"] == identity(self.config) and stored["code"]["digest"] == digest
+        )
+
+    # ---- The end -----------------------------------------------------------------------
+
+    def finish(self, result: Any) -> dict[str, Any]:
+        """Evaluate for the last time and, with a directory, write and seal the part."""
+        self.pause()
+        if not self.processes.main:
+            return {}
+        final = self._evaluate(final=True)
+        self.close()
+        assert self._evaluator is not None
+        summary = {
+            **self.head(),
+            "seeds": self.seeds,
+            "headline": self._evaluator.headline,
+            "initial": _finite({k: v for k, v in self._rows[0].items() if k != "learn_s"}),
+            "final": _finite(final),
+            "samples": self.samples,
+            "diverged": self.diverged,
+            "learn_seconds": self._learned,
+            "total_seconds": self.total_s + self._before,
+            "samples_per_second": self.samples / max(self._learned, 1e-9),
+        }
+        if self.directory is not None:
+            self._evaluator.save(self.directory / "model")
+            (self.directory / CHECKPOINT).unlink(missing_ok=True)
+            transcripts = json.dumps(self._transcripts, indent=1, ensure_ascii=False) + "\n"
+            files = {
+                "curve.parquet": parquet_bytes(self.curve()),
+                "metrics.parquet": parquet_bytes(self.metrics()),
+                "transcripts.json": transcripts.encode(),
+            }
+            self.write(files, self._draw, summary)
+        return summary
+
+    def close(self) -> None:
+        self._progress.close()
+        if self._writer:
+            self._writer.close()
+
+    def curve(self) -> pd.DataFrame:
+        """All evaluations as tidy rows."""
+        import pandas as pd
+
+        frame = pd.DataFrame(self._rows)
+        names = {"source": self.source, "algo": self.algo, "task": self.config.task}
+        for k, (name, value) in enumerate({**names, "seed": self.seed}.items()):
+            frame.insert(k, name, value)
+        return frame
+
+    def metrics(self) -> pd.DataFrame:
+        """The logged metrics, one row per update."""
+        import pandas as pd
+
+        frame = pd.DataFrame(self._metrics)
+        frame.insert(0, "seed", self.seed)
+        return frame
+
+    def _draw(self, folder: Path) -> None:
+        from benchmarks.harness import plots
+
+        assert self._evaluator is not None
+        curve = self.curve()
+        shown = [self._evaluator.headline, "length", "format", "entropy"]
+        panels = {
+            name: {self.algo: plots.Line(curve["samples"], curve[name])}
+            for name in shown
+            if name in curve
+        }
+        plots.lines(panels, folder / "curve.png", xlabel="samples", ylabel="", columns=2)
+
+
+def _finite(values: Mapping[str, float]) -> dict[str, float | None]:
+    """As JSON, which has no NaN."""
+    return {k: v if math.isfinite(v) else None for k, v in values.items()}
+
+
+# ---- The command ---------------------------------------------------------------------------
+
+
+def main(
+    config: AnyConfig,
+    train: Callable[[AnyConfig, LanguageRun], Any],
+    presets: dict[str, Preset],
+) -> None:
+    """Train the seeds that are not finished yet, store them, and print the table of the run."""
+    assert isinstance(config, LanguageConfig)
+    algo = Path(inspect.getfile(train)).stem
+    folder = RunFolder.of(config, algo)
+    seeds = range(config.first_seed, config.first_seed + config.seeds)
+    processes = Processes(resolve_device(config.device))
+
+    def part(seed: int) -> Path:
+        return folder.path / part_name([seed])
+
+    def missing() -> list[int]:
+        return [s for s in seeds if not (is_finished(part(s)) and (part(s) / "model").is_dir())]
+
+    def train_seed(seed: int) -> None:
+        processes.broadcast(seed)
+        carry_out(config, train, LanguageRun(config, [seed], part(seed), algo, processes=processes))
+
+    if processes.main:
+        complete(folder, config, missing, train_seed, f"All {len(seeds)} seeds are finished")
+        processes.broadcast(None)
+        print_result(folder, config, presets.get(config.task))
+        return
+    set_up_process(config.threads)
+    while (seed := processes.broadcast()) is not None:
+        carry_out(config, train, LanguageRun(config, [seed], None, algo, processes=processes))
+
+
+def print_result(folder: RunFolder, config: LanguageConfig, preset: Preset | None) -> None:
+    """The table at the end of a training, over the seeds that the command asked for."""
+    from rich.table import Table
+
+    asked = range(config.first_seed, config.first_seed + config.seeds)
+    parts = parts_with(folder, asked)
+    summaries = [read_json(part / "summary.json") for part in parts]
+    table = Table(show_header=False, title=f"{folder.algo} on {config.task}, {len(asked)} seeds")
+    for name in summaries[0]["final"]:
+        values = [[s[when].get(name) for s in summaries] for when in ("initial", "final")]
+        if any(x is None for x in values[1]):
+            continue
+        text = stats.estimate(values[1], "mean", resamples=2000).text(3)
+        if all(x is not None for x in values[0]):
+            text += f", at the beginning {np.mean(values[0]):.3f}"
+        table.add_row(name, text)
+    diverged = {s["seeds"][0]: s["diverged"] for s in summaries if s["diverged"] is not None}
+    words = ", ".join(f"seed {seed} at {n:,} samples" for seed, n in diverged.items())
+    table.add_row("diverged", words or "none")
+    if preset is None:
+        table.add_row("preset", f"none for {config.task}: the defaults")
+    learn_s = sum(s["learn_seconds"] for s in summaries)
+    speed = sum(s["samples"] for s in summaries) / max(learn_s, 1e-9)
+    table.add_row("speed", f"{speed:,.0f} samples/s ({config.threads} threads)")
+    total = sum(s["total_seconds"] for s in summaries)
+    table.add_row("time", f"{total:.1f} s, of which {learn_s:.1f} s learning")
+    print_table(table, folder, parts)
+
+
+__all__ = ["LanguageConfig", "LanguageRun", "Range", "main"]

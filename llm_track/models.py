@@ -1,0 +1,352 @@
+"""The models of the LLM track: the embedded tiny one, or any causal LM of `transformers`.
+
+`--model tiny` needs no download. It is made in two steps, each once, and kept in `results/models`:
+
+    tiny-base   a Llama of 138,048 parameters, pretrained for some seconds on the task's mixed and
+                mostly unformatted text: the start of R1-Zero
+    tiny        tiny-base after `python llm_track/sft.py`: the cold start of R1
+
+Anything else is a folder (of a finished run, or as `save_pretrained` writes it) or a hub name. Code
+that comes with a model is never run (`trust_remote_code` is never set).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks.harness.digest import ROOT, code_digest
+from benchmarks.harness.errors import UsageError
+from benchmarks.harness.language import LanguageConfig
+from benchmarks.harness.parallel import Processes
+from benchmarks.harness.progress import console
+from benchmarks.harness.record import is_finished
+from llm_track import sampling, tasks
+
+CHARACTERS = "".join(chr(i) for i in range(32, 127)) + "\n"
+BASE_BATCH, BASE_LEARNING_RATE = 32, 2e-3
+ORIGINS = [  # what the tiny models are made by
+    "llm_track/models.py:make_base",
+    "llm_track/sft.py:train",
+    "llm_track/sft.py:PRESETS",
+    "llm_track/tasks.py:GENERATED",
+]
+
+
+# ---- The tiny model ------------------------------------------------------------------------
+
+
+def tiny_tokenizer() -> Any:
+    """A token for each printable ASCII character and for each of the four tags."""
+    import tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = ["<pad>", "<eos>", "<unk>", *CHARACTERS]
+    tokenizer = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>")
+    )
+    every_character = tokenizers.Regex(r"[\s\S]")
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split(every_character, "isolated")
+    tokenizer.decoder = tokenizers.decoders.Fuse()
+    tokenizer.add_tokens([tokenizers.AddedToken(tag, normalized=False) for tag in tasks.TAGS])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        eos_token="<eos>",
+        unk_token="<unk>",
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def tiny_config(tokenizer: Any) -> Any:
+    """Two layers of width 64, four heads, embeddings tied; 256 positions."""
+    from transformers import LlamaConfig
+
+    return LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=256,
+        # At this width the usual 0.02 makes weights so small that a step of RL changes everything.
+        initializer_range=0.1,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+
+
+def make_base(task: tasks.Task, folder: Path) -> None:
+    """Pretrain tiny-base on a task's text, by next-token prediction, and save it."""
+    from transformers import LlamaForCausalLM
+
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    tokenizer = tiny_tokenizer()
+    model = LlamaForCausalLM(tiny_config(tokenizer))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=BASE_LEARNING_RATE)
+    for step in range(task.base_steps):
+        texts = [task.text(rng) + tokenizer.eos_token for _ in range(BASE_BATCH)]
+        batch = tokenizer(texts, padding=True, return_tensors="pt", padding_side="right")
+        ids, mask = batch["input_ids"], batch["attention_mask"].bool()
+        logits = model(input_ids=ids, attention_mask=mask.long(), use_cache=False).logits
+        targets = ids[:, 1:].masked_fill(~mask[:, 1:], -100)
+        loss = nn.functional.cross_entropy(logits[:, :-1].transpose(1, 2), targets)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = BASE_LEARNING_RATE * (1 - step / task.base_steps)
+        optimizer.step()
+        optimizer.zero_grad()
+    save(model, tokenizer, folder)
+
+
+def tiny_store(config: LanguageConfig) -> Path:
+    """Where the tiny models of today's code are kept."""
+    return Path(config.results) / "models" / f"tiny-{code_digest(ORIGINS)}"
+
+
+def find_tiny(name: str, config: LanguageConfig, processes: Processes) -> Path:
+    """The folder of tiny or tiny-base for the run's task; the first time, they are made."""
+    task = tasks.make(config.task)
+    store = tiny_store(config)
+    if name == "tiny-base":
+        base = store / f"base-{task.id}"
+        with processes.main_first():
+            if not (base / "config.json").exists():
+                make_base(task, base)
+        return base
+    part = store / "runs" / task.id / "sft" / "tiny" / "seeds-000-000"
+    with processes.main_first():
+        if not is_finished(part) or not (part / "model").exists():
+            run_script("sft.py", config, store, "--name", "tiny")
+    return part / "model"
+
+
+def run_script(script: str, config: LanguageConfig, results: Path, *flags: str) -> None:
+    """Run another script of the track on the run's task, with its own defaults, for one seed."""
+    command = [f"llm_track/{script}", "--task", config.task, "--results", str(results)]
+    command += ["--seeds", "1", "--threads", str(config.threads), "--quiet"]
+    command += ["--evaluations", "1", *flags]
+    if not config.quiet:
+        console.print(f"once: python {' '.join(command)}")
+    here = {name: value for name, value in os.environ.items() if name not in Processes.VARIABLES}
+    done = subprocess.run(
+        [sys.executable, str(ROOT / command[0]), *command[1:]],
+        env={**here, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [""]
+        raise UsageError(f"{script}: {lines[-1].removeprefix('error: ')}")
+
+
+# ---- Loading and saving --------------------------------------------------------------------
+
+
+def load(config: LanguageConfig, device: torch.device, processes: Processes) -> tuple[Any, Any]:
+    """The model and tokenizer of `--model`, ready to be trained.
+
+    Raises UsageError for an unknown model, for one that would need its own code run, and where
+    prompt and completion do not fit into its context.
+    """
+    from transformers import AutoModelForCausalLM
+
+    model, tokenizer = read(find(config.model, config, processes), AutoModelForCausalLM, "--model")
+    model.to(device)
+    check_context(config, model, tokenizer)
+    if config.lora_rank > 0:
+        model = with_lora(model, config.lora_rank)
+    return prepare(model, config, device), tokenizer
+
+
+def load_scalar(
+    name: str, config: LanguageConfig, device: torch.device, processes: Processes, what: str
+) -> Any:
+    """A model with one scalar per token: the reward model or causal LM `name` with a scalar head.
+
+    A causal LM's head is new and begins at 0, so its scalars do. what: the flag, for errors.
+    """
+    from transformers import AutoModelForSequenceClassification
+
+    path = find(name, config, processes)
+    model, _ = read(path, AutoModelForSequenceClassification, what, num_labels=1)
+    if not hasattr(model, "score"):
+        raise UsageError(f"{what} {name}: {type(model).__name__} has no scalar head")
+    if not trained_head(path):
+        nn.init.zeros_(model.score.weight)
+    return prepare(model.to(device), config, device)
+
+
+def trained_head(path: str) -> bool:
+    """Whether a folder's model has a scalar head of its own."""
+    import json
+
+    file = Path(path) / "config.json"
+    architectures = json.loads(file.read_text()).get("architectures") if file.exists() else None
+    return any("SequenceClassification" in name for name in architectures or [])
+
+
+def find(name: str, config: LanguageConfig, processes: Processes) -> str:
+    """The folder, or the hub name, that a model's name stands for."""
+    if name in ("tiny", "tiny-base"):
+        return str(find_tiny(name, config, processes))
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return str(path / "model" if (path / "model").is_dir() else path)
+    return name
+
+
+def read(name: str, kind: Any, what: str, **settings: Any) -> tuple[Any, Any]:
+    """Model and tokenizer from a folder or a hub; a failure is a UsageError naming the flag."""
+    from transformers import AutoTokenizer
+
+    try:
+        with quiet_transformers():
+            model = kind.from_pretrained(name, dtype=torch.float32, **settings)
+            tokenizer = AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if "trust_remote_code" in str(error):
+            reason = "needs code of its own to be run, which this project never does"
+        raise UsageError(f"{what} {name}: {reason}") from None
+    if tokenizer.eos_token_id is None:
+        raise UsageError(f"{what} {name}: its tokenizer has no end-of-sequence token")
+    if tokenizer.pad_token_id is None:  # masks tell the padding, whatever it is
+        tokenizer.pad_token = tokenizer.eos_token
+    model.config.pad_token_id = tokenizer.pad_token_id
+    return model, tokenizer
+
+
+@contextlib.contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Without progress bars and reports about heads that are made anew."""
+    from transformers.utils import logging
+
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+
+
+def prepare(model: Any, config: LanguageConfig, device: torch.device) -> Any:
+    """Switch dropout off (else the ratio is not 1 before an update) and set the precision."""
+    model.eval()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = 0.0
+    if config.gradient_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.train()  # transformers checkpoints in this mode only
+    # Weights and optimizer stay in float32; sampling.precision reads this.
+    model.computes_in_half = half_precision(config, device)
+    return model
+
+
+def half_precision(config: LanguageConfig, device: torch.device) -> bool:
+    """Whether to compute in bfloat16."""
+    return config.dtype == "bfloat16" or (config.dtype == "auto" and device.type == "cuda")
+
+
+def completion_tokens(config: LanguageConfig) -> int:
+    """The longest completion, in tokens."""
+    return config.max_new_tokens or tasks.make(config.task).max_new_tokens
+
+
+def check_context(config: LanguageConfig, model: Any, tokenizer: Any) -> None:
+    """Prompt and completion must fit into the model's context."""
+    task = tasks.make(config.task)
+    prompts = [p.prompt for p in task.train(np.random.default_rng(0), 256) + task.test(256)]
+    longest = max(map(len, sampling.encode_prompts(tokenizer, task, prompts)))
+    context = getattr(model.config, "max_position_embeddings", None)
+    if context is not None and longest + completion_tokens(config) > context:
+        raise UsageError(
+            f"--max-new-tokens {completion_tokens(config)}: with prompts of up to {longest} "
+            f"tokens this is beyond the context of {context} tokens of {config.model}"
+        )
+
+
+def with_lora(model: Any, rank: int) -> Any:
+    """Freeze a model and add low-rank adapters to its linear layers (LoRA, arXiv 2106.09685)."""
+    try:
+        import peft
+    except ImportError:
+        raise UsageError(f"--lora-rank {rank}: needs peft; pip install -e '.[llm]'") from None
+    adapters = peft.LoraConfig(
+        r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
+    return peft.get_peft_model(model, adapters)
+
+
+def save(model: Any, tokenizer: Any, folder: Path) -> None:
+    """Write model and tokenizer as transformers reads them, whole or not at all."""
+    if hasattr(model, "merge_and_unload"):
+        model = copy.deepcopy(model).merge_and_unload()
+    beside = folder.with_name(f".{folder.name}.{os.getpid()}")
+    with quiet_transformers():
+        model.save_pretrained(beside)
+        tokenizer.save_pretrained(beside)
+    if folder.exists():
+        import shutil
+
+        shutil.rmtree(folder)
+    beside.rename(folder)
+
+
+def trainable(*models: Any) -> list[nn.Parameter]:
+    """The parameters that are trained: all, or with LoRA the adapters."""
+    return [p for model in models for p in model.parameters() if p.requires_grad]
+
+
+def digest(model: Any) -> str:
+    """A short digest of a model's weights, to tell which one a run began with."""
+    found = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        found.update(name.encode())
+        found.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()[:12]
+
+
+class Reference:
+    """The frozen model that a policy is kept close to: a copy, or itself without LoRA's adapters.
+
+    Raises UsageError from `reset` with LoRA: what is frozen there has no adapters.
+    """
+
+    def __init__(self, policy: Any) -> None:
+        self.adapters = hasattr(policy, "disable_adapter")
+        self.model = policy if self.adapters else copy.deepcopy(policy).requires_grad_(False)
+
+    def reset(self, policy: Any) -> None:
+        """Take the present policy as the reference."""
+        if self.adapters:
+            raise UsageError("--iterations: the reference cannot be refreshed with --lora-rank")
+        self.model.load_state_dict(policy.state_dict())
+
+    def logprobs(self, samples: sampling.Samples, temperature: float, size: int) -> Tensor:
+        """Log pi_ref of each token, [B, T], without gradients, `size` rows at a time."""
+        without = self.model.disable_adapter() if self.adapters else contextlib.nullcontext()
+        with without:
+            return sampling.in_batches(
+                lambda part: sampling.logprobs(self.model, part, temperature), samples, size
+            )

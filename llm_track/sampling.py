@@ -1,0 +1,275 @@
+"""Completions of a language model, their log-probabilities, and scalars along them.
+
+Shapes: B samples, P tokens of the longest prompt, T of the longest completion, V the vocabulary.
+Prompts are padded on the left, completions on the right: generated tokens follow one another in
+every row. Padding is told by masks alone, so the padding token may be any token.
+
+Logits are divided by the sampling temperature here, and nowhere else: log-probabilities are always
+those of the distribution that was sampled from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from llm_track.tasks import Task
+
+COMPACT = 0.75  # rows that have ended are dropped once they are a quarter of the batch
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A batch of completions; every field has B rows. A subclass may have more [B] and [B, T]."""
+
+    prompts: Tensor  # [B, P] int64
+    prompt_mask: Tensor  # [B, P] bool, true for what is not padding
+    tokens: Tensor  # [B, T] int64
+    mask: Tensor  # [B, T] bool, true up to and including the first end of sequence
+    ended: Tensor  # [B] bool, false where the completion was cut off
+    logprobs: Tensor  # [B, T] float32, log pi of each token at the temperature; 0 outside the mask
+    entropy: Tensor  # [B, T] float32, nats, of the distribution each token was drawn from; likewise
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def lengths(self) -> Tensor:
+        """Tokens of each completion, [B] int64."""
+        return self.mask.sum(1)
+
+    def __getitem__(self, rows: Any) -> Self:
+        """Some rows, without columns that are padding in all of them."""
+        P, T = self.prompt_mask[rows].sum(1).max(), self.lengths[rows].max()
+        part = {}
+        for f in fields(self):
+            x = getattr(self, f.name)[rows]
+            if f.name in ("prompts", "prompt_mask"):
+                x = x[:, x.shape[1] - P :]
+            elif x.dim() > 1:
+                x = x[:, :T]
+            part[f.name] = x
+        return type(self)(**part)
+
+    def parts(self, rows: Any, size: int) -> Iterator[Self]:
+        """Some rows in micro-batches of at most `size`, those of like length together."""
+        rows = torch.as_tensor(rows, device=self.tokens.device)
+        rows = rows[self.lengths[rows].argsort(stable=True)]
+        for part in rows.split(size):
+            yield self[part]
+
+
+def encode_prompts(tokenizer: Any, task: Task, prompts: Sequence[str]) -> list[list[int]]:
+    """Token ids of prompts, in the tokenizer's chat template where it has one."""
+    if tokenizer.chat_template is None:
+        texts = [f"{task.instruction}\n\n{p}\n" if task.instruction else p for p in prompts]
+        return tokenizer(texts, add_special_tokens=False)["input_ids"]  # type: ignore[no-any-return]
+    told = [{"role": "system", "content": task.instruction}] if task.instruction else []
+    chats = [[*told, {"role": "user", "content": p}] for p in prompts]
+    return tokenizer.apply_chat_template(  # type: ignore[no-any-return]
+        chats, add_generation_prompt=True, tokenize=True, return_dict=False
+    )
+
+
+def pad_left(
+    rows: Sequence[Sequence[int]], pad: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Ids and mask, [B, P] each."""
+    width = max(len(row) for row in rows)
+    ids = [[pad] * (width - len(row)) + list(row) for row in rows]
+    mask = [[False] * (width - len(row)) + [True] * len(row) for row in rows]
+    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
+
+
+def decode(tokenizer: Any, samples: Samples) -> list[str]:
+    """The texts of completions, without the token that ends them."""
+    lengths = (samples.lengths - samples.ended.long()).tolist()
+    rows = [row[:n] for row, n in zip(samples.tokens.tolist(), lengths, strict=True)]
+    return tokenizer.batch_decode(rows, skip_special_tokens=True)  # type: ignore[no-any-return]
+
+
+def given(
+    tokenizer: Any,
+    task: Task,
+    prompts: Sequence[str],
+    completions: Sequence[str],
+    max_new_tokens: int,
+    device: torch.device,
+) -> Samples:
+    """Completions that somebody else has written, as samples; log-probabilities are 0.
+
+    Every completion ends with the end of sequence, unless it is cut off at max_new_tokens.
+    """
+    P, prompt_mask = pad_left(
+        encode_prompts(tokenizer, task, prompts), tokenizer.pad_token_id, device
+    )
+    rows = tokenizer(list(completions), add_special_tokens=False)["input_ids"]
+    rows = [[*row, tokenizer.eos_token_id] for row in rows]
+    ended = torch.tensor([len(row) <= max_new_tokens for row in rows], device=device)
+    rows = [row[:max_new_tokens] for row in rows]
+    width = max(len(row) for row in rows)
+    padded = [row + [tokenizer.pad_token_id] * (width - len(row)) for row in rows]
+    mask = torch.tensor([[True] * len(row) + [False] * (width - len(row)) for row in rows])
+    zeros = torch.zeros(mask.shape, device=device)
+    tokens = torch.tensor(padded, device=device)
+    return Samples(P, prompt_mask, tokens, mask.to(device), ended, zeros, zeros)
+
+
+def precision(model: Any, device: torch.device) -> Any:
+    """The context in which a model computes: bfloat16 where `models.prepare` said so."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=model.computes_in_half)
+
+
+def positions(mask: Tensor) -> Tensor:
+    """Position of each token, [B, L] int64, not counting the padding on the left."""
+    return (mask.long().cumsum(1) - 1).clamp(min=0)
+
+
+# ---- Sampling ------------------------------------------------------------------------------
+
+
+def sample(
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[Sequence[int]],
+    uniforms: Tensor,
+    temperature: float = 1.0,
+    greedy: bool = False,
+) -> Samples:
+    """Complete prompts (B lists of ids).
+
+    uniforms: [B, T] in [0, 1), one for each token: the draw of a row depends on no other row, so
+    neither on the batch it is in, nor on the process. greedy: take the likeliest token instead
+    (entropy and log-probabilities stay those at the temperature).
+    """
+    device = uniforms.device
+    ids, mask = pad_left(prompts, tokenizer.pad_token_id, device)
+    found = _sample(model, ids, mask, uniforms, temperature, greedy, tokenizer)
+    # Tensors made in inference mode cannot take part in a later backward pass; copies can.
+    tokens, logprobs, entropy, lengths, ended = (x.clone() for x in found)
+    T = int(lengths.max())
+    inside = torch.arange(T, device=device) < lengths.unsqueeze(1)
+    # A row that had ended may have gone on until it was dropped.
+    tokens = tokens[:, :T].masked_fill(~inside, tokenizer.pad_token_id)
+    logprobs, entropy = logprobs[:, :T] * inside, entropy[:, :T] * inside
+    return Samples(ids, mask, tokens, inside, ended, logprobs, entropy)
+
+
+@torch.inference_mode()
+def _sample(
+    model: Any,
+    ids: Tensor,
+    mask: Tensor,
+    uniforms: Tensor,
+    temperature: float,
+    greedy: bool,
+    tokenizer: Any,
+) -> tuple[Tensor, ...]:
+    """Tokens, log-probabilities and entropies [B, T], lengths [B] int64, ended [B] bool."""
+    from transformers import DynamicCache
+
+    B, T = uniforms.shape
+    tokens = torch.full((B, T), tokenizer.pad_token_id, device=ids.device)
+    logprobs, entropy = torch.zeros_like(uniforms), torch.zeros_like(uniforms)
+    lengths = torch.full((B,), T, device=ids.device)
+    ended = torch.zeros(B, dtype=torch.bool, device=ids.device)
+    rows = torch.arange(B, device=ids.device)  # those still in the batch
+    alive = torch.ones_like(ended)  # of these rows
+    cache = DynamicCache(config=model.config)
+    inputs, places = ids, positions(mask)
+    mask = mask.long()
+    for t in range(T):
+        with precision(model, ids.device):
+            logits = model(
+                input_ids=inputs,
+                attention_mask=mask,
+                position_ids=places,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+            ).logits[:, -1]
+        logp = (logits.float() / temperature).log_softmax(-1)  # [rows, V]
+        p = logp.exp()
+        if greedy:
+            token = logp.argmax(-1, keepdim=True)
+        else:  # the first token whose cumulative probability exceeds u
+            cumulative = p.cumsum(-1)
+            token = torch.searchsorted(
+                cumulative, uniforms[rows, t : t + 1] * cumulative[:, -1:], right=True
+            ).clamp(max=logp.shape[1] - 1)
+        logprobs[rows, t] = logp.gather(1, token)[:, 0]
+        entropy[rows, t] = -(p * logp.clamp(min=-1e4)).sum(-1)  # 0 * -inf is to be 0
+        tokens[rows, t] = token[:, 0]
+        ends = (token[:, 0] == tokenizer.eos_token_id) & alive
+        lengths[rows[ends]] = t + 1
+        ended[rows[ends]] = True
+        alive = alive & ~ends
+        count = int(alive.sum())
+        if count == 0:
+            break
+        inputs, places = token, places[:, -1:] + 1
+        mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
+        if count <= COMPACT * len(rows):
+            kept = alive.nonzero()[:, 0]
+            cache.batch_select_indices(kept)
+            rows, inputs, places, mask = (x[kept] for x in (rows, inputs, places, mask))
+            alive = alive[kept]
+    return tokens, logprobs, entropy, lengths, ended
+
+
+# ---- Teacher forcing -----------------------------------------------------------------------
+
+
+def sequences(samples: Samples) -> dict[str, Tensor]:
+    """Prompts with their completions, [B, P + T], as a model takes them."""
+    mask = torch.cat([samples.prompt_mask, samples.mask], 1)
+    return {
+        "input_ids": torch.cat([samples.prompts, samples.tokens], 1),
+        "attention_mask": mask.long(),
+        "position_ids": positions(mask),
+    }
+
+
+def logprobs(model: Any, samples: Samples, temperature: float = 1.0) -> Tensor:
+    """Log pi of each token of the completions, [B, T], 0 outside the mask; differentiable."""
+    T = samples.tokens.shape[1]
+    with precision(model, samples.tokens.device):
+        output = model(**sequences(samples), use_cache=False, logits_to_keep=T + 1)
+    logits = output.logits[:, :-1].float() / temperature
+    logp = logits.log_softmax(-1).gather(-1, samples.tokens.unsqueeze(-1)).squeeze(-1)
+    return logp * samples.mask
+
+
+def scalars(model: Any, samples: Samples) -> Tensor:
+    """A scalar head's output after each token of prompt and completion, [B, P + T].
+
+    model: a transformers model for sequence classification with one label.
+    """
+    with precision(model, samples.tokens.device):
+        hidden = model.base_model(**sequences(samples), use_cache=False).last_hidden_state
+        output = model.score(hidden)
+    return output.squeeze(-1).float()  # type: ignore[no-any-return]
+
+
+def scores(model: Any, samples: Samples) -> Tensor:
+    """A reward model's score of each completion, [B]: its scalar after the last token."""
+    T = samples.tokens.shape[1]
+    completion = scalars(model, samples)[:, -T:]
+    return completion.gather(1, samples.lengths.unsqueeze(1) - 1).squeeze(1)
+
+
+@torch.no_grad()
+def in_batches(function: Callable[[Samples], Tensor], samples: Samples, size: int) -> Tensor:
+    """Apply a function of samples without gradients, `size` rows at a time; [B, ...].
+
+    A result with T columns is padded with 0 to the width of the whole batch.
+    """
+    parts = [function(samples[i : i + size]) for i in range(0, len(samples), size)]
+    width = samples.tokens.shape[1]
+    if parts[0].dim() > 1:
+        parts = [torch.nn.functional.pad(x, (0, width - x.shape[1])) for x in parts]
+    return torch.cat(parts)

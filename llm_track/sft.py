@@ -1,0 +1,116 @@
+"""Supervised fine-tuning: a language model learns the format and the task from demonstrations.
+
+    python llm_track/sft.py --task addition
+
+The first step of InstructGPT (Ouyang et al. 2022, arXiv 2203.02155, sec. 3.5) and the cold start of
+DeepSeek-R1 (arXiv 2501.12948, sec. 2.3.1): maximise the likelihood of a demonstration y, given its
+prompt x. With N demonstrations in a step,
+
+    L(theta) = - 1 / (sum of |y_i|) * sum_i sum_t log pi_theta(y_{i,t} | x_i, y_{i,<t})
+
+Shapes: N demonstrations in a step, P tokens of the longest prompt, T of the longest completion.
+
+Implementation details:
+ 1. The loss is on the completion and on the token that ends it, never on the prompt.
+ 2. The mean is over the tokens of an optimizer step, whatever micro-batches and processes it is
+    divided into (dividing each micro-batch by its own tokens weighs short ones more: transformers
+    #34191).
+ 3. AdamW without weight decay, a constant learning rate; the gradient is clipped to a norm of 1.
+ 4. Demonstrations of addition, mixed and countdown are made on the fly; a data set's own come from
+    its rows (GSM8K: the reasoning before ####).
+
+Evaluated as every method here, on held-out prompts (llm_track/evaluation.py).
+The model that `--model tiny` stands for is this script's, with its defaults, from seed 0.
+
+Logged per step: loss (nats per token), grad_norm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.harness.cli import Positive, PositiveInt, Preset, parse
+from benchmarks.harness.errors import UsageError
+from benchmarks.harness.language import LanguageRun, main
+from llm_track import models, sampling, tasks
+from llm_track.evaluation import Evaluator
+
+MAX_GRAD_NORM = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(tasks.TaskConfig):
+    """Supervised fine-tuning."""
+
+    model: str = "tiny-base"
+    """tiny-base, tiny (made by this script with its defaults), a folder, or a hub name."""
+    total_samples: PositiveInt = 4_800
+    """Demonstrations to learn from."""
+    batch_size: PositiveInt = 32
+    """N, demonstrations per step."""
+    learning_rate: Positive = 3e-3
+    """Step size of AdamW."""
+
+
+PRESETS = {
+    task: Preset(
+        {"total_samples": samples}, source="our own search: few enough to leave room for RL"
+    )
+    for task, samples in (("addition", 3_200), ("mixed", 9_600), ("countdown", 9_600))
+}
+
+
+def negative_log_likelihood(logprobs: Tensor, mask: Tensor, total_tokens: Tensor) -> Tensor:
+    """This part's share of the mean over all tokens of a step, 0-d; logprobs, mask [B, T]."""
+    return -(logprobs * mask).sum() / total_tokens
+
+
+def train(config: Config, run: LanguageRun) -> Any:
+    """Train one seed; returns the model."""
+    processes, task = run.processes, tasks.make(config.task)
+    policy, tokenizer = models.load(config, run.device, processes)
+    reference = models.Reference(policy)
+    parameters = models.trainable(policy)
+    optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=0.0)
+    evaluator = Evaluator(policy, tokenizer, task, config, reference)
+    T = models.completion_tokens(config)
+    N = config.batch_size
+
+    step, _ = run.restore(parameters, optimizer)
+    run.evaluate_if_due(run.samples, evaluator)
+    while run.samples < config.total_samples:
+        problems = task.train(run.rng("prompts", step), N)[processes.share(N)]
+        if not all(p.demonstration for p in problems):
+            raise UsageError(f"--task {config.task}: its rows have no completion to learn from")
+        batch = sampling.given(
+            tokenizer, task, [p.prompt for p in problems], [p.demonstration for p in problems],
+            T, run.device,
+        )  # fmt: skip
+        total_tokens = processes.sum(batch.mask.sum())
+        loss = torch.zeros((), device=run.device)
+        for i in range(0, len(batch), config.micro_batch_size):
+            part = batch[i : i + config.micro_batch_size]
+            share = negative_log_likelihood(
+                sampling.logprobs(policy, part), part.mask, total_tokens
+            )
+            share.backward()
+            loss += share.detach()
+        processes.sum_gradients(parameters)
+        grad_norm = torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM)
+        optimizer.step()
+        optimizer.zero_grad()
+
+        step += 1
+        metrics = {"loss": processes.sum(loss), "grad_norm": grad_norm}
+        run.log(run.samples + N, metrics)
+        run.save_if_due(step, parameters, optimizer)
+        run.evaluate_if_due(run.samples, evaluator)
+    return policy
+
+
+if __name__ == "__main__":
+    main(parse(Config, PRESETS, __doc__), train, PRESETS)

@@ -1,0 +1,570 @@
+"""Prompts with answers that a program can check: the rewards of the LLM track.
+
+Three tasks are made on the fly and need no download:
+
+    addition    47+85=        <think>7+5=12;4+8+1=13;</think><answer>132</answer>
+    mixed       the same with three digits, where most demonstrations leave the thinking empty
+    countdown   3 5 7 to 22:  <think>3*5=15;15+7=22;</think><answer>3*5+7</answer>
+
+`gsm8k` and any JSONL file, or data set on a hub, of prompts and answers are read (`JsonlTask`).
+
+A completion earns three kinds of rewards, each by rules alone (DeepSeek-R1, arXiv 2501.12948, sec.
+2.2.2): accuracy (the one answer between the answer tags is right), format (thinking between think
+tags, then the answer between answer tags, nothing else), and, where the thinking has steps, one for
+each step that is right (process supervision, arXiv 2402.03300, sec. 4.1.3).
+
+Nothing a model writes is ever run. Arithmetic is parsed with a whitelist of syntax nodes, short
+texts only; numbers are ASCII digits.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import json
+import re
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.harness.errors import UsageError, did_you_mean
+from benchmarks.harness.language import LanguageConfig
+
+THINK, END_THINK, ANSWER, END_ANSWER = TAGS = ("<think>", "</think>", "<answer>", "</answer>")
+MAX_ANSWER = 64  # characters
+TEST_SHARE = 16  # one prompt in so many is never trained on
+
+INSTRUCTION = (
+    "Solve the problem. Reason step by step between <think> and </think>, then give the final "
+    "answer alone between <answer> and </answer>."
+)
+
+
+class Problem(NamedTuple):
+    """A prompt, its right answer, and a completion that shows how (empty where there is none)."""
+
+    prompt: str
+    answer: str
+    demonstration: str = ""
+
+
+class Step(NamedTuple):
+    """A step of the thinking: where it ends in the completion, in characters, and its reward."""
+
+    end: int
+    reward: float
+
+
+class Graded(NamedTuple):
+    """A completion and what the rules say of it."""
+
+    problem: Problem
+    text: str
+    accuracy: float
+    format: float
+
+
+class Preference(NamedTuple):
+    """Two completions of a prompt, of which one is better."""
+
+    prompt: str
+    chosen: str
+    rejected: str
+
+
+# ---- What a completion earns ---------------------------------------------------------------
+
+
+def answer_of(completion: str) -> str | None:
+    """What stands between the answer tags; None without them, with more than one, or too long."""
+    if completion.count(ANSWER) != 1 or completion.count(END_ANSWER) != 1:
+        return None
+    start, end = completion.index(ANSWER) + len(ANSWER), completion.index(END_ANSWER)
+    return completion[start:end].strip() if 0 <= end - start <= MAX_ANSWER else None
+
+
+def format_reward(completion: str) -> float:
+    """1 for `<think>...</think> <answer>...</answer>` and nothing else, otherwise 0."""
+    text = completion.strip()
+    if any(text.count(tag) != 1 for tag in TAGS):
+        return 0.0
+    places = [text.index(tag) for tag in TAGS]
+    between = text[places[1] + len(END_THINK) : places[2]]
+    framed = text.startswith(THINK) and text.endswith(END_ANSWER)
+    return float(framed and places == sorted(places) and not between.strip())
+
+
+def thinking(completion: str) -> tuple[int, str]:
+    """Where the thinking begins, and its text; that of a completion without it is empty."""
+    start, end = completion.find(THINK), completion.find(END_THINK)
+    if start < 0 or end < start:
+        return 0, ""
+    return start + len(THINK), completion[start + len(THINK) : end]
+
+
+def number(text: str) -> Decimal | None:
+    """`-1,234.50` or `$3` as a number; None for anything else, such as `1_0` or `1.5*2`."""
+    text = text.strip()
+    if len(text) > MAX_ANSWER:
+        return None
+    plain = re.fullmatch(r"(-?)\$?([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(\.[0-9]+)?", text, re.ASCII)
+    return Decimal(text.replace(",", "").replace("$", "")) if plain else None
+
+
+OPERATORS: dict[type[ast.operator], Any] = {
+    ast.Add: lambda a, b: a + b,
+    ast.Sub: lambda a, b: a - b,
+    ast.Mult: lambda a, b: a * b,
+    ast.Div: lambda a, b: a / b,
+}
+
+
+def arithmetic(text: str) -> tuple[Fraction, list[int]] | None:
+    """Value of a sum, difference, product or quotient of whole numbers, and the numbers in it.
+
+    None for anything else, for a division by 0, and for more than 64 characters. Nothing is run:
+    the text is parsed, and every node must be on a whitelist.
+    """
+    if len(text) > MAX_ANSWER or not re.fullmatch(r"[0-9+\-*/() ]+", text, re.ASCII):
+        return None
+    numbers: list[int] = []
+
+    def value(node: ast.expr) -> Fraction:
+        if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
+            return OPERATORS[type(node.op)](value(node.left), value(node.right))  # type: ignore[no-any-return]
+        if isinstance(node, ast.Constant) and type(node.value) is int:
+            numbers.append(node.value)
+            return Fraction(node.value)
+        raise ValueError
+
+    try:
+        return value(ast.parse(text.strip(), mode="eval").body), numbers
+    except (ValueError, SyntaxError, ZeroDivisionError, RecursionError, MemoryError):
+        return None
+
+
+def pairs_of(graded: Sequence[Graded], rng: np.random.Generator) -> list[Preference]:
+    """Pairs of a right and a wrong completion of the same prompt, at random.
+
+    graded: completions of equal prompts side by side. At most one pair for each prompt; none where
+    all of its completions are right, or all wrong.
+    """
+    found = []
+    for _, group in itertools.groupby(graded, key=lambda x: x.problem.prompt):
+        members = list(group)
+        right = [x for x in members if x.accuracy == 1]
+        wrong = [x for x in members if x.accuracy == 0]
+        if right and wrong:
+            chosen, rejected = right[rng.integers(len(right))], wrong[rng.integers(len(wrong))]
+            found.append(Preference(chosen.problem.prompt, chosen.text, rejected.text))
+    return found
+
+
+# ---- The tasks -----------------------------------------------------------------------------
+
+
+class Task:
+    """Prompts, demonstrations and rewards. The same id always gives the same prompts."""
+
+    id: str
+    instruction = ""  # what a model with a chat template is told first
+    max_new_tokens: int  # enough for every demonstration
+    base_steps: int  # of the pretraining of tiny-base
+
+    def train(self, rng: np.random.Generator, n: int) -> list[Problem]:
+        """n problems, drawn with replacement from those that are trained on."""
+        raise NotImplementedError
+
+    def test(self, n: int) -> list[Problem]:
+        """The first n held-out problems (fewer if there are not as many)."""
+        raise NotImplementedError
+
+    def accuracy(self, problem: Problem, completion: str) -> float:
+        """1 if the answer is right, otherwise 0."""
+        raise NotImplementedError
+
+    def vote(self, completion: str) -> str | None:
+        """The answer in a form in which equal answers are equal texts; None without an answer."""
+        answer = answer_of(completion)
+        if answer is None:
+            return None
+        value = number(answer)
+        return answer if value is None else str(value.normalize())
+
+    def steps(self, problem: Problem, completion: str) -> list[Step]:
+        """The steps of the thinking, none where the task has none."""
+        return []
+
+    def grade(self, problem: Problem, completion: str) -> Graded:
+        """What the rules say of a completion."""
+        accuracy = self.accuracy(problem, completion)
+        return Graded(problem, completion, accuracy, format_reward(completion))
+
+    def text(self, rng: np.random.Generator) -> str:
+        """A piece of the mostly unformatted text that the tiny base model is made from."""
+        raise UsageError(f"--model tiny: made for addition, mixed and countdown, not for {self.id}")
+
+
+def held_out(prompt: str) -> bool:
+    """Whether a prompt belongs to the test set: decided by its own text, so for ever."""
+    return zlib.crc32(prompt.encode()) % TEST_SHARE == 0
+
+
+def formatted(thought: str, answer: str) -> str:
+    """A completion in the format."""
+    return f"{THINK}{thought}{END_THINK}{ANSWER}{answer}{END_ANSWER}"
+
+
+def separated(thought: str) -> list[tuple[int, str]]:
+    """The steps of a thought, each ended by `;`: their ends and texts. A rest is a step, too."""
+    found, start = [], 0
+    for piece in thought.split(";"):
+        end = min(start + len(piece) + 1, len(thought))
+        if piece:
+            found.append((end, piece))
+        start = end
+    return found
+
+
+class GeneratedTask(Task):
+    """Problems from a random draw; which of them are held out is decided by their prompt."""
+
+    def draw(self, rng: np.random.Generator) -> Problem:
+        """One problem, held out or not."""
+        raise NotImplementedError
+
+    def _draw(self, rng: np.random.Generator, test: bool) -> Problem:
+        while held_out((problem := self.draw(rng)).prompt) != test:
+            pass
+        return problem
+
+    def train(self, rng: np.random.Generator, n: int) -> list[Problem]:
+        return [self._draw(rng, test=False) for _ in range(n)]
+
+    def test(self, n: int) -> list[Problem]:
+        rng = np.random.default_rng(zlib.crc32(self.id.encode()))
+        found: dict[str, Problem] = {}
+        for _ in range(20 * n):  # there may not be as many
+            problem = self._draw(rng, test=True)
+            found.setdefault(problem.prompt, problem)
+            if len(found) == n:
+                break
+        return list(found.values())
+
+    def thought(self, problem: Problem) -> str:
+        """The thinking that leads to the answer."""
+        return thinking(problem.demonstration)[1]
+
+    def text(self, rng: np.random.Generator) -> str:
+        problem = self._draw(rng, test=False)
+        kind = rng.random()
+        if kind < 0.45:
+            return problem.prompt + problem.answer
+        if kind < 0.85:
+            return problem.prompt + self.thought(problem)
+        return problem.prompt + problem.demonstration
+
+
+@dataclass(frozen=True)
+class Addition(GeneratedTask):
+    """The sum of two numbers, column by column from the right."""
+
+    id: str
+    digits: int
+    empty: float  # share of demonstrations without a thought
+    max_new_tokens: int
+    base_steps: int
+
+    def draw(self, rng: np.random.Generator) -> Problem:
+        a, b = (int(x) for x in rng.integers(10 ** (self.digits - 1), 10**self.digits, 2))
+        problem = Problem(f"{a}+{b}=", str(a + b))
+        thought = "" if rng.random() < self.empty else self.thought(problem)
+        return problem._replace(demonstration=formatted(thought, problem.answer))
+
+    def thought(self, problem: Problem) -> str:
+        return "".join(f"{line};" for line in self.columns(*self._terms(problem)))
+
+    @staticmethod
+    def _terms(problem: Problem) -> list[int]:
+        return [int(x) for x in problem.prompt[:-1].split("+")]
+
+    def columns(self, a: int, b: int) -> list[str]:
+        """`7+5=12`, `4+8+1=13`: what is written down for each column, the carry with it."""
+        lines, carry = [], 0
+        for x, y in zip(reversed(str(a)), reversed(str(b)), strict=True):
+            total = int(x) + int(y) + carry
+            lines.append(f"{x}+{y}" + "+1" * carry + f"={total}")
+            carry = total // 10
+        return lines
+
+    def accuracy(self, problem: Problem, completion: str) -> float:
+        return float(answer_of(completion) == problem.answer)
+
+    def steps(self, problem: Problem, completion: str) -> list[Step]:
+        start, thought = thinking(completion)
+        right = self.columns(*self._terms(problem))
+        return [
+            Step(start + end, float(k < len(right) and text == right[k]))
+            for k, (end, text) in enumerate(separated(thought))
+        ]
+
+
+@dataclass(frozen=True)
+class Countdown(GeneratedTask):
+    """An expression with value `target` that uses each of three numbers once."""
+
+    id: str
+    max_new_tokens: int
+    base_steps: int
+
+    def draw(self, rng: np.random.Generator) -> Problem:
+        while True:
+            numbers = [int(x) for x in rng.integers(1, 10, 3)]
+            first, second = ("+-*"[i] for i in rng.integers(0, 3, 2))
+            x, y, z = (numbers[i] for i in rng.permutation(3))
+            inner = int(arithmetic(f"{x}{first}{y}")[0])  # type: ignore[index]
+            if inner < 0:
+                continue
+            target = int(arithmetic(f"{inner}{second}{z}")[0])  # type: ignore[index]
+            if 0 < target < 100:
+                break
+        thought = f"{x}{first}{y}={inner};{inner}{second}{z}={target};"
+        bracket = second == "*" and first != "*"
+        answer = f"({x}{first}{y}){second}{z}" if bracket else f"{x}{first}{y}{second}{z}"
+        prompt = " ".join(map(str, numbers)) + f" to {target}:"
+        return Problem(prompt, answer, formatted(thought, answer))
+
+    def accuracy(self, problem: Problem, completion: str) -> float:
+        given, target = self._given(problem)
+        found = arithmetic(answer_of(completion) or "")
+        return float(found is not None and found[0] == target and sorted(found[1]) == given)
+
+    def vote(self, completion: str) -> str | None:
+        answer = answer_of(completion)
+        return answer if answer is None else answer.replace(" ", "")
+
+    def steps(self, problem: Problem, completion: str) -> list[Step]:
+        """A step is right if it takes numbers that are there and its arithmetic is true."""
+        left, _ = self._given(problem)
+        start, thought = thinking(completion)
+        found = []
+        for end, text in separated(thought):
+            term, _, value = text.partition("=")
+            left_side, right_side = arithmetic(term), arithmetic(value)
+            right = left_side is not None and right_side is not None and len(left_side[1]) == 2
+            if right:
+                rest = list(left)
+                for x in left_side[1]:  # type: ignore[index]
+                    right = right and x in rest
+                    if x in rest:
+                        rest.remove(x)
+                right = right and left_side[0] == right_side[0]  # type: ignore[index]
+                if right:
+                    left = [*rest, int(left_side[0])]  # type: ignore[index]
+            found.append(Step(start + end, float(right)))
+        return found
+
+    @staticmethod
+    def _given(problem: Problem) -> tuple[list[int], int]:
+        numbers, _, target = problem.prompt[:-1].partition(" to ")
+        return sorted(map(int, numbers.split())), int(target)
+
+
+@dataclass(frozen=True)
+class JsonlTask(Task):
+    """Prompts and answers from a file or a data set; right is what equals the answer as a number,
+    or, where it is none, as a text."""
+
+    id: str
+    trained: Sequence[Problem]
+    tested: Sequence[Problem]
+    max_new_tokens: int = 256
+    base_steps: int = 0
+    instruction: str = INSTRUCTION
+
+    def train(self, rng: np.random.Generator, n: int) -> list[Problem]:
+        return [self.trained[i] for i in rng.integers(0, len(self.trained), n)]
+
+    def test(self, n: int) -> list[Problem]:
+        return list(self.tested[:n])
+
+    def accuracy(self, problem: Problem, completion: str) -> float:
+        answer = answer_of(completion)
+        if answer is None:
+            return 0.0
+        right, given = number(problem.answer), number(answer)
+        return float(answer == problem.answer if right is None else given == right)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskConfig(LanguageConfig):
+    """Flags of everything that learns a task; an unknown task is refused before anything begins."""
+
+    def check(self) -> None:
+        make(self.task)
+
+
+# ---- Reading data --------------------------------------------------------------------------
+
+GENERATED: dict[str, GeneratedTask] = {
+    "addition": Addition("addition", digits=2, empty=0.0, max_new_tokens=32, base_steps=200),
+    "mixed": Addition("mixed", digits=3, empty=0.6, max_new_tokens=48, base_steps=800),
+    "countdown": Countdown("countdown", max_new_tokens=40, base_steps=300),
+}
+HUB = {"gsm8k": ("openai/gsm8k", "main")}  # short names
+
+
+@cache
+def make(task: str) -> Task:
+    """A task by name, by the path of a JSONL file or of a folder of them, or by hub name.
+
+    Raises UsageError for what is none of these, and for a malformed row (file and line).
+    """
+    if task in GENERATED:
+        return GENERATED[task]
+    path = Path(task).expanduser()
+    if path.is_file():
+        return from_files(task, path, None)
+    if path.is_dir():
+        train, test = path / "train.jsonl", path / "test.jsonl"
+        if not train.is_file():
+            raise UsageError(f"--task {task}: the folder has no train.jsonl")
+        return from_files(task, train, test if test.is_file() else None)
+    if task in HUB or (re.fullmatch(r"[\w.-]+/[\w.-]+", task) and path.suffix != ".jsonl"):
+        return from_hub(task, *HUB.get(task, (task, None)))
+    if path.suffix == ".jsonl":
+        raise UsageError(f"--task {task}: there is no such file")
+    known = [*GENERATED, *HUB]
+    raise UsageError(f"--task {task}: unknown task{did_you_mean(task, known)}")
+
+
+def from_files(task: str, train: Path, test: Path | None) -> JsonlTask:
+    """A task from a JSONL file; without a second one, a part of its prompts is held out."""
+    problems = [problem_of(row, f"{train}, line {line}") for line, row in rows_of(train)]
+    if test is not None:
+        tested = [problem_of(row, f"{test}, line {line}") for line, row in rows_of(test)]
+        return JsonlTask(task, problems, tested)
+    return held_out_task(task, problems)
+
+
+def held_out_task(task: str, problems: Sequence[Problem]) -> JsonlTask:
+    """Hold out some of the prompts; of a small file the one with the smallest hash."""
+    tested = [p for p in problems if held_out(p.prompt)]
+    if not tested:
+        first = min((p.prompt for p in problems), key=lambda text: zlib.crc32(text.encode()))
+        tested = [p for p in problems if p.prompt == first]
+    prompts = {p.prompt for p in tested}
+    trained = [p for p in problems if p.prompt not in prompts]
+    if not trained:
+        raise UsageError(f"--task {task}: needs at least two different prompts")
+    return JsonlTask(task, trained, tested)
+
+
+def from_hub(task: str, name: str, config: str | None) -> JsonlTask:
+    """A task from a data set on a hub (or in a local folder laid out like one)."""
+    try:
+        import datasets
+    except ImportError:
+        raise UsageError(f"--task {task}: needs datasets; pip install -e '.[llm]'") from None
+    try:
+        splits = datasets.load_dataset(name, config)
+    except Exception as error:  # whatever the hub, the network or the files say
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UsageError(f"--task {task}: {reason}") from None
+    found = {
+        split: [problem_of(row, f"{name}, {split}, row {k}") for k, row in enumerate(rows)]
+        for split, rows in splits.items()
+    }
+    if "train" not in found:
+        raise UsageError(f"--task {task}: {name} has no split train; it has {', '.join(found)}")
+    if "test" in found:
+        return JsonlTask(task, found["train"], found["test"])
+    return held_out_task(task, found["train"])
+
+
+def rows_of(path: Path) -> list[tuple[int, dict[str, Any]]]:
+    """The objects of a JSONL file with their line numbers; UsageError names file and line."""
+    rows = []
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: {error}") from None
+    for k, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise UsageError(f"{path}, line {k}: not JSON: {error}") from None
+        if not isinstance(row, dict):
+            raise UsageError(f"{path}, line {k}: must be an object, is {type(row).__name__}")
+        rows.append((k, row))
+    if not rows:
+        raise UsageError(f"{path}: has no rows")
+    return rows
+
+
+def field(row: dict[str, Any], names: Sequence[str], where: str) -> str:
+    """The first of some fields that a row has, as text."""
+    name = next((name for name in names if name in row), None)
+    if name is None:
+        raise UsageError(f"{where}: has no {' or '.join(names)}")
+    value = row[name]
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise UsageError(f"{where}: {name} must be text or a number")
+    if not (text := str(value).strip()):
+        raise UsageError(f"{where}: {name} is empty")
+    return text
+
+
+def problem_of(row: dict[str, Any], where: str) -> Problem:
+    """A row of prompt (or question) and answer, GSM8K's `reasoning #### 1,234` among them."""
+    prompt = field(row, ("prompt", "question"), where)
+    answer = field(row, ("answer",), where)
+    reasoning, mark, final = answer.rpartition("####")
+    if mark:
+        if not (answer := final.strip().replace(",", "")):
+            raise UsageError(f"{where}: nothing after ####")
+        thought = re.sub(r"<<[^<>]*>>", "", reasoning).strip()  # the calculator's annotations
+        return Problem(prompt, answer, formatted(thought, answer))
+    if "completion" in row:
+        return Problem(prompt, answer, field(row, ("completion",), where))
+    return Problem(prompt, answer)
+
+
+def read_preferences(path: Path) -> list[Preference]:
+    """Pairs from a JSONL file of `prompt, chosen, rejected`, or of `prompt, ranked`.
+
+    ranked: completions from best to worst, which become all their pairs (InstructGPT, arXiv
+    2203.02155, sec. 3.5). Raises UsageError with file and line for a malformed row.
+    """
+    found = []
+    for line, row in rows_of(path):
+        where = f"{path}, line {line}"
+        prompt = field(row, ("prompt",), where)
+        if "ranked" in row:
+            ranked = row["ranked"]
+            texts = isinstance(ranked, list) and all(isinstance(x, str) for x in ranked)
+            if not texts or len(ranked) < 2:
+                raise UsageError(f"{where}: ranked must be a list of two completions or more")
+            found += all_pairs(prompt, ranked)
+        else:
+            chosen, rejected = (field(row, (name,), where) for name in ("chosen", "rejected"))
+            found.append(Preference(prompt, chosen, rejected))
+    return found
+
+
+def all_pairs(prompt: str, ranked: Sequence[str]) -> list[Preference]:
+    """All pairs of a ranked list, best first: K completions give K (K - 1) / 2."""
+    return [
+        Preference(prompt, better, worse)
+        for i, better in enumerate(ranked)
+        for worse in ranked[i + 1 :]
+    ]
