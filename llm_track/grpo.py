@@ -362,17 +362,16 @@ def train(config: Config, run: LanguageRun) -> Any:
     policy, tokenizer = models.load(config, run.device, processes)
     start = models.Reference(policy)  # what evaluations measure the KL to
     reference = models.Reference(policy) if config.iterations > 1 else start
-    optimizer = torch.optim.AdamW(
-        models.trainable(policy), lr=config.learning_rate, weight_decay=0.0
-    )
-    optimizers, trained = [optimizer], models.trainable(policy)
     reward_model = None
     if config.reward_model:
         reward_model = models.load_scalar(
             config.reward_model, config, run.device, processes, "--reward-model"
         )
+    trained = models.trainable(policy)
+    optimizer = torch.optim.AdamW(trained, lr=config.learning_rate, weight_decay=0.0)
+    optimizers = [optimizer]
     if config.iterations > 1:
-        trained += reference.model.parameters()
+        trained = [*trained, *reference.model.parameters()]
         if reward_model is not None:
             trained += reward_model.parameters()
             rate = config.learning_rate

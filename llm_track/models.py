@@ -188,18 +188,14 @@ def load_scalar(
     model, _ = read(path, AutoModelForSequenceClassification, what, num_labels=1)
     if not hasattr(model, "score"):
         raise UsageError(f"{what} {name}: {type(model).__name__} has no scalar head")
-    if not trained_head(path):
+    if not trained_head(model):
         nn.init.zeros_(model.score.weight)
     return prepare(model.to(device), config, device)
 
 
-def trained_head(path: str) -> bool:
-    """Whether a folder's model has a scalar head of its own."""
-    import json
-
-    file = Path(path) / "config.json"
-    architectures = json.loads(file.read_text()).get("architectures") if file.exists() else None
-    return any("SequenceClassification" in name for name in architectures or [])
+def trained_head(model: Any) -> bool:
+    """Whether a model was read together with a scalar head of its own."""
+    return any("SequenceClassification" in name for name in model.config.architectures or [])
 
 
 def find(name: str, config: LanguageConfig, processes: Processes) -> str:

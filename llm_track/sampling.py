@@ -59,8 +59,24 @@ class Samples:
         """Some rows in micro-batches of at most `size`, those of like length together."""
         rows = torch.as_tensor(rows, device=self.tokens.device)
         rows = rows[self.lengths[rows].argsort(stable=True)]
-        for part in rows.split(size):
+        for part in rows.split(size) if len(rows) else ():
             yield self[part]
+
+
+def joined(parts: Sequence[Samples]) -> Samples:
+    """Samples one after another, padded to the widest."""
+    P = max(part.prompts.shape[1] for part in parts)
+    T = max(part.tokens.shape[1] for part in parts)
+
+    def padded(name: str, x: Tensor) -> Tensor:
+        if name in ("prompts", "prompt_mask"):
+            return torch.nn.functional.pad(x, (P - x.shape[1], 0))
+        return torch.nn.functional.pad(x, (0, T - x.shape[1])) if x.dim() > 1 else x
+
+    names = [f.name for f in fields(Samples)]
+    return Samples(
+        **{name: torch.cat([padded(name, getattr(x, name)) for x in parts]) for name in names}
+    )
 
 
 def encode_prompts(tokenizer: Any, task: Task, prompts: Sequence[str]) -> list[list[int]]:

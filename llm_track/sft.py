@@ -60,7 +60,7 @@ PRESETS = {
     task: Preset(
         {"total_samples": samples}, source="our own search: few enough to leave room for RL"
     )
-    for task, samples in (("addition", 3_200), ("mixed", 9_600), ("countdown", 9_600))
+    for task, samples in (("addition", 4_000), ("mixed", 9_600), ("countdown", 9_600))
 }
 
 

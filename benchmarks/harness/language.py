@@ -90,7 +90,7 @@ class LanguageConfig(RunConfig):
     """Number of seeds, trained one after another."""
     first_seed: NonNegativeInt = 0
     """The seeds are first_seed, first_seed + 1, ..."""
-    total_samples: PositiveInt = 25_600
+    total_samples: PositiveInt = 51_200
     """Completions to learn from, those that are thrown away counted."""
     max_new_tokens: NonNegativeInt = 0
     """Longest completion, in tokens (0: the task's)."""
@@ -182,16 +182,16 @@ class LanguageRun(Recorder):
     def subject(self) -> dict[str, str]:
         return {"task": self.config.task}
 
-    def rng(self, purpose: str, step: int) -> np.random.Generator:
-        """The random numbers of one step for one purpose."""
-        key = (PURPOSES[purpose], step)
+    def rng(self, purpose: str, *index: int) -> np.random.Generator:
+        """The random numbers for one purpose, of one step (or one part of a step)."""
+        key = (PURPOSES[purpose], *index)
         return np.random.Generator(
             np.random.PCG64(np.random.SeedSequence(self.seed, spawn_key=key))
         )
 
-    def uniforms(self, step: int, *shape: int) -> Tensor:
-        """Uniforms in [0, 1) for the sampling of one step, float32."""
-        block = self.rng("samples", step).random(shape, dtype=np.float32)
+    def uniforms(self, step: int, *shape: int, part: int = 0) -> Tensor:
+        """Uniforms in [0, 1) for the sampling of one step (or a part of it), float32."""
+        block = self.rng("samples", step, part).random(shape, dtype=np.float32)
         return torch.from_numpy(block).to(self.device)
 
     def log(self, samples: int, metrics: Mapping[str, float | Tensor]) -> None:
