@@ -183,7 +183,11 @@ class RunFolder:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other processes from training this run; released when this process ends."""
+        """Keep other processes from training this run; released when this process ends.
+
+        Folders made here that are still empty at the end are removed: a mistake leaves nothing.
+        """
+        new = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             folder = os.open(self.path, os.O_RDONLY)
@@ -199,6 +203,9 @@ class RunFolder:
             yield
         finally:
             os.close(folder)
+            with contextlib.suppress(OSError):
+                for folder_made in new:
+                    folder_made.rmdir()
 
     def configs(self) -> list[dict[str, Any]]:
         """config.json of every finished part."""

@@ -1,0 +1,244 @@
+"""Runs of the LLM track: exact resume, several processes, records, one-line errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import safetensors.torch
+import torch
+from transformers import LlamaForCausalLM
+
+from benchmarks.harness import language
+from benchmarks.harness.digest import ROOT
+from benchmarks.harness.language import LanguageRun
+from benchmarks.harness.record import RunFolder, is_finished, part_name, read_json
+from llm_track import dapo, dr_grpo, evaluation, grpo, models, sft, tasks
+
+TIMES = ["learn_s"]  # columns that differ between two runs of the same
+METHODS: dict[str, Any] = {"sft": sft, "grpo": grpo, "dr_grpo": dr_grpo, "dapo": dapo}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with random weights and the tiny tokenizer."""
+    torch.manual_seed(0)
+    tokenizer = models.tiny_tokenizer()
+    folder = tmp_path_factory.mktemp("model") / "random"
+    models.save(LlamaForCausalLM(models.tiny_config(tokenizer)), tokenizer, folder)
+    return folder
+
+
+def config_of(method: str, model: Path, results: Path, **settings: Any) -> Any:
+    small = {"prompts": 4, "group_size": 4} if method != "sft" else {"batch_size": 16}
+    given = {"model": str(model), "results": str(results), "quiet": True, "total_samples": 128}
+    return METHODS[method].Config(**{**small, **given, "evaluations": 2, **settings})
+
+
+def train(name: str, config: Any) -> Path:
+    """Train seed 0 as the command does; the part."""
+    language.main(config, METHODS[name].train, {})
+    return RunFolder.of(config, name).path / part_name([0])
+
+
+def weights(part: Path) -> dict[str, torch.Tensor]:
+    return safetensors.torch.load_file(part / "model" / "model.safetensors")
+
+
+def of_even_length(task: tasks.Addition, problem: tasks.Problem, completion: str) -> float:
+    """A reward that also random weights sometimes earn."""
+    return float(len(completion) % 2 == 0)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few evaluation samples, and an accuracy in the place of the task's."""
+    for name in ("CURVE_PROMPTS", "FINAL_PROMPTS"):
+        monkeypatch.setattr(evaluation, name, 4)
+    for name in ("CURVE_SAMPLES", "FINAL_SAMPLES"):
+        monkeypatch.setattr(evaluation, name, 2)
+    monkeypatch.setattr(tasks.Addition, "accuracy", of_even_length)
+
+
+class Interrupted(Exception):
+    """What stops a training in these tests."""
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.usefixtures("small")
+def test_an_interrupted_training_goes_on_as_if_nothing_had_happened(
+    name: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra = {"iterations": 3} if name == "grpo" else {}
+    whole = train(name, config_of(name, model, tmp_path / "whole", **extra))
+    config = config_of(name, model, tmp_path / "broken", **extra)
+    real, calls = LanguageRun.log, []
+
+    def log(self: LanguageRun, samples: int, metrics: Any) -> None:
+        calls.append(samples)
+        if len(calls) == 4:
+            raise Interrupted
+        real(self, samples, metrics)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LanguageRun, "log", log)
+        with pytest.raises(Interrupted):
+            train(name, config)
+    part = RunFolder.of(config, name).path / part_name([0])
+    assert not is_finished(part)
+    assert (part / language.CHECKPOINT).exists()
+
+    steps: list[int] = []
+    with monkeypatch.context() as patch:
+        rng = LanguageRun.rng
+
+        def counted(self: LanguageRun, purpose: str, *index: int) -> np.random.Generator:
+            if purpose == "prompts":
+                steps.append(index[0])
+            return rng(self, purpose, *index)
+
+        patch.setattr(LanguageRun, "rng", counted)
+        assert train(name, config) == part
+    assert min(steps) == 3  # not from the beginning
+    assert is_finished(part)
+    assert not (part / language.CHECKPOINT).exists()
+    for file in ("curve.parquet", "metrics.parquet"):
+        ours, theirs = (pd.read_parquet(p / file).drop(columns=TIMES) for p in (part, whole))
+        pd.testing.assert_frame_equal(ours, theirs, check_exact=True)
+    assert read_json(part / "transcripts.json") == read_json(whole / "transcripts.json")
+    found, expected = weights(part), weights(whole)
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_checkpoint_of_other_settings_is_not_used(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of("sft", model, tmp_path, name="a", learning_rate=1e-3)
+
+    def interrupt(self: LanguageRun, result: Any) -> dict[str, Any]:
+        raise Interrupted
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LanguageRun, "finish", interrupt)
+        with pytest.raises(Interrupted):
+            train("sft", config)
+    part = RunFolder.of(config, "sft").path / part_name([0])
+    assert (part / language.CHECKPOINT).exists()
+    other = config_of("sft", model, tmp_path, name="a", learning_rate=1e-4)
+    fresh = config_of("sft", model, tmp_path, name="b", learning_rate=1e-4)
+    assert train("sft", other) == part
+    found, expected = weights(part), weights(train("sft", fresh))
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+@pytest.mark.usefixtures("small")
+def test_micro_batches_do_not_change_what_is_learned(model: Path, tmp_path: Path) -> None:
+    for name in METHODS:
+        parts = [
+            train(name, config_of(name, model, tmp_path / f"{size}", micro_batch_size=size))
+            for size in (3, 64)
+        ]
+        few, all_at_once = (weights(part) for part in parts)
+        for key in all_at_once:
+            torch.testing.assert_close(few[key], all_at_once[key], rtol=0, atol=2e-4)
+        metrics = [pd.read_parquet(part / "metrics.parquet") for part in parts]
+        assert np.allclose(metrics[0]["loss"], metrics[1]["loss"], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.usefixtures("small")
+def test_seeds_are_parts_of_their_own_and_differ(model: Path, tmp_path: Path) -> None:
+    config = config_of("grpo", model, tmp_path, seeds=2)
+    language.main(config, grpo.train, {})
+    folder = RunFolder.of(config, "grpo")
+    assert folder.finished_seeds() == {0, 1}
+    first, second = (
+        pd.read_parquet(folder.path / part_name([k]) / "curve.parquet") for k in (0, 1)
+    )
+    assert first["length"].iloc[0] == second["length"].iloc[0]  # the same model at the beginning
+    assert first["length"].iloc[-1] != second["length"].iloc[-1]
+    summary = read_json(folder.path / part_name([0]) / "summary.json")
+    assert summary["kind"] == "language"
+    assert summary["samples"] == 128
+    transcripts = json.loads((folder.path / part_name([0]) / "transcripts.json").read_text())
+    assert {x["samples"] for x in transcripts} == {0, 64, 128}
+
+
+LAUNCH = """
+from llm_track import evaluation, tasks
+tasks.Addition.accuracy = lambda self, problem, completion: float(len(completion) % 2 == 0)
+evaluation.CURVE_PROMPTS = evaluation.FINAL_PROMPTS = 4
+evaluation.CURVE_SAMPLES = evaluation.FINAL_SAMPLES = 2
+from benchmarks.harness.language import main
+from llm_track import {name} as method
+main(method.Config(**{settings}), method.train, {{}})
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_two_processes_train_what_one_does(name: str, model: Path, tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    found = []
+    for processes in (1, 2):
+        config = config_of(name, model, tmp_path / f"{processes}")
+        script = tmp_path / f"{processes}.py"
+        script.write_text(LAUNCH.format(name=name, settings=vars(config)))
+        launch = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", str(processes)]
+        launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+        launch += ["--main_process_port", "0"] if processes > 1 else []
+        command = [sys.executable, *(launch if processes > 1 else []), str(script)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr[-3000:]
+        found.append(RunFolder.of(config, name).path / part_name([0]))
+    one, two = (pd.read_parquet(part / "metrics.parquet") for part in found)
+    assert np.allclose(one["loss"], two["loss"], rtol=1e-3, atol=1e-5)
+    assert np.allclose(one["grad_norm"], two["grad_norm"], rtol=1e-3)
+    for key, value in weights(found[0]).items():
+        torch.testing.assert_close(weights(found[1])[key], value, rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "message"),
+    [
+        ("grpo", ["--task", "adition"], "--task adition: unknown task; did you mean addition?"),
+        ("grpo", ["--task", "no/such.jsonl"], "--task no/such.jsonl: there is no such file"),
+        ("grpo", ["--group-size", "1"], "--group-size 1: must be"),
+        ("dapo", ["--group-size", "1"], "--group-size 1: must be"),
+        ("grpo", ["--temperature", "0"], "--temperature 0.0: must be"),
+        ("grpo", ["--no-rules"], "--no-rules: then there must be a --reward-model"),
+        ("grpo", ["--minibatches", "1000"], "--minibatches 1000: there are only 256 samples"),
+        ("grpo", ["--iterations", "2", "--lora-rank", "4"], "--iterations:"),
+        ("dapo", ["--model", "no/such/folder"], "--model no/such/folder:"),
+    ],
+)
+def test_bad_input_is_one_line(name: str, flags: list[str], message: str, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    command = [sys.executable, str(ROOT / "llm_track" / f"{name}.py"), "--results", str(results)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([*command, *flags], env=environment, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {message}")
+    assert done.stderr.count("\n") == 1
+    assert not results.exists()
+
+
+def test_a_context_that_is_too_short_is_one_line(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = config_of("grpo", model, tmp_path / "results", max_new_tokens=300)
+    with pytest.raises(SystemExit) as stop:
+        language.main(config, grpo.train, {})
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: --max-new-tokens 300: with prompts of up to 6 tokens")
+    assert error.count("\n") == 1
+    assert not (tmp_path / "results").exists()
