@@ -35,6 +35,9 @@ Implementation details:
  7. What PPO does, and is done here: GAE, truncation bootstraps from V of the final observation and
     termination does not, actions in a box, normalisation of observations and rewards (ppo.py 4, 11
     to 14).
+ 8. The statistics of observations take in the first rollout before its update, every later one
+    after it. Else the first of a few large updates would fit the networks to raw observations, and
+    be undone as soon as they are normalised. The untrained policy acts nearly at random on both.
 
 Logged per update: policy_loss (-L at the policy that the update ends with), kl (likewise: at most
 target_kl; 0 where nothing was accepted), line_search_success (0 or 1), step_fraction (shrink^j of
@@ -48,8 +51,8 @@ noise of 1e-4, and a gradient below the tolerance leaves that noise as the direc
 no early exit from either loop: looking would wait for the device; a KL of exactly delta is accepted
 (sb3-contrib: only one below); values and
 log-probabilities of a rollout are computed in one pass after it; the statistics of observations
-take in a rollout after its update, and those of rewards before it (sb3-contrib: both every step,
-from the first reset on); a minibatch that would leave a remainder is refused.
+take in a rollout after its update (detail 8), and those of rewards before it (sb3-contrib: both
+every step, from the first reset on); a minibatch that would leave a remainder is refused.
 """
 
 from __future__ import annotations
@@ -609,15 +612,20 @@ class Inputs(NamedTuple):
 
 
 def iteration(
-    learner: Learner, carry: tuple[envs.State, Tensor], inputs: Inputs
+    learner: Learner, carry: tuple[envs.State, Tensor], inputs: Inputs, first: bool
 ) -> tuple[tuple[envs.State, Tensor], dict[str, Tensor]]:
-    """A rollout from carry (state and obs), and the update on it; returns the carry and metrics."""
+    """A rollout from carry (state and obs), and the update on it; returns the carry and metrics.
+
+    first: of the training.
+    """
     config, env, agent, theta, optimizer, episodes = learner
     noise = inputs.action_noise, inputs.env_noise
     state, obs, rollout = collect(env, agent, *carry, *noise)
+    if first and agent.obs_stats is not None:
+        agent.obs_stats.update(rollout.obs.flatten(1, 2))
     batch = prepare(agent, rollout, config)
     metrics = update(agent, theta, optimizer, batch, inputs.shuffle, config)
-    if agent.obs_stats is not None:
+    if not first and agent.obs_stats is not None:
         agent.obs_stats.update(batch.obs)
     done = rollout.terminated | rollout.truncated
     train_return, train_length = episodes.update(rollout.rewards, done)
@@ -646,7 +654,7 @@ def train(config: Config, run: Run) -> ActorCritic:
             streams.uniform(T, N, env.noise_size),
             streams.uniform(config.critic_updates, config.batch_size),
         )
-        carry, metrics = program(learner, carry, inputs)
+        carry, metrics = program(learner, carry, inputs, timestep == 0)
         timestep += config.batch_size
         run.log(timestep, metrics)
         run.evaluate_if_due(timestep, env, agent)

@@ -120,7 +120,8 @@ def test_the_update_begins_at_the_policy_that_acted(
             again = agent.act(batch.obs, noises[-1])
             taken = args[2] if algo == "grpo" else torch.ones_like(again, dtype=torch.bool)
         assert taken.any()
-        assert torch.equal(again[taken], batch.actions[taken])
+        if algo != "trpo" or means:  # which normalises by its first rollout, untrained, itself
+            assert torch.equal(again[taken], batch.actions[taken])
         means.append(agent.obs_stats.mean.clone())
         first.clear()
         metrics = update(agent, *args)
@@ -142,7 +143,7 @@ def test_the_update_begins_at_the_policy_that_acted(
         settings["learning_rate"] = 0.1
     train_on(Lucky(), algo, monkeypatch, **settings)
     assert len(means) > 2
-    assert (means[0] == 0).all()
+    assert (means[0] == 0).all() != (algo == "trpo")
     assert (means[1] != means[2]).all()
 
 

@@ -341,6 +341,33 @@ def test_a_time_limit_is_not_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def test_no_update_sees_raw_observations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first rollout's statistics are its own, each later one's those of all before it."""
+    seen: list[Tensor] = []
+    update = trpo.update
+
+    def spy(agent: Any, theta: Tensor, optimizer: Any, batch: Any, *args: Any) -> Any:
+        count = max(len(seen), 1)
+        seen.append(batch.obs)
+        expected = torch.cat(seen[:count], dim=1).double()
+        mean, var = expected.mean(1), expected.var(1, correction=0)
+        torch.testing.assert_close(agent.obs_stats.mean[:, 0], mean, atol=1e-12, rtol=0)
+        torch.testing.assert_close(agent.obs_stats.var[:, 0], var, atol=1e-12, rtol=0)
+        return update(agent, theta, optimizer, batch, *args)
+
+    monkeypatch.setattr(trpo, "update", spy)
+    settings: dict[str, Any] = {"num_steps": 16, "minibatch_size": 32, "total_timesteps": 128}
+    config = trpo.Config(env="MountainCar-v0", seeds=2, quiet=True, normalize_obs=True, **settings)
+    run = Run(config)
+    monkeypatch.setattr(run, "evaluate_if_due", lambda *args: None)
+    stats = trpo.train(config, run).obs_stats
+    assert len(seen) == 4
+    assert stats is not None
+    everything = torch.cat(seen, dim=1).double()
+    assert (stats.count == everything.shape[1]).all()
+    torch.testing.assert_close(stats.mean[:, 0], everything.mean(1), atol=1e-12, rtol=0)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
