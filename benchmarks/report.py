@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks import policy_gradients, tabular, taxonomy
+from benchmarks import language_models, policy_gradients, tabular, taxonomy
 from benchmarks.compare import (
     LEAST_SEEDS,
     MARGIN,
@@ -533,6 +533,7 @@ def report(results: Path, note: str = "") -> None:
     missing = [] if note else missing_cells(results)
     chapter = tabular.sections(runs, results / "plots")
     chapter += policy_gradients.sections(loaded, results)
+    chapter += language_models.sections(runs, results)
     page = readme(found, results, figures, note, missing, chapter)
     write_bytes(results / "README.md", page.encode())
     print(f"report: {results / 'README.md'}")

@@ -13,29 +13,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.harness.cli import EnvConfig, flag, from_preset
+from benchmarks.harness.cli import RunConfig, flag, from_preset
 from benchmarks.harness.digest import ROOT
 from benchmarks.harness.record import RunFolder
 
-SCRIPTS = {"manyseeds": "algos/{algo}.py", "sb3": "benchmarks/sb3_baseline.py"}  # by source
+SCRIPTS = {  # by source
+    "manyseeds": "{package}/{algo}.py",
+    "sb3": "benchmarks/sb3_baseline.py",
+    "trl": "benchmarks/trl_baseline.py",
+}
 
 
 @dataclass(frozen=True)
 class Cell:
     """One experiment, with the preset of its environment but for `settings`."""
 
-    algo: str  # a module of algos, also for a baseline
-    env: str
+    algo: str  # a module of the package, also for a baseline
+    env: str  # or task
     seeds: int  # 0: there are none, it plans
-    source: str = "manyseeds"  # who trains: manyseeds or sb3
+    source: str = "manyseeds"  # who trains: manyseeds, sb3 or trl
     settings: Mapping[str, Any] = field(default_factory=dict)  # fields of the algorithm's Config
     cut: Mapping[str, Any] = field(default_factory=dict)  # "seeds" and budgets of the cut suite
     aim: float | None = None  # the mean final score that we want to see
+    package: str = "algos"  # or llm_track
 
     @property
     def script(self) -> str:
         """The script, relative to the checkout."""
-        return SCRIPTS[self.source].format(algo=self.algo)
+        return SCRIPTS[self.source].format(package=self.package, algo=self.algo)
 
     @property
     def label(self) -> str:
@@ -56,7 +61,7 @@ class Cell:
         words = [os.path.relpath(ROOT / self.script)]
         if self.source != "manyseeds":
             words += ["--algo", self.algo]
-        words += ["--env", self.env]
+        words += ["--env" if self.package == "algos" else "--task", self.env]
         if self.seeds:
             words += ["--seeds", str(self.seeds)]
         for name, value in self.settings.items():
@@ -67,18 +72,17 @@ class Cell:
                 words += [flag(name), *map(str, values)]
         if results != "results":
             words += ["--results", results]
-        if self.source != "manyseeds" and workers > 1:
+        if self.source == "sb3" and workers > 1:
             words += ["--workers", str(workers)]
         return words
 
-    def config(self, results: str = "results") -> EnvConfig:
+    def config(self, results: str = "results") -> RunConfig:
         """The configuration that the command gives."""
-        module = importlib.import_module(f"algos.{self.algo}")
+        module: Any = importlib.import_module(f"{self.package}.{self.algo}")
         overrides = {**self.settings, "results": results}
         if self.seeds:
             overrides["seeds"] = self.seeds
-        config = from_preset(module.Config, module.PRESETS, self.env, **overrides)
-        assert isinstance(config, EnvConfig)
+        config: RunConfig = from_preset(module.Config, module.PRESETS, self.env, **overrides)
         return config
 
     def folder(self, results: str = "results") -> RunFolder:
@@ -100,6 +104,14 @@ class Cell:
 
 SHORT_Q = {"total_timesteps": 50_000}
 SHORT = {"seeds": 3, "total_timesteps": 20_000}
+SHORT_LANGUAGE = {"seeds": 1, "total_samples": 2_560}
+# Settings that TRL has, too: it neither samples again nor punishes long completions.
+LIKE_TRL: dict[str, dict[str, Any]] = {
+    "dpo": {},
+    "grpo": {},
+    "dr_grpo": {},
+    "dapo": {"dynamic_sampling": False, "overlong_cache": 0},
+}
 SHORT_PREDICTION = {"seeds": 10, "episodes": 20}
 
 PREDICTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -216,5 +228,26 @@ SUITES = {
             for weight in WEIGHTS
         ),
         *(Cell("reinforce", env, 10, cut=SHORT) for env in ABLATED[1:]),
+    ),
+    # Language models, about a minute a seed: what is missing of base and SFT is made first.
+    "language-models": (
+        *(
+            Cell(algo, task, 5, package="llm_track", cut=SHORT_LANGUAGE)
+            for task, algos in (
+                ("addition", ("dpo", "rlhf_ppo", "grpo", "dr_grpo", "dapo")),
+                ("mixed", ("grpo", "dr_grpo", "dapo")),
+                ("countdown", ("grpo", "dapo")),
+            )
+            for algo in algos
+        ),
+        *(
+            Cell(algo, "addition", 5, "trl", settings, cut=SHORT_LANGUAGE, package="llm_track")
+            for algo, settings in LIKE_TRL.items()
+        ),
+        *(
+            Cell(algo, "addition", 5, settings=settings, cut=SHORT_LANGUAGE, package="llm_track")
+            for algo, settings in LIKE_TRL.items()
+            if settings
+        ),
     ),
 }

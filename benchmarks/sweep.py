@@ -82,8 +82,8 @@ class Job:
 
 
 def slots(cell: Cell, workers: int) -> int:
-    """Processes that a cell keeps busy: our seeds are one batch, a baseline's are W processes."""
-    return 1 if cell.source == "manyseeds" else workers
+    """Processes that a cell keeps busy: SB3 trains W seeds at a time, everything else is one."""
+    return workers if cell.source == "sb3" else 1
 
 
 def start(cell: Cell, results: str, workers: int) -> Job:

@@ -1,4 +1,4 @@
-"""What the files of algos have in common is the same word for word; their diff is the lesson.
+"""What the files of algos, and those of llm_track, have in common is the same word for word; their diff is the lesson.
 
 An algorithm file imports no other one. A function or class that two siblings need is copied, and
 held together here: mend all copies at once, or give what differs another name.
@@ -15,30 +15,41 @@ import pytest
 from benchmarks.harness.digest import ROOT
 
 FILES = {p.stem: p for p in sorted((ROOT / "algos").glob("*.py")) if p.stem != "__init__"}
+SHARED = {"__init__", "tasks", "models", "sampling", "evaluation"}  # of llm_track, no methods
+FILES |= {
+    f"llm_{p.stem}": p for p in sorted((ROOT / "llm_track").glob("*.py")) if p.stem not in SHARED
+}
 # Siblings: names mean the same within a family only. A new file is a policy gradient method.
 FAMILIES = {
     "planning": {"policy_iteration", "value_iteration"},
     "prediction": {"monte_carlo", "td_prediction"},
     "tables": {"q_learning", "sarsa"},
     "values": {"dqn"},
+    "language": {name for name in FILES if name.startswith("llm_")},
 }
 FAMILIES["policies"] = set(FILES) - set().union(*FAMILIES.values())
 # What makes an algorithm the one it is: every file has its own.
 OWN = {
     *("Config", "Learner", "Inputs", "iteration", "train", "solve"),
-    *("policy_loss", "value_loss", "loss", "update"),
+    *("policy_loss", "value_loss", "loss", "update", "token_weights"),
 }
 # Versions besides the one that all other files have, each with its files and its reason.
 VERSIONS: dict[str, dict[str, set[str]]] = {
     "ActorCritic": {"the step moves the actor, the optimizer the critic": {"trpo"}},
     "Actor": {"the states' features are computed once": {"reinforce"}},
-    "collect": {"whole episodes": {"reinforce", "grpo"}},
+    "collect": {"whole episodes": {"reinforce", "grpo"}, "several draws a step": {"llm_dapo"}},
+    "surrogate": {"clip-higher": {"llm_dapo"}},
+    "rewards_of": {"+-1, and a punishment for length": {"llm_dapo"}},
+    "group_advantages": {"no division": {"llm_dr_grpo"}},
     "load": {"there is no critic to load": {"reinforce", "grpo"}},
     "normalize": {"episodes end at different steps": {"reinforce"}},
     "Batch": {
         "the loss needs no old policy": {"a2c"},
         "returns instead of advantages": {"reinforce"},
         "groups": {"grpo"},
+        "a critic": {"llm_rlhf_ppo"},
+        "no reference": {"llm_dr_grpo"},
+        "completions that are left out": {"llm_dapo"},
     },
     "prepare": {
         "the loss needs no old policy": {"a2c"},
@@ -86,9 +97,11 @@ def test_copies_are_the_same_word_for_word(family: str, name: str) -> None:
 @pytest.mark.parametrize("name", VERSIONS)
 def test_versions_do_differ(name: str) -> None:
     """A version that is none any more must go."""
-    files = [file for file in sorted(FAMILIES["policies"]) if name in SOURCES[file]]
-    for one, other in combinations(versions(name, files), 2):
-        assert SOURCES[one[0]][name] != SOURCES[other[0]][name], f"{one[0]}.py and {other[0]}.py"
+    for family in ("policies", "language"):
+        files = [file for file in sorted(FAMILIES[family]) if name in SOURCES[file]]
+        for one, other in combinations(versions(name, files), 2):
+            words = f"{one[0]}.py and {other[0]}.py"
+            assert SOURCES[one[0]][name] != SOURCES[other[0]][name], words
 
 
 def test_there_is_something_to_compare() -> None:
@@ -97,3 +110,5 @@ def test_there_is_something_to_compare() -> None:
     assert shared <= {name for family, name in COPIED if family == "policies"}
     assert {"a2c", "ppo"} <= set(COPIED["policies", "gae"])
     assert COPIED["policies", "ActorCritic"][:2] == ["a2c", "ppo"]
+    methods = ["llm_dapo", "llm_dr_grpo", "llm_grpo", "llm_rlhf_ppo"]
+    assert COPIED["language", "collect"] == COPIED["language", "k3"] == methods

@@ -163,11 +163,16 @@ def identity(config: RunConfig) -> dict[str, Any]:
 
 
 def from_preset(
-    config_class: type[AnyConfig], presets: Mapping[str, Preset], env: str, **overrides: Any
+    config_class: type[AnyConfig], presets: Mapping[str, Preset], name: str, **overrides: Any
 ) -> AnyConfig:
-    """The configuration that `--env ENV` would give, with fields replaced by keyword."""
-    settings = dict(presets[env].settings) if env in presets else {}
-    return config_class(**{"env": env, **settings, **overrides})
+    """The configuration that `--env NAME` (or `--task NAME`) would give; overrides by keyword."""
+    settings = dict(presets[name].settings) if name in presets else {}
+    return config_class(**{subject_of(config_class): name, **settings, **overrides})
+
+
+def subject_of(config_class: type) -> str:
+    """The field that says what is learned: env, or task for a language model."""
+    return "env" if hasattr(config_class, "env") else "task"
 
 
 def flag(name: str) -> str:
@@ -205,7 +210,7 @@ def parse(
     args = list(sys.argv[1:] if args is None else args)
     try:
         given = scan(args, config_class)
-        subject = "env" if hasattr(config_class, "env") else "task"
+        subject = subject_of(config_class)
         name = given.get(subject, getattr(config_class, subject, ""))
         preset = presets.get(name)
         settings = {subject: name, **preset.settings} if preset else {}

@@ -1,0 +1,296 @@
+"""The report's sections on the LLM track: final scores, parity with TRL, length, speed, cost."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.compare import Rows, markdown_table, part_is_stale, verdict_text
+from benchmarks.harness import plots, stats
+from benchmarks.harness.record import RunFolder, read_json
+from benchmarks.harness.stats import Floats
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ORDER = ("sft", "reward_model", "dpo", "rlhf_ppo", "grpo", "dr_grpo", "dapo")
+TARGETS = {"addition": 0.8}  # pass@1 to which samples and seconds are counted
+
+
+class Method:
+    """All finished seeds of one run of the LLM track."""
+
+    def __init__(self, run: RunFolder) -> None:
+        self.run, self.algo, self.task = run, run.algo, run.env
+        self.parts = run.parts()
+        self.configs = [read_json(part / "config.json") for part in self.parts]
+        self.summaries = [read_json(part / "summary.json") for part in self.parts]
+        self.settings: dict[str, Any] = self.configs[0]["config"]
+        self.stale = any(part_is_stale(config) for config in self.configs)
+
+    @property
+    def label(self) -> str:
+        """The method, and its run's name where that is not a digest of its settings."""
+        return self.algo + (" (stale)" if self.stale else "")
+
+    def values(self, name: str, when: str = "final") -> Floats:
+        """A measure of each seed, [S]; a seed without it is NaN."""
+        found = [summary[when].get(name) for summary in self.summaries]
+        return np.array([np.nan if x is None else x for x in found])
+
+    def text(self, name: str, when: str = "final", digits: int = 3) -> str:
+        """Mean with interval over seeds, empty where a seed has no such measure."""
+        values = self.values(name, when)
+        if np.isnan(values).any():
+            return ""
+        return stats.estimate(values, "mean").text(digits)
+
+    def gain(self) -> str:
+        """Final headline minus the initial one, paired by seed, on the same prompts.
+
+        The curve's evaluations, which have the prompts and random numbers of the first one: the
+        final one has more.
+        """
+        first, last = self.curves[:, 0], self.curves[:, -1]
+        text = stats.estimate(last - first, "mean").text(3)
+        return text if text.startswith("-") else f"+{text}"
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        import pandas as pd
+
+        return pd.concat([pd.read_parquet(part / "curve.parquet") for part in self.parts])
+
+    def curve(self, name: str) -> tuple[Floats, Floats]:
+        """Samples [K], and a measure of each seed [S, K], NaN where there was none."""
+        columns = [rows.sort_values("samples") for _, rows in self.frame.groupby("seed")]
+        K = min(map(len, columns))
+        samples = np.mean([rows["samples"].to_numpy()[:K] for rows in columns], axis=0)
+        return samples, np.array([rows[name].to_numpy()[:K] for rows in columns], dtype=float)
+
+    @cached_property
+    def curves(self) -> Floats:
+        """The headline measure, [S, K]."""
+        return self.curve(self.summaries[0]["headline"])[1]
+
+    def reached(self, target: float) -> str:
+        """Median samples after which a curve first had the target, and how many seeds did."""
+        samples, curves = self.curve(self.summaries[0]["headline"])
+        steps = stats.timesteps_to_threshold(samples, curves, target)
+        there = steps[~np.isnan(steps)]
+        count = f"{len(there)} of {len(steps)}"
+        return f"{np.median(there):,.0f} ({count})" if len(there) else f"never ({count})"
+
+    @property
+    def speed(self) -> str:
+        """Samples per second of learning, the median over seeds."""
+        return f"{median(summary['samples_per_second'] for summary in self.summaries):,.0f}"
+
+    def command(self) -> str:
+        """How to train it again."""
+        words = self.configs[0]["command"].split()
+        return " ".join(os.path.relpath(x) if x.startswith("/") else x for x in words)
+
+
+def methods(runs: Sequence[RunFolder]) -> list[Method]:
+    """The runs of language models by task, in the order of the reading path, TRL after ours."""
+    found = [Method(run) for run in runs if run.kind == "language"]
+
+    def place(method: Method) -> tuple[str, int, str, str]:
+        algo = method.algo.removeprefix("trl-")
+        place = ORDER.index(algo) if algo in ORDER else len(ORDER)
+        return method.task, place, method.algo, str(method.run.path)
+
+    return sorted(found, key=place)
+
+
+def plain(method: Method) -> bool:
+    """Whether a run has the script's own settings for its task."""
+    import importlib
+
+    from benchmarks.harness.cli import from_preset, identity
+
+    module: Any = importlib.import_module(f"llm_track.{method.algo.removeprefix('trl-')}")
+    expected = identity(from_preset(module.Config, module.PRESETS, method.task))
+    return bool(expected == method.settings)
+
+
+def sections(runs: Sequence[RunFolder], folder: Path) -> str:
+    """The chapter on language models, empty without runs; figures go into folder/plots."""
+    found = methods(runs)
+    if not found:
+        return ""
+    text = "## Language models\n\n"
+    for title, section in (
+        ("What each method reaches", score_section),
+        ("Against TRL", trl_section),
+        ("What the critic costs a language model", critic_section),
+        ("Transcripts", transcript_section),
+    ):
+        if content := section(found, folder):
+            text += f"### {title}\n\n{content}"
+    return text
+
+
+COLUMNS = (
+    "task",
+    "method",
+    "n",
+    "pass@1 at first",
+    "pass@1 at the end, mean [95%]",
+    "gain, paired [95%]",
+    "greedy",
+    "cons@16",
+    "format",
+    "length",
+    "samples to 0.8, median (seeds)",
+    "samples/s",
+)
+
+
+def score_section(found: Sequence[Method], folder: Path) -> str:
+    """A table of all runs with the scripts' own settings, and their curves."""
+    shown = [m for m in found if plain(m) and m.summaries[0]["headline"] == "pass@1"]
+    if not shown:
+        return ""
+    rows: Rows = []
+    for m in shown:
+        target = TARGETS.get(m.task)
+        rows.append(
+            (
+                m.task,
+                m.label,
+                str(len(m.summaries)),
+                f"{m.values('pass@1', 'initial').mean():.3f}",
+                m.text("pass@1"),
+                m.gain(),
+                f"{m.values('greedy').mean():.3f}",
+                f"{m.values('cons@16').mean():.3f}",
+                f"{m.values('format').mean():.3f}",
+                f"{m.values('length').mean():.1f}",
+                m.reached(target) if target and m.algo != "sft" else "",
+                m.speed,
+            )
+        )
+    text = (
+        "Held-out prompts, 16 samples each at temperature 1; every method but SFT begins with the "
+        "same SFT model. Samples are completions generated for the training, those that are thrown "
+        "away counted; SFT's are demonstrations. The gain is over the curve's prompts, where the "
+        "first and the last evaluation have the same random numbers. Seconds are of one core that "
+        "others may have used, too.\n\n" + markdown_table(COLUMNS, rows) + "\n"
+    )
+    for task in dict.fromkeys(m.task for m in shown):
+        here = [m for m in shown if m.task == task and m.algo != "sft"]
+        if not here:
+            continue
+        panels = {}
+        for name, title in (("pass@1", f"pass@1, {task}"), ("length", "length, tokens")):
+            panels[title] = {m.algo: plots.mean_line(*m.curve(name)) for m in here}
+        path = folder / "plots" / f"language-{task}.svg"
+        plots.lines(panels, path, xlabel="samples", ylabel="")
+        text += f"![pass@1 and length on {task}](plots/{path.name})\n\n"
+    commands = "\n".join(f"    {m.command()}" for m in shown)
+    return text + f"Commands:\n\n{commands}\n\n"
+
+
+def trl_section(found: Sequence[Method], folder: Path) -> str:
+    """Verdicts on pass@1 at equal samples, and the measured speed of both."""
+    rows: Rows = []
+    for theirs in (m for m in found if m.algo.startswith("trl-")):
+        algo = theirs.algo.removeprefix("trl-")
+        for ours in (m for m in found if (m.algo, m.task) == (algo, theirs.task)):
+            if ours.settings != theirs.settings:
+                continue
+            name = ours.summaries[0]["headline"]
+            a, b = ours.values(name), theirs.values(name)
+            seeds = f"{len(a)} and {len(b)}"
+            verdict = verdict_text(stats.parity(a, b, 0.0, 1.0)) if min(len(a), len(b)) > 1 else ""
+            row = (ours.task, algo, name, seeds, ours.text(name), theirs.text(name), verdict)
+            rows.append(row)
+    text = ""
+    if rows:
+        columns = ("task", "method", "measure", "n", "ours", "TRL", "verdict")
+        text = (
+            "The same task, model, hyperparameters, samples and evaluation. Verdicts as above, of "
+            f"the difference of the measure itself.\n\n{markdown_table(columns, rows)}\n"
+        )
+    path = folder / "trl_speed.json"
+    if path.exists():
+        text += speed_text(json.loads(path.read_text()))
+    return text
+
+
+def speed_text(stored: dict[str, Any]) -> str:
+    """What benchmarks/trl_speed.py measured."""
+    rows: Rows = []
+    for algo, row in stored.items():
+        speeds = (f"{row['samples_per_s'][system]:,.0f}" for system in ("manyseeds", "trl"))
+        ratio = f"{row['ratio']:.2f} [{row['ratio_low']:.2f}, {row['ratio_high']:.2f}]"
+        where = f"{row['machine']['cpu']}, trl {row['versions']['trl']}"
+        rows.append((algo, *speeds, ratio, str(row["repeats"]), f"`{row['command']}`", where))
+    columns = ("method", "ours, samples/s", "TRL", "ratio [range]", "repeats", "command", "on")
+    return (
+        "Speed of learning on one core, the two in turn, evaluation off; medians.\n\n"
+        f"{markdown_table(columns, rows)}\n"
+    )
+
+
+def critic_section(found: Sequence[Method], folder: Path) -> str:
+    """rlhf_ppo against grpo, as benchmarks/llm_critic_cost.py measured them."""
+    path = folder / "llm_critic_cost.json"
+    if not path.exists():
+        return ""
+    stored = json.loads(path.read_text())
+    rows: Rows = []
+    for algo in ("rlhf_ppo", "grpo"):
+        here = [m for m in stored["measurements"] if m["algo"] == algo]
+        runs = [m for m in found if (m.algo, m.task) == (algo, "addition") and plain(m)]
+        rows.append(
+            (
+                algo,
+                f"{median(m['parameters'] for m in here):,.0f}",
+                f"{median(m['optimizer_bytes'] for m in here) / 2**10:,.0f}",
+                f"{median(m['memory'] for m in here) / 2**20:,.0f}",
+                f"{1e3 * median(m['learn_s'] / m['samples'] for m in here):.2f}",
+                runs[0].reached(TARGETS["addition"]) if runs else "",
+            )
+        )
+    columns = (
+        "method",
+        "trained parameters",
+        "optimizer, KiB",
+        "peak memory, MiB",
+        "ms per sample",
+        "samples to 0.8, median (seeds)",
+    )
+    return (
+        "Both with their presets on `addition`, one core, evaluation off, medians of interleaved "
+        "repeats; memory is what the training adds to the imports.\n\n"
+        f"{markdown_table(columns, rows)}\nCommand: `{stored['command']}`, "
+        f"{stored['machine']['cpu']}, torch {stored['versions']['torch']}.\n\n"
+    )
+
+
+def transcript_section(found: Sequence[Method], folder: Path) -> str:
+    """The same prompt before, during and after training, of the first seed of one method a task."""
+    rows: Rows = []
+    for task in dict.fromkeys(m.task for m in found):
+        for m in [m for m in found if (m.task, m.algo) == (task, "grpo") and plain(m)][:1]:
+            stored = read_json(m.parts[0] / "transcripts.json")
+            prompt = stored[0]["prompt"]
+            same = [x for x in stored if x["prompt"] == prompt]
+            for x in (same[0], same[len(same) // 2], same[-1]):
+                verdict = "right" if x["right"] else "wrong"
+                completion = f"`{x['completion']}`"
+                rows.append((task, f"{x['samples']:,}", f"`{prompt}`", completion, verdict))
+    if not rows:
+        return ""
+    columns = ("task", "samples", "prompt", "completion (grpo, first seed)", "")
+    return markdown_table(columns, rows) + "\n"

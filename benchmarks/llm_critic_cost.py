@@ -1,0 +1,126 @@
+"""What a critic costs a language model: rlhf_ppo, which has one, against grpo, which has none.
+
+    python benchmarks/llm_critic_cost.py --repeats 3
+
+Both train the tiny model on one task with their presets, evaluation off, each measurement in a
+process of its own, pinned to one core, in turn. Counted are the parameters that are trained, the
+bytes of gradients and of the optimizer's moments, the peak of memory above that of the imports, and
+the seconds of learning per sample. What is reached with how many samples stands in the runs.
+
+The report reads the file that this writes, results/llm_critic_cost.json.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.harness.cli import (
+    PositiveInt,
+    ScriptConfig,
+    check_ranges,
+    exit_with,
+    from_preset,
+    parse,
+)
+from benchmarks.harness.errors import UsageError
+from benchmarks.harness.parallel import Processes
+from benchmarks.harness.process import set_up_process
+from benchmarks.harness.record import provenance, write_json
+from benchmarks.throughput import peak_memory, run_pinned, usable_cores
+from benchmarks.trl_speed import LearningOnly
+from llm_track import models
+
+ALGOS = ("rlhf_ppo", "grpo")
+TASK, SAMPLES = "addition", 10_240
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ScriptConfig):
+    """Cost of the critic of a language model."""
+
+    repeats: PositiveInt = 3
+    """Rounds over all measurements."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+def config_of(algo: str, results: str) -> Any:
+    """The preset, with fewer samples."""
+    module: Any = importlib.import_module(f"llm_track.{algo}")
+    settings = {"results": results, "total_samples": SAMPLES, "quiet": True}
+    return from_preset(module.Config, module.PRESETS, TASK, **settings)
+
+
+def measure(algo: str, results: str) -> dict[str, float]:
+    """Train with evaluation off; samples, seconds, memory, parameters and optimizer bytes."""
+    module: Any = importlib.import_module(f"llm_track.{algo}")
+    importlib.import_module("transformers.models.llama.modeling_llama")
+    optimizers: list[torch.optim.Optimizer] = []
+
+    class Counted(torch.optim.AdamW):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            optimizers.append(self)
+
+    torch.optim.AdamW = Counted  # type: ignore[misc]
+    set_up_process(1)
+    imports = peak_memory()
+    run = LearningOnly(config_of(algo, results))
+    module.train(run.config, run)
+    trained = [p for o in optimizers for group in o.param_groups for p in group["params"]]
+    moments = [
+        x for o in optimizers for state in o.state.values() for x in state.values() if x.dim() > 0
+    ]
+    return {
+        "samples": run.samples,
+        "learn_s": run.learn_s,
+        "memory": peak_memory() - imports,
+        "parameters": sum(p.numel() for p in trained),
+        "optimizer_bytes": sum(x.numel() * x.element_size() for x in [*moments, *trained]),
+    }
+
+
+def main(args: list[str] | None = None) -> None:
+    """Measure both in turn, and write the file."""
+    words = sys.argv[1:] if args is None else args
+    if words[:1] == ["--measure"]:
+        print(json.dumps(measure(*words[1:])))
+        return
+    flags = parse(Config, {}, __doc__, args)
+    measurements = []
+    try:
+        config = config_of("grpo", flags.results)
+        models.find(config.model, config, Processes())  # made once, not by what is measured
+        for repeat in range(flags.repeats):
+            for algo in ALGOS:
+                command = [sys.executable, __file__, "--measure", algo, flags.results]
+                figures = run_pinned(command, min(usable_cores()))
+                measurements.append({"repeat": repeat, "algo": algo, **figures})
+                each = 1e3 * figures["learn_s"] / figures["samples"]
+                print(f"{algo:9} {each:.2f} ms per sample", flush=True)
+    except UsageError as error:
+        exit_with(error)
+    origins = [f"llm_track/{algo}.py:train" for algo in ALGOS]
+    stored = {
+        "command": "python " + shlex.join(sys.argv),
+        **provenance(origins, ["transformers"]),
+        "task": TASK,
+        "measurements": measurements,
+    }
+    path = Path(flags.results) / "llm_critic_cost.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, stored)
+    print(f"written: {path}")
+
+
+if __name__ == "__main__":
+    main()
