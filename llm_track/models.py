@@ -2,7 +2,7 @@
 
 `--model tiny` needs no download. It is made in two steps, each once, and kept in `results/models`:
 
-    tiny-base   a Llama of 138,048 parameters, pretrained for some seconds on the task's mixed and
+    tiny-base   a Llama of 137,984 parameters, pretrained for some seconds on the task's mixed and
                 mostly unformatted text: the start of R1-Zero
     tiny        tiny-base after `python llm_track/sft.py`: the cold start of R1
 

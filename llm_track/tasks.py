@@ -358,7 +358,8 @@ class Countdown(GeneratedTask):
         for end, text in separated(thought):
             term, _, value = text.partition("=")
             left_side, right_side = arithmetic(term), arithmetic(value)
-            right = left_side is not None and right_side is not None and len(left_side[1]) == 2
+            right = left_side is not None and len(left_side[1]) == 2
+            right = right and right_side is not None and len(right_side[1]) == 1
             if right:
                 rest = list(left)
                 for x in left_side[1]:  # type: ignore[index]

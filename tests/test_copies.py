@@ -1,4 +1,4 @@
-"""What the files of algos, and those of llm_track, have in common is the same word for word; their diff is the lesson.
+"""What the methods' files have in common is the same word for word; their diff is the lesson.
 
 An algorithm file imports no other one. A function or class that two siblings need is copied, and
 held together here: mend all copies at once, or give what differs another name.
