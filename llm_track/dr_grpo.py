@@ -100,9 +100,13 @@ class Config(tasks.TaskConfig):
 
 
 PRESETS = {
-    "addition": Preset({}, source="our own search"),
-    "mixed": Preset({}, source="our own search"),
-    "countdown": Preset({}, source="our own search"),
+    "addition": Preset(
+        {},
+        source="the defaults; our own search, one seed, 12,800 samples: "
+        "learning rates 3e-4 and 6e-4, 1 and 2 epochs",
+    ),
+    "mixed": Preset({}, source="addition's"),
+    "countdown": Preset({}, source="addition's"),
 }
 
 

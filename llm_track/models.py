@@ -182,10 +182,13 @@ def load_scalar(
 
     A causal LM's head is new and begins at 0, so its scalars do. what: the flag, for errors.
     """
-    from transformers import AutoModelForSequenceClassification
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     path = find(name, config, processes)
-    model, _ = read(path, AutoModelForSequenceClassification, what, num_labels=1)
+    model, own = read(path, AutoModelForSequenceClassification, what, num_labels=1)
+    policy = AutoTokenizer.from_pretrained(find(config.model, config, processes))
+    if own.get_vocab() != policy.get_vocab():
+        raise UsageError(f"{what} {name}: its tokens are not those of --model {config.model}")
     if not hasattr(model, "score"):
         raise UsageError(f"{what} {name}: {type(model).__name__} has no scalar head")
     if not trained_head(model):

@@ -164,7 +164,10 @@ def sample(
     """
     device = uniforms.device
     ids, mask = pad_left(prompts, tokenizer.pad_token_id, device)
+    training = model.training  # with gradient checkpointing: then transformers keeps no cache
+    model.eval()
     found = _sample(model, ids, mask, uniforms, temperature, greedy, tokenizer)
+    model.train(training)
     # Tensors made in inference mode cannot take part in a later backward pass; copies can.
     tokens, logprobs, entropy, lengths, ended = (x.clone() for x in found)
     T = int(lengths.max())

@@ -233,6 +233,19 @@ def separated(thought: str) -> list[tuple[int, str]]:
     return found
 
 
+@cache
+def held_out_problems(task: GeneratedTask, n: int) -> tuple[Problem, ...]:
+    """The first n of a task's test set, in an order that is random but always the same."""
+    rng = np.random.default_rng(zlib.crc32(task.id.encode()))
+    found: dict[str, Problem] = {}
+    for _ in range(20 * n):  # there may not be as many
+        problem = task._draw(rng, test=True)
+        found.setdefault(problem.prompt, problem)
+        if len(found) == n:
+            break
+    return tuple(found.values())
+
+
 class GeneratedTask(Task):
     """Problems from a random draw; which of them are held out is decided by their prompt."""
 
@@ -249,14 +262,7 @@ class GeneratedTask(Task):
         return [self._draw(rng, test=False) for _ in range(n)]
 
     def test(self, n: int) -> list[Problem]:
-        rng = np.random.default_rng(zlib.crc32(self.id.encode()))
-        found: dict[str, Problem] = {}
-        for _ in range(20 * n):  # there may not be as many
-            problem = self._draw(rng, test=True)
-            found.setdefault(problem.prompt, problem)
-            if len(found) == n:
-                break
-        return list(found.values())
+        return list(held_out_problems(self, n))
 
     def thought(self, problem: Problem) -> str:
         """The thinking that leads to the answer."""
@@ -531,8 +537,9 @@ def problem_of(row: dict[str, Any], where: str) -> Problem:
     answer = field(row, ("answer",), where)
     reasoning, mark, final = answer.rpartition("####")
     if mark:
-        if not (answer := final.strip().replace(",", "")):
+        if not (answer := final.strip()):
             raise UsageError(f"{where}: nothing after ####")
+        answer = answer.replace(",", "") if number(answer) is not None else answer
         thought = re.sub(r"<<[^<>]*>>", "", reasoning).strip()  # the calculator's annotations
         return Problem(prompt, answer, formatted(thought, answer))
     if "completion" in row:

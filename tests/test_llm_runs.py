@@ -20,10 +20,32 @@ from benchmarks.harness import language
 from benchmarks.harness.digest import ROOT
 from benchmarks.harness.language import LanguageRun
 from benchmarks.harness.record import RunFolder, is_finished, part_name, read_json
-from llm_track import dapo, dr_grpo, evaluation, grpo, models, sft, tasks
+from llm_track import (
+    dapo,
+    dpo,
+    dr_grpo,
+    evaluation,
+    grpo,
+    models,
+    reward_model,
+    rlhf_ppo,
+    sft,
+    tasks,
+)
 
 TIMES = ["learn_s"]  # columns that differ between two runs of the same
-METHODS: dict[str, Any] = {"sft": sft, "grpo": grpo, "dr_grpo": dr_grpo, "dapo": dapo}
+METHODS: dict[str, Any] = {
+    "sft": sft,
+    "reward_model": reward_model,
+    "rlhf_ppo": rlhf_ppo,
+    "dpo": dpo,
+    "grpo": grpo,
+    "dr_grpo": dr_grpo,
+    "dapo": dapo,
+}
+
+
+SMALL = {"sft": {"batch_size": 16}, "dpo": {"batch_size": 8, "group_size": 4}}
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +59,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config_of(method: str, model: Path, results: Path, **settings: Any) -> Any:
-    small = {"prompts": 4, "group_size": 4} if method != "sft" else {"batch_size": 16}
+    small = SMALL.get(method, {"prompts": 4, "group_size": 4})
     given = {"model": str(model), "results": str(results), "quiet": True, "total_samples": 128}
     return METHODS[method].Config(**{**small, **given, "evaluations": 2, **settings})
 
@@ -95,18 +117,16 @@ def test_an_interrupted_training_goes_on_as_if_nothing_had_happened(
     assert not is_finished(part)
     assert (part / language.CHECKPOINT).exists()
 
-    steps: list[int] = []
+    resumed: list[int] = []
     with monkeypatch.context() as patch:
-        rng = LanguageRun.rng
 
-        def counted(self: LanguageRun, purpose: str, *index: int) -> np.random.Generator:
-            if purpose == "prompts":
-                steps.append(index[0])
-            return rng(self, purpose, *index)
+        def listen(self: LanguageRun, samples: int, metrics: Any) -> None:
+            resumed.append(samples)
+            real(self, samples, metrics)
 
-        patch.setattr(LanguageRun, "rng", counted)
+        patch.setattr(LanguageRun, "log", listen)
         assert train(name, config) == part
-    assert min(steps) == 3  # not from the beginning
+    assert resumed[0] == calls[3]  # not from the beginning
     assert is_finished(part)
     assert not (part / language.CHECKPOINT).exists()
     for file in ("curve.parquet", "metrics.parquet"):

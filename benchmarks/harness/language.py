@@ -71,8 +71,9 @@ CHECKPOINT = "checkpoint.safetensors"
 COMMON = [
     *(f"llm_track/evaluation.py:{name}" for name in ("Evaluator", "CURVE_PROMPTS", "SEED")),
     *(f"llm_track/tasks.py:{name}" for name in ("Addition", "Countdown", "JsonlTask", "make")),
-    *(f"llm_track/models.py:{name}" for name in ("load", "make_base", "Reference")),
-    *(f"llm_track/sampling.py:{name}" for name in ("sample", "logprobs")),
+    *(f"llm_track/tasks.py:{name}" for name in ("pairs_of", "read_preferences")),
+    *(f"llm_track/models.py:{name}" for name in ("load", "load_scalar", "make_base", "Reference")),
+    *(f"llm_track/sampling.py:{name}" for name in ("sample", "logprobs", "scores", "joined")),
     "llm_track/sft.py:train",
 ]
 PURPOSES = {"prompts": 0, "samples": 1, "minibatches": 2, "init": 3}
@@ -165,7 +166,7 @@ class LanguageRun(Recorder):
             silent,
             live=directory is not None and not silent,
             unit="samples",
-            measure="held-out pass@1",
+            measure="pass@1 (or what the method measures) on held-out prompts",
         )
         self._writer: Any = None
 

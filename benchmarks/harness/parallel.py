@@ -18,6 +18,8 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from benchmarks.harness.errors import UsageError
+
 
 class Processes:
     """The group of processes that this one belongs to; rank 0, the main one, keeps the record."""
@@ -56,8 +58,9 @@ class Processes:
             dist.barrier()
 
     def share(self, n: int) -> slice:
-        """The rows of a batch of n that are this process's; n must be a multiple of `size`."""
-        assert n % self.size == 0
+        """The rows of a batch of n that are this process's; UsageError unless `size` divides n."""
+        if n % self.size:
+            raise UsageError(f"--num_processes {self.size}: does not divide a batch of {n}")
         each = n // self.size
         return slice(self.rank * each, (self.rank + 1) * each)
 
