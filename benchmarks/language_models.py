@@ -53,13 +53,9 @@ class Method:
         return stats.estimate(values, "mean").text(digits)
 
     def gain(self) -> str:
-        """Final headline minus the initial one, paired by seed, on the same prompts.
-
-        The curve's evaluations, which have the prompts and random numbers of the first one: the
-        final one has more.
-        """
-        first, last = self.curves[:, 0], self.curves[:, -1]
-        text = stats.estimate(last - first, "mean").text(3)
+        """Final headline minus the initial one, paired by seed: same prompts, same uniforms."""
+        name = self.summaries[0]["headline"]
+        text = stats.estimate(self.values(name) - self.values(name, "initial"), "mean").text(3)
         return text if text.startswith("-") else f"+{text}"
 
     @cached_property
@@ -182,8 +178,8 @@ def score_section(found: Sequence[Method], folder: Path) -> str:
     text = (
         "Held-out prompts, 16 samples each at temperature 1; every method but SFT begins with the "
         "same SFT model. Samples are completions generated for the training, those that are thrown "
-        "away counted; SFT's are demonstrations. The gain is over the curve's prompts, where the "
-        "first and the last evaluation have the same random numbers. Seconds are of one core that "
+        "away counted; SFT's are demonstrations. First and last evaluation have the same prompts "
+        "and random numbers: the gain is their difference. Seconds are of one core that "
         "others may have used, too.\n\n" + markdown_table(COLUMNS, rows) + "\n"
     )
     for task in dict.fromkeys(m.task for m in shown):

@@ -5,8 +5,8 @@ A part `results/runs/<task>/<algo>/<name>/seeds-003-003/` holds, next to what ev
     curve.parquet       source, algo, task, seed, samples, learn_s, and a column per measure
     metrics.parquet     seed, samples, learn_s, and a column per logged metric, a row per update
     transcripts.json    a few completions before, during and after the training
-    summary.json        "kind": "language"; the measures at the beginning and, with more samples, at
-                        the end; samples, seconds
+    summary.json        "kind": "language"; the measures before the first step and after the last,
+                        with more samples than the curve's; samples, seconds
     model/              the trained model as `save_pretrained` writes it (not committed)
 
 Seeds are trained one after another. Everything random in a step is drawn from the seed, a purpose
@@ -150,6 +150,7 @@ class LanguageRun(Recorder):
         self.device = self.processes.device
         self.samples = 0
         self.diverged: int | None = None  # samples at which a loss became NaN
+        self._initial: dict[str, float] = {}  # measures before the first step
         self._rows: list[dict[str, float]] = []
         self._metrics: list[dict[str, float]] = []
         self._transcripts: list[dict[str, Any]] = []
@@ -216,10 +217,12 @@ class LanguageRun(Recorder):
         point = min(samples * last // self.config.total_samples, last)
         if point <= self._point:
             return
-        self._point = point
         self.pause()
-        if self.processes.main and point < last:  # the last one is `finish`'s
-            self._evaluate(final=False)
+        if self.processes.main:
+            if self._point < 0:
+                self._initial, _ = evaluator(final=True)
+            self._evaluate()
+        self._point = point
         self.resume()
 
     def _open(self) -> None:
@@ -230,9 +233,9 @@ class LanguageRun(Recorder):
                 self._writer = tensorboard(self.directory)
         self.resume()
 
-    def _evaluate(self, final: bool) -> dict[str, float]:
-        assert self._evaluator is not None, "train must call run.evaluate_if_due"
-        measures, transcripts = self._evaluator(final)
+    def _evaluate(self) -> None:
+        assert self._evaluator is not None
+        measures, transcripts = self._evaluator(final=False)
         self._rows.append({"samples": self.samples, "learn_s": self._learned, **measures})
         self._transcripts += [{"samples": self.samples, **x} for x in transcripts]
         headline = measures[self._evaluator.headline]
@@ -240,7 +243,6 @@ class LanguageRun(Recorder):
         if self._writer:
             for name, x in measures.items():
                 self._writer.add_scalar(f"evaluation/{name}", x, self.samples)
-        return measures
 
     # ---- Checkpoints -------------------------------------------------------------------
 
@@ -269,7 +271,8 @@ class LanguageRun(Recorder):
         state = {
             "step": step, "samples": self.samples, "point": self._point, "saved": self._saved,
             "learned": self._learned, "total": self.total_s + self._before,
-            "diverged": self.diverged, "extra": extra, "rows": self._rows,
+            "diverged": self.diverged, "extra": extra, "initial": self._initial,
+            "rows": self._rows,
             "metrics": self._metrics, "transcripts": self._transcripts,
         }  # fmt: skip
         tensors = {name: x.cpu().contiguous() for name, x in tensors.items()}
@@ -305,6 +308,7 @@ class LanguageRun(Recorder):
                     content["state"].setdefault(int(i), {})[field] = x
             optimizer.load_state_dict(content)
         self.samples, self._point, self._saved = state["samples"], state["point"], state["saved"]
+        self._initial = state["initial"]
         self._rows, self._metrics = state["rows"], state["metrics"]
         self._transcripts, self.diverged = state["transcripts"], state["diverged"]
         self._before = state["total"]
@@ -331,14 +335,14 @@ class LanguageRun(Recorder):
         self.pause()
         if not self.processes.main:
             return {}
-        final = self._evaluate(final=True)
+        assert self._evaluator is not None, "train must call run.evaluate_if_due"
+        final, _ = self._evaluator(final=True)
         self.close()
-        assert self._evaluator is not None
         summary = {
             **self.head(),
             "seeds": self.seeds,
             "headline": self._evaluator.headline,
-            "initial": _finite({k: v for k, v in self._rows[0].items() if k != "learn_s"}),
+            "initial": _finite(self._initial),
             "final": _finite(final),
             "samples": self.samples,
             "diverged": self.diverged,
