@@ -113,6 +113,8 @@ class Config(tasks.TaskConfig):
         check_batch(self)
         if self.iterations > 1 and self.lora_rank > 0:
             raise UsageError("--iterations: the reference cannot be refreshed with --lora-rank")
+        if self.iterations > self.total_samples:
+            raise UsageError(f"--iterations {self.iterations}: more than --total-samples")
 
 
 PRESETS = {
