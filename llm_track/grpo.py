@@ -24,10 +24,10 @@ Implementation details, and where defaults leave the paper:
  1. The reward is 1 for a right answer plus `--format-weight` for the format, both by rules (as
     DeepSeek-R1, arXiv 2501.12948); to it comes a reward model's score (`--reward-model`), or
     (`--no-rules`) that is the reward, as in the paper.
- 2. Deviations are the sample's (ddof 1), 1e-4 is added (as TRL; verl and OpenRLHF add 1e-6). A
+ 2. Deviations are the sample's (ddof 1), 1e-4 is added (as TRL). A
     group whose rewards are all equal has advantages of exactly 0, not rounding noise over 1e-4.
  3. One pass over the samples in four minibatches (the paper: in one, where the ratio is 1 and the
-    clip never acts).
+    clip never acts), groups of 8 (the paper: 64).
  4. Under process supervision the steps' rewards are the task's, and the reward above is that of the
     last step, which ends with the completion.
  5. Every loss is a sum of weighted token terms whose weights know the whole minibatch: how it is
@@ -37,7 +37,7 @@ Implementation details, and where defaults leave the paper:
  7. k3's gradient is not that of the KL (k2's is: verl #2953); it is what the paper does.
  8. Iterative (sec. 4.1.4, `--iterations N`): in N equal parts of the training; before each but the
     first the reference becomes the policy, and the reward model goes on learning from the policy's
-    graded samples, a tenth of them old.
+    graded samples, a tenth of them old, at the policy's learning rate.
  9. AdamW without weight decay, learning rate 3e-4 for the tiny model (the paper: 1e-6 for 7B), no
     schedule; the gradient is clipped to a norm of 1. No step is taken on a gradient of exactly 0:
     Adam would drift on.
@@ -381,7 +381,9 @@ def train(config: Config, run: LanguageRun) -> Any:
         if reward_model is not None:
             trained += reward_model.parameters()
             rate = config.learning_rate
-            optimizers.append(torch.optim.AdamW(reward_model.parameters(), lr=rate))
+            optimizers.append(
+                torch.optim.AdamW(reward_model.parameters(), lr=rate, weight_decay=0.0)
+            )
     evaluator = Evaluator(policy, tokenizer, task, config, start)
     B = config.prompts * config.group_size
 
@@ -414,7 +416,7 @@ def train(config: Config, run: LanguageRun) -> Any:
         metrics |= sample_metrics(samples, graded, rewards, config.group_size, run)
         done = run.samples + B
         if reward_model is not None and config.iterations > 1:
-            pairs += processes.gather_lists(tasks.pairs_of(graded, shuffle))
+            pairs += tasks.pairs_of(processes.gather_lists(graded), shuffle)
         share = config.total_samples // config.iterations
         if run.samples // share < done // share < config.iterations:
             reference.reset(policy)

@@ -7,7 +7,8 @@
     tiny        tiny-base after `python llm_track/sft.py`: the cold start of R1
 
 Anything else is a folder (of a finished run, or as `save_pretrained` writes it) or a hub name. Code
-that comes with a model is never run (`trust_remote_code` is never set).
+that comes with a model is never run: `trust_remote_code` is False everywhere (left out, it would
+mean to ask).
 """
 
 from __future__ import annotations
@@ -122,6 +123,10 @@ def tiny_store(config: LanguageConfig) -> Path:
 def find_tiny(name: str, config: LanguageConfig, processes: Processes) -> Path:
     """The folder of tiny or tiny-base for the run's task; the first time, they are made."""
     task = tasks.make(config.task)
+    if task.id not in tasks.GENERATED:
+        raise UsageError(
+            f"--model {name}: made for {', '.join(tasks.GENERATED)}, not for --task {config.task}"
+        )
     store = tiny_store(config)
     if name == "tiny-base":
         base = store / f"base-{task.id}"
@@ -182,16 +187,18 @@ def load_scalar(
 
     A causal LM's head is new and begins at 0, so its scalars do. what: the flag, for errors.
     """
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoModelForSequenceClassification
 
     path = find(name, config, processes)
     model, own = read(path, AutoModelForSequenceClassification, what, num_labels=1)
-    policy = AutoTokenizer.from_pretrained(find(config.model, config, processes))
+    policy = read_tokenizer(find(config.model, config, processes), "--model")
     if own.get_vocab() != policy.get_vocab():
         raise UsageError(f"{what} {name}: its tokens are not those of --model {config.model}")
     if not hasattr(model, "score"):
         raise UsageError(f"{what} {name}: {type(model).__name__} has no scalar head")
     if not trained_head(model):
+        if what == "--reward-model":
+            raise UsageError(f"{what} {name}: has no scalar head; see llm_track/reward_model.py")
         nn.init.zeros_(model.score.weight)
     return prepare(model.to(device), config, device)
 
@@ -213,23 +220,37 @@ def find(name: str, config: LanguageConfig, processes: Processes) -> str:
 
 def read(name: str, kind: Any, what: str, **settings: Any) -> tuple[Any, Any]:
     """Model and tokenizer from a folder or a hub; a failure is a UsageError naming the flag."""
+    with failing_in_one_line(name, what):
+        model = kind.from_pretrained(name, dtype=torch.float32, trust_remote_code=False, **settings)
+    tokenizer = read_tokenizer(name, what)
+    model.config.pad_token_id = tokenizer.pad_token_id
+    return model, tokenizer
+
+
+def read_tokenizer(name: str, what: str) -> Any:
+    """The tokenizer of a folder or a hub; a failure is a UsageError naming the flag."""
     from transformers import AutoTokenizer
 
-    try:
-        with quiet_transformers():
-            model = kind.from_pretrained(name, dtype=torch.float32, **settings)
-            tokenizer = AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        if "trust_remote_code" in str(error):
-            reason = "needs code of its own to be run, which this project never does"
-        raise UsageError(f"{what} {name}: {reason}") from None
+    with failing_in_one_line(name, what):
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     if tokenizer.eos_token_id is None:
         raise UsageError(f"{what} {name}: its tokenizer has no end-of-sequence token")
     if tokenizer.pad_token_id is None:  # masks tell the padding, whatever it is
         tokenizer.pad_token = tokenizer.eos_token
-    model.config.pad_token_id = tokenizer.pad_token_id
-    return model, tokenizer
+    return tokenizer
+
+
+@contextlib.contextmanager
+def failing_in_one_line(name: str, what: str) -> Iterator[None]:
+    """Whatever transformers says of a name that it cannot read becomes a UsageError."""
+    try:
+        with quiet_transformers():
+            yield
+    except Exception as error:  # whatever a hub, a file or a class of transformers raises
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if "trust_remote_code" in str(error):
+            reason = "needs code of its own to be run, which this project never does"
+        raise UsageError(f"{what} {name}: {reason}") from None
 
 
 @contextlib.contextmanager
@@ -252,8 +273,9 @@ def prepare(model: Any, config: LanguageConfig, device: torch.device) -> Any:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-        if isinstance(getattr(module, "attention_dropout", None), float):
-            module.attention_dropout = 0.0
+        for name, value in list(vars(module).items()):
+            if "dropout" in name and isinstance(value, float):
+                setattr(module, name, 0.0)
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.train()  # transformers checkpoints in this mode only
@@ -294,7 +316,9 @@ def with_lora(model: Any, rank: int) -> Any:
     adapters = peft.LoraConfig(
         r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM"
     )
-    return peft.get_peft_model(model, adapters)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)  # every seed begins with the same adapters, as with the same weights
+        return peft.get_peft_model(model, adapters)
 
 
 def save(model: Any, tokenizer: Any, folder: Path) -> None:

@@ -80,10 +80,13 @@ def joined(parts: Sequence[Samples]) -> Samples:
 
 
 def encode_prompts(tokenizer: Any, task: Task, prompts: Sequence[str]) -> list[list[int]]:
-    """Token ids of prompts, in the tokenizer's chat template where it has one."""
+    """Token ids of prompts, in the tokenizer's chat template where it has one.
+
+    Otherwise with what the tokenizer puts before a text (Llama's beginning of sequence).
+    """
     if tokenizer.chat_template is None:
         texts = [f"{task.instruction}\n\n{p}\n" if task.instruction else p for p in prompts]
-        return tokenizer(texts, add_special_tokens=False)["input_ids"]  # type: ignore[no-any-return]
+        return tokenizer(texts)["input_ids"]  # type: ignore[no-any-return]
     told = [{"role": "system", "content": task.instruction}] if task.instruction else []
     chats = [[*told, {"role": "user", "content": p}] for p in prompts]
     return tokenizer.apply_chat_template(  # type: ignore[no-any-return]
@@ -178,6 +181,13 @@ def sample(
     return Samples(ids, mask, tokens, inside, ended, logprobs, entropy)
 
 
+def end_tokens(model: Any, tokenizer: Any) -> Tensor:
+    """The tokens that end a completion, [E] int64: chat models have one for the end of a turn."""
+    found = getattr(model.generation_config, "eos_token_id", None)
+    more = found if isinstance(found, list) else [found]
+    return torch.tensor(sorted({tokenizer.eos_token_id, *more} - {None}))
+
+
 @torch.inference_mode()
 def _sample(
     model: Any,
@@ -198,6 +208,7 @@ def _sample(
     ended = torch.zeros(B, dtype=torch.bool, device=ids.device)
     rows = torch.arange(B, device=ids.device)  # those still in the batch
     alive = torch.ones_like(ended)  # of these rows
+    last = end_tokens(model, tokenizer).to(ids.device)
     cache = DynamicCache(config=model.config)
     inputs, places = ids, positions(mask)
     mask = mask.long()
@@ -223,7 +234,7 @@ def _sample(
         logprobs[rows, t] = logp.gather(1, token)[:, 0]
         entropy[rows, t] = -(p * logp.clamp(min=-1e4)).sum(-1)  # 0 * -inf is to be 0
         tokens[rows, t] = token[:, 0]
-        ends = (token[:, 0] == tokenizer.eos_token_id) & alive
+        ends = torch.isin(token[:, 0], last) & alive
         lengths[rows[ends]] = t + 1
         ended[rows[ends]] = True
         alive = alive & ~ends

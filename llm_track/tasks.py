@@ -436,7 +436,13 @@ def make(task: str) -> Task:
     """
     if task in GENERATED:
         return GENERATED[task]
-    path = Path(task).expanduser()
+    try:
+        path = Path(task).expanduser()
+        path.stat()
+    except FileNotFoundError:
+        pass
+    except (OSError, RuntimeError, ValueError) as error:  # too long, no such user, a NUL byte
+        raise UsageError(f"--task {task[:80]}: {error}") from None
     if path.is_file():
         return from_files(task, path, None)
     if path.is_dir():

@@ -38,6 +38,7 @@ from benchmarks.harness.cli import (
     Range,
     RunConfig,
     check_ranges,
+    exit_with,
     identity,
 )
 from benchmarks.harness.digest import code_digest, code_origins
@@ -74,7 +75,10 @@ COMMON = [
     *(f"llm_track/tasks.py:{name}" for name in ("pairs_of", "read_preferences")),
     *(f"llm_track/models.py:{name}" for name in ("load", "load_scalar", "make_base", "Reference")),
     *(f"llm_track/sampling.py:{name}" for name in ("sample", "logprobs", "scores", "joined")),
+    *(f"llm_track/sampling.py:{name}" for name in ("encode_prompts", "given", "decode")),
+    "llm_track/sampling.py:in_batches",
     "llm_track/sft.py:train",
+    "llm_track/sft.py:PRESETS",
 ]
 PURPOSES = {"prompts": 0, "samples": 1, "minibatches": 2, "init": 3}
 
@@ -276,7 +280,11 @@ class LanguageRun(Recorder):
             "metrics": self._metrics, "transcripts": self._transcripts,
         }  # fmt: skip
         tensors = {name: x.cpu().contiguous() for name, x in tensors.items()}
-        content = safetensors.torch.save(tensors, metadata={"state": json.dumps(state)})
+        # As a tensor: the header of a safetensors file may have 100 MB at most.
+        tensors["state"] = torch.frombuffer(
+            bytearray(json.dumps(state).encode()), dtype=torch.uint8
+        )
+        content = safetensors.torch.save(tensors)
         write_bytes(self.directory / CHECKPOINT, content)
         self.resume()
 
@@ -293,8 +301,8 @@ class LanguageRun(Recorder):
         if found is None:
             return 0, {}
         with safetensors.safe_open(found, framework="pt") as file:
-            state = json.loads(file.metadata()["state"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        state = json.loads(bytes(tensors.pop("state").numpy()))
         with torch.no_grad():
             for i, p in enumerate(parameters):
                 p.copy_(tensors[f"parameter.{i}"])
@@ -435,8 +443,11 @@ def main(
         print_result(folder, config, presets.get(config.task))
         return
     set_up_process(config.threads)
-    while (seed := processes.broadcast()) is not None:
-        carry_out(config, train, LanguageRun(config, [seed], None, algo, processes=processes))
+    try:
+        while (seed := processes.broadcast()) is not None:
+            carry_out(config, train, LanguageRun(config, [seed], None, algo, processes=processes))
+    except UsageError as error:
+        exit_with(error)
 
 
 def print_result(folder: RunFolder, config: LanguageConfig, preset: Preset | None) -> None:

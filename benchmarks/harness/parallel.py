@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,9 @@ class Processes:
             self.device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
             torch.cuda.set_device(self.device)
         if self.size > 1 and not dist.is_initialized():
-            dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo")
+            backend = "nccl" if self.device.type == "cuda" else "gloo"
+            # The others wait for the main process while it evaluates.
+            dist.init_process_group(backend, timeout=timedelta(hours=6))
 
     @property
     def main(self) -> bool:

@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -90,8 +91,8 @@ def ranges(seeds: Iterable[int]) -> str:
 
 def seal(part: Path) -> None:
     """Declare a part finished: write the checksums of all its files."""
-    for leftover in part.glob(".*.[0-9]*"):  # of a process that was killed inside write_bytes
-        leftover.unlink()
+    for leftover in part.glob(".*.[0-9]*"):  # of a process that was killed while it wrote
+        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
     files = sorted(p for p in part.glob("[!.]*") if p.is_file() and p.name != DONE)
     write_json(part / DONE, {"schema": SCHEMA, "sha256": {p.name: _sha256(p) for p in files}})
     _sync_folder(part)
