@@ -47,7 +47,8 @@ Implementation details, and where defaults leave the source (N: Huang et al. 202
     linearly to 0, epsilon 1e-5, no clipping). No step is taken on a gradient of exactly 0: Adam
     would drift on.
 10. Logits are divided by `--temperature` in sampling and in training; it is 1 (N: 0.7).
-11. No pretraining loss is mixed in (the paper's PPO-ptx).
+11. Two passes over the samples of a step (N: four); `--gae-lambda` is 1 in the presets (N: 0.95).
+12. No pretraining loss is mixed in (the paper's PPO-ptx).
 
 Logged per step: reward (with what is lost by being cut off), accuracy, format, length and entropy
 (nats per token) of the samples, all_solved and all_failed (shares of groups of equal prompts; with
