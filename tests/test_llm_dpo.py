@@ -21,8 +21,8 @@ from benchmarks.harness.parallel import Processes
 from benchmarks.harness.record import RunFolder, read_json
 from llm_track import dpo, evaluation, models, sampling, tasks
 from llm_track.tasks import Preference
+from tests.random_models import KINDS, make_model
 
-KINDS = ["qwen2", "gpt2"]
 CPU = torch.device("cpu")
 PAIRS = [
     Preference("1+2=", "<think></think><answer>3</answer>", "<answer>4"),
@@ -31,33 +31,6 @@ PAIRS = [
     Preference("10+20=", "<answer>30</answer>", "<answer>31</answer>"),
     Preference("5+5=", "", "what?"),
 ]
-
-
-def make_model(kind: str, folder: Path) -> str:
-    """A folder with a small model of random weights and the tiny tokenizer."""
-    import transformers
-
-    tokenizer = models.tiny_tokenizer()
-    shared = {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id}
-    shared |= {"initializer_range": 0.2, "bos_token_id": None}
-    torch.manual_seed(0)
-    if kind == "gpt2":
-        config = transformers.GPT2Config(n_layer=1, n_embd=32, n_head=2, n_positions=128, **shared)
-        model = transformers.GPT2LMHeadModel(config)
-    else:
-        config = transformers.Qwen2Config(
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            max_position_embeddings=128,
-            tie_word_embeddings=True,
-            **shared,
-        )
-        model = transformers.Qwen2ForCausalLM(config)
-    models.save(model, tokenizer, folder)
-    return str(folder)
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -22,43 +22,11 @@ from benchmarks.harness.parallel import Processes
 from benchmarks.harness.record import RunFolder, read_json
 from llm_track import dapo, dr_grpo, evaluation, grpo, models, sampling, tasks
 from llm_track.sampling import Samples
+from tests.random_models import KINDS, make_model
 
 METHODS: dict[str, Any] = {"grpo": grpo, "dr_grpo": dr_grpo, "dapo": dapo}
-KINDS = ["qwen2", "gpt2"]
 CPU = torch.device("cpu")
 T_MAX = 12
-
-
-def make_model(kind: str, folder: Path, scalar: bool = False) -> str:
-    """A folder with a small model of random weights and the tiny tokenizer."""
-    import transformers
-
-    tokenizer = models.tiny_tokenizer()
-    shared = {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id}
-    shared |= {"initializer_range": 0.2, "bos_token_id": None}
-    shared |= {"pad_token_id": tokenizer.pad_token_id}
-    torch.manual_seed(0)
-    if kind == "gpt2":
-        config = transformers.GPT2Config(n_layer=1, n_embd=32, n_head=2, n_positions=128, **shared)
-        model = transformers.GPT2LMHeadModel(config)
-    else:
-        config = transformers.Qwen2Config(
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            max_position_embeddings=128,
-            tie_word_embeddings=True,
-            **shared,
-        )
-        if scalar:
-            config.num_labels = 1
-            model = transformers.Qwen2ForSequenceClassification(config)
-        else:
-            model = transformers.Qwen2ForCausalLM(config)
-    models.save(model, tokenizer, folder)
-    return str(folder)
 
 
 @pytest.fixture(scope="module", params=KINDS)
