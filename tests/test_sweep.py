@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 
 from algos import ppo, q_learning
-from benchmarks import sb3_baseline, suite, sweep
+from benchmarks import sb3_baseline, suite, sweep, trl_baseline
 from benchmarks.harness import run
 from benchmarks.harness.cli import identity, parse
 from benchmarks.harness.digest import ROOT
@@ -84,8 +84,11 @@ def test_a_command_means_what_the_cell_says(cell: Cell) -> None:
     if cell.source == "sb3":
         algo, config, workers = sb3_baseline.read_flags(args)
         assert (algo, workers) == (cell.algo, 3)
+    elif cell.source == "trl":
+        flags, config = trl_baseline.read_flags(args)
+        assert flags.algo == cell.algo
     else:
-        module = importlib.import_module(f"algos.{cell.algo}")
+        module = importlib.import_module(f"{cell.package}.{cell.algo}")
         config = parse(module.Config, module.PRESETS, "", args)
     assert config == cell.config("elsewhere")
     assert getattr(config, "seeds", 0) == cell.seeds
@@ -94,7 +97,8 @@ def test_a_command_means_what_the_cell_says(cell: Cell) -> None:
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 def test_a_cut_changes_budgets_and_seeds_only(cell: Cell) -> None:
     full, cut = identity(cell.config()), identity(cell.shortened().config())
-    assert {name for name in full if full[name] != cut[name]} <= {"total_timesteps", "episodes"}
+    budgets = {"total_timesteps", "episodes", "total_samples"}
+    assert {name for name in full if full[name] != cut[name]} <= budgets
     assert cell.shortened().seeds <= cell.seeds
     assert cell.shortened().command()[0] == cell.command()[0]
 
