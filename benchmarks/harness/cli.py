@@ -163,11 +163,14 @@ def identity(config: RunConfig) -> dict[str, Any]:
 
 
 def from_preset(
-    config_class: type[AnyConfig], presets: Mapping[str, Preset], name: str, **overrides: Any
+    config_class: type[AnyConfig], presets: Mapping[str, Preset], subject: str, **overrides: Any
 ) -> AnyConfig:
-    """The configuration that `--env NAME` (or `--task NAME`) would give; overrides by keyword."""
-    settings = dict(presets[name].settings) if name in presets else {}
-    return config_class(**{subject_of(config_class): name, **settings, **overrides})
+    """The configuration that `--env SUBJECT` (or `--task SUBJECT`) would give.
+
+    Fields are replaced by keyword.
+    """
+    settings = dict(presets[subject].settings) if subject in presets else {}
+    return config_class(**{subject_of(config_class): subject, **settings, **overrides})
 
 
 def subject_of(config_class: type) -> str:
