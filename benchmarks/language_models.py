@@ -71,11 +71,6 @@ class Method:
         samples = np.mean([rows["samples"].to_numpy()[:K] for rows in columns], axis=0)
         return samples, np.array([rows[name].to_numpy()[:K] for rows in columns], dtype=float)
 
-    @cached_property
-    def curves(self) -> Floats:
-        """The headline measure, [S, K]."""
-        return self.curve(self.summaries[0]["headline"])[1]
-
     def reached(self, target: float) -> str:
         """Median samples after which a curve first had the target, and how many seeds did."""
         samples, curves = self.curve(self.summaries[0]["headline"])

@@ -47,10 +47,15 @@ from transformers import PrinterCallback, TrainerCallback
 
 from benchmarks.harness.cli import exit_with, parse
 from benchmarks.harness.errors import UsageError, did_you_mean
-from benchmarks.harness.language import Evaluator, LanguageConfig, LanguageRun, print_result
+from benchmarks.harness.language import (
+    Evaluator,
+    LanguageConfig,
+    LanguageRun,
+    complete_seeds_in_turn,
+    print_result,
+)
 from benchmarks.harness.process import resolve_device
-from benchmarks.harness.record import RunFolder, is_finished, part_name
-from benchmarks.harness.run import complete
+from benchmarks.harness.record import RunFolder
 from llm_track import (
     dapo,
     dpo,
@@ -585,19 +590,12 @@ def main() -> None:
     command, config = read_flags(sys.argv[1:])
     algo = f"trl-{command.algo}"
     folder = RunFolder.of(config, algo)
-    seeds = range(config.first_seed, config.first_seed + config.seeds)
 
-    def part(seed: int) -> Path:
-        return folder.path / part_name([seed])
-
-    def missing() -> list[int]:
-        return [s for s in seeds if not (is_finished(part(s)) and (part(s) / "model").is_dir())]
-
-    def train_one(seed: int) -> None:
-        run = LanguageRun(config, [seed], part(seed), algo, source="trl")
+    def train_one(seed: int, part: Path) -> None:
+        run = LanguageRun(config, [seed], part, algo, source="trl")
         train_seed(command.algo, config, run)
 
-    complete(folder, config, missing, train_one, f"All {len(seeds)} seeds are finished")
+    complete_seeds_in_turn(folder, config, train_one)
     presets = BASELINES[command.algo].module.PRESETS
     print_result(folder, config, presets.get(config.task))
 

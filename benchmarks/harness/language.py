@@ -35,7 +35,6 @@ from benchmarks.harness.cli import (
     NonNegativeInt,
     PositiveInt,
     Preset,
-    Range,
     RunConfig,
     check_ranges,
     exit_with,
@@ -424,21 +423,14 @@ def main(
     assert isinstance(config, LanguageConfig)
     algo = Path(inspect.getfile(train)).stem
     folder = RunFolder.of(config, algo)
-    seeds = range(config.first_seed, config.first_seed + config.seeds)
     processes = Processes(resolve_device(config.device))
 
-    def part(seed: int) -> Path:
-        return folder.path / part_name([seed])
-
-    def missing() -> list[int]:
-        return [s for s in seeds if not (is_finished(part(s)) and (part(s) / "model").is_dir())]
-
-    def train_seed(seed: int) -> None:
+    def train_seed(seed: int, part: Path) -> None:
         processes.broadcast(seed)
-        carry_out(config, train, LanguageRun(config, [seed], part(seed), algo, processes=processes))
+        carry_out(config, train, LanguageRun(config, [seed], part, algo, processes=processes))
 
     if processes.main:
-        complete(folder, config, missing, train_seed, f"All {len(seeds)} seeds are finished")
+        complete_seeds_in_turn(folder, config, train_seed)
         processes.broadcast(None)
         print_result(folder, config, presets.get(config.task))
         return
@@ -448,6 +440,24 @@ def main(
             carry_out(config, train, LanguageRun(config, [seed], None, algo, processes=processes))
     except UsageError as error:
         exit_with(error)
+
+
+def complete_seeds_in_turn(
+    folder: RunFolder, config: LanguageConfig, train_seed: Callable[[int, Path], object]
+) -> None:
+    """Train the seeds that are not finished yet, or whose models are not on this machine."""
+    seeds = range(config.first_seed, config.first_seed + config.seeds)
+
+    def part(seed: int) -> Path:
+        return folder.path / part_name([seed])
+
+    def missing() -> list[int]:
+        return [s for s in seeds if not (is_finished(part(s)) and (part(s) / "model").is_dir())]
+
+    def train_part(seed: int) -> None:
+        train_seed(seed, part(seed))
+
+    complete(folder, config, missing, train_part, f"All {len(seeds)} seeds are finished")
 
 
 def print_result(folder: RunFolder, config: LanguageConfig, preset: Preset | None) -> None:
@@ -477,6 +487,3 @@ def print_result(folder: RunFolder, config: LanguageConfig, preset: Preset | Non
     total = sum(s["total_seconds"] for s in summaries)
     table.add_row("time", f"{total:.1f} s, of which {learn_s:.1f} s learning")
     print_table(table, folder, parts)
-
-
-__all__ = ["LanguageConfig", "LanguageRun", "Range", "main"]
