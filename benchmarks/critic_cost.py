@@ -32,7 +32,7 @@ from benchmarks.harness.cli import (
 from benchmarks.harness.errors import UsageError
 from benchmarks.harness.record import provenance, write_json
 from benchmarks.suite import ABLATED, BUDGETS
-from benchmarks.throughput import peak_memory, run_pinned, time_training, usable_cores
+from benchmarks.throughput import in_turn, peak_memory, time_training
 
 ALGOS = ("ppo", "grpo")
 SEEDS = 10
@@ -84,14 +84,12 @@ def main(args: Sequence[str] | None = None) -> None:
     config = parse(Config, {}, __doc__, args)
     measurements = []
     try:
-        for repeat in range(config.repeats):
-            for env in ABLATED:
-                for algo in ALGOS:
-                    command = [sys.executable, __file__, "--measure", algo, env]
-                    figures = run_pinned(command, min(usable_cores()))
-                    measurements.append({"repeat": repeat, "algo": algo, "env": env, **figures})
-                    per_million = 1e6 * figures["learn_s"] / figures["timesteps"]
-                    print(f"{algo:5} {env:15} {per_million:6.1f} s per 1M timesteps", flush=True)
+        cases = [{"algo": algo, "env": env} for env in ABLATED for algo in ALGOS]
+        for figures in in_turn(__file__, cases, config.repeats):
+            measurements.append(figures)
+            per_million = 1e6 * figures["learn_s"] / figures["timesteps"]
+            what = f"{figures['algo']:5} {figures['env']:15}"
+            print(f"{what} {per_million:6.1f} s per 1M timesteps", flush=True)
     except UsageError as error:
         exit_with(error)
     origins = [f"algos/{algo}.py:train" for algo in ALGOS]

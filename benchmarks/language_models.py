@@ -84,6 +84,12 @@ class Method:
         """Samples per second of learning, the median over seeds."""
         return f"{median(summary['samples_per_second'] for summary in self.summaries):,.0f}"
 
+    @property
+    def seconds(self) -> str:
+        """Seconds of a seed with its evaluations, the median, and those of the first seed."""
+        all_of_them = [summary["total_seconds"] for summary in self.summaries]
+        return f"{median(all_of_them):,.0f} ({all_of_them[0]:,.0f})"
+
     def command(self) -> str:
         """How to train it again."""
         words = self.configs[0]["command"].split()
@@ -145,6 +151,7 @@ COLUMNS = (
     "length",
     "samples to 0.8, median (seeds)",
     "samples/s",
+    "seconds a seed, median (the first)",
 )
 
 
@@ -170,14 +177,16 @@ def score_section(found: Sequence[Method], folder: Path) -> str:
                 f"{m.values('length').mean():.1f}",
                 m.reached(target) if target and m.algo != "sft" else "",
                 m.speed,
+                m.seconds,
             )
         )
     text = (
         "Held-out prompts, 16 samples each at temperature 1; every method but SFT begins with the "
         "same SFT model. Samples are completions generated for the training, those that are thrown "
         "away counted; SFT's are demonstrations. First and last evaluation have the same prompts "
-        "and random numbers: the gain is their difference. Seconds are of one core that "
-        "others may have used, too.\n\n" + markdown_table(COLUMNS, rows) + "\n"
+        "and random numbers: the gain is their difference. Seconds are those of the whole training "
+        "of a seed, evaluations included, on one core; the first seed's include the making of base "
+        "and SFT model where they were not there yet.\n\n" + markdown_table(COLUMNS, rows) + "\n"
     )
     for task in dict.fromkeys(m.task for m in shown):
         here = [m for m in shown if m.task == task and m.algo != "sft"]
@@ -242,12 +251,20 @@ def critic_section(found: Sequence[Method], folder: Path) -> str:
         return ""
     stored = json.loads(path.read_text())
     rows: Rows = []
-    for algo in ("rlhf_ppo", "grpo"):
-        here = [m for m in stored["measurements"] if m["algo"] == algo]
-        runs = [m for m in found if (m.algo, m.task) == (algo, "addition") and plain(m)]
+    measured = stored["measurements"]
+    for algo, passes in dict.fromkeys((m["algo"], m["passes"]) for m in measured):
+        here = [m for m in measured if (m["algo"], m["passes"]) == (algo, passes)]
+        runs = [
+            m
+            for m in found
+            if (m.algo, m.task) == (algo, "addition")
+            and plain(m)
+            and m.settings["epochs"] == int(passes)
+        ]
         rows.append(
             (
                 algo,
+                passes,
                 f"{median(m['parameters'] for m in here):,.0f}",
                 f"{median(m['optimizer_bytes'] for m in here) / 2**10:,.0f}",
                 f"{median(m['memory'] for m in here) / 2**20:,.0f}",
@@ -257,15 +274,17 @@ def critic_section(found: Sequence[Method], folder: Path) -> str:
         )
     columns = (
         "method",
+        "passes over the samples",
         "trained parameters",
-        "optimizer, KiB",
+        "gradients and moments, KiB",
         "peak memory, MiB",
         "ms per sample",
         "samples to 0.8, median (seeds)",
     )
     return (
-        "Both with their presets on `addition`, one core, evaluation off, medians of interleaved "
-        "repeats; memory is what the training adds to the imports.\n\n"
+        "Both with their presets on `addition` (rlhf_ppo once more with grpo's single pass), one "
+        "core, evaluation off, medians of interleaved repeats; memory is what the training adds to "
+        "the imports.\n\n"
         f"{markdown_table(columns, rows)}\nCommand: `{stored['command']}`, "
         f"{stored['machine']['cpu']}, torch {stored['versions']['torch']}.\n\n"
     )

@@ -2,8 +2,9 @@
 
     python benchmarks/llm_critic_cost.py --repeats 3
 
-Both train the tiny model on one task with their presets, evaluation off, each measurement in a
-process of its own, pinned to one core, in turn. Counted are the parameters that are trained, the
+Both train the tiny model on one task with their presets, and rlhf_ppo also with as many passes over
+its samples as grpo makes, evaluation off, each measurement in a process of its own, pinned to one
+core, in turn. Counted are the parameters that are trained, the
 bytes of gradients and of the optimizer's moments, the peak of memory above that of the imports, and
 the seconds of learning per sample. What is reached with how many samples stands in the runs.
 
@@ -34,11 +35,15 @@ from benchmarks.harness.errors import UsageError
 from benchmarks.harness.parallel import Processes
 from benchmarks.harness.process import set_up_process
 from benchmarks.harness.record import provenance, write_json
-from benchmarks.throughput import peak_memory, run_pinned, usable_cores
+from benchmarks.throughput import in_turn, peak_memory
 from benchmarks.trl_speed import LearningOnly
 from llm_track import models
 
-ALGOS = ("rlhf_ppo", "grpo")
+CASES = (
+    {"algo": "rlhf_ppo", "passes": "2"},  # the preset
+    {"algo": "rlhf_ppo", "passes": "1"},
+    {"algo": "grpo", "passes": "1"},  # the preset
+)
 TASK, SAMPLES = "addition", 10_240
 
 
@@ -53,14 +58,15 @@ class Config(ScriptConfig):
         check_ranges(self)
 
 
-def config_of(algo: str, results: str) -> Any:
-    """The preset, with fewer samples."""
+def config_of(algo: str, passes: str, results: str) -> Any:
+    """The preset, with fewer samples and some passes over those of a step."""
     module: Any = importlib.import_module(f"llm_track.{algo}")
     settings = {"results": results, "total_samples": SAMPLES, "quiet": True}
+    settings["epochs"] = int(passes)
     return from_preset(module.Config, module.PRESETS, TASK, **settings)
 
 
-def measure(algo: str, results: str) -> dict[str, float]:
+def measure(algo: str, passes: str, results: str) -> dict[str, float]:
     """Train with evaluation off; samples, seconds, memory, parameters and optimizer bytes."""
     module: Any = importlib.import_module(f"llm_track.{algo}")
     importlib.import_module("transformers.models.llama.modeling_llama")
@@ -74,18 +80,19 @@ def measure(algo: str, results: str) -> dict[str, float]:
     torch.optim.AdamW = Counted  # type: ignore[misc]
     set_up_process(1)
     imports = peak_memory()
-    run = LearningOnly(config_of(algo, results))
+    run = LearningOnly(config_of(algo, passes, results))
     module.train(run.config, run)
     trained = [p for o in optimizers for group in o.param_groups for p in group["params"]]
-    moments = [
+    kept = [
         x for o in optimizers for state in o.state.values() for x in state.values() if x.dim() > 0
     ]
+    kept += trained  # gradients are as large
     return {
         "samples": run.samples,
         "learn_s": run.learn_s,
         "memory": peak_memory() - imports,
         "parameters": sum(p.numel() for p in trained),
-        "optimizer_bytes": sum(x.numel() * x.element_size() for x in [*moments, *trained]),
+        "optimizer_bytes": sum(x.numel() * x.element_size() for x in kept),
     }
 
 
@@ -98,18 +105,16 @@ def main(args: list[str] | None = None) -> None:
     flags = parse(Config, {}, __doc__, args)
     measurements = []
     try:
-        config = config_of("grpo", flags.results)
+        config = config_of("grpo", "1", flags.results)
         models.find(config.model, config, Processes())  # made once, not by what is measured
-        for repeat in range(flags.repeats):
-            for algo in ALGOS:
-                command = [sys.executable, __file__, "--measure", algo, flags.results]
-                figures = run_pinned(command, min(usable_cores()))
-                measurements.append({"repeat": repeat, "algo": algo, **figures})
-                each = 1e3 * figures["learn_s"] / figures["samples"]
-                print(f"{algo:9} {each:.2f} ms per sample", flush=True)
+        for figures in in_turn(__file__, CASES, flags.repeats, flags.results):
+            measurements.append(figures)
+            each = 1e3 * figures["learn_s"] / figures["samples"]
+            what = f"{figures['algo']:9} {figures['passes']} passes"
+            print(f"{what} {each:.2f} ms per sample", flush=True)
     except UsageError as error:
         exit_with(error)
-    origins = [f"llm_track/{algo}.py:train" for algo in ALGOS]
+    origins = [f"llm_track/{case['algo']}.py:train" for case in CASES[1:]]
     stored = {
         "command": "python " + shlex.join(sys.argv),
         **provenance(origins, ["transformers"]),

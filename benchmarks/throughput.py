@@ -35,6 +35,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -286,6 +287,19 @@ def run_pinned(command: list[str], core: int | None, **environment: str) -> dict
         raise UsageError(f"{' '.join(command[:3])} failed: {done.stderr.strip()[-300:]}")
     measured: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
     return {**measured, "wall_s": wall_s}
+
+
+def in_turn(
+    script: str, cases: Sequence[Mapping[str, str]], repeats: int, *more: str
+) -> Iterator[dict[str, Any]]:
+    """Measure cases by `SCRIPT --measure` with their values and `more`, one after another.
+
+    Each is a process of its own on one core; all take turns, `repeats` times over.
+    """
+    for repeat in range(repeats):
+        for case in cases:
+            command = [sys.executable, script, "--measure", *case.values(), *more]
+            yield {"repeat": repeat, **case, **run_pinned(command, min(usable_cores()))}
 
 
 def measure(system: str, algo: str, seeds: int, config: Config, cache: str) -> dict[str, Any]:

@@ -121,12 +121,16 @@ class Config(tasks.TaskConfig):
     def check(self) -> None:
         super().check()
         check_batch(self)
+        if self.overlong_cache > (longest := models.completion_tokens(self)):
+            raise UsageError(
+                f"--overlong-cache {self.overlong_cache}: completions have {longest} tokens at most"
+            )
 
 
 PRESETS = {
     "addition": Preset(
         {},
-        source="the defaults; our own search, one seed, 12,800 samples: "
+        source="the defaults; our own search on an earlier tiny model, one seed, 12,800 samples: "
         "1 and 2 epochs, 4 and 8 minibatches, groups of 8 and 16",
     ),
     "mixed": Preset({}, source="addition's"),
@@ -249,8 +253,7 @@ def rewards_of(
     rules = [2 * x.accuracy - 1 + config.format_weight * x.format for x in graded]
     rewards = torch.tensor(rules, device=samples.tokens.device) * config.rules
     longest = models.completion_tokens(config)
-    lengths = samples.lengths.where(samples.ended, longest)
-    rewards += overlong_punishment(lengths, longest, config.overlong_cache)
+    rewards += overlong_punishment(samples.lengths, longest, config.overlong_cache)
     if reward_model is not None:
         size = config.micro_batch_size
         rewards += sampling.in_batches(lambda x: sampling.scores(reward_model, x), samples, size)
@@ -311,7 +314,7 @@ def update(
             terms = (ratio < low) | (ratio > high), k3(part.logprobs, logprobs)
             sums += torch.stack([loss, *((weights * x).sum() for x in terms)])
     processes.sum_gradients(parameters)
-    grad_norm = torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM)
+    grad_norm = torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM).to(run.device)
     if grad_norm > 0:
         optimizer.step()
     optimizer.zero_grad()
@@ -343,6 +346,7 @@ def sample_metrics(
 def train(config: Config, run: LanguageRun) -> Any:
     """Train one seed; returns the policy."""
     processes, task = run.processes, tasks.make(config.task)
+    processes.share(config.prompts)  # a group stays in one process
     policy, tokenizer = models.load(config, run.device, processes)
     reward_model = None
     if config.reward_model:
@@ -368,7 +372,9 @@ def train(config: Config, run: LanguageRun) -> Any:
         shuffle, found = run.rng("minibatches", step), []
         places = 1 + int(processes.gather(index).max())  # B, or fewer of the last samples
         for _ in range(config.epochs):
-            for rows in np.array_split(shuffle.permutation(places), config.minibatches):
+            # Of the last samples there may be fewer than minibatches, or none.
+            parts = min(config.minibatches, max(places, 1))
+            for rows in np.array_split(shuffle.permutation(places), parts):
                 found.append(update(policy, optimizer, batch, rows, config, run))
 
         step += 1

@@ -185,7 +185,11 @@ def train(config: Config, run: LanguageRun) -> Any:
     given = []
     if config.preferences:
         given = tasks.read_preferences(Path(config.preferences).expanduser())
+    else:
+        processes.share(PROMPTS)
     policy, tokenizer = models.load(config, run.device, processes)
+    if given:
+        models.check_preferences(config, policy, tokenizer, given)
     reference = models.Reference(policy)
     parameters = models.trainable(policy)
     optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=0.0)

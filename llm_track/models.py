@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from benchmarks.harness.errors import UsageError
 from benchmarks.harness.language import LanguageConfig
 from benchmarks.harness.parallel import Processes
 from benchmarks.harness.progress import console
-from benchmarks.harness.record import is_finished
+from benchmarks.harness.record import alone, is_finished
 from llm_track import sampling, tasks
 
 CHARACTERS = "".join(chr(i) for i in range(32, 127)) + "\n"
@@ -130,12 +129,12 @@ def find_tiny(name: str, config: LanguageConfig, processes: Processes) -> Path:
     store = tiny_store(config)
     if name == "tiny-base":
         base = store / f"base-{task.id}"
-        with processes.main_first():
+        with processes.main_first(), alone(store):
             if not (base / "config.json").exists():
                 make_base(task, base)
         return base
     part = store / "runs" / task.id / "sft" / "tiny" / "seeds-000-000"
-    with processes.main_first():
+    with processes.main_first(), alone(store):
         if not is_finished(part) or not (part / "model").exists():
             run_script("sft.py", config, store, "--name", "tiny")
     return part / "model"
@@ -174,7 +173,9 @@ def load(config: LanguageConfig, device: torch.device, processes: Processes) -> 
 
     model, tokenizer = read(find(config.model, config, processes), AutoModelForCausalLM, "--model")
     model.to(device)
-    check_context(config, model, tokenizer)
+    task = tasks.make(config.task)
+    problems = task.train(np.random.default_rng(0), 256) + task.test(256)
+    check_context(config, model, tokenizer, [p.prompt for p in problems])
     if config.lora_rank > 0:
         model = with_lora(model, config.lora_rank)
     return prepare(model, config, device), tokenizer
@@ -294,10 +295,11 @@ def completion_tokens(config: LanguageConfig) -> int:
     return config.max_new_tokens or tasks.make(config.task).max_new_tokens
 
 
-def check_context(config: LanguageConfig, model: Any, tokenizer: Any) -> None:
-    """Prompt and completion must fit into the model's context."""
+def check_context(
+    config: LanguageConfig, model: Any, tokenizer: Any, prompts: Sequence[str]
+) -> None:
+    """Prompt and completion must fit into the model's context; raises UsageError."""
     task = tasks.make(config.task)
-    prompts = [p.prompt for p in task.train(np.random.default_rng(0), 256) + task.test(256)]
     longest = max(map(len, sampling.encode_prompts(tokenizer, task, prompts)))
     context = getattr(model.config, "max_position_embeddings", None)
     if context is not None and longest + completion_tokens(config) > context:
@@ -305,6 +307,24 @@ def check_context(config: LanguageConfig, model: Any, tokenizer: Any) -> None:
             f"--max-new-tokens {completion_tokens(config)}: with prompts of up to {longest} "
             f"tokens this is beyond the context of {context} tokens of {config.model}"
         )
+
+
+def check_preferences(
+    config: Any, model: Any, tokenizer: Any, pairs: Sequence[tasks.Preference]
+) -> None:
+    """The pairs of `--preferences` must fit whole; raises UsageError.
+
+    A completion that is cut has lost its end, and with it perhaps all that it was preferred for.
+    """
+    texts = [text for pair in pairs for text in (pair.chosen, pair.rejected)]
+    rows = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    longest, limit = max(map(len, rows)) + 1, completion_tokens(config)  # and the end
+    if longest > limit:
+        raise UsageError(
+            f"--preferences {config.preferences}: has a completion of {longest} tokens, more than "
+            f"the {limit} of --max-new-tokens"
+        )
+    check_context(config, model, tokenizer, [pair.prompt for pair in pairs])
 
 
 def with_lora(model: Any, rank: int) -> Any:
@@ -339,15 +359,6 @@ def save(model: Any, tokenizer: Any, folder: Path) -> None:
 def trainable(*models: Any) -> list[nn.Parameter]:
     """The parameters that are trained: all, or with LoRA the adapters."""
     return [p for model in models for p in model.parameters() if p.requires_grad]
-
-
-def digest(model: Any) -> str:
-    """A short digest of a model's weights, to tell which one a run began with."""
-    found = hashlib.sha256()
-    for name, tensor in model.state_dict().items():
-        found.update(name.encode())
-        found.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()[:12]
 
 
 class Reference:

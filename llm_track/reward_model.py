@@ -302,10 +302,13 @@ def update(
 def train(config: Config, run: LanguageRun) -> Any:
     """Train one seed; returns the reward model."""
     processes, task = run.processes, tasks.make(config.task)
+    processes.share(config.prompts)  # a group stays in one process
     policy, tokenizer = models.load(config, run.device, processes)
     reward_model = models.load_scalar(config.model, config, run.device, processes, "--model")
     if config.preferences:
         groups, held_out = read_split(config.preferences)
+        every = [*held_out, *(pair for group in groups for pair in group)]
+        models.check_preferences(config, policy, tokenizer, every)
     else:
         held_out = held_out_pairs(policy, tokenizer, task, config, run.device)
     parameters = models.trainable(reward_model)

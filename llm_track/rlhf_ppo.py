@@ -378,6 +378,7 @@ def sample_metrics(
 def train(config: Config, run: LanguageRun) -> Any:
     """Train one seed; returns the policy."""
     processes, task = run.processes, tasks.make(config.task)
+    processes.share(config.prompts)  # a group stays in one process
     policy, tokenizer = models.load(config, run.device, processes)
     reference = models.Reference(policy)
     reward_model, origin = None, ("--model", config.model)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
+import jinja2
 import torch
 from torch import Tensor
 
@@ -89,9 +90,14 @@ def encode_prompts(tokenizer: Any, task: Task, prompts: Sequence[str]) -> list[l
         return tokenizer(texts)["input_ids"]  # type: ignore[no-any-return]
     told = [{"role": "system", "content": task.instruction}] if task.instruction else []
     chats = [[*told, {"role": "user", "content": p}] for p in prompts]
-    return tokenizer.apply_chat_template(  # type: ignore[no-any-return]
-        chats, add_generation_prompt=True, tokenize=True, return_dict=False
-    )
+    settings = {"add_generation_prompt": True, "tokenize": True, "return_dict": False}
+    try:
+        return tokenizer.apply_chat_template(chats, **settings)  # type: ignore[no-any-return]
+    except jinja2.TemplateError:  # some templates (Gemma's) have no system role
+        if not told:
+            raise
+        chats = [[{"role": "user", "content": f"{task.instruction}\n\n{p}"}] for p in prompts]
+        return tokenizer.apply_chat_template(chats, **settings)  # type: ignore[no-any-return]
 
 
 def pad_left(
@@ -169,7 +175,8 @@ def sample(
     ids, mask = pad_left(prompts, tokenizer.pad_token_id, device)
     training = model.training  # with gradient checkpointing: then transformers keeps no cache
     model.eval()
-    found = _sample(model, ids, mask, uniforms, temperature, greedy, tokenizer)
+    with precision(model, device):  # around all tokens: weights are rounded once
+        found = _sample(model, ids, mask, uniforms, temperature, greedy, tokenizer)
     model.train(training)
     # Tensors made in inference mode cannot take part in a later backward pass; copies can.
     tokens, logprobs, entropy, lengths, ended = (x.clone() for x in found)
@@ -213,15 +220,14 @@ def _sample(
     inputs, places = ids, positions(mask)
     mask = mask.long()
     for t in range(T):
-        with precision(model, ids.device):
-            logits = model(
-                input_ids=inputs,
-                attention_mask=mask,
-                position_ids=places,
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=1,
-            ).logits[:, -1]
+        logits = model(
+            input_ids=inputs,
+            attention_mask=mask,
+            position_ids=places,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        ).logits[:, -1]
         logp = (logits.float() / temperature).log_softmax(-1)  # [rows, V]
         p = logp.exp()
         if greedy:

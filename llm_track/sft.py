@@ -34,7 +34,6 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness.cli import Positive, PositiveInt, Preset, parse
-from benchmarks.harness.errors import UsageError
 from benchmarks.harness.language import LanguageRun, main
 from llm_track import models, sampling, tasks
 from llm_track.evaluation import Evaluator
@@ -55,6 +54,10 @@ class Config(tasks.TaskConfig):
     learning_rate: Positive = 3e-3
     """Step size of AdamW."""
 
+    def check(self) -> None:
+        super().check()
+        tasks.make(self.task).check_demonstrations()
+
 
 PRESETS = {
     task: Preset(
@@ -72,6 +75,7 @@ def negative_log_likelihood(logprobs: Tensor, mask: Tensor, total_tokens: Tensor
 def train(config: Config, run: LanguageRun) -> Any:
     """Train one seed; returns the model."""
     processes, task = run.processes, tasks.make(config.task)
+    mine = processes.share(config.batch_size)
     policy, tokenizer = models.load(config, run.device, processes)
     reference = models.Reference(policy)
     parameters = models.trainable(policy)
@@ -83,9 +87,7 @@ def train(config: Config, run: LanguageRun) -> Any:
     step, _ = run.restore(parameters, optimizer)
     run.evaluate_if_due(run.samples, evaluator)
     while run.samples < config.total_samples:
-        problems = task.train(run.rng("prompts", step), N)[processes.share(N)]
-        if not all(p.demonstration for p in problems):
-            raise UsageError(f"--task {config.task}: its rows have no completion to learn from")
+        problems = task.train(run.rng("prompts", step), N)[mine]
         batch = sampling.given(
             tokenizer, task, [p.prompt for p in problems], [p.demonstration for p in problems],
             T, run.device,

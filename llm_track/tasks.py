@@ -20,6 +20,7 @@ texts only; numbers are ASCII digits.
 from __future__ import annotations
 
 import ast
+import hashlib
 import itertools
 import json
 import re
@@ -38,7 +39,7 @@ from benchmarks.harness.errors import UsageError, did_you_mean
 from benchmarks.harness.language import LanguageConfig
 
 THINK, END_THINK, ANSWER, END_ANSWER = TAGS = ("<think>", "</think>", "<answer>", "</answer>")
-MAX_ANSWER = 64  # characters
+MAX_NUMBER = 64  # characters of what is read as a number or an expression
 TEST_SHARE = 16  # one prompt in so many is never trained on
 
 INSTRUCTION = (
@@ -83,11 +84,11 @@ class Preference(NamedTuple):
 
 
 def answer_of(completion: str) -> str | None:
-    """What stands between the answer tags; None without them, with more than one, or too long."""
+    """What stands between the answer tags; None without them, or with more than one."""
     if completion.count(ANSWER) != 1 or completion.count(END_ANSWER) != 1:
         return None
     start, end = completion.index(ANSWER) + len(ANSWER), completion.index(END_ANSWER)
-    return completion[start:end].strip() if 0 <= end - start <= MAX_ANSWER else None
+    return completion[start:end].strip() if start <= end else None
 
 
 def format_reward(completion: str) -> float:
@@ -112,7 +113,7 @@ def thinking(completion: str) -> tuple[int, str]:
 def number(text: str) -> Decimal | None:
     """`-1,234.50` or `$3` as a number; None for anything else, such as `1_0` or `1.5*2`."""
     text = text.strip()
-    if len(text) > MAX_ANSWER:
+    if len(text) > MAX_NUMBER:
         return None
     plain = re.fullmatch(r"(-?)\$?([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(\.[0-9]+)?", text, re.ASCII)
     return Decimal(text.replace(",", "").replace("$", "")) if plain else None
@@ -132,7 +133,7 @@ def arithmetic(text: str) -> tuple[Fraction, list[int]] | None:
     None for anything else, for a division by 0, and for more than 64 characters. Nothing is run:
     the text is parsed, and every node must be on a whitelist.
     """
-    if len(text) > MAX_ANSWER or not re.fullmatch(r"[0-9+\-*/() ]+", text, re.ASCII):
+    if len(text) > MAX_NUMBER or not re.fullmatch(r"[0-9+\-*/() ]+", text, re.ASCII):
         return None
     numbers: list[int] = []
 
@@ -201,6 +202,9 @@ class Task:
     def steps(self, problem: Problem, completion: str) -> list[Step]:
         """The steps of the thinking, none where the task has none."""
         return []
+
+    def check_demonstrations(self) -> None:
+        """Raises UsageError where a problem that is trained on has no demonstration."""
 
     def grade(self, problem: Problem, completion: str) -> Graded:
         """What the rules say of a completion."""
@@ -402,6 +406,10 @@ class JsonlTask(Task):
     def test(self, n: int) -> list[Problem]:
         return list(self.tested[:n])
 
+    def check_demonstrations(self) -> None:
+        if not all(p.demonstration for p in self.trained):
+            raise UsageError(f"--task {self.id}: has rows without a completion to learn from")
+
     def accuracy(self, problem: Problem, completion: str) -> float:
         answer = answer_of(completion)
         if answer is None:
@@ -416,6 +424,18 @@ class TaskConfig(LanguageConfig):
 
     def check(self) -> None:
         make(self.task)
+
+    def contents(self) -> dict[str, str]:
+        """Digests of the JSONL files that are learned from."""
+        named = {"task": self.task, "preferences": getattr(self, "preferences", "")}
+        found = {}
+        for name, path in named.items():
+            known = Path(path).expanduser()
+            files = sorted(known.glob("*.jsonl")) if known.is_dir() else [known]
+            if path and path not in GENERATED and all(file.is_file() for file in files):
+                content = b"".join(file.read_bytes() for file in files)
+                found[f"{name}_content"] = hashlib.sha256(content).hexdigest()[:12]
+        return found
 
 
 # ---- Reading data --------------------------------------------------------------------------

@@ -823,8 +823,8 @@ BUGS = (
     Bug(
         "language: token mask: the cache sees the padding",
         "llm_track/sampling.py",
-        "                attention_mask=mask,\n",
-        "                attention_mask=torch.ones_like(mask),\n",
+        "            attention_mask=mask,\n",
+        "            attention_mask=torch.ones_like(mask),\n",
         "tests/test_llm_sampling.py::test_sampling_and_teacher_forcing_agree[llama-0.6]",
     ),
     Bug(

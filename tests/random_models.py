@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -41,3 +43,12 @@ def make_model(kind: str, folder: Path, scalar: bool = False) -> str:
             model = transformers.Qwen2ForCausalLM(config)
     models.save(model, tokenizer, folder)
     return str(folder)
+
+
+def digest(model: Any) -> str:
+    """A short digest of a model's weights."""
+    found = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        found.update(name.encode())
+        found.update(tensor.detach().contiguous().view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()[:12]

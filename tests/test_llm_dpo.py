@@ -444,6 +444,31 @@ def test_a_file_that_is_not_there_is_refused_before_anything_begins(tmp_path: Pa
         dpo.Config(preferences=str(path))
 
 
+def test_preferences_that_do_not_fit_are_refused(
+    folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A completion that is cut has lost its end: it is not what was preferred."""
+    path = tmp_path / "p.jsonl"
+    rows = [
+        {"prompt": "1+1=", "chosen": "2", "rejected": "a-longer-one"},
+        {"prompt": "9" * 120, "chosen": "2", "rejected": "3"},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for tokens, message in (
+        (12, f"--preferences {path}: has a completion of 13 tokens, more than the 12 of"),
+        (13, "--max-new-tokens 13: with prompts of up to 120 tokens this is beyond the context"),
+    ):
+        results = tmp_path / "results"
+        config = config_of(
+            folder, preferences=str(path), max_new_tokens=tokens, results=str(results)
+        )
+        with pytest.raises(SystemExit, match="2"):
+            main(config, dpo.train, {})
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"error: {message}")
+        assert not results.exists()
+
+
 @pytest.mark.slow
 def test_it_learns_addition(tmp_path: Path) -> None:
     """With the preset; the tiny model is made on the way."""

@@ -22,7 +22,7 @@ from benchmarks.harness.parallel import Processes
 from benchmarks.harness.record import RunFolder, read_json
 from llm_track import dapo, dr_grpo, evaluation, grpo, models, sampling, tasks
 from llm_track.sampling import Samples
-from tests.random_models import KINDS, make_model
+from tests.random_models import KINDS, digest, make_model
 
 METHODS: dict[str, Any] = {"grpo": grpo, "dr_grpo": dr_grpo, "dapo": dapo}
 CPU = torch.device("cpu")
@@ -877,6 +877,31 @@ def test_without_dynamic_sampling_everything_is_learned_from(
     assert left == 1
 
 
+@pytest.mark.parametrize("mixed", [0, 1])
+def test_the_last_samples_may_be_fewer_than_minibatches(
+    mixed: int, qwen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two samples, or none, no four minibatches are made."""
+    config = config_of("dapo", qwen, minibatches=4, prompts=2, group_size=2, total_samples=4)
+    seen, update = [], dapo.update
+
+    def counted(*args: Any) -> dict[str, Tensor]:
+        seen.append(len(args[3]))
+        return update(*args)
+
+    def collect_step(*args: Any) -> Any:
+        samples, graded, index = collect(*args)
+        return samples, graded, torch.tensor([0, 1, -1, -1]) if mixed else index * 0 - 1
+
+    collect = dapo.collect_step
+    monkeypatch.setattr(dapo, "collect_step", collect_step)
+    monkeypatch.setattr(dapo, "update", counted)
+    run = LanguageRun(config)
+    dapo.train(config, run)
+    assert seen == ([1, 1] if mixed else [0])
+    assert run.metrics()["grad_norm"].notna().all()
+
+
 def test_every_sample_drawn_counts(qwen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those of groups that are left out; all of them are in the metrics."""
     monkeypatch.setattr(evaluation.Evaluator, "__call__", lambda self, final: ({"pass@1": 0.0}, []))
@@ -934,7 +959,7 @@ def test_end_to_end(name: str, settings: dict[str, Any], folder: str, tmp_path: 
     if folder.endswith("gpt2") and not settings:  # what was trained reads back
         stored, _ = models.load(replace(config, model=str(part)), CPU, Processes())
         first, _ = models.load(config, CPU, Processes())
-        assert models.digest(stored) != models.digest(first)
+        assert digest(stored) != digest(first)
 
 
 @pytest.mark.usefixtures("small")
@@ -1126,8 +1151,8 @@ def test_the_reference_is_refreshed_between_the_parts(
     assert kl[[k for k in range(6) if k not in fresh]].min() > 1e-5
     # Evaluations measure to the first model all the time.
     evaluator: Any = run._evaluator
-    assert models.digest(evaluator.reference.model) == models.digest(first)
-    assert models.digest(policy) != models.digest(first)
+    assert digest(evaluator.reference.model) == digest(first)
+    assert digest(policy) != digest(first)
     measured = run.curve()["kl"].to_numpy()
     assert measured[0] == pytest.approx(0, abs=1e-6)
     assert (measured[1:] > 1e-4).all()
@@ -1177,9 +1202,9 @@ def test_the_reward_model_goes_on_learning_from_the_policy(
 
     def spy_learn(model: Any, optimizer: Any, tok: Any, task: Any, pairs: Any, *rest: Any) -> None:
         lessons.append(list(pairs))
-        digests.append(models.digest(model))
+        digests.append(digest(model))
         learn(model, optimizer, tok, task, pairs, *rest)
-        digests.append(models.digest(model))
+        digests.append(digest(model))
 
     def spy_grade(self: Any, problem: Any, text: str) -> Any:
         graded.append(grade(self, problem, text))
@@ -1221,5 +1246,5 @@ def test_the_base_model_of_r1_zero_is_made(tmp_path: Path) -> None:
     assert sum(p.numel() for p in policy.parameters()) == 137_984
     assert tokenizer.eos_token_id == 1
     again, _ = models.load(config, CPU, Processes())
-    assert models.digest(again) == models.digest(policy)
+    assert digest(again) == digest(policy)
     assert not (tmp_path / "models").joinpath("runs").exists()  # no cold start

@@ -289,6 +289,19 @@ def test_settings_that_make_no_sense_are_refused(method: Any, settings: Any, mes
         method.Config(**settings)
 
 
+def test_preferences_that_do_not_fit_are_refused(
+    qwen: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"prompt": f"{k}+1=", "ranked": ["a", "b", "a-longer-one"]} for k in range(4)]
+    path = write_rows(tmp_path / "p.jsonl", rows)
+    config = rm_config(qwen, preferences=path, max_new_tokens=12, results=str(tmp_path / "r"))
+    with pytest.raises(SystemExit, match="2"):
+        main(config, reward_model.train, {})
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: --preferences {path}: has a completion of 13 tokens, more")
+    assert not (tmp_path / "r").exists()
+
+
 def test_a_model_without_right_answers_has_nothing_to_compare(
     qwen: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,11 @@ import torch
 from transformers import LlamaForCausalLM
 
 from benchmarks.harness import language
+from benchmarks.harness.cli import identity
 from benchmarks.harness.digest import ROOT
+from benchmarks.harness.errors import UsageError
 from benchmarks.harness.language import LanguageRun
+from benchmarks.harness.parallel import Processes
 from benchmarks.harness.record import RunFolder, is_finished, part_name, read_json
 from llm_track import (
     dapo,
@@ -33,6 +38,9 @@ from llm_track import (
     tasks,
 )
 
+DATA = Path(__file__).parent / "data"
+GSM8K = str(DATA / "gsm8k.jsonl")
+PLAIN = str(DATA / "plain.jsonl")  # prompts and answers only
 TIMES = ["learn_s"]  # columns that differ between two runs of the same
 METHODS: dict[str, Any] = {
     "sft": sft,
@@ -238,6 +246,9 @@ def test_two_processes_train_what_one_does(name: str, model: Path, tmp_path: Pat
         ("grpo", ["--minibatches", "1000"], "--minibatches 1000: there are only 256 samples"),
         ("grpo", ["--iterations", "2", "--lora-rank", "4"], "--iterations:"),
         ("dapo", ["--model", "no/such/folder"], "--model no/such/folder:"),
+        ("dapo", ["--overlong-cache", "33"], "--overlong-cache 33: completions have 32 tokens"),
+        ("grpo", ["--supervision", "process", "--task", GSM8K], "--supervision process:"),
+        ("sft", ["--task", PLAIN], f"--task {PLAIN}: has rows without a completion to learn"),
     ],
 )
 def test_bad_input_is_one_line(name: str, flags: list[str], message: str, tmp_path: Path) -> None:
@@ -262,3 +273,63 @@ def test_a_context_that_is_too_short_is_one_line(
     assert error.startswith("error: --max-new-tokens 300: with prompts of up to 6 tokens")
     assert error.count("\n") == 1
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_batch_that_the_processes_do_not_divide_is_one_line(
+    name: str, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups stay whole: prompts must be divisible, not just samples. Before anything begins."""
+    settings = {"sft": {"batch_size": 15}, "dpo": {}}.get(name, {"prompts": 3, "group_size": 6})
+    size = 5 if name == "dpo" else 2  # its pairs are made from 64 prompts at a time
+    config = config_of(name, model, Path("nowhere"), **settings)
+    run = LanguageRun(config)
+    run.processes.size = size
+    monkeypatch.setattr(models, "load", lambda *args: pytest.fail("the model was loaded"))
+    with pytest.raises(UsageError, match=f"--num_processes {size}: does not divide a batch"):
+        METHODS[name].train(config, run)
+
+
+def test_other_content_of_a_file_is_another_run(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    found = []
+    for text in ("a", "b", "a"):
+        path.write_text(json.dumps({"prompt": "p", "chosen": text, "rejected": "c"}) + "\n")
+        found.append(RunFolder.of(dpo.Config(preferences=str(path)), "dpo").path)
+    assert found[0] == found[2] != found[1]
+    problems = [json.dumps({"prompt": f"{k}+1", "answer": k + 1}) for k in range(8)]
+    path.write_text("\n".join(problems))
+    tasks.make.cache_clear()
+    before = RunFolder.of(grpo.Config(task=str(path), model="x"), "grpo").path
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "train.jsonl").write_text("\n".join(problems))
+    there = RunFolder.of(grpo.Config(task=str(folder), model="x"), "grpo").path
+    (folder / "test.jsonl").write_text("\n".join(problems[:2]))
+    assert RunFolder.of(grpo.Config(task=str(folder), model="x"), "grpo").path != there
+    path.write_text("\n".join(problems[1:]))
+    assert RunFolder.of(grpo.Config(task=str(path), model="x"), "grpo").path != before
+    assert "task_content" not in identity(grpo.Config(task="addition"))
+
+
+def test_the_tiny_model_is_made_by_one_process_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two commands that are started together on fresh results: one waits for the other."""
+    made = []
+
+    def make_slowly(task: tasks.Task, folder: Path) -> None:
+        time.sleep(0.2)
+        made.append(folder)
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+
+    monkeypatch.setattr(models, "make_base", make_slowly)
+    config = grpo.Config(model="tiny-base", results=str(tmp_path))
+    asked = (config.model, config, Processes())
+    threads = [threading.Thread(target=models.find_tiny, args=asked) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1

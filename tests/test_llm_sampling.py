@@ -20,6 +20,7 @@ from benchmarks.harness.language import LanguageConfig
 from benchmarks.harness.parallel import Processes
 from llm_track import models, sampling, tasks
 from llm_track.sampling import Samples
+from tests.random_models import digest
 
 KINDS = ["llama", "qwen2", "gpt2"]
 CPU = torch.device("cpu")
@@ -461,6 +462,23 @@ def test_a_chat_template_is_used_where_there_is_one(tokenizer: Any) -> None:
         assert tokenizer.decode(ids) == told
 
 
+def test_a_chat_template_without_a_system_role(tokenizer: Any) -> None:
+    """Gemma's refuses one: the instruction then stands before the prompt."""
+    chat = copy.deepcopy(tokenizer)
+    chat.chat_template = (
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+        "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+        "{% if add_generation_prompt %}[me]{% endif %}"
+    )
+    task = tasks.make(str(Path(__file__).parent / "data" / "gsm8k.jsonl"))
+    assert task.instruction
+    (ids,) = sampling.encode_prompts(chat, task, ["1+2="])
+    assert chat.decode(ids) == f"[user]{task.instruction}\n\n1+2=[me]"
+    chat.chat_template = "{{ raise_exception('no chat at all') }}"
+    with pytest.raises(Exception, match="no chat at all"):
+        sampling.encode_prompts(chat, tasks.make("addition"), ["1+2="])
+
+
 # ---- Models --------------------------------------------------------------------------------
 
 
@@ -511,7 +529,7 @@ def test_a_tiny_model_reads_back(tmp_path: Path) -> None:
     again, same = models.load(config, CPU, Processes())
     ids = torch.tensor(encoded(tokenizer, ["47+85=<think>"]))
     assert torch.equal(again(ids).logits, model(ids).logits)
-    assert models.digest(again) == models.digest(model)
+    assert digest(again) == digest(model)
     for text in (models.CHARACTERS, "".join(tasks.TAGS), "<think>47+85=\n</think> <answer>~"):
         rows = [tok(text, add_special_tokens=False)["input_ids"] for tok in (tokenizer, same)]
         assert rows[0] == rows[1]

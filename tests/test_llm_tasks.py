@@ -232,7 +232,7 @@ def test_without_thinking_there_are_no_steps() -> None:
         ("<answer><answer>132</answer></answer>", None),
         ("<answer>132</answer></answer>", None),
         (f"<answer>{'1' * 64}</answer>", "1" * 64),
-        (f"<answer>{'1' * 65}</answer>", None),
+        (f"<answer>{'1' * 65}</answer>", "1" * 65),
         ("<ANSWER>132</ANSWER>", None),
     ],
 )
@@ -544,6 +544,15 @@ def test_all_pairs_of_a_ranked_list() -> None:
 
 
 # ---- Reading data --------------------------------------------------------------------------
+
+
+def test_an_answer_may_be_long() -> None:
+    """What is compared as a text may have any length; numbers and expressions may not."""
+    long = "a word, " * 20
+    made = JsonlTask("x", [Problem("p", long.strip())], [])
+    assert made.accuracy(made.trained[0], answered(long)) == 1
+    assert made.accuracy(made.trained[0], answered(long + "b")) == 0
+    assert made.vote(answered(long)) == long.strip()
 
 
 def test_gsm8k_is_read_right() -> None:

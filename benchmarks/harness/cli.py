@@ -75,6 +75,10 @@ class RunConfig(ScriptConfig):
     quiet: bool = False
     """Print only the final table."""
 
+    def contents(self) -> dict[str, str]:
+        """What a curve depends on besides the fields: digests of the data that they name."""
+        return {}
+
 
 @dataclass(frozen=True, kw_only=True)
 class EnvConfig(RunConfig):
@@ -156,9 +160,10 @@ def published_score(config: Any, preset: Preset | None) -> str:
 
 
 def identity(config: RunConfig) -> dict[str, Any]:
-    """Exactly the fields that change a seed's learning curve."""
+    """Exactly the fields that change a seed's learning curve, and the data that they name."""
     fields = dataclasses.asdict(config)
     curve = {name: value for name, value in fields.items() if name not in EXECUTION_FIELDS}
+    curve |= config.contents()
     return json.loads(json.dumps(curve))  # type: ignore[no-any-return]  # tuples become lists
 
 

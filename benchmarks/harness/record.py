@@ -125,6 +125,18 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Wait until no other process is within such a block for the same folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """One run in the store: an algorithm, an environment and one set of hyperparameters."""
