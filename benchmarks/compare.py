@@ -31,9 +31,9 @@ from benchmarks.harness.cli import exit_with
 from benchmarks.harness.digest import code_digest
 from benchmarks.harness.errors import UsageError
 from benchmarks.harness.evaluate import CURVE_EPISODES, FINAL_EPISODES
-from benchmarks.harness.record import RunFolder
+from benchmarks.harness.record import RunFolder, ranges
 from benchmarks.harness.run import reachable_threshold
-from benchmarks.harness.stats import Estimate, Floats, Parity
+from benchmarks.harness.stats import Floats, Parity
 
 LEAST_SEEDS = 5  # a bootstrap of fewer is far too sure of itself
 MARGIN = 0.05  # of the normalised score: differences inside it do not matter
@@ -188,12 +188,38 @@ def verdict_text(verdict: Parity | None) -> str:
     """`worse -0.120 [-0.180, -0.061]`; an inconclusive one names the seeds that would tell."""
     if verdict is None:
         return f"none (needs {LEAST_SEEDS} seeds a side and a reference score)"
-    text = f"{verdict.word} {_signed(verdict.difference)}"
+    text = f"{verdict.word} {verdict.difference.text(3, '+')}"
     return text + (f", needs n={verdict.seeds_needed}" if verdict.seeds_needed else "")
 
 
-def _signed(d: Estimate) -> str:
-    return f"{d.value:+.3f} [{d.low:+.3f}, {d.high:+.3f}]"
+def differences(ours: dict[str, Any], plain: dict[str, Any]) -> str:
+    """Where settings leave the plain ones: `gamma 0.9 (not 0.98)`."""
+    names = [name for name in plain | ours if plain.get(name) != ours.get(name)]
+    return ", ".join(f"{name} {ours.get(name)} (not {plain.get(name)})" for name in names)
+
+
+def origins_text(configs: Sequence[dict[str, Any]]) -> str:
+    """A list of what the parts of a run were made by; those that were made alike stand together."""
+    alike: dict[str, list[int]] = {}
+    for config in configs:
+        alike.setdefault(_origin(config), []).extend(config["seeds"])
+    return "".join(f"- seeds {ranges(seeds)}: {origin}" for origin, seeds in alike.items())
+
+
+def _origin(config: dict[str, Any]) -> str:
+    """Command, code, machine and versions of a part."""
+    code, machine, execution = config["code"], config["machine"], config["execution"]
+    stale = " (stale)" if part_is_stale(config) else ""
+    threads = execution["threads"]
+    versions = ", ".join(f"{name} {version}" for name, version in config["versions"].items())
+    return (
+        f"`{config['command']}`\n"
+        f"  - code {code['digest']}{stale}, commit {code['commit'] or 'not recorded'}\n"
+        f"  - {machine['cpu']}, {machine['cores']} cores, {machine['system']}; "
+        f"on {execution['device']}, {threads} thread{'s' * (threads > 1)}"
+        f"{', compiled' if execution.get('compiled') else ''}\n"
+        f"  - {versions}\n"
+    )
 
 
 def markdown_table(header: Sequence[str], rows: Rows) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
 import json
-import os
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.compare import Rows, markdown_table, part_is_stale, verdict_text
+from benchmarks.compare import (
+    Rows,
+    differences,
+    markdown_table,
+    origins_text,
+    part_is_stale,
+    verdict_text,
+)
 from benchmarks.harness import plots, stats
+from benchmarks.harness.cli import from_preset, identity
 from benchmarks.harness.record import RunFolder, read_json
 from benchmarks.harness.stats import Floats
 
@@ -55,8 +63,16 @@ class Method:
     def gain(self) -> str:
         """Final headline minus the initial one, paired by seed: same prompts, same uniforms."""
         name = self.summaries[0]["headline"]
-        text = stats.estimate(self.values(name) - self.values(name, "initial"), "mean").text(3)
-        return text if text.startswith("-") else f"+{text}"
+        gains = self.values(name) - self.values(name, "initial")
+        return stats.estimate(gains, "mean").text(3, "+")
+
+    def against(self, other: Method) -> str:
+        """Final headline minus another run's, paired by seed; empty where the seeds differ."""
+        name = self.summaries[0]["headline"]
+        seeds = [[config["seeds"] for config in m.configs] for m in (self, other)]
+        if seeds[0] != seeds[1]:
+            return ""
+        return stats.estimate(self.values(name) - other.values(name), "mean").text(3, "+")
 
     @cached_property
     def frame(self) -> pd.DataFrame:
@@ -90,11 +106,6 @@ class Method:
         all_of_them = [summary["total_seconds"] for summary in self.summaries]
         return f"{median(all_of_them):,.0f} ({all_of_them[0]:,.0f})"
 
-    def command(self) -> str:
-        """How to train it again."""
-        words = self.configs[0]["command"].split()
-        return " ".join(os.path.relpath(x) if x.startswith("/") else x for x in words)
-
 
 def methods(runs: Sequence[RunFolder]) -> list[Method]:
     """The runs of language models by task, in the order of the reading path, TRL after ours."""
@@ -108,17 +119,17 @@ def methods(runs: Sequence[RunFolder]) -> list[Method]:
     return sorted(found, key=place)
 
 
+def plain_settings(method: Method) -> dict[str, Any] | None:
+    """The settings of the plain command for a run's task; None for a file, which may be gone."""
+    module: Any = importlib.import_module(f"llm_track.{method.algo.removeprefix('trl-')}")
+    if method.settings["task"] not in module.PRESETS:
+        return None
+    return identity(from_preset(module.Config, module.PRESETS, method.task))
+
+
 def plain(method: Method) -> bool:
     """Whether a run has the script's own settings for its task."""
-    import importlib
-
-    from benchmarks.harness.cli import from_preset, identity
-
-    module: Any = importlib.import_module(f"llm_track.{method.algo.removeprefix('trl-')}")
-    if method.settings["task"] not in module.PRESETS:  # a file, which may be gone
-        return False
-    expected = identity(from_preset(module.Config, module.PRESETS, method.task))
-    return bool(expected == method.settings)
+    return method.settings == plain_settings(method)
 
 
 def sections(runs: Sequence[RunFolder], folder: Path) -> str:
@@ -129,15 +140,19 @@ def sections(runs: Sequence[RunFolder], folder: Path) -> str:
     text = "## Language models\n\n"
     for title, section in (
         ("What each method reaches", score_section),
+        ("The reward model", reward_section),
+        ("With other settings", variant_section),
         ("Against TRL", trl_section),
         ("What the critic costs a language model", critic_section),
         ("Transcripts", transcript_section),
+        ("Behind each number of the language models", behind_section),
     ):
         if content := section(found, folder):
             text += f"### {title}\n\n{content}"
     return text
 
 
+SHOWN_OF_VARIANTS = (("format", 3), ("length", 1), ("entropy", 3))  # measures and digits
 COLUMNS = (
     "task",
     "method",
@@ -198,8 +213,73 @@ def score_section(found: Sequence[Method], folder: Path) -> str:
         path = folder / "plots" / f"language-{task}.svg"
         plots.lines(panels, path, xlabel="samples", ylabel="")
         text += f"![pass@1 and length on {task}](plots/{path.name})\n\n"
-    commands = "\n".join(f"    {m.command()}" for m in shown)
-    return text + f"Commands:\n\n{commands}\n\n"
+    return text
+
+
+def reward_section(found: Sequence[Method], folder: Path) -> str:
+    """How well reward models rank held-out pairs, and their curves."""
+    shown = [m for m in found if plain(m) and m.algo == "reward_model"]
+    if not shown:
+        return ""
+    names = ("accuracy", "margin", "loss")
+    rows: Rows = [
+        (m.task, m.label, str(len(m.summaries)), *map(m.text, names), m.speed, m.seconds)
+        for m in shown
+    ]
+    columns = (
+        "task", "method", "n", "pairs ranked right, mean [95%]", "margin", "loss", "samples/s",
+        "seconds a seed, median (the first)",
+    )  # fmt: skip
+    path = folder / "plots" / "language-reward-model.svg"
+    panels = {
+        f"{name}, {m.task}": {m.algo: plots.mean_line(*m.curve(name))}
+        for m in shown
+        for name in ("accuracy", "loss")
+    }
+    plots.lines(panels, path, xlabel="samples", ylabel="")
+    return (
+        "Pairs of a right and a wrong completion of the SFT model, of held-out prompts; at first "
+        "the head is 0, every pair a tie, and the loss log 2.\n\n"
+        f"{markdown_table(columns, rows)}\n"
+        f"![Held-out accuracy and loss of the reward model](plots/{path.name})\n\n"
+    )
+
+
+def variant_section(found: Sequence[Method], folder: Path) -> str:
+    """Our runs that leave a method's plain command, each below the plain run and against it."""
+    rows: Rows = []
+    for m in found:
+        plain_one = next((p for p in found if (p.algo, p.task) == (m.algo, m.task) and plain(p)), m)
+        if m is plain_one or m.algo.startswith("trl-") or m.summaries[0]["headline"] != "pass@1":
+            continue
+        if not any(row[:2] == (m.task, plain_one.label) for row in rows):
+            rows.append(variant_row(plain_one, "", ""))
+        changed = differences(m.settings, plain_settings(m) or m.settings)
+        rows.append(variant_row(m, changed, m.against(plain_one)))
+    if not rows:
+        return ""
+    columns = (
+        "task", "method", "changed", "n", "pass@1 at first", "pass@1 at the end, mean [95%]",
+        "against the plain run, paired [95%]", "format", "length", "entropy",
+    )  # fmt: skip
+    return (
+        "Everything else is that of the plain command, whose row stands above.\n\n"
+        f"{markdown_table(columns, rows)}\n"
+    )
+
+
+def variant_row(m: Method, changed: str, difference: str) -> tuple[str, ...]:
+    """A row of the table of other settings."""
+    return (
+        m.task,
+        m.label,
+        changed,
+        str(len(m.summaries)),
+        f"{m.values('pass@1', 'initial').mean():.3f}",
+        m.text("pass@1"),
+        difference,
+        *(f"{m.values(name).mean():.{d}f}" for name, d in SHOWN_OF_VARIANTS),
+    )
 
 
 def trl_section(found: Sequence[Method], folder: Path) -> str:
@@ -306,3 +386,38 @@ def transcript_section(found: Sequence[Method], folder: Path) -> str:
         return ""
     columns = ("task", "samples", "prompt", "completion (grpo, first seed)", "")
     return markdown_table(columns, rows) + "\n"
+
+
+def seed_table(runs: Sequence[RunFolder]) -> pd.DataFrame:
+    """The measures of every seed before and after, unrounded, a row per seed and moment."""
+    import pandas as pd
+
+    rows = [
+        {
+            "task": m.task,
+            "algo": m.algo,
+            "run": m.run.path.name,
+            "plain": plain(m),
+            "seed": summary["seeds"][0],
+            "when": when,
+            "samples": summary["samples"] * (when == "final"),
+            "seconds": summary["total_seconds"] * (when == "final"),
+            **summary[when],
+        }
+        for m in methods(runs)
+        for summary in m.summaries
+        for when in ("initial", "final")
+    ]
+    return pd.DataFrame(rows)
+
+
+def behind_section(found: Sequence[Method], folder: Path) -> str:
+    """Command, code, machine and hyperparameters of every run."""
+    text = ""
+    for m in found:
+        path = m.run.path.relative_to(folder)
+        values = ", ".join(f"{name} {value}" for name, value in m.settings.items())
+        text += f"**{m.label} on {m.task}**, n={len(m.summaries)}: [{path}]({path})\n\n"
+        text += origins_text(m.configs)
+        text += f"- hyperparameters: {values}\n\n"
+    return text

@@ -24,8 +24,10 @@ from benchmarks.compare import (
     MARGIN,
     Result,
     Rows,
+    differences,
     load,
     markdown_table,
+    origins_text,
     parity,
     part_is_stale,
     print_table,
@@ -252,9 +254,7 @@ def other_rows(found: Sequence[Pair], results: Path) -> Rows:
 
 def changes_text(pair: Pair, result: Result) -> str:
     """Where a run leaves the settings of the plain command: `gamma 0.9 (not 0.98)`."""
-    ours, plain = result.config, pair.settings or result.config
-    names = [name for name in plain | ours if plain.get(name) != ours.get(name)]
-    return ", ".join(f"{name} {ours.get(name)} (not {plain.get(name)})" for name in names)
+    return differences(result.config, pair.settings or result.config)
 
 
 def csv_tables(found: Sequence[Pair]) -> dict[str, pd.DataFrame]:
@@ -329,14 +329,15 @@ def readme(
         "Commands, commits and hyperparameters: [behind each number](#behind-each-number).\n"
         "The same numbers for programs: [tables](tables).\n\n"
     )
-    text += f"## Final score\n\n{markdown_table(FINAL, final_rows(found))}\n"
-    text += failures_list(found)
-    text += f"## Learning speed\n\n{markdown_table(SPEED, speed_rows(found))}\n"
-    text += "## Learning curves\n\n"
-    for env, figure in figures.items():
-        text += f"![Learning curves on {env}]({figure.relative_to(results)})\n\n"
-    text += f"## Details\n\n{markdown_table(DETAILS, detail_rows(found))}\n"
-    text += scales(found)
+    if found:
+        text += f"## Final score\n\n{markdown_table(FINAL, final_rows(found))}\n"
+        text += failures_list(found)
+        text += f"## Learning speed\n\n{markdown_table(SPEED, speed_rows(found))}\n"
+        text += "## Learning curves\n\n"
+        for env, figure in figures.items():
+            text += f"![Learning curves on {env}]({figure.relative_to(results)})\n\n"
+        text += f"## Details\n\n{markdown_table(DETAILS, detail_rows(found))}\n"
+        text += scales(found)
     if rows := aim_rows(found):
         text += f"## Aims\n\n{markdown_table(AIMS, rows)}\n"
     if rows := published_rows(found):
@@ -431,13 +432,9 @@ def link(result: Result, results: Path) -> str:
 
 def behind(pair: Pair, result: Result, results: Path) -> str:
     """Commands, code, machine and hyperparameters of a run; parts made alike stand together."""
-    alike: dict[str, list[int]] = {}
-    for config in result.configs:
-        alike.setdefault(provenance(config), []).extend(config["seeds"])
     path = result.run.path.relative_to(results)
     text = f"**{label(pair, result)}**, n={len(result.seeds)}: [{path}]({path})\n\n"
-    for origin, seeds in alike.items():
-        text += f"- seeds {ranges(seeds)}: {origin}"
+    text += origins_text(result.configs)
     if result is pair.sb3 and pair.ours:
         return text + f"- hyperparameters: those of {pair.algo} above\n\n"
     values = ", ".join(f"{name} {value}" for name, value in result.config.items() if name != "env")
@@ -446,22 +443,6 @@ def behind(pair: Pair, result: Result, results: Path) -> str:
         text += f"- not the preset: {changes}\n"
         source = ""
     return text + f"- hyperparameters{source}: {values}\n\n"
-
-
-def provenance(config: dict[str, Any]) -> str:
-    """Command, code, machine and versions of a part."""
-    code, machine, execution = config["code"], config["machine"], config["execution"]
-    stale = " (stale)" if part_is_stale(config) else ""
-    threads = execution["threads"]
-    versions = ", ".join(f"{name} {version}" for name, version in config["versions"].items())
-    return (
-        f"`{config['command']}`\n"
-        f"  - code {code['digest']}{stale}, commit {code['commit'] or 'not recorded'}\n"
-        f"  - {machine['cpu']}, {machine['cores']} cores, {machine['system']}; "
-        f"on {execution['device']}, {threads} thread{'s' * (threads > 1)}"
-        f"{', compiled' if execution.get('compiled') else ''}\n"
-        f"  - {versions}\n"
-    )
 
 
 # ---- The whole report -----------------------------------------------------------------
@@ -515,18 +496,22 @@ def report(results: Path, note: str = "") -> None:
             loaded.append(load(run))
         except UsageError as error:
             print(f"left out: {run.path}: {error}")
-    if not loaded:
+    if not runs:
         raise UsageError(f"--results {results}: no finished run under {results / 'runs'}")
     found = pairs(loaded)
-    print_table("Final score (greedy return)", FINAL, final_rows(found))
-    print_table("Learning speed", SPEED, speed_rows(found))
+    if found:
+        print_table("Final score (greedy return)", FINAL, final_rows(found))
+        print_table("Learning speed", SPEED, speed_rows(found))
 
     (results / "tables").mkdir(exist_ok=True)
     figures = draw(found, results / "plots")
     for path in figures.values():
         print(f"plot: {path}")
     taxonomy.draw(results / "plots" / "taxonomy.svg")
-    for name, frame in csv_tables(found).items():
+    frames = csv_tables(found)
+    if any(run.kind == "language" for run in runs):
+        frames["language"] = language_models.seed_table(runs)
+    for name, frame in frames.items():
         path = results / "tables" / f"{name}.csv"
         write_bytes(path, frame.to_csv(index=False, lineterminator="\n").encode())
         print(f"table: {path}")

@@ -112,6 +112,18 @@ LIKE_TRL: dict[str, dict[str, Any]] = {
     "dr_grpo": {},
     "dapo": {"dynamic_sampling": False, "overlong_cache": 0},
 }
+# Each of DAPO's changes switched off, and the other ways to train by GRPO.
+DAPO_SWITCHES: tuple[dict[str, Any], ...] = (
+    {"clip_range_high": 0.2},
+    {"dynamic_sampling": False},
+    {"token_level": False},
+    {"overlong_filtering": False, "overlong_cache": 0},
+)
+GRPO_MODES: tuple[dict[str, Any], ...] = (
+    {"supervision": "process"},
+    {"iterations": 4},
+    {"model": "tiny-base"},  # without SFT, as R1-Zero
+)
 SHORT_PREDICTION = {"seeds": 10, "episodes": 20}
 
 PREDICTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -234,7 +246,7 @@ SUITES = {
         *(
             Cell(algo, task, 5, package="llm_track", cut=SHORT_LANGUAGE)
             for task, algos in (
-                ("addition", ("dpo", "rlhf_ppo", "grpo", "dr_grpo", "dapo")),
+                ("addition", ("sft", "reward_model", "dpo", "rlhf_ppo", "grpo", "dr_grpo", "dapo")),
                 ("mixed", ("grpo", "dr_grpo", "dapo")),
                 ("countdown", ("grpo", "dapo")),
             )
@@ -248,6 +260,11 @@ SUITES = {
             Cell(algo, "addition", 5, settings=settings, cut=SHORT_LANGUAGE, package="llm_track")
             for algo, settings in LIKE_TRL.items()
             if settings
+        ),
+        *(
+            Cell(algo, "addition", 5, settings=settings, cut=SHORT_LANGUAGE, package="llm_track")
+            for algo, variants in (("dapo", DAPO_SWITCHES), ("grpo", GRPO_MODES))
+            for settings in variants
         ),
     ),
 }

@@ -41,11 +41,12 @@ class Estimate:
     high: float
     n: int
 
-    def text(self, digits: int = 1) -> str:
-        """`498.2 [493.1, 500.0]`, or `498.2 (no interval, n=1)`."""
+    def text(self, digits: int = 1, sign: Literal["", "+"] = "") -> str:
+        """`498.2 [493.1, 500.0]`, or `498.2 (no interval, n=1)`; sign: also write a plus."""
+        value, low, high = (f"{x:{sign}.{digits}f}" for x in (self.value, self.low, self.high))
         if math.isnan(self.low):
-            return f"{self.value:.{digits}f} (no interval, n={self.n})"
-        return f"{self.value:.{digits}f} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
+            return f"{value} (no interval, n={self.n})"
+        return f"{value} [{low}, {high}]"
 
     def __str__(self) -> str:
         return self.text()
