@@ -204,7 +204,7 @@ def score_section(found: Sequence[Method], folder: Path) -> str:
         "and SFT model where they were not there yet.\n\n" + markdown_table(COLUMNS, rows) + "\n"
     )
     for task in dict.fromkeys(m.task for m in shown):
-        here = [m for m in shown if m.task == task and m.algo != "sft"]
+        here = [m for m in shown if m.task == task and m.algo in ORDER and m.algo != "sft"]
         if not here:
             continue
         panels = {}
@@ -213,6 +213,16 @@ def score_section(found: Sequence[Method], folder: Path) -> str:
         path = folder / "plots" / f"language-{task}.svg"
         plots.lines(panels, path, xlabel="samples", ylabel="")
         text += f"![pass@1 and length on {task}](plots/{path.name})\n\n"
+    for algo in ORDER:  # for llm_track/README.md
+        alone = {
+            f"{name}, {m.task}": {algo: plots.mean_line(*m.curve(name))}
+            for m in shown
+            if m.algo == algo
+            for name in ("pass@1", "length")
+        }
+        if alone:
+            path = folder / "plots" / f"language-{algo}.svg"
+            plots.lines(alone, path, xlabel="samples", ylabel="", columns=2)
     return text
 
 
@@ -230,7 +240,7 @@ def reward_section(found: Sequence[Method], folder: Path) -> str:
         "task", "method", "n", "pairs ranked right, mean [95%]", "margin", "loss", "samples/s",
         "seconds a seed, median (the first)",
     )  # fmt: skip
-    path = folder / "plots" / "language-reward-model.svg"
+    path = folder / "plots" / "language-reward_model.svg"
     panels = {
         f"{name}, {m.task}": {m.algo: plots.mean_line(*m.curve(name))}
         for m in shown
@@ -285,6 +295,7 @@ def variant_row(m: Method, changed: str, difference: str) -> tuple[str, ...]:
 def trl_section(found: Sequence[Method], folder: Path) -> str:
     """Verdicts on pass@1 at equal samples, and the measured speed of both."""
     rows: Rows = []
+    panels = {}
     for theirs in (m for m in found if m.algo.startswith("trl-")):
         algo = theirs.algo.removeprefix("trl-")
         for ours in (m for m in found if (m.algo, m.task) == (algo, theirs.task)):
@@ -294,15 +305,23 @@ def trl_section(found: Sequence[Method], folder: Path) -> str:
             a, b = ours.values(name), theirs.values(name)
             seeds = f"{len(a)} and {len(b)}"
             verdict = verdict_text(stats.parity(a, b, 0.0, 1.0)) if min(len(a), len(b)) > 1 else ""
-            row = (ours.task, algo, name, seeds, ours.text(name), theirs.text(name), verdict)
-            rows.append(row)
+            changed = differences(ours.settings, plain_settings(ours) or ours.settings)
+            scores = ours.text(name), theirs.text(name)
+            rows.append((ours.task, algo, changed, name, seeds, *scores, verdict))
+            sides = {"manyseeds": ours, "TRL": theirs}
+            panels[f"{name}, {algo} on {ours.task}"] = {
+                side: plots.mean_line(*m.curve(name)) for side, m in sides.items()
+            }
     text = ""
     if rows:
-        columns = ("task", "method", "measure", "n", "ours", "TRL", "verdict")
+        columns = ("task", "method", "changed", "measure", "n", "ours", "TRL", "verdict")
         text = (
             "The same task, model, hyperparameters, samples and evaluation. Verdicts as above, of "
             f"the difference of the measure itself.\n\n{markdown_table(columns, rows)}\n"
+            "![Curves of both](plots/language-trl.svg)\n\n"
         )
+        file = folder / "plots" / "language-trl.svg"
+        plots.lines(panels, file, xlabel="samples", ylabel="", columns=2)
     path = folder / "trl_speed.json"
     if path.exists():
         text += speed_text(json.loads(path.read_text()))
