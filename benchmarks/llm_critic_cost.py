@@ -107,7 +107,7 @@ def main(args: list[str] | None = None) -> None:
     try:
         config = config_of("grpo", "1", flags.results)
         models.find(config.model, config, Processes())  # made once, not by what is measured
-        for figures in in_turn(__file__, CASES, flags.repeats, flags.results):
+        for figures in in_turn(__file__, CASES, flags.repeats, str(Path(flags.results).resolve())):
             measurements.append(figures)
             each = 1e3 * figures["learn_s"] / figures["samples"]
             what = f"{figures['algo']:9} {figures['passes']} passes"

@@ -45,7 +45,7 @@ from typing import Any
 import torch
 from transformers import PrinterCallback, TrainerCallback
 
-from benchmarks.harness.cli import exit_with, parse
+from benchmarks.harness.cli import exit_with, parse, path_of
 from benchmarks.harness.errors import UsageError, did_you_mean
 from benchmarks.harness.language import (
     Evaluator,
@@ -290,8 +290,10 @@ class DPOBaseline(Baseline):
         trl, task, N = library(), tasks.make(config.task), config.batch_size
         given = []
         if config.preferences:
-            given = tasks.read_preferences(Path(config.preferences).expanduser())
+            given = tasks.read_preferences(path_of(config.preferences, "--preferences"))
         policy, tokenizer = models.load(config, run.device, run.processes)
+        if given:
+            models.check_preferences(config, policy, tokenizer, given)
         evaluator = LanguageEvaluator(policy, tokenizer, task, config, models.Reference(policy))
         run.evaluate_if_due(0, evaluator)
         pairs, axis = given, config.total_samples
@@ -458,8 +460,7 @@ def prompt_of(tokenizer: Any, task: tasks.Task, prompt: str) -> Any:
     """A prompt such that TRL's tokens of it are those of `sampling.encode_prompts`."""
     if tokenizer.chat_template is None:
         return f"{task.instruction}\n\n{prompt}\n" if task.instruction else prompt
-    told = [{"role": "system", "content": task.instruction}] if task.instruction else []
-    return [*told, {"role": "user", "content": prompt}]
+    return sampling.chats(tokenizer, task, [prompt])[0]
 
 
 def token_rows(

@@ -34,8 +34,9 @@ Implementation details, and where defaults leave the paper:
  1. The reward is 1 for a right answer and -1 for a wrong one (sec. 2.4), plus `--format-weight` for
     the format, both by rules; to it comes a reward model's score (`--reward-model`), or
     (`--no-rules`) that is the reward.
- 2. Prompts are drawn K at a time until K mixed groups are found, or the samples are spent; the
-    first K are taken. Every sample counts, also of groups left out. "Mixed" is by accuracy.
+ 2. Prompts are drawn K at a time until K mixed groups are found, at most ten times (as the
+    authors' code), or the samples are spent; the first K are taken. Every sample counts, also of
+    groups left out. "Mixed" is by accuracy.
  3. Completions that were cut off count in their group's mean and deviation, and are then left out
     of the loss, numerator and denominator. Where all are left out no step is taken.
  4. One pass over the samples in four minibatches (the paper: sixteen).
@@ -105,6 +106,8 @@ class Config(tasks.TaskConfig):
     """Epsilon upwards."""
     dynamic_sampling: bool = True
     """Sample until there are K prompts with right and wrong completions."""
+    max_draws: PositiveInt = 10
+    """Draws of K prompts in a step, at most; then it learns from those that were found."""
     token_level: bool = True
     """Mean over all tokens; otherwise over each completion first, as GRPO."""
     overlong_filtering: bool = True
@@ -278,7 +281,7 @@ def collect_step(
         mixed = (share > 0) & (share < 1) if config.dynamic_sampling else share >= 0
         flags.append(run.processes.gather(mixed.to(torch.uint8)).bool())
         spent = run.samples + len(drawn) * K * G >= config.total_samples
-        if torch.stack(flags).sum() >= K or spent:
+        if torch.stack(flags).sum() >= K or spent or len(drawn) == config.max_draws:
             break
     learned = torch.stack(flags)  # [draws, K]
     places = (learned.flatten().cumsum(0) - 1).view_as(learned)
@@ -372,7 +375,7 @@ def train(config: Config, run: LanguageRun) -> Any:
         shuffle, found = run.rng("minibatches", step), []
         places = 1 + int(processes.gather(index).max())  # B, or fewer of the last samples
         for _ in range(config.epochs):
-            # Of the last samples there may be fewer than minibatches, or none.
+            # There may be fewer than minibatches, or none.
             parts = min(config.minibatches, max(places, 1))
             for rows in np.array_split(shuffle.permutation(places), parts):
                 found.append(update(policy, optimizer, batch, rows, config, run))

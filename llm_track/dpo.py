@@ -48,13 +48,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.harness.cli import Positive, PositiveInt, Preset, Range, UsageError, parse
+from benchmarks.harness.cli import Positive, PositiveInt, Preset, Range, UsageError, parse, path_of
 from benchmarks.harness.language import LanguageRun, main
 from llm_track import models, sampling, tasks
 from llm_track.evaluation import Evaluator
@@ -85,7 +84,7 @@ class Config(tasks.TaskConfig):
 
     def check(self) -> None:
         super().check()
-        if self.preferences and not Path(self.preferences).expanduser().is_file():
+        if self.preferences and not path_of(self.preferences, "--preferences").is_file():
             raise UsageError(f"--preferences {self.preferences}: there is no such file")
 
 
@@ -184,7 +183,7 @@ def train(config: Config, run: LanguageRun) -> Any:
     processes, task = run.processes, tasks.make(config.task)
     given = []
     if config.preferences:
-        given = tasks.read_preferences(Path(config.preferences).expanduser())
+        given = tasks.read_preferences(path_of(config.preferences, "--preferences"))
     else:
         processes.share(PROMPTS)
     policy, tokenizer = models.load(config, run.device, processes)
@@ -207,6 +206,7 @@ def train(config: Config, run: LanguageRun) -> Any:
                 f"--model {config.model}: of no prompt it has both right and wrong completions "
                 f"among {axis:,}; there is nothing to compare"
             )
+        run.save_if_due(0, parameters, optimizer, pairs=pairs, axis=axis)
     steps = -(-axis // (2 * N)) if given else -(-config.epochs * len(pairs) // N)
     while step < steps:
         rows = rows_of_step(step, N, len(pairs), run)[processes.rank :: processes.size]

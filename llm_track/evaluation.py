@@ -130,4 +130,9 @@ class Evaluator:
         """Sum of log pi - log pi_ref over tokens: unbiased for the KL of the completions."""
         size = self.config.micro_batch_size
         reference = self.reference.logprobs(samples, TEMPERATURE, size)
-        return ((samples.logprobs - reference) * samples.mask).sum()
+        own = samples.logprobs
+        if self.policy.computes_in_half:  # those of the sampling are rounded elsewhere
+            own = sampling.in_batches(
+                lambda part: sampling.logprobs(self.policy, part, TEMPERATURE), samples, size
+            )
+        return ((own - reference) * samples.mask).sum()

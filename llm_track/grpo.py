@@ -115,8 +115,9 @@ class Config(tasks.TaskConfig):
             raise UsageError(f"--supervision process: {self.task} has no rewards for steps")
         if self.iterations > 1 and self.lora_rank > 0:
             raise UsageError("--iterations: the reference cannot be refreshed with --lora-rank")
-        if self.iterations > self.total_samples:
-            raise UsageError(f"--iterations {self.iterations}: more than --total-samples")
+        steps = -(-self.total_samples // (self.prompts * self.group_size))
+        if self.iterations > steps:
+            raise UsageError(f"--iterations {self.iterations}: there are only {steps} steps")
 
 
 PRESETS = {

@@ -1,6 +1,6 @@
 """The models of the LLM track: the embedded tiny one, or any causal LM of `transformers`.
 
-`--model tiny` needs no download. It is made in two steps, each once, and kept in `results/models`:
+`--model tiny` needs no download. It is made once, in two steps, and kept in `results/models`:
 
     tiny-base   a Llama of 137,984 parameters, pretrained for some seconds on the task's mixed and
                 mostly unformatted text: the start of R1-Zero
@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.harness.cli import path_of
 from benchmarks.harness.digest import ROOT, code_digest
 from benchmarks.harness.errors import UsageError
 from benchmarks.harness.language import LanguageConfig
@@ -41,6 +42,7 @@ ORIGINS = [  # what the tiny models are made by
     "llm_track/sft.py:train",
     "llm_track/sft.py:PRESETS",
     "llm_track/tasks.py:GENERATED",
+    *(f"llm_track/sampling.py:{name}" for name in ("encode_prompts", "given", "logprobs")),
 ]
 
 
@@ -174,8 +176,9 @@ def load(config: LanguageConfig, device: torch.device, processes: Processes) -> 
     model, tokenizer = read(find(config.model, config, processes), AutoModelForCausalLM, "--model")
     model.to(device)
     task = tasks.make(config.task)
-    problems = task.train(np.random.default_rng(0), 256) + task.test(256)
-    check_context(config, model, tokenizer, [p.prompt for p in problems])
+    check_context(
+        config, model, tokenizer, [p.prompt for p in (*task.trained_on(), *task.test(256))]
+    )
     if config.lora_rank > 0:
         model = with_lora(model, config.lora_rank)
     return prepare(model, config, device), tokenizer
@@ -213,7 +216,7 @@ def find(name: str, config: LanguageConfig, processes: Processes) -> str:
     """The folder, or the hub name, that a model's name stands for."""
     if name in ("tiny", "tiny-base"):
         return str(find_tiny(name, config, processes))
-    path = Path(name).expanduser()
+    path = path_of(name, "--model")
     if path.is_dir():
         return str(path / "model" if (path / "model").is_dir() else path)
     return name
@@ -312,19 +315,23 @@ def check_context(
 def check_preferences(
     config: Any, model: Any, tokenizer: Any, pairs: Sequence[tasks.Preference]
 ) -> None:
-    """The pairs of `--preferences` must fit whole; raises UsageError.
-
-    A completion that is cut has lost its end, and with it perhaps all that it was preferred for.
-    """
+    """The pairs of `--preferences` must fit whole; raises UsageError."""
     texts = [text for pair in pairs for text in (pair.chosen, pair.rejected)]
-    rows = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    check_completions(config, tokenizer, texts, f"--preferences {config.preferences}")
+    check_context(config, model, tokenizer, [pair.prompt for pair in pairs])
+
+
+def check_completions(
+    config: LanguageConfig, tokenizer: Any, texts: Sequence[str], what: str
+) -> None:
+    """Completions to learn from must fit whole, or their answers are lost; raises UsageError."""
+    rows = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
     longest, limit = max(map(len, rows)) + 1, completion_tokens(config)  # and the end
     if longest > limit:
         raise UsageError(
-            f"--preferences {config.preferences}: has a completion of {longest} tokens, more than "
-            f"the {limit} of --max-new-tokens"
+            f"{what}: has a completion of {longest} tokens, more than the {limit} of "
+            "--max-new-tokens"
         )
-    check_context(config, model, tokenizer, [pair.prompt for pair in pairs])
 
 
 def with_lora(model: Any, rank: int) -> Any:

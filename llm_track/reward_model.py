@@ -63,7 +63,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.harness.cli import Positive, PositiveInt, Preset, Range, UsageError, parse
+from benchmarks.harness.cli import Positive, PositiveInt, Preset, Range, UsageError, parse, path_of
 from benchmarks.harness.language import LanguageRun, main
 from llm_track import models, sampling, tasks
 
@@ -168,9 +168,9 @@ def draw_pairs(
 ) -> list[tasks.Preference]:
     """The pairs of a step, in every process all of them."""
     K, G, T = config.prompts, config.group_size, models.completion_tokens(config)
-    problems = [p for p in task.train(run.rng("prompts", step), K) for _ in range(G)]
+    problems = [p for p in task.train(run.rng("pairs", step), K) for _ in range(G)]
     mine = run.processes.share(K * G)
-    problems, uniforms = problems[mine], run.uniforms(step, K * G, T)[mine]
+    problems, uniforms = problems[mine], run.uniforms(step, K * G, T, purpose="pair samples")[mine]
     graded = grade_completions(policy, tokenizer, task, problems, uniforms, config.temperature)
     return tasks.pairs_of(run.processes.gather_lists(graded), run.rng("minibatches", step))
 
@@ -197,7 +197,7 @@ def read_split(path: str) -> tuple[list[list[tasks.Preference]], list[tasks.Pref
 
     Raises UsageError, with file and line for a malformed row.
     """
-    file = Path(path).expanduser()
+    file = path_of(path, "--preferences")
     if not file.is_file():
         raise UsageError(f"--preferences {path}: there is no such file")
     prompts: dict[str, list[tasks.Preference]] = {}
@@ -218,7 +218,7 @@ def next_pairs(
     places = range(step * config.prompts, (step + 1) * config.prompts)
     N = len(groups)
     passes = {place // N for place in places}
-    orders = {k: run.rng("prompts", k).permutation(N) for k in passes}
+    orders = {k: run.rng("pairs", k).permutation(N) for k in passes}
     return [pair for place in places for pair in groups[orders[place // N][place % N]]]
 
 
@@ -244,7 +244,7 @@ class Evaluator:
     @torch.no_grad()
     def __call__(self, final: bool) -> tuple[dict[str, float], list[dict[str, Any]]]:
         """The measures by name, and the first pairs with their scores."""
-        T, size = models.completion_tokens(self.config), self.config.micro_batch_size
+        T, size = models.completion_tokens(self.config), max(self.config.micro_batch_size // 2, 1)
         parts = [self.pairs[i : i + size] for i in range(0, len(self.pairs), size)]
         found = [pair_scores(self.reward_model, self.tokenizer, self.task, x, T) for x in parts]
         chosen, rejected = (torch.cat(side) for side in zip(*found, strict=True))
@@ -279,7 +279,8 @@ def update(
 ) -> dict[str, Tensor]:
     """One gradient step on the pairs, of which each process takes its share; returns metrics."""
     processes, parameters = run.processes, models.trainable(reward_model)
-    T, size = models.completion_tokens(config), config.micro_batch_size
+    T = models.completion_tokens(config)
+    size = max(config.micro_batch_size // 2, 1)  # of pairs: each is two samples
     weights = pair_weights(pairs).to(run.device)
     mine = np.arange(processes.rank, len(pairs), processes.size)
     sums = torch.zeros(3, device=run.device)
@@ -302,7 +303,8 @@ def update(
 def train(config: Config, run: LanguageRun) -> Any:
     """Train one seed; returns the reward model."""
     processes, task = run.processes, tasks.make(config.task)
-    processes.share(config.prompts)  # a group stays in one process
+    if not config.preferences:
+        processes.share(config.prompts)  # a group stays in one process
     policy, tokenizer = models.load(config, run.device, processes)
     reward_model = models.load_scalar(config.model, config, run.device, processes, "--model")
     if config.preferences:

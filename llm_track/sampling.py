@@ -88,16 +88,25 @@ def encode_prompts(tokenizer: Any, task: Task, prompts: Sequence[str]) -> list[l
     if tokenizer.chat_template is None:
         texts = [f"{task.instruction}\n\n{p}\n" if task.instruction else p for p in prompts]
         return tokenizer(texts)["input_ids"]  # type: ignore[no-any-return]
-    told = [{"role": "system", "content": task.instruction}] if task.instruction else []
-    chats = [[*told, {"role": "user", "content": p}] for p in prompts]
-    settings = {"add_generation_prompt": True, "tokenize": True, "return_dict": False}
+    return tokenizer.apply_chat_template(  # type: ignore[no-any-return]
+        chats(tokenizer, task, prompts),
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=False,
+    )
+
+
+def chats(tokenizer: Any, task: Task, prompts: Sequence[str]) -> list[list[dict[str, str]]]:
+    """Prompts as conversations: the instruction from the system, or, where the template has no
+    system role (Gemma's), before the prompt."""
+    if not task.instruction:
+        return [[{"role": "user", "content": p}] for p in prompts]
+    told = {"role": "system", "content": task.instruction}
     try:
-        return tokenizer.apply_chat_template(chats, **settings)  # type: ignore[no-any-return]
-    except jinja2.TemplateError:  # some templates (Gemma's) have no system role
-        if not told:
-            raise
-        chats = [[{"role": "user", "content": f"{task.instruction}\n\n{p}"}] for p in prompts]
-        return tokenizer.apply_chat_template(chats, **settings)  # type: ignore[no-any-return]
+        tokenizer.apply_chat_template([told, {"role": "user", "content": ""}], tokenize=False)
+    except jinja2.TemplateError:
+        return [[{"role": "user", "content": f"{task.instruction}\n\n{p}"}] for p in prompts]
+    return [[told, {"role": "user", "content": p}] for p in prompts]
 
 
 def pad_left(
@@ -176,10 +185,10 @@ def sample(
     training = model.training  # with gradient checkpointing: then transformers keeps no cache
     model.eval()
     with precision(model, device):  # around all tokens: weights are rounded once
-        found = _sample(model, ids, mask, uniforms, temperature, greedy, tokenizer)
+        tokens, logprobs, entropy, lengths, ended = _sample(
+            model, ids, mask, uniforms, temperature, greedy, tokenizer
+        )
     model.train(training)
-    # Tensors made in inference mode cannot take part in a later backward pass; copies can.
-    tokens, logprobs, entropy, lengths, ended = (x.clone() for x in found)
     T = int(lengths.max())
     inside = torch.arange(T, device=device) < lengths.unsqueeze(1)
     # A row that had ended may have gone on until it was dropped.
@@ -195,7 +204,7 @@ def end_tokens(model: Any, tokenizer: Any) -> Tensor:
     return torch.tensor(sorted({tokenizer.eos_token_id, *more} - {None}))
 
 
-@torch.inference_mode()
+@torch.no_grad()  # in inference mode autocast would round the weights again for every token
 def _sample(
     model: Any,
     ids: Tensor,
@@ -287,8 +296,7 @@ def scalars(model: Any, samples: Samples) -> Tensor:
     """
     with precision(model, samples.tokens.device):
         hidden = model.base_model(**sequences(samples), use_cache=False).last_hidden_state
-        output = model.score(hidden)
-    return output.squeeze(-1).float()  # type: ignore[no-any-return]
+    return model.score(hidden.float()).squeeze(-1)  # type: ignore[no-any-return]
 
 
 def scores(model: Any, samples: Samples) -> Tensor:

@@ -34,6 +34,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness.cli import Positive, PositiveInt, Preset, parse
+from benchmarks.harness.errors import UsageError
 from benchmarks.harness.language import LanguageRun, main
 from llm_track import models, sampling, tasks
 from llm_track.evaluation import Evaluator
@@ -56,14 +57,15 @@ class Config(tasks.TaskConfig):
 
     def check(self) -> None:
         super().check()
-        tasks.make(self.task).check_demonstrations()
+        if not all(p.demonstration for p in tasks.make(self.task).trained_on()):
+            raise UsageError(f"--task {self.task}: has rows without a completion to learn from")
 
 
 PRESETS = {
     task: Preset(
         {"total_samples": samples}, source="our own search: few enough to leave room for RL"
     )
-    for task, samples in (("addition", 4_000), ("mixed", 9_600), ("countdown", 9_600))
+    for task, samples in (("addition", 3_200), ("mixed", 9_600), ("countdown", 9_600))
 }
 
 
@@ -77,6 +79,8 @@ def train(config: Config, run: LanguageRun) -> Any:
     processes, task = run.processes, tasks.make(config.task)
     mine = processes.share(config.batch_size)
     policy, tokenizer = models.load(config, run.device, processes)
+    shown = [p.demonstration for p in task.trained_on()]
+    models.check_completions(config, tokenizer, shown, f"--task {config.task}")
     reference = models.Reference(policy)
     parameters = models.trainable(policy)
     optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=0.0)
@@ -87,7 +91,7 @@ def train(config: Config, run: LanguageRun) -> Any:
     step, _ = run.restore(parameters, optimizer)
     run.evaluate_if_due(run.samples, evaluator)
     while run.samples < config.total_samples:
-        problems = task.train(run.rng("prompts", step), N)[mine]
+        problems = task.train(run.rng("demonstrations", step), N)[mine]
         batch = sampling.given(
             tokenizer, task, [p.prompt for p in problems], [p.demonstration for p in problems],
             T, run.device,

@@ -1091,7 +1091,9 @@ def test_in_half_precision(name: str, folder: str, monkeypatch: pytest.MonkeyPat
         return samples, graded
 
     monkeypatch.setattr(METHODS[name], "collect", spy)
-    config = config_of(name, folder, dtype="bfloat16", learning_rate=1e-3)
+    # Random models hardly ever end: DAPO would leave out everything.
+    whole = {"overlong_filtering": False} if name == "dapo" else {}
+    config = config_of(name, folder, dtype="bfloat16", learning_rate=1e-3, **whole)
     policy, summary, metrics = trained(name, config)
     assert max(collected) < 1e-3
     assert metrics.notna().all().all()
@@ -1230,10 +1232,10 @@ def test_the_reward_model_goes_on_learning_from_the_policy(
     assert len(old) == (len(second) - len(old)) // 9 == 1
 
 
-def test_more_parts_than_samples_are_refused() -> None:
-    config_of("grpo", iterations=24)
-    with pytest.raises(UsageError, match="--iterations 25"):
-        config_of("grpo", iterations=25)
+def test_more_parts_than_steps_are_refused() -> None:
+    config_of("grpo", iterations=2)  # of 12 samples each
+    with pytest.raises(UsageError, match="--iterations 3: there are only 2 steps"):
+        config_of("grpo", iterations=3)
 
 
 # ---- R1-Zero -------------------------------------------------------------------------------

@@ -178,6 +178,18 @@ def from_preset(
     return config_class(**{subject_of(config_class): subject, **settings, **overrides})
 
 
+def path_of(text: str, what: str) -> Path:
+    """The path that a flag's text means, whether it exists or not; UsageError if it cannot be."""
+    try:
+        path = Path(text).expanduser()
+        path.stat()
+    except FileNotFoundError:
+        pass
+    except (OSError, RuntimeError, ValueError) as error:  # too long, no such user, a NUL byte
+        raise UsageError(f"{what} {text[:80]}: {error}") from None
+    return path
+
+
 def subject_of(config_class: type) -> str:
     """The field that says what is learned: env, or task for a language model."""
     return "env" if hasattr(config_class, "env") else "task"

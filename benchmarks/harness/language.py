@@ -20,6 +20,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CHECKPOINTS = 20
-CHECKPOINT = "checkpoint.safetensors"
+CHECKPOINT = ".checkpoint.safetensors"  # hidden: no part of what is sealed
 # What decides a curve besides the method's own code.
 COMMON = [
     *(f"llm_track/evaluation.py:{name}" for name in ("Evaluator", "CURVE_PROMPTS", "SEED")),
@@ -79,7 +80,14 @@ COMMON = [
     "llm_track/sft.py:train",
     "llm_track/sft.py:PRESETS",
 ]
-PURPOSES = {"prompts": 0, "samples": 1, "minibatches": 2, "init": 3}
+# SFT and reward model have prompts of their own: what is trained from them should not begin with
+# what they have seen.
+PURPOSES = {
+    name: k
+    for k, name in enumerate(
+        ("demonstrations", "samples", "minibatches", "init", "prompts", "pairs", "pair samples")
+    )
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +113,7 @@ class LanguageConfig(RunConfig):
     evaluations: PositiveInt = 10
     """Evaluations on the learning curve, besides the one at its beginning."""
     micro_batch_size: PositiveInt = 64
-    """Samples per forward and backward pass; changes memory and speed, not the result."""
+    """Samples per pass of an update, not of sampling; changes memory and speed, not the result."""
     gradient_checkpointing: bool = False
     """Save memory by computing activations twice."""
 
@@ -159,7 +167,7 @@ class LanguageRun(Recorder):
         self._transcripts: list[dict[str, Any]] = []
         self._before = 0.0  # total seconds of a training that was interrupted
         self._point = -1
-        self._saved = 0
+        self._saved = -1
         self._opened = False
         self._open_with: tuple[Any, ...] = ()
         self._evaluator: Evaluator | None = None
@@ -194,9 +202,9 @@ class LanguageRun(Recorder):
             np.random.PCG64(np.random.SeedSequence(self.seed, spawn_key=key))
         )
 
-    def uniforms(self, step: int, *shape: int, part: int = 0) -> Tensor:
+    def uniforms(self, step: int, *shape: int, part: int = 0, purpose: str = "samples") -> Tensor:
         """Uniforms in [0, 1) for the sampling of one step (or a part of it), float32."""
-        block = self.rng("samples", step, part).random(shape, dtype=np.float32)
+        block = self.rng(purpose, step, part).random(shape, dtype=np.float32)
         return torch.from_numpy(block).to(self.device)
 
     def log(self, samples: int, metrics: Mapping[str, float | Tensor]) -> None:
@@ -216,8 +224,7 @@ class LanguageRun(Recorder):
         if not self._opened:
             self._open()
         self.samples, self._evaluator = samples, evaluator
-        last = self.config.evaluations
-        point = min(samples * last // self.config.total_samples, last)
+        point = self._due(samples)
         if point <= self._point:
             return
         self.pause()
@@ -227,6 +234,11 @@ class LanguageRun(Recorder):
             self._evaluate()
         self._point = point
         self.resume()
+
+    def _due(self, samples: int) -> int:
+        """How many of the curve's points are due at a number of samples."""
+        last = self.config.evaluations
+        return min(samples * last // self.config.total_samples, last)
 
     def _open(self) -> None:
         self._opened = True
@@ -256,7 +268,7 @@ class LanguageRun(Recorder):
         *optimizers: torch.optim.Optimizer,
         **extra: Any,
     ) -> None:
-        """Write a checkpoint at the first call at or after each twentieth of the training.
+        """Write a checkpoint at the first call, and at the first at or after each twentieth.
 
         extra: what else, as JSON, `restore` is to give back.
         """
@@ -272,7 +284,7 @@ class LanguageRun(Recorder):
             for i, state in optimizer.state_dict()["state"].items():
                 tensors |= {f"optimizer.{k}.{i}.{name}": x for name, x in state.items()}
         state = {
-            "step": step, "samples": self.samples, "point": self._point, "saved": self._saved,
+            "of": self._origin(), "step": step, "samples": self.samples, "saved": self._saved,
             "learned": self._learned, "total": self.total_s + self._before,
             "diverged": self.diverged, "extra": extra, "initial": self._initial,
             "rows": self._rows,
@@ -295,13 +307,14 @@ class LanguageRun(Recorder):
         (0, {}) where there is none, or only one of other code or settings.
         """
         path = self.directory / CHECKPOINT if self.directory is not None else None
-        found = str(path) if path is not None and path.exists() and self._is_ours() else None
-        found = self.processes.broadcast(found)
+        found = self.processes.broadcast(str(path) if path is not None and path.exists() else None)
         if found is None:
             return 0, {}
         with safetensors.safe_open(found, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         state = json.loads(bytes(tensors.pop("state").numpy()))
+        if state.get("of") != self._origin():
+            return 0, {}
         with torch.no_grad():
             for i, p in enumerate(parameters):
                 p.copy_(tensors[f"parameter.{i}"])
@@ -314,26 +327,23 @@ class LanguageRun(Recorder):
                     i, _, field = rest.partition(".")
                     content["state"].setdefault(int(i), {})[field] = x
             optimizer.load_state_dict(content)
-        self.samples, self._point, self._saved = state["samples"], state["point"], state["saved"]
+        self.samples, self._saved = state["samples"], state["saved"]
         self._initial = state["initial"]
         self._rows, self._metrics = state["rows"], state["metrics"]
+        self._point = self._due(int(self._rows[-1]["samples"]))  # perhaps of other --evaluations
         self._transcripts, self.diverged = state["transcripts"], state["diverged"]
         self._before = state["total"]
         self._open()
         self._learned = state["learned"]
         return state["step"], state["extra"]
 
-    def _is_ours(self) -> bool:
-        """Whether an unfinished part was begun by today's code with the same settings."""
-        assert self.directory is not None
-        try:
-            stored = read_json(self.directory / "config.json")
-        except (OSError, ValueError):
-            return False
-        digest = code_digest(self.origins(self._open_with[0]))
-        return bool(
-            stored["config"] == identity(self.config) and stored["code"]["digest"] == digest
-        )
+    def _origin(self) -> dict[str, Any]:
+        """The settings and the code that a checkpoint belongs to."""
+        return {"config": identity(self.config), "code": self._digest}
+
+    @cached_property
+    def _digest(self) -> str:
+        return code_digest(self.origins(self._open_with[0]))
 
     # ---- The end -----------------------------------------------------------------------
 
@@ -359,7 +369,6 @@ class LanguageRun(Recorder):
         }
         if self.directory is not None:
             self._evaluator.save(self.directory / "model")
-            (self.directory / CHECKPOINT).unlink(missing_ok=True)
             transcripts = json.dumps(self._transcripts, indent=1, ensure_ascii=False) + "\n"
             files = {
                 "curve.parquet": parquet_bytes(self.curve()),
@@ -367,6 +376,7 @@ class LanguageRun(Recorder):
                 "transcripts.json": transcripts.encode(),
             }
             self.write(files, self._draw, summary)
+            (self.directory / CHECKPOINT).unlink(missing_ok=True)
         return summary
 
     def close(self) -> None:
