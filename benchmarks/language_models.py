@@ -75,25 +75,34 @@ class Method:
         return stats.estimate(self.values(name) - other.values(name), "mean").text(3, "+")
 
     @cached_property
-    def frame(self) -> pd.DataFrame:
+    def frames(self) -> list[pd.DataFrame]:
+        """The curve of each seed, and at which of its points each row was due."""
         import pandas as pd
 
-        return pd.concat([pd.read_parquet(part / "curve.parquet") for part in self.parts])
+        found = [pd.read_parquet(part / "curve.parquet") for part in self.parts]
+        last = max(map(len, found)) - 1
+        for rows in found:
+            due = rows["samples"] * last // self.settings["total_samples"]
+            rows["point"] = due.clip(upper=last)
+        return found
 
-    def curve(self, name: str) -> tuple[Floats, Floats]:
-        """Samples [K], and a measure of each seed [S, K], NaN where there was none."""
-        columns = [rows.sort_values("samples") for _, rows in self.frame.groupby("seed")]
-        K = min(map(len, columns))
-        samples = np.mean([rows["samples"].to_numpy()[:K] for rows in columns], axis=0)
-        return samples, np.array([rows[name].to_numpy()[:K] for rows in columns], dtype=float)
+    def curve(self, name: str, axis: str = "samples") -> tuple[Floats, Floats]:
+        """An axis [K], the mean over seeds, and a measure [S, K], at points that all seeds have.
+
+        axis: samples, or learn_s, the seconds of learning.
+        """
+        by_point = [rows.set_index("point") for rows in self.frames]
+        common = sorted(set.intersection(*(set(rows.index) for rows in by_point)))
+        x, y = (np.array([rows.loc[common, n] for rows in by_point]) for n in (axis, name))
+        return x.mean(0), y.astype(float)
 
     def reached(self, target: float) -> str:
         """Median samples after which a curve first had the target, and how many seeds did."""
-        samples, curves = self.curve(self.summaries[0]["headline"])
-        steps = stats.timesteps_to_threshold(samples, curves, target)
-        there = steps[~np.isnan(steps)]
-        count = f"{len(there)} of {len(steps)}"
-        return f"{np.median(there):,.0f} ({count})" if len(there) else f"never ({count})"
+        name = self.summaries[0]["headline"]
+        first = [rows.loc[rows[name] >= target, "samples"].min() for rows in self.frames]
+        there = [x for x in first if not np.isnan(x)]
+        count = f"{len(there)} of {len(first)}"
+        return f"{np.median(there):,.0f} ({count})" if there else f"never ({count})"
 
     @property
     def speed(self) -> str:
@@ -213,6 +222,13 @@ def score_section(found: Sequence[Method], folder: Path) -> str:
         path = folder / "plots" / f"language-{task}.svg"
         plots.lines(panels, path, xlabel="samples", ylabel="")
         text += f"![pass@1 and length on {task}](plots/{path.name})\n\n"
+        panels = {
+            f"{name}, {task}": {m.algo: plots.mean_line(*m.curve(name, "learn_s")) for m in here}
+            for name in ("pass@1", "entropy")
+        }
+        path = folder / "plots" / f"language-{task}-seconds.svg"
+        plots.lines(panels, path, xlabel="seconds of learning", ylabel="")
+        text += f"![pass@1 and entropy over seconds on {task}](plots/{path.name})\n\n"
     for algo in ORDER:  # for llm_track/README.md
         alone = {
             f"{name}, {m.task}": {algo: plots.mean_line(*m.curve(name))}
@@ -389,6 +405,12 @@ def critic_section(found: Sequence[Method], folder: Path) -> str:
     )
 
 
+def as_code(text: str) -> str:
+    """What a model has written, such that it does not end a cell of a table."""
+    shown = text.replace("\n", "⏎").replace("`", "'").replace("|", "\\|")
+    return f"`{shown}`" if shown else ""
+
+
 def transcript_section(found: Sequence[Method], folder: Path) -> str:
     """The same prompt before, during and after training, of the first seed of one method a task."""
     rows: Rows = []
@@ -399,8 +421,8 @@ def transcript_section(found: Sequence[Method], folder: Path) -> str:
             same = [x for x in stored if x["prompt"] == prompt]
             for x in (same[0], same[len(same) // 2], same[-1]):
                 verdict = "right" if x["right"] else "wrong"
-                completion = f"`{x['completion']}`"
-                rows.append((task, f"{x['samples']:,}", f"`{prompt}`", completion, verdict))
+                written = [as_code(text) for text in (prompt, x["completion"])]
+                rows.append((task, f"{x['samples']:,}", *written, verdict))
     if not rows:
         return ""
     columns = ("task", "samples", "prompt", "completion (grpo, first seed)", "")

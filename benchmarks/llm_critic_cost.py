@@ -2,11 +2,11 @@
 
     python benchmarks/llm_critic_cost.py --repeats 3
 
-Both train the tiny model on one task with their presets, and rlhf_ppo also with as many passes over
-its samples as grpo makes, evaluation off, each measurement in a process of its own, pinned to one
-core, in turn. Counted are the parameters that are trained, the
-bytes of gradients and of the optimizer's moments, the peak of memory above that of the imports, and
-the seconds of learning per sample. What is reached with how many samples stands in the runs.
+Both train the tiny model on one task with their presets, rlhf_ppo also with as many passes over its
+samples as grpo makes; evaluation is off. Each measurement is a process of its own, pinned to one
+core; they take turns. Counted are the parameters that are trained, the bytes of their gradients and
+of the optimizer's moments, the peak of memory above that of the imports, and the seconds of
+learning per sample. What is reached with how many samples stands in the runs.
 
 The report reads the file that this writes, results/llm_critic_cost.json.
 """

@@ -24,8 +24,8 @@ Implementation details, and where defaults leave the paper:
  1. The reward is 1 for a right answer plus `--format-weight` for the format, both by rules (as
     DeepSeek-R1, arXiv 2501.12948); to it comes a reward model's score (`--reward-model`), or
     (`--no-rules`) that is the reward, as in the paper.
- 2. Deviations are the sample's (ddof 1), 1e-4 is added (as TRL). A
-    group whose rewards are all equal has advantages of exactly 0, not rounding noise over 1e-4.
+ 2. Deviations are the sample's (ddof 1), 1e-4 is added (as TRL). A group whose rewards are all
+    equal has advantages of exactly 0, not rounding noise over 1e-4.
  3. One pass over the samples in four minibatches (the paper: in one, where the ratio is 1 and the
     clip never acts), groups of 8 (the paper: 64).
  4. Under process supervision the steps' rewards are the task's, and the reward above is that of the
@@ -44,8 +44,9 @@ Implementation details, and where defaults leave the paper:
 10. Logits are divided by `--temperature` in sampling and in training.
 
 Logged per step: reward, accuracy, format, length and entropy (nats per token) of the samples; loss,
-kl (k3 to the reference), clipfrac, approx_kl (k3 to pi_old), grad_norm of its minibatches (means);
-all_solved and all_failed, the shares of groups without a signal.
+kl (k3 to the reference; to pi_old where `--kl-coef` is 0), clipfrac, approx_kl (k3 to pi_old),
+grad_norm of its minibatches (means); all_solved and all_failed, the shares of groups without a
+signal.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ Implementation details, and where defaults leave the source (N: Huang et al. 202
     `--lora-rank` too. V(s_t) is read after the token before o_t: the first one at the prompt's last
     token, so the completion's mask is shifted by one (N: "value mask").
  5. Advantages are whitened over all tokens of a step, padding left out, with the population's
-    variance plus 1e-8. Rewards are not whitened (N: they are, without their mean; TRL: not).
+    variance plus 1e-8. Rewards are not whitened (N: they are, their mean kept; TRL: not).
  6. Losses are means over all tokens of a minibatch. Every loss is a sum of weighted token terms
     whose weights know the whole minibatch: how it is divided into micro-batches and processes does
     not matter.

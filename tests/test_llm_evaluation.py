@@ -205,6 +205,16 @@ def test_the_kl_is_measured_on_the_policy_s_samples() -> None:
 
 
 @pytest.mark.usefixtures("small")
+def test_the_kl_to_itself_is_0_in_half_precision() -> None:
+    """Sampling and teacher forcing round elsewhere; what is compared is computed alike."""
+    found = evaluator(dtype="bfloat16")
+    found.policy.computes_in_half = True
+    found.reference.model.computes_in_half = True
+    measures, _ = found(final=False)
+    assert measures["kl"] == 0.0
+
+
+@pytest.mark.usefixtures("small")
 def test_a_small_test_set_is_evaluated_whole(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text("".join(f'{{"prompt": "{k}?", "answer": {k}}}\n' for k in range(6)))

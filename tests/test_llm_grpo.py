@@ -852,6 +852,15 @@ def test_draws_go_on_until_there_are_enough_mixed_groups(
     assert len(set(texts)) == 27
 
 
+def test_draws_stop_at_their_limit(qwen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that solves nothing would otherwise spend all samples in one step."""
+    monkeypatch.setattr(tasks.Addition, "accuracy", lambda self, problem, text: 0.0)
+    config = config_of("dapo", qwen, total_samples=120, max_draws=3)
+    run = LanguageRun(config)
+    dapo.train(config, run)
+    assert list(run.metrics()["drawn"]) == [36, 36, 36, 12]
+
+
 def test_draws_stop_when_the_samples_are_spent(qwen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     outcomes = ["solved", "failed", "mixed", "failed", "solved", "failed"]
     _, graded, index, left = draw(qwen, monkeypatch, outcomes, total_samples=18)

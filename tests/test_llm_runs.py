@@ -101,6 +101,10 @@ class Interrupted(Exception):
     """What stops a training in these tests."""
 
 
+def interrupt(*args: Any) -> Any:
+    raise Interrupted
+
+
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.usefixtures("small")
 def test_an_interrupted_training_goes_on_as_if_nothing_had_happened(
@@ -151,9 +155,6 @@ def test_a_checkpoint_of_other_settings_is_not_used(
 ) -> None:
     config = config_of("sft", model, tmp_path, name="a", learning_rate=1e-3)
 
-    def interrupt(self: LanguageRun, result: Any) -> dict[str, Any]:
-        raise Interrupted
-
     with monkeypatch.context() as patch:
         patch.setattr(LanguageRun, "finish", interrupt)
         with pytest.raises(Interrupted):
@@ -162,9 +163,78 @@ def test_a_checkpoint_of_other_settings_is_not_used(
     assert (part / language.CHECKPOINT).exists()
     other = config_of("sft", model, tmp_path, name="a", learning_rate=1e-4)
     fresh = config_of("sft", model, tmp_path, name="b", learning_rate=1e-4)
+    with monkeypatch.context() as patch:  # interrupted, too, before it has a checkpoint of its own
+        patch.setattr(LanguageRun, "log", interrupt)
+        with pytest.raises(Interrupted):
+            train("sft", other)
+    assert (part / language.CHECKPOINT).exists()
     assert train("sft", other) == part
     found, expected = weights(part), weights(train("sft", fresh))
     assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+@pytest.mark.usefixtures("small")
+def test_an_interruption_at_the_very_end_loses_nothing(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint stays until the part is sealed."""
+    config = config_of("grpo", model, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(LanguageRun, "write", interrupt)
+        with pytest.raises(Interrupted):
+            train("grpo", config)
+    with monkeypatch.context() as patch:
+        patch.setattr(LanguageRun, "log", lambda *args: pytest.fail("a step was taken again"))
+        part = train("grpo", config)
+    assert is_finished(part)
+    assert len(pd.read_parquet(part / "metrics.parquet")) == 128 / 16
+
+
+@pytest.mark.parametrize(("before", "after"), [(8, 2), (2, 8)])
+@pytest.mark.usefixtures("small")
+def test_other_evaluations_after_an_interruption(
+    before: int, after: int, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are no part of a run's identity; the curve still reaches the end."""
+    real = LanguageRun.log
+
+    def log(self: LanguageRun, samples: int, metrics: Any) -> None:
+        if samples > 80:
+            raise Interrupted
+        real(self, samples, metrics)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LanguageRun, "log", log)
+        with pytest.raises(Interrupted):
+            train("grpo", config_of("grpo", model, tmp_path, evaluations=before))
+    part = train("grpo", config_of("grpo", model, tmp_path, evaluations=after))
+    curve = list(pd.read_parquet(part / "curve.parquet")["samples"])
+    assert curve == ([0, 16, 32, 48, 64, 128] if before == 8 else [0, 64, 80, 96, 112, 128])
+
+
+@pytest.mark.usefixtures("small")
+def test_rl_does_not_begin_with_what_was_learned_before(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tiny model is SFT's of seed 0: RL with seed 0 is not to see SFT's prompts again."""
+    seen: dict[str, list[list[str]]] = {}
+    real = tasks.Addition.train
+    for name in ("sft", "reward_model", "grpo", "rlhf_ppo"):
+
+        def spy(self: Any, rng: Any, n: int, name: str = name) -> Any:
+            found = real(self, rng, n)
+            seen.setdefault(name, []).append([p.prompt for p in found])
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(tasks.Addition, "train", spy)
+            batch = {"batch_size": 4} if name == "sft" else {}
+            train(name, config_of(name, model, tmp_path, **batch))
+    steps = {name: [x for x in prompts if len(x) == 4] for name, prompts in seen.items()}
+    assert steps["grpo"] == steps["rlhf_ppo"]  # what is compared sees the same
+    first = [steps[name][0] for name in ("sft", "reward_model", "grpo")]
+    assert len({tuple(prompts) for prompts in first}) == 3
+    assert not set(map(tuple, steps["sft"])) & set(map(tuple, steps["grpo"]))
 
 
 @pytest.mark.usefixtures("small")
@@ -249,6 +319,10 @@ def test_two_processes_train_what_one_does(name: str, model: Path, tmp_path: Pat
         ("dapo", ["--overlong-cache", "33"], "--overlong-cache 33: completions have 32 tokens"),
         ("grpo", ["--supervision", "process", "--task", GSM8K], "--supervision process:"),
         ("sft", ["--task", PLAIN], f"--task {PLAIN}: has rows without a completion to learn"),
+        ("dpo", ["--preferences", "~nobody-here/x"], "--preferences ~nobody-here/x: "),
+        ("reward_model", ["--preferences", "~nobody-here/x"], "--preferences ~nobody-here/x: "),
+        ("grpo", ["--model", "~nobody-here/x"], "--model ~nobody-here/x: "),
+        ("grpo", ["--model", "x" * 300], f"--model {'x' * 80}: "),
     ],
 )
 def test_bad_input_is_one_line(name: str, flags: list[str], message: str, tmp_path: Path) -> None:
@@ -333,3 +407,25 @@ def test_the_tiny_model_is_made_by_one_process_at_a_time(
     for thread in threads:
         thread.join()
     assert len(made) == 1
+
+
+def test_what_does_not_fit_is_one_line(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where it is one row among thousands."""
+    path, results = tmp_path / "rows.jsonl", tmp_path / "results"
+    rows = [{"prompt": f"{k}", "answer": k, "completion": "short"} for k in range(2000)]
+    long_prompt = {"prompt": "9" * 230, "answer": 1, "completion": "short"}
+    long_completion = {"prompt": "1", "answer": 1, "completion": "long" * 8}
+    for row, name, message in (
+        (long_prompt, "grpo", "--max-new-tokens 30: with prompts of up to "),
+        (long_completion, "sft", f"--task {path}: has a completion of 33 tokens, more than the 30"),
+    ):
+        path.write_text("".join(json.dumps(x) + "\n" for x in [*rows, row]))
+        tasks.make.cache_clear()
+        config = config_of(name, model, results, task=str(path), max_new_tokens=30)
+        with pytest.raises(SystemExit, match="2"):
+            language.main(config, METHODS[name].train, {})
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"error: {message}")
+        assert not results.exists()

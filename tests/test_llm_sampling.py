@@ -479,6 +479,44 @@ def test_a_chat_template_without_a_system_role(tokenizer: Any) -> None:
         sampling.encode_prompts(chat, tasks.make("addition"), ["1+2="])
 
 
+def test_weights_are_rounded_once_for_all_tokens(llama: Any, tokenizer: Any) -> None:
+    """In half precision; a GPU would otherwise spend most of its time on it."""
+    model = copy.deepcopy(llama)
+    model.computes_in_half = True
+    weights = sum(isinstance(m, torch.nn.Linear) for m in model.modules())
+
+    def casts(T: int) -> int:
+        """Of what has the shape of a weight."""
+        shapes = [list(m.weight.shape) for m in model.modules() if isinstance(m, torch.nn.Linear)]
+        with torch.profiler.profile(record_shapes=True) as profile:
+            samples = sampling.sample(
+                model, tokenizer, encoded(tokenizer, ["1+2="] * 5), uniforms(5, T)
+            )
+        assert samples.tokens.shape[1] == T
+        copies = [e for e in profile.events() if e.name == "aten::_to_copy"]
+        return sum(e.input_shapes[0] in shapes for e in copies)
+
+    assert casts(2) == casts(8) == weights
+
+
+def test_scalars_are_not_rounded(tokenizer: Any) -> None:
+    """Two completions of a group would too often have the same score in bfloat16."""
+    import transformers
+
+    torch.manual_seed(0)
+    config = models.tiny_config(tokenizer)
+    config.num_labels = 1
+    model = models.prepare(
+        transformers.LlamaForSequenceClassification(config), LanguageConfig(dtype="bfloat16"), CPU
+    )
+    samples = sampling.given(
+        tokenizer, tasks.make("addition"), ["1+2="] * 8, list("abcdefgh"), 4, CPU
+    )
+    found = sampling.scores(model, samples)
+    assert found.dtype == torch.float32
+    assert (found != found.bfloat16().float()).all()
+
+
 # ---- Models --------------------------------------------------------------------------------
 
 

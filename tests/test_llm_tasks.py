@@ -8,7 +8,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,17 @@ def test_the_held_out_prompts_are_these() -> None:
         "countdown": ["6 5 3 to 21:", "3 1 2 to 9:", "5 2 5 to 20:"],
         "mixed": ["800+378=", "593+659=", "345+783="],
     }
+
+
+def test_the_order_of_numbers_does_not_matter_for_what_is_held_out() -> None:
+    """Whoever has learned 85+47= has nearly learned 47+85=."""
+    sums = [tuple(map(int, p.prompt[:-1].split("+"))) for p in tasks.make("addition").test(256)]
+    assert all(tasks.held_out(f"{b}+{a}=") for a, b in sums)
+    for p in tasks.make("countdown").test(256):
+        x, y, z, *rest = p.prompt.split()
+        assert all(tasks.held_out(" ".join([*q, *rest])) for q in permutations((x, y, z)))
+    prompts = [f"{a}+{b}=" for a in range(10, 100) for b in range(10, 100)]
+    assert 0.04 < np.mean([tasks.held_out(p) for p in prompts]) < 0.085  # one in 16
 
 
 def test_there_may_be_fewer_held_out_prompts_than_asked_for() -> None:
@@ -644,6 +655,8 @@ BAD_ROWS = [
     ('{"prompt": "q", "answer": 1', "not JSON"),
     ("not json", "not JSON"),
     ("[" * 100_000, "not JSON"),
+    ('{"prompt": "\\ud800", "answer": 1}', "not JSON"),  # half a character
+    ('{"prompt": "q", "answer": ' + "9" * 5000 + "}", "not JSON"),
     ("[1, 2]", "must be an object, is list"),
     ('"text"', "must be an object, is str"),
     ("null", "must be an object, is NoneType"),
