@@ -984,8 +984,8 @@ BUGS = (
     Bug(
         "language: KL: evaluations measure the other one",
         "llm_track/evaluation.py",
-        "((samples.logprobs - reference) * samples.mask).sum()",
-        "((reference - samples.logprobs) * samples.mask).sum()",
+        "((own - reference) * samples.mask).sum()",
+        "((reference - own) * samples.mask).sum()",
         "tests/test_llm_grpo.py::test_the_kl_of_evaluations_is_unbiased",
     ),
     Bug(
@@ -1061,8 +1061,8 @@ BUGS = (
     Bug(
         "language: refills: go on after the samples are spent",
         "llm_track/dapo.py",
-        ".sum() >= K or spent:",
-        ".sum() >= K:",
+        " or spent or len(drawn)",
+        " or len(drawn)",
         "tests/test_llm_grpo.py::test_draws_stop_when_the_samples_are_spent",
     ),
     Bug(
