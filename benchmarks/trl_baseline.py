@@ -200,9 +200,8 @@ class SFTBaseline(Baseline):
         policy, tokenizer = models.load(config, run.device, run.processes)
         evaluator = LanguageEvaluator(policy, tokenizer, task, config, models.Reference(policy))
         steps = math.ceil(config.total_samples / N)
-        problems = problems_of(run, task, steps, N)
-        if not all(p.demonstration for p in problems):
-            raise UsageError(f"--task {config.task}: its rows have no completion to learn from")
+        drawn = (task.train(run.rng("demonstrations", k), N) for k in range(steps))
+        problems = [p for batch in drawn for p in batch]
         rows = token_rows(tokenizer, config, [(p.prompt, p.demonstration) for p in problems])
         sizes = batches(N, steps, config.micro_batch_size)
         trainer = trl.SFTTrainer(

@@ -88,7 +88,7 @@ def rollouts(module: Any, model: str, **settings: Any) -> Any:
 
 def config_of(algo: str, model: str, preferences: str) -> Any:
     """A Config with which each method is trained in a moment."""
-    common = {"model": model, "evaluations": 3, "quiet": True, "max_new_tokens": 20}
+    common = {"model": model, "evaluations": 3, "quiet": True, "max_new_tokens": 24}
     if algo == "sft":
         return sft.Config(**common, batch_size=8, total_samples=48, micro_batch_size=4)
     if algo == "dpo":
