@@ -198,6 +198,8 @@ class SFTBaseline(Baseline):
     def prepare(cls, config: Any, run: LanguageRun, folder: str) -> Prepared:
         trl, task, N = library(), tasks.make(config.task), config.batch_size
         policy, tokenizer = models.load(config, run.device, run.processes)
+        shown = [p.demonstration for p in task.trained_on()]
+        models.check_completions(config, tokenizer, shown, f"--task {config.task}")
         evaluator = LanguageEvaluator(policy, tokenizer, task, config, models.Reference(policy))
         steps = math.ceil(config.total_samples / N)
         drawn = (task.train(run.rng("demonstrations", k), N) for k in range(steps))
