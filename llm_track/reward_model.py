@@ -98,8 +98,9 @@ class Config(tasks.TaskConfig):
             read_split(self.preferences)
 
 
-# Our own search on addition, 51,200 samples, seed 0: held-out accuracy 0.687 with 1e-3, 0.650 with
-# 3e-3. Right and wrong sums look alike: the model must do the sum to tell them apart.
+# Our own search on addition with an earlier tiny model, 51,200 samples, seed 0: held-out accuracy
+# 0.687 with 1e-3, 0.650 with 3e-3. Right and wrong sums look alike: the model must do the sum to
+# tell them apart.
 PRESETS = {
     "addition": Preset({}, source="our own search: the better of 2 learning rates, 1 seed"),
     "mixed": Preset({}, source="addition's"),
