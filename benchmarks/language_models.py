@@ -209,8 +209,10 @@ def score_section(found: Sequence[Method], folder: Path) -> str:
         "same SFT model. Samples are completions generated for the training, those that are thrown "
         "away counted; SFT's are demonstrations. First and last evaluation have the same prompts "
         "and random numbers: the gain is their difference. Seconds are those of the whole training "
-        "of a seed, evaluations included, on one core; the first seed's include the making of base "
-        "and SFT model where they were not there yet.\n\n" + markdown_table(COLUMNS, rows) + "\n"
+        "of a seed, evaluations included, on one core, which other work slowed in some runs; the "
+        "first seed's include the making of base and SFT model where they were not there yet.\n\n"
+        + markdown_table(COLUMNS, rows)
+        + "\n"
     )
     for task in dict.fromkeys(m.task for m in shown):
         here = [m for m in shown if m.task == task and m.algo in ORDER and m.algo != "sft"]
