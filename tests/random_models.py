@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from llm_track import models
-
 KINDS = ["qwen2", "gpt2"]
 
 
 def make_model(kind: str, folder: Path, scalar: bool = False) -> str:
     """A folder with a small model of random weights and the tiny tokenizer."""
     import transformers
+
+    from llm_track import models
 
     tokenizer = models.tiny_tokenizer()
     shared = {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id}

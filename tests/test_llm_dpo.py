@@ -19,9 +19,8 @@ from benchmarks.harness.errors import UsageError
 from benchmarks.harness.language import LanguageRun, main
 from benchmarks.harness.parallel import Processes
 from benchmarks.harness.record import RunFolder, read_json
-from llm_track import dpo, evaluation, models, sampling, tasks
+from llm_track import dpo, models, sampling, tasks
 from llm_track.tasks import Preference
-from tests.random_models import KINDS, make_model
 
 CPU = torch.device("cpu")
 PAIRS = [
@@ -33,23 +32,9 @@ PAIRS = [
 ]
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def folder(request: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
-    return make_model(request.param, tmp_path_factory.mktemp("models") / request.param)
-
-
-@pytest.fixture(scope="module")
-def qwen(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return make_model("qwen2", tmp_path_factory.mktemp("models") / "qwen2")
-
-
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(few_samples: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few evaluation samples, and an accuracy that random weights earn half of the time."""
-    for name in ("CURVE_PROMPTS", "FINAL_PROMPTS"):
-        monkeypatch.setattr(evaluation, name, 4)
-    for name in ("CURVE_SAMPLES", "FINAL_SAMPLES"):
-        monkeypatch.setattr(evaluation, name, 2)
     monkeypatch.setattr(tasks.Addition, "accuracy", lambda self, problem, text: len(text) % 2)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import math
@@ -22,21 +23,11 @@ from benchmarks.harness.parallel import Processes
 from benchmarks.harness.record import RunFolder, read_json
 from llm_track import dapo, dr_grpo, evaluation, grpo, models, sampling, tasks
 from llm_track.sampling import Samples
-from tests.random_models import KINDS, digest, make_model
+from tests.random_models import digest, make_model
 
 METHODS: dict[str, Any] = {"grpo": grpo, "dr_grpo": dr_grpo, "dapo": dapo}
 CPU = torch.device("cpu")
 T_MAX = 12
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def folder(request: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
-    return make_model(request.param, tmp_path_factory.mktemp("models") / request.param)
-
-
-@pytest.fixture(scope="module")
-def qwen(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return make_model("qwen2", tmp_path_factory.mktemp("models") / "qwen2")
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +42,8 @@ def tokenizer() -> Any:
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(few_samples: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few evaluation samples, and an accuracy that random weights earn half of the time."""
-    for name in ("CURVE_PROMPTS", "FINAL_PROMPTS"):
-        monkeypatch.setattr(evaluation, name, 4)
-    for name in ("CURVE_SAMPLES", "FINAL_SAMPLES"):
-        monkeypatch.setattr(evaluation, name, 2)
     monkeypatch.setattr(
         tasks.Addition, "accuracy", lambda self, problem, text: float(sum(map(ord, text)) % 2)
     )
@@ -74,7 +61,7 @@ def equal(a: Tensor, b: Any, atol: float = 1e-12) -> None:
     torch.testing.assert_close(a, b, rtol=0, atol=atol, check_dtype=False)
 
 
-class float64:
+class float64(contextlib.ContextDecorator):
     """In it `float()` and new tensors are of double precision."""
 
     def __enter__(self) -> None:
@@ -372,6 +359,7 @@ def by_loop(
     return -objective, -gradient
 
 
+@float64()  # weights are of the default precision
 def loss_of(
     kind: str,
     logprobs: Tensor,
@@ -382,19 +370,6 @@ def loss_of(
     config: Any,
 ) -> Tensor:
     """The same by the method's own functions."""
-    with float64():  # weights are of the default precision
-        return own_loss(kind, logprobs, old, reference, advantages, mask, config)
-
-
-def own_loss(
-    kind: str,
-    logprobs: Tensor,
-    old: Tensor,
-    reference: Tensor,
-    advantages: Tensor,
-    mask: Tensor,
-    config: Any,
-) -> Tensor:
     if kind == "grpo":
         weights = grpo.token_weights(mask, len(mask))
         return grpo.policy_loss(logprobs, old, reference, advantages, weights, config)

@@ -20,17 +20,6 @@ from benchmarks.harness.parallel import Processes
 from benchmarks.harness.record import RunFolder, read_json
 from llm_track import models, reward_model, rlhf_ppo, sampling, tasks
 from llm_track.sampling import Samples
-from tests.random_models import KINDS, make_model
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def folder(request: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
-    return make_model(request.param, tmp_path_factory.mktemp("models") / request.param)
-
-
-@pytest.fixture(scope="module")
-def qwen(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return make_model("qwen2", tmp_path_factory.mktemp("models") / "qwen2")
 
 
 def load(config: Any) -> tuple[Any, Any, Any, tasks.Task]:

@@ -29,7 +29,6 @@ from llm_track import (
     dapo,
     dpo,
     dr_grpo,
-    evaluation,
     grpo,
     models,
     reward_model,
@@ -88,12 +87,8 @@ def of_even_length(task: tasks.Addition, problem: tasks.Problem, completion: str
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(few_samples: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few evaluation samples, and an accuracy in the place of the task's."""
-    for name in ("CURVE_PROMPTS", "FINAL_PROMPTS"):
-        monkeypatch.setattr(evaluation, name, 4)
-    for name in ("CURVE_SAMPLES", "FINAL_SAMPLES"):
-        monkeypatch.setattr(evaluation, name, 2)
     monkeypatch.setattr(tasks.Addition, "accuracy", of_even_length)
 
 
