@@ -71,7 +71,7 @@ endif
 define CHECK_CHECKOUT
 import os, sys
 from importlib.util import find_spec
-for name in ("algos", "envs", "llm_track", "benchmarks"):
+for name in ("manyseeds", "envs", "algos", "llm_track", "benchmarks"):
     spec = find_spec(name)
     found = list(spec.submodule_search_locations or [spec.origin])[0] if spec else "nowhere"
     if os.path.realpath(found) != os.path.realpath(name):

@@ -50,7 +50,6 @@ rewards before it (SB3: both every step, from the first reset on).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
@@ -58,8 +57,8 @@ import torch
 from torch import Tensor, nn
 
 import envs
-from benchmarks.harness.checkpoint import read_policy
-from benchmarks.harness.cli import (
+from manyseeds.checkpoint import read_policy
+from manyseeds.cli import (
     ControlConfig,
     Fraction,
     NonNegative,
@@ -70,10 +69,12 @@ from benchmarks.harness.cli import (
     UsageError,
     parse,
 )
-from benchmarks.harness.layers import RewardScale, RunningStats, SeedMLP
-from benchmarks.harness.program import Program, piece, stepwise
-from benchmarks.harness.run import Run, main
-from benchmarks.harness.seeds import SeedAdam, SeedRMSprop, SeedStreams
+from manyseeds.distributions import Categorical, Gaussian
+from manyseeds.layers import RewardScale, RunningStats, SeedMLP
+from manyseeds.optim import SeedAdam, SeedRMSprop
+from manyseeds.program import Program, piece, stepwise
+from manyseeds.runs.control import Run, main
+from manyseeds.seeds import SeedStreams
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,49 +175,6 @@ PRESETS = {
         published=ZOO_SCORE.format("-163.0 +- 103.2 with gSDE"),
     ),
 }
-
-
-class Categorical(NamedTuple):
-    """Distributions over A discrete actions."""
-
-    logits: Tensor  # [S, B, A]
-
-    def mode(self) -> Tensor:
-        """The most probable actions, [S, B]."""
-        return self.logits.argmax(-1)
-
-    def sample(self, noise: Tensor) -> Tensor:
-        """Actions [S, B] from standard Gumbel noise [S, B, A]: argmax(logits + noise)."""
-        return (self.logits + noise).argmax(-1)
-
-    def logprob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of actions [S, B], and entropies, both [S, B]."""
-        logprobs = self.logits.log_softmax(-1)
-        entropy = -(logprobs.exp() * logprobs).sum(-1)
-        return logprobs.gather(-1, actions.unsqueeze(-1)).squeeze(-1), entropy
-
-
-class Gaussian(NamedTuple):
-    """Normal distributions over actions of D independent components."""
-
-    mean: Tensor  # [S, B, D]
-    log_std: Tensor  # [S, 1, D], the same in every state
-
-    def mode(self) -> Tensor:
-        """The most probable actions, [S, B, D]."""
-        return self.mean
-
-    def sample(self, noise: Tensor) -> Tensor:
-        """Actions [S, B, D] from standard normal noise [S, B, D]."""
-        return self.mean + self.log_std.exp() * noise
-
-    def logprob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of actions [S, B, D], and entropies, both [S, B]."""
-        z = (actions - self.mean) * (-self.log_std).exp()
-        log_normalizer = self.log_std + 0.5 * math.log(2 * math.pi)
-        logprob = (-0.5 * z.square() - log_normalizer).sum(-1)
-        # Not expand_as: the mean of an expanded tensor depends on the size of the batch.
-        return logprob, (0.5 + log_normalizer).sum(-1) + torch.zeros_like(logprob)
 
 
 class ActorCritic(nn.Module):

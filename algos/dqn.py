@@ -44,8 +44,8 @@ import torch
 from torch import Tensor, nn
 
 import envs
-from benchmarks.harness.checkpoint import read_policy
-from benchmarks.harness.cli import (
+from manyseeds.checkpoint import read_policy
+from manyseeds.cli import (
     ControlConfig,
     Fraction,
     NonNegative,
@@ -56,10 +56,11 @@ from benchmarks.harness.cli import (
     UsageError,
     parse,
 )
-from benchmarks.harness.layers import SeedMLP
-from benchmarks.harness.program import Program, piece, stepwise, unrolled
-from benchmarks.harness.run import Run, main
-from benchmarks.harness.seeds import SeedAdam, SeedStreams
+from manyseeds.layers import SeedMLP
+from manyseeds.optim import SeedAdam
+from manyseeds.program import Program, piece, stepwise, unrolled
+from manyseeds.runs.control import Run, main
+from manyseeds.seeds import SeedStreams
 
 
 @dataclass(frozen=True, kw_only=True)

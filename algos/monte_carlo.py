@@ -31,7 +31,7 @@ Implementation details:
  4. V begins at 0. Until its first visit a state keeps it: that is the bias one sees at first.
 
 Recorded before the first episode, after each of the first 10, then at every tenth of the total: V,
-and its RMS error against the exact values, from P and R (benchmarks/harness/prediction.py).
+and its RMS error against the exact values, from P and R (manyseeds/runs/prediction.py).
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ import torch
 from torch import Tensor
 
 import envs
-from benchmarks.harness.checkpoint import read_policy
-from benchmarks.harness.cli import Fraction, Preset, parse
-from benchmarks.harness.prediction import PredictionConfig, PredictionRun, main, random_policy
+from manyseeds.checkpoint import read_policy
+from manyseeds.cli import Fraction, Preset, parse
+from manyseeds.runs.prediction import PredictionConfig, PredictionRun, main, random_policy
 
 BLOCK = 10  # episodes that are played side by side
 

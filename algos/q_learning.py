@@ -39,17 +39,10 @@ import torch
 from torch import Tensor
 
 import envs
-from benchmarks.harness.checkpoint import read_policy
-from benchmarks.harness.cli import (
-    ControlConfig,
-    Fraction,
-    Preset,
-    Range,
-    UsageError,
-    parse,
-)
-from benchmarks.harness.run import Run, main
-from benchmarks.harness.seeds import SeedStreams
+from manyseeds.checkpoint import read_policy
+from manyseeds.cli import ControlConfig, Fraction, Preset, Range, UsageError, parse
+from manyseeds.runs.control import Run, main
+from manyseeds.seeds import SeedStreams
 
 BLOCK = 500  # steps between two looks at the log; noise is drawn for that many at once
 

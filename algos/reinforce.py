@@ -63,8 +63,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import envs
-from benchmarks.harness.checkpoint import read_policy
-from benchmarks.harness.cli import (
+from manyseeds.checkpoint import read_policy
+from manyseeds.cli import (
     ControlConfig,
     Fraction,
     NonNegative,
@@ -75,10 +75,12 @@ from benchmarks.harness.cli import (
     UsageError,
     parse,
 )
-from benchmarks.harness.layers import RunningStats, SeedMLP, masked_update
-from benchmarks.harness.program import Program, piece, stepwise
-from benchmarks.harness.run import Run, main
-from benchmarks.harness.seeds import SeedAdam, SeedStreams
+from manyseeds.distributions import Categorical, Gaussian
+from manyseeds.layers import RunningStats, SeedMLP, masked_update
+from manyseeds.optim import SeedAdam
+from manyseeds.program import Program, piece, stepwise
+from manyseeds.runs.control import Run, main
+from manyseeds.seeds import SeedStreams
 
 LOOK = 50  # steps between two looks at whether all episodes have ended
 
@@ -133,49 +135,6 @@ PRESETS = {
     "Acrobot-v1": Preset({"total_timesteps": 200_000}, source=OWN),
     "Pendulum-v1": Preset({"gamma": 0.95, "total_timesteps": 300_000}, source=OWN),
 }
-
-
-class Categorical(NamedTuple):
-    """Distributions over A discrete actions."""
-
-    logits: Tensor  # [S, B, A]
-
-    def mode(self) -> Tensor:
-        """The most probable actions, [S, B]."""
-        return self.logits.argmax(-1)
-
-    def sample(self, noise: Tensor) -> Tensor:
-        """Actions [S, B] from standard Gumbel noise [S, B, A]: argmax(logits + noise)."""
-        return (self.logits + noise).argmax(-1)
-
-    def logprob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of actions [S, B], and entropies, both [S, B]."""
-        logprobs = self.logits.log_softmax(-1)
-        entropy = -(logprobs.exp() * logprobs).sum(-1)
-        return logprobs.gather(-1, actions.unsqueeze(-1)).squeeze(-1), entropy
-
-
-class Gaussian(NamedTuple):
-    """Normal distributions over actions of D independent components."""
-
-    mean: Tensor  # [S, B, D]
-    log_std: Tensor  # [S, 1, D], the same in every state
-
-    def mode(self) -> Tensor:
-        """The most probable actions, [S, B, D]."""
-        return self.mean
-
-    def sample(self, noise: Tensor) -> Tensor:
-        """Actions [S, B, D] from standard normal noise [S, B, D]."""
-        return self.mean + self.log_std.exp() * noise
-
-    def logprob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of actions [S, B, D], and entropies, both [S, B]."""
-        z = (actions - self.mean) * (-self.log_std).exp()
-        log_normalizer = self.log_std + 0.5 * math.log(2 * math.pi)
-        logprob = (-0.5 * z.square() - log_normalizer).sum(-1)
-        # Not expand_as: the mean of an expanded tensor depends on the size of the batch.
-        return logprob, (0.5 + log_normalizer).sum(-1) + torch.zeros_like(logprob)
 
 
 class Actor(nn.Module):

@@ -40,7 +40,7 @@ Implementation details:
     0.004).
 
 Recorded before the first episode, after each of the first 10, then at every tenth of the total: V,
-and its RMS error against the exact values, from P and R (benchmarks/harness/prediction.py).
+and its RMS error against the exact values, from P and R (manyseeds/runs/prediction.py).
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ import torch
 from torch import Tensor
 
 import envs
-from benchmarks.harness.checkpoint import read_policy
-from benchmarks.harness.cli import Fraction, PositiveInt, Preset, Range, UsageError, parse
-from benchmarks.harness.prediction import PredictionConfig, PredictionRun, main, random_policy
+from manyseeds.checkpoint import read_policy
+from manyseeds.cli import Fraction, PositiveInt, Preset, Range, UsageError, parse
+from manyseeds.runs.prediction import PredictionConfig, PredictionRun, main, random_policy
 
 BLOCK = 10  # episodes that are played side by side
 

@@ -35,8 +35,8 @@ import torch
 from torch import Tensor
 
 import envs
-from benchmarks.harness.cli import Preset, parse
-from benchmarks.harness.plan import Plan, PlanningConfig, main
+from manyseeds.cli import Preset, parse
+from manyseeds.runs.planning import Plan, PlanningConfig, main
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,18 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.cli import (
-    PositiveInt,
-    ScriptConfig,
-    check_ranges,
-    exit_with,
-    from_preset,
-    parse,
-)
-from benchmarks.harness.errors import UsageError
-from benchmarks.harness.record import provenance, write_json
+from benchmarks.measure import in_turn, peak_memory, time_training
 from benchmarks.suite import ABLATED, BUDGETS
-from benchmarks.throughput import in_turn, peak_memory, time_training
+from manyseeds.cli import PositiveInt, ScriptConfig, check_ranges, exit_with, from_preset, parse
+from manyseeds.errors import UsageError
+from manyseeds.record import provenance, write_json
 
 ALGOS = ("ppo", "grpo")
 SEEDS = 10

@@ -23,21 +23,13 @@ from typing import Any
 
 import torch
 
-from benchmarks.harness.cli import (
-    PositiveInt,
-    ScriptConfig,
-    check_ranges,
-    exit_with,
-    from_preset,
-    parse,
-)
-from benchmarks.harness.errors import UsageError
-from benchmarks.harness.parallel import Processes
-from benchmarks.harness.process import set_up_process
-from benchmarks.harness.record import provenance, write_json
-from benchmarks.throughput import in_turn, peak_memory
-from benchmarks.trl_speed import LearningOnly
+from benchmarks.measure import LearningOnly, in_turn, peak_memory
 from llm_track import models
+from manyseeds.cli import PositiveInt, ScriptConfig, check_ranges, exit_with, from_preset, parse
+from manyseeds.errors import UsageError
+from manyseeds.process import set_up_process
+from manyseeds.record import provenance, write_json
+from manyseeds.runs.parallel import Processes
 
 CASES = (
     {"algo": "rlhf_ppo", "passes": "2"},  # the preset

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks import language_models, policy_gradients, tabular, taxonomy
-from benchmarks.compare import (
-    LEAST_SEEDS,
+from benchmarks.chapters import language_models, policy_gradients, tabular, taxonomy
+from benchmarks.chapters.results import (
     MARGIN,
+    MIN_SEEDS,
     Result,
     Rows,
     differences,
-    load,
+    load_result,
     markdown_table,
     origins_text,
     parity,
@@ -33,15 +33,15 @@ from benchmarks.compare import (
     print_table,
     verdict_text,
 )
-from benchmarks.harness import plots, stats
-from benchmarks.harness.cli import Preset, ScriptConfig, exit_with, from_preset, identity, parse
-from benchmarks.harness.digest import ROOT
-from benchmarks.harness.errors import UsageError
-from benchmarks.harness.evaluate import CURVE_EPISODES, FINAL_EPISODES, POINTS
-from benchmarks.harness.record import all_runs, ranges, write_bytes
-from benchmarks.harness.run import reachable_threshold
-from benchmarks.harness.stats import Parity
 from benchmarks.suite import SUITES, Cell
+from manyseeds import plots, stats
+from manyseeds.cli import Preset, ScriptConfig, exit_with, from_preset, identity, parse
+from manyseeds.digest import ROOT
+from manyseeds.errors import UsageError
+from manyseeds.evaluate import CURVE_EPISODES, FINAL_EPISODES, POINTS
+from manyseeds.record import all_runs, ranges, write_bytes
+from manyseeds.runs.control import reachable_threshold
+from manyseeds.stats import Parity
 
 SB3 = "sb3-"  # how the store names a baseline: sb3-ppo stands beside ppo
 SIDES = ("manyseeds", "stable-baselines3")  # of every figure, in the same colours everywhere
@@ -64,7 +64,7 @@ PROTOCOL = f"""\
   evaluation. The number is the difference of the mean normalised scores (0: random policy, 1:
   reference), ours minus SB3's, with its 95% interval. Inside ±{MARGIN} it is *equivalent*; else
   above 0 *better*, below 0 *worse*; across 0 *inconclusive*: these seeds cannot tell, and
-  `needs n=40` estimates how many a side would. Fewer than {LEAST_SEEDS} seeds a side get none. It
+  `needs n=40` estimates how many a side would. Fewer than {MIN_SEEDS} seeds a side get none. It
   rests on the mean, not the IQM, so that failed
   seeds count.
 - **Learning speed.** AUC is the area under the learning curve over its length, that is, the mean
@@ -163,7 +163,7 @@ DETAILS = (
     "std over episodes",
     "sampled, IQM [95%]",
 )
-AIMS = ("environment", "algorithm", "n", "aim", "mean [95%]", "")
+TARGETS = ("environment", "algorithm", "n", "target", "mean [95%]", "")
 PUBLISHED = ("environment", "algorithm", "n", "ours, mean [95%]", "published")
 OTHERS = ("environment", "algorithm", "run", "n", "IQM [95%]", "mean [95%]", "failures", "settings")
 
@@ -338,8 +338,8 @@ def readme(
             text += f"![Learning curves on {env}]({figure.relative_to(results)})\n\n"
         text += f"## Details\n\n{markdown_table(DETAILS, detail_rows(found))}\n"
         text += scales(found)
-    if rows := aim_rows(found):
-        text += f"## Aims\n\n{markdown_table(AIMS, rows)}\n"
+    if rows := target_rows(found):
+        text += f"## Targets\n\n{markdown_table(TARGETS, rows)}\n"
     if rows := published_rows(found):
         text += f"## Published scores\n\n{markdown_table(PUBLISHED, rows)}\n"
     for title, name in (("Speed", "throughput"), ("Speed on a GPU", "throughput-cuda")):
@@ -409,19 +409,19 @@ def published_rows(found: Sequence[Pair]) -> Rows:
     ]
 
 
-def aim_rows(found: Sequence[Pair]) -> Rows:
-    """The aims that the suites state, met by the mean or missed."""
+def target_rows(found: Sequence[Pair]) -> Rows:
+    """The targets that the suites state, met by the mean or missed."""
     cells = (cell for suite in SUITES.values() for cell in suite)
-    aims = {(cell.env, cell.algo): cell.aim for cell in cells if cell.aim is not None}
+    targets = {(cell.env, cell.algo): cell.target for cell in cells if cell.target is not None}
     rows: Rows = []
     for pair in found:
-        aim = aims.get((pair.env, pair.algo))
-        if pair.ours is None or aim is None:
+        target = targets.get((pair.env, pair.algo))
+        if pair.ours is None or target is None:
             continue
-        met = "met" if pair.ours.final.mean() >= aim else "missed"
+        met = "met" if pair.ours.final.mean() >= target else "missed"
         mean = pair.ours.text(pair.ours.final, "mean")
         name, n = label(pair, pair.ours), str(len(pair.ours.seeds))
-        rows.append((pair.env, name, n, f"{aim:g}", mean, met))
+        rows.append((pair.env, name, n, f"{target:g}", mean, met))
     return rows
 
 
@@ -493,7 +493,7 @@ def report(results: Path, note: str = "") -> None:
     loaded = []
     for run in (run for run in runs if run.kind == "control"):
         try:
-            loaded.append(load(run))
+            loaded.append(load_result(run))
         except UsageError as error:
             print(f"left out: {run.path}: {error}")
     if not runs:

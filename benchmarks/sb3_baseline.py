@@ -49,12 +49,12 @@ from torch import Tensor, nn
 
 import envs
 from algos import a2c, dqn, ppo, trpo
-from benchmarks.harness.cli import ControlConfig, PositiveInt, Preset, exit_with, parse
-from benchmarks.harness.errors import UsageError, did_you_mean
-from benchmarks.harness.process import exit_reason, set_up_process
-from benchmarks.harness.record import RunFolder, part_name, read_json
-from benchmarks.harness.run import Run, print_result
-from benchmarks.harness.seeds import SeedStreams
+from manyseeds.cli import ControlConfig, PositiveInt, Preset, exit_with, parse
+from manyseeds.errors import UsageError, did_you_mean
+from manyseeds.process import exit_reason, set_up_process
+from manyseeds.record import RunFolder, part_name, read_json
+from manyseeds.runs.control import Run, print_result
+from manyseeds.seeds import SeedStreams
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,7 +307,7 @@ BASELINES: dict[str, type[Baseline]] = {
 PACKAGES = {"trpo": ("stable-baselines3", "sb3-contrib")}  # of what is not in SB3 itself
 
 
-class Recorder(BaseCallback):
+class RunCallback(BaseCallback):
     """Reports to a Run at SB3's update boundaries: before each rollout and at the end."""
 
     def __init__(self, run: Run, env: envs.Env, policy: SB3Policy) -> None:
@@ -356,7 +356,7 @@ def train(baseline: type[Baseline], config: Any, run: Run) -> SB3Policy:
     (seed,) = run.seeds
     model = build(baseline, config, seed)
     policy = baseline.policy(model, config)
-    model.learn(config.total_timesteps, callback=Recorder(run, config.make_env(), policy))
+    model.learn(config.total_timesteps, callback=RunCallback(run, config.make_env(), policy))
     return policy
 
 

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.harness.cli import RunConfig, flag, from_preset
-from benchmarks.harness.digest import ROOT
-from benchmarks.harness.record import RunFolder
+from manyseeds.cli import RunConfig, flag, from_preset
+from manyseeds.digest import ROOT
+from manyseeds.record import RunFolder
 
 SCRIPTS = {  # by source
     "manyseeds": "{package}/{algo}.py",
@@ -34,7 +34,7 @@ class Cell:
     source: str = "manyseeds"  # who trains: manyseeds, sb3 or trl
     settings: Mapping[str, Any] = field(default_factory=dict)  # fields of the algorithm's Config
     cut: Mapping[str, Any] = field(default_factory=dict)  # "seeds" and budgets of the cut suite
-    aim: float | None = None  # the mean final score that we want to see
+    target: float | None = None  # the mean final score that we want to see
     package: str = "algos"  # or llm_track
 
     @property
@@ -169,8 +169,8 @@ SUITES = {
         Cell("q_learning", "CartPole-v1", 10, cut=SHORT_Q),
     ),
     "classic-control": tuple(
-        Cell(algo, env, 10, source, cut=SHORT, aim=aim if source == "manyseeds" else None)
-        for algo, env, aim in (
+        Cell(algo, env, 10, source, cut=SHORT, target=target if source == "manyseeds" else None)
+        for algo, env, target in (
             ("ppo", "CartPole-v1", None),
             ("ppo", "Acrobot-v1", -85.0),
             ("ppo", "MountainCar-v0", None),
@@ -197,9 +197,9 @@ SUITES = {
         ),
         Cell("td_prediction", "RandomWalk-v0", 100, cut=SHORT_PREDICTION),  # a published figure
         *(
-            Cell(algo, env, 30, settings=settings, cut={"seeds": 10, **SHORT_Q}, aim=aim)
+            Cell(algo, env, 30, settings=settings, cut={"seeds": 10, **SHORT_Q}, target=target)
             for algo, settings in (("q_learning", {}), ("sarsa", {}), ("sarsa", {"expected": True}))
-            for env, aim in (
+            for env, target in (
                 ("Gridworld-v0", None),
                 ("FrozenLake-v1", None),
                 ("CliffWalking-v1", None),
@@ -217,9 +217,9 @@ SUITES = {
             for source in ("manyseeds", "sb3")
         ),
         *(
-            Cell("grpo", env, 10, settings=settings, cut=SHORT, aim=aim)
+            Cell("grpo", env, 10, settings=settings, cut=SHORT, target=target)
             for settings in ADVANTAGES
-            for env, aim in zip(ABLATED, (475.0, -95.0, -190.0), strict=True)
+            for env, target in zip(ABLATED, (475.0, -95.0, -190.0), strict=True)
         ),
         *(Cell("grpo", "CartPole-v1", 10, settings=s, cut=SHORT) for s in LARGE_MINIBATCHES),
         Cell("grpo", "MountainCar-v0", 10, cut=SHORT),
@@ -234,7 +234,7 @@ SUITES = {
                 10,
                 settings={"weight": weight, **scale},
                 cut=SHORT,
-                aim=475.0,
+                target=475.0,
             )
             for scale in ({}, {"normalize": False})
             for weight in WEIGHTS

@@ -20,18 +20,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.harness.cli import (
-    NonNegativeInt,
-    PositiveInt,
-    ScriptConfig,
-    check_ranges,
-    exit_with,
-    parse,
-)
-from benchmarks.harness.errors import UsageError, did_you_mean
-from benchmarks.harness.process import exit_reason
-from benchmarks.harness.record import ranges
 from benchmarks.suite import SUITES, Cell
+from manyseeds.cli import NonNegativeInt, PositiveInt, ScriptConfig, check_ranges, exit_with, parse
+from manyseeds.errors import UsageError, did_you_mean
+from manyseeds.process import exit_reason
+from manyseeds.record import ranges
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 

@@ -45,17 +45,6 @@ from typing import Any
 import torch
 from transformers import PrinterCallback, TrainerCallback
 
-from benchmarks.harness.cli import exit_with, parse, path_of
-from benchmarks.harness.errors import UsageError, did_you_mean
-from benchmarks.harness.language import (
-    Evaluator,
-    LanguageConfig,
-    LanguageRun,
-    complete_seeds_in_turn,
-    print_result,
-)
-from benchmarks.harness.process import resolve_device
-from benchmarks.harness.record import RunFolder
 from llm_track import (
     dapo,
     dpo,
@@ -67,7 +56,18 @@ from llm_track import (
     sft,
     tasks,
 )
-from llm_track.evaluation import Evaluator as LanguageEvaluator
+from llm_track.evaluation import TaskEvaluator
+from manyseeds.cli import exit_with, parse, path_of
+from manyseeds.errors import UsageError, did_you_mean
+from manyseeds.process import resolve_device
+from manyseeds.record import RunFolder
+from manyseeds.runs.language import (
+    Evaluator,
+    LanguageConfig,
+    LanguageRun,
+    complete_seeds_in_turn,
+    print_result,
+)
 
 PACKAGES = ("trl", "accelerate")
 # What TRL logs, by the names that our own scripts log the same quantity under.
@@ -197,10 +197,10 @@ class SFTBaseline(Baseline):
     @classmethod
     def prepare(cls, config: Any, run: LanguageRun, folder: str) -> Prepared:
         trl, task, N = library(), tasks.make(config.task), config.batch_size
-        policy, tokenizer = models.load(config, run.device, run.processes)
+        policy, tokenizer = models.load_model(config, run.device, run.processes)
         shown = [p.demonstration for p in task.trained_on()]
         models.check_completions(config, tokenizer, shown, f"--task {config.task}")
-        evaluator = LanguageEvaluator(policy, tokenizer, task, config, models.Reference(policy))
+        evaluator = TaskEvaluator(policy, tokenizer, task, config, models.Reference(policy))
         steps = math.ceil(config.total_samples / N)
         drawn = (task.train(run.rng("demonstrations", k), N) for k in range(steps))
         problems = [p for batch in drawn for p in batch]
@@ -222,7 +222,7 @@ class RewardModelBaseline(Baseline):
     """trl.RewardTrainer"""
 
     module = reward_model
-    uses = (reward_model.draw_pairs, reward_model.held_out_pairs, reward_model.Evaluator)
+    uses = (reward_model.draw_pairs, reward_model.held_out_pairs, reward_model.PairEvaluator)
 
     @classmethod
     def arguments(cls, config: Any) -> dict[str, Any]:
@@ -233,10 +233,10 @@ class RewardModelBaseline(Baseline):
     @classmethod
     def prepare(cls, config: Any, run: LanguageRun, folder: str) -> Prepared:
         trl, task, B = library(), tasks.make(config.task), config.prompts * config.group_size
-        policy, tokenizer = models.load(config, run.device, run.processes)
+        policy, tokenizer = models.load_model(config, run.device, run.processes)
         model = models.load_scalar(config.model, config, run.device, run.processes, "--model")
         held_out = reward_model.held_out_pairs(policy, tokenizer, task, config, run.device)
-        evaluator = reward_model.Evaluator(model, tokenizer, task, config, held_out)
+        evaluator = reward_model.PairEvaluator(model, tokenizer, task, config, held_out)
         run.evaluate_if_due(0, evaluator)
         steps = math.ceil(config.total_samples / B)
         drawn = range(steps)
@@ -292,10 +292,10 @@ class DPOBaseline(Baseline):
         given = []
         if config.preferences:
             given = tasks.read_preferences(path_of(config.preferences, "--preferences"))
-        policy, tokenizer = models.load(config, run.device, run.processes)
+        policy, tokenizer = models.load_model(config, run.device, run.processes)
         if given:
             models.check_preferences(config, policy, tokenizer, given)
-        evaluator = LanguageEvaluator(policy, tokenizer, task, config, models.Reference(policy))
+        evaluator = TaskEvaluator(policy, tokenizer, task, config, models.Reference(policy))
         run.evaluate_if_due(0, evaluator)
         pairs, axis = given, config.total_samples
         if not given:
@@ -377,8 +377,8 @@ class GRPOBaseline(Baseline):
     @classmethod
     def prepare(cls, config: Any, run: LanguageRun, folder: str) -> Prepared:
         trl, task = library(), tasks.make(config.task)
-        policy, tokenizer = models.load(config, run.device, run.processes)
-        evaluator = LanguageEvaluator(policy, tokenizer, task, config, models.Reference(policy))
+        policy, tokenizer = models.load_model(config, run.device, run.processes)
+        evaluator = TaskEvaluator(policy, tokenizer, task, config, models.Reference(policy))
         settings = cls.arguments(config)
         updates, B = settings["logging_steps"], config.prompts * config.group_size
         problems = problems_of(
@@ -467,10 +467,10 @@ def prompt_of(tokenizer: Any, task: tasks.Task, prompt: str) -> Any:
 def token_rows(
     tokenizer: Any, config: Any, pairs: Sequence[tuple[str, str]]
 ) -> list[tuple[list[int], list[int]]]:
-    """Ids of prompts and of completions, which end as `sampling.given` lets them end."""
+    """Ids of prompts and of completions, which end as `sampling.from_texts` lets them end."""
     prompts, completions = zip(*pairs, strict=True)
     task, T = tasks.make(config.task), models.completion_tokens(config)
-    samples = sampling.given(tokenizer, task, prompts, completions, T, torch.device("cpu"))
+    samples = sampling.from_texts(tokenizer, task, prompts, completions, T, torch.device("cpu"))
     fields = samples.prompts, samples.prompt_mask, samples.tokens, samples.mask
     return [(p[m].tolist(), t[k].tolist()) for p, m, t, k in zip(*fields, strict=True)]
 

@@ -23,14 +23,14 @@ from statistics import median
 from typing import Any
 
 from benchmarks import trl_baseline
-from benchmarks.harness.cli import PositiveInt, exit_with, identity
-from benchmarks.harness.errors import UsageError
-from benchmarks.harness.language import LanguageConfig, LanguageRun
-from benchmarks.harness.parallel import Processes
-from benchmarks.harness.process import resolve_device, set_up_process
-from benchmarks.harness.record import provenance, write_json
-from benchmarks.throughput import run_pinned, usable_cores
+from benchmarks.measure import LearningOnly, run_pinned, usable_cores
 from llm_track import models
+from manyseeds.cli import PositiveInt, exit_with, identity
+from manyseeds.errors import UsageError
+from manyseeds.process import resolve_device, set_up_process
+from manyseeds.record import provenance, write_json
+from manyseeds.runs.language import LanguageConfig
+from manyseeds.runs.parallel import Processes
 
 OURS, THEIRS = "manyseeds", "trl"
 MEASURE = "--measure-"  # followed by one of them: what a measuring process is started with
@@ -44,15 +44,6 @@ class Flags(trl_baseline.Flags):
     """Measurements of each side."""
     core: int = field(default_factory=lambda: min(usable_cores()))
     """CPU core that every measurement is pinned to."""
-
-
-class LearningOnly(LanguageRun):
-    """A run in memory whose clock begins at the first step and which is never evaluated."""
-
-    def evaluate_if_due(self, samples: int, evaluator: Any) -> None:
-        if not self._opened:
-            self._open()
-        self.samples = samples
 
 
 def measure(system: str, algo: str, config: LanguageConfig) -> dict[str, float]:

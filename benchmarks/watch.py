@@ -15,7 +15,7 @@ episodes of each of the S seeds on each side. Nothing is re-injected and no star
 sees whatever tests of the dynamics might not: observations, actions, rewards, episode ends.
 
 - All E S episodes of a side are independent: every seed has start states and luck of its own.
-  (`harness.evaluate` gives all seeds the same ones. That is right for comparing algorithms, but
+  (`manyseeds.evaluate` gives all seeds the same ones. That is right for comparing algorithms, but
   here their error would be common to all seeds, and no interval over seeds would show it.)
 - The policies are the same on both sides, so their spread is no error of the difference. Episode e
   here minus episode e there is one observation of it; they are resampled within each seed, which is
@@ -49,15 +49,16 @@ from PIL import Image
 from torch import Tensor
 
 import envs
-from benchmarks.compare import Parser, markdown_table, print_table
-from benchmarks.harness import stats
-from benchmarks.harness.checkpoint import read_policy
-from benchmarks.harness.cli import ControlConfig, exit_with
-from benchmarks.harness.digest import ROOT, code_origins
-from benchmarks.harness.errors import UsageError
-from benchmarks.harness.evaluate import CHUNK, FINAL_EPISODES, Policy
-from benchmarks.harness.process import set_up_process
-from benchmarks.harness.record import (
+from benchmarks.chapters.results import Parser, markdown_table, print_table
+from envs.gymnasium_bridge import cannot_be_made, registered_id
+from manyseeds import stats
+from manyseeds.checkpoint import read_policy
+from manyseeds.cli import ControlConfig, exit_with
+from manyseeds.digest import ROOT, code_origins
+from manyseeds.errors import UsageError
+from manyseeds.evaluate import CHUNK, FINAL_EPISODES, Policy
+from manyseeds.process import set_up_process
+from manyseeds.record import (
     POLICY,
     RunFolder,
     is_finished,
@@ -67,15 +68,14 @@ from benchmarks.harness.record import (
     write_bytes,
     write_json,
 )
-from benchmarks.harness.seeds import SeedStreams
-from benchmarks.harness.stats import Estimate, Floats
-from envs.gymnasium_bridge import cannot_be_made, registered_id
+from manyseeds.seeds import SeedStreams
+from manyseeds.stats import Estimate, Floats
 
 MAX_FRAMES = 300
 MAX_SIDE = 400  # pixels
-LEAST_DELAY = 2  # 1/100 s: what is shorter, browsers show at a tenth of a second
+MIN_DELAY = 2  # 1/100 s: what is shorter, browsers show at a tenth of a second
 LAST_DELAY = 100  # 1/100 s: time to see how an episode ended
-LEAST_EPISODES = 20  # per seed and side: a bootstrap of fewer is far too sure of itself
+MIN_EPISODES = 20  # per seed and side: a bootstrap of fewer is far too sure of itself
 RESAMPLES = 2000
 
 
@@ -116,7 +116,7 @@ class Trained:
         return self.policy.act(obs)
 
 
-def load(path: str) -> list[Trained]:
+def load_trained(path: str) -> list[Trained]:
     """The parts of RUN whose weights are on this machine.
 
     Raises UsageError in one line: no such folder, nothing finished, a baseline, no weights (with
@@ -190,7 +190,7 @@ class Reel:
 
     def __init__(self, fps: float) -> None:
         self.fps = fps
-        self.stride = math.ceil(fps * LEAST_DELAY / 100)  # steps from a frame to the next
+        self.stride = math.ceil(fps * MIN_DELAY / 100)  # steps from a frame to the next
         self.frames: list[Frame] = []
 
     def add(self, step: int, last: bool, env: gym.Env[Any, Any]) -> None:
@@ -215,7 +215,7 @@ class Reel:
                 delays.append(LAST_DELAY)
                 continue
             begins, ends = (round(100 * f.step / self.fps) for f in (frame, following))
-            delays.append(max(ends - begins, LEAST_DELAY))
+            delays.append(max(ends - begins, MIN_DELAY))
         return delays
 
     def gif(self) -> bytes:
@@ -288,7 +288,7 @@ def play(env: gym.Env[Any, Any], trained: Trained, seed: int, start: int, reel: 
 
 def watch(path: str, out: Path | None, seed: int | None, episodes: int, fps: float | None) -> None:
     """Write the GIF of a run, by default RESULTS/watch/ENV-ALGORITHM.gif."""
-    parts = load(path)
+    parts = load_trained(path)
     if seed is None:
         seed = median_seed(parts)
     trained = next((part for part in parts if seed in part.seeds), None)
@@ -376,7 +376,7 @@ def episode_returns(
         state, obs = step.state, step.obs
         returns += step.reward * alive
         alive &= ~(step.terminated | step.truncated)
-    # As in harness.evaluate: what is not finite counts as a random policy's.
+    # As in manyseeds.evaluate: what is not finite counts as a random policy's.
     return returns.nan_to_num(*[env.spec.random_score] * 3).numpy()
 
 
@@ -444,7 +444,7 @@ def markdown(rows: Sequence[Checked], episodes: int, origin: dict[str, Any]) -> 
 
 def check_all(paths: Sequence[str], episodes: int) -> None:
     """Check runs of one results folder; print the table and write it into RESULTS/tables."""
-    runs = [load(path) for path in paths]  # all of them, before the first is played
+    runs = [load_trained(path) for path in paths]  # all of them, before the first is played
     first = [parts[0] for parts in runs]
     folders = [Path(path).resolve() for path in paths]
     for path, folder, part in zip(paths, folders, first, strict=True):
@@ -488,7 +488,7 @@ def main(args: Sequence[str] | None = None) -> None:
     )
     try:
         given = parser.parse_args(args)
-        least = LEAST_EPISODES if given.check else 1
+        least = MIN_EPISODES if given.check else 1
         if given.episodes is not None and given.episodes < least:
             raise UsageError(f"--episodes {given.episodes}: must be at least {least}")
         set_up_process(threads=1)

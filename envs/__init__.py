@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from benchmarks.harness.errors import UsageError
 from envs.acrobot import Acrobot
 from envs.cartpole import CartPole
 from envs.cliff_walking import CliffWalking
@@ -18,6 +17,7 @@ from envs.pendulum import Pendulum
 from envs.random_walk import RandomWalk
 from envs.tabular import Layout, TabularEnv
 from envs.taxi import Taxi
+from manyseeds.errors import UsageError
 
 NATIVE: dict[str, Callable[[], NativeEnv]] = {
     "CartPole-v1": CartPole,

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import torch
 
-from benchmarks.harness.errors import UsageError
 from envs.core import EnvSpec
 from envs.tabular import Layout, TabularEnv, deterministic, grid
+from manyseeds.errors import UsageError
 
 Cell = tuple[int, int]  # row and column, counted from the upper left cell
 

@@ -31,9 +31,9 @@ import torch
 from gymnasium.spaces import Box, Discrete, Space
 from torch import Tensor
 
-from benchmarks.harness.errors import UsageError, did_you_mean
 from envs import NATIVE
 from envs.core import Env, EnvSpec, State, Step
+from manyseeds.errors import UsageError, did_you_mean
 
 TIME_LIMIT = 1000  # steps, for environments that are registered without a limit
 STALE = (

@@ -64,7 +64,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.harness.cli import (
+from llm_track import models, sampling, tasks
+from llm_track.evaluation import TaskEvaluator
+from llm_track.sampling import Samples
+from manyseeds.cli import (
     Fraction,
     NonNegative,
     NonNegativeInt,
@@ -75,10 +78,7 @@ from benchmarks.harness.cli import (
     UsageError,
     parse,
 )
-from benchmarks.harness.language import LanguageRun, main
-from llm_track import models, sampling, tasks
-from llm_track.evaluation import Evaluator
-from llm_track.sampling import Samples
+from manyseeds.runs.language import LanguageRun, main
 
 EPS = 1e-4
 MAX_GRAD_NORM = 1.0
@@ -350,7 +350,7 @@ def train(config: Config, run: LanguageRun) -> Any:
     """Train one seed; returns the policy."""
     processes, task = run.processes, tasks.make(config.task)
     processes.share(config.prompts)  # a group stays in one process
-    policy, tokenizer = models.load(config, run.device, processes)
+    policy, tokenizer = models.load_model(config, run.device, processes)
     reward_model = None
     if config.reward_model:
         reward_model = models.load_scalar(
@@ -358,7 +358,7 @@ def train(config: Config, run: LanguageRun) -> Any:
         )
     trained = models.trainable(policy)
     optimizer = torch.optim.AdamW(trained, lr=config.learning_rate, weight_decay=0.0)
-    evaluator = Evaluator(policy, tokenizer, task, config, models.Reference(policy))
+    evaluator = TaskEvaluator(policy, tokenizer, task, config, models.Reference(policy))
 
     step, _ = run.restore(trained, optimizer)
     run.evaluate_if_due(run.samples, evaluator)

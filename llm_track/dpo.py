@@ -53,11 +53,11 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from benchmarks.harness.cli import Positive, PositiveInt, Preset, Range, UsageError, parse, path_of
-from benchmarks.harness.language import LanguageRun, main
 from llm_track import models, sampling, tasks
-from llm_track.evaluation import Evaluator
+from llm_track.evaluation import TaskEvaluator
 from llm_track.tasks import Preference
+from manyseeds.cli import Positive, PositiveInt, Preset, Range, UsageError, parse, path_of
+from manyseeds.runs.language import LanguageRun, main
 
 MAX_GRAD_NORM = 1.0
 PROMPTS = 64  # completed side by side when pairs are made
@@ -159,7 +159,7 @@ def update(
         part = pairs[i : i + size]
         prompts = [pair.prompt for pair in part]
         texts = [pair.chosen for pair in part] + [pair.rejected for pair in part]
-        both = sampling.given(tokenizer, task, prompts * 2, texts, T, run.device)
+        both = sampling.from_texts(tokenizer, task, prompts * 2, texts, T, run.device)
         logprobs = sampling.logprobs(policy, both).sum(1)
         ref = reference.logprobs(both, 1.0, len(both)).sum(1)
         chosen, rejected = rewards(logprobs, ref, config.beta).chunk(2)
@@ -186,13 +186,13 @@ def train(config: Config, run: LanguageRun) -> Any:
         given = tasks.read_preferences(path_of(config.preferences, "--preferences"))
     else:
         processes.share(PROMPTS)
-    policy, tokenizer = models.load(config, run.device, processes)
+    policy, tokenizer = models.load_model(config, run.device, processes)
     if given:
         models.check_preferences(config, policy, tokenizer, given)
     reference = models.Reference(policy)
     parameters = models.trainable(policy)
     optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=0.0)
-    evaluator = Evaluator(policy, tokenizer, task, config, reference)
+    evaluator = TaskEvaluator(policy, tokenizer, task, config, reference)
     N = config.batch_size
 
     step, state = run.restore(parameters, optimizer)

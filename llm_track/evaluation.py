@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.harness.language import LanguageConfig
 from llm_track import models, sampling
 from llm_track.tasks import Problem, Task, format_reward
+from manyseeds.runs.language import LanguageConfig
 
 CURVE_PROMPTS, CURVE_SAMPLES = 128, 4
 FINAL_PROMPTS, FINAL_SAMPLES = 256, 16
@@ -55,7 +55,7 @@ def cons_at_k(votes: Sequence[Sequence[str | None]], right: np.ndarray) -> float
     return solved / len(votes)
 
 
-class Evaluator:
+class TaskEvaluator:
     """Measures a policy; `LanguageRun.evaluate_if_due` calls it."""
 
     headline = "pass@1"

@@ -59,19 +59,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.harness.cli import (
-    NonNegative,
-    Positive,
-    PositiveInt,
-    Preset,
-    Range,
-    UsageError,
-    parse,
-)
-from benchmarks.harness.language import LanguageRun, main
 from llm_track import models, sampling, tasks
-from llm_track.evaluation import Evaluator
+from llm_track.evaluation import TaskEvaluator
 from llm_track.sampling import Samples
+from manyseeds.cli import NonNegative, Positive, PositiveInt, Preset, Range, UsageError, parse
+from manyseeds.runs.language import LanguageRun, main
 
 EPS = 1e-4
 MAX_GRAD_NORM = 1.0
@@ -351,7 +343,7 @@ def learn_preferences(
         batch = pairs[start : start + PAIRS]
         prompts = [pair.prompt for pair in batch]
         both = [
-            sampling.given(tokenizer, task, prompts, texts, T, run.device)
+            sampling.from_texts(tokenizer, task, prompts, texts, T, run.device)
             for texts in ([pair.chosen for pair in batch], [pair.rejected for pair in batch])
         ]
         chosen, rejected = (sampling.scores(reward_model, samples) for samples in both)
@@ -370,7 +362,7 @@ def train(config: Config, run: LanguageRun) -> Any:
     """Train one seed; returns the policy."""
     processes, task = run.processes, tasks.make(config.task)
     processes.share(config.prompts)  # a group stays in one process
-    policy, tokenizer = models.load(config, run.device, processes)
+    policy, tokenizer = models.load_model(config, run.device, processes)
     start = models.Reference(policy)  # what evaluations measure the KL to
     reference = models.Reference(policy) if config.iterations > 1 else start
     reward_model = None
@@ -389,7 +381,7 @@ def train(config: Config, run: LanguageRun) -> Any:
             optimizers.append(
                 torch.optim.AdamW(reward_model.parameters(), lr=rate, weight_decay=0.0)
             )
-    evaluator = Evaluator(policy, tokenizer, task, config, start)
+    evaluator = TaskEvaluator(policy, tokenizer, task, config, start)
     B = config.prompts * config.group_size
 
     step, state = run.restore(trained, *optimizers)

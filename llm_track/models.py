@@ -26,14 +26,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.harness.cli import path_of
-from benchmarks.harness.digest import ROOT, code_digest
-from benchmarks.harness.errors import UsageError
-from benchmarks.harness.language import LanguageConfig
-from benchmarks.harness.parallel import Processes
-from benchmarks.harness.progress import console
-from benchmarks.harness.record import alone, is_finished
 from llm_track import sampling, tasks
+from manyseeds.cli import path_of
+from manyseeds.digest import ROOT, code_digest
+from manyseeds.errors import UsageError
+from manyseeds.progress import console
+from manyseeds.record import alone, is_finished
+from manyseeds.runs.language import LanguageConfig
+from manyseeds.runs.parallel import Processes
 
 CHARACTERS = "".join(chr(i) for i in range(32, 127)) + "\n"
 BASE_BATCH, BASE_LEARNING_RATE = 32, 2e-3
@@ -165,7 +165,9 @@ def run_script(script: str, config: LanguageConfig, results: Path, *flags: str) 
 # ---- Loading and saving --------------------------------------------------------------------
 
 
-def load(config: LanguageConfig, device: torch.device, processes: Processes) -> tuple[Any, Any]:
+def load_model(
+    config: LanguageConfig, device: torch.device, processes: Processes
+) -> tuple[Any, Any]:
     """The model and tokenizer of `--model`, ready to be trained.
 
     Raises UsageError for an unknown model, for one that would need its own code run, and where

@@ -63,9 +63,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.harness.cli import Positive, PositiveInt, Preset, Range, UsageError, parse, path_of
-from benchmarks.harness.language import LanguageRun, main
 from llm_track import models, sampling, tasks
+from manyseeds.cli import Positive, PositiveInt, Preset, Range, UsageError, parse, path_of
+from manyseeds.runs.language import LanguageRun, main
 
 MAX_GRAD_NORM = 1.0
 HELD_OUT_PROMPTS = 256
@@ -138,7 +138,7 @@ def pair_scores(
     prompts = [pair.prompt for pair in pairs] * 2
     texts = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
     device = next(reward_model.parameters()).device
-    samples = sampling.given(tokenizer, task, prompts, texts, max_new_tokens, device)
+    samples = sampling.from_texts(tokenizer, task, prompts, texts, max_new_tokens, device)
     chosen, rejected = sampling.scores(reward_model, samples).chunk(2)
     return chosen, rejected
 
@@ -226,7 +226,7 @@ def next_pairs(
 # ---- The evaluation ------------------------------------------------------------------------
 
 
-class Evaluator:
+class PairEvaluator:
     """Measures a reward model on held-out pairs; `LanguageRun.evaluate_if_due` calls it."""
 
     headline = "accuracy"
@@ -306,7 +306,7 @@ def train(config: Config, run: LanguageRun) -> Any:
     processes, task = run.processes, tasks.make(config.task)
     if not config.preferences:
         processes.share(config.prompts)  # a group stays in one process
-    policy, tokenizer = models.load(config, run.device, processes)
+    policy, tokenizer = models.load_model(config, run.device, processes)
     reward_model = models.load_scalar(config.model, config, run.device, processes, "--model")
     if config.preferences:
         groups, held_out = read_split(config.preferences)
@@ -316,7 +316,7 @@ def train(config: Config, run: LanguageRun) -> Any:
         held_out = held_out_pairs(policy, tokenizer, task, config, run.device)
     parameters = models.trainable(reward_model)
     optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=0.0)
-    evaluator = Evaluator(reward_model, tokenizer, task, config, held_out)
+    evaluator = PairEvaluator(reward_model, tokenizer, task, config, held_out)
 
     step, _ = run.restore(parameters, optimizer)
     run.evaluate_if_due(run.samples, evaluator)

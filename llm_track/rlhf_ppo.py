@@ -67,20 +67,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.harness.cli import (
-    Fraction,
-    NonNegative,
-    Positive,
-    PositiveInt,
-    Preset,
-    UsageError,
-    parse,
-)
-from benchmarks.harness.language import LanguageRun, main
-from benchmarks.harness.parallel import Processes
 from llm_track import models, sampling, tasks
-from llm_track.evaluation import Evaluator
+from llm_track.evaluation import TaskEvaluator
 from llm_track.sampling import Samples
+from manyseeds.cli import Fraction, NonNegative, Positive, PositiveInt, Preset, UsageError, parse
+from manyseeds.runs.language import LanguageRun, main
+from manyseeds.runs.parallel import Processes
 
 MAX_GRAD_NORM = 1.0
 
@@ -379,7 +371,7 @@ def train(config: Config, run: LanguageRun) -> Any:
     """Train one seed; returns the policy."""
     processes, task = run.processes, tasks.make(config.task)
     processes.share(config.prompts)  # a group stays in one process
-    policy, tokenizer = models.load(config, run.device, processes)
+    policy, tokenizer = models.load_model(config, run.device, processes)
     reference = models.Reference(policy)
     reward_model, origin = None, ("--model", config.model)
     if config.reward_model:
@@ -394,7 +386,7 @@ def train(config: Config, run: LanguageRun) -> Any:
         )
     ]
     trained = models.trainable(policy, critic)
-    evaluator = Evaluator(policy, tokenizer, task, config, reference)
+    evaluator = TaskEvaluator(policy, tokenizer, task, config, reference)
     B = config.prompts * config.group_size
 
     step, _ = run.restore(trained, *optimizers)

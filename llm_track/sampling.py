@@ -126,7 +126,7 @@ def decode(tokenizer: Any, samples: Samples) -> list[str]:
     return tokenizer.batch_decode(rows, skip_special_tokens=True)  # type: ignore[no-any-return]
 
 
-def given(
+def from_texts(
     tokenizer: Any,
     task: Task,
     prompts: Sequence[str],

@@ -33,11 +33,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.harness.cli import Positive, PositiveInt, Preset, parse
-from benchmarks.harness.errors import UsageError
-from benchmarks.harness.language import LanguageRun, main
 from llm_track import models, sampling, tasks
-from llm_track.evaluation import Evaluator
+from llm_track.evaluation import TaskEvaluator
+from manyseeds.cli import Positive, PositiveInt, Preset, parse
+from manyseeds.errors import UsageError
+from manyseeds.runs.language import LanguageRun, main
 
 MAX_GRAD_NORM = 1.0
 
@@ -78,13 +78,13 @@ def train(config: Config, run: LanguageRun) -> Any:
     """Train one seed; returns the model."""
     processes, task = run.processes, tasks.make(config.task)
     mine = processes.share(config.batch_size)
-    policy, tokenizer = models.load(config, run.device, processes)
+    policy, tokenizer = models.load_model(config, run.device, processes)
     shown = [p.demonstration for p in task.trained_on()]
     models.check_completions(config, tokenizer, shown, f"--task {config.task}")
     reference = models.Reference(policy)
     parameters = models.trainable(policy)
     optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=0.0)
-    evaluator = Evaluator(policy, tokenizer, task, config, reference)
+    evaluator = TaskEvaluator(policy, tokenizer, task, config, reference)
     T = models.completion_tokens(config)
     N = config.batch_size
 
@@ -92,7 +92,7 @@ def train(config: Config, run: LanguageRun) -> Any:
     run.evaluate_if_due(run.samples, evaluator)
     while run.samples < config.total_samples:
         problems = task.train(run.rng("demonstrations", step), N)[mine]
-        batch = sampling.given(
+        batch = sampling.from_texts(
             tokenizer, task, [p.prompt for p in problems], [p.demonstration for p in problems],
             T, run.device,
         )  # fmt: skip

@@ -35,9 +35,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.harness.cli import path_of
-from benchmarks.harness.errors import UsageError, did_you_mean
-from benchmarks.harness.language import LanguageConfig
+from manyseeds.cli import path_of
+from manyseeds.errors import UsageError, did_you_mean
+from manyseeds.runs.language import LanguageConfig
 
 THINK, END_THINK, ANSWER, END_ANSWER = TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 MAX_NUMBER = 64  # characters of what is read as a number or an expression

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.harness.process import set_up_process
+from manyseeds.process import set_up_process
 from tests.random_models import KINDS, make_model
 
 set_up_process(threads=1)

@@ -1,0 +1,308 @@
+"""The policy-gradient chapter of the report: what to weight with, with a critic and without one.
+
+Reads what `python benchmarks/sweep.py --suite policy-gradient` and `benchmarks/critic_cost.py` have
+left; `report.py` writes the sections that these functions return, and their figures.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.chapters.results import Result, Rows, commands, markdown_table
+from benchmarks.suite import ABLATED, ADVANTAGES, BUDGETS, LARGE_MINIBATCHES, WEIGHTS
+from manyseeds import plots, stats
+from manyseeds.cli import from_preset, identity
+from manyseeds.plots import Line
+
+METRIC_POINTS = 40  # of a curve of metrics
+PPO_NAME = "PPO, with a critic"
+STDS = {"group": "", "batch": ", std of the batch", "none": ", no std"}
+
+
+def sections(results: Sequence[Result], folder: Path) -> str:
+    """All sections that there are runs for; figures go into folder/plots."""
+    text = ""
+    for title, section in (
+        ("What to weight with", weights_section),
+        ("Advantages without a critic", advantages_section),
+        ("What the critic costs", critic_section),
+    ):
+        if content := section(results, folder):
+            text += f"## {title}\n\n{content}"
+    return text
+
+
+# ---- REINFORCE ------------------------------------------------------------------------
+
+WEIGHT_COLUMNS = (
+    "weight",
+    "normalised",
+    "n",
+    "final, IQM [95%]",
+    "AUC, mean [95%]",
+    "variance of the gradient [95%]",
+    "signal / noise [95%]",
+)
+SCALES = {True: "normalised weights", False: "weights as they are"}
+
+
+def metric_curve(result: Result, name: str) -> pd.DataFrame:
+    """Means of a logged metric over `METRIC_POINTS` parts of the training; rows are seeds."""
+    rows = metrics_of(result)
+    total = result.config["total_timesteps"]
+    part = np.ceil(rows["timestep"] / total * METRIC_POINTS).clip(1, METRIC_POINTS).rename("part")
+    table = rows.groupby(["seed", part])[name].mean().unstack("part")
+    table.columns = [int(k * total / METRIC_POINTS) for k in table.columns]
+    return table.dropna(axis="columns")
+
+
+def metrics_of(result: Result) -> pd.DataFrame:
+    """The logged metrics of all seeds."""
+    frames = [pd.read_parquet(part / "metrics.parquet") for part in result.run.parts()]
+    return pd.concat(frames, ignore_index=True).drop_duplicates(["seed", "timestep"])
+
+
+def has_settings(result: Result, **settings: Any) -> bool:
+    """Whether a run has its preset, the suite's budget and these settings, and nothing else."""
+    module = importlib.import_module(f"algos.{result.algo}")
+    env = result.spec.id
+    settings = {"total_timesteps": BUDGETS.get(env), **settings}
+    return identity(from_preset(module.Config, module.PRESETS, env, **settings)) == result.config
+
+
+def signal_to_noise(result: Result) -> np.ndarray:
+    """Squared length of the mean gradient over the variance, `[S]`, over the training.
+
+    The squared length of an estimate is that of its mean plus its variance, on average; where there
+    is hardly any signal, the estimate of it may be negative.
+    """
+    rows = metrics_of(result)
+    rows["square"] = rows["grad_norm"] ** 2
+    sums = rows.groupby("seed")[["grad_variance", "square"]].sum()
+    signal = sums["square"] - sums["grad_variance"]
+    return (signal / sums["grad_variance"]).to_numpy()
+
+
+def weights_section(results: Sequence[Result], folder: Path) -> str:
+    """REINFORCE's four weights: returns, and the variance of the gradient."""
+    env = "CartPole-v1"
+    here = [r for r in results if (r.algo, r.spec.id) == ("reinforce", env)]
+    rows: Rows = []
+    runs = []
+    panels: dict[str, dict[str, Line]] = {}
+    for normalize, scale in SCALES.items():
+        for weight in WEIGHTS:
+            found = [r for r in here if has_settings(r, weight=weight, normalize=normalize)]
+            if not found:
+                continue
+            result = found[0]
+            runs.append(result.run)
+            x, curves = plots.curve_of(weight, result.curve)
+            panels.setdefault(f"greedy return, {scale}", {})[weight] = plots.mean_line(x, curves)
+            logs = metric_curve(result, "grad_variance").apply(np.log10)
+            line = plots.mean_line(logs.columns, logs.to_numpy())
+            panels.setdefault(f"variance, {scale}", {})[weight] = Line(
+                line.x, *(10 ** np.asarray(y) for y in (line.y, line.low, line.high))
+            )
+            overall = stats.estimate(logs.mean(axis="columns").to_numpy(), "mean")
+            rows.append(
+                (
+                    weight,
+                    "yes" if normalize else "no",
+                    str(len(result.seeds)),
+                    result.text(result.final),
+                    result.text(result.auc, "mean"),
+                    f"{10**overall.value:.3g} [{10**overall.low:.3g}, {10**overall.high:.3g}]",
+                    stats.estimate(signal_to_noise(result), "mean").text(2),
+                )
+            )
+    if not rows:
+        return ""
+    plots.lines(
+        panels,
+        folder / "plots" / "reinforce.svg",
+        xlabel="timesteps per seed",
+        ylabel="",
+        legend="mean over seeds, 95% interval",
+        columns=2,
+        log_y=[title for title in panels if title.startswith("variance")],
+    )
+    return (
+        f"REINFORCE on {env}, the weight of the log-probabilities chosen by `--weight`. The "
+        "variance is that of an update's gradient, estimated from its episodes and summed over the "
+        "parameters, before clipping: the geometric mean over a training, and every weight has "
+        "trainings of its own. Signal / noise is the squared length of the true gradient over that "
+        "variance, which does not depend on the scale of the weights; an estimate below 0 says "
+        "that there is none to be seen. Normalised weights have mean 0 in every update: a baseline "
+        "by itself, which hides most of the differences; `--no-normalize` leaves the weights as "
+        "they are. Q buys a small variance with the bias of a network that is not the true Q.\n\n"
+        f"{markdown_table(WEIGHT_COLUMNS, rows)}\n"
+        "![Returns and variance of the gradient for four weights](plots/reinforce.svg)\n\n"
+        + commands(runs)
+    )
+
+
+# ---- GRPO -----------------------------------------------------------------------------
+
+ADVANTAGE_COLUMNS = (
+    "environment",
+    "advantage",
+    "n",
+    "final, IQM [95%]",
+    "mean [95%]",
+    "failures",
+    "AUC, mean [95%]",
+    "left out, first / second half",
+)
+
+
+def advantage_name(settings: dict[str, Any]) -> str:
+    """`return to go, ended peers as 0`"""
+    name = settings.get("advantage", "return_to_go").replace("_", " ")
+    name += STDS[settings.get("std", "group")]
+    name += ", ended peers as 0" if settings.get("peers") == "all" else ""
+    return name + (
+        f", minibatch {settings['minibatch_size']}" if "minibatch_size" in settings else ""
+    )
+
+
+def advantages_section(results: Sequence[Result], folder: Path) -> str:
+    """GRPO's advantages over all environments, beside PPO with the same budget."""
+    rows: Rows = []
+    panels: dict[str, dict[str, Line]] = {}
+    runs = []
+    for env in BUDGETS:
+        for settings in (*ADVANTAGES, *LARGE_MINIBATCHES, None):
+            algo = "ppo" if settings is None else "grpo"
+            here = [r for r in results if (r.algo, r.spec.id) == (algo, env)]
+            found = [r for r in here if has_settings(r, **(settings or {}))]
+            if not found:
+                continue
+            result = found[0]
+            runs.append(result.run)
+            name = PPO_NAME if settings is None else advantage_name(settings)
+            if settings not in LARGE_MINIBATCHES:
+                x, curves = plots.curve_of(name, result.curve)
+                panels.setdefault(env, {})[name] = plots.mean_line(x, curves)
+            left_out = ["", ""]
+            if settings is not None:
+                share = metric_curve(result, "zero_variance")
+                half = result.timesteps_asked / 2
+                early = np.array([float(timestep) <= half for timestep in share.columns])
+                halves = [share.to_numpy()[:, when] for when in (early, ~early)]
+                left_out = [f"{half.mean():.0%}" if half.size else "" for half in halves]
+            rows.append(
+                (
+                    env,
+                    name,
+                    str(len(result.seeds)),
+                    result.text(result.final),
+                    result.text(result.final, "mean"),
+                    f"{len(result.failures)} of {len(result.seeds)}",
+                    result.text(result.auc, "mean"),
+                    " / ".join(left_out).strip(" /"),
+                )
+            )
+    if not panels:
+        return ""
+    plots.lines(
+        panels,
+        folder / "plots" / "advantages.svg",
+        xlabel="timesteps per seed",
+        ylabel="greedy return",
+        legend="mean over seeds, 95% interval",
+        columns=2,
+    )
+    text = (
+        "`grpo.py` compares the episodes of a group that begin in one state; `--advantage`, "
+        "`--peers` and `--std` choose what of them, with whom, and on what scale. Everything else "
+        "is the preset, which was chosen for return to go. What that is worth, two more runs on "
+        "CartPole show: with larger minibatches, that is fewer and less noisy steps on the same "
+        "episodes, the advantages that failed there learn. *Left out* are groups in which all "
+        "advantages were 0, in the first and in the second half of the training: where all peers "
+        "get full marks there is nothing more to learn, where all rewards are equal from the start "
+        "there never was. On Pendulum no episode ends early, so that the choice of peers changes "
+        "nothing."
+    )
+    if any(row[1] == PPO_NAME for row in rows):
+        text += " PPO has its preset and GRPO's budget."
+    if any(row[0] == "MountainCar-v0" for row in rows):
+        text += (
+            " On MountainCar chance does not reach the flag: returns are equal, and a method that "
+            "compares them has nothing to compare."
+        )
+    return (
+        f"{text}\n\n{markdown_table(ADVANTAGE_COLUMNS, rows)}\n"
+        "![Greedy returns with each advantage](plots/advantages.svg)\n\n" + commands(runs)
+    )
+
+
+# ---- The critic -----------------------------------------------------------------------
+
+CRITIC_COLUMNS = (
+    "environment",
+    "algorithm",
+    "parameters",
+    "optimizer, KiB",
+    "peak memory, MiB",
+    "s per 1M timesteps",
+    "times PPO's",
+    "final, mean [95%]",
+    "timesteps to threshold",
+    "reached by",
+)
+
+
+def critic_section(results: Sequence[Result], folder: Path) -> str:
+    """PPO against GRPO at the same budget; empty without measurements."""
+    path = folder / "critic_cost.json"
+    if not path.exists():
+        return ""
+    stored = json.loads(path.read_text())
+    rows: Rows = []
+    for env in ABLATED:
+        seconds: dict[str, list[float]] = {}
+        for algo in ("ppo", "grpo"):
+            here = [m for m in stored["measurements"] if (m["algo"], m["env"]) == (algo, env)]
+            if not here:
+                continue
+            seconds[algo] = [1e6 * m["learn_s"] / m["timesteps"] for m in here]
+            ratios = [x / y for x, y in zip(seconds[algo], seconds["ppo"], strict=True)]
+            scores = ["", "", ""]
+            for r in results:
+                if (r.algo, r.spec.id) == (algo, env) and has_settings(r):
+                    scores = [r.text(r.final, "mean"), *r.threshold_texts()]
+            rows.append(
+                (
+                    env,
+                    algo,
+                    f"{median(m['parameters'] for m in here):,.0f}",
+                    f"{median(m['optimizer_bytes'] for m in here) / 2**10:,.0f}",
+                    f"{median(m['memory'] for m in here) / 2**20:,.0f}",
+                    f"{median(seconds[algo]):.1f}",
+                    f"{median(ratios):.2f} [{min(ratios):.2f}, {max(ratios):.2f}]",
+                    *scores,
+                )
+            )
+    machine, code = stored["machine"], stored["code"]
+    repeats = 1 + max(m["repeat"] for m in stored["measurements"])
+    return (
+        "PPO learns a value function beside the policy; GRPO does without, and pays with episodes "
+        "played to their ends in groups. Both with their presets and the same budget, "
+        f"{stored['seeds']} seeds at once on one core, evaluation off; medians of {repeats} "
+        "interleaved repeats, the range of the ratio in brackets. Parameters (as they lie in "
+        "memory, the last layer padded to 16 columns) and optimizer (gradients and Adam's moments) "
+        "per seed, memory of all seeds. The presets differ in more than the critic: epochs, "
+        "minibatches, how many episodes an update has.\n\n"
+        f"{markdown_table(CRITIC_COLUMNS, rows)}\n"
+        f"Command: `{stored['command']}`, commit {code['commit'] or 'not recorded'}, "
+        f"{machine['cpu']}, torch {stored['versions']['torch']}.\n\n"
+    )

@@ -1,0 +1,299 @@
+"""The tabular chapter of the report: planning, prediction, and control along the cliff.
+
+Reads what `python benchmarks/sweep.py --suite tabular` has left in the store; `report.py` writes
+the sections that these functions return, and their figures, into the results.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import envs
+from benchmarks.chapters.results import Rows, commands, markdown_table
+from manyseeds import plots, stats
+from manyseeds.plots import Line
+from manyseeds.record import RunFolder
+from manyseeds.runs import prediction
+from manyseeds.runs.planning import Replay
+
+BOTH = ("policy_iteration", "value_iteration")
+PICTURES = (1, 2, 3, 5, 8)  # iterations or sweeps that are shown, besides the last
+WINDOWS = 40  # points of a curve of training returns
+
+
+def sections(runs: Sequence[RunFolder], figures: Path) -> str:
+    """All sections that the store has runs for; their figures are written into a folder."""
+    text = ""
+    for title, section, kind in (
+        ("Planning", planning_section, "planning"),
+        ("Prediction", prediction_section, "prediction"),
+        ("Along the cliff", cliff_section, "control"),
+    ):
+        if content := section([run for run in runs if run.kind == kind], figures):
+            text += f"## {title}\n\n{content}"
+    return text
+
+
+# ---- Planning -------------------------------------------------------------------------
+
+PLANNING = (
+    "environment",
+    "gamma",
+    "policy iteration: policies",
+    "its residual",
+    "value iteration: sweeps",
+    "its residual",
+    "largest difference of values",
+    "value of the start",
+    "return of the policy",
+    "reference",
+)
+
+
+def planning_section(runs: Sequence[RunFolder], figures: Path) -> str:
+    """Iterations and residuals against gamma, and the pictures; empty without such runs."""
+    found: dict[tuple[str, float], dict[str, RunFolder]] = {}
+    for run in runs:
+        settings = run.configs()[0]["config"]
+        found.setdefault((run.env, settings["gamma"]), {})[run.algo] = run
+    if not found:
+        return ""
+    rows: Rows = []
+    residuals: dict[str, dict[str, Line]] = {}
+    for (env, gamma), sides in sorted(found.items()):
+        summaries = {algo: run.summaries()[0] for algo, run in sides.items()}
+        spec = envs.make(env).spec
+        cells = []
+        for algo, count in zip(BOTH, ("iterations", "sweeps"), strict=True):
+            summary = summaries.get(algo)
+            cells += [str(summary[count]), f"{summary['residual']:.0e}"] if summary else ["", ""]
+        values = [np.array(summary["values"]) for summary in summaries.values()]
+        apart = f"{np.abs(values[0] - values[-1]).max():.0e}" if len(values) == 2 else ""
+        last = next(iter(summaries.values()))
+        rows.append(
+            (
+                env,
+                f"{gamma:g}",
+                *cells,
+                apart,
+                f"{last['start_value']:.4f}",
+                " / ".join(sorted({f"{s['score']:.3f}" for s in summaries.values()})),
+                f"{spec.reference_score:g}",
+            )
+        )
+        for algo, run in sorted(sides.items()):
+            sweeps = Replay.of(run.parts()[0]).sweeps
+            if algo == "value_iteration":
+                y = np.array([sweep.residual for sweep in sweeps])
+                y[y == 0] = np.finfo(np.float64).tiny  # no change at all: the line falls
+                line = Line(np.arange(len(y)), y)
+                residuals.setdefault(env, {})[f"gamma {gamma:g}"] = line
+    plots.lines(
+        residuals,
+        figures / "value_iteration.svg",
+        xlabel="sweep",
+        ylabel="Bellman residual",
+        legend="value iteration",
+        log_y=True,
+        columns=4,
+        floors=dict.fromkeys(residuals, 1e-12),
+    )
+    text = (
+        "`policy_iteration.py` and `value_iteration.py` on the exact model, until every value is "
+        "within 1e-10 of the optimum (relative where values are above 1). *Residual* is Bellman's, "
+        "the most by which another sweep would change a value. The *return* is that of the greedy "
+        "policy, undiscounted and under the time limit: what is best for a small gamma may not be "
+        "best under the limit.\n"
+    )
+    text += f"\n{markdown_table(PLANNING, rows)}\n"
+    text += "![Bellman residual of value iteration over sweeps](plots/value_iteration.svg)\n\n"
+    for algo in BOTH:
+        plain = headline(algo, [sides[algo] for sides in found.values() if algo in sides])
+        if plain is None:
+            continue
+        replay = Replay.of(plain.parts()[0])
+        steps = replay.steps
+        if algo == "value_iteration":
+            steps = steps[1:]  # sweep 0 is all zeros
+        chosen = [steps[k - 1] for k in PICTURES if k < len(steps)] + [steps[-1]]
+        name = f"{algo}-{plain.env}"
+        plots.boards([replay.board(k) for k in chosen], replay.layout, figures / f"{name}.svg")
+        text += f"![Values and greedy actions of {algo}](plots/{name}.svg)\n\n"
+    return text + commands([run for sides in found.values() for run in sides.values()])
+
+
+def headline(algo: str, runs: Sequence[RunFolder]) -> RunFolder | None:
+    """The run of the plain command: Gridworld with the preset's gamma, the default cells."""
+    wanted = {"gamma": 0.9, "goal": [7, 7], "trap": [4, 4], "walls": []}
+    for run in runs:
+        settings = run.configs()[0]["config"]
+        if run.env == "Gridworld-v0" and wanted.items() <= settings.items():
+            return run
+    return None
+
+
+# ---- Prediction -----------------------------------------------------------------------
+
+PREDICTION = (
+    "environment",
+    "method",
+    "alpha",
+    "n",
+    "RMS error, first 10 episodes",
+    "RMS error at the end [95%]",
+    "bias",
+    "standard deviation",
+    "bias by chance",
+)
+SAME_ALPHA = 0.1  # of the figure that shows bias and variance
+
+
+def method(config: dict[str, Any]) -> str:
+    """What a configuration is called: `every-visit MC`, `4-step TD`, `TD(0.8)`."""
+    if "visits" in config:
+        return f"{config['visits']}-visit MC"
+    if config["n_steps"] > 1:
+        return f"{config['n_steps']}-step TD"
+    return f"TD({config['trace_decay']:g})"
+
+
+def didactic_order(config: dict[str, Any]) -> tuple[float, ...]:
+    """Monte Carlo, TD(0), n-step TD, TD(lambda); small step sizes first."""
+    visits = ("first", "every").index(config["visits"]) if "visits" in config else 2
+    kind = (visits, config.get("trace_decay", 0.0), config.get("n_steps", 0))
+    return (*kind, config["learning_rate"])
+
+
+def prediction_section(runs: Sequence[RunFolder], figures: Path) -> str:
+    """Errors of all methods and step sizes, and the split into bias and variance."""
+    if not runs:
+        return ""
+    text = (
+        "`monte_carlo.py` and `td_prediction.py`: values of the random policy against the exact "
+        "ones, over the states it meets. *RMS error* is a seed's, its mean over n seeds with the "
+        "interval over seeds. *Bias* and *standard deviation* split it, at the end: how far the "
+        "mean of the seeds' values is off, and how far the seeds are from that mean, each as a "
+        "root of the mean square over states; chance alone gives unbiased seeds a bias of their "
+        "standard deviation / sqrt(n - 1), the last column. The bias that comes from V = 0 at the "
+        "start fades; a constant alpha leaves one of its own size, because the steps of an episode "
+        "are correlated. alpha 1/N is the mean of all returns.\n\n"
+    )
+    rows: Rows = []
+    pictures = ""
+    for env in dict.fromkeys(run.env for run in runs):
+        errors: dict[str, dict[str, Line]] = {}
+        split: dict[str, dict[str, Line]] = {"bias": {}, "standard deviation": {}}
+        here = [(run.configs()[0]["config"], run) for run in runs if run.env == env]
+        for config, run in sorted(here, key=lambda x: didactic_order(x[0])):
+            seeds = sorted(run.finished_seeds())
+            found = prediction.load_predictions(run.parts(), seeds)
+            alpha = f"{config['learning_rate']:g}" if config["learning_rate"] else "1/N"
+            bias, std = np.sqrt(found.bias_squared), np.sqrt(found.variance)
+            early = stats.estimate(found.early_errors, "mean")
+            last = stats.estimate(found.errors[:, -1], "mean")
+            rows.append(
+                (
+                    env,
+                    method(config),
+                    alpha,
+                    str(len(seeds)),
+                    early.text(3),
+                    last.text(3),
+                    f"{bias[-1]:.3f}",
+                    f"{std[-1]:.3f}",
+                    f"{std[-1] / math.sqrt(len(seeds) - 1):.3f}" if len(seeds) > 1 else "",
+                )
+            )
+            line = plots.mean_line(found.episodes, found.errors)
+            errors.setdefault(method(config), {})[f"alpha {alpha}"] = line
+            if config["learning_rate"] == SAME_ALPHA:
+                split["bias"][method(config)] = Line(found.episodes, bias)
+                split["standard deviation"][method(config)] = Line(found.episodes, std)
+        for name, panels, ylabel, legend in (
+            ("errors", errors, "RMS error", "mean over seeds, 95% interval"),
+            ("bias-variance", split, "error of the values", f"alpha {SAME_ALPHA:g}"),
+        ):
+            if not all(panels.values()):
+                continue
+            path = figures / f"prediction-{name}-{env}.svg"
+            plots.lines(panels, path, xlabel="episodes", ylabel=ylabel, legend=legend, share_y=True)
+            what = "RMS errors" if name == "errors" else "Bias and standard deviation"
+            pictures += f"![{what} of predicted values on {env}](plots/{path.name})\n\n"
+    return text + markdown_table(PREDICTION, rows) + "\n" + pictures + commands(runs)
+
+
+# ---- Along the cliff ------------------------------------------------------------------
+
+CLIFF = "CliffWalking-v1"
+ON_THE_CLIFF = (
+    "algorithm",
+    "n",
+    "online return, last tenth, mean [95%]",
+    "greedy return at the end, mean [95%]",
+)
+
+
+def online_returns(run: RunFolder) -> pd.DataFrame:
+    """Mean return of the episodes that ended in each of `WINDOWS` parts of the training.
+
+    Rows are seeds, columns the timesteps at which the parts end.
+    """
+    rows = run.curves().query("mode == 'train'")
+    width = math.ceil(rows["timestep"].max() / WINDOWS)
+    part = (np.ceil(rows["timestep"] / width) * width).astype(int).rename("part")
+    return rows.groupby(["seed", part])["return_mean"].mean().unstack("part")
+
+
+def cliff_section(found: Sequence[RunFolder], figures: Path) -> str:
+    """What exploring costs beside the cliff: returns while learning, and of the greedy policy."""
+    runs: dict[str, RunFolder] = {}
+    for run in found:
+        config = run.configs()[0]["config"]
+        if run.env == CLIFF and run.algo in ("q_learning", "sarsa"):
+            name = "Q-learning" if run.algo == "q_learning" else "SARSA"
+            runs["Expected SARSA" if config.get("expected") else name] = run
+    if len(runs) < 2:
+        return ""
+    rows: Rows = []
+    panels: dict[str, dict[str, Line]] = {"online, while exploring": {}, "greedy": {}}
+    for name in sorted(runs, key=("Q-learning", "SARSA", "Expected SARSA").index):
+        run = runs[name]
+        online = online_returns(run)
+        greedy = run.curves().query("mode == 'greedy'").drop_duplicates(["seed", "timestep"])
+        table = greedy.pivot(index="seed", columns="timestep", values="return_mean")
+        for title, frame in zip(panels, (online, table), strict=True):
+            frame = frame.dropna(axis="columns")
+            panels[title][name] = plots.mean_line(frame.columns, frame.to_numpy())
+        late = online.iloc[:, -WINDOWS // 10 :].mean(axis="columns")
+        rows.append(
+            (
+                name,
+                str(len(online)),
+                stats.estimate(late, "mean").text(),
+                stats.estimate(table.iloc[:, -1], "mean").text(),
+            )
+        )
+    plots.lines(
+        panels,
+        figures / "cliff.svg",
+        floors={"online, while exploring": -100.0, "greedy": -40.0},
+        xlabel="timesteps per seed",
+        ylabel="return",
+        legend="mean over seeds, 95% interval",
+    )
+    return (
+        "Sutton and Barto's example 6.6. The shortest way, return -13, runs along the edge; the "
+        "safest, -17, along the other side. Q-learning learns the values of the greedy policy and "
+        "takes the edge, from which its own exploration pushes it down; SARSA learns those of the "
+        "exploring policy, and keeps away. (Computed exactly, at epsilon 0.1: the edge scores "
+        "-45.8 while exploring, the row above it, -15, scores -20.8 and the safest -22.3. Expected "
+        "SARSA finds the best of the three; SARSA's noisier updates leave it one row out.)\n\n"
+        f"{markdown_table(ON_THE_CLIFF, rows)}\n"
+        "![Online and greedy returns on CliffWalking](plots/cliff.svg)\n\n"
+    )

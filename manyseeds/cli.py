@@ -1,0 +1,437 @@
+"""The command line of a training script: a frozen dataclass, its presets, one-line errors.
+
+Precedence: a flag, then the preset for the chosen environment, then the field's default.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import io
+import json
+import math
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
+
+from manyseeds.errors import UsageError
+
+FLOAT32_MAX = (2 - 2**-23) * 2.0**127  # everything is learned in this precision
+
+
+@dataclass(frozen=True)
+class Range:
+    """The values a numeric field may take; NaN and infinity never are."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    open_low: bool = False  # low itself is not allowed
+
+    def __contains__(self, value: float) -> bool:
+        above = value > self.low if self.open_low else value >= self.low
+        return above and value <= self.high and -math.inf < value < math.inf
+
+    def __str__(self) -> str:
+        if self.high < math.inf:
+            return f"a number {'above' if self.open_low else 'from'} {self.low:g} to {self.high:g}"
+        if self.low == -math.inf:
+            return "a finite number"
+        return f"a finite number {'above' if self.open_low else 'of at least'} {self.low:g}"
+
+
+PositiveInt = Annotated[int, Range(1)]
+NonNegativeInt = Annotated[int, Range(0)]
+Positive = Annotated[float, Range(0, open_low=True)]
+NonNegative = Annotated[float, Range(0)]
+Fraction = Annotated[float, Range(0, 1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptConfig:
+    """The flag that every script has."""
+
+    results: str = "results"
+    """Folder of the results."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(ScriptConfig):
+    """Flags that every training script has. None of them changes a seed's learning curve."""
+
+    name: str = ""
+    """Name of the run (default: a hash of every field that changes a result)."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute; auto takes the CPU until the CUDA path is measured."""
+    threads: PositiveInt = 1
+    """CPU threads. At equal threads a result has the same bits, in any batch of seeds (of networks:
+    if their hidden layers have at least 16 units, a multiple of 4)."""
+    track: bool = False
+    """Also write TensorBoard files into the run's folder."""
+    quiet: bool = False
+    """Print only the final table."""
+
+    def contents(self) -> dict[str, str]:
+        """What a curve depends on besides the fields: digests of the data that they name."""
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvConfig(RunConfig):
+    """Flags of everything that runs on an environment."""
+
+    env: str = "CartPole-v1"
+    """Environment id."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        self.check_env(self.make_env())
+        self.check()
+
+    def make_env(self) -> Any:
+        """The environment of the run; raises UsageError for one the algorithm cannot use."""
+        raise NotImplementedError
+
+    def check_env(self, env: Any) -> None:
+        """Conditions between fields and the environment; raises UsageError."""
+
+    def check(self) -> None:
+        """Conditions between fields; raises UsageError."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedsConfig(EnvConfig):
+    """Flags of everything that learns from experience, many seeds at once."""
+
+    seeds: PositiveInt = 10
+    """Number of seeds S, trained together as one batch."""
+    first_seed: NonNegativeInt = 0
+    """The seeds are first_seed, first_seed + 1, ..."""
+
+    def check_env(self, env: Any) -> None:
+        if self.first_seed + self.seeds > 2**31:
+            raise UsageError(f"--seeds {self.seeds}: first_seed + seeds must be at most 2**31")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControlConfig(SeedsConfig):
+    """Flags that every control algorithm has."""
+
+    total_timesteps: PositiveInt = 100_000
+    """Environment steps per seed."""
+    backend: Literal["auto", "gymnasium"] = "auto"
+    """Environment: our native one where there is one, or always Gymnasium's own."""
+    compile: bool = False
+    """Compile the hot loops: half a minute or more once, then faster (needs a C++ compiler)."""
+
+    def check_env(self, env: Any) -> None:
+        super().check_env(env)
+        if self.compile and not env.native:
+            raise UsageError("--compile: steps of Gymnasium's own environments are plain Python")
+
+
+# A seed's curve does not depend on these (nor on which other seeds are trained with it).
+EXECUTION_FIELDS = {f.name for f in dataclasses.fields(RunConfig)}
+EXECUTION_FIELDS |= {"seeds", "first_seed", "compile", "gif"}
+EXECUTION_FIELDS |= {"evaluations", "micro_batch_size", "gradient_checkpointing"}
+
+AnyConfig = TypeVar("AnyConfig", bound=ScriptConfig)
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Hyperparameters for one environment, where they come from, and the score published there."""
+
+    settings: Mapping[str, Any]
+    source: str
+    published: str = ""
+
+
+def published_score(config: Any, preset: Preset | None) -> str:
+    """The preset's published score where a run has every setting of the preset, otherwise ''."""
+    if preset is None:
+        return ""
+    as_there = all(getattr(config, name) == x for name, x in preset.settings.items())
+    return preset.published if as_there else ""
+
+
+def identity(config: RunConfig) -> dict[str, Any]:
+    """Exactly the fields that change a seed's learning curve, and the data that they name."""
+    fields = dataclasses.asdict(config)
+    curve = {name: value for name, value in fields.items() if name not in EXECUTION_FIELDS}
+    curve |= config.contents()
+    return json.loads(json.dumps(curve))  # type: ignore[no-any-return]  # tuples become lists
+
+
+def from_preset(
+    config_class: type[AnyConfig], presets: Mapping[str, Preset], subject: str, **overrides: Any
+) -> AnyConfig:
+    """The configuration that `--env SUBJECT` (or `--task SUBJECT`) would give.
+
+    Fields are replaced by keyword.
+    """
+    settings = dict(presets[subject].settings) if subject in presets else {}
+    return config_class(**{subject_of(config_class): subject, **settings, **overrides})
+
+
+def path_of(text: str, what: str) -> Path:
+    """The path that a flag's text means, whether it exists or not; UsageError if it cannot be."""
+    try:
+        path = Path(text).expanduser()
+        path.stat()
+    except FileNotFoundError:
+        pass
+    except (OSError, RuntimeError, ValueError) as error:  # too long, no such user, a NUL byte
+        raise UsageError(f"{what} {text[:80]}: {error}") from None
+    return path
+
+
+def subject_of(config_class: type) -> str:
+    """The field that says what is learned: env, or task for a language model."""
+    return "env" if hasattr(config_class, "env") else "task"
+
+
+def flag(name: str) -> str:
+    """The flag of a field: total_timesteps -> --total-timesteps."""
+    return "--" + name.replace("_", "-")
+
+
+def check_ranges(config: Any) -> None:
+    """Raise UsageError for a field outside the Range it is annotated with, or beyond float32."""
+    for name, hint in get_type_hints(type(config), include_extras=True).items():
+        value = getattr(config, name)
+        if get_origin(hint) is tuple:
+            hint, values = get_args(hint)[0], value
+        else:
+            values = (value,)
+        for allowed in getattr(hint, "__metadata__", ()):
+            for x in values:
+                if isinstance(allowed, Range) and x not in allowed:
+                    raise UsageError(f"{flag(name)} {x}: must be {allowed}")
+        for x in values:
+            if isinstance(x, float) and abs(x) > FLOAT32_MAX:
+                most = f"{FLOAT32_MAX:.2g}"
+                raise UsageError(
+                    f"{flag(name)} {x}: must be a finite number in float32 (to {most})"
+                )
+
+
+def parse(
+    config_class: type[AnyConfig],
+    presets: Mapping[str, Preset],
+    description: str | None = None,
+    args: Sequence[str] | None = None,
+) -> AnyConfig:
+    """Parse the command line; a mistake prints one line and exits with status 2."""
+    args = list(sys.argv[1:] if args is None else args)
+    try:
+        given = scan(args, config_class)
+        subject = subject_of(config_class)
+        name = given.get(subject, getattr(config_class, subject, ""))
+        preset = presets.get(name)
+        settings = {subject: name, **preset.settings} if preset else {}
+        if preset:
+            description = f"{description}\nPreset for {name}: {preset.source}."
+        config = parse_with_tyro(config_class, args, settings, description)
+        if not config.results:
+            raise UsageError("--results '': must name a folder")
+        check_results(Path(config.results))
+        if isinstance(config, RunConfig):
+            check_device(config.device)
+            check_name(config.name)
+            if config.track:
+                check_tensorboard()
+        if isinstance(config, ControlConfig) and config.compile:
+            from manyseeds.program import check_compiler
+
+            check_compiler()
+        return config
+    except UsageError as error:
+        exit_with(error)
+
+
+def exit_with(error: UsageError) -> NoReturn:
+    """Print a user's mistake as one line and leave with status 2."""
+    print(f"error: {error}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def scan(args: Sequence[str], config_class: type) -> dict[str, str]:
+    """The flags on a command line, `{field: value}`; unknown and repeated ones are errors.
+
+    Flags are never abbreviated: what a saved command means must not change when a flag is added.
+    """
+    hints = get_type_hints(config_class)
+    bools = {name for name, hint in hints.items() if hint is bool}
+    tuples = {name for name, hint in hints.items() if get_origin(hint) is tuple}
+    known = {flag(name): name for name in hints} | {flag(f"no_{name}"): name for name in bools}
+    given: dict[str, str] = {}
+    i = 0
+    while i < len(args):
+        word, equals, value = args[i].partition("=")
+        word = word.replace("_", "-")
+        i += 1
+        if word in ("-h", "--help"):
+            continue
+        if not word.startswith("--"):
+            raise UsageError(f"{args[i - 1]!r}: expected a flag; see --help")
+        if word not in known:
+            close = closest([flag(name) for name in hints], word)
+            hint = f"; did you mean {close}?" if close else "; see --help"
+            raise UsageError(f"{word}: unknown flag{hint}")
+        name = known[word]
+        if name in given:
+            raise UsageError(f"{word}: given twice")
+        if name in bools:
+            if equals:
+                raise UsageError(f"{args[i - 1]}: write {flag(name)} or {flag('no_' + name)}")
+            given[name] = word
+            continue
+        if not equals:
+            if i == len(args) or args[i].startswith("--"):
+                raise UsageError(f"{word}: needs a value")
+            value = args[i]
+            i += 1
+            while name in tuples and i < len(args) and not args[i].startswith("--"):
+                value += " " + args[i]
+                i += 1
+        given[name] = value
+    return given
+
+
+def closest(flags: Sequence[str], word: str) -> str:
+    """The flag that is written most alike, or has the word as a part (--n: --n-steps), or ''."""
+    name = word.strip("-")
+    if alike := difflib.get_close_matches(name, [known[2:] for known in flags], n=1, cutoff=0.7):
+        return f"--{alike[0]}"
+    return min((x for x in flags if name and f"-{name}-" in f"{x}-"), key=len, default="")
+
+
+def parse_with_tyro(
+    config_class: type[AnyConfig],
+    args: Sequence[str],
+    settings: Mapping[str, Any],
+    description: str | None,
+) -> AnyConfig:
+    """Build the config with tyro; its boxed error messages become one UsageError line."""
+    import tyro
+
+    registry = tyro.constructors.ConstructorRegistry()
+
+    @registry.primitive_rule
+    def integers(
+        info: tyro.constructors.PrimitiveTypeInfo,
+    ) -> tyro.constructors.PrimitiveConstructorSpec[int] | None:
+        if info.type is not int:
+            return None
+        return tyro.constructors.PrimitiveConstructorSpec(
+            nargs=1,
+            metavar="INT",
+            instance_from_str=lambda words: whole_number(words[0]),
+            is_instance=lambda x: isinstance(x, int),
+            str_from_instance=lambda x: [str(x)],
+        )
+
+    default = config_class(**settings)
+    messages = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(messages):
+            return tyro.cli(
+                config_class,
+                args=[flag(a[2:]) if a.startswith("--") and "=" not in a else a for a in args],
+                default=default,
+                description=description,
+                registry=registry,
+            )
+    except SystemExit as stop:
+        if stop.code in (0, None):
+            raise
+        raise UsageError(one_line(messages.getvalue())) from None
+
+
+def whole_number(text: str) -> int:
+    """An integer, also written 1e6 or 100_000."""
+    try:
+        return int(text)
+    except ValueError:
+        with contextlib.suppress(ValueError):
+            number = float(text)
+            if number.is_integer():
+                return int(number)
+        raise ValueError(f"{text!r} is not a whole number") from None
+
+
+def one_line(boxed: str) -> str:
+    """The words of a boxed, multi-line message, without its title and the flag's help.
+
+    Where stdout is not UTF-8, the box is drawn with spaces and hyphens.
+    """
+    lines = [line.strip(" │╭╮╰╯") for line in boxed.splitlines()]
+    message = " ".join(line for line in lines[1:] if line.strip("─-"))
+    message = re.split(" (?:Argument helptext:|For full helptext,)", message)[0]
+    message = re.sub(r"^Error parsing (--\S+): ", r"\1: ", message)
+    return message or "the command line could not be read; see --help"
+
+
+def check_device(device: str) -> None:
+    """`--device cuda` without CUDA is an error, never a silent fallback."""
+    if device == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise UsageError("--device cuda: this torch sees no CUDA device; use cpu or auto")
+
+
+def check_results(results: Path) -> None:
+    """The results folder, or the nearest folder above it that exists, must be writable."""
+    try:
+        existing = next(p for p in (results, *results.absolute().parents) if p.exists())
+    except OSError as error:  # a name that is too long
+        raise UsageError(f"--results {results}: {error.strerror}") from None
+    if not existing.is_dir():
+        raise UsageError(f"--results {results}: {existing} is not a folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UsageError(f"--results {results}: {existing} is not writable")
+
+
+def check_name(name: str) -> None:
+    """A run's name is one folder name."""
+    if name and (
+        not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or name[0] == "."
+    ):
+        raise UsageError(f"--name {name!r}: use letters, digits, '-', '_' and '.'")
+    if len(name.encode()) > 255:
+        raise UsageError(f"--name {name}: must have at most 255 characters")
+
+
+def check_tensorboard() -> None:
+    """TensorBoard is an optional extra."""
+    import importlib.util
+
+    if importlib.util.find_spec("tensorboard") is None:
+        raise UsageError("--track: needs tensorboard; pip install -e '.[tensorboard]'")
+
+
+__all__ = [
+    "ControlConfig",
+    "EnvConfig",
+    "Fraction",
+    "NonNegative",
+    "NonNegativeInt",
+    "Positive",
+    "PositiveInt",
+    "Preset",
+    "Range",
+    "RunConfig",
+    "ScriptConfig",
+    "SeedsConfig",
+    "UsageError",
+    "from_preset",
+    "identity",
+    "parse",
+    "published_score",
+]

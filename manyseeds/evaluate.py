@@ -1,0 +1,98 @@
+"""The one evaluation protocol, for our policies and for every baseline.
+
+Raw rewards, episodes from fixed start states shared by all seeds and algorithms, own random
+stream. A greedy policy in a tabular environment is evaluated exactly instead. S seeds, E episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyseeds.seeds import SeedStreams
+
+POINTS = 20  # evaluations during training, besides the one at step 0
+CURVE_EPISODES = 32
+FINAL_EPISODES = 100
+CHUNK = 50  # steps between two looks at whether all episodes have ended
+
+
+class Policy(Protocol):
+    """What can be evaluated."""
+
+    def draw(self, streams: SeedStreams, *shape: int) -> Tensor:
+        """The noise `[S, *shape, ...]` that sampled actions take, from the seeds' streams."""
+
+    def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Actions `[S, N, ...]` for obs `[S, N, ...]`; greedy without noise `[S, N, ...]`."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Per-seed results, each array `[S]`. episodes 0: computed exactly from the tables."""
+
+    return_mean: np.ndarray
+    return_std: np.ndarray  # over episodes; NaN when exact
+    length_mean: np.ndarray  # NaN when exact
+    episodes: int
+
+
+@torch.inference_mode()
+def evaluate(
+    env: Any, policy: Policy, seeds: Sequence[int], episodes: int, greedy: bool = True
+) -> Evaluation:
+    """Evaluate S policies (one per seed) on the same `episodes` start states."""
+    if greedy and hasattr(env, "policy_score"):
+        return _evaluate_exactly(env, policy, len(seeds))
+    S, E, device = len(seeds), episodes, _device_of(policy)
+    start_states = SeedStreams([0], "start-states", device)
+    action_noise = SeedStreams(seeds, "evaluate", device)
+
+    state, obs = env.reset(start_states.uniform(E, env.initial_noise).expand(S, -1, -1))
+    alive = torch.ones(S, E, dtype=torch.bool, device=device)
+    returns = torch.zeros(S, E, dtype=torch.float64, device=device)
+    lengths = torch.zeros(S, E, dtype=torch.float64, device=device)
+    for t in range(env.spec.time_limit):
+        i = t % CHUNK
+        if i == 0:
+            if not alive.any():
+                break
+            env_noise = start_states.uniform(CHUNK, E, env.noise_size).expand(S, -1, -1, -1)
+            noise = None if greedy else policy.draw(action_noise, CHUNK, E)
+        step = env.step(
+            state, policy.act(obs, None if noise is None else noise[:, i]), env_noise[:, i]
+        )
+        state, obs = step.state, step.obs
+        returns += step.reward * alive
+        lengths += alive
+        alive &= ~(step.terminated | step.truncated)
+    # A return that is not finite counts as a random policy's: a failure stays in every aggregate.
+    returns = returns.nan_to_num(*[env.spec.random_score] * 3)
+    # numpy sums each row by itself: a seed's statistics have the same bits in any batch.
+    per_episode = returns.cpu().numpy()
+    return Evaluation(
+        return_mean=per_episode.mean(1),
+        return_std=per_episode.std(1),
+        length_mean=lengths.cpu().numpy().mean(1),
+        episodes=episodes,
+    )
+
+
+def _evaluate_exactly(env: Any, policy: Policy, seeds: int) -> Evaluation:
+    """The greedy policy's mean return under the time limit, by backward induction over P and R."""
+    states = torch.arange(env.spec.num_states).expand(seeds, -1)
+    chosen = torch.nn.functional.one_hot(policy.act(states).cpu(), env.spec.num_actions)
+    score = env.policy_score(chosen).cpu().numpy()
+    unknown = np.full_like(score, np.nan)
+    return Evaluation(score, unknown, unknown, episodes=0)
+
+
+def _device_of(policy: Policy) -> torch.device:
+    parameters = getattr(policy, "parameters", None)
+    first = next(iter(parameters()), None) if parameters else None
+    return torch.device("cpu") if first is None else first.device

@@ -1,0 +1,574 @@
+"""Learning-curve figures, for the end of a run and for the report.
+
+A line is the IQM over seeds, its band the 95% bootstrap interval (`stats.estimate`) at every
+evaluation. Data are tidy frames with the columns `seed, timestep, return_mean, mode, episodes`
+(others are ignored); the curve is their greedy evaluations.
+
+Figures depend on nothing but the data: matplotlib's defaults and bundled font, whatever the
+user's matplotlibrc says; no date and a fixed hash salt in SVG. White and opaque, so that they read
+on light and dark pages. pyplot is not used, so no global figure and no backend is touched.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from manyseeds import stats
+from manyseeds.evaluate import CURVE_EPISODES
+from manyseeds.record import write_bytes
+
+# matplotlib and seaborn take seconds to import, so the functions that draw import them.
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+FORMATS = (".svg", ".png")
+LINE_STYLES = ("-", "--", ":", "-.")  # the palette has ten colours, then the style changes
+
+STYLE: dict[str, Any] = {
+    "figure.dpi": 100,
+    "savefig.dpi": 200,
+    "svg.hashsalt": "manyseeds",
+    "svg.fonttype": "path",  # glyphs as outlines: the same picture wherever it is opened
+    "font.family": "DejaVu Sans",  # comes with matplotlib
+    "font.size": 9,
+    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
+    "axes.titlesize": 10,
+    "axes.labelcolor": "0.15",
+    "axes.edgecolor": "0.4",
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": "0.92",
+    "grid.linewidth": 0.8,
+    "xtick.color": "0.4",
+    "ytick.color": "0.4",
+    "xtick.labelcolor": "0.15",
+    "ytick.labelcolor": "0.15",
+    "lines.linewidth": 1.8,
+    "lines.solid_capstyle": "round",
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "legend.title_fontsize": 8,
+}
+
+
+def learning_curves(
+    groups: dict[str, DataFrame],
+    path: Path | str,
+    *,
+    title: str,
+    threshold: float | None = None,
+    reference: float | None = None,
+) -> None:
+    """One panel, one line per group, written to `path` (.svg or .png).
+
+    A single group also shows its seeds as faint lines. `threshold` and `reference` are scores
+    drawn as horizontal lines. Raises ValueError for an unknown suffix, for a group without curve
+    rows, and for seeds with missing or non-finite evaluations.
+    """
+    _check_suffix(path)
+    with _style():
+        figure = _draw({title: groups}, (5.6, 4.0), {title: threshold}, reference)
+    write_bytes(Path(path), figure_bytes(figure, Path(path).suffix))
+
+
+def grid_of_curves(
+    panels: dict[str, dict[str, DataFrame]],
+    path: Path | str,
+    *,
+    thresholds: dict[str, float | None],
+    names: Sequence[str] = (),
+) -> None:
+    """One panel per key (its title), at most three columns, with one legend for all.
+
+    A group keeps its colour in every panel, and in every figure with the same `names`, the groups
+    that come first. `thresholds` may lack a panel. Writes and raises as `learning_curves` does.
+    """
+    _check_suffix(path)
+    columns = min(3, len(panels))
+    size = (3.3 * columns + 0.4, 2.4 * -(-len(panels) // 3) + 0.9)
+    with _style():
+        figure = _draw(panels, size, thresholds, first=names)
+    write_bytes(Path(path), figure_bytes(figure, Path(path).suffix))
+
+
+def prediction_errors(
+    episodes: Sequence[int],
+    errors: NDArray[np.float64],
+    bias_squared: NDArray[np.float64],
+    variance: NDArray[np.float64],
+    path: Path | str,
+    *,
+    title: str,
+) -> None:
+    """The error of predicted values over K episodes, and what it consists of; written to `path`.
+
+    errors `[S, K]`, their mean and its 95% interval; bias_squared and variance `[K]`, as roots. The
+    dotted line is the bias that chance alone gives to S unbiased seeds. From the episode on at
+    which a seed diverged, nothing is drawn.
+    """
+    import seaborn
+    from matplotlib.figure import Figure
+
+    _check_suffix(path)
+    whole = np.isfinite(errors).all(axis=0) & np.isfinite(bias_squared) & np.isfinite(variance)
+    K = len(episodes) if whole.all() else int(whole.argmin())
+    x, n = episodes[:K], len(errors)
+    points = [stats.estimate(column, "mean") for column in errors.T[:K]]
+    color = seaborn.color_palette("colorblind")
+    std, bias = np.sqrt(variance[:K]), np.sqrt(bias_squared[:K])
+    with _style():
+        figure = Figure(figsize=(5.6, 4.0), layout="constrained")
+        axes = figure.subplots()
+        low, high = [point.low for point in points], [point.high for point in points]
+        axes.fill_between(x, low, high, color=color[0], alpha=0.2, linewidth=0)
+        label = f"RMS error (mean, 95% interval, n={n})"
+        axes.plot(x, [point.value for point in points], color=color[0], label=label, zorder=3)
+        if n > 1:
+            axes.plot(x, bias, color=color[1], linestyle="--", label="bias")
+            axes.plot(x, std, color=color[2], linestyle="-.", label="standard deviation over seeds")
+            chance = std / np.sqrt(n - 1)
+            look: dict[str, Any] = {"color": "0.3", "linewidth": 1.0, "linestyle": ":"}
+            axes.plot(x, chance, label="bias by chance alone", **look)
+        axes.set_ylim(bottom=0)
+        _label_axes(axes, title, xlabel="episodes per seed", ylabel="error of the values")
+        figure.legend(loc="outside lower center", ncols=2)
+    write_bytes(Path(path), figure_bytes(figure, Path(path).suffix))
+
+
+def figure_bytes(figure: Figure, suffix: str) -> bytes:
+    """Content of the file for `figure`, `suffix` .svg or .png; the same figure, the same bytes."""
+    _check_suffix(f"figure{suffix}")
+    buffer = io.BytesIO()
+    metadata = {"Date": None, "Creator": None} if suffix == ".svg" else {"Software": None}
+    with _style():
+        figure.savefig(buffer, format=suffix[1:], metadata=metadata)
+    return buffer.getvalue()
+
+
+def _draw(
+    panels: dict[str, dict[str, DataFrame]],
+    size: tuple[float, float],
+    thresholds: dict[str, float | None],
+    reference: float | None = None,
+    first: Sequence[str] = (),
+) -> Figure:
+    """Figure of `size` inches with a panel per key, at most three columns, and one legend."""
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    found = dict.fromkeys(name for groups in panels.values() for name in groups)
+    if not found:
+        raise ValueError("no curves to draw")
+    order = list(dict.fromkeys((*first, *found)))
+    names = [name for name in order if name in found]
+    looks = _looks(order)
+
+    figure = Figure(figsize=size, layout="constrained")
+    columns = min(3, len(panels))
+    grid = figure.subplots(-(-len(panels) // columns), columns, squeeze=False).flatten()
+    seeds: dict[str, list[int]] = {name: [] for name in names}  # per panel that has the group
+    for i, (title, groups) in enumerate(panels.items()):
+        axes = grid[i]
+        for name, frame in groups.items():
+            n = _draw_group(axes, name, frame, looks[name], faint_seeds=len(names) == 1)
+            seeds[name].append(n)
+        _draw_score(axes, thresholds.get(title), "--")
+        _draw_score(axes, reference, ":")
+        _label_axes(
+            axes,
+            title,
+            xlabel="timesteps per seed" if i + columns >= len(panels) else "",
+            ylabel="greedy return" if i % columns == 0 else "",
+        )
+    for axes in grid[len(panels) :]:
+        axes.remove()
+
+    handles = [
+        Line2D([], [], label=f"{name} (n={_span(seeds[name])})", **looks[name]) for name in names
+    ]
+    if any(thresholds.get(title) is not None for title in panels):
+        handles.append(Line2D([], [], label="reward threshold", **_score_look("--")))
+    if reference is not None:
+        handles.append(Line2D([], [], label="reference score", **_score_look(":")))
+    has_interval = any(n > 1 for counts in seeds.values() for n in counts)
+    _legend(figure, handles, "IQM over seeds, 95% bootstrap interval" if has_interval else None)
+    return figure
+
+
+def _looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Colour and style of each line, by its place in `names`."""
+    import seaborn
+
+    palette = seaborn.color_palette("colorblind")
+    return {
+        name: {
+            "color": palette[i % len(palette)],
+            "linestyle": LINE_STYLES[i // len(palette) % len(LINE_STYLES)],
+        }
+        for i, name in enumerate(names)
+    }
+
+
+def _legend(figure: Figure, handles: Sequence[Any], title: str | None) -> None:
+    """One legend below all panels, in as many columns as fit."""
+    longest = max(len(str(handle.get_label())) for handle in handles)
+    entry_inches = 0.5 + 0.075 * longest  # sample line and gap, then the text
+    figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=max(1, min(len(handles), int(figure.get_figwidth() / entry_inches))),
+        title=title,
+    )
+
+
+def _draw_group(
+    axes: Axes, name: str, frame: DataFrame, look: dict[str, Any], faint_seeds: bool
+) -> int:
+    """Line and band of one group; the number of its seeds."""
+    timesteps, returns = curve_of(name, frame)
+    points = [stats.estimate(column) for column in returns.T]
+    low, high = [point.low for point in points], [point.high for point in points]
+    if faint_seeds and len(returns) > 1:
+        axes.plot(
+            timesteps,
+            returns.T,
+            color=look["color"],
+            alpha=min(0.25, 25 / len(returns)),
+            linewidth=0.6,
+            zorder=1.5,
+        )
+    axes.fill_between(timesteps, low, high, color=look["color"], alpha=0.2, linewidth=0)
+    axes.plot(timesteps, [point.value for point in points], zorder=3, **look)
+    return len(returns)
+
+
+def curve_of(name: str, frame: DataFrame) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Timesteps `[K]` and greedy returns `[S, K]` of one group."""
+    # 0 episodes: exact, for tabular policies. Not the larger evaluation at the end.
+    on_curve = frame["episodes"].isin((CURVE_EPISODES, 0))
+    rows = frame[(frame["mode"] == "greedy") & on_curve]
+    if rows.empty:
+        raise ValueError(f"{name}: no greedy evaluations to draw")
+    # The exact evaluation at the end repeats the last one on the curve.
+    rows = rows.drop_duplicates(["seed", "timestep", "return_mean"])
+    if rows.duplicated(["seed", "timestep"]).any():
+        raise ValueError(f"{name}: a seed has two returns at the same timestep")
+    seeds = [(seed, group.sort_values("timestep")) for seed, group in rows.groupby("seed")]
+    curves = [(g["timestep"].to_numpy(), g["return_mean"].to_numpy()) for _, g in seeds]
+    broken = [
+        seed
+        for (seed, _), (x, y) in zip(seeds, curves, strict=True)
+        if x[0] != rows["timestep"].min() or not np.isfinite(y).all()
+    ]
+    if broken:
+        raise ValueError(f"{name}: missing or non-finite evaluations of seeds {broken}")
+    # Seeds that train by whole episodes are evaluated at timesteps of their own: lines between.
+    common = max((x for x, _ in curves), key=len)
+    return common, np.stack([np.interp(common, x, y) for x, y in curves])
+
+
+def _draw_score(axes: Axes, score: float | None, linestyle: str) -> None:
+    """Horizontal line at `score`, with the number in the right margin."""
+    if score is None:
+        return
+    axes.axhline(score, zorder=2, **_score_look(linestyle))
+    axes.annotate(
+        f"{score:g}".replace("-", "\N{MINUS SIGN}"),  # as on the axis
+        (1, score),
+        xycoords=("axes fraction", "data"),
+        xytext=(3, 0),
+        textcoords="offset points",
+        verticalalignment="center",
+        fontsize="small",
+        color="0.3",
+    )
+
+
+def _score_look(linestyle: str) -> dict[str, Any]:
+    return {"color": "0.3", "linestyle": linestyle, "linewidth": 1.0}
+
+
+def _label_axes(axes: Axes, title: str, xlabel: str, ylabel: str) -> None:
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 50k, 1M
+    axes.margins(x=0.02)
+
+
+def _span(counts: list[int]) -> str:
+    """`10`, or `10-30` where panels differ."""
+    low, high = min(counts), max(counts)
+    return str(low) if low == high else f"{low}-{high}"
+
+
+def _style() -> Any:
+    """Context: matplotlib's defaults and ours on top, the caller's settings back afterwards."""
+    import matplotlib.style
+
+    return matplotlib.style.context(STYLE, after_reset=True)
+
+
+def _check_suffix(path: Path | str) -> None:
+    if Path(path).suffix not in FORMATS:
+        raise ValueError(f"{path}: a figure is written as {' or '.join(FORMATS)}")
+
+
+# ---- Any lines -------------------------------------------------------------------------------
+
+
+class Line(NamedTuple):
+    """One line of a panel: K points, with the interval of each where there is one."""
+
+    x: ArrayLike  # [K]
+    y: ArrayLike  # [K]
+    low: ArrayLike | None = None
+    high: ArrayLike | None = None
+
+
+def mean_line(x: Any, curves: NDArray[np.float64]) -> Line:
+    """The mean over seeds of curves `[S, K]`, with its 95% interval, at x `[K]`."""
+    points = [stats.estimate(column, "mean", resamples=2000) for column in curves.T]
+    bounds = zip(*[(p.value, p.low, p.high) for p in points], strict=True)
+    return Line(x, *bounds)
+
+
+def lines(
+    panels: dict[str, dict[str, Line]],
+    path: Path | str,
+    *,
+    xlabel: str,
+    ylabel: str,
+    legend: str | None = None,
+    log_y: bool | Sequence[str] = False,
+    columns: int = 3,
+    share_y: bool = False,
+    floors: Mapping[str, float] | None = None,
+) -> None:
+    """One panel per key (its title) and one legend, titled `legend`; written to `path`.
+
+    A name keeps its colour in every panel. floors: where a panel's y axis begins, whatever lies
+    below. log_y: which panels have a logarithmic y axis, all or some by title. Raises ValueError
+    for an unknown suffix.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    _check_suffix(path)
+    looks = _looks(list(dict.fromkeys(name for group in panels.values() for name in group)))
+    columns = min(columns, len(panels))
+    rows = -(-len(panels) // columns)
+    with _style():
+        size = (3.3 * columns + 0.4, 2.5 * rows + 0.9)
+        figure = Figure(figsize=size, layout="constrained")
+        grid = figure.subplots(rows, columns, squeeze=False, sharey=share_y).flatten()
+        for i, (title, group) in enumerate(panels.items()):
+            for name, line in group.items():
+                if line.low is not None and line.high is not None:
+                    color = looks[name]["color"]
+                    grid[i].fill_between(
+                        line.x, line.low, line.high, color=color, alpha=0.2, linewidth=0
+                    )
+                grid[i].plot(line.x, line.y, **looks[name])
+            bottom = i + columns >= len(panels)
+            _label_axes(grid[i], title, xlabel if bottom else "", "" if i % columns else ylabel)
+            if floors and title in floors:
+                grid[i].set_ylim(bottom=floors[title])
+            if log_y is True or (log_y and title in log_y):
+                grid[i].set_yscale("log")
+                grid[i].yaxis.set_major_formatter(lambda y, _: f"{y:.0e}")
+        for axes in grid[len(panels) :]:
+            axes.remove()
+        _legend(
+            figure, [Line2D([], [], label=name, **look) for name, look in looks.items()], legend
+        )
+    write_bytes(Path(path), figure_bytes(figure, Path(path).suffix))
+
+
+# ---- Values and actions of a plan -----------------------------------------------------------
+
+
+class Board(NamedTuple):
+    """What one picture of a plan shows."""
+
+    title: str
+    values: NDArray[np.float64]  # [X]
+    actions: NDArray[np.int64]  # [X], greedy
+    ends: NDArray[np.bool_]  # [X], states that are over: they show their letter only
+
+
+def boards(
+    pictures: Sequence[Board], layout: Any, path: Path | str, *, columns: int | None = None
+) -> None:
+    """Write pictures of values and greedy actions beside one another; `.gif`: after one another.
+
+    `layout` says how the states lie on paper (`envs.tabular.Layout`). All pictures share one scale
+    of colours, that of the last one: blue above 0, red below. Raises ValueError for an unknown
+    suffix.
+    """
+    path = Path(path)
+    last = pictures[-1]
+    limit = float(np.abs(last.values[~last.ends]).max()) or 1.0
+    if path.suffix == ".gif":
+        with _style():
+            frames = [_draw_boards([picture], layout, limit, 1) for picture in pictures]
+        write_bytes(path, _gif_bytes(frames))
+        return
+    _check_suffix(path)
+    with _style():
+        figure = _draw_boards(pictures, layout, limit, columns or min(len(pictures), 3))
+    write_bytes(path, figure_bytes(figure, path.suffix))
+
+
+def _draw_boards(pictures: Sequence[Board], layout: Any, limit: float, columns: int) -> Figure:
+    """A block per picture, in which a panel of the layout (Taxi has 16) is one grid of cells."""
+    from matplotlib.figure import Figure
+
+    panels = [(title, np.array(states)) for title, states in layout.panels.items()]
+    across = -(-len(panels) // max(1, round(len(panels) ** 0.5)))
+    rows, down = -(-len(pictures) // columns), -(-len(panels) // across)
+    # All in inches, and placed by hand: matplotlib's own layout takes seconds for 16 panels.
+    cell = 0.5 if len(panels) == 1 else 0.34
+    height, width = (cell * n for n in panels[0][1].shape)
+    gap, head = 0.2, 0.3
+    panel_head = head if len(panels) > 1 else 0.0
+    block_width = (width + gap) * across
+    block_height = (height + panel_head) * down + head + gap / 2
+    size = block_width * columns, block_height * rows
+    figure = Figure(figsize=size)
+    for i, picture in enumerate(pictures):
+        left = block_width * (i % columns)
+        top = size[1] - block_height * (i // columns)
+        middle = (left + block_width / 2) / size[0], (top - head / 2) / size[1]
+        figure.text(*middle, picture.title, ha="center", va="center", fontsize=9)
+        for j, (title, states) in enumerate(panels):
+            x = left + gap / 2 + (width + gap) * (j % across)
+            y = top - head - (height + panel_head) * (j // across + 1)
+            axes = figure.add_axes((x / size[0], y / size[1], width / size[0], height / size[1]))
+            _draw_board(axes, picture, states, layout, limit)
+            axes.set_title(title if panel_head else "", fontsize=6, pad=3)
+    return figure
+
+
+def _draw_board(
+    axes: Axes, picture: Board, states: NDArray[np.int64], layout: Any, limit: float
+) -> None:
+    """One grid of cells: value above, action below, a letter where the layout has one.
+
+    Walls, marked #, are grey. An arrow is the first of the best actions where several tie: which
+    others do is not in the record of a plan.
+    """
+    from matplotlib.patches import Rectangle
+
+    shown = np.where(states < 0, np.nan, picture.values[states])
+    axes.imshow(shown, cmap="RdBu", vmin=-limit, vmax=limit)
+    axes.set(xticks=[], yticks=[])
+    axes.grid(False)
+    size = 6 if len(layout.panels) == 1 else 4
+    digits = max(0, 2 - math.floor(math.log10(limit)))
+    for (row, column), state in np.ndenumerate(states):
+        if state < 0:
+            continue
+        mark, over = layout.marks.get(int(state), ""), picture.ends[state]
+        color = "white" if abs(picture.values[state]) > 0.6 * limit else "0.15"
+        look: dict[str, Any] = {"ha": "center", "va": "center", "color": color}
+        if over:
+            if mark == "#":
+                wall = Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor="0.6", linewidth=0)
+                axes.add_patch(wall)
+            axes.text(column, row, mark, fontsize=size + 2, fontweight="bold", **look)
+            continue
+        value = round(float(picture.values[state]), digits) + 0.0  # never -0
+        axes.text(column, row - 0.22, f"{value:g}", fontsize=size - 0.5, **look)
+        sign = layout.actions[picture.actions[state]]
+        axes.text(column, row + 0.2, sign, fontsize=size + 2, **look)
+        axes.text(column - 0.36, row + 0.34, mark, fontsize=size - 1, **look)
+
+
+def _gif_bytes(frames: Sequence[Figure], seconds: float = 0.8) -> bytes:
+    """Figures shown one after another, the last one longer, forever."""
+    from PIL import Image
+
+    images = []
+    for figure in frames:
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=100)
+        images.append(Image.open(buffer).convert("P", palette=Image.Palette.ADAPTIVE, colors=255))
+    buffer = io.BytesIO()
+    milliseconds = [round(1000 * seconds)] * (len(images) - 1) + [round(4000 * seconds)]
+    first, *rest = images
+    first.save(buffer, "GIF", save_all=True, append_images=rest, duration=milliseconds, loop=0)
+    return buffer.getvalue()
+
+
+# ---- A tree ---------------------------------------------------------------------------------
+
+
+def tree(branches: dict[str, Any], path: Path | str) -> None:
+    """A tree from left to right: a branch is {name: what is below}, a leaf {name: its file}.
+
+    Leaves stand at the right, their files below their names. Raises ValueError for an unknown
+    suffix.
+    """
+    from matplotlib.figure import Figure
+
+    _check_suffix(path)
+    depth, leaves = _depth(branches), _count(branches)
+    with _style():
+        figure = Figure(figsize=(2.25 * depth, 0.46 * leaves + 0.2))
+        axes = figure.add_axes((0, 0, 1, 1))
+        axes.set(xlim=(0, depth), ylim=(leaves, 0))
+        axes.axis("off")
+        _draw_branches(axes, branches, 0, 0.0, depth)
+    write_bytes(Path(path), figure_bytes(figure, Path(path).suffix))
+
+
+def _draw_branches(
+    axes: Axes, branches: dict[str, Any], level: int, top: float, depth: int
+) -> list[tuple[float, float]]:
+    """Draw everything below one point; where its boxes begin."""
+    places = []
+    for name, below in branches.items():
+        is_leaf = not isinstance(below, dict)
+        x, height = (depth - 1 if is_leaf else level), _count({name: below})
+        y = top + height / 2
+        color = "#dfe8f3" if is_leaf else "0.95"
+        box = {"boxstyle": "round,pad=0.35", "facecolor": color, "edgecolor": "0.7"}
+        text = f"{name}\n{below}" if is_leaf else name
+        axes.text(x + 0.04, y, text, va="center", ha="left", fontsize=7, bbox=box, zorder=3)
+        places.append((float(x), y))
+        if not is_leaf:
+            for right, lower in _draw_branches(axes, below, level + 1, top, depth):
+                axes.plot(
+                    (x + 0.1, x + 0.5, right - 0.12, right),
+                    (y, y, lower, lower),
+                    color="0.7",
+                    linewidth=0.9,
+                    zorder=1,
+                )
+        top += height
+    return places
+
+
+def _count(branches: dict[str, Any]) -> int:
+    """Leaves of a tree."""
+    return sum(_count(below) if isinstance(below, dict) else 1 for below in branches.values())
+
+
+def _depth(branches: dict[str, Any]) -> int:
+    """Levels of a tree, leaves included."""
+    inner = [_depth(below) for below in branches.values() if isinstance(below, dict)]
+    return 1 + max(inner, default=0)

@@ -1,0 +1,400 @@
+"""A training run of a control algorithm: metrics, evaluations, the final table."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyseeds import checkpoint, stats
+from manyseeds.cli import (
+    AnyConfig,
+    ControlConfig,
+    Preset,
+    published_score,
+)
+from manyseeds.evaluate import CURVE_EPISODES, FINAL_EPISODES, POINTS, Evaluation, Policy, evaluate
+from manyseeds.process import resolve_device
+from manyseeds.progress import Progress
+from manyseeds.record import (
+    POLICY,
+    RunFolder,
+    parquet_bytes,
+    read_json,
+)
+from manyseeds.runs.base import (
+    Recorder,
+    complete_seeds,
+    estimate_json,
+    parts_with,
+    print_table,
+    requested_seeds,
+    tensorboard,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+METRIC_WINDOWS = 200  # a metric is averaged over 1/200 of the training
+
+
+@dataclass
+class Window:
+    """Means of metrics over a piece of the training, for the seeds that come to its end now."""
+
+    timesteps: np.ndarray  # [S]
+    learning: np.ndarray  # [S] bool, which seeds those are
+    learn_s: float
+    metrics: dict[str, np.ndarray]  # each [S], NaN for the others
+
+
+class Snapshot(NamedTuple):
+    """The policies of the seeds when each passed one point of the training; not all have yet."""
+
+    policy: Any
+    timesteps: np.ndarray  # [S]
+    passed: np.ndarray  # [S] bool
+    counts: np.ndarray  # [S] bool, false for a seed that passed the next point, too, at once
+
+
+class Run(Recorder):
+    """Carries one training of S seeds: what `train(config, run)` reports to.
+
+    Without a directory everything stays in memory. The clock stands still during evaluations.
+    """
+
+    config: ControlConfig
+
+    def __init__(
+        self,
+        config: ControlConfig,
+        seeds: Sequence[int] | None = None,
+        directory: Path | None = None,
+        algo: str = "",
+        source: str = "manyseeds",
+    ) -> None:
+        seeds = requested_seeds(config) if seeds is None else seeds
+        super().__init__(config, seeds, directory, algo, source)
+        self.diverged: dict[int, int] = {}  # seed -> timestep at which its loss became NaN
+        self.windows: list[Window] = []
+        # What no window holds yet: timesteps, which seeds learned, metrics; [S] each.
+        self._pending: list[tuple[np.ndarray, np.ndarray, dict[str, Tensor]]] = []
+        self._timesteps = np.zeros(len(self.seeds), dtype=np.int64)  # of the last log
+        self._closed = self._timesteps.copy()  # of each seed's last window
+        self._since = self._timesteps.copy()  # the first in _pending that a seed still needs
+        self._rows: list[dict[str, Any]] = []
+        self._points = np.full(len(self.seeds), -1)  # the last that each seed has passed
+        self._snapshots: dict[int, Snapshot] = {}  # by point
+        self._env: Any = None  # of the last evaluation
+        self._progress = Progress(
+            config.total_timesteps, len(self.seeds), config.quiet, live=directory is not None
+        )
+        self._writer = tensorboard(directory) if config.track and directory else None
+
+    def log(self, timestep: int | Tensor, metrics: dict[str, Tensor]) -> None:
+        """Record metrics, each `[S]`, of the learning that ended at a timestep (per seed).
+
+        timestep: `[S]` where some seeds are ahead of others; one that does not move on has ended.
+        Metrics stay tensors, and are averaged over windows of 1/200 of the training, a seed's own.
+        One whose name ends in `loss` marks its seed as diverged when it is not finite.
+        """
+        timesteps = self._per_seed(timestep)
+        learned = timesteps > self._timesteps
+        self._pending.append((timesteps, learned, metrics))
+        self._timesteps = timesteps
+        total = self.config.total_timesteps
+        window = total / METRIC_WINDOWS
+        ends = (timesteps // window > self._closed // window) | (timesteps >= total)
+        if (ends & learned).any():
+            self._close_windows(ends & learned)
+
+    def _per_seed(self, timestep: int | Tensor) -> np.ndarray:
+        """`[S]` int64"""
+        if isinstance(timestep, Tensor):
+            return timestep.cpu().numpy().astype(np.int64)
+        return np.full(len(self.seeds), timestep)
+
+    def _close_windows(self, closing: np.ndarray) -> None:
+        """Average the metrics of some seeds, `[S]` bool, over what they logged since they last did.
+
+        Sums run from one log to the next: they round alike, whatever the other seeds have logged.
+        """
+        K, timesteps = len(self._pending), self._timesteps
+        steps = np.stack([steps for steps, _, _ in self._pending])
+        learned = np.stack([learned for _, learned, _ in self._pending])
+        own = learned & closing & (np.arange(K)[:, None] >= self._since)  # [K, S]
+        means: dict[str, np.ndarray] = {}
+        for name in dict.fromkeys(name for _, _, metrics in self._pending for name in metrics):
+            rows = [k for k, (_, _, metrics) in enumerate(self._pending) if name in metrics]
+            stacked = torch.stack([self._pending[k][2][name] for k in rows])
+            values, counts = stacked.double().cpu().numpy(), own[rows]
+            if name.endswith("loss"):
+                for k, i in np.argwhere(counts & ~np.isfinite(values)):
+                    seed, step = self.seeds[i], int(steps[rows[k], i])
+                    self.diverged[seed] = min(step, self.diverged.get(seed, step))
+            counts = counts & ~np.isnan(values)
+            n = counts.sum(0)
+            sums = np.where(counts, values, 0.0).cumsum(0)[-1]
+            means[name] = np.where(n > 0, sums / n.clip(1), math.nan)
+        self._closed[closing] = timesteps[closing]
+        self._since[closing | (timesteps >= self.config.total_timesteps)] = K
+        needed = self._since.min()
+        del self._pending[:needed]
+        self._since -= needed
+        self.windows.append(Window(timesteps, closing, self.learn_s, means))
+        timestep = int(timesteps.mean())
+        self._progress.update(timestep, self.learn_s)
+        if self._writer:
+            for name, value in means.items():
+                if np.isfinite(value).any():
+                    self._writer.add_scalar(f"train/{name}", float(np.nanmean(value)), timestep)
+
+    def evaluate_if_due(self, timestep: int | Tensor, env: Any, policy: Policy) -> None:
+        """Evaluate at step 0 and at the first call at or after each 1/20 of the training.
+
+        timestep: `[S]` where some seeds are ahead of others; each is then evaluated as it was when
+        it passed the point, together with the others, once the last has passed it.
+        """
+        self._env = env
+        timesteps = self._per_seed(timestep)
+        passed = np.minimum(timesteps * POINTS // self.config.total_timesteps, POINTS)
+        for point in range(self._points.min() + 1, passed.max() + 1):
+            now = (self._points < point) & (passed >= point)
+            if now.any():
+                self._pass(point, now, passed == point, timesteps, policy)
+        self._points = np.maximum(self._points, passed)
+        for point in [k for k, snapshot in self._snapshots.items() if snapshot.passed.all()]:
+            snapshot = self._snapshots.pop(point)
+            if snapshot.counts.any():
+                self._evaluate(snapshot)
+
+    def _pass(
+        self, point: int, now: np.ndarray, last: np.ndarray, timesteps: np.ndarray, policy: Any
+    ) -> None:
+        """Keep the policies of the seeds that pass a point now."""
+        if now.all():
+            self._snapshots[point] = Snapshot(policy, timesteps, now, last)
+            return
+        if point not in self._snapshots:
+            nobody = np.zeros_like(now)
+            start = np.zeros_like(timesteps)
+            self._snapshots[point] = Snapshot(copy.deepcopy(policy), start, nobody, nobody.copy())
+        snapshot = self._snapshots[point]
+        rows = now.nonzero()[0]
+        kept = snapshot.policy.state_dict().values()
+        for copied, current in zip(kept, policy.state_dict().values(), strict=True):
+            copied[rows] = current[rows]
+        snapshot.timesteps[rows] = timesteps[rows]
+        snapshot.counts[rows] = last[rows]
+        snapshot.passed[rows] = True
+
+    def _evaluate(self, snapshot: Snapshot) -> None:
+        self.pause()
+        result = evaluate(self._env, snapshot.policy, self.seeds, CURVE_EPISODES)
+        self._record(snapshot.timesteps, result, "greedy", snapshot.counts)
+        returns = stats.estimate(result.return_mean, resamples=2000)
+        timestep = int(snapshot.timesteps.mean())
+        self._progress.update(timestep, self._learned, returns.text(self._env.spec.digits))
+        if self._writer:
+            self._writer.add_scalar("evaluation/greedy_return", returns.value, timestep)
+        self.resume()
+
+    def _record(
+        self,
+        timesteps: np.ndarray,
+        result: Evaluation,
+        mode: str,
+        counts: np.ndarray | None = None,
+    ) -> None:
+        for i, seed in enumerate(self.seeds):
+            if counts is not None and not counts[i]:
+                continue
+            self._rows.append(
+                {
+                    "seed": seed,
+                    "timestep": int(timesteps[i]),
+                    "learn_s": self._learned,
+                    "return_mean": result.return_mean[i],
+                    "return_std": result.return_std[i],
+                    "length_mean": result.length_mean[i],
+                    "episodes": result.episodes,
+                    "mode": mode,
+                }
+            )
+
+    def curve(self) -> pd.DataFrame:
+        """All evaluations and training returns as tidy rows, one per seed, timestep and mode."""
+        import pandas as pd
+
+        rows = list(self._rows)
+        for window in self.windows:
+            if "train_return" not in window.metrics:
+                continue
+            for i, seed in enumerate(self.seeds):
+                if math.isnan(window.metrics["train_return"][i]):
+                    continue  # no episode of this seed ended
+                rows.append(
+                    {
+                        "seed": seed,
+                        "timestep": int(window.timesteps[i]),
+                        "learn_s": window.learn_s,
+                        "return_mean": window.metrics["train_return"][i],
+                        "return_std": math.nan,
+                        "length_mean": window.metrics["train_length"][i],
+                        "episodes": 0,
+                        "mode": "train",
+                    }
+                )
+        frame = pd.DataFrame(rows)
+        frame.insert(0, "source", self.source)
+        frame.insert(1, "algo", self.algo)
+        frame.insert(2, "env", self.config.env)
+        return frame
+
+    def metrics(self) -> pd.DataFrame:
+        """The logged metrics, one row per seed and window."""
+        import pandas as pd
+
+        frames = [
+            pd.DataFrame({"seed": self.seeds, "timestep": window.timesteps, **window.metrics})[
+                window.learning
+            ]
+            for window in self.windows
+        ]
+        return pd.concat(frames, ignore_index=True)
+
+    def finish(self, policy: Policy) -> dict[str, Any]:
+        """Evaluate for the last time and, with a directory, write and seal the part.
+
+        Returns the summary that `summary.json` holds.
+        """
+        assert self._env is not None, "train must call run.evaluate_if_due"
+        env = self._env
+        self.pause()
+        finals = {}
+        timesteps = self._timesteps
+        for mode in ("greedy", "sampled"):
+            result = evaluate(env, policy, self.seeds, FINAL_EPISODES, greedy=mode == "greedy")
+            self._record(timesteps, result, mode)
+            finals[mode] = result
+        self.close()
+        summary = self._summary(env, finals, timesteps)
+        if self.directory is not None:
+            self._write(summary, policy, reachable_threshold(env.spec))
+        return summary
+
+    def close(self) -> None:
+        self._progress.close()
+        if self._writer:
+            self._writer.close()
+
+    def _summary(
+        self, env: Any, finals: dict[str, Evaluation], timesteps: np.ndarray
+    ) -> dict[str, Any]:
+        total_s = self.total_s
+        threshold = reachable_threshold(env.spec)
+        final = {}
+        for mode, result in finals.items():
+            per_seed = dict(zip(map(str, self.seeds), result.return_mean.tolist(), strict=True))
+            final[mode] = {
+                "iqm": estimate_json(result.return_mean, "iqm"),
+                "mean": estimate_json(result.return_mean, "mean"),
+                "episodes": result.episodes,
+                "per_seed": per_seed,
+            }
+        greedy = finals["greedy"].return_mean
+        below = [s for s, x in zip(self.seeds, greedy, strict=True) if x < (threshold or -math.inf)]
+        return {
+            **self.head(),
+            "seeds": self.seeds,
+            "final": final,
+            "threshold": threshold,
+            "digits": env.spec.digits,
+            "below_threshold": below,
+            "diverged": {str(seed): step for seed, step in self.diverged.items()},
+            "timesteps_per_seed": round(timesteps.mean()),
+            "learn_seconds": self._learned,
+            "total_seconds": total_s,
+            "timesteps_per_second": timesteps.sum() / max(self._learned, 1e-9),
+        }
+
+    def _write(self, summary: dict[str, Any], policy: Policy, threshold: float | None) -> None:
+        from manyseeds import plots
+
+        curve = self.curve()
+        title = f"{self.algo} on {self.config.env}"
+
+        def draw(folder: Path) -> None:
+            path = folder / "curve.png"
+            plots.learning_curves({self.algo: curve}, path, title=title, threshold=threshold)
+
+        files = {
+            "curve.parquet": parquet_bytes(curve),
+            "metrics.parquet": parquet_bytes(self.metrics()),
+        }
+        if hasattr(policy, "state_dict"):
+            files[POLICY] = checkpoint.to_bytes(policy.state_dict())
+        self.write(files, draw, summary)
+
+
+def reachable_threshold(spec: Any) -> float | None:
+    """The reward threshold of an EnvSpec; None above what the best policy scores (Taxi-v4)."""
+    bar, best = spec.reward_threshold, spec.reference_score
+    return None if bar is not None and best is not None and bar > best else bar
+
+
+def main(
+    config: AnyConfig, train: Callable[[AnyConfig, Run], Any], presets: dict[str, Preset]
+) -> None:
+    """Train the seeds that are not finished yet, store them, and print the table of the run."""
+    assert isinstance(config, ControlConfig)
+    folder = complete_seeds(config, train, Run)
+    print_result(folder, config, presets.get(config.env))
+
+
+def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None) -> None:
+    """The table at the end of a training, over the seeds that the command asked for."""
+    from rich.table import Table
+
+    asked = requested_seeds(config)
+    parts = parts_with(folder, asked)
+    summaries = [read_json(part / "summary.json") for part in parts]
+    final = {seed: x for s in summaries for seed, x in s["final"]["greedy"]["per_seed"].items()}
+    greedy = np.array([final[str(seed)] for seed in asked])
+    diverged = {int(seed): t for s in summaries for seed, t in s["diverged"].items()}
+    diverged = {seed: t for seed, t in diverged.items() if seed in asked}
+    threshold, digits = summaries[0]["threshold"], summaries[0]["digits"]
+    episodes = summaries[0]["final"]["greedy"]["episodes"]
+    how = f"{episodes} episodes per seed" if episodes else "exact, from P and R"
+    learn_s = sum(s["learn_seconds"] for s in summaries)
+    trained = sum(s["timesteps_per_seed"] * len(s["seeds"]) for s in summaries)
+
+    table = Table(show_header=False, title=f"{folder.algo} on {config.env}, {len(asked)} seeds")
+    table.add_row("final greedy return", f"IQM {stats.estimate(greedy).text(digits)} ({how})")
+    mean = stats.estimate(greedy, "mean").text(digits)
+    table.add_row("", f"mean {mean}, worst {greedy.min():.{digits}f}")
+    below = {s for s, x in zip(asked, greedy, strict=True) if x < (threshold or -math.inf)}
+    failures = f"{len(below | set(diverged))} of {len(asked)} seeds"
+    if threshold is not None:
+        failures += f", {len(below)} of them below {threshold:g}"
+    divergence = ", ".join(f"seed {s} at timestep {t:,}" for s, t in sorted(diverged.items()))
+    table.add_row("failures", failures)
+    table.add_row("", f"diverged: {divergence or 'none'}")
+    if published := published_score(config, preset):
+        table.add_row("published", published)
+    if preset is None:
+        table.add_row("preset", f"none for {config.env}: the defaults")
+    how = f"{resolve_device(config.device)}, {config.threads} thread{'s' * (config.threads > 1)}"
+    how += ", compiled" * config.compile
+    table.add_row("speed", f"{trained / learn_s:,.0f} timesteps/s, all seeds together ({how})")
+    total_s = sum(s["total_seconds"] for s in summaries)
+    table.add_row("time", f"{total_s:.1f} s, of which {learn_s:.1f} s learning")
+    print_table(table, folder, parts)

@@ -1,0 +1,493 @@
+"""A training run of a language model while it lives, one seed at a time.
+
+A part `results/runs/<task>/<algo>/<name>/seeds-003-003/` holds, next to what every part has:
+
+    curve.parquet       source, algo, task, seed, samples, learn_s, and a column per measure
+    metrics.parquet     seed, samples, learn_s, and a column per logged metric, a row per update
+    transcripts.json    a few completions before, during and after the training
+    summary.json        "kind": "language"; the measures before the first step and after the last,
+                        with more samples than the curve's; samples, seconds
+    model/              the trained model as `save_pretrained` writes it (not committed)
+
+Seeds are trained one after another. Everything random in a step is drawn from the seed, a purpose
+and the number of the step: a training that goes on from a checkpoint draws what it would have.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from manyseeds import stats
+from manyseeds.cli import (
+    AnyConfig,
+    NonNegativeInt,
+    PositiveInt,
+    Preset,
+    RunConfig,
+    check_ranges,
+    exit_with,
+    identity,
+)
+from manyseeds.digest import code_digest, code_origins
+from manyseeds.errors import UsageError
+from manyseeds.process import resolve_device, set_up_process
+from manyseeds.progress import Progress
+from manyseeds.record import (
+    RunFolder,
+    is_finished,
+    parquet_bytes,
+    part_name,
+    read_json,
+    write_bytes,
+)
+from manyseeds.runs.base import Recorder, carry_out, complete, parts_with, print_table, tensorboard
+from manyseeds.runs.parallel import Processes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CHECKPOINTS = 20
+CHECKPOINT = ".checkpoint.safetensors"  # hidden: no part of what is sealed
+# What decides a curve besides the method's own code.
+COMMON = [
+    *(f"llm_track/evaluation.py:{name}" for name in ("TaskEvaluator", "CURVE_PROMPTS", "SEED")),
+    *(f"llm_track/tasks.py:{name}" for name in ("Addition", "Countdown", "JsonlTask", "make")),
+    *(f"llm_track/tasks.py:{name}" for name in ("pairs_of", "read_preferences")),
+    *(f"llm_track/models.py:{name}" for name in ("load_model", "load_scalar", "make_base")),
+    "llm_track/models.py:Reference",
+    *(f"llm_track/sampling.py:{name}" for name in ("sample", "logprobs", "scores", "joined")),
+    *(f"llm_track/sampling.py:{name}" for name in ("encode_prompts", "from_texts", "decode")),
+    "llm_track/sampling.py:in_batches",
+    "llm_track/sft.py:train",
+    "llm_track/sft.py:PRESETS",
+]
+# SFT and reward model have prompts of their own: what is trained from them should not begin with
+# what they have seen.
+PURPOSES = {
+    name: k
+    for k, name in enumerate(
+        ("demonstrations", "samples", "minibatches", "init", "prompts", "pairs", "pair samples")
+    )
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageConfig(RunConfig):
+    """Flags that every script of the LLM track has."""
+
+    task: str = "addition"
+    """addition, mixed, countdown, gsm8k, a JSONL file of prompt and answer, or a hub name."""
+    model: str = "tiny"
+    """tiny (made once, by tiny-base and sft.py), tiny-base, a folder, or a hub name."""
+    seeds: PositiveInt = 1
+    """Number of seeds, trained one after another."""
+    first_seed: NonNegativeInt = 0
+    """The seeds are first_seed, first_seed + 1, ..."""
+    total_samples: PositiveInt = 51_200
+    """Completions to learn from, those that are thrown away counted."""
+    max_new_tokens: NonNegativeInt = 0
+    """Longest completion, in tokens (0: the task's)."""
+    lora_rank: NonNegativeInt = 0
+    """Train low-rank adapters of this rank (0: all weights)."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Precision of the computation (auto: bfloat16 on a GPU); weights stay in float32."""
+    evaluations: PositiveInt = 10
+    """Evaluations on the learning curve, besides the one at its beginning."""
+    micro_batch_size: PositiveInt = 64
+    """Samples per pass of an update, not of sampling; changes memory and speed, not the result."""
+    gradient_checkpointing: bool = False
+    """Save memory by computing activations twice."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.first_seed + self.seeds > 2**31:
+            raise UsageError(f"--seeds {self.seeds}: first_seed + seeds must be at most 2**31")
+        self.check()
+
+    def check(self) -> None:
+        """Conditions between fields; raises UsageError."""
+
+
+class Evaluator(Protocol):
+    """Measures a model while it learns; what `LanguageRun.evaluate_if_due` is given."""
+
+    headline: str  # the measure of the progress bar and the figure
+
+    def __call__(self, final: bool) -> tuple[dict[str, float], list[dict[str, Any]]]:
+        """The measures and a few transcripts; final: with more samples."""
+
+    def save(self, folder: Path) -> None:
+        """Write the model."""
+
+
+class LanguageRun(Recorder):
+    """Carries one training of one seed: what `train(config, run)` reports to."""
+
+    kind = "language"
+    config: Any
+
+    def __init__(
+        self,
+        config: LanguageConfig,
+        seeds: Sequence[int] | None = None,
+        directory: Path | None = None,
+        algo: str = "",
+        source: str = "manyseeds",
+        processes: Processes | None = None,
+    ) -> None:
+        seeds = [config.first_seed] if seeds is None else seeds
+        super().__init__(config, seeds, directory, algo, source)  # type: ignore[arg-type]
+        (self.seed,) = self.seeds
+        self.processes = processes or Processes(self.device)
+        self.device = self.processes.device
+        self.samples = 0
+        self.diverged: int | None = None  # samples at which a loss became NaN
+        self._initial: dict[str, float] = {}  # measures before the first step
+        self._rows: list[dict[str, float]] = []
+        self._metrics: list[dict[str, float]] = []
+        self._transcripts: list[dict[str, Any]] = []
+        self._before = 0.0  # total seconds of a training that was interrupted
+        self._point = -1
+        self._saved = -1
+        self._opened = False
+        self._open_with: tuple[Any, ...] = ()
+        self._evaluator: Evaluator | None = None
+        silent = config.quiet or not self.processes.main
+        self._progress = Progress(
+            config.total_samples,
+            1,
+            silent,
+            live=directory is not None and not silent,
+            unit="samples",
+            measure="pass@1 (or what the method measures) on held-out prompts",
+        )
+        self._writer: Any = None
+
+    def open(self, definitions: Sequence[Any], packages: Sequence[str] = ()) -> None:
+        """Remember what to put into config.json; it is written once the training can begin.
+
+        Until then a user's mistake may come to light (an unknown model): nothing is to be left.
+        """
+        self._open_with = (definitions, (*packages, "transformers"))
+
+    def origins(self, definitions: Sequence[Any]) -> list[str]:
+        return code_origins(definitions, None, common=COMMON)
+
+    def subject(self) -> dict[str, str]:
+        return {"task": self.config.task}
+
+    def rng(self, purpose: str, *index: int) -> np.random.Generator:
+        """The random numbers for one purpose, of one step (or one part of a step)."""
+        key = (PURPOSES[purpose], *index)
+        return np.random.Generator(
+            np.random.PCG64(np.random.SeedSequence(self.seed, spawn_key=key))
+        )
+
+    def uniforms(self, step: int, *shape: int, part: int = 0, purpose: str = "samples") -> Tensor:
+        """Uniforms in [0, 1) for the sampling of one step (or a part of it), float32."""
+        block = self.rng(purpose, step, part).random(shape, dtype=np.float32)
+        return torch.from_numpy(block).to(self.device)
+
+    def log(self, samples: int, metrics: Mapping[str, float | Tensor]) -> None:
+        """Record the metrics of an update that ended at a number of samples."""
+        self.samples = samples
+        values = {name: float(x) for name, x in metrics.items()}
+        if self.diverged is None and not math.isfinite(values.get("loss", 0.0)):
+            self.diverged = samples
+        self._metrics.append({"samples": samples, "learn_s": self.learn_s, **values})
+        self._progress.update(samples, self.learn_s)
+        if self._writer:
+            for name, x in values.items():
+                self._writer.add_scalar(f"train/{name}", x, samples)
+
+    def evaluate_if_due(self, samples: int, evaluator: Evaluator) -> None:
+        """Evaluate before the first step and at the first call at or after each k-th part."""
+        if not self._opened:
+            self._open()
+        self.samples, self._evaluator = samples, evaluator
+        point = self._due(samples)
+        if point <= self._point:
+            return
+        self.pause()
+        if self.processes.main:
+            if self._point < 0:
+                self._initial, _ = evaluator(final=True)
+            self._evaluate()
+        self._point = point
+        self.resume()
+
+    def _due(self, samples: int) -> int:
+        """How many of the curve's points are due at a number of samples."""
+        last = self.config.evaluations
+        return min(samples * last // self.config.total_samples, last)
+
+    def _open(self) -> None:
+        self._opened = True
+        if self.directory is not None:
+            super().open(*self._open_with)
+            if self.config.track:
+                self._writer = tensorboard(self.directory)
+        self.resume()
+
+    def _evaluate(self) -> None:
+        assert self._evaluator is not None
+        measures, transcripts = self._evaluator(final=False)
+        self._rows.append({"samples": self.samples, "learn_s": self._learned, **measures})
+        self._transcripts += [{"samples": self.samples, **x} for x in transcripts]
+        headline = measures[self._evaluator.headline]
+        self._progress.update(self.samples, self._learned, f"{headline:.3f}")
+        if self._writer:
+            for name, x in measures.items():
+                self._writer.add_scalar(f"evaluation/{name}", x, self.samples)
+
+    # ---- Checkpoints -------------------------------------------------------------------
+
+    def save_if_due(
+        self,
+        step: int,
+        parameters: Sequence[nn.Parameter],
+        *optimizers: torch.optim.Optimizer,
+        **extra: Any,
+    ) -> None:
+        """Write a checkpoint at the first call, and at the first at or after each twentieth.
+
+        extra: what else, as JSON, `restore` is to give back.
+        """
+        point = self.samples * CHECKPOINTS // self.config.total_samples
+        if point <= self._saved:
+            return
+        self._saved = point
+        if self.directory is None or not self.processes.main:
+            return
+        self.pause()
+        tensors = {f"parameter.{i}": p.detach() for i, p in enumerate(parameters)}
+        for k, optimizer in enumerate(optimizers):
+            for i, state in optimizer.state_dict()["state"].items():
+                tensors |= {f"optimizer.{k}.{i}.{name}": x for name, x in state.items()}
+        state = {
+            "of": self._origin(), "step": step, "samples": self.samples, "saved": self._saved,
+            "learned": self._learned, "total": self.total_s + self._before,
+            "diverged": self.diverged, "extra": extra, "initial": self._initial,
+            "rows": self._rows,
+            "metrics": self._metrics, "transcripts": self._transcripts,
+        }  # fmt: skip
+        tensors = {name: x.cpu().contiguous() for name, x in tensors.items()}
+        # As a tensor: the header of a safetensors file may have 100 MB at most.
+        tensors["state"] = torch.frombuffer(
+            bytearray(json.dumps(state).encode()), dtype=torch.uint8
+        )
+        content = safetensors.torch.save(tensors)
+        write_bytes(self.directory / CHECKPOINT, content)
+        self.resume()
+
+    def restore(
+        self, parameters: Sequence[nn.Parameter], *optimizers: torch.optim.Optimizer
+    ) -> tuple[int, dict[str, Any]]:
+        """Go on from the part's checkpoint: the number of the next step, and `extra`.
+
+        (0, {}) where there is none, or only one of other code or settings.
+        """
+        path = self.directory / CHECKPOINT if self.directory is not None else None
+        found = self.processes.broadcast(str(path) if path is not None and path.exists() else None)
+        if found is None:
+            return 0, {}
+        with safetensors.safe_open(found, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        state = json.loads(bytes(tensors.pop("state").numpy()))
+        if state.get("of") != self._origin():
+            return 0, {}
+        with torch.no_grad():
+            for i, p in enumerate(parameters):
+                p.copy_(tensors[f"parameter.{i}"])
+        for k, optimizer in enumerate(optimizers):
+            content = optimizer.state_dict()
+            for name, x in tensors.items():
+                kind, _, rest = name.partition(".")
+                number, _, rest = rest.partition(".")
+                if kind == "optimizer" and int(number) == k:
+                    i, _, field = rest.partition(".")
+                    content["state"].setdefault(int(i), {})[field] = x
+            optimizer.load_state_dict(content)
+        self.samples, self._saved = state["samples"], state["saved"]
+        self._initial = state["initial"]
+        self._rows, self._metrics = state["rows"], state["metrics"]
+        self._point = self._due(int(self._rows[-1]["samples"]))  # perhaps of other --evaluations
+        self._transcripts, self.diverged = state["transcripts"], state["diverged"]
+        self._before = state["total"]
+        self._open()
+        self._learned = state["learned"]
+        return state["step"], state["extra"]
+
+    def _origin(self) -> dict[str, Any]:
+        """The settings and the code that a checkpoint belongs to."""
+        return {"config": identity(self.config), "code": self._digest}
+
+    @cached_property
+    def _digest(self) -> str:
+        return code_digest(self.origins(self._open_with[0]))
+
+    # ---- The end -----------------------------------------------------------------------
+
+    def finish(self, result: Any) -> dict[str, Any]:
+        """Evaluate for the last time and, with a directory, write and seal the part."""
+        self.pause()
+        if not self.processes.main:
+            return {}
+        assert self._evaluator is not None, "train must call run.evaluate_if_due"
+        final, _ = self._evaluator(final=True)
+        self.close()
+        summary = {
+            **self.head(),
+            "seeds": self.seeds,
+            "headline": self._evaluator.headline,
+            "initial": _finite(self._initial),
+            "final": _finite(final),
+            "samples": self.samples,
+            "diverged": self.diverged,
+            "learn_seconds": self._learned,
+            "total_seconds": self.total_s + self._before,
+            "samples_per_second": self.samples / max(self._learned, 1e-9),
+        }
+        if self.directory is not None:
+            self._evaluator.save(self.directory / "model")
+            transcripts = json.dumps(self._transcripts, indent=1, ensure_ascii=False) + "\n"
+            files = {
+                "curve.parquet": parquet_bytes(self.curve()),
+                "metrics.parquet": parquet_bytes(self.metrics()),
+                "transcripts.json": transcripts.encode(),
+            }
+            self.write(files, self._draw, summary)
+            (self.directory / CHECKPOINT).unlink(missing_ok=True)
+        return summary
+
+    def close(self) -> None:
+        self._progress.close()
+        if self._writer:
+            self._writer.close()
+
+    def curve(self) -> pd.DataFrame:
+        """All evaluations as tidy rows."""
+        import pandas as pd
+
+        frame = pd.DataFrame(self._rows)
+        names = {"source": self.source, "algo": self.algo, "task": self.config.task}
+        for k, (name, value) in enumerate({**names, "seed": self.seed}.items()):
+            frame.insert(k, name, value)
+        return frame
+
+    def metrics(self) -> pd.DataFrame:
+        """The logged metrics, one row per update."""
+        import pandas as pd
+
+        frame = pd.DataFrame(self._metrics)
+        frame.insert(0, "seed", self.seed)
+        return frame
+
+    def _draw(self, folder: Path) -> None:
+        from manyseeds import plots
+
+        assert self._evaluator is not None
+        curve = self.curve()
+        shown = [self._evaluator.headline, "length", "format", "entropy"]
+        panels = {
+            name: {self.algo: plots.Line(curve["samples"], curve[name])}
+            for name in shown
+            if name in curve
+        }
+        plots.lines(panels, folder / "curve.png", xlabel="samples", ylabel="", columns=2)
+
+
+def _finite(values: Mapping[str, float]) -> dict[str, float | None]:
+    """As JSON, which has no NaN."""
+    return {k: v if math.isfinite(v) else None for k, v in values.items()}
+
+
+# ---- The command ---------------------------------------------------------------------------
+
+
+def main(
+    config: AnyConfig,
+    train: Callable[[AnyConfig, LanguageRun], Any],
+    presets: dict[str, Preset],
+) -> None:
+    """Train the seeds that are not finished yet, store them, and print the table of the run."""
+    assert isinstance(config, LanguageConfig)
+    algo = Path(inspect.getfile(train)).stem
+    folder = RunFolder.of(config, algo)
+    processes = Processes(resolve_device(config.device))
+
+    def train_seed(seed: int, part: Path) -> None:
+        processes.broadcast(seed)
+        carry_out(config, train, LanguageRun(config, [seed], part, algo, processes=processes))
+
+    if processes.main:
+        complete_seeds_in_turn(folder, config, train_seed)
+        processes.broadcast(None)
+        print_result(folder, config, presets.get(config.task))
+        return
+    set_up_process(config.threads)
+    try:
+        while (seed := processes.broadcast()) is not None:
+            carry_out(config, train, LanguageRun(config, [seed], None, algo, processes=processes))
+    except UsageError as error:
+        exit_with(error)
+
+
+def complete_seeds_in_turn(
+    folder: RunFolder, config: LanguageConfig, train_seed: Callable[[int, Path], object]
+) -> None:
+    """Train the seeds that are not finished yet, or whose models are not on this machine."""
+    seeds = range(config.first_seed, config.first_seed + config.seeds)
+
+    def part(seed: int) -> Path:
+        return folder.path / part_name([seed])
+
+    def missing() -> list[int]:
+        return [s for s in seeds if not (is_finished(part(s)) and (part(s) / "model").is_dir())]
+
+    def train_part(seed: int) -> None:
+        train_seed(seed, part(seed))
+
+    complete(folder, config, missing, train_part, f"All {len(seeds)} seeds are finished")
+
+
+def print_result(folder: RunFolder, config: LanguageConfig, preset: Preset | None) -> None:
+    """The table at the end of a training, over the seeds that the command asked for."""
+    from rich.table import Table
+
+    asked = range(config.first_seed, config.first_seed + config.seeds)
+    parts = parts_with(folder, asked)
+    summaries = [read_json(part / "summary.json") for part in parts]
+    table = Table(show_header=False, title=f"{folder.algo} on {config.task}, {len(asked)} seeds")
+    for name in summaries[0]["final"]:
+        values = [[s[when].get(name) for s in summaries] for when in ("initial", "final")]
+        if any(x is None for x in values[1]):
+            continue
+        text = stats.estimate(values[1], "mean", resamples=2000).text(3)
+        if all(x is not None for x in values[0]):
+            text += f", at the beginning {np.mean(values[0]):.3f}"
+        table.add_row(name, text)
+    diverged = {s["seeds"][0]: s["diverged"] for s in summaries if s["diverged"] is not None}
+    words = ", ".join(f"seed {seed} at {n:,} samples" for seed, n in diverged.items())
+    table.add_row("diverged", words or "none")
+    if preset is None:
+        table.add_row("preset", f"none for {config.task}: the defaults")
+    learn_s = sum(s["learn_seconds"] for s in summaries)
+    speed = sum(s["samples"] for s in summaries) / max(learn_s, 1e-9)
+    table.add_row("speed", f"{speed:,.0f} samples/s ({config.threads} threads)")
+    total = sum(s["total_seconds"] for s in summaries)
+    table.add_row("time", f"{total:.1f} s, of which {learn_s:.1f} s learning")
+    print_table(table, folder, parts)

@@ -1,0 +1,230 @@
+"""Planning runs: every sweep in the record, a picture, and the table at the end.
+
+A planning run is `results/runs/<env>/<algo>/<name>/plan/`. Beside `config.json`, `summary.json` and
+`DONE.json`, as every run has them, it holds `sweeps.json`, from which the whole planning can be
+replayed:
+
+    schema    1
+    algo, env, gamma
+    layout    panels: {title: [[state, ...], ...]}, the state index in each row and column, -1 where
+              there is none; actions: the sign of each action; marks: {state: letter}
+    ends      the states in which an episode is over
+    sweeps    one object for each, in value iteration also for V = 0 before the first, "sweep 0":
+              iteration (of policy iteration; 0 where there is none),
+              residual (the Bellman residual max |T V - V|),
+              values [X] (six significant digits; summary.json has those of the end in full),
+              actions [X] (the greedy action for these values)
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from manyseeds import checkpoint, plots
+from manyseeds.cli import AnyConfig, EnvConfig, Positive, Preset, Range, UsageError
+from manyseeds.record import PLAN, POLICY, SCHEMA, RunFolder, is_finished, read_json
+from manyseeds.runs.base import Recorder, carry_out, complete, print_table
+
+MAX_FRAMES = 60  # of a GIF
+TIED = 1e-12  # what the algorithms' greedy actions take for rounding
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanningConfig(EnvConfig):
+    """Flags that every planning algorithm has."""
+
+    env: str = "Gridworld-v0"
+    """Environment id."""
+    gamma: Annotated[float, Range(0, 0.999)] = 0.9
+    """Discount per step."""
+    tolerance: Positive = 1e-10
+    """Distance to the optimal values at which to end, relative where they are above 1. Values below
+    it are not told from 0: with a small gamma a far goal is not found."""
+    gif: bool = False
+    """Also draw values and actions after every sweep, or iteration, as a GIF."""
+
+    def check(self) -> None:
+        if self.device == "cuda":
+            raise UsageError("--device cuda: plans are made on the CPU")
+        if self.track:
+            raise UsageError("--track: planning logs no metrics; sweeps.json has every sweep")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The state of a plan after one sweep."""
+
+    iteration: int
+    residual: float
+    values: list[float]  # [X]
+    actions: list[int]  # [X]
+
+
+class Plan(Recorder):
+    """Carries one planning: what `solve(config, plan)` reports to. There are no seeds."""
+
+    kind = "planning"
+    config: PlanningConfig
+
+    def __init__(
+        self, config: PlanningConfig, directory: Path | None = None, algo: str = ""
+    ) -> None:
+        super().__init__(config, [], directory, algo)
+        self.env = config.make_env()
+        self.sweeps: list[Sweep] = []
+
+    def record(self, values: Tensor, actions: Tensor, residual: float, iteration: int = 0) -> None:
+        """Keep values [X], greedy actions [X] and the Bellman residual of a sweep."""
+        self.sweeps.append(Sweep(iteration, residual, values.tolist(), actions.tolist()))
+
+    def finish(self, result: Tensor) -> dict[str, Any]:
+        """Score the greedy policy for the optimal values [X], and write the run; its summary."""
+        self.pause()
+        last, env = self.sweeps[-1], self.env
+        policy = one_hot(torch.tensor(last.actions), env.spec.num_actions)
+        summary = {
+            **self.head(),
+            "sweeps": len(self.sweeps) - (last.iteration == 0),  # sweep 0 is V = 0
+            "iterations": last.iteration,
+            "residual": last.residual,
+            "start_value": (result @ env.start).item(),
+            "score": env.policy_score(policy.unsqueeze(0)).item(),
+            "values": last.values,
+            "actions": last.actions,
+            "learn_seconds": self._learned,
+        }
+        if self.directory is not None:
+            files = {
+                "sweeps.json": self._replay().encode(),
+                POLICY: checkpoint.to_bytes({"V": result}),
+            }
+            self.write(files, lambda folder: draw(folder, "plan.png"), summary)
+        return summary
+
+    def _replay(self) -> str:
+        """The content of sweeps.json, a line per sweep."""
+        head = {
+            "schema": SCHEMA,
+            "algo": self.algo,
+            "env": self.config.env,
+            "gamma": self.config.gamma,
+            "layout": asdict(self.env.layout),
+            "ends": self.env.ends.nonzero()[:, 0].tolist(),
+        }
+        sweeps = [
+            {**asdict(sweep), "values": [float(f"{x:.6g}") for x in sweep.values]}
+            for sweep in self.sweeps
+        ]
+        lines = ",\n".join(json.dumps(sweep, separators=(",", ":")) for sweep in sweeps)
+        return json.dumps(head, ensure_ascii=False)[:-1] + f',\n"sweeps": [\n{lines}\n]}}\n'
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What sweeps.json holds."""
+
+    algo: str
+    env: str
+    gamma: float
+    layout: SimpleNamespace
+    ends: NDArray[np.bool_]  # [X]
+    sweeps: list[Sweep]
+
+    @classmethod
+    def of(cls, part: Path) -> Replay:
+        """Read the record of a finished planning run."""
+        content = read_json(part / "sweeps.json")
+        sweeps = [Sweep(**row) for row in content["sweeps"]]
+        ends = np.zeros(len(sweeps[0].values), dtype=bool)
+        ends[content["ends"]] = True
+        layout = content["layout"]
+        layout["marks"] = {int(state): mark for state, mark in layout["marks"].items()}
+        names = {name: content[name] for name in ("algo", "env", "gamma")}
+        return cls(**names, layout=SimpleNamespace(**layout), ends=ends, sweeps=sweeps)
+
+    @property
+    def steps(self) -> list[int]:
+        """The sweeps worth a picture: all, or of each iteration the last."""
+        following = [sweep.iteration for sweep in self.sweeps[1:]] + [-1]
+        return [
+            k
+            for k, (sweep, after) in enumerate(zip(self.sweeps, following, strict=True))
+            if sweep.iteration == 0 or sweep.iteration != after
+        ]
+
+    def board(self, k: int) -> plots.Board:
+        """The picture of sweep k."""
+        sweep = self.sweeps[k]
+        name = f"iteration {sweep.iteration}" if sweep.iteration else f"sweep {k}"
+        title = f"{self.algo} on {self.env}, gamma {self.gamma:g}: {name}"
+        values, actions = np.array(sweep.values), np.array(sweep.actions)
+        return plots.Board(title, values, actions, self.ends)
+
+
+def draw(part: Path, name: str) -> None:
+    """Draw a planning run into its folder: plan.png, the end, or plan.gif, all of it."""
+    replay = Replay.of(part)
+    steps = replay.steps
+    if name.endswith(".png"):
+        shown = steps[-1:]
+    elif len(steps) <= MAX_FRAMES:
+        shown = steps
+    else:  # most happens in the first sweeps
+        places = np.geomspace(1, len(steps), MAX_FRAMES).round().astype(int) - 1
+        shown = [steps[k] for k in sorted(set(places))]
+    plots.boards([replay.board(k) for k in shown], replay.layout, part / name)
+
+
+def main(
+    config: AnyConfig, solve: Callable[[AnyConfig, Plan], Tensor], presets: dict[str, Preset]
+) -> None:
+    """Plan, unless that is finished, and print the table of the run."""
+    assert isinstance(config, PlanningConfig)
+    algo = Path(inspect.getfile(solve)).stem
+    folder = RunFolder.of(config, algo)
+    part = folder.path / PLAN
+
+    def missing() -> list[Path]:
+        return [] if is_finished(part) else [part]
+
+    def plan_part(part: Path) -> None:
+        carry_out(config, solve, Plan(config, part, algo))
+
+    complete(folder, config, missing, plan_part, "The plan is finished")
+    if config.gif and not (part / "plan.gif").exists():
+        draw(part, "plan.gif")
+    print_result(folder, config, presets.get(config.env))
+
+
+def print_result(folder: RunFolder, config: PlanningConfig, preset: Preset | None) -> None:
+    """The table at the end of a planning."""
+    from rich.table import Table
+
+    part = folder.path / PLAN
+    summary, spec = read_json(part / "summary.json"), config.make_env().spec
+    table = Table(show_header=False, title=f"{folder.algo} on {config.env}, gamma {config.gamma:g}")
+    if summary["iterations"]:
+        table.add_row("iterations", f"{summary['iterations']:,}")
+    table.add_row("sweeps", f"{summary['sweeps']:,}")
+    table.add_row("Bellman residual", f"{summary['residual']:.1e}")
+    table.add_row("value of the start", f"{summary['start_value']:.6g}")
+    if abs(summary["start_value"]) < max(config.tolerance, TIED):
+        table.add_row("", "too near to 0 to tell which action is best")
+    score = f"{summary['score']:.{spec.digits}f} (exact, at most {spec.time_limit} steps"
+    table.add_row("undiscounted return", f"{score}; reference {spec.reference_score:g})")
+    if preset is None:
+        table.add_row("preset", f"none for {config.env}: the defaults")
+    table.add_row("time", f"{summary['learn_seconds']:.2f} s")
+    print_table(table, folder, [part])

@@ -1,0 +1,49 @@
+"""The seed axis: one stream of random numbers per seed. S is the number of seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+PURPOSES = {"init": 0, "train": 1, "evaluate": 2, "start-states": 3}
+
+
+class SeedStreams:
+    """One stream of random numbers per seed, for one purpose.
+
+    What seed k draws depends on k, the purpose and the position in the stream; never on the other
+    seeds or on the device. Streams are numpy's PCG64 keyed by `SeedSequence(k, spawn_key)`, which
+    numpy keeps stable over versions. Draw whole blocks: the cost of a draw grows with S.
+    """
+
+    def __init__(
+        self, seeds: Sequence[int], purpose: str, device: torch.device | str = "cpu"
+    ) -> None:
+        key = (PURPOSES[purpose],)
+        self.seeds = list(seeds)
+        self.device = torch.device(device)
+        self._generators = [
+            np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=key)))
+            for seed in self.seeds
+        ]
+
+    def uniform(self, *shape: int) -> Tensor:
+        """Uniforms in [0, 1), `[S, *shape]` float32."""
+        block = np.empty((len(self.seeds), *shape), dtype=np.float32)
+        for generator, row in zip(self._generators, block, strict=True):
+            generator.random(out=row, dtype=np.float32)
+        return torch.from_numpy(block).to(self.device)
+
+    def gumbel(self, *shape: int) -> Tensor:
+        """Standard Gumbel variables: argmax(logits + gumbel) is a sample of softmax(logits)."""
+        return -(-self.uniform(*shape).log()).log()
+
+    def normal(self, *shape: int) -> Tensor:
+        """Standard normals, `[S, *shape]` float32."""
+        block = np.empty((len(self.seeds), *shape), dtype=np.float32)
+        for generator, row in zip(self._generators, block, strict=True):
+            generator.standard_normal(out=row, dtype=np.float32)
+        return torch.from_numpy(block).to(self.device)

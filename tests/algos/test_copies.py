@@ -1,0 +1,114 @@
+"""What the methods' files have in common is the same word for word; their diff is the lesson.
+
+An algorithm file imports no other one. A function or class that two siblings need is copied, and
+held together here: mend all copies at once, or give what differs another name.
+"""
+
+from __future__ import annotations
+
+import ast
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from manyseeds.digest import ROOT
+
+FILES = {p.stem: p for p in sorted((ROOT / "algos").glob("*.py")) if p.stem != "__init__"}
+SHARED = {"__init__", "tasks", "models", "sampling", "evaluation"}  # of llm_track, no methods
+FILES |= {
+    f"llm_{p.stem}": p for p in sorted((ROOT / "llm_track").glob("*.py")) if p.stem not in SHARED
+}
+# Siblings: names mean the same within a family only. A new file is a policy gradient method.
+FAMILIES = {
+    "planning": {"policy_iteration", "value_iteration"},
+    "prediction": {"monte_carlo", "td_prediction"},
+    "tables": {"q_learning", "sarsa"},
+    "values": {"dqn"},
+    "language": {name for name in FILES if name.startswith("llm_")},
+}
+FAMILIES["policies"] = set(FILES) - set().union(*FAMILIES.values())
+# What makes an algorithm the one it is: every file has its own.
+OWN = {
+    *("Config", "Learner", "Inputs", "iteration", "train", "solve"),
+    *("policy_loss", "value_loss", "loss", "update", "token_weights"),
+}
+# Versions besides the one that all other files have, each with its files and its reason.
+VERSIONS: dict[str, dict[str, set[str]]] = {
+    "ActorCritic": {"the step moves the actor, the optimizer the critic": {"trpo"}},
+    "Actor": {"the states' features are computed once": {"reinforce"}},
+    "collect": {"whole episodes": {"reinforce", "grpo"}, "several draws a step": {"llm_dapo"}},
+    "surrogate": {"clip-higher": {"llm_dapo"}},
+    "rewards_of": {"+-1, and a punishment for length": {"llm_dapo"}},
+    "group_advantages": {"no division": {"llm_dr_grpo"}},
+    "load": {"there is no critic to load": {"reinforce", "grpo"}},
+    "normalize": {"episodes end at different steps": {"reinforce"}},
+    "Batch": {
+        "the loss needs no old policy": {"a2c"},
+        "returns instead of advantages": {"reinforce"},
+        "groups": {"grpo"},
+        "a critic": {"llm_rlhf_ppo"},
+        "no reference": {"llm_dr_grpo"},
+        "completions that are left out": {"llm_dapo"},
+    },
+    "prepare": {
+        "the loss needs no old policy": {"a2c"},
+        "returns instead of advantages": {"reinforce"},
+        "groups": {"grpo"},
+    },
+}
+
+
+def definitions(file: Path) -> dict[str, str]:
+    """The source of every function and class of a file, decorators included."""
+    text = file.read_text()
+    lines, found = text.splitlines(), {}
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            found[node.name] = "\n".join(lines[first - 1 : node.end_lineno])
+    return found
+
+
+SOURCES = {name: definitions(file) for name, file in FILES.items()}
+COPIED = {
+    (family, name): files
+    for family, members in FAMILIES.items()
+    for name in sorted({name for file in members & set(FILES) for name in SOURCES[file]} - OWN)
+    if len(files := [file for file in sorted(members & set(FILES)) if name in SOURCES[file]]) > 1
+}
+
+
+def versions(name: str, files: list[str]) -> list[list[str]]:
+    """The files of each version of a name, the common one first."""
+    special = list(VERSIONS.get(name, {}).values())
+    common = set(files).difference(*special)
+    return [sorted(group & set(files)) for group in (common, *special) if group & set(files)]
+
+
+@pytest.mark.parametrize(("family", "name"), COPIED)
+def test_copies_are_the_same_word_for_word(family: str, name: str) -> None:
+    for files in versions(name, COPIED[family, name]):
+        for other in files[1:]:
+            message = f"{name} of {files[0]}.py and {other}.py"
+            assert SOURCES[files[0]][name] == SOURCES[other][name], message
+
+
+@pytest.mark.parametrize("name", VERSIONS)
+def test_versions_do_differ(name: str) -> None:
+    """A version that is none any more must go."""
+    for family in ("policies", "language"):
+        files = [file for file in sorted(FAMILIES[family]) if name in SOURCES[file]]
+        for one, other in combinations(versions(name, files), 2):
+            words = f"{one[0]}.py and {other[0]}.py"
+            assert SOURCES[one[0]][name] != SOURCES[other[0]][name], words
+
+
+def test_there_is_something_to_compare() -> None:
+    """A comparison that finds nothing would pass whatever the files say."""
+    shared = {"Categorical", "Gaussian", "Rollout", "collect", "gae", "normalize"}
+    assert shared <= {name for family, name in COPIED if family == "policies"}
+    assert {"a2c", "ppo"} <= set(COPIED["policies", "gae"])
+    assert COPIED["policies", "ActorCritic"][:2] == ["a2c", "ppo"]
+    methods = ["llm_dapo", "llm_dr_grpo", "llm_grpo", "llm_rlhf_ppo"]
+    assert COPIED["language", "collect"] == COPIED["language", "k3"] == methods

@@ -1,0 +1,245 @@
+"""DQN: the replay memory, the targets, the rhythm of updates, the gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, vmap
+
+import envs
+from algos import dqn
+from manyseeds.runs.control import Run
+from manyseeds.seeds import SeedStreams
+from tests.algos.probes import Counter, Endless
+
+
+def train_on(
+    env: envs.Env, monkeypatch: pytest.MonkeyPatch, seeds: int = 2, **settings: Any
+) -> tuple[dqn.QNetwork, Run]:
+    monkeypatch.setitem(envs.NATIVE, "Probe", lambda: env)
+    config = dqn.Config(env="Probe", seeds=seeds, quiet=True, **settings)
+    run = Run(config)
+    monkeypatch.setattr(run, "evaluate_if_due", lambda *args: None)
+    return dqn.train(config, run), run
+
+
+def coded(seeds: int, first: int, count: int) -> dqn.Transitions:
+    """Transitions whose every field says who they are: seed s, index i."""
+    index = torch.arange(first, first + count).float()
+    code = index + 1000.0 * torch.arange(seeds).unsqueeze(1)  # [S, K]
+    return dqn.Transitions(
+        obs=code.unsqueeze(-1),
+        actions=(index % 3).long().expand(seeds, -1),
+        rewards=code + 0.25,
+        terminated=(index % 5 == 4).expand(seeds, -1),
+        next_obs=code.unsqueeze(-1) + 0.5,
+    )
+
+
+@pytest.mark.parametrize("block", [1, 3, 4, 10])
+def test_replay_over_wrap_around(block: int) -> None:
+    """Index-coded: every sampled row is whole, its own seed's, and among the newest C."""
+    replay = dqn.Replay(seeds=2, capacity=10, obs_size=1, device=torch.device("cpu"))
+    for first in range(0, 40, block):
+        replay.add(coded(2, first, block))
+        added = first + block
+        assert replay.size == min(added, 10)
+        batch = replay.sample(torch.rand(2, 50, 20))
+        index = batch.obs[..., 0] % 1000
+        seed = (batch.obs[..., 0] / 1000).floor()
+        assert (seed == torch.arange(2.0).view(2, 1, 1)).all()
+        assert set(index.flatten().int().tolist()) == set(range(max(0, added - 10), added))
+        assert torch.equal(batch.next_obs, batch.obs + 0.5)
+        assert torch.equal(batch.rewards, batch.obs[..., 0] + 0.25)
+        assert torch.equal(batch.actions, (index % 3).long())
+        assert torch.equal(batch.terminated, index % 5 == 4)
+
+
+def test_replay_never_reads_beyond_what_it_holds() -> None:
+    """The largest float32 below 1 times the size may round up to the size."""
+    replay = dqn.Replay(1, 2**20, 1, torch.device("cpu"))
+    replay.add(coded(1, 0, 7))
+    last = torch.tensor([[1 - 2**-24]])
+    assert replay.sample(last).obs.item() == 6
+    replay.added.fill_(2**20)
+    replay.sample(last)
+
+
+def test_memory_holds_true_successors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through training, over terminations, truncations, both at once, and several wrap-arounds."""
+    for env in (Counter(terminal_at=7, time_limit=5), Counter(4, 9), Counter(6, 6)):
+        memories = []
+        build = dqn.Replay.__init__
+
+        def spy(self: Any, *args: Any, build: Any = build, memories: Any = memories) -> None:
+            build(self, *args)
+            memories.append(self)
+
+        monkeypatch.setattr(dqn.Replay, "__init__", spy)
+        train_on(
+            env, monkeypatch, total_timesteps=500, learning_starts=0, buffer_size=64, num_envs=3
+        )
+        monkeypatch.undo()
+        obs, next_obs, scalars = memories[0].rows.split((1, 1, 3), dim=-1)
+        assert torch.equal(next_obs, obs + 1)
+        assert torch.equal(scalars[..., 2].bool(), next_obs[..., 0] >= env.terminal_at)
+
+
+def test_td_target_by_hand() -> None:
+    rewards = torch.tensor([[1.0, 2.0]])
+    terminated = torch.tensor([[False, True]])
+    next_q = torch.tensor([[[3.0, 5.0], [7.0, 9.0]]])
+    got = dqn.td_target(rewards, terminated, next_q, 0.5)
+    assert torch.equal(got, torch.tensor([[3.5, 2.0]]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "reference"),
+    [("huber", torch.nn.functional.smooth_l1_loss), ("mse", torch.nn.functional.mse_loss)],
+)
+def test_td_loss_equals_torchs(kind: str, reference: Any) -> None:
+    q = torch.linspace(-3, 3, 50, dtype=torch.float64).view(2, 25).requires_grad_()
+    targets = torch.zeros(2, 25, dtype=torch.float64)
+    got = dqn.td_loss(q, targets, kind)
+    torch.testing.assert_close(got, torch.stack([reference(q[i], targets[i]) for i in (0, 1)]))
+
+
+def test_epsilon_schedule() -> None:
+    config = dqn.Config(
+        total_timesteps=1000,
+        learning_starts=0,
+        exploration_fraction=0.5,
+        exploration_initial_eps=0.8,
+        exploration_final_eps=0.1,
+    )
+    points = {0: 0.8, 250: 0.45, 500: 0.1, 501: 0.1, 999: 0.1, 2000: 0.1}
+    for timestep, epsilon in points.items():
+        assert dqn.epsilon_at(timestep, config) == pytest.approx(epsilon)
+    late = dqn.Config(total_timesteps=1000, learning_starts=300)
+    assert dqn.epsilon_at(299, late) == 1.0
+    assert dqn.epsilon_at(300, late) < 1.0
+    none = dqn.Config(total_timesteps=1000, learning_starts=0, exploration_fraction=0.0)
+    assert dqn.epsilon_at(0, none) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("N", [1, 2])
+def test_epsilon_falls_while_training(N: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The action after t timesteps uses epsilon(t), in every environment."""
+    used: list[float] = []
+    collect = dqn.collect
+    monkeypatch.setattr(
+        dqn, "collect", lambda *a: (used.extend(a[6].flatten().tolist()), collect(*a))[1]
+    )
+    settings = {"total_timesteps": 80, "learning_starts": 10, "train_freq": 4, "batch_size": 4}
+    train_on(Counter(), monkeypatch, num_envs=N, exploration_fraction=0.5, **settings)
+    config = dqn.Config(**settings, exploration_fraction=0.5)
+    assert used == pytest.approx([dqn.epsilon_at(t, config) for t in range(0, 80, N)])
+    assert used[-1] < used[30 // N] < used[0] == 1.0
+
+
+def test_epsilon_greedy_frequencies() -> None:
+    env = envs.make("CartPole-v1")
+    net = dqn.QNetwork(env.spec, dqn.Config(), SeedStreams([0], "init"))
+    obs = torch.zeros(1, 40_000, 4)
+    greedy = net.act(obs[:, :1]).item()
+    noise = SeedStreams([3], "train").uniform(40_000, 2)
+    for epsilon in (0.0, 0.3, 1.0):
+        share = (net.act(obs, noise, epsilon) == greedy).double().mean().item()
+        assert share == pytest.approx(1 - epsilon / 2, abs=0.012)
+
+
+@pytest.mark.parametrize(
+    ("settings", "gradient_steps"),
+    [
+        # rounds of 8; learning begins with the first round that ends beyond 20: 24, ..., 64
+        ({"train_freq": 8, "gradient_steps": 3}, 6 * 3),
+        ({"train_freq": 4, "num_envs": 2, "gradient_steps": -1}, 6 * 8),
+    ],
+)
+def test_rhythm_of_updates(
+    settings: dict[str, Any], gradient_steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SB3's semantics of train_freq, gradient_steps, learning_starts and the target interval."""
+    calls, syncs, in_rounds = [], [], []
+    iteration, update, update_target = dqn.iteration, dqn.update, dqn.update_target
+    monkeypatch.setattr(dqn, "update", lambda *a: (calls.append(a[4].shape[1]), update(*a))[1])
+    monkeypatch.setattr(dqn, "update_target", lambda *a: (syncs.append(a[2]), update_target(*a))[1])
+    monkeypatch.setattr(dqn, "iteration", lambda *a: (in_rounds.append(a[3]), iteration(*a))[1])
+    train_on(
+        Counter(),
+        monkeypatch,
+        total_timesteps=64,
+        learning_starts=20,
+        batch_size=4,
+        target_update_interval=12,
+        **settings,
+    )
+    assert sum(calls) == gradient_steps
+    # multiples of 12 up to 64, in rounds that end at 8, 16, ...: 12, 24, 36, 48, 60
+    assert in_rounds == [0, 1, 1, 0, 1, 1, 0, 1]
+    assert syncs == [1] * 5
+
+
+def test_polyak_updates_compose() -> None:
+    env = envs.make("CartPole-v1")
+    config = dqn.Config()
+    net = dqn.QNetwork(env.spec, config, SeedStreams([0], "init"))
+    once = dqn.QNetwork(env.spec, config, SeedStreams([1], "init"))
+    thrice = dqn.QNetwork(env.spec, config, SeedStreams([1], "init"))
+    for _ in range(3):
+        dqn.update_target(once, net, 1, 0.3)
+    dqn.update_target(thrice, net, 3, 0.3)
+    for a, b in zip(once.parameters(), thrice.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+    dqn.update_target(once, net, 1, 1.0)
+    for a, b in zip(once.parameters(), net.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_batched_loss_equals_vmap_of_the_single_seed_loss() -> None:
+    env = envs.make("CartPole-v1")
+    net = dqn.QNetwork(env.spec, dqn.Config(), SeedStreams(range(3), "init")).double()
+    obs = torch.randn(3, 16, 4, dtype=torch.float64)
+    actions, targets = torch.randint(0, 2, (3, 16)), torch.randn(3, 16, dtype=torch.float64)
+
+    def loss(q_values: Tensor, chosen: Tensor, y: Tensor) -> Tensor:
+        return dqn.td_loss(q_values.gather(-1, chosen.unsqueeze(-1)).squeeze(-1), y, "huber")
+
+    def single(params: dict[str, Tensor], x: Tensor, a: Tensor, y: Tensor) -> Tensor:
+        params = {name: p.unsqueeze(0) for name, p in params.items()}
+        q_values = functional_call(net, params, (x.unsqueeze(0),))
+        return loss(q_values, a.unsqueeze(0), y.unsqueeze(0))[0]
+
+    params = {name: p.detach() for name, p in net.named_parameters()}
+    expected = vmap(grad(single))(params, obs, actions, targets)
+    loss(net(obs), actions, targets).sum().backward()
+    for name, p in net.named_parameters():
+        assert p.grad is not None
+        torch.testing.assert_close(p.grad, expected[name], atol=1e-12, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("ends", "value"), [(False, 10.0), (True, None)])
+def test_a_time_limit_is_not_an_end(
+    ends: bool, value: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Q -> 1 / (1 - gamma) = 10 over cut episodes; the negative control ends them: below."""
+    net, _ = train_on(
+        Endless(5, ends),
+        monkeypatch,
+        total_timesteps=4000,
+        learning_starts=100,
+        learning_rate=3e-3,
+        gamma=0.9,
+        target_update_interval=50,
+        batch_size=32,
+        train_freq=4,
+        hidden=(32,),
+    )
+    q_values = net(torch.ones(2, 1, 1))
+    if value is None:
+        assert (q_values < 6).all()
+    else:
+        torch.testing.assert_close(q_values, torch.full_like(q_values, value), atol=0.3, rtol=0)

@@ -1,0 +1,872 @@
+"""GRPO: its comparisons against slow loops, its gradients against oracles, its guards."""
+
+from __future__ import annotations
+
+import copy
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, vmap
+
+import envs
+from algos import grpo
+from manyseeds.errors import UsageError
+from manyseeds.optim import SeedAdam
+from manyseeds.record import RunFolder
+from manyseeds.runs.control import Run, main
+from manyseeds.seeds import SeedStreams
+from tests.algos.probes import Counter
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+# ---- Peers ------------------------------------------------------------------------------
+
+
+def compare_by_loops(x: list[float], peers: list[bool], divide: bool) -> np.ndarray:
+    """One comparison in numpy, float64: who is no peer, who is alone, and ties get 0."""
+    result = np.zeros(len(x))
+    among = [v for v, peer in zip(x, peers, strict=True) if peer]
+    if len(set(among)) < 2:
+        return result
+    mean = sum(among) / len(among)
+    std = math.sqrt(sum((v - mean) ** 2 for v in among) / (len(among) - 1))
+    for i, peer in enumerate(peers):
+        if peer:
+            result[i] = (x[i] - mean) / (std + 1e-8 if divide else 1)
+    return result
+
+
+@pytest.mark.parametrize("divide", [False, True])
+@pytest.mark.parametrize("share", [0.2, 0.7, 1.0])
+def test_compare_equals_a_slow_loop(divide: bool, share: float) -> None:
+    """Some groups have no peer, one, two; some values are tied."""
+    x = torch.randn(3, 20, 2, 5, generator=generator(), dtype=torch.float64)
+    x = torch.where(torch.rand(x.shape, generator=generator(1)) < 0.5, x, x.round())
+    peers = torch.rand(x.shape, generator=generator(2)) < share
+    got = grpo.compare(x, peers, (3,), divide)
+    for row, who, out in zip(*(t.flatten(0, 2) for t in (x, peers, got)), strict=True):
+        expected = compare_by_loops(row.tolist(), who.tolist(), divide)
+        np.testing.assert_allclose(out, expected, atol=1e-12)
+    over_two = grpo.compare(x, peers, (1, 3), divide)
+    for s in range(3):
+        for k in range(2):
+            row, who = x[s, :, k].flatten().tolist(), peers[s, :, k].flatten().tolist()
+            expected = compare_by_loops(row, who, divide)
+            np.testing.assert_allclose(over_two[s, :, k].flatten(), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("divide", [False, True])
+@pytest.mark.parametrize("value", [0.1 + 0.1 + 0.1, -0.7, 1e-30, 3e7 + 1, 0.0])
+def test_ties_are_exactly_0(value: float, divide: bool) -> None:
+    """Also where the mean of equal numbers is not that number: 3 * (0.1 + 0.1 + 0.1) / 3."""
+    for n in (2, 3, 7, 16):
+        x = torch.full((1, 1, 1, n), value)
+        everybody = torch.ones_like(x, dtype=torch.bool)
+        assert (grpo.compare(x, everybody, (3,), divide) == 0).all()
+        # What the others hold, who are no peers, is no difference.
+        wider = torch.cat((x, torch.full_like(x, 5.0)), dim=-1)
+        peers = torch.cat((everybody, ~everybody), dim=-1)
+        assert (grpo.compare(wider, peers, (3,), divide) == 0).all()
+
+
+@pytest.mark.parametrize("divide", [False, True])
+def test_one_peer_and_none(divide: bool) -> None:
+    x = torch.tensor([[3.0, 4.0, 5.0], [3.0, 4.0, 5.0]])
+    peers = torch.tensor([[False, True, False], [False, False, False]])
+    assert (grpo.compare(x, peers, (1,), divide) == 0).all()
+
+
+def test_seven_against_one() -> None:
+    """Rewards 1, 1, 1, 1, 1, 1, 1, 0: mean 7/8, variance (ddof 1) 1/8."""
+    x = torch.tensor([1.0] * 7 + [0.0]).view(1, 1, 1, 8)
+    everybody = torch.ones_like(x, dtype=torch.bool)
+    got = grpo.compare(x, everybody, (3,), True).flatten()
+    torch.testing.assert_close(got[:7], torch.full((7,), 0.125 / 0.125**0.5))
+    assert got[7].item() == pytest.approx(-0.875 / 0.125**0.5)
+    plain = grpo.compare(x, everybody, (3,), False).flatten()
+    assert plain.tolist() == [0.125] * 7 + [-0.875]
+
+
+# ---- Returns and advantages -------------------------------------------------------------
+
+
+def episodes_that_end(S: int, L: int, K: int, G: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Random rewards of few values (many ties), and episodes of 1 to L steps; [S, L, K, G]."""
+    shape = (S, L, K, G)
+    length = torch.randint(1, L + 1, (S, 1, K, G), generator=generator(seed))
+    alive = torch.arange(L).view(1, L, 1, 1) < length
+    rewards = torch.randint(-1, 2, shape, generator=generator(seed + 1)).double()
+    rewards = rewards + 0.3 * (torch.rand(shape, generator=generator(seed + 2)) < 0.3)
+    return rewards * alive, alive
+
+
+def returns_by_loops(rewards: np.ndarray, gamma: float) -> np.ndarray:
+    """sum_k gamma^k r_{t+k} for one episode [L], by the definition."""
+    L = len(rewards)
+    return np.array([sum(gamma ** (k - t) * rewards[k] for k in range(t, L)) for t in range(L)])
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.9, 1.0])
+def test_returns_to_go_equal_their_definition(gamma: float) -> None:
+    rewards, _ = episodes_that_end(2, 9, 2, 3)
+    got = grpo.returns_to_go(rewards, gamma)
+    for s in range(2):
+        for k in range(2):
+            for i in range(3):
+                expected = returns_by_loops(rewards[s, :, k, i].numpy(), gamma)
+                np.testing.assert_allclose(got[s, :, k, i], expected, atol=1e-12)
+
+
+def advantages_by_loops(rewards: np.ndarray, alive: np.ndarray, config: grpo.Config) -> np.ndarray:
+    """The definition in the file's docstring, one seed [L, K, G], sample by sample."""
+    L, K, G = rewards.shape
+    divide = config.std == "group"
+    A = np.zeros((L, K, G))
+    for k in range(K):
+        g = np.stack([returns_by_loops(rewards[:, k, i], config.gamma) for i in range(G)], axis=1)
+        peers = alive[:, k] if config.peers == "alive" else np.ones((L, G), dtype=bool)
+        if config.advantage == "return_to_go":
+            for t in range(L):
+                A[t, k] = compare_by_loops(g[t].tolist(), peers[t].tolist(), divide)
+        elif config.advantage == "outcome":
+            A[:, k] = compare_by_loops(g[0].tolist(), [True] * G, divide)
+        else:
+            flat = rewards[:, k].flatten().tolist(), peers.flatten().tolist()
+            steps = compare_by_loops(*flat, divide).reshape(L, G) * alive[:, k]
+            for i in range(G):
+                A[:, k, i] = returns_by_loops(steps[:, i], config.gamma)
+    A *= alive
+    if config.std == "batch":
+        chosen = A[alive]
+        A /= math.sqrt((chosen**2).sum() / max(len(chosen) - 1, 1)) + 1e-8
+    return A
+
+
+@pytest.mark.parametrize("std", ["group", "batch", "none"])
+@pytest.mark.parametrize("peers", ["alive", "all"])
+@pytest.mark.parametrize("advantage", ["return_to_go", "outcome", "process"])
+@pytest.mark.parametrize("gamma", [0.9, 1.0])
+def test_advantages_equal_slow_loops(advantage: Any, peers: Any, std: Any, gamma: float) -> None:
+    config = grpo.Config(advantage=advantage, peers=peers, std=std, gamma=gamma)
+    rewards, alive = episodes_that_end(4, 8, 3, 5)
+    got = grpo.group_advantages(rewards, alive, config)
+    assert (got[~alive] == 0).all()
+    for s in range(4):
+        expected = advantages_by_loops(rewards[s].numpy(), alive[s].numpy(), config)
+        np.testing.assert_allclose(got[s], expected, atol=1e-10)
+        assert np.abs(expected).max() > 0.1
+    if advantage == "return_to_go" and peers == "alive":
+        torch.testing.assert_close(got.sum((1, 2, 3)), torch.zeros(4).double(), atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize(("std", "scale"), [("group", 2.0), ("none", 1.0)])
+def test_outcome_by_hand(std: Any, scale: float) -> None:
+    """Answers of 1, 2, 3 and 3 steps, rewards 0, 0, 1, 1 at their ends; A = (R - 1/2) / sqrt(1/3).
+
+    Every step of an answer has the advantage of the answer (Shao et al., section 4.1.2).
+    """
+    lengths = torch.tensor([1, 2, 3, 3])
+    alive = (torch.arange(3).view(3, 1) < lengths).view(1, 3, 1, 4)
+    rewards = torch.zeros(1, 3, 1, 4)
+    rewards[0, 2, 0, 2:] = 1.0
+    config = grpo.Config(advantage="outcome", std=std, gamma=1.0)
+    got = grpo.group_advantages(rewards, alive, config)[0, :, 0]
+    unit = 0.5 / (1 / 3) ** 0.5 if std == "group" else 0.5
+    expected = torch.tensor(
+        [[-unit, -unit, unit, unit], [0, -unit, unit, unit], [0, 0, unit, unit]]
+    )
+    torch.testing.assert_close(got, expected)
+
+
+# ---- Minibatches ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 1000])
+def test_every_sample_is_in_one_minibatch(size: int) -> None:
+    """Once, in as few minibatches as there can be, of one size to within 1; empty seeds too."""
+    S, B = 6, 150
+    share = torch.tensor([1.0, 0.5, 0.0, 0.02, 0.9, 0.3]).view(S, 1)
+    mask = torch.rand(S, B, generator=generator()) < share
+    shuffle = torch.rand(S, B, generator=generator(1))
+    indices, valid = grpo.minibatches(mask, shuffle, size)
+    assert indices.shape == valid.shape
+    assert indices.shape[2] == size
+    for s in range(S):
+        wanted = mask[s].nonzero().flatten().tolist()
+        parts = [indices[s, j][valid[s, j]].tolist() for j in range(indices.shape[1])]
+        assert sorted(i for part in parts for i in part) == wanted
+        sizes = [len(part) for part in parts if part]
+        assert len(sizes) == -(-len(wanted) // size)
+        assert not sizes or max(sizes) - min(sizes) <= 1
+        assert not any(parts[len(sizes) :])  # the empty ones come last
+        order = [i for part in parts for i in part]
+        assert order == sorted(wanted, key=lambda i: shuffle[s, i].item())
+        # What does not count must not bring in a step after an end.
+        assert not wanted or mask[s][indices[s]].all()
+
+
+def test_minibatches_of_a_seed_do_not_depend_on_the_others() -> None:
+    mask = torch.rand(3, 90, generator=generator()) < torch.tensor([[0.2], [0.4], [1.0]])
+    shuffle = torch.rand(3, 90, generator=generator(1))
+    indices, valid = grpo.minibatches(mask, shuffle, 16)
+    for s in range(3):
+        alone, counts = grpo.minibatches(mask[s : s + 1], shuffle[s : s + 1], 16)
+        J = alone.shape[1]
+        assert torch.equal(valid[s, :J], counts[0])
+        assert not valid[s, J:].any()
+        assert torch.equal(indices[s, :J][valid[s, :J]], alone[0][counts[0]])
+
+
+def test_no_seed_has_a_sample() -> None:
+    nobody = torch.zeros(2, 9, dtype=torch.bool)
+    indices, valid = grpo.minibatches(nobody, torch.rand(2, 9), 4)
+    assert indices.shape == valid.shape == (2, 0, 4)
+
+
+# ---- The loss ---------------------------------------------------------------------------
+
+
+def test_policy_loss_by_hand() -> None:
+    """eq. 3 with a wider range upwards: 1 - 0.2 to 1 + 0.5."""
+    config = grpo.Config(clip_range=0.2, clip_range_high=0.5)
+    ratio = torch.tensor([[1.8, 1.3, 0.5, 1.8, 0.9, 0.5]])
+    advantages = torch.tensor([[1.0, 1.0, 1.0, -1.0, -1.0, -1.0]])
+    expected = torch.tensor([[-1.5, -1.3, -0.5, 1.8, 0.9, 0.8]])
+    torch.testing.assert_close(grpo.policy_loss(ratio, advantages, config), expected)
+    symmetric = grpo.policy_loss(ratio, advantages, grpo.Config(clip_range=0.2))
+    expected[0, :2] = -1.2
+    torch.testing.assert_close(symmetric, expected)
+
+
+def test_k3_has_the_mean_of_the_exact_divergence_and_is_never_negative() -> None:
+    """By enumeration of the actions: sum_a pi(a) k3(a) = KL(pi, pi_ref)."""
+    logits = 3 * torch.randn(2, 200, 6, generator=generator(), dtype=torch.float64)
+    new, ref = logits.log_softmax(-1)
+    estimates = grpo.k3(new, ref)
+    assert (estimates >= 0).all()
+    exact = (new.exp() * (new - ref)).sum(-1)
+    torch.testing.assert_close((new.exp() * estimates).sum(-1), exact, atol=1e-10, rtol=1e-10)
+    assert (grpo.k3(new, new) == 0).all()
+
+
+def small_batch(
+    dtype: torch.dtype = torch.float32, S: int = 3, env_id: str = "CartPole-v1", **settings: Any
+) -> tuple[grpo.Config, grpo.Actor, grpo.Batch, Tensor, grpo.Episodes]:
+    """Real episodes of S untrained agents, which samples count, and the episodes themselves."""
+    settings = {"groups": 2, "group_size": 3, "hidden": (16,), **settings}
+    config = grpo.Config(env=env_id, **settings)
+    env = envs.make(env_id)
+    actor = grpo.Actor(env.spec, config, SeedStreams(range(S), "init")).to(dtype)
+    if actor.obs_stats is not None:
+        actor.obs_stats.double()
+        actor.obs_stats.update(torch.randn(S, 32, env.spec.obs_size or 0, generator=generator()))
+    episodes = play(env, actor, config, dtype)
+    batch, mask, _ = grpo.prepare(actor, None, episodes, config)
+    return config, actor, batch, mask, episodes
+
+
+def play(
+    env: envs.Env, actor: grpo.Actor, config: grpo.Config, dtype: torch.dtype = torch.float32
+) -> grpo.Episodes:
+    S, L, N = len(actor.network.weights[0]), env.spec.time_limit, config.num_envs
+    streams = SeedStreams(range(S), "train")
+    start = streams.uniform(config.groups, env.initial_noise).to(dtype)
+    env_noise = streams.uniform(L, N, env.noise_size).to(dtype)
+    action_noise = actor.draw(streams, L, N).to(dtype)
+    start = start.repeat_interleave(config.group_size, dim=1)
+    return grpo.play(env, actor, start, action_noise, env_noise)
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "discrete": {},
+    "box": {"env_id": "Pendulum-v1", "groups": 1},
+    "normalised": {"normalize_obs": True},
+    "box, normalised": {"env_id": "Pendulum-v1", "groups": 1, "normalize_obs": True},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_first_gradient_is_the_policy_gradient(variant: str) -> None:
+    """Ratio 1 before any update; then the gradient of E[ratio A] is that of E[log pi A]."""
+    config, actor, batch, mask, _ = small_batch(torch.float64, **VARIANTS[variant])
+    total, metrics = grpo.loss(actor, batch, mask, config)
+    assert (metrics["clipfrac"] == 0).all()
+    assert (metrics["approx_kl"] == 0).all()
+    expected = -grpo.masked_mean(batch.advantages, mask)
+    torch.testing.assert_close(metrics["policy_loss"], expected, atol=1e-12, rtol=0)
+    total.sum().backward()
+    grads = [p.grad.clone() for p in actor.parameters() if p.grad is not None]
+    actor.zero_grad()
+    logprobs, _ = actor.evaluate(batch.obs, batch.actions)
+    assert torch.equal(logprobs.detach(), batch.logprobs)
+    (-(logprobs * batch.advantages * mask).sum(-1) / mask.sum(-1)).sum().backward()
+    for p, got in zip(actor.parameters(), grads, strict=True):
+        assert p.grad is not None
+        torch.testing.assert_close(got, p.grad, atol=1e-12, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *VARIANTS.values(),
+        {"entropy_coef": 0.01, "kl_coef": 0.1, "clip_range_high": 0.3},
+        {"entropy_coef": 0.01, "kl_coef": 0.1, **VARIANTS["box, normalised"]},
+    ],
+    ids=[*VARIANTS, "discrete, more terms", "box, more terms"],
+)
+def test_batched_loss_equals_vmap_of_the_single_seed_loss(settings: dict[str, Any]) -> None:
+    """The gradient of loss.sum() is, seed by seed, the gradient of that seed's own loss."""
+    config, actor, batch, mask, _ = small_batch(torch.float64, **settings)
+    mask = mask & (torch.rand(mask.shape, generator=generator()) < 0.5)  # unequal minibatches
+    for p in actor.parameters():  # move off the episodes' policy, so that the clip is active
+        p.data += 0.3 * torch.randn(p.shape, generator=generator(1)).double()
+
+    def single(params: dict[str, Tensor], buffers: dict[str, Tensor], one: Any) -> Tensor:
+        params = {name: p.unsqueeze(0) for name, p in (params | buffers).items()}
+        *fields, valid = (field.unsqueeze(0) for field in one)
+
+        class Shim:
+            @staticmethod
+            def evaluate(obs: Tensor, actions: Tensor) -> Any:
+                return functional_call(Evaluate(actor), params, (obs, actions))
+
+        return grpo.loss(Shim, grpo.Batch(*fields), valid, config)[0][0]  # type: ignore[arg-type]
+
+    params = {f"actor.{name}": p.detach() for name, p in actor.named_parameters()}
+    buffers = {f"actor.{name}": b for name, b in actor.named_buffers()}
+    expected = vmap(grad(single))(params, buffers, (*batch, mask))
+    total, metrics = grpo.loss(actor, batch, mask, config)
+    assert (metrics["clipfrac"] > 0).all()
+    total.sum().backward()
+    for name, p in actor.named_parameters():
+        assert p.grad is not None
+        torch.testing.assert_close(p.grad, expected[f"actor.{name}"], atol=1e-10, rtol=1e-8)
+
+
+class Evaluate(torch.nn.Module):
+    """Actor.evaluate as a module's forward, for functional_call."""
+
+    def __init__(self, actor: grpo.Actor) -> None:
+        super().__init__()
+        self.actor = actor
+
+    def forward(self, obs: Tensor, actions: Tensor) -> Any:
+        return self.actor.evaluate(obs, actions)
+
+
+def test_the_entropy_bonus_raises_the_entropy_and_the_penalty_pulls_back() -> None:
+    """Each of the two terms alone, by the sign of its gradient step."""
+    base: dict[str, Any] = {"learning_rate": 1e-2, "epochs": 10, "clip_range": 1.0}
+    for extra in ({"entropy_coef": 10.0}, {"kl_coef": 10.0}):
+        config, actor, batch, mask, _ = small_batch(**base, **extra)
+        reference = copy.deepcopy(actor)
+        actor.network.biases[-1].data[:, 0, :, 0] += 2.0  # away from the uniform policy
+        with torch.no_grad():
+            before, entropy = actor.evaluate(batch.obs, batch.actions)
+            wanted = reference.evaluate(batch.obs, batch.actions)[0]
+        # Tiny advantages: the sample counts, and only the other term matters.
+        batch = batch._replace(
+            logprobs=before,
+            reference=wanted,
+            advantages=1e-6 * torch.ones_like(batch.advantages),
+        )
+        everybody = torch.ones(3, dtype=torch.bool)
+        shuffle = torch.rand(3, 10, mask.shape[1], generator=generator())
+        lr = torch.full((3, 1), 1e-2)
+        grpo.update(actor, SeedAdam(actor), batch, mask, shuffle, everybody, config, lr)
+        with torch.no_grad():
+            after, entropy_after = actor.evaluate(batch.obs, batch.actions)
+        if "entropy_coef" in extra:
+            gained = grpo.masked_mean(entropy_after - entropy, mask)
+            assert (gained > 1e-2).all()
+        else:
+            distance = [grpo.masked_mean((x - wanted).abs(), mask) for x in (before, after)]
+            assert (distance[1] < 0.9 * distance[0]).all()
+
+
+# ---- Steps after the end of an episode --------------------------------------------------
+
+
+@pytest.mark.parametrize("poison", [1e30, math.inf, math.nan])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "MountainCarContinuous-v0"])
+def test_steps_after_an_end_never_reach_the_update(env_id: str, poison: float) -> None:
+    """Whatever stands there: the same weights, moments and metrics, bit for bit."""
+    settings: dict[str, Any] = {
+        "kl_coef": 0.1,
+        "entropy_coef": 0.01,
+        "minibatch_size": 32,
+        "epochs": 2,
+    }
+    config, actor, _, _, episodes = small_batch(env_id=env_id, **settings)
+    L = 60  # CartPole's are about 20 steps long; MountainCar's are made so here
+    episodes = grpo.Episodes(*(field[:, :L] for field in episodes))
+    ends = torch.randint(1, L, (3, 1, config.num_envs), generator=generator())
+    alive = episodes.alive & (torch.arange(L).view(1, L, 1) < ends)
+    episodes = episodes._replace(alive=alive, rewards=episodes.rewards * alive)
+    assert 0.2 < alive.float().mean() < 0.8
+
+    def learn(obs: Tensor, actions: Tensor) -> list[Tensor]:
+        learner = copy.deepcopy(actor)
+        reference, optimizer = copy.deepcopy(actor), SeedAdam(learner)
+        seen = episodes._replace(obs=obs, actions=actions)
+        batch, mask, metrics = grpo.prepare(learner, reference, seen, config)
+        shuffle = torch.rand(3, 2, L * config.num_envs, generator=generator())
+        everybody, lr = torch.ones(3, dtype=torch.bool), torch.full((3, 1), 0.05)
+        metrics |= grpo.update(learner, optimizer, batch, mask, shuffle, everybody, config, lr)
+        return [optimizer.params, optimizer.mean, optimizer.square, *metrics.values()]
+
+    dead = ~alive.unsqueeze(-1)
+    clean = learn(episodes.obs, episodes.actions)
+    actions = episodes.actions
+    actions = actions.masked_fill(dead, poison) if actions.is_floating_point() else actions
+    poisoned = learn(episodes.obs.masked_fill(dead, poison), actions)
+    for one, other in zip(clean, poisoned, strict=True):
+        assert one.isfinite().all()
+        assert torch.equal(one, other)
+
+
+def test_episodes_are_0_after_their_ends() -> None:
+    """Also while others go on, whose environments reset and act meanwhile."""
+    _, _, _, _, episodes = small_batch()
+    alive = episodes.alive
+    ends = alive.sum(1)
+    assert ends.min() < ends.amax(1).min()
+    assert torch.equal(alive, torch.arange(500).view(1, 500, 1) < ends.unsqueeze(1))
+    for field in episodes:
+        assert (field[~alive] == 0).all()
+    assert (episodes.rewards[alive] == 1).all()
+    assert (episodes.obs[alive] != 0).all()
+
+
+def test_an_episode_is_the_one_of_its_noise() -> None:
+    """Step by step against the environment, one episode at a time, over several looks."""
+    config, actor, _, _, episodes = small_batch(groups=1, S=2)
+    env, streams = envs.make("CartPole-v1"), SeedStreams(range(2), "train")
+    start = streams.uniform(1, env.initial_noise).repeat_interleave(3, dim=1)
+    env_noise = streams.uniform(500, 3, env.noise_size)
+    action_noise = actor.draw(streams, 500, 3)
+    state, obs = env.reset(start)
+    alive = torch.ones(2, 3, dtype=torch.bool)
+    for t in range(500):
+        assert torch.equal(episodes.alive[:, t], alive)
+        if not alive.any():
+            break
+        actions = actor.act(obs, action_noise[:, t])
+        assert torch.equal(episodes.obs[:, t][alive], obs[alive])
+        assert torch.equal(episodes.actions[:, t][alive], actions[alive])
+        step = env.step(state, actions, env_noise[:, t])
+        alive = alive & ~(step.terminated | step.truncated)
+        state, obs = step.state, step.obs
+
+
+# ---- Training ---------------------------------------------------------------------------
+
+
+class Coin(envs.NativeEnv):
+    """One-step episodes from a random start; action 1 pays, or with fixed=True every action."""
+
+    initial_noise, transition_noise = 1, 0
+
+    def __init__(self, fixed: bool = False, steps: int = 3) -> None:
+        self.fixed, self.steps = fixed, steps
+        self.spec = envs.EnvSpec("Coin", num_actions=2, time_limit=steps, obs_size=2)
+
+    def initial(self, noise: Tensor) -> Tensor:
+        return torch.cat((noise, torch.zeros_like(noise)), dim=-1)
+
+    def transition(self, physics: Tensor, action: Tensor, noise: Tensor) -> Tensor:
+        return physics + torch.tensor([0.0, 1.0])
+
+    def observation(self, physics: Tensor) -> Tensor:
+        return physics
+
+    def reward(self, physics: Tensor, action: Tensor, next_physics: Tensor) -> Tensor:
+        return torch.full(action.shape, 0.1) if self.fixed else action.float()
+
+    def terminal(self, physics: Tensor) -> Tensor:
+        return torch.zeros(physics.shape[:-1], dtype=torch.bool)
+
+
+def train_on(
+    env: envs.Env | str, monkeypatch: pytest.MonkeyPatch, seeds: int = 3, **settings: Any
+) -> tuple[grpo.Actor, Run]:
+    if isinstance(env, envs.Env):
+        probe = env
+        monkeypatch.setitem(envs.NATIVE, "Probe", lambda: probe)
+        env = "Probe"
+    small: dict[str, Any] = {
+        "group_size": 4,
+        "minibatch_size": 32,
+        "hidden": (16,),
+        "total_timesteps": 200,
+    }
+    config = grpo.Config(env=env, seeds=seeds, quiet=True, **{**small, **settings})
+    run = Run(config)
+    monkeypatch.setattr(run, "evaluate_if_due", lambda *args: None)
+    return grpo.train(config, run), run
+
+
+def spy_on_optimizers(monkeypatch: pytest.MonkeyPatch) -> list[SeedAdam]:
+    made: list[SeedAdam] = []
+    build = SeedAdam.__init__
+
+    def spy(self: SeedAdam, *args: Any, **kwargs: Any) -> None:
+        build(self, *args, **kwargs)
+        made.append(self)
+
+    monkeypatch.setattr(SeedAdam, "__init__", spy)
+    return made
+
+
+@pytest.mark.parametrize("advantage", ["return_to_go", "outcome", "process"])
+@pytest.mark.parametrize("std", ["group", "batch", "none"])
+def test_where_all_returns_are_equal_nothing_moves(
+    advantage: str, std: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither parameters nor Adam's moments, over many updates; every group is logged as such."""
+    made = spy_on_optimizers(monkeypatch)
+    settings: dict[str, Any] = {
+        "advantage": advantage,
+        "std": std,
+        "entropy_coef": 0.1,
+        "groups": 2,
+    }
+    actor, run = train_on(Coin(fixed=True), monkeypatch, **settings)
+    config = grpo.Config(hidden=(16,))
+    untrained = grpo.Actor(Coin().spec, config, SeedStreams(range(3), "init"))
+    for name, tensor in untrained.state_dict().items():
+        assert torch.equal(actor.state_dict()[name], tensor), name
+    (adam,) = made
+    assert (adam.mean == 0).all()
+    assert (adam.square == 0).all()
+    assert all((power == 1).all() for power in adam.beta_powers)
+    metrics = run.metrics()
+    assert (metrics["zero_variance"] == 1).all()
+    assert (metrics["policy_loss"] == 0).all()
+    assert len(metrics) == 3 * 9  # 9 updates of 8 episodes of 3 steps
+    assert run.diverged == {}
+
+
+def test_moments_stay_after_learning_has_stopped() -> None:
+    """An update with something to learn, then one without: Adam must not drift on."""
+    config, actor, batch, mask, _ = small_batch()
+    optimizer = SeedAdam(actor)
+    shuffle = torch.rand(3, 4, mask.shape[1], generator=generator())
+    everybody, lr = torch.ones(3, dtype=torch.bool), torch.full((3, 1), 1e-2)
+    tell = batch.advantages * torch.tensor([1.0, 0.0, 1.0]).unsqueeze(1)  # nothing for seed 1
+
+    def state() -> list[Tensor]:
+        return [x.clone() for x in (optimizer.params, optimizer.mean, *optimizer.beta_powers)]
+
+    begin = state()
+    grpo.update(
+        actor, optimizer, batch._replace(advantages=tell), mask, shuffle, everybody, config, lr
+    )
+    moved = state()
+    for before, after in zip(begin, moved, strict=True):
+        assert torch.equal(before[1], after[1])
+        assert not torch.equal(before[0], after[0])
+    nothing = batch._replace(advantages=torch.zeros_like(tell))
+    metrics = grpo.update(actor, optimizer, nothing, mask, shuffle, everybody, config, lr)
+    for before, after in zip(moved, state(), strict=True):
+        assert torch.equal(before, after)
+    assert all((x == 0).all() for x in metrics.values())
+
+
+def test_groups_that_tell_nothing_are_left_out() -> None:
+    """Of two groups, one with equal returns: its samples are in no minibatch."""
+    config, actor, _, _, episodes = small_batch()
+    S, L, N = episodes.rewards.shape
+    alive = torch.zeros(S, L, N, dtype=torch.bool)
+    alive[:, :5] = True
+    alive[:, :9, 4] = True  # in the second group one episode is longer
+    rewards = alive.float()
+    same = episodes._replace(alive=alive, rewards=rewards)
+    _, mask, metrics = grpo.prepare(actor, None, same, config)
+    by_group = mask.view(S, L, 2, 3)
+    assert not by_group[:, :, 0].any()
+    assert torch.equal(by_group[:, :, 1], alive[:, :, 3:])
+    assert (metrics["zero_variance"] == 0.5).all()
+    assert (metrics["train_length"] == (5 * 5 + 9) / 6).all()
+    assert (metrics["train_return"] == metrics["train_length"]).all()
+
+
+def test_a_policy_that_is_no_number_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All its episodes are alike, so that it never takes a step: yet its seed has diverged."""
+    build = grpo.Actor.__init__
+
+    def poisoned(self: Any, *args: Any) -> None:
+        build(self, *args)
+        for tensor in self.state_dict().values():
+            tensor[1] = math.nan
+
+    monkeypatch.setattr(grpo.Actor, "__init__", poisoned)
+    for env in ("CartPole-v1", "Pendulum-v1"):
+        _, run = train_on(env, monkeypatch, backend="gymnasium")
+        first = run.metrics().query("seed == 1")["timestep"].iloc[0]
+        assert run.diverged == {1: first}
+
+
+def kl_to(reference: grpo.Actor, actor: grpo.Actor) -> Tensor:
+    """Mean KL(actor, reference) over a grid of Coin's observations, [S]."""
+    obs = torch.cartesian_prod(torch.linspace(0, 1, 11), torch.arange(3.0)).expand(3, -1, -1)
+    with torch.no_grad():
+        new, ref = (a.network.only(0, a.features(obs)).log_softmax(-1) for a in (actor, reference))
+    return (new.exp() * (new - ref)).sum(-1).mean(-1)
+
+
+def test_a_huge_penalty_keeps_the_policy_near_the_reference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    initial = grpo.Actor(Coin().spec, grpo.Config(hidden=(16,)), SeedStreams(range(3), "init"))
+    settings: dict[str, Any] = {"total_timesteps": 1500, "learning_rate": 1e-2, "anneal_lr": False}
+    free, _ = train_on(Coin(), monkeypatch, **settings)
+    held, run = train_on(Coin(), monkeypatch, kl_coef=1000.0, **settings)
+    # Coin's best action is 1 everywhere: a policy that is let go becomes certain, log 2 away.
+    assert (kl_to(initial, free) > 0.4).all()
+    assert (kl_to(initial, held) < 0.01).all()
+    assert (run.metrics()["kl"] >= 0).all()
+    # The reference moves along with the policy where it is taken anew: then it can go anywhere.
+    settings |= {"kl_coef": 10.0}
+    anchored, _ = train_on(Coin(), monkeypatch, **settings)
+    walking, _ = train_on(Coin(), monkeypatch, reference_updates=1, **settings)
+    assert (kl_to(initial, walking) > 10 * kl_to(initial, anchored)).all()
+
+
+@pytest.mark.parametrize("every", [0, 1, 3])
+def test_the_reference_is_the_policy_of_some_updates_ago(
+    every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the statistics of its observations: it is the policy as it was."""
+    policies: list[dict[str, Tensor]] = []
+    references: list[dict[str, Tensor]] = []
+    prepare = grpo.prepare
+
+    def spy(actor: Any, reference: Any, *args: Any) -> Any:
+        policies.append(copy.deepcopy(actor.state_dict()))
+        references.append(copy.deepcopy(reference.state_dict()))
+        return prepare(actor, reference, *args)
+
+    monkeypatch.setattr(grpo, "prepare", spy)
+    settings: dict[str, Any] = {"kl_coef": 0.1, "reference_updates": every, "normalize_obs": True}
+    train_on(Coin(), monkeypatch, **settings)
+    assert len(policies) > 6
+    for k, reference in enumerate(references):
+        expected = policies[k - k % every if every else 0]
+        for name, tensor in expected.items():
+            assert torch.equal(reference[name], tensor), (k, name)
+    assert not torch.equal(policies[0]["obs_stats.mean"], policies[1]["obs_stats.mean"])
+
+
+@pytest.mark.parametrize("backend", ["auto", "gymnasium"])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_a_group_begins_in_one_state_and_goes_on_apart(
+    env_id: str, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[grpo.Episodes] = []
+    play = grpo.play
+    monkeypatch.setattr(grpo, "play", lambda *args: (seen.append(play(*args)), seen[-1])[1])
+    settings: dict[str, Any] = {
+        "groups": 3,
+        "group_size": 4,
+        "total_timesteps": 300,
+        "backend": backend,
+    }
+    train_on(env_id, monkeypatch, seeds=2, **settings)
+    for episodes in seen:
+        first = episodes.obs[:, 0].unflatten(1, (3, 4))
+        assert torch.equal(first, first[:, :, :1].expand_as(first))
+        starts = {tuple(row) for row in first[:, :, 0].flatten(0, 1).tolist()}
+        assert len(starts) == 6  # a start of its own for every group of every seed
+        actions = episodes.actions[:, :5].flatten(2).mT.reshape(2, 12, -1)
+        assert all(len({tuple(row) for row in one.tolist()}) > 3 for one in actions)
+    if len(seen) > 1:
+        assert not torch.equal(seen[0].obs[:, 0], seen[1].obs[:, 0])
+
+
+def test_every_step_taken_counts_and_a_finished_seed_stands_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Bit for bit: weights, moments, statistics, timestep, while the others go on."""
+    made = spy_on_optimizers(monkeypatch)
+    states: list[list[Tensor]] = []
+    steps: list[Tensor] = []
+    taken: list[Tensor] = []
+    iteration, play = grpo.iteration, grpo.play
+
+    def spy_play(*args: Any) -> grpo.Episodes:
+        episodes = play(*args)
+        taken.append(episodes.alive.sum((1, 2)))
+        return episodes
+
+    def spy(learner: Any, timesteps: Tensor, inputs: Any) -> Any:
+        out = iteration(learner, timesteps, inputs)
+        adam, stats = made[0], learner.actor.obs_stats.state_dict().values()
+        tensors = (adam.params, adam.mean, adam.square, *adam.beta_powers, *stats)
+        states.append([x.detach().clone() for x in tensors])
+        steps.append(out[0])
+        assert torch.equal(inputs.active, timesteps < 600)
+        expected = 1e-2 * (1 - timesteps / 600).clamp(min=0)
+        torch.testing.assert_close(inputs.lr.flatten(), expected)
+        return out
+
+    monkeypatch.setattr(grpo, "play", spy_play)
+    monkeypatch.setattr(grpo, "iteration", spy)
+    settings: dict[str, Any] = {
+        "total_timesteps": 600,
+        "normalize_obs": True,
+        "learning_rate": 1e-2,
+    }
+    _, run = train_on("CartPole-v1", monkeypatch, seeds=6, **settings)
+    total = torch.zeros(6, dtype=torch.int64)
+    finished_before_the_end = 0
+    for k, (now, played) in enumerate(zip(steps, taken, strict=True)):
+        active = total < 600
+        total = total + played * active
+        assert torch.equal(now, total)
+        if k > 0:
+            for before, after in zip(states[k - 1], states[k], strict=True):
+                assert torch.equal(before[~active], after[~active])
+            assert (states[k - 1][0][active] != states[k][0][active]).any(-1).all()
+            finished_before_the_end += int((~active).sum())
+    assert finished_before_the_end > 0
+    assert (total >= 600).all()
+    stats_count = states[-1][-1].flatten()
+    assert torch.equal(stats_count, total.double())
+    metrics = run.metrics()
+    last = metrics.groupby("seed")["timestep"].max()
+    assert last.tolist() == total.tolist()
+    assert metrics.notna().all().all()
+    assert not metrics.duplicated(["seed", "timestep"]).any()
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_without_a_learning_rate_nothing_changes(
+    env_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ratio 1 over all epochs; only Adam's moments move."""
+    update = grpo.update
+    monkeypatch.setattr(grpo, "update", lambda *args: update(*args[:-1], torch.zeros(3, 1)))
+    actor, run = train_on(env_id, monkeypatch)
+    untrained = grpo.Actor(
+        envs.make(env_id).spec, grpo.Config(hidden=(16,)), SeedStreams(range(3), "init")
+    )
+    for name, tensor in untrained.state_dict().items():
+        assert torch.equal(actor.state_dict()[name], tensor), name
+    assert (run.metrics()["clipfrac"] == 0).all()
+    assert (run.metrics()["approx_kl"].abs() < 1e-6).all()
+
+
+def test_statistics_are_those_of_the_steps_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each observation acted on once, raw, and none after an end."""
+    seen: list[list[np.ndarray]] = [[], [], []]
+    play = grpo.play
+
+    def spy(*args: Any) -> grpo.Episodes:
+        episodes = play(*args)
+        for s in range(3):
+            if sum(map(len, seen[s])) < 200:  # a seed with its budget spent stands still
+                seen[s].append(episodes.obs[s][episodes.alive[s]].double().numpy())
+        return episodes
+
+    monkeypatch.setattr(grpo, "play", spy)
+    actor, _ = train_on("CartPole-v1", monkeypatch, normalize_obs=True)
+    stats = actor.obs_stats
+    assert stats is not None
+    for s in range(3):
+        everything = np.concatenate(seen[s])
+        assert stats.count[s].item() == len(everything)
+        np.testing.assert_allclose(stats.mean[s, 0], everything.mean(0), atol=1e-12)
+        np.testing.assert_allclose(stats.var[s, 0], everything.var(0), atol=1e-12)
+
+
+@pytest.mark.parametrize("env_id", ["Pendulum-v1", "CartPole-v1"])
+def test_a_stored_policy_is_the_trained_one(env_id: str, tmp_path: Path) -> None:
+    """Statistics and deviations come back from the checkpoint, bit for bit."""
+    settings: dict[str, Any] = {"env": env_id, "normalize_obs": True, "hidden": (16,)}
+    settings |= {"total_timesteps": 300, "group_size": 3, "seeds": 2, "quiet": True}
+    config = grpo.Config(results=str(tmp_path), **settings)
+    actor = grpo.train(config, Run(config))
+    main(config, grpo.train, {})
+    (part,) = RunFolder.of(config, "grpo").parts()
+    stored = grpo.load(str(part))
+    assert ("log_std" in stored.state_dict()) == (env_id == "Pendulum-v1")
+    for name, tensor in actor.state_dict().items():
+        assert torch.equal(stored.state_dict()[name], tensor), name
+    obs = torch.randn(2, 20, actor.network.weights[0].shape[2])
+    noise = actor.draw(SeedStreams([0, 1], "evaluate"), 20)
+    assert torch.equal(stored.act(obs), actor.act(obs))
+    assert torch.equal(stored.act(obs, noise), actor.act(obs, noise))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"clip_range_high": 0.1}, "--clip-range-high 0.1: must be 0 or at least"),
+        ({"total_timesteps": 15}, "--total-timesteps 15: must be at least one step of each"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        grpo.Config(**settings).check()
+    grpo.Config(clip_range_high=0.2, total_timesteps=16).check()
+
+
+# ---- Learning ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("advantage", ["return_to_go", "outcome", "process"])
+@pytest.mark.parametrize("std", ["group", "batch", "none"])
+def test_finds_the_action_that_pays(
+    advantage: str, std: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every seed, in every state."""
+    settings: dict[str, Any] = {"advantage": advantage, "std": std, "total_timesteps": 2500}
+    actor, run = train_on(Coin(), monkeypatch, learning_rate=1e-2, anneal_lr=False, **settings)
+    late = run.metrics().query("timestep > 2000")["train_return"]
+    assert late.mean() > 2.9
+    obs = torch.cartesian_prod(torch.linspace(0, 1, 11), torch.arange(3.0)).expand(3, -1, -1)
+    assert (actor.act(obs) == 1).all()
+
+
+def test_a_time_limit_is_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing follows it: the return-to-go of the last step is its reward."""
+    seen: list[Tensor] = []
+    returns = grpo.returns_to_go
+    monkeypatch.setattr(
+        grpo, "returns_to_go", lambda *args: (seen.append(returns(*args)), seen[-1])[1]
+    )
+    train_on(Counter(time_limit=5), monkeypatch, gamma=0.5)
+    expected = torch.tensor([1.9375, 1.875, 1.75, 1.5, 1.0]).view(1, 5, 1, 1)
+    for got in seen:
+        assert torch.equal(got, expected.expand_as(got))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["auto", "gymnasium"])
+def test_begins_to_learn_cartpole_on_both_backends(backend: str) -> None:
+    """From 22 to above 70 within 12,000 timesteps, in our environment and in Gymnasium's own."""
+    config = grpo.Config(total_timesteps=12_000, backend=backend, quiet=True)  # type: ignore[arg-type]
+    run = Run(config, range(3))
+    run.evaluate_if_due = lambda *args: None  # type: ignore[method-assign]
+    grpo.train(config, run)
+    metrics = run.metrics()
+    assert metrics.query("timestep < 3000")["train_return"].mean() < 40
+    assert metrics.query("timestep > 9000")["train_return"].mean() > 70
+
+
+@pytest.mark.slow
+def test_learns_cartpole() -> None:
+    config = grpo.Config(total_timesteps=100_000, quiet=True)
+    run = Run(config, range(100, 105))
+    actor = grpo.train(config, run)
+    summary = run.finish(actor)
+    assert summary["final"]["greedy"]["mean"]["value"] > 400

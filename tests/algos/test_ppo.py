@@ -1,0 +1,690 @@
+"""PPO: its mathematics against definitions, its gradients against oracles, its known faults."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, vmap
+
+import envs
+from algos import ppo
+from manyseeds.evaluate import evaluate
+from manyseeds.optim import SeedAdam
+from manyseeds.record import RunFolder
+from manyseeds.runs.control import Run, main
+from manyseeds.seeds import SeedStreams
+from tests.algos.probes import Counter, Endless
+
+
+def gae_by_definition(
+    rewards: Tensor,
+    values: Tensor,
+    next_values: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    gamma: float,
+    lam: float,
+) -> Tensor:
+    """A_t = sum_k (gamma lambda)^k delta_{t+k} up to the end of the episode: O(T^2), by loops."""
+    S, T, N = rewards.shape
+    advantages = torch.zeros_like(rewards)
+    for s in range(S):
+        for n in range(N):
+            for t in range(T):
+                for k in range(t, T):
+                    bootstrap = 0.0 if terminated[s, k, n] else next_values[s, k, n].item()
+                    delta = rewards[s, k, n] + gamma * bootstrap - values[s, k, n]
+                    advantages[s, t, n] += (gamma * lam) ** (k - t) * delta
+                    if terminated[s, k, n] or truncated[s, k, n]:
+                        break
+    return advantages
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.8, 1.0])
+@pytest.mark.parametrize("ends", [0.0, 0.3])
+def test_gae_equals_its_definition(lam: float, ends: float) -> None:
+    """Random terminations and truncations, both at once among them, several in one rollout."""
+    generator = torch.Generator().manual_seed(0)
+
+    def draw() -> Tensor:
+        return torch.randn(3, 12, 4, generator=generator, dtype=torch.float64)
+
+    def flags() -> Tensor:
+        return torch.rand(3, 12, 4, generator=generator) < ends
+
+    args = (draw(), draw(), draw(), flags(), flags())
+    if ends:
+        assert (args[3] & args[4]).any()
+    expected = gae_by_definition(*args, 0.9, lam)
+    torch.testing.assert_close(ppo.gae(*args, 0.9, lam), expected, atol=1e-12, rtol=0)
+
+
+def test_gae_by_hand() -> None:
+    """gamma 0.5, lambda 0.5: step 1 is truncated (bootstraps V = 8), step 3 terminated."""
+    rewards = torch.tensor([1.0, 2.0, 3.0, 4.0]).view(1, 4, 1)
+    values = torch.tensor([1.0, 1.0, 1.0, 1.0]).view(1, 4, 1)
+    next_values = torch.tensor([1.0, 8.0, 1.0, 8.0]).view(1, 4, 1)
+    truncated = torch.tensor([False, True, False, True]).view(1, 4, 1)
+    terminated = torch.tensor([False, False, False, True]).view(1, 4, 1)
+    # deltas: 1 + .5 - 1 = .5; 2 + 4 - 1 = 5; 3 + .5 - 1 = 2.5; 4 + 0 - 1 = 3
+    expected = torch.tensor([0.5 + 0.25 * 5, 5.0, 2.5 + 0.25 * 3, 3.0]).view(1, 4, 1)
+    got = ppo.gae(rewards, values, next_values, terminated, truncated, 0.5, 0.5)
+    torch.testing.assert_close(got, expected)
+
+
+def train_on(
+    env: envs.Env, monkeypatch: pytest.MonkeyPatch, seeds: int = 3, **settings: Any
+) -> tuple[ppo.ActorCritic, Run]:
+    monkeypatch.setitem(envs.NATIVE, "Probe", lambda: env)
+    config = ppo.Config(env="Probe", seeds=seeds, quiet=True, **settings)
+    run = Run(config)
+    monkeypatch.setattr(run, "evaluate_if_due", lambda *args: None)
+    return ppo.train(config, run), run
+
+
+VALUE_SETTINGS: dict[str, Any] = {
+    "gamma": 0.9,
+    "gae_lambda": 0.95,
+    "learning_rate": 1e-2,
+    "num_envs": 4,
+    "num_steps": 16,
+    "minibatch_size": 64,
+    "total_timesteps": 12_000,
+}
+
+
+def test_a_time_limit_is_not_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """V -> 1 / (1 - gamma) = 10 although every episode is cut after 5 steps."""
+    agent, _ = train_on(Endless(time_limit=5), monkeypatch, **VALUE_SETTINGS)
+    value = agent.value(torch.ones(3, 1, 1))
+    torch.testing.assert_close(value, torch.full((3, 1), 10.0), atol=0.3, rtol=0)
+
+
+def test_negative_control_an_end_is_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same environment with real ends: V is near the mean of the five discounted sums."""
+    agent, _ = train_on(Endless(time_limit=5, ends=True), monkeypatch, **VALUE_SETTINGS)
+    sums = [(1 - 0.9**k) / (1 - 0.9) for k in range(1, 6)]
+    value = agent.value(torch.ones(3, 1, 1))
+    assert (value < 5).all()
+    # The observation hides the time: V is one number for all five steps of an episode. With
+    # lambda < 1 its fixed point lies near, not at, the mean of the five discounted sums.
+    torch.testing.assert_close(value, torch.full((3, 1), sum(sums) / 5), atol=0.7, rtol=0)
+
+
+def small_batch(
+    dtype: torch.dtype = torch.float32, S: int = 3, env_id: str = "CartPole-v1", **settings: Any
+) -> tuple[ppo.Config, ppo.ActorCritic, ppo.Batch, Any]:
+    """A real rollout by S untrained agents; normalising ones have seen one before."""
+    config = ppo.Config(num_steps=16, minibatch_size=64, env=env_id, **settings)
+    env = envs.make(env_id)
+    agent = ppo.ActorCritic(env.spec, config, SeedStreams(range(S), "init")).to(dtype)
+    if agent.obs_stats is not None:
+        agent.obs_stats.double()
+        generator = torch.Generator().manual_seed(0)
+        agent.obs_stats.update(
+            torch.randn(S, 32, len(agent.obs_stats.mean[0, 0]), generator=generator)
+        )
+    streams = SeedStreams(range(S), "train")
+    state, obs = env.reset(streams.uniform(4, env.initial_noise).to(dtype))
+    noise = agent.draw(streams, 16, 4).to(dtype), streams.uniform(16, 4, env.noise_size).to(dtype)
+    _, _, rollout = ppo.collect(env, agent, state, obs, *noise)
+    return config, agent, ppo.prepare(agent, rollout, config), rollout
+
+
+NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "discrete": {},
+    "box": {"env_id": "Pendulum-v1"},
+    "shared": {"shared_trunk": True},
+    "normalised": {"normalize_obs": True},
+    "all": {"env_id": "Pendulum-v1", "shared_trunk": True, "normalize_obs": True},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_ratio_is_one_before_any_update(variant: str) -> None:
+    config, agent, batch, _ = small_batch(**VARIANTS[variant])
+    _, metrics = ppo.loss(agent, batch, config, torch.tensor(0.2))
+    assert (metrics["clipfrac"] == 0).all()
+    assert (metrics["approx_kl"].abs() < 1e-6).all()
+    logprobs, _, values = agent.evaluate(batch.obs, batch.actions)
+    torch.testing.assert_close(logprobs, batch.logprobs, atol=1e-6, rtol=0)
+    torch.testing.assert_close(values, batch.values, atol=1e-6, rtol=0)
+    expected = -ppo.normalize(batch.advantages).mean(-1)
+    torch.testing.assert_close(metrics["policy_loss"], expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("env_id", ["Pendulum-v1", "CartPole-v1"])
+def test_the_update_begins_at_the_policy_that_acted(
+    env_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over a training with statistics that move: in no rollout between its acting and its update.
+
+    In a box the log-probability of a sample is that of its noise, whatever the network says: the
+    whole chain from acting to the loss must see the same observations.
+    """
+    noises: list[Tensor] = []
+    checked: list[Tensor] = []
+    collect, update = ppo.collect, ppo.update
+
+    def spy_collect(*args: Any) -> Any:
+        noises.append(args[4].flatten(1, 2))
+        return collect(*args)
+
+    def spy_update(
+        agent: Any, optimizer: Any, batch: Any, shuffle: Any, config: Any, *a: Any
+    ) -> Any:
+        noise = noises[-1]
+        if agent.continuous:
+            expected = torch.distributions.Normal(0, 1).log_prob(noise) - agent.log_std[:, 0]
+            torch.testing.assert_close(batch.logprobs, expected.sum(-1), atol=1e-4, rtol=0)
+        else:
+            assert torch.equal(agent.act(batch.obs, noise), batch.actions)
+        _, metrics = ppo.loss(agent, batch, config, torch.tensor(0.2))
+        assert (metrics["clipfrac"] == 0).all()
+        assert (metrics["approx_kl"].abs() < 1e-6).all()
+        checked.append(agent.obs_stats.mean.clone())
+        return update(agent, optimizer, batch, shuffle, config, *a)
+
+    monkeypatch.setattr(ppo, "collect", spy_collect)
+    monkeypatch.setattr(ppo, "update", spy_update)
+    settings = {"num_steps": 16, "minibatch_size": 32, "epochs": 2, "total_timesteps": 256}
+    config = ppo.Config(env=env_id, seeds=2, quiet=True, **settings, **NORMALIZED)
+    run = Run(config)
+    monkeypatch.setattr(run, "evaluate_if_due", lambda *args: None)
+    ppo.train(config, run)
+    assert len(checked) == 4
+    assert (checked[0] == 0).all()
+    assert (checked[1] != checked[2]).all()
+
+
+def test_without_a_learning_rate_every_ratio_stays_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In all minibatches of all epochs: a sample is compared with its own old log-probability."""
+    config, agent, batch, _ = small_batch()
+    config = replace(config, minibatch_size=16, epochs=3)
+    agent.networks.biases[-1].data[:, 0, :, 0] = 2.0  # actions that differ in probability
+    logprobs = agent.evaluate(batch.obs, batch.actions)[0].detach()
+    assert logprobs.std(-1).min() > 0.1
+    before = {name: x.clone() for name, x in agent.state_dict().items()}
+    seen: list[dict[str, Tensor]] = []
+    loss = ppo.loss
+
+    def spy(*args: Any) -> Any:
+        total, metrics = loss(*args)
+        seen.append(metrics)
+        return total, metrics
+
+    monkeypatch.setattr(ppo, "loss", spy)
+    rates = torch.tensor(0.0), torch.tensor(0.2)
+    batch = batch._replace(logprobs=logprobs)
+    ppo.update(agent, SeedAdam(agent), batch, torch.rand(3, 3, 64), config, *rates)
+    assert len(seen) == 12
+    for metrics in seen:
+        assert (metrics["clipfrac"] == 0).all()
+        assert (metrics["approx_kl"].abs() < 1e-6).all()
+    for name, x in agent.state_dict().items():
+        assert torch.equal(x, before[name]), name
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *VARIANTS.values(),
+        {"entropy_coef": 0.01, "clip_value_range": 0.2},
+        {"entropy_coef": 0.01, "clip_value_range": 0.2, **VARIANTS["all"]},
+    ],
+    ids=[*VARIANTS, "discrete, more terms", "all, more terms"],
+)
+def test_batched_loss_equals_vmap_of_the_single_seed_loss(settings: dict[str, Any]) -> None:
+    """The gradient of loss.sum() is, seed by seed, the gradient of that seed's own loss."""
+    config, agent, batch, _ = small_batch(torch.float64, **settings)
+    for p in agent.parameters():  # move off the rollout's policy, so that the clip is active
+        p.data += 0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1)).double()
+
+    def single(params: dict[str, Tensor], buffers: dict[str, Tensor], one: Any) -> Tensor:
+        params = {name: p.unsqueeze(0) for name, p in (params | buffers).items()}
+        minibatch = ppo.Batch(*(field.unsqueeze(0) for field in one))
+
+        class Shim:
+            @staticmethod
+            def evaluate(obs: Tensor, actions: Tensor) -> Any:
+                return functional_call(Evaluate(agent), params, (obs, actions))
+
+        total, _ = ppo.loss(Shim, minibatch, config, torch.tensor(0.1))  # type: ignore[arg-type]
+        return total[0]
+
+    params = {f"agent.{name}": p.detach() for name, p in agent.named_parameters()}
+    buffers = {f"agent.{name}": b for name, b in agent.named_buffers()}
+    expected = vmap(grad(single))(params, buffers, batch)
+    total, metrics = ppo.loss(agent, batch, config, torch.tensor(0.1, dtype=torch.float64))
+    assert (metrics["clipfrac"] > 0).all()
+    total.sum().backward()
+    for name, p in agent.named_parameters():
+        assert p.grad is not None
+        torch.testing.assert_close(p.grad, expected[f"agent.{name}"], atol=1e-10, rtol=1e-8)
+
+
+class Evaluate(torch.nn.Module):
+    """ActorCritic.evaluate as a module's forward, for functional_call."""
+
+    def __init__(self, agent: ppo.ActorCritic) -> None:
+        super().__init__()
+        self.agent = agent
+
+    def forward(self, obs: Tensor, actions: Tensor) -> Any:
+        return self.agent.evaluate(obs, actions)
+
+
+def test_policy_loss_by_hand() -> None:
+    """eq. 7: a good action gains nothing beyond 1 + eps, a bad one nothing below 1 - eps."""
+    ratio = torch.tensor([[1.5, 0.5, 1.5, 0.5]])
+    advantages = torch.tensor([[1.0, 1.0, -1.0, -1.0]])
+    expected = -(1.2 + 0.5 - 1.5 - 0.8) / 4
+    assert ppo.policy_loss(ratio, advantages, torch.tensor(0.2)).item() == pytest.approx(expected)
+    unclipped = -(1.5 + 0.5 - 1.5 - 0.5) / 4
+    assert ppo.policy_loss(ratio, advantages, None).item() == pytest.approx(unclipped)
+
+
+def test_value_loss_by_hand() -> None:
+    values, old, returns = torch.tensor([[2.0]]), torch.tensor([[1.0]]), torch.tensor([[3.0]])
+    assert ppo.value_loss(values, old, returns, 0.0).item() == pytest.approx(1.0)
+    assert ppo.value_loss(values, old, returns, 0.5).item() == pytest.approx(1.5**2)
+
+
+def test_explained_variance() -> None:
+    returns = torch.tensor([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0], [1.0, 2.0, 3.0]])
+    values = torch.stack((returns[0], torch.full((3,), 7.0), -returns[2]))
+    expected = torch.tensor([1.0, 0.0, -3.0])
+    torch.testing.assert_close(ppo.explained_variance(values, returns), expected)
+
+
+def test_normalize() -> None:
+    x = torch.tensor([[1.0, 2.0, 3.0, 4.0], [5.0, 5.0, 5.0, 5.0]])
+    y = ppo.normalize(x)
+    assert y[0].mean().abs() < 1e-6
+    assert y[0].std() == pytest.approx(1.0, abs=1e-5)
+    assert (y[1] == 0).all()
+    one = torch.tensor([[3.0]])
+    assert torch.equal(ppo.normalize(one), one)
+    peers = ppo.normalize(torch.tensor([[1.0] * 7 + [0.0]]))
+    assert peers.isfinite().all()
+    assert peers[0, -1] == pytest.approx(-2.4749, abs=1e-3)
+
+
+def test_entropy_bonus_raises_entropy() -> None:
+    """With zero advantages only the bonus moves the policy: it must raise the entropy."""
+    config, agent, batch, _ = small_batch(entropy_coef=0.1, learning_rate=1e-2, epochs=10)
+    agent.networks.biases[-1].data[:, 0, :, 0] = 2.0  # begin away from the uniform policy
+    before = agent.evaluate(batch.obs, batch.actions)[1].mean(-1)
+    flat = batch._replace(
+        advantages=torch.zeros_like(batch.advantages),
+        returns=batch.values,
+        logprobs=agent.evaluate(batch.obs, batch.actions)[0].detach(),
+    )
+    schedule = torch.tensor(config.learning_rate), torch.tensor(config.clip_range)
+    ppo.update(agent, SeedAdam(agent), flat, torch.rand(3, 10, 64), config, *schedule)
+    after = agent.evaluate(batch.obs, batch.actions)[1].mean(-1)
+    assert (after > before + 1e-3).all()
+
+
+def test_rollout_keeps_true_successors() -> None:
+    """next_obs == obs + 1 always, over terminations, truncations and both at once."""
+    config = ppo.Config()
+    for env in (Counter(terminal_at=7, time_limit=5), Counter(4, 9), Counter(6, 6)):
+        agent = ppo.ActorCritic(env.spec, config, SeedStreams([0, 1], "init"))
+        state, obs = env.reset(torch.rand(2, 3, 0))
+        noise = agent.draw(SeedStreams([0, 1], "train"), 40, 3), torch.zeros(2, 40, 3, 0)
+        _, _, rollout = ppo.collect(env, agent, state, obs, *noise)
+        assert torch.equal(rollout.next_obs, rollout.obs + 1)
+        ends = rollout.terminated | rollout.truncated
+        length = min(env.terminal_at, env.spec.time_limit)
+        assert torch.equal(ends[0, :, 0].nonzero().flatten() + 1, torch.arange(length, 41, length))
+        assert (rollout.obs[:, 1:][ends[:, :-1]] == 0).all()
+
+
+def test_gumbel_max_samples_the_softmax() -> None:
+    config, agent, batch, _ = small_batch(S=1)
+    agent.networks.weights[-1].data[:, 0] *= 100
+    obs = batch.obs[:, :1].expand(1, 50_000, -1)
+    actions = agent.act(obs, agent.draw(SeedStreams([5], "train"), 50_000))
+    p = agent.evaluate(obs[:, :1], torch.ones(1, 1, dtype=torch.int64))[0].exp().item()
+    assert 0.05 < p < 0.95
+    assert actions.double().mean().item() == pytest.approx(p, abs=4 * (p * (1 - p) / 5e4) ** 0.5)
+
+
+def test_schedules_reach_the_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates, clips = [], []
+    step, loss = SeedAdam.step, ppo.loss
+    monkeypatch.setattr(
+        SeedAdam, "step", lambda self, lr, *a: (rates.append(lr.item()), step(self, lr, *a))[1]
+    )
+    monkeypatch.setattr(
+        ppo, "loss", lambda a, b, c, clip: (clips.append(clip.item()), loss(a, b, c, clip))[1]
+    )
+    settings = {"num_steps": 16, "minibatch_size": 64, "epochs": 1, "total_timesteps": 256}
+    train_on(Counter(), monkeypatch, learning_rate=0.1, anneal_clip=True, **settings)
+    assert rates == pytest.approx([0.1, 0.075, 0.05, 0.025])
+    assert clips == pytest.approx([0.2, 0.15, 0.1, 0.05])
+
+
+def test_early_stop_takes_no_step_beyond_the_limit() -> None:
+    """A KL far above the limit after one step: the second and all later steps are masked."""
+    config, agent, batch, _ = small_batch(target_kl=1e-6, learning_rate=1.0, epochs=3)
+    optimizer = SeedAdam(agent)
+    powers: list[Tensor] = []
+    step = optimizer.step
+    optimizer.step = lambda *a: (step(*a), powers.append(optimizer.beta_powers[0].clone()))[0]  # type: ignore[method-assign]
+    schedule = torch.tensor(1.0), torch.tensor(0.2)
+    ppo.update(agent, optimizer, batch, torch.rand(3, 3, 64), config, *schedule)
+    assert len(powers) == 3
+    assert (powers[0] < 1).all()  # ratio 1: the first step is taken
+    assert torch.equal(powers[0], powers[2])
+
+
+# ---- Distributions ----------------------------------------------------------------------
+
+
+def gaussian(D: int, dtype: torch.dtype = torch.float64) -> tuple[ppo.Gaussian, Tensor]:
+    """Policies of 2 seeds in 5 states, and actions [2, 5, D]."""
+    generator = torch.Generator().manual_seed(D)
+    mean, actions = torch.randn(2, 2, 5, D, generator=generator, dtype=torch.float64).to(dtype)
+    log_std = torch.randn(2, 1, D, generator=generator, dtype=torch.float64).to(dtype)
+    return ppo.Gaussian(mean, log_std), actions
+
+
+@pytest.mark.parametrize("D", [1, 3])
+def test_gaussian_is_torchs_with_independent_components(D: int) -> None:
+    policy, actions = gaussian(D)
+    reference = torch.distributions.Normal(policy.mean, policy.log_std.exp().expand(2, 5, D))
+    logprobs, entropy = policy.logprob_and_entropy(actions)
+    assert logprobs.shape == entropy.shape == (2, 5)
+    expected = reference.log_prob(actions).sum(-1)
+    torch.testing.assert_close(logprobs, expected, atol=1e-12, rtol=1e-12)
+    torch.testing.assert_close(entropy, reference.entropy().sum(-1), atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("D", [1, 3])
+def test_gaussian_samples_have_its_mean_and_standard_deviation(D: int) -> None:
+    policy, _ = gaussian(D, torch.float32)
+    n = 50_000
+    many = ppo.Gaussian(policy.mean[:, :1].expand(2, n, D), policy.log_std)
+    actions = many.sample(SeedStreams([0, 1], "train").normal(n, D))
+    std = policy.log_std.exp()
+    error = (actions.mean(1, keepdim=True) - policy.mean[:, :1]) / std
+    assert (error.abs() < 4 / n**0.5).all()
+    assert ((actions.std(1, keepdim=True) / std).log().abs() < 4 / (2 * n) ** 0.5).all()
+    if D > 1:  # independent components
+        assert torch.corrcoef(actions[0].T).fill_diagonal_(0).abs().max() < 4 / n**0.5
+
+
+def test_gaussian_stays_finite_far_out() -> None:
+    """Large actions, tiny and huge deviations: log-probabilities and gradients, also in float32."""
+    magnitudes = torch.tensor([0.0, 1e-3, 1.0, 30.0, 1e4])
+    mean = torch.zeros(1, 5, 1, requires_grad=True)
+    for value in (-20.0, -3.0, 0.0, 5.0, 20.0):
+        log_std = torch.full((1, 1, 1), value, requires_grad=True)
+        logprobs, entropy = ppo.Gaussian(mean, log_std).logprob_and_entropy(
+            magnitudes.view(1, 5, 1)
+        )
+        exact = torch.distributions.Normal(0.0, torch.tensor(value).double().exp())
+        torch.testing.assert_close(
+            logprobs[0].double(), exact.log_prob(magnitudes.double()), atol=1e-5, rtol=1e-5
+        )
+        grads = torch.autograd.grad((logprobs + entropy).sum(), (mean, log_std))
+        assert all(grad.isfinite().all() for grad in grads)
+        torch.testing.assert_close(
+            grads[0][0, :, 0].double(),
+            magnitudes.double() * (-2 * torch.tensor(value).double()).exp(),
+        )
+
+
+def test_categorical_is_torchs() -> None:
+    logits = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(0)).double()
+    logits[0, 0] = torch.tensor([0.0, -800.0, 900.0, 0.0])  # certain: the entropy is 0, not NaN
+    policy, actions = ppo.Categorical(logits), torch.tensor([[2, 0, 1, 2, 3]] * 2)
+    reference = torch.distributions.Categorical(logits=logits)
+    logprobs, entropy = policy.logprob_and_entropy(actions)
+    torch.testing.assert_close(logprobs, reference.log_prob(actions), atol=1e-12, rtol=1e-12)
+    torch.testing.assert_close(entropy, reference.entropy(), atol=1e-12, rtol=1e-12)
+    assert torch.equal(policy.mode(), logits.argmax(-1))
+
+
+def test_actions_in_a_box() -> None:
+    """Greedy is the mean, and noise spreads by exp(log_std_init) in every state."""
+    _, agent, batch, _ = small_batch(env_id="Pendulum-v1", log_std_init=-1.5)
+    agent.networks.weights[-1].data[:, 0] *= 100  # means that differ from state to state
+    greedy = agent.act(batch.obs)
+    assert greedy.shape == (3, 64, 1)
+    assert greedy.std(1).min() > 0.05
+    noise = agent.draw(SeedStreams(range(3), "train"), 64)
+    assert noise.shape == (3, 64, 1)
+    torch.testing.assert_close(
+        agent.act(batch.obs, noise), greedy + torch.tensor(-1.5).exp() * noise
+    )
+    assert (agent.log_std == -1.5).all()
+
+
+def test_the_environment_gets_the_clipped_action_and_the_loss_the_sampled_one() -> None:
+    env = envs.make("Pendulum-v1")
+    config = ppo.Config(env="Pendulum-v1", num_steps=16, log_std_init=1.5)
+    agent = ppo.ActorCritic(env.spec, config, SeedStreams([0, 1], "init"))
+    received: list[Tensor] = []
+    assert isinstance(env, envs.Pendulum)
+    transition = env.transition
+    env.transition = lambda *a: (received.append(a[1]), transition(*a))[1]  # type: ignore[method-assign]
+    streams = SeedStreams([0, 1], "train")
+    state, obs = env.reset(streams.uniform(4, env.initial_noise))
+    noise = agent.draw(streams, 16, 4), streams.uniform(16, 4, env.noise_size)
+    _, _, rollout = ppo.collect(env, agent, state, obs, *noise)
+    outside = rollout.actions.abs() > 2
+    assert 0.3 < outside.float().mean() < 0.9
+    assert torch.equal(torch.stack(received, dim=1), rollout.actions.clamp(-2, 2))
+    batch = ppo.prepare(agent, rollout, config)
+    assert torch.equal(batch.actions, rollout.actions.flatten(1, 2))
+    expected = torch.distributions.Normal(0, 1).log_prob(noise[0].flatten(1)) - 1.5
+    torch.testing.assert_close(batch.logprobs, expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("variant", ["discrete", "box"])
+@pytest.mark.parametrize("clip", [None, torch.tensor(0.2, dtype=torch.float64)])
+def test_the_first_gradient_is_reinforces(variant: str, clip: Tensor | None) -> None:
+    """At ratio 1 the gradient of E[ratio A] is that of E[log pi A], clipped or not."""
+    settings = {"normalize_advantage": False, "value_coef": 0.0, **VARIANTS[variant]}
+    config, agent, batch, _ = small_batch(torch.float64, **settings)
+    total, metrics = ppo.loss(agent, batch, config, clip)
+    assert ("clipfrac" in metrics) == (clip is not None)
+    total.sum().backward()
+    actor = [p for p in agent.parameters() if p.grad is not None and p.grad[:, 0].any()]
+    assert len(actor) == len(list(agent.parameters()))
+    grads = [p.grad[:, 0].clone() for p in actor]  # type: ignore[index]
+    agent.zero_grad()
+    logprobs, _, _ = agent.evaluate(batch.obs, batch.actions)
+    (-(logprobs * batch.advantages).mean(-1)).sum().backward()
+    for p, got in zip(actor, grads, strict=True):
+        assert p.grad is not None
+        torch.testing.assert_close(got, p.grad[:, 0], atol=1e-12, rtol=1e-9)
+
+
+def test_without_a_clip_range_nothing_is_clipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """clip_range 0 is no range of 0: the policy moves, and no share of clipped ratios is logged."""
+    settings = {"num_steps": 16, "minibatch_size": 64, "total_timesteps": 256, "epochs": 2}
+    _, run = train_on(Counter(), monkeypatch, clip_range=0.0, anneal_clip=True, **settings)
+    assert "clipfrac" not in run.metrics()
+    assert (run.metrics()["approx_kl"] > 0).all()
+    _, clipped = train_on(Counter(), monkeypatch, **settings)
+    assert "clipfrac" in clipped.metrics()
+
+
+# ---- Normalisation ----------------------------------------------------------------------
+
+
+def learn_in_memory(evaluated: bool = True, **settings: Any) -> tuple[ppo.ActorCritic, Run]:
+    budget = {"num_steps": 16, "minibatch_size": 64, "epochs": 1, "total_timesteps": 128}
+    config = ppo.Config(seeds=2, quiet=True, **{**budget, **settings})
+    run = Run(config)
+    if not evaluated:
+        run.evaluate_if_due = lambda *args: None  # type: ignore[method-assign]
+    return ppo.train(config, run), run
+
+
+def test_statistics_stand_still_in_evaluations() -> None:
+    """Those of a training that is evaluated are those of one that is not."""
+    settings = {"env": "Pendulum-v1", **NORMALIZED}
+    agent, _ = learn_in_memory(**settings)
+    undisturbed, _ = learn_in_memory(evaluated=False, **settings)
+    for name, tensor in undisturbed.state_dict().items():
+        assert torch.equal(agent.state_dict()[name], tensor), name
+    assert (undisturbed.state_dict()["obs_stats.count"] == 128).all()
+    evaluate(envs.make("Pendulum-v1"), agent, [0, 1], 4, greedy=False)
+    for name, tensor in undisturbed.state_dict().items():
+        assert torch.equal(agent.state_dict()[name], tensor), name
+
+
+def test_statistics_are_those_of_the_observations_acted_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rollout once, as it was seen: raw, per seed."""
+    seen: list[Tensor] = []
+    collect = ppo.collect
+
+    def spy(*args: Any) -> Any:
+        state, obs, rollout = collect(*args)
+        seen.append(rollout.obs.flatten(1, 2))
+        return state, obs, rollout
+
+    monkeypatch.setattr(ppo, "collect", spy)
+    agent, _ = learn_in_memory(evaluated=False, **NORMALIZED)
+    everything = torch.cat(seen, dim=1).double()
+    stats = agent.obs_stats
+    assert stats is not None
+    torch.testing.assert_close(stats.mean[:, 0], everything.mean(1), atol=1e-12, rtol=0)
+    expected = everything.var(1, correction=0)
+    torch.testing.assert_close(stats.var[:, 0], expected, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("env_id", ["Pendulum-v1", "CartPole-v1"])
+def test_a_stored_policy_is_the_trained_one(env_id: str, tmp_path: Path) -> None:
+    """Statistics, deviations and a shared trunk come back from the checkpoint, bit for bit."""
+    settings = {"env": env_id, "shared_trunk": True, "hidden": (16,), **NORMALIZED}
+    agent, run = learn_in_memory(**settings)
+    config = run.config
+    object.__setattr__(config, "results", str(tmp_path))
+    main(config, ppo.train, {})
+    (part,) = RunFolder.of(config, "ppo").parts()
+    stored = ppo.load(str(part))
+    assert {"obs_stats.mean", "obs_stats.var", "obs_stats.count"} < set(stored.state_dict())
+    assert ("log_std" in stored.state_dict()) == (env_id == "Pendulum-v1")
+    for name, tensor in agent.state_dict().items():
+        assert stored.state_dict()[name].dtype == tensor.dtype
+        assert torch.equal(stored.state_dict()[name], tensor), name
+    obs = torch.randn(2, 20, agent.networks.weights[0].shape[2])
+    noise = agent.draw(SeedStreams([0, 1], "evaluate"), 20)
+    assert torch.equal(stored.act(obs), agent.act(obs))
+    assert torch.equal(stored.act(obs, noise), agent.act(obs, noise))
+
+
+def test_normalised_rewards_are_scaled_and_returns_are_logged_raw(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The advantage is computed from scaled rewards, what is reported from the environment's."""
+    rewards: list[Tensor] = []
+    gae = ppo.gae
+
+    def spy(*args: Any) -> Tensor:
+        rewards.append(args[0])
+        return gae(*args)
+
+    monkeypatch.setattr(ppo, "gae", spy)
+    settings = {"num_steps": 16, "minibatch_size": 64, "total_timesteps": 128, "gamma": 0.9}
+    env = Counter(terminal_at=4)
+    _, run = train_on(env, monkeypatch, normalize_reward=True, **settings)
+    assert (run.metrics()["train_return"] == 4).all()
+    R = torch.tensor([1.0, 1.9, 2.71, 3.439], dtype=torch.float64)  # always whole episodes
+    for scaled in rewards:
+        expected = 1 / R.std(correction=0).float()
+        torch.testing.assert_close(scaled, expected.expand_as(scaled), atol=1e-5, rtol=1e-5)
+
+
+def test_a_time_limit_is_not_an_end_with_normalisation_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """V -> 10 reward units over cut episodes; a unit is the deviation of the discounted return.
+
+    The constant observation is normalised to 0: what V learns, its bias does.
+    """
+    scales: list[Any] = []
+    build = ppo.RewardScale
+
+    def spy(*args: Any) -> Any:
+        scales.append(build(*args))
+        return scales[-1]
+
+    monkeypatch.setattr(ppo, "RewardScale", spy)
+    agent, _ = train_on(Endless(5), monkeypatch, **VALUE_SETTINGS, **NORMALIZED)
+    R = torch.tensor([(1 - 0.9**k) / (1 - 0.9) for k in range(1, 6)])
+    std = scales[0].stats.var[:, 0].sqrt().float()
+    torch.testing.assert_close(std, R.std(correction=0).expand(3, 1), atol=0.01, rtol=0)
+    value = agent.value(torch.ones(3, 1, 1)) * std
+    torch.testing.assert_close(value, torch.full((3, 1), 10.0), atol=0.3, rtol=0)
+
+
+# ---- Learning ---------------------------------------------------------------------------
+
+
+class Target(envs.NativeEnv):
+    """One step an episode: the observation is -1 or 1, the best action lies on the same side.
+
+    The reward is -|action - target|^2 for the target (observation / 2, -0.3).
+    """
+
+    initial_noise = 1
+    transition_noise = 0
+    spec = envs.EnvSpec("Target", 10**6, action_low=(-1, -1), action_high=(1, 1), obs_size=1)
+
+    def initial(self, noise: Tensor) -> Tensor:
+        return 2 * (noise < 0.5).float() - 1
+
+    def transition(self, physics: Tensor, action: Tensor, noise: Tensor) -> Tensor:
+        return physics
+
+    def observation(self, physics: Tensor) -> Tensor:
+        return physics
+
+    def reward(self, physics: Tensor, action: Tensor, next_physics: Tensor) -> Tensor:
+        return -(action - self.best(physics)).square().sum(-1)
+
+    def terminal(self, physics: Tensor) -> Tensor:
+        return torch.ones_like(physics[..., 0], dtype=torch.bool)
+
+    @staticmethod
+    def best(obs: Tensor) -> Tensor:
+        return torch.cat((obs / 2, torch.full_like(obs, -0.3)), dim=-1)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, NORMALIZED, {"shared_trunk": True}],
+    ids=["plain", "normalised", "shared"],
+)
+def test_finds_the_best_action_in_a_box(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every seed, on both sides and in both components; the deviation falls."""
+    base = {"num_envs": 16, "num_steps": 16, "minibatch_size": 64, "total_timesteps": 6000}
+    base |= {"learning_rate": 1e-2, "epochs": 8, "log_std_init": -0.5, "gamma": 0.9}
+    agent, _ = train_on(Target(), monkeypatch, **base, **settings)
+    obs = torch.tensor([-1.0, 1.0]).view(1, 2, 1).expand(3, 2, 1)
+    torch.testing.assert_close(agent.act(obs), Target.best(obs), atol=0.03, rtol=0)
+    assert (agent.log_std[:, 0] < -2.5).all()
+
+
+@pytest.mark.slow
+def test_learns_cartpole() -> None:
+    config = ppo.Config(**{**ppo.PRESETS["CartPole-v1"].settings, "total_timesteps": 50_000})
+    run = Run(config, range(100, 105))
+    agent = ppo.train(config, run)
+    summary = run.finish(agent)
+    assert summary["final"]["greedy"]["mean"]["value"] > 450

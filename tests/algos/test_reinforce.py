@@ -1,0 +1,563 @@
+"""REINFORCE: its weights against loops, its gradients and their variance against autograd."""
+
+from __future__ import annotations
+
+import copy
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import envs
+from algos import reinforce
+from manyseeds.errors import UsageError
+from manyseeds.optim import SeedAdam
+from manyseeds.record import RunFolder
+from manyseeds.runs.control import Run, main
+from manyseeds.seeds import SeedStreams
+from tests.algos.probes import Counter
+
+WEIGHTS = ["total_return", "return_to_go", "baseline", "q"]
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def small_batch(
+    dtype: torch.dtype = torch.float32, S: int = 3, env_id: str = "CartPole-v1", **settings: Any
+) -> tuple[
+    reinforce.Config, reinforce.Actor, reinforce.Critic, reinforce.Batch, reinforce.Episodes
+]:
+    """Real episodes of S untrained policies, with critics beside them."""
+    config = reinforce.Config(env=env_id, **{"episodes": 4, "hidden": (16,), **settings})
+    env = envs.make(env_id)
+    init = SeedStreams(range(S), "init")
+    actor = reinforce.Actor(env.spec, config, init).to(dtype)
+    critic = reinforce.Critic(env.spec, config, init).to(dtype)
+    for p in (*actor.parameters(), *critic.parameters()):  # off the uniform policy and V = 0
+        p.data += 0.1 * torch.randn(p.shape, generator=generator(1)).to(dtype)
+    if actor.obs_stats is not None:
+        actor.obs_stats.double()
+        actor.obs_stats.update(torch.randn(S, 32, env.spec.obs_size or 0, generator=generator()))
+    L, N = env.spec.time_limit, config.episodes
+    streams = SeedStreams(range(S), "train")
+    start = streams.uniform(N, env.initial_noise).to(dtype)
+    noise = actor.draw(streams, L, N).to(dtype), streams.uniform(L, N, env.noise_size).to(dtype)
+    episodes = reinforce.play(env, actor, start, *noise)
+    return config, actor, critic, reinforce.prepare(actor, episodes, config), episodes
+
+
+# ---- The weights ------------------------------------------------------------------------
+
+
+def phi_by_loops(
+    episodes: reinforce.Episodes, values: Tensor, config: reinforce.Config
+) -> np.ndarray:
+    """Phi_t of the docstring, step by step, for values V or Q [S, L, N]; [S, L, N]."""
+    S, L, N = episodes.rewards.shape
+    weights = np.zeros((S, L, N))
+    alive = episodes.alive.numpy()
+    for s in range(S):
+        for n in range(N):
+            r = episodes.rewards[s, alive[s, :, n], n].double().tolist()
+            g = [
+                sum(config.gamma ** (k - t) * r[k] for k in range(t, len(r))) for t in range(len(r))
+            ]
+            for t in range(len(r)):
+                value = values[s, t, n].item()
+                options = {"total_return": g[0], "return_to_go": g[t]}
+                options |= {"baseline": g[t] - value, "q": value}
+                weights[s, t, n] = options[config.weight]
+        if config.normalize:
+            chosen = weights[s][alive[s]]
+            weights[s] = (weights[s] - chosen.mean()) / (chosen.std(ddof=1) + 1e-8)
+    weights[~alive] = 0
+    return weights
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("weight", WEIGHTS)
+def test_weights_equal_slow_loops(weight: Any, normalize: bool) -> None:
+    config, _, critic, batch, episodes = small_batch(
+        torch.float64, weight=weight, normalize=normalize, gamma=0.9
+    )
+    assert 0 < episodes.alive[:, :60].float().mean() < 1
+    with torch.no_grad():
+        values = critic(batch.features, batch.actions).view(episodes.rewards.shape)
+    used = critic if weight in ("baseline", "q") else None
+    got = reinforce.phi(used, batch, config)
+    assert not got.requires_grad
+    expected = phi_by_loops(episodes, values, config)
+    np.testing.assert_allclose(got.view(episodes.rewards.shape), expected, atol=1e-9)
+    assert np.abs(expected).max() > 0.01
+
+
+def test_returns_and_order_of_a_batch() -> None:
+    """Sample t N + n is step t of episode n; its return is that of the rest of the episode."""
+    config, _, _, batch, episodes = small_batch(gamma=0.5)
+    ends = episodes.alive.sum(1)
+    for n in range(4):
+        T = int(ends[1, n])
+        steps = torch.arange(T) * 4 + n
+        assert torch.equal(batch.features[1, steps], episodes.obs[1, :T, n])
+        assert torch.equal(batch.actions[1, steps], episodes.actions[1, :T, n])
+        expected = 2 * (1 - 0.5 ** (T - torch.arange(T)))
+        torch.testing.assert_close(batch.returns[1, steps], expected)
+    assert (batch.returns[~batch.alive] == 0).all()
+
+
+def test_normalize() -> None:
+    x = torch.tensor([[1.0, 2.0, 3.0, 4.0, 99.0], [5.0, 5.0, 5.0, 5.0, 5.0], [3.0] * 4 + [1e30]])
+    mask = torch.tensor([[True] * 4 + [False], [True] * 5, [True] + [False] * 4])
+    y = reinforce.normalize(x, mask)
+    expected = (torch.arange(1, 5) - 2.5) / torch.arange(1.0, 5).std()
+    torch.testing.assert_close(y[0, :4], expected)
+    assert (y[1] == 0).all()
+    assert (y[2] == 0).all()  # a single one is its own mean
+    assert (y[~mask] == 0).all()
+    seven = reinforce.normalize(torch.tensor([[1.0] * 7 + [0.0]]), torch.ones(1, 8).bool())
+    assert seven[0, -1] == pytest.approx(-2.4749, abs=1e-3)
+
+
+def test_masked_mean() -> None:
+    x = torch.tensor([[1.0, 2.0, math.nan], [math.nan, math.inf, 3.0]])
+    mask = torch.tensor([[True, True, False], [False, False, False]])
+    assert reinforce.masked_mean(x, mask).tolist() == [1.5, 0.0]
+
+
+# ---- The gradient -----------------------------------------------------------------------
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "discrete": {},
+    "entropy": {"entropy_coef": 0.1},
+    "box": {"env_id": "Pendulum-v1", "entropy_coef": 0.1, "episodes": 3},
+    "normalised": {"normalize_obs": True, "hidden": (16, 16)},
+    "two episodes": {"episodes": 2},
+    "linear": {"hidden": ()},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_gradient_and_its_variance_are_those_of_one_episode_at_a_time(variant: str) -> None:
+    """A backward pass for every episode, over its own steps only; then mean and variance."""
+    config, actor, _, batch, episodes = small_batch(torch.float64, **VARIANTS[variant])
+    weights = reinforce.phi(None, batch, config)
+    metrics = reinforce.policy_gradient(actor, batch, weights, config)
+    got = [p.grad.clone() for p in actor.parameters() if p.grad is not None]
+    S, L, N = episodes.rewards.shape
+    features = batch.features.view(S, L, N, -1)
+    weights = weights.view(S, L, N)
+    for s in range(S):
+        gradients, losses, entropies = [], [], 0.0
+        for n in range(N):
+            T = int(episodes.alive[s, :, n].sum())
+            inputs = torch.zeros(S, T, features.shape[-1], dtype=torch.float64)
+            inputs[s] = features[s, :T, n]
+            actions = episodes.actions[s, :T, n].expand(S, *episodes.actions[s, :T, n].shape)
+            actor.zero_grad()
+            logprobs, entropy = actor(inputs, actions)
+            loss = -(weights[s, :T, n] * logprobs[s]).sum()
+            (loss - config.entropy_coef * entropy[s].sum()).backward()
+            gradients.append(torch.cat([p.grad[s].flatten() for p in actor.parameters()]))  # type: ignore[index]
+            losses.append(loss.item())
+            entropies += entropy[s].sum().item()
+        each = torch.stack(gradients)
+        mean = torch.cat([g[s].flatten() for g in got])
+        torch.testing.assert_close(mean, each.mean(0), atol=1e-10, rtol=1e-8)
+        found = {name: x[s].item() for name, x in metrics.items()}
+        assert found["policy_loss"] == pytest.approx(np.mean(losses), rel=1e-9, abs=1e-9)
+        assert found["entropy"] == pytest.approx(entropies / int(episodes.alive[s].sum()))
+        assert found["grad_norm"] == pytest.approx(each.mean(0).norm().item())
+        assert found["grad_variance"] == pytest.approx(each.var(0).sum().item() / N)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_gradient_is_autograds_of_the_plain_mean_loss(variant: str) -> None:
+    """All seeds in one backward pass, as any other algorithm's loss has it."""
+    config, actor, _, batch, _ = small_batch(torch.float64, **VARIANTS[variant])
+    weights = reinforce.phi(None, batch, config)
+    reinforce.policy_gradient(actor, batch, weights, config)
+    got = [p.grad.clone() for p in actor.parameters() if p.grad is not None]
+    actor.zero_grad()
+    logprobs, entropy = actor(batch.features, batch.actions)
+    entropy = (entropy * batch.alive).sum(-1)
+    total = -(weights * logprobs).sum(-1) - config.entropy_coef * entropy
+    (total / config.episodes).sum().backward()
+    for p, gradient in zip(actor.parameters(), got, strict=True):
+        assert p.grad is not None
+        torch.testing.assert_close(gradient, p.grad, atol=1e-10, rtol=1e-8)
+
+
+def test_entropy_bonus_raises_the_entropy() -> None:
+    """With zero weights only the bonus moves the policy."""
+    config, actor, _, batch, _ = small_batch(entropy_coef=0.1)
+    actor.network.biases[-1].data[:, 0, :, 0] += 2.0  # begin away from the uniform policy
+    optimizer, entropies = SeedAdam(actor), []
+    for _ in range(10):
+        nothing = torch.zeros_like(batch.returns)
+        entropies.append(reinforce.policy_gradient(actor, batch, nothing, config)["entropy"])
+        optimizer.step(1e-2)
+    assert (entropies[-1] > entropies[0] + 1e-3).all()
+
+
+# ---- Steps after the end of an episode --------------------------------------------------
+
+
+@pytest.mark.parametrize("weight", WEIGHTS)
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "MountainCarContinuous-v0"])
+def test_steps_after_an_end_never_reach_the_update(env_id: str, weight: Any) -> None:
+    """Whatever stands there: the same gradients, metrics and critics, bit for bit."""
+    config, actor, critic, batch, _ = small_batch(
+        env_id=env_id, weight=weight, entropy_coef=0.01, critic_updates=5, minibatch_size=64
+    )
+    L, N = 60, config.episodes
+    batch = reinforce.Batch(*(field[:, : L * N] for field in batch))
+    ends = torch.randint(1, L, (3, 1, N), generator=generator())
+    alive = batch.alive & (torch.arange(L).view(1, L, 1) < ends).flatten(1)
+    assert 0.2 < alive.float().mean() < 0.8
+    batch = batch._replace(alive=alive, returns=batch.returns * alive)
+
+    def learn(batch: reinforce.Batch) -> list[Tensor]:
+        learner, of_actions = copy.deepcopy(actor), copy.deepcopy(critic)
+        optimizer, critic_optimizer = SeedAdam(learner), SeedAdam(of_actions)
+        used = of_actions if weight in ("baseline", "q") else None
+        weights = reinforce.phi(used, batch, config)
+        metrics = reinforce.policy_gradient(learner, batch, weights, config)
+        optimizer.step(0.05)
+        draws = torch.rand(3, 5, 64, generator=generator())
+        everybody, lr = torch.ones(3, dtype=torch.bool), torch.full((3, 1), 0.05)
+        metrics |= reinforce.fit(of_actions, critic_optimizer, batch, draws, everybody, lr)
+        return [optimizer.params, critic_optimizer.params, *metrics.values()]
+
+    dead = ~alive.unsqueeze(-1)
+    clean = learn(batch)
+    # Finite: play() sets them to 0, so that infinities of an environment never come this far.
+    actions = batch.actions
+    poisoned = batch._replace(
+        features=batch.features.masked_fill(dead, 1e9),
+        actions=actions.masked_fill(dead, 1e9)
+        if actions.is_floating_point()
+        else actions.masked_fill(~alive, 1),
+        returns=batch.returns.masked_fill(~alive, 0.0),
+    )
+    for one, other in zip(clean, learn(poisoned), strict=True):
+        assert one.isfinite().all()
+        assert torch.equal(one, other)
+
+
+class Rude(Counter):
+    """Episodes of 1 to 5 steps by their start; what it shows after an end is no number."""
+
+    initial_noise = 1
+
+    def initial(self, noise: Tensor) -> Tensor:
+        return torch.cat((noise, (5 * noise).floor()), dim=-1)
+
+    def transition(self, physics: Tensor, action: Tensor, noise: Tensor) -> Tensor:
+        left = physics[..., 1:] - 1
+        return torch.cat((physics[..., :1], left), dim=-1)
+
+    def observation(self, physics: Tensor) -> Tensor:
+        # After an end the noise of resets is 0: that start is one that no episode has.
+        return torch.where(physics[..., :1] == 0, math.nan, physics[..., :1])
+
+    def reward(self, physics: Tensor, action: Tensor, next_physics: Tensor) -> Tensor:
+        return torch.where(physics[..., 0] == 0, math.nan, action.float())
+
+    def terminal(self, physics: Tensor) -> Tensor:
+        return physics[..., 1] < 0
+
+
+def train_on(
+    env: envs.Env | str, monkeypatch: pytest.MonkeyPatch, seeds: int = 3, **settings: Any
+) -> tuple[reinforce.Actor, Run]:
+    if isinstance(env, envs.Env):
+        probe = env
+        monkeypatch.setitem(envs.NATIVE, "Probe", lambda: probe)
+        env = "Probe"
+    small: dict[str, Any] = {
+        "episodes": 4,
+        "hidden": (16,),
+        "total_timesteps": 200,
+        "minibatch_size": 32,
+    }
+    small |= {"critic_updates": 2}
+    config = reinforce.Config(env=env, seeds=seeds, quiet=True, **{**small, **settings})
+    run = Run(config)
+    monkeypatch.setattr(run, "evaluate_if_due", lambda *args: None)
+    return reinforce.train(config, run), run
+
+
+@pytest.mark.parametrize("weight", WEIGHTS)
+def test_what_an_environment_shows_after_an_end_is_never_learned(
+    weight: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actor, run = train_on(Rude(time_limit=60), monkeypatch, weight=weight, normalize_obs=True)
+    for tensor in actor.state_dict().values():
+        assert tensor.isfinite().all()
+    assert run.diverged == {}
+    assert run.metrics().notna().all().all()
+
+
+# ---- The critic -------------------------------------------------------------------------
+
+
+def test_the_critic_learns_from_steps_that_were_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every one of them equally often, in every seed; from the right returns."""
+    config, _, critic, batch, _ = small_batch(weight="baseline")
+    drawn: list[Tensor] = []
+    monkeypatch.setattr(
+        reinforce, "critic_step", lambda *args: (drawn.append(args[3]), torch.zeros(3))[1]
+    )
+    draws = torch.rand(3, 50, 2000, generator=generator())
+    draws[:, 0, 0], draws[:, 0, 1] = 0.0, 1 - 2**-24  # the least and the greatest uniform
+    everybody, lr = torch.ones(3, dtype=torch.bool), torch.full((3, 1), 0.05)
+    reinforce.fit(critic, SeedAdam(critic), batch, draws, everybody, lr)
+    indices = torch.cat(drawn, dim=1)
+    assert indices.shape == (3, 100_000)
+    for s in range(3):
+        counts = torch.bincount(indices[s], minlength=batch.alive.shape[1])
+        assert (counts[~batch.alive[s]] == 0).all()
+        taken = counts[batch.alive[s]]
+        mean = 1e5 / len(taken)
+        assert ((taken - mean).abs() < 5 * mean**0.5).all()
+
+
+@pytest.mark.parametrize("weight", ["baseline", "q"])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_a_step_of_the_critic_is_that_of_one_seed(env_id: str, weight: Any) -> None:
+    """Mean squared error to g_t, by torch.optim.Adam on plain tensors."""
+    _, _, critic, batch, _ = small_batch(env_id=env_id, weight=weight, episodes=2)
+    before = [p.detach().clone() for p in critic.parameters()]
+    indices = torch.stack([a.nonzero().flatten()[:17] for a in batch.alive])
+    optimizer = SeedAdam(critic, eps=1e-5)
+    active, lr = torch.tensor([True, True, False]), torch.full((3, 1), 0.01)
+    v_loss = reinforce.critic_step(critic, optimizer, batch, indices, active, lr)
+    for s in range(3):
+        w1, w2, b1, b2 = (p[s, 0].clone().requires_grad_() for p in before)
+        x, actions = batch.features[s, indices[s]], batch.actions[s, indices[s]]
+        if weight == "q":
+            one_hot = torch.eye(2)[actions] if env_id == "CartPole-v1" else actions
+            x = torch.cat((x, one_hot), dim=-1)
+        values = ((x @ w1 + b1).tanh() @ w2 + b2)[:, 0]
+        loss = (values - batch.returns[s, indices[s]]).square().mean()
+        assert v_loss[s].item() == pytest.approx(loss.item(), rel=1e-4)
+        adam = torch.optim.Adam([w1, w2, b1, b2], lr=0.01, eps=1e-5)
+        loss.backward()
+        adam.step()
+        for p, old, q in zip(critic.parameters(), before, (w1, w2, b1, b2), strict=True):
+            expected = q.detach() if s < 2 else old[s, 0]  # seed 2 has ended
+            torch.testing.assert_close(p[s, 0].detach(), expected, atol=1e-4, rtol=1e-3)
+    for p, old in zip(critic.parameters(), before, strict=True):
+        assert torch.equal(p[2], old[2])
+
+
+def test_q_sees_the_action_one_hot_and_v_does_not() -> None:
+    for env_id, size in (("Acrobot-v1", 6 + 3), ("Pendulum-v1", 3 + 1)):
+        _, _, critic, batch, _ = small_batch(env_id=env_id, weight="q", episodes=2)
+        assert critic.network.weights[0].shape[2] == size
+        with torch.no_grad():
+            critic.network.weights[0][:, :, size - (3 if size == 9 else 1) :] = 0.0
+            blind = critic(batch.features, batch.actions)
+            assert torch.equal(blind, critic(batch.features, torch.zeros_like(batch.actions)))
+            if env_id == "Acrobot-v1":  # the second action's column alone
+                critic.network.weights[0][:, :, 7] = 1.0
+                seen = critic(batch.features, batch.actions) != blind
+                assert torch.equal(seen & batch.alive, (batch.actions == 1) & batch.alive)
+        _, _, critic, batch, _ = small_batch(env_id=env_id, weight="baseline", episodes=2)
+        values = critic(batch.features, batch.actions)
+        assert torch.equal(values, critic(batch.features, 1 - batch.actions))
+
+
+def test_the_critic_has_not_seen_the_episodes_that_it_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    order: list[str] = []
+    for name in ("play", "phi", "policy_gradient", "fit"):
+        real = getattr(reinforce, name)
+        monkeypatch.setattr(reinforce, name, lambda *a, n=name, f=real: (order.append(n), f(*a))[1])
+    train_on("CartPole-v1", monkeypatch, weight="baseline")
+    assert order == ["play", "phi", "policy_gradient", "fit"] * (len(order) // 4)
+
+
+def test_v_and_q_approach_the_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rewards of 1 for 5 steps, gamma 0.5: 1.9375, 1.875, 1.75, 1.5, 1."""
+    for weight in ("baseline", "q"):
+        critics: list[reinforce.Critic] = []
+        build = reinforce.Critic.__init__
+
+        def spy(self: Any, *args: Any, build: Any = build, made: list[Any] = critics) -> None:
+            build(self, *args)
+            made.append(self)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(reinforce.Critic, "__init__", spy)
+            settings: dict[str, Any] = {"gamma": 0.5, "total_timesteps": 3000, "critic_updates": 20}
+            settings |= {"critic_learning_rate": 1e-2}
+            train_on(Counter(time_limit=5), monkeypatch, weight=weight, **settings)
+        obs = torch.arange(5.0).view(1, 5, 1).expand(3, 5, 1)
+        for action in (0, 1) if weight == "q" else (0,):
+            actions = torch.full((3, 5), action)
+            expected = torch.tensor([1.9375, 1.875, 1.75, 1.5, 1.0]).expand(3, 5)
+            values = critics[0](obs, actions)
+            torch.testing.assert_close(values, expected, atol=0.1, rtol=0)
+
+
+# ---- Training ---------------------------------------------------------------------------
+
+
+def spy_on_optimizers(monkeypatch: pytest.MonkeyPatch) -> list[SeedAdam]:
+    made: list[SeedAdam] = []
+    build = SeedAdam.__init__
+
+    def spy(self: SeedAdam, *args: Any, **kwargs: Any) -> None:
+        build(self, *args, **kwargs)
+        made.append(self)
+
+    monkeypatch.setattr(SeedAdam, "__init__", spy)
+    return made
+
+
+def test_every_step_taken_counts_and_a_finished_seed_stands_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Bit for bit: policy, critic, moments, statistics, timestep, while the others go on."""
+    made = spy_on_optimizers(monkeypatch)
+    states: list[list[Tensor]] = []
+    steps: list[Tensor] = []
+    taken: list[Tensor] = []
+    iteration, play = reinforce.iteration, reinforce.play
+
+    def spy_play(*args: Any) -> reinforce.Episodes:
+        episodes = play(*args)
+        taken.append(episodes.alive.sum((1, 2)))
+        return episodes
+
+    def spy(learner: Any, timesteps: Tensor, inputs: Any) -> Any:
+        out = iteration(learner, timesteps, inputs)
+        adams = [(a.params, a.mean, a.square, *a.beta_powers) for a in made]
+        stats = learner.actor.obs_stats.state_dict().values()
+        states.append([x.detach().clone() for x in (*adams[0], *adams[1], *stats)])
+        steps.append(out[0])
+        remaining = (1 - timesteps / 400).clamp(min=0)
+        torch.testing.assert_close(inputs.lr.flatten(), 1e-2 * remaining)
+        torch.testing.assert_close(inputs.critic_lr.flatten(), 3e-3 * remaining)
+        return out
+
+    monkeypatch.setattr(reinforce, "play", spy_play)
+    monkeypatch.setattr(reinforce, "iteration", spy)
+    settings: dict[str, Any] = {
+        "total_timesteps": 400,
+        "normalize_obs": True,
+        "learning_rate": 1e-2,
+    }
+    _, run = train_on("CartPole-v1", monkeypatch, seeds=6, weight="baseline", **settings)
+    total = torch.zeros(6, dtype=torch.int64)
+    finished_before_the_end = 0
+    for k, (now, played) in enumerate(zip(steps, taken, strict=True)):
+        active = total < 400
+        total = total + played * active
+        assert torch.equal(now, total)
+        if k > 0:
+            for before, after in zip(states[k - 1], states[k], strict=True):
+                assert torch.equal(before[~active], after[~active])
+                assert (before[active] != after[active]).flatten(1).any(-1).all()
+            finished_before_the_end += int((~active).sum())
+    assert finished_before_the_end > 0
+    assert torch.equal(states[-1][-1].flatten(), total.double())
+    last = run.metrics().groupby("seed")["timestep"].max()
+    assert last.tolist() == total.tolist()
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_without_a_learning_rate_no_policy_changes(
+    env_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = SeedAdam.step
+    monkeypatch.setattr(SeedAdam, "step", lambda self, lr, *args: step(self, 0 * lr, *args))
+    actor, _ = train_on(env_id, monkeypatch, weight="q")
+    untrained = reinforce.Actor(
+        envs.make(env_id).spec, reinforce.Config(hidden=(16,)), SeedStreams(range(3), "init")
+    )
+    for name, tensor in untrained.state_dict().items():
+        assert torch.equal(actor.state_dict()[name], tensor), name
+
+
+@pytest.mark.parametrize("env_id", ["Pendulum-v1", "CartPole-v1"])
+def test_a_stored_policy_is_the_trained_one(env_id: str, tmp_path: Path) -> None:
+    """Statistics and deviations come back from the checkpoint; a critic is no part of it."""
+    settings: dict[str, Any] = {"env": env_id, "normalize_obs": True, "hidden": (16,)}
+    settings |= {"total_timesteps": 200, "episodes": 2, "seeds": 2, "quiet": True, "weight": "q"}
+    config = reinforce.Config(results=str(tmp_path), **settings)
+    actor = reinforce.train(config, Run(config))
+    main(config, reinforce.train, {})
+    (part,) = RunFolder.of(config, "reinforce").parts()
+    stored = reinforce.load(str(part))
+    assert ("log_std" in stored.state_dict()) == (env_id == "Pendulum-v1")
+    for name, tensor in actor.state_dict().items():
+        assert torch.equal(stored.state_dict()[name], tensor), name
+    obs = torch.randn(2, 20, actor.network.weights[0].shape[2])
+    noise = actor.draw(SeedStreams([0, 1], "evaluate"), 20)
+    assert torch.equal(stored.act(obs), actor.act(obs))
+    assert torch.equal(stored.act(obs, noise), actor.act(obs, noise))
+
+
+def test_a_budget_below_one_update_is_refused() -> None:
+    with pytest.raises(UsageError, match="--total-timesteps 7: must be at least one step of each"):
+        reinforce.Config(total_timesteps=7).check()
+    reinforce.Config(total_timesteps=8).check()
+
+
+# ---- Learning ---------------------------------------------------------------------------
+
+
+class Payer(Counter):
+    """Pays action 1, for a few steps."""
+
+    def reward(self, physics: Tensor, action: Tensor, next_physics: Tensor) -> Tensor:
+        return action.float()
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("weight", WEIGHTS)
+def test_finds_the_action_that_pays(
+    weight: str, normalize: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every seed, in every state."""
+    settings: dict[str, Any] = {
+        "normalize": normalize,
+        "total_timesteps": 2400,
+        "learning_rate": 1e-2,
+    }
+    settings |= {"anneal_lr": False, "gamma": 1.0, "critic_updates": 10}
+    actor, run = train_on(Payer(time_limit=3), monkeypatch, weight=weight, **settings)
+    obs = torch.arange(3.0).view(1, 3, 1).expand(3, 3, 1)
+    assert (actor.act(obs) == 1).all()
+    assert run.metrics().query("timestep > 2000")["train_return"].mean() > 2.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["auto", "gymnasium"])
+def test_begins_to_learn_cartpole_on_both_backends(backend: str) -> None:
+    """From 22 to above 35 within 12,000 timesteps, in our environment and in Gymnasium's own."""
+    config = reinforce.Config(total_timesteps=12_000, backend=backend, quiet=True)  # type: ignore[arg-type]
+    run = Run(config, range(3))
+    run.evaluate_if_due = lambda *args: None  # type: ignore[method-assign]
+    reinforce.train(config, run)
+    metrics = run.metrics()
+    assert metrics.query("timestep < 3000")["train_return"].mean() < 30
+    assert metrics.query("timestep > 9000")["train_return"].mean() > 35
+
+
+@pytest.mark.slow
+def test_learns_cartpole() -> None:
+    config = reinforce.Config(total_timesteps=100_000, quiet=True)
+    run = Run(config, range(100, 105))
+    actor = reinforce.train(config, run)
+    summary = run.finish(actor)
+    assert summary["final"]["greedy"]["mean"]["value"] > 400

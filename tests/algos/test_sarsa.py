@@ -1,0 +1,223 @@
+"""SARSA and Expected SARSA: updates by hand, the action that is really taken, the soft optimum."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import envs
+from algos import q_learning, sarsa
+from tests.algos.test_q_learning import (
+    ANNEALED,
+    SETTINGS,
+    TABLE,
+    TINY,
+    Recorded,
+    epsilon_at,
+    final_mean,
+    one_state,
+    optimal_values,
+    replay,
+    shares,
+    table_policy,
+    tiny,
+    train,
+)
+from tests.algos.test_seed_axis import assert_seed_7_is_the_same_among
+
+BOTH = pytest.mark.parametrize("expected", [False, True])
+
+
+def test_what_both_files_do_is_word_for_word_the_same() -> None:
+    """Mend a copy in both files; what differs is the lesson."""
+
+    def sources(module: Any) -> dict[str, str]:
+        own = {
+            n: x for n, x in vars(module).items() if getattr(x, "__module__", "") == module.__name__
+        }
+        return {name: inspect.getsource(item) for name, item in own.items()}
+
+    ours, theirs = sources(sarsa), sources(q_learning)
+    assert set(ours) - set(theirs) == {"expected_value"}
+    assert set(theirs) - set(ours) == {"greedy_value"}
+    shared = set(ours) & set(theirs) - {"Config", "train"}
+    assert shared >= {"QTable", "rows", "lookup", "add_", "linear", "schedules", "td_error", "load"}
+    assert {name: ours[name] for name in shared} == {name: theirs[name] for name in shared}
+    assert sarsa.BLOCK == q_learning.BLOCK
+    fields = {f.name: f.default for f in dataclasses.fields(sarsa.Config)}
+    assert fields.pop("expected") is False
+    assert fields == {f.name: f.default for f in dataclasses.fields(q_learning.Config)}
+
+
+@BOTH
+def test_training_equals_a_plain_loop(expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every update of a training; the next action in it is the one that is taken."""
+    recorded = Recorded(monkeypatch, tiny, sarsa, **SETTINGS, expected=expected)
+    first, *asked = recorded.asked
+    assert torch.equal(first[0], recorded.steps[0][0])
+    assert torch.equal(first[1], recorded.steps[0][1])
+    epsilons = [epsilon for _, _, epsilon in asked]
+    assert first[2] == pytest.approx(0.9)
+    assert epsilons == pytest.approx([epsilon_at(t) for t in range(1000)])
+
+    def value_of_next(q: np.ndarray, t: int, seed: int) -> float:
+        step = recorded.steps[t][2]
+        obs, actions, epsilon = asked[t]
+        assert obs[seed].tolist() == [step.final_obs[seed], step.obs[seed]]
+        s = int(step.final_obs[seed])
+        if expected:
+            return expectation(q[s], epsilon_at(t))
+        if step.truncated[seed] or t + 1 == len(recorded.steps):
+            return q[s, actions[seed, 0]]  # chosen there, and never taken
+        return q[s, recorded.steps[t + 1][1][seed, 0]]
+
+    tables = replay(recorded, value_of_next)
+    np.testing.assert_allclose(recorded.policy.q, tables, atol=1e-5)
+    for t, (_, taken, _) in enumerate(recorded.steps[1:]):
+        step, actions = recorded.steps[t][2], asked[t][1]
+        done = (step.terminated | step.truncated)[:, 0]
+        assert torch.equal(taken[:, 0], torch.where(done, actions[:, 1], actions[:, 0]))
+
+
+def expectation(values: np.ndarray, epsilon: float) -> float:
+    """sum_a pi(a|s) Q(s, a) by enumeration of what the behaviour may do."""
+    best = [a for a, value in enumerate(values) if value == max(values)]
+    explored = sum(epsilon / len(values) * value for value in values)
+    return explored + sum((1 - epsilon) / len(best) * values[a] for a in best)
+
+
+def test_updates_by_hand() -> None:
+    """A bootstrapped and a terminated transition; a truncated one is bootstrapped."""
+    table = torch.tensor(TABLE)
+    obs, actions = torch.tensor([[0], [0]]), torch.tensor([[1], [2]])
+    next_obs, next_actions = torch.tensor([[1], [1]]), torch.tensor([[0], [2]])
+    sampled = sarsa.lookup(table, next_obs, next_actions)
+    assert sampled.tolist() == [[3.0], [-5.0]]
+    # epsilon 0.75: 0.25 for each of three actions, and 0.25 more for the best one
+    mean = sarsa.expected_value(table, next_obs, 0.75)
+    assert mean.tolist() == [[0.25 * (3 + 4 + 8 + 8)], [0.25 * (-3 - 6 - 5 - 3)]]
+
+    rewards, terminated = torch.tensor([[1.0], [-1.0]]), torch.tensor([[False], [True]])
+    for next_values, expected in ((sampled, 1 + 0.5 * 3 - 2), (mean, 1 + 0.5 * 5.75 - 2)):
+        error = sarsa.td_error(table, obs, actions, rewards, next_values, terminated, gamma=0.5)
+        assert error.tolist() == [[expected], [-1.0 + 2.0]]
+        changed = table.clone()
+        sarsa.add_(changed, obs, actions, 0.5 * error)
+        assert changed[0, 0].tolist() == [1.0, 2.0 + 0.5 * expected, 0.0]
+        assert changed[1, 0].tolist() == [0.0, -1.0, -2.0 + 0.5]
+        assert torch.equal(changed[:, 1], table[:, 1])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[1.0, 3.0, 0.0, 3.0], [2.0, 2.0, 2.0, 2.0], [5.0, 1.0, 2.0, 3.0], [4.0, 4.0, 4.0, 1.0]],
+)
+@pytest.mark.parametrize("epsilon", [0.0, 0.25, 1.0])
+def test_the_expectation_is_the_mean_over_what_the_behaviour_does(
+    values: list[float], epsilon: float
+) -> None:
+    """Ties included: by enumeration, and as the mean of the values that `act` samples."""
+    policy = table_policy(values, sarsa)
+    got = sarsa.expected_value(policy.q, torch.zeros(1, 1, dtype=torch.int64), epsilon).item()
+    assert got == pytest.approx(expectation(np.array(values), epsilon))
+    assert got == pytest.approx((shares(policy, epsilon) * torch.tensor(values)).sum().item())
+
+
+@BOTH
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_time_limit_is_no_end(
+    ends: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """V = 1 / (1 - gamma) where only the time limit cuts, five rewards where the task ends."""
+    monkeypatch.setitem(envs.NATIVE, TINY, lambda: one_state(ends))
+    settings = {"gamma": 0.9, "learning_rate": 1.0, "final_learning_rate": 1.0}
+    settings |= {"exploration_final_eps": 1.0, "expected": expected}
+    policy, _ = train(TINY, range(2), sarsa, total_timesteps=1000, **settings)
+    value = (1 - 0.9**5) / (1 - 0.9) if ends else 1 / (1 - 0.9)
+    torch.testing.assert_close(policy.q[:, 0], torch.full((2, 2), value), atol=1e-3, rtol=0)
+
+
+@BOTH
+def test_learns_the_values_of_the_best_epsilon_greedy_policy(
+    expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On policy: exploration is part of what Q says."""
+    monkeypatch.setitem(envs.NATIVE, TINY, lambda: tiny(time_limit=20))
+    settings = {"exploration_initial_eps": 0.5, "exploration_final_eps": 0.5, "expected": expected}
+    policy, _ = train(TINY, range(30), sarsa, **ANNEALED, **settings)
+    soft = optimal_values(tiny(), gamma=0.6, epsilon=0.5)[:-1].float()
+    learned = policy.q[:, :-1]
+    torch.testing.assert_close(learned.mean(0), soft, atol=0.06, rtol=0)
+    # Far from what Q-learning learns.
+    assert (optimal_values(tiny(), gamma=0.6)[:-1] - soft).abs().mean() > 0.5
+
+
+def test_expected_sarsa_alone_equals_itself_in_a_batch() -> None:
+    groups = [[6, 7], list(range(10)), list(range(1, 33))]
+    assert_seed_7_is_the_same_among("sarsa", groups, total_timesteps=1000, expected=True)
+
+
+def test_keeps_away_from_the_cliff() -> None:
+    """Expected SARSA with little noise finds the safe way that dynamic programming finds."""
+    env = envs.make("CliffWalking-v1")
+    assert isinstance(env, envs.TabularEnv)
+    q = optimal_values(env, 1.0, epsilon=0.1)
+    safe = env.policy_score(torch.nn.functional.one_hot(q.argmax(-1), 4).unsqueeze(0)).item()
+    assert safe == -15.0
+    preset = {**sarsa.PRESETS["CliffWalking-v1"].settings, "total_timesteps": 6000}
+    policy, run = train("CliffWalking-v1", range(200, 205), sarsa, **preset, expected=True)
+    greedy = run.finish(policy)["final"]["greedy"]["per_seed"].values()
+    assert set(greedy) == {safe}
+
+
+def test_sarsa_keeps_away_from_the_cliff_too() -> None:
+    """Not along the edge, -13; one row further out than the best way, -15, if need be."""
+    env = envs.make("CliffWalking-v1")
+    assert isinstance(env, envs.TabularEnv)
+    # The ways of SB's figure along a row: up to it, then right, and down at the end.
+    up, right, down = (env.layout.actions.index(sign) for sign in "↑→↓")
+    scores = {}
+    for row in (2, 1, 0):
+        actions = [down if x % 12 == 11 else up if x // 12 > row else right for x in range(48)]
+        greedy = torch.nn.functional.one_hot(torch.tensor(actions), 4).double().unsqueeze(0)
+        exploring = 0.9 * greedy + 0.1 / 4
+        scores[env.policy_score(greedy).item()] = env.policy_score(exploring).item()
+    assert scores == pytest.approx({-13.0: -45.80, -15.0: -20.81, -17.0: -22.27}, abs=0.01)
+    best = optimal_values(env, 1.0, epsilon=0.1).argmax(-1)
+    exploring = 0.9 * torch.nn.functional.one_hot(best, 4).double() + 0.1 / 4
+    assert env.policy_score(exploring.unsqueeze(0)).item() == pytest.approx(-20.71, abs=0.01)
+
+    preset = {**sarsa.PRESETS["CliffWalking-v1"].settings, "total_timesteps": 12_000}
+    policy, run = train("CliffWalking-v1", range(200, 205), sarsa, **preset)
+    found = set(run.finish(policy)["final"]["greedy"]["per_seed"].values())
+    assert found <= {-15.0, -17.0}
+
+
+@pytest.mark.slow
+def test_walks_better_online_than_q_learning() -> None:
+    """SB, example 6.6: Q-learning's greedy way is shorter, and SARSA's exploring way is safer."""
+    online, greedy = {}, {}
+    for module in (q_learning, sarsa):
+        preset = module.PRESETS["CliffWalking-v1"].settings
+        policy, run = train("CliffWalking-v1", range(200, 210), module, **preset)
+        scores = run.finish(policy)["final"]["greedy"]["per_seed"].values()
+        curve = run.curve().query("mode == 'train' and timestep > 25_000")
+        online[module], greedy[module] = curve["return_mean"].mean(), set(scores)
+    assert greedy[q_learning] == {-13.0}
+    assert greedy[sarsa] <= {-15.0, -17.0}
+    assert online[q_learning] < -40 < -30 < online[sarsa]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("env", "score", "within"),
+    [("FrozenLake-v1", 0.740, 0.02), ("Taxi-v4", 7.93, 0.2), ("Gridworld-v0", 1.0, 0.0)],
+)
+def test_presets_reach_the_optimum(env: str, score: float, within: float) -> None:
+    """All of it evaluated exactly."""
+    assert final_mean(env, sarsa) == pytest.approx(score, abs=within)

@@ -1,0 +1,497 @@
+"""The seed axis: a seed's learning does not depend on the seeds trained beside it."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
+from torch import nn
+
+import envs
+from manyseeds.layers import SeedMLP, orthogonal, tanh
+from manyseeds.optim import SeedAdam, SeedRMSprop
+from manyseeds.runs import control as run_module
+from manyseeds.runs.control import Run
+from manyseeds.seeds import SeedStreams
+
+# Small budgets of the real code paths: several updates, minibatches, episodes and target updates.
+BUDGETS: dict[str, dict[str, Any]] = {
+    "a2c": {"total_timesteps": 2000},
+    "ppo": {"total_timesteps": 4096},
+    "trpo": {"num_steps": 128, "critic_updates": 2, "total_timesteps": 1024},
+    "dqn": {
+        "total_timesteps": 3000,
+        "learning_starts": 500,
+        "buffer_size": 1000,
+        "hidden": (64, 64),
+        "loss": "huber",
+        "max_grad_norm": 10.0,
+    },
+    "q_learning": {"total_timesteps": 3000},
+    "sarsa": {"total_timesteps": 3000},
+    "reinforce": {"total_timesteps": 250, "episodes": 3, "critic_updates": 2},
+    "grpo": {"total_timesteps": 250, "group_size": 3, "minibatch_size": 32, "epochs": 2},
+}
+
+
+def learn(algo: str, seeds: list[int], **overrides: Any) -> tuple[dict[str, torch.Tensor], Any]:
+    """Train in memory; returns the policy's tensors and the run."""
+    module = importlib.import_module(f"algos.{algo}")
+    config = module.Config(quiet=True, **{**BUDGETS[algo], **overrides})
+    run = Run(config, seeds)
+    policy = module.train(config, run)
+    return policy.state_dict(), run
+
+
+def test_streams_known_answers() -> None:
+    """The streams are part of what a published curve means: they must never change."""
+    first = SeedStreams([0, 7], "train").uniform(3)
+    assert first.dtype == torch.float32
+    known = [[0.66205227, 0.6771968, 0.35279292], [0.6813961, 0.480582, 0.39902842]]
+    np.testing.assert_array_equal(first.numpy(), np.array(known, dtype=np.float32))
+
+
+def test_a_stream_depends_on_seed_purpose_and_position_only() -> None:
+    alone = SeedStreams([7], "train")
+    among = SeedStreams([3, 7, 100], "train")
+    a, b = alone.uniform(5, 2), among.uniform(5, 2)
+    assert torch.equal(a[0], b[1])
+    assert torch.equal(alone.uniform(4)[0], among.uniform(4)[1])
+    assert not torch.equal(SeedStreams([7], "init").uniform(5, 2)[0], a[0])
+    assert len({tuple(row.flatten().tolist()) for row in b}) == 3
+    # Two draws are one draw of both blocks: the position counts, not the number of calls.
+    split = SeedStreams([7], "train")
+    parts = torch.cat((split.uniform(4), split.uniform(6)), dim=1)
+    assert torch.equal(parts, SeedStreams([7], "train").uniform(10))
+
+
+def test_uniforms_stay_below_one() -> None:
+    block = SeedStreams([0], "train").uniform(2_000_000)
+    assert block.min() >= 0
+    assert block.max() < 1
+    assert abs(block.mean().item() - 0.5) < 1e-3
+
+
+def assert_seed_7_is_the_same_among(algo: str, batches: list[list[int]], **settings: Any) -> None:
+    """Weights, statistics, evaluations and every metric, bit for bit as when it is alone."""
+    alone, run_alone = learn(algo, [7], **settings)
+    curve_alone = run_alone.curve()
+    for seeds in batches:
+        among, run = learn(algo, seeds, **settings)
+        i = seeds.index(7)
+        for name, tensor in alone.items():
+            assert torch.equal(tensor[0], among[name][i]), f"{name} differs among {len(seeds)}"
+        curve = run.curve().query("seed == 7")
+        for column in ("timestep", "return_mean", "return_std", "length_mean", "mode"):
+            np.testing.assert_array_equal(curve[column], curve_alone[column])
+        metrics, metrics_alone = run.metrics().query("seed == 7"), run_alone.metrics()
+        for column in metrics_alone:
+            message = f"{column} among {len(seeds)}"
+            np.testing.assert_array_equal(metrics[column], metrics_alone[column], message)
+
+
+@pytest.mark.parametrize("algo", [algo for algo in BUDGETS if algo not in ("reinforce", "grpo")])
+def test_a_seed_alone_equals_the_seed_in_a_batch(algo: str) -> None:
+    groups = [[6, 7], list(range(10)), list(range(1, 33))]
+    assert_seed_7_is_the_same_among(algo, groups)
+
+
+NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
+SMALL: dict[str, Any] = {"num_envs": 4, "num_steps": 16, "minibatch_size": 32, "epochs": 2}
+SMALL |= {"total_timesteps": 192}
+CASES: dict[str, dict[str, Any]] = {
+    "normalised": {**SMALL, **NORMALIZED},
+    "shared trunk": {**SMALL, "shared_trunk": True, "hidden": (48, 16), "entropy_coef": 0.01},
+    "Acrobot": {**SMALL, **NORMALIZED, "env": "Acrobot-v1"},
+    "box": {**SMALL, **NORMALIZED, "env": "Pendulum-v1", "target_kl": 0.01},
+    "box, shared": {**SMALL, "env": "Pendulum-v1", "shared_trunk": True, "entropy_coef": 0.01},
+    "box, odd": {
+        **{**SMALL, **NORMALIZED, "env": "MountainCarContinuous-v0", "log_std_init": 1.0},
+        **{"num_envs": 3, "num_steps": 7, "minibatch_size": 7, "total_timesteps": 63},
+    },
+}
+
+
+A2C: dict[str, dict[str, Any]] = {
+    "normalised": {**NORMALIZED, "optimizer": "rmsprop_tf", "normalize_advantage": True},
+    "Acrobot, Adam": {"env": "Acrobot-v1", "optimizer": "adam", "entropy_coef": 0.01},
+    "box, n steps": {"env": "Pendulum-v1", **NORMALIZED, "advantage": "n_step"},
+    "box, shared": {"env": "Pendulum-v1", "shared_trunk": True, "advantage": "monte_carlo"},
+    "box, odd": {"env": "MountainCarContinuous-v0", **NORMALIZED, "num_envs": 3, "num_steps": 7},
+}
+
+
+@pytest.fixture
+def few_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "POINTS", 2)
+    monkeypatch.setattr(run_module, "CURVE_EPISODES", 4)
+
+
+@pytest.mark.usefixtures("few_evaluations")
+@pytest.mark.parametrize("case", CASES)
+def test_every_kind_of_policy_is_the_same_alone_and_in_a_batch(case: str) -> None:
+    groups = [[6, 7], list(range(10)), list(range(1, 33))]
+    assert_seed_7_is_the_same_among("ppo", groups, **CASES[case])
+
+
+@pytest.mark.usefixtures("few_evaluations")
+@pytest.mark.parametrize("case", A2C)
+def test_every_kind_of_a2c_is_the_same_alone_and_in_a_batch(case: str) -> None:
+    groups = [[6, 7], list(range(10)), list(range(1, 33))]
+    assert_seed_7_is_the_same_among("a2c", groups, **{"total_timesteps": 160, **A2C[case]})
+
+
+@pytest.mark.usefixtures("few_evaluations")
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_a_seed_is_the_same_in_a_batch_of_gymnasiums_environments(env: str) -> None:
+    settings = {**SMALL, **NORMALIZED, "env": env, "backend": "gymnasium"}
+    assert_seed_7_is_the_same_among("ppo", [[6, 7, 8]], **settings)
+
+
+TRUST: dict[str, Any] = {"num_envs": 4, "num_steps": 16, "minibatch_size": 32, "critic_updates": 2}
+TRUST |= {"total_timesteps": 192}
+TRPO: dict[str, dict[str, Any]] = {
+    "normalised": {**TRUST, **NORMALIZED, "cg_damping": 1e-3, "target_kl": 0.05},
+    "Acrobot": {**TRUST, **NORMALIZED, "env": "Acrobot-v1", "hidden": (48, 16)},
+    "box": {**TRUST, **NORMALIZED, "env": "Pendulum-v1", "line_search_steps": 2},
+    "box, odd": {
+        **{**TRUST, **NORMALIZED, "env": "MountainCarContinuous-v0", "log_std_init": 1.0},
+        **{"num_envs": 3, "num_steps": 7, "minibatch_size": 7, "total_timesteps": 63},
+    },
+}
+
+
+@pytest.mark.usefixtures("few_evaluations")
+@pytest.mark.parametrize("case", TRPO)
+def test_every_kind_of_trpo_is_the_same_alone_and_in_a_batch(case: str) -> None:
+    groups = [[6, 7], list(range(10)), list(range(1, 33))]
+    assert_seed_7_is_the_same_among("trpo", groups, **TRPO[case])
+
+
+@pytest.mark.usefixtures("few_evaluations")
+def test_a_seed_of_a2c_is_the_same_in_a_batch_of_gymnasiums_environments() -> None:
+    settings = {**NORMALIZED, "env": "Pendulum-v1", "backend": "gymnasium", "total_timesteps": 160}
+    assert_seed_7_is_the_same_among("a2c", [[6, 7, 8]], **settings)
+
+
+@pytest.mark.parametrize("extra", [{"target_kl": 0.003}, {"clip_value_range": 0.2, "epochs": 2}])
+def test_early_stopping_is_per_seed(extra: dict[str, Any]) -> None:
+    """Seeds stop at different minibatches; none may notice when another one stops."""
+    alone, _ = learn("ppo", [2], **extra)
+    among, _ = learn("ppo", [0, 1, 2, 3], **extra)
+    for name, tensor in alone.items():
+        assert torch.equal(tensor[0], among[name][2])
+
+
+# Seeds are at timesteps of their own, and pass the points of evaluations one after another.
+EPISODES: dict[str, dict[str, Any]] = {"total_timesteps": 700, "hidden": (32,)}
+PENALTY: dict[str, Any] = {"kl_coef": 0.1, "entropy_coef": 0.01, "reference_updates": 2}
+WHOLE: dict[str, tuple[str, dict[str, Any]]] = {
+    "grpo": ("grpo", {"normalize_obs": True, **PENALTY}),
+    "grpo, outcome": ("grpo", {"groups": 3, "group_size": 5, "advantage": "outcome"}),
+    "grpo, process": (
+        "grpo",
+        {"groups": 2, "advantage": "process", "std": "batch", "peers": "all", "gamma": 0.9},
+    ),
+    "grpo, box": ("grpo", {"env": "Pendulum-v1", "groups": 2, "normalize_obs": True, **PENALTY}),
+    "grpo, box, odd": (
+        "grpo",
+        {"env": "MountainCarContinuous-v0", "normalize_obs": True, "std": "batch"}
+        | {"minibatch_size": 77, "epochs": 1, "log_std_init": 1.0, "hidden": (48, 16)},
+    ),
+    "reinforce, total return": ("reinforce", {"weight": "total_return", "normalize": False}),
+    "reinforce, baseline": ("reinforce", {"weight": "baseline", "normalize_obs": True}),
+    "reinforce, q": ("reinforce", {"weight": "q", "entropy_coef": 0.01, "episodes": 2}),
+    "reinforce, box": ("reinforce", {"env": "Pendulum-v1", "weight": "q", "normalize_obs": True}),
+    "reinforce, box, odd": (
+        "reinforce",
+        {"env": "MountainCarContinuous-v0", "normalize_obs": True, "weight": "baseline"}
+        | {"minibatch_size": 7, "log_std_init": 1.0, "hidden": (48, 16)},
+    ),
+}
+
+
+@pytest.mark.usefixtures("few_evaluations")
+@pytest.mark.parametrize("case", WHOLE)
+def test_whole_episodes_are_the_same_alone_and_in_a_batch(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With windows of the log and evaluations that some seeds reach before others."""
+    monkeypatch.setattr(run_module, "METRIC_WINDOWS", 5)
+    monkeypatch.setattr(run_module, "POINTS", 3)
+    algo, settings = WHOLE[case]
+    groups = [[6, 7], list(range(10)), list(range(1, 33))]
+    assert_seed_7_is_the_same_among(algo, groups, **{**EPISODES, **settings})
+
+
+@pytest.mark.usefixtures("few_evaluations")
+@pytest.mark.parametrize("algo", ["reinforce", "grpo"])
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_whole_episodes_of_gymnasium_are_the_same_in_a_batch(env: str, algo: str) -> None:
+    settings = {"env": env, "backend": "gymnasium", "normalize_obs": True}
+    assert_seed_7_is_the_same_among(algo, [[6, 7, 8]], **settings)
+
+
+SICK: dict[str, tuple[str, dict[str, Any]]] = {
+    **{algo: (algo, {}) for algo in BUDGETS},
+    "sarsa, expected": ("sarsa", {"expected": True}),
+    "ppo, normalised": ("ppo", CASES["normalised"]),
+    "ppo, box": ("ppo", CASES["box"]),
+    "trpo, box": ("trpo", TRPO["box"]),
+    "a2c, box": ("a2c", {**A2C["box, n steps"], "total_timesteps": 160}),
+    "reinforce, box": WHOLE["reinforce, box"],
+    "grpo, box": WHOLE["grpo, box"],
+    "grpo, Gymnasium's": ("grpo", {"backend": "gymnasium"}),
+    "grpo, Gymnasium's box": ("grpo", {"env": "Pendulum-v1", "backend": "gymnasium"}),
+    "ppo, Gymnasium's box": ("ppo", {**CASES["box"], "backend": "gymnasium"}),
+}
+
+
+@pytest.mark.parametrize("case", SICK)
+def test_nan_in_one_seed_leaves_the_others_bit_equal(
+    case: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    algo, settings = SICK[case]
+    if settings:
+        request.getfixturevalue("few_evaluations")
+    healthy, run_healthy = learn(algo, [0, 1, 2], **settings)
+    module = importlib.import_module(f"algos.{algo}")
+    networks = {
+        "a2c": "ActorCritic",
+        "trpo": "ActorCritic",
+        "ppo": "ActorCritic",
+        "dqn": "QNetwork",
+        "q_learning": "QTable",
+        "sarsa": "QTable",
+        "reinforce": "Actor",
+        "grpo": "Actor",
+    }
+    network = networks[algo]
+    build = getattr(module, network).__init__
+
+    def poisoned(self: Any, *args: Any) -> None:
+        build(self, *args)
+        for tensor in self.state_dict().values():
+            tensor[1] = torch.nan
+
+    monkeypatch.setattr(getattr(module, network), "__init__", poisoned)
+    sick, run = learn(algo, [0, 1, 2], **settings)
+    for name, tensor in healthy.items():
+        assert torch.equal(sick[name][0], tensor[0])
+        assert torch.equal(sick[name][2], tensor[2])
+        assert sick[name][1].isnan().any()
+    assert list(run.diverged) == [1]
+    assert 0 < run.diverged[1] <= run.windows[-1].timesteps[0]
+    same_curves_but_of_seed_1(run, run_healthy)
+
+
+def same_curves_but_of_seed_1(sick: Run, healthy: Run) -> None:
+    curves = [run.curve().drop(columns="learn_s").query("seed != 1") for run in (sick, healthy)]
+    assert len(curves[0]) > 0
+    assert curves[0].reset_index(drop=True).equals(curves[1].reset_index(drop=True))
+
+
+@pytest.mark.usefixtures("few_evaluations")
+@pytest.mark.parametrize("where", ["observation", "reward"])
+def test_nan_from_one_seeds_environment_leaves_the_others_bit_equal(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes through the statistics of observations and of rewards, and no further."""
+    settings = CASES["box"]
+    healthy, run_healthy = learn("ppo", [0, 1, 2], **settings)
+    function = getattr(envs.Pendulum, where)
+
+    def poisoned(*args: Any) -> torch.Tensor:
+        out = function(*args).clone()
+        out[1] = torch.nan
+        return out
+
+    monkeypatch.setattr(envs.Pendulum, where, poisoned)
+    sick, run = learn("ppo", [0, 1, 2], **settings)
+    for name, tensor in healthy.items():
+        assert torch.equal(sick[name][[0, 2]], tensor[[0, 2]]), name
+    assert (
+        sick["obs_stats.mean" if where == "observation" else "reward_scale.stats.mean"][1]
+        .isnan()
+        .any()
+    )
+    assert list(run.diverged) == [1]
+    same_curves_but_of_seed_1(run, run_healthy)
+
+
+def test_two_threads_keep_the_seeds_apart() -> None:
+    torch.set_num_threads(2)
+    try:
+        alone, _ = learn("ppo", [7], total_timesteps=1024)
+        among, _ = learn("ppo", [6, 7, 8], total_timesteps=1024)
+    finally:
+        torch.set_num_threads(1)
+    for name, tensor in alone.items():
+        assert torch.equal(tensor[0], among[name][1])
+
+
+def module_of(S: int, K: int = 2) -> SeedMLP:
+    outputs = (2, 1)[:K]
+    net = SeedMLP(S, 4, (64, 64), outputs, "tanh")
+    net.orthogonal_init(SeedStreams(range(S), "init"), gains=(0.01, 1.0)[:K])
+    return net
+
+
+def test_networks_equal_torch_nn() -> None:
+    """Each of the S x K networks is the plain perceptron with its weights."""
+    net, x = module_of(3), torch.randn(3, 32, 4)
+    outputs = net(x)
+    for s in range(3):
+        for k, width in enumerate((2, 1)):
+            y = x[s]
+            for i, (weight, bias) in enumerate(zip(net.weights, net.biases, strict=True)):
+                y = y @ weight[s, k] + bias[s, k]
+                y = y.tanh() if i < 2 else y[:, :width]
+            torch.testing.assert_close(outputs[k][s], y, atol=2e-6, rtol=1e-5)
+            torch.testing.assert_close(net.only(k, x)[s], y, atol=2e-6, rtol=1e-5)
+
+
+def test_fast_tanh_and_its_gradient() -> None:
+    x = torch.linspace(-20, 20, 2 * 16 * 64).view(2, 16, 64).requires_grad_()
+    y = tanh(x)
+    torch.testing.assert_close(y, x.detach().tanh(), atol=2.5e-7, rtol=0)
+    y.sum().backward()
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad, 1 - x.detach().tanh().square(), atol=1e-6, rtol=0)
+
+
+def test_orthogonal_matrices_are_orthogonal() -> None:
+    for shape in ((64, 64), (4, 64), (64, 2)):
+        q = orthogonal(SeedStreams([0, 1], "init").normal(*shape))
+        q = q if shape[0] >= shape[1] else q.mT
+        eye = torch.eye(q.shape[-1]).expand(2, -1, -1)
+        torch.testing.assert_close(q.mT @ q, eye, atol=1e-5, rtol=0)
+
+
+def test_adam_equals_torch_adam_per_seed() -> None:
+    """Clipping and Adam, several steps, against torch.optim.Adam on one seed at a time."""
+    S, net = 3, module_of(3)
+    singles = [[nn.Parameter(p[s].detach().clone()) for p in net.parameters()] for s in range(S)]
+    references = [torch.optim.Adam(single, lr=1e-2, eps=1e-5) for single in singles]
+    optimizer = SeedAdam(net, eps=1e-5)
+    for step in range(5):
+        x = torch.randn(S, 32, 4, generator=torch.Generator().manual_seed(step))
+        a, b = net(x)
+        scale = torch.tensor([0.01, 1.0, 100.0]).view(S, 1, 1)  # some clipped, some not
+        (scale * (a.square().sum(-1, keepdim=True) + b.square())).sum().backward()
+        grads = [[p.grad[s].clone() for p in net.parameters()] for s in range(S)]  # type: ignore[index]
+        optimizer.step(1e-2, max_grad_norm=0.5)
+        for single, reference, grad in zip(singles, references, grads, strict=True):
+            for p, g in zip(single, grad, strict=True):
+                p.grad = g
+            torch.nn.utils.clip_grad_norm_(single, 0.5)
+            reference.step()
+    for s, single in enumerate(singles):
+        for p, q in zip(net.parameters(), single, strict=True):
+            torch.testing.assert_close(p[s], q, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("tf", [False, True])
+@pytest.mark.parametrize("eps", [1e-5, 1e-2])
+def test_rmsprop_equals_torchs_and_sb3s_per_seed(tf: bool, eps: float) -> None:
+    """Clipping, masks and RMSprop, several steps, on one seed at a time."""
+    S, net = 3, module_of(3)
+    singles = [[nn.Parameter(p[s].detach().clone()) for p in net.parameters()] for s in range(S)]
+    kind: Any = RMSpropTFLike if tf else torch.optim.RMSprop
+    references = [kind(single, lr=1e-2, alpha=0.9, eps=eps) for single in singles]
+    optimizer = SeedRMSprop(net, alpha=0.9, eps=eps, tf=tf)
+    for step in range(6):
+        x = torch.randn(S, 32, 4, generator=torch.Generator().manual_seed(step))
+        a, b = net(x)
+        scale = torch.tensor([0.01, 1.0, 100.0]).view(S, 1, 1)  # some clipped, some not
+        (scale * (a.square().sum(-1, keepdim=True) + b.square())).sum().backward()
+        grads = [[p.grad[s].clone() for p in net.parameters()] for s in range(S)]  # type: ignore[index]
+        mask = torch.tensor([True, step != 0, step % 2 == 0])
+        norms = optimizer.step(torch.tensor(1e-2), 0.5, None if mask.all() else mask)
+        for s, (single, reference) in enumerate(zip(singles, references, strict=True)):
+            for p, g in zip(single, grads[s], strict=True):
+                p.grad = g
+            norm = torch.nn.utils.clip_grad_norm_(single, 0.5)
+            torch.testing.assert_close(norm, norms[s], atol=0, rtol=1e-5)
+            if mask[s]:
+                reference.step()
+    assert all(p.grad is None for p in net.parameters())
+    for s, single in enumerate(singles):
+        for p, q in zip(net.parameters(), single, strict=True):
+            torch.testing.assert_close(p[s], q, atol=1e-6, rtol=1e-5)
+
+
+def test_rmsprop_gathers_and_clips_as_adam() -> None:
+    """Word for word: shared code would have made every stored run of Adam's stale."""
+    adam, rmsprop = (inspect.getsource(kind.step) for kind in (SeedAdam, SeedRMSprop))
+    begin, end = "        grads = [", "unsqueeze(1))\n\n"
+    parts = [text[text.index(begin) : text.index(end)] for text in (adam, rmsprop)]
+    assert parts[0] == parts[1]
+    assert parts[0].count("\n") == 6
+
+
+@pytest.mark.parametrize("kind", [SeedRMSprop, functools.partial(SeedRMSprop, tf=True)])
+@pytest.mark.parametrize("steps_before", [0, 2])
+def test_rmsprop_leaves_a_masked_seed_exactly_as_it_was(kind: Any, steps_before: int) -> None:
+    """Parameters and average, also when its gradient is no number."""
+    net = module_of(2)
+    optimizer = kind(net)
+    for _ in range(steps_before):
+        sum(y.sum() for y in net(torch.ones(2, 16, 4))).backward()  # type: ignore[union-attr]
+        optimizer.step(1e-2, 0.5)
+    before = [t.detach().clone() for t in (optimizer.params, optimizer.square)]
+    scale = torch.tensor([torch.nan, 1.0]).view(2, 1, 1)
+    sum((scale * y).sum() for y in net(torch.ones(2, 16, 4))).backward()  # type: ignore[union-attr]
+    optimizer.step(1e-2, 0.5, torch.tensor([False, True]))
+    for old, new in zip(before, (optimizer.params, optimizer.square), strict=True):
+        assert torch.equal(old[0], new[0])
+        assert new[1].isfinite().all()
+        assert not torch.equal(old[1], new[1])
+
+
+def test_a_masked_seed_stays_exactly_as_it_was() -> None:
+    """Parameters, both moments and the bias correction, so that it can go on later."""
+    net = module_of(2)
+    adam = SeedAdam(net)
+
+    def state() -> list[torch.Tensor]:
+        tensors = (adam.params, adam.mean, adam.square, *adam.beta_powers)
+        return [t.detach().clone() for t in tensors]
+
+    def step(mask: list[bool]) -> None:
+        sum(y.sum() for y in net(torch.ones(2, 16, 4))).backward()  # type: ignore[union-attr]
+        adam.step(1e-2, 0.5, torch.tensor(mask))
+
+    step([True, True])
+    before = state()
+    step([False, True])
+    for old, new in zip(before, state(), strict=True):
+        assert torch.equal(old[0], new[0])
+        assert not torch.equal(old[1], new[1])
+    step([False, False])
+    step([True, False])
+    assert not torch.equal(before[0][0], state()[0][0])
+
+
+@pytest.mark.parametrize("steps_before", [0, 2])
+def test_a_masked_seed_survives_a_gradient_that_is_no_number(steps_before: int) -> None:
+    """As when the minibatch that stops a seed has blown up; also before its very first step."""
+    net = module_of(2)
+    adam = SeedAdam(net)
+    for _ in range(steps_before):
+        sum(y.sum() for y in net(torch.ones(2, 16, 4))).backward()  # type: ignore[union-attr]
+        adam.step(1e-2, 0.5)
+    before = [t.detach().clone() for t in (adam.params, adam.mean, adam.square)]
+    scale = torch.tensor([torch.nan, 1.0]).view(2, 1, 1)
+    sum((scale * y).sum() for y in net(torch.ones(2, 16, 4))).backward()  # type: ignore[union-attr]
+    adam.step(1e-2, 0.5, torch.tensor([False, True]))
+    for old, new in zip(before, (adam.params, adam.mean, adam.square), strict=True):
+        assert torch.equal(old[0], new[0])
+        assert new[1].isfinite().all()
+        assert not torch.equal(old[1], new[1])

@@ -1,0 +1,177 @@
+"""Traps that any of the deep algorithms may step into, each tested in all that can."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import envs
+from algos import ppo, trpo
+from manyseeds.layers import tanh
+from manyseeds.runs.control import Run
+from manyseeds.seeds import SeedStreams
+from tests.algos.probes import Counter, SignChoice
+
+SMALL: dict[str, dict[str, Any]] = {
+    "ppo": {"num_envs": 4, "num_steps": 8, "minibatch_size": 8, "epochs": 2},
+    "a2c": {"num_envs": 4, "num_steps": 8},
+    "trpo": {"num_envs": 4, "num_steps": 8, "minibatch_size": 8, "critic_updates": 2},
+    "dqn": {"num_envs": 4, "train_freq": 8, "batch_size": 8, "learning_starts": 0},
+    "reinforce": {"episodes": 4, "weight": "baseline", "critic_updates": 2},
+    "grpo": {"groups": 2, "group_size": 2, "minibatch_size": 8, "epochs": 2},
+}
+
+
+def train_on(env: envs.Env, algo: str, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+    monkeypatch.setitem(envs.NATIVE, "Probe", lambda: env)
+    module = importlib.import_module(f"algos.{algo}")
+    settings = {"hidden": (16,), "total_timesteps": 128, **SMALL[algo], **settings}
+    config = module.Config(env="Probe", seeds=3, quiet=True, **settings)
+    run = Run(config)
+    monkeypatch.setattr(run, "evaluate_if_due", lambda *args: None)
+    module.train(config, run)
+
+
+class Lucky(SignChoice):
+    """Starts and steps of any length, for four steps."""
+
+    transition_noise = 1
+    steps = 4
+
+    def initial(self, noise: Tensor) -> Tensor:
+        return torch.cat((2 * noise - 1, torch.zeros_like(noise)), dim=-1)
+
+    def transition(self, physics: Tensor, action: Tensor, noise: Tensor) -> Tensor:
+        return physics + torch.cat((noise - 0.5, torch.ones_like(noise)), dim=-1)
+
+
+@pytest.mark.parametrize("algo", SMALL)
+def test_no_two_environments_share_their_luck(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starts, actions, transitions and resets: of no seed, environment or rollout the same.
+
+    The episodes of a group have one start, which is what makes it a group, and luck of their own.
+    """
+    env = Lucky()
+    starts: list[Tensor] = []
+    luck: list[tuple[Tensor, Tensor]] = []
+    reset, module = env.reset, importlib.import_module(f"algos.{algo}")
+    collect = module.collect
+
+    def spy(*args: Any) -> Any:
+        luck.append((args[4], args[5]))
+        return collect(*args)
+
+    def spy_reset(noise: Tensor) -> Any:
+        starts.append(noise)
+        return reset(noise)
+
+    env.reset = spy_reset  # type: ignore[method-assign]
+    monkeypatch.setattr(module, "collect", spy)
+    train_on(env, algo, monkeypatch)
+    assert len(luck) > 2
+    begins = torch.cat([noise.flatten(0, 1) for noise in starts])
+    assert begins.shape == (3 * 4 * len(starts), 1)
+    assert len(begins.unique()) == len(begins) // (2 if algo == "grpo" else 1)
+    actions, transitions, resets = (
+        torch.cat([x.transpose(1, 2).flatten(0, 1).flatten(1) for x in kind])
+        for kind in zip(*((u, v[..., :1], v[..., 1:]) for u, v in luck), strict=True)
+    )
+    kinds = [actions, transitions]
+    if algo in ("reinforce", "grpo"):  # episodes begin in reset alone
+        assert (resets == 0).all()
+    else:
+        kinds.append(resets)
+    for noise in kinds:
+        assert len(noise) == 3 * 4 * len(luck)
+        assert len(noise.unique(dim=0)) == len(noise)
+
+
+@pytest.mark.parametrize("algo", ["ppo", "a2c", "trpo", "reinforce", "grpo"])
+def test_the_update_begins_at_the_policy_that_acted(
+    algo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same noise gives the same actions again, with statistics of observations that move.
+
+    So whatever the update computes of its batch, it computes of the policy that collected it; and
+    ratios to that policy are 1 in the first minibatch, however far another one, GRPO's reference,
+    is away.
+    """
+    module = importlib.import_module(f"algos.{algo}")
+    begin = "policy_gradient" if algo == "reinforce" else "update"
+    collect, update = module.collect, getattr(module, begin)
+    noises: list[Tensor] = []
+    means: list[Tensor] = []
+    first: list[dict[str, Tensor]] = []  # metrics of the first minibatch since the rollout
+
+    def spy_collect(*args: Any) -> Any:
+        noises.append(args[4].flatten(1, 2))
+        return collect(*args)
+
+    def spy_update(agent: Any, *args: Any) -> Any:
+        (batch,) = (x for x in args if isinstance(x, module.Batch))
+        if algo == "reinforce":  # its batch holds what the network sees
+            again = agent.policy(agent.network.only(0, batch.features)).sample(noises[-1])
+            taken = batch.alive
+        else:
+            again = agent.act(batch.obs, noises[-1])
+            taken = args[2] if algo == "grpo" else torch.ones_like(again, dtype=torch.bool)
+        assert taken.any()
+        if algo != "trpo" or means:  # which normalises by its first rollout, untrained, itself
+            assert torch.equal(again[taken], batch.actions[taken])
+        means.append(agent.obs_stats.mean.clone())
+        first.clear()
+        metrics = update(agent, *args)
+        if algo in ("ppo", "grpo"):
+            assert (first[0]["clipfrac"] == 0).all()
+            assert (first[0]["approx_kl"].abs() < 1e-6).all()
+            assert (first[-1]["approx_kl"] > 1e-6).any()
+        return metrics
+
+    monkeypatch.setattr(module, "collect", spy_collect)
+    monkeypatch.setattr(module, begin, spy_update)
+    settings: dict[str, Any] = {"normalize_obs": True}
+    if algo in ("ppo", "grpo"):
+        loss = module.loss
+        monkeypatch.setattr(module, "loss", lambda *a: (out := loss(*a), first.append(out[1]))[0])
+    if algo == "grpo":
+        settings |= {"kl_coef": 0.1}
+    if algo != "trpo":
+        settings["learning_rate"] = 0.1
+    train_on(Lucky(), algo, monkeypatch, **settings)
+    assert len(means) > 2
+    assert (means[0] == 0).all() != (algo == "trpo")
+    assert (means[1] != means[2]).all()
+
+
+@pytest.mark.parametrize("module", [ppo, trpo], ids=["ppo", "trpo"])
+def test_advantages_read_the_values_of_the_true_successors(
+    module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """V(final) at a truncation, neither V(s_t) nor V(reset); V is the count here."""
+    env, config = Counter(time_limit=6), module.Config(num_steps=20, num_envs=2, minibatch_size=40)
+    agent = module.ActorCritic(env.spec, config, SeedStreams([0, 1], "init"))
+    monkeypatch.setattr(agent, "value", lambda obs: obs[..., 0])
+    seen: list[Tensor] = []
+    gae = module.gae
+    monkeypatch.setattr(module, "gae", lambda *args: (seen.append(args[2]), gae(*args))[1])
+    state, obs = env.reset(torch.rand(2, 2, 0))
+    noise = agent.draw(SeedStreams([0, 1], "train"), 20, 2), torch.zeros(2, 20, 2, 0)
+    _, _, rollout = module.collect(env, agent, state, obs, *noise)
+    module.prepare(agent, rollout, config)
+    count = torch.arange(20.0).remainder(6).view(1, 20, 1)
+    assert torch.equal(rollout.obs[..., 0], count.expand(2, 20, 2))
+    assert torch.equal(seen[0], rollout.obs[..., 0] + 1)
+
+
+def test_tanh_far_out() -> None:
+    """exp(2x) overflows at 45: neither values nor gradients may be of that."""
+    x = torch.tensor([-1e4, -100.0, -50.0, 0.0, 50.0, 100.0, 1e4, 3e38]).repeat(1, 16, 4)
+    x.requires_grad_()
+    y = tanh(x)
+    torch.testing.assert_close(y, x.detach().tanh(), atol=2.5e-7, rtol=0)
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    torch.testing.assert_close(gradient, (x == 0).to(gradient), atol=1e-6, rtol=0)

@@ -1,0 +1,159 @@
+"""The report's chapter on language models, from small real runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+from benchmarks import llm_critic_cost, report
+from benchmarks.chapters import language_models
+from llm_track import evaluation, grpo, models, reward_model, rlhf_ppo, tasks
+from manyseeds.cli import Preset, from_preset
+from manyseeds.record import RunFolder, all_runs, part_name, provenance, read_json
+from manyseeds.runs import language
+from manyseeds.runs.base import carry_out
+from manyseeds.runs.language import LanguageRun
+
+SEEDS = 2
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """GRPO as its preset says, without a KL, and as if TRL had trained it; a reward model."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        yield make_runs(tmp_path_factory.mktemp("store"), monkeypatch)
+
+
+def make_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("CURVE_PROMPTS", "FINAL_PROMPTS"):
+        monkeypatch.setattr(evaluation, name, 4)
+    monkeypatch.setattr(evaluation, "CURVE_SAMPLES", 2)
+    even = lambda self, problem, text: float(len(text) % 2 == 0)  # noqa: E731
+    monkeypatch.setattr(tasks.Addition, "accuracy", even)
+    torch.manual_seed(0)
+    tokenizer = models.tiny_tokenizer()
+    model = tmp_path / "random"
+    models.save(LlamaForCausalLM(models.tiny_config(tokenizer)), tokenizer, model)
+    settings = {"model": str(model), "total_samples": 64, "prompts": 4, "group_size": 4}
+    for module in (grpo, rlhf_ppo, reward_model):
+        monkeypatch.setitem(module.PRESETS, "addition", Preset(settings, "a test"))
+
+    folder = tmp_path / "results"
+    execution = {"results": str(folder), "seeds": SEEDS, "evaluations": 2, "quiet": True}
+    plain = from_preset(grpo.Config, grpo.PRESETS, "addition", **execution)
+    language.main(plain, grpo.train, grpo.PRESETS)
+    free = from_preset(grpo.Config, grpo.PRESETS, "addition", kl_coef=0.0, **execution)
+    language.main(free, grpo.train, grpo.PRESETS)
+    for seed in range(SEEDS):
+        part = RunFolder.of(plain, "trl-grpo").path / part_name([seed])
+        carry_out(plain, grpo.train, LanguageRun(plain, [seed], part, "trl-grpo", "trl"))
+    judge = from_preset(reward_model.Config, reward_model.PRESETS, "addition", **execution)
+    language.main(judge, reward_model.train, reward_model.PRESETS)
+    return folder
+
+
+def cells(text: str, *first: str) -> list[list[str]]:
+    """The rows of tables that begin with some cells."""
+    rows = [[c.strip() for c in x.strip("|").split("|")] for x in text.splitlines() if x[:1] == "|"]
+    return [row for row in rows if row[: len(first)] == list(first)]
+
+
+def stored(results: Path, algo: str, name: str, when: str = "final") -> list[float]:
+    """A measure of each seed of the plain runs."""
+    folders = sorted((results / "runs" / "addition" / algo).glob("*/seeds-*"))
+    plain = [f for f in folders if read_json(f / "config.json")["config"].get("kl_coef") != 0]
+    return [read_json(f / "summary.json")[when][name] for f in plain]
+
+
+def test_a_store_of_language_models_alone_has_a_report(results: Path) -> None:
+    measured = {"cpu": "x"}
+    speed = {"samples_per_s": {"manyseeds": 20.0, "trl": 10.0}, "ratio": 2.0, "ratio_low": 1.5}
+    speed |= {"ratio_high": 2.5, "repeats": 3, "command": "python a", "machine": measured}
+    content = {"grpo": {**speed, "versions": {"trl": "1"}}}
+    (results / "trl_speed.json").write_text(json.dumps(content))
+    report.report(results, note="a test")
+    page = (results / "README.md").read_text()
+    for title in (
+        "What each method reaches",
+        "The reward model",
+        "With other settings",
+        "Against TRL",
+        "Transcripts",
+        "Behind each number of the language models",
+    ):
+        assert f"### {title}\n" in page
+    assert "## Final score" not in page
+    for figure in ("language-addition", "language-reward_model", "language-trl", "language-grpo"):
+        assert f"plots/{figure}.svg" in page or figure == "language-grpo"
+        assert (results / "plots" / f"{figure}.svg").stat().st_size > 1000
+
+    # Its numbers are those of the store.
+    first, last = (stored(results, "grpo", "pass@1", when) for when in ("initial", "final"))
+    (reached,) = [row for row in cells(page, "addition", "grpo") if len(row) == 13]
+    assert reached[2] == str(SEEDS)
+    assert reached[3] == f"{np.mean(first):.3f}"
+    assert reached[4].startswith(f"{np.mean(last):.3f} [")
+    assert reached[5].startswith(f"{np.mean(last) - np.mean(first):+.3f} [")
+    (changed,) = [row for row in cells(page, "addition", "grpo") if "kl_coef" in row[2]]
+    assert changed[2] == "kl_coef 0.0 (not 0.04)"
+    (against,) = cells(page, "addition", "grpo", "", "pass@1")
+    assert against[5] == against[6]  # the same training twice
+    assert "+0.000 [" in against[7]
+    assert cells(page, "grpo", "20", "10", "2.00 [1.50, 2.50]", "3")
+    accuracy = np.mean(stored(results, "reward_model", "accuracy"))
+    (judged,) = cells(page, "addition", "reward_model", str(SEEDS))
+    assert judged[3].startswith(f"{accuracy:.3f} [")
+    assert page.count("- hyperparameters: ") == 4
+    assert page.count("commit ") >= 4
+
+    frame = pd.read_csv(results / "tables" / "language.csv")
+    assert len(frame) == 4 * SEEDS * 2  # runs, seeds, moments
+    final = frame[(frame["algo"] == "grpo") & frame["plain"] & (frame["when"] == "final")]
+    assert list(final["pass@1"]) == last
+    assert set(final["samples"]) == {64}
+
+
+def test_one_seed_has_no_interval(results: Path) -> None:
+    (run,) = [x for x in all_runs(results) if x.algo == "trl-grpo"]
+    method = language_models.Method(run)
+    method.parts, method.configs = method.parts[:1], method.configs[:1]
+    method.summaries = method.summaries[:1]
+    assert method.gain().endswith("(no interval, n=1)")
+    assert "nan" not in method.gain() + method.text("pass@1")
+
+
+def test_what_the_critic_costs_is_counted(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice the parameters but for the heads, and their gradients and moments."""
+    adamw = torch.optim.AdamW
+    monkeypatch.setattr(llm_critic_cost, "SAMPLES", 32)
+    measurements = []
+    for case in llm_critic_cost.CASES:
+        monkeypatch.setattr(torch.optim, "AdamW", adamw)
+        figures = llm_critic_cost.measure(*case.values(), str(results))
+        measurements.append({"repeat": 0, **case, **figures})
+    two, one, without = measurements
+    assert two["samples"] == one["samples"] == without["samples"] == 32
+    policy = without["parameters"]
+    assert two["parameters"] == one["parameters"] == 2 * policy + 64  # the head has one per unit
+    for m in measurements:
+        assert m["optimizer_bytes"] == 3 * 4 * m["parameters"]
+        assert m["learn_s"] > 0
+    origin = provenance(["llm_track/grpo.py:train"], ["transformers"])
+    path = results / "llm_critic_cost.json"
+    path.write_text(json.dumps({"command": "python x", "measurements": measurements, **origin}))
+    found = language_models.methods(list(all_runs(results)))
+    text = language_models.critic_section(found, results)
+    rows = [cells(text, *case.values())[0] for case in llm_critic_cost.CASES]
+    for row, m in zip(rows, measurements, strict=True):
+        assert row[2] == f"{m['parameters']:,.0f}"
+        assert row[5] == f"{1e3 * median([m['learn_s'] / m['samples']]):.2f}"
+    assert rows[2][6]  # of the plain run in the store
+    assert not rows[1][6]

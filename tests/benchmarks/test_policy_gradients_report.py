@@ -1,0 +1,103 @@
+"""The policy-gradient sections of the report, from small real runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from algos import grpo, ppo, reinforce
+from benchmarks import critic_cost
+from benchmarks.chapters import policy_gradients
+from benchmarks.chapters.results import load_result
+from manyseeds import stats
+from manyseeds.cli import parse
+from manyseeds.record import all_runs
+from manyseeds.runs import control
+from tests.benchmarks.test_tabular_report import cells
+
+BUDGET = 1_500
+
+
+def command(module: Any, *args: str) -> None:
+    budget = "--total-timesteps", str(BUDGET), "--seeds", "5"
+    config = parse(module.Config, module.PRESETS, "", [*args, *budget, "--quiet"])
+    control.main(config, module.train, module.PRESETS)
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for module in (policy_gradients, critic_cost):
+        monkeypatch.setattr(module, "BUDGETS", {"CartPole-v1": BUDGET, "MountainCar-v0": BUDGET})
+    for weight in ("total_return", "baseline"):
+        command(reinforce, "--weight", weight)
+    for args in ((), ("--advantage", "outcome", "--std", "none"), ("--gamma", "0.5")):
+        command(grpo, *args)
+    command(grpo, "--env", "MountainCar-v0")
+    command(ppo)
+    (tmp_path / "results" / "plots").mkdir()
+    return tmp_path / "results"
+
+
+def test_sections_hold_what_the_runs_found(results: Path) -> None:
+    loaded = [load_result(folder) for folder in all_runs(results)]
+    weights = policy_gradients.weights_section(loaded, results)
+    for weight in ("total_return", "baseline"):
+        (row,) = cells(weights, weight)
+        (result,) = (r for r in loaded if r.config.get("weight") == weight)
+        metrics = pd.read_parquet(result.run.parts()[0] / "metrics.parquet")
+        assert row[1:3] == ["yes", "5"]
+        ratios = []
+        for _, rows in metrics.groupby("seed"):
+            noise = rows["grad_variance"].sum()
+            ratios.append(((rows["grad_norm"] ** 2).sum() - noise) / noise)
+        assert row[-1] == stats.estimate(ratios, "mean").text(2)
+    advantages = policy_gradients.advantages_section(loaded, results)
+    rows = {row[1]: row for row in cells(advantages, "CartPole-v1")}
+    assert list(rows) == ["return to go", "outcome, no std", "PPO, with a critic"]  # not gamma 0.5
+    assert rows["PPO, with a critic"][-1] == ""
+    (signalless,) = cells(advantages, "MountainCar-v0")
+    assert signalless[-1] == "100%"
+    assert (results / "plots" / "reinforce.svg").exists()
+    assert (results / "plots" / "advantages.svg").exists()
+    assert policy_gradients.critic_section(loaded, results) == ""
+
+
+def test_cost_of_the_critic(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    figures = {}
+    for algo in ("ppo", "grpo"):
+        monkey = pytest.MonkeyPatch()
+        module = {"ppo": ppo, "grpo": grpo}[algo]
+        monkey.setattr(module, "SeedAdam", module.SeedAdam)  # it is replaced: put it back
+        figures[algo] = critic_cost.measure(algo, "CartPole-v1")
+        monkey.undo()
+    # Two networks of the same size, with gradient, mean and square of float32 each.
+    assert figures["ppo"]["parameters"] == 2 * figures["grpo"]["parameters"]
+    padded = figures["grpo"]["optimizer_bytes"] / 12
+    assert 0 <= padded - figures["grpo"]["parameters"] < 16
+    assert figures["grpo"]["timesteps"] >= BUDGET * critic_cost.SEEDS
+
+    measurements = [
+        {"repeat": 0, "env": "CartPole-v1", "algo": algo, **values}
+        for algo, values in figures.items()
+    ]
+    stored = {
+        "command": "python benchmarks/critic_cost.py",
+        "machine": {"cpu": "a CPU"},
+        "code": {"commit": "abc"},
+        "versions": {"torch": "2"},
+        "seeds": critic_cost.SEEDS,
+        "measurements": measurements,
+    }
+    (results / "critic_cost.json").write_text(json.dumps(stored))
+    loaded = [load_result(folder) for folder in all_runs(results)]
+    section = policy_gradients.critic_section(loaded, results)
+    ours, theirs = cells(section, "CartPole-v1")
+    assert (ours[1], theirs[1]) == ("ppo", "grpo")
+    assert ours[6].startswith("1.00")
+    assert theirs[2] == f"{figures['grpo']['parameters']:,.0f}"
+    assert theirs[7] != ""

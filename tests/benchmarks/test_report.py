@@ -1,0 +1,477 @@
+"""The report and the comparison, on small stores whose every number can be worked out by hand."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import envs
+from algos import q_learning
+from benchmarks import compare, report
+from manyseeds import stats
+from manyseeds.cli import from_preset, identity
+from manyseeds.record import (
+    SCHEMA,
+    RunFolder,
+    parquet_bytes,
+    part_name,
+    provenance,
+    seal,
+    write_bytes,
+    write_json,
+)
+from manyseeds.runs.control import Run
+
+ENV = "CartPole-v1"  # threshold 475, anchors 22.1 and 500
+FINALS = {0: 480.0, 1: 500.0, 2: 490.0, 3: 100.0}
+RANDOM = 20.0  # planted return before training
+
+
+def plant(
+    results: Path,
+    algo: str,
+    finals: Mapping[int, float],
+    *,
+    env: str = ENV,
+    middle: float = 300.0,
+    diverged: Mapping[int, int] | None = None,
+    digest: str | None = None,
+    sealed: bool = True,
+    parts: Sequence[Sequence[int]] = (),
+    **settings: Any,
+) -> RunFolder:
+    """A finished run of `algo` (sb3-ppo: SB3's); a curve is RANDOM, middle, final at 0, T/2, T.
+
+    Sampled scores are 10 below the greedy ones, and episodes spread by 7.
+    """
+    name = algo.removeprefix("sb3-")
+    module = importlib.import_module(f"algos.{name}")
+    config = from_preset(module.Config, module.PRESETS, env, results=str(results), **settings)
+    folder = RunFolder.of(config, algo)
+    T = config.total_timesteps
+    for seeds in parts or [list(finals)]:
+        part = folder.path / part_name(seeds)
+        part.mkdir(parents=True)
+        rows = []
+        for seed in seeds:
+            points = [(0, RANDOM, 32), (T // 2, middle, 32), (T, finals[seed], 32)]
+            points += [(T, finals[seed], 100)]
+            for t, score, episodes in points:
+                rows.append((seed, t, score, 7.0, episodes, "greedy"))
+            rows.append((seed, T, finals[seed] - 10, 7.0, 100, "sampled"))
+            rows.append((seed, T, -1.0, float("nan"), 0, "train"))
+        names = ["seed", "timestep", "return_mean", "return_std", "episodes", "mode"]
+        curve = pd.DataFrame(rows, columns=names)
+        write_bytes(part / "curve.parquet", parquet_bytes(curve))
+        origin = provenance(["benchmarks/sb3_baseline.py" if name != algo else f"algos/{algo}.py"])
+        origin["code"]["digest"] = digest or origin["code"]["digest"]
+        origin["code"]["commit"] = "c0ffee"
+        header = {"schema": SCHEMA, "algo": algo, "env": env, "seeds": list(seeds)}
+        header |= {"config": identity(config), "execution": {"device": "cpu", "threads": 1}}
+        header |= {"command": f"python the-command-of {algo} {part.name}", **origin}
+        write_json(part / "config.json", header)
+        final = {
+            mode: {"episodes": 100, "per_seed": {str(s): finals[s] - minus for s in seeds}}
+            for mode, minus in (("greedy", 0), ("sampled", 10))
+        }
+        summary = {"seeds": list(seeds), "final": final, "timesteps_per_seed": T}
+        summary["diverged"] = {str(s): t for s, t in (diverged or {}).items() if s in seeds}
+        write_json(part / "summary.json", summary)
+        if sealed:
+            seal(part)
+    return folder
+
+
+def around(mean: float, n: int = 10) -> dict[int, float]:
+    """n finals, half a point below and above `mean`."""
+    return {seed: mean + (0.5 if seed % 2 else -0.5) for seed in range(n)}
+
+
+def table(page: str, title: str) -> list[dict[str, str]]:
+    """The rows of the table under a heading."""
+    lines = page.split(f"## {title}\n\n")[1].split("\n\n")[0].splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [dict(zip(cells[0], row, strict=True)) for row in cells[2:]]
+
+
+def written(results: Path, note: str = "") -> str:
+    report.report(results, note)
+    return (results / "README.md").read_text()
+
+
+# ---- Numbers --------------------------------------------------------------------------
+
+
+def test_final_scores_are_those_of_the_data(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", FINALS)
+    (row,) = table(written(tmp_path), "Final score")
+    # Sorted: 100, 480, 490, 500. Half of four seeds is cut, one at each end.
+    assert row["IQM [95%]"].startswith("485.0 [")
+    assert row["mean [95%]"].startswith("392.5 [")
+    assert row["IQM [95%]"] == stats.estimate(list(FINALS.values())).text()
+    assert row["environment"] == ENV
+    assert row["algorithm"] == "ppo"
+    assert row["n"] == "4"
+    assert row["failures"] == "1 of 4"
+    assert row["against SB3"] == "no SB3 run"
+
+
+def test_learning_speed_is_that_of_the_data(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", FINALS)
+    (row,) = table(written(tmp_path), "Learning speed")
+    # Mean of the trapezoids (20 + 300) / 2 and (300 + final) / 2: 275, 280, 277.5 and 180.
+    assert row["AUC, IQM [95%]"].startswith("276.2 [")
+    assert row["timesteps to threshold"] == "100,000"
+    assert row["reached by"] == "3 of 4"
+
+
+def test_threshold_reached_on_the_way(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", FINALS, middle=475.0)
+    (row,) = table(written(tmp_path), "Learning speed")
+    assert row["timesteps to threshold"] == "50,000"
+    assert row["reached by"] == "4 of 4"
+
+
+def test_threshold_never_reached(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", {0: 30.0, 1: 40.0})
+    (row,) = table(written(tmp_path), "Learning speed")
+    assert row["timesteps to threshold"] == "never"
+    assert row["reached by"] == "0 of 2"
+
+
+def test_spread_over_seeds_and_over_episodes_apart(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", FINALS)
+    (row,) = table(written(tmp_path), "Details")
+    assert row["std over seeds"] == "195.2"  # sqrt of (87.5² + 107.5² + 97.5² + 292.5²) / 3
+    assert row["std over episodes"] == "7.0"
+    assert row["worst seed"] == "100.0"
+    assert row["sampled, IQM [95%]"].startswith("475.0 [")
+
+
+def test_every_table_row_shows_its_number_of_seeds(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", FINALS)
+    plant(tmp_path, "ppo", {0: 480.0, 1: 490.0, 2: 500.0}, gamma=0.9)
+    plant(tmp_path, "sb3-ppo", {0: 480.0, 1: 490.0})
+    page = written(tmp_path)
+    for title in ("Final score", "Learning speed", "Details"):
+        assert [row["n"] for row in table(page, title)] == ["4", "2"]
+    assert [row["n"] for row in table(page, "Published scores")] == ["4"]
+    assert [row["n"] for row in table(page, "Other runs")] == ["3"]
+
+
+def test_parts_are_put_together_and_a_seed_counts_once(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", FINALS, parts=[[0, 1], [1, 2, 3]])
+    assert table(written(tmp_path), "Final score")[0]["n"] == "4"
+    assert list(pd.read_csv(tmp_path / "tables/seeds.csv")["seed"]) == [0, 1, 2, 3]
+
+
+def test_one_seed_has_no_interval_and_no_verdict(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", {0: 480.0})
+    plant(tmp_path, "sb3-ppo", {0: 480.0})
+    row = table(written(tmp_path), "Final score")[0]
+    assert row["IQM [95%]"] == "480.0 (no interval, n=1)"
+    assert row["against SB3"] == "none (needs 5 seeds a side and a reference score)"
+
+
+def test_tables_for_programs_hold_the_same_numbers_unrounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "MIN_SEEDS", 4)
+    plant(tmp_path, "ppo", FINALS, diverged={3: 512})
+    plant(tmp_path, "sb3-ppo", FINALS)
+    written(tmp_path)
+    seeds = pd.read_csv(tmp_path / "tables/seeds.csv")
+    ours = seeds[seeds["algo"] == "ppo"]
+    assert list(ours["final"]) == list(FINALS.values())
+    assert list(ours["auc"]) == [275.0, 280.0, 277.5, 180.0]
+    assert list(ours["failed"]) == [False, False, False, True]
+    assert list(ours["diverged_at"].dropna()) == [512]
+    scores = pd.read_csv(tmp_path / "tables/scores.csv").set_index("algo")
+    assert scores.loc["ppo", "final_iqm"] == 485.0
+    assert scores.loc["ppo", "final_mean_low"] == stats.estimate(ours["final"], "mean").low
+    verdicts = pd.read_csv(tmp_path / "tables/verdicts.csv").set_index("measure")
+    assert verdicts.loc["final", "difference"] == 0
+
+
+# ---- Verdicts and failures ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "word"),
+    [(485.0, 450.0, "better"), (480.0, 485.0, "equivalent"), (450.0, 485.0, "worse")],
+)
+def test_planted_verdict(tmp_path: Path, ours: float, theirs: float, word: str) -> None:
+    plant(tmp_path, "ppo", around(ours))
+    plant(tmp_path, "sb3-ppo", around(theirs))
+    page = written(tmp_path)
+    assert table(page, "Final score")[0]["against SB3"].startswith(f"{word} ")
+    assert table(page, "Final score")[1]["against SB3"] == ""
+
+
+def test_verdict_shows_the_normalised_difference(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", around(485.0))
+    plant(tmp_path, "sb3-ppo", around(450.0))
+    text = table(written(tmp_path), "Final score")[0]["against SB3"]
+    assert text.startswith(f"better {35 / (500 - 22.1):+.3f} [")
+
+
+def test_verdict_on_the_area_is_its_own(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", around(485.0), middle=200.0)
+    plant(tmp_path, "sb3-ppo", around(485.0), middle=400.0)
+    page = written(tmp_path)
+    assert table(page, "Final score")[0]["against SB3"].startswith("equivalent ")
+    assert table(page, "Learning speed")[0]["AUC against SB3"].startswith("worse -0.209 [")
+
+
+def test_inconclusive_verdict_names_the_seeds_it_needs(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", dict.fromkeys(range(6), 500.0))
+    plant(tmp_path, "sb3-ppo", dict.fromkeys(range(5), 500.0) | {5: 100.0})
+    text = table(written(tmp_path), "Final score")[0]["against SB3"]
+    assert text.startswith("inconclusive ")
+    assert int(text.rpartition("needs n=")[2]) > 6
+
+
+def test_sb3_is_set_against_the_run_with_its_hyperparameters(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", around(485.0))
+    plant(tmp_path, "sb3-ppo", around(485.0), gamma=0.9)
+    page = written(tmp_path)
+    assert table(page, "Final score")[0]["against SB3"] == "no SB3 run"
+    assert table(page, "Other runs")[0]["settings"] == "gamma 0.9 (not 0.98)"
+
+
+def test_failed_seed_is_counted_and_named(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", {0: 480.0, 1: 9.4, 2: 300.0}, diverged={1: 12_032})
+    page = written(tmp_path)
+    assert table(page, "Final score")[0]["failures"] == "2 of 3 (1 diverged)"
+    assert "seed 1 (9.4, diverged at timestep 12,032), seed 2 (300.0)" in page
+
+
+def test_return_that_is_not_finite_counts_as_random(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", {0: 480.0, 1: float("nan")}, diverged={1: 256})
+    row = table(written(tmp_path), "Final score")[0]
+    assert row["mean [95%]"].startswith(f"{(480 + 22.1) / 2:.1f} [")
+    assert row["failures"] == "1 of 2 (1 diverged)"
+
+
+# ---- The store ------------------------------------------------------------------------
+
+
+def test_part_that_is_not_sealed_does_not_exist(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", FINALS)
+    before = written(tmp_path)
+    plant(tmp_path, "ppo", {9: 1.0}, sealed=False)
+    assert written(tmp_path) == before
+
+
+@pytest.mark.parametrize("file", ["curve.parquet", "summary.json", "config.json"])
+def test_part_that_was_changed_after_sealing_does_not_exist(tmp_path: Path, file: str) -> None:
+    plant(tmp_path, "ppo", FINALS)
+    before = written(tmp_path)
+    folder = plant(tmp_path, "ppo", {9: 1.0})
+    with open(folder.path / "seeds-009-009" / file, "ab") as damaged:
+        damaged.write(b" ")
+    assert written(tmp_path) == before
+
+
+def test_headline_is_the_preset_whatever_else_there_is(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", around(400.0, 20), gamma=0.9)
+    plant(tmp_path, "ppo", around(490.0))
+    page = written(tmp_path)
+    assert table(page, "Final score")[0]["mean [95%]"].startswith("490.0")
+    (other,) = table(page, "Other runs")
+    assert other["mean [95%]"].startswith("400.0")
+
+
+def test_without_the_preset_the_headline_says_so(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", around(490.0), total_timesteps=20_000)
+    plant(tmp_path, "ppo", around(490.0, 2), gamma=0.9)
+    page = written(tmp_path)
+    row = table(page, "Final score")[0]
+    assert (row["algorithm"], row["n"]) == ("ppo (not the preset)", "10")
+    assert "not the preset: total_timesteps 20000 (not 100000)" in page
+
+
+def test_code_of_another_day_is_marked_stale(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", FINALS)
+    plant(tmp_path, "sb3-ppo", FINALS, digest="0123456789ab")
+    page = written(tmp_path)
+    assert [row["algorithm"] for row in table(page, "Final score")] == ["ppo", "sb3-ppo (stale)"]
+    assert "code 0123456789ab (stale), commit c0ffee" in page
+    assert list(pd.read_csv(tmp_path / "tables/scores.csv")["stale"]) == [False, True]
+
+
+def test_each_part_keeps_its_command(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", FINALS, parts=[[0, 1], [2, 3]])
+    page = written(tmp_path)
+    assert "- seeds 0-1: `python the-command-of ppo seeds-000-001`" in page
+    assert "- seeds 2-3: `python the-command-of ppo seeds-002-003`" in page
+    assert "gamma 0.98" in page
+
+
+def test_links_and_pictures_lead_somewhere(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", FINALS)
+    plant(tmp_path, "sb3-ppo", FINALS)
+    page = written(tmp_path)
+    targets = [part.split(")")[0] for part in page.split("](")[1:]]
+    assert "plots/CartPole-v1.svg" in targets
+    for target in targets:
+        assert target.startswith("#") or (tmp_path / target).exists(), target
+
+
+def test_same_store_gives_the_same_bytes(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    plant(first, "ppo", FINALS)
+    plant(first, "sb3-ppo", around(485.0))
+    shutil.copytree(first, second)
+    for results in (first, second, second):
+        report.report(results)
+    files = [path.relative_to(first) for path in first.rglob("*") if path.is_file()]
+    assert Path("plots/CartPole-v1.svg") in files
+    for file in files:
+        assert (first / file).read_bytes() == (second / file).read_bytes(), file
+
+
+def test_note_stands_at_the_top_and_replaces_the_missing_cells(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", FINALS)
+    assert "\n- ppo on CartPole-v1, 30 seeds: 4-29\n" in written(tmp_path)
+    page = written(tmp_path, note="A cut, never to be quoted.")
+    assert page.startswith("# Results\n\n> **A cut, never to be quoted.**\n")
+    assert "## Missing" not in page
+
+
+def test_speed_table_is_taken_over_as_it_is(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", FINALS)
+    assert "## Speed" not in written(tmp_path)
+    (tmp_path / "tables/throughput.md").write_text("| speed | 1 |\n")
+    assert "## Speed\n\n| speed | 1 |\n\n" in written(tmp_path)
+
+
+def test_check_of_the_environments_is_taken_over_as_it_is(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", FINALS)
+    assert "## Native" not in written(tmp_path)
+    (tmp_path / "tables/check.md").write_text("| check | 1 |\n")
+    assert "## Native against Gymnasium's own\n\n| check | 1 |\n\n" in written(tmp_path)
+
+
+def test_run_on_an_unknown_environment_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(tmp_path, "ppo", FINALS)
+    monkeypatch.setitem(envs.NATIVE, "Gone-v0", envs.NATIVE["FrozenLake-v1"])
+    plant(tmp_path, "q_learning", {0: 0.7, 1: 0.7}, env="Gone-v0")
+    monkeypatch.delitem(envs.NATIVE, "Gone-v0")
+    assert len(table(written(tmp_path), "Final score")) == 1
+    assert "left out" in capsys.readouterr().out
+
+
+def test_terminal_shows_the_tables_and_where_the_files_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plant(tmp_path, "ppo", FINALS)
+    report.main(["--results", str(tmp_path)])
+    out = capsys.readouterr().out
+    assert "485.0 [" in out
+    assert f"plot: {tmp_path}/plots/CartPole-v1.svg" in out
+    assert "missing: sb3-ppo on CartPole-v1, 30 seeds: 0-29" in out
+
+
+def test_store_without_a_finished_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        report.main(["--results", str(tmp_path / "none")])
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_real_run_evaluated_exactly(tmp_path: Path) -> None:
+    settings = {"total_timesteps": 2000, "seeds": 3, "results": str(tmp_path), "quiet": True}
+    presets = q_learning.PRESETS
+    config = from_preset(q_learning.Config, presets, "FrozenLake-v1", **settings)
+    folder = RunFolder.of(config, "q_learning")
+    run = Run(config, [0, 1, 2], folder.path / "seeds-000-002", "q_learning")
+    run.open([q_learning.train])
+    summary = run.finish(q_learning.train(config, run))
+    page = written(tmp_path)
+    finals = list(summary["final"]["greedy"]["per_seed"].values())
+    (row,) = table(page, "Final score")
+    assert row["mean [95%]"].startswith(f"{np.mean(finals):.3f} ")
+    assert row["algorithm"] == "q_learning (not the preset)"
+    assert table(page, "Details")[0]["std over episodes"] == "exact"
+    assert (tmp_path / "plots/FrozenLake-v1.svg").exists()
+
+
+# ---- compare.py -----------------------------------------------------------------------
+
+
+def compared(*words: str | Path) -> None:
+    compare.main([str(word) for word in words])
+
+
+def test_compare_sets_later_runs_against_the_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = plant(tmp_path, "ppo", around(485.0)).path
+    slower = plant(tmp_path, "sb3-ppo", around(450.0)).path
+    short = plant(tmp_path, "ppo", around(485.0), total_timesteps=1024, name="short").path
+    picture = tmp_path / "picture.svg"
+    compared(first, slower, f"{short}/", "--out", picture)
+    out = capsys.readouterr().out
+    assert f"worse {-35 / (500 - 22.1):+.3f} [" in out
+    assert "equivalent +0.000 [" in out
+    assert "trained for other timesteps" in out
+    assert "ppo/short" in out
+    assert b"<svg" in picture.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["{run}"], "give two runs or more"),
+        ([], "RUN"),
+        (["{run}", "{run}/"], "given twice"),
+        (["{run}", "{tmp}/nowhere"], "no such folder"),
+        (["{run}", "{tmp}"], "no finished seeds"),
+        (["{run}", "{lake}"], "FrozenLake-v1"),
+        (["{run}", "{sb3}", "--out", "{tmp}/x.pdf"], "--out"),
+        (["{run}", "{sb3}", "--out", "{tmp}/nowhere/x.svg"], "--out"),
+        (["{run}", "{sb3}", "--ou", "{tmp}/x.svg"], "--ou"),
+    ],
+)
+def test_compare_refuses_in_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    says: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folders = {
+        "run": plant(tmp_path, "ppo", FINALS).path,
+        "sb3": plant(tmp_path, "sb3-ppo", FINALS).path,
+        "lake": plant(tmp_path, "q_learning", {0: 0.7, 1: 0.7}, env="FrozenLake-v1").path,
+        "tmp": tmp_path,
+    }
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(SystemExit, match="2"):
+        compared(*(word.format(**folders) for word in words))
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert says in error
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_compare_ignores_what_is_not_finished(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = plant(tmp_path, "ppo", FINALS).path
+    second = plant(tmp_path, "sb3-ppo", FINALS, sealed=False).path
+    with pytest.raises(SystemExit, match="2"):
+        compared(first, second, "--out", tmp_path / "x.svg")
+    assert "no finished seeds" in capsys.readouterr().err

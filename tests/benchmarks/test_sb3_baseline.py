@@ -1,0 +1,519 @@
+"""SB3 under our protocol: the same hyperparameters, the same evaluation, one process per seed."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sb3_contrib
+import stable_baselines3
+import torch
+from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
+from stable_baselines3.common.vec_env import VecNormalize
+from torch import nn
+
+from algos import a2c, dqn, ppo, trpo
+from benchmarks import sb3_baseline
+from manyseeds.cli import ControlConfig, from_preset, identity
+from manyseeds.digest import ROOT
+from manyseeds.record import RunFolder, read_json
+from manyseeds.runs.control import Run
+from manyseeds.seeds import SeedStreams
+
+SCRIPT = str(ROOT / "benchmarks" / "sb3_baseline.py")
+
+# Nothing is at its default, neither ours nor SB3's.
+PPO = ppo.Config(
+    num_envs=2,
+    num_steps=32,
+    minibatch_size=16,
+    epochs=3,
+    learning_rate=7e-4,
+    anneal_lr=True,
+    gamma=0.97,
+    gae_lambda=0.9,
+    clip_range=0.3,
+    anneal_clip=True,
+    clip_value_range=0.4,
+    normalize_advantage=False,
+    entropy_coef=0.02,
+    value_coef=0.7,
+    max_grad_norm=0.9,
+    target_kl=0.05,
+    hidden=(24, 12),
+    total_timesteps=1000,
+)
+A2C = a2c.Config(
+    num_envs=2,
+    num_steps=16,
+    learning_rate=3e-4,
+    anneal_lr=True,
+    optimizer="rmsprop_tf",
+    gamma=0.97,
+    gae_lambda=0.9,
+    normalize_advantage=True,
+    entropy_coef=0.02,
+    value_coef=0.7,
+    max_grad_norm=0.9,
+    hidden=(24, 12),
+    total_timesteps=1000,
+)
+TRPO = trpo.Config(
+    num_envs=2,
+    num_steps=32,
+    minibatch_size=16,
+    target_kl=0.02,
+    cg_steps=7,
+    cg_damping=0.03,
+    line_search_steps=6,
+    line_search_shrink=0.7,
+    critic_updates=3,
+    learning_rate=7e-4,
+    gamma=0.97,
+    gae_lambda=0.9,
+    normalize_advantage=False,
+    hidden=(24, 12),
+    total_timesteps=1000,
+)
+DQN = dqn.Config(
+    num_envs=2,
+    train_freq=8,
+    gradient_steps=3,
+    batch_size=16,
+    buffer_size=600,
+    learning_starts=100,
+    learning_rate=7e-4,
+    gamma=0.97,
+    target_update_interval=50,
+    tau=0.6,
+    exploration_fraction=0.3,
+    exploration_initial_eps=0.9,
+    exploration_final_eps=0.2,
+    loss="huber",
+    max_grad_norm=9.0,
+    hidden=(24, 12),
+    total_timesteps=1000,
+)
+BOX = dataclasses.replace(
+    PPO, env="Pendulum-v1", normalize_obs=True, normalize_reward=True, log_std_init=-0.7
+)
+CONFIGS = {"a2c": A2C, "trpo": TRPO, "ppo": PPO, "dqn": DQN}
+BASELINES = sb3_baseline.BASELINES
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """As in a worker; more threads than free cores make small networks crawl."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def layers(net: nn.Module) -> list[tuple[int, ...] | str]:
+    """Shapes and activations of a network in order."""
+    modules = [m for m in net.modules() if not list(m.children())]
+    return [
+        tuple(m.weight.shape) if isinstance(m, nn.Linear) else type(m).__name__ for m in modules
+    ]
+
+
+def test_ppo_gets_the_hyperparameters_of_the_config() -> None:
+    model = sb3_baseline.build(sb3_baseline.PPOBaseline, PPO, seed=3)
+    assert (model.n_envs, model.n_steps, model.batch_size, model.n_epochs) == (2, 32, 16, 3)
+    assert (model.gamma, model.gae_lambda) == (0.97, 0.9)
+    assert (model.ent_coef, model.vf_coef, model.max_grad_norm) == (0.02, 0.7, 0.9)
+    assert model.target_kl == 0.05
+    assert model.normalize_advantage is False
+    assert model.seed == 3
+    # Linear to zero, and zero beyond it.
+    assert [model.lr_schedule(x) for x in (1, 0.5, 0, -0.1)] == [7e-4, 3.5e-4, 0, 0]
+    assert [model.clip_range(x) for x in (1, 0.5, 0, -0.1)] == [0.3, 0.15, 0, 0]
+    assert model.clip_range_vf(0.5) == 0.4
+    extractor = model.policy.mlp_extractor
+    for net in (extractor.policy_net, extractor.value_net):
+        assert layers(net) == [(24, 4), "Tanh", (12, 24), "Tanh"]
+    assert model.policy.optimizer.defaults["eps"] == 1e-5  # as in algos/ppo.py
+
+
+def test_a2c_gets_the_hyperparameters_of_the_config() -> None:
+    model = sb3_baseline.build(sb3_baseline.A2CBaseline, A2C, seed=3)
+    assert isinstance(model, stable_baselines3.A2C)
+    assert (model.n_envs, model.n_steps) == (2, 16)
+    assert (model.gamma, model.gae_lambda) == (0.97, 0.9)
+    assert (model.ent_coef, model.vf_coef, model.max_grad_norm) == (0.02, 0.7, 0.9)
+    assert model.normalize_advantage is True
+    assert model.use_sde is False
+    assert [model.lr_schedule(x) for x in (1, 0.5, 0, -0.1)] == [3e-4, 1.5e-4, 0, 0]
+    extractor = model.policy.mlp_extractor
+    for net in (extractor.policy_net, extractor.value_net):
+        assert layers(net) == [(24, 4), "Tanh", (12, 24), "Tanh"]
+    box = dataclasses.replace(A2C, env="Pendulum-v1", normalize_obs=True, log_std_init=-0.7)
+    model = sb3_baseline.build(sb3_baseline.A2CBaseline, box, seed=3)
+    assert model.policy.log_std.tolist() == pytest.approx([-0.7])
+    assert isinstance(model.env, VecNormalize)
+    assert (model.env.norm_obs, model.env.norm_reward) == (True, False)
+    unclipped = dataclasses.replace(A2C, max_grad_norm=0.0, advantage="monte_carlo")
+    model = sb3_baseline.build(sb3_baseline.A2CBaseline, unclipped, seed=3)
+    assert (model.max_grad_norm, model.gae_lambda) == (float("inf"), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "kind"),
+    [
+        ("rmsprop", torch.optim.RMSprop),
+        ("rmsprop_tf", RMSpropTFLike),
+        ("adam", torch.optim.Adam),
+    ],
+)
+def test_a2c_gets_the_optimizer_of_the_config(optimizer: Any, kind: Any) -> None:
+    """With the settings of algos/a2c.py."""
+    config = dataclasses.replace(A2C, optimizer=optimizer)
+    model = sb3_baseline.build(sb3_baseline.A2CBaseline, config, seed=3)
+    built = model.policy.optimizer
+    assert type(built) is kind
+    assert built.defaults["eps"] == 1e-5
+    assert built.defaults["weight_decay"] == 0
+    if optimizer != "adam":
+        assert (built.defaults["alpha"], built.defaults["momentum"]) == (0.99, 0)
+
+
+def test_trpo_gets_the_hyperparameters_of_the_config() -> None:
+    model = sb3_baseline.build(sb3_baseline.TRPOBaseline, TRPO, seed=3)
+    assert isinstance(model, sb3_contrib.TRPO)
+    assert (model.n_envs, model.n_steps, model.batch_size) == (2, 32, 16)
+    assert (model.target_kl, model.cg_max_steps, model.cg_damping) == (0.02, 7, 0.03)
+    assert (model.line_search_max_iter, model.line_search_shrinking_factor) == (6, 0.7)
+    assert (model.n_critic_updates, model.lr_schedule(0.1)) == (3, 7e-4)
+    assert (model.gamma, model.gae_lambda, model.sub_sampling_factor) == (0.97, 0.9, 1)
+    assert model.normalize_advantage is False
+    assert model.use_sde is False
+    extractor = model.policy.mlp_extractor
+    for net in (extractor.policy_net, extractor.value_net):
+        assert layers(net) == [(24, 4), "Tanh", (12, 24), "Tanh"]
+    assert model.policy.optimizer.defaults["eps"] == 1e-5  # as in algos/trpo.py
+    box = dataclasses.replace(TRPO, env="Pendulum-v1", normalize_obs=True, log_std_init=-0.7)
+    model = sb3_baseline.build(sb3_baseline.TRPOBaseline, box, seed=3)
+    assert model.policy.log_std.tolist() == pytest.approx([-0.7])
+    assert isinstance(model.env, VecNormalize)
+    assert (model.env.norm_obs, model.env.norm_reward) == (True, False)
+
+
+def test_ppo_zero_means_off() -> None:
+    config = from_preset(ppo.Config, ppo.PRESETS, "CartPole-v1", max_grad_norm=0.0)
+    model = sb3_baseline.build(sb3_baseline.PPOBaseline, config, seed=0)
+    assert model.max_grad_norm == float("inf")
+    assert model.target_kl is None
+    assert model.clip_range_vf is None
+    assert (model.n_envs, model.n_steps, model.batch_size) == (8, 32, 256)
+
+
+def test_ppo_without_clipping() -> None:
+    config = dataclasses.replace(PPO, clip_range=0.0, anneal_clip=False)
+    model = sb3_baseline.build(sb3_baseline.PPOBaseline, config, seed=0)
+    assert model.clip_range(0.5) == float("inf")
+    model.learn(64)
+    assert model.logger.name_to_value["train/clip_fraction"] == 0
+    assert np.isfinite(model.logger.name_to_value["train/loss"])
+
+
+def test_ppo_in_a_box_is_gaussian_without_gsde() -> None:
+    model = sb3_baseline.build(sb3_baseline.PPOBaseline, BOX, seed=0)
+    assert model.use_sde is False
+    assert model.policy.log_std.tolist() == pytest.approx([-0.7])
+    extractor = model.policy.mlp_extractor
+    for net in (extractor.policy_net, extractor.value_net):
+        assert layers(net) == [(24, 3), "Tanh", (12, 24), "Tanh"]
+
+
+@pytest.mark.parametrize("obs", [False, True])
+@pytest.mark.parametrize("reward", [False, True])
+def test_normalises_exactly_what_the_config_says(obs: bool, reward: bool) -> None:
+    """With our discount and our clipping; the environments below are those without."""
+    config = dataclasses.replace(BOX, normalize_obs=obs, normalize_reward=reward)
+    model = sb3_baseline.build(sb3_baseline.PPOBaseline, config, seed=3)
+    env = model.env
+    assert isinstance(env, VecNormalize) == (obs or reward)
+    assert model.get_vec_normalize_env() is (env if obs or reward else None)
+    if isinstance(env, VecNormalize):
+        assert (env.norm_obs, env.norm_reward, env.gamma) == (obs, reward, 0.97)
+        assert (env.clip_obs, env.clip_reward, env.epsilon) == (10, 10, 1e-8)  # as in layers.py
+        assert not isinstance(env.venv, VecNormalize)
+        env = env.venv
+    assert env._seeds == [6, 7]
+
+
+def test_dqn_gets_the_hyperparameters_of_the_config() -> None:
+    model = sb3_baseline.build(sb3_baseline.DQNBaseline, DQN, seed=3)
+    assert (model.n_envs, model.train_freq.frequency, model.train_freq.unit.value) == (2, 8, "step")
+    assert (model.gradient_steps, model.batch_size, model.learning_starts) == (3, 16, 100)
+    assert model.replay_buffer.buffer_size * model.n_envs == 600
+    assert (model.gamma, model.tau, model.target_update_interval) == (0.97, 0.6, 50)
+    assert model.lr_schedule(0.2) == 7e-4
+    assert model.max_grad_norm == 9.0
+    epsilons = [model.exploration_schedule(1 - x) for x in (0.0, 0.15, 0.3, 1.0)]
+    assert epsilons == pytest.approx([0.9, 0.55, 0.2, 0.2])
+    assert layers(model.q_net) == ["Flatten", (24, 4), "ReLU", (12, 24), "ReLU", (2, 12)]
+    assert model.policy.optimizer.defaults["eps"] == 1e-8  # as in algos/dqn.py
+
+
+@pytest.mark.parametrize("algo", CONFIGS)
+def test_neighbouring_seeds_share_no_environment_seed(algo: str) -> None:
+    seeds = [
+        s
+        for k in range(4)
+        for s in sb3_baseline.build(BASELINES[algo], CONFIGS[algo], k).env._seeds
+    ]
+    assert len(set(seeds)) == 4 * 2
+
+
+@pytest.mark.parametrize("algo", CONFIGS)
+def test_protocol(algo: str) -> None:
+    """Evaluations are at the update boundaries, and training is what SB3 does without us."""
+    config = CONFIGS[algo]
+    run = Run(config, [3], algo=f"sb3-{algo}", source="sb3")
+    policy = sb3_baseline.train(BASELINES[algo], config, run)
+    run.finish(policy)
+    curve = run.curve()
+
+    block = config.block if isinstance(config, dqn.Config) else config.batch_size
+    boundaries = [-(-k * 1000 // 20) for k in range(21)]
+    expected = sorted({-(-step // block) * block for step in boundaries})
+    on_curve = curve[(curve["mode"] == "greedy") & (curve.episodes == 32)]
+    assert on_curve.timestep.tolist() == expected
+    final = curve[curve.episodes == 100]
+    assert final["mode"].tolist() == ["greedy", "sampled"]
+    assert set(final.timestep) == {expected[-1]}
+    assert set(curve.source) == {"sb3"}
+    assert set(curve.algo) == {f"sb3-{algo}"}
+    # An episode of CartPole returns its length.
+    train = curve[curve["mode"] == "train"]
+    assert len(train) > 5
+    assert np.allclose(train.return_mean, train.length_mean)
+
+    undisturbed = sb3_baseline.build(BASELINES[algo], config, 3).learn(config.total_timesteps)
+    theirs = undisturbed.policy.state_dict()
+    for name, tensor in policy.policy.state_dict().items():
+        assert torch.equal(tensor, theirs[name]), name
+
+
+def test_ppo_policy_is_sb3s() -> None:
+    model = sb3_baseline.build(sb3_baseline.PPOBaseline, PPO, seed=0)
+    policy = sb3_baseline.PPOPolicy(model, PPO)
+    obs = torch.randn(1, 50, 4, generator=torch.Generator().manual_seed(1))
+    greedy, _ = model.predict(obs[0].numpy(), deterministic=True)
+    assert policy.act(obs).tolist() == [greedy.tolist()]
+
+    model.policy.action_net.bias.data = torch.tensor([0.0, 1.0])  # far from one half
+    noise = policy.draw(SeedStreams([0], "evaluate"), 20_000)
+    same = obs[:, :1].expand(1, 20_000, 4)
+    share = policy.act(same, noise).float().mean().item()
+    assert share == pytest.approx(
+        model.policy.get_distribution(obs[0, :1]).distribution.probs[0, 1].item(), abs=0.012
+    )
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+def test_ppo_policy_in_a_box_is_sb3s(normalized: bool) -> None:
+    """On observations as the training normalised them; its statistics stand still."""
+    config = dataclasses.replace(BOX, normalize_obs=normalized)
+    model = sb3_baseline.build(sb3_baseline.PPOBaseline, config, seed=0)
+    model.learn(128)
+    env = model.env
+    assert isinstance(env, VecNormalize)
+    statistics = [env.ret_rms, env.obs_rms] if normalized else [env.ret_rms]
+    before = [(s.count, s.mean.tolist(), s.var.tolist()) for s in statistics]
+
+    policy = sb3_baseline.PPOPolicy(model, config)
+    obs = torch.tensor([1.0, 1.0, 8.0]) * torch.rand(1, 50, 3)
+    raw = obs.numpy().copy()
+    deterministic, _ = model.predict(env.normalize_obs(raw[0]), deterministic=True)
+    greedy = policy.act(obs).detach()
+    assert np.allclose(greedy[0], deterministic, rtol=0, atol=1e-6)
+    assert np.array_equal(obs.numpy(), raw)
+    unnormalized, _ = model.predict(raw[0], deterministic=True)
+    assert np.allclose(unnormalized, deterministic, rtol=0, atol=1e-6) != normalized
+
+    noise = policy.draw(SeedStreams([4], "evaluate"), 50)
+    assert torch.equal(noise, SeedStreams([4], "evaluate").normal(50, 1))
+    std = model.policy.log_std.detach().exp()
+    assert std.item() != pytest.approx(np.exp(-0.7), rel=1e-4)  # it has been trained
+    torch.testing.assert_close(policy.act(obs, noise).detach(), greedy + std * noise)
+    assert before == [(s.count, s.mean.tolist(), s.var.tolist()) for s in statistics]
+
+
+def test_protocol_with_normalisation() -> None:
+    """Training is what SB3 does without us, and returns are the environment's own."""
+    config = dataclasses.replace(BOX, total_timesteps=512, quiet=True)
+    run = Run(config, [3], algo="sb3-ppo", source="sb3")
+    policy = sb3_baseline.train(sb3_baseline.PPOBaseline, config, run)
+    run.finish(policy)
+    undisturbed = sb3_baseline.build(sb3_baseline.PPOBaseline, config, 3).learn(512)
+    theirs = undisturbed.policy.state_dict()
+    for name, tensor in policy.policy.state_dict().items():
+        assert torch.equal(tensor, theirs[name]), name
+    mine, other = policy.model.get_vec_normalize_env(), undisturbed.get_vec_normalize_env()
+    assert mine is not None
+    assert other is not None
+    assert np.array_equal(mine.obs_rms.mean, other.obs_rms.mean)
+    assert mine.ret_rms.count == other.ret_rms.count
+    curve = run.curve()
+    assert set(curve["mode"]) == {"greedy", "sampled", "train"}
+    assert curve.return_mean.max() < -200  # nothing has been learned yet
+
+
+def test_dqn_policy_explores_as_ours() -> None:
+    model = sb3_baseline.build(sb3_baseline.DQNBaseline, DQN, seed=0)
+    policy = sb3_baseline.DQNPolicy(model, DQN)
+    obs = torch.randn(1, 2000, 4, generator=torch.Generator().manual_seed(1))
+    noise = torch.rand(1, 2000, 2, generator=torch.Generator().manual_seed(2))
+    greedy, _ = model.predict(obs[0].numpy(), deterministic=True)
+    assert policy.act(obs).tolist() == [greedy.tolist()]
+
+    class Ours:
+        """Our act with SB3's action values."""
+
+        num_actions, final_eps = 2, DQN.exploration_final_eps
+
+        def __call__(self, obs: torch.Tensor) -> torch.Tensor:
+            return model.q_net(obs[0]).unsqueeze(0)
+
+    expected = dqn.QNetwork.act(Ours(), obs, noise)
+    assert torch.equal(policy.act(obs, noise), expected)
+    assert not torch.equal(expected, policy.act(obs))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--algo", "ppoo"], "--algo ppoo: SB3 does not have it; did you mean ppo?"),
+        (["--algo=q_learning"], "--algo q_learning: SB3 does not have it; there are"),
+        (["--algo", "dqn", "--loss", "mse"], "--loss mse: SB3's DQN has the Huber loss only"),
+        (["--algo", "dqn", "--num-steps", "8"], "--num-steps: unknown flag"),
+        (["--env", "FrozenLake-v1"], "--env FrozenLake-v1: this algorithm needs"),
+        (["--device", "cuda"], "--device cuda: "),
+        (["--workers", "0"], "--workers 0: must be"),
+        (["--algo", "a2c", "--shared-trunk"], "--shared-trunk: SB3's A2C has separate networks"),
+        (["--algo", "a2c", "--advantage", "n_step"], "--advantage n_step: SB3's A2C has GAE only"),
+        (["--shared-trunk"], "--shared-trunk: SB3's PPO has separate networks only"),
+        (["--minibatch-size", "1"], "--minibatch-size 1: SB3 needs at least 2"),
+        (["--compile"], "--compile: SB3 runs eagerly"),
+        (["--clip-range", "0"], "--clip-range 0: SB3 cannot anneal it; add --no-anneal-clip"),
+        (["--algo", "dqn", "--env", "Pendulum-v1"], "--env Pendulum-v1: this algorithm needs"),
+    ],
+)
+def test_mistakes_are_one_line(
+    flags: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("manyseeds.program.check_compiler", lambda: None)
+    monkeypatch.setattr(sb3_baseline, "train_seeds", lambda *args: pytest.fail("not refused"))
+    with pytest.raises(SystemExit) as stop:
+        sb3_baseline.main([*flags, "--results", str(tmp_path / "results")])
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {message}")
+    assert error.count("\n") == 1
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("algo", CONFIGS)
+def test_same_hyperparameters_same_name(algo: str) -> None:
+    flags = ["--algo", algo, "--env", "CartPole-v1", "--seeds", "3", "--workers", "2"]
+    name, config, workers = sb3_baseline.read_flags([*flags, "--learning-rate", "1e-4"])
+    module = {"a2c": a2c, "trpo": trpo, "ppo": ppo, "dqn": dqn}[algo]
+    ours: ControlConfig = from_preset(
+        module.Config, module.PRESETS, "CartPole-v1", learning_rate=1e-4
+    )
+    assert (name, workers, config.seeds) == (algo, 2, 3)
+    assert identity(config) == identity(ours)
+    theirs = RunFolder.of(config, f"sb3-{algo}").path
+    assert theirs.name == RunFolder.of(ours, algo).path.name
+
+
+TINY = ["--algo", "ppo", "--total-timesteps", "600", "--hidden", "8", "--num-steps", "8"]
+TINY += ["--minibatch-size", "64"]
+
+
+def tiny_folder(results: Path) -> RunFolder:
+    _, config, _ = sb3_baseline.read_flags([*TINY, "--results", str(results)])
+    return RunFolder.of(config, "sb3-ppo")
+
+
+def test_a_run_is_trained_by_one_process(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A second one would train the same seeds into the same folders."""
+    folder = tiny_folder(tmp_path)
+    with folder.lock(), pytest.raises(SystemExit) as stop:
+        sb3_baseline.main([*TINY, "--seeds", "1", "--results", str(tmp_path)])
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert error == f"error: {folder.path}: another process is training this run\n"
+    assert not folder.path.exists()  # nothing was trained, and nothing is left
+
+
+@pytest.mark.slow
+def test_a_failed_seed_is_named_and_costs_no_other(tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path)
+    folder.path.mkdir(parents=True)
+    obstacle = folder.path / "seeds-001-001"
+    obstacle.touch()  # a file where the seed's folder belongs
+    command = [sys.executable, SCRIPT, *TINY, "--seeds", "3", "--workers", "2"]
+    command += ["--results", str(tmp_path)]
+    first = subprocess.run(command, capture_output=True, text=True)
+    assert first.returncode == 1, first.stderr
+    assert "error: seed 1 failed: exit status 1" in first.stderr
+    assert "Traceback" not in first.stderr
+    assert folder.finished_seeds() == {0, 2}
+
+    sealed = {seed: (folder.path / f"seeds-{seed:03d}-{seed:03d}/DONE.json") for seed in (0, 2)}
+    before = {seed: file.stat().st_mtime_ns for seed, file in sealed.items()}
+    obstacle.unlink()
+    second = subprocess.run(command, capture_output=True, text=True)
+    assert second.returncode == 0, second.stderr
+    assert "seed 1: greedy return" in second.stdout
+    assert "3 seeds" in second.stdout
+    assert folder.finished_seeds() == {0, 1, 2}
+    assert before == {seed: file.stat().st_mtime_ns for seed, file in sealed.items()}
+
+    config = read_json(folder.path / "seeds-001-001/config.json")
+    assert (config["source"], config["algo"], config["seeds"]) == ("sb3", "sb3-ppo", [1])
+    assert "stable-baselines3" in config["versions"]
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="looks processes up in /proc")
+def test_workers_end_with_a_killed_parent(tmp_path: Path) -> None:
+    command = [sys.executable, SCRIPT, "--total-timesteps", "200_000", "--seeds", "2"]
+    command += ["--workers", "2", "--results", str(tmp_path)]
+    parent = subprocess.Popen(command)
+    deadline = time.monotonic() + 60
+    while len(list(tmp_path.glob("runs/*/*/*/seeds-*/config.json"))) < 2:
+        assert time.monotonic() < deadline
+        assert parent.poll() is None
+        time.sleep(0.1)
+    started = children(parent.pid)
+    assert len(started) >= 2
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    while any(os.path.exists(f"/proc/{pid}") for pid in started):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

@@ -1,0 +1,334 @@
+"""Suites as data, and sweeps that survive what happens to them."""
+
+from __future__ import annotations
+
+import importlib
+import random
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from algos import ppo, q_learning
+from benchmarks import sb3_baseline, suite, sweep, trl_baseline
+from benchmarks.suite import SUITES, Cell
+from manyseeds.cli import identity, parse
+from manyseeds.digest import ROOT
+from manyseeds.process import exit_reason
+from manyseeds.record import seal, write_json
+from manyseeds.runs import control
+
+TINY_PPO = {"total_timesteps": 512, "num_envs": 2, "num_steps": 64, "hidden": (8,)}
+TINY_Q = {"total_timesteps": 500}
+TINY = (
+    Cell("ppo", "CartPole-v1", 2, settings=TINY_PPO),
+    Cell("q_learning", "FrozenLake-v1", 2, settings=TINY_Q),
+    Cell("q_learning", "CartPole-v1", 2, settings=TINY_Q),
+)
+# Ended long before it is done, but not endless should a test fail.
+LONG = Cell("ppo", "CartPole-v1", 1, settings={"total_timesteps": 500_000})
+
+CELLS = [cell for cells in SUITES.values() for cell in cells]
+
+
+def sealed(results: Path) -> dict[Path, int]:
+    """When each finished part was finished."""
+    return {p: p.stat().st_mtime_ns for p in results.glob("runs/*/*/*/seeds-*/DONE.json")}
+
+
+def wait_for(condition: Any, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+def start_sweep(cells: list[Cell] | tuple[Cell, ...], results: Path, **kwargs: Any) -> Any:
+    """A sweep with these cells as a process of its own; its output is text."""
+    code = (
+        "import sys; from benchmarks import suite, sweep; from benchmarks.suite import Cell\n"
+        f"suite.SUITES['test'] = {cells!r}\n"
+        "sweep.main(['--suite', 'test', '--workers', '1', '--results', sys.argv[1]])"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", code, str(results)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        **kwargs,
+    )
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.parametrize("cell", [*CELLS, *(c.shortened() for c in CELLS), *TINY], ids=str)
+def test_a_command_means_what_the_cell_says(cell: Cell) -> None:
+    """A sweep looks for results where the command puts them."""
+    script, *args = cell.command("elsewhere", workers=3)
+    assert Path(script).samefile(ROOT / cell.script)
+    if cell.source == "sb3":
+        algo, config, workers = sb3_baseline.read_flags(args)
+        assert (algo, workers) == (cell.algo, 3)
+    elif cell.source == "trl":
+        flags, config = trl_baseline.read_flags(args)
+        assert flags.algo == cell.algo
+    else:
+        module = importlib.import_module(f"{cell.package}.{cell.algo}")
+        config = parse(module.Config, module.PRESETS, "", args)
+    assert config == cell.config("elsewhere")
+    assert getattr(config, "seeds", 0) == cell.seeds
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_a_cut_changes_budgets_and_seeds_only(cell: Cell) -> None:
+    full, cut = identity(cell.config()), identity(cell.shortened().config())
+    budgets = {"total_timesteps", "episodes", "total_samples"}
+    assert {name for name in full if full[name] != cut[name]} <= budgets
+    assert cell.shortened().seeds <= cell.seeds
+    assert cell.shortened().command()[0] == cell.command()[0]
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_ours_and_sb3_of_a_suite_are_comparable(name: str) -> None:
+    """Every baseline cell has a cell of ours with the same hyperparameters, also when cut."""
+    cells = SUITES[name]
+    for cell in (c for c in cells if c.source == "sb3"):
+        ours = next(
+            c for c in cells if (c.algo, c.env, c.source) == (cell.algo, cell.env, "manyseeds")
+        )
+        assert identity(ours.config()) == identity(cell.config())
+        assert identity(ours.shortened().config()) == identity(cell.shortened().config())
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--suite", "quik"], "--suite quik: unknown suite; did you mean quick?"),
+        (["--seeds", "-1"], "--seeds -1: must be"),
+        (["--worker", "2"], "--worker: unknown flag; did you mean --workers?"),
+        (["--dry-run=yes"], "--dry-run=yes: write"),
+    ],
+)
+def test_mistakes_are_one_line(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        sweep.main(flags)
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {message}")
+    assert error.count("\n") == 1
+
+
+def test_dry_run_shows_commands_and_starts_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    results = tmp_path / "results"
+    sweep.main(["--dry-run", "--seeds", "7", "--results", str(results)])
+    out = capsys.readouterr().out
+    assert f"python algos/ppo.py --env CartPole-v1 --seeds 7 --results {results}\n" in out
+    assert (
+        "python benchmarks/sb3_baseline.py --algo ppo --env CartPole-v1 --seeds 7 "
+        f"--results {results} --workers 2\n"
+    ) in out
+    assert out.count("train seeds 0-6") == len(SUITES["quick"])
+    assert not results.exists()
+
+    sweep.main(["--dry-run", "--cut", "--results", str(results)])
+    commands = [line for line in capsys.readouterr().out.splitlines() if "python " in line]
+    assert all(f"--results {results}/cut" in line for line in commands)
+
+
+def test_default_command_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    cell = SUITES["quick"][0]
+    assert shlex.join(cell.command()) == "algos/ppo.py --env CartPole-v1 --seeds 30"
+
+
+def test_exit_reason() -> None:
+    assert exit_reason(1) == "exit status 1"
+    assert exit_reason(-signal.SIGKILL) == "ended by SIGKILL (out of memory?)"
+    assert exit_reason(-signal.SIGSEGV) == "ended by SIGSEGV"
+
+
+@pytest.mark.slow
+def test_ten_seeds_then_thirty_trains_twenty(tmp_path: Path) -> None:
+    ten = Cell("ppo", "CartPole-v1", 10, settings=TINY_PPO)
+    thirty = Cell("ppo", "CartPole-v1", 30, settings=TINY_PPO)
+    assert sweep.sweep([ten], str(tmp_path), workers=1) == []
+    first = sealed(tmp_path)
+    assert [p.parent.name for p in first] == ["seeds-000-009"]
+    assert thirty.missing(str(tmp_path)) == [list(range(10, 30))]
+
+    assert sweep.sweep([thirty], str(tmp_path), workers=1) == []
+    second = sealed(tmp_path)
+    assert sorted(p.parent.name for p in second) == ["seeds-000-009", "seeds-010-029"]
+    assert first.items() <= second.items()
+    assert thirty.folder(str(tmp_path)).finished_seeds() == set(range(30))
+
+
+def train_seed_by_seed(cell: Cell, module: Any, results: Path) -> None:
+    """Every seed of a cell as a part of its own."""
+    for seed in range(cell.seeds):
+        config = cell.config(str(results))
+        fields = {**vars(config), "first_seed": seed, "seeds": 1, "quiet": True}
+        control.main(type(config)(**fields), module.train, {})
+
+
+@pytest.mark.slow
+def test_deleting_a_third_redoes_exactly_that(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = [
+        Cell("ppo", "CartPole-v1", 6, settings=TINY_PPO),
+        Cell("q_learning", "FrozenLake-v1", 6, settings=TINY_Q),
+    ]
+    train_seed_by_seed(cells[0], ppo, tmp_path)
+    train_seed_by_seed(cells[1], q_learning, tmp_path)
+    before = sealed(tmp_path)
+    assert len(before) == 12
+    curves = [returns(cell, tmp_path) for cell in cells]
+
+    deleted = random.Random(7).sample(sorted(before), 4)
+    for done in deleted:
+        shutil.rmtree(done.parent)
+    lost = [[s for group in cell.missing(str(tmp_path)) for s in group] for cell in cells]
+    assert sum(map(len, lost)) == 4
+    assert sweep.sweep(cells, str(tmp_path), workers=2) == []
+
+    after = sealed(tmp_path)
+    kept = {path: at for path, at in before.items() if path not in deleted}
+    assert kept.items() <= after.items()
+    redone = {
+        seed
+        for path in after.keys() - kept.keys()
+        for seed in range(int(path.parent.name[6:9]), int(path.parent.name[10:13]) + 1)
+        if path.parents[2].name == "ppo"
+    }
+    assert redone == set(lost[0])
+    for cell, curve in zip(cells, curves, strict=True):
+        pd.testing.assert_frame_equal(returns(cell, tmp_path), curve)
+
+    capsys.readouterr()
+    assert sweep.sweep(cells, str(tmp_path), workers=2) == []
+    assert capsys.readouterr().out.count("skipped") == 2
+    assert sealed(tmp_path) == after
+
+
+def returns(cell: Cell, results: Path) -> pd.DataFrame:
+    """What a cell has stored, but for the clock."""
+    keys = ["seed", "timestep", "mode", "episodes"]
+    rows = cell.folder(str(results)).curves().drop(columns="learn_s")
+    return rows.sort_values(keys, ignore_index=True)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="looks processes up in /proc")
+def test_kill_9_loses_only_what_was_running(tmp_path: Path) -> None:
+    cells = [TINY[1], LONG, TINY[2]]
+    killed = start_sweep(cells, tmp_path)
+    name = LONG.folder(str(tmp_path)).path.name
+    log = tmp_path / "logs" / f"ppo-CartPole-v1-{name}.log"
+    wait_for(lambda: len(sealed(tmp_path)) == 1 and log.exists() and "timesteps" in log.read_text())
+    (cell,) = children(killed.pid)
+    killed.kill()
+    killed.wait()
+    wait_for(lambda: is_gone(cell), 5)  # no orphan that a rerun would meet
+    finished = sealed(tmp_path)
+    assert len(finished) == 1
+
+    again = start_sweep([TINY[1], TINY[0], TINY[2]], tmp_path)
+    out, err = again.communicate(timeout=120)
+    assert again.returncode == 0, err
+    assert [line.split()[0] for line in out.splitlines()].count("skipped") == 1
+    assert finished.items() <= sealed(tmp_path).items()
+    assert not any(cell.missing(str(tmp_path)) for cell in TINY)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="looks processes up in /proc")
+def test_interrupt_ends_the_cells(tmp_path: Path) -> None:
+    # A background job of a shell starts with SIGINT ignored; a person's command does not.
+    heed = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    process = start_sweep([LONG], tmp_path, **heed)
+    wait_for(lambda: list(tmp_path.glob("runs/*/*/*/seeds-*/config.json")))
+    (cell,) = children(process.pid)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert err == "interrupted; the same command again runs what is missing\n"
+    assert is_gone(cell)
+
+
+@pytest.mark.slow
+def test_a_crashed_cell_is_reported_and_the_others_finish(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = sweep.start
+
+    def start_and_kill(cell: Cell, results: str, workers: int) -> sweep.Job:
+        job = start(cell, results, workers)
+        if cell is LONG:
+            job.process.kill()  # as the kernel does when memory is out
+        return job
+
+    # The store wants one config per name; the command asks for another one.
+    refused = Cell("q_learning", "FrozenLake-v1", 2, settings={**TINY_Q, "name": "taken"})
+    folder = refused.folder(str(tmp_path))
+    (folder.path / "seeds-007-007").mkdir(parents=True)
+    write_json(folder.path / "seeds-007-007" / "config.json", {"config": {}, "seeds": [7]})
+    seal(folder.path / "seeds-007-007")
+    monkeypatch.setattr(sweep, "start", start_and_kill)
+    monkeypatch.setitem(suite.SUITES, "test", (refused, TINY[1], LONG, TINY[2]))
+    with pytest.raises(SystemExit) as stop:
+        sweep.main(["--suite", "test", "--results", str(tmp_path)])
+    assert stop.value.code == 1
+    out, err = capsys.readouterr()
+    failed = [line for line in out.splitlines() if line.startswith("failed")]
+    assert len(failed) == 2
+    assert any("exit status 2: error: --name taken: " in line for line in failed)
+    assert any("SIGKILL (out of memory?)" in line for line in failed)
+    assert err.startswith("error: 2 of 4 cells failed: ")
+    assert str(refused) in err
+    assert str(LONG) in err
+    assert not TINY[1].missing(str(tmp_path))
+    assert not TINY[2].missing(str(tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="sets a resource limit")
+def test_a_full_disk_fails_the_cell_and_is_made_good(tmp_path: Path) -> None:
+    """A limit on the size of files stands in for a full disk: writing ends in an OSError."""
+    import resource
+
+    full = start_sweep(
+        TINY[1:2],
+        tmp_path,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)),
+    )
+    out, err = full.communicate(timeout=60)
+    assert full.returncode == 1
+    assert "exit status 1: error: [Errno 27]" in out
+    assert "Traceback" not in out + err
+    assert sealed(tmp_path) == {}
+
+    again = start_sweep(TINY[1:2], tmp_path)
+    out, err = again.communicate(timeout=60)
+    assert again.returncode == 0, out + err
+    assert not TINY[1].missing(str(tmp_path))

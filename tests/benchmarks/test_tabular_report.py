@@ -1,0 +1,102 @@
+"""The tabular sections of the report, from small real runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from algos import monte_carlo, policy_iteration, q_learning, sarsa, td_prediction, value_iteration
+from benchmarks.chapters import tabular
+from manyseeds.cli import parse
+from manyseeds.record import all_runs, read_json
+from manyseeds.runs import control, planning, prediction
+
+
+def command(module: Any, main: Any, function: Any, *args: str) -> None:
+    config = parse(module.Config, module.PRESETS, "", [*args, "--quiet"])
+    main(config, function, module.PRESETS)
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for gamma in ("0.5", "0.9"):
+        for module in (policy_iteration, value_iteration):
+            command(module, planning.main, module.solve, "--gamma", gamma)
+    for visits in ("first", "every"):
+        args = "--visits", visits, "--seeds", "5", "--episodes", "3", "--learning-rate", "0.1"
+        command(monte_carlo, prediction.main, monte_carlo.train, *args)
+    td = "--n-steps", "1", "--seeds", "5", "--episodes", "3", "--learning-rate", "0.1"
+    command(td_prediction, prediction.main, td_prediction.train, *td)
+    for module, extra in ((q_learning, ()), (sarsa, ()), (sarsa, ("--expected",))):
+        cliff = "--env", "CliffWalking-v1", "--seeds", "2", "--total-timesteps", "2000", *extra
+        command(module, control.main, module.train, *cliff)
+    (tmp_path / "results" / "plots").mkdir()
+    return tmp_path / "results"
+
+
+def cells(section: str, first: str) -> list[list[str]]:
+    """The rows of a table whose first cell begins with a word."""
+    lines = [line for line in section.splitlines() if line.startswith(f"| {first}")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def last_returns(results: Path) -> tuple[dict[str, float], dict[str, float]]:
+    """Beside the cliff, means over seeds: online, and greedy at the end.
+
+    Online are the last four windows that hold a measurement: all blocks of so short a training.
+    """
+    online, greedy = {}, {}
+    for folder in (results / "runs" / "CliffWalking-v1").glob("*/*/seeds-*"):
+        config = read_json(folder / "config.json")
+        algo, expected = config["algo"], config["config"].get("expected")
+        name = "Q-learning" if algo == "q_learning" else "Expected " * bool(expected) + "SARSA"
+        curve = pd.read_parquet(folder / "curve.parquet")
+        train = curve[curve["mode"] == "train"]
+        assert set(train["timestep"]) <= {500, 1000, 1500, 2000}
+        online[name] = train.groupby("seed")["return_mean"].mean().mean()
+        final = read_json(folder / "summary.json")["final"]["greedy"]["per_seed"]
+        greedy[name] = float(np.mean(list(final.values())))
+    return online, greedy
+
+
+def test_sections_hold_what_the_runs_found(results: Path) -> None:
+    def section(write: Any, kind: str) -> str:
+        runs = [run for run in all_runs(results) if run.kind == kind]
+        return str(write(runs, results / "plots"))
+
+    planning = section(tabular.planning_section, "planning")
+    for row, gamma in zip(cells(planning, "Gridworld"), (0.5, 0.9), strict=True):
+        assert float(row[1]) == gamma
+        assert float(row[6]) <= 1e-8
+        assert float(row[7]) == pytest.approx(gamma**13, abs=1e-4)  # 14 steps to the goal
+        assert float(row[8]) == 1.0
+    predicted = cells(section(tabular.prediction_section, "prediction"), "RandomWalk")
+    assert sorted(row[1] for row in predicted) == ["TD(0)", "every-visit MC", "first-visit MC"]
+    for row in predicted:
+        error, bias, std = float(row[5].split()[0]), float(row[6]), float(row[7])
+        # The mean of roots is at most the root of the mean square, bias^2 + std^2.
+        assert 0 < error <= np.hypot(bias, std) + 2e-3
+    cliff = section(tabular.cliff_section, "control")
+    online, greedy = last_returns(results)
+    for name in ("Q-learning", "SARSA", "Expected SARSA"):
+        (row,) = (row for row in cells(cliff, name) if row[0] == name)
+        assert row[1] == "2"
+        assert float(row[2].split()[0]) == pytest.approx(online[name], abs=0.051)
+        assert float(row[3].split()[0]) == pytest.approx(greedy[name], abs=0.051)
+    for text in (planning, cliff):
+        assert "plots/" in text
+    drawn = {path.name for path in (results / "plots").iterdir()}
+    assert {"value_iteration.svg", "cliff.svg", "prediction-errors-RandomWalk-v0.svg"} <= drawn
+    assert "policy_iteration-Gridworld-v0.svg" in drawn
+
+
+def test_without_such_runs_there_is_no_section(tmp_path: Path) -> None:
+    for section in (tabular.planning_section, tabular.prediction_section, tabular.cliff_section):
+        assert section([], tmp_path) == ""
+    assert tabular.sections([], tmp_path) == ""
+    assert not list(tmp_path.iterdir())

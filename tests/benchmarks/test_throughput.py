@@ -1,0 +1,74 @@
+"""The timing of the algorithms: what is measured, and how the tables are made of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.throughput import COMPILED, OURS, SUBJECTS, Config, summarize
+from manyseeds.digest import ROOT
+from manyseeds.errors import UsageError
+
+
+def measured(repeat: int, system: str, seeds: int, speed: float) -> dict[str, Any]:
+    return {
+        "repeat": repeat,
+        "system": system,
+        "seeds": seeds,
+        "timesteps_per_s": speed,
+        "warm_up_s": 1.0 + repeat,
+        "memory": 2**20,
+        "wall_s": 1.0,
+    }
+
+
+def test_ratios_are_taken_within_a_repeat() -> None:
+    """The second repeat met a machine half as fast: the ratio is 4 all the same."""
+    repeats = [(0, 1.0), (1, 0.5), (2, 2.0)]
+    runs = [measured(r, "sb3", 1, 100 * f) for r, f in repeats]
+    runs += [measured(r, OURS, 10, 400 * f) for r, f in repeats]
+    sb3, ours = summarize(sorted(runs, key=lambda m: m["repeat"]))
+    assert (sb3["ratio"], ours["ratio"], ours["ratio_low"], ours["ratio_high"]) == (1, 4, 4, 4)
+    assert (ours["timesteps_per_s"], ours["repeats"]) == (400, 3)
+    assert (ours["first_warm_up_s"], ours["later_warm_up_s"]) == (1, 2.5)
+
+
+def test_cells() -> None:
+    tables = Config(algos=("q_learning",)).cells()
+    assert tables == [("q_learning", OURS, S) for S in (1, 10, 100, 1000)]
+    ppo = Config(algos=("ppo",), seeds=(3,)).cells()
+    assert ppo[:3] == [("ppo", "sb3", 1), ("ppo", OURS, 3), ("ppo", COMPILED, 3)]
+
+
+@pytest.mark.parametrize("flags", [{"algos": ("pppo",)}, {"core": 99_999}])
+def test_bad_flags(flags: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="must be among"):
+        Config(**flags)
+
+
+def test_a_measurement_leaves_those_of_other_algorithms(tmp_path: Path) -> None:
+    former = json.loads((ROOT / "results/throughput.json").read_text())
+    (tmp_path / "throughput.json").write_text(json.dumps(former))
+    command = ["--algos", "q_learning", "--seeds", "1", "2", "--repeats", "1", "--results"]
+    subprocess.run(
+        [sys.executable, ROOT / "benchmarks/throughput.py", *command, tmp_path],
+        check=True,
+        capture_output=True,
+        cwd=tmp_path,
+    )
+    stored = json.loads((tmp_path / "throughput.json").read_text())
+    assert stored["ppo"] == former["ppo"]
+    one, two = stored["q_learning"]["rows"]
+    assert (one["seeds"], two["seeds"], one["ratio"]) == (1, 2, 1.0)
+    assert two["timesteps_per_s"] > one["timesteps_per_s"] > 100
+    timesteps = SUBJECTS["q_learning"].settings["total_timesteps"]
+    run = stored["q_learning"]["measurements"][1]
+    assert run["timesteps"] == 2 * timesteps
+    table = (tmp_path / "tables/throughput.md").read_text()
+    assert "### PPO on CartPole-v1" in table
+    assert "### Q-learning on FrozenLake-v1" in table

@@ -1,0 +1,472 @@
+"""TRL under our protocol: the same hyperparameters, prompts, losses and evaluation."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+trl = pytest.importorskip("trl")
+
+from benchmarks import trl_baseline, trl_speed  # noqa: E402
+from llm_track import (  # noqa: E402
+    dapo,
+    dpo,
+    dr_grpo,
+    evaluation,
+    grpo,
+    models,
+    reward_model,
+    sampling,
+    sft,
+    tasks,
+)
+from manyseeds.record import is_finished, read_json  # noqa: E402
+from manyseeds.runs.language import LanguageRun  # noqa: E402
+from manyseeds.runs.parallel import Processes  # noqa: E402
+
+BASELINES = trl_baseline.BASELINES
+ROWS = 16  # of the batches that losses are compared on
+
+
+# Names that a later version of transformers will take away are TRL's to change.
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning:transformers")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder with the tiny model before any training."""
+    from transformers import LlamaForCausalLM
+
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("model") / "tiny"
+    tokenizer = models.tiny_tokenizer()
+    models.save(LlamaForCausalLM(models.tiny_config(tokenizer)), tokenizer, folder)
+    return str(folder)
+
+
+@pytest.fixture
+def preferences(tmp_path: Path) -> str:
+    """A file with pairs of different lengths."""
+    rows = [
+        {
+            "prompt": f"{k}+{k}=",
+            "chosen": f"<answer>{2 * k}</answer>",
+            "rejected": "?" * (k % 5 + 1),
+        }
+        for k in range(10, 34)
+    ]
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def rollouts(module: Any, model: str, **settings: Any) -> Any:
+    """A Config of GRPO or a sibling with small rollouts."""
+    if module is dapo:
+        settings = {"dynamic_sampling": False} | settings
+    small = {"prompts": 4, "group_size": 4, "minibatches": 2, "total_samples": 48}
+    return module.Config(
+        model=model, **small | {"max_new_tokens": 12, "evaluations": 3, "quiet": True} | settings
+    )
+
+
+def config_of(algo: str, model: str, preferences: str) -> Any:
+    """A Config with which each method is trained in a moment."""
+    common = {"model": model, "evaluations": 3, "quiet": True, "max_new_tokens": 24}
+    if algo == "sft":
+        return sft.Config(**common, batch_size=8, total_samples=48, micro_batch_size=4)
+    if algo == "dpo":
+        return dpo.Config(
+            **common, preferences=preferences, batch_size=8, total_samples=48, micro_batch_size=8
+        )
+    if algo == "reward_model":
+        return reward_model.Config(**common, prompts=4, group_size=4, total_samples=48)
+    return rollouts(BASELINES[algo].module, model)
+
+
+def prepared(algo: str, config: Any, folder: Path) -> Any:
+    """TRL's trainer before its first step."""
+    run = LanguageRun(config, [0])
+    with trl_baseline.quiet():
+        found = BASELINES[algo].prepare(config, run, str(folder))
+    found.trainer.current_gradient_accumulation_steps = 1
+    return found.trainer
+
+
+def pairs_by_hand(*_: Any, **__: Any) -> list[tasks.Preference]:
+    return [tasks.Preference(f"{k}+1=", "<answer>2</answer>", "?" * (k % 4 + 1)) for k in range(4)]
+
+
+# ---- Settings ------------------------------------------------------------------------------
+
+
+def test_settings_of_grpo(tmp_path: Path, model: str) -> None:
+    config = grpo.Config(
+        model=model,
+        prompts=12,
+        group_size=4,
+        minibatches=2,
+        epochs=3,
+        learning_rate=7e-4,
+        temperature=0.9,
+        clip_range=0.3,
+        kl_coef=0.02,
+        format_weight=0.2,
+        micro_batch_size=10,
+        max_new_tokens=20,
+        total_samples=100,
+    )
+    args = trl.GRPOConfig(str(tmp_path), **BASELINES["grpo"].arguments(config))
+    same = {
+        "num_generations": 4,
+        "per_device_train_batch_size": 8,  # the largest divisor of 24
+        "gradient_accumulation_steps": 3,
+        "steps_per_generation": 6,
+        "generation_batch_size": 48,
+        "num_iterations": 3,
+        "max_steps": 3 * 2 * 3,  # 100 samples are three rollouts of 48
+        "logging_steps": 6,
+        "learning_rate": 7e-4,
+        "temperature": 0.9,
+        "top_p": 1.0,
+        "top_k": 0,
+        "epsilon": 0.3,
+        "epsilon_high": None,
+        "delta": None,
+        "beta": 0.02,
+        "use_bias_correction_kl": False,
+        "reward_weights": [1.0, 0.2],
+        "max_completion_length": 20,
+        "loss_type": "grpo",
+        "scale_rewards": "group",
+        "importance_sampling_level": "token",
+        "mask_truncated_completions": False,
+        "shuffle_dataset": False,
+        "weight_decay": 0.0,
+        "adam_beta1": 0.9,
+        "adam_beta2": 0.999,
+        "adam_epsilon": 1e-8,
+        "warmup_steps": 0,
+        "max_grad_norm": 1.0,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "use_vllm": False,
+        "report_to": [],
+    }
+    assert {name: getattr(args, name) for name in same} == same
+    assert args.lr_scheduler_type == "constant"
+
+
+def test_settings_of_the_siblings(tmp_path: Path, model: str) -> None:
+    arguments = BASELINES["dr_grpo"].arguments(rollouts(dr_grpo, model))
+    args = trl.GRPOConfig(str(tmp_path), **arguments)
+    assert (args.loss_type, args.scale_rewards, args.beta) == ("dr_grpo", "none", 0.0)
+    config = rollouts(dapo, model, clip_range=0.1, clip_range_high=0.4, overlong_filtering=False)
+    args = trl.GRPOConfig(str(tmp_path), **BASELINES["dapo"].arguments(config))
+    assert (args.loss_type, args.scale_rewards, args.beta) == ("dapo", "group", 0.0)
+    assert (args.epsilon, args.epsilon_high) == (0.1, 0.4)
+    assert not args.mask_truncated_completions
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--algo ppo", "--algo ppo: TRL does not have it"),
+        ("--algo grpo --supervision process", "--supervision process: TRL has no counterpart"),
+        ("--algo grpo --iterations 2", "--iterations 2: TRL has no counterpart; use 1"),
+        ("--algo grpo --minibatches 3", "--minibatches 3: TRL needs equal ones"),
+        ("--algo grpo --reward-model x", "--reward-model x: TRL has no counterpart"),
+        ("--algo dapo", "--dynamic-sampling: TRL has no counterpart; use --no-dynamic-sampling"),
+        (
+            "--algo dapo --no-dynamic-sampling --no-token-level",
+            "--no-token-level: TRL has no counterpart; use --token-level",
+        ),
+        ("--algo grpo --beta 1", "--beta: unknown flag"),
+    ],
+)
+def test_what_trl_cannot_do_is_refused_in_one_line(
+    flags: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        trl_baseline.read_flags(flags.split())
+    lines = capsys.readouterr().err.splitlines()
+    assert stop.value.code == 2
+    assert len(lines) == 1
+    assert lines[0].startswith(f"error: {message}")
+
+
+def test_without_trl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "trl", None)
+    with pytest.raises(SystemExit):
+        trl_baseline.read_flags(["--algo", "grpo"])
+    assert capsys.readouterr().err == (
+        "error: benchmarks/trl_baseline.py: needs trl; pip install -e '.[trl]'\n"
+    )
+
+
+# ---- Losses --------------------------------------------------------------------------------
+
+
+def batch_of(policy: Any, tokenizer: Any, config: Any) -> tuple[sampling.Samples, torch.Tensor]:
+    """Completions of prompts of different lengths; those of an older policy; advantages [B]."""
+    generator = torch.Generator().manual_seed(1)
+    task = tasks.make(config.task)
+    prompts = sampling.encode_prompts(tokenizer, task, [f"{10**k}+5=" for k in range(4)] * 4)
+    uniforms = torch.rand(ROWS, config.max_new_tokens, generator=generator)
+    with torch.no_grad():  # half of the completions are to end
+        policy.get_input_embeddings().weight[tokenizer.eos_token_id] *= 2
+    samples = sampling.sample(policy, tokenizer, prompts, uniforms, config.temperature)
+    noise = 0.4 * torch.randn(samples.logprobs.shape, generator=generator)
+    samples = dataclasses.replace(samples, logprobs=(samples.logprobs + noise) * samples.mask)
+    return samples, torch.randn(ROWS, generator=generator)
+
+
+def gradient(policy: Any, loss: torch.Tensor) -> torch.Tensor:
+    """The gradient of a loss, as one vector."""
+    return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(policy.parameters()))])
+
+
+@pytest.mark.parametrize(
+    ("algo", "settings"),
+    [
+        ("grpo", {"kl_coef": 0.0}),
+        ("grpo", {"kl_coef": 0.04}),
+        ("grpo", {"kl_coef": 0.04, "temperature": 0.7}),
+        ("dr_grpo", {}),
+        ("dapo", {}),
+        ("dapo", {"overlong_filtering": False, "clip_range_high": 0.5}),
+    ],
+)
+def test_loss_and_gradient_are_ours(
+    algo: str, settings: dict[str, Any], tmp_path: Path, model: str
+) -> None:
+    module = BASELINES[algo].module
+    config = rollouts(module, model, minibatches=1, max_new_tokens=20, **settings)
+    trainer = prepared(algo, config, tmp_path)
+    policy, tokenizer = trainer.model, trainer.processing_class
+    policy.train()
+    samples, advantages = batch_of(policy, tokenizer, config)
+    assert 0 < samples.ended.sum() < ROWS
+    columns = advantages.unsqueeze(1).expand_as(samples.tokens)
+    reference = samples.logprobs - 0.1 * samples.mask
+    logprobs = sampling.logprobs(policy, samples, config.temperature)
+    learned = samples.mask
+    if algo == "grpo":
+        weights = grpo.token_weights(samples.mask, ROWS)
+        ours = grpo.policy_loss(logprobs, samples.logprobs, reference, columns, weights, config)
+    elif algo == "dr_grpo":
+        weights = dr_grpo.token_weights(samples.mask, ROWS, config.max_new_tokens)
+        ours = dr_grpo.policy_loss(logprobs, samples.logprobs, columns, weights, config)
+    else:
+        if config.overlong_filtering:
+            learned = learned & samples.ended.unsqueeze(1)
+        weights = dapo.token_weights(learned, learned.any(1).sum(), learned.sum(), True)
+        ours = dapo.policy_loss(logprobs, samples.logprobs, columns, weights, config)
+
+    theirs = trainer.compute_loss(
+        policy,
+        {
+            "prompt_ids": samples.prompts,
+            "prompt_mask": samples.prompt_mask.long(),
+            "completion_ids": samples.tokens,
+            "completion_mask": learned.long(),
+            "advantages": advantages,
+            "old_per_token_logps": samples.logprobs,
+            "ref_per_token_logps": reference,
+            "num_items_in_batch": learned.sum(),
+        },
+    )
+    torch.testing.assert_close(theirs, ours, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        gradient(policy, theirs), gradient(policy, ours), rtol=1e-4, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("algo", ["grpo", "dr_grpo", "dapo"])
+def test_advantages_are_ours(
+    algo: str, tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = rollouts(BASELINES[algo].module, model)
+    trainer = prepared(algo, config, tmp_path)
+    trainer.model.train()
+    groups = torch.tensor([[0.0, 1.0, 1.1, 0.1], [0, 0, 0, 1], [1.1, 1.1, 1.1, 0], [0.5] * 4])
+    parts = torch.zeros(16, len(trainer.reward_funcs))
+    parts[:, 0] = groups.flatten() / trainer.reward_weights[0]
+    monkeypatch.setattr(trainer, "_calculate_rewards", lambda *_: parts)
+    rows = [{"prompt": f"{k}1+22=", "row": k} for k in range(1, 5) for _ in range(4)]
+    found = trainer._generate_and_score_completions(rows)["advantages"]
+    ours = BASELINES[algo].module.group_advantages(groups)
+    torch.testing.assert_close(found, ours.flatten(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("algo", ["grpo", "dapo"])
+def test_rewards_are_ours(algo: str, tmp_path: Path, model: str) -> None:
+    module = BASELINES[algo].module
+    config = rollouts(module, model, max_new_tokens=32)
+    problem = tasks.Problem("12+13=", "25")
+    texts = [tasks.formatted("2+3=5;", "25"), "<answer>25</answer>", "no", "?" * 40]
+    tokenizer = models.tiny_tokenizer()
+    task = tasks.make("addition")
+    T, cpu = config.max_new_tokens, torch.device("cpu")
+    samples = sampling.from_texts(tokenizer, task, ["12+13="] * 4, texts, T, cpu)
+    graded = [task.grade(problem, text) for text in texts]
+    ours = module.rewards_of(graded, samples, None, config)
+    ids = [row[:n].tolist() for row, n in zip(samples.tokens, samples.lengths, strict=True)]
+    functions = BASELINES[algo].rewards(config, task, [problem])
+    parts = [f(completions=texts, completion_ids=ids, row=[0] * 4) for f in functions]
+    weights = torch.tensor(BASELINES[algo].arguments(config)["reward_weights"])
+    torch.testing.assert_close((torch.tensor(parts).T * weights).sum(1), ours)
+
+
+def test_loss_of_dpo_is_ours(tmp_path: Path, model: str, preferences: str) -> None:
+    config = config_of("dpo", model, preferences)
+    trainer = prepared("dpo", config, tmp_path)
+    policy, tokenizer = trainer.model, trainer.processing_class
+    # Not a copy of the policy: TRL has replaced its forward by one that a copy would share.
+    reference = models.load_model(config, torch.device("cpu"), Processes())[0]
+    with torch.no_grad():
+        for p in policy.parameters():
+            p.mul_(1.1)
+    rows = [trainer.train_dataset[k] for k in range(8)]
+    theirs = trainer.compute_loss(policy, trainer.data_collator(rows))
+    task, T = tasks.make(config.task), models.completion_tokens(config)
+    texts = [row[side] for side in ("chosen", "rejected") for row in rows]
+    texts = [text.removesuffix(tokenizer.eos_token) for text in texts]
+    prompts = [row["prompt"] for row in rows] * 2
+    both = sampling.from_texts(tokenizer, task, prompts, texts, T, torch.device("cpu"))
+    logprobs = sampling.logprobs(policy, both).sum(1)
+    with torch.no_grad():
+        before = sampling.logprobs(reference, both).sum(1)
+    found = dpo.rewards(logprobs, before, config.beta)
+    ours = dpo.preference_loss(*found.chunk(2)).mean()
+    assert abs(ours.item() - 0.6931) > 0.01
+    torch.testing.assert_close(theirs, ours, rtol=1e-5, atol=1e-6)
+
+
+def test_loss_of_the_reward_model_is_ours(
+    tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("draw_pairs", "held_out_pairs"):
+        monkeypatch.setattr(reward_model, name, pairs_by_hand)
+    config = config_of("reward_model", model, "")
+    trainer = prepared("reward_model", config, tmp_path)
+    torch.nn.init.normal_(trainer.model.score.weight)
+    rows = [trainer.train_dataset[k] for k in range(4)]
+    theirs = trainer.compute_loss(trainer.model, trainer.data_collator(rows))
+    scores = reward_model.pair_scores(
+        trainer.model, trainer.processing_class, tasks.make("addition"), pairs_by_hand(), 20
+    )
+    ours = reward_model.bradley_terry_loss(*scores).mean()
+    torch.testing.assert_close(theirs, ours, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("algo", ["sft", "grpo", "dr_grpo", "dapo"])
+def test_prompts_are_ours(
+    algo: str, tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CURVE_PROMPTS", "CURVE_SAMPLES"):
+        monkeypatch.setattr(evaluation, name, 1)
+    config = config_of(algo, model, "")
+    drawn: list[tasks.Problem] = []
+    draw = tasks.GeneratedTask.train
+
+    def noted(*args: Any) -> list[tasks.Problem]:
+        found = draw(*args)
+        drawn.extend(found)
+        return found
+
+    monkeypatch.setattr(tasks.GeneratedTask, "train", noted)
+    prepared(algo, config, tmp_path)
+    theirs = [p.prompt for p in drawn]
+    drawn.clear()
+    BASELINES[algo].module.train(config, LanguageRun(config, [0]))
+    assert [p.prompt for p in drawn] == theirs
+
+
+# ---- Runs ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algo", BASELINES)
+def test_a_run_is_stored_as_ours_are(
+    algo: str, tmp_path: Path, model: str, preferences: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if algo == "reward_model":
+        for name in ("draw_pairs", "held_out_pairs"):
+            monkeypatch.setattr(reward_model, name, pairs_by_hand)
+    for name in ("CURVE_PROMPTS", "FINAL_PROMPTS", "CURVE_SAMPLES", "FINAL_SAMPLES"):
+        monkeypatch.setattr(evaluation, name, 4)
+    config = config_of(algo, model, preferences)
+    taken: list[int] = []
+    step = torch.optim.AdamW.step
+    monkeypatch.setattr(
+        torch.optim.AdamW, "step", lambda *a, **k: (taken.append(1), step(*a, **k))[1]
+    )
+    part = tmp_path / "part"
+    run = LanguageRun(config, [0], part, f"trl-{algo}", source="trl")
+    trl_baseline.train_seed(algo, config, run)
+
+    updates = {"sft": 6, "dpo": 3, "reward_model": 3}.get(algo, 6)
+    assert len(taken) == updates
+    assert is_finished(part)
+    stored = read_json(part / "config.json")
+    assert (stored["source"], stored["algo"]) == ("trl", f"trl-{algo}")
+    assert {"trl", "transformers"} <= set(stored["versions"])
+    ours = LanguageRun(config, [0])
+    trained = BASELINES[algo].module.train(config, ours)
+    summary = ours.finish(trained)
+    theirs = read_json(part / "summary.json")
+    assert set(theirs) == set(summary)
+    assert set(theirs["final"]) == set(summary["final"])
+    assert (theirs["samples"], theirs["diverged"]) == (48, None)
+    curve = pd.read_parquet(part / "curve.parquet")
+    assert list(curve.columns) == list(ours.curve().columns)
+    assert list(curve["samples"]) == list(ours.curve()["samples"])
+    metrics = pd.read_parquet(part / "metrics.parquet")
+    shared = set(metrics) & set(ours.metrics())
+    assert {"seed", "samples", "learn_s", "loss", "grad_norm"} <= shared
+    assert list(metrics["samples"]) == list(ours.metrics()["samples"])
+    # Before the first step both are the same model.
+    initial = [{k: x for k, x in s["initial"].items() if x is not None} for s in (theirs, summary)]
+    assert initial[0] == pytest.approx(initial[1], rel=1e-4, abs=1e-6)
+    if algo in ("sft", "dpo", "reward_model"):  # nothing random is left: both learn the same
+        pairs = zip(trained.parameters(), _model(part, algo).parameters(), strict=True)
+        for mine, other in pairs:
+            torch.testing.assert_close(mine, other, rtol=1e-3, atol=2e-4)
+
+
+def _model(part: Path, algo: str) -> Any:
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+    kind = AutoModelForSequenceClassification if algo == "reward_model" else AutoModelForCausalLM
+    return kind.from_pretrained(part / "model")
+
+
+def test_speed_is_taken_on_both_sides(model: str) -> None:
+    config = rollouts(grpo, model)
+    for system in (trl_speed.OURS, trl_speed.THEIRS):
+        found = trl_speed.measure(system, "grpo", config)
+        assert found["samples"] == 48
+        assert found["learn_s"] > 0
+    measurements = [
+        {"system": system, "samples_per_s": speed}
+        for pair in ((300.0, 200.0), (100.0, 50.0), (330.0, 110.0))
+        for system, speed in zip((trl_speed.OURS, trl_speed.THEIRS), pair, strict=True)
+    ]
+    row = trl_speed.summary(measurements)
+    assert (row["ratio"], row["ratio_low"], row["ratio_high"]) == (2.0, 1.5, 3.0)

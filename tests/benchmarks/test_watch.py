@@ -1,0 +1,455 @@
+"""Trained policies in Gymnasium's own environments: as a GIF, and as a check of ours."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+import envs
+from algos import q_learning
+from benchmarks import watch
+from manyseeds.checkpoint import to_bytes
+from manyseeds.cli import from_preset
+from manyseeds.digest import ROOT
+from manyseeds.record import POLICY, RunFolder, part_name, read_json, seal, write_bytes, write_json
+from manyseeds.runs.control import Run
+
+BUDGETS: dict[str, dict[str, Any]] = {
+    "ppo": {"total_timesteps": 128, "num_envs": 4, "num_steps": 16, "hidden": (16,)},
+    "q_learning": {"total_timesteps": 500},
+}
+
+
+def store(
+    results: Path,
+    algo: str,
+    env: str,
+    seeds: list[int],
+    change: Callable[[Any], None] | None = None,
+) -> Path:
+    """A finished part, trained for a moment, its policy then changed; returns its folder."""
+    module = importlib.import_module(f"algos.{algo}")
+    config = from_preset(
+        module.Config, module.PRESETS, env, **BUDGETS[algo], results=str(results), quiet=True
+    )
+    part = RunFolder.of(config, algo).path / part_name(seeds)
+    run = Run(config, seeds, part, algo)
+    run.open([module.train])
+    policy = module.train(config, run)
+    run.finish(policy)
+    if change:
+        change(policy)
+        write_bytes(part / POLICY, to_bytes(policy.state_dict()))
+        seal(part)
+    return part
+
+
+def left_right_balanced(policy: q_learning.QTable) -> None:
+    """On binned CartPole: seed 0 always pushes left, seed 1 right, the others towards the pole."""
+    policy.q = torch.zeros_like(policy.q)
+    policy.q[1, :, 1] = 1
+    index = torch.arange(policy.q.shape[1])
+    angle, speed = index // 8 % 8, index % 8  # the last two of 3 x 3 x 8 x 8 bins
+    policy.q[2:, :, 1] = (angle + speed - 7.0).float()
+
+
+@pytest.fixture(scope="module")
+def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    results = tmp_path_factory.mktemp("cartpole")
+    return store(results, "q_learning", "CartPole-v1", [0, 1, 2], left_right_balanced)
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every seed has the same table: the optimal policy's."""
+    actions = torch.tensor([0, 3, 3, 3, 0, 0, 0, 0, 3, 1, 0, 0, 0, 2, 1, 0])
+
+    def optimal(policy: q_learning.QTable) -> None:
+        policy.q = torch.nn.functional.one_hot(actions).float().repeat(len(policy.q), 1, 1)
+
+    results = tmp_path_factory.mktemp("lake")
+    return store(results, "q_learning", "FrozenLake-v1", [0, 1, 2, 3], optimal)
+
+
+@pytest.fixture(scope="module")
+def pendulum(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return store(tmp_path_factory.mktemp("pendulum"), "ppo", "Pendulum-v1", [0, 1])
+
+
+def shown(*words: str | Path) -> None:
+    watch.main([str(word) for word in words])
+
+
+def opened(path: Path) -> tuple[list[Image.Image], int]:
+    """The frames of a GIF, and how long it runs in ms. Equal neighbours are one frame there."""
+    frames, duration = [], 0
+    with Image.open(path) as gif:
+        for i in range(gif.n_frames):  # type: ignore[attr-defined]
+            gif.seek(i)
+            frames.append(gif.convert("RGB"))
+            duration += gif.info["duration"]
+    return frames, duration
+
+
+# ---- The GIF --------------------------------------------------------------------------
+
+
+def test_frame_for_every_step_at_the_speed_of_the_environment(
+    pendulum: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown(pendulum, "--out", tmp_path / "x.gif")
+    assert "(201 frames, " in capsys.readouterr().out  # 200 steps and the start
+    frames, duration = opened(tmp_path / "x.gif")
+    assert 195 <= len(frames) <= 201
+    assert {frame.size for frame in frames} == {(400, 400)}  # of 500 x 500
+    assert duration == pytest.approx(200 / 30 * 1000 + 1000, abs=10)
+
+
+def test_long_episode_is_thinned_and_takes_as_long(
+    pendulum: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown(pendulum, "--out", tmp_path / "all.gif")
+    monkeypatch.setattr(watch, "MAX_FRAMES", 50)
+    shown(pendulum, "--out", tmp_path / "some.gif")
+    frames, duration = opened(tmp_path / "all.gif")
+    fewer, same = opened(tmp_path / "some.gif")
+    assert len(fewer) == 26  # every eighth: every fourth would be 51
+    assert same == duration
+    end, near_end = (abs(np.asarray(fewer[-1], dtype=int) - frames[i]).mean() for i in (-1, -5))
+    assert end < 0.5 < near_end  # up to the colours of the palette
+
+
+def test_faster_than_a_gif_can_be(pendulum: Path, tmp_path: Path) -> None:
+    shown(pendulum, "--out", tmp_path / "x.gif", "--fps", "200")
+    frames, duration = opened(tmp_path / "x.gif")
+    assert len(frames) == 51  # every fourth, for 1/50 s
+    assert duration == 2000
+
+
+def test_thinning_leaves_the_end_of_every_episode(
+    cartpole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--seed", "0", "--fps", "200", "--episodes", "2"]
+    shown(cartpole, *words, "--out", tmp_path / "x.gif")
+    first, second, last = capsys.readouterr().out.splitlines()
+    assert first.endswith(" 11 steps")
+    assert second.endswith(" 10 steps")
+    assert "(8 frames, " in last  # at 0, 4, 8, 11 and 0, 4, 8, 10
+    assert opened(tmp_path / "x.gif")[1] == 2 * (3 * 20 + 1000)
+
+
+def test_plays_the_seed_asked_for(
+    cartpole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = {}
+    for seed in (0, 1):
+        shown(cartpole, "--seed", str(seed), "--out", tmp_path / "x.gif")
+        frames, duration = opened(tmp_path / "x.gif")
+        steps = (duration - 1000) // 20
+        assert f"seed {seed}, reset(seed=0): return {steps}.0, {steps} " in capsys.readouterr().out
+        assert frames[0].size == (400, 267)  # of 600 x 400
+        cart = np.asarray(frames[-1])[200:205].sum(-1) < 100
+        where[seed] = cart.any(0).nonzero()[0].mean()
+    assert where[0] < 195
+    assert where[1] > 205
+
+
+def test_plays_what_gymnasium_plays(
+    lake: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown(lake, "--out", tmp_path / "x.gif", "--episodes", "2")
+    lines = capsys.readouterr().out.splitlines()
+    table = q_learning.load(str(lake)).q[0]
+    steps = []
+    for start in (0, 1):
+        env = gym.make("FrozenLake-v1")
+        obs, _ = env.reset(seed=start)
+        total, ended = 0.0, False
+        steps.append(0)
+        while not ended:
+            obs, reward, terminated, truncated, _ = env.step(int(table[obs].argmax()))
+            total, ended = total + float(reward), terminated or truncated
+            steps[-1] += 1
+        assert f"reset(seed={start}): return {total}, {steps[-1]} steps" in lines[start]
+    _, duration = opened(tmp_path / "x.gif")
+    assert duration == sum(steps) * 250 + 2 * 1000
+
+
+def test_action_is_clipped_to_the_box(capsys: pytest.CaptureFixture[str]) -> None:
+    env = watch.rendered("MountainCarContinuous-v0", 50)
+    policy: Any = SimpleNamespace(seeds=[5], act=lambda obs: torch.full((1, 1, 1), 3.0))
+    watch.play(env, policy, seed=5, start=0, reel=watch.Reel(30))
+    assert "return -5.0, 50 steps" in capsys.readouterr().out  # 0.1 for each full throttle
+
+
+@pytest.mark.parametrize(
+    ("final", "seed"),
+    [({0: 5.0, 1: 9.0, 2: 7.0}, 2), ({0: 9.0, 3: 5.0}, 3), ({0: math.nan, 1: 1.0, 2: 2.0}, 1)],
+)
+def test_median_seed(final: dict[int, float], seed: int) -> None:
+    parts: Any = [SimpleNamespace(seeds=[k], final=[x]) for k, x in final.items()]
+    assert watch.median_seed(parts) == seed
+
+
+def test_lies_beside_the_results(cartpole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown(cartpole.parent, "--seed", "0")
+    path = cartpole.parents[4] / "watch/CartPole-v1-q_learning.gif"
+    assert f"gif: {path} (" in capsys.readouterr().out
+    assert opened(path)[0]
+
+
+def test_seed_of_another_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = store(tmp_path, "q_learning", "FrozenLake-v1", [0, 1]).parent
+    store(tmp_path, "q_learning", "FrozenLake-v1", [4])
+    shown(run, "--seed", "4", "--out", tmp_path / "x.gif")
+    assert "seed 4, " in capsys.readouterr().out
+
+
+# ---- The check ------------------------------------------------------------------------
+
+
+class Hasty(envs.CartPole):
+    """With a time step of 0.03 s instead of 0.02 s."""
+
+    def transition(self, physics: Tensor, action: Tensor, noise: Tensor) -> Tensor:
+        return torch.lerp(physics, super().transition(physics, action, noise), 1.5)
+
+
+class Generous(envs.Pendulum):
+    """Costs one part in two less."""
+
+    def reward(self, physics: Tensor, action: Tensor, next_physics: Tensor) -> Tensor:
+        return super().reward(physics, action, next_physics) / 2
+
+
+def checked(run: Path, *words: str) -> tuple[dict[str, Any], str]:
+    """The only row of check.json, and check.md."""
+    shown("--check", run, "--episodes", "40", *words)
+    tables = (run.parents[4] if run.name.startswith("seeds") else run.parents[3]) / "tables"
+    (row,) = read_json(tables / "check.json")["rows"]
+    return row, (tables / "check.md").read_text()
+
+
+def test_right_environments_agree(cartpole: Path, lake: Path, pendulum: Path) -> None:
+    for part in (cartpole, lake, pendulum):
+        row, page = checked(part)
+        assert row["verdict"] == "agrees"
+        assert row["difference"]["low"] <= 0 <= row["difference"]["high"]
+        assert "agrees |" in page
+        assert len(row["native"]) == len(row["seeds"])
+
+
+def test_check_sees_each_policy(cartpole: Path, lake: Path) -> None:
+    row, _ = checked(cartpole)
+    for side in ("native", "gymnasium"):
+        left, right, balanced = row[side]
+        assert 8 < left < 11  # the pole falls
+        assert 8 < right < 11
+        assert balanced > 50
+    row, _ = checked(lake)
+    for side in ("native", "gymnasium"):
+        assert np.mean(row[side]) == pytest.approx(0.74, abs=0.15)  # 160 episodes
+
+
+@pytest.mark.parametrize(
+    ("fixture", "env", "wrong"),
+    [("cartpole", "CartPole-v1", Hasty), ("pendulum", "Pendulum-v1", Generous)],
+)
+def test_wrong_environment_differs(
+    fixture: str,
+    env: str,
+    wrong: type[envs.NativeEnv],
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(envs.NATIVE, env, wrong)
+    row, page = checked(request.getfixturevalue(fixture))
+    assert row["verdict"] == "differs"
+    assert "| differs |" in page
+
+
+def test_every_seed_has_start_states_and_luck_of_its_own(lake: Path) -> None:
+    """The policies are equal: with shared episodes their returns would be, and n would lie."""
+    trained, *_ = watch.load_trained(str(lake))
+    for env in (trained.env, envs.make("FrozenLake-v1", backend="gymnasium")):
+        returns = watch.episode_returns(env, trained.act, trained.seeds, 30)
+        assert returns.shape == (4, 30)
+        assert len({row.tobytes() for row in returns}) == 4
+
+
+def test_interval_covers_the_true_difference() -> None:
+    """Three seeds of very different policies, on 40 episodes that are as noisy as the policies."""
+    rng = np.random.default_rng(0)
+    ability, noise, trials = np.array([[20.0], [150.0], [450.0]]), 30.0, 150
+    held = 0
+    for _ in range(trials):
+        native = ability + noise * rng.standard_normal((3, 40))
+        gymnasium = ability + noise * rng.standard_normal((3, 40)) - 2
+        d = watch.difference_of_means(native, gymnasium)
+        assert d.value == pytest.approx(native.mean() - gymnasium.mean())
+        held += d.low <= 2 <= d.high
+        assert d.high - d.low < 5 * noise * math.sqrt(2 / 120)  # 2 x 1.96 in expectation
+    assert 0.89 < held / trials < 0.99
+
+
+def test_no_spread_is_an_exact_agreement() -> None:
+    d = watch.difference_of_means(np.full((3, 20), 500.0), np.full((3, 20), 500.0))
+    assert (d.value, d.low, d.high) == (0, 0, 0)
+
+
+def test_table_has_all_runs_and_says_where_it_comes_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = store(tmp_path, "q_learning", "CartPole-v1", [0, 1])
+    second = store(tmp_path, "q_learning", "FrozenLake-v1", [7])
+    store(tmp_path, "q_learning", "FrozenLake-v1", [9])
+    words = ["--check", str(first), str(second.parent), "--episodes", "20"]
+    monkeypatch.setattr(sys, "argv", ["benchmarks/watch.py", *words])
+    watch.main()
+    content = json.loads((tmp_path / "tables/check.json").read_text())
+    assert content["command"] == f"python benchmarks/watch.py {' '.join(words)}"
+    assert content["versions"]["gymnasium"] == gym.__version__
+    assert content["code"]["origins"]
+    assert content["episodes"] == 20
+    assert [row["seeds"] for row in content["rows"]] == [[0, 1], [7, 9]]
+    page = (tmp_path / "tables/check.md").read_text()
+    header, _, *rows = [line for line in page.splitlines() if line.startswith("|")]
+    assert header.startswith("| environment | algorithm | run | n |")
+    name = second.parent.name
+    assert rows[1].startswith(f"| FrozenLake-v1 | q_learning | {name} | 2 | 0.")
+    assert content["command"] in page
+    assert "FrozenLake-v1" in capsys.readouterr().out
+
+
+def test_diverged_seed_is_left_out(tmp_path: Path) -> None:
+    part = store(tmp_path, "q_learning", "FrozenLake-v1", [0, 1])
+    write_json(part / "summary.json", read_json(part / "summary.json") | {"diverged": {"1": 100}})
+    seal(part)
+    assert checked(part)[0]["seeds"] == [0]
+
+
+def test_what_is_binned_is_what_gymnasium_shows() -> None:
+    """A policy of binned observations is given Gymnasium's in place of the state."""
+    for name in envs.BINS:
+        env = envs.NATIVE[name]()
+        physics = env.initial(torch.rand(3, 5, env.initial_noise))
+        assert torch.equal(env.observation(physics), physics), name
+
+
+# ---- Mistakes -------------------------------------------------------------------------
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
+    """The line on stderr of a command that fails."""
+    with pytest.raises(SystemExit, match="2"):
+        shown(*words)
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    return error
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "RUN"),
+        (["{tmp}/nowhere"], "no such folder"),
+        (["{tmp}"], "no finished seeds"),
+        (["{tmp}/seeds-000-009"], "no finished seeds"),
+        (["{run}", "--seed", "3"], "weights of the seeds 0-2"),
+        (["{run}", "--seed", "x"], "--seed"),
+        (["{run}", "{run}"], "one GIF shows one run"),
+        (["{run}", "--out", "{tmp}/x.png"], "must end in .gif"),
+        (["{run}", "--out", "{tmp}/nowhere/x.gif"], "is not a folder"),
+        (["{run}", "--out", "{tmp}/folder.gif"], "folder.gif"),
+        (["{run}", "--fps", "0"], "--fps 0"),
+        (["{run}", "--fps", "nan"], "--fps nan"),
+        (["{run}", "--episodes", "0"], "--episodes 0: must be at least 1"),
+        (["{run}", "--check", "--episodes", "19"], "--episodes 19: must be at least 20"),
+        (["{run}", "--check", "--seed", "0"], "--seed: is for the GIF"),
+        (["{run}", "--check", "--out", "x.gif"], "--out: is for the GIF"),
+        (["--check", "{run}", "{run}/"], "given twice"),
+        (["--check", "{run}", "{lake}"], "must lie in"),
+    ],
+)
+def test_refused_in_one_line(
+    words: list[str],
+    says: str,
+    cartpole: Path,
+    lake: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "folder.gif").mkdir()
+    (tmp_path / "seeds-000-009").mkdir()
+    folders = {"run": cartpole, "lake": lake, "tmp": tmp_path}
+    before = sorted(tmp_path.rglob("*"))
+    assert says in refused(capsys, *(word.format(**folders) for word in words))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_baseline_has_no_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    part = store(tmp_path, "q_learning", "FrozenLake-v1", [0])
+    write_json(part / "config.json", read_json(part / "config.json") | {"algo": "sb3-ppo"})
+    seal(part)
+    assert "sb3-ppo stores no weights" in refused(capsys, part)
+    assert "sb3-ppo stores no weights" in refused(capsys, "--check", part.parent)
+
+
+def test_without_weights_the_command_that_trains_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["algos/q_learning.py", "--env", "FrozenLake-v1"])
+    part = store(tmp_path, "q_learning", "FrozenLake-v1", [0])
+    (part / POLICY).unlink()  # as in a fresh checkout
+    for words in ([part], ["--check", part.parent]):
+        error = refused(capsys, *words)
+        assert "no weights" in error
+        assert "python algos/q_learning.py --env FrozenLake-v1\n" in error
+
+
+def test_weights_of_another_version(
+    lake: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(part: str) -> None:
+        raise RuntimeError("Error(s) in loading state_dict:\n\tMissing key(s)")
+
+    monkeypatch.setattr(q_learning, "load", fails)
+    assert "do not fit today's algos/q_learning.py" in refused(capsys, lake)
+
+
+def test_environment_that_gymnasium_does_not_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = store(tmp_path, "q_learning", "FrozenLakeNotSlippery-v1", [0])
+    for words in ([part], ["--check", part]):
+        assert "Gymnasium has no FrozenLakeNotSlippery-v1" in refused(capsys, *words)
+
+
+@pytest.mark.parametrize("fixture", ["cartpole", "lake"])
+def test_pygame_is_missing(
+    fixture: str,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "pygame", None)
+    out = tmp_path / "x.gif"
+    error = refused(capsys, request.getfixturevalue(fixture), "--out", out)
+    assert error == "error: needs pygame: pip install -e '.[watch]'\n"
+    assert not out.exists()
+    assert "\nwatch = " in (ROOT / "pyproject.toml").read_text()

@@ -1,0 +1,43 @@
+"""A stored policy acts as the trained one did."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+import torch
+
+from manyseeds.errors import UsageError
+from manyseeds.record import RunFolder
+from manyseeds.runs.control import Run, main
+from manyseeds.seeds import SeedStreams
+
+
+@pytest.mark.parametrize("algo", ["reinforce", "a2c", "trpo", "ppo", "grpo", "dqn", "q_learning"])
+def test_a_stored_policy_acts_as_the_trained_one(algo: str, tmp_path: Path) -> None:
+    module = importlib.import_module(f"algos.{algo}")
+    small = {"dqn": {"learning_starts": 500}, "trpo": {"num_steps": 256}}
+    config = module.Config(
+        env="CartPole-v1",
+        seeds=3,
+        total_timesteps=1000,
+        results=str(tmp_path),
+        quiet=True,
+        **small.get(algo, {}),
+    )
+    main(config, module.train, module.PRESETS)
+    trained = module.train(config, Run(config))  # training again gives the same bits
+    (part,) = RunFolder.of(config, algo).parts()
+    loaded = module.load(str(part))
+    for name, tensor in trained.state_dict().items():
+        assert torch.equal(tensor, loaded.state_dict()[name])
+    tabular = algo == "q_learning"
+    obs = torch.randint(0, 100, (3, 64)) if tabular else torch.randn(3, 64, 4)
+    assert torch.equal(trained.act(obs), loaded.act(obs))
+    noise = loaded.draw(SeedStreams([0, 1, 2], "evaluate"), 64)
+    assert torch.equal(trained.act(obs, noise), loaded.act(obs, noise))
+
+    (part / "policy.safetensors").unlink()
+    with pytest.raises(UsageError, match="not a finished part"):
+        module.load(str(part))

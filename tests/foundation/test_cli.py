@@ -1,0 +1,567 @@
+"""The command line: a mistake is one line on stderr, exit status 2, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+import torch
+
+from algos import ppo, q_learning, sarsa, td_prediction
+from manyseeds.cli import (
+    EXECUTION_FIELDS,
+    FLOAT32_MAX,
+    ControlConfig,
+    Preset,
+    from_preset,
+    one_line,
+    parse,
+    published_score,
+    whole_number,
+)
+from manyseeds.digest import ROOT
+from manyseeds.record import RunFolder, part_name, read_json
+from manyseeds.runs.control import Run, main
+
+SCRIPTS = sorted(p for p in (ROOT / "algos").glob("*.py") if p.stem != "__init__")
+MODULES = {p.stem: importlib.import_module(f"algos.{p.stem}") for p in SCRIPTS}
+CONTROL = {
+    name: module for name, module in MODULES.items() if issubclass(module.Config, ControlConfig)
+}
+TABULAR = [q_learning, sarsa]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in an empty folder: what a command creates there is seen."""
+    monkeypatch.chdir(tmp_path)
+
+
+def read(*args: str, module: Any = ppo) -> Any:
+    return parse(module.Config, module.PRESETS, module.__doc__, args)
+
+
+def run(*args: str, module: Any = ppo) -> None:
+    """The three lines of a script, in this process."""
+    main(read(*args, module=module), module.train, module.PRESETS)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *args: str, module: Any = ppo) -> str:
+    """The one line with which a command is refused, before anything is created."""
+    before = contents(Path.cwd())
+    with pytest.raises(SystemExit) as stop:
+        run(*args, module=module)
+    out, err = capsys.readouterr()
+    assert stop.value.code == 2
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.endswith("\n")
+    assert err.count("\n") == 1
+    assert contents(Path.cwd()) == before
+    return err.removeprefix("error: ").rstrip("\n")
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    """Every file and folder below, with its bytes."""
+    files = {str(p.relative_to(folder)): p for p in sorted(folder.rglob("*"))}
+    return {name: p.read_bytes() if p.is_file() else None for name, p in files.items()}
+
+
+# ---- Bad input --------------------------------------------------------------------------
+
+VECTOR = (
+    "--env FrozenLake-v1: this algorithm needs vector observations, as CartPole-v1, Acrobot-v1, "
+)
+VECTOR += "MountainCar-v0, MountainCarContinuous-v0, Pendulum-v1"
+UNKNOWN_ENV = "unknown environment; there are CartPole-v1, Acrobot-v1"
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        # The environment.
+        (
+            "--env CartPole-v2",
+            "--env 'CartPole-v2': unknown environment; did you mean CartPole-v1?",
+        ),
+        ("--env ../../x", f"--env '../../x': {UNKNOWN_ENV}"),
+        ("--env=", f"--env '': {UNKNOWN_ENV}"),
+        ("--env FrozenLake-v1", VECTOR),
+        # Numbers out of range.
+        ("--seeds 0", "--seeds 0: must be a finite number of at least 1"),
+        ("--seeds -1", "--seeds -1: must be a finite number of at least 1"),
+        ("--seeds=-1", "--seeds -1: must be a finite number of at least 1"),
+        ("--first-seed -1", "--first-seed -1: must be a finite number of at least 0"),
+        ("--learning-rate nan", "--learning-rate nan: must be a finite number above 0"),
+        ("--learning-rate inf", "--learning-rate inf: must be a finite number above 0"),
+        ("--learning-rate -inf", "--learning-rate -inf: must be a finite number above 0"),
+        ("--learning-rate -1e-3", "--learning-rate -0.001: must be a finite number above 0"),
+        ("--learning-rate 0", "--learning-rate 0.0: must be a finite number above 0"),
+        ("--gamma 1.5", "--gamma 1.5: must be a number from 0 to 1"),
+        ("--gamma -0.1", "--gamma -0.1: must be a number from 0 to 1"),
+        ("--log-std-init 21", "--log-std-init 21.0: must be a number from -20 to 20"),
+        ("--threads 0", "--threads 0: must be a finite number of at least 1"),
+        ("--hidden 64 0", "--hidden 0: must be a finite number of at least 1"),
+        # Numbers that do not fit together.
+        (
+            "--total-timesteps 255",
+            "--total-timesteps 255: must be at least one rollout, num_envs * num_steps = 256",
+        ),
+        (
+            "--minibatch-size 100",
+            "--minibatch-size 100: must divide num_envs * num_steps = 256",
+        ),
+        ("--num-envs 1 --num-steps 1", "--num-steps 1: one environment needs at least 2 steps"),
+        # Not numbers.
+        ("--total-timesteps 1.5", "--total-timesteps: '1.5' is not a whole number"),
+        ("--total-timesteps inf", "--total-timesteps: 'inf' is not a whole number"),
+        ("--seeds many", "--seeds: 'many' is not a whole number"),
+        ("--seeds 1e", "--seeds: '1e' is not a whole number"),
+        ("--gamma high", "--gamma: could not convert string to float: 'high'"),
+        # Flags.
+        ("--seeds 3 --seeds 4", "--seeds: given twice"),
+        ("--seeds=3 --seeds 4", "--seeds: given twice"),
+        ("--seeds 3 --seeds=3", "--seeds: given twice"),
+        ("--total_timesteps 1000 --total-timesteps 1000", "--total-timesteps: given twice"),
+        ("--total-timesteps=1000 --total_timesteps=1000", "--total-timesteps: given twice"),
+        ("--quiet --no-quiet", "--no-quiet: given twice"),
+        ("--seed 3", "--seed: unknown flag; did you mean --seeds?"),  # an abbreviation
+        ("--learn 3", "--learn: unknown flag"),
+        ("--total 1000", "--total: unknown flag"),
+        ("--learning-rte 1e-3", "--learning-rte: unknown flag; did you mean --learning-rate?"),
+        ("--gama=0.9", "--gama: unknown flag; did you mean --gamma?"),
+        ("--zzz 1", "--zzz: unknown flag; see --help"),
+        ("--batch-size 256", "--batch-size: unknown flag"),  # derived, not a flag
+        ("--seeds", "--seeds: needs a value"),
+        ("--seeds --quiet", "--seeds: needs a value"),
+        ("--hidden", "--hidden: needs a value"),
+        ("--hidden --seeds 3", "--hidden: needs a value"),
+        ("--quiet=yes", "--quiet=yes: write --quiet or --no-quiet"),
+        ("--anneal-lr False", "'False': expected a flag; see --help"),
+        ("--seeds 3 4", "'4': expected a flag; see --help"),
+        ("CartPole-v1", "'CartPole-v1': expected a flag; see --help"),
+        ("-s 3", "'-s': expected a flag; see --help"),
+        ("--help=please", "--help=please"),
+        # What is common to all scripts.
+        ("--device gpu", "'gpu'"),
+        ("--backend gym", "'gym'"),
+        (
+            "--compile --backend gymnasium",
+            "--compile: steps of Gymnasium's own environments are plain Python",
+        ),
+        ("--env FrozenLake-v1 --backend gymnasium", VECTOR),
+        ("--name ../x", "--name '../x': use letters, digits, '-', '_' and '.'"),
+        ("--name .hidden", "--name '.hidden': use letters, digits, '-', '_' and '.'"),
+        (f"--name {'x' * 256}", f"--name {'x' * 256}: must have at most 255 characters"),
+        (f"--results {'x' * 256}", f"--results {'x' * 256}: File name too long"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(
+    command: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line names the flag, the value and what is allowed."""
+    said = refused(capsys, *command.split())
+    if message.startswith("--") and ": " in message and "unknown" not in message:
+        assert said == message
+    else:
+        assert message in said
+    assert "Error parsing" not in said
+
+
+@pytest.mark.parametrize("module", TABULAR)
+@pytest.mark.parametrize(
+    ("value", "allowed"),
+    [
+        ("nan", "a finite number"),
+        ("-inf", "a finite number"),
+        ("1e39", "a finite number in float32 (to 3.4e+38)"),
+        ("-1e39", "a finite number in float32 (to 3.4e+38)"),
+    ],
+)
+def test_a_number_that_no_table_can_hold_is_refused(
+    value: str, allowed: str, module: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(capsys, f"--initial-value={value}", module=module)
+    assert said == f"--initial-value {float(value)}: must be {allowed}"
+
+
+def test_the_largest_number_that_a_table_can_hold_is_accepted() -> None:
+    most = torch.finfo(torch.float32).max
+    assert read("--initial-value", repr(most), module=q_learning).initial_value == most
+    assert most == FLOAT32_MAX
+
+
+@pytest.mark.parametrize(
+    ("module", "word", "hint"),
+    [
+        (td_prediction, "--n", "did you mean --n-steps?"),
+        (td_prediction, "--lambda", "see --help"),
+        (td_prediction, "--steps", "did you mean --n-steps?"),
+        (sarsa, "--rate", "did you mean --learning-rate?"),
+        (sarsa, "--sed=3", "did you mean --seeds?"),
+        (sarsa, "--", "see --help"),
+        (sarsa, "---", "see --help"),
+    ],
+)
+def test_an_unknown_flag_is_answered_with_one_of_which_it_is_a_part(
+    module: Any, word: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(capsys, word, *([] if "=" in word else ["3"]), module=module)
+    assert said == f"{word.partition('=')[0]}: unknown flag; {hint}"
+
+
+@pytest.mark.parametrize("name", CONTROL)
+def test_a_published_score_belongs_to_all_settings_of_its_preset(name: str) -> None:
+    module = CONTROL[name]
+    for env, preset in module.PRESETS.items():
+        config = read("--env", env, "--seeds", "3", "--first-seed", "7", module=module)
+        assert published_score(config, preset) == preset.published
+        for field in preset.settings:
+            assert published_score(changed(config, field), preset) == ""
+    assert published_score(config, None) == ""
+
+
+@pytest.mark.parametrize("name", CONTROL)
+@pytest.mark.parametrize("command", ["--env Cart", "--seeds 0", "--total-timesteps 1", "--zzz 1"])
+def test_every_algorithm_refuses(
+    name: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(capsys, *command.split(), module=CONTROL[name])
+    assert said.startswith(command.split()[0])
+
+
+@pytest.mark.parametrize("module", TABULAR)
+@pytest.mark.parametrize("env", list(q_learning.PRESETS))
+def test_a_table_is_not_compiled(env: str, module: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not accepted and then ignored."""
+    said = refused(capsys, "--env", env, "--compile", module=module)
+    assert said == "--compile: a table has nothing to compile"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
+def test_cuda_without_cuda_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """Never a silent fallback to the CPU."""
+    said = refused(capsys, "--device", "cuda")
+    assert said == "--device cuda: this torch sees no CUDA device; use cpu or auto"
+
+
+def test_results_that_are_a_file_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    file = Path("taken")
+    file.write_text("precious")
+    for results in ("taken", "taken/below", str(file.absolute())):
+        said = refused(capsys, "--results", results)
+        assert said.startswith(f"--results {results}: ")
+        assert said.endswith("taken is not a folder")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_results_without_permission_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("locked").mkdir(mode=0o555)
+    assert refused(capsys, "--results", "locked/r").endswith("locked is not writable")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc")
+def test_results_where_nobody_can_write_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not even root can create a folder in /proc, whatever its permissions say."""
+    said = refused(capsys, "--results", "/proc/manyseeds")
+    assert said.startswith("--results /proc/manyseeds: ")
+    dangling = Path("dangling")
+    dangling.symlink_to("/proc/nothing/there")
+    assert refused(capsys, "--results", "dangling").startswith("--results dangling: ")
+
+
+def test_a_name_that_holds_another_config_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the difference, flag by flag, and without touching what is there."""
+    args = ["--name", "mine", "--seeds", "2", "--results", "r", "--total-timesteps", "1000"]
+    config = read(*args, module=q_learning)
+    folder = RunFolder.of(config, "q_learning")
+    main(config, q_learning.train, q_learning.PRESETS)
+    capsys.readouterr()
+    said = refused(capsys, *args, "--learning-rate", "0.25", "--gamma", "0.9", module=q_learning)
+    assert said == (
+        "--name mine: r/runs/FrozenLake-v1/q_learning/mine holds another config: "
+        "--gamma 0.99 there, 0.9 here; --learning-rate 0.5 there, 0.25 here"
+    )
+    # The same fields with other execution flags are the same run.
+    folder.check_identity(read(*args, "--threads", "2", "--first-seed", "5", module=q_learning))
+
+
+def test_an_unfinished_run_does_not_hold_its_name() -> None:
+    """Nothing was measured with its settings, and the next run overwrites them."""
+    config = read("--name", "mine", "--seeds", "2", "--results", "r", module=q_learning)
+    folder = RunFolder.of(config, "q_learning")
+    Run(config, [0, 1], folder.path / part_name([0, 1]), "q_learning").open([q_learning.train])
+    folder.check_identity(dataclasses.replace(config, gamma=0.5))
+
+
+def test_a_run_is_trained_by_one_process(capsys: pytest.CaptureFixture[str]) -> None:
+    """A second one would mix its files with the first one's."""
+    config = read("--seeds", "2", "--results", "r", module=q_learning)
+    folder = RunFolder.of(config, "q_learning")
+    with folder.lock(), pytest.raises(SystemExit) as stop:
+        main(config, q_learning.train, q_learning.PRESETS)
+    assert stop.value.code == 2
+    assert (
+        capsys.readouterr().err == f"error: {folder.path}: another process is training this run\n"
+    )
+    assert not folder.path.exists()  # nothing was trained, and nothing is left
+
+
+def test_messages_do_not_depend_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """tyro boxes its messages to the terminal's width, in ASCII where stdout is not UTF-8."""
+    utf8 = """\
+╭─ Value error ──────────────╮
+│ Error parsing --seeds: 'a' │
+│ is not a whole number      │
+│ ────────────────────────── │
+│ Argument helptext:         │
+│     --seeds INT            │
+│ ────────────────────────── │
+│ For full helptext, see x   │
+╰────────────────────────────╯
+"""
+    ascii_only = utf8
+    for character in "╭╮╰╯│─":
+        ascii_only = ascii_only.replace(character, "-" if character == "─" else " ")
+    ascii_only = ascii_only.replace("- Value error --------------", " Value error\n " + "-" * 20)
+    for boxed in (utf8, ascii_only, utf8.replace("Argument helptext", "For full helptext, x")):
+        assert one_line(boxed) == "--seeds: 'a' is not a whole number"
+    assert one_line("") == "the command line could not be read; see --help"
+
+
+# ---- Good input -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "field", "value"),
+    [
+        ("--total-timesteps 1e6", "total_timesteps", 1_000_000),
+        ("--total-timesteps 1_000_000", "total_timesteps", 1_000_000),
+        ("--total_timesteps 2.5e5", "total_timesteps", 250_000),
+        ("--total_timesteps=5000", "total_timesteps", 5_000),
+        ("--learning-rate 3e-4", "learning_rate", 3e-4),
+        ("--hidden 32 32", "hidden", (32, 32)),
+        ("--hidden 8 --seeds 3", "hidden", (8,)),
+        ("--hidden=8", "hidden", (8,)),
+        ("--no-anneal-lr", "anneal_lr", False),
+        ("--quiet", "quiet", True),
+        ("--gamma 1", "gamma", 1.0),
+        ("--entropy-coef 0", "entropy_coef", 0.0),
+        ("--name a-b_c.d", "name", "a-b_c.d"),
+        ("--minibatch-size 4096", "minibatch", 256),  # SB3's rule: the rollout, if it is smaller
+    ],
+)
+def test_good_input_is_read(command: str, field: str, value: Any) -> None:
+    read_value = getattr(read(*command.split()), field)
+    assert read_value == value
+    assert type(read_value) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("1e6", 10**6), ("-3", -3), ("12345678901234567890", 12345678901234567890)]
+)
+def test_whole_numbers_are_exact(text: str, number: int) -> None:
+    assert whole_number(text) == number
+
+
+def test_a_flag_beats_the_preset_beats_the_default() -> None:
+    default = {f.name: f.default for f in dataclasses.fields(ppo.Config)}
+    preset = ppo.PRESETS["CartPole-v1"].settings
+    assert preset["gamma"] != default["gamma"]
+    assert preset["epochs"] != default["epochs"]
+    config = read("--gamma", "0.5")
+    assert config.gamma == 0.5
+    assert config.epochs == preset["epochs"]
+    assert config.hidden == default["hidden"]
+    # Also a flag that repeats the default, and whatever the order of the flags.
+    again = read("--epochs", str(default["epochs"]), "--env", "CartPole-v1")
+    assert again.epochs == default["epochs"]
+    assert again.gamma == preset["gamma"]
+
+
+def test_a_preset_belongs_to_its_environment() -> None:
+    """An environment without a preset gets the defaults, not its neighbour's preset."""
+    presets = {
+        "FrozenLake-v1": Preset({"total_timesteps": 7_000}, source="here"),
+        "CartPole-v1": Preset({"gamma": 0.5}, source="here"),
+    }
+
+    def lakes(*args: str) -> tuple[str, int, float]:
+        config = parse(q_learning.Config, presets, "", args)
+        return config.env, config.total_timesteps, config.gamma
+
+    default = {f.name: f.default for f in dataclasses.fields(q_learning.Config)}
+    T, gamma = default["total_timesteps"], default["gamma"]
+    assert lakes() == ("FrozenLake-v1", 7_000, gamma)  # the first preset's environment
+    assert lakes("--env", "CartPole-v1") == ("CartPole-v1", T, 0.5)
+    assert lakes("--env=FrozenLake8x8-v1") == ("FrozenLake8x8-v1", T, gamma)
+    assert lakes("--total-timesteps", "9000", "--env", "FrozenLake-v1")[1] == 9_000
+
+
+@pytest.mark.parametrize("name", CONTROL)
+def test_from_python_a_preset_is_that_of_the_command_line(name: str) -> None:
+    module = CONTROL[name]
+    for env in module.PRESETS:
+        by_flag = read("--env", env, "--seeds", "3", module=module)
+        assert from_preset(module.Config, module.PRESETS, env, seeds=3) == by_flag
+
+
+@pytest.mark.parametrize("name", CONTROL)
+def test_presets_set_fields_that_exist_and_name_their_source(name: str) -> None:
+    module = CONTROL[name]
+    fields = {f.name for f in dataclasses.fields(module.Config)} - EXECUTION_FIELDS
+    assert module.PRESETS
+    for preset in module.PRESETS.values():
+        assert isinstance(preset, Preset)
+        assert set(preset.settings) <= fields
+        assert preset.source
+
+
+# ---- Identity ---------------------------------------------------------------------------
+
+
+def changed(config: Any, field: str) -> Any:
+    """The config with another value in one field; conditions between fields are not checked."""
+    old = getattr(config, field)
+    value: Any
+    if isinstance(old, bool):
+        value = not old
+    elif isinstance(old, int):
+        value = old + 1
+    elif isinstance(old, float):
+        value = old + 0.125
+    elif isinstance(old, tuple):
+        value = (*old, 7)
+    else:
+        value = f"{old}x"
+    other = copy.copy(config)
+    object.__setattr__(other, field, value)
+    return other
+
+
+@pytest.mark.parametrize("name", CONTROL)
+def test_a_runs_name_changes_with_exactly_the_fields_that_change_a_curve(name: str) -> None:
+    """So that ten seeds today and thirty tomorrow train only the missing twenty."""
+    module = CONTROL[name]
+    config = read(module=module)
+    hashed = RunFolder.of(config, name).path.name
+    assert len(hashed) == 8
+    stays = {"seeds", "first_seed", "device", "threads", "results", "track", "quiet", "compile"}
+    names = {hashed}
+    fields = {f.name for f in dataclasses.fields(config)}
+    assert stays < fields
+    for field in sorted(fields - {"name"}):
+        other = RunFolder.of(changed(config, field), name).path.name
+        assert (other == hashed) == (field in stays), field
+        names.add(other)
+    assert len(names) == 1 + len(fields - stays - {"name"})
+
+
+def test_a_runs_folder_is_where_the_documentation_says() -> None:
+    config = read("--name", "mine", "--results", "there")
+    assert RunFolder.of(config, "ppo").path == Path("there/runs/CartPole-v1/ppo/mine")
+    hashed = RunFolder.of(read("--results", "there"), "ppo").path
+    assert hashed.parent == Path("there/runs/CartPole-v1/ppo")
+    # A name for the same fields holds the same identity: it is no field of its own.
+    assert RunFolder.of(read("--name", "other", "--gamma", "0.9"), "ppo").path.name == "other"
+
+
+@pytest.mark.parametrize("name", CONTROL)
+def test_another_backend_is_another_run_and_compiling_is_not(name: str) -> None:
+    """Gymnasium's environment draws and rounds differently; compiling only rounds."""
+    module = CONTROL[name]
+    env = next(iter(module.PRESETS))
+    config = read("--env", env, module=module)
+    bridged = read("--env", env, "--backend", "gymnasium", module=module)
+    assert (config.make_env().native, bridged.make_env().native) == (True, False)
+    path = RunFolder.of(config, name).path
+    assert RunFolder.of(bridged, name).path.parent == path.parent
+    assert RunFolder.of(bridged, name).path != path
+    if module not in TABULAR:
+        compiled = dataclasses.replace(config, compile=True)
+        assert RunFolder.of(compiled, name).path == path
+
+
+@pytest.mark.parametrize(
+    ("env", "folder"),
+    [
+        ("CartPole-v1", "CartPole-v1"),
+        ("Name/Env-v0", "Name--Env-v0"),
+        ("module.sub:Env-v0", "module.sub--Env-v0"),
+        ("module:Name/Env-v0", "module--Name--Env-v0"),
+    ],
+)
+def test_an_id_is_one_folder(env: str, folder: str) -> None:
+    config = read("--results", "there")
+    object.__setattr__(config, "env", env)
+    assert RunFolder.of(config, "ppo").path.parent == Path("there/runs") / folder / "ppo"
+
+
+def test_a_run_with_a_slash_in_its_id(capsys: pytest.CaptureFixture[str]) -> None:
+    """From the command line to the stored policy, in one folder, under the id itself."""
+    entry = "gymnasium.envs.classic_control:CartPoleEnv"
+    gym.register("Somebody/Pole-v0", entry_point=entry, max_episode_steps=20)
+    try:
+        args = ["--env", "Somebody/Pole-v0", "--seeds", "1", "--total-timesteps", "64"]
+        args += ["--num-steps", "16", "--minibatch-size", "64", "--hidden", "8", "--results", "r"]
+        run(*args, "--name", "x", "--quiet")
+        (part,) = Path("r/runs").glob("*/*/*/*")
+        assert part == Path("r/runs/Somebody--Pole-v0/ppo/x/seeds-000-000")
+        assert read_json(part / "config.json")["env"] == "Somebody/Pole-v0"
+        assert ppo.load(str(part)).act(torch.zeros(1, 1, 4)).shape == (1, 1)
+        run(*args, "--name", "x", "--quiet")
+        assert "All 1 seeds are finished" in capsys.readouterr().out
+    finally:
+        del gym.registry["Somebody/Pole-v0"]
+
+
+# ---- As a process -----------------------------------------------------------------------
+
+
+def start(script: Path, *args: str, **environment: str) -> subprocess.Popen[str]:
+    """A script as a person starts it, from the folder of the test."""
+    return subprocess.Popen(
+        [sys.executable, str(script), *args],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+def test_a_mistake_is_one_line_for_a_person_too(tmp_path: Path) -> None:
+    """Through a real process, also where the terminal is narrow and not UTF-8."""
+    ppo_py = ROOT / "algos" / "ppo.py"
+    plain = {"PYTHONIOENCODING": "ascii", "COLUMNS": "40"}
+    expected = {
+        start(ppo_py, "--env", "CartPole-v2", **plain): (
+            "error: --env 'CartPole-v2': unknown environment; did you mean CartPole-v1?\n"
+        ),
+        start(ppo_py, "--seeds", "1.5", **plain): "error: --seeds: '1.5' is not a whole number\n",
+    }
+    for process, line in expected.items():
+        out, err = process.communicate(timeout=60)
+        assert (process.returncode, out, err) == (2, "", line)
+    assert contents(tmp_path) == {}
+
+
+def test_help_of_every_script_from_another_folder(tmp_path: Path) -> None:
+    """`python DIR/x.py` puts DIR first on the path: no file may hide a module that is imported."""
+    processes = {script: start(script, "--help", COLUMNS="200") for script in SCRIPTS}
+    for script, process in processes.items():
+        out, err = process.communicate(timeout=120)
+        assert (process.returncode, err) == (0, ""), script
+        module = MODULES[script.stem]
+        for field in dataclasses.fields(module.Config):
+            assert f"--{field.name.replace('_', '-')} " in out.replace(",", " "), field.name
+        env = next(iter(module.PRESETS))
+        assert f"Preset for {env}: {module.PRESETS[env].source}" in " ".join(out.split())
+    assert contents(tmp_path) == {}

@@ -1,0 +1,554 @@
+"""Networks and statistics with a seed axis, against torch.nn, numpy and SB3."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from stable_baselines3.common.running_mean_std import RunningMeanStd
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from torch import Tensor, nn
+
+import envs
+from algos import dqn, ppo
+from benchmarks import sb3_baseline
+from manyseeds import digest
+from manyseeds.digest import ROOT, _definitions, code_digest, code_origins
+from manyseeds.layers import RewardScale, RunningStats, SeedMLP, masked_update, orthogonal
+from manyseeds.optim import SeedAdam
+from manyseeds.seeds import SeedStreams
+
+BATCHES = (7, 32, 1, 100)  # samples of successive updates
+
+
+def samples(S: int, B: int, size: int, offset: int = 0) -> Tensor:
+    """Normal samples [S, B, size] whose mean and scale depend on seed, component and batch."""
+    generator = torch.Generator().manual_seed(1000 * offset + B)
+    x = torch.randn(S, B, size, generator=generator)
+    seed, component = torch.arange(S).view(S, 1, 1), torch.arange(size)
+    return x * (1 + seed + component) + 10 * component - 5 * seed + offset
+
+
+def stream(S: int, size: int) -> list[Tensor]:
+    return [samples(S, B, size, k) for k, B in enumerate(BATCHES)]
+
+
+# ---- RunningStats -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 3, 17])
+def test_running_statistics_are_those_of_everything_seen(size: int) -> None:
+    """Mean and population variance, per seed, after every one of several updates."""
+    stats, parts = RunningStats(3, size), stream(3, size)
+    for k, x in enumerate(parts, 1):
+        stats.update(x)
+        seen = torch.cat(parts[:k], dim=1).double().numpy()
+        np.testing.assert_allclose(stats.mean[:, 0], seen.mean(1), rtol=0, atol=1e-10)
+        np.testing.assert_allclose(stats.var[:, 0], seen.var(1), rtol=1e-10, atol=1e-10)
+        assert (stats.count == sum(BATCHES[:k])).all()
+
+
+def test_running_statistics_survive_a_large_mean() -> None:
+    """E[x^2] - E[x]^2 in float32 would be nothing but rounding here."""
+    generator = torch.Generator().manual_seed(0)
+    stats, seen = RunningStats(1, 1), []
+    for _ in range(50):
+        x = 1e4 + torch.randn(1, 64, 1, generator=generator)
+        stats.update(x)
+        seen.append(x)
+    expected = torch.cat(seen, dim=1).double().var(correction=0).item()
+    assert stats.var.item() == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("size", [1, 3, 17])
+def test_a_full_mask_updates_as_none(size: int) -> None:
+    ours, plain = RunningStats(3, size), RunningStats(3, size)
+    for x in stream(3, size):
+        masked_update(ours, x, torch.ones(x.shape[:2], dtype=torch.bool))
+        plain.update(x)
+        for name, tensor in plain.state_dict().items():
+            torch.testing.assert_close(ours.state_dict()[name], tensor, rtol=1e-14, atol=1e-14)
+
+
+def test_a_masked_update_is_one_of_the_samples_in_the_mask() -> None:
+    """Seed by seed, whatever the others are; one without samples keeps its bits."""
+    stats, seen = RunningStats(4, 3), [[] for _ in range(4)]  # type: ignore[var-annotated]
+    generator = torch.Generator().manual_seed(0)
+    for k, x in enumerate(stream(4, 3)):
+        share = torch.tensor([1.0, 0.5, 0.1, 0.0 if k != 1 else 0.5]).view(4, 1)
+        mask = torch.rand(x.shape[:2], generator=generator) < share
+        before = {name: tensor.clone() for name, tensor in stats.state_dict().items()}
+        masked_update(stats, x.masked_fill(~mask.unsqueeze(-1), torch.nan), mask)
+        for s in range(4):
+            seen[s].append(x[s][mask[s]].double().numpy())
+            everything = np.concatenate(seen[s])
+            if not mask[s].any():
+                for name, tensor in before.items():
+                    assert torch.equal(stats.state_dict()[name][s], tensor[s])
+            if len(everything):
+                np.testing.assert_allclose(stats.mean[s, 0], everything.mean(0), atol=1e-10)
+                np.testing.assert_allclose(stats.var[s, 0], everything.var(0), rtol=1e-10)
+                assert stats.count[s].item() == len(everything)
+    assert (stats.count[3] > 0).all()
+
+
+def test_a_masked_update_has_the_same_bits_alone() -> None:
+    alone, among = RunningStats(1, 3), RunningStats(5, 3)
+    for x in stream(5, 3):
+        mask = torch.rand(x.shape[:2], generator=torch.Generator().manual_seed(1)) < 0.7
+        masked_update(alone, x[2:3].clone(), mask[2:3].clone())
+        masked_update(among, x, mask)
+    for name, tensor in alone.state_dict().items():
+        assert torch.equal(tensor[0], among.state_dict()[name][2])
+
+
+def test_statistics_begin_as_the_identity() -> None:
+    """And clip from the first observation on; one sample has no variance, which is no NaN."""
+    stats = RunningStats(2, 3)
+    x = torch.tensor([-30.0, -9.5, 0.25]).expand(2, 4, 3)
+    expected = torch.tensor([-10.0, -9.5, 0.25]).expand(2, 4, 3)
+    torch.testing.assert_close(stats.normalize(x), expected, atol=1e-6, rtol=1e-6)
+    stats.update(x[:, :1])
+    assert torch.equal(stats.mean[:, 0], x[:, 0].double())
+    assert (stats.var == 0).all()
+    torch.testing.assert_close(stats.normalize(x[:, :1]), torch.zeros(2, 1, 3), atol=1e-2, rtol=0)
+
+
+def test_normalisation_is_sb3s() -> None:
+    """(x - mean) / sqrt(var + 1e-8), clipped to +-10; SB3 counts 1e-4 samples before the first."""
+    stats, theirs = RunningStats(2, 4), [RunningMeanStd(epsilon=0.0, shape=(4,)) for _ in range(2)]
+    for x in stream(2, 4):
+        stats.update(x)
+        for s, reference in enumerate(theirs):
+            reference.update(x[s].double().numpy())
+    x = samples(2, 50, 4, offset=9) * 3
+    outputs = stats.normalize(x)
+    assert outputs.dtype == torch.float32
+    assert (outputs.abs() == 10).any()
+    for s, reference in enumerate(theirs):
+        normalizer = Scripted.normalizer(np.zeros((1, 1)), np.zeros((1, 1), dtype=bool))
+        expected = normalizer._normalize_obs(x[s].numpy(), reference)
+        np.testing.assert_allclose(outputs[s], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_normalisation_does_not_move_the_statistics() -> None:
+    stats = RunningStats(2, 3)
+    stats.update(samples(2, 9, 3))
+    before = {name: tensor.clone() for name, tensor in stats.state_dict().items()}
+    stats.normalize(samples(2, 9, 3, offset=1))
+    assert list(before) == ["mean", "var", "count"]
+    for name, tensor in stats.state_dict().items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_nan_in_one_seed_leaves_the_statistics_of_the_others_alone() -> None:
+    stats, healthy = RunningStats(3, 4), RunningStats(3, 4)
+    for x in stream(3, 4):
+        healthy.update(x)
+        x = x.clone()
+        x[1, 0, 2] = torch.nan
+        stats.update(x)
+    for mine, other in zip(stats.state_dict().values(), healthy.state_dict().values(), strict=True):
+        assert torch.equal(mine[[0, 2]], other[[0, 2]])
+    x = samples(3, 9, 4)
+    assert torch.equal(stats.normalize(x)[[0, 2]], healthy.normalize(x)[[0, 2]])
+    assert stats.mean[1].isnan().tolist() == [[False, False, True, False]]
+    assert stats.normalize(x)[1].isnan().any(0).tolist() == [False, False, True, False]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 17])
+def test_a_seeds_statistics_have_the_same_bits_in_any_batch(size: int) -> None:
+    """Alone, among 3, among 32: every seed of the batch."""
+    x = stream(32, size)
+    for S in (32, 3):
+        among = RunningStats(S, size)
+        for part in x:
+            among.update(part[:S])
+        outputs = among.normalize(x[-1][:S])
+        for s in range(S):
+            alone = RunningStats(1, size)
+            for part in x:
+                alone.update(part[s : s + 1].clone())
+            for name, tensor in alone.state_dict().items():
+                assert torch.equal(tensor[0], among.state_dict()[name][s]), (name, S, s)
+            assert torch.equal(alone.normalize(x[-1][s : s + 1].clone())[0], outputs[s])
+
+
+# ---- RewardScale ------------------------------------------------------------------------
+
+
+class Scripted(VecEnv):
+    """Plays given rewards and ends, each [T, N], to SB3's VecNormalize."""
+
+    def __init__(self, rewards: np.ndarray, done: np.ndarray) -> None:
+        box = gym.spaces.Box(-1, 1, (1,))
+        super().__init__(rewards.shape[1], box, box)
+        self.rewards, self.done, self.t = rewards, done, 0
+
+    @classmethod
+    def normalizer(cls, rewards: np.ndarray, done: np.ndarray, gamma: float = 0.9) -> VecNormalize:
+        wrapped = VecNormalize(cls(rewards, done), gamma=gamma)
+        wrapped.ret_rms.count = 0.0  # SB3 begins with 1e-4 samples of mean 0 and variance 1
+        wrapped.reset()
+        return wrapped
+
+    def reset(self) -> Any:
+        return np.zeros((self.num_envs, 1), dtype=np.float32)
+
+    def step_async(self, actions: np.ndarray) -> None:
+        pass
+
+    def step_wait(self) -> Any:
+        t, self.t = self.t, self.t + 1
+        return self.reset(), self.rewards[t], self.done[t], [{} for _ in range(self.num_envs)]
+
+    def close(self) -> None:
+        pass
+
+    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
+        return [False] * self.num_envs
+
+    def env_method(self, method_name: str, *args: Any, **kwargs: Any) -> list[Any]:
+        raise NotImplementedError
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        return [None] * self.num_envs
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        raise NotImplementedError
+
+
+def rewards_and_ends(S: int, T: int, N: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(4)
+    rewards = torch.randn(S, T, N, generator=generator) * (1 + torch.arange(S).view(S, 1, 1))
+    return rewards, torch.rand(S, T, N, generator=generator) < 0.15
+
+
+def test_reward_scale_is_sb3s_given_the_same_stream() -> None:
+    """The same discounted returns and variance; SB3 scales a step with what it knew by then.
+
+    We take in a rollout first: SB3's factor is that of its own last step of the rollout.
+    """
+    S, N, T, rollouts, gamma = 3, 4, 10, 5, 0.9
+    rewards, done = rewards_and_ends(S, T * rollouts, N)
+    rewards[:, 33, 1], done[:, 33, 1] = 1000.0, True  # clipped
+    scale, clipped = RewardScale(S, N, gamma), torch.zeros(S)
+    theirs = [Scripted.normalizer(rewards[s].numpy(), done[s].numpy(), gamma) for s in range(S)]
+    for part, ends in zip(rewards.split(T, 1), done.split(T, 1), strict=True):
+        scaled = scale(part, ends)
+        for s, normalizer in enumerate(theirs):
+            for _ in range(T):
+                normalizer.step(np.zeros((N, 1)))
+            np.testing.assert_allclose(scale.open_return[s], normalizer.returns, rtol=1e-5)
+            assert scale.stats.var[s].item() == pytest.approx(normalizer.ret_rms.var, rel=1e-5)
+            assert scale.stats.count[s].item() == normalizer.ret_rms.count
+            expected = normalizer.normalize_reward(part[s].numpy())
+            np.testing.assert_allclose(scaled[s], expected, rtol=1e-5, atol=1e-6)
+        clipped += (scaled == 10).sum(dim=(1, 2))
+    assert scaled.dtype == torch.float32
+    assert clipped.tolist() == [1] * S
+
+
+def test_discounted_returns_run_over_rollouts_and_stop_at_ends() -> None:
+    """R <- gamma R + r by a plain loop: the step that ends an episode counts, the next is anew."""
+    S, N, T, gamma = 2, 3, 7, 0.8
+    rewards, done = rewards_and_ends(S, 3 * T, N)
+    assert done[:, 6].any()  # an episode ends with the first rollout, another goes on
+    assert not done[:, 6].all()
+    scale, taken = RewardScale(S, N, gamma), []
+    update = scale.stats.update
+    scale.stats.update = lambda x: (taken.append(x.clone()), update(x))[1]  # type: ignore[method-assign]
+    returns = torch.zeros(S, 3 * T, N)
+    open_return = np.zeros((S, N))
+    for t in range(3 * T):
+        if t % T == 0:
+            scale(rewards[:, t : t + T], done[:, t : t + T])
+        for s in range(S):
+            for n in range(N):
+                open_return[s, n] = gamma * open_return[s, n] + rewards[s, t, n].item()
+                returns[s, t, n] = open_return[s, n]
+                if done[s, t, n]:
+                    open_return[s, n] = 0.0
+        if t % T == T - 1:
+            np.testing.assert_allclose(scale.open_return, open_return, atol=1e-5)
+    assert [x.shape for x in taken] == [(S, T * N, 1)] * 3
+    got = torch.cat(taken, dim=1).view(S, 3 * T, N)
+    torch.testing.assert_close(got, returns, atol=1e-5, rtol=1e-5)
+
+
+def test_rewards_are_divided_but_not_centered_and_clipped() -> None:
+    """All rewards 1: the sign and the order of rewards stay, and the middle is not moved."""
+    scale = RewardScale(1, 2, gamma=0.5)
+    done = torch.zeros(1, 4, 2, dtype=torch.bool)
+    returns = torch.tensor([1.0, 1.5, 1.75, 1.875])
+    scaled = scale(torch.ones(1, 4, 2), done)
+    expected = 1 / (returns.double().var(correction=0) + 1e-8).sqrt()
+    torch.testing.assert_close(scaled, expected.float().expand(1, 4, 2))
+    assert (scale(torch.zeros(1, 4, 2), done) == 0).all()
+    spike = torch.zeros(1, 200, 2)
+    spike[0, 100, 0] = -1.0  # 20 standard deviations
+    scaled = RewardScale(1, 2, gamma=0.5)(spike, torch.ones(1, 200, 2, dtype=torch.bool))
+    assert scaled[0, 100, 0] == -10
+    assert (scaled == 0).sum() == 399
+
+
+def test_nan_in_one_seed_leaves_the_reward_scale_of_the_others_alone() -> None:
+    rewards, done = rewards_and_ends(3, 6, 2)
+    sick, healthy = RewardScale(3, 2, 0.9), RewardScale(3, 2, 0.9)
+    poisoned = rewards.clone()
+    poisoned[1, 2, 0] = torch.nan
+    for _ in range(2):
+        a, b = sick(poisoned, done), healthy(rewards, done)
+        assert torch.equal(a[[0, 2]], b[[0, 2]])
+    assert a[1].isnan().all()
+
+
+# ---- SeedMLP ----------------------------------------------------------------------------
+
+SHAPES: list[dict[str, Any]] = [
+    {"outputs": (3, 1), "hidden": (64, 32)},
+    {"outputs": (3, 1), "hidden": (64, 32), "shared_trunk": True},
+    {"outputs": (15, 3), "hidden": (16,), "shared_trunk": True},  # 18 columns: padded to 32
+    {"outputs": (17, 1), "hidden": (16,)},
+    {"outputs": (2, 5, 1), "hidden": (), "shared_trunk": True},  # no hidden layer at all
+]
+
+
+def network(S: int, activation: str = "tanh", **shape: Any) -> SeedMLP:
+    net = SeedMLP(S, 4, activation=activation, **shape)
+    net.orthogonal_init(SeedStreams(range(S), "init"), gains=range(1, len(shape["outputs"]) + 1))
+    return net
+
+
+def plain(net: SeedMLP, s: int, k: int) -> nn.Sequential:
+    """Head k of seed s as torch.nn layers in float64."""
+    row, columns = net.heads[k]
+    modules: list[nn.Module] = []
+    for layer, (weight, bias) in enumerate(zip(net.weights, net.biases, strict=True)):
+        last = layer == len(net.weights) - 1
+        w, b = weight[s, row], bias[s, row, 0]
+        w, b = (w[:, columns], b[columns]) if last else (w, b)
+        linear = nn.Linear(*w.shape).double()
+        linear.weight.data, linear.bias.data = w.detach().mT.double(), b.detach().double()
+        modules += [linear] if last else [linear, nn.Tanh()]
+    return nn.Sequential(*modules)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_network_is_torchs(shape: dict[str, Any]) -> None:
+    """Outputs of all heads and of one alone, and the gradient of all heads together."""
+    net = network(2, **shape).double()
+    for p in net.biases:
+        p.data.normal_(generator=torch.Generator().manual_seed(0))
+    x = samples(2, 20, 4).double() / 10
+    outputs = net(x)
+    weights = [torch.randn(20, w, dtype=torch.float64) for w in shape["outputs"]]
+    sum((y * w).sum() for y, w in zip(outputs, weights, strict=True)).backward()  # type: ignore[union-attr]
+    grads = torch.zeros_like(net.weights[0].data)
+    for s in range(2):
+        for k, width in enumerate(shape["outputs"]):
+            reference = plain(net, s, k)
+            expected = reference(x[s])
+            assert outputs[k].shape == (2, 20, width)
+            torch.testing.assert_close(outputs[k][s], expected, atol=1e-12, rtol=1e-12)
+            torch.testing.assert_close(net.only(k, x)[s], expected, atol=1e-12, rtol=1e-12)
+            (expected * weights[k]).sum().backward()
+            row, columns = net.heads[k]
+            first = reference[0].weight.grad
+            assert isinstance(first, Tensor)
+            place = columns if len(net.weights) == 1 else slice(None)
+            grads[s, row, :, place] += first.mT  # a shared trunk collects from both heads
+    assert net.weights[0].grad is not None
+    torch.testing.assert_close(net.weights[0].grad, grads, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_sizes_and_padding(shape: dict[str, Any]) -> None:
+    """One network for a shared trunk, else one for each head; padding is 0 and stays 0."""
+    net, S = network(2, **shape), 2
+    outputs, hidden = shape["outputs"], shape["hidden"]
+    shared = shape.get("shared_trunk", False)
+    K, columns = (1, sum(outputs)) if shared else (len(outputs), max(outputs))
+    widest = math.ceil(columns / 16) * 16
+    sizes = (4, *hidden, widest)
+    pairs = list(pairwise(sizes))
+    assert [tuple(w.shape) for w in net.weights] == [(S, K, i, o) for i, o in pairs]
+    assert [tuple(b.shape) for b in net.biases] == [(S, K, 1, o) for _, o in pairs]
+    assert sum(p.numel() for p in net.parameters()) == S * K * sum(i * o + o for i, o in pairs)
+
+    used = torch.zeros(K, widest, dtype=torch.bool)
+    for row, place in net.heads:
+        assert not used[row, place].any()  # no two heads share a column
+        used[row, place] = True
+    assert used.sum() == sum(outputs)
+    optimizer = SeedAdam(net)
+    for _ in range(3):
+        sum(y.square().sum() for y in net(torch.ones(S, 5, 4))).backward()  # type: ignore[union-attr]
+        optimizer.step(0.1, max_grad_norm=1.0)
+    assert (net.weights[-1].mT[:, ~used] == 0).all()
+    assert (net.biases[-1][:, :, 0][:, ~used] == 0).all()
+    assert (net.weights[-1].mT[:, used].abs().sum(-1) > 0).all()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_orthogonal_initialisation_has_a_gain_for_each_head(shape: dict[str, Any]) -> None:
+    net = network(2, **shape)  # gains 1, 2, ...
+    for weight in net.weights[:-1]:
+        for matrix in weight.flatten(0, 1):
+            tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.mT
+            eye = 2 * torch.eye(tall.shape[1])
+            torch.testing.assert_close(tall.mT @ tall, eye, atol=1e-4, rtol=0)
+    for k, (row, columns) in enumerate(net.heads):
+        for matrix in net.weights[-1][:, row, :, columns]:
+            tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.mT
+            eye = (k + 1) ** 2 * torch.eye(tall.shape[1])
+            torch.testing.assert_close(tall.mT @ tall, eye, atol=1e-4, rtol=0)
+    assert all((bias == 0).all() for bias in net.biases)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_shared_trunk_is_initialised_once(shared: bool) -> None:
+    """From the same place of the stream as without one, and every head once."""
+    net = network(2, outputs=(3, 1), hidden=(64, 32), shared_trunk=shared)
+    streams = SeedStreams(range(2), "init")
+    shapes = [(4, 64), (64, 32), (32, 3)] + ([(32, 1)] if shared else [(4, 64), (64, 32), (32, 1)])
+    found = [orthogonal(streams.normal(*shape)) for shape in shapes]
+    expected = [*net.weights[:-1], net.weights[-1][..., :3]]
+    for got, want, gain in zip(expected, found, (2**0.5, 2**0.5, 1), strict=False):
+        torch.testing.assert_close(got[:, 0], want * gain)
+    value_head = net.weights[-1][:, 0, :, 3:4] if shared else net.weights[-1][:, 1, :, :1]
+    torch.testing.assert_close(value_head, found[-1] * 2)
+    if not shared:
+        torch.testing.assert_close(net.weights[0][:, 1], found[3] * 2**0.5)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_uniform_initialisation_is_torchs(shape: dict[str, Any]) -> None:
+    """Weights and biases of every head within 1 / sqrt(in), and not a fraction of it."""
+    net = SeedMLP(2, 4, activation="relu", **shape)
+    net.uniform_init(SeedStreams(range(2), "init"))
+    layers = list(zip(net.weights, net.biases, strict=True))
+    for row, columns in net.heads:
+        for layer, (weight, bias) in enumerate(layers):
+            place = columns if layer == len(layers) - 1 else slice(None)
+            w, b = weight[:, row, :, place], bias[:, row, :, place]
+            bound = 1 / math.sqrt(w.shape[1])
+            for x in (w, b):
+                assert (x.abs() <= bound).all()
+                assert (x != 0).all()
+            if w.numel() > 100:
+                assert w.abs().max() > 0.95 * bound
+            assert not torch.equal(w[0], w[1])
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_constant_is_trained_as_any_parameter(shared: bool) -> None:
+    class Module(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = network(3, outputs=(3, 1), hidden=(16,), shared_trunk=shared)
+            self.log_std = self.net.constant(3, -0.5)
+
+    module = Module()
+    K = 1 if shared else 2
+    assert module.log_std.shape == (3, K, 1, 3)
+    assert (module.log_std == -0.5).all()
+    reference = nn.Parameter(torch.full((3, 3), -0.5))
+    theirs = torch.optim.Adam([reference], lr=0.1)
+    ours = SeedAdam(module)
+    goal = samples(3, 1, 3)[:, 0]
+    for _ in range(5):
+        (module.log_std[:, 0, 0] - goal).square().sum().backward()
+        ours.step(0.1)
+        theirs.zero_grad()
+        (reference - goal).square().sum().backward()
+        theirs.step()
+    torch.testing.assert_close(module.log_std[:, 0, 0].detach(), reference.detach())
+    assert (module.log_std[:, 1:] == -0.5).all()
+
+
+# ---- What counts as the code of a run ---------------------------------------------------
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of the sources, in which the digest reads."""
+    for folder in ("algos", "envs", "benchmarks"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
+    monkeypatch.setattr(digest, "ROOT", tmp_path)
+    yield tmp_path
+    _definitions.cache_clear()
+
+
+def replace(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert text.count(old) == 1, old
+    file.write_text(text.replace(old, new))
+
+
+BEGINNINGS: dict[str, list[Any]] = {
+    "ppo": [ppo.train],
+    "dqn": [dqn.train],
+    "sb3-ppo": [sb3_baseline.train, sb3_baseline.PPOBaseline, ppo.Config],
+    "sb3-dqn": [sb3_baseline.train, sb3_baseline.DQNBaseline],
+}
+CARTPOLE = envs.make("CartPole-v1")
+ORIGINS = {name: code_origins(found, CARTPOLE) for name, found in BEGINNINGS.items()}
+OURS, SB3 = {"ppo", "dqn"}, {"sb3-ppo", "sb3-dqn"}
+LAYERS, SEEDS, OPTIM = (f"manyseeds/{name}.py" for name in ("layers", "seeds", "optim"))
+BASELINE, PPO = "benchmarks/sb3_baseline.py", "algos/ppo.py"
+UNUSED = "class Unused:\n    update = RunningStats.update\n\n\nclass RewardScale("
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "stale"),
+    [
+        (LAYERS, "class RewardScale(", UNUSED, set()),
+        (LAYERS, "total = self.count + x.shape[1]", "total = self.count + 2", {"ppo"}),
+        (LAYERS, "S, B, n_in = x.shape", "S, B, n_in = tuple(x.shape)", OURS),
+        (OPTIM, "self.beta_powers = [ones, ones.clone()]", "self.beta_powers = []", OURS),
+        (SEEDS, "generator.standard_normal(out=row", "generator.random(out=row", OURS | SB3),
+        (
+            BASELINE,
+            '"max_grad_norm": config.max_grad_norm or math.inf,\n            "policy',
+            '"policy',
+            {"sb3-dqn"},
+        ),
+        (BASELINE, "norm_reward=config.normalize_reward", "norm_reward=False", {"sb3-ppo"}),
+        (BASELINE, "self.episodes.clear()", "pass", SB3),
+        (PPO, "min(self.minibatch_size, self.batch_size)", "self.batch_size", {"ppo", "sb3-ppo"}),
+    ],
+    ids=[
+        "unused",
+        "statistics",
+        "SeedMLP",
+        "SeedAdam",
+        "SeedStreams",
+        "DQN",
+        "PPO",
+        "Recorder",
+        "Config",
+    ],
+)
+def test_a_change_makes_stale_what_it_reaches(
+    file: str, old: str, new: str, stale: set[str], project: Path
+) -> None:
+    """A layer that one algorithm uses does not make the runs of another one stale."""
+
+    def digests() -> dict[str, str]:
+        _definitions.cache_clear()
+        return {name: code_digest(origins) for name, origins in ORIGINS.items()}
+
+    before = digests()
+    replace(project / file, old, new)
+    after = digests()
+    assert {name for name in ORIGINS if before[name] != after[name]} == stale

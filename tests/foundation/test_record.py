@@ -1,0 +1,595 @@
+"""The store: whatever kills a run, and whenever, only what is whole counts as finished."""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import envs
+from algos import grpo, ppo, q_learning, reinforce
+from manyseeds import digest, record
+from manyseeds.cli import parse
+from manyseeds.digest import ROOT, _definitions, code_digest, code_origins
+from manyseeds.record import DONE, RunFolder, is_finished, part_name, seal, write_bytes, write_json
+from manyseeds.runs.control import main
+
+# What a run of one part writes, in this order.
+FILES = ["config.json", "curve.parquet", "metrics.parquet", "policy.safetensors", "curve.png"]
+FILES += ["summary.json", DONE]
+LAKE = ("--env", "FrozenLake-v1", "--total-timesteps", "500", "--results", "r")
+POLE = ("--total-timesteps", "64", "--num-envs", "2", "--num-steps", "16", "--epochs", "2")
+POLE += ("--minibatch-size", "16", "--hidden", "8", "--results", "r")
+
+
+class Killed(BaseException):
+    """Ends a run as kill -9 does: no handler of ours may catch it."""
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def train(module: Any, *args: str) -> RunFolder:
+    """A script's three lines, in this process; returns its run."""
+    config = parse(module.Config, module.PRESETS, module.__doc__, args)
+    main(config, module.train, module.PRESETS)
+    return RunFolder.of(config, module.__name__.split(".")[-1])
+
+
+def learning(folder: RunFolder) -> pd.DataFrame:
+    """The curve without its clock, in one order."""
+    curve = folder.curves().drop(columns="learn_s")
+    return curve.sort_values(["mode", "episodes", "seed", "timestep"], ignore_index=True)
+
+
+def same_curve(a: RunFolder, b: RunFolder) -> None:
+    """Bit for bit, in every column but the clock's."""
+    assert len(learning(a)) > 0
+    pd.testing.assert_frame_equal(learning(a), learning(b), check_exact=True)
+
+
+def leftovers(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.rglob(".*"))
+
+
+# ---- One file ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", ["replace", "fsync"])
+def test_a_crash_between_write_and_rename_leaves_the_old_content(
+    point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = Path("x.json")
+    write_bytes(file, b"old")
+
+    def crash(*args: Any) -> None:
+        assert file.read_bytes() == b"old"  # the new content is beside it
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(record.os, point, crash)
+        with pytest.raises(Killed):
+            write_bytes(file, b"new and longer")
+    assert file.read_bytes() == b"old"
+    write_bytes(file, b"new")
+    assert file.read_bytes() == b"new"
+    assert os.listdir() == ["x.json"]
+
+
+def test_content_reaches_the_disk_before_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a power cut a renamed file must not be empty: all of it is fsynced first."""
+    events: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def log_fsync(descriptor: int) -> None:
+        events.append(f"fsync of {os.fstat(descriptor).st_size} bytes")
+        fsync(descriptor)
+
+    def log_replace(a: Any, b: Any) -> None:
+        events.append(f"rename to {b}")
+        replace(a, b)
+
+    monkeypatch.setattr(record.os, "fsync", log_fsync)
+    monkeypatch.setattr(record.os, "replace", log_replace)
+    write_bytes(Path("x"), b"12345")
+    assert events == ["fsync of 5 bytes", "rename to x"]
+
+
+# ---- Finished or not --------------------------------------------------------------------
+
+
+def plant(part: Path, seeds: list[int], sealed: bool = True) -> Path:
+    """A part without a training."""
+    part.mkdir(parents=True)
+    write_json(part / "config.json", {"seeds": seeds, "config": {}})
+    for name in FILES[1:-1]:
+        (part / name).write_bytes(name.encode())
+    if sealed:
+        seal(part)
+    return part
+
+
+def overwrite(content: bytes) -> Callable[[Path], Any]:
+    return lambda file: file.write_bytes(content)
+
+
+DAMAGES: dict[str, Callable[[Path], Any]] = {
+    "missing": Path.unlink,
+    "empty": overwrite(b""),
+    "cut": lambda file: file.write_bytes(file.read_bytes()[:-1]),
+    "one bit": lambda file: file.write_bytes(file.read_bytes()[:-1] + b"\x00"),
+    "longer": lambda file: file.write_bytes(file.read_bytes() + b"x"),
+}
+LOCAL = {"policy.safetensors", "curve.png"}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", FILES[:-1])
+def test_a_damaged_part_is_not_finished(name: str, damage: str) -> None:
+    """Weights and pictures are not committed, so only those may be absent; never different."""
+    part = plant(Path("seeds-000-001"), [0, 1])
+    assert is_finished(part)
+    DAMAGES[damage](part / name)
+    assert is_finished(part) == (damage == "missing" and name in LOCAL)
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"{", b"{}", b"[]", b"3", b'{"sha256": 3}', b"\xff"]
+)
+def test_a_part_without_a_readable_seal_is_not_finished(content: bytes | None) -> None:
+    part = plant(Path("seeds-000-001"), [0, 1])
+    (part / DONE).unlink() if content is None else (part / DONE).write_bytes(content)
+    assert not is_finished(part)
+    assert not is_finished(Path("nowhere"))
+
+
+def test_a_fresh_checkout_is_finished_without_its_local_files() -> None:
+    part = plant(Path("seeds-000-001"), [0, 1])
+    for name in LOCAL:
+        (part / name).unlink()
+    assert is_finished(part)
+    (part / "metrics.parquet").unlink()
+    assert not is_finished(part)
+
+
+def test_a_seal_covers_every_result_and_no_leftover() -> None:
+    """What a killed process left half-written is neither sealed nor kept."""
+    part = plant(Path("seeds-000-001"), [0, 1], sealed=False)
+    (part / ".curve.parquet.4711").write_bytes(b"half")
+    (part / ".DS_Store").write_bytes(b"a visitor's")
+    seal(part)
+    assert set(json.loads((part / DONE).read_text())["sha256"]) == set(FILES) - {DONE}
+    assert leftovers(part) == [".DS_Store"]
+    (part / ".DS_Store").unlink()
+    assert is_finished(part)
+
+
+@pytest.mark.parametrize(
+    ("finished", "asked", "missing"),
+    [
+        ([], range(3), [[0, 1, 2]]),
+        ([[0, 1, 2]], range(3), []),
+        ([[0, 1, 2]], range(2), []),
+        ([[0, 1]], range(5), [[2, 3, 4]]),
+        ([[3, 4]], range(6), [[0, 1, 2], [5]]),
+        ([[1], [3]], range(5), [[0], [2], [4]]),
+        ([[0, 1], [4, 5], [2]], range(2, 8), [[3], [6, 7]]),
+        ([[0, 1], [1, 2]], range(4), [[3]]),
+        ([list(range(10))], range(30), [list(range(10, 30))]),
+    ],
+)
+def test_missing_seeds_come_in_consecutive_groups(
+    finished: list[list[int]], asked: range, missing: list[list[int]]
+) -> None:
+    folder = RunFolder(Path("run"))
+    for seeds in finished:
+        plant(folder.path / part_name(seeds), seeds)
+    plant(folder.path / "seeds-900-901", [900, 901], sealed=False)  # interrupted
+    assert folder.missing(asked) == missing
+    assert folder.finished_seeds() == {seed for seeds in finished for seed in seeds}
+    assert folder.missing([900]) == [[900]]
+
+
+def test_a_seed_in_two_parts_counts_once() -> None:
+    folder = RunFolder(Path("run"))
+    for seeds in ([0, 1], [1, 2]):
+        part = plant(folder.path / part_name(seeds), seeds, sealed=False)
+        rows = [(s, t, mode, n, s + t) for s in seeds for t in (0, 8) for mode, n in MODES]
+        columns = ["seed", "timestep", "mode", "episodes", "return_mean"]
+        write_bytes(
+            part / "curve.parquet", record.parquet_bytes(pd.DataFrame(rows, columns=columns))
+        )
+        seal(part)
+    curves = folder.curves()
+    assert len(curves) == 3 * 2 * len(MODES)
+    assert (curves["return_mean"] == curves["seed"] + curves["timestep"]).all()
+
+
+MODES = [("greedy", 32), ("greedy", 100), ("sampled", 100), ("train", 0)]
+
+
+# ---- The digest of the code -------------------------------------------------------------
+
+CODE = '''"""What it is."""
+import math
+
+LIMIT = 3
+PRESET = 1
+
+def helper(x):
+    return x + LIMIT
+
+
+def f(x):
+    """Doc."""
+    return helper(x)  # why
+
+
+class C:
+    """Doc."""
+
+    field: int = 1
+    """Documented."""
+'''
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ("# why", "# another reason", True),
+        ("What it is.", "What else it is.", True),
+        ('    """Doc."""\n    return', "    return", True),
+        ("Documented.", "Said otherwise.", True),
+        ("    return helper(x)  # why", "    return (\n        helper(x)\n    )", True),
+        ("PRESET = 1", "PRESET = 2", True),  # nothing reaches it
+        ("import math\n", "", True),
+        ("return helper(x)", "return helper(-x)", False),
+        ("x + LIMIT", "x - LIMIT", False),  # what a name leads to counts as well
+        ("LIMIT = 3", "LIMIT = 4", False),
+        ("field: int = 1", "field: int = 2", False),
+        ("def f", "def g", False),
+    ],
+)
+def test_the_digest_follows_the_code_that_is_reached(old: str, new: str, same: bool) -> None:
+    assert old in CODE
+    file = Path("algorithm.py").resolve()
+
+    def digest(code: str) -> str:
+        _definitions.cache_clear()
+        file.write_text(code)
+        return code_digest([f"{file}:f", f"{file}:C"])
+
+    before = digest(CODE)
+    assert (digest(CODE.replace(old, new)) == before) == same
+
+
+def test_the_digest_goes_through_the_files_of_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From an algorithm's train to its network, the streams, the environment, the evaluation."""
+    read: list[str] = []
+    real = digest._definitions
+
+    def recorded(file: str) -> Any:
+        read.append(file)
+        return real(file)
+
+    def files(train: Any, env: Any) -> set[str]:
+        read.clear()
+        code_digest(code_origins([train], env))
+        return set(read)
+
+    monkeypatch.setattr(digest, "_definitions", recorded)
+    common = {f"manyseeds/{name}.py" for name in ("evaluate", "process", "seeds")}
+    binned = files(q_learning.train, envs.make("CartPole-v1", observations="index"))
+    own = {"algos/q_learning.py", "envs/cartpole.py", "envs/core.py", "envs/discretize.py"}
+    assert binned == common | own
+    tabular = files(q_learning.train, envs.make("FrozenLake-v1"))
+    own = {"algos/q_learning.py", "envs/core.py", "envs/frozen_lake.py", "envs/tabular.py"}
+    assert tabular == common | own
+
+
+# ---- Killed at every write --------------------------------------------------------------
+
+
+def kill_at_write(patch: pytest.MonkeyPatch, k: int) -> list[str]:
+    """Kill the run at its k-th write (from 1), after the content is beside its target.
+
+    The file beside it stays, as it would after kill -9. Returns the names written so far.
+    """
+    names: list[str] = []
+    replace = os.replace
+
+    def replace_or_die(beside: Path, target: Path) -> None:
+        names.append(Path(target).name)
+        if len(names) == k:
+            shutil.copy(beside, Path(target).with_name(f".{Path(target).name}.4711"))
+            raise Killed
+        replace(beside, target)
+
+    patch.setattr(record.os, "replace", replace_or_die)
+    return names
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunFolder]:
+    """What a killed and resumed run must equal."""
+    with pytest.MonkeyPatch.context() as patch:
+        runs = {}
+        for name, module, args in (("q", q_learning, LAKE), ("ppo", ppo, POLE)):
+            where = tmp_path_factory.mktemp(name)
+            patch.chdir(where)
+            folder = train(module, *args, "--seeds", "2")
+            runs[name] = RunFolder(where / folder.path)
+        return runs
+
+
+def test_a_run_writes_these_files_in_this_order(
+    uninterrupted: dict[str, RunFolder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """config.json before the learning begins, DONE.json last: the kill points below are all."""
+    names = kill_at_write(monkeypatch, 0)
+    folder = train(q_learning, *LAKE, "--seeds", "2")
+    assert names == FILES
+    assert sorted(p.name for p in (folder.path / "seeds-000-001").iterdir()) == sorted(FILES)
+    same_curve(folder, uninterrupted["q"])
+
+
+@pytest.mark.parametrize("k", range(1, len(FILES) + 1), ids=FILES)
+def test_killed_at_any_write_and_resumed(
+    k: int, uninterrupted: dict[str, RunFolder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same command again trains it again, to the same bits, and the debris is no result."""
+    part = Path("r/runs/FrozenLake-v1/q_learning/same/seeds-000-001")
+    args = (*LAKE, "--seeds", "2", "--name", "same")
+    with monkeypatch.context() as patch:
+        names = kill_at_write(patch, k)
+        with pytest.raises(Killed):
+            train(q_learning, *args)
+    assert names == FILES[:k]
+    assert leftovers(part) == [f".{FILES[k - 1]}.4711"]
+    assert not is_finished(part)
+    assert not (part / DONE).exists()
+    assert RunFolder(part.parent).parts() == []
+    assert list(record.all_runs(Path("r"))) == []
+
+    folder = train(q_learning, *args)
+    assert folder.parts() == [part]
+    assert leftovers(part) == []
+    same_curve(folder, uninterrupted["q"])
+    weights = "policy.safetensors"
+    theirs = uninterrupted["q"].path / "seeds-000-001" / weights
+    assert (part / weights).read_bytes() == theirs.read_bytes()
+
+
+def test_killed_while_it_replaces_a_damaged_part(
+    uninterrupted: dict[str, RunFolder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An old seal must not vouch for new files: at every write the part stays unfinished."""
+    args = (*LAKE, "--seeds", "2")
+    part = train(q_learning, *args).path / "seeds-000-001"
+    (part / "curve.parquet").write_bytes(b"damaged")
+    for k in range(1, len(FILES) + 1):
+        with monkeypatch.context() as patch:
+            kill_at_write(patch, k)
+            with pytest.raises(Killed):
+                train(q_learning, *args)
+        assert not is_finished(part), FILES[k - 1]
+    same_curve(train(q_learning, *args), uninterrupted["q"])
+    assert is_finished(part)
+    assert leftovers(part) == []
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]"])
+def test_a_damaged_config_is_trained_again(
+    content: bytes, uninterrupted: dict[str, RunFolder]
+) -> None:
+    """It must not stop the run that would mend it."""
+    args = (*LAKE, "--seeds", "2")
+    folder = train(q_learning, *args)
+    (folder.path / "seeds-000-001" / "config.json").write_bytes(content)
+    assert folder.parts() == []
+    train(q_learning, *args)
+    same_curve(folder, uninterrupted["q"])
+
+
+# ---- Stopped by an error ----------------------------------------------------------------
+
+
+class FullDisk:
+    """A file on a disk that is full."""
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+
+    def __enter__(self) -> FullDisk:
+        return self
+
+    def __exit__(self, *args: Any) -> None:
+        self.file.close()
+
+    def write(self, content: bytes) -> None:
+        self.file.write(content[: len(content) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("k", range(1, len(FILES) + 1), ids=FILES)
+def test_a_full_disk_ends_in_one_line(
+    k: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit status 1, nothing half-written, and not finished."""
+    count = 0
+
+    def full_at_k(path: Any, mode: str = "r") -> Any:
+        nonlocal count
+        count += 1
+        file = builtins.open(path, mode)  # noqa: SIM115
+        return FullDisk(file) if count >= k else file
+
+    monkeypatch.setattr(record, "open", full_at_k, raising=False)
+    with pytest.raises(SystemExit) as stop:
+        train(q_learning, *LAKE, "--seeds", "1")
+    assert stop.value.code == 1
+    err = capsys.readouterr().err
+    assert err == "error: [Errno 28] No space left on device\n"
+    (part,) = Path("r").glob("runs/*/*/*/seeds-*")
+    assert sorted(p.name for p in part.iterdir()) == sorted(FILES[: k - 1])
+    assert not is_finished(part)
+
+
+def test_ctrl_c_ends_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def press(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(q_learning, "td_error", press)
+    with pytest.raises(SystemExit) as stop:
+        train(q_learning, *LAKE, "--seeds", "1")
+    assert stop.value.code == 130
+    err = capsys.readouterr().err
+    assert err == "interrupted; the same command again trains what is missing\n"
+    assert [p.name for p in Path("r").rglob("*.*")] == ["config.json"]
+
+
+# ---- The same command again, and more seeds ---------------------------------------------
+
+
+def test_what_is_finished_is_reported_and_not_redone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    args = (*LAKE, "--seeds", "3")
+    folder = train(q_learning, *args)
+    table = capsys.readouterr().out.partition("q_learning on FrozenLake-v1, 3 seeds")[2]
+    before = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in Path("r").rglob("*.*")}
+
+    def never(*args: Any) -> None:
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(q_learning, "QTable", never)
+    train(q_learning, *args)
+    out = capsys.readouterr().out
+    assert out.startswith(f"All 3 seeds are finished in {folder.path}.\n")
+    assert out.partition("q_learning on FrozenLake-v1, 3 seeds")[2] == table
+    train(q_learning, *LAKE, "--seeds", "1", "--first-seed", "1")
+    assert capsys.readouterr().out.startswith(f"All 1 seeds are finished in {folder.path}.\n")
+    assert {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in Path("r").rglob("*.*")} == before
+
+
+WHOLE = ("--total-timesteps", "120", "--hidden", "8", "--results", "r")
+
+
+@pytest.mark.parametrize(
+    ("module", "args"),
+    [
+        (q_learning, LAKE),
+        (ppo, POLE),
+        (reinforce, (*WHOLE, "--episodes", "2", "--weight", "baseline")),
+        (grpo, (*WHOLE, "--group-size", "2")),
+    ],
+)
+def test_more_seeds_tomorrow_train_only_the_missing_ones(
+    module: Any, args: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """2, then 5, and both curves are those of 5 at once, bit for bit."""
+    folder = train(module, *args, "--seeds", "2")
+    first = {p.name: p.read_bytes() for p in (folder.path / "seeds-000-001").iterdir()}
+    again = train(module, *args, "--seeds", "5")
+    assert [part.name for part in again.parts()] == ["seeds-000-001", "seeds-002-004"]
+    assert first == {p.name: p.read_bytes() for p in (folder.path / "seeds-000-001").iterdir()}
+    at_once = train(module, *(a if a != "r" else "other" for a in args), "--seeds", "5")
+    assert [part.name for part in at_once.parts()] == ["seeds-000-004"]
+    same_curve(again, at_once)
+    assert set(learning(again)["seed"]) == set(range(5))
+    finals = [s["final"]["greedy"]["per_seed"] for s in again.summaries()]
+    assert finals[0] | finals[1] == at_once.summaries()[0]["final"]["greedy"]["per_seed"]
+    assert f"{again.algo} on {again.env}, 5 seeds" in capsys.readouterr().out
+
+
+def test_a_hole_in_the_middle_is_filled() -> None:
+    train(q_learning, *LAKE, "--seeds", "1", "--first-seed", "2")
+    folder = train(q_learning, *LAKE, "--seeds", "4")
+    names = [part.name for part in folder.parts()]
+    assert names == ["seeds-000-001", "seeds-002-002", "seeds-003-003"]
+    at_once = train(q_learning, *LAKE[:-1], "other", "--seeds", "4")
+    same_curve(folder, at_once)
+
+
+# ---- Real processes ---------------------------------------------------------------------
+
+
+def command(results: str) -> list[str]:
+    script = str(ROOT / "algos" / "ppo.py")
+    budget = ["--total-timesteps", "5000", "--seeds", "2"]
+    return [sys.executable, script, *budget, "--results", results, "--name", "x"]
+
+
+@pytest.mark.slow
+def test_kill_9_at_random_moments() -> None:
+    """A real process and a real SIGKILL, at random times and as each file appears."""
+    began = time.monotonic()
+    subprocess.run(command("whole"), check=True, capture_output=True, timeout=300)
+    duration = time.monotonic() - began
+    whole = RunFolder(Path("whole/runs/CartPole-v1/ppo/x"))
+    part = Path("r/runs/CartPole-v1/ppo/x/seeds-000-001")
+
+    rng = random.Random(0)
+    moments: list[float | str] = [rng.uniform(0, duration) for _ in range(3)]
+    moments += ["config.json", "curve.parquet", "policy.safetensors", "summary.json"]
+    killed = 0
+    for moment in moments:
+        process = subprocess.Popen(command("r"), stdout=subprocess.DEVNULL)
+        if isinstance(moment, float):
+            time.sleep(moment)
+        else:
+            (part / moment).unlink(missing_ok=True)
+            while process.poll() is None and not (part / moment).exists():
+                time.sleep(0.0005)
+        process.send_signal(signal.SIGKILL)
+        status = process.wait(timeout=60)
+        killed += status == -signal.SIGKILL
+        assert is_finished(part) or not (part / DONE).exists()
+        if is_finished(part):  # it was done before the signal came: begin anew
+            same_curve(RunFolder(part.parent), whole)
+            shutil.rmtree("r")
+    assert killed >= 3
+    again = subprocess.run(command("r"), capture_output=True, text=True, timeout=300)
+    assert (again.returncode, again.stderr) == (0, "")
+    assert is_finished(part)
+    assert leftovers(part) == []
+    same_curve(RunFolder(part.parent), whole)
+
+
+@pytest.mark.slow
+def test_a_real_file_that_cannot_grow() -> None:
+    """The kernel refuses a write (RLIMIT_FSIZE); with space again the run is finished."""
+    small = [*command("r"), "--total-timesteps", "1024"]
+    small.remove("--total-timesteps")
+    small.remove("5000")
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, 12_000))
+
+    process = subprocess.run(small, capture_output=True, text=True, preexec_fn=limit, timeout=120)
+    assert process.returncode == 1
+    assert process.stderr == "error: [Errno 27] File too large\n"
+    part = Path("r/runs/CartPole-v1/ppo/x/seeds-000-001")
+    assert not is_finished(part)
+    assert leftovers(part) == []
+    assert not (part / "summary.json").exists()
+    subprocess.run(small, check=True, capture_output=True, timeout=120)
+    assert is_finished(part)

@@ -1,0 +1,398 @@
+"""Statistics against hand-worked numbers and simulation; figures as files."""
+
+import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from manyseeds import plots, stats
+from manyseeds.stats import Estimate, estimate, parity
+
+# ---------------------------------------------------------------- iqm and estimate
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0, 1, 2, 100], 1.5),  # one cut at each end
+        ([0, 2, 100], 34.0),  # floor(3 / 4) = 0 cut: the plain mean
+        ([-99, -99, 1, 2, 3, 4, 5, 6, 99, 99], 3.5),  # two of ten cut at each end
+        ([7], 7.0),
+    ],
+)
+def test_iqm_by_hand(values: list[float], expected: float) -> None:
+    assert stats.iqm(values) == pytest.approx(expected, abs=1e-12)
+
+
+def test_iqm_along_an_axis() -> None:
+    table = np.array([[0, 1, 2, 100], [3, 3, 5, 5]])
+    np.testing.assert_allclose(stats.iqm(table), [1.5, 4.0])
+    np.testing.assert_allclose(stats.iqm(table.T, axis=0), [1.5, 4.0])
+
+
+def test_interval_by_hand() -> None:
+    """Two values give three bootstrap means, 0, 5 and 10, with probabilities 1/4, 1/2, 1/4."""
+    assert estimate([0, 10], "mean") == Estimate(5.0, 0.0, 10.0, 2)
+    assert estimate([0, 10], "mean", confidence=0.4) == Estimate(5.0, 5.0, 5.0, 2)
+
+
+@pytest.mark.parametrize(("n", "low", "high"), [(5, 0.78, 0.9), (10, 0.84, 0.95), (30, 0.88, 0.99)])
+def test_interval_covers_the_mean(n: int, low: float, high: float) -> None:
+    """A nominal 95% interval; the percentile method is narrow at n=10, as the docstring says."""
+    rng = np.random.default_rng(0)
+    trials = [estimate(rng.normal(3.0, 2.0, n), "mean", resamples=1000) for _ in range(300)]
+    coverage = np.mean([trial.low <= 3.0 <= trial.high for trial in trials])
+    assert low <= coverage <= high
+
+
+def test_same_data_same_interval() -> None:
+    values = np.random.default_rng(1).normal(size=10)
+    assert estimate(values) == estimate(list(values))
+    assert estimate(values).low < estimate(values).value < estimate(values).high
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [0.1, 500.0, -1e-300])
+def test_all_equal(value: float) -> None:
+    result = estimate([value] * 10)
+    assert result.low == result.high == result.value == pytest.approx(value)
+
+
+@pytest.mark.filterwarnings("error")
+def test_one_seed_has_no_interval() -> None:
+    result = estimate([3.0])
+    assert result.value == 3.0
+    assert math.isnan(result.low)
+    assert math.isnan(result.high)
+    assert str(result) == "3.0 (no interval, n=1)"
+    assert math.isnan(estimate([[1.0, 2.0], [3.0]]).low)
+
+
+@pytest.mark.parametrize("bad", [[1.0, np.nan], [np.inf, 1.0], [], [[1.0], [np.nan]], np.eye(3)])
+def test_refuses_what_it_cannot_use(bad: object) -> None:
+    with pytest.raises(ValueError, match=r"not finite|shape"):
+        estimate(bad)  # type: ignore[arg-type]
+
+
+def test_refuses_an_unknown_statistic() -> None:
+    with pytest.raises(ValueError, match="median"):
+        estimate([1.0, 2.0], "median")  # type: ignore[arg-type]
+
+
+def test_stratified_resamples_within_each_task() -> None:
+    """Tasks that differ, seeds that do not: the spread between tasks is no uncertainty."""
+    easy, hard = np.ones(10), np.zeros(10)
+    assert estimate([easy, hard]) == Estimate(0.5, 0.5, 0.5, 20)
+    pooled = estimate(np.concatenate([easy, hard]))
+    assert pooled.high - pooled.low > 0.3
+
+    rng = np.random.default_rng(2)
+    tasks = [rng.normal(0, 1, 10), rng.normal(100, 1, 30)]  # sizes may differ
+    result = estimate(tasks, "mean")
+    assert result.value == pytest.approx(np.concatenate(tasks).mean())
+    assert result.n == 40
+    # sd of the pooled mean is 1 / sqrt(40) when tasks are kept apart, about 7 when they are mixed
+    assert result.high - result.low == pytest.approx(2 * 1.96 / math.sqrt(40), rel=0.25)
+
+
+def test_text() -> None:
+    result = Estimate(498.2, 493.14, 500.0, 10)
+    assert str(result) == "498.2 [493.1, 500.0]"
+    assert result.text(digits=0) == "498 [493, 500]"
+
+
+def test_fast_enough_for_the_progress_bar() -> None:
+    """3 ms here; without vectorisation it would be hundreds."""
+    values = np.random.default_rng(3).normal(size=30)
+    seconds = []
+    for _ in range(10):
+        start = time.perf_counter()
+        estimate(values, resamples=2000)
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 0.05
+
+
+# ---------------------------------------------------------------- summaries of curves
+
+
+def test_area_under_curve_by_hand() -> None:
+    # (0 + 10) / 2 over 10 steps, then 10 over 30 steps: (50 + 300) / 40
+    assert stats.area_under_curve([0, 10, 40], [0, 10, 10]) == pytest.approx(8.75)
+    both = stats.area_under_curve([0, 10, 40], [[0, 10, 10], [4, 4, 4]])
+    np.testing.assert_allclose(both, [8.75, 4.0])
+    assert stats.area_under_curve([5, 6], [2, 4]) == 3.0  # the span counts, not the origin
+
+
+@pytest.mark.parametrize(
+    ("timesteps", "returns"), [([0], [1]), ([0, 0], [1, 2]), ([1, 0], [1, 2]), ([0, 1], [1, 2, 3])]
+)
+def test_area_refuses_broken_curves(timesteps: list[int], returns: list[float]) -> None:
+    with pytest.raises(ValueError, match=r"two evaluations|increase|need timesteps"):
+        stats.area_under_curve(timesteps, returns)
+
+
+def test_timesteps_to_threshold_by_hand() -> None:
+    returns: list[list[float]] = [
+        [0, 5, 9, 9],  # never
+        [0, 10, 2, 10],  # reaches it, falls back: the first time counts
+        [10, 0, 0, 0],  # at once
+        [np.nan, np.nan, 11, np.nan],
+    ]
+    reached = stats.timesteps_to_threshold([0, 100, 200, 300], returns, 10)
+    np.testing.assert_array_equal(reached, [np.nan, 100, 0, 200])
+
+
+def test_normalise() -> None:
+    np.testing.assert_allclose(stats.normalise([22.1, 500, 261.05], 22.1, 500), [0, 1, 0.5])
+    assert stats.normalise(-200, random=-200, reference=-100.8) == 0
+    with pytest.raises(ValueError, match="nothing to scale"):
+        stats.normalise(1.0, 5.0, 5.0)
+
+
+# ---------------------------------------------------------------- parity
+
+
+def scores(mean: float, sd: float, n: int, seed: int) -> np.ndarray:
+    """`n` scores with exactly this mean and standard deviation."""
+    x = np.random.default_rng(seed).normal(size=n)
+    return mean + sd * (x - x.mean()) / x.std()
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "word"),
+    [
+        # random 0, reference 100, 30 seeds: sd of d is 100 * sd * sqrt(2 / 30)
+        (scores(90, 3, 30, 0), scores(91, 3, 30, 1), "equivalent"),
+        (scores(90, 3, 30, 0), scores(80, 3, 30, 1), "better"),
+        (scores(80, 3, 30, 0), scores(90, 3, 30, 1), "worse"),
+        (scores(60, 40, 30, 0), scores(62, 40, 30, 1), "inconclusive"),
+        # significantly better, but by less than the margin: equivalent goes first
+        (scores(92, 1, 30, 0), scores(90, 1, 30, 1), "equivalent"),
+    ],
+)
+def test_parity_words(ours: np.ndarray, theirs: np.ndarray, word: str) -> None:
+    verdict = parity(ours, theirs, random=0, reference=100)
+    assert verdict.word == word
+    assert (verdict.seeds_needed is not None) == (word == "inconclusive")
+    assert verdict.difference.value == pytest.approx((ours.mean() - theirs.mean()) / 100)
+    assert verdict.difference.n == 60
+
+
+def test_parity_interval_has_the_width_of_two_samples() -> None:
+    """Unpaired: half-width 1.96 * sqrt(0.1^2 / 30 + 0.2^2 / 60)."""
+    d = parity(scores(0.5, 0.1, 30, 0), scores(0.5, 0.2, 60, 1), 0, 1).difference
+    assert (d.high - d.low) / 2 == pytest.approx(1.96 * math.sqrt(0.01 / 30 + 0.04 / 60), rel=0.05)
+
+
+@pytest.mark.filterwarnings("error")
+def test_parity_of_constants() -> None:
+    assert parity([500] * 10, [500] * 10, 22.1, 500) == stats.Parity(
+        "equivalent", Estimate(0.0, 0.0, 0.0, 20), None
+    )
+    assert parity([400] * 10, [500] * 10, 22.1, 500).word == "worse"
+
+
+def test_parity_where_lower_scores_are_better() -> None:
+    """The anchors give the direction: with a reference below random, less is better."""
+    assert parity(scores(10, 1, 10, 0), scores(50, 1, 10, 1), random=100, reference=0).word == (
+        "better"
+    )
+
+
+def test_failed_seeds_move_the_verdict() -> None:
+    """Six of thirty seeds learn nothing. An IQM cuts seven at each end and sees no difference."""
+    ours = np.array([500.0] * 24 + [22.1] * 6)
+    theirs = np.full(30, 500.0)
+    assert stats.iqm(ours) == stats.iqm(theirs) == 500
+    verdict = parity(ours, theirs, 22.1, 500)
+    assert verdict.word == "worse"
+    assert verdict.difference.value == pytest.approx(-0.2)
+
+
+@pytest.mark.parametrize(
+    ("d", "low", "high", "needed"),
+    [
+        # n = 10, margin 0.05
+        (0.0, -0.10, 0.10, 40),  # equivalent: 10 * (0.10 / 0.05)^2 = 40
+        (0.04, -0.06, 0.14, 63),  # equivalent 1000, excludes 0: 10 * (0.10 / 0.04)^2 = 62.5
+        (-0.04, -0.14, 0.06, 63),  # its mirror image
+        (0.08, -0.02, 0.18, 16),  # never equivalent; 10 * (0.10 / 0.08)^2 = 15.6
+        (0.05, -0.05, 0.15, 41),  # 10 * (0.10 / 0.05)^2 = 40 would just touch 0
+        (0.12, -0.01, 0.15, 12),  # lopsided: the arm towards 0 counts, 10 * (0.13 / 0.12)^2
+    ],
+)
+def test_seeds_needed_by_hand(d: float, low: float, high: float, needed: int) -> None:
+    assert stats._seeds_needed(Estimate(d, low, high, 20), n=10, margin=0.05) == needed
+
+
+def test_seeds_needed_are_enough() -> None:
+    """Coin flips on both sides: sd of d is sqrt(0.5 / n), so about 0.5 * (1.96 / 0.05)^2 = 768."""
+    coin = np.array([0.0, 1.0])
+    verdict = parity(np.tile(coin, 20), np.tile(coin, 20), 0, 1)
+    assert verdict.word == "inconclusive"
+    assert verdict.seeds_needed == pytest.approx(768, rel=0.15)
+    assert parity(np.tile(coin, 300), np.tile(coin, 300), 0, 1).word == "inconclusive"
+    assert parity(np.tile(coin, 440), np.tile(coin, 440), 0, 1).word == "equivalent"
+
+
+def test_seeds_needed_exceed_the_seeds_at_hand() -> None:
+    rng = np.random.default_rng(4)
+    seen = 0
+    for _ in range(60):
+        verdict = parity(rng.lognormal(size=10), rng.lognormal(size=10), 0, 3)
+        if verdict.seeds_needed is not None:
+            seen += 1
+            assert verdict.seeds_needed > 10
+    assert seen > 20
+
+
+def test_parity_refuses() -> None:
+    with pytest.raises(ValueError, match="two seeds"):
+        parity([1.0], [1.0, 2.0], 0, 1)
+    with pytest.raises(ValueError, match="not finite"):
+        parity([1.0, np.nan], [1.0, 2.0], 0, 1)
+    with pytest.raises(ValueError, match="margin"):
+        parity([1.0, 2.0], [1.0, 2.0], 0, 1, margin=0)
+
+
+# ---------------------------------------------------------------- figures
+
+
+def run_frame(seeds: int, budget: int = 100_000, episodes: int = 32) -> pd.DataFrame:
+    """A run that learns CartPole: 21 evaluations, then the final one, then training rows."""
+    steps = np.linspace(0, budget, 21).astype(int)
+    rng = np.random.default_rng(seeds)
+    rows = []
+    for seed in range(seeds):
+        for step in steps:
+            level = 500 * step / budget * rng.uniform(0.9, 1.0)
+            rows.append((seed, step, level, "greedy", episodes))
+        if episodes == 0:  # the exact evaluation at the end repeats the last one
+            rows.append(rows[-1])
+        else:
+            rows.append((seed, budget, -1e6, "greedy", 100))
+        rows.append((seed, budget, -1e6, "sampled", 100))
+        rows.append((seed, budget, np.nan, "train", 0))
+    return pd.DataFrame(rows, columns=["seed", "timestep", "return_mean", "mode", "episodes"])
+
+
+def svg_text(path: Path) -> str:
+    """The words of an SVG figure, which matplotlib leaves as comments beside the outlines."""
+    text = path.read_text()
+    assert text.startswith("<?xml")
+    return text
+
+
+def test_svg_is_deterministic_and_says_n(tmp_path: Path) -> None:
+    groups = {"manyseeds ppo": run_frame(5), "sb3 ppo": run_frame(3, budget=100_352)}
+    paths = [tmp_path / "a.svg", tmp_path / "b.svg"]
+    for path in paths:
+        plots.learning_curves(groups, path, title="CartPole-v1", threshold=475, reference=500)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    text = svg_text(paths[0])
+    for words in ("manyseeds ppo (n=5)", "sb3 ppo (n=3)", "475", "reward threshold", "100k"):
+        assert f"<!-- {words} -->" in text
+    assert "<dc:date>" not in text
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.svg", "b.svg"]  # nothing left beside
+
+
+def test_the_curve_is_the_evaluations_and_nothing_else() -> None:
+    timesteps, returns = plots.curve_of("ppo", run_frame(4))
+    assert timesteps.shape == (21,)
+    assert returns.shape == (4, 21)
+    assert returns.min() == 0.0
+    exact_steps, _ = plots.curve_of("q_learning", run_frame(4, episodes=0))
+    assert len(exact_steps) == 21
+
+
+def test_png_of_one_seed_and_of_ten(tmp_path: Path) -> None:
+    for n in (1, 10):
+        path = tmp_path / f"{n}.png"
+        plots.learning_curves({"ppo": run_frame(n)}, path, title="ppo on CartPole-v1")
+        assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_grid(tmp_path: Path) -> None:
+    panels = {
+        f"env {i}": {"ppo": run_frame(3), "dqn $": run_frame(3 + 2 * (i % 2))} for i in range(4)
+    }
+    paths = [tmp_path / "a.svg", tmp_path / "b.svg"]
+    for path in paths:
+        plots.grid_of_curves(panels, path, thresholds={"env 0": 475, "env 1": None})
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    text = svg_text(paths[0])
+    assert text.count("<!-- ppo (n=3) -->") == 1  # one legend for all
+    assert "<!-- dqn $ (n=3-5) -->" in text
+    assert text.count("<!-- 475 -->") == 1
+    assert all(f"<!-- env {i} -->" in text for i in range(4))
+
+
+def test_a_group_keeps_its_colour_in_every_figure() -> None:
+    """Also in one whose first panel lacks it."""
+
+    def colours(panels: dict[str, Any]) -> dict[str, Any]:
+        figure = plots._draw(panels, (5, 4), {}, first=("ours", "theirs"))
+        lines = figure.legends[0].get_lines()
+        texts = (text.get_text().split(" ")[0] for text in figure.legends[0].get_texts())
+        return {name: line.get_color() for name, line in zip(texts, lines, strict=True)}
+
+    frame = run_frame(3)
+    both = colours({"a": {"ours": frame, "theirs": frame}})
+    assert both["ours"] != both["theirs"]
+    assert colours({"a": {"theirs": frame}, "b": {"ours": frame}}) == both
+    assert colours({"a": {"theirs": frame}}) == {"theirs": both["theirs"]}
+
+
+def test_figures_leave_global_state_alone(tmp_path: Path) -> None:
+    import matplotlib
+    import matplotlib.pyplot as plt
+
+    with matplotlib.rc_context({"font.size": 33, "svg.hashsalt": "theirs"}):
+        before = dict(matplotlib.rcParams)
+        plots.learning_curves({"ppo": run_frame(3)}, tmp_path / "a.svg", title="x")
+        assert dict(matplotlib.rcParams) == before
+    assert plt.get_fignums() == []
+    plots.learning_curves({"ppo": run_frame(3)}, tmp_path / "b.svg", title="x")
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+def test_plots_refuse_what_they_cannot_draw(tmp_path: Path) -> None:
+    good = run_frame(3)
+    path = tmp_path / "a.svg"
+    with pytest.raises(ValueError, match=r"\.svg or \.png"):
+        plots.learning_curves({"ppo": good}, tmp_path / "a.jpg", title="x")
+    with pytest.raises(ValueError, match="no curves"):
+        plots.learning_curves({}, path, title="x")
+    with pytest.raises(ValueError, match="ppo: no greedy"):
+        plots.learning_curves({"ppo": good[good["mode"] == "train"]}, path, title="x")
+    with pytest.raises(ValueError, match=r"ppo: missing .* seeds \[0\]"):
+        plots.learning_curves({"ppo": good.iloc[1:]}, path, title="x")
+    twice = pd.concat([good, good.assign(return_mean=good["return_mean"] + 1)])
+    with pytest.raises(ValueError, match="two returns"):
+        plots.learning_curves({"ppo": twice}, path, title="x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_imports_are_lazy() -> None:
+    """`--help` must not wait for matplotlib and scipy.stats."""
+    code = (
+        "import sys, manyseeds.plots, manyseeds.stats;"
+        "print([m for m in ('matplotlib', 'seaborn', 'scipy.stats') if m in sys.modules])"
+    )
+    root = Path(__file__).resolve().parents[2]
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.strip() == "[]"

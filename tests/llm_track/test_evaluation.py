@@ -1,0 +1,230 @@
+"""The evaluation of the LLM track: its measures by enumeration, and the same luck for everybody."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from llm_track import evaluation, models, sampling, tasks
+from llm_track.evaluation import TaskEvaluator, cons_at_k, pass_at_k
+from manyseeds.runs.language import LanguageConfig
+
+# ---- pass@k and cons@k ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 8])
+def test_pass_at_k_is_the_share_of_subsets_with_a_right_one(n: int) -> None:
+    right = np.random.default_rng(0).random((6, n)) < np.linspace(0, 1, 6)[:, None]
+    for k in range(1, n + 1):
+        shares = [
+            np.mean([any(row[list(some)]) for some in itertools.combinations(range(n), k)])
+            for row in right
+        ]
+        assert pass_at_k(right.astype(float), k) == pytest.approx(np.mean(shares), abs=1e-12)
+
+
+def test_pass_at_k_by_hand() -> None:
+    """1 right of 4: a pair holds it in 3 of 6 cases; the plug-in 1 - (3/4)^2 is 7/16."""
+    right = np.array([[1, 0, 0, 0]])
+    assert pass_at_k(right, 1) == 0.25
+    assert pass_at_k(right, 2) == 0.5
+    assert pass_at_k(right, 4) == 1
+    assert pass_at_k(np.zeros((3, 4)), 2) == 0
+    assert pass_at_k(np.array([[1, 0], [0, 0]]), 2) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("votes", "right", "solved"),
+    [
+        (["7", "7", "8"], [1, 1, 0], 1),
+        (["7", "8", "8"], [1, 0, 0], 0),
+        (["7", "8"], [1, 0], 1),  # a tie: the first one given
+        (["8", "7"], [0, 1], 0),
+        (["8", "7", "9", "7", "8"], [0, 1, 0, 1, 0], 0),
+        ([None, "7"], [0, 1], 1),  # who does not answer does not vote
+        ([None, None, "7"], [0, 0, 1], 1),
+        ([None, None], [0, 0], 0),
+        (["7"], [1], 1),
+    ],
+)
+def test_cons_at_k_of_a_prompt(votes: list[str | None], right: list[float], solved: float) -> None:
+    assert cons_at_k([votes], np.array([right])) == solved
+
+
+def test_cons_at_k_of_some_prompts() -> None:
+    votes = [["7", "7", "1"], ["1", "2", "2"], [None, None, None], ["3", None, "4"]]
+    right = np.array([[1, 1, 0], [1, 0, 0], [0, 0, 0], [1, 0, 0]])
+    assert cons_at_k(votes, right) == 0.5
+
+
+def test_numbers_written_in_two_ways_vote_together() -> None:
+    task = tasks.make(str(Path(__file__).parent / "data" / "gsm8k.jsonl"))
+    texts = [f"<answer>{x}</answer>" for x in ("5", "1,234", "1234.0", "5")]
+    votes = [task.vote(text) for text in ["<answer>1234</answer>", *texts]]
+    assert cons_at_k([votes], np.array([[1, 0, 1, 1, 0]])) == 1
+
+
+# ---- The evaluator -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("CURVE_PROMPTS", 5), ("FINAL_PROMPTS", 9), ("BATCH", 7)):
+        monkeypatch.setattr(evaluation, name, value)
+    monkeypatch.setattr(evaluation, "CURVE_SAMPLES", 3)
+    monkeypatch.setattr(evaluation, "FINAL_SAMPLES", 4)
+
+
+def random_policy() -> tuple[Any, Any]:
+    import transformers
+
+    tokenizer = models.tiny_tokenizer()
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(models.tiny_config(tokenizer))
+    return models.prepare(model, LanguageConfig(), torch.device("cpu")), tokenizer
+
+
+def evaluator(**settings: Any) -> TaskEvaluator:
+    policy, tokenizer = random_policy()
+    config = LanguageConfig(max_new_tokens=8, micro_batch_size=4, **settings)
+    return TaskEvaluator(
+        policy, tokenizer, tasks.make("addition"), config, models.Reference(policy)
+    )
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("final", [False, True])
+def test_the_evaluator_repeats_itself(final: bool) -> None:
+    """The same model: the same measures, whatever happened to the global generators."""
+    measure = evaluator()
+    first, texts = measure(final)
+    torch.rand(5)
+    np.random.seed(1)  # noqa: NPY002
+    second, again = measure(final)
+    assert texts == again
+    np.testing.assert_equal(first, second)  # NaN among them
+    n = 4 if final else 3
+    assert {f"pass@{n}", f"cons@{n}", "pass@1"} <= set(first)
+    assert first["kl"] == pytest.approx(0, abs=1e-5)
+
+
+@pytest.mark.usefixtures("small")
+def test_two_models_meet_the_same_luck(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts and random numbers are those of every seed, method and point of a curve."""
+    seen: list[tuple[Any, Any]] = []
+    sample = sampling.sample
+
+    def spy(policy: Any, tokenizer: Any, prompts: Any, uniforms: Any, *rest: Any) -> Any:
+        seen.append((prompts, uniforms.clone()))
+        return sample(policy, tokenizer, prompts, uniforms, *rest)
+
+    monkeypatch.setattr(sampling, "sample", spy)
+    for scale, seed in ((1.0, 0), (1.3, 5)):
+        measure = evaluator(first_seed=seed)
+        with torch.no_grad():
+            for p in measure.policy.parameters():
+                p.mul_(scale)
+        measure(False)
+    half = len(seen) // 2
+    assert half == 4  # 15 samples in three batches, 5 greedy ones
+    for (prompts, u), (others, v) in zip(seen[:half], seen[half:], strict=True):
+        assert prompts == others
+        assert torch.equal(u, v)
+    rows = torch.cat([u for _, u in seen[:3]])
+    assert len(rows.unique(dim=0)) == 15  # no two samples share theirs
+
+
+@pytest.mark.usefixtures("small")
+def test_the_measures_are_those_of_the_completions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them from a policy that is told what to write."""
+    measure, T = evaluator(), 8
+    problems = measure.task.test(5)
+    right = {p.prompt: f"<answer>{p.answer}</answer>" for p in problems}
+    framed = {p.prompt: f"<think></think>{right[p.prompt]}" for p in problems}
+    count = dict.fromkeys(right, 0)
+
+    def write(policy: Any, tokenizer: Any, prompts: Any, uniforms: Any, *rest: Any) -> Any:
+        texts = []
+        for prompt in tokenizer.batch_decode(prompts):
+            k = sorted(right).index(prompt)
+            j, count[prompt] = count[prompt], count[prompt] + 1
+            # Of prompt k the first k samples are right; one of them without the format.
+            texts.append("none" if j >= k else (right if j == 1 else framed)[prompt])
+        names = tokenizer.batch_decode(prompts)
+        return sampling.from_texts(tokenizer, measure.task, names, texts, T, uniforms.device)
+
+    monkeypatch.setattr(sampling, "sample", write)
+    measures, transcripts = measure(False)
+    solved = [0, 1 / 3, 2 / 3, 1, 1]
+    assert measures["pass@1"] == pytest.approx(np.mean(solved))
+    assert measures["pass@3"] == pytest.approx(4 / 5)
+    assert measures["cons@3"] == pytest.approx(4 / 5)
+    assert measures["all_solved"] == pytest.approx(2 / 5)
+    assert measures["all_failed"] == pytest.approx(1 / 5)
+    assert measures["format"] == pytest.approx((1 + 1 + 2 + 2) / 15)
+    assert measures["greedy"] == pytest.approx(1 / 5)  # their fourth: right where k is 4
+    assert len(transcripts) == 3
+    assert all(x["right"] == ("answer" in x["completion"]) for x in transcripts)
+    assert [x["prompt"] for x in transcripts] == [p.prompt for p in problems[:3]]
+    assert measures["length_wrong"] == 5  # none and the end
+    assert measures["truncated"] == pytest.approx(0)
+    assert 5 < measures["length_right"] <= T
+
+
+@pytest.mark.usefixtures("small")
+def test_without_a_right_or_a_wrong_one_lengths_are_no_number() -> None:
+    measures, _ = evaluator()(False)
+    assert measures["pass@1"] == 0
+    assert math.isnan(measures["length_right"])
+    assert measures["length_wrong"] == pytest.approx(measures["length"])
+
+
+@pytest.mark.usefixtures("small")
+def test_the_kl_is_measured_on_the_policy_s_samples() -> None:
+    measure = evaluator()
+    with torch.no_grad():
+        measure.policy.model.embed_tokens.weight.mul_(1.5)
+    measures, _ = measure(True)
+    # The mean over tokens of log pi - log pi_ref, from the exact distributions.
+    problems = [p for p in measure.task.test(9) for _ in range(4)]
+    _, samples = measure._complete(problems, greedy=False)
+    total, tokens = 0.0, 0
+    for x in samples:
+        with torch.no_grad():
+            mine = sampling.logprobs(measure.policy, x)
+            its = sampling.logprobs(measure.reference.model, x)
+        total += float((mine - its).sum())
+        tokens += int(x.mask.sum())
+    assert measures["kl"] == pytest.approx(total / tokens, abs=1e-4)
+    assert measures["kl"] > 0.01
+    assert measures["length"] == pytest.approx(tokens / len(problems))
+
+
+@pytest.mark.usefixtures("small")
+def test_the_kl_to_itself_is_0_in_half_precision() -> None:
+    """Sampling and teacher forcing round elsewhere; what is compared is computed alike."""
+    found = evaluator(dtype="bfloat16")
+    found.config = replace(found.config, max_new_tokens=60)
+    found.policy.computes_in_half = True
+    found.reference.model.computes_in_half = True
+    measures, _ = found(final=False)
+    assert measures["kl"] == 0.0
+
+
+@pytest.mark.usefixtures("small")
+def test_a_small_test_set_is_evaluated_whole(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(f'{{"prompt": "{k}?", "answer": {k}}}\n' for k in range(6)))
+    policy, tokenizer = random_policy()
+    config = LanguageConfig(task=str(path), max_new_tokens=4)
+    task = tasks.make(str(path))
+    measures, transcripts = TaskEvaluator(policy, tokenizer, task, config)(True)
+    assert len(transcripts) == min(3, len(task.test(100)))
+    assert "kl" not in measures

@@ -1,0 +1,1238 @@
+"""GRPO, Dr. GRPO and DAPO: by hand, against slow loops and enumeration, and whole runs."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+
+from llm_track import dapo, dr_grpo, evaluation, grpo, models, sampling, tasks
+from llm_track.sampling import Samples
+from manyseeds.errors import UsageError
+from manyseeds.record import RunFolder, read_json
+from manyseeds.runs.language import LanguageRun, main
+from manyseeds.runs.parallel import Processes
+from tests.random_models import digest, make_model
+
+METHODS: dict[str, Any] = {"grpo": grpo, "dr_grpo": dr_grpo, "dapo": dapo}
+CPU = torch.device("cpu")
+T_MAX = 12
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A reward model with random weights."""
+    return make_model("qwen2", tmp_path_factory.mktemp("models") / "judge", scalar=True)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return models.tiny_tokenizer()
+
+
+@pytest.fixture
+def small(few_samples: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few evaluation samples, and an accuracy that random weights earn half of the time."""
+    monkeypatch.setattr(
+        tasks.Addition, "accuracy", lambda self, problem, text: float(sum(map(ord, text)) % 2)
+    )
+
+
+def config_of(name: str, model: str = "x", **settings: Any) -> Any:
+    """A Config of a method with small batches."""
+    given = {"model": model, "prompts": 3, "group_size": 4, "max_new_tokens": T_MAX, "quiet": True}
+    given |= {"minibatches": 1, "total_samples": 24, "evaluations": 1}
+    return METHODS[name].Config(**given | settings)
+
+
+def equal(a: Tensor, b: Any, atol: float = 1e-12) -> None:
+    b = b if isinstance(b, Tensor) else torch.tensor(b, dtype=a.dtype)
+    torch.testing.assert_close(a, b, rtol=0, atol=atol, check_dtype=False)
+
+
+class float64(contextlib.ContextDecorator):
+    """In it `float()` and new tensors are of double precision."""
+
+    def __enter__(self) -> None:
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(torch.Tensor, "float", lambda x: x)
+        torch.set_default_dtype(torch.float64)
+
+    def __exit__(self, *args: object) -> None:
+        self.patch.undo()
+        torch.set_default_dtype(torch.float32)
+
+
+# ---- Advantages ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("module", [grpo, dapo])
+def test_advantages_of_a_group_by_hand(module: Any) -> None:
+    """Rewards 1, 0, 0, 1: deviations of 1/2, the sample's std is sqrt(4/4 / 3) = 0.57735."""
+    rewards = torch.tensor([[1.0, 0.0, 0.0, 1.0], [3.0, 1.0, 2.0, 2.0]], dtype=torch.float64)
+    x, y = 0.5 / (math.sqrt(1 / 3) + 1e-4), 1 / (math.sqrt(2 / 3) + 1e-4)
+    equal(module.group_advantages(rewards), [[x, -x, -x, x], [y, -y, 0, 0]])
+    # One of eight: mean 1/8, sum of squares 49/64 + 7/64 = 7/8, std sqrt(1/8).
+    one = torch.tensor([[0.0] * 7 + [1.0]], dtype=torch.float64)
+    std = math.sqrt(1 / 8) + 1e-4
+    equal(module.group_advantages(one), [[-1 / 8 / std] * 7 + [7 / 8 / std]])
+
+
+def test_advantages_without_a_division_by_hand() -> None:
+    rewards = torch.tensor([[1.0, 0.0, 0.0, 1.0], [0.0] * 3 + [4.0]])
+    equal(dr_grpo.group_advantages(rewards), [[0.5, -0.5, -0.5, 0.5], [-1, -1, -1, 3]])
+    one = torch.tensor([[0.0] * 7 + [1.0]])
+    equal(dr_grpo.group_advantages(one), [[-1 / 8] * 7 + [7 / 8]])
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("G", [2, 3, 7, 8, 31])
+@pytest.mark.parametrize("reward", [0.0, 1.0, 0.1 + 0.2, 1.1, -0.9, 1 / 3, 1e6 + 0.1])
+def test_equal_rewards_say_nothing_at_all(name: str, G: int, reward: float) -> None:
+    """Exactly 0: a rounding error over 1e-4 would be a gradient of noise."""
+    rewards = torch.full((2, G), reward)
+    rewards[1, 0] += 1
+    advantages = METHODS[name].group_advantages(rewards)
+    assert (advantages[0] == 0).all()
+    assert (advantages[1] != 0).all()
+
+
+def test_the_mean_of_equal_rewards_is_not_always_one_of_them() -> None:
+    """The negative control: without the rule some of these would have advantages."""
+    found = []
+    for n, reward in itertools.product(range(2, 40), (0.1, 1.1, 0.3, 1 / 3)):
+        rewards = torch.full((1, n), reward)
+        found.append(((rewards - rewards.mean(1, keepdim=True)) / 1e-4).abs().max().item())
+    assert max(found) > 1e-4
+
+
+def test_process_advantages_by_hand() -> None:
+    """The paper's sec. 4.1.3: rewards of all steps of the group normalised, then summed backwards.
+
+    Steps (1, 0) and (1, 1, 1): mean 4/5, squares 4 * 0.04 + 0.64 = 0.8, std sqrt(0.8 / 4).
+    """
+    std = math.sqrt(0.8 / 4) + 1e-4
+    up, down = 0.2 / std, -0.8 / std
+    got = grpo.process_advantages([[1.0, 0.0], [1.0] * 3], [[1, 3], [0, 2, 3]], 2, 5)
+    first = [up + down, up + down, down, down, 0]
+    second = [3 * up, 2 * up, 2 * up, up, 0]
+    equal(got, [first, second], 1e-6)
+
+
+def test_process_advantages_equal_a_slow_loop() -> None:
+    rng = np.random.default_rng(0)
+    B, G, T = 12, 4, 9
+    ends = [sorted(rng.choice(T, rng.integers(1, 5), replace=False).tolist()) for _ in range(B)]
+    rewards = [rng.choice([0.0, 0.25, 1.0], len(x)).tolist() for x in ends]
+    expected = np.zeros((B, T))
+    for i, t in itertools.product(range(B), range(T)):
+        group = range(i // G * G, i // G * G + G)
+        every = [r for j in group for r in rewards[j]]
+        for r, end in zip(rewards[i], ends[i], strict=True):
+            if end >= t:
+                expected[i, t] += (r - np.mean(every)) / (np.std(every, ddof=1) + 1e-4)
+    equal(grpo.process_advantages(rewards, ends, G, T), torch.from_numpy(expected), 1e-5)
+
+
+def test_steps_of_a_group_that_are_all_alike_say_nothing() -> None:
+    for n, reward in itertools.product(range(1, 30), (0.1, 0.3, 1.1, 1 / 3)):
+        rewards = [[reward] * n, [reward], [1.0, 0.0], [1.0]]
+        got = grpo.process_advantages(rewards, [[*range(n)], [3], [0, 1], [1]], 2, 30)
+        assert (got[:2] == 0).all()
+        assert (got[2:] != 0).any()
+
+
+def test_without_steps_process_supervision_is_outcome_supervision() -> None:
+    outcomes = torch.tensor([1.0, 0.0, 0.1, 1.1, 0.0, 0.0, 0.0, 1.0])
+    got = grpo.process_advantages([[x] for x in outcomes.tolist()], [[2]] * 8, 4, 3)
+    groups = grpo.group_advantages(outcomes.view(2, 4)).view(8, 1)
+    equal(got, groups.expand(8, 3), 1e-6)
+
+
+@pytest.fixture(scope="module")
+def pieces() -> Any:
+    """A tokenizer whose tokens have several characters, many of them across the ends of steps."""
+    import tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    found = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>"))
+    found.decoder = tokenizers.decoders.Fuse()
+    texts = [p.demonstration for p in tasks.make("addition").train(np.random.default_rng(0), 200)]
+    special = ["<pad>", "<eos>", "<unk>"]
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=160, special_tokens=special, show_progress=False
+    )
+    found.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=found, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
+    )
+
+
+def tokens_of(tokenizer: Any, text: str) -> list[int]:
+    return [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+
+
+def test_the_token_that_ends_a_step_by_hand(tokenizer: Any) -> None:
+    text = "<think>7+5=12;4+8=12;</think><answer>132</answer>"
+    tokens = tokens_of(tokenizer, text)  # a tag is one token
+    steps = tasks.make("addition").steps(tasks.Problem("47+85=", "132"), text)
+    assert [text[: step.end] for step in steps] == [text[:14], text[:21]]
+    assert grpo.last_tokens(tokenizer, tokens, [step.end for step in steps]) == [7, 14]
+    assert tokenizer.decode(tokens[7]) == tokenizer.decode(tokens[14]) == ";"
+
+
+def test_the_token_that_ends_a_step_may_reach_beyond_it(tokenizer: Any, pieces: Any) -> None:
+    for made in (tokenizer, pieces):
+        beyond = several = 0
+        for problem in tasks.make("addition").train(np.random.default_rng(1), 30):
+            text = problem.demonstration
+            tokens = tokens_of(made, text)
+            assert made.decode(tokens, skip_special_tokens=True) == text
+            ends = list(range(1, len(text) + 1))
+            found = grpo.last_tokens(made, tokens, ends)
+            lengths = [
+                len(made.decode(tokens[: k + 1], skip_special_tokens=True))
+                for k in range(len(tokens))
+            ]
+            for end, k in zip(ends, found, strict=True):
+                assert lengths[k] >= end
+                assert k == 0 or lengths[k - 1] < end
+                beyond += lengths[k] > end
+            several += len(tokens) < len(text) / 2
+        assert (beyond > 100 and several == 30) or made is tokenizer
+
+
+@pytest.mark.parametrize("kind", ["characters", "pieces"])
+def test_step_advantages_are_those_of_the_steps(kind: str, tokenizer: Any, pieces: Any) -> None:
+    """A right step, a wrong one, a completion without steps and one that is cut off."""
+    made, task = (tokenizer if kind == "characters" else pieces), tasks.make("addition")
+    problem = tasks.Problem("47+85=", "132")
+    texts = [
+        "<think>7+5=12;4+8+1=13;</think><answer>132</answer>",
+        "<think>7+5=11;4+8+1=13;</think><answer>131</answer>",
+        "<answer>132</answer>",
+        "<think>7+5=12;</think>" + "7" * 40,
+    ]
+    samples = sampling.from_texts(made, task, [problem.prompt] * 4, texts, 36, CPU)
+    assert samples.ended.tolist() == [True, True, True, False]
+    graded = [task.grade(problem, text) for text in sampling.decode(made, samples)]
+    assert [x.accuracy for x in graded] == [1, 0, 1, 0]
+    outcomes = torch.tensor([1.1, 0.1, 1.0, 0.0])
+    got = grpo.step_advantages(made, task, graded, samples, outcomes, 4)
+
+    steps: list[list[tuple[float, int]]] = []  # the reward of each step, and its last character
+    for x, outcome in zip(graded, outcomes.tolist(), strict=True):
+        rewards = {"7+5=12;": 1.0, "7+5=11;": 0.0, "4+8+1=13;": 1.0}
+        found = [(r, x.text.index(s) + len(s)) for s, r in rewards.items() if s in x.text]
+        steps.append([*found, (outcome, 10**6)])
+    every = [r for one in steps for r, _ in one]
+    assert len(every) == 9
+    for i, x in enumerate(graded):
+        n = int(samples.lengths[i])
+        for t in range(samples.tokens.shape[1]):
+            # A token belongs to a step if it begins before the step's end.
+            before = made.decode(samples.tokens[i, :t], skip_special_tokens=True)
+            later = [r for r, end in steps[i] if len(before) < end and t < n]
+            wanted = sum((r - np.mean(every)) / (np.std(every, ddof=1) + 1e-4) for r in later)
+            assert got[i, t].item() == pytest.approx(wanted, abs=1e-5), (x.text, t)
+    n = int(samples.lengths[2])
+    alone = (1.0 - np.mean(every)) / (np.std(every, ddof=1) + 1e-4)
+    equal(got[2, :n], [alone] * n, 1e-5)  # the outcome is its only step
+
+
+# ---- The reward ----------------------------------------------------------------------------
+
+
+def test_overlong_punishment_by_hand() -> None:
+    """L_max 20, cache 4: nothing up to 16, a quarter for each token from there on."""
+    lengths = torch.tensor([1, 15, 16, 17, 18, 19, 20, 21, 99])
+    got = dapo.overlong_punishment(lengths, 20, 4)
+    equal(got, [0, 0, 0, -0.25, -0.5, -0.75, -1, -1, -1])
+    assert (dapo.overlong_punishment(lengths, 20, 0) == 0).all()
+    equal(dapo.overlong_punishment(torch.tensor([0, 10, 20]), 20, 20), [0, -0.5, -1])
+
+
+def test_rewards_by_hand(tokenizer: Any) -> None:
+    """Right and framed, right alone, wrong and framed, cut off."""
+    task, problem = tasks.make("addition"), tasks.Problem("4+5=", "9")
+    texts = [
+        "<think></think><answer>9</answer>",
+        "<answer>9</answer>",
+        "<think></think><answer>8</answer>",
+        "?" * 30,
+    ]
+    samples = sampling.from_texts(tokenizer, task, [problem.prompt] * 4, texts, 8, CPU)
+    assert samples.lengths.tolist() == [6, 4, 6, 8]
+    graded = [task.grade(problem, text) for text in texts]
+    settings = {"max_new_tokens": 8, "format_weight": 0.25}
+    for name in ("grpo", "dr_grpo"):
+        got = METHODS[name].rewards_of(graded, samples, None, config_of(name, **settings))
+        equal(got, [1.25, 1.0, 0.25, 0.0])
+    config = config_of("dapo", **settings, overlong_cache=4)
+    equal(dapo.rewards_of(graded, samples, None, config), [0.75, 1, -1.25, -2])
+    config = config_of("dapo", **settings, overlong_cache=0)
+    equal(dapo.rewards_of(graded, samples, None, config), [1.25, 1, -0.75, -1])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_reward_model_is_added_to_the_rules_or_takes_their_place(
+    name: str, judge: str, tokenizer: Any
+) -> None:
+    config = config_of(name, judge, reward_model=judge, micro_batch_size=2)
+    model = models.load_scalar(judge, config, CPU, Processes(), "--reward-model")
+    task, problem = tasks.make("addition"), tasks.Problem("4+5=", "9")
+    texts = ["<answer>9</answer>", "", "nine", "9" * 30]
+    samples = sampling.from_texts(tokenizer, task, [problem.prompt] * 4, texts, T_MAX, CPU)
+    graded = [task.grade(problem, text) for text in texts]
+    scores = []
+    for i in range(4):  # alone, without padding, after the last token
+        n, P = int(samples.lengths[i]), samples.prompts[i][samples.prompt_mask[i]]
+        ids = torch.cat([P, samples.tokens[i, :n]])[None]
+        with torch.no_grad():
+            hidden = model.base_model(input_ids=ids).last_hidden_state
+            scores.append(model.score(hidden)[0, -1, 0].item())
+    assert np.std(scores) > 0.05
+    module = METHODS[name]
+    rules = module.rewards_of(graded, samples, None, config)
+    both = module.rewards_of(graded, samples, model, config)
+    equal(both - rules, scores, 1e-5)
+    alone = module.rewards_of(graded, samples, model, replace(config, rules=False))
+    punished = rules - torch.tensor(
+        [(2 * x.accuracy - 1 if name == "dapo" else x.accuracy) + 0.1 * x.format for x in graded]
+    )
+    equal(alone - punished, scores, 1e-5)
+
+
+# ---- The loss ------------------------------------------------------------------------------
+
+
+def by_loop(
+    kind: str,
+    logprobs: Tensor,
+    old: Tensor,
+    reference: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    config: Any,
+) -> tuple[float, Tensor]:
+    """The loss and its gradient for the log-probabilities, token by token from the papers."""
+    B, T = mask.shape
+    lengths = [sum(bool(x) for x in row) for row in mask]
+    learned = [n for n in lengths if n > 0]
+    objective, gradient = 0.0, torch.zeros(B, T, dtype=torch.float64)
+    for i, t in itertools.product(range(B), range(T)):
+        if not mask[i, t]:
+            continue
+        if kind == "grpo":  # eq. 3: 1/G sum_i 1/|o_i| sum_t
+            weight = 1 / B / lengths[i]
+        elif kind == "dr_grpo":  # 1/G sum_i sum_t, over the longest completion there can be
+            weight = 1 / B / T_MAX
+        elif config.token_level:  # eq. 8: 1 / sum_i |o_i|
+            weight = 1 / sum(learned)
+        else:
+            weight = 1 / len(learned) / lengths[i]
+        A, lp = float(advantages[i, t]), float(logprobs[i, t])
+        ratio = math.exp(lp - float(old[i, t]))
+        high = config.clip_range_high if kind == "dapo" else config.clip_range
+        clipped = min(max(ratio, 1 - config.clip_range), 1 + high)
+        if ratio * A <= clipped * A:
+            term, slope = ratio * A, ratio * A
+        else:
+            term, slope = clipped * A, 0.0
+        if kind == "grpo":  # eq. 4
+            quotient = math.exp(float(reference[i, t]) - lp)
+            term -= config.kl_coef * (quotient - math.log(quotient) - 1)
+            slope -= config.kl_coef * (1 - quotient)
+        objective += weight * term
+        gradient[i, t] = weight * slope
+    return -objective, -gradient
+
+
+@float64()  # weights are of the default precision
+def loss_of(
+    kind: str,
+    logprobs: Tensor,
+    old: Tensor,
+    reference: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    config: Any,
+) -> Tensor:
+    """The same by the method's own functions."""
+    if kind == "grpo":
+        weights = grpo.token_weights(mask, len(mask))
+        return grpo.policy_loss(logprobs, old, reference, advantages, weights, config)
+    if kind == "dr_grpo":
+        weights = dr_grpo.token_weights(mask, len(mask), T_MAX)
+        return dr_grpo.policy_loss(logprobs, old, advantages, weights, config)
+    counts = mask.any(1).sum(), mask.sum()
+    weights = dapo.token_weights(mask, *counts, config.token_level)
+    return dapo.policy_loss(logprobs, old, advantages, weights, config)
+
+
+LOSSES = [
+    ("grpo", {}),
+    ("grpo", {"kl_coef": 0.0}),
+    ("grpo", {"kl_coef": 1.5, "clip_range": 0.05}),
+    ("dr_grpo", {}),
+    ("dr_grpo", {"clip_range": 0.5}),
+    ("dapo", {}),
+    ("dapo", {"token_level": False}),
+    ("dapo", {"clip_range": 0.1, "clip_range_high": 0.6}),
+    ("dapo", {"clip_range_high": 0.2}),
+]
+
+
+ROUND = 16  # completions in `numbers`
+
+
+def numbers(seed: int, left_out: int = 0) -> tuple[Tensor, ...]:
+    """Log-probabilities of pi, pi_old and pi_ref, advantages and a ragged mask, [16, 7]."""
+    rng, shape = np.random.default_rng(seed), (ROUND, 7)
+    old = torch.from_numpy(-rng.exponential(2.0, shape))
+    logprobs = old + torch.from_numpy(rng.normal(0, 0.7, shape))
+    reference = old + torch.from_numpy(rng.normal(0, 0.7, shape))
+    advantages = torch.from_numpy(rng.normal(0, 1, shape))
+    lengths = torch.from_numpy(rng.permutation([1, 2, 3, 4, 5, 6, 7, 7] * 2))
+    lengths[:left_out] = 0
+    mask = torch.arange(7) < lengths[:, None]
+    return logprobs * mask, old * mask, reference * mask, advantages, mask
+
+
+@pytest.mark.parametrize("supervision", ["outcome", "process"])
+@pytest.mark.parametrize(
+    ("kind", "settings", "left_out"),
+    [*((*loss, 0) for loss in LOSSES), *((*loss, 3) for loss in LOSSES if loss[0] == "dapo")],
+)
+def test_a_loss_equals_a_loop_over_tokens(
+    kind: str, settings: dict[str, Any], left_out: int, supervision: str
+) -> None:
+    config = config_of(kind, **settings)
+    logprobs, old, reference, advantages, mask = numbers(0, left_out)
+    if supervision == "outcome":
+        advantages = advantages[:, :1].expand_as(mask)
+    inside = (logprobs - old).exp()[mask]
+    for sign in (-1, 1):  # both sides of the clip, with advantages of both signs
+        some = inside[(advantages * sign > 0)[mask]]
+        assert (some < 1 - config.clip_range).any()
+        assert (some > 1.6).any()
+    given = logprobs.clone().requires_grad_()
+    loss = loss_of(kind, given, old, reference, advantages, mask, config)
+    loss.backward()
+    value, gradient = by_loop(kind, logprobs, old, reference, advantages, mask, config)
+    assert loss.item() == pytest.approx(value, abs=1e-12)
+    assert given.grad is not None
+    equal(given.grad, gradient)
+    assert (given.grad[~mask] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "loss"),
+    [
+        # (2.4 + (-0.8 - 1) / 2) / 2
+        ("grpo", {"kl_coef": 0.0}, -0.75),
+        # pi_ref / pi is 2 at the first token: 2 - log 2 - 1 there
+        ("grpo", {"kl_coef": 0.04}, -0.75 + 0.04 * (1 - math.log(2)) / 2),
+        # (2.4 - 1.8) / (2 * 12)
+        ("dr_grpo", {}, -0.025),
+        # 1.28 * 2 upwards: (2.56 - 1.8) / 3
+        ("dapo", {}, -0.76 / 3),
+        ("dapo", {"clip_range_high": 0.2}, -0.2),
+        # (2.56 - 1.8 / 2) / 2
+        ("dapo", {"token_level": False}, -0.83),
+    ],
+)
+def test_a_loss_by_hand(kind: str, settings: dict[str, Any], loss: float) -> None:
+    """One token with ratio 1.5 and advantage 2; two with ratios 0.5 and 1 and advantage -1."""
+    old = torch.tensor([[-2.0, 0.0], [-2.0, -3.0]], dtype=torch.float64)
+    change = torch.tensor([[1.5, 1.0], [0.5, 1.0]], dtype=torch.float64).log()
+    reference = old + change + torch.tensor([[2.0, 1.0], [1.0, 1.0]], dtype=torch.float64).log()
+    advantages = torch.tensor([[2.0, 2.0], [-1.0, -1.0]], dtype=torch.float64)
+    mask = torch.tensor([[True, False], [True, True]])
+    config = config_of(kind, **settings)
+    got = loss_of(kind, old + change, old, reference, advantages, mask, config)
+    assert got.item() == pytest.approx(loss, abs=1e-12)
+
+
+def test_what_is_left_out_is_in_neither_numerator_nor_denominator() -> None:
+    logprobs, old, _, advantages, mask = numbers(1)
+    kept = torch.tensor([True, False, True, True, False, True, True, False] * 2)
+    for token_level in (True, False):
+        config = config_of("dapo", token_level=token_level)
+        whole = loss_of("dapo", logprobs, old, old, advantages, mask & kept[:, None], config)
+        rows = [x[kept] for x in (logprobs, old, old, advantages, mask)]
+        equal(whole, loss_of("dapo", *rows, config))
+
+
+@pytest.mark.parametrize(("kind", "settings"), LOSSES)
+def test_at_ratio_1_the_gradient_is_that_of_reinforce(kind: str, settings: dict[str, Any]) -> None:
+    """Of sum of weights, advantages and log pi; the reference is the policy."""
+    config = config_of(kind, **settings)
+    logprobs, _, _, advantages, mask = numbers(2)
+    given = logprobs.clone().requires_grad_()
+    loss_of(kind, given, logprobs, logprobs, advantages, mask, config).backward()
+    n = mask.double().sum(1, keepdim=True)
+    of_completions = 1 / n / ROUND
+    by_method = {
+        "grpo": of_completions,
+        "dr_grpo": torch.ones_like(n) / ROUND / T_MAX,
+        "dapo": of_completions if "token_level" in settings else torch.ones_like(n) / n.sum(),
+    }
+    plain = logprobs.clone().requires_grad_()
+    (-(by_method[kind] * mask * advantages * plain).sum()).backward()
+    assert given.grad is not None
+    assert plain.grad is not None
+    equal(given.grad, plain.grad)
+
+
+# ---- The KL --------------------------------------------------------------------------------
+
+
+def two_distributions(seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Logits of pi (to be differentiated) and log pi_ref over seven tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    logits, others = torch.randn(2, 7, generator=generator, dtype=torch.float64)
+    return logits.requires_grad_(), others.log_softmax(0)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_k3_has_the_mean_of_the_exact_kl(name: str) -> None:
+    """Enumerated under pi; it is the KL of pi from pi_ref, not the other one."""
+    k3 = METHODS[name].k3
+    for seed in range(5):
+        logits, ref = two_distributions(seed)
+        logp = logits.detach().log_softmax(0)
+        exact = (logp.exp() * (logp - ref)).sum()
+        other = (ref.exp() * (ref - logp)).sum()
+        assert (exact - other).abs() > 1e-4
+        equal((logp.exp() * k3(logp, ref)).sum(), exact)
+        equal((logp.exp() * (logp - ref)).sum(), exact)  # k1, as in evaluations
+        assert (k3(logp, ref) > 0).all()
+        assert (logp - ref < 0).any()  # unlike k1
+        assert (k3(logp, logp) == 0).all()
+
+
+def test_k3_as_a_loss_has_another_gradient_than_the_kl() -> None:
+    """In expectation: k3's is that of KL(pi_ref, pi), k2's is right, k1's is 0 (verl #2953)."""
+
+    def gradient(loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
+        logits, ref = two_distributions()
+        logp = logits.log_softmax(0)
+        loss(logp, logp.detach().exp(), ref).backward()  # the samples are fixed
+        assert logits.grad is not None
+        return logits.grad
+
+    exact = gradient(lambda logp, p, ref: (logp.exp() * (logp - ref)).sum())
+    reverse = gradient(lambda logp, p, ref: (ref.exp() * (ref - logp)).sum())
+    k1 = gradient(lambda logp, p, ref: (p * (logp - ref)).sum())
+    k2 = gradient(lambda logp, p, ref: (p * (logp - ref).square() / 2).sum())
+    k3 = gradient(lambda logp, p, ref: (p * grpo.k3(logp, ref)).sum())
+    equal(k1, torch.zeros(7))
+    equal(k2, exact)
+    equal(k3, reverse)
+    assert (k3 - exact).abs().max() > 0.01
+
+
+def test_the_kl_of_evaluations_is_unbiased(tokenizer: Any) -> None:
+    """All completions of up to two tokens of a model over eight tokens, weighted by pi."""
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        n_layer=1, n_embd=16, n_head=2, n_positions=16, vocab_size=8, initializer_range=0.5
+    )
+    cpu = config_of("grpo", micro_batch_size=7)
+    policy = models.prepare(transformers.GPT2LMHeadModel(config), cpu, CPU)
+    reference = models.Reference(moved(copy.deepcopy(policy), 0.2))
+    end, V = 1, 8
+    rows = [[end, 0]] + [[a, b] for a in range(V) if a != end for b in range(V)]
+    tokens = torch.tensor(rows)
+    mask = torch.stack([torch.ones(len(rows), dtype=torch.bool), tokens[:, 0] != end], 1)
+    prompts = torch.tensor([[3, 5]] * len(rows))
+    zeros = torch.zeros(mask.shape)
+    ones = torch.ones_like(prompts, dtype=torch.bool)
+    samples = Samples(prompts, ones, tokens, mask, mask.any(1), zeros, zeros)
+    with torch.no_grad():
+        samples = replace(samples, logprobs=sampling.logprobs(policy, samples))
+        ref = sampling.logprobs(reference.model, samples).double().sum(1)
+    logp = samples.logprobs.double().sum(1)
+    assert logp.exp().sum().item() == pytest.approx(1, abs=1e-5)
+    exact = (logp.exp() * (logp - ref)).sum()
+    evaluator = evaluation.TaskEvaluator(policy, tokenizer, tasks.make("addition"), cpu, reference)
+    estimates = torch.stack([evaluator._kl(samples[[i]]) for i in range(len(rows))])
+    equal((logp.exp() * estimates).sum(), exact, 1e-5)
+    assert exact > 0.05
+    # k3 too, per token: its mean over a completion's tokens adds up to the same.
+    reference_logprobs = reference.logprobs(samples, 1.0, 64)
+    k3 = grpo.k3(samples.logprobs, reference_logprobs).double().sum(1)
+    equal((logp.exp() * k3).sum(), exact, 1e-5)
+
+
+# ---- The update ----------------------------------------------------------------------------
+
+TEXTS = [
+    "<think></think><answer>3</answer>",
+    "12",
+    "a longer completion that is cut off",
+    "b",
+    "",
+    "<answer>30</answer>",
+    "what?",
+    "<think>5+5=10;</think>",
+    "another one that goes on for ever",
+    "7+7",
+    "<answer>",
+    "0123456789",
+]
+PROMPTS = ["1+2=", "47+85=", "9+9="]
+ROWS = np.array([7, 0, 2, 11, 4, 5, 9])  # of one minibatch
+
+
+def moved(model: Any, scale: float, seed: int = 1) -> Any:
+    """Away from where it was."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in model.parameters():
+            p += scale * torch.randn(p.shape, generator=generator).to(p)
+    return model
+
+
+def made(name: str, model: str, **settings: Any) -> tuple[Any, Any, Any, Any]:
+    """Config, policy (float64), tokenizer and a batch that an older policy has sampled."""
+    module, config = METHODS[name], config_of(name, model, temperature=0.7, **settings)
+    policy, tokenizer = models.load_model(config, CPU, Processes())
+    policy = policy.double()
+    reference = models.Reference(policy)
+    moved(policy, 0.02)
+    task = tasks.make("addition")
+    prompts = [p for p in PROMPTS for _ in range(4)]
+    samples = sampling.from_texts(tokenizer, task, prompts, TEXTS, T_MAX, CPU)
+    with float64(), torch.no_grad():
+        samples = replace(samples, logprobs=sampling.logprobs(policy, samples, 0.7))
+        ref = reference.logprobs(samples, 0.7, 64)
+    moved(policy, 0.02, seed=2)
+    rng = np.random.default_rng(3)
+    fields: dict[str, Any] = {"advantages": torch.from_numpy(rng.normal(0, 1, samples.mask.shape))}
+    if name == "grpo":
+        fields["reference"] = ref
+    if name == "dapo":
+        fields["learned"] = samples.mask & samples.ended[:, None]
+        fields["index"] = torch.arange(12)
+    return config, policy, tokenizer, module.Batch(**vars(samples), **fields)
+
+
+def gradient_of(
+    name: str, config: Any, policy: Any, batch: Any, rows: Any = ROWS
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Metrics and the unclipped gradient of an update; the policy stays."""
+    policy = copy.deepcopy(policy)
+    before = torch.cat([p.detach().flatten().clone() for p in policy.parameters()])
+    optimizer = torch.optim.SGD(policy.parameters(), lr=1.0)
+    with float64(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(METHODS[name], "MAX_GRAD_NORM", math.inf)
+        metrics = METHODS[name].update(
+            policy, optimizer, batch, rows, config, LanguageRun(config, [0])
+        )
+    return metrics, before - torch.cat([p.detach().flatten() for p in policy.parameters()])
+
+
+def widened(batch: Any, left: int, right: int, token: int) -> Any:
+    """The same batch with more padding."""
+
+    def pad(x: Tensor) -> Tensor:
+        return torch.nn.functional.pad(x, (0, right))
+
+    wide = {name: pad(x) for name, x in vars(batch).items() if x.dim() == 2}
+    wide["tokens"] = torch.nn.functional.pad(batch.tokens, (0, right), value=token)
+    wide["prompts"] = torch.nn.functional.pad(batch.prompts, (left, 0), value=token)
+    wide["prompt_mask"] = torch.nn.functional.pad(batch.prompt_mask, (left, 0))
+    wide["advantages"][:, batch.tokens.shape[1] :] = 7.0  # nobody is to look at these
+    return replace(batch, **wide)
+
+
+UPDATES = [
+    ("grpo", {}),
+    ("dr_grpo", {}),
+    ("dapo", {}),
+    ("dapo", {"token_level": False}),
+]
+
+
+@pytest.mark.parametrize(("name", "settings"), UPDATES)
+def test_an_update_equals_a_slow_loop(name: str, settings: dict[str, Any], folder: str) -> None:
+    """One forward pass for each token, without padding, at the temperature."""
+    config, policy, _, batch = made(name, folder, **settings)
+    metrics, got = gradient_of(name, config, policy, batch)
+    rows = []
+    with float64():
+        for i in ROWS.tolist():
+            ids, row = batch.prompts[i][batch.prompt_mask[i]].tolist(), []
+            for token in batch.tokens[i, : int(batch.lengths[i])].tolist():
+                logits = policy(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1]
+                row.append((logits / 0.7).log_softmax(-1)[token])
+                ids = [*ids, token]
+            rows.append(torch.stack([*row, *[torch.zeros(())] * (T_MAX - len(row))]))
+    logprobs = torch.stack(rows)
+    reference = getattr(batch, "reference", batch.logprobs)[ROWS]
+    mask = batch.learned[ROWS] if name == "dapo" else batch.mask[ROWS]
+    given = batch.logprobs[ROWS], reference, batch.advantages[ROWS], mask
+    value, gradient = by_loop(name, logprobs.detach(), *given, config)
+    logprobs.backward(gradient)
+    expected = torch.cat([p.grad.flatten() for p in policy.parameters()])
+    ratio = (logprobs - batch.logprobs[ROWS]).exp()[mask]
+    high = 1 + getattr(config, "clip_range_high", config.clip_range)
+    assert (ratio < 1 - config.clip_range).any()
+    assert (ratio > high).any()
+    assert float(metrics["loss"]) == pytest.approx(value, abs=1e-6)
+    equal(got, expected, 1e-6)  # some modules compute in float32
+    assert float(metrics["grad_norm"]) == pytest.approx(expected.norm().item(), rel=1e-4)
+    assert expected.norm() > 0.02
+    # The other metrics, with the same weights.
+    with torch.no_grad():
+        mask = mask.double()
+        n = mask.sum(1, keepdim=True).clamp(min=1)
+        weights = {
+            "grpo": mask / n / len(ROWS),
+            "dr_grpo": mask / T_MAX / len(ROWS),
+            "dapo": mask / mask.sum() if settings == {} else mask / n / mask.sum(1).count_nonzero(),
+        }[name]
+        ratio = (logprobs - batch.logprobs[ROWS]).exp()
+        outside = (ratio < 1 - config.clip_range) | (ratio > high)
+        wanted = {"clipfrac": outside, "approx_kl": ratio - 1 - ratio.log()}
+        if name == "grpo":
+            quotient = (reference - logprobs).exp()
+            wanted["kl"] = quotient - quotient.log() - 1
+        for key, x in wanted.items():
+            assert float(metrics[key]) == pytest.approx(float((weights * x).sum()), abs=1e-6), key
+
+
+@pytest.mark.parametrize(("name", "settings"), UPDATES)
+def test_neither_micro_batches_nor_padding_matter(
+    name: str, settings: dict[str, Any], folder: str
+) -> None:
+    config, policy, _, batch = made(name, folder, **settings)
+    expected = gradient_of(name, config, policy, batch)
+    assert expected[1].norm() > 0.02
+    found = [
+        gradient_of(name, replace(config, micro_batch_size=size), policy, batch)
+        for size in (1, 2, 3, 5)
+    ]
+    found.append(gradient_of(name, config, policy, widened(batch, 4, 3, 40)))
+    found.append(gradient_of(name, config, policy, batch, ROWS[::-1].copy()))
+    for metrics, gradient in found:
+        equal(gradient, expected[1], 1e-9)
+        for key, x in expected[0].items():
+            assert float(metrics[key]) == pytest.approx(float(x), abs=1e-9), key
+
+
+def test_places_tell_what_is_learned_from(qwen: str) -> None:
+    """Places shuffled among more samples than are learned from: the same update."""
+    config, policy, _, batch = made("dapo", qwen)
+    expected = gradient_of("dapo", config, policy, batch, np.arange(4))
+    order = torch.tensor([9, 2, 5, 0, 7, 3, 11, 1])
+    index = torch.where(order < 4, order, -1)
+    other = replace(batch[order], index=index)
+    metrics, gradient = gradient_of("dapo", config, policy, other, np.arange(4))
+    equal(gradient, expected[1], 1e-9)
+    assert float(metrics["loss"]) == pytest.approx(float(expected[0]["loss"]), abs=1e-9)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_without_a_gradient_nothing_moves(name: str, qwen: str) -> None:
+    """Neither weights nor moments, where a step of Adam before has left momentum."""
+    settings = {"kl_coef": 0.0} if name == "grpo" else {}
+    config, policy, _, batch = made(name, qwen, **settings)
+    run, module = LanguageRun(config, [0]), METHODS[name]
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-2, weight_decay=0.0)
+    module.update(policy, optimizer, batch, ROWS, config, run)
+
+    def state() -> list[Tensor]:
+        moments = [x.clone() for s in optimizer.state.values() for x in s.values()]
+        return [p.detach().clone() for p in policy.parameters()] + moments
+
+    before = state()
+    nothing = [replace(batch, advantages=torch.zeros_like(batch.advantages))]
+    if name == "dapo":
+        nothing.append(replace(batch, learned=torch.zeros_like(batch.learned)))
+        nothing.append(replace(batch, index=torch.full((12,), -1)))
+    for empty in nothing:
+        metrics = module.update(policy, optimizer, empty, ROWS, config, run)
+        assert metrics["loss"] == 0
+        assert metrics["grad_norm"] == 0
+        assert all(map(torch.equal, state(), before))
+    metrics = module.update(policy, optimizer, batch, ROWS, config, run)
+    assert metrics["grad_norm"] > 0
+    assert not any(map(torch.equal, state(), before))
+    if name == "grpo":  # the KL alone is a gradient
+        metrics = module.update(
+            policy, optimizer, nothing[0], ROWS, replace(config, kl_coef=0.1), run
+        )
+        assert metrics["grad_norm"] > 0
+
+
+# ---- Dynamic sampling ----------------------------------------------------------------------
+
+PATTERNS = {"solved": [1, 1, 1], "failed": [0, 0, 0], "mixed": [0, 1, 1]}
+
+
+def planned(monkeypatch: pytest.MonkeyPatch, outcomes: Sequence[str]) -> Iterator[float]:
+    """Let the groups of three that are sampled next turn out as told."""
+    plan = iter([float(x) for outcome in outcomes for x in PATTERNS[outcome]])
+    monkeypatch.setattr(tasks.Addition, "accuracy", lambda self, problem, text: next(plan))
+    return plan
+
+
+def draw(
+    model: str, monkeypatch: pytest.MonkeyPatch, outcomes: Sequence[str], **settings: Any
+) -> tuple[Samples, list[tasks.Graded], list[int], int]:
+    """collect_step with K = G = 3; samples, graded, places, and how many outcomes it left."""
+    given = {"group_size": 3, "total_samples": 1000, **settings}
+    config = config_of("dapo", model, **given)
+    policy, tokenizer = models.load_model(config, CPU, Processes())
+    plan = planned(monkeypatch, outcomes)
+    run = LanguageRun(config, [0])
+    found = dapo.collect_step(policy, tokenizer, tasks.make("addition"), config, run, 5)
+    samples, graded, index = found
+    return samples, graded, index.tolist(), len(list(plan)) // 3
+
+
+def test_draws_go_on_until_there_are_enough_mixed_groups(
+    qwen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = ["solved", "mixed", "failed", "failed", "solved", "failed", *["mixed"] * 6]
+    samples, graded, index, left = draw(qwen, monkeypatch, outcomes)
+    assert left == 3  # the fourth draw was not needed
+    assert len(samples) == len(graded) == len(index) == 27  # everything drawn
+    none = [-1] * 3
+    assert index == [*none, 0, 1, 2, *none, *none * 3, 3, 4, 5, 6, 7, 8, *none]
+    # Each place is of the sample it belongs to.
+    assert [graded[index.index(k)].accuracy for k in range(9)] == [0, 1, 1] * 3
+    groups = [graded[i : i + 3] for i in range(0, 27, 3)]
+    for group in groups:
+        assert len({x.problem.prompt for x in group}) == 1
+    assert len({group[0].problem.prompt for group in groups}) == 9  # each draw has its own
+    texts = sampling.decode(models.tiny_tokenizer(), samples)
+    assert texts == [x.text for x in graded]
+    assert len(set(texts)) == 27
+
+
+def test_draws_stop_at_their_limit(qwen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that solves nothing would otherwise spend all samples in one step."""
+    monkeypatch.setattr(tasks.Addition, "accuracy", lambda self, problem, text: 0.0)
+    config = config_of("dapo", qwen, total_samples=120, max_draws=3)
+    run = LanguageRun(config)
+    dapo.train(config, run)
+    assert list(run.metrics()["drawn"]) == [36, 36, 36, 12]
+
+
+def test_draws_stop_when_the_samples_are_spent(qwen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcomes = ["solved", "failed", "mixed", "failed", "solved", "failed"]
+    _, graded, index, left = draw(qwen, monkeypatch, outcomes, total_samples=18)
+    assert (len(graded), left) == (18, 0)
+    assert index == [-1] * 6 + [0, 1, 2] + [-1] * 9
+    _, graded, index, left = draw(qwen, monkeypatch, ["solved"] * 6, total_samples=10)
+    assert (len(graded), left) == (18, 0)
+    assert index == [-1] * 18
+
+
+def test_exactly_enough_at_once(qwen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, index, left = draw(qwen, monkeypatch, ["mixed"] * 6)
+    assert index == list(range(9))
+    assert left == 3
+
+
+def test_without_dynamic_sampling_everything_is_learned_from(
+    qwen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = ["solved", "mixed", "failed", "mixed"]
+    _, _, index, left = draw(qwen, monkeypatch, outcomes, dynamic_sampling=False)
+    assert index == list(range(9))
+    assert left == 1
+
+
+@pytest.mark.parametrize("mixed", [0, 1])
+def test_the_last_samples_may_be_fewer_than_minibatches(
+    mixed: int, qwen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two samples, or none, no four minibatches are made."""
+    config = config_of("dapo", qwen, minibatches=4, prompts=2, group_size=2, total_samples=4)
+    seen, update = [], dapo.update
+
+    def counted(*args: Any) -> dict[str, Tensor]:
+        seen.append(len(args[3]))
+        return update(*args)
+
+    def collect_step(*args: Any) -> Any:
+        samples, graded, index = collect(*args)
+        return samples, graded, torch.tensor([0, 1, -1, -1]) if mixed else index * 0 - 1
+
+    collect = dapo.collect_step
+    monkeypatch.setattr(dapo, "collect_step", collect_step)
+    monkeypatch.setattr(dapo, "update", counted)
+    run = LanguageRun(config)
+    dapo.train(config, run)
+    assert seen == ([1, 1] if mixed else [0])
+    assert run.metrics()["grad_norm"].notna().all()
+
+
+def test_every_sample_drawn_counts(qwen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of groups that are left out; all of them are in the metrics."""
+    monkeypatch.setattr(
+        evaluation.TaskEvaluator, "__call__", lambda self, final: ({"pass@1": 0.0}, [])
+    )
+    outcomes = ["mixed", "mixed", "solved"] * 2 + ["mixed"] * 3
+    outcomes += ["solved", "failed", "solved"] * 2
+    planned(monkeypatch, outcomes)
+    config = config_of("dapo", qwen, group_size=3, total_samples=45)
+    run = LanguageRun(config, [0])
+    dapo.train(config, run)
+    metrics = run.metrics()
+    assert metrics["samples"].tolist() == [18, 27, 45]
+    assert metrics["drawn"].tolist() == [18, 9, 18]
+    assert metrics["all_solved"].tolist() == pytest.approx([1 / 3, 0, 2 / 3])
+    assert metrics["all_failed"].tolist() == pytest.approx([0, 0, 1 / 3])
+    assert metrics["accuracy"].tolist() == pytest.approx([(4 * 2 + 6) / 18, 2 / 3, 2 / 3])
+    assert metrics["grad_norm"].iloc[2] == 0  # nothing to learn from
+    assert run.samples == 45
+
+
+# ---- Runs ----------------------------------------------------------------------------------
+
+
+def train(name: str, config: Any, folder: Path) -> tuple[Path, pd.DataFrame]:
+    """Train seed 0 as the command does; the part and the logged metrics."""
+    config = replace(config, results=str(folder), name="x")
+    main(config, METHODS[name].train, {})
+    part = RunFolder.of(config, name).path / "seeds-000-000"
+    return part, pd.read_parquet(part / "metrics.parquet")
+
+
+def trained(name: str, config: Any) -> tuple[Any, dict[str, Any], pd.DataFrame]:
+    """The same without a folder: the policy, the summary and the logged metrics."""
+    torch.manual_seed(0)  # of LoRA's adapters
+    run = LanguageRun(config, [0])
+    policy = METHODS[name].train(config, run)
+    return policy, run.finish(policy), run.metrics()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"), [*((name, {}) for name in METHODS), ("grpo", {"supervision": "process"})]
+)
+@pytest.mark.usefixtures("small")
+def test_end_to_end(name: str, settings: dict[str, Any], folder: str, tmp_path: Path) -> None:
+    config = config_of(name, folder, minibatches=2, epochs=2, **settings)
+    part, metrics = train(name, config, tmp_path)
+    summary = read_json(part / "summary.json")
+    assert summary["samples"] == metrics["samples"].iloc[-1] >= 24
+    assert summary["diverged"] is None
+    assert metrics.notna().all().all()
+    assert (metrics["grad_norm"] > 0).any()
+    assert summary["final"]["kl"] != 0
+    documented = (METHODS[name].__doc__ or "").split("Logged per step:")[1]
+    for key in set(metrics) - {"seed", "samples", "learn_s"}:
+        assert key in documented, key
+    if folder.endswith("gpt2") and not settings:  # what was trained reads back
+        stored, _ = models.load_model(replace(config, model=str(part)), CPU, Processes())
+        first, _ = models.load_model(config, CPU, Processes())
+        assert digest(stored) != digest(first)
+
+
+@pytest.mark.usefixtures("small")
+def test_process_supervision_reads_the_steps(qwen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every completion gets a wrong step at its second character; the outcome follows."""
+    monkeypatch.setattr(tasks.Addition, "steps", lambda self, p, text: [tasks.Step(2, -1.0)])
+    seen = []
+    update = grpo.update
+
+    def spy(policy: Any, optimizer: Any, batch: Any, *rest: Any) -> Any:
+        seen.append(batch)
+        return update(policy, optimizer, batch, *rest)
+
+    monkeypatch.setattr(grpo, "update", spy)
+    trained("grpo", config_of("grpo", qwen, supervision="process"))
+    differ = 0
+    for batch in seen:
+        for i in range(len(batch)):
+            n = int(batch.lengths[i])
+            row = batch.advantages[i]
+            assert (row[:n].diff().abs() > 1e-6).sum() <= 1
+            assert (row[n:] == 0).all()
+            differ += bool(n > 3 and row[n - 1] > row[0] + 0.1)  # the step was a bad one
+    assert differ > 8
+
+
+@pytest.mark.parametrize("filtering", [True, False])
+@pytest.mark.usefixtures("small")
+def test_completions_that_are_cut_off_are_left_out(
+    filtering: bool, qwen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They count in their group's mean all the same."""
+    seen = []
+    update = dapo.update
+
+    def spy(policy: Any, optimizer: Any, batch: Any, *rest: Any) -> Any:
+        seen.append(batch)
+        return update(policy, optimizer, batch, *rest)
+
+    monkeypatch.setattr(dapo, "update", spy)
+    config = config_of("dapo", qwen, overlong_filtering=filtering, total_samples=48)
+    trained("dapo", config)
+    cut = 0
+    for batch in seen:
+        for i in range(len(batch)):
+            left_out = filtering and not batch.ended[i]
+            assert torch.equal(batch.learned[i], batch.mask[i] & (not left_out))
+            cut += not batch.ended[i]
+        advantages = batch.advantages[:, 0].view(-1, 4)
+        assert (advantages.sum(1).abs() < 1e-5).all()
+        assert (advantages != 0).any()
+    assert cut > 8
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.usefixtures("small")
+def test_adapters_are_trained_and_nothing_else(name: str, folder: str, tmp_path: Path) -> None:
+    """LoRA: the base is frozen; the model that is saved needs no peft."""
+    pytest.importorskip("peft")
+    from transformers import AutoModelForCausalLM
+
+    seen: list[Any] = []
+    config = config_of(name, folder, lora_rank=4, learning_rate=1e-2, minibatches=2)
+    load = models.load_model
+
+    def spy(*args: Any) -> Any:
+        found = load(*args)
+        seen.append((found[0], copy.deepcopy(found[0])))
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(models, "load_model", spy)
+        policy, summary, metrics = trained(name, config)
+    assert (metrics["grad_norm"] > 0).any()
+    ((same, before),) = seen
+    assert same is policy
+    changed = 0
+    for (key, p), old in zip(policy.named_parameters(), before.parameters(), strict=True):
+        assert p.requires_grad == ("lora_" in key)
+        assert p.requires_grad or torch.equal(p, old), key
+        changed += p.requires_grad and not torch.equal(p, old)
+    assert changed >= 4
+    assert summary["initial"]["kl"] == pytest.approx(0, abs=1e-6)
+    assert abs(summary["final"]["kl"]) > 1e-4  # to the model without its adapters
+    models.save(policy, models.tiny_tokenizer(), tmp_path / "m")
+    stored = AutoModelForCausalLM.from_pretrained(tmp_path / "m")
+    assert not hasattr(stored, "disable_adapter")
+    ids = torch.tensor([[40, 41, 42, 43]])
+    equal(stored(ids).logits, policy(ids).logits, 1e-4)
+    with policy.disable_adapter():
+        assert (stored(ids).logits - policy(ids).logits).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"), [*((name, {}) for name in METHODS), ("grpo", {"lora_rank": 4})]
+)
+@pytest.mark.usefixtures("small")
+def test_checkpointing_activations_changes_nothing(
+    name: str, settings: dict[str, Any], folder: str
+) -> None:
+    """Neither what is sampled nor what is learned."""
+    if settings:
+        pytest.importorskip("peft")
+    found = []
+    for on in (False, True):
+        config = config_of(name, folder, gradient_checkpointing=on, **settings)
+        policy, _, metrics = trained(name, config)
+        checkpointed = [getattr(x, "gradient_checkpointing", False) for x in policy.modules()]
+        assert any(checkpointed) == on
+        found.append((policy.state_dict(), metrics.drop(columns="learn_s")))
+    (plain, one), (saving, two) = found
+    pd.testing.assert_frame_equal(one, two, rtol=1e-4, atol=1e-5)
+    for key, x in plain.items():
+        equal(saving[key], x, 1e-5)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.usefixtures("small")
+def test_in_half_precision(name: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights stay float32; pi_old is recomputed: the ratio is 1 before the first step."""
+    collected = []
+    collect = METHODS[name].collect
+
+    def spy(policy: Any, *rest: Any) -> Any:
+        samples, graded = collect(policy, *rest)
+        with torch.no_grad():
+            again = sampling.logprobs(policy, samples, 1.0)
+        collected.append((again - samples.logprobs).abs().max().item())
+        return samples, graded
+
+    monkeypatch.setattr(METHODS[name], "collect", spy)
+    # Random models hardly ever end: DAPO would leave out everything.
+    whole = {"overlong_filtering": False} if name == "dapo" else {}
+    config = config_of(name, folder, dtype="bfloat16", learning_rate=1e-3, **whole)
+    policy, summary, metrics = trained(name, config)
+    assert max(collected) < 1e-3
+    assert metrics.notna().all().all()
+    assert (metrics["approx_kl"].abs() < 1e-6).all()
+    assert {p.dtype for p in policy.parameters()} == {torch.float32}
+    assert summary["final"]["kl"] != 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("rank", [0, 4])
+def test_the_reference_is_the_model_before_all_updates(
+    dtype: str, rank: int, folder: str, tokenizer: Any
+) -> None:
+    if rank:
+        pytest.importorskip("peft")
+    config = config_of("grpo", folder, dtype=dtype, lora_rank=rank, learning_rate=1e-2)
+    policy, _ = models.load_model(config, CPU, Processes())
+    reference = models.Reference(policy)
+    prompts = [p for p in PROMPTS for _ in range(4)]
+    task, run = tasks.make("addition"), LanguageRun(config, [0])
+    samples = sampling.from_texts(tokenizer, task, prompts, TEXTS, T_MAX, CPU)
+    before = sampling.in_batches(lambda x: sampling.logprobs(policy, x), samples, 64)
+    samples = replace(samples, logprobs=before)
+    advantages = torch.ones_like(before)
+    batch = grpo.Batch(**vars(samples), reference=before, advantages=advantages)
+    optimizer = torch.optim.AdamW(models.trainable(policy), lr=1e-2)
+    for _ in range(3):
+        grpo.update(policy, optimizer, batch, np.arange(12), config, run)
+    after = sampling.in_batches(lambda x: sampling.logprobs(policy, x), samples, 64)
+    assert (after - before).abs().max() > 0.1
+    assert torch.equal(reference.logprobs(samples, 1.0, 64), before)
+
+
+# ---- The iterative mode --------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(("iterations", "fresh"), [(1, [0]), (2, [0, 3]), (3, [0, 2, 4])])
+def test_the_reference_is_refreshed_between_the_parts(
+    iterations: int, fresh: list[int], qwen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six steps, one update each: its KL is 0 right after a refresh, and only there."""
+    resets = []
+    reset = models.Reference.reset
+    monkeypatch.setattr(
+        models.Reference, "reset", lambda self, policy: (resets.append(1), reset(self, policy))
+    )
+    settings = {"iterations": iterations, "total_samples": 72, "evaluations": 6}
+    config = config_of("grpo", qwen, learning_rate=3e-3, **settings)
+    first, _ = models.load_model(config, CPU, Processes())
+    run = LanguageRun(config, [0])
+    policy = grpo.train(config, run)
+    run.finish(policy)
+    kl = run.metrics()["kl"].to_numpy()
+    assert [k for k in range(6) if kl[k] < 1e-6] == fresh
+    assert len(resets) == iterations - 1  # none at the end
+    assert kl[[k for k in range(6) if k not in fresh]].min() > 1e-5
+    # Evaluations measure to the first model all the time.
+    evaluator: Any = run._evaluator
+    assert digest(evaluator.reference.model) == digest(first)
+    assert digest(policy) != digest(first)
+    measured = run.curve()["kl"].to_numpy()
+    assert measured[0] == pytest.approx(0, abs=1e-6)
+    assert (measured[1:] > 1e-4).all()
+
+
+def test_a_reward_model_learns_from_pairs(judge: str, tokenizer: Any) -> None:
+    config = config_of("grpo", judge, reward_model=judge)
+    model = models.load_scalar(judge, config, CPU, Processes(), "--reward-model")
+    task, run = tasks.make("addition"), LanguageRun(config, [0])
+    pairs = [tasks.Preference(f"{k}+1=", f"<answer>{k + 1}</answer>", "?" * k) for k in range(9)]
+
+    def margins() -> Tensor:
+        found = []
+        for pair in pairs:
+            both = sampling.from_texts(
+                tokenizer, task, [pair.prompt] * 2, [pair.chosen, pair.rejected], T_MAX, CPU
+            )
+            with torch.no_grad():
+                chosen, rejected = sampling.scores(model, both)
+            found.append(chosen - rejected)
+        return torch.stack(found)
+
+    before = margins()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for _ in range(10):
+        grpo.learn_preferences(model, optimizer, tokenizer, task, pairs, config, run)
+    assert (margins() > before).all()
+    assert (margins() > 0).all()
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_bradley_terry_by_hand() -> None:
+    chosen, rejected = torch.tensor([1.0, 0.0, 3.0]), torch.tensor([0.0, 0.0, 5.0])
+    expected = [math.log(1 + math.exp(-1)), math.log(2), math.log(1 + math.exp(2))]
+    equal(grpo.bradley_terry_loss(chosen, rejected), expected, 1e-6)
+
+
+@pytest.mark.usefixtures("small")
+def test_the_reward_model_goes_on_learning_from_the_policy(
+    qwen: str, judge: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From all pairs since the last lesson, and a tenth of older ones."""
+    lessons: list[list[tasks.Preference]] = []
+    graded: list[tasks.Graded] = []
+    digests: list[str] = []
+    learn, grade = grpo.learn_preferences, tasks.Addition.grade
+
+    def spy_learn(model: Any, optimizer: Any, tok: Any, task: Any, pairs: Any, *rest: Any) -> None:
+        lessons.append(list(pairs))
+        digests.append(digest(model))
+        learn(model, optimizer, tok, task, pairs, *rest)
+        digests.append(digest(model))
+
+    def spy_grade(self: Any, problem: Any, text: str) -> Any:
+        graded.append(grade(self, problem, text))
+        return graded[-1]
+
+    monkeypatch.setattr(grpo, "learn_preferences", spy_learn)
+    monkeypatch.setattr(tasks.Addition, "grade", spy_grade)
+    settings = {"prompts": 8, "reward_model": judge, "iterations": 3, "total_samples": 192}
+    config = config_of("grpo", qwen, **settings)
+    grpo.train(config, LanguageRun(config, [0]))
+    assert len(lessons) == 2
+    assert len(graded) == 192
+    first, second = lessons
+    assert digests[0] != digests[1] == digests[2] != digests[3]
+    for lesson, some in ((first, graded[:64]), (second, graded[64:128])):
+        right = {(x.problem.prompt, x.text) for x in some if x.accuracy}
+        wrong = {(x.problem.prompt, x.text) for x in some if not x.accuracy}
+        new = [p for p in lesson if p not in first or lesson is first]
+        assert {p.prompt for p in new} == {p for p, _ in right} & {p for p, _ in wrong}
+        assert all((p.prompt, p.chosen) in right for p in new)
+        assert all((p.prompt, p.rejected) in wrong for p in new)
+    old = [p for p in second if p in first]
+    assert len(old) == (len(second) - len(old)) // 9 == 1
+
+
+def test_more_parts_than_steps_are_refused() -> None:
+    config_of("grpo", iterations=2)  # of 12 samples each
+    with pytest.raises(UsageError, match="--iterations 3: there are only 2 steps"):
+        config_of("grpo", iterations=3)
+
+
+# ---- R1-Zero -------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_base_model_of_r1_zero_is_made(tmp_path: Path) -> None:
+    config = config_of("grpo", "tiny-base", results=str(tmp_path))
+    policy, tokenizer = models.load_model(config, CPU, Processes())
+    assert sum(p.numel() for p in policy.parameters()) == 137_984
+    assert tokenizer.eos_token_id == 1
+    again, _ = models.load_model(config, CPU, Processes())
+    assert digest(again) == digest(policy)
+    assert not (tmp_path / "models").joinpath("runs").exists()  # no cold start

@@ -1,0 +1,773 @@
+"""Reward model and PPO of a language model: their mathematics against definitions and loops."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from llm_track import models, reward_model, rlhf_ppo, sampling, tasks
+from llm_track.sampling import Samples
+from manyseeds.errors import UsageError
+from manyseeds.record import RunFolder, read_json
+from manyseeds.runs.language import LanguageRun, main
+from manyseeds.runs.parallel import Processes
+
+
+def load(config: Any) -> tuple[Any, Any, Any, tasks.Task]:
+    """Policy, scalar model with a random head, tokenizer and task."""
+    device, processes = torch.device("cpu"), Processes()
+    policy, tokenizer = models.load_model(config, device, processes)
+    scalar = models.load_scalar(config.model, config, device, processes, "--model")
+    torch.manual_seed(1)
+    torch.nn.init.normal_(scalar.score.weight)
+    return policy, scalar, tokenizer, tasks.make(config.task)
+
+
+def ppo_config(model: str, **settings: Any) -> rlhf_ppo.Config:
+    settings = {"prompts": 12, "minibatches": 2, "max_new_tokens": 8, **settings}
+    return rlhf_ppo.Config(model=model, quiet=True, **settings)
+
+
+def rm_config(model: str, **settings: Any) -> reward_model.Config:
+    return reward_model.Config(model=model, quiet=True, **settings)
+
+
+def write_rows(path: Path, rows: Sequence[Any]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def answered(n: int) -> list[dict[str, str]]:
+    """Preferences that can be told apart: with an answer and without one."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for k in rng.choice(8100, n, replace=False):  # no prompt twice
+        a, b = 10 + k // 90, 10 + k % 90
+        thought = "".join(str(x) for x in rng.integers(0, 10, 4))
+        with_answer = f"<think>{thought}</think><answer>{a + b}</answer>"
+        rows.append({"prompt": f"{a}+{b}=", "chosen": with_answer, "rejected": f"<think>{thought}"})
+    return rows
+
+
+# ---- The reward model's loss ---------------------------------------------------------------
+
+
+def test_bradley_terry_by_hand() -> None:
+    """Margins 1 and -2: log(1 + e^-1) and log(1 + e^2); slopes -sigmoid(-1) and -sigmoid(2)."""
+    chosen = torch.tensor([1.0, 0.0], dtype=torch.float64, requires_grad=True)
+    rejected = torch.tensor([0.0, 2.0], dtype=torch.float64, requires_grad=True)
+    loss = reward_model.bradley_terry_loss(chosen, rejected)
+    expected = torch.tensor([0.31326168751822286, 2.1269280110429727], dtype=torch.float64)
+    torch.testing.assert_close(loss, expected, atol=1e-14, rtol=0)
+    loss.sum().backward()
+    slopes = torch.tensor([-0.2689414213699951, -0.8807970779778823], dtype=torch.float64)
+    torch.testing.assert_close(chosen.grad, slopes, atol=1e-14, rtol=0)
+    torch.testing.assert_close(rejected.grad, -slopes, atol=1e-14, rtol=0)
+    certain = reward_model.bradley_terry_loss(torch.tensor([-1e4]), torch.tensor([1e4]))
+    assert certain.item() == 2e4  # no overflow
+
+
+def test_a_ranked_list_is_all_of_its_pairs(tmp_path: Path) -> None:
+    """And they weigh together what the one pair of another prompt weighs."""
+    rows = [
+        {"prompt": "p", "ranked": ["a", "b", "c"]},
+        {"prompt": "q", "chosen": "d", "rejected": "e"},
+    ]
+    pairs = tasks.read_preferences(Path(write_rows(tmp_path / "x.jsonl", rows)))
+    assert pairs == [("p", "a", "b"), ("p", "a", "c"), ("p", "b", "c"), ("q", "d", "e")]
+    weights = reward_model.pair_weights(pairs)
+    torch.testing.assert_close(weights, torch.tensor([1 / 6, 1 / 6, 1 / 6, 1 / 2]))
+
+
+def test_a_tie_is_half_right() -> None:
+    got = reward_model.ranked_right(torch.tensor([2.0, 0.0, -1.0]))
+    assert got.tolist() == [1.0, 0.5, 0.0]
+
+
+def test_scores_depend_on_neither_padding_nor_batch(folder: str) -> None:
+    config = rm_config(folder)
+    _, scalar, tokenizer, task = load(config)
+    prompts = ["1+2=", "123456+7=", "9="]
+    texts = ["<think>", "<think>1+2=3;</think><answer>3</answer>", "12"]
+    pairs = [tasks.Preference(p, a, b) for p, a, b in zip(prompts, texts, texts[::-1], strict=True)]
+    with torch.no_grad():
+        together = reward_model.pair_scores(scalar, tokenizer, task, pairs, 40)
+        for i, pair in enumerate(pairs):
+            alone = reward_model.pair_scores(scalar, tokenizer, task, [pair], 40)
+            for side in (0, 1):
+                torch.testing.assert_close(alone[side][0], together[side][i], atol=2e-5, rtol=1e-5)
+        # Without padding, masks and our functions: the scalar after the last token.
+        ids = tokenizer(prompts[0] + texts[0] + "<eos>", return_tensors="pt")["input_ids"]
+        hidden = scalar.base_model(input_ids=ids).last_hidden_state
+        plain = scalar.score(hidden)[0, -1, 0]
+        torch.testing.assert_close(together[0][0], plain, atol=2e-5, rtol=1e-5)
+    assert len({round(x, 3) for side in together for x in side.tolist()}) > 3
+
+
+# ---- The reward model's data and training --------------------------------------------------
+
+
+def rm_step(config: reward_model.Config, pairs: Any, processes: Any = None) -> tuple[Any, Any]:
+    """Weights after one step of plain gradient descent, and its metrics."""
+    _, scalar, tokenizer, task = load(config)
+    run = LanguageRun(config, [0], processes=processes)
+    optimizer = torch.optim.SGD(scalar.parameters(), lr=1.0)
+    before = [p.detach().clone() for p in scalar.parameters()]
+    metrics = reward_model.update(scalar, optimizer, tokenizer, task, pairs, config, run)
+    steps = [b - p.detach() for b, p in zip(before, scalar.parameters(), strict=True)]
+    return steps, metrics
+
+
+def mixed_pairs() -> list[tasks.Preference]:
+    ranked = tasks.all_pairs("12+34=", ["<answer>46</answer>", "46", "<think>", "1"])
+    return [*ranked, *(tasks.Preference(**row) for row in answered(5))]
+
+
+def test_reward_model_micro_batches_and_processes_do_not_matter(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reward_model, "MAX_GRAD_NORM", 1e9)
+    pairs = mixed_pairs()
+    whole, metrics = rm_step(rm_config(folder, micro_batch_size=64), pairs)
+    # The mean over prompts of the mean over a prompt's pairs.
+    _, scalar, tokenizer, task = load(rm_config(folder))
+    with torch.no_grad():
+        losses = reward_model.bradley_terry_loss(
+            *reward_model.pair_scores(scalar, tokenizer, task, pairs, 32)
+        )
+    expected = torch.cat([losses[:6].mean().view(1), losses[6:]]).mean()
+    torch.testing.assert_close(metrics["loss"], expected, atol=1e-5, rtol=1e-5)
+    for size in (1, 3):
+        steps, found = rm_step(rm_config(folder, micro_batch_size=size), pairs)
+        for name in metrics:
+            torch.testing.assert_close(found[name], metrics[name], atol=2e-5, rtol=1e-4)
+        for one, other in zip(steps, whole, strict=True):
+            torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-3)
+    shares = [
+        rm_step(rm_config(folder), pairs, FakeProcesses(rank, lambda x: x))[0] for rank in (0, 1)
+    ]
+    for a, b, c in zip(*shares, whole, strict=True):
+        torch.testing.assert_close(a + b, c, atol=2e-5, rtol=1e-3)
+
+
+class FakeProcesses(Processes):
+    """One of two processes that never hears of the other; sum is a given function."""
+
+    def __init__(self, rank: int, total: Any) -> None:
+        super().__init__()
+        self.rank, self.size, self.total = rank, 2, total
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        return self.total(tensor)  # type: ignore[no-any-return]
+
+    def sum_gradients(self, parameters: Any) -> None:
+        pass
+
+
+def train_without_folder(
+    method: Any, config: Any, seed: int = 0
+) -> tuple[Any, dict[str, Any], Any]:
+    run = LanguageRun(config, [seed])
+    result = method.train(config, run)
+    return result, run.finish(result), run
+
+
+def test_reward_model_learns_what_can_be_told_apart(folder: str, tmp_path: Path) -> None:
+    """From exactly one half and log 2, by the head of 0, to nearly always right."""
+    path = write_rows(tmp_path / "pairs.jsonl", answered(200))
+    config = rm_config(folder, preferences=path, total_samples=640, learning_rate=3e-3)
+    _, summary, run = train_without_folder(reward_model, config)
+    assert summary["headline"] == "accuracy"
+    assert summary["initial"]["accuracy"] == 0.5
+    assert summary["initial"]["margin"] == 0
+    assert summary["initial"]["loss"] == pytest.approx(math.log(2))
+    assert summary["final"]["accuracy"] > 0.95
+    assert summary["final"]["loss"] < 0.3
+    metrics = run.metrics()
+    assert metrics["samples"].tolist() == list(range(64, 641, 64))  # two for each of 32 pairs
+    assert (metrics["pairs"] == 32).all()
+
+
+def test_negative_control_nothing_is_learned_from_coin_tosses(qwen: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    rows = [
+        row | {"chosen": row["rejected"], "rejected": row["chosen"]} if rng.random() < 0.5 else row
+        for row in answered(400)
+    ]
+    path = write_rows(tmp_path / "pairs.jsonl", rows)
+    config = rm_config(qwen, preferences=path, total_samples=640, learning_rate=3e-3)
+    _, summary, _ = train_without_folder(reward_model, config)
+    assert 0.25 < summary["final"]["accuracy"] < 0.75
+    assert summary["final"]["loss"] > 0.6
+
+
+def test_a_file_is_passed_through_prompt_by_prompt(qwen: str, tmp_path: Path) -> None:
+    """Held-out prompts are never trained on; a pass sees all others once, with all their pairs."""
+    rows: list[Any] = [{"prompt": f"{k}+1=", "ranked": ["a", "b", "c"]} for k in range(23)]
+    rows += rows[:5]  # prompts that come back further down
+    path = write_rows(tmp_path / "ranked.jsonl", rows)
+    groups, held_out = reward_model.read_split(path)
+    assert len({pair.prompt for pair in held_out}) == 2
+    assert len(groups) == 21
+    assert not {pair.prompt for pair in held_out} & {pair.prompt for g in groups for pair in g}
+    assert sum(map(len, groups)) + len(held_out) == 28 * 3
+    config = rm_config(qwen, preferences=path, prompts=4)
+    run = LanguageRun(config, [5])
+    seen = [reward_model.next_pairs(groups, config, run, step) for step in range(21)]  # 4 passes
+    order = [p for step in seen for p in dict.fromkeys(pair.prompt for pair in step)]
+    for k in range(4):
+        part = order[k * 21 : (k + 1) * 21]
+        assert sorted(part) == sorted(group[0].prompt for group in groups)
+    assert order[:21] != order[21:42]
+    again = reward_model.next_pairs(groups, config, LanguageRun(config, [5]), 7)
+    assert again == seen[7]
+    other = reward_model.next_pairs(groups, config, LanguageRun(config, [6]), 7)
+    assert other != seen[7]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"prompt": "p", "chosen": "a", "rejected": "b"}\nnonsense\n', "line 2: not JSON"),
+        ('{"prompt": "p", "chosen": "a"}\n', "line 1: has no rejected"),
+        ('\n\n{"prompt": "p", "ranked": ["a"]}\n', "line 3: ranked must be a list of two"),
+        ('{"chosen": "a", "rejected": "b"}\n', "line 1: has no prompt"),
+        ('["p"]\n', "line 1: must be an object"),
+        ("", "has no rows"),
+        ('{"prompt": "p", "ranked": ["a", "b", "c"]}\n', "needs at least two different prompts"),
+    ],
+)
+def test_malformed_preferences_name_file_and_line(
+    content: str, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text(content)
+    with pytest.raises(UsageError, match=message) as caught:
+        rm_config("tiny", preferences=str(path))
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "message"),
+    [
+        (
+            reward_model,
+            {"preferences": "nowhere.jsonl"},
+            "--preferences nowhere.jsonl: there is no",
+        ),
+        (reward_model, {"lora_rank": 4}, "--lora-rank 4: a reward model is trained whole"),
+        (reward_model, {"group_size": 1}, "--group-size 1: must be"),
+        (rlhf_ppo, {"rules": False}, "--no-rules: then there must be a --reward-model"),
+        (rlhf_ppo, {"prompts": 3}, "--minibatches 4: there are only 3 samples"),
+        (rlhf_ppo, {"gae_lambda": 1.5}, "--gae-lambda 1.5: must be"),
+        (rlhf_ppo, {"task": "adition"}, "--task adition: unknown task, did you mean"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(method: Any, settings: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message.split(",")[0]):
+        method.Config(**settings)
+
+
+def test_preferences_that_do_not_fit_are_refused(
+    qwen: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"prompt": f"{k}+1=", "ranked": ["a", "b", "a-longer-one"]} for k in range(4)]
+    path = write_rows(tmp_path / "p.jsonl", rows)
+    config = rm_config(qwen, preferences=path, max_new_tokens=12, results=str(tmp_path / "r"))
+    with pytest.raises(SystemExit, match="2"):
+        main(config, reward_model.train, {})
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: --preferences {path}: has a completion of 13 tokens, more")
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_model_without_right_answers_has_nothing_to_compare(
+    qwen: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = rm_config(qwen, max_new_tokens=4, results=str(tmp_path / "results"))
+    with pytest.raises(SystemExit, match="2"):
+        main(config, reward_model.train, {})
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: --model {qwen}: of no held-out prompt")
+    assert not list(tmp_path.rglob("config.json"))
+
+
+def test_pairs_by_rules_are_right_against_wrong(qwen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every pair is of one prompt, graded, and drawn anew each step; held-out ones are fixed."""
+    task = tasks.make("addition")
+
+    def accuracy(self: Any, problem: Any, text: str) -> float:
+        return float(len(text) % 2)  # a random model is right often enough
+
+    monkeypatch.setattr(tasks.Addition, "accuracy", accuracy)
+    config = rm_config(qwen, prompts=6, group_size=4, max_new_tokens=6)
+    policy, _, tokenizer, _ = load(config)
+    run = LanguageRun(config, [3])
+    steps = [reward_model.draw_pairs(policy, tokenizer, task, config, run, k) for k in (0, 1, 0)]
+    assert steps[0] == steps[2] != steps[1]
+    assert len(steps[0]) + len(steps[1]) > 5
+    for pair in steps[0] + steps[1]:
+        assert len(pair.chosen) % 2 == 1
+        assert len(pair.rejected) % 2 == 0
+        assert not tasks.held_out(pair.prompt)
+    held = reward_model.held_out_pairs(policy, tokenizer, task, config, run.device)
+    assert held == reward_model.held_out_pairs(policy, tokenizer, task, config, run.device)
+    assert len(held) > 100
+    assert all(tasks.held_out(pair.prompt) for pair in held)
+
+
+# ---- Rewards, values, advantages -----------------------------------------------------------
+
+
+def test_token_rewards_by_hand() -> None:
+    """The KL on every token, the reward on the last one, nothing on padding."""
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0]], dtype=torch.bool)
+    logprobs = torch.tensor([[-1.0, -2.0, -3.0], [-1.0, -1.0, 7.0]])
+    reference = torch.tensor([[-2.0, -2.0, -1.0], [-1.5, -0.5, 3.0]])
+    got = rlhf_ppo.token_rewards(torch.tensor([10.0, 20.0]), logprobs, reference, mask, 0.5)
+    expected = torch.tensor([[-0.5, 0.0, 11.0], [-0.25, 20.25, 0.0]])
+    torch.testing.assert_close(got, expected)
+
+
+def gae_by_definition(
+    rewards: Tensor, values: Tensor, lengths: Sequence[int], gamma: float, lam: float
+) -> Tensor:
+    """A_t = sum_k (gamma lambda)^k delta_{t+k} up to the last token: O(T^2), by loops."""
+    advantages = torch.zeros_like(rewards)
+    for b, n in enumerate(lengths):
+        for t in range(n):
+            for k in range(t, n):
+                following = values[b, k + 1].item() if k + 1 < n else 0.0
+                delta = rewards[b, k] + gamma * following - values[b, k]
+                advantages[b, t] += (gamma * lam) ** (k - t) * delta
+    return advantages
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.95, 1.0])
+@pytest.mark.parametrize("gamma", [0.9, 1.0])
+def test_gae_equals_its_definition(lam: float, gamma: float) -> None:
+    """What stands in the padding, however large, counts nothing."""
+    generator = torch.Generator().manual_seed(0)
+    lengths = [12, 1, 5, 11, 2]
+    rewards, values = torch.randn(2, 5, 12, generator=generator, dtype=torch.float64)
+    mask = torch.arange(12) < torch.tensor(lengths).unsqueeze(1)
+    values = torch.where(mask, values, 1e6)
+    rewards = torch.where(mask, rewards, -1e6)
+    expected = gae_by_definition(rewards, values, lengths, gamma, lam)
+    got = rlhf_ppo.gae(rewards, values, mask, gamma, lam)
+    torch.testing.assert_close(got, expected, atol=1e-12, rtol=0)
+    assert (got[~mask] == 0).all()
+    if lam == gamma == 1:  # the reward to come, less the value
+        to_go = (rewards * mask).flip(1).cumsum(1).flip(1)
+        torch.testing.assert_close(got, (to_go - values) * mask, atol=1e-9, rtol=0)
+
+
+def some_samples(config: Any, policy: Any, tokenizer: Any, task: tasks.Task) -> Samples:
+    """Completions of random lengths (a random model's own seldom end)."""
+    run = LanguageRun(config, [0])
+    samples, _ = rlhf_ppo.collect(policy, tokenizer, task, config, run, 0)
+    B, T = samples.tokens.shape
+    lengths = torch.randint(1, T + 1, (B, 1), generator=torch.Generator().manual_seed(0))
+    lengths[0] = T
+    mask = (torch.arange(T) < lengths) & samples.mask
+    return replace(samples, mask=mask, logprobs=samples.logprobs * mask)
+
+
+def test_the_value_of_a_state_does_not_know_the_token_to_come(folder: str) -> None:
+    config = ppo_config(folder)
+    policy, critic, tokenizer, task = load(config)
+    samples = some_samples(config, policy, tokenizer, task)
+    n = int(samples.lengths[0])
+    with torch.no_grad():
+        values = rlhf_ppo.values_of(critic, samples)
+        for t in range(n):
+            tokens = samples.tokens.clone()
+            tokens[0, t] = (tokens[0, t] + 1) % 100
+            changed = rlhf_ppo.values_of(critic, replace(samples, tokens=tokens))
+            torch.testing.assert_close(changed[0, : t + 1], values[0, : t + 1], atol=1e-5, rtol=0)
+            assert ((changed[0, t + 1 : n] - values[0, t + 1 : n]).abs() > 1e-4).all()
+        # The first state is the prompt, without padding and by the model's own means.
+        ids = samples.prompts[0][samples.prompt_mask[0]].unsqueeze(0)
+        first = critic.score(critic.base_model(input_ids=ids).last_hidden_state)[0, -1, 0]
+        torch.testing.assert_close(values[0, 0], first, atol=1e-5, rtol=1e-5)
+    assert (values[~samples.mask] == 0).all()
+
+
+def test_whitening_sees_the_tokens_only() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(4, 6, generator=generator, dtype=torch.float64) * 3 + 5
+    mask = torch.arange(6) < torch.tensor([[6], [1], [3], [4]])
+    x = torch.where(mask, x, 1e9)
+    got = rlhf_ppo.whiten(x, mask, Processes())
+    inside = x[mask]
+    expected = (inside - inside.mean()) / inside.std(correction=0)
+    torch.testing.assert_close(got[mask], expected, atol=1e-6, rtol=0)
+    assert (got[~mask] == 0).all()
+    equal = rlhf_ppo.whiten(
+        torch.full((2, 3), 0.7), torch.ones(2, 3, dtype=torch.bool), Processes()
+    )
+    assert equal.abs().max() < 1e-2  # not noise over nothing
+
+
+# ---- The losses ----------------------------------------------------------------------------
+
+
+def test_losses_equal_a_loop_over_tokens() -> None:
+    """Values and hand-derived slopes, with ratios and values on both sides of their clips."""
+    generator = torch.Generator().manual_seed(0)
+    config = rlhf_ppo.Config(clip_range=0.2, clip_value_range=0.3)
+    draws = torch.randn(6, 7, 9, generator=generator, dtype=torch.float64)
+    old, logprobs = draws[0], draws[0] + 0.3 * draws[1]
+    advantages, old_values, returns = draws[2], draws[3], draws[4]
+    values = old_values + 0.5 * draws[5]
+    mask = torch.arange(9) < torch.tensor([[9], [1], [3], [4], [8], [9], [2]])
+    weights = mask.double() / mask.sum()
+    logprobs.requires_grad_()
+    values.requires_grad_()
+    policy = rlhf_ppo.policy_loss(logprobs, old, advantages, weights, config)
+    value = rlhf_ppo.value_loss(values, old_values, returns, weights, config)
+    (policy + value).backward()
+
+    total, n = [0.0, 0.0], int(mask.sum())
+    slopes = torch.zeros(2, 7, 9, dtype=torch.float64)
+    branches: set[tuple[str, bool]] = set()
+    for i, t in mask.nonzero().tolist():
+        ratio = math.exp(logprobs[i, t].item() - old[i, t].item())
+        A = advantages[i, t].item()
+        outside = (A > 0 and ratio > 1.2) or (A < 0 and ratio < 0.8)
+        branches.add(("policy", outside))
+        total[0] -= (1.2 if A > 0 else 0.8) * A / n if outside else ratio * A / n
+        slopes[0, i, t] = 0.0 if outside else -ratio * A / n
+        V, V0, G = (x[i, t].item() for x in (values, old_values, returns))
+        near = V0 + max(-0.3, min(0.3, V - V0))
+        clipped = (near - G) ** 2 > (V - G) ** 2
+        branches.add(("value", clipped))
+        total[1] += 0.5 * max((near - G) ** 2, (V - G) ** 2) / n
+        slopes[1, i, t] = 0.0 if clipped else (V - G) / n
+    assert len(branches) == 4
+    assert policy.item() == pytest.approx(total[0], abs=1e-12)
+    assert value.item() == pytest.approx(total[1], abs=1e-12)
+    torch.testing.assert_close(logprobs.grad, slopes[0], atol=1e-12, rtol=0)
+    torch.testing.assert_close(values.grad, slopes[1], atol=1e-12, rtol=0)
+
+
+def test_value_clipping_can_be_switched_off() -> None:
+    config = rlhf_ppo.Config(clip_value_range=0.0)
+    got = rlhf_ppo.value_loss(
+        torch.tensor([[3.0]]),
+        torch.tensor([[0.0]]),
+        torch.tensor([[2.0]]),
+        torch.ones(1, 1),
+        config,
+    )
+    assert got.item() == 0.5
+
+
+def prepared(
+    config: rlhf_ppo.Config,
+) -> tuple[rlhf_ppo.Batch, Any, Any, LanguageRun]:
+    policy, critic, tokenizer, task = load(config)
+    samples = some_samples(config, policy, tokenizer, task)
+    run = LanguageRun(config, [0])
+    reference = models.Reference(policy)
+    with torch.no_grad():  # a reference of its own
+        for p in reference.model.parameters():
+            p.mul_(1.1)
+    rewards = torch.linspace(0, 1, len(samples))
+    batch, _ = rlhf_ppo.prepare(samples, rewards, critic, reference, config, run)
+    return batch, policy, critic, run
+
+
+def test_what_prepare_makes(folder: str) -> None:
+    """Rewards, values and advantages belong together, and do not depend on micro-batches."""
+    config = ppo_config(folder, kl_coef=0.5, gae_lambda=0.9)
+    batch, _, critic, _ = prepared(config)
+    with torch.no_grad():
+        values = rlhf_ppo.values_of(critic, batch)
+    rewards = -0.5 * (batch.logprobs - batch.reference)
+    for i, n in enumerate(batch.lengths.tolist()):
+        rewards[i, n - 1] += i / (len(batch) - 1)
+    lengths = batch.lengths.tolist()
+    advantages = gae_by_definition(rewards, values, lengths, 1.0, 0.9)
+    torch.testing.assert_close(batch.values, values, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(batch.returns, (advantages + values) * batch.mask, atol=1e-4, rtol=0)
+    whitened = rlhf_ppo.whiten(advantages, batch.mask, Processes())
+    torch.testing.assert_close(batch.advantages, whitened, atol=1e-4, rtol=0)
+    assert (batch.reference - batch.logprobs)[batch.mask].abs().max() > 0.01
+    for size in (1, 5):
+        other, _, _, _ = prepared(replace(config, micro_batch_size=size))
+        for field in fields(batch):
+            a, b = getattr(batch, field.name), getattr(other, field.name)
+            torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
+
+
+def ppo_step(
+    config: rlhf_ppo.Config, processes: Any = None, rows: np.ndarray | None = None
+) -> tuple[list[Tensor], dict[str, Tensor], rlhf_ppo.Batch]:
+    """What one step of plain gradient descent subtracts from policy and critic, and metrics."""
+    batch, policy, critic, run = prepared(config)
+    with torch.no_grad():  # ratios and values beyond their clips
+        noise = torch.randn(batch.mask.shape, generator=torch.Generator().manual_seed(2))
+    moved = replace(
+        batch,
+        logprobs=batch.logprobs + 0.3 * noise * batch.mask,
+        values=batch.values + 0.3 * noise.flip(0) * batch.mask,
+    )
+    if processes is not None:
+        run.processes = processes
+        half = len(batch) // 2
+        moved = moved[slice(processes.rank * half, (processes.rank + 1) * half)]
+    parameters = models.trainable(policy, critic)
+    optimizers = [torch.optim.SGD(models.trainable(x), lr=1.0) for x in (policy, critic)]
+    before = [p.detach().clone() for p in parameters]
+    rows = np.arange(len(batch)) if rows is None else rows
+    metrics = rlhf_ppo.update(policy, critic, optimizers, moved, rows, config, run)
+    steps = [b - p.detach() for b, p in zip(before, parameters, strict=True)]
+    return steps, metrics, moved
+
+
+def test_ppo_micro_batches_and_processes_do_not_matter(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a process has no row of the minibatch at all."""
+    monkeypatch.setattr(rlhf_ppo, "MAX_GRAD_NORM", 1e9)
+    whole, metrics, _ = ppo_step(ppo_config(folder))
+    assert 0.05 < metrics["clipfrac"] < 0.95
+    assert metrics["loss"] == metrics["policy_loss"] + 0.1 * metrics["value_loss"]
+    for size in (1, 3):
+        steps, found, _ = ppo_step(ppo_config(folder, micro_batch_size=size))
+        for name in metrics:
+            torch.testing.assert_close(found[name], metrics[name], atol=2e-5, rtol=1e-3)
+        for one, other in zip(steps, whole, strict=True):
+            torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-3)
+    for rows in (np.array([11, 2, 5, 7]), np.array([3, 0, 4])):
+        together, _, batch = ppo_step(ppo_config(folder), rows=rows)
+        total = batch.mask[rows].sum()
+        shares = [
+            ppo_step(
+                ppo_config(folder),
+                FakeProcesses(rank, lambda x, n=total: n if x.dim() == 0 else x),
+                rows,
+            )[0]
+            for rank in (0, 1)
+        ]
+        for a, b, c in zip(*shares, together, strict=True):
+            torch.testing.assert_close(a + b, c, atol=2e-5, rtol=1e-3)
+
+
+def test_the_first_step_is_reinforce(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At ratio 1 the gradient is that of -mean(A log pi), and nothing is clipped."""
+    monkeypatch.setattr(rlhf_ppo, "MAX_GRAD_NORM", 1e9)
+    config = ppo_config(folder, temperature=0.7)
+    batch, policy, critic, run = prepared(config)
+    loss = -(batch.advantages * sampling.logprobs(policy, batch, 0.7)).sum() / batch.mask.sum()
+    parameters = models.trainable(policy)
+    expected = torch.autograd.grad(loss, parameters)
+    before = [p.detach().clone() for p in parameters]
+    optimizers = [torch.optim.SGD(models.trainable(x), lr=1.0) for x in (policy, critic)]
+    rows = np.arange(len(batch))
+    metrics = rlhf_ppo.update(policy, critic, optimizers, batch, rows, config, run)
+    assert metrics["clipfrac"] == 0
+    assert metrics["approx_kl"].abs() < 1e-6
+    for old, p, gradient in zip(before, parameters, expected, strict=True):
+        torch.testing.assert_close(old - p.detach(), gradient, atol=2e-5, rtol=1e-3)
+
+
+def test_nothing_moves_without_a_gradient(qwen: str) -> None:
+    """Adam would drift on by its moments."""
+    config = ppo_config(qwen)
+    batch, policy, critic, run = prepared(config)
+    optimizers = [torch.optim.AdamW(models.trainable(x), lr=1e-3) for x in (policy, critic)]
+    rows = np.arange(len(batch))
+
+    def state() -> list[Tensor]:
+        moments = [x for o in optimizers for s in o.state.values() for x in s.values()]
+        return [x.detach().clone() for x in (*models.trainable(policy, critic), *moments)]
+
+    rlhf_ppo.update(policy, critic, optimizers, batch, rows, config, run)
+    before = state()
+    with torch.no_grad():
+        values = rlhf_ppo.values_of(critic, batch)
+    nothing = replace(
+        batch, advantages=torch.zeros_like(values), values=values + 1.0, returns=values - 0.0
+    )
+    # V equals its target, but in batches of other widths by rounding only: clip it away.
+    config = replace(config, clip_value_range=1e-3)
+    metrics = rlhf_ppo.update(policy, critic, optimizers, nothing, rows, config, run)
+    assert metrics["grad_norm"] == 0
+    assert metrics["critic_grad_norm"] == 0
+    for a, b in zip(before, state(), strict=True):
+        assert torch.equal(a, b)
+
+
+# ---- The whole way -------------------------------------------------------------------------
+
+
+def train_spied(
+    config: rlhf_ppo.Config, monkeypatch: pytest.MonkeyPatch
+) -> list[tuple[Samples, Tensor]]:
+    """Samples and rewards that `prepare` was given."""
+    seen = []
+    prepare = rlhf_ppo.prepare
+
+    def spy(samples: Samples, rewards: Tensor, *args: Any) -> Any:
+        seen.append((samples, rewards.clone()))
+        return prepare(samples, rewards, *args)
+
+    monkeypatch.setattr(rlhf_ppo, "prepare", spy)
+    run = LanguageRun(config, [0])
+    run.evaluate_if_due = lambda *args: run.resume()  # type: ignore[method-assign]
+    rlhf_ppo.train(config, run)
+    return seen
+
+
+def test_a_completion_that_is_cut_off_loses_the_penalty(
+    qwen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks.Addition, "accuracy", lambda self, problem, text: 0.25)
+    config = ppo_config(qwen, prompts=64, total_samples=64, missing_eos_penalty=0.5)
+    config = replace(config, max_new_tokens=40, format_weight=0.0)
+    ((samples, rewards),) = train_spied(config, monkeypatch)
+    assert samples.ended.any()
+    assert not samples.ended.all()
+    torch.testing.assert_close(rewards, torch.where(samples.ended, 0.25, -0.25))
+
+
+@pytest.fixture(scope="module")
+def trained(folder: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of the reward model."""
+    here = tmp_path_factory.mktemp("reward")
+    path = write_rows(here / "pairs.jsonl", answered(40))
+    config = rm_config(
+        folder, preferences=path, prompts=8, total_samples=32, results=str(here), name="rm"
+    )
+    main(config, reward_model.train, {})
+    return RunFolder.of(config, "reward_model").path / "seeds-000-000"
+
+
+def test_reward_model_is_read_back(trained: Path, folder: str) -> None:
+    """With its head, by its run's folder; what it says is what the run's transcripts say."""
+    summary = read_json(trained / "summary.json")
+    assert summary["samples"] == 32
+    config = rm_config(folder)
+    device, processes = torch.device("cpu"), Processes()
+    scalar = models.load_scalar(str(trained), config, device, processes, "--reward-model")
+    assert scalar.score.weight.abs().max() > 0
+    _, _, tokenizer, task = load(config)
+    last = [x for x in json.loads((trained / "transcripts.json").read_text()) if x["samples"] == 32]
+    assert last
+    for row in last:
+        pair = tasks.Preference(row["prompt"], row["chosen"], row["rejected"])
+        with torch.no_grad():
+            chosen, rejected = reward_model.pair_scores(scalar, tokenizer, task, [pair], 32)
+        assert chosen.item() == pytest.approx(row["chosen_score"], abs=1e-4)
+        assert rejected.item() == pytest.approx(row["rejected_score"], abs=1e-4)
+
+
+def test_ppo_from_a_reward_model(
+    trained: Path, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its score is the reward, its weights are where the critic begins."""
+    config = ppo_config(
+        folder, reward_model=str(trained), rules=False, total_samples=24, results=str(tmp_path)
+    )
+    config = replace(config, missing_eos_penalty=0.0)
+    load_scalar, made, begun = models.load_scalar, [], []
+
+    def spy(*args: Any) -> Any:
+        made.append(load_scalar(*args))
+        begun.append([p.detach().clone() for p in made[-1].parameters()])
+        return made[-1]
+
+    monkeypatch.setattr(models, "load_scalar", spy)
+    ((samples, rewards), _) = train_spied(config, monkeypatch)
+    judge, critic = made
+    with torch.no_grad():
+        torch.testing.assert_close(sampling.scores(judge, samples), rewards, atol=1e-4, rtol=0)
+    stored = load_scalar(str(trained), config, torch.device("cpu"), Processes(), "")
+    for k, p in enumerate(stored.parameters()):
+        assert torch.equal(begun[1][k], p)  # the critic begins as the reward model
+        assert torch.equal(list(judge.parameters())[k], p)  # which itself stays
+        assert not torch.equal(list(critic.parameters())[k], p)
+
+
+def test_ppo_end_to_end(folder: str, tmp_path: Path) -> None:
+    config = ppo_config(folder, total_samples=20, results=str(tmp_path), name="x", evaluations=1)
+    main(config, rlhf_ppo.train, rlhf_ppo.PRESETS)
+    part = RunFolder.of(config, "rlhf_ppo").path / "seeds-000-000"
+    summary = read_json(part / "summary.json")
+    assert summary["samples"] == 24
+    assert summary["diverged"] is None
+    assert summary["initial"]["kl"] == pytest.approx(0, abs=1e-4)
+    import pandas as pd
+
+    metrics = pd.read_parquet(part / "metrics.parquet")
+    assert len(metrics) == 2
+    # Everything that is logged is documented, and the other way round.
+    documented = (rlhf_ppo.__doc__ or "").split("Logged per step:")[1]
+    for name in set(metrics) - {"seed", "samples", "learn_s"}:
+        assert name in documented, name
+    assert metrics.notna().all().all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [rlhf_ppo, reward_model])
+def test_an_interrupted_training_goes_on_as_if_nothing_had_been(
+    method: Any, qwen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights and moments of both models, bit for bit."""
+    if method is rlhf_ppo:
+        config: Any = ppo_config(qwen, total_samples=60, evaluations=1)
+    else:
+        path = write_rows(tmp_path / "pairs.jsonl", answered(30))
+        config = rm_config(qwen, preferences=path, prompts=6, total_samples=60, evaluations=1)
+    save = LanguageRun.save_if_due
+    steps: list[int] = []
+    weights = []
+    for name, last in (("whole", 9), ("broken", 3)):
+        named = replace(config, name="x", results=str(tmp_path / name))
+
+        def stop(self: Any, step: int, *args: Any, last: int = last, **extra: Any) -> None:
+            save(self, step, *args, **extra)
+            steps.append(step)
+            if step == last:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(LanguageRun, "save_if_due", stop)
+        if last == 3:
+            with pytest.raises(SystemExit, match="130"):
+                main(named, method.train, {})
+        main(named, method.train, {})
+        part = RunFolder.of(named, method.__name__.split(".")[-1]).path / "seeds-000-000"
+        weights.append((part / "model" / "model.safetensors").read_bytes())
+        assert read_json(part / "summary.json")["samples"] == 60
+    assert steps == [1, 2, 3, 4, 5] * 2
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.slow
+def test_both_learn_addition(tmp_path: Path) -> None:
+    """The reward model by rules, PPO with the rules; the tiny model is made on the way."""
+    results = str(tmp_path)
+    rm = reward_model.Config(results=results, total_samples=20_480, evaluations=1, quiet=True)
+    _, summary, run = train_without_folder(reward_model, rm)
+    assert summary["initial"]["accuracy"] == 0.5
+    # Over 1,200 pairs, each met for the first time; chance is 0.5 +- 0.014.
+    assert run.metrics().tail(40)["accuracy"].mean() > 0.55
+    ppo = rlhf_ppo.Config(
+        results=results, gae_lambda=1.0, total_samples=5_120, evaluations=1, quiet=True
+    )
+    _, summary, run = train_without_folder(rlhf_ppo, ppo, seed=100)
+    assert summary["final"]["pass@1"] > summary["initial"]["pass@1"] + 0.1
+    late = run.metrics().tail(5)
+    assert late["explained_variance"].mean() > 0.02

@@ -1,0 +1,426 @@
+"""Runs of the LLM track: exact resume, several processes, records, one-line errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import safetensors.torch
+import torch
+from transformers import LlamaForCausalLM
+
+from llm_track import (
+    dapo,
+    dpo,
+    dr_grpo,
+    grpo,
+    models,
+    reward_model,
+    rlhf_ppo,
+    sft,
+    tasks,
+)
+from manyseeds.cli import identity
+from manyseeds.digest import ROOT
+from manyseeds.errors import UsageError
+from manyseeds.record import RunFolder, is_finished, part_name, read_json
+from manyseeds.runs import language
+from manyseeds.runs.language import LanguageRun
+from manyseeds.runs.parallel import Processes
+
+DATA = Path(__file__).parent / "data"
+GSM8K = str(DATA / "gsm8k.jsonl")
+PLAIN = str(DATA / "plain.jsonl")  # prompts and answers only
+TIMES = ["learn_s"]  # columns that differ between two runs of the same
+METHODS: dict[str, Any] = {
+    "sft": sft,
+    "reward_model": reward_model,
+    "rlhf_ppo": rlhf_ppo,
+    "dpo": dpo,
+    "grpo": grpo,
+    "dr_grpo": dr_grpo,
+    "dapo": dapo,
+}
+
+
+SMALL = {"sft": {"batch_size": 16}, "dpo": {"batch_size": 8, "group_size": 4}}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with random weights and the tiny tokenizer."""
+    torch.manual_seed(0)
+    tokenizer = models.tiny_tokenizer()
+    folder = tmp_path_factory.mktemp("model") / "random"
+    models.save(LlamaForCausalLM(models.tiny_config(tokenizer)), tokenizer, folder)
+    return folder
+
+
+def config_of(method: str, model: Path, results: Path, **settings: Any) -> Any:
+    small = SMALL.get(method, {"prompts": 4, "group_size": 4})
+    given = {"model": str(model), "results": str(results), "quiet": True, "total_samples": 128}
+    return METHODS[method].Config(**{**small, **given, "evaluations": 2, **settings})
+
+
+def train(name: str, config: Any) -> Path:
+    """Train seed 0 as the command does; the part."""
+    language.main(config, METHODS[name].train, {})
+    return RunFolder.of(config, name).path / part_name([0])
+
+
+def weights(part: Path) -> dict[str, torch.Tensor]:
+    return safetensors.torch.load_file(part / "model" / "model.safetensors")
+
+
+def of_even_length(task: tasks.Addition, problem: tasks.Problem, completion: str) -> float:
+    """A reward that also random weights sometimes earn."""
+    return float(len(completion) % 2 == 0)
+
+
+@pytest.fixture
+def small(few_samples: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few evaluation samples, and an accuracy in the place of the task's."""
+    monkeypatch.setattr(tasks.Addition, "accuracy", of_even_length)
+
+
+class Interrupted(Exception):
+    """What stops a training in these tests."""
+
+
+def interrupt(*args: Any) -> Any:
+    raise Interrupted
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.usefixtures("small")
+def test_an_interrupted_training_goes_on_as_if_nothing_had_happened(
+    name: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra = {"iterations": 3} if name == "grpo" else {}
+    whole = train(name, config_of(name, model, tmp_path / "whole", **extra))
+    config = config_of(name, model, tmp_path / "broken", **extra)
+    real, calls = LanguageRun.log, []
+
+    def log(self: LanguageRun, samples: int, metrics: Any) -> None:
+        calls.append(samples)
+        if len(calls) == 4:
+            raise Interrupted
+        real(self, samples, metrics)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LanguageRun, "log", log)
+        with pytest.raises(Interrupted):
+            train(name, config)
+    part = RunFolder.of(config, name).path / part_name([0])
+    assert not is_finished(part)
+    assert (part / language.CHECKPOINT).exists()
+
+    resumed: list[int] = []
+    with monkeypatch.context() as patch:
+
+        def listen(self: LanguageRun, samples: int, metrics: Any) -> None:
+            resumed.append(samples)
+            real(self, samples, metrics)
+
+        patch.setattr(LanguageRun, "log", listen)
+        assert train(name, config) == part
+    assert resumed[0] == calls[3]  # not from the beginning
+    assert is_finished(part)
+    assert not (part / language.CHECKPOINT).exists()
+    for file in ("curve.parquet", "metrics.parquet"):
+        ours, theirs = (pd.read_parquet(p / file).drop(columns=TIMES) for p in (part, whole))
+        pd.testing.assert_frame_equal(ours, theirs, check_exact=True)
+    assert read_json(part / "transcripts.json") == read_json(whole / "transcripts.json")
+    found, expected = weights(part), weights(whole)
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_checkpoint_of_other_settings_is_not_used(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of("sft", model, tmp_path, name="a", learning_rate=1e-3)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LanguageRun, "finish", interrupt)
+        with pytest.raises(Interrupted):
+            train("sft", config)
+    part = RunFolder.of(config, "sft").path / part_name([0])
+    assert (part / language.CHECKPOINT).exists()
+    other = config_of("sft", model, tmp_path, name="a", learning_rate=1e-4)
+    fresh = config_of("sft", model, tmp_path, name="b", learning_rate=1e-4)
+    with monkeypatch.context() as patch:  # interrupted, too, before it has a checkpoint of its own
+        patch.setattr(LanguageRun, "log", interrupt)
+        with pytest.raises(Interrupted):
+            train("sft", other)
+    assert (part / language.CHECKPOINT).exists()
+    assert train("sft", other) == part
+    found, expected = weights(part), weights(train("sft", fresh))
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+@pytest.mark.usefixtures("small")
+def test_an_interruption_at_the_very_end_loses_nothing(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint stays until the part is sealed."""
+    config = config_of("grpo", model, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(LanguageRun, "write", interrupt)
+        with pytest.raises(Interrupted):
+            train("grpo", config)
+    with monkeypatch.context() as patch:
+        patch.setattr(LanguageRun, "log", lambda *args: pytest.fail("a step was taken again"))
+        part = train("grpo", config)
+    assert is_finished(part)
+    assert len(pd.read_parquet(part / "metrics.parquet")) == 128 / 16
+
+
+@pytest.mark.parametrize(("before", "after"), [(8, 2), (2, 8)])
+@pytest.mark.usefixtures("small")
+def test_other_evaluations_after_an_interruption(
+    before: int, after: int, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are no part of a run's identity; the curve still reaches the end."""
+    real = LanguageRun.log
+
+    def log(self: LanguageRun, samples: int, metrics: Any) -> None:
+        if samples > 80:
+            raise Interrupted
+        real(self, samples, metrics)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LanguageRun, "log", log)
+        with pytest.raises(Interrupted):
+            train("grpo", config_of("grpo", model, tmp_path, evaluations=before))
+    part = train("grpo", config_of("grpo", model, tmp_path, evaluations=after))
+    curve = list(pd.read_parquet(part / "curve.parquet")["samples"])
+    assert curve == ([0, 16, 32, 48, 64, 128] if before == 8 else [0, 64, 80, 96, 112, 128])
+
+
+@pytest.mark.usefixtures("small")
+def test_rl_does_not_begin_with_what_was_learned_before(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tiny model is SFT's of seed 0: RL with seed 0 is not to see SFT's prompts again."""
+    seen: dict[str, list[list[str]]] = {}
+    real = tasks.Addition.train
+    for name in ("sft", "reward_model", "grpo", "rlhf_ppo"):
+
+        def spy(self: Any, rng: Any, n: int, name: str = name) -> Any:
+            found = real(self, rng, n)
+            seen.setdefault(name, []).append([p.prompt for p in found])
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(tasks.Addition, "train", spy)
+            batch = {"batch_size": 4} if name == "sft" else {}
+            train(name, config_of(name, model, tmp_path, **batch))
+    steps = {name: [x for x in prompts if len(x) == 4] for name, prompts in seen.items()}
+    assert steps["grpo"] == steps["rlhf_ppo"]  # what is compared sees the same
+    first = [steps[name][0] for name in ("sft", "reward_model", "grpo")]
+    assert len({tuple(prompts) for prompts in first}) == 3
+    assert not set(map(tuple, steps["sft"])) & set(map(tuple, steps["grpo"]))
+
+
+@pytest.mark.usefixtures("small")
+def test_micro_batches_do_not_change_what_is_learned(model: Path, tmp_path: Path) -> None:
+    for name in METHODS:
+        parts = [
+            train(name, config_of(name, model, tmp_path / f"{size}", micro_batch_size=size))
+            for size in (3, 64)
+        ]
+        few, all_at_once = (weights(part) for part in parts)
+        for key in all_at_once:
+            torch.testing.assert_close(few[key], all_at_once[key], rtol=0, atol=2e-4)
+        metrics = [pd.read_parquet(part / "metrics.parquet") for part in parts]
+        assert np.allclose(metrics[0]["loss"], metrics[1]["loss"], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.usefixtures("small")
+def test_seeds_are_parts_of_their_own_and_differ(model: Path, tmp_path: Path) -> None:
+    config = config_of("grpo", model, tmp_path, seeds=2)
+    language.main(config, grpo.train, {})
+    folder = RunFolder.of(config, "grpo")
+    assert folder.finished_seeds() == {0, 1}
+    first, second = (
+        pd.read_parquet(folder.path / part_name([k]) / "curve.parquet") for k in (0, 1)
+    )
+    assert first["length"].iloc[0] == second["length"].iloc[0]  # the same model at the beginning
+    assert first["length"].iloc[-1] != second["length"].iloc[-1]
+    summary = read_json(folder.path / part_name([0]) / "summary.json")
+    assert summary["kind"] == "language"
+    assert summary["samples"] == 128
+    transcripts = json.loads((folder.path / part_name([0]) / "transcripts.json").read_text())
+    assert {x["samples"] for x in transcripts} == {0, 64, 128}
+
+
+LAUNCH = """
+from llm_track import evaluation, tasks
+tasks.Addition.accuracy = lambda self, problem, completion: float(len(completion) % 2 == 0)
+evaluation.CURVE_PROMPTS = evaluation.FINAL_PROMPTS = 4
+evaluation.CURVE_SAMPLES = evaluation.FINAL_SAMPLES = 2
+from manyseeds.language import main
+from llm_track import {name} as method
+main(method.Config(**{settings}), method.train, {{}})
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_two_processes_train_what_one_does(name: str, model: Path, tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    found = []
+    for processes in (1, 2):
+        config = config_of(name, model, tmp_path / f"{processes}")
+        script = tmp_path / f"{processes}.py"
+        script.write_text(LAUNCH.format(name=name, settings=vars(config)))
+        launch = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", str(processes)]
+        launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+        launch += ["--main_process_port", "0"] if processes > 1 else []
+        command = [sys.executable, *(launch if processes > 1 else []), str(script)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr[-3000:]
+        found.append(RunFolder.of(config, name).path / part_name([0]))
+    one, two = (pd.read_parquet(part / "metrics.parquet") for part in found)
+    assert np.allclose(one["loss"], two["loss"], rtol=1e-3, atol=1e-5)
+    assert np.allclose(one["grad_norm"], two["grad_norm"], rtol=1e-3)
+    for key, value in weights(found[0]).items():
+        torch.testing.assert_close(weights(found[1])[key], value, rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "message"),
+    [
+        ("grpo", ["--task", "adition"], "--task adition: unknown task; did you mean addition?"),
+        ("grpo", ["--task", "no/such.jsonl"], "--task no/such.jsonl: there is no such file"),
+        ("grpo", ["--group-size", "1"], "--group-size 1: must be"),
+        ("dapo", ["--group-size", "1"], "--group-size 1: must be"),
+        ("grpo", ["--temperature", "0"], "--temperature 0.0: must be"),
+        ("grpo", ["--no-rules"], "--no-rules: then there must be a --reward-model"),
+        ("grpo", ["--minibatches", "1000"], "--minibatches 1000: there are only 256 samples"),
+        ("grpo", ["--iterations", "2", "--lora-rank", "4"], "--iterations:"),
+        ("dapo", ["--model", "no/such/folder"], "--model no/such/folder:"),
+        ("dapo", ["--overlong-cache", "33"], "--overlong-cache 33: completions have 32 tokens"),
+        ("grpo", ["--supervision", "process", "--task", GSM8K], "--supervision process:"),
+        ("sft", ["--task", PLAIN], f"--task {PLAIN}: has rows without a completion to learn"),
+        ("dpo", ["--preferences", "~nobody-here/x"], "--preferences ~nobody-here/x: "),
+        ("reward_model", ["--preferences", "~nobody-here/x"], "--preferences ~nobody-here/x: "),
+        ("grpo", ["--model", "~nobody-here/x"], "--model ~nobody-here/x: "),
+        ("grpo", ["--model", "x" * 300], f"--model {'x' * 80}: "),
+    ],
+)
+def test_bad_input_is_one_line(name: str, flags: list[str], message: str, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    command = [sys.executable, str(ROOT / "llm_track" / f"{name}.py"), "--results", str(results)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([*command, *flags], env=environment, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {message}")
+    assert done.stderr.count("\n") == 1
+    assert not results.exists()
+
+
+def test_a_context_that_is_too_short_is_one_line(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = config_of("grpo", model, tmp_path / "results", max_new_tokens=300)
+    with pytest.raises(SystemExit) as stop:
+        language.main(config, grpo.train, {})
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: --max-new-tokens 300: with prompts of up to 6 tokens")
+    assert error.count("\n") == 1
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_batch_that_the_processes_do_not_divide_is_one_line(
+    name: str, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups stay whole: prompts must be divisible, not just samples. Before anything begins."""
+    settings = {"sft": {"batch_size": 15}, "dpo": {}}.get(name, {"prompts": 3, "group_size": 6})
+    size = 5 if name == "dpo" else 2  # its pairs are made from 64 prompts at a time
+    config = config_of(name, model, Path("nowhere"), **settings)
+    run = LanguageRun(config)
+    run.processes.size = size
+    monkeypatch.setattr(models, "load_model", lambda *args: pytest.fail("the model was loaded"))
+    with pytest.raises(UsageError, match=f"--num_processes {size}: does not divide a batch"):
+        METHODS[name].train(config, run)
+
+
+def test_other_content_of_a_file_is_another_run(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    found = []
+    for text in ("a", "b", "a"):
+        path.write_text(json.dumps({"prompt": "p", "chosen": text, "rejected": "c"}) + "\n")
+        found.append(RunFolder.of(dpo.Config(preferences=str(path)), "dpo").path)
+    assert found[0] == found[2] != found[1]
+    problems = [json.dumps({"prompt": f"{k}+1", "answer": k + 1}) for k in range(8)]
+    path.write_text("\n".join(problems))
+    tasks.make.cache_clear()
+    before = RunFolder.of(grpo.Config(task=str(path), model="x"), "grpo").path
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "train.jsonl").write_text("\n".join(problems))
+    there = RunFolder.of(grpo.Config(task=str(folder), model="x"), "grpo").path
+    (folder / "test.jsonl").write_text("\n".join(problems[:2]))
+    assert RunFolder.of(grpo.Config(task=str(folder), model="x"), "grpo").path != there
+    path.write_text("\n".join(problems[1:]))
+    assert RunFolder.of(grpo.Config(task=str(path), model="x"), "grpo").path != before
+    assert "task_content" not in identity(grpo.Config(task="addition"))
+
+
+def test_the_tiny_model_is_made_by_one_process_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two commands that are started together on fresh results: one waits for the other."""
+    made = []
+
+    def make_slowly(task: tasks.Task, folder: Path) -> None:
+        time.sleep(0.2)
+        made.append(folder)
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+
+    monkeypatch.setattr(models, "make_base", make_slowly)
+    config = grpo.Config(model="tiny-base", results=str(tmp_path))
+    asked = (config.model, config, Processes())
+    threads = [threading.Thread(target=models.find_tiny, args=asked) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
+
+
+def test_what_does_not_fit_is_one_line(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where it is one row among thousands."""
+    path, results = tmp_path / "rows.jsonl", tmp_path / "results"
+    rows = [{"prompt": f"{k}", "answer": k, "completion": "short"} for k in range(2000)]
+    long_prompt = {"prompt": "9" * 230, "answer": 1, "completion": "short"}
+    long_completion = {"prompt": "1", "answer": 1, "completion": "long" * 8}
+    for row, name, message in (
+        (long_prompt, "grpo", "--max-new-tokens 30: with prompts of up to "),
+        (long_completion, "sft", f"--task {path}: has a completion of 33 tokens, more than the 30"),
+    ):
+        path.write_text("".join(json.dumps(x) + "\n" for x in [*rows, row]))
+        tasks.make.cache_clear()
+        config = config_of(name, model, results, task=str(path), max_new_tokens=30)
+        with pytest.raises(SystemExit, match="2"):
+            language.main(config, METHODS[name].train, {})
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"error: {message}")
+        assert not results.exists()

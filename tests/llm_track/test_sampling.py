@@ -1,0 +1,656 @@
+"""Sampling and log-probabilities: against teacher forcing, enumeration and one row at a time."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+from torch import Tensor
+
+from llm_track import models, sampling, tasks
+from llm_track.sampling import Samples
+from manyseeds.errors import UsageError
+from manyseeds.runs.language import LanguageConfig
+from manyseeds.runs.parallel import Processes
+from tests.random_models import digest
+
+KINDS = ["llama", "qwen2", "gpt2"]
+CPU = torch.device("cpu")
+PROMPTS = ["1+2=", "47+85=", "3 5 7 to 22:", "9", "<think>7+5=12;</think>", "abc def ghi jkl mno"]
+
+
+def random_model(kind: str, scale: float = 0.5) -> Any:
+    """A small model of random weights, far from uniform, over the tiny vocabulary."""
+    import transformers
+
+    tokenizer = models.tiny_tokenizer()
+    torch.manual_seed(0)
+    shared = {"vocab_size": len(tokenizer), "initializer_range": scale, "bos_token_id": None}
+    shared |= {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 128,
+    }
+    if kind == "gpt2":
+        config = transformers.GPT2Config(n_layer=2, n_embd=32, n_head=4, n_positions=128, **shared)
+        model = transformers.GPT2LMHeadModel(config)
+    elif kind == "qwen2":
+        config = transformers.Qwen2Config(num_key_value_heads=2, **sizes, **shared)
+        model = transformers.Qwen2ForCausalLM(config)
+    else:
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **shared))
+    return models.prepare(model, LanguageConfig(), CPU)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def model(request: Any) -> Any:
+    return random_model(request.param)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return models.tiny_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def llama() -> Any:
+    return random_model("llama")
+
+
+def encoded(tokenizer: Any, prompts: Sequence[str]) -> list[list[int]]:
+    return sampling.encode_prompts(tokenizer, tasks.make("addition"), prompts)
+
+
+def uniforms(*shape: int, seed: int = 0) -> Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def likely_to_end(model: Any, tokenizer: Any, weight: float) -> Any:
+    """The same model with an output head of its own, in which the end has a constant logit."""
+    model = copy.deepcopy(model)
+    head = model.lm_head
+    biased = torch.nn.Linear(head.in_features, head.out_features)
+    with torch.no_grad():
+        biased.weight.copy_(head.weight)
+        biased.weight[tokenizer.eos_token_id] = 0
+        biased.bias.zero_()
+        biased.bias[tokenizer.eos_token_id] = weight
+    model.lm_head = biased
+    return model
+
+
+def one_by_one(model: Any, prompt: Sequence[int], tokens: Sequence[int], T: float) -> Tensor:
+    """Distributions of each token, [len(tokens), V], each from a forward pass of its own."""
+    rows = []
+    for t in range(len(tokens)):
+        ids = torch.tensor([[*prompt, *tokens[:t]]])
+        with torch.no_grad():
+            logits = model(input_ids=ids, use_cache=False).logits[0, -1]
+        rows.append((logits.double() / T).softmax(-1))
+    return torch.stack(rows)
+
+
+def close(a: Tensor, b: Tensor, atol: float) -> None:
+    torch.testing.assert_close(a, b, rtol=0, atol=atol, check_dtype=False)
+
+
+# ---- Log-probabilities of what was sampled -------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.0])
+def test_sampling_and_teacher_forcing_agree(model: Any, tokenizer: Any, temperature: float) -> None:
+    """For prompts of many lengths, through compaction, and against one forward pass per token."""
+    ending = likely_to_end(model, tokenizer, 6.0)
+    prompts = encoded(tokenizer, PROMPTS * 5)
+    samples = sampling.sample(ending, tokenizer, prompts, uniforms(30, 14), temperature)
+    assert 3 < samples.ended.sum() < 30  # some rows were dropped, some never
+    assert len(samples.lengths.unique()) > 4
+    with torch.no_grad():
+        forced = sampling.logprobs(ending, samples, temperature)
+    close(samples.logprobs, forced, 1e-4)
+    assert (samples.logprobs[samples.mask] < 0).any()
+    for i in range(0, 30, 7):
+        n = int(samples.lengths[i])
+        tokens = samples.tokens[i, :n].tolist()
+        p = one_by_one(ending, prompts[i], tokens, temperature)
+        exact = p.log().gather(1, torch.tensor(tokens)[:, None])[:, 0]
+        close(samples.logprobs[i, :n], exact, 1e-4)
+        close(samples.entropy[i, :n], -(p * p.clamp(min=1e-300).log()).sum(1), 1e-4)
+
+
+def test_the_temperature_matters(llama: Any, tokenizer: Any) -> None:
+    """The negative control: log-probabilities at another temperature are others."""
+    samples = sampling.sample(llama, tokenizer, encoded(tokenizer, PROMPTS), uniforms(6, 8), 0.6)
+    with torch.no_grad():
+        assert (samples.logprobs - sampling.logprobs(llama, samples, 1.0)).abs().max() > 0.1
+
+
+def test_a_row_does_not_depend_on_the_others(model: Any, tokenizer: Any) -> None:
+    """Alone, in a batch, in another order, with or without compaction: the same tokens."""
+    ending = likely_to_end(model, tokenizer, 6.0)
+    prompts, u = encoded(tokenizer, PROMPTS * 3), uniforms(18, 20)
+    whole = sampling.sample(ending, tokenizer, prompts, u)
+    assert 2 < whole.ended.sum() < 18
+    texts = sampling.decode(tokenizer, whole)
+    order = torch.randperm(18, generator=torch.Generator().manual_seed(3))
+    shuffled = sampling.sample(ending, tokenizer, [prompts[i] for i in order], u[order])
+    assert sampling.decode(tokenizer, shuffled) == [texts[i] for i in order]
+    for i in range(18):
+        alone = sampling.sample(ending, tokenizer, [prompts[i]], u[i : i + 1])
+        n = int(whole.lengths[i])
+        assert alone.tokens[0].tolist() == whole.tokens[i, :n].tolist()
+        close(alone.logprobs[0], whole.logprobs[i, :n], 1e-4)
+        assert alone.ended[0] == whole.ended[i]
+
+
+def test_equal_prompts_with_other_random_numbers_differ(llama: Any, tokenizer: Any) -> None:
+    prompts = encoded(tokenizer, ["1+2="] * 16)
+    samples = sampling.sample(llama, tokenizer, prompts, uniforms(16, 12))
+    assert len({tuple(row) for row in samples.tokens.tolist()}) > 8
+    again = sampling.sample(llama, tokenizer, prompts, uniforms(16, 12))
+    assert torch.equal(samples.tokens, again.tokens)
+    assert torch.equal(samples.logprobs, again.logprobs)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_first_tokens_have_the_model_s_frequencies(
+    llama: Any, tokenizer: Any, temperature: float
+) -> None:
+    """A chi-square test of 20,000 draws; the rarest tokens are put together."""
+    (prompt,) = encoded(tokenizer, ["1+2="])
+    n = 20_000
+    u = uniforms(n, 1)
+    found = [
+        sampling.sample(llama, tokenizer, [prompt] * 2000, u[i : i + 2000], temperature).tokens
+        for i in range(0, n, 2000)
+    ]
+    counts = torch.cat(found)[:, 0].bincount(minlength=len(tokenizer)).double()
+    p = one_by_one(llama, prompt, [0], temperature)[0]
+    common = p * n > 10
+    assert common.sum() >= 3
+    observed = [*counts[common].tolist(), counts[~common].sum().item()]
+    expected = [*(p[common] * n).tolist(), (p[~common].sum() * n).item()]
+    if expected[-1] < 5:
+        assert observed[-1] < 25
+        observed, expected = observed[:-1], expected[:-1]
+    total = sum(observed)
+    expected = [x * total / sum(expected) for x in expected]
+    assert chisquare(observed, expected).pvalue > 1e-4
+
+
+def test_the_ends_of_the_unit_interval(llama: Any, tokenizer: Any) -> None:
+    """0 and the largest float below 1 are draws like any other, never of probability 0."""
+    prompts = encoded(tokenizer, PROMPTS)
+    for u in (0.0, 1 - 2**-24):
+        samples = sampling.sample(llama, tokenizer, prompts, torch.full((6, 4), u))
+        assert (samples.tokens < len(tokenizer)).all()
+        assert samples.logprobs.isfinite().all()
+
+
+def test_greedy_takes_the_likeliest(model: Any, tokenizer: Any) -> None:
+    prompts = encoded(tokenizer, PROMPTS)
+    for u in (uniforms(6, 10), uniforms(6, 10, seed=1)):  # whatever the random numbers
+        samples = sampling.sample(model, tokenizer, prompts, u, 0.7, greedy=True)
+        for i, prompt in enumerate(prompts):
+            n = int(samples.lengths[i])
+            tokens = samples.tokens[i, :n].tolist()
+            p = one_by_one(model, prompt, tokens, 0.7)
+            assert p.argmax(1).tolist() == tokens
+            close(samples.logprobs[i, :n], p.max(1).values.log(), 1e-4)
+
+
+# ---- The end of a completion ---------------------------------------------------------------
+
+
+def test_a_completion_stops_at_its_end(llama: Any, tokenizer: Any) -> None:
+    eos = tokenizer.eos_token_id
+    ending = likely_to_end(llama, tokenizer, 6.0)
+    samples = sampling.sample(ending, tokenizer, encoded(tokenizer, PROMPTS * 6), uniforms(36, 12))
+    assert 3 < samples.ended.sum() < 36
+    for i in range(36):
+        row, n = samples.tokens[i].tolist(), int(samples.lengths[i])
+        assert samples.mask[i].tolist() == [True] * n + [False] * (samples.tokens.shape[1] - n)
+        assert eos not in row[: n - 1]
+        assert (row[n - 1] == eos) == bool(samples.ended[i])
+        assert row[n:] == [tokenizer.pad_token_id] * (len(row) - n)
+        if not samples.ended[i]:
+            assert n == 12
+    outside = ~samples.mask
+    assert outside.any()
+    assert (samples.logprobs[outside] == 0).all()
+    assert (samples.entropy[outside] == 0).all()
+
+
+def test_what_is_cut_off_has_not_ended(llama: Any, tokenizer: Any) -> None:
+    never = likely_to_end(llama, tokenizer, -1e9)
+    samples = sampling.sample(never, tokenizer, encoded(tokenizer, PROMPTS), uniforms(6, 5))
+    assert not samples.ended.any()
+    assert (samples.lengths == 5).all()
+    assert samples.mask.all()
+    texts = sampling.decode(tokenizer, samples)
+    at_once = likely_to_end(llama, tokenizer, 1e9)
+    samples = sampling.sample(at_once, tokenizer, encoded(tokenizer, PROMPTS), uniforms(6, 5))
+    assert samples.tokens.tolist() == [[tokenizer.eos_token_id]] * 6  # one column, not five
+    assert samples.ended.all()
+    assert sampling.decode(tokenizer, samples) == [""] * 6
+    assert all(texts)
+
+
+def test_padding_may_be_the_end_of_sequence(llama: Any, tokenizer: Any) -> None:
+    """Masks tell the padding: GPT-2 has no other token for it."""
+    same = copy.deepcopy(tokenizer)
+    same.pad_token = same.eos_token
+    ending = likely_to_end(llama, tokenizer, 6.0)
+    prompts, u = encoded(tokenizer, PROMPTS * 3), uniforms(18, 12)
+    a = sampling.sample(ending, tokenizer, prompts, u)
+    b = sampling.sample(ending, same, prompts, u)
+    assert torch.equal(a.mask, b.mask)
+    assert torch.equal(a.tokens * a.mask, b.tokens * b.mask)
+    assert sampling.decode(tokenizer, a) == sampling.decode(same, b)
+    with torch.no_grad():
+        close(sampling.logprobs(ending, a), sampling.logprobs(ending, b), 1e-5)
+
+
+def test_samples_can_be_learned_from(llama: Any, tokenizer: Any) -> None:
+    """They are made in inference mode, whose tensors autograd refuses."""
+    model = copy.deepcopy(llama)
+    samples = sampling.sample(model, tokenizer, encoded(tokenizer, PROMPTS), uniforms(6, 5))
+    ratio = (sampling.logprobs(model, samples) - samples.logprobs).exp()
+    (ratio * samples.mask).sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+# ---- Padding and micro-batches -------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def exact(request: Any, tokenizer: Any) -> tuple[Any, Samples]:
+    """A float64 model and completions of many lengths."""
+    model = likely_to_end(random_model(request.param), tokenizer, 6.0)
+    samples = sampling.sample(model, tokenizer, encoded(tokenizer, PROMPTS * 2), uniforms(12, 16))
+    assert len(samples.lengths.unique()) > 3
+    return model.double(), samples
+
+
+def widened(samples: Samples, left: int, right: int, token: int) -> Samples:
+    """The same samples with more padding."""
+
+    def pad(x: Tensor, sides: tuple[int, int], value: float = 0) -> Tensor:
+        return torch.nn.functional.pad(x, sides, value=value)
+
+    return replace(
+        samples,
+        prompts=pad(samples.prompts, (left, 0), token),
+        prompt_mask=pad(samples.prompt_mask, (left, 0)),
+        tokens=pad(samples.tokens, (0, right), token),
+        mask=pad(samples.mask, (0, right)),
+        logprobs=pad(samples.logprobs, (0, right)),
+        entropy=pad(samples.entropy, (0, right)),
+    )
+
+
+def float64_logprobs(model: Any, samples: Samples) -> Tensor:
+    """sampling.logprobs, but float() keeps what is float64."""
+    keep = pytest.MonkeyPatch()
+    with keep.context() as patch, torch.no_grad():
+        patch.setattr(torch.Tensor, "float", lambda x: x)
+        return sampling.logprobs(model, samples, 0.8)
+
+
+@pytest.mark.parametrize(("left", "right", "token"), [(9, 0, 0), (0, 7, 0), (5, 3, 1), (5, 3, 40)])
+def test_logprobs_do_not_see_padding(
+    exact: tuple[Any, Samples], left: int, right: int, token: int
+) -> None:
+    model, samples = exact
+    T = samples.tokens.shape[1]
+    expected = float64_logprobs(model, samples)
+    assert expected.dtype == torch.float64
+    got = float64_logprobs(model, widened(samples, left, right, token))
+    close(got[:, :T], expected, 1e-9)
+    assert (got[:, T:] == 0).all()
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 12, 100])
+def test_logprobs_do_not_see_micro_batches(exact: tuple[Any, Samples], size: int) -> None:
+    model, samples = exact
+    expected = float64_logprobs(model, samples)
+    got = sampling.in_batches(lambda part: float64_logprobs(model, part), samples, size)
+    close(got, expected, 1e-9)
+    rows, found = np.array([7, 0, 3, 11, 4]), []
+    for part in samples.parts(rows, size):
+        assert len(part) <= size
+        logprobs = float64_logprobs(model, part)
+        found += [(int(n), x[:n].sum().item()) for n, x in zip(part.lengths, logprobs, strict=True)]
+    wanted = [(int(samples.lengths[i]), expected[i].sum().item()) for i in rows]
+    np.testing.assert_allclose(sorted(found), sorted(wanted), atol=1e-9)
+
+
+def test_in_batches_of_one_number_each(exact: tuple[Any, Samples]) -> None:
+    _, samples = exact
+    got = sampling.in_batches(lambda part: part.lengths.float(), samples, 5)
+    assert torch.equal(got, samples.lengths.float())
+
+
+def test_parts_put_like_lengths_together(exact: tuple[Any, Samples]) -> None:
+    _, samples = exact
+    lengths = torch.cat([part.lengths for part in samples.parts(np.arange(12), 3)])
+    assert torch.equal(lengths, samples.lengths.sort().values)
+    assert list(samples.parts(np.array([], dtype=np.int64), 3)) == []
+
+
+@pytest.mark.parametrize(
+    "rows", [[0], [3, 1], slice(2, 7), torch.tensor([5, 5, 0]), np.array([11, 2])]
+)
+def test_some_rows_without_their_padding(exact: tuple[Any, Samples], rows: Any) -> None:
+    _, samples = exact
+    part = samples[rows]
+    index = torch.arange(12)[rows]
+    assert len(part) == len(index)
+    assert part.prompt_mask.any(0).all()  # no column is padding alone
+    assert part.mask.any(0).all()
+    for k, i in enumerate(index.tolist()):
+        assert part.prompts[k][part.prompt_mask[k]].equal(
+            samples.prompts[i][samples.prompt_mask[i]]
+        )
+        for name in ("tokens", "logprobs", "entropy"):
+            mine, whole = getattr(part, name)[k], getattr(samples, name)[i]
+            assert mine[part.mask[k]].equal(whole[samples.mask[i]]), name
+        assert part.ended[k] == samples.ended[i]
+        assert part.prompt_mask[k, -1]  # on the left is the padding of prompts,
+        assert part.mask[k, 0]  # on the right that of completions
+
+
+def test_a_gradient_is_the_same_in_one_piece_and_in_many(exact: tuple[Any, Samples]) -> None:
+    model, samples = exact
+    gradients = []
+    for size in (12, 5, 1):
+        model.zero_grad()
+        for part in samples.parts(np.arange(12), size):
+            output = model(**sampling.sequences(part), use_cache=False).logits
+            T = part.tokens.shape[1]
+            logp = output[:, -T - 1 : -1].log_softmax(-1)
+            logp = logp.gather(-1, part.tokens[..., None])[..., 0]
+            ((logp * part.mask).sum() / 7).backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+        model.zero_grad()
+    assert gradients[0].abs().max() > 0.1
+    close(gradients[1], gradients[0], 1e-9)
+    close(gradients[2], gradients[0], 1e-9)
+
+
+def test_positions_do_not_count_the_padding() -> None:
+    mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 0, 0]]).bool()
+    assert sampling.positions(mask).tolist() == [[0, 0, 0, 1, 2], [0, 1, 2, 2, 2]]
+
+
+def test_joined_samples(exact: tuple[Any, Samples]) -> None:
+    _, samples = exact
+    short = samples.lengths.argsort()
+    parts = [samples[short[:4]], samples[short[4:]]]
+    assert parts[0].tokens.shape[1] < parts[1].tokens.shape[1]
+    both = sampling.joined(parts)
+    for name in ("prompt_mask", "mask", "ended", "logprobs", "entropy"):
+        assert torch.equal(getattr(both, name), getattr(samples, name)[short]), name
+    assert torch.equal(both.tokens * both.mask, (samples.tokens * samples.mask)[short])
+
+
+# ---- Texts ---------------------------------------------------------------------------------
+
+
+def test_given_completions(llama: Any, tokenizer: Any) -> None:
+    texts = ["<think>a</think><answer>3</answer>", "x", ""]
+    samples = sampling.from_texts(
+        tokenizer, tasks.make("addition"), ["1+2=", "47+85=", "3"], texts, 32, CPU
+    )
+    assert samples.lengths.tolist() == [7, 2, 1]  # tags are one token, the end counts
+    assert samples.ended.all()
+    assert sampling.decode(tokenizer, samples) == texts
+    last = samples.tokens.gather(1, samples.lengths[:, None] - 1)[:, 0]
+    assert (last == tokenizer.eos_token_id).all()
+    assert (samples.logprobs == 0).all()
+    prompts = [row[mask] for row, mask in zip(samples.prompts, samples.prompt_mask, strict=True)]
+    assert tokenizer.batch_decode(prompts) == ["1+2=", "47+85=", "3"]
+
+
+def test_given_completions_may_be_cut(tokenizer: Any) -> None:
+    task = tasks.make("addition")
+    samples = sampling.from_texts(tokenizer, task, ["1"] * 3, ["abc", "abcd", "abcde"], 4, CPU)
+    assert samples.lengths.tolist() == [4, 4, 4]
+    assert samples.ended.tolist() == [True, False, False]
+    assert sampling.decode(tokenizer, samples) == ["abc", "abcd", "abcd"]
+
+
+def test_samples_come_back_from_their_texts(llama: Any, tokenizer: Any) -> None:
+    ending = likely_to_end(llama, tokenizer, 6.0)
+    samples = sampling.sample(ending, tokenizer, encoded(tokenizer, PROMPTS * 3), uniforms(18, 12))
+    texts = sampling.decode(tokenizer, samples)
+    back = sampling.from_texts(tokenizer, tasks.make("addition"), PROMPTS * 3, texts, 12, CPU)
+    special = [tokenizer.pad_token_id, tokenizer.unk_token_id]  # these have no text
+    plain = ~torch.isin(samples.tokens, torch.tensor(special)).logical_and(samples.mask).any(1)
+    assert plain.sum() > 9
+    for i in plain.nonzero()[:, 0].tolist():
+        n = int(samples.lengths[i])
+        assert back.tokens[i, :n].tolist() == samples.tokens[i, :n].tolist()
+        assert back.ended[i] == samples.ended[i]
+
+
+def test_a_chat_template_is_used_where_there_is_one(tokenizer: Any) -> None:
+    chat = copy.deepcopy(tokenizer)
+    chat.chat_template = (
+        "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+        "{% if add_generation_prompt %}[me]{% endif %}"
+    )
+    data = Path(__file__).parent / "data" / "gsm8k.jsonl"
+    for name in ("addition", str(data)):
+        task = tasks.make(name)
+        (ids,) = sampling.encode_prompts(chat, task, ["1+2="])
+        told = f"[system]{task.instruction}" if task.instruction else ""
+        assert chat.decode(ids) == f"{told}[user]1+2=[me]"
+        (ids,) = sampling.encode_prompts(tokenizer, task, ["1+2="])
+        told = f"{task.instruction}\n\n1+2=\n" if task.instruction else "1+2="
+        assert tokenizer.decode(ids) == told
+
+
+def test_a_chat_template_without_a_system_role(tokenizer: Any) -> None:
+    """Gemma's refuses one: the instruction then stands before the prompt."""
+    chat = copy.deepcopy(tokenizer)
+    chat.chat_template = (
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+        "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+        "{% if add_generation_prompt %}[me]{% endif %}"
+    )
+    task = tasks.make(str(Path(__file__).parent / "data" / "gsm8k.jsonl"))
+    assert task.instruction
+    (ids,) = sampling.encode_prompts(chat, task, ["1+2="])
+    assert chat.decode(ids) == f"[user]{task.instruction}\n\n1+2=[me]"
+    chat.chat_template = "{{ raise_exception('no chat at all') }}"
+    with pytest.raises(Exception, match="no chat at all"):
+        sampling.encode_prompts(chat, tasks.make("addition"), ["1+2="])
+
+
+def test_weights_are_rounded_once_for_all_tokens(llama: Any, tokenizer: Any) -> None:
+    """In half precision; a GPU would otherwise spend most of its time on it."""
+    model = copy.deepcopy(llama)
+    model.computes_in_half = True
+    weights = sum(isinstance(m, torch.nn.Linear) for m in model.modules())
+
+    def casts(T: int) -> int:
+        """Of what has the shape of a weight."""
+        shapes = [list(m.weight.shape) for m in model.modules() if isinstance(m, torch.nn.Linear)]
+        with torch.profiler.profile(record_shapes=True) as profile:
+            samples = sampling.sample(
+                model, tokenizer, encoded(tokenizer, ["1+2="] * 5), uniforms(5, T)
+            )
+        assert samples.tokens.shape[1] == T
+        copies = [e for e in profile.events() if e.name == "aten::_to_copy"]
+        return sum(e.input_shapes[0] in shapes for e in copies)
+
+    assert casts(2) == casts(8) == weights
+
+
+def test_scalars_are_not_rounded(tokenizer: Any) -> None:
+    """Two completions of a group would too often have the same score in bfloat16."""
+    import transformers
+
+    torch.manual_seed(0)
+    config = models.tiny_config(tokenizer)
+    config.num_labels = 1
+    model = models.prepare(
+        transformers.LlamaForSequenceClassification(config), LanguageConfig(dtype="bfloat16"), CPU
+    )
+    samples = sampling.from_texts(
+        tokenizer, tasks.make("addition"), ["1+2="] * 8, list("abcdefgh"), 4, CPU
+    )
+    found = sampling.scores(model, samples)
+    assert found.dtype == torch.float32
+    assert (found != found.bfloat16().float()).all()
+
+
+# ---- Models --------------------------------------------------------------------------------
+
+
+def test_dropout_is_off() -> None:
+    """GPT-2 has 0.1 of it in three places; with it the ratio is not 1 before the first update."""
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(n_layer=2, n_embd=32, n_head=4, n_positions=32, vocab_size=50)
+    assert config.resid_pdrop == config.embd_pdrop == config.attn_pdrop == 0.1
+    model = transformers.GPT2LMHeadModel(config)
+    ids = torch.arange(10)[None]
+    model.train()
+    assert not torch.equal(model(ids).logits, model(ids).logits)  # the negative control
+    models.prepare(model, LanguageConfig(), CPU)
+    assert torch.equal(model(ids).logits, model(ids).logits)
+    model.train()  # as gradient checkpointing does
+    assert torch.equal(model(ids).logits, model(ids).logits)
+
+
+def test_attention_dropout_is_off() -> None:
+    import transformers
+
+    tokenizer = models.tiny_tokenizer()
+    config = models.tiny_config(tokenizer)
+    config.attention_dropout = 0.5
+    model = transformers.LlamaForCausalLM(config)
+    ids = torch.arange(10)[None]
+    model.train()
+    assert not torch.equal(model(ids).logits, model(ids).logits)
+    models.prepare(model, LanguageConfig(), CPU)
+    model.train()
+    assert torch.equal(model(ids).logits, model(ids).logits)
+
+
+def test_a_tiny_model_reads_back(tmp_path: Path) -> None:
+    import transformers
+
+    torch.manual_seed(0)
+    tokenizer = models.tiny_tokenizer()
+    model = transformers.LlamaForCausalLM(models.tiny_config(tokenizer)).eval()
+    assert sum(p.numel() for p in model.parameters()) == 137_984
+    assert model.config.vocab_size == len(tokenizer)
+    models.save(model, tokenizer, tmp_path / "m")
+    models.save(model, tokenizer, tmp_path / "m")  # over what is there
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+    config = LanguageConfig(model=str(tmp_path / "m"))
+    again, same = models.load_model(config, CPU, Processes())
+    ids = torch.tensor(encoded(tokenizer, ["47+85=<think>"]))
+    assert torch.equal(again(ids).logits, model(ids).logits)
+    assert digest(again) == digest(model)
+    for text in (models.CHARACTERS, "".join(tasks.TAGS), "<think>47+85=\n</think> <answer>~"):
+        rows = [tok(text, add_special_tokens=False)["input_ids"] for tok in (tokenizer, same)]
+        assert rows[0] == rows[1]
+        assert same.decode(rows[1], skip_special_tokens=True) == text
+    assert (same.eos_token_id, same.pad_token_id) == (1, 0)
+
+
+def test_tags_are_one_token_and_strangers_unknown(tokenizer: Any) -> None:
+    for tag in tasks.TAGS:
+        assert len(encoded(tokenizer, [tag])[0]) == 1
+    ids = encoded(tokenizer, [models.CHARACTERS])[0]
+    assert len(ids) == len(set(ids)) == len(models.CHARACTERS)
+    assert tokenizer.unk_token_id not in ids
+    assert encoded(tokenizer, ["é€"])[0] == [tokenizer.unk_token_id] * 2
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub.constants
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+
+
+def refusal(model: str, **settings: Any) -> str:
+    """What models.load_model says; one line."""
+    with pytest.raises(UsageError) as error:
+        models.load_model(LanguageConfig(model=model, **settings), CPU, Processes())
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.usefixtures("offline")
+@pytest.mark.parametrize("name", ["nobody/nothing-at-all", "nothing-at-all", "/no/such/folder"])
+def test_an_unknown_model_is_one_line(name: str) -> None:
+    assert refusal(name).startswith(f"--model {name}: ")
+
+
+@pytest.mark.usefixtures("offline")
+def test_a_folder_without_a_model_is_one_line(tmp_path: Path) -> None:
+    assert refusal(str(tmp_path)).startswith(f"--model {tmp_path}: ")
+    (tmp_path / "config.json").write_text("{not json")
+    assert refusal(str(tmp_path)).startswith(f"--model {tmp_path}: ")
+
+
+@pytest.mark.usefixtures("offline")
+@pytest.mark.parametrize("model_type", ["own", "llama"])
+def test_code_that_comes_with_a_model_is_never_run(tmp_path: Path, model_type: str) -> None:
+    sentinel = tmp_path / "sentinel"
+    folder = tmp_path / "m"
+    folder.mkdir()
+    (folder / "own.py").write_text(f"import pathlib\npathlib.Path({str(sentinel)!r}).touch()\n")
+    own = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
+    (folder / "config.json").write_text(json.dumps({"model_type": model_type, "auto_map": own}))
+    message = refusal(str(folder))
+    assert not sentinel.exists()
+    if model_type == "own":
+        assert message == (
+            f"--model {folder}: needs code of its own to be run, which this project never does"
+        )
+
+
+def test_beyond_the_context_is_refused(tmp_path: Path) -> None:
+    models.save(random_model("llama"), models.tiny_tokenizer(), tmp_path / "m")
+    name = str(tmp_path / "m")
+    longest = 6  # 47+85=
+    models.load_model(LanguageConfig(model=name, max_new_tokens=128 - longest), CPU, Processes())
+    message = refusal(name, max_new_tokens=129 - longest)
+    assert message.startswith("--max-new-tokens 123: with prompts of up to 6 tokens")
+    assert "128 tokens" in message
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_reference_stays_and_can_be_reset(kind: str, tokenizer: Any) -> None:
+    model = random_model(kind)
+    samples = sampling.sample(model, tokenizer, encoded(tokenizer, PROMPTS), uniforms(6, 8), 0.7)
+    reference = models.Reference(model)
+    close(reference.logprobs(samples, 0.7, 4), samples.logprobs, 1e-4)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(1.05)
+        moved = sampling.logprobs(model, samples, 0.7)
+    assert (moved - samples.logprobs).abs().max() > 0.01
+    close(reference.logprobs(samples, 0.7, 4), samples.logprobs, 1e-4)
+    reference.reset(model)
+    close(reference.logprobs(samples, 0.7, 4), moved, 1e-4)

@@ -1,0 +1,830 @@
+"""Tasks of the LLM track: prompts, rewards that cannot be cheated, and data that is read right."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
+from functools import partial
+from itertools import pairwise, permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from llm_track import tasks
+from llm_track.tasks import Graded, JsonlTask, Preference, Problem
+from manyseeds.errors import UsageError
+
+GSM8K = Path(__file__).parent / "data" / "gsm8k.jsonl"
+GENERATED = sorted(tasks.GENERATED)
+COUNTDOWN = Problem("3 5 7 to 22:", "3*5+7")
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def answered(text: str, thought: str = "") -> str:
+    return f"<think>{thought}</think><answer>{text}</answer>"
+
+
+def write(path: Path, *rows: Any) -> Path:
+    """A JSONL file; a row that is text is written as it is."""
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    path.write_text("".join(line + "\n" for line in lines))
+    return path
+
+
+# ---- Problems ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", GENERATED)
+def test_held_out_prompts_are_never_trained_on(task: str) -> None:
+    made = tasks.make(task)
+    test = [p.prompt for p in made.test(256)]
+    assert len(test) == len(set(test)) == 256
+    trained = {p.prompt for p in made.train(rng(), 5_000)}
+    assert len(trained) > 1000
+    assert trained.isdisjoint(test)
+    assert all(tasks.held_out(prompt) for prompt in test)
+    assert not any(tasks.held_out(prompt) for prompt in trained)
+
+
+@pytest.mark.parametrize("task", GENERATED)
+def test_the_pretraining_text_holds_nothing_held_out(task: str) -> None:
+    made, draw = tasks.GENERATED[task], rng()
+    mark = ":" if task == "countdown" else "="
+    for _ in range(2000):
+        text = made.text(draw)
+        assert not tasks.held_out(text[: text.index(mark) + 1])
+
+
+@pytest.mark.parametrize("task", GENERATED)
+def test_problems_depend_on_the_random_numbers_alone(task: str) -> None:
+    made = tasks.make(task)
+    assert made.test(64) == made.test(64)
+    assert made.test(64) == made.test(256)[:64]
+    assert made.train(rng(3), 32) == made.train(rng(3), 32)
+    assert made.train(rng(3), 32) != made.train(rng(4), 32)
+
+
+def test_the_held_out_prompts_are_these() -> None:
+    """They are for ever the same: a published score means these prompts."""
+    first = {task: [p.prompt for p in tasks.make(task).test(3)] for task in GENERATED}
+    assert first == {
+        "addition": ["45+94=", "76+10=", "27+98="],
+        "countdown": ["6 5 3 to 21:", "3 1 2 to 9:", "5 2 5 to 20:"],
+        "mixed": ["800+378=", "593+659=", "345+783="],
+    }
+
+
+def test_the_order_of_numbers_does_not_matter_for_what_is_held_out() -> None:
+    """Whoever has learned 85+47= has nearly learned 47+85=."""
+    sums = [tuple(map(int, p.prompt[:-1].split("+"))) for p in tasks.make("addition").test(256)]
+    assert all(tasks.held_out(f"{b}+{a}=") for a, b in sums)
+    for p in tasks.make("countdown").test(256):
+        x, y, z, *rest = p.prompt.split()
+        assert all(tasks.held_out(" ".join([*q, *rest])) for q in permutations((x, y, z)))
+    prompts = [f"{a}+{b}=" for a in range(10, 100) for b in range(10, 100)]
+    assert 0.04 < np.mean([tasks.held_out(p) for p in prompts]) < 0.085  # one in 16
+
+
+def test_there_may_be_fewer_held_out_prompts_than_asked_for() -> None:
+    one_digit = tasks.Addition("one", digits=1, empty=0.0, max_new_tokens=9, base_steps=1)
+    found = one_digit.test(40)
+    everything = {f"{a}+{b}=" for a in range(1, 10) for b in range(1, 10)}
+    assert {p.prompt for p in found} == {x for x in everything if tasks.held_out(x)}
+
+
+@pytest.mark.parametrize("task", GENERATED)
+def test_a_demonstration_earns_everything(task: str) -> None:
+    made = tasks.make(task)
+    for problem in made.train(rng(), 3000):
+        graded = made.grade(problem, problem.demonstration)
+        assert (graded.accuracy, graded.format) == (1, 1), problem
+        steps = made.steps(problem, problem.demonstration)
+        assert all(step.reward == 1 for step in steps), problem
+        # Each ends with its `;`, the last where the thinking ends.
+        assert all(problem.demonstration[step.end - 1] == ";" for step in steps)
+        if steps:
+            assert problem.demonstration[steps[-1].end :].startswith("</think>")
+        assert len(steps) == problem.demonstration.count(";")
+
+
+@pytest.mark.parametrize("task", GENERATED)
+def test_a_demonstration_fits(task: str) -> None:
+    """One token for each character and tag, and the end of sequence."""
+    made = tasks.make(task)
+    for problem in made.train(rng(), 3000):
+        text = problem.demonstration
+        for tag in tasks.TAGS:
+            text = text.replace(tag, "#")
+        assert len(text) + 1 <= made.max_new_tokens, problem
+
+
+@pytest.mark.parametrize("task", GENERATED)
+def test_the_answer_to_another_problem_earns_nothing(task: str) -> None:
+    made = tasks.make(task)
+    problems = made.train(rng(), 2000)
+    wrong = 0
+    for one, other in pairwise(problems):
+        if made.accuracy(one, answered(one.answer)) != 1:
+            pytest.fail(f"{one}: its own answer is not right")
+        if task != "countdown" and one.answer == other.answer:
+            continue
+        if sorted(one.prompt) == sorted(other.prompt):
+            continue
+        wrong += 1
+        assert made.accuracy(one, answered(other.answer)) == 0, (one, other)
+    assert wrong > 1500
+
+
+def test_addition_traces_carry() -> None:
+    made = tasks.GENERATED["addition"]
+    problem = Problem("47+85=", "132")
+    assert made.thought(problem) == "7+5=12;4+8+1=13;"
+    assert made.thought(Problem("10+20=", "30")) == "0+0=0;1+2=3;"
+    problem = tasks.GENERATED["mixed"].train(rng(), 1)[0]
+    assert len(problem.prompt) == len("123+456=")
+
+
+def test_most_demonstrations_of_mixed_have_an_empty_thought() -> None:
+    texts = [p.demonstration for p in tasks.make("mixed").train(rng(), 4000)]
+    empty = np.mean([text.startswith("<think></think>") for text in texts])
+    assert abs(empty - 0.6) < 0.03
+    assert all(p.demonstration[7] != "<" for p in tasks.make("addition").train(rng(), 500))
+
+
+# ---- Steps ---------------------------------------------------------------------------------
+
+
+def test_steps_of_addition_end_where_they_do() -> None:
+    problem, made = Problem("47+85=", "132"), tasks.make("addition")
+    text = "<think>7+5=12;4+8+1=14;</think><answer>132</answer>"
+    assert made.steps(problem, text) == [(14, 1.0), (23, 0.0)]
+    assert [text[:end] for end, _ in made.steps(problem, text)] == [
+        "<think>7+5=12;",
+        "<think>7+5=12;4+8+1=14;",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("thought", "rewards"),
+    [
+        ("", []),
+        (";;;", []),
+        ("7+5=12", [1]),  # a rest without its mark is a step, too
+        ("7+5=12;4+8+1=13", [1, 1]),
+        ("4+8+1=13;7+5=12;", [0, 0]),  # in the wrong order
+        ("7+5=12;4+8+1=13;4+8+1=13;", [1, 1, 0]),  # nothing is earned twice
+        ("7+5= 12;", [0]),
+        ("7+5=12;;4+8+1=13;", [1, 1]),
+    ],
+)
+def test_steps_of_addition(thought: str, rewards: list[float]) -> None:
+    steps = tasks.make("addition").steps(Problem("47+85=", "132"), answered("132", thought))
+    assert [step.reward for step in steps] == rewards
+    ends = [step.end for step in steps]
+    assert ends == sorted(set(ends))
+    assert all(7 < end <= 7 + len(thought) for end in ends)
+
+
+@pytest.mark.parametrize(
+    ("thought", "rewards"),
+    [
+        ("3*5=15;15+7=22;", [1, 1]),
+        ("5+3=8;8*7=56;", [1, 1]),  # true and with the numbers that are there
+        ("3*5=16;15+7=22;", [0, 0]),
+        ("3*5=15;3+7=10;", [1, 0]),  # 3 is used up
+        ("3*3=9;", [0]),  # there is one 3
+        ("4+4=8;", [0]),
+        ("15+7=22;", [0]),
+        ("3*5+7=22;", [0]),  # one operation at a time
+        ("3=3;", [0]),
+        ("3*5;", [0]),
+        ("3*5=15=15;", [0]),
+        ("3*5=3*5;", [0]),  # says nothing
+        ("5/3=5/3;1+7=8;", [0, 0]),
+        ("3-5=-2;", [0]),
+        ("__import__('os')=1;", [0]),
+        ("3*5=15;15+7=22;22+0=22;", [1, 1, 0]),
+    ],
+)
+def test_steps_of_countdown(thought: str, rewards: list[float]) -> None:
+    steps = tasks.make("countdown").steps(COUNTDOWN, answered("3*5+7", thought))
+    assert [step.reward for step in steps] == rewards
+
+
+def test_without_thinking_there_are_no_steps() -> None:
+    for text in ("7+5=12;", "</think>7+5=12;<think>", "<think>7+5=12;", "7+5=12;</think>"):
+        assert tasks.make("addition").steps(Problem("47+85=", "132"), text) == []
+    assert tasks.thinking("ab<think>c</think>") == (9, "c")
+    assert tasks.thinking("</think><think>") == (0, "")
+
+
+# ---- Answers and format --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer"),
+    [
+        ("<answer>132</answer>", "132"),
+        ("x<answer> 132\n</answer>y", "132"),
+        ("<answer></answer>", ""),
+        ("132", None),
+        ("<answer>132", None),
+        ("132</answer>", None),
+        ("</answer>132<answer>", None),
+        ("<answer>1</answer><answer>132</answer>", None),
+        ("<answer><answer>132</answer></answer>", None),
+        ("<answer>132</answer></answer>", None),
+        (f"<answer>{'1' * 64}</answer>", "1" * 64),
+        (f"<answer>{'1' * 65}</answer>", "1" * 65),
+        ("<ANSWER>132</ANSWER>", None),
+    ],
+)
+def test_answer_of(completion: str, answer: str | None) -> None:
+    assert tasks.answer_of(completion) == answer
+
+
+@pytest.mark.parametrize(
+    ("completion", "reward"),
+    [
+        ("<think>a</think><answer>b</answer>", 1),
+        ("<think></think><answer></answer>", 1),
+        (" <think>a</think>\n <answer>b</answer>\n", 1),
+        ("<think>a</think>x<answer>b</answer>", 0),
+        ("x<think>a</think><answer>b</answer>", 0),
+        ("<think>a</think><answer>b</answer>x", 0),
+        ("<answer>b</answer><think>a</think>", 0),
+        ("<think><answer>b</answer></think>", 0),
+        ("<think>a<answer></think>b</answer>", 0),
+        ("</think>a<think><answer>b</answer>", 0),
+        ("<think>a</think><think>a</think><answer>b</answer>", 0),
+        ("<think>a</think><answer>b</answer><answer>b</answer>", 0),
+        ("<answer>b</answer>", 0),
+        ("<think>a</think>", 0),
+        ("", 0),
+    ],
+)
+def test_format_reward(completion: str, reward: float) -> None:
+    assert tasks.format_reward(completion) == reward
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("5", "5"),
+        (" -5 ", "-5"),
+        ("1,234", "1234"),
+        ("-1,234,567.50", "-1234567.50"),
+        ("$3", "3"),
+        ("-$3.25", "-3.25"),
+        ("1234", "1234"),
+        ("0.5", "0.5"),
+        ("9" * 64, "9" * 64),
+    ],
+)
+def test_number(text: str, value: str) -> None:
+    assert tasks.number(text) == Decimal(value)
+
+
+NO_NUMBERS = [
+    *("", " ", "-", "$", ".", ".5", "5.", "--5", "+5", "- 5", "1_0", "1e3", "1E3", "1.5*2", "2**3"),
+    *("0x10", "1,23", "12,34", "1,2345", ",123", "1 234", "5 apples", "5%", "1/2", "nan", "inf"),
+    *("Infinity", "5\x00", "5;5", "٣", "１２", "³", "½", "−5", "5\n5", "$-5", "$$5", "9" * 65),
+]
+
+
+@pytest.mark.parametrize("text", NO_NUMBERS)
+def test_what_is_no_number(text: str) -> None:
+    assert tasks.number(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "numbers"),
+    [
+        ("3*5+7", 22, [3, 5, 7]),
+        ("7+3*5", 22, [7, 3, 5]),
+        ("(3+5)*7", 56, [3, 5, 7]),
+        (" 3 - 5 ", -2, [3, 5]),
+        ("3/7", Fraction(3, 7), [3, 7]),
+        ("1/3*3", 1, [1, 3, 3]),
+        ("5", 5, [5]),
+        ("((((5))))", 5, [5]),
+        ("8-3-2", 3, [8, 3, 2]),
+    ],
+)
+def test_arithmetic(text: str, value: Fraction, numbers: list[int]) -> None:
+    assert tasks.arithmetic(text) == (value, numbers)
+
+
+NO_ARITHMETIC = [
+    *("", " ", "3+", "3++5", "+5", "-5", "--5", "(3", "3)", "3 5", "3(5)", "()", "3,5", "1.5*2"),
+    *("2**3", "9**9**7", "7//2", "7%2", "1<<9", "1_0+1", "1e3", "0x10", "1j", "3=3", "a", "True"),
+    *("1/0", "5/(3-3)", "٣+5", "１+2", "3×5", "3\x00", "3\n+5", "007", "03*5", "3;5", "[3]"),
+    *("3 if 1", "__import__('os')", "1+" * 32 + "1", "-" * 60 + "1", "(" * 100_000),
+    "(" * 32 + "1" + ")" * 32,
+]
+
+
+@pytest.mark.parametrize("text", NO_ARITHMETIC, ids=lambda text: text[:12].encode().hex())
+def test_what_is_no_arithmetic(text: str) -> None:
+    assert tasks.arithmetic(text) is None
+
+
+# ---- Completions that want more than they earn ---------------------------------------------
+
+
+RUNS_CODE = "open({path!r},'w')"
+MEGABYTE = 1_000_000
+
+
+def hostile(sentinel: Path) -> dict[str, str]:
+    """Completions by what is wrong with them; none of them answers 47+85= or 3 5 7 to 22:."""
+    inside = {
+        "import": "__import__('os')",
+        "code": f"__import__('pathlib').Path({str(sentinel)!r}).touch()",
+        "short code": RUNS_CODE.format(path=str(sentinel)),
+        "tower": "9**9**7",
+        "tower of towers": "9**9**9**9**9",
+        "power": "2**3",
+        "shift": "1<<9999999999",
+        "repetition": "'a'*10**10",
+        "underscore": "1_32",
+        "decimal product": "1.5*88",
+        "exponent": "1.32e2",
+        "arabic digits": "١٣٢",
+        "fullwidth digits": "１３２",
+        "superscript": "13²",
+        "leading zeros": "00132",
+        "leading zeros in a sum": "03*05+07",
+        "signs": "--132",
+        "sign": "+132",
+        "division by zero": "1/0",
+        "division by a difference": "132/(3-3)",
+        "huge": "9" * 64,
+        "too long": "1" * 65,
+        "huge product": "9" * 30 + "*" + "9" * 30,
+        "NUL": "132\x00",
+        "NUL before": "\x00132",
+        "two numbers": "132 133",
+        "two lines": "132\n133",
+        "parentheses": "(" * 100_000 + "132" + ")" * 100_000,
+        "few parentheses": "(" * 31 + "1" + ")" * 31,
+        "minus signs": "-" * 63 + "1",
+        "megabyte": "1" * MEGABYTE,
+        "megabyte of operators": "1+" * (MEGABYTE // 2) + "1",
+        "megabyte of spaces": "132" + " " * MEGABYTE + "1",
+        "lambda": "(lambda:132)()",
+        "comprehension": "[132 for _ in'a'][0]",
+        "formatted": "{0.__class__}",
+        "surrogate": "\ud800",
+    }
+    found = {name: answered(text) for name, text in inside.items()}
+    return found | {
+        "nothing": "",
+        "no tags": "132",
+        "megabyte without tags": "132" * (MEGABYTE // 3),
+        "many answers": "<answer>131</answer>" * 1000 + "<answer>132</answer>",
+        "all answers": "".join(f"<answer>{n}</answer>" for n in range(200)),
+        "megabyte of tags": "<answer>" * (MEGABYTE // 8),
+        "megabyte of all tags": "<think></think><answer>132</answer>" * (MEGABYTE // 36),
+        "nested tags": "<think></think><answer><answer>132</answer></answer>",
+        "nested thinking": "<think>" * 1000 + "</think>" * 1000 + "132",
+        "open": "<think></think><answer>132",
+        "backwards": "</answer>132<answer>",
+        "megabyte of steps": "<think>" + "7+5=12;" * (MEGABYTE // 7),
+    }
+
+
+@pytest.mark.parametrize("task", [*GENERATED, "gsm8k"])
+def test_hostile_completions_earn_nothing_and_run_nothing(task: str, tmp_path: Path) -> None:
+    sentinel = tmp_path / "s"
+    made = tasks.make(str(GSM8K)) if task == "gsm8k" else tasks.make(task)
+    problem = {
+        "countdown": COUNTDOWN,
+        "gsm8k": Problem("How many?", "1320"),
+    }.get(task, Problem("47+85=", "132"))
+    for name, completion in hostile(sentinel).items():
+        graded = made.grade(problem, completion)
+        assert graded.accuracy == 0, name
+        made.vote(completion)
+        made.steps(problem, completion[:10_000])
+        assert not sentinel.exists(), name
+
+
+@pytest.mark.parametrize("task", [*GENERATED, "gsm8k"])
+def test_hostile_steps_run_nothing_and_earn_nothing(task: str, tmp_path: Path) -> None:
+    sentinel = tmp_path / "s"
+    made = tasks.make(str(GSM8K)) if task == "gsm8k" else tasks.make(task)
+    problem = COUNTDOWN if task == "countdown" else Problem("47+85=", "132")
+    for name, completion in hostile(sentinel).items():
+        inside = tasks.answer_of(completion) or ""
+        for thought in (inside, f"{inside}={inside};", f"3*5={inside};"):
+            steps = made.steps(problem, answered("1", thought))
+            assert not any(step.reward for step in steps), (name, thought)
+        assert not sentinel.exists(), name
+
+
+def test_the_sentinel_would_tell(tmp_path: Path) -> None:
+    """The negative control of the tests above: run, the texts do leave a file."""
+    sentinel = tmp_path / "s"
+    for name in ("code", "short code"):
+        text = hostile(sentinel)[name].split("<answer>")[1].removesuffix("</answer>")
+        eval(text)
+        assert sentinel.exists()
+        sentinel.unlink()
+
+
+def test_out_of_place_but_right_is_right_without_the_format() -> None:
+    """Accuracy asks for one answer only; the format is what the places earn."""
+    made, problem = tasks.make("addition"), Problem("47+85=", "132")
+    for text in (
+        "<answer>132</answer><think></think>",
+        "<think><answer>132</answer></think>",
+        "<answer>132</answer>",
+        "x<think></think><answer>132</answer>",
+        "<think></think><answer>132</answer><think>",
+    ):
+        assert made.grade(problem, text)[2:] == (1, 0), text
+
+
+def seconds(function: Callable[[], Any]) -> float:
+    """The best of several, in seconds of this thread's own work."""
+    best = float("inf")
+    for _ in range(5):
+        start = time.thread_time()
+        function()
+        best = min(best, time.thread_time() - start)
+    return best
+
+
+@pytest.mark.parametrize("task", [*GENERATED, "gsm8k"])
+def test_hostile_completions_take_no_time(task: str, tmp_path: Path) -> None:
+    """A millisecond, 20 for a megabyte."""
+    made = tasks.make(str(GSM8K)) if task == "gsm8k" else tasks.make(task)
+    problem = COUNTDOWN if task == "countdown" else Problem("47+85=", "132")
+    for name, completion in hostile(tmp_path / "s").items():
+        allowed = 0.02 if len(completion) > MEGABYTE // 10 else 0.001
+        for work in (partial(made.grade, problem, completion), partial(made.vote, completion)):
+            took = seconds(work)
+            assert took < allowed, f"{name}: {took * 1e3:.2f} ms"
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "3*5+7+0",  # 0 is not given
+        "3*5+7*1",
+        "22",
+        "3*7+1",  # 5 is left out
+        "3*5",  # 7 is left out
+        "3*5+7+3-3",  # 3 more than once
+        "3+5+7",  # another target
+        "3*5-7",
+        "35-7",  # digits put together
+        "3*5+7=22",
+        "3*5+7;",
+    ],
+)
+def test_countdown_uses_each_number_once_and_hits(expression: str) -> None:
+    assert tasks.make("countdown").accuracy(COUNTDOWN, answered(expression)) == 0
+
+
+@pytest.mark.parametrize("expression", ["3*5+7", "7+3*5", "5*3+7", "(5*3)+7", " 7 + (5 * 3) "])
+def test_countdown_takes_every_right_expression(expression: str) -> None:
+    assert tasks.make("countdown").accuracy(COUNTDOWN, answered(expression)) == 1
+
+
+def test_countdown_with_equal_numbers() -> None:
+    made, problem = tasks.make("countdown"), Problem("4 4 2 to 10:", "4+4+2")
+    assert made.accuracy(problem, answered("4+4+2")) == 1
+    assert made.accuracy(problem, answered("4*2+2")) == 0
+    assert made.accuracy(problem, answered("4+4/2+4")) == 0
+
+
+def test_votes() -> None:
+    jsonl = tasks.make(str(GSM8K))
+    assert jsonl.vote(answered("1,234.0")) == jsonl.vote(answered("$1234"))
+    assert jsonl.vote(answered("Paris")) == "Paris"
+    assert jsonl.vote("1234") is None
+    countdown = tasks.make("countdown")
+    assert countdown.vote(answered("3 * 5 + 7")) == countdown.vote(answered("3*5+7"))
+    assert countdown.vote(answered("3*5+7")) != countdown.vote(answered("7+3*5"))
+    assert countdown.vote("3*5+7") is None
+
+
+# ---- Pairs ---------------------------------------------------------------------------------
+
+
+def graded(prompt: str, *accuracies: float) -> list[Graded]:
+    problem = Problem(prompt, "")
+    return [Graded(problem, f"{prompt}{k}", a, 0.0) for k, a in enumerate(accuracies)]
+
+
+def test_pairs_are_of_a_right_and_a_wrong_one_of_the_same_prompt() -> None:
+    rows = graded("a", 0, 1, 1) + graded("b", 1, 1) + graded("c", 0, 0) + graded("d", 0, 1)
+    seen = set()
+    for seed in range(50):
+        pairs = tasks.pairs_of(rows, rng(seed))
+        assert [pair.prompt for pair in pairs] == ["a", "d"]
+        assert pairs[1] == Preference("d", "d1", "d0")
+        assert pairs[0].rejected == "a0"
+        seen.add(pairs[0].chosen)
+    assert seen == {"a1", "a2"}  # every right one at some time
+    assert tasks.pairs_of([], rng()) == []
+
+
+def test_pairs_take_rights_and_wrongs_alike() -> None:
+    rows = graded("a", 0, 1, 0, 1, 0)
+    pairs = [tasks.pairs_of(rows, rng(seed))[0] for seed in range(600)]
+    for name, k in (("chosen", 2), ("rejected", 3)):
+        counts = np.unique([getattr(pair, name) for pair in pairs], return_counts=True)[1]
+        assert len(counts) == k
+        assert (abs(counts - 600 / k) < 5 * (600 / k) ** 0.5).all()
+
+
+def test_all_pairs_of_a_ranked_list() -> None:
+    pairs = tasks.all_pairs("p", ["a", "b", "c"])
+    assert pairs == [("p", "a", "b"), ("p", "a", "c"), ("p", "b", "c")]
+
+
+# ---- Reading data --------------------------------------------------------------------------
+
+
+def test_an_answer_may_be_long() -> None:
+    """What is compared as a text may have any length; numbers and expressions may not."""
+    long = "a word, " * 20
+    made = JsonlTask("x", [Problem("p", long.strip())], [])
+    assert made.accuracy(made.trained[0], answered(long)) == 1
+    assert made.accuracy(made.trained[0], answered(long + "b")) == 0
+    assert made.vote(answered(long)) == long.strip()
+
+
+def test_gsm8k_is_read_right() -> None:
+    made = tasks.make(str(GSM8K))
+    assert isinstance(made, JsonlTask)
+    rows = [json.loads(line) for line in GSM8K.read_text().splitlines()]
+    problems = {p.prompt: p for p in [*made.trained, *made.tested]}
+    answers = ["7", "1234", "-5", "2.50", "8", "33500", "18", "350", "200"]
+    assert [problems[row["question"]].answer for row in rows] == answers
+    for row in rows:
+        problem = problems[row["question"]]
+        assert "<<" not in problem.demonstration
+        assert "####" not in problem.demonstration
+        assert "\n</think>" not in problem.demonstration
+        assert made.grade(problem, problem.demonstration)[2:] == (1, 1)
+        assert made.accuracy(problem, answered(row["answer"].split("####")[1])) == 1
+        assert made.accuracy(problem, answered(problem.answer + "1")) == 0
+    first = problems[rows[0]["question"]]
+    assert first.demonstration == (
+        "<think>The stall takes in 12*3=36 jars.\nAfter the sales 36-29=7 jars are left.</think>"
+        "<answer>7</answer>"
+    )
+    assert made.accuracy(problems[rows[3]["question"]], answered("$2.5")) == 1
+
+
+def test_of_one_file_a_part_is_held_out() -> None:
+    made = tasks.make(str(GSM8K))
+    assert isinstance(made, JsonlTask)
+    tested, trained = ({p.prompt for p in part} for part in (made.tested, made.trained))
+    assert tested
+    assert trained
+    assert tested.isdisjoint(trained)
+    assert len(tested | trained) == 9
+    assert set(p.prompt for p in made.train(rng(), 500)) == trained
+    assert made.test(1000) == list(made.tested)
+    assert made.instruction
+
+
+def test_equal_prompts_stay_on_one_side(tmp_path: Path) -> None:
+    rows = [{"prompt": f"q{k % 20}", "answer": k} for k in range(200)]
+    made = tasks.make(str(write(tmp_path / "a.jsonl", *rows)))
+    assert isinstance(made, JsonlTask)
+    tested, trained = ({p.prompt for p in part} for part in (made.tested, made.trained))
+    assert tested.isdisjoint(trained)
+    assert len(made.tested) + len(made.trained) == 200
+    path = write(tmp_path / "one.jsonl", *[{"prompt": "q", "answer": 1}] * 3)
+    with pytest.raises(UsageError, match="two different prompts"):
+        tasks.make(str(path))
+
+
+def test_a_folder_of_two_files(tmp_path: Path) -> None:
+    write(tmp_path / "train.jsonl", *({"prompt": f"q{k}", "answer": k} for k in range(5)))
+    write(tmp_path / "test.jsonl", *({"question": f"t{k}", "answer": k} for k in range(3)))
+    made = tasks.make(str(tmp_path))
+    assert isinstance(made, JsonlTask)
+    assert [p.prompt for p in made.trained] == [f"q{k}" for k in range(5)]
+    assert made.test(2) == [Problem("t0", "0"), Problem("t1", "1")]
+    assert made.accuracy(Problem("t1", "1"), answered("1.0")) == 1
+    assert made.steps(Problem("t1", "1"), answered("1", "a;b;")) == []
+
+
+def test_a_folder_without_a_training_file(tmp_path: Path) -> None:
+    write(tmp_path / "test.jsonl", {"prompt": "q", "answer": 1})
+    with pytest.raises(UsageError, match=r"no train\.jsonl"):
+        tasks.make(str(tmp_path))
+
+
+def test_answers_that_are_texts(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": "Capital of France?", "answer": " Paris "},
+        {"prompt": "Even?", "answer": "yes", "completion": "<answer>yes</answer>"},
+        {"prompt": "A third?", "answer": 0.25, "completion": "x"},
+    ]
+    path = write(tmp_path / "a.jsonl", rows[0], "", rows[1], "   ", rows[2])
+    problems = [tasks.problem_of(row, "here") for _, row in tasks.rows_of(path)]
+    assert [line for line, _ in tasks.rows_of(path)] == [1, 3, 5]
+    assert problems == [
+        Problem("Capital of France?", "Paris"),
+        Problem("Even?", "yes", "<answer>yes</answer>"),
+        Problem("A third?", "0.25", "x"),
+    ]
+    made = JsonlTask("a", problems, problems)
+    assert made.accuracy(problems[0], answered("Paris")) == 1
+    assert made.accuracy(problems[0], answered("paris")) == 0
+    assert made.accuracy(problems[2], answered("0.250")) == 1
+
+
+BAD_ROWS = [
+    ('{"prompt": "q", "answer": 1', "not JSON"),
+    ("not json", "not JSON"),
+    ("[" * 100_000, "not JSON"),
+    ('{"prompt": "\\ud800", "answer": 1}', "not JSON"),  # half a character
+    ('{"prompt": "q", "answer": ' + "9" * 5000 + "}", "not JSON"),
+    ("[1, 2]", "must be an object, is list"),
+    ('"text"', "must be an object, is str"),
+    ("null", "must be an object, is NoneType"),
+    ('{"answer": 1}', "has no prompt or question"),
+    ('{"prompt": "q"}', "has no answer"),
+    ('{"prompt": "q", "answer": ""}', "answer is empty"),
+    ('{"prompt": "q", "answer": "  "}', "answer is empty"),
+    ('{"prompt": " ", "answer": 1}', "prompt is empty"),
+    ('{"question": "q", "answer": "so it is\\n####"}', "nothing after ####"),
+    ('{"question": "q", "answer": "so it is\\n####  "}', "nothing after ####"),
+    ('{"prompt": "q", "answer": true}', "answer must be text or a number"),
+    ('{"prompt": "q", "answer": null}', "answer must be text or a number"),
+    ('{"prompt": "q", "answer": [1]}', "answer must be text or a number"),
+    ('{"prompt": ["q"], "answer": 1}', "prompt must be text or a number"),
+    ('{"prompt": "q", "answer": 1, "completion": ""}', "completion is empty"),
+]
+
+
+@pytest.mark.parametrize(("row", "message"), BAD_ROWS, ids=[row[:30] for row, _ in BAD_ROWS])
+def test_a_malformed_row_is_named_by_file_and_line(row: str, message: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", {"prompt": "a", "answer": 1}, "", row)
+    with pytest.raises(UsageError) as error:
+        tasks.make(str(path))
+    assert str(error.value).startswith(f"{path}, line 3: ")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("\n\n")
+    with pytest.raises(UsageError, match="has no rows"):
+        tasks.make(str(tmp_path / "empty.jsonl"))
+    (tmp_path / "latin.jsonl").write_bytes(b'{"prompt": "caf\xe9", "answer": 1}\n')
+    with pytest.raises(UsageError, match=r"latin\.jsonl"):
+        tasks.make(str(tmp_path / "latin.jsonl"))
+    with pytest.raises(UsageError, match="there is no such file"):
+        tasks.make(str(tmp_path / "missing.jsonl"))
+
+
+def test_line_separators_inside_a_text_do_not_end_a_row(tmp_path: Path) -> None:
+    """U+2028 and the like stand in JSON texts unescaped; str.splitlines would cut there."""
+    row = json.dumps({"prompt": "a\u2028b\x85c", "answer": 1}, ensure_ascii=False)
+    path = write(tmp_path / "a.jsonl", row, {"prompt": "d", "answer": 2})
+    assert [problem["prompt"] for _, problem in tasks.rows_of(path)] == ["a\u2028b\x85c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("task", "meant"), [("additon", "addition"), ("count-down", "countdown"), ("gsm", "gsm8k")]
+)
+def test_an_unknown_task_gets_a_suggestion(task: str, meant: str) -> None:
+    with pytest.raises(UsageError, match=f"--task {task}: unknown task; did you mean {meant}?"):
+        tasks.make(task)
+
+
+def test_a_task_unlike_any_gets_the_list() -> None:
+    with pytest.raises(UsageError, match="there are addition, mixed, countdown, gsm8k"):
+        tasks.make("zzz")
+
+
+def test_tiny_is_not_made_for_a_file() -> None:
+    with pytest.raises(UsageError, match="--model tiny: made for addition, mixed and countdown"):
+        tasks.make(str(GSM8K)).text(rng())
+
+
+# ---- Hubs ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    datasets.disable_progress_bars()
+
+
+def as_on_the_hub(folder: Path, splits: dict[str, list[dict[str, Any]]]) -> str:
+    """A data set as openai/gsm8k lies there: a folder for each configuration."""
+    import pandas as pd
+
+    (folder / "main").mkdir(parents=True)
+    for split, rows in splits.items():
+        pd.DataFrame(rows).to_parquet(folder / "main" / f"{split}-00000-of-00001.parquet")
+    paths = "".join(
+        f"  - split: {split}\n    path: main/{split}-*\n" for split in splits
+    )  # fmt: skip
+    card = f"---\nconfigs:\n- config_name: main\n  data_files:\n{paths}---\n"
+    (folder / "README.md").write_text(card)
+    return str(folder)
+
+
+@pytest.mark.usefixtures("no_network")
+def test_a_data_set_laid_out_as_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [json.loads(line) for line in GSM8K.read_text().splitlines()]
+    name = as_on_the_hub(tmp_path / "gsm8k", {"train": rows[:6], "test": rows[6:]})
+    monkeypatch.setitem(tasks.HUB, "gsm8k", (name, "main"))
+    made = tasks.make.__wrapped__("gsm8k")
+    assert isinstance(made, JsonlTask)
+    assert [p.prompt for p in made.trained] == [row["question"] for row in rows[:6]]
+    assert [p.answer for p in made.test(3)] == ["18", "350", "200"]
+    assert made.id == "gsm8k"
+
+
+@pytest.mark.usefixtures("no_network")
+def test_a_data_set_without_a_test_split(tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in GSM8K.read_text().splitlines()]
+    made = tasks.from_hub("x", as_on_the_hub(tmp_path / "x", {"train": rows}), "main")
+    assert len(made.trained) + len(made.tested) == 9
+    assert made.tested
+    with pytest.raises(UsageError, match=r"--task y: .* has no split train; it has validation"):
+        tasks.from_hub("y", as_on_the_hub(tmp_path / "y", {"validation": rows}), "main")
+
+
+@pytest.mark.usefixtures("no_network")
+def test_a_row_of_a_hub_is_named(tmp_path: Path) -> None:
+    rows = [{"question": "q", "answer": "1"}, {"question": "r", "answer": "so\n#### "}]
+    name = as_on_the_hub(tmp_path / "x", {"train": rows})
+    with pytest.raises(UsageError, match="train, row 1: nothing after ####"):
+        tasks.from_hub("x", name, "main")
+
+
+@pytest.mark.usefixtures("no_network")
+def test_an_unknown_hub_name_is_one_line() -> None:
+    with pytest.raises(UsageError) as error:
+        tasks.make("nobody/nothing-at-all")
+    assert str(error.value).startswith("--task nobody/nothing-at-all: ")
+    assert "\n" not in str(error.value)
+
+
+# ---- Preferences ---------------------------------------------------------------------------
+
+
+def test_preferences_are_read(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "p.jsonl",
+        {"prompt": "a", "chosen": "x", "rejected": "y"},
+        {"prompt": "b", "ranked": ["1", "2", "3"]},
+    )
+    assert tasks.read_preferences(path) == [
+        Preference("a", "x", "y"),
+        Preference("b", "1", "2"),
+        Preference("b", "1", "3"),
+        Preference("b", "2", "3"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"chosen": "x", "rejected": "y"}, "has no prompt"),
+        ({"prompt": "a", "chosen": "x"}, "has no rejected"),
+        ({"prompt": "a", "rejected": "x"}, "has no chosen"),
+        ({"prompt": "a", "chosen": "", "rejected": "y"}, "chosen is empty"),
+        ({"prompt": "a", "chosen": True, "rejected": "y"}, "chosen must be text"),
+        ({"prompt": "a", "ranked": ["x"]}, "a list of two completions or more"),
+        ({"prompt": "a", "ranked": "xy"}, "a list of two completions or more"),
+        ({"prompt": "a", "ranked": ["x", 1]}, "a list of two completions or more"),
+        ({"prompt": "a", "ranked": None}, "a list of two completions or more"),
+        ("{", "not JSON"),
+        ([], "must be an object, is list"),
+    ],
+)
+def test_malformed_preferences(row: Any, message: str, tmp_path: Path) -> None:
+    good = {"prompt": "a", "chosen": "x", "rejected": "y"}
+    path = write(tmp_path / "p.jsonl", good, row)
+    with pytest.raises(UsageError) as error:
+        tasks.read_preferences(path)
+    assert str(error.value).startswith(f"{path}, line 2: ")
+    assert message in str(error.value)
