@@ -15,6 +15,7 @@ import pytest
 import envs
 from algos import q_learning
 from benchmarks import compare, report
+from benchmarks.chapters import results
 from manyseeds import stats
 from manyseeds.cli import from_preset, identity
 from manyseeds.record import (
