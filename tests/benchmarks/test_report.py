@@ -15,7 +15,7 @@ import pytest
 import envs
 from algos import q_learning
 from benchmarks import compare, report
-from benchmarks.chapters import results
+from benchmarks.chapters import results as chapter_results
 from manyseeds import stats
 from manyseeds.cli import from_preset, identity
 from manyseeds.record import (
@@ -184,7 +184,7 @@ def test_one_seed_has_no_interval_and_no_verdict(tmp_path: Path) -> None:
 def test_tables_for_programs_hold_the_same_numbers_unrounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(results, "MIN_SEEDS", 4)
+    monkeypatch.setattr(chapter_results, "MIN_SEEDS", 4)
     plant(tmp_path, "ppo", FINALS, diverged={3: 512})
     plant(tmp_path, "sb3-ppo", FINALS)
     written(tmp_path)
