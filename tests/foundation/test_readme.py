@@ -53,6 +53,7 @@ def test_python_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 # What scripts import.
 IMPORTED = {"language_models", "policy_gradients", "suite", "tabular", "taxonomy"}
+IMPORTED |= {"measure"}
 IMPORTED |= {"tasks", "models", "sampling", "evaluation"}
 
 
