@@ -30,6 +30,11 @@ class Case:
     algo: str = ""  # of a baseline
 
     @property
+    def method(self) -> str:
+        """The algorithm whose Config it uses."""
+        return self.algo or PurePosixPath(self.script).stem
+
+    @property
     def label(self) -> str:
         """Unique; what a person reads and `--only` looks into."""
         stem = PurePosixPath(self.script).stem

@@ -2,6 +2,8 @@
 
     python benchmarks/same_bits.py 975e3b9 --workers 2
     python benchmarks/same_bits.py HEAD --only dqn "grpo addition"
+    python benchmarks/same_bits.py HEAD~3 --restamp          # and say so in the published runs
+    python benchmarks/same_bits.py --migrate                 # published runs of an older schema
 
 Every algorithm, language method and baseline is trained shortly, with the settings of
 benchmarks/cases.py, by the scripts of OLD in a temporary worktree and by those of this checkout as
@@ -12,6 +14,10 @@ same to the bit; NaN equals NaN, and times are left out. A line for each case:
     DIFFERS  with the first tensor, column or field that is not, and its largest difference
     FAILED   a script failed, with its last line on stderr
 
+`--restamp`: where all cases are equal, the published parts that were not stale at OLD, as its own
+code says, get the digest of today's code and "verified equal to OLD". `--migrate` brings parts to
+today's schema (benchmarks/migrations.py). Nothing else but a sweep writes what is published.
+
 The exit status is 0 if all cases are equal, otherwise 1. What cannot be compared, since it needs a
 package that is not installed, is skipped in one line.
 """
@@ -19,6 +25,7 @@ package that is not installed, is skipped in one line.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.util
 import inspect
 import itertools
@@ -47,10 +54,13 @@ from torch import Tensor
 
 from benchmarks.cases import CASES, FILES, Case, command_line, select
 from benchmarks.chapters.results import Parser
-from manyseeds.cli import exit_with
+from benchmarks.migrations import MIGRATIONS, migrate, stamp
+from manyseeds.cli import PUBLISHED, exit_with, flag
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.process import exit_reason
+from manyseeds.record import SCHEMA, all_runs, read_json, sha256_of
+from manyseeds.runs.stale import digest_today, part_is_stale
 
 # What is compared of a part, in the order in which differences are looked for.
 CONTENTS = (
@@ -81,8 +91,8 @@ class Difference(NamedTuple):
 
 
 def is_unchecked(name: str) -> bool:
-    """Whether a column or field is a time, or the version of the format."""
-    return name in ("learn_s", "schema") or name.endswith(("_seconds", "_per_second"))
+    """Whether a column or field is a time, or says what kind of record it is."""
+    return name in ("learn_s", "schema", "kind") or name.endswith(("_seconds", "_per_second"))
 
 
 def compare_parts(old: Path, here: Path) -> Difference | None:
@@ -393,7 +403,15 @@ def schema_of(root: Path) -> int:
 
 def old_flags(case: Case, schema: int) -> dict[str, list[str]]:
     """The flags of a case, which have today's names, as code that writes a schema knows them."""
-    return case.options
+    options = dict(case.options)
+    for migration in reversed(MIGRATIONS):
+        if migration.schema <= schema:
+            break
+        for old, new in migration.renamed.get(case.method, {}).items():
+            for before, after in ((old, new), (f"no_{old}", f"no_{new}")):
+                if flag(after) in options:
+                    options[flag(before)] = options.pop(flag(after))
+    return options
 
 
 # ---- All cases -----------------------------------------------------------------------------
@@ -562,6 +580,76 @@ def worktree(commit: str, folder: Path) -> Iterator[Path]:
             git("worktree", "remove", "--force", "--force", str(folder))  # also a half-made one
 
 
+# ---- Published parts -----------------------------------------------------------------------
+
+# What `--fresh` prints, for commits before schema 2.
+FRESH_BEFORE = """
+import hashlib, json
+from pathlib import Path
+from benchmarks.compare import part_is_stale
+parts = [done.parent for done in Path("results/runs").glob("*/*/*/*/DONE.json")]
+fresh = [p for p in parts if not part_is_stale(json.loads((p / "config.json").read_text()))]
+curves = [p / "curve.parquet" for p in fresh]
+contents = [x.read_bytes() for x in curves if x.exists()]
+plans = [x.with_name("sweeps.json") for x in curves if not x.exists()]
+contents += [x.read_bytes().partition(b"\\n")[2] for x in plans]
+print(json.dumps([hashlib.sha256(x).hexdigest() for x in contents]))
+"""
+
+
+def fresh_results() -> list[str]:
+    """What identifies the results of the published parts that are not stale, checksums."""
+    parts = [part for run in all_runs(PUBLISHED) for part in run.parts()]
+    return [result_of(p) for p in parts if not part_is_stale(read_json(p / "config.json"))]
+
+
+def result_of(part: Path) -> str:
+    """The checksum of a part's curve, or of a plan's sweeps without their head."""
+    if (part / "curve.parquet").exists():
+        return sha256_of(part / "curve.parquet")
+    return hashlib.sha256((part / "sweeps.json").read_bytes().partition(b"\n")[2]).hexdigest()
+
+
+def fresh_at(old: str) -> set[str]:
+    """`fresh_results` of a commit, as the code of that commit says."""
+    with temporary_folder(keep=False) as folder, worktree(commit_of(old), folder / "x") as checkout:
+        command = [str(checkout / "benchmarks/same_bits.py"), "--fresh"]
+        if schema_of(checkout) < 2:
+            command = ["-c", FRESH_BEFORE]
+        done = subprocess.run(
+            [sys.executable, *command],
+            cwd=checkout,
+            env={**os.environ, "PYTHONPATH": str(checkout)},
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            raise UsageError(
+                f"OLD {old}: {(done.stderr.strip().splitlines() or ['no output'])[-1]}"
+            )
+        return set(json.loads(done.stdout))
+
+
+def restamp(old: str) -> tuple[int, int]:
+    """Stamp what was fresh at a commit; how many parts were stamped, and how many are stale still.
+
+    To be called where the code here was found equal to that of the commit.
+    """
+    fresh, name = fresh_at(old), git("rev-parse", "--short", commit_of(old))
+    stamped = left = 0
+    for part in [part for run in all_runs(PUBLISHED) for part in run.parts()]:
+        config = read_json(part / "config.json")
+        digest = digest_today(tuple(config["code"]["origins"]), config["kind"])
+        if config["code"]["digest"] == digest:
+            continue
+        if result_of(part) in fresh:
+            stamp(part, digest, name)
+            stamped += 1
+        else:
+            left += 1
+    return stamped, left
+
+
 # ---- The command ---------------------------------------------------------------------------
 
 
@@ -588,13 +676,29 @@ def cleaning_up_when_terminated() -> Iterator[None]:
 def main(args: Sequence[str] | None = None) -> None:
     """Compare with a commit; exit status 1 unless everything is equal."""
     parser = Parser(__doc__)
-    parser.add_argument("old", metavar="OLD", help="a commit of this repository")
+    parser.add_argument("old", metavar="OLD", nargs="?", help="a commit of this repository")
+    parser.add_argument("--restamp", action="store_true", help="stamp published runs if all equal")
+    parser.add_argument("--migrate", action="store_true", help="bring stored runs to this schema")
+    parser.add_argument("--results", type=Path, default=PUBLISHED, help="what to migrate")
+    parser.add_argument("--fresh", action="store_true", help="print checksums of what is not stale")
     parser.add_argument("--only", nargs="+", metavar="WORD", help="cases with one of these words")
     parser.add_argument("--workers", type=int, default=2, help="scripts at a time (default: 2)")
     parser.add_argument("--keep", action="store_true", help="keep the results and logs")
     began = time.monotonic()
     try:
         given = parser.parse_args(args)
+        if given.fresh:
+            print(json.dumps(fresh_results()))
+            return
+        if given.migrate:
+            count = migrate(given.results)
+            print(f"{count} parts of {given.results} migrated to schema {SCHEMA}")
+        if given.old is None:
+            if given.migrate:
+                return
+            raise UsageError("OLD: name the commit to compare with")
+        if given.restamp and given.only:
+            raise UsageError("--restamp: needs all cases, not --only")
         if given.workers < 1:
             raise UsageError(f"--workers {given.workers}: must be at least 1")
         cases = list(CASES if given.only is None else select(CASES, given.only))
@@ -608,6 +712,10 @@ def main(args: Sequence[str] | None = None) -> None:
                 given.keep,
                 report=lambda outcome: print(outcome, flush=True),
             )
+        unequal = [outcome for outcome in outcomes if outcome.status != "equal"]
+        if given.restamp and not unequal:
+            stamped, left = restamp(given.old)
+            print(f"{stamped} parts verified equal to {given.old}; {left} are stale")
     except UsageError as error:
         exit_with(error)
     except KeyboardInterrupt:
@@ -616,10 +724,10 @@ def main(args: Sequence[str] | None = None) -> None:
     except OSError as error:  # a full disk, no memory for a process
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(1) from None
-    count = Counter(outcome.status for outcome in outcomes)
-    words = ", ".join(f"{count[status]} {status}" for status in ("equal", "DIFFERS", "FAILED"))
+    counts = Counter(outcome.status for outcome in outcomes)
+    words = ", ".join(f"{counts[status]} {status}" for status in ("equal", "DIFFERS", "FAILED"))
     print(f"{len(outcomes)} cases: {words}, {time.monotonic() - began:.0f} s")
-    if count["equal"] < len(outcomes):
+    if unequal:
         raise SystemExit(1)
 
 

@@ -99,7 +99,7 @@ def seal(part: Path, local: Sequence[str] = (), weights: str = "") -> None:
     for leftover in part.glob(".*.[0-9]*"):  # of a process that was killed while it wrote
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
     files = sorted(p for p in part.glob("[!.]*") if p.is_file() and p.name != DONE)
-    sums = {p.name: _sha256(p) for p in files}
+    sums = {p.name: sha256_of(p) for p in files}
     content = {"schema": SCHEMA, "weights": weights, "local": list(local), "sha256": sums}
     write_json(part / DONE, content)
     _sync_folder(part)
@@ -138,7 +138,7 @@ def is_finished(part: Path, with_weights: bool = False) -> bool:
         for name, digest in seal["sha256"].items():
             file = part / name
             absent = name in seal["local"] and not os.path.lexists(file)
-            if not absent and _sha256(file) != digest:
+            if not absent and sha256_of(file) != digest:
                 return False
     except OSError:  # missing, or a folder
         return False
@@ -156,7 +156,7 @@ def clear(part: Path, keep: str = "") -> None:
             path.unlink(missing_ok=True)
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -176,7 +176,7 @@ def folder_digest(folder: Path) -> str:
         status = path.stat()
         key = f"{path.resolve()} {status.st_size} {status.st_mtime_ns}"
         if key not in known:
-            known[key] = _sha256(path)
+            known[key] = sha256_of(path)
         digest.update(f"{path.relative_to(folder)} {known[key]}\n".encode())
     if len(known) > before:
         with contextlib.suppress(OSError):  # it would only save time

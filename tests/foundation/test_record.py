@@ -441,8 +441,8 @@ def test_a_folders_digest_is_of_its_names_and_contents(monkeypatch: pytest.Monke
     first = record.folder_digest(folder)
     assert record.folder_digest(folder) == first
     read = []
-    real = record._sha256
-    monkeypatch.setattr(record, "_sha256", lambda path: read.append(path) or real(path))  # type: ignore[func-returns-value]
+    real = record.sha256_of
+    monkeypatch.setattr(record, "sha256_of", lambda path: read.append(path) or real(path))  # type: ignore[func-returns-value]
     assert record.folder_digest(folder) == first
     assert read == []  # remembered by size and time
     (folder / "a").write_text("3")
