@@ -61,6 +61,7 @@ from manyseeds.cli import exit_with, parse, path_of
 from manyseeds.errors import UsageError, did_you_mean
 from manyseeds.process import resolve_device
 from manyseeds.record import RunFolder
+from manyseeds.runs.base import failing_in_one_line
 from manyseeds.runs.language import (
     Evaluator,
     LanguageConfig,
@@ -590,7 +591,8 @@ def main() -> None:
     """Train the seeds that are not finished yet, store them, and print the table of the run."""
     command, config = read_flags(sys.argv[1:])
     algo = f"trl-{command.algo}"
-    folder = RunFolder.of(config, algo)
+    with failing_in_one_line():
+        folder = RunFolder.of(config, algo)
 
     def train_one(seed: int, part: Path) -> None:
         run = LanguageRun(config, [seed], part, algo, source="trl")

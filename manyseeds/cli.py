@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import inspect
 import io
 import json
 import math
@@ -207,10 +208,14 @@ def from_identity(config_class: type[AnyConfig], stored: Mapping[str, Any]) -> A
 
 
 def field_marks(config_class: type) -> dict[str, tuple[Any, ...]]:
-    """What each field of a Config is annotated with besides its type."""
-    hints = get_type_hints(config_class, include_extras=True)
-    names = [field.name for field in dataclasses.fields(config_class)]
-    return {name: getattr(hints[name], "__metadata__", ()) for name in names}
+    """What each field of a Config is annotated with besides its type, also in its base classes."""
+    marks: dict[str, tuple[Any, ...]] = {f.name: () for f in dataclasses.fields(config_class)}
+    for base in config_class.__mro__:
+        hints = get_type_hints(base, include_extras=True)
+        for name in inspect.get_annotations(base):
+            if name in marks:
+                marks[name] += getattr(hints[name], "__metadata__", ())
+    return marks
 
 
 def from_preset(

@@ -20,7 +20,7 @@ import envs
 from algos import monte_carlo, td_prediction
 from algos.td_prediction import Episodes
 from manyseeds.cli import from_preset, parse
-from manyseeds.record import RunFolder, is_finished, read_json
+from manyseeds.record import RunFolder, read_json
 from manyseeds.runs import prediction
 from manyseeds.runs.prediction import PredictionRun, random_policy
 from manyseeds.seeds import SeedStreams
@@ -695,10 +695,9 @@ def test_an_interrupted_part_is_trained_again(
         command(td_prediction, *args)
     assert stop.value.code == 130
     assert capsys.readouterr().err.startswith("interrupted; ")
-    (part,) = tmp_path.glob("runs/*/*/*/seeds-*")
-    assert not is_finished(part)
+    assert not list(tmp_path.iterdir())
     monkeypatch.setattr(td_prediction, "learn_n_step", learn)
-    assert command(td_prediction, *args).parts() == [part]
+    assert len(command(td_prediction, *args).parts()) == 1
 
 
 # ---- The command line ------------------------------------------------------------------------
