@@ -371,7 +371,7 @@ class Side:
         errors = Path(f"{self.log(case)}.err")
         lines = errors.read_text(errors="replace").split("\n") if errors.exists() else []
         said = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        return said or exit_reason(status)
+        return said.replace(str(self.results), "RESULTS") or exit_reason(status)
 
     def close(self) -> None:
         """End whatever still runs."""
@@ -475,7 +475,7 @@ def run(
                 continue
             places = {name: str(files / name) for name in FILES}
             for name in origins(case, side):
-                places[name] = str(next(iter(parts_of(side.results, labels[name]).values())))
+                places[name] = str(min(parts_of(side.results, labels[name]).values()))
             number = next(numbers)
             running[number] = job
             side.start(number, case, places)
