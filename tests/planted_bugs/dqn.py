@@ -132,4 +132,19 @@ BUGS = (
         "greedy = self(obs).argmin(-1)",
         "tests/algos/test_probes.py::test_a_policy[dqn]",
     ),
+    Bug(
+        "target interval: dqn's target is updated after the gradient steps",
+        "algos/dqn.py",
+        "    if syncs:\n"
+        "        update_target(target, net, syncs, config.tau)\n"
+        "    metrics = {}\n"
+        "    if learns:\n"
+        "        metrics = update(net, target, optimizer, replay, inputs.draws, config)\n",
+        "    metrics = {}\n"
+        "    if learns:\n"
+        "        metrics = update(net, target, optimizer, replay, inputs.draws, config)\n"
+        "    if syncs:\n"
+        "        update_target(target, net, syncs, config.tau)\n",
+        "tests/algos/test_dqn.py::test_the_target_is_updated_before_the_gradient_steps",
+    ),
 )

@@ -125,4 +125,11 @@ BUGS = (
         "clipped = ratio.clamp(1 - config.clip_range, 1 + config.clip_range)",
         "tests/algos/test_grpo.py::test_policy_loss_by_hand",
     ),
+    Bug(
+        "epochs: grpo's have one order",
+        "algos/grpo.py",
+        "streams.uniform(config.epochs, L * N),",
+        "streams.uniform(1, L * N).expand(-1, config.epochs, -1),",
+        "tests/algos/test_traps.py::test_every_epoch_visits_all_samples_in_an_order_of_its_own[grpo]",
+    ),
 )

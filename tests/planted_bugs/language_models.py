@@ -157,4 +157,18 @@ BUGS = (
         "    return model.score(hidden.float()).squeeze(-1).bfloat16().float()",
         "tests/llm_track/test_sampling.py::test_scalars_are_not_rounded",
     ),
+    Bug(
+        "language: end tokens: the tokenizer's alone",
+        "llm_track/sampling.py",
+        "sorted({tokenizer.eos_token_id, *more} - {None})",
+        "[tokenizer.eos_token_id]",
+        "tests/llm_track/test_sampling.py::test_any_of_several_end_tokens_ends_a_completion",
+    ),
+    Bug(
+        "language: end tokens: the first of the model's",
+        "llm_track/sampling.py",
+        "sorted({tokenizer.eos_token_id, *more} - {None})",
+        "sorted({tokenizer.eos_token_id, *more[:1]} - {None})",
+        "tests/llm_track/test_sampling.py::test_any_of_several_end_tokens_ends_a_completion",
+    ),
 )

@@ -73,4 +73,32 @@ BUGS = (
         'run.rng("prompts", step)',
         "tests/llm_track/test_runs.py::test_rl_does_not_begin_with_what_was_learned_before",
     ),
+    Bug(
+        "language: temperature: missing in rlhf_ppo's reference",
+        "llm_track/rlhf_ppo.py",
+        "reference.logprobs(samples, config.temperature, size)",
+        "reference.logprobs(samples, 1.0, size)",
+        "tests/llm_track/test_rlhf.py::test_the_reference_is_taken_at_the_temperature_of_sampling",
+    ),
+    Bug(
+        "language: epochs: rlhf_ppo's have one order",
+        "llm_track/rlhf_ppo.py",
+        "shuffle.permutation(B)",
+        'run.rng("minibatches", step).permutation(B)',
+        "tests/llm_track/test_rlhf.py::test_every_epoch_has_an_order_of_its_own",
+    ),
+    Bug(
+        "language: critic: learns at the policy's learning rate, and the other way round",
+        "llm_track/rlhf_ppo.py",
+        "(policy, config.learning_rate),\n            (critic, config.critic_learning_rate),\n",
+        "(policy, config.critic_learning_rate),\n            (critic, config.learning_rate),\n",
+        "tests/llm_track/test_rlhf.py::test_each_learns_at_its_own_learning_rate",
+    ),
+    Bug(
+        "language: critic: no step where the policy has no gradient",
+        "llm_track/rlhf_ppo.py",
+        "        if norms[-1] > 0:\n",
+        "        if norms[0] > 0:\n",
+        "tests/llm_track/test_rlhf.py::test_the_critic_learns_where_the_policy_has_nothing_to_learn",
+    ),
 )
