@@ -365,6 +365,7 @@ def test_evaluating_does_not_change_the_training(
 
     An evaluation has its own streams, and leaves the training's environments where they are.
     """
+    monkeypatch.setattr(run_module, "POINTS", 4)
     module = importlib.import_module(f"algos.{algo}")
     config = module.Config(seeds=2, quiet=True, **BUDGETS[algo])
     calls: list[Any] = []
