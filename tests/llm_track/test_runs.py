@@ -106,7 +106,9 @@ def interrupt(*args: Any) -> Any:
 def test_an_interrupted_training_goes_on_as_if_nothing_had_happened(
     name: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    extra = {"total_samples": 80} | ({"iterations": 3} if name == "grpo" else {})
+    extra = {"grpo": {"total_samples": 80, "iterations": 3}, "dapo": {}}.get(
+        name, {"total_samples": 80}
+    )
     whole = train(name, config_of(name, model, tmp_path / "whole", **extra))
     config = config_of(name, model, tmp_path / "broken", **extra)
     real, calls = LanguageRun.log, []
