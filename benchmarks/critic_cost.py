@@ -85,7 +85,7 @@ def main(args: Sequence[str] | None = None) -> None:
             print(f"{what} {per_million:6.1f} s per 1M timesteps", flush=True)
     except UsageError as error:
         exit_with(error)
-    origins = [f"algos/{algo}.py:train" for algo in ALGOS]
+    origins = [f"algos.{algo}:train" for algo in ALGOS]
     stored = {
         "command": "python " + shlex.join(sys.argv),
         **provenance(origins),

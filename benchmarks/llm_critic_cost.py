@@ -106,7 +106,7 @@ def main(args: list[str] | None = None) -> None:
             print(f"{what} {each:.2f} ms per sample", flush=True)
     except UsageError as error:
         exit_with(error)
-    origins = [f"llm_track/{case['algo']}.py:train" for case in CASES[1:]]
+    origins = [f"llm_track.{case['algo']}:train" for case in CASES[1:]]
     stored = {
         "command": "python " + shlex.join(sys.argv),
         **provenance(origins, ["transformers"]),

@@ -29,7 +29,6 @@ from benchmarks.chapters.results import (
     markdown_table,
     origins_text,
     parity,
-    part_is_stale,
     print_table,
     verdict_text,
 )
@@ -41,6 +40,7 @@ from manyseeds.errors import UsageError
 from manyseeds.evaluate import CURVE_EPISODES, FINAL_EPISODES, POINTS
 from manyseeds.record import all_runs, ranges, write_bytes
 from manyseeds.runs.control import reachable_threshold
+from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Parity
 
 SB3 = "sb3-"  # how the store names a baseline: sb3-ppo stands beside ppo

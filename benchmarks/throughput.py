@@ -335,7 +335,7 @@ def main() -> None:
     stored = json.loads(path.read_text()) if path.exists() else {}
     for algo in config.algos:
         packages = ("stable-baselines3",) if "sb3" in SUBJECTS[algo].peers else ()
-        origin = provenance([f"algos/{algo}.py:train"], packages=packages)
+        origin = provenance([f"algos.{algo}:train"], packages=packages)
         if any(m["system"] == "rejax" for m in measurements[algo]):
             origin["versions"] |= jax_versions()
         if config.device == "cuda":

@@ -171,7 +171,6 @@ class Baseline:
     """A trainer of TRL, and how the Config of ours that it follows is translated."""
 
     module: Any  # of llm_track
-    uses: tuple[Any, ...] = ()  # of the module's code, besides its Config
 
     @classmethod
     def arguments(cls, config: Any) -> dict[str, Any]:
@@ -222,7 +221,6 @@ class RewardModelBaseline(Baseline):
     """trl.RewardTrainer"""
 
     module = reward_model
-    uses = (reward_model.draw_pairs, reward_model.held_out_pairs, reward_model.PairEvaluator)
 
     @classmethod
     def arguments(cls, config: Any) -> dict[str, Any]:
@@ -273,7 +271,6 @@ class DPOBaseline(Baseline):
     """trl.DPOTrainer"""
 
     module = dpo
-    uses = (dpo.make_pairs, dpo.rows_of_step)
 
     @classmethod
     def arguments(cls, config: Any) -> dict[str, Any]:
@@ -409,7 +406,6 @@ class DAPOBaseline(GRPOBaseline):
     """trl.GRPOTrainer with the loss of DAPO"""
 
     module = dapo
-    uses = (dapo.overlong_punishment,)
     loss_type = "dapo"
     draw = (0,)
 
@@ -549,8 +545,11 @@ def train_seed(algo: str, config: LanguageConfig, run: LanguageRun) -> None:
     """Train and store one seed."""
     baseline = BASELINES[algo]
     try:
-        run.open([train, baseline, baseline.module.Config, *baseline.uses], packages=PACKAGES)
+        run.open([train, baseline], packages=PACKAGES)
         run.finish(train(baseline, config, run))
+    except (Exception, KeyboardInterrupt, SystemExit):
+        run.discard()
+        raise
     finally:
         run.close()
 

@@ -110,7 +110,7 @@ def main() -> None:
         **row,
         "measurements": measurements,
         **provenance(
-            [f"llm_track/{command.algo}.py:train"],
+            [f"llm_track.{command.algo}:train"],
             packages=("transformers", *trl_baseline.PACKAGES),
         ),
     }

@@ -54,7 +54,7 @@ from envs.gymnasium_bridge import cannot_be_made, registered_id
 from manyseeds import stats
 from manyseeds.checkpoint import read_policy
 from manyseeds.cli import ControlConfig, exit_with
-from manyseeds.digest import ROOT, code_origins
+from manyseeds.digest import ROOT, origin_of
 from manyseeds.errors import UsageError
 from manyseeds.evaluate import CHUNK, FINAL_EPISODES, Policy
 from manyseeds.process import set_up_process
@@ -458,10 +458,10 @@ def check_all(paths: Sequence[str], episodes: int) -> None:
     title = f"Native against Gymnasium's own, {episodes} episodes per seed and side"
     print_table(title, HEADER, [row.cells() for row in rows])
 
-    origins = {origin for part in first for origin in code_origins([part.train], part.env)}
+    origins = {origin_of(x) for part in first for x in (part.train, *part.env.origins())}
     origin = {
         "command": "python " + shlex.join(sys.argv),
-        **provenance(sorted({*origins, "benchmarks/watch.py:check"})),
+        **provenance(sorted({*origins, "benchmarks.watch:check"})),
     }
     tables = first[0].results / "tables"
     tables.mkdir(exist_ok=True)

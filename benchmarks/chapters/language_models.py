@@ -17,12 +17,12 @@ from benchmarks.chapters.results import (
     differences,
     markdown_table,
     origins_text,
-    part_is_stale,
     verdict_text,
 )
 from manyseeds import plots, stats
 from manyseeds.cli import from_preset, identity
 from manyseeds.record import RunFolder, read_json
+from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Floats
 
 if TYPE_CHECKING:

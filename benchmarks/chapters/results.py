@@ -10,7 +10,7 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, NoReturn
 
 import numpy as np
@@ -20,11 +20,11 @@ from rich.table import Table
 
 import envs
 from manyseeds import stats
-from manyseeds.digest import code_digest
 from manyseeds.errors import UsageError
 from manyseeds.evaluate import CURVE_EPISODES, FINAL_EPISODES
 from manyseeds.record import RunFolder, ranges
 from manyseeds.runs.control import reachable_threshold
+from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Floats, Parity
 
 MIN_SEEDS = 5  # a bootstrap of fewer is far too sure of itself
@@ -114,18 +114,6 @@ class Result:
     def text(self, values: Floats, statistic: stats.Statistic = "iqm") -> str:
         """`498.2 [493.1, 500.0]`"""
         return stats.estimate(values, statistic).text(self.digits)
-
-
-@cache
-def todays_digest(origins: tuple[str, ...]) -> str:
-    """Digest of the code that would produce a run now."""
-    return code_digest(origins)
-
-
-def part_is_stale(config: dict[str, Any]) -> bool:
-    """Whether the code that decides a part's curves has changed since."""
-    code = config["code"]
-    return bool(code["digest"] != todays_digest(tuple(code.get("origins", ()))))
 
 
 def load_result(run: RunFolder) -> Result:

@@ -37,7 +37,7 @@ BUGS = (
         "    batch, mask, metrics = prepare(",
         "    if actor.obs_stats is not None:\n"
         "        steps = episodes.obs.flatten(1, 2), episodes.alive.flatten(1)\n"
-        "        masked_update(actor.obs_stats, *steps)\n"
+        "        actor.obs_stats.update(*steps)\n"
         "    batch, mask, metrics = prepare(",
         "tests/algos/test_traps.py::test_the_update_begins_at_the_policy_that_acted[grpo]",
     ),
