@@ -664,7 +664,7 @@ def test_a_score_at_the_threshold_is_no_failure(
     """Neither in the summary nor in the table; one below it is."""
     scores = np.array([475.0, 474.99, 475.01])
 
-    def scored(env: Any, policy: Any, seeds: Any, episodes: int, **settings: Any) -> Evaluation:
+    def scored(env: Any, policy: Any, seeds: Any, episodes: int, *_: Any) -> Evaluation:
         return Evaluation(scores, np.zeros(3), np.full(3, 9.0), episodes)
 
     monkeypatch.setattr(run_module, "evaluate", scored)
