@@ -30,11 +30,11 @@ report: install ## tables and plots of every finished run in results
 	$(PY) benchmarks/report.py
 
 test: install ## fast tests, then lint
-	$(PY) -m pytest -m "not slow" -n $(WORKERS)
+	$(PY) -m pytest -m "not slow" -n $(WORKERS) --dist worksteal
 	$(LINT)
 
 test-all: install ## all tests, then lint
-	$(PY) -m pytest -n $(WORKERS)
+	$(PY) -m pytest -n $(WORKERS) --dist worksteal
 	$(LINT)
 
 lint: install ## style, format, types, import rules

@@ -89,7 +89,7 @@ from manyseeds.cli import (
     parse,
 )
 from manyseeds.distributions import Categorical, Gaussian
-from manyseeds.layers import RunningStats, SeedMLP, masked_update
+from manyseeds.layers import RunningStats, SeedMLP
 from manyseeds.optim import SeedAdam
 from manyseeds.program import Program, piece, stepwise
 from manyseeds.runs.control import Run, main
@@ -504,7 +504,7 @@ def iteration(
     metrics["policy_loss"] = metrics["policy_loss"] + 0 * metrics["entropy"]
     alive = episodes.alive.flatten(1) & inputs.active.unsqueeze(1)
     if actor.obs_stats is not None:
-        masked_update(actor.obs_stats, batch.obs, alive)
+        actor.obs_stats.update(batch.obs, alive)
     return timesteps + alive.sum(-1), metrics
 
 

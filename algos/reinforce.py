@@ -76,7 +76,7 @@ from manyseeds.cli import (
     parse,
 )
 from manyseeds.distributions import Categorical, Gaussian
-from manyseeds.layers import RunningStats, SeedMLP, masked_update
+from manyseeds.layers import RunningStats, SeedMLP
 from manyseeds.optim import SeedAdam
 from manyseeds.program import Program, piece, stepwise
 from manyseeds.runs.control import Run, main
@@ -428,7 +428,7 @@ def iteration(
         metrics |= fit(critic, critic_optimizer, batch, inputs.draws, active, inputs.critic_lr)
     alive = batch.alive & active.unsqueeze(1)
     if actor.obs_stats is not None:
-        masked_update(actor.obs_stats, episodes.obs.flatten(1, 2), alive)
+        actor.obs_stats.update(episodes.obs.flatten(1, 2), alive)
     metrics["train_return"] = episodes.rewards.sum(1).mean(-1)
     metrics["train_length"] = batch.alive.sum(-1) / config.episodes
     return timesteps + alive.sum(-1), metrics

@@ -95,7 +95,7 @@ def main(args: Sequence[str] | None = None) -> None:
     except UsageError as error:
         exit_with(error)
     stored = {
-        **origin([f"algos/{algo}.py:train" for algo in ALGOS]),
+        **origin([f"algos.{algo}:train" for algo in ALGOS]),
         "seeds": SEEDS,
         "measurements": measurements,
     }

@@ -116,7 +116,7 @@ def main(args: Sequence[str] | None = None) -> None:
     except UsageError as error:
         exit_with(error)
     stored = {
-        **origin([f"llm_track/{case['algo']}.py:train" for case in CASES[1:]], ["transformers"]),
+        **origin([f"llm_track.{case['algo']}:train" for case in CASES[1:]], ["transformers"]),
         "task": TASK,
         "measurements": measurements,
     }

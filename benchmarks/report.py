@@ -44,10 +44,18 @@ from benchmarks.chapters.results import (
     settings_text,
     verdict_text,
 )
-from benchmarks.chapters.stored import StoredRun, file_name, left_out, open_runs, read_if_there
+from benchmarks.chapters.stored import (
+    StoredRun,
+    file_name,
+    in_layers,
+    left_out,
+    open_runs,
+    place_of,
+    read_if_there,
+)
 from benchmarks.suite import SUITES, Cell
 from manyseeds import plots, stats
-from manyseeds.cli import Preset, ScriptConfig, exit_with, parse
+from manyseeds.cli import PUBLISHED, Preset, ScriptConfig, exit_with, parse
 from manyseeds.errors import UsageError, printable
 from manyseeds.evaluate import CURVE_EPISODES, FINAL_EPISODES, POINTS
 from manyseeds.record import ranges, write_bytes
@@ -173,7 +181,7 @@ DETAILS = (
     "sampled, IQM [95%]",
 )
 TARGETS = ("environment", "algorithm", "n", "target", "mean [95%]", "")
-PUBLISHED = ("environment", "algorithm", "n", "ours, mean [95%]", "published")
+PUBLISHED_SCORES = ("environment", "algorithm", "n", "ours, mean [95%]", "published")
 OTHERS = ("environment", "algorithm", "run", "n", "IQM [95%]", "mean [95%]", "failures", "settings")
 
 
@@ -242,7 +250,7 @@ def other_rows(found: Sequence[Pair], results: Path) -> Rows:
         (
             escape(pair.env),
             escape(r.algo) + " (stale)" * is_stale(r),
-            link(r.run.path.name, r.run.path.relative_to(results)),
+            link(r.run.path.name, place_of(r.run, results)),
             str(len(r.seeds)),
             r.text(r.final),
             r.text(r.final, "mean"),
@@ -344,13 +352,13 @@ def readme(
     if rows := target_rows(found):
         text += f"## Targets\n\n{markdown_table(TARGETS, rows)}\n"
     if rows := published_rows(found):
-        text += f"## Published scores\n\n{markdown_table(PUBLISHED, rows)}\n"
+        text += f"## Published scores\n\n{markdown_table(PUBLISHED_SCORES, rows)}\n"
     for title, device in (("Speed", "cpu"), ("Speed on a GPU", "cuda")):
-        path = results / ("throughput" + "-cuda" * (device == "cuda") + ".json")
+        path = in_layers(results, "throughput" + "-cuda" * (device == "cuda") + ".json")
         with left_out(path):
             if stored := read_if_there(path, speed.STORED):
                 text += f"## {title}\n\n{speed.markdown(stored, device).strip()}\n\n"
-    path = results / "tables" / "check.json"
+    path = in_layers(results, "tables/check.json")
     with left_out(path):
         if stored := read_if_there(path, environments.STORED):
             table = environments.markdown(stored).strip()
@@ -433,7 +441,7 @@ def target_rows(found: Sequence[Pair]) -> Rows:
 
 def provenance_of(pair: Pair, result: Result, results: Path) -> str:
     """Commands, code, machine and hyperparameters of a run; parts made alike stand together."""
-    path = result.run.path.relative_to(results)
+    path = place_of(result.run, results)
     text = f"**{label(pair, result)}**, n={len(result.seeds)}: {link(path, path)}\n\n"
     text += origins_text(result.configs)
     if result is pair.sb3 and pair.ours:
@@ -476,13 +484,13 @@ def missing_cells(results: Path, runs: Sequence[StoredRun]) -> list[str]:
     for cell in (cell for suite in SUITES.values() for cell in suite):
         place = cell.folder(str(results)).path
         largest[place] = max(cell, largest.get(place, cell), key=lambda c: c.seeds)
-    finished = {run.path: set(run.seeds) for run in runs}
+    finished = {run.path.parts[-3:]: set(run.seeds) for run in runs}
     found = []
     for place, cell in largest.items():
-        seeds = set(range(cell.seeds)) - finished.get(place, set())
+        seeds = set(range(cell.seeds)) - finished.get(place.parts[-3:], set())
         if seeds:
             found.append(f"{cell}: {ranges(seeds)}")
-        elif place not in finished:
+        elif place.parts[-3:] not in finished:
             found.append(str(cell))
     return found
 
@@ -532,6 +540,8 @@ def report(results: Path, note: str = "") -> None:
 class Flags(ScriptConfig):
     """Flags of a report."""
 
+    publish: bool = False
+    """Write the published report, results/README.md, of the published runs alone."""
     note: str = ""
     """A warning for the top of the page, such as that the runs are a cut."""
 
@@ -539,7 +549,7 @@ class Flags(ScriptConfig):
 def main(args: Sequence[str] | None = None) -> None:
     flags = parse(Flags, {}, __doc__, args)
     try:
-        report(Path(flags.results), flags.note)
+        report(PUBLISHED if flags.publish else Path(flags.results), flags.note)
     except UsageError as error:
         exit_with(error)
 

@@ -51,11 +51,19 @@ from torch import Tensor, nn
 import envs
 from algos import a2c, dqn, ppo, trpo
 from benchmarks.measure import config_from_json, measured, peak_memory
-from manyseeds.cli import ControlConfig, PositiveInt, Preset, exit_with, parse_both, read_algo
+from manyseeds.cli import (
+    ControlConfig,
+    PositiveInt,
+    Preset,
+    exit_with,
+    parse_both,
+    read_algo,
+    requested_seeds,
+)
 from manyseeds.errors import UsageError
 from manyseeds.process import exit_reason, set_up_process
 from manyseeds.record import RunFolder, part_name, read_json
-from manyseeds.runs.base import requested_seeds
+from manyseeds.runs.base import complete
 from manyseeds.runs.control import Run, print_result
 from manyseeds.seeds import SeedStreams
 
@@ -368,12 +376,13 @@ def train_seed(algo: str, config: ControlConfig, seed: int, part: Path) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     set_up_process(config.threads)
     baseline = BASELINES[algo]
+    run = Run(config, [seed], part, f"sb3-{algo}", source="sb3")
     try:
-        run = Run(config, [seed], part, f"sb3-{algo}", source="sb3")
         packages = PACKAGES.get(algo, ("stable-baselines3",))
-        run.open([train, baseline, baseline.config], packages=packages)
+        run.open([train, baseline], packages)
         run.finish(train(baseline, config, run))
     except (OSError, UsageError) as error:  # a full disk, a folder that vanished
+        run.discard()
         print(f"error: seed {seed}: {error}", file=sys.stderr)
         raise SystemExit(1) from None
 
@@ -485,23 +494,16 @@ def main(args: Sequence[str] | None = None) -> None:
     algo, config, workers = read_flags(words)
     folder = RunFolder.of(config, f"sb3-{algo}")
     seeds = requested_seeds(config)
-    try:
-        folder.check_identity(config)
-        failed = []
-        if folder.missing(seeds):
-            with folder.lock():
-                missing = [seed for group in folder.missing(seeds) for seed in group]
-                failed = train_seeds(algo, config, folder, missing, workers)
-        else:
-            print(f"All {len(seeds)} seeds are finished in {folder.path}.")
-    except UsageError as error:
-        exit_with(error)
-    except KeyboardInterrupt:
-        print("interrupted; the same command again trains what is missing", file=sys.stderr)
-        raise SystemExit(130) from None
-    if failed:
-        print(f"error: failed seeds: {', '.join(map(str, failed))}", file=sys.stderr)
-        raise SystemExit(1)
+
+    def missing() -> list[int]:
+        return [seed for group in folder.missing(seeds) for seed in group]
+
+    def train_missing(todo: Sequence[int]) -> None:
+        if failed := train_seeds(algo, config, folder, todo, workers):
+            print(f"error: failed seeds: {', '.join(map(str, failed))}", file=sys.stderr)
+            raise SystemExit(1)
+
+    complete(folder, config, missing, train_missing, f"All {len(seeds)} seeds are finished")
     print_result(folder, config, BASELINES[algo].presets.get(config.env))
 
 

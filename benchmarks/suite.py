@@ -9,11 +9,12 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from manyseeds.cli import RunConfig, flag, from_preset
+from manyseeds.cli import PUBLISHED, RESULTS, RunConfig, flag, from_preset
 from manyseeds.digest import ROOT
 from manyseeds.record import RunFolder
 
@@ -47,36 +48,46 @@ class Cell:
         """The algorithm's name in the store: ppo, sb3-ppo."""
         return self.algo if self.source == "manyseeds" else f"{self.source}-{self.algo}"
 
+    def matches(self, word: str) -> bool:
+        """Whether a word such as `sb3`, `ppo`, `CartPole-v1` or `ppo/CartPole-v1` names it."""
+        names = {self.source, self.label, self.algo, self.env}
+        return word in names | {f"{self.label}/{self.env}", f"{self.source}/{self.env}"}
+
     def shortened(self) -> Cell:
         """The same cell with the budget of the cut suite."""
         budget = dict(self.cut)
         seeds = budget.pop("seeds", self.seeds)
         return dataclasses.replace(self, seeds=seeds, settings={**self.settings, **budget}, cut={})
 
-    def command(self, results: str = "results", workers: int = 1) -> list[str]:
+    def command(
+        self, results: str = RESULTS, workers: int = 1, seeds: Sequence[int] = ()
+    ) -> list[str]:
         """What a person would type after `python` in the current folder to train this cell.
 
-        workers: processes of a baseline, whose seeds are not one batch.
+        workers: processes of a baseline, whose seeds are not one batch. seeds: consecutive ones,
+        instead of all.
         """
         words = [os.path.relpath(ROOT / self.script)]
         if self.source != "manyseeds":
             words += ["--algo", self.algo]
         words += ["--env" if self.package == "algos" else "--task", self.env]
         if self.seeds:
-            words += ["--seeds", str(self.seeds)]
+            words += ["--seeds", str(len(seeds) or self.seeds)]
+        if seeds and seeds[0]:
+            words += ["--first-seed", str(seeds[0])]
         for name, value in self.settings.items():
             if isinstance(value, bool):
                 words.append(flag(name) if value else flag(f"no_{name}"))
             else:
                 values = value if isinstance(value, tuple) else (value,)
                 words += [flag(name), *map(str, values)]
-        if results != "results":
+        if results != RESULTS:
             words += ["--results", results]
         if self.source == "sb3" and workers > 1:
             words += ["--workers", str(workers)]
         return words
 
-    def config(self, results: str = "results") -> RunConfig:
+    def config(self, results: str = RESULTS) -> RunConfig:
         """The configuration that the command gives."""
         module: Any = importlib.import_module(f"{self.package}.{self.algo}")
         overrides = {**self.settings, "results": results}
@@ -85,16 +96,20 @@ class Cell:
         config: RunConfig = from_preset(module.Config, module.PRESETS, self.env, **overrides)
         return config
 
-    def folder(self, results: str = "results") -> RunFolder:
+    def folder(self, results: str = RESULTS) -> RunFolder:
         """Where its run belongs."""
         return RunFolder.of(self.config(results), self.label)
 
-    def missing(self, results: str = "results") -> list[list[int]]:
-        """Its seeds that are not finished yet, in runs of consecutive ones; a plan's are none."""
+    def missing(self, results: str = RESULTS) -> list[list[int]]:
+        """The seeds that its command would train, in runs of consecutive ones; a plan's are none.
+
+        Published runs are finished without their weights, which are not committed.
+        """
         folder = self.folder(results)
+        with_weights = Path(results).resolve() != PUBLISHED
         if not self.seeds:
-            return [] if folder.parts() else [[]]
-        return folder.missing(range(self.seeds))
+            return [] if folder.parts(with_weights) else [[]]
+        return folder.missing(range(self.seeds), with_weights)
 
     def __str__(self) -> str:
         settings = "".join(f", {name} {value}" for name, value in self.settings.items())

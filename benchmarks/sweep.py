@@ -1,16 +1,23 @@
 """Runs the cells of a suite that are not finished yet, each as the command a person would type.
 
     python benchmarks/sweep.py --suite quick --seeds 30 --workers 2
+    python benchmarks/sweep.py --suite policy-gradient --only sb3          # some of its cells
+    python benchmarks/sweep.py --suite classic-control --publish           # into results/runs
 
 What is finished is skipped without starting a process, so that after a kill, a crash or a full
 disk the same command again does what is left. A cell that fails is reported, the others go on, and
 the exit status is 1. What the cells print goes to RESULTS/logs/.
+
+Runs go to the user's layer, results/local, and what is published is not looked at. `--publish`
+trains the seeds that the published layer lacks and writes them there; the sources must be those of
+a commit, which the runs name.
 """
 
 from __future__ import annotations
 
 import ctypes
 import dataclasses
+import os
 import shlex
 import signal
 import subprocess
@@ -21,10 +28,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.suite import SUITES, Cell
-from manyseeds.cli import NonNegativeInt, PositiveInt, ScriptConfig, check_ranges, exit_with, parse
+from manyseeds.cli import (
+    PUBLISHED,
+    PUBLISHING,
+    RESULTS,
+    NonNegativeInt,
+    PositiveInt,
+    ScriptConfig,
+    check_ranges,
+    exit_with,
+    parse,
+)
 from manyseeds.errors import UsageError, did_you_mean
 from manyseeds.process import exit_reason
-from manyseeds.record import ranges
+from manyseeds.record import changed_sources, ranges
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -39,6 +56,10 @@ class Flags(ScriptConfig):
     """Seeds of every cell (0: as many as the suite says)."""
     workers: PositiveInt = 2
     """Processes at a time."""
+    only: tuple[str, ...] = ()
+    """Cells whose `sb3`, `ppo/CartPole-v1` or the like is among these words (default: all)."""
+    publish: bool = False
+    """Train what the published layer lacks, into it."""
     cut: bool = False
     """Cut budgets and seeds, for a look; the results go to RESULTS/cut."""
     dry_run: bool = False
@@ -50,49 +71,104 @@ class Flags(ScriptConfig):
             raise UsageError(
                 f"--suite {self.suite}: unknown suite{did_you_mean(self.suite, SUITES)}"
             )
+        for word in self.only:
+            if not any(cell.matches(word) for cell in SUITES[self.suite]):
+                names = sorted({f"{cell.label}/{cell.env}" for cell in SUITES[self.suite]})
+                raise UsageError(f"--only {word}: no such cell{did_you_mean(word, names)}")
+        if self.publish and (self.cut or self.results != RESULTS):
+            raise UsageError("--publish: writes all of a cell into results, nothing else")
 
     @property
     def folder(self) -> str:
-        """The folder of the results. A cut never mixes with what may be published."""
+        """The folder of the results. A cut never mixes with other runs."""
+        if self.publish:
+            return os.path.relpath(PUBLISHED)
         return str(Path(self.results) / "cut") if self.cut else self.results
 
     def cells(self) -> list[Cell]:
         """The cells as they are to be run."""
-        cells = [cell.shortened() if self.cut else cell for cell in SUITES[self.suite]]
-        asked = self.seeds
-        return [dataclasses.replace(c, seeds=asked) if asked and c.seeds else c for c in cells]
+        chosen = [
+            cell
+            for cell in SUITES[self.suite]
+            if not self.only or any(map(cell.matches, self.only))
+        ]
+        cells = [cell.shortened() if self.cut else cell for cell in chosen]
+        S = self.seeds
+        return [dataclasses.replace(c, seeds=S) if S and c.seeds else c for c in cells]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One command: a cell, or in the published layer some consecutive seeds of it."""
+
+    cell: Cell
+    seeds: tuple[int, ...] = ()  # those that it trains (empty: whatever the command finds missing)
+
+    def command(self, results: str, workers: int) -> list[str]:
+        """What stands after `python`."""
+        return self.cell.command(results, workers, self.seeds)
+
+    def finished(self, results: str) -> bool:
+        """Whether the store has what it trains."""
+        missing = self.cell.missing(results)
+        if not self.seeds:
+            return not missing
+        return not any(seed in group for group in missing for seed in self.seeds)
+
+    def __str__(self) -> str:
+        return str(self.cell) + (f" ({ranges(self.seeds)})" if self.seeds else "")
+
+
+def tasks(cell: Cell, results: str) -> list[Task]:
+    """The commands that train what is missing of a cell; one, but for the published layer.
+
+    There a script cannot see what is finished: runs that came with a checkout have no weights.
+    """
+    missing = cell.missing(results)
+    if cell.seeds and is_published(results):
+        return [Task(cell, tuple(group)) for group in missing]
+    return [Task(cell)] if missing else []
+
+
+def is_published(results: str) -> bool:
+    """Whether a folder is the published layer."""
+    return Path(results).resolve() == PUBLISHED
 
 
 @dataclass
 class Job:
-    """A cell while it runs."""
+    """A task while it runs."""
 
-    cell: Cell
+    task: Task
     process: subprocess.Popen[bytes]
     slots: int
     log: Path
     began: float
 
 
-def slots(cell: Cell, workers: int) -> int:
-    """Processes that a cell keeps busy: SB3 trains W seeds at a time, everything else is one."""
-    return workers if cell.source == "sb3" else 1
+def slots(task: Task, workers: int) -> int:
+    """Processes that a task keeps busy: SB3 trains W seeds at a time, everything else is one."""
+    return workers if task.cell.source == "sb3" else 1
 
 
-def start(cell: Cell, results: str, workers: int) -> Job:
-    """Start the command of a cell, its output in a log file."""
-    log = Path(results) / "logs" / f"{cell.label}-{cell.env}-{cell.folder(results).path.name}.log"
+def start(task: Task, results: str, workers: int) -> Job:
+    """Start the command of a task, its output in a log file."""
+    cell = task.cell
+    name = f"{cell.label}-{cell.env}-{cell.folder(results).path.name}"
+    name += f"-{task.seeds[0]}" if task.seeds else ""
+    log = Path(results) / "logs" / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, *cell.command(results, workers)]
+    published = {PUBLISHING: "1"} if is_published(results) else {}
     with open(log, "wb") as output:
         process = subprocess.Popen(
-            command,
+            [sys.executable, *task.command(results, workers)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
+            env={**os.environ, **published},
             preexec_fn=_end_with_parent if sys.platform == "linux" else None,
         )
-    return Job(cell, process, slots(cell, workers), log, time.monotonic())
+    return Job(task, process, slots(task, workers), log, time.monotonic())
 
 
 def _end_with_parent() -> None:
@@ -100,34 +176,35 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def sweep(cells: Sequence[Cell], results: str, workers: int) -> list[Cell]:
-    """Run what is missing, at most `workers` processes at a time; returns the failed cells."""
-    waiting, failed = [], []
+def sweep(cells: Sequence[Cell], results: str, workers: int) -> list[Task]:
+    """Run what is missing, at most `workers` processes at a time; returns the failed tasks."""
+    waiting: list[Task] = []
+    failed: list[Task] = []
     for cell in cells:
-        if cell.missing(results):
-            waiting.append(cell)
+        if todo := tasks(cell, results):
+            waiting += todo
         else:
             report("skipped", cell, "finished already")
     # Baselines are the longest and take all workers: they come first, one after another.
-    waiting.sort(key=lambda cell: -slots(cell, workers))
+    waiting.sort(key=lambda task: -slots(task, workers))
     running: list[Job] = []
     try:
         while waiting or running:
             free = workers - sum(job.slots for job in running)
             if waiting and slots(waiting[0], workers) <= free:
-                cell = waiting.pop(0)
+                task = waiting.pop(0)
                 try:
-                    running.append(start(cell, results, workers))
-                    report("started", cell)
+                    running.append(start(task, results, workers))
+                    report("started", task)
                 except OSError as error:  # a full disk, no memory for a process
-                    report("failed", cell, str(error))
-                    failed.append(cell)
+                    report("failed", task, str(error))
+                    failed.append(task)
                 continue
             ended = [job for job in running if job.process.poll() is not None]
             for job in ended:
                 running.remove(job)
                 if not finish(job, results):
-                    failed.append(job.cell)
+                    failed.append(job.task)
             if not ended:
                 time.sleep(0.1)
     finally:
@@ -139,41 +216,51 @@ def sweep(cells: Sequence[Cell], results: str, workers: int) -> list[Cell]:
 
 
 def finish(job: Job, results: str) -> bool:
-    """Report a cell whose process has ended; whether it is finished, as the store says."""
+    """Report a task whose process has ended; whether it is finished, as the store says."""
     seconds = f"{time.monotonic() - job.began:.0f} s"
-    if job.process.returncode == 0 and not job.cell.missing(results):
-        report("finished", job.cell, seconds)
+    if job.process.returncode == 0 and job.task.finished(results):
+        report("finished", job.task, seconds)
         return True
     lines = job.log.read_text(errors="replace").split("\n")
     said = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
     reason = exit_reason(job.process.returncode)
-    report("failed", job.cell, f"{seconds}, {reason}: {said}; see {job.log}")
+    report("failed", job.task, f"{seconds}, {reason}: {said}; see {job.log}")
     return False
 
 
-def report(what: str, cell: Cell, detail: str = "") -> None:
+def report(what: str, task: Task | Cell, detail: str = "") -> None:
     """One line of progress."""
-    print(f"{what:<9} {cell}" + (f": {detail}" if detail else ""), flush=True)
+    print(f"{what:<9} {task}" + (f": {detail}" if detail else ""), flush=True)
 
 
 def show(cells: Sequence[Cell], results: str, workers: int) -> None:
-    """The command of every cell and what it would train."""
+    """What every cell would train, and by which commands; of a finished one its command."""
     for cell in cells:
         groups = cell.missing(results)
         seeds = ranges(seed for group in groups for seed in group)
         todo = f"train seeds {seeds}" if seeds else "plan"
         report("missing" if groups else "finished", cell, todo if groups else "")
-        print(f"          python {shlex.join(cell.command(results, workers))}")
+        for task in tasks(cell, results) or [Task(cell)]:
+            print(f"          python {shlex.join(task.command(results, workers))}")
+
+
+def check_committed() -> None:
+    """What is published names its commit; UsageError where the sources are those of none."""
+    if changed := changed_sources():
+        more = f" and {len(changed) - 1} more" * (len(changed) > 1)
+        raise UsageError(f"--publish: {changed[0]}{more} differ from the commit; commit first")
 
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run a suite; exit status 1 if a cell failed."""
     flags = parse(Flags, {}, __doc__, args)
     cells = flags.cells()
-    if flags.dry_run:
-        show(cells, flags.folder, flags.workers)
-        return
     try:
+        if flags.dry_run:
+            show(cells, flags.folder, flags.workers)
+            return
+        if flags.publish:
+            check_committed()
         failed = sweep(cells, flags.folder, flags.workers)
     except UsageError as error:
         exit_with(error)

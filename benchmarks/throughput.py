@@ -199,7 +199,7 @@ def main(args: Sequence[str] | None = None) -> None:
         packages = ("stable-baselines3",) if "sb3" in SUBJECTS[algo].peers else ()
         here = [m for m in measurements if m["algo"] == algo]
         stored[algo] = {
-            **origin([f"algos/{algo}.py:train"], packages=packages),
+            **origin([f"algos.{algo}:train"], packages=packages),
             "settings": SUBJECTS[algo].settings,
             "rows": summarize(here),
             "measurements": here,

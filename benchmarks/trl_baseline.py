@@ -61,6 +61,7 @@ from manyseeds.cli import exit_with, parse_both, path_of, read_algo
 from manyseeds.errors import UsageError
 from manyseeds.process import resolve_device, set_up_process
 from manyseeds.record import RunFolder
+from manyseeds.runs.base import failing_in_one_line
 from manyseeds.runs.language import (
     Evaluator,
     LanguageConfig,
@@ -171,7 +172,6 @@ class Baseline:
     """A trainer of TRL, and how the Config of ours that it follows is translated."""
 
     module: Any  # of llm_track
-    uses: tuple[Any, ...] = ()  # of the module's code, besides its Config
 
     @classmethod
     def arguments(cls, config: Any) -> dict[str, Any]:
@@ -222,7 +222,6 @@ class RewardModelBaseline(Baseline):
     """trl.RewardTrainer"""
 
     module = reward_model
-    uses = (reward_model.draw_pairs, reward_model.held_out_pairs, reward_model.PairEvaluator)
 
     @classmethod
     def arguments(cls, config: Any) -> dict[str, Any]:
@@ -273,7 +272,6 @@ class DPOBaseline(Baseline):
     """trl.DPOTrainer"""
 
     module = dpo
-    uses = (dpo.make_pairs, dpo.rows_of_step)
 
     @classmethod
     def arguments(cls, config: Any) -> dict[str, Any]:
@@ -409,7 +407,6 @@ class DAPOBaseline(GRPOBaseline):
     """trl.GRPOTrainer with the loss of DAPO"""
 
     module = dapo
-    uses = (dapo.overlong_punishment,)
     loss_type = "dapo"
     draw = (0,)
 
@@ -549,8 +546,11 @@ def train_seed(algo: str, config: LanguageConfig, run: LanguageRun) -> None:
     """Train and store one seed."""
     baseline = BASELINES[algo]
     try:
-        run.open([train, baseline, baseline.module.Config, *baseline.uses], packages=PACKAGES)
+        run.open([train, baseline], packages=PACKAGES)
         run.finish(train(baseline, config, run))
+    except (Exception, KeyboardInterrupt, SystemExit):
+        run.discard()
+        raise
     finally:
         run.close()
 
@@ -600,7 +600,8 @@ def main(args: Sequence[str] | None = None) -> None:
         return
     flags, config = read_flags(words)
     label = f"trl-{flags.algo}"
-    folder = RunFolder.of(config, label)
+    with failing_in_one_line():
+        folder = RunFolder.of(config, label)
 
     def train_one(seed: int, part: Path) -> None:
         run = LanguageRun(config, [seed], part, label, source="trl")

@@ -122,7 +122,7 @@ def main(args: Sequence[str] | None = None) -> None:
     path = Path(config.results) / "trl_speed.json"
     stored = json.loads(path.read_text()) if path.exists() else {}
     stored[algo] = {
-        **origin([f"llm_track/{algo}.py:train"], packages=("transformers", "trl", "accelerate")),
+        **origin([f"llm_track.{algo}:train"], packages=("transformers", "trl", "accelerate")),
         "settings": identity(config),
         **row,
         "measurements": measurements,

@@ -52,13 +52,13 @@ import envs
 from benchmarks import catalog
 from benchmarks.chapters.environments import HEADER, Checked, markdown
 from benchmarks.chapters.results import Parser, print_table
-from benchmarks.chapters.stored import BROKEN, file_name, open_run, reading
+from benchmarks.chapters.stored import BROKEN, file_name, find_and_open, reading
 from benchmarks.measure import origin
 from envs.gymnasium_bridge import cannot_be_made, registered_id
 from manyseeds import stats
 from manyseeds.checkpoint import read_policy
 from manyseeds.cli import ControlConfig, exit_with
-from manyseeds.digest import code_origins
+from manyseeds.digest import origin_of
 from manyseeds.errors import UsageError
 from manyseeds.evaluate import CHUNK, FINAL_EPISODES, Policy
 from manyseeds.process import set_up_process
@@ -127,10 +127,7 @@ def load_trained(path: str, trusted_env: str | None = None) -> list[Trained]:
     baseline, an environment that imports a module, no weights (with the command that trains them),
     weights of another version of the algorithm's file.
     """
-    folder = Path(path).resolve()
-    if not folder.is_dir():
-        raise UsageError(f"{path}: no such folder")
-    run = open_run(folder)
+    run = find_and_open(path)
     algo, env_id = run.configs[0]["algo"], run.configs[0].get("env", "")
     if run.kind != "control" or algo not in catalog.names("algos"):
         raise UsageError(f"{path}: {algo} stores no weights; only runs of algos/*.py can be shown")
@@ -401,9 +398,9 @@ def check_all(paths: Sequence[str], episodes: int) -> None:
     title = f"Native against Gymnasium's own, {episodes} episodes per seed and side"
     print_table(title, HEADER, [row.cells() for row in rows])
 
-    origins = {name for part in first for name in code_origins([part.train], part.env)}
+    origins = {origin_of(x) for part in first for x in (part.train, *part.env.origins())}
     stored = {
-        **origin(sorted({*origins, "benchmarks/watch.py:check"})),
+        **origin(sorted({*origins, "benchmarks.watch:check"})),
         "episodes": episodes,
         "rows": [row.json() for row in rows],
     }

@@ -17,6 +17,7 @@ from envs.pendulum import Pendulum
 from envs.random_walk import RandomWalk
 from envs.tabular import Layout, TabularEnv
 from envs.taxi import Taxi
+from manyseeds.digest import boundary
 from manyseeds.errors import UsageError
 
 NATIVE: dict[str, Callable[[], NativeEnv]] = {
@@ -36,6 +37,7 @@ NATIVE: dict[str, Callable[[], NativeEnv]] = {
 }
 
 
+@boundary
 def make(
     env_id: str,
     observations: Literal["vector", "index"] | None = None,
@@ -83,6 +85,7 @@ def make(
     return env
 
 
+@boundary
 def make_tabular(
     env_id: str,
     goal: tuple[int, int] = GOAL,

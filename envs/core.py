@@ -78,6 +78,10 @@ class Env(ABC):
         """Uniforms that one step takes: its transition's, then those of a possible reset."""
         return self.transition_noise + self.initial_noise
 
+    def origins(self) -> list[type | str]:
+        """The definitions that its code begins with, for the digest of a run's code."""
+        return [type(self)]
+
     @abstractmethod
     def reset(self, noise: Tensor) -> tuple[State, Tensor]:
         """Begin all episodes. noise `[S, N, initial_noise]`; returns the state and its `obs`.

@@ -28,6 +28,9 @@ class Discretize(NativeEnv):
         self.radix = [n for _, _, n in bins]
         self.spec = replace(env.spec, obs_size=None, num_states=math.prod(self.radix))
 
+    def origins(self) -> list[type | str]:
+        return [*super().origins(), "envs.discretize:BINS", *self.env.origins()]
+
     def initial(self, noise: Tensor) -> Tensor:
         return self.env.initial(noise)
 

@@ -38,11 +38,10 @@ from manyseeds.runs.parallel import Processes
 CHARACTERS = "".join(chr(i) for i in range(32, 127)) + "\n"
 BASE_BATCH, BASE_LEARNING_RATE = 32, 2e-3
 ORIGINS = [  # what the tiny models are made by
-    "llm_track/models.py:make_base",
-    "llm_track/sft.py:train",
-    "llm_track/sft.py:PRESETS",
-    "llm_track/tasks.py:GENERATED",
-    *(f"llm_track/sampling.py:{name}" for name in ("encode_prompts", "given", "logprobs")),
+    "llm_track.models:make_base",
+    "llm_track.sft:train",
+    "llm_track.sft:PRESETS",
+    "llm_track.tasks:GENERATED",
 ]
 
 
@@ -216,11 +215,11 @@ def trained_head(model: Any) -> bool:
 
 def find(name: str, config: LanguageConfig, processes: Processes) -> str:
     """The folder, or the hub name, that a model's name stands for."""
-    if name in ("tiny", "tiny-base"):
+    if name in tasks.MADE:
         return str(find_tiny(name, config, processes))
     path = path_of(name, "--model")
     if path.is_dir():
-        return str(path / "model" if (path / "model").is_dir() else path)
+        return str(tasks.model_folder(path))
     return name
 
 

@@ -35,8 +35,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from manyseeds.cli import path_of
+from manyseeds.cli import flag, path_of
 from manyseeds.errors import UsageError, did_you_mean
+from manyseeds.record import folder_digest
 from manyseeds.runs.language import LanguageConfig
 
 THINK, END_THINK, ANSWER, END_ANSWER = TAGS = ("<think>", "</think>", "<answer>", "</answer>")
@@ -431,21 +432,35 @@ class TaskConfig(LanguageConfig):
     def check(self) -> None:
         make(self.task)
 
+    def origins(self) -> list[str]:
+        made = ["llm_track.sft:train", "llm_track.sft:PRESETS"] if self.model == "tiny" else []
+        return [*super().origins(), *made]
+
     def contents(self) -> dict[str, str]:
-        """Digests of the JSONL files that are learned from."""
+        """Digests of the JSONL files that are learned from, and of the models that are begun with.
+
+        Of a model on a hub its revision. The tiny models are made by code.
+        """
         found = {}
         for name in ("task", "preferences"):
             path = getattr(self, name, "")
-            known = path_of(path, f"--{name}")
+            known = path_of(path, flag(name))
             files = sorted(known.glob("*.jsonl")) if known.is_dir() else [known]
             if path and path not in GENERATED and all(file.is_file() for file in files):
                 content = b"".join(file.read_bytes() for file in files)
                 found[f"{name}_content"] = hashlib.sha256(content).hexdigest()[:12]
+        for name in ("model", "reward_model"):
+            model = getattr(self, name, "")
+            if model and model not in MADE:
+                folder = model_folder(path_of(model, flag(name)))
+                known_as = folder_digest(folder) if folder.is_dir() else hub_revision(model)
+                found[f"{name}_content"] = known_as
         return found
 
 
 # ---- Reading data --------------------------------------------------------------------------
 
+MADE = ("tiny", "tiny-base")  # models that are made at first use
 GENERATED: dict[str, GeneratedTask] = {
     "addition": Addition("addition", digits=2, empty=0.0, max_new_tokens=32, base_steps=200),
     "mixed": Addition("mixed", digits=3, empty=0.6, max_new_tokens=48, base_steps=800),
@@ -572,6 +587,21 @@ def problem_of(row: dict[str, Any], where: str) -> Problem:
     if "completion" in row:
         return Problem(prompt, answer, field(row, ("completion",), where))
     return Problem(prompt, answer)
+
+
+def model_folder(path: Path) -> Path:
+    """The folder with a model's files: the path itself, or `model` in a finished part."""
+    return path / "model" if (path / "model").is_dir() else path
+
+
+def hub_revision(model: str) -> str:
+    """The commit of a model on a hub, as its cache here has it or the hub says; '' if unknown."""
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(model, "config.json")).parent.name
+    except Exception:  # no such model, no network: loading it says so
+        return ""
 
 
 def read_preferences(path: Path) -> list[Preference]:

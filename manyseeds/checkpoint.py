@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import safetensors.torch
 from torch import Tensor
 
-from manyseeds.cli import AnyConfig
+from manyseeds.cli import AnyConfig, from_identity
 from manyseeds.errors import UsageError
 from manyseeds.record import POLICY, is_finished, read_json
 
@@ -30,7 +29,5 @@ def read_policy(
     if not is_finished(part) or not (part / POLICY).exists():
         raise UsageError(f"{part}: not a finished part with {POLICY}; train it here first")
     stored = read_json(part / "config.json")
-    fields: dict[str, Any] = {
-        k: tuple(v) if isinstance(v, list) else v for k, v in stored["config"].items()
-    }
-    return config_class(**fields), stored["seeds"], safetensors.torch.load_file(part / POLICY)
+    config = from_identity(config_class, stored["config"])
+    return config, stored["seeds"], safetensors.torch.load_file(part / POLICY)

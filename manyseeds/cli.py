@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import inspect
 import io
 import json
 import math
@@ -19,8 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
+from manyseeds.digest import ROOT, origin_of
 from manyseeds.errors import UsageError, did_you_mean
 
+PUBLISHED = ROOT / "results"  # the published runs, tables and figures
+RESULTS = "results/local"  # what a person trains and measures; git ignores it
+PUBLISHING = "MANYSEEDS_PUBLISH"  # set by a sweep that publishes, for the scripts that it starts
 FLOAT32_MAX = (2 - 2**-23) * 2.0**127  # everything is learned in this precision
 
 
@@ -44,6 +49,22 @@ class Range:
         return f"a finite number {'above' if self.open_low else 'of at least'} {self.low:g}"
 
 
+@dataclass(frozen=True)
+class Execution:
+    """Marks a field that changes no learning curve: it is no part of a run's identity."""
+
+
+@dataclass(frozen=True)
+class Added:
+    """Marks a field that was added when runs were stored already.
+
+    before: the value that reproduces what was done before. With it, the field is no part of a run's
+    identity, so that older runs keep their names.
+    """
+
+    before: Any
+
+
 PositiveInt = Annotated[int, Range(1)]
 NonNegativeInt = Annotated[int, Range(0)]
 Positive = Annotated[float, Range(0, open_low=True)]
@@ -55,7 +76,7 @@ Fraction = Annotated[float, Range(0, 1)]
 class ScriptConfig:
     """The flag that every script has."""
 
-    results: str = "results"
+    results: Annotated[str, Execution()] = RESULTS
     """Folder of the results."""
 
 
@@ -63,17 +84,21 @@ class ScriptConfig:
 class RunConfig(ScriptConfig):
     """Flags that every training script has. None of them changes a seed's learning curve."""
 
-    name: str = ""
+    name: Annotated[str, Execution()] = ""
     """Name of the run (default: a hash of every field that changes a result)."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Annotated[Literal["auto", "cpu", "cuda"], Execution()] = "auto"
     """Where to compute; auto takes the CPU until the CUDA path is measured."""
-    threads: PositiveInt = 1
+    threads: Annotated[PositiveInt, Execution()] = 1
     """CPU threads. At equal threads a result has the same bits, in any batch of seeds (of networks:
     if their hidden layers have at least 16 units, a multiple of 4)."""
-    track: bool = False
+    track: Annotated[bool, Execution()] = False
     """Also write TensorBoard files into the run's folder."""
-    quiet: bool = False
+    quiet: Annotated[bool, Execution()] = False
     """Print only the final table."""
+
+    def origins(self) -> list[str]:
+        """Where the code begins that these settings choose, as `digest.origin_of` writes it."""
+        return [origin_of(type(self))]
 
     def contents(self) -> dict[str, str]:
         """What a curve depends on besides the fields: digests of the data that they name."""
@@ -96,6 +121,9 @@ class EnvConfig(RunConfig):
         """The environment of the run; raises UsageError for one the algorithm cannot use."""
         raise NotImplementedError
 
+    def origins(self) -> list[str]:
+        return [*super().origins(), *map(origin_of, self.make_env().origins())]
+
     def check_env(self, env: Any) -> None:
         """Conditions between fields and the environment; raises UsageError."""
 
@@ -107,14 +135,13 @@ class EnvConfig(RunConfig):
 class SeedsConfig(EnvConfig):
     """Flags of everything that learns from experience, many seeds at once."""
 
-    seeds: PositiveInt = 10
+    seeds: Annotated[PositiveInt, Execution()] = 10
     """Number of seeds S, trained together as one batch."""
-    first_seed: NonNegativeInt = 0
+    first_seed: Annotated[NonNegativeInt, Execution()] = 0
     """The seeds are first_seed, first_seed + 1, ..."""
 
     def check_env(self, env: Any) -> None:
-        if self.first_seed + self.seeds > 2**31:
-            raise UsageError(f"--seeds {self.seeds}: first_seed + seeds must be at most 2**31")
+        requested_seeds(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +152,7 @@ class ControlConfig(SeedsConfig):
     """Environment steps per seed."""
     backend: Literal["auto", "gymnasium"] = "auto"
     """Environment: our native one where there is one, or always Gymnasium's own."""
-    compile: bool = False
+    compile: Annotated[bool, Execution()] = False
     """Compile the hot loops: half a minute or more once, then faster (needs a C++ compiler)."""
 
     def check_env(self, env: Any) -> None:
@@ -133,11 +160,6 @@ class ControlConfig(SeedsConfig):
         if self.compile and not env.native:
             raise UsageError("--compile: steps of Gymnasium's own environments are plain Python")
 
-
-# A seed's curve does not depend on these (nor on which other seeds are trained with it).
-EXECUTION_FIELDS = {f.name for f in dataclasses.fields(RunConfig)}
-EXECUTION_FIELDS |= {"seeds", "first_seed", "compile", "gif"}
-EXECUTION_FIELDS |= {"evaluations", "micro_batch_size", "gradient_checkpointing"}
 
 AnyConfig = TypeVar("AnyConfig", bound=ScriptConfig)
 
@@ -162,9 +184,38 @@ def published_score(config: Any, preset: Preset | None) -> str:
 def identity(config: RunConfig) -> dict[str, Any]:
     """Exactly the fields that change a seed's learning curve, and the data that they name."""
     fields = dataclasses.asdict(config)
-    curve = {name: value for name, value in fields.items() if name not in EXECUTION_FIELDS}
+    curve = {
+        name: fields[name]
+        for name, marks in field_marks(type(config)).items()
+        if Execution() not in marks and Added(fields[name]) not in marks
+    }
     curve |= config.contents()
     return json.loads(json.dumps(curve))  # type: ignore[no-any-return]  # tuples become lists
+
+
+def from_identity(config_class: type[AnyConfig], stored: Mapping[str, Any]) -> AnyConfig:
+    """The Config of a stored run, whose identity may lack fields that were added since."""
+    names = {field.name for field in dataclasses.fields(config_class)}
+    before = {
+        name: mark.before
+        for name, marks in field_marks(config_class).items()
+        for mark in marks
+        if isinstance(mark, Added)
+    }
+    # Lists are tuples in JSON; what else an identity has are digests of contents.
+    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items() if k in names}
+    return config_class(**before | fields)
+
+
+def field_marks(config_class: type) -> dict[str, tuple[Any, ...]]:
+    """What each field of a Config is annotated with besides its type, also in its base classes."""
+    marks: dict[str, tuple[Any, ...]] = {f.name: () for f in dataclasses.fields(config_class)}
+    for base in config_class.__mro__:
+        hints = get_type_hints(base, include_extras=True)
+        for name in inspect.get_annotations(base):
+            if name in marks:
+                marks[name] += getattr(hints[name], "__metadata__", ())
+    return marks
 
 
 def from_preset(
@@ -176,6 +227,13 @@ def from_preset(
     """
     settings = dict(presets[subject].settings) if subject in presets else {}
     return config_class(**{subject_of(config_class): subject, **settings, **overrides})
+
+
+def requested_seeds(config: Any) -> range:
+    """The seeds that a command asks for; UsageError beyond what keys a stream."""
+    if config.first_seed + config.seeds > 2**31:
+        raise UsageError(f"--seeds {config.seeds}: first_seed + seeds must be at most 2**31")
+    return range(config.first_seed, config.first_seed + config.seeds)
 
 
 def path_of(text: str, what: str) -> Path:
@@ -241,6 +299,7 @@ def parse(
             raise UsageError("--results '': must name a folder")
         check_results(Path(config.results))
         if isinstance(config, RunConfig):
+            check_unpublished(Path(config.results))
             check_device(config.device)
             check_name(config.name)
             if config.track:
@@ -396,6 +455,15 @@ def check_results(results: Path) -> None:
         raise UsageError(f"--results {results}: {existing} is not a folder")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise UsageError(f"--results {results}: {existing} is not writable")
+
+
+def check_unpublished(results: Path) -> None:
+    """What is published is written by a sweep only."""
+    if results.resolve() == PUBLISHED and PUBLISHING not in os.environ:
+        raise UsageError(
+            f"--results {results}: holds the published runs, which sweep.py --publish writes; "
+            f"the default is {RESULTS}"
+        )
 
 
 def check_name(name: str) -> None:

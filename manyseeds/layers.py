@@ -168,13 +168,19 @@ class RunningStats(nn.Module):
         self.register_buffer("count", torch.zeros(seeds, 1, 1, dtype=torch.float64))
 
     @torch.no_grad()
-    def update(self, x: Tensor) -> None:
-        """Take in `[S, B, size]` (Chan et al., 1983: merging the moments of two samples)."""
-        x = x.double()
-        mean = x.mean(1, keepdim=True)
-        var = (x - mean).square().mean(1, keepdim=True)  # var() itself rounds otherwise for S = 1
-        total = self.count + x.shape[1]
-        share = x.shape[1] / total  # 1 at first: the initial mean and variance are forgotten
+    def update(self, x: Tensor, mask: Tensor | None = None) -> None:
+        """Update with samples `[S, B, size]` (Chan et al., 1983: merging two samples' moments).
+
+        mask: `[S, B]` bool, which samples to take (None: all); a seed without any stays as it is.
+        """
+        chosen = x.new_ones(x.shape[:2], dtype=torch.bool) if mask is None else mask
+        chosen, n = chosen.unsqueeze(-1), chosen.sum(1).view(-1, 1, 1)
+        x = x.double().masked_fill(~chosen, 0.0)
+        # Sums, because var() rounds otherwise for S = 1.
+        mean = x.sum(1, keepdim=True) / n.clamp(min=1)
+        var = (x - mean).square().masked_fill(~chosen, 0.0).sum(1, keepdim=True) / n.clamp(min=1)
+        total = self.count + n
+        share = n / total.clamp(min=1)  # 1 at first: the initial mean and variance are forgotten
         delta = mean - self.mean
         self.var.copy_((1 - share) * self.var + share * var + share * (1 - share) * delta.square())
         self.mean.addcmul_(delta, share)
@@ -184,25 +190,6 @@ class RunningStats(nn.Module):
         """`[S, B, size]` with mean 0 and variance 1, clipped."""
         scale = (self.var + 1e-8).rsqrt().to(x.dtype)
         return ((x - self.mean.to(x.dtype)) * scale).clamp(-10, 10)
-
-
-@torch.no_grad()
-def masked_update(stats: RunningStats, x: Tensor, mask: Tensor) -> None:
-    """Let statistics take in those of x `[S, B, size]` that are in mask `[S, B]`, bool.
-
-    As `RunningStats.update`, with a number of samples per seed; a seed without any stays as it is.
-    """
-    chosen, n = mask.unsqueeze(-1), mask.sum(1).view(-1, 1, 1)
-    x = x.double().masked_fill(~chosen, 0.0)
-    mean = x.sum(1, keepdim=True) / n.clamp(min=1)
-    var = (x - mean).square().masked_fill(~chosen, 0.0).sum(1, keepdim=True) / n.clamp(min=1)
-    total = stats.count + n
-    share = n / total.clamp(min=1)
-    delta = mean - stats.mean
-    spread = share * (1 - share) * delta.square()
-    stats.var.copy_((1 - share) * stats.var + share * var + spread)
-    stats.mean.addcmul_(delta, share)
-    stats.count.copy_(total)
 
 
 class RewardScale(nn.Module):

@@ -11,11 +11,39 @@ import torch
 from torch import Tensor, nn
 
 
-class SeedAdam:
-    """Adam (Kingma and Ba, 2015) over parameters whose first dimension is the seed.
+class SeedOptimizer:
+    """What optimizers share: parameters and gradients of S seeds, flat, and their clipping.
 
     All parameters of the module become views of one `[S, P]` tensor and their gradients are
     gathered in another: clipping and the update are then a few passes, whatever the network.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.parameters = list(module.parameters())
+        self.params = flatten_parameters(module)
+        self.grads = torch.zeros_like(self.params)
+        self._grad_views = views_like(self.grads, self.parameters)
+
+    def gather(self, max_grad_norm: float, mask: Tensor | None) -> Tensor:
+        """Gather and forget the gradients, and clip them; those that the mask leaves out are 0.
+
+        max_grad_norm: scale each seed's gradient down to this norm (0: never). mask: `[S]` bool.
+        Returns the norms before clipping, `[S]`.
+        """
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
+        torch._foreach_copy_(self._grad_views, grads)
+        for p in self.parameters:
+            p.grad = None
+        norms = torch.linalg.vector_norm(self.grads, dim=1)
+        if max_grad_norm > 0:
+            self.grads.mul_((max_grad_norm / (norms + 1e-6)).clamp(max=1.0).unsqueeze(1))
+        if mask is not None:  # also a gradient that is not a number must not reach the moments
+            self.grads.masked_fill_(~mask.unsqueeze(1), 0.0)
+        return norms
+
+
+class SeedAdam(SeedOptimizer):
+    """Adam (Kingma and Ba, 2015) over parameters whose first dimension is the seed.
 
     Every seed has a step count of its own: one that is left out of a step keeps parameters, moments
     and bias correction exactly as they were. Everything is tensors, changed in place: a step can be
@@ -23,10 +51,7 @@ class SeedAdam:
     """
 
     def __init__(self, module: nn.Module, eps: float = 1e-8) -> None:
-        self.parameters = list(module.parameters())
-        self.params = flatten_parameters(module)
-        self.grads = torch.zeros_like(self.params)
-        self._grad_views = views_like(self.grads, self.parameters)
+        super().__init__(module)
         self.betas, self.eps = (0.9, 0.999), eps
         self.mean = torch.zeros_like(self.params)
         self.square = torch.zeros_like(self.params)
@@ -40,23 +65,12 @@ class SeedAdam:
     ) -> Tensor:
         """Update the parameters from the gradients, and forget the gradients.
 
-        lr: learning rate, a number or 0-d for all seeds, or `[S, 1]`. max_grad_norm: each seed's
-        gradient is scaled down to this norm (0: never). mask: `[S]` bool, which seeds to update
-        (None: all).
+        lr: learning rate, a number or 0-d for all seeds, or `[S, 1]`. max_grad_norm: as `gather`.
+        mask: `[S]` bool, which seeds to update (None: all).
         Returns the gradient norms before clipping, `[S]`.
         """
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
-        torch._foreach_copy_(self._grad_views, grads)
-        for p in self.parameters:
-            p.grad = None
-        norms = torch.linalg.vector_norm(self.grads, dim=1)
-        if max_grad_norm > 0:
-            self.grads.mul_((max_grad_norm / (norms + 1e-6)).clamp(max=1.0).unsqueeze(1))
-
-        takes_step = self._all_seeds
-        if mask is not None:  # also a gradient that is not a number must not reach the moments
-            takes_step = mask.double().unsqueeze(1)
-            self.grads.masked_fill_(~mask.unsqueeze(1), 0.0)
+        norms = self.gather(max_grad_norm, mask)
+        takes_step = self._all_seeds if mask is None else mask.double().unsqueeze(1)
         for power, beta in zip(self.beta_powers, self.betas, strict=True):
             power.mul_(1 - (1 - beta) * takes_step)
         correction1, correction2 = 1 - self.beta_powers[0], (1 - self.beta_powers[1]).sqrt()
@@ -71,22 +85,18 @@ class SeedAdam:
         return norms
 
 
-class SeedRMSprop:
+class SeedRMSprop(SeedOptimizer):
     """RMSprop (Tieleman and Hinton, 2012) over parameters whose first dimension is the seed.
 
     Without momentum and not centred. PyTorch's: the running average of squares starts at 0 and eps
     is added to its root. TensorFlow's, `tf`: it starts at 1 and eps is added under the root (SB3's
-    RMSpropTFLike). Laid out and masked as SeedAdam, whose gathering and clipping it repeats word
-    for word: to share them would have made all stored runs of SeedAdam stale.
+    RMSpropTFLike). Masked as SeedAdam.
     """
 
     def __init__(
         self, module: nn.Module, alpha: float = 0.99, eps: float = 1e-5, tf: bool = False
     ) -> None:
-        self.parameters = list(module.parameters())
-        self.params = flatten_parameters(module)
-        self.grads = torch.zeros_like(self.params)
-        self._grad_views = views_like(self.grads, self.parameters)
+        super().__init__(module)
         self.alpha, self.eps, self.tf = alpha, eps, tf
         self.square = torch.full_like(self.params, 1.0 if tf else 0.0)
 
@@ -95,18 +105,10 @@ class SeedRMSprop:
         self, lr: Tensor | float, max_grad_norm: float = 0.0, mask: Tensor | None = None
     ) -> Tensor:
         """Update the parameters from the gradients, and forget the gradients; as SeedAdam.step."""
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
-        torch._foreach_copy_(self._grad_views, grads)
-        for p in self.parameters:
-            p.grad = None
-        norms = torch.linalg.vector_norm(self.grads, dim=1)
-        if max_grad_norm > 0:
-            self.grads.mul_((max_grad_norm / (norms + 1e-6)).clamp(max=1.0).unsqueeze(1))
-
+        norms = self.gather(max_grad_norm, mask)
         weight: Tensor | float = 1 - self.alpha
-        if mask is not None:  # also a gradient that is not a number must not reach the average
+        if mask is not None:
             weight = weight * mask.to(self.params.dtype).unsqueeze(1)
-            self.grads.masked_fill_(~mask.unsqueeze(1), 0.0)
         self.square.lerp_(self.grads.square(), weight)
         scale = (self.square + self.eps).sqrt_() if self.tf else self.square.sqrt().add_(self.eps)
         self.params.sub_((self.grads / scale).mul_(lr))

@@ -415,7 +415,7 @@ def boards(
 ) -> None:
     """Write pictures of values and greedy actions beside one another; `.gif`: after one another.
 
-    `layout` says how the states lie on paper (`envs.tabular.Layout`). All pictures share one scale
+    `layout` says how the states lie on paper (titles, actions, marks). All pictures share one scale
     of colours, that of the last one: blue above 0, red below. Raises ValueError for an unknown
     suffix.
     """

@@ -1,45 +1,46 @@
 """The store of results: run folders, their parts, and writes that are whole or absent.
 
-A run is `results/runs/<env>/<algo>/<name>/`; its parts `seeds-000-009/` hold what was trained
-together. `DONE.json`, with a checksum of every file, is written last: a part without it, or with
-a file that does not match it, does not exist as far as anybody who reads the store is concerned.
+A run is `runs/<env>/<algo>/<name>/` in a results folder; its parts `seeds-000-009/` hold what was
+trained together. `DONE.json`, with a checksum of every file, is written last: a part without it, or
+with a file that does not match it, is ignored by every reader.
+
+There are two layers. What a person trains lies in `results/local`, which git ignores. `results` has
+the published runs, which a sweep that publishes writes and nobody else. Readers see both.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import io
 import json
+import math
 import os
 import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from manyseeds.cli import RunConfig, flag, identity
+from manyseeds.cli import PUBLISHED, RESULTS, RunConfig, flag, identity
 from manyseeds.digest import ROOT, code_digest
 from manyseeds.errors import UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SCHEMA = 1
+SCHEMA = 2
 DONE = "DONE.json"
 POLICY = "policy.safetensors"
 PLAN = "plan"  # the one part of a planning run
-LOCAL = {
-    POLICY,
-    "curve.png",
-    "plan.png",
-    "plan.gif",
-}  # not committed, so absent from a fresh checkout
+MEMORY = 1000  # files whose digests are remembered
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -89,32 +90,99 @@ def ranges(seeds: Iterable[int]) -> str:
     return ", ".join(str(g[0]) if len(g) == 1 else f"{g[0]}-{g[-1]}" for g in groups)
 
 
-def seal(part: Path) -> None:
-    """Declare a part finished: write the checksums of all its files."""
+def seal(part: Path, local: Sequence[str] = (), weights: str = "") -> None:
+    """Declare a part finished: write the checksums of all its files.
+
+    local: files that are not committed, and so absent from a fresh checkout. weights: the file or
+    folder with what was trained, '' where there is none.
+    """
     for leftover in part.glob(".*.[0-9]*"):  # of a process that was killed while it wrote
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
     files = sorted(p for p in part.glob("[!.]*") if p.is_file() and p.name != DONE)
-    write_json(part / DONE, {"schema": SCHEMA, "sha256": {p.name: _sha256(p) for p in files}})
+    sums = {p.name: sha256_of(p) for p in files}
+    content = {"schema": SCHEMA, "weights": weights, "local": list(local), "sha256": sums}
+    write_json(part / DONE, content)
     _sync_folder(part)
 
 
-def is_finished(part: Path) -> bool:
-    """Whether a part is sealed and every file is still what was sealed."""
+def read_seal(part: Path) -> dict[str, Any] | None:
+    """DONE.json of a part, None where there is none that can be read.
+
+    Raises UsageError for a part that another version of this project has written.
+    """
     try:
-        sums = dict(json.loads((part / DONE).read_text())["sha256"])
-    except (OSError, ValueError, KeyError, TypeError):
+        content = read_json(part / DONE)
+        schema, sums = content["schema"], content["sha256"]
+        if schema == SCHEMA and "config.json" in sums:
+            seal = {"local": list(content["local"]), "weights": str(content["weights"])}
+            return {**seal, "sha256": dict(sums)}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if schema == SCHEMA:
+        return None
+    raise UsageError(
+        f"{part}: has schema {schema!r:.20}, this version reads {SCHEMA}; "
+        "same_bits.py --migrate rewrites older ones"
+    )
+
+
+def is_finished(part: Path, with_weights: bool = False) -> bool:
+    """Whether a part is sealed and every file is still what was sealed.
+
+    with_weights: and what was trained is on this machine. Raises UsageError as `read_seal`.
+    """
+    seal = read_seal(part)
+    if seal is None:
         return False
-    for name, digest in sums.items():
-        file = part / name
-        if not file.exists() and name in LOCAL:
+    try:
+        for name, digest in seal["sha256"].items():
+            file = part / name
+            absent = name in seal["local"] and not os.path.lexists(file)
+            if not absent and sha256_of(file) != digest:
+                return False
+    except OSError:  # missing, or a folder
+        return False
+    return not with_weights or not seal["weights"] or (part / seal["weights"]).exists()
+
+
+def clear(part: Path, keep: str = "") -> None:
+    """Remove whatever is left of a part that was not finished, but for a file `keep`."""
+    for path in part.glob("*") if part.is_dir() and not part.is_symlink() else [part]:
+        if path.name == keep:
             continue
-        if not file.exists() or _sha256(file) != digest:
-            return False
-    return True
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def folder_digest(folder: Path) -> str:
+    """Digest of the names and contents of all files in a folder.
+
+    What was read is remembered by path, size and time: a model's weights are large.
+    """
+    memory = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "manyseeds"
+    try:
+        known = dict(read_json(memory / "digests.json"))
+    except (OSError, ValueError, TypeError):
+        known = {}
+    digest, before = hashlib.sha256(), len(known)
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        status = path.stat()
+        key = f"{path.resolve()} {status.st_size} {status.st_mtime_ns}"
+        if key not in known:
+            known[key] = sha256_of(path)
+        digest.update(f"{path.relative_to(folder)} {known[key]}\n".encode())
+    if len(known) > before:
+        with contextlib.suppress(OSError):  # it would only save time
+            memory.mkdir(parents=True, exist_ok=True)
+            write_json(memory / "digests.json", dict(list(known.items())[-MEMORY:]))
+    return digest.hexdigest()[:12]
 
 
 def _sync_folder(folder: Path) -> None:
@@ -137,11 +205,54 @@ def alone(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+class Locks:
+    """Locks on the seeds of one run: seed k is byte k of a file, which nobody writes.
+
+    They are held until `release`, `close` or the end of the process, however it ends. The file is
+    removed by the last process that closes it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._open()
+
+    def _open(self) -> None:
+        self.file = os.open(self.path, os.O_RDWR | os.O_CREAT)
+
+    def acquire(self, seed: int, wait: bool = False) -> bool:
+        """Take the lock of a seed (a plan: 0), if no other process has it; wait: until then."""
+        while True:
+            try:
+                fcntl.lockf(self.file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, seed)
+            except OSError as error:
+                if error.errno in (errno.EACCES, errno.EAGAIN):
+                    return False
+                raise
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(self.file), os.stat(self.path)):
+                    return True
+            os.close(self.file)  # somebody has removed the file in the meantime
+            self._open()
+
+    def release(self, seed: int) -> None:
+        """Give the lock of a seed back."""
+        fcntl.lockf(self.file, fcntl.LOCK_UN, 1, seed)
+
+    def close(self) -> None:
+        """Give all locks back."""
+        with contextlib.suppress(OSError):
+            fcntl.lockf(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody else has one
+            if os.path.samestat(os.fstat(self.file), os.stat(self.path)):
+                self.path.unlink()
+        os.close(self.file)
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """One run in the store: an algorithm, an environment and one set of hyperparameters."""
 
     path: Path
+    below: Path | None = None  # the same run in the published layer, for readers
 
     @classmethod
     def of(cls, config: RunConfig, algo: str) -> RunFolder:
@@ -163,17 +274,25 @@ class RunFolder:
 
     @property
     def kind(self) -> str:
-        """What its finished parts are of: control, prediction or planning."""
-        return str(self.configs()[0].get("kind", "control"))
+        """What its finished parts are of: control, prediction, planning or language."""
+        return str(self.configs()[0]["kind"])
 
-    def parts(self) -> list[Path]:
-        """The finished parts, by first seed; a planning run, which has no seeds, has one."""
+    def parts(self, with_weights: bool = False) -> list[Path]:
+        """The finished parts, by first seed; a planning run, which has no seeds, has one.
+
+        with_weights: those whose weights are on this machine. Where the published layer has the run
+        too, its parts follow. Raises UsageError for parts of another schema.
+        """
         found = sorted(self.path.glob("seeds-*"), key=lambda part: (len(part.name), part.name))
-        return [part for part in (*found, self.path / PLAN) if is_finished(part)]
+        own = [part for part in (*found, self.path / PLAN) if is_finished(part, with_weights)]
+        published = RunFolder(self.below).parts(with_weights) if self.below else []
+        if own and published and _settings(own[0]) != _settings(published[0]):
+            return own  # another run, which somebody has given the same name
+        return own + published
 
     def finished_seeds(self, with_weights: bool = False) -> set[int]:
-        """All seeds in finished parts; with_weights: whose policies are on this machine."""
-        parts = [part for part in self.parts() if not with_weights or (part / POLICY).exists()]
+        """All seeds in finished parts; with_weights: whose weights are on this machine."""
+        parts = self.parts(with_weights)
         return {seed for part in parts for seed in read_json(part / "config.json")["seeds"]}
 
     def missing(self, seeds: Iterable[int], with_weights: bool = False) -> list[list[int]]:
@@ -195,27 +314,21 @@ class RunFolder:
                 )
 
     @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
-        """Keep other processes from training this run; released when this process ends.
+    def locks(self) -> Iterator[Locks]:
+        """Locks on the parts of this run, against other processes that train it.
 
         Folders made here that are still empty at the end are removed: a mistake leaves nothing.
         """
-        new = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+        new = [p for p in (self.path, *self.path.parents) if not p.exists()]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            folder = os.open(self.path, os.O_RDONLY)
         except OSError as error:
-            results = self.path.parents[3]
-            raise UsageError(f"--results {results}: {error.strerror}") from None
+            raise UsageError(f"--results {self.path.parents[3]}: {error.strerror}") from None
+        locks = Locks(self.path.with_name(f".{self.path.name}.lock"))
         try:
-            try:
-                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                message = f"{self.path}: another process is training this run"
-                raise UsageError(message) from None
-            yield
+            yield locks
         finally:
-            os.close(folder)
+            locks.close()
             with contextlib.suppress(OSError):
                 for folder_made in new:
                     folder_made.rmdir()
@@ -237,26 +350,81 @@ class RunFolder:
         return rows.drop_duplicates(["seed", "timestep", "mode", "episodes"])
 
 
+def _settings(part: Path) -> Any:
+    return read_json(part / "config.json").get("config")
+
+
+def finite_numbers(values: Mapping[str, float]) -> dict[str, float | None]:
+    """Numbers as JSON, which has neither NaN nor infinity: null."""
+    return {name: x if math.isfinite(x) else None for name, x in values.items()}
+
+
 def read_json(path: Path) -> Any:
     """Parsed JSON file."""
     return json.loads(path.read_text())
 
 
+def layers(results: Path) -> list[Path]:
+    """Where readers look for runs: a results folder, and behind the user's own the published one.
+
+    What stands in both is taken from the first.
+    """
+    return [results, PUBLISHED] if results.resolve() == Path(RESULTS).resolve() else [results]
+
+
 def all_runs(results: Path) -> Iterator[RunFolder]:
-    """Every run with at least one finished part."""
-    for path in sorted((results / "runs").glob("*/*/*")):
-        run = RunFolder(path)
-        if run.parts():
-            yield run
+    """Every run with at least one finished part, in all layers that readers see.
+
+    Parts of another schema are left out, with one line for each run.
+    """
+    first, *below = layers(results)
+    own = {path.relative_to(first): path for path in (first / "runs").glob("*/*/*")}
+    published = {path.relative_to(x): path for x in below for path in (x / "runs").glob("*/*/*")}
+    for name in sorted(own | published):
+        both = RunFolder(own[name], published.get(name)) if name in own else None
+        run = both or RunFolder(published[name])
+        try:
+            if run.parts():
+                yield run
+        except UsageError as error:
+            print(f"left out: {error}", file=sys.stderr)
 
 
-def provenance(origins: Sequence[str], packages: Sequence[str] = ()) -> dict[str, Any]:
-    """Code, machine and versions of a run, for its config.json; packages: further ones it uses.
+def find_run(text: str) -> RunFolder:
+    """The run that a path means, as readers see it: also with its parts in the other layer.
 
-    origins: see `digest.code_origins`.
+    ENV/ALGORITHM/NAME is looked for in the user's layer, then in the published one.
+    """
+    own, published = Path(RESULTS).resolve() / "runs", PUBLISHED / "runs"
+    path = Path(text).resolve()
+    if not path.is_dir():
+        named = [x / text for x in (own, published) if (x / text).is_dir()]
+        if not named:
+            raise UsageError(f"{text}: no such folder")
+        path = named[0].resolve()
+    for layer in (own, published):
+        if layer in path.parents:
+            name = path.relative_to(layer)
+            here, there = own / name, published / name
+            if here.is_dir() and there.is_dir():
+                return RunFolder(here, there)
+    return RunFolder(path)
+
+
+def provenance(
+    origins: Sequence[str], packages: Sequence[str] = (), kind: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Code, machine and versions of a run, for its config.json.
+
+    origins: where its code begins (`digest.origin_of`). packages: further ones it uses. kind: where
+    the code begins that all runs of its kind share; it is not recorded, but asked again.
     """
     return {
-        "code": {"digest": code_digest(origins), "commit": _commit(), "origins": list(origins)},
+        "code": {
+            "digest": code_digest([*origins, *kind]),
+            "commit": commit(),
+            "origins": list(origins),
+        },
         "machine": machine(),
         "versions": {
             "python": platform.python_version(),
@@ -274,17 +442,28 @@ def machine() -> dict[str, Any]:
     }
 
 
-def _commit() -> str:
-    """The checked-out commit, marked when code differs from it; empty outside git."""
-    git = ["git", "-C", str(ROOT)]
+def commit() -> str:
+    """The checked-out commit, marked when a source differs from it; empty outside git."""
     try:
-        head = subprocess.run(
-            [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
-        )
-        same = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "*.py"])
+        head = git("rev-parse", "--short", "HEAD").strip()
+        return head + ("-dirty" if changed_sources() else "")
     except (OSError, subprocess.CalledProcessError):
         return ""
-    return head.stdout.strip() + ("-dirty" if same.returncode else "")
+
+
+def changed_sources() -> list[str]:
+    """The source files that differ from the checked-out commit, or that git does not track."""
+    sources = [f"*.{ending}" for ending in ("py", "c", "h")]
+    status = git("status", "--porcelain", "--untracked-files=all", "--", *sources)
+    return [line[3:] for line in status.splitlines()]
+
+
+def git(*words: str) -> str:
+    """What a git command about this checkout prints."""
+    done = subprocess.run(
+        ["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=True
+    )
+    return done.stdout
 
 
 def _cpu_name() -> str:

@@ -12,7 +12,6 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import quote
@@ -26,10 +25,10 @@ import envs
 from benchmarks.chapters.stored import StoredRun, ours, reading
 from manyseeds import plots, stats
 from manyseeds.cli import FLOAT32_MAX
-from manyseeds.digest import code_digest
 from manyseeds.errors import UsageError, printable
 from manyseeds.evaluate import CURVE_EPISODES, FINAL_EPISODES
 from manyseeds.record import ranges
+from manyseeds.runs import stale
 from manyseeds.runs.control import reachable_threshold
 from manyseeds.stats import Floats, Parity
 
@@ -139,17 +138,9 @@ class Result:
         return stats.estimate(values, statistic).text(self.digits)
 
 
-@cache
-def todays_digest(origins: tuple[str, ...]) -> str:
-    """Digest of the code that would produce a run now."""
-    return code_digest(origins)
-
-
 def part_is_stale(config: dict[str, Any]) -> bool:
-    """Whether the code that decides a part's curves has changed since, or is no file of ours."""
-    code = config["code"]
-    origins = tuple(code.get("origins", ()))
-    return not all(map(ours, origins)) or bool(code["digest"] != todays_digest(origins))
+    """Whether the code that decides a part's curves has changed since, or is no code of ours."""
+    return not all(map(ours, config["code"]["origins"])) or stale.part_is_stale(config)
 
 
 def load_result(run: StoredRun) -> Result:

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NewType
 
 from manyseeds.cli import FLOAT32_MAX
+from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
-from manyseeds.record import SCHEMA, RunFolder, all_runs, is_finished
+from manyseeds.record import SCHEMA, RunFolder, all_runs, find_run, is_finished, layers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +37,7 @@ BROKEN = (
     ValueError,
 )
 MAX_DEPTH = 32  # of nested lists and objects
-MAX_TEXT = 255  # characters of an id or a name: no folder has more
+MAX_TEXT = 240  # characters of an id or a name: a file's has at most 255
 MAX_INT = 2**53
 ROOMS = ("manyseeds", "envs", "algos", "llm_track", "benchmarks")
 
@@ -44,16 +46,17 @@ NUMBER = NewType("NUMBER", float)
 NAME = NewType("NAME", str)
 ORIGIN: dict[str, Shape] = {
     "command": str,
-    "code": {"digest": str, "commit": str, "origins?": [str]},
+    "code": {"digest": str, "commit": str},
     "machine": {"cpu": str},
     "versions": {str: str},
 }
 CONFIG: dict[str, Shape] = {
     **ORIGIN,
     "schema": int,
-    "kind?": str,
+    "kind": str,
     "algo": NAME,
     "seeds": [int],
+    "code": {"digest": str, "commit": str, "origins": [NAME]},
     "config": {str: object},
     "execution": {"device": str, "threads": int, "compiled?": bool},
     "machine": {"cpu": str, "cores": (int, None), "system": str},
@@ -235,7 +238,7 @@ class StoredRun:
 
     @property
     def kind(self) -> str:
-        return str(self.configs[0].get("kind", "control"))
+        return str(self.configs[0]["kind"])
 
     @property
     def algo(self) -> str:
@@ -271,7 +274,7 @@ def read_part(part: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     config = read(path, CONFIG)
     if config["schema"] != SCHEMA:
         raise UsageError(f"{path}: has schema {config['schema']}, this version reads {SCHEMA}")
-    kind = config.get("kind", "control")
+    kind = config["kind"]
     if kind not in SUMMARIES:
         raise UsageError(f"{path}: {kind} is no kind of run; there are {', '.join(SUMMARIES)}")
     subject = "task" if kind == "language" else "env"
@@ -290,19 +293,20 @@ def read_part(part: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return config, summary
 
 
-def open_run(path: Path, skip_broken: bool = False) -> StoredRun:
+def open_run(folder: RunFolder, skip_broken: bool = False) -> StoredRun:
     """The finished parts of a run, or one of them by its own path.
 
     Raises UsageError without any, and for a part that holds something else than it should, or other
     settings than the first. skip_broken: such a part is left out, with a line that says so.
     """
+    path = folder.path
     is_part = path.name.startswith("seeds-")
     run = StoredRun(path.parent if is_part else path, [], [], [])
     with reading(path):
         if is_part:
             parts = [path] if is_finished(path) else []
         else:
-            parts = RunFolder(path).parts()
+            parts = folder.parts()
     for part in parts:
         with left_out(part) if skip_broken else contextlib.nullcontext():
             config, summary = read_part(part)
@@ -325,14 +329,35 @@ def open_runs(results: Path) -> list[StoredRun]:
     runs = []
     for folder in all_runs(results):
         with left_out(folder.path):
-            runs.append(open_run(folder.path, skip_broken=True))
+            runs.append(open_run(folder, skip_broken=True))
     return [run for run in runs if run.parts]
 
 
+def find_and_open(text: str) -> StoredRun:
+    """The run, or part, that a person means. Raises UsageError."""
+    with reading(Path(text)):
+        return open_run(find_run(text))
+
+
+def place_of(run: StoredRun, results: Path) -> Path:
+    """A run's folder relative to a results folder; it may lie in the published layer."""
+    return Path(os.path.relpath(run.path, results))
+
+
+def in_layers(results: Path, name: str) -> Path:
+    """A file of measurements, the user's own before the published one."""
+    places = [layer / name for layer in layers(results)]
+    return next((place for place in places if place.exists()), places[0])
+
+
 def ours(origin: str) -> bool:
-    """Whether the beginning of a run's code, `file:name`, is a file of this project."""
-    file = PurePosixPath(origin.partition(":")[0])
-    return file.suffix == ".py" and file.parts[0] in ROOMS and ".." not in file.parts
+    """Whether looking up the beginning of a run's code, `module:name`, reads our code or nothing.
+
+    Not where its module is anything else in the checkout, such as a file beside stored results.
+    """
+    first = origin.partition(":")[0].split(".")[0]
+    there = first.isidentifier() and ((ROOT / first).exists() or (ROOT / f"{first}.py").exists())
+    return first in ROOMS or not there
 
 
 def file_name(text: str) -> str:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-import math
+import itertools
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from manyseeds import stats
-from manyseeds.cli import AnyConfig, EnvConfig, RunConfig, SeedsConfig, exit_with, identity
-from manyseeds.digest import code_origins
+from manyseeds.cli import (
+    AnyConfig,
+    RunConfig,
+    SeedsConfig,
+    exit_with,
+    identity,
+    requested_seeds,
+    subject_of,
+)
+from manyseeds.digest import origin_of
 from manyseeds.errors import UsageError
 from manyseeds.process import resolve_device, set_up_process
 from manyseeds.progress import console
@@ -24,6 +33,10 @@ from manyseeds.record import (
     POLICY,
     SCHEMA,
     RunFolder,
+    clear,
+    consecutive,
+    finite_numbers,
+    is_finished,
     part_name,
     provenance,
     read_json,
@@ -37,21 +50,24 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-Part = TypeVar("Part")
+CHECKPOINT = ".checkpoint.safetensors"  # hidden: no part of what is sealed
 
 
 class Recorder:
     """What every kind of run does: its folder, its clock, its files.
 
-    Without a directory everything stays in memory. `learn_s` is the learning clock: it stands
-    still between `pause` and `resume`.
+    Without a directory everything stays in memory. `learn_s` is the learning clock: it stops
+    between `pause` and `resume`.
     """
 
-    kind = ""  # stands in config.json and summary.json; a control run has none
+    kind: str  # stands in config.json and summary.json
+    decides: tuple[Any, ...] = ()  # code that decides curves: methods, functions of this project
+    local: tuple[str, ...] = ()  # files that are not committed
+    weights = POLICY  # the file or folder with what was trained
 
     def __init__(
         self,
-        config: EnvConfig,
+        config: RunConfig,
         seeds: Sequence[int],
         directory: Path | None = None,
         algo: str = "",
@@ -64,14 +80,26 @@ class Recorder:
         self._began = self._resumed = time.perf_counter()
         self._learned = 0.0
 
+    @classmethod
+    def kind_origins(cls) -> list[str]:
+        """Where the code begins that decides the curves of all runs of this kind."""
+        found = []
+        for x in (*cls.decides, set_up_process):
+            if isinstance(x, str):  # a method: of the class that has it
+                owner = next(base for base in cls.__mro__ if x in vars(base))
+                found.append(f"{origin_of(owner)}.{x}")
+            else:
+                found.append(origin_of(x))
+        return found
+
     def open(self, definitions: Sequence[Any], packages: Sequence[str] = ()) -> None:
         """Create the part's folder with its config.json: what is being trained, by which code.
 
         definitions: the functions and classes that the code begins with, such as `[train]`.
         """
         assert self.directory is not None
-        origins = self.origins(definitions)
         try:
+            clear(self.directory, keep=CHECKPOINT)
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"--results {self.config.results}: {error.strerror}") from None
@@ -87,23 +115,23 @@ class Recorder:
                 "threads": self.config.threads,
                 "compiled": getattr(self.config, "compile", False),
             },
-            "command": "python " + shlex.join(sys.argv),
-            **provenance(origins, packages),
+            "command": "python " + shlex.join(without_results(sys.argv)),
+            **provenance(self.origins(definitions), packages, self.kind_origins()),
         }
         write_json(self.directory / "config.json", config)
         self.resume()  # none of this was learning
 
     def origins(self, definitions: Sequence[Any]) -> list[str]:
-        """Where the code of the run begins (`digest.code_origins`)."""
-        return code_origins(definitions, self.config.make_env())
+        """Where the code of this run begins, besides that of its kind (`digest.origin_of`)."""
+        return sorted({*map(origin_of, definitions), *self.config.origins()})
 
     def subject(self) -> dict[str, str]:
         """What is learned, for config.json."""
-        return {"env": self.config.env}
+        return {subject_of(type(self.config)): getattr(self.config, subject_of(type(self.config)))}
 
     def head(self) -> dict[str, Any]:
         """How every JSON file of a part begins."""
-        return {"schema": SCHEMA} | ({"kind": self.kind} if self.kind else {})
+        return {"schema": SCHEMA, "kind": self.kind}
 
     @property
     def learn_s(self) -> float:
@@ -132,7 +160,14 @@ class Recorder:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Give the terminal back; also after an interrupt."""
+        """Restore the terminal; also after an interrupt."""
+
+    def discard(self) -> None:
+        """Remove what a training that failed has written, but for a checkpoint to go on from."""
+        if self.directory is not None and not is_finished(self.directory):
+            clear(self.directory, keep=CHECKPOINT)
+            with contextlib.suppress(OSError):
+                self.directory.rmdir()
 
     def write(
         self,
@@ -149,13 +184,27 @@ class Recorder:
             write_bytes(self.directory / name, content)
         draw(self.directory)
         write_json(self.directory / "summary.json", summary)
-        seal(self.directory)
+        weights = self.weights if (self.directory / self.weights).exists() else ""
+        seal(self.directory, self.local, weights)
+
+
+def without_results(words: Sequence[str]) -> list[str]:
+    """A command without `--results`: where a result lies is no part of how it is made."""
+    kept: list[str] = []
+    skipped = False
+    for word in words:
+        if skipped:
+            skipped = False
+        elif word == "--results":
+            skipped = True
+        elif not word.startswith("--results="):
+            kept.append(word)
+    return kept
 
 
 def estimate_json(values: np.ndarray, statistic: stats.Statistic) -> dict[str, float | None]:
     """An estimate as JSON; an interval that does not exist is null."""
-    fields = asdict(stats.estimate(values, statistic))
-    return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in fields.items()}
+    return finite_numbers(asdict(stats.estimate(values, statistic)))
 
 
 def tensorboard(directory: Path) -> Any:
@@ -167,25 +216,49 @@ def tensorboard(directory: Path) -> Any:
 def complete(
     folder: RunFolder,
     config: RunConfig,
-    missing: Callable[[], Sequence[Part]],
-    train_part: Callable[[Part], object],
+    missing: Callable[[], Sequence[int]],
+    train_missing: Callable[[Sequence[int]], object],
     finished: str,
+    together: bool = True,
 ) -> None:
-    """Train what a run still misses, if no other process does; a failure is one line and a status.
+    """Train what a run still misses; a failure is one line and a status.
 
-    missing: what stands for its unfinished parts, asked again once the run is locked.
+    Seeds that another process is training are waited for, and trained here if it fails.
+
+    missing: the unfinished seeds (of a plan: 0). train_missing: trains some of them.
     finished: what to say when there is none, as "All 10 seeds are finished".
+    together: train all of them as one batch; otherwise one after another, of which other processes
+    may take some.
     """
-    try:
+    with failing_in_one_line():
         folder.check_identity(config)
-        if missing():
-            with folder.lock():
-                folder.check_identity(config)
-                set_up_process(config.threads)
-                for part in missing():
-                    train_part(part)
-        else:
+        if not missing():
             console.print(f"{finished} in {folder.path}.")
+            return
+        set_up_process(config.threads)
+        with folder.locks() as locks:
+            while todo := missing():
+                free = (seed for seed in todo if locks.acquire(seed))
+                taken = list(free) if together else list(itertools.islice(free, 1))
+                # Another process may have just finished some.
+                own = [seed for seed in missing() if seed in taken]
+                folder.check_identity(config)
+                if own:
+                    train_missing(own)
+                for seed in taken:
+                    locks.release(seed)
+                if taken:
+                    continue
+                if left := missing():
+                    console.print(f"waiting for another process that trains seed {left[0]}")
+                    locks.acquire(left[0], wait=True)
+
+
+@contextlib.contextmanager
+def failing_in_one_line() -> Iterator[None]:
+    """What a user can do something about is one line on stderr and an exit status."""
+    try:
+        yield
     except UsageError as error:
         exit_with(error)
     except OSError as error:  # a full disk, a folder that vanished
@@ -208,20 +281,20 @@ def complete_seeds(
 ) -> RunFolder:
     """Train the seeds that are not finished yet, in parts of consecutive ones; returns their run.
 
-    run_class: the kind of run that carries a part, from its config, seeds, folder and algorithm.
+    run_class: the kind of run that records a part, from its config, seeds, folder and algorithm.
     """
     algo = Path(inspect.getfile(train)).stem
     folder = RunFolder.of(config, algo)
     seeds = requested_seeds(config)
 
-    def missing() -> list[list[int]]:
-        # Weights are not committed: a run that only came with the checkout is trained here anew.
-        return folder.missing(seeds, with_weights=True)
+    def missing() -> list[int]:
+        return [s for group in folder.missing(seeds, with_weights=True) for s in group]
 
-    def train_part(group: Sequence[int]) -> None:
-        carry_out(config, train, run_class(config, group, folder.path / part_name(group), algo))
+    def train_missing(todo: Sequence[int]) -> None:
+        for group in consecutive(todo):
+            carry_out(config, train, run_class(config, group, folder.path / part_name(group), algo))
 
-    complete(folder, config, missing, train_part, f"All {len(seeds)} seeds are finished")
+    complete(folder, config, missing, train_missing, f"All {len(seeds)} seeds are finished")
     return folder
 
 
@@ -230,13 +303,11 @@ def carry_out(config: AnyConfig, train: Callable[[AnyConfig, Any], Any], run: Re
     try:
         run.open([train])
         run.finish(train(config, run))
+    except (Exception, KeyboardInterrupt, SystemExit):
+        run.discard()
+        raise
     finally:
         run.close()
-
-
-def requested_seeds(config: SeedsConfig) -> range:
-    """The seeds that a command asks for."""
-    return range(config.first_seed, config.first_seed + config.seeds)
 
 
 def print_table(table: Table, folder: RunFolder, parts: Sequence[Path]) -> None:
@@ -250,10 +321,11 @@ def print_table(table: Table, folder: RunFolder, parts: Sequence[Path]) -> None:
                 console.print(part / name)
 
 
-def parts_with(folder: RunFolder, asked: Sequence[int]) -> list[Path]:
-    """The finished parts that hold the seeds asked for, those with weights first, none in vain."""
-    parts, left = [], set(asked)
-    for part in sorted(folder.parts(), key=lambda part: not (part / POLICY).exists()):
+def parts_with(folder: RunFolder, requested: Sequence[int]) -> list[Path]:
+    """The finished parts that hold the requested seeds, with weights first and none redundant."""
+    parts, left = [], set(requested)
+    whole = folder.parts(with_weights=True)
+    for part in (*whole, *(part for part in folder.parts() if part not in whole)):
         seeds = set(read_json(part / "config.json")["seeds"])
         if seeds & left:
             parts.append(part)

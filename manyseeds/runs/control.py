@@ -19,6 +19,7 @@ from manyseeds.cli import (
     ControlConfig,
     Preset,
     published_score,
+    requested_seeds,
 )
 from manyseeds.evaluate import CURVE_EPISODES, FINAL_EPISODES, POINTS, Evaluation, Policy, evaluate
 from manyseeds.process import resolve_device
@@ -35,7 +36,6 @@ from manyseeds.runs.base import (
     estimate_json,
     parts_with,
     print_table,
-    requested_seeds,
     tensorboard,
 )
 
@@ -68,9 +68,12 @@ class Snapshot(NamedTuple):
 class Run(Recorder):
     """Carries one training of S seeds: what `train(config, run)` reports to.
 
-    Without a directory everything stays in memory. The clock stands still during evaluations.
+    Without a directory everything stays in memory. The clock stops during evaluations.
     """
 
+    kind = "control"
+    decides = ("log", "evaluate_if_due", "evaluate_finally", "streams")
+    local = (POLICY, "curve.png")
     config: ControlConfig
 
     def __init__(
@@ -277,19 +280,22 @@ class Run(Recorder):
         Returns the summary that `summary.json` holds.
         """
         assert self._env is not None, "train must call run.evaluate_if_due"
-        env = self._env
         self.pause()
-        finals = {}
-        timesteps = self._timesteps
-        for mode in ("greedy", "sampled"):
-            result = evaluate(env, policy, self.seeds, FINAL_EPISODES, greedy=mode == "greedy")
-            self._record(timesteps, result, mode)
-            finals[mode] = result
+        finals = self.evaluate_finally(policy)
         self.close()
-        summary = self._summary(env, finals, timesteps)
+        summary = self._summary(self._env, finals, self._timesteps)
         if self.directory is not None:
-            self._write(summary, policy, reachable_threshold(env.spec))
+            self._write(summary, policy, reachable_threshold(self._env.spec))
         return summary
+
+    def evaluate_finally(self, policy: Policy) -> dict[str, Evaluation]:
+        """The evaluations at the end, by mode: greedy and sampled."""
+        finals = {}
+        for mode in ("greedy", "sampled"):
+            greedy = mode == "greedy"
+            finals[mode] = evaluate(self._env, policy, self.seeds, FINAL_EPISODES, greedy)
+            self._record(self._timesteps, finals[mode], mode)
+        return finals
 
     def close(self) -> None:
         self._progress.close()
@@ -364,25 +370,25 @@ def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None
     """The table at the end of a training, over the seeds that the command asked for."""
     from rich.table import Table
 
-    asked = requested_seeds(config)
-    parts = parts_with(folder, asked)
+    requested = requested_seeds(config)
+    parts = parts_with(folder, requested)
     summaries = [read_json(part / "summary.json") for part in parts]
     final = {seed: x for s in summaries for seed, x in s["final"]["greedy"]["per_seed"].items()}
-    greedy = np.array([final[str(seed)] for seed in asked])
+    greedy = np.array([final[str(seed)] for seed in requested])
     diverged = {int(seed): t for s in summaries for seed, t in s["diverged"].items()}
-    diverged = {seed: t for seed, t in diverged.items() if seed in asked}
+    diverged = {seed: t for seed, t in diverged.items() if seed in requested}
     threshold, digits = summaries[0]["threshold"], summaries[0]["digits"]
     episodes = summaries[0]["final"]["greedy"]["episodes"]
     how = f"{episodes} episodes per seed" if episodes else "exact, from P and R"
     learn_s = sum(s["learn_seconds"] for s in summaries)
     trained = sum(s["timesteps_per_seed"] * len(s["seeds"]) for s in summaries)
 
-    table = Table(show_header=False, title=f"{folder.algo} on {config.env}, {len(asked)} seeds")
+    table = Table(show_header=False, title=f"{folder.algo} on {config.env}, {len(requested)} seeds")
     table.add_row("final greedy return", f"IQM {stats.estimate(greedy).text(digits)} ({how})")
     mean = stats.estimate(greedy, "mean").text(digits)
     table.add_row("", f"mean {mean}, worst {greedy.min():.{digits}f}")
-    below = {s for s, x in zip(asked, greedy, strict=True) if x < (threshold or -math.inf)}
-    failures = f"{len(below | set(diverged))} of {len(asked)} seeds"
+    below = {s for s, x in zip(requested, greedy, strict=True) if x < (threshold or -math.inf)}
+    failures = f"{len(below | set(diverged))} of {len(requested)} seeds"
     if threshold is not None:
         failures += f", {len(below)} of them below {threshold:g}"
     divergence = ", ".join(f"seed {s} at timestep {t:,}" for s, t in sorted(diverged.items()))

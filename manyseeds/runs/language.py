@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 import numpy as np
 import safetensors
@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from manyseeds import stats
 from manyseeds.cli import (
     AnyConfig,
+    Execution,
     NonNegativeInt,
     PositiveInt,
     Preset,
@@ -40,40 +41,37 @@ from manyseeds.cli import (
     check_ranges,
     exit_with,
     identity,
+    requested_seeds,
 )
-from manyseeds.digest import code_digest, code_origins
+from manyseeds.digest import code_digest
 from manyseeds.errors import UsageError
 from manyseeds.process import resolve_device, set_up_process
 from manyseeds.progress import Progress
 from manyseeds.record import (
     RunFolder,
+    finite_numbers,
     is_finished,
     parquet_bytes,
     part_name,
     read_json,
     write_bytes,
 )
-from manyseeds.runs.base import Recorder, carry_out, complete, parts_with, print_table, tensorboard
+from manyseeds.runs.base import (
+    CHECKPOINT,
+    Recorder,
+    carry_out,
+    complete,
+    failing_in_one_line,
+    parts_with,
+    print_table,
+    tensorboard,
+)
 from manyseeds.runs.parallel import Processes
 
 if TYPE_CHECKING:
     import pandas as pd
 
 CHECKPOINTS = 20
-CHECKPOINT = ".checkpoint.safetensors"  # hidden: no part of what is sealed
-# What decides a curve besides the method's own code.
-COMMON = [
-    *(f"llm_track/evaluation.py:{name}" for name in ("TaskEvaluator", "CURVE_PROMPTS", "SEED")),
-    *(f"llm_track/tasks.py:{name}" for name in ("Addition", "Countdown", "JsonlTask", "make")),
-    *(f"llm_track/tasks.py:{name}" for name in ("pairs_of", "read_preferences")),
-    *(f"llm_track/models.py:{name}" for name in ("load_model", "load_scalar", "make_base")),
-    "llm_track/models.py:Reference",
-    *(f"llm_track/sampling.py:{name}" for name in ("sample", "logprobs", "scores", "joined")),
-    *(f"llm_track/sampling.py:{name}" for name in ("encode_prompts", "from_texts", "decode")),
-    "llm_track/sampling.py:in_batches",
-    "llm_track/sft.py:train",
-    "llm_track/sft.py:PRESETS",
-]
 # SFT and reward model have prompts of their own: what is trained from them should not begin with
 # what they have seen.
 PURPOSES = {
@@ -92,9 +90,9 @@ class LanguageConfig(RunConfig):
     """addition, mixed, countdown, gsm8k, a JSONL file of prompt and answer, or a hub name."""
     model: str = "tiny"
     """tiny (made once, by tiny-base and sft.py), tiny-base, a folder, or a hub name."""
-    seeds: PositiveInt = 1
+    seeds: Annotated[PositiveInt, Execution()] = 1
     """Number of seeds, trained one after another."""
-    first_seed: NonNegativeInt = 0
+    first_seed: Annotated[NonNegativeInt, Execution()] = 0
     """The seeds are first_seed, first_seed + 1, ..."""
     total_samples: PositiveInt = 51_200
     """Completions to learn from, those that are thrown away counted."""
@@ -104,17 +102,16 @@ class LanguageConfig(RunConfig):
     """Train low-rank adapters of this rank (0: all weights)."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of the computation (auto: bfloat16 on a GPU); weights stay in float32."""
-    evaluations: PositiveInt = 10
+    evaluations: Annotated[PositiveInt, Execution()] = 10
     """Evaluations on the learning curve, besides the one at its beginning."""
-    micro_batch_size: PositiveInt = 64
+    micro_batch_size: Annotated[PositiveInt, Execution()] = 64
     """Samples per pass of an update, not of sampling; changes memory and speed, not the result."""
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: Annotated[bool, Execution()] = False
     """Save memory by computing activations twice."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if self.first_seed + self.seeds > 2**31:
-            raise UsageError(f"--seeds {self.seeds}: first_seed + seeds must be at most 2**31")
+        requested_seeds(self)
         self.check()
 
     def check(self) -> None:
@@ -137,6 +134,9 @@ class LanguageRun(Recorder):
     """Carries one training of one seed: what `train(config, run)` reports to."""
 
     kind = "language"
+    decides = ("log", "evaluate_if_due", "rng", "uniforms", Processes)
+    local = ("curve.png",)
+    weights = "model"
     config: Any
 
     def __init__(
@@ -182,12 +182,6 @@ class LanguageRun(Recorder):
         Until then a user's mistake may come to light (an unknown model): nothing is to be left.
         """
         self._open_with = (definitions, (*packages, "transformers"))
-
-    def origins(self, definitions: Sequence[Any]) -> list[str]:
-        return code_origins(definitions, None, common=COMMON)
-
-    def subject(self) -> dict[str, str]:
-        return {"task": self.config.task}
 
     def rng(self, purpose: str, *index: int) -> np.random.Generator:
         """The random numbers for one purpose, of one step (or one part of a step)."""
@@ -337,7 +331,7 @@ class LanguageRun(Recorder):
 
     @cached_property
     def _digest(self) -> str:
-        return code_digest(self.origins(self._open_with[0]))
+        return code_digest([*self.origins(self._open_with[0]), *self.kind_origins()])
 
     # ---- The end -----------------------------------------------------------------------
 
@@ -353,8 +347,8 @@ class LanguageRun(Recorder):
             **self.head(),
             "seeds": self.seeds,
             "headline": self._evaluator.headline,
-            "initial": _finite(self._initial),
-            "final": _finite(final),
+            "initial": finite_numbers(self._initial),
+            "final": finite_numbers(final),
             "samples": self.samples,
             "diverged": self.diverged,
             "learn_seconds": self._learned,
@@ -410,11 +404,6 @@ class LanguageRun(Recorder):
         plots.lines(panels, folder / "curve.png", xlabel="samples", ylabel="", columns=2)
 
 
-def _finite(values: Mapping[str, float]) -> dict[str, float | None]:
-    """As JSON, which has no NaN."""
-    return {k: v if math.isfinite(v) else None for k, v in values.items()}
-
-
 # ---- The command ---------------------------------------------------------------------------
 
 
@@ -426,8 +415,9 @@ def main(
     """Train the seeds that are not finished yet, store them, and print the table of the run."""
     assert isinstance(config, LanguageConfig)
     algo = Path(inspect.getfile(train)).stem
-    folder = RunFolder.of(config, algo)
     processes = Processes(resolve_device(config.device))
+    with failing_in_one_line():  # a file or a model that it names is not there
+        folder = RunFolder.of(config, algo)
 
     def train_seed(seed: int, part: Path) -> None:
         processes.broadcast(seed)
@@ -450,28 +440,32 @@ def complete_seeds_in_turn(
     folder: RunFolder, config: LanguageConfig, train_seed: Callable[[int, Path], object]
 ) -> None:
     """Train the seeds that are not finished yet, or whose models are not on this machine."""
-    seeds = range(config.first_seed, config.first_seed + config.seeds)
+    seeds = requested_seeds(config)
 
     def part(seed: int) -> Path:
         return folder.path / part_name([seed])
 
     def missing() -> list[int]:
-        return [s for s in seeds if not (is_finished(part(s)) and (part(s) / "model").is_dir())]
+        return [s for s in seeds if not is_finished(part(s), with_weights=True)]
 
-    def train_part(seed: int) -> None:
-        train_seed(seed, part(seed))
+    def train_missing(todo: Sequence[int]) -> None:
+        for seed in todo:
+            train_seed(seed, part(seed))
 
-    complete(folder, config, missing, train_part, f"All {len(seeds)} seeds are finished")
+    finished = f"All {len(seeds)} seeds are finished"
+    complete(folder, config, missing, train_missing, finished, together=False)
 
 
 def print_result(folder: RunFolder, config: LanguageConfig, preset: Preset | None) -> None:
     """The table at the end of a training, over the seeds that the command asked for."""
     from rich.table import Table
 
-    asked = range(config.first_seed, config.first_seed + config.seeds)
-    parts = parts_with(folder, asked)
+    requested = requested_seeds(config)
+    parts = parts_with(folder, requested)
     summaries = [read_json(part / "summary.json") for part in parts]
-    table = Table(show_header=False, title=f"{folder.algo} on {config.task}, {len(asked)} seeds")
+    table = Table(
+        show_header=False, title=f"{folder.algo} on {config.task}, {len(requested)} seeds"
+    )
     for name in summaries[0]["final"]:
         values = [[s[when].get(name) for s in summaries] for when in ("initial", "final")]
         if any(x is None for x in values[1]):

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,7 +33,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from manyseeds import checkpoint, plots
-from manyseeds.cli import AnyConfig, EnvConfig, Positive, Preset, Range, UsageError
+from manyseeds.cli import AnyConfig, EnvConfig, Execution, Positive, Preset, Range, UsageError
 from manyseeds.record import PLAN, POLICY, SCHEMA, RunFolder, is_finished, read_json
 from manyseeds.runs.base import Recorder, carry_out, complete, print_table
 
@@ -52,7 +52,7 @@ class PlanningConfig(EnvConfig):
     tolerance: Positive = 1e-10
     """Distance to the optimal values at which to end, relative where they are above 1. Values below
     it are not told from 0: with a small gamma a far goal is not found."""
-    gif: bool = False
+    gif: Annotated[bool, Execution()] = False
     """Also draw values and actions after every sweep, or iteration, as a GIF."""
 
     def check(self) -> None:
@@ -76,6 +76,8 @@ class Plan(Recorder):
     """Carries one planning: what `solve(config, plan)` reports to. There are no seeds."""
 
     kind = "planning"
+    decides = ("record",)
+    local = (POLICY, "plan.png", "plan.gif")
     config: PlanningConfig
 
     def __init__(
@@ -196,13 +198,13 @@ def main(
     folder = RunFolder.of(config, algo)
     part = folder.path / PLAN
 
-    def missing() -> list[Path]:
-        return [] if is_finished(part) else [part]
+    def missing() -> list[int]:
+        return [] if is_finished(part, with_weights=True) else [0]
 
-    def plan_part(part: Path) -> None:
+    def plan(_: Sequence[int]) -> None:
         carry_out(config, solve, Plan(config, part, algo))
 
-    complete(folder, config, missing, plan_part, "The plan is finished")
+    complete(folder, config, missing, plan, "The plan is finished")
     if config.gif and not (part / "plan.gif").exists():
         draw(part, "plan.gif")
     print_result(folder, config, presets.get(config.env))

@@ -41,16 +41,16 @@ from manyseeds.cli import (
     SeedsConfig,
     UsageError,
     published_score,
+    requested_seeds,
 )
 from manyseeds.progress import Progress
-from manyseeds.record import POLICY, RunFolder, parquet_bytes, read_json
+from manyseeds.record import POLICY, RunFolder, finite_numbers, parquet_bytes, read_json
 from manyseeds.runs.base import (
     Recorder,
     complete_seeds,
     estimate_json,
     parts_with,
     print_table,
-    requested_seeds,
     tensorboard,
 )
 from manyseeds.stats import Floats
@@ -235,6 +235,8 @@ class PredictionRun(Recorder):
     """Carries one prediction of S seeds: what `train(config, run)` reports to."""
 
     kind = "prediction"
+    decides = ("evaluate_if_due", "predictions", "streams", points)
+    local = (POLICY, "curve.png")
     config: PredictionConfig
 
     def __init__(
@@ -261,10 +263,6 @@ class PredictionRun(Recorder):
             measure="RMS error of the values (mean, 95% interval over seeds)",
         )
         self._writer = tensorboard(directory) if config.track and directory else None
-
-    def open(self, definitions: Sequence[Any], packages: Sequence[str] = ()) -> None:
-        measure = [random_policy, counted_states, points, rms_error]
-        super().open([*definitions, *measure], packages)
 
     def evaluate_if_due(
         self, episode: int, env: Any, policy: Tensor, values: Tensor, timesteps: Tensor
@@ -333,13 +331,17 @@ class PredictionRun(Recorder):
             "episodes": self.config.episodes,
             "rms_error": {
                 "mean": _estimate_json(final),
-                "per_seed": {
-                    str(seed): _number(x) for seed, x in zip(self.seeds, final, strict=True)
-                },
+                "per_seed": finite_numbers(
+                    dict(zip(map(str, self.seeds), final.tolist(), strict=True))
+                ),
             },
             "rms_error_first_episodes": _estimate_json(found.early_errors),
-            "bias_squared": _number(found.bias_squared[-1]),
-            "variance": _number(found.variance[-1]),
+            **finite_numbers(
+                {
+                    "bias_squared": float(found.bias_squared[-1]),
+                    "variance": float(found.variance[-1]),
+                }
+            ),
             "diverged": {str(seed): episode for seed, episode in found.diverged.items()},
             "states": found.states,
             "exact": found.exact.tolist(),
@@ -356,11 +358,6 @@ class PredictionRun(Recorder):
         plots.prediction_errors(
             found.episodes, found.errors, found.bias_squared, found.variance, path, title=title
         )
-
-
-def _number(x: float) -> float | None:
-    """A number as JSON, which has no infinity."""
-    return float(x) if math.isfinite(x) else None
 
 
 def _estimate_json(errors: Floats) -> dict[str, float | None]:
@@ -401,17 +398,18 @@ def print_result(folder: RunFolder, config: PredictionConfig, preset: Preset | N
     """The table at the end of a prediction, over the seeds that the command asked for."""
     from rich.table import Table
 
-    asked = requested_seeds(config)
-    parts = parts_with(folder, asked)
-    found = load_predictions(parts, asked)
+    requested = requested_seeds(config)
+    parts = parts_with(folder, requested)
+    found = load_predictions(parts, requested)
     summaries = [read_json(part / "summary.json") for part in parts]
     learn_s = sum(summary["learn_seconds"] for summary in summaries)
     timesteps = sum(summary["timesteps"] for summary in summaries)
     digits = _digits(found.exact)
     bias, std = math.sqrt(found.bias_squared[-1]), math.sqrt(found.variance[-1])
-    chance = f"{std / math.sqrt(len(asked) - 1):.{digits}f}" if len(asked) > 1 else "unknown"
+    S = len(requested)
+    chance = f"{std / math.sqrt(S - 1):.{digits}f}" if S > 1 else "unknown"
 
-    title = f"{folder.algo} on {config.env}, {len(asked)} seeds, {config.episodes} episodes"
+    title = f"{folder.algo} on {config.env}, {len(requested)} seeds, {config.episodes} episodes"
     table = Table(show_header=False, title=title)
     final = _text(found.errors[:, -1], digits)
     table.add_row("RMS error", f"{final} (mean over {len(found.states)} states)")

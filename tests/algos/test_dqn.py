@@ -183,6 +183,25 @@ def test_rhythm_of_updates(
     assert syncs == [1] * 5
 
 
+def test_the_target_is_updated_before_the_gradient_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it is due, the update begins with a target that is the network as it has acted."""
+    due: list[int] = []
+    fresh: list[bool] = []
+    iteration, update = dqn.iteration, dqn.update
+
+    def spy(net: Any, target: Any, *rest: Any) -> Any:
+        pairs = zip(net.parameters(), target.parameters(), strict=True)
+        fresh.append(all(torch.equal(a, b) for a, b in pairs))
+        return update(net, target, *rest)
+
+    monkeypatch.setattr(dqn, "update", spy)
+    monkeypatch.setattr(dqn, "iteration", lambda *a: (due.append(a[3]), iteration(*a))[1])
+    settings = {"total_timesteps": 64, "learning_starts": 0, "batch_size": 4, "train_freq": 4}
+    train_on(Counter(), monkeypatch, target_update_interval=12, **settings)
+    assert due == [0, 0, 1] * 5 + [0]
+    assert fresh == [True] + [bool(syncs) for syncs in due[1:]]  # at first it is a copy
+
+
 def test_polyak_updates_compose() -> None:
     env = envs.make("CartPole-v1")
     config = dqn.Config()

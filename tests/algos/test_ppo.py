@@ -386,6 +386,25 @@ def test_early_stop_takes_no_step_beyond_the_limit() -> None:
     assert torch.equal(powers[0], powers[2])
 
 
+def test_a_seed_that_has_stopped_stays_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the next rollout, however small its KL is again: from 1.5 times the target on."""
+    config, agent, batch, _ = small_batch(target_kl=0.02, epochs=4)
+    plan = iter(torch.tensor([[0.0, 0, 0], [0, 0.031, 0], [0, 0, 0.029], [0.031, 0, 0]]))
+    loss = ppo.loss
+
+    def planned(*args: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        total, metrics = loss(*args)
+        return total, metrics | {"approx_kl": next(plan)}
+
+    optimizer, active = SeedAdam(agent), []
+    monkeypatch.setattr(ppo, "loss", planned)
+    optimizer.step = lambda lr, norm, mask: active.append(mask.tolist())  # type: ignore[method-assign]
+    schedule = torch.tensor(0.1), torch.tensor(0.2)
+    ppo.update(agent, optimizer, batch, torch.rand(3, 4, 64), config, *schedule)
+    first, second = [True, True, True], [True, False, True]
+    assert active == [first, second, second, [False, False, True]]
+
+
 # ---- Distributions ----------------------------------------------------------------------
 
 

@@ -22,19 +22,19 @@ from manyseeds.seeds import SeedStreams
 
 # Small budgets of the real code paths: several updates, minibatches, episodes and target updates.
 BUDGETS: dict[str, dict[str, Any]] = {
-    "a2c": {"total_timesteps": 2000},
-    "ppo": {"total_timesteps": 4096},
-    "trpo": {"num_steps": 128, "critic_updates": 2, "total_timesteps": 1024},
+    "a2c": {"total_timesteps": 400},
+    "ppo": {"total_timesteps": 768},
+    "trpo": {"num_steps": 64, "critic_updates": 2, "total_timesteps": 512},
     "dqn": {
-        "total_timesteps": 3000,
+        "total_timesteps": 1500,
         "learning_starts": 500,
         "buffer_size": 1000,
         "hidden": (64, 64),
         "loss": "huber",
         "max_grad_norm": 10.0,
     },
-    "q_learning": {"total_timesteps": 3000},
-    "sarsa": {"total_timesteps": 3000},
+    "q_learning": {"total_timesteps": 1000},
+    "sarsa": {"total_timesteps": 1000},
     "reinforce": {"total_timesteps": 250, "episodes": 3, "critic_updates": 2},
     "grpo": {"total_timesteps": 250, "group_size": 3, "minibatch_size": 32, "epochs": 2},
 }
@@ -127,27 +127,24 @@ A2C: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def few_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "POINTS", 2)
+    monkeypatch.setattr(run_module, "POINTS", 1)
     monkeypatch.setattr(run_module, "CURVE_EPISODES", 4)
 
 
-@pytest.mark.usefixtures("few_evaluations")
 @pytest.mark.parametrize("case", CASES)
 def test_every_kind_of_policy_is_the_same_alone_and_in_a_batch(case: str) -> None:
     groups = [[6, 7], list(range(10)), list(range(1, 33))]
     assert_seed_7_is_the_same_among("ppo", groups, **CASES[case])
 
 
-@pytest.mark.usefixtures("few_evaluations")
 @pytest.mark.parametrize("case", A2C)
 def test_every_kind_of_a2c_is_the_same_alone_and_in_a_batch(case: str) -> None:
     groups = [[6, 7], list(range(10)), list(range(1, 33))]
     assert_seed_7_is_the_same_among("a2c", groups, **{"total_timesteps": 160, **A2C[case]})
 
 
-@pytest.mark.usefixtures("few_evaluations")
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
 def test_a_seed_is_the_same_in_a_batch_of_gymnasiums_environments(env: str) -> None:
     settings = {**SMALL, **NORMALIZED, "env": env, "backend": "gymnasium"}
@@ -167,14 +164,12 @@ TRPO: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.usefixtures("few_evaluations")
 @pytest.mark.parametrize("case", TRPO)
 def test_every_kind_of_trpo_is_the_same_alone_and_in_a_batch(case: str) -> None:
     groups = [[6, 7], list(range(10)), list(range(1, 33))]
     assert_seed_7_is_the_same_among("trpo", groups, **TRPO[case])
 
 
-@pytest.mark.usefixtures("few_evaluations")
 def test_a_seed_of_a2c_is_the_same_in_a_batch_of_gymnasiums_environments() -> None:
     settings = {**NORMALIZED, "env": "Pendulum-v1", "backend": "gymnasium", "total_timesteps": 160}
     assert_seed_7_is_the_same_among("a2c", [[6, 7, 8]], **settings)
@@ -183,8 +178,8 @@ def test_a_seed_of_a2c_is_the_same_in_a_batch_of_gymnasiums_environments() -> No
 @pytest.mark.parametrize("extra", [{"target_kl": 0.003}, {"clip_value_range": 0.2, "epochs": 2}])
 def test_early_stopping_is_per_seed(extra: dict[str, Any]) -> None:
     """Seeds stop at different minibatches; none may notice when another one stops."""
-    alone, _ = learn("ppo", [2], **extra)
-    among, _ = learn("ppo", [0, 1, 2, 3], **extra)
+    alone, _ = learn("ppo", [2], total_timesteps=2048, **extra)
+    among, _ = learn("ppo", [0, 1, 2, 3], total_timesteps=2048, **extra)
     for name, tensor in alone.items():
         assert torch.equal(tensor[0], among[name][2])
 
@@ -217,7 +212,6 @@ WHOLE: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.usefixtures("few_evaluations")
 @pytest.mark.parametrize("case", WHOLE)
 def test_whole_episodes_are_the_same_alone_and_in_a_batch(
     case: str, monkeypatch: pytest.MonkeyPatch
@@ -230,7 +224,6 @@ def test_whole_episodes_are_the_same_alone_and_in_a_batch(
     assert_seed_7_is_the_same_among(algo, groups, **{**EPISODES, **settings})
 
 
-@pytest.mark.usefixtures("few_evaluations")
 @pytest.mark.parametrize("algo", ["reinforce", "grpo"])
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
 def test_whole_episodes_of_gymnasium_are_the_same_in_a_batch(env: str, algo: str) -> None:
@@ -255,11 +248,9 @@ SICK: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("case", SICK)
 def test_nan_in_one_seed_leaves_the_others_bit_equal(
-    case: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     algo, settings = SICK[case]
-    if settings:
-        request.getfixturevalue("few_evaluations")
     healthy, run_healthy = learn(algo, [0, 1, 2], **settings)
     module = importlib.import_module(f"algos.{algo}")
     networks = {
@@ -297,7 +288,6 @@ def same_curves_but_of_seed_1(sick: Run, healthy: Run) -> None:
     assert curves[0].reset_index(drop=True).equals(curves[1].reset_index(drop=True))
 
 
-@pytest.mark.usefixtures("few_evaluations")
 @pytest.mark.parametrize("where", ["observation", "reward"])
 def test_nan_from_one_seeds_environment_leaves_the_others_bit_equal(
     where: str, monkeypatch: pytest.MonkeyPatch
@@ -328,8 +318,8 @@ def test_nan_from_one_seeds_environment_leaves_the_others_bit_equal(
 def test_two_threads_keep_the_seeds_apart() -> None:
     torch.set_num_threads(2)
     try:
-        alone, _ = learn("ppo", [7], total_timesteps=1024)
-        among, _ = learn("ppo", [6, 7, 8], total_timesteps=1024)
+        alone, _ = learn("ppo", [7], total_timesteps=512)
+        among, _ = learn("ppo", [6, 7, 8], total_timesteps=512)
     finally:
         torch.set_num_threads(1)
     for name, tensor in alone.items():

@@ -147,6 +147,44 @@ def test_the_update_begins_at_the_policy_that_acted(
     assert (means[1] != means[2]).all()
 
 
+@pytest.mark.parametrize("algo", ["ppo", "trpo", "grpo"])
+def test_every_epoch_visits_all_samples_in_an_order_of_its_own(
+    algo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a seed and of a rollout, too: no two orders are alike."""
+    module = importlib.import_module(f"algos.{algo}")
+    orders: list[tuple[int, ...]] = []
+    if algo == "grpo":
+        minibatches = module.minibatches
+
+        def spy_minibatches(mask: Tensor, *args: Any) -> Any:
+            indices, valid = minibatches(mask, *args)
+            for i in range(3):
+                order = indices[i][valid[i]].tolist()
+                assert sorted(order) == mask[i].nonzero().flatten().tolist()
+                orders.append(tuple(order))
+            return indices, valid
+
+        monkeypatch.setattr(module, "minibatches", spy_minibatches)
+    else:
+        name = "gradient_steps" if algo == "ppo" else "critic_steps"
+        steps, parts = getattr(module, name), []
+
+        def spy_steps(agent: Any, optimizer: Any, batch: Any, order: Tensor, *rest: Any) -> Any:
+            parts.append(order)
+            if sum(part.shape[1] for part in parts) == 32:
+                epoch = torch.cat(parts, 1)
+                assert (epoch.sort(1).values == torch.arange(32)).all()
+                orders.extend(map(tuple, epoch.tolist()))
+                parts.clear()
+            return steps(agent, optimizer, batch, order, *rest)
+
+        monkeypatch.setattr(module, name, spy_steps)
+    train_on(Lucky(), algo, monkeypatch)
+    assert len(orders) >= 3 * 2 * 4  # seeds, epochs, rollouts
+    assert len(set(orders)) == len(orders)
+
+
 @pytest.mark.parametrize("module", [ppo, trpo], ids=["ppo", "trpo"])
 def test_advantages_read_the_values_of_the_true_successors(
     module: Any, monkeypatch: pytest.MonkeyPatch

@@ -412,6 +412,7 @@ def test_a_stored_policy_is_the_trained_one(env_id: str, tmp_path: Path) -> None
         assert torch.equal(stored[name], tensor), name
 
 
+@pytest.mark.slow
 def test_learns_cartpole() -> None:
     """A fifth of the preset's budget, in more and longer steps."""
     settings = {**trpo.PRESETS["CartPole-v1"].settings, "total_timesteps": 20_480}

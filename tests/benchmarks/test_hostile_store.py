@@ -26,7 +26,7 @@ from benchmarks.chapters.stored import file_name, open_run
 from manyseeds import plots
 from manyseeds.cli import parse
 from manyseeds.errors import UsageError, printable
-from manyseeds.record import RunFolder, parquet_bytes, read_json, seal, write_bytes, write_json
+from manyseeds.record import parquet_bytes, read_json, seal, write_bytes, write_json
 from manyseeds.runs import planning, prediction
 from tests.benchmarks.test_report import around, plant, table, written
 from tests.benchmarks.test_watch import store
@@ -141,9 +141,10 @@ def test_watch_plays_the_environment_of_a_module_that_is_trusted(
 
 
 def test_code_is_looked_up_in_our_rooms_only(tmp_path: Path) -> None:
-    origins = ["/etc/passwd:x", "../x.py:y", "results/x.py:y", "algos/../x.py:y", "/dev/zero", ""]
-    assert not any(map(stored.ours, origins))
-    assert stored.ours("algos/ppo.py:train")
+    for origin in ("results.runs.x.evil:f", "tests.planted_bugs:main", "conftest:x"):
+        assert not stored.ours(origin) or origin.startswith("conftest")
+    for origin in ("algos.ppo:train", "evil_module:Env", "/dev/zero", "../x:y", ""):  # none is read
+        assert stored.ours(origin)
 
 
 def markup(page: str) -> str:
@@ -205,7 +206,7 @@ def test_hostile_text_is_shown_as_text(
         changed = named(NASTY, algo=NASTY, command=NASTY, versions={NASTY: NASTY})(config)
         changed["config"][NASTY] = NASTY
         changed["machine"] = {"cpu": NASTY, "cores": 1, "system": NASTY}
-        changed["code"] = {"digest": NASTY, "commit": NASTY, "origins": [NASTY]}
+        changed["code"] = {"digest": NASTY, "commit": NASTY, "origins": ["results.evil:f", "a|<b>"]}
         changed["execution"]["device"] = NASTY
         return changed
 
@@ -374,9 +375,10 @@ def test_broken_tabular_runs(
     monkeypatch.chdir(tmp_path)
     results = tmp_path / "results"
     for module in (policy_iteration, value_iteration):
-        config = parse(module.Config, module.PRESETS, "", ["--quiet"])  # type: ignore[type-var]
+        config = parse(module.Config, module.PRESETS, "", ["--results", "results", "--quiet"])  # type: ignore[type-var]
         planning.main(config, module.solve, module.PRESETS)
     words = ["--seeds", "3", "--episodes", "2", "--quiet", "--learning-rate", "0.1"]
+    words += ["--results", "results"]
     config = parse(monte_carlo.Config, monte_carlo.PRESETS, "", words)
     prediction.main(config, monte_carlo.train, monte_carlo.PRESETS)
     runs = [path for path in (results / "runs").glob("*/*/*") if path.is_dir()]
@@ -452,7 +454,7 @@ def test_broken_measurements(
     from manyseeds.digest import ROOT
 
     content = read_json(ROOT / "results" / name)
-    run = load_result(open_run(plant(tmp_path, "ppo", {0: 480.0}).path))
+    run = load_result(open_run(plant(tmp_path, "ppo", {0: 480.0})))
     (tmp_path / "tables").mkdir()
     for i, mutant in enumerate(mutants(content)):
         text = json.dumps(mutant).replace(f'"{HUGE}"', "1e400")
@@ -471,8 +473,8 @@ def test_broken_measurements(
 
 
 def test_a_run_that_cannot_be_read_is_one_mistake(tmp_path: Path) -> None:
-    folder = RunFolder(plant(tmp_path, "ppo", {0: 480.0, 1: 470.0}).path)
+    folder = plant(tmp_path, "ppo", {0: 480.0, 1: 470.0})
     part = folder.path / "seeds-000-001"
     rewrite(part, "config.json", lambda config: {**config, "schema": 99})
     with pytest.raises(UsageError, match="has schema 99, this version reads"):
-        open_run(folder.path)
+        open_run(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +25,36 @@ BUDGET = 1_500
 
 def command(module: Any, *args: str) -> None:
     budget = "--total-timesteps", str(BUDGET), "--seeds", "5"
-    config = parse(module.Config, module.PRESETS, "", [*args, *budget, "--quiet"])
+    config = parse(
+        module.Config, module.PRESETS, "", [*args, *budget, "--results", "results", "--quiet"]
+    )
     control.main(config, module.train, module.PRESETS)
 
 
-@pytest.fixture
-def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        yield make_runs(tmp_path_factory.mktemp("store"), monkeypatch)
+
+
+def make_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for module in (policy_gradients, critic_cost):
         monkeypatch.setattr(module, "BUDGETS", {"CartPole-v1": BUDGET, "MountainCar-v0": BUDGET})
+    with monkeypatch.context() as patch:
+        patch.chdir(tmp_path)
+        patch.setattr(control, "POINTS", 4)
+        train_all()
+    (tmp_path / "results" / "plots").mkdir()
+    return tmp_path / "results"
+
+
+def train_all() -> None:
     for weight in ("total_return", "baseline"):
         command(reinforce, "--weight", weight)
     for args in ((), ("--advantage", "outcome", "--std", "none"), ("--gamma", "0.5")):
         command(grpo, *args)
     command(grpo, "--env", "MountainCar-v0")
     command(ppo)
-    (tmp_path / "results" / "plots").mkdir()
-    return tmp_path / "results"
 
 
 def test_sections_hold_what_the_runs_found(results: Path) -> None:
@@ -67,7 +81,7 @@ def test_sections_hold_what_the_runs_found(results: Path) -> None:
     assert policy_gradients.critic_section(loaded, results) == ""
 
 
-def test_cost_of_the_critic(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cost_of_the_critic(results: Path, tmp_path: Path) -> None:
     figures = {}
     for algo in ("ppo", "grpo"):
         monkey = pytest.MonkeyPatch()
@@ -93,9 +107,9 @@ def test_cost_of_the_critic(results: Path, capsys: pytest.CaptureFixture[str]) -
         "seeds": critic_cost.SEEDS,
         "measurements": measurements,
     }
-    (results / "critic_cost.json").write_text(json.dumps(stored))
+    (tmp_path / "critic_cost.json").write_text(json.dumps(stored))
     loaded = [load_result(folder) for folder in open_runs(results)]
-    section = policy_gradients.critic_section(loaded, results)
+    section = policy_gradients.critic_section(loaded, tmp_path)
     ours, theirs = cells(section, "CartPole-v1")
     assert (ours[1], theirs[1]) == ("ppo", "grpo")
     assert ours[6].startswith("1.00")

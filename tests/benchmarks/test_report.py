@@ -74,10 +74,18 @@ def plant(
         names = ["seed", "timestep", "return_mean", "return_std", "episodes", "mode"]
         curve = pd.DataFrame(rows, columns=names)
         write_bytes(part / "curve.parquet", parquet_bytes(curve))
-        origin = provenance(["benchmarks/sb3_baseline.py" if name != algo else f"algos/{algo}.py"])
+        trained_by = "benchmarks.sb3_baseline:train" if name != algo else f"algos.{algo}:train"
+        origin = provenance([trained_by], kind=Run.kind_origins())
         origin["code"]["digest"] = digest or origin["code"]["digest"]
         origin["code"]["commit"] = "c0ffee"
-        header = {"schema": SCHEMA, "algo": algo, "env": env, "seeds": list(seeds)}
+        header = {
+            "schema": SCHEMA,
+            "kind": "control",
+            "source": "manyseeds",
+            "algo": algo,
+            "env": env,
+            "seeds": list(seeds),
+        }
         header |= {"config": identity(config), "execution": {"device": "cpu", "threads": 1}}
         header |= {"command": f"python the-command-of {algo} {part.name}", **origin}
         write_json(part / "config.json", header)

@@ -53,6 +53,7 @@ def test_bad_flags(flags: dict[str, Any]) -> None:
         Config(**flags)
 
 
+@pytest.mark.slow
 def test_a_measurement_leaves_those_of_other_algorithms(tmp_path: Path) -> None:
     former = json.loads((ROOT / "results/throughput.json").read_text())
     (tmp_path / "throughput.json").write_text(json.dumps(former))

@@ -155,7 +155,9 @@ def bound(env: NativeEnv, age: Tensor) -> Tensor:
 
 
 @pytest.mark.usefixtures("in_float64")
-@pytest.mark.parametrize(("S", "N", "steps"), BATCHES)
+@pytest.mark.parametrize(
+    ("S", "N", "steps"), [*BATCHES[:2], pytest.param(*BATCHES[2], marks=pytest.mark.slow)]
+)
 @each_env
 def test_follows_gymnasium_free_running(kind: type[NativeEnv], S: int, N: int, steps: int) -> None:
     """States, observations, rewards and both flags, over whole episodes and many resets.

@@ -364,6 +364,32 @@ def test_frozen_lake_tables_are_gymnasiums(size: int, slippery: bool) -> None:
     np.testing.assert_allclose(ours.start, theirs.initial_state_distrib, rtol=0, atol=0)
 
 
+# Reward threshold (as Gymnasium registers it), score of the random policy (exact, or of 1,000
+# episodes and more), reference: the best there is, or the best published.
+ANCHORS = {
+    "CartPole-v1": (475.0, 22.1, 500.0),  # the cap
+    "Acrobot-v1": (-100.0, -498.9, -69.1),  # best published
+    "MountainCar-v0": (-110.0, -200.0, -100.8),  # rl-baselines3-zoo's DQN
+    "MountainCarContinuous-v0": (90.0, 0.0, 96.7),  # doing nothing; best published
+    "Pendulum-v1": (None, -1232.0, -150.0),  # about the best published
+    "FrozenLake-v1": (0.70, 0.0139, 0.740),  # best stationary policy within the time limit
+    "FrozenLake8x8-v1": (0.85, 0.0019, 0.894),
+    "FrozenLakeNotSlippery-v1": (0.70, 0.0, 1.0),
+    "FrozenLake8x8NotSlippery-v1": (0.85, 0.0, 1.0),
+    "CliffWalking-v1": (None, -2079.1, -13.0),  # dynamic programming, as the next two
+    "Taxi-v4": (8.0, -771.1, 7.93),
+    "Gridworld-v0": (None, -0.6499, 1.0),
+    "RandomWalk-v0": (None, 0.0, 1.0),
+}
+
+
+@pytest.mark.parametrize("env_id", envs.NATIVE)
+def test_what_scores_are_normalised_by(env_id: str) -> None:
+    """A change of an anchor changes every published number: it is to be made here, too."""
+    spec = envs.make(env_id).spec
+    assert (spec.reward_threshold, spec.random_score, spec.reference_score) == ANCHORS[env_id]
+
+
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "FrozenLake-v1", "FrozenLake8x8-v1", "Taxi-v4"])
 def test_limits_and_thresholds_are_the_registered_ones(env_id: str) -> None:
     ours, theirs = envs.make(env_id).spec, gym.spec(env_id)

@@ -10,18 +10,23 @@ import torch
 
 from manyseeds.errors import UsageError
 from manyseeds.record import RunFolder
+from manyseeds.runs import control
 from manyseeds.runs.control import Run, main
 from manyseeds.seeds import SeedStreams
 
 
 @pytest.mark.parametrize("algo", ["reinforce", "a2c", "trpo", "ppo", "grpo", "dqn", "q_learning"])
-def test_a_stored_policy_acts_as_the_trained_one(algo: str, tmp_path: Path) -> None:
+def test_a_stored_policy_acts_as_the_trained_one(
+    algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, few in (("POINTS", 1), ("FINAL_EPISODES", 4)):
+        monkeypatch.setattr(control, name, few)
     module = importlib.import_module(f"algos.{algo}")
-    small = {"dqn": {"learning_starts": 500}, "trpo": {"num_steps": 256}}
+    small = {"dqn": {"learning_starts": 200}, "trpo": {"num_steps": 64}}
     config = module.Config(
         env="CartPole-v1",
         seeds=3,
-        total_timesteps=1000,
+        total_timesteps=512,
         results=str(tmp_path),
         quiet=True,
         **small.get(algo, {}),

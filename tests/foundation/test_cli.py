@@ -17,10 +17,11 @@ import torch
 
 from algos import ppo, q_learning, sarsa, td_prediction
 from manyseeds.cli import (
-    EXECUTION_FIELDS,
     FLOAT32_MAX,
     ControlConfig,
+    Execution,
     Preset,
+    field_marks,
     from_preset,
     one_line,
     parse,
@@ -302,19 +303,6 @@ def test_an_unfinished_run_does_not_hold_its_name() -> None:
     folder.check_identity(dataclasses.replace(config, gamma=0.5))
 
 
-def test_a_run_is_trained_by_one_process(capsys: pytest.CaptureFixture[str]) -> None:
-    """A second one would mix its files with the first one's."""
-    config = read("--seeds", "2", "--results", "r", module=q_learning)
-    folder = RunFolder.of(config, "q_learning")
-    with folder.lock(), pytest.raises(SystemExit) as stop:
-        main(config, q_learning.train, q_learning.PRESETS)
-    assert stop.value.code == 2
-    assert (
-        capsys.readouterr().err == f"error: {folder.path}: another process is training this run\n"
-    )
-    assert not folder.path.exists()  # nothing was trained, and nothing is left
-
-
 def test_messages_do_not_depend_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """tyro boxes its messages to the terminal's width, in ASCII where stdout is not UTF-8."""
     utf8 = """\
@@ -417,7 +405,9 @@ def test_from_python_a_preset_is_that_of_the_command_line(name: str) -> None:
 @pytest.mark.parametrize("name", CONTROL)
 def test_presets_set_fields_that_exist_and_name_their_source(name: str) -> None:
     module = CONTROL[name]
-    fields = {f.name for f in dataclasses.fields(module.Config)} - EXECUTION_FIELDS
+    fields = {
+        name for name, marks in field_marks(module.Config).items() if Execution() not in marks
+    }
     assert module.PRESETS
     for preset in module.PRESETS.values():
         assert isinstance(preset, Preset)

@@ -365,6 +365,7 @@ def test_evaluating_does_not_change_the_training(
 
     An evaluation has its own streams, and leaves the training's environments where they are.
     """
+    monkeypatch.setattr(run_module, "POINTS", 4)
     module = importlib.import_module(f"algos.{algo}")
     config = module.Config(seeds=2, quiet=True, **BUDGETS[algo])
     calls: list[Any] = []
@@ -655,6 +656,23 @@ def test_a_diverged_seed_is_reported_everywhere_and_harms_no_other(
 
     assert rows(ill, [4, 6]).equals(rows(healthy, [4, 6]))
     assert not rows(ill, [5]).equals(rows(healthy, [5]))
+
+
+def test_a_score_at_the_threshold_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither in the summary nor in the table; one below it is."""
+    scores = np.array([475.0, 474.99, 475.01])
+
+    def scored(env: Any, policy: Any, seeds: Any, episodes: int, *_: Any) -> Evaluation:
+        return Evaluation(scores, np.zeros(3), np.full(3, 9.0), episodes)
+
+    monkeypatch.setattr(run_module, "evaluate", scored)
+    monkeypatch.chdir(tmp_path)
+    config = parse(ppo.Config, ppo.PRESETS, "", PLANT)
+    main(config, ppo.train, {})
+    assert RunFolder.of(config, "ppo").summaries()[0]["below_threshold"] == [5]
+    assert "1 of 3 seeds, 1 of them below 475" in capsys.readouterr().out
 
 
 # ---- The end of a run -------------------------------------------------------------------

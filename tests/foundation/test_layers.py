@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import shutil
-from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -17,12 +14,7 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from torch import Tensor, nn
 
-import envs
-from algos import dqn, ppo
-from benchmarks import sb3_baseline
-from manyseeds import digest
-from manyseeds.digest import ROOT, _definitions, code_digest, code_origins
-from manyseeds.layers import RewardScale, RunningStats, SeedMLP, masked_update, orthogonal
+from manyseeds.layers import RewardScale, RunningStats, SeedMLP, orthogonal
 from manyseeds.optim import SeedAdam
 from manyseeds.seeds import SeedStreams
 
@@ -72,7 +64,7 @@ def test_running_statistics_survive_a_large_mean() -> None:
 def test_a_full_mask_updates_as_none(size: int) -> None:
     ours, plain = RunningStats(3, size), RunningStats(3, size)
     for x in stream(3, size):
-        masked_update(ours, x, torch.ones(x.shape[:2], dtype=torch.bool))
+        ours.update(x, torch.ones(x.shape[:2], dtype=torch.bool))
         plain.update(x)
         for name, tensor in plain.state_dict().items():
             torch.testing.assert_close(ours.state_dict()[name], tensor, rtol=1e-14, atol=1e-14)
@@ -86,7 +78,7 @@ def test_a_masked_update_is_one_of_the_samples_in_the_mask() -> None:
         share = torch.tensor([1.0, 0.5, 0.1, 0.0 if k != 1 else 0.5]).view(4, 1)
         mask = torch.rand(x.shape[:2], generator=generator) < share
         before = {name: tensor.clone() for name, tensor in stats.state_dict().items()}
-        masked_update(stats, x.masked_fill(~mask.unsqueeze(-1), torch.nan), mask)
+        stats.update(x.masked_fill(~mask.unsqueeze(-1), torch.nan), mask)
         for s in range(4):
             seen[s].append(x[s][mask[s]].double().numpy())
             everything = np.concatenate(seen[s])
@@ -104,8 +96,8 @@ def test_a_masked_update_has_the_same_bits_alone() -> None:
     alone, among = RunningStats(1, 3), RunningStats(5, 3)
     for x in stream(5, 3):
         mask = torch.rand(x.shape[:2], generator=torch.Generator().manual_seed(1)) < 0.7
-        masked_update(alone, x[2:3].clone(), mask[2:3].clone())
-        masked_update(among, x, mask)
+        alone.update(x[2:3].clone(), mask[2:3].clone())
+        among.update(x, mask)
     for name, tensor in alone.state_dict().items():
         assert torch.equal(tensor[0], among.state_dict()[name][2])
 
@@ -473,82 +465,3 @@ def test_a_constant_is_trained_as_any_parameter(shared: bool) -> None:
         theirs.step()
     torch.testing.assert_close(module.log_std[:, 0, 0].detach(), reference.detach())
     assert (module.log_std[:, 1:] == -0.5).all()
-
-
-# ---- What counts as the code of a run ---------------------------------------------------
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A copy of the sources, in which the digest reads."""
-    for folder in ("algos", "envs", "benchmarks"):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
-    monkeypatch.setattr(digest, "ROOT", tmp_path)
-    yield tmp_path
-    _definitions.cache_clear()
-
-
-def replace(file: Path, old: str, new: str) -> None:
-    text = file.read_text()
-    assert text.count(old) == 1, old
-    file.write_text(text.replace(old, new))
-
-
-BEGINNINGS: dict[str, list[Any]] = {
-    "ppo": [ppo.train],
-    "dqn": [dqn.train],
-    "sb3-ppo": [sb3_baseline.train, sb3_baseline.PPOBaseline, ppo.Config],
-    "sb3-dqn": [sb3_baseline.train, sb3_baseline.DQNBaseline],
-}
-CARTPOLE = envs.make("CartPole-v1")
-ORIGINS = {name: code_origins(found, CARTPOLE) for name, found in BEGINNINGS.items()}
-OURS, SB3 = {"ppo", "dqn"}, {"sb3-ppo", "sb3-dqn"}
-LAYERS, SEEDS, OPTIM = (f"manyseeds/{name}.py" for name in ("layers", "seeds", "optim"))
-BASELINE, PPO = "benchmarks/sb3_baseline.py", "algos/ppo.py"
-UNUSED = "class Unused:\n    update = RunningStats.update\n\n\nclass RewardScale("
-
-
-@pytest.mark.parametrize(
-    ("file", "old", "new", "stale"),
-    [
-        (LAYERS, "class RewardScale(", UNUSED, set()),
-        (LAYERS, "total = self.count + x.shape[1]", "total = self.count + 2", {"ppo"}),
-        (LAYERS, "S, B, n_in = x.shape", "S, B, n_in = tuple(x.shape)", OURS),
-        (OPTIM, "self.beta_powers = [ones, ones.clone()]", "self.beta_powers = []", OURS),
-        (SEEDS, "generator.standard_normal(out=row", "generator.random(out=row", OURS | SB3),
-        (
-            BASELINE,
-            '"max_grad_norm": config.max_grad_norm or math.inf,\n            "policy',
-            '"policy',
-            {"sb3-dqn"},
-        ),
-        (BASELINE, "norm_reward=config.normalize_reward", "norm_reward=False", {"sb3-ppo"}),
-        (BASELINE, "self.episodes.clear()", "pass", SB3),
-        (PPO, "min(self.minibatch_size, self.batch_size)", "self.batch_size", {"ppo", "sb3-ppo"}),
-    ],
-    ids=[
-        "unused",
-        "statistics",
-        "SeedMLP",
-        "SeedAdam",
-        "SeedStreams",
-        "DQN",
-        "PPO",
-        "Recorder",
-        "Config",
-    ],
-)
-def test_a_change_makes_stale_what_it_reaches(
-    file: str, old: str, new: str, stale: set[str], project: Path
-) -> None:
-    """A layer that one algorithm uses does not make the runs of another one stale."""
-
-    def digests() -> dict[str, str]:
-        _definitions.cache_clear()
-        return {name: code_digest(origins) for name, origins in ORIGINS.items()}
-
-    before = digests()
-    replace(project / file, old, new)
-    after = digests()
-    assert {name for name in ORIGINS if before[name] != after[name]} == stale

@@ -20,12 +20,21 @@ from typing import Any
 import pandas as pd
 import pytest
 
-import envs
 from algos import grpo, ppo, q_learning, reinforce
-from manyseeds import digest, record
+from manyseeds import cli, record
 from manyseeds.cli import parse
-from manyseeds.digest import ROOT, _definitions, code_digest, code_origins
-from manyseeds.record import DONE, RunFolder, is_finished, part_name, seal, write_bytes, write_json
+from manyseeds.digest import ROOT
+from manyseeds.errors import UsageError
+from manyseeds.record import (
+    DONE,
+    POLICY,
+    RunFolder,
+    is_finished,
+    part_name,
+    seal,
+    write_bytes,
+    write_json,
+)
 from manyseeds.runs.control import main
 
 # What a run of one part writes, in this order.
@@ -121,7 +130,7 @@ def plant(part: Path, seeds: list[int], sealed: bool = True) -> Path:
     for name in FILES[1:-1]:
         (part / name).write_bytes(name.encode())
     if sealed:
-        seal(part)
+        seal(part, LOCAL, POLICY)
     return part
 
 
@@ -136,7 +145,7 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
     "one bit": lambda file: file.write_bytes(file.read_bytes()[:-1] + b"\x00"),
     "longer": lambda file: file.write_bytes(file.read_bytes() + b"x"),
 }
-LOCAL = {"policy.safetensors", "curve.png"}
+LOCAL = (POLICY, "curve.png")
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -181,7 +190,7 @@ def test_a_seal_covers_every_result_and_no_leftover() -> None:
 
 
 @pytest.mark.parametrize(
-    ("finished", "asked", "missing"),
+    ("finished", "requested", "missing"),
     [
         ([], range(3), [[0, 1, 2]]),
         ([[0, 1, 2]], range(3), []),
@@ -195,13 +204,13 @@ def test_a_seal_covers_every_result_and_no_leftover() -> None:
     ],
 )
 def test_missing_seeds_come_in_consecutive_groups(
-    finished: list[list[int]], asked: range, missing: list[list[int]]
+    finished: list[list[int]], requested: range, missing: list[list[int]]
 ) -> None:
     folder = RunFolder(Path("run"))
     for seeds in finished:
         plant(folder.path / part_name(seeds), seeds)
     plant(folder.path / "seeds-900-901", [900, 901], sealed=False)  # interrupted
-    assert folder.missing(asked) == missing
+    assert folder.missing(requested) == missing
     assert folder.finished_seeds() == {seed for seeds in finished for seed in seeds}
     assert folder.missing([900]) == [[900]]
 
@@ -224,83 +233,229 @@ def test_a_seed_in_two_parts_counts_once() -> None:
 MODES = [("greedy", 32), ("greedy", 100), ("sampled", 100), ("train", 0)]
 
 
-# ---- The digest of the code -------------------------------------------------------------
+def test_a_seed_is_locked_against_other_processes_until_its_process_ends() -> None:
+    code = "import sys; from pathlib import Path; from manyseeds.record import Locks\n"
+    code += "locks = Locks(Path('.x.lock')); print(*[locks.acquire(k) for k in (3, 5, 9)])\n"
+    code += "sys.stdout.flush(); input()"
 
-CODE = '''"""What it is."""
-import math
+    def other() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
-LIMIT = 3
-PRESET = 1
-
-def helper(x):
-    return x + LIMIT
-
-
-def f(x):
-    """Doc."""
-    return helper(x)  # why
-
-
-class C:
-    """Doc."""
-
-    field: int = 1
-    """Documented."""
-'''
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "same"),
-    [
-        ("# why", "# another reason", True),
-        ("What it is.", "What else it is.", True),
-        ('    """Doc."""\n    return', "    return", True),
-        ("Documented.", "Said otherwise.", True),
-        ("    return helper(x)  # why", "    return (\n        helper(x)\n    )", True),
-        ("PRESET = 1", "PRESET = 2", True),  # nothing reaches it
-        ("import math\n", "", True),
-        ("return helper(x)", "return helper(-x)", False),
-        ("x + LIMIT", "x - LIMIT", False),  # what a name leads to counts as well
-        ("LIMIT = 3", "LIMIT = 4", False),
-        ("field: int = 1", "field: int = 2", False),
-        ("def f", "def g", False),
-    ],
-)
-def test_the_digest_follows_the_code_that_is_reached(old: str, new: str, same: bool) -> None:
-    assert old in CODE
-    file = Path("algorithm.py").resolve()
-
-    def digest(code: str) -> str:
-        _definitions.cache_clear()
-        file.write_text(code)
-        return code_digest([f"{file}:f", f"{file}:C"])
-
-    before = digest(CODE)
-    assert (digest(CODE.replace(old, new)) == before) == same
+    ours = record.Locks(Path(".x.lock"))
+    assert ours.acquire(5)
+    assert ours.acquire(7)
+    first = other()
+    assert first.stdout
+    assert first.stdout.readline() == "True False True\n"
+    assert [ours.acquire(k) for k in (3, 5, 7, 9)] == [False, True, True, False]
+    ours.release(5)
+    first.kill()
+    assert ours.acquire(3, wait=True)  # also of a process that was killed
+    first.wait()
+    second = other()
+    assert second.stdout
+    assert second.stdout.readline() == "False True True\n"
+    ours.close()
+    assert os.listdir() == [".x.lock"]  # the other one still needs it
+    second.communicate("\n")
+    third = record.Locks(Path(".x.lock"))
+    third.close()
+    assert os.listdir() == []
 
 
-def test_the_digest_goes_through_the_files_of_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From an algorithm's train to its network, the streams, the environment, the evaluation."""
-    read: list[str] = []
-    real = digest._definitions
+def test_a_lock_file_that_vanishes_is_made_again() -> None:
+    """Two processes must not hold locks on two files of one name."""
+    locks = record.Locks(Path(".x.lock"))
+    Path(".x.lock").unlink()
+    assert locks.acquire(0)
+    assert os.listdir() == [".x.lock"]
+    locks.close()
 
-    def recorded(file: str) -> Any:
-        read.append(file)
-        return real(file)
 
-    def files(train: Any, env: Any) -> set[str]:
-        read.clear()
-        code_digest(code_origins([train], env))
-        return set(read)
+def test_a_failing_training_leaves_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*args: Any) -> None:
+        raise ValueError("a bug")
 
-    monkeypatch.setattr(digest, "_definitions", recorded)
-    common = {f"manyseeds/{name}.py" for name in ("evaluate", "process", "seeds")}
-    binned = files(q_learning.train, envs.make("CartPole-v1", observations="index"))
-    own = {"algos/q_learning.py", "envs/cartpole.py", "envs/core.py", "envs/discretize.py"}
-    assert binned == common | own
-    tabular = files(q_learning.train, envs.make("FrozenLake-v1"))
-    own = {"algos/q_learning.py", "envs/core.py", "envs/frozen_lake.py", "envs/tabular.py"}
-    assert tabular == common | own
+    monkeypatch.setattr(q_learning, "td_error", fails)
+    with pytest.raises(ValueError, match="a bug"):
+        train(q_learning, *LAKE)
+    assert os.listdir() == []
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"schema": 2, "sha256": {}}'])
+def test_a_part_with_an_empty_seal_is_trained_anew(content: bytes) -> None:
+    folder = train(q_learning, *LAKE, "--seeds", "2")
+    (part,) = folder.parts()
+    (part / DONE).write_bytes(content)
+    assert folder.parts() == []
+    train(q_learning, *LAKE, "--seeds", "2")
+    assert folder.parts() == [part]
+
+
+@pytest.mark.parametrize("name", ["curve.parquet", "config.json", DONE, POLICY])
+def test_a_part_whose_file_is_a_folder_is_trained_anew(name: str) -> None:
+    folder = train(q_learning, *LAKE, "--seeds", "2")
+    (part,) = folder.parts()
+    (part / name).unlink()
+    (part / name).mkdir()
+    (part / name / "x").touch()
+    assert folder.parts() == []
+    train(q_learning, *LAKE, "--seeds", "2")
+    assert folder.parts() == [part]
+
+
+def test_another_schema_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = train(q_learning, *LAKE, "--seeds", "2")
+    (part,) = folder.parts()
+    seal = json.loads((part / DONE).read_text())
+    (part / DONE).write_text(json.dumps(seal | {"schema": 1}))
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stop:
+        train(q_learning, *LAKE, "--seeds", "2")
+    assert stop.value.code == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: {part}: has schema 1, this version reads 2; ")
+    assert err.count("\n") == 1
+    assert list(record.all_runs(Path("r"))) == []
+    assert capsys.readouterr().err == err.replace("error:", "left out:")
+
+
+# ---- The two layers ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_layers(monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """The user's folder of results and a published one, both empty."""
+    published = Path("published").resolve()
+    for module in (record, cli):
+        monkeypatch.setattr(module, "PUBLISHED", published)
+    return Path(cli.RESULTS), published
+
+
+def test_what_is_published_is_finished_for_nobody_who_trains(
+    two_layers: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    own, published = two_layers
+    args = (*LAKE[:-2], "--seeds", "2")
+    folder = train(q_learning, *args)
+    assert folder.path.is_relative_to(own)
+    shutil.copytree(own, published)
+    shutil.rmtree(own)
+    capsys.readouterr()
+    again = train(q_learning, *args)
+    assert "finished in" not in capsys.readouterr().out
+    assert again.finished_seeds() == {0, 1}
+    train(q_learning, *args)
+    assert "All 2 seeds are finished in" in capsys.readouterr().out
+
+
+def test_only_a_sweep_writes_what_is_published(
+    two_layers: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    published = str(two_layers[1])
+    with pytest.raises(SystemExit) as stop:
+        train(q_learning, *LAKE[:-1], published)
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.startswith(f"error: --results {published}: holds the published")
+    assert not Path(published).exists()
+    monkeypatch.setenv(cli.PUBLISHING, "1")
+    assert train(q_learning, *LAKE[:-1], published).finished_seeds() == set(range(10))
+
+
+def test_readers_see_both_layers_the_users_first(two_layers: tuple[Path, Path]) -> None:
+    own, published = two_layers
+    for results, seeds in ((published, [[0, 1], [2]]), (own, [[1], [5]])):
+        for group in seeds:
+            plant(results / "runs/E/a/x" / part_name(group), group)
+    plant(published / "runs/E/b/y/seeds-000-000", [0])
+    runs = {run.algo: run for run in record.all_runs(own)}
+    first = own / "runs/E/a/x"
+    assert runs["a"].parts()[:2] == [first / "seeds-001-001", first / "seeds-005-005"]
+    assert runs["a"].finished_seeds() == {0, 1, 2, 5}
+    assert runs["b"].finished_seeds() == {0}
+    assert [run.algo for run in record.all_runs(published)] == ["a", "b"]
+    assert next(record.all_runs(published)).finished_seeds() == {0, 1, 2}
+    for name in ("E/a/x", "published/runs/E/a/x", f"{own}/runs/E/a/x"):
+        assert record.find_run(name).finished_seeds() == {0, 1, 2, 5}, name
+    assert record.find_run("E/b/y").finished_seeds() == {0}
+    with pytest.raises(UsageError, match=r"E/c: no such folder"):
+        record.find_run("E/c")
+
+
+def test_a_run_of_the_same_name_with_other_settings_is_another_one(
+    two_layers: tuple[Path, Path],
+) -> None:
+    for results, settings in zip(two_layers, ({}, {"gamma": 0.5}), strict=True):
+        part = plant(results / "runs/E/a/mine/seeds-000-000", [0], sealed=False)
+        write_json(part / "config.json", {"seeds": [0], "config": settings})
+        seal(part, LOCAL, POLICY)
+    (run,) = record.all_runs(two_layers[0])
+    assert len(run.parts()) == 1
+
+
+def test_the_recorded_command_does_not_say_where_results_lie(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = ["algos/ppo.py", "--results", "x y", "--seeds", "2", "--results=z"]
+    monkeypatch.setattr(sys, "argv", words)
+    folder = train(q_learning, *LAKE, "--seeds", "1")
+    assert folder.configs()[0]["command"] == "python algos/ppo.py --seeds 2"
+
+
+def test_an_untracked_source_makes_the_commit_dirty(monkeypatch: pytest.MonkeyPatch) -> None:
+    def git(*words: str) -> None:
+        identity = ["-c", "user.name=x", "-c", "user.email=x"]
+        subprocess.run(["git", *identity, *words], check=True, capture_output=True)
+
+    git("init", "-q")
+    Path("a.py").write_text("x = 1\n")
+    git("add", ".")
+    git("commit", "-qm", "x")
+    monkeypatch.setattr(record, "ROOT", Path.cwd())
+    clean = record.commit()
+    assert clean
+    assert not clean.endswith("-dirty")
+    Path("notes.md").touch()
+    assert record.commit() == clean
+    for name in ("mine.py", "kernel.c"):
+        Path(name).touch()
+        assert record.commit() == f"{clean}-dirty"
+        Path(name).unlink()
+    Path("a.py").write_text("x = 2\n")
+    assert record.commit() == f"{clean}-dirty"
+
+
+# ---- Contents of folders ----------------------------------------------------------------
+
+
+def test_a_folders_digest_is_of_its_names_and_contents(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    folder = Path("model")
+    (folder / "sub").mkdir(parents=True)
+    (folder / "a").write_text("1")
+    (folder / "sub/b").write_text("2")
+    first = record.folder_digest(folder)
+    assert record.folder_digest(folder) == first
+    read = []
+    real = record.sha256_of
+    monkeypatch.setattr(record, "sha256_of", lambda path: read.append(path) or real(path))  # type: ignore[func-returns-value]
+    assert record.folder_digest(folder) == first
+    assert read == []  # remembered by size and time
+    (folder / "a").write_text("3")
+    os.utime(folder / "a", ns=(1, 1))
+    assert record.folder_digest(folder) != first
+    assert read == [folder / "a"]
+    (folder / "a").write_text("1")
+    os.utime(folder / "a", ns=(2, 2))
+    assert record.folder_digest(folder) == first
+    (folder / "a").rename(folder / "c")
+    assert record.folder_digest(folder) != first
+    shutil.copytree(folder, "moved")
+    assert record.folder_digest(Path("moved")) == record.folder_digest(folder)
 
 
 # ---- Killed at every write --------------------------------------------------------------
@@ -431,7 +586,7 @@ class FullDisk:
 def test_a_full_disk_ends_in_one_line(
     k: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit status 1, nothing half-written, and not finished."""
+    """Exit status 1, and nothing is left."""
     count = 0
 
     def full_at_k(path: Any, mode: str = "r") -> Any:
@@ -446,9 +601,7 @@ def test_a_full_disk_ends_in_one_line(
     assert stop.value.code == 1
     err = capsys.readouterr().err
     assert err == "error: [Errno 28] No space left on device\n"
-    (part,) = Path("r").glob("runs/*/*/*/seeds-*")
-    assert sorted(p.name for p in part.iterdir()) == sorted(FILES[: k - 1])
-    assert not is_finished(part)
+    assert not Path("r").exists()
 
 
 def test_ctrl_c_ends_in_one_line(
@@ -463,7 +616,7 @@ def test_ctrl_c_ends_in_one_line(
     assert stop.value.code == 130
     err = capsys.readouterr().err
     assert err == "interrupted; the same command again trains what is missing\n"
-    assert [p.name for p in Path("r").rglob("*.*")] == ["config.json"]
+    assert not Path("r").exists()
 
 
 # ---- The same command again, and more seeds ---------------------------------------------
@@ -536,6 +689,58 @@ def command(results: str) -> list[str]:
     script = str(ROOT / "algos" / "ppo.py")
     budget = ["--total-timesteps", "5000", "--seeds", "2"]
     return [sys.executable, script, *budget, "--results", results, "--name", "x"]
+
+
+def two_commands(*flags: list[str], script: str = "algos/ppo.py") -> list[subprocess.Popen[str]]:
+    """Start trainings of one run side by side."""
+    common = [sys.executable, str(ROOT / script), "--results", "r", "--name", "x"]
+    common += ["--total-timesteps", "20000", "--quiet"]
+    return [
+        subprocess.Popen(
+            [*common, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for words in flags
+    ]
+
+
+def wait_for(pattern: str, n: int = 1) -> None:
+    """Until n files or folders are there."""
+    for _ in range(6000):
+        if len(list(Path("r").glob(pattern))) >= n:
+            return
+        time.sleep(0.01)
+    pytest.fail(f"{pattern} did not appear")
+
+
+@pytest.mark.slow
+def test_two_processes_train_the_seeds_of_one_run() -> None:
+    """Disjoint ones at the same time; killed, the plain command trains what is missing."""
+    parts = "runs/CartPole-v1/ppo/x/seeds-*"
+    both = two_commands(["--seeds", "2"], ["--seeds", "2", "--first-seed", "2"])
+    wait_for(f"{parts}/config.json", n=2)  # both are training: nobody waits for anybody
+    assert all(process.poll() is None for process in both)
+    for process in both:
+        process.kill()
+        process.communicate()
+    assert not RunFolder(Path("r/runs/CartPole-v1/ppo/x")).parts()
+    (plain,) = two_commands(["--seeds", "4"])
+    assert plain.communicate(timeout=300)[1] == ""
+    folder = RunFolder(Path("r/runs/CartPole-v1/ppo/x"))
+    assert [part.name for part in folder.parts()] == ["seeds-000-003"]
+    assert not leftovers(Path("r"))
+
+
+@pytest.mark.slow
+def test_overlapping_commands_train_no_seed_twice() -> None:
+    """The second trains what the first has not taken, waits for the rest, and shows all."""
+    (first,) = two_commands(["--seeds", "3"])
+    wait_for("runs/CartPole-v1/ppo/x/seeds-000-002/config.json")
+    (second,) = two_commands(["--seeds", "4", "--first-seed", "1"])
+    outputs = [process.communicate(timeout=300) for process in (first, second)]
+    assert [error for _, error in outputs] == ["", ""]
+    folder = RunFolder(Path("r/runs/CartPole-v1/ppo/x"))
+    assert [part.name for part in folder.parts()] == ["seeds-000-002", "seeds-003-004"]
+    assert "ppo on CartPole-v1, 4 seeds" in outputs[1][0]
 
 
 @pytest.mark.slow

@@ -43,6 +43,16 @@ def test_interval_by_hand() -> None:
     assert estimate([0, 10], "mean", confidence=0.4) == Estimate(5.0, 5.0, 5.0, 2)
 
 
+def test_a_lopsided_interval_by_hand() -> None:
+    """Percentiles of the resampled means, not mirrored at the estimate (the basic bootstrap).
+
+    Of 0, 0 and 9 the mean is 0, 3, 6 or 9 with probabilities 8/27, 12/27, 6/27 and 1/27.
+    """
+    assert estimate([0, 0, 9], "mean") == Estimate(3.0, 0.0, 9.0, 3)
+    assert estimate([0, 0, 9], "mean", confidence=0.9) == Estimate(3.0, 0.0, 6.0, 3)
+    assert estimate([0, 9, 9], "mean", confidence=0.9) == Estimate(6.0, 3.0, 9.0, 3)
+
+
 @pytest.mark.parametrize(("n", "low", "high"), [(5, 0.78, 0.9), (10, 0.84, 0.95), (30, 0.88, 0.99)])
 def test_interval_covers_the_mean(n: int, low: float, high: float) -> None:
     """A nominal 95% interval; the percentile method is narrow at n=10, as the docstring says."""

@@ -948,6 +948,62 @@ def test_end_to_end(name: str, settings: dict[str, Any], folder: str, tmp_path: 
         assert digest(stored) != digest(first)
 
 
+def spied(name: str, config: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, np.ndarray]]:
+    """The batch and the rows of every update of a training that is not evaluated."""
+    seen, update = [], METHODS[name].update
+
+    def spy(policy: Any, optimizer: Any, batch: Any, rows: np.ndarray, *rest: Any) -> Any:
+        seen.append((batch, rows))
+        return update(policy, optimizer, batch, rows, *rest)
+
+    run = LanguageRun(config, [0])
+    monkeypatch.setattr(METHODS[name], "update", spy)
+    monkeypatch.setattr(run, "evaluate_if_due", lambda *args: run.resume())
+    METHODS[name].train(config, run)
+    return seen
+
+
+def test_the_reference_is_taken_at_the_temperature_of_sampling(
+    qwen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the first step the reference is the policy: so are its log-probabilities."""
+    config = config_of("grpo", qwen, temperature=0.5, total_samples=12)
+    ((batch, _),) = spied("grpo", config, monkeypatch)
+    assert (batch.logprobs < -0.1).any()
+    equal(batch.reference, batch.logprobs, 1e-5)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_epoch_has_an_order_of_its_own(
+    name: str, qwen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each visits all samples of a step once, in two minibatches; no two of them are alike."""
+    everything = {"dynamic_sampling": False} if name == "dapo" else {}
+    config = config_of(name, qwen, epochs=3, minibatches=2, **everything)
+    rows = [rows.tolist() for _, rows in spied(name, config, monkeypatch)]
+    assert [len(x) for x in rows] == [6] * 12  # 2 steps, 3 epochs, 2 minibatches
+    epochs = [tuple(rows[i] + rows[i + 1]) for i in range(0, 12, 2)]
+    assert all(sorted(epoch) == list(range(12)) for epoch in epochs)
+    assert len(set(epochs)) == 6
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.usefixtures("small")
+def test_a_group_is_completions_of_one_prompt(name: str, qwen: str) -> None:
+    """Its samples stand next to one another, which is how advantages are computed."""
+    config = config_of(name, qwen)
+    policy, tokenizer = models.load_model(config, CPU, Processes())
+    task, run = tasks.make("addition"), LanguageRun(config, [0])
+    step = (0, 0) if name == "dapo" else (0,)  # and the draw
+    samples, graded = METHODS[name].collect(policy, tokenizer, task, config, run, *step)
+    prompts = [x.problem.prompt for x in graded]
+    groups = [prompts[i : i + 4] for i in (0, 4, 8)]
+    assert [len(set(group)) for group in groups] == [1, 1, 1]
+    assert len({group[0] for group in groups}) == 3
+    for i, ids in enumerate(sampling.encode_prompts(tokenizer, task, prompts)):
+        assert samples.prompts[i][samples.prompt_mask[i]].tolist() == ids
+
+
 @pytest.mark.usefixtures("small")
 def test_process_supervision_reads_the_steps(qwen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every completion gets a wrong step at its second character; the outcome follows."""

@@ -511,6 +511,18 @@ def test_what_prepare_makes(folder: str) -> None:
             torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
 
 
+def test_the_reference_is_taken_at_the_temperature_of_sampling(qwen: str) -> None:
+    config = ppo_config(qwen, temperature=0.5)
+    policy, critic, tokenizer, task = load(config)
+    run = LanguageRun(config, [0])
+    samples, _ = rlhf_ppo.collect(policy, tokenizer, task, config, run, 0)
+    reference = models.Reference(policy)
+    rewards = torch.zeros(len(samples))
+    batch, _ = rlhf_ppo.prepare(samples, rewards, critic, reference, config, run)
+    assert (batch.logprobs < -0.1).any()
+    torch.testing.assert_close(batch.reference, batch.logprobs, atol=1e-5, rtol=0)
+
+
 def ppo_step(
     config: rlhf_ppo.Config, processes: Any = None, rows: np.ndarray | None = None
 ) -> tuple[list[Tensor], dict[str, Tensor], rlhf_ppo.Batch]:
@@ -610,6 +622,25 @@ def test_nothing_moves_without_a_gradient(qwen: str) -> None:
         assert torch.equal(a, b)
 
 
+def test_the_critic_learns_where_the_policy_has_nothing_to_learn(qwen: str) -> None:
+    """And the other way round: each of the two steps if it has a gradient of its own."""
+    config = ppo_config(qwen, clip_value_range=0.0)
+    batch, policy, critic, run = prepared(config)
+    zeros = torch.zeros_like(batch.values)
+    rows = np.arange(len(batch))
+    some = {"advantages": batch.advantages, "returns": batch.values + 1.0}
+    for learns, nothing in ((1, "advantages"), (0, "returns")):
+        given = replace(batch, **some | {nothing: zeros})
+        settings = replace(config, value_coef=config.value_coef * learns)
+        optimizers = [torch.optim.AdamW(models.trainable(x), lr=1e-3) for x in (policy, critic)]
+        before = [[p.detach().clone() for p in models.trainable(x)] for x in (policy, critic)]
+        rlhf_ppo.update(policy, critic, optimizers, given, rows, settings, run)
+        for k, model in enumerate((policy, critic)):
+            after = models.trainable(model)
+            same = [torch.equal(a, b) for a, b in zip(before[k], after, strict=True)]
+            assert not any(same) if k == learns else all(same)
+
+
 # ---- The whole way -------------------------------------------------------------------------
 
 
@@ -629,6 +660,38 @@ def train_spied(
     run.evaluate_if_due = lambda *args: run.resume()  # type: ignore[method-assign]
     rlhf_ppo.train(config, run)
     return seen
+
+
+def test_each_learns_at_its_own_learning_rate(qwen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step of Adam moves a weight by the learning rate, whatever the gradient."""
+    load_model, load_scalar, made = models.load_model, models.load_scalar, []
+
+    def spy(model: Any) -> Any:
+        made.append((model, [p.detach().clone() for p in model.parameters()]))
+        return model
+
+    def spy_model(*args: Any) -> Any:
+        model, tokenizer = load_model(*args)
+        return spy(model), tokenizer
+
+    monkeypatch.setattr(models, "load_model", spy_model)
+    monkeypatch.setattr(models, "load_scalar", lambda *args: spy(load_scalar(*args)))
+    rates = {"learning_rate": 1e-4, "critic_learning_rate": 1e-2}
+    train_spied(ppo_config(qwen, total_samples=12, minibatches=1, epochs=1, **rates), monkeypatch)
+    for (model, before), rate in zip(made, rates.values(), strict=True):
+        moved = [(p - old).abs().max() for p, old in zip(model.parameters(), before, strict=True)]
+        assert max(moved).item() == pytest.approx(rate, rel=0.05)
+
+
+def test_every_epoch_has_an_order_of_its_own(qwen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, update = [], rlhf_ppo.update
+    monkeypatch.setattr(
+        rlhf_ppo, "update", lambda *args: (rows.append(args[4].tolist()), update(*args))[1]
+    )
+    train_spied(ppo_config(qwen, total_samples=24, epochs=3), monkeypatch)
+    epochs = [tuple(rows[i] + rows[i + 1]) for i in range(0, 12, 2)]  # in two minibatches
+    assert all(sorted(epoch) == list(range(12)) for epoch in epochs)
+    assert len(set(epochs)) == 6
 
 
 def test_a_completion_that_is_cut_off_loses_the_penalty(

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import numpy as np
 import pandas as pd
 import pytest
@@ -29,7 +30,7 @@ from llm_track import (
     sft,
     tasks,
 )
-from manyseeds.cli import identity
+from manyseeds.cli import identity, parse
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.record import RunFolder, is_finished, part_name, read_json
@@ -105,7 +106,9 @@ def interrupt(*args: Any) -> Any:
 def test_an_interrupted_training_goes_on_as_if_nothing_had_happened(
     name: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    extra = {"iterations": 3} if name == "grpo" else {}
+    extra = {"grpo": {"total_samples": 80, "iterations": 3}, "dapo": {}}.get(
+        name, {"total_samples": 80}
+    )
     whole = train(name, config_of(name, model, tmp_path / "whole", **extra))
     config = config_of(name, model, tmp_path / "broken", **extra)
     real, calls = LanguageRun.log, []
@@ -223,8 +226,8 @@ def test_rl_does_not_begin_with_what_was_learned_before(
 
         with monkeypatch.context() as patch:
             patch.setattr(tasks.Addition, "train", spy)
-            batch = {"batch_size": 4} if name == "sft" else {}
-            train(name, config_of(name, model, tmp_path, **batch))
+            settings = {"batch_size": 4} if name == "sft" else {}
+            train(name, config_of(name, model, tmp_path, total_samples=64, **settings))
     steps = {name: [x for x in prompts if len(x) == 4] for name, prompts in seen.items()}
     assert steps["grpo"] == steps["rlhf_ppo"]  # what is compared sees the same
     first = [steps[name][0] for name in ("sft", "reward_model", "grpo")]
@@ -236,7 +239,12 @@ def test_rl_does_not_begin_with_what_was_learned_before(
 def test_micro_batches_do_not_change_what_is_learned(model: Path, tmp_path: Path) -> None:
     for name in METHODS:
         parts = [
-            train(name, config_of(name, model, tmp_path / f"{size}", micro_batch_size=size))
+            train(
+                name,
+                config_of(
+                    name, model, tmp_path / f"{size}", micro_batch_size=size, total_samples=32
+                ),
+            )
             for size in (3, 64)
         ]
         few, all_at_once = (weights(part) for part in parts)
@@ -248,7 +256,7 @@ def test_micro_batches_do_not_change_what_is_learned(model: Path, tmp_path: Path
 
 @pytest.mark.usefixtures("small")
 def test_seeds_are_parts_of_their_own_and_differ(model: Path, tmp_path: Path) -> None:
-    config = config_of("grpo", model, tmp_path, seeds=2)
+    config = config_of("grpo", model, tmp_path, seeds=2, total_samples=64)
     language.main(config, grpo.train, {})
     folder = RunFolder.of(config, "grpo")
     assert folder.finished_seeds() == {0, 1}
@@ -259,9 +267,9 @@ def test_seeds_are_parts_of_their_own_and_differ(model: Path, tmp_path: Path) ->
     assert first["length"].iloc[-1] != second["length"].iloc[-1]
     summary = read_json(folder.path / part_name([0]) / "summary.json")
     assert summary["kind"] == "language"
-    assert summary["samples"] == 128
+    assert summary["samples"] == 64
     transcripts = json.loads((folder.path / part_name([0]) / "transcripts.json").read_text())
-    assert {x["samples"] for x in transcripts} == {0, 64, 128}
+    assert {x["samples"] for x in transcripts} == {0, 32, 64}
 
 
 LAUNCH = """
@@ -269,7 +277,7 @@ from llm_track import evaluation, tasks
 tasks.Addition.accuracy = lambda self, problem, completion: float(len(completion) % 2 == 0)
 evaluation.CURVE_PROMPTS = evaluation.FINAL_PROMPTS = 4
 evaluation.CURVE_SAMPLES = evaluation.FINAL_SAMPLES = 2
-from manyseeds.language import main
+from manyseeds.runs.language import main
 from llm_track import {name} as method
 main(method.Config(**{settings}), method.train, {{}})
 """
@@ -320,7 +328,40 @@ def test_two_processes_train_what_one_does(name: str, model: Path, tmp_path: Pat
         ("grpo", ["--model", "x" * 300], f"--model {'x' * 80}: "),
     ],
 )
-def test_bad_input_is_one_line(name: str, flags: list[str], message: str, tmp_path: Path) -> None:
+def test_bad_input_is_one_line(
+    name: str,
+    flags: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    results, method = tmp_path / "results", METHODS[name]
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+
+    def command() -> None:
+        config = parse(method.Config, method.PRESETS, "", ["--results", str(results), *flags])
+        language.main(config, method.train, method.PRESETS)
+
+    with pytest.raises(SystemExit, match="2"):
+        command()
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {message}")
+    assert error.count("\n") == 1
+    assert not results.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "message"),
+    [
+        ("grpo", ["--task", "adition"], "--task adition: unknown task; did you mean addition?"),
+        ("dpo", ["--model", "no/such/folder"], "--model no/such/folder:"),
+    ],
+)
+def test_bad_input_is_one_line_of_a_command(
+    name: str, flags: list[str], message: str, tmp_path: Path
+) -> None:
+    """Nothing that is imported or set up on the way says more."""
     results = tmp_path / "results"
     command = [sys.executable, str(ROOT / "llm_track" / f"{name}.py"), "--results", str(results)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}

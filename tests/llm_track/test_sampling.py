@@ -232,6 +232,28 @@ def test_a_completion_stops_at_its_end(llama: Any, tokenizer: Any) -> None:
     assert (samples.entropy[outside] == 0).all()
 
 
+def test_any_of_several_end_tokens_ends_a_completion(llama: Any, tokenizer: Any) -> None:
+    """A chat model ends a turn with one and a text with another; the tokenizer names only one."""
+    prompts, u = encoded(tokenizer, PROMPTS * 4), uniforms(24, 10)
+    free = sampling.sample(llama, tokenizer, prompts, u)
+    ends = [int(free.tokens[0, 3]), int(free.tokens[1, 5])]  # two that are drawn
+    model = copy.deepcopy(llama)
+    model.generation_config.eos_token_id = ends
+    found = sampling.sample(model, tokenizer, prompts, u)
+    met = set()
+    for i in range(24):
+        row = free.tokens[i, : int(free.lengths[i])].tolist()
+        stops = [t for t, x in enumerate(row) if x in (*ends, tokenizer.eos_token_id)]
+        n = stops[0] + 1 if stops else 10
+        assert found.tokens[i, : int(found.lengths[i])].tolist() == row[:n]
+        assert bool(found.ended[i]) == bool(stops)
+        met.update(row[n - 1 : n] if stops else [])
+    assert met >= set(ends)
+    model.generation_config.eos_token_id = ends[0]  # a single one, besides the tokenizer's
+    both = {ends[0], tokenizer.eos_token_id}
+    assert set(sampling.end_tokens(model, tokenizer).tolist()) == both
+
+
 def test_what_is_cut_off_has_not_ended(llama: Any, tokenizer: Any) -> None:
     never = likely_to_end(llama, tokenizer, -1e9)
     samples = sampling.sample(never, tokenizer, encoded(tokenizer, PROMPTS), uniforms(6, 5))

@@ -1,0 +1,363 @@
+"""Short trainings as data: together they enter every branch of the code that decides a bit.
+
+`python benchmarks/same_bits.py OLD` trains each of them with two versions of the code. A case is a
+command that a person could type; it takes seconds.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+BASELINES = {"benchmarks/sb3_baseline.py": "sb3", "benchmarks/trl_baseline.py": "trl"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One short training.
+
+    Flags may hold `{NAME}`: the path of one of `FILES`, or of what the case with that label has
+    trained.
+    """
+
+    script: str  # relative to the checkout
+    subject: str  # environment or task
+    flags: str = ""  # what sets it apart from other cases of its script
+    budget: str = ""  # flags that make it short; `flags` win over them
+    algo: str = ""  # of a baseline
+
+    @property
+    def method(self) -> str:
+        """The algorithm whose Config it uses."""
+        return self.algo or PurePosixPath(self.script).stem
+
+    @property
+    def label(self) -> str:
+        """Unique; what a person reads and `--only` looks into."""
+        stem = PurePosixPath(self.script).stem
+        who = f"{BASELINES[self.script]}-{self.algo}" if self.algo else stem
+        return f"{who} {self.subject} {self.flags}".strip()
+
+    @property
+    def name(self) -> str:
+        """The name of its run, the same in every version of the code."""
+        return re.sub(r"[^A-Za-z0-9_.]+", "-", self.label).strip("-")
+
+    @property
+    def is_language(self) -> bool:
+        """Whether it trains a language model."""
+        return self.script.startswith("llm_track/") or BASELINES.get(self.script) == "trl"
+
+    @property
+    def placeholders(self) -> list[str]:
+        """Names of files and labels of other cases that it refers to."""
+        return re.findall(r"\{(.+?)\}", f"{self.subject} {self.flags}")
+
+    @property
+    def needs(self) -> list[str]:
+        """The optional packages without which it cannot run."""
+        trl, lora = BASELINES.get(self.script) == "trl", "--lora-rank" in self.flags
+        return ["trl"] * trl + ["peft"] * lora
+
+    @property
+    def options(self) -> dict[str, list[str]]:
+        """All its flags with their values, as a person would type them in this order."""
+        options = {"--algo": [self.algo]} if self.algo else {}
+        options["--task" if self.is_language else "--env"] = [self.subject]
+        return options | _parsed(self.budget) | _parsed(self.flags) | {"--quiet": []}
+
+
+def command_line(options: Mapping[str, Sequence[str]], places: Mapping[str, str]) -> list[str]:
+    """Options as the words after a script; places: the paths that stand for placeholders."""
+    words = [word for name, values in options.items() for word in (name, *values)]
+    return [re.sub(r"\{(.+?)\}", lambda found: places[found[1]], word) for word in words]
+
+
+def _parsed(flags: str) -> dict[str, list[str]]:
+    """`--a 1 2 --b` -> {"--a": ["1", "2"], "--b": []}; a placeholder is one word."""
+    found: dict[str, list[str]] = {}
+    for word in shlex.split(re.sub(r"\{.+?\}", lambda x: shlex.quote(x[0]), flags)):
+        if word.startswith("--"):
+            found[word] = values = []
+        else:
+            values.append(word)
+    return found
+
+
+def _cases(script: str, budget: str, *rows: str, algo: str = "") -> list[Case]:
+    """Cases of one script; a row is a subject and what sets the case apart."""
+    cases = []
+    for row in rows:
+        subject, _, flags = row.partition(" ")
+        cases.append(Case(script, subject, flags, budget, algo))
+    return cases
+
+
+def select(cases: Sequence[Case], words: Sequence[str]) -> list[Case]:
+    """The cases with one of some words in their labels, and those that they refer to, in order."""
+    chosen = {case for case in cases if any(word.lower() in case.label.lower() for word in words)}
+    labels = {name for case in chosen for name in case.placeholders}
+    while more := {case for case in cases if case.label in labels} - chosen:
+        chosen |= more
+        labels |= {name for case in more for name in case.placeholders}
+    return [case for case in cases if case in chosen]
+
+
+# ---- Control -------------------------------------------------------------------------------
+
+ROLLOUT = "--seeds 2 --num-envs 2 --num-steps 64 --minibatch-size 64 --total-timesteps 384"
+CONTROL = (
+    *_cases(
+        "algos/ppo.py",
+        f"{ROLLOUT} --epochs 2",
+        "CartPole-v1",
+        "CartPole-v1 --no-anneal-lr --no-anneal-clip --clip-value-range 0.05 --learning-rate 0.02",
+        "CartPole-v1 --entropy-coef 0.01 --epochs 8 --learning-rate 0.01",
+        "CartPole-v1 --no-normalize-advantage --max-grad-norm 0 --first-seed 3 --hidden 16",
+        "CartPole-v1 --target-kl 0.0001 --epochs 6",
+        "CartPole-v1 --shared-trunk --clip-range 0 --no-anneal-clip --minibatch-size 128",
+        "CartPole-v1 --backend gymnasium --total-timesteps 128",
+        "Acrobot-v1 --total-timesteps 256",
+        "Pendulum-v1",
+        "Pendulum-v1 --shared-trunk --normalize-obs --anneal-clip",
+        "MountainCarContinuous-v0 --minibatch-size 32 --total-timesteps 256",
+    ),
+    *_cases(
+        "algos/a2c.py",
+        "--seeds 2 --num-envs 4 --num-steps 8 --total-timesteps 160",
+        "CartPole-v1",
+        "CartPole-v1 --optimizer rmsprop_tf --anneal-lr --first-seed 3",
+        "CartPole-v1 --optimizer adam --normalize-advantage --entropy-coef 0.01",
+        "CartPole-v1 --advantage n_step --td-steps 3 --max-grad-norm 0",
+        "CartPole-v1 --advantage monte_carlo --gae-lambda 0.9",
+        "CartPole-v1 --shared-trunk --gae-lambda 0.9",
+        "Acrobot-v1 --total-timesteps 96",
+        "Pendulum-v1",
+        "Pendulum-v1 --shared-trunk --advantage n_step --log-std-init -1",
+        "MountainCarContinuous-v0 --total-timesteps 64",
+    ),
+    *_cases(
+        "algos/trpo.py",
+        f"{ROLLOUT} --critic-updates 2",
+        "CartPole-v1",
+        "CartPole-v1 --no-normalize-advantage --cg-steps 5 --first-seed 3",
+        "CartPole-v1 --target-kl 0.5 --line-search-steps 3 --line-search-shrink 0.5",
+        "Acrobot-v1 --total-timesteps 256",
+        "MountainCarContinuous-v0 --total-timesteps 256",
+        "Pendulum-v1 --minibatch-size 128",
+    ),
+    *_cases(
+        "algos/dqn.py",
+        "--seeds 2 --total-timesteps 384 --train-freq 64 --learning-starts 100 "
+        "--gradient-steps 8 --batch-size 32 --buffer-size 250 --target-update-interval 64",
+        "CartPole-v1",
+        "CartPole-v1 --loss mse --max-grad-norm 0 --target-update-interval 100",
+        "CartPole-v1 --tau 0.5 --first-seed 3",
+        "CartPole-v1 --gradient-steps -1 --train-freq 32 --total-timesteps 192",
+        "CartPole-v1 --num-envs 2 --train-freq 32 --hidden 16",
+        "Acrobot-v1 --total-timesteps 192",
+        "MountainCar-v0",
+    ),
+    *_cases(
+        "algos/reinforce.py",
+        "--seeds 2 --episodes 4 --total-timesteps 300 --critic-updates 3 --minibatch-size 64",
+        "CartPole-v1",
+        "CartPole-v1 --no-normalize --no-anneal-lr --max-grad-norm 0 --first-seed 3",
+        "CartPole-v1 --weight total_return",
+        "CartPole-v1 --weight total_return --no-normalize",
+        "CartPole-v1 --weight baseline --normalize-obs",
+        "CartPole-v1 --weight baseline --no-normalize --entropy-coef 0.01",
+        "CartPole-v1 --weight q",
+        "CartPole-v1 --weight q --no-normalize",
+        "Acrobot-v1",
+        "Pendulum-v1 --total-timesteps 1600",
+        "Pendulum-v1 --weight q --total-timesteps 1600 --log-std-init -1",
+    ),
+    *_cases(
+        "algos/grpo.py",
+        "--seeds 2 --groups 2 --group-size 4 --minibatch-size 64 --epochs 2 --total-timesteps 600",
+        "CartPole-v1",
+        "CartPole-v1 --peers all --std batch --no-anneal-lr --first-seed 3",
+        "CartPole-v1 --std none --clip-range-high 0.3 --max-grad-norm 0 --normalize-obs",
+        "CartPole-v1 --advantage outcome --kl-coef 0.1",
+        "CartPole-v1 --advantage outcome --std none --kl-coef 0.1 --reference-updates 1",
+        "CartPole-v1 --advantage process --entropy-coef 0.01",
+        "CartPole-v1 --advantage process --peers all --std batch",
+        "Pendulum-v1 --total-timesteps 3200 --minibatch-size 400",
+        "Pendulum-v1 --advantage process --kl-coef 0.1 --total-timesteps 3200",
+    ),
+)
+
+# ---- Tables --------------------------------------------------------------------------------
+
+PREDICTION = "--seeds 3 --episodes 30"
+TABLES = (
+    *_cases(
+        "algos/q_learning.py",
+        "--seeds 2 --total-timesteps 2000",
+        "FrozenLake-v1",
+        "FrozenLake-v1 --backend gymnasium",
+        "CliffWalking-v1 --first-seed 3",
+        "Taxi-v4",
+        "Gridworld-v0 --initial-value 1",
+        "CartPole-v1",
+    ),
+    *_cases(
+        "algos/sarsa.py",
+        "--seeds 2 --total-timesteps 2000",
+        "FrozenLake-v1",
+        "FrozenLake-v1 --expected",
+        "CliffWalking-v1 --first-seed 3",
+        "CliffWalking-v1 --expected",
+        "Taxi-v4 --initial-value 1",
+        "Gridworld-v0",
+        "CartPole-v1 --expected",
+    ),
+    *_cases(
+        "algos/monte_carlo.py",
+        PREDICTION,
+        "RandomWalk-v0",
+        "RandomWalk-v0 --visits every --learning-rate 0.1",
+        "Gridworld-v0 --visits every --first-seed 3",
+        "Gridworld-v0 --learning-rate 0.1",
+    ),
+    *_cases(
+        "algos/td_prediction.py",
+        PREDICTION,
+        "RandomWalk-v0",
+        "RandomWalk-v0 --n-steps 1 --trace-decay 0.8",
+        "Gridworld-v0",
+        "Gridworld-v0 --n-steps 4 --first-seed 3",
+    ),
+    *_cases(
+        "algos/policy_iteration.py",
+        "",
+        "Gridworld-v0",
+        "Gridworld-v0 --evaluation exact --walls 2 3 2 4",
+        "FrozenLake-v1",
+        "CliffWalking-v1",
+        "Taxi-v4",
+    ),
+    *_cases(
+        "algos/value_iteration.py",
+        "",
+        "Gridworld-v0",
+        "Gridworld-v0 --walls 2 3 2 4 --goal 1 1",
+        "FrozenLake-v1",
+        "CliffWalking-v1",
+        "Taxi-v4 --tolerance 1e-4",
+    ),
+)
+
+# ---- Language models -----------------------------------------------------------------------
+
+# Nearly all the time goes into evaluations on 256 held-out prompts; `sums.jsonl` has one.
+SAMPLES = "--total-samples 64 --prompts 4 --group-size 4 --evaluations 1"
+STEPS = f"{SAMPLES} --minibatches 2"
+# Other tasks begin with this one: to make tiny models of their own takes a minute each.
+TINY = "grpo addition --epochs 2"
+SCORES = "reward_model addition --seeds 2"
+OTHER = f"--model {{{TINY}}}"
+SCORED = f"--reward-model {{{SCORES}}} --no-rules"
+SUMS = f"{{sums.jsonl}} {OTHER} --max-new-tokens 32"
+PAIRS = "--preferences {pairs.jsonl} --total-samples 32"
+LANGUAGE = (
+    *_cases(
+        "llm_track/grpo.py",
+        STEPS,
+        "addition --epochs 2",
+        "addition --supervision process --lora-rank 4 --micro-batch-size 3",
+        f"mixed {OTHER} --supervision process --kl-coef 0.1",
+    ),
+    *_cases(
+        "llm_track/reward_model.py",
+        SAMPLES,
+        "addition --seeds 2",
+        f"addition {PAIRS} {OTHER}",
+    ),
+    *_cases("llm_track/grpo.py", STEPS, f"addition {SCORED} --iterations 2"),
+    *_cases(
+        "llm_track/rlhf_ppo.py",
+        STEPS,
+        "addition",
+        f"{SUMS} {SCORED} --clip-value-range 0 --first-seed 3",
+    ),
+    *_cases(
+        "llm_track/dr_grpo.py",
+        STEPS,
+        "addition --epochs 2",
+        f"countdown {OTHER} {SCORED} --temperature 1.2",
+    ),
+    *_cases(
+        "llm_track/dapo.py",
+        STEPS,
+        "addition",
+        f"{SUMS} {SCORED} --no-dynamic-sampling --no-token-level --no-overlong-filtering "
+        "--overlong-cache 0 --dtype bfloat16",
+    ),
+    *_cases(
+        "llm_track/dpo.py",
+        "--total-samples 256 --batch-size 8 --epochs 2 --evaluations 1",
+        "addition --dtype float32",
+        f"{SUMS} {PAIRS} --lora-rank 4",
+    ),
+    *_cases(
+        "llm_track/sft.py",
+        "--total-samples 64 --batch-size 16 --evaluations 1",
+        "addition",
+        f"countdown {OTHER} --gradient-checkpointing",
+        SUMS,
+    ),
+)
+
+# ---- Baselines -----------------------------------------------------------------------------
+
+SB3, TRL = BASELINES
+LIBRARIES = (
+    *_cases(
+        SB3,
+        "--seeds 1 --num-envs 4 --num-steps 8 --total-timesteps 160",
+        "CartPole-v1",
+        algo="a2c",
+    ),
+    *_cases(
+        SB3,
+        "--seeds 1 --total-timesteps 384 --train-freq 64 --learning-starts 100 "
+        "--gradient-steps 8 --batch-size 32 --buffer-size 250",
+        "CartPole-v1",
+        algo="dqn",
+    ),
+    *_cases(SB3, f"{ROLLOUT} --seeds 1 --epochs 2", "Pendulum-v1", algo="ppo"),
+    *_cases(SB3, f"{ROLLOUT} --seeds 1 --critic-updates 2", "CartPole-v1", algo="trpo"),
+    *_cases(TRL, "--total-samples 64 --batch-size 16 --evaluations 1", SUMS, algo="sft"),
+    *_cases(TRL, SAMPLES, "addition", algo="reward_model"),
+    *_cases(TRL, "--batch-size 8 --epochs 1 --evaluations 1", f"{SUMS} {PAIRS}", algo="dpo"),
+    *_cases(TRL, STEPS, "addition", algo="grpo"),
+    *_cases(TRL, STEPS, "addition --epochs 2", algo="dr_grpo"),
+    *_cases(TRL, STEPS, "addition --no-dynamic-sampling --overlong-cache 0", algo="dapo"),
+)
+
+CASES = (*CONTROL, *TABLES, *LANGUAGE, *LIBRARIES)
+
+# ---- What cases read -----------------------------------------------------------------------
+
+FILES = {
+    "pairs.jsonl": """\
+{"prompt": "47+85=", "chosen": "<think>7+5=12;4+8+1=13;</think><answer>132</answer>", \
+"rejected": "<think>7+5=12;4+8=12;</think><answer>122</answer>"}
+{"prompt": "31+6=", "chosen": "<think>1+6=7;3=3;</think><answer>37</answer>", \
+"rejected": "<answer>37</answer>"}
+{"prompt": "12+34=", "ranked": ["<think>2+4=6;1+3=4;</think><answer>46</answer>", \
+"<think></think><answer>46</answer>", "46"]}
+{"prompt": "5+5=", "chosen": "<think>5+5=10;</think><answer>10</answer>", "rejected": "55"}
+""",
+    "sums.jsonl": """\
+{"prompt": "1+2", "answer": 3, "completion": "<think>1+2=3;</think><answer>3</answer>"}
+{"prompt": "2+2", "answer": 4, "completion": "<think>2+2=4;</think><answer>4</answer>"}
+{"prompt": "7+5", "answer": "12", "completion": "<think>7+5=12;</think><answer>12</answer>"}
+{"prompt": "8+1", "answer": "9", "completion": "<think>8+1=9;</think><answer>9</answer>"}
+""",
+}

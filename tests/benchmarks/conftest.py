@@ -1,0 +1,24 @@
+"""What most tests of the report do not look at, and what takes longer than all the rest of them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import report
+from manyseeds import plots
+
+WHOLE = {"test_same_store_gives_the_same_bytes", "test_real_run_evaluated_exactly"}
+
+
+@pytest.fixture(autouse=True)
+def short_report(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """test_report.py, but for WHOLE: no pictures in its files, and the quick suite alone."""
+
+    def write(_: Any, path: Path, **settings: Any) -> None:
+        path.write_text("<svg/>")
+
+    if Path(request.path).stem == "test_report" and request.function.__name__ not in WHOLE:
+        monkeypatch.setattr(plots, "grid_of_curves", write)
+        monkeypatch.setattr(plots, "tree", write)
+        monkeypatch.setattr(report, "SUITES", {"quick": report.SUITES["quick"]})

@@ -1,0 +1,42 @@
+"""A run of the store as arrays over its seeds, on numbers that can be worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import envs
+from benchmarks.chapters.results import Result
+
+
+def result(final: list[float], curves: list[list[float]], diverged: dict[int, int]) -> Result:
+    """A result on CartPole-v1 (threshold 475), evaluated at 0, 100, 200, ..."""
+    folder: Any = None  # nothing is read
+    rows = [(s, 100 * k, x, 32) for s, curve in enumerate(curves) for k, x in enumerate(curve)]
+    return Result(
+        run=folder,
+        configs=[{"algo": "ppo", "config": {}}],
+        spec=envs.make("CartPole-v1").spec,
+        seeds=list(range(len(final))),
+        final=np.array(final),
+        sampled=np.array(final),
+        episode_std=np.zeros(len(final)),
+        diverged=diverged,
+        curve=pd.DataFrame(rows, columns=["seed", "timestep", "return_mean", "episodes"]),
+        timesteps=300,
+    )
+
+
+def test_a_score_at_the_threshold_is_no_failure() -> None:
+    """Below it, or diverged."""
+    got = result([475.0, 474.99, 475.01, 500.0], [[0.0]] * 4, {3: 128})
+    assert got.failures == [1, 3]
+
+
+def test_a_score_at_the_threshold_reaches_it() -> None:
+    curves = [[0, 475.0, 0], [0, 474.99, 475.01], [0, 0, 474.99]]
+    got = result([0.0] * 3, curves, {})
+    np.testing.assert_array_equal(got.reached, [100, 200, np.nan])
+    assert got.threshold_texts() == ("150", "2 of 3")

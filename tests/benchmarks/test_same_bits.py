@@ -1,0 +1,502 @@
+"""The same bits as an older commit: what is compared, what is trained for it, and the command."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from benchmarks import same_bits, sb3_baseline
+from benchmarks.cases import CASES, FILES, Case, command_line, select
+from benchmarks.same_bits import Difference, compare_parts, compare_runs, main, old_flags
+from manyseeds.cli import ControlConfig, parse
+from manyseeds.digest import ROOT
+from manyseeds.runs.language import LanguageConfig
+
+CASE = Case("algos/ppo.py", "CartPole-v1")
+LANGUAGE = ("sft", "reward_model", "dpo", "rlhf_ppo", "grpo", "dr_grpo", "dapo")
+
+
+# ---- What is compared ----------------------------------------------------------------------
+
+
+def write_part(part: Path, **changes: Any) -> Path:
+    """A part with one of each kind of file; changes: other tensors, columns or fields."""
+    part.mkdir(parents=True, exist_ok=True)
+    weights = {
+        "networks.biases.0": torch.zeros(2, 3),
+        "networks.weights.0": torch.arange(24.0).view(2, 3, 4),
+    }
+    save_file(weights | changes.get("weights", {}), part / "policy.safetensors")
+    metrics = {
+        "seed": [0, 1],
+        "learn_s": np.random.default_rng().random(2),
+        "loss": [math.nan, 0.5],
+        "entropy": np.float32([0.25, 0.125]),
+    }
+    metrics = {k: v for k, v in (metrics | changes.get("metrics", {})).items() if v is not None}
+    pd.DataFrame(metrics).to_parquet(part / "metrics.parquet", index=False)
+    curve = {"algo": "ppo", "seed": [0, 1], "return_mean": [1.0, math.nan]}
+    pd.DataFrame(curve | changes.get("curve", {})).to_parquet(part / "curve.parquet", index=False)
+    summary = {
+        "schema": 1,
+        "final": {"greedy": {"iqm": {"value": 1.5, "low": None}}},
+        "values": [1.0, 2.0, 3.0],
+        "learn_seconds": time.perf_counter(),
+        "timesteps_per_second": time.perf_counter(),
+    }
+    (part / "summary.json").write_text(json.dumps(summary | changes.get("summary", {})))
+    transcripts = [{"samples": 0, "completion": "<answer>1</answer>"}]
+    (part / "transcripts.json").write_text(json.dumps(changes.get("transcripts", transcripts)))
+    (part / "config.json").write_text("{}")
+    return part
+
+
+def difference(folder: Path, **changes: Any) -> str:
+    """The difference between a part and the same part with changes, as it is printed."""
+    old = write_part(folder / "old", **changes.pop("old", {}))
+    return str(compare_parts(old, write_part(folder / "here", **changes)) or "")
+
+
+def test_equal_parts_are_equal_times_and_nan_included(tmp_path: Path) -> None:
+    assert difference(tmp_path) == ""
+    assert difference(tmp_path, summary={"schema": 2}) == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (
+            {"weights": {"networks.weights.0": torch.arange(24.0).view(2, 3, 4) + 1e-4}},
+            "policy.safetensors networks.weights.0 (max 0.0001)",
+        ),
+        (
+            {"weights": {"networks.biases.0": torch.tensor([[0.0, 0, -0.0], [0, 0, 0]])}},
+            "policy.safetensors networks.biases.0 (max 0)",
+        ),
+        (
+            {"weights": {"networks.biases.0": torch.full((2, 3), math.nan)}},
+            "policy.safetensors networks.biases.0 (max nan)",
+        ),
+        (
+            {"weights": {"networks.biases.0": torch.zeros(2, 3, dtype=torch.bfloat16)}},
+            "policy.safetensors networks.biases.0 (float32 in OLD, bfloat16 here)",
+        ),
+        (
+            {"weights": {"networks.biases.0": torch.zeros(3, 2)}},
+            "policy.safetensors networks.biases.0 (shape [2, 3] in OLD, [3, 2] here)",
+        ),
+        (
+            {"weights": {"extra": torch.zeros(1)}},
+            "policy.safetensors extra (only here)",
+        ),
+        ({"metrics": {"loss": [math.nan, 0.75]}}, "metrics.parquet loss (max 0.25)"),
+        ({"metrics": {"loss": [0.5, 0.5]}}, "metrics.parquet loss (max nan)"),
+        (
+            {"metrics": {"entropy": np.nextafter(np.float32([0.25, 0.125]), np.float32(1))}},
+            "metrics.parquet entropy (max 3e-08)",
+        ),
+        ({"metrics": {"loss": None}}, "metrics.parquet loss (only in OLD)"),
+        (
+            {"metrics": {"loss": None, "policy_loss": [math.nan, 0.5]}},
+            "metrics.parquet loss (renamed to policy_loss)",
+        ),
+        (
+            {"metrics": {"loss": None, "policy_loss": [math.nan, 0.6]}},
+            "metrics.parquet loss (only in OLD)",
+        ),
+        ({"curve": {"seed": [0, 2]}}, "curve.parquet seed (max 1)"),
+        (
+            {"curve": {"algo": ["ppo", "a2c"]}},
+            'curve.parquet algo (["ppo", "ppo"] in OLD, ["ppo", "a2c"] here)',
+        ),
+        (
+            {"summary": {"final": {"greedy": {"iqm": {"value": 1.25, "low": None}}}}},
+            "summary.json final.greedy.iqm.value (max 0.25)",
+        ),
+        (
+            {"summary": {"final": {"greedy": {"iqm": {"value": None, "low": None}}}}},
+            "summary.json final.greedy.iqm.value (1.5 in OLD, null here)",
+        ),
+        ({"summary": {"values": [1.0, 2.5, 3.0]}}, "summary.json values (max 0.5)"),
+        (
+            {"summary": {"values": [1.0, 2.0]}},
+            "summary.json values (shape [3] in OLD, [2] here)",
+        ),
+        (
+            {"transcripts": [{"samples": 0, "completion": "2"}]},
+            'transcripts.json [0].completion ("<answer>1</answer>" in OLD, "2" here)',
+        ),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_names_the_first_difference(tmp_path: Path, changes: Any, expected: str) -> None:
+    assert difference(tmp_path, **changes) == expected
+
+
+def test_weights_come_before_curves_and_renamed_columns_last(tmp_path: Path) -> None:
+    renamed = {"loss": None, "policy_loss": [math.nan, 0.5]}
+    other = {"values": [1.0, 2.5, 3.0]}
+    assert difference(tmp_path, metrics=renamed, summary=other).startswith("summary.json values")
+    tensors = {"networks.weights.0": torch.zeros(2, 3, 4)}
+    found = difference(tmp_path, weights=tensors, curve={"seed": [0, 2]})
+    assert found == "policy.safetensors networks.weights.0 (max 23)"
+
+
+@pytest.mark.parametrize(("side", "words"), [("here", "only in OLD"), ("old", "only here")])
+@pytest.mark.parametrize("name", ["policy.safetensors", "curve.parquet", "summary.json"])
+def test_a_missing_file_is_a_difference(tmp_path: Path, side: str, words: str, name: str) -> None:
+    old, here = write_part(tmp_path / "old"), write_part(tmp_path / "here")
+    (tmp_path / side / name).unlink()
+    assert compare_parts(old, here) == Difference(name, words)
+
+
+def test_models_of_language_runs_are_compared(tmp_path: Path) -> None:
+    old, here = write_part(tmp_path / "old"), write_part(tmp_path / "here")
+    for part, value in ((old, 0.0), (here, 2.0**-20)):
+        (part / "model").mkdir()
+        weights = {"model.embed_tokens.weight": torch.full((2, 2), value, dtype=torch.bfloat16)}
+        save_file(weights, part / "model" / "model.safetensors")
+    found = "model/model.safetensors model.embed_tokens.weight (max 9.5e-07)"
+    assert str(compare_parts(old, here)) == found
+
+
+def test_runs_are_equal_where_all_their_parts_are(tmp_path: Path) -> None:
+    def run(side: str) -> Path:
+        return tmp_path / side / "runs" / "CartPole-v1" / "ppo" / CASE.name
+
+    def compared() -> str:
+        return str(compare_runs(CASE, tmp_path / "old", tmp_path / "here") or "")
+
+    assert compared() == "parts (none in OLD, none here)"
+    for side in ("old", "here"):
+        for part in ("seeds-000-000", "seeds-001-001"):
+            write_part(run(side) / part)
+    assert compared() == ""
+    write_part(run("here") / "seeds-001-001", curve={"seed": [0, 2]})
+    assert compared() == "seeds-001-001 curve.parquet seed (max 1)"
+    shutil.rmtree(run("old") / "seeds-001-001")
+    assert compared() == "parts (seeds-000-000 in OLD, seeds-000-000, seeds-001-001 here)"
+
+
+# ---- The cases -----------------------------------------------------------------------------
+
+
+def config_of(case: Case, folder: Path) -> Any:
+    """The Config that a case's command gives."""
+    for name, content in FILES.items():
+        (folder / name).write_text(content)
+    places = {name: str(folder / name) for name in case.placeholders}
+    args = command_line(case.options, places)
+    if "sb3" in case.script:
+        return sb3_baseline.read_flags(args)[1]
+    if "trl" in case.script:
+        from benchmarks import trl_baseline
+
+        return trl_baseline.read_flags(args)[1]
+    module: Any = importlib.import_module(case.script.removesuffix(".py").replace("/", "."))
+    return parse(module.Config, module.PRESETS, "", args)
+
+
+@pytest.fixture(scope="module")
+def configs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The Config of every case of ours, by its label."""
+    folder = tmp_path_factory.mktemp("files")
+    return {case.label: config_of(case, folder) for case in CASES if not case.algo}
+
+
+def literals(config_class: type) -> set[tuple[str, Any]]:
+    """All values of the fields of a Config that have a few only, but for the device."""
+    hints = get_type_hints(config_class)
+    return {
+        (name, value)
+        for name, hint in hints.items()
+        if name != "device"
+        for value in (get_args(hint) if get_origin(hint) is Literal else ())
+    }
+
+
+def test_cases_are_valid_commands_for_a_few_seeds(configs: dict[str, Any]) -> None:
+    assert all(config.quiet for config in configs.values())
+    assert all(getattr(config, "seeds", 1) <= 3 for config in configs.values())
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=[pytest.mark.slow] * ("trl" in case.needs), id=case.label)
+        for case in CASES
+        if case.algo
+    ],
+)
+def test_a_case_of_a_baseline_is_a_valid_command(case: Case, tmp_path: Path) -> None:
+    for package in case.needs:
+        pytest.importorskip(package)
+    assert config_of(case, tmp_path).seeds == 1
+
+
+def test_labels_and_names_are_unique() -> None:
+    assert len({case.label for case in CASES}) == len(CASES)
+    assert len({case.name.lower() for case in CASES}) == len(CASES)
+
+
+def test_cases_refer_to_files_and_to_earlier_cases() -> None:
+    known = set(FILES)
+    for case in CASES:
+        assert known.issuperset(case.placeholders), case.label
+        known.add(case.label)
+
+
+def test_every_script_and_baseline_has_a_case() -> None:
+    scripts = [file for file in sorted((ROOT / "algos").glob("*.py")) if file.stem != "__init__"]
+    scripts += [ROOT / "llm_track" / f"{name}.py" for name in LANGUAGE]
+    assert len(scripts) == 12 + 7
+    missing = {str(x.relative_to(ROOT)) for x in scripts} - {case.script for case in CASES}
+    assert not missing
+    has_main = {
+        file.stem
+        for file in (ROOT / "llm_track").glob("*.py")
+        if 'if __name__ == "__main__"' in file.read_text()
+    }
+    assert has_main == set(LANGUAGE)
+    assert {c.algo for c in CASES if "sb3" in c.script} == set(sb3_baseline.BASELINES)
+
+
+def test_every_baseline_of_trl_has_a_case() -> None:
+    pytest.importorskip("trl")
+    from benchmarks import trl_baseline
+
+    assert {c.algo for c in CASES if "trl" in c.script} == set(trl_baseline.BASELINES)
+
+
+def test_every_choice_of_a_config_is_in_some_case(configs: dict[str, Any]) -> None:
+    """Of the fields that all scripts share, such as backend, one script shows each choice."""
+    shown: dict[type, set[tuple[str, Any]]] = defaultdict(set)
+    for config in configs.values():
+        names = [field.name for field in dataclasses.fields(config)]
+        values = {(name, getattr(config, name)) for name in names}
+        for config_class in type(config).__mro__[:-1]:
+            shown[config_class] |= values
+    shared = {name for base in (ControlConfig, LanguageConfig) for name in get_type_hints(base)}
+    for config_class in {type(config) for config in configs.values()}:
+        own = {(name, x) for name, x in literals(config_class) if name not in shared}
+        assert own <= shown[config_class], config_class.__module__
+    for config_class in (ControlConfig, LanguageConfig):
+        assert literals(config_class) <= shown[config_class]
+
+
+def test_every_switch_of_a_config_is_on_and_off_in_some_case(configs: dict[str, Any]) -> None:
+    shown: dict[type, set[tuple[str, bool]]] = defaultdict(set)
+    for config in configs.values():
+        values = dataclasses.asdict(config).items()
+        shown[type(config)] |= {(name, x) for name, x in values if isinstance(x, bool)}
+    execution = {"track", "quiet", "compile", "gif", "gradient_checkpointing"}
+    for config_class, found in shown.items():
+        names = {name for name, hint in get_type_hints(config_class).items() if hint is bool}
+        for name in names - execution:
+            assert found >= {(name, True), (name, False)}, config_class.__module__
+
+
+def test_a_flag_replaces_the_one_of_the_budget() -> None:
+    case = Case("algos/ppo.py", "CartPole-v1", "--hidden 8 8", "--seeds 2 --hidden 64")
+    words = ["--env", "CartPole-v1", "--seeds", "2", "--hidden", "8", "8", "--quiet"]
+    assert command_line(case.options, {}) == words
+    assert case.label == "ppo CartPole-v1 --hidden 8 8"
+
+
+def test_placeholders_become_paths_and_stay_one_word() -> None:
+    case = Case("llm_track/dpo.py", "addition", "--model {grpo addition --epochs 2} --epochs 1")
+    assert case.placeholders == ["grpo addition --epochs 2"]
+    args = command_line(case.options, {"grpo addition --epochs 2": "/a folder/part"})
+    assert args == ["--task", "addition", "--model", "/a folder/part", "--epochs", "1", "--quiet"]
+
+
+def test_only_takes_along_what_a_case_begins_with() -> None:
+    chosen = select(CASES, ["DR_GRPO countdown"])
+    scripts = ["llm_track/grpo.py", "llm_track/reward_model.py", "llm_track/dr_grpo.py"]
+    assert [case.script for case in chosen] == scripts
+    assert [case.label for case in select(CASES, ["sb3-ppo"])] == ["sb3-ppo Pendulum-v1"]
+
+
+# ---- Where the old code is -----------------------------------------------------------------
+
+
+def test_flags_are_those_of_the_old_schema(tmp_path: Path) -> None:
+    assert same_bits.schema_of(tmp_path) == 0
+    for name, schema in (("benchmarks/harness", 1), ("manyseeds", 2)):  # the newer one wins
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "record.py").write_text(f"DONE = ''\nSCHEMA = {schema}\n")
+        assert same_bits.schema_of(tmp_path) == schema
+    assert same_bits.schema_of(ROOT) > 0
+    assert all(old_flags(case, 1) == case.options for case in CASES)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["nothing"], "error: OLD nothing: git knows no such commit\n"),
+        (["HEAD", "--only", "no such case"], "error: --only no such case: no case has any of it"),
+        (["HEAD", "--workers", "0"], "error: --workers 0: must be at least 1\n"),
+        ([], "error: the following arguments are required: OLD\n"),
+        (["HEAD", "--onl", "ppo"], "error: unrecognized arguments: --onl ppo\n"),
+    ],
+    ids=str,
+)
+def test_a_mistake_is_one_line(
+    args: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if args == ["nothing"] and not (ROOT / ".git").exists():
+        pytest.skip("no git checkout")
+    with pytest.raises(SystemExit) as stop:
+        main(args)
+    assert stop.value.code == 2
+    errors = capsys.readouterr().err
+    assert errors.startswith(message)
+    assert errors.count("\n") == 1
+
+
+def test_a_checkout_without_git_is_a_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(same_bits, "ROOT", tmp_path)
+    message = f"error: OLD HEAD: {tmp_path} is no git checkout to read it from\n"
+    for _ in range(2):
+        with pytest.raises(SystemExit) as stop:
+            main(["HEAD"])
+        assert (stop.value.code, capsys.readouterr().err) == (2, message)
+        # Nor is a copy of the files inside somebody else's repository one.
+        subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+        monkeypatch.setattr(same_bits, "ROOT", tmp_path / "copy")
+        message = message.replace(f"{tmp_path} is", f"{tmp_path / 'copy'} is")
+        (tmp_path / "copy").mkdir(exist_ok=True)
+
+
+# ---- The command ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the source in a git repository of its own, committed."""
+    folder = tmp_path_factory.mktemp("copy").resolve() / "checkout"
+    ignore = shutil.ignore_patterns("__pycache__")
+    for name in ("manyseeds", "envs", "algos", "llm_track", "benchmarks"):
+        shutil.copytree(ROOT / name, folder / name, ignore=ignore)
+    git = ["git", "-C", str(folder), "-c", "user.name=test", "-c", "user.email=test@localhost"]
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "All of it"]):
+        subprocess.run([*git, *words], check=True)
+    return folder
+
+
+def command(copy: Path, *args: str) -> list[str]:
+    return [sys.executable, "benchmarks/same_bits.py", "HEAD", *args]
+
+
+def environment(copy: Path, temporary: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(copy), "TMPDIR": str(temporary)}
+
+
+def run(copy: Path, temporary: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(copy, *args),
+        cwd=copy,
+        env=environment(copy, temporary),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def assert_clean(copy: Path, temporary: Path) -> None:
+    """Nothing is left: no folder, no worktree."""
+    assert not list(temporary.glob("same-bits-*"))
+    listed = ["git", "-C", str(copy), "worktree", "list"]
+    trees = subprocess.run(listed, capture_output=True, text=True, check=True).stdout
+    assert len(trees.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_equal_code_is_equal_and_a_planted_change_is_named(copy: Path, tmp_path: Path) -> None:
+    labels = "q_learning FrozenLake-v1", "dqn CartPole-v1 --tau"
+    only = ["--only", *labels]
+    done = run(copy, tmp_path, *only)
+    lines = done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.split(" ", 1)[0] for line in lines] == ["equal", "equal", "equal", "3"]
+    assert "3 equal, 0 DIFFERS, 0 FAILED" in lines[-1]
+    assert_clean(copy, tmp_path)
+
+    dqn, q_learning = copy / "algos" / "dqn.py", copy / "algos" / "q_learning.py"
+    texts = [file.read_text() for file in (dqn, q_learning)]
+    changed = texts[0].replace("config.learning_rate", "config.learning_rate * 1.001")
+    assert changed != texts[0]
+    dqn.write_text(changed)
+    q_learning.write_text(texts[1].replace('__main__":', '__main__":\n    raise ValueError("a")'))
+    try:
+        done = run(copy, tmp_path, *only)
+    finally:
+        for file, text in zip((dqn, q_learning), texts, strict=True):
+            file.write_text(text)
+    lines = done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (1, "")
+    found = {line.split()[1]: line for line in lines[:-1]}
+    assert found["dqn"].startswith(
+        "DIFFERS  dqn CartPole-v1 --tau 0.5 --first-seed 3: policy.safetensors "
+    )
+    assert " (max " in found["dqn"]
+    assert found["q_learning"].startswith("FAILED   q_learning FrozenLake-v1")
+    assert "here: ValueError: a, " in found["q_learning"]
+    assert "0 equal, 1 DIFFERS, 2 FAILED" in lines[-1]
+    assert_clean(copy, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda x: x.name)
+def test_an_interrupt_leaves_nothing(copy: Path, tmp_path: Path, number: signal.Signals) -> None:
+    process = subprocess.Popen(
+        command(copy, "--only", "ppo"),
+        cwd=copy,
+        env=environment(copy, tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    process.stdout.readline()  # of the first case; the next ones have begun
+    trained = [
+        int(x) for x in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    ]
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert errors in ("", "interrupted\n")
+    assert_clean(copy, tmp_path)
+    assert not any(Path(f"/proc/{child}").exists() for child in trained)
+
+
+@pytest.mark.slow
+def test_kept_results_are_of_both_sides(copy: Path, tmp_path: Path) -> None:
+    done = run(copy, tmp_path, "--keep", "--workers", "1", "--only", "value_iteration Grid")
+    assert done.returncode == 0
+    (folder,) = tmp_path.glob("same-bits-*")
+    assert f"results and logs: {folder}\n" in done.stdout
+    for side in ("old", "here"):
+        assert len(list((folder / side / "results").glob("runs/*/*/*/plan/DONE.json"))) == 2
+        assert list((folder / side / "logs").glob("*.out"))
+    shutil.rmtree(folder)
+    assert_clean(copy, tmp_path)

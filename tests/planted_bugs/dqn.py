@@ -1,0 +1,150 @@
+"""DQN."""
+
+from tests.planted_bugs.planting import Bug
+
+BUGS = (
+    Bug(
+        "timeout as an end: dqn stores a termination",
+        "algos/dqn.py",
+        "steps.append((obs, actions, step.reward, step.terminated, step.final_obs))",
+        "done = step.terminated | step.truncated\n"
+        "        steps.append((obs, actions, step.reward, done, step.final_obs))",
+        "tests/algos/test_dqn.py::test_a_time_limit_is_not_an_end[False-10.0]",
+    ),
+    Bug(
+        "an end and a timeout at once: dqn stores no termination",
+        "algos/dqn.py",
+        "step.reward, step.terminated, step.final_obs))",
+        "step.reward, step.terminated & ~step.truncated, step.final_obs))",
+        "tests/algos/test_dqn.py::test_memory_holds_true_successors",
+    ),
+    Bug(
+        "replay: dqn stores the next start at an end",
+        "algos/dqn.py",
+        "step.reward, step.terminated, step.final_obs))",
+        "step.reward, step.terminated, step.obs))",
+        "tests/algos/test_dqn.py::test_memory_holds_true_successors",
+    ),
+    Bug(
+        "replay: the successor is read from the next row, over the wrap-around too",
+        "algos/dqn.py",
+        "return Transitions(obs, actions.long(), rewards, terminated.bool(), next_obs)",
+        "after = self.rows.roll(-1, 1).view(-1, width).index_select(0, index.flatten())\n"
+        "        next_obs = after.view(*noise.shape, width)[..., : self.obs_size]\n"
+        "        return Transitions(obs, actions.long(), rewards, terminated.bool(), next_obs)",
+        "tests/algos/test_dqn.py::test_replay_over_wrap_around[3]",
+    ),
+    Bug(
+        "replay: a block that does not fit is piled up at the end",
+        "algos/dqn.py",
+        "(self.added + torch.arange(count, device=rows.device)) % capacity",
+        "(self.added % capacity + torch.arange(count, device=rows.device)).clamp(max=capacity - 1)",
+        "tests/algos/test_dqn.py::test_replay_over_wrap_around[3]",
+    ),
+    Bug(
+        "replay: samples beyond what it holds",
+        "algos/dqn.py",
+        "index = (noise * self.size).long().minimum(self.size - 1)",
+        "index = (noise * capacity).long()",
+        "tests/algos/test_dqn.py::test_replay_never_reads_beyond_what_it_holds",
+    ),
+    Bug(
+        "replay: all seeds sample one memory",
+        "algos/dqn.py",
+        "first = torch.arange(S, device=noise.device) * capacity",
+        "first = torch.arange(S, device=noise.device) * 0",
+        "tests/algos/test_dqn.py::test_replay_over_wrap_around[1]",
+    ),
+    Bug(
+        "target interval: dqn counts steps of the vector",
+        "algos/dqn.py",
+        "interval = max(config.target_update_interval // N, 1) * N",
+        "interval = config.target_update_interval * N",
+        "tests/algos/test_dqn.py::test_rhythm_of_updates",
+    ),
+    Bug(
+        "target interval: dqn counts updates",
+        "algos/dqn.py",
+        "syncs = timestep // interval - before // interval",
+        "syncs = int(timestep // config.block % interval == 0)",
+        "tests/algos/test_dqn.py::test_rhythm_of_updates",
+    ),
+    Bug(
+        "target interval: dqn is late",
+        "algos/dqn.py",
+        "syncs = timestep // interval - before // interval",
+        "syncs = (timestep - 1) // interval - max(before - 1, 0) // interval",
+        "tests/algos/test_dqn.py::test_rhythm_of_updates",
+    ),
+    Bug(
+        "shared seed: dqn explores alike in all environments",
+        "algos/dqn.py",
+        "net.draw(streams, F, N),",
+        "net.draw(streams, F, 1).expand(-1, -1, N, -1),",
+        "tests/algos/test_traps.py::test_no_two_environments_share_their_luck[dqn]",
+    ),
+    Bug(
+        "noise drawn inside: dqn's minibatches",
+        "algos/dqn.py",
+        "index = (noise * self.size)",
+        "index = (torch.rand_like(noise) * self.size)",
+        "tests/foundation/test_program.py::test_replaying_the_captured_iteration_is_the_eager_training[dqn]",
+    ),
+    Bug(
+        "epsilon: one step ahead",
+        "algos/dqn.py",
+        "min(timestep / horizon, 1.0)",
+        "min((timestep + 1) / horizon, 1.0)",
+        "tests/algos/test_dqn.py::test_epsilon_schedule",
+    ),
+    Bug(
+        "epsilon: falls beyond the end",
+        "algos/dqn.py",
+        "min(timestep / horizon, 1.0)",
+        "timestep / horizon",
+        "tests/algos/test_dqn.py::test_epsilon_schedule",
+    ),
+    Bug(
+        "epsilon: one random action too many",
+        "algos/dqn.py",
+        "if timestep < config.learning_starts:",
+        "if timestep <= config.learning_starts:",
+        "tests/algos/test_dqn.py::test_epsilon_schedule",
+    ),
+    Bug(
+        "epsilon: the round's last one in all its steps",
+        "algos/dqn.py",
+        "epsilon_at(before + f * N, config)",
+        "epsilon_at(timestep, config)",
+        "tests/algos/test_dqn.py::test_epsilon_falls_while_training",
+    ),
+    Bug(
+        "epsilon: counts steps of the vector",
+        "algos/dqn.py",
+        "epsilon_at(before + f * N, config)",
+        "epsilon_at(before + f, config)",
+        "tests/algos/test_dqn.py::test_epsilon_falls_while_training",
+    ),
+    Bug(
+        "dqn: greedy is the worst",
+        "algos/dqn.py",
+        "greedy = self(obs).argmax(-1)",
+        "greedy = self(obs).argmin(-1)",
+        "tests/algos/test_probes.py::test_a_policy[dqn]",
+    ),
+    Bug(
+        "target interval: dqn's target is updated after the gradient steps",
+        "algos/dqn.py",
+        "    if syncs:\n"
+        "        update_target(target, net, syncs, config.tau)\n"
+        "    metrics = {}\n"
+        "    if learns:\n"
+        "        metrics = update(net, target, optimizer, replay, inputs.draws, config)\n",
+        "    metrics = {}\n"
+        "    if learns:\n"
+        "        metrics = update(net, target, optimizer, replay, inputs.draws, config)\n"
+        "    if syncs:\n"
+        "        update_target(target, net, syncs, config.tau)\n",
+        "tests/algos/test_dqn.py::test_the_target_is_updated_before_the_gradient_steps",
+    ),
+)

@@ -1,0 +1,104 @@
+"""Language models trained on demonstrations and preferences: SFT, RLHF with PPO and DPO."""
+
+from tests.planted_bugs.planting import Bug
+
+BUGS = (
+    Bug(
+        "language: token mean: dpo's instead of the sum",
+        "llm_track/dpo.py",
+        "logprobs = sampling.logprobs(policy, both).sum(1)",
+        "logprobs = sampling.logprobs(policy, both).mean(1)",
+        "tests/llm_track/test_dpo.py::test_a_step_equals_a_slow_loop",
+    ),
+    Bug(
+        "language: KL: rlhf_ppo rewards it",
+        "llm_track/rlhf_ppo.py",
+        "penalties = -kl_coef *",
+        "penalties = kl_coef *",
+        "tests/llm_track/test_rlhf.py::test_token_rewards_by_hand",
+    ),
+    Bug(
+        "language: values of tokens: not shifted",
+        "llm_track/rlhf_ppo.py",
+        "[:, -T - 1 : -1] * samples.mask",
+        "[:, -T:] * samples.mask",
+        "tests/llm_track/test_rlhf.py::test_the_value_of_a_state_does_not_know_the_token_to_come",
+    ),
+    Bug(
+        "language: values of tokens: the score at the last column",
+        "llm_track/rlhf_ppo.py",
+        "last = mask.sum(1, keepdim=True) - 1",
+        "last = torch.full_like(mask[:, :1].long(), mask.shape[1] - 1)",
+        "tests/llm_track/test_rlhf.py::test_token_rewards_by_hand",
+    ),
+    Bug(
+        "language: values of tokens: whitened with the padding",
+        "llm_track/rlhf_ppo.py",
+        "mean, variance = moments(advantages, mask, processes)",
+        "mean, variance = moments(advantages, torch.ones_like(mask), processes)",
+        "tests/llm_track/test_rlhf.py::test_whitening_sees_the_tokens_only",
+    ),
+    Bug(
+        "language: values of tokens: bootstrap from the padding",
+        "llm_track/rlhf_ppo.py",
+        "    rewards, values = rewards * mask, values * mask\n",
+        "",
+        "tests/llm_track/test_rlhf.py::test_gae_equals_its_definition",
+    ),
+    Bug(
+        "language: preferences: dpo's sign",
+        "llm_track/dpo.py",
+        "logsigmoid(chosen - rejected)",
+        "logsigmoid(rejected - chosen)",
+        "tests/llm_track/test_dpo.py::test_the_loss_by_hand",
+    ),
+    Bug(
+        "language: preferences: dpo without the reference",
+        "llm_track/dpo.py",
+        "return beta * (logprobs - reference)",
+        "return beta * logprobs",
+        "tests/llm_track/test_dpo.py::test_the_loss_by_hand",
+    ),
+    Bug(
+        "language: preferences: the mean of a process's share",
+        "llm_track/dpo.py",
+        "loss = preference_loss(chosen, rejected).sum() / config.batch_size",
+        "loss = preference_loss(chosen, rejected).mean()",
+        "tests/llm_track/test_dpo.py::test_micro_batches_change_nothing",
+    ),
+    Bug(
+        "language: random numbers: SFT has RL's prompts",
+        "llm_track/sft.py",
+        'run.rng("demonstrations", step)',
+        'run.rng("prompts", step)',
+        "tests/llm_track/test_runs.py::test_rl_does_not_begin_with_what_was_learned_before",
+    ),
+    Bug(
+        "language: temperature: missing in rlhf_ppo's reference",
+        "llm_track/rlhf_ppo.py",
+        "reference.logprobs(samples, config.temperature, size)",
+        "reference.logprobs(samples, 1.0, size)",
+        "tests/llm_track/test_rlhf.py::test_the_reference_is_taken_at_the_temperature_of_sampling",
+    ),
+    Bug(
+        "language: epochs: rlhf_ppo's have one order",
+        "llm_track/rlhf_ppo.py",
+        "shuffle.permutation(B)",
+        'run.rng("minibatches", step).permutation(B)',
+        "tests/llm_track/test_rlhf.py::test_every_epoch_has_an_order_of_its_own",
+    ),
+    Bug(
+        "language: critic: learns at the policy's learning rate, and the other way round",
+        "llm_track/rlhf_ppo.py",
+        "(policy, config.learning_rate),\n            (critic, config.critic_learning_rate),\n",
+        "(policy, config.critic_learning_rate),\n            (critic, config.learning_rate),\n",
+        "tests/llm_track/test_rlhf.py::test_each_learns_at_its_own_learning_rate",
+    ),
+    Bug(
+        "language: critic: no step where the policy has no gradient",
+        "llm_track/rlhf_ppo.py",
+        "        if norms[-1] > 0:\n",
+        "        if norms[0] > 0:\n",
+        "tests/llm_track/test_rlhf.py::test_the_critic_learns_where_the_policy_has_nothing_to_learn",
+    ),
+)

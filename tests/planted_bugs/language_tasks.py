@@ -1,0 +1,83 @@
+"""Tasks and evaluations of language models."""
+
+from tests.planted_bugs.planting import Bug
+
+BUGS = (
+    Bug(
+        "language: KL: evaluations measure the other one",
+        "llm_track/evaluation.py",
+        "((own - reference) * samples.mask).sum()",
+        "((reference - own) * samples.mask).sum()",
+        "tests/llm_track/test_grpo.py::test_the_kl_of_evaluations_is_unbiased",
+    ),
+    Bug(
+        "language: answers: read by int()",
+        "llm_track/tasks.py",
+        "if plain else None",
+        "if plain else (Decimal(int(text)) if '_' in text else None)",
+        "tests/llm_track/test_tasks.py::test_what_is_no_number[1_0]",
+    ),
+    Bug(
+        "language: answers: digits are looked for",
+        "llm_track/tasks.py",
+        're.fullmatch(r"(-?)\\$?([0-9]{1,3}',
+        're.match(r"(-?)\\$?([0-9]{1,3}',
+        "tests/llm_track/test_tasks.py::test_what_is_no_number",
+    ),
+    Bug(
+        "language: answers: powers are arithmetic",
+        "llm_track/tasks.py",
+        "    ast.Mult: lambda a, b: a * b,\n",
+        "    ast.Mult: lambda a, b: a * b,\n    ast.Pow: lambda a, b: a**b,\n",
+        "tests/llm_track/test_tasks.py::test_what_is_no_arithmetic",
+    ),
+    Bug(
+        "language: answers: the last of several counts",
+        "llm_track/tasks.py",
+        "if completion.count(ANSWER) != 1 or completion.count(END_ANSWER) != 1:",
+        "if not completion.count(ANSWER) or not completion.count(END_ANSWER):",
+        "tests/llm_track/test_tasks.py::test_answer_of",
+    ),
+    Bug(
+        "language: held-out prompts: are trained on",
+        "llm_track/tasks.py",
+        ".prompt) != test:",
+        ".prompt) < test:",
+        "tests/llm_track/test_tasks.py::test_held_out_prompts_are_never_trained_on",
+    ),
+    Bug(
+        "language: evaluation: other random numbers each time",
+        "llm_track/evaluation.py",
+        "rng = np.random.default_rng(SEED)",
+        "rng = np.random.default_rng()",
+        "tests/llm_track/test_evaluation.py::test_the_evaluator_repeats_itself",
+    ),
+    Bug(
+        "language: evaluation: random numbers of the seed",
+        "llm_track/evaluation.py",
+        "rng = np.random.default_rng(SEED)",
+        "rng = np.random.default_rng(self.config.first_seed)",
+        "tests/llm_track/test_evaluation.py::test_two_models_meet_the_same_luck",
+    ),
+    Bug(
+        "language: evaluation: pass@k is biased",
+        "llm_track/evaluation.py",
+        "[1 - math.comb(n - c, k) / math.comb(n, k) for c in counts]",
+        "[1 - (1 - c / n) ** k for c in counts]",
+        "tests/llm_track/test_evaluation.py::test_pass_at_k_is_the_share_of_subsets_with_a_right_one",
+    ),
+    Bug(
+        "language: half precision: KL of two computations",
+        "llm_track/evaluation.py",
+        "        if self.policy.computes_in_half:",
+        "        if False:",
+        "tests/llm_track/test_evaluation.py::test_the_kl_to_itself_is_0_in_half_precision",
+    ),
+    Bug(
+        "language: held out: with its mirror in training",
+        "llm_track/tasks.py",
+        'sorted(re.findall("[0-9]+", prompt))',
+        're.findall("[0-9]+", prompt)',
+        "tests/llm_track/test_tasks.py::test_the_order_of_numbers_does_not_matter_for_what_is_held_out",
+    ),
+)
