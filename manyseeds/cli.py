@@ -15,13 +15,13 @@ import math
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from manyseeds.digest import ROOT, origin_of
-from manyseeds.errors import UsageError
+from manyseeds.errors import UsageError, did_you_mean
 
 PUBLISHED = ROOT / "results"  # the published runs, tables and figures
 RESULTS = "results/local"  # what a person trains and measures; git ignores it
@@ -503,3 +503,36 @@ __all__ = [
     "parse",
     "published_score",
 ]
+
+
+# ---- Scripts that take the flags of an algorithm, too ---------------------------------------
+
+AnyFlags = TypeVar("AnyFlags")
+
+
+def read_algo(args: Sequence[str], default: str, known: Iterable[str], where: str) -> str:
+    """The value of --algo, which decides what the other flags are; UsageError for an unknown one.
+
+    where: what does not have an unknown one, such as a library.
+    """
+    words = [word for arg in args for word in arg.split("=", 1)]
+    algo = words[words.index("--algo") + 1] if "--algo" in words[:-1] else default
+    if algo not in (known := list(known)):
+        raise UsageError(f"--algo {algo}: {where} does not have it{did_you_mean(algo, known)}")
+    return algo
+
+
+def parse_both(
+    flags_class: type[AnyFlags],
+    config_class: type[AnyConfig],
+    presets: Mapping[str, Preset],
+    description: str | None = None,
+    args: Sequence[str] | None = None,
+) -> tuple[AnyFlags, AnyConfig]:
+    """A script's own flags, and the Config of the algorithm whose flags it takes, too."""
+    both: Any = dataclasses.make_dataclass(
+        "Command", [], bases=(config_class, flags_class), frozen=True, kw_only=True
+    )
+    command = parse(both, presets, description, args)
+    names = [field.name for field in dataclasses.fields(config_class)]
+    return command, config_class(**{name: getattr(command, name) for name in names})
