@@ -4,7 +4,7 @@
                                  results/runs/CartPole-v1/sb3-ppo/05c42004
 
 The first run is the baseline: every later one is set against it, by the parity verdict of
-`stats.parity`.
+`stats.parity`. Seeds of a run in results/local and in the published results count together.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from benchmarks.chapters.stored import open_run
 from manyseeds import plots
 from manyseeds.cli import exit_with
 from manyseeds.errors import UsageError, printable
+from manyseeds.record import find_run
 from manyseeds.runs.control import reachable_threshold
 
 
@@ -48,12 +49,10 @@ def compare(paths: Sequence[str], out: Path) -> None:
         raise UsageError(f"--out {out}: must end in {' or '.join(plots.FORMATS)}")
     if not out.absolute().parent.is_dir():
         raise UsageError(f"--out {out}: {out.parent} is not a folder")
-    folders = [Path(path).resolve() for path in paths]
+    folders = [find_run(path) for path in paths]
     if len(folders) < 2:
         raise UsageError("RUN: give two runs or more")
     for path, folder in zip(paths, folders, strict=True):
-        if not folder.is_dir():
-            raise UsageError(f"{path}: no such folder")
         if folders.count(folder) > 1:
             raise UsageError(f"{path}: given twice")
     results = [load_result(open_run(folder)) for folder in folders]

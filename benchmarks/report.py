@@ -1,10 +1,11 @@
-"""Turns whatever is finished under results/runs into results/README.md, tables and plots.
+"""Turns whatever is finished into a page, tables and plots.
 
-    python benchmarks/report.py
+    python benchmarks/report.py               # with yours: results/local/README.md
+    python benchmarks/report.py --publish     # the published ones alone: results/README.md
 
 The same store gives the same bytes: intervals come from a constant bootstrap seed, and no date is
-written. Tables for programs are results/tables/*.csv: `seeds.csv` has a row per seed, `scores.csv`
-a row per run, `verdicts.csv` a row per comparison with stable-baselines3.
+written. Tables for programs are in tables/*.csv beside the page: `seeds.csv` has a row per seed,
+`scores.csv` a row per run, `verdicts.csv` a row per comparison with stable-baselines3.
 """
 
 from __future__ import annotations
@@ -39,14 +40,22 @@ from benchmarks.chapters.results import (
     origins_text,
     parity,
     picture,
+    place,
     print_table,
     settings_text,
     verdict_text,
 )
-from benchmarks.chapters.stored import StoredRun, file_name, left_out, open_runs, read_if_there
+from benchmarks.chapters.stored import (
+    StoredRun,
+    file_name,
+    find_file,
+    left_out,
+    open_runs,
+    read_if_there,
+)
 from benchmarks.suite import SUITES, Cell
 from manyseeds import plots, stats
-from manyseeds.cli import Preset, ScriptConfig, exit_with, parse
+from manyseeds.cli import PUBLISHED, RESULTS, Preset, ScriptConfig, exit_with, parse
 from manyseeds.errors import UsageError, printable
 from manyseeds.evaluate import CURVE_EPISODES, FINAL_EPISODES, POINTS
 from manyseeds.record import ranges, write_bytes
@@ -173,7 +182,7 @@ DETAILS = (
     "sampled, IQM [95%]",
 )
 TARGETS = ("environment", "algorithm", "n", "target", "mean [95%]", "")
-PUBLISHED = ("environment", "algorithm", "n", "ours, mean [95%]", "published")
+PUBLISHED_SCORES = ("environment", "algorithm", "n", "ours, mean [95%]", "published")
 OTHERS = ("environment", "algorithm", "run", "n", "IQM [95%]", "mean [95%]", "failures", "settings")
 
 
@@ -242,7 +251,7 @@ def other_rows(found: Sequence[Pair], results: Path) -> Rows:
         (
             escape(pair.env),
             escape(r.algo) + " (stale)" * is_stale(r),
-            link(r.run.path.name, r.run.path.relative_to(results)),
+            link(r.run.path.name, place(r.run.path, results)),
             str(len(r.seeds)),
             r.text(r.final),
             r.text(r.final, "mean"),
@@ -344,13 +353,13 @@ def readme(
     if rows := target_rows(found):
         text += f"## Targets\n\n{markdown_table(TARGETS, rows)}\n"
     if rows := published_rows(found):
-        text += f"## Published scores\n\n{markdown_table(PUBLISHED, rows)}\n"
+        text += f"## Published scores\n\n{markdown_table(PUBLISHED_SCORES, rows)}\n"
     for title, device in (("Speed", "cpu"), ("Speed on a GPU", "cuda")):
-        path = results / ("throughput" + "-cuda" * (device == "cuda") + ".json")
+        path = find_file(results, "throughput" + "-cuda" * (device == "cuda") + ".json")
         with left_out(path):
             if stored := read_if_there(path, speed.STORED):
                 text += f"## {title}\n\n{speed.markdown(stored, device).strip()}\n\n"
-    path = results / "tables" / "check.json"
+    path = find_file(results, "tables/check.json")
     with left_out(path):
         if stored := read_if_there(path, environments.STORED):
             table = environments.markdown(stored).strip()
@@ -433,7 +442,7 @@ def target_rows(found: Sequence[Pair]) -> Rows:
 
 def provenance_of(pair: Pair, result: Result, results: Path) -> str:
     """Commands, code, machine and hyperparameters of a run; parts made alike stand together."""
-    path = result.run.path.relative_to(results)
+    path = place(result.run.path, results)
     text = f"**{label(pair, result)}**, n={len(result.seeds)}: {link(path, path)}\n\n"
     text += origins_text(result.configs)
     if result is pair.sb3 and pair.ours:
@@ -472,17 +481,17 @@ def missing_cells(results: Path, runs: Sequence[StoredRun]) -> list[str]:
 
     Of cells that differ in nothing but the number of seeds, the largest.
     """
-    largest: dict[Path, Cell] = {}
+    largest: dict[tuple[str, ...], Cell] = {}
     for cell in (cell for suite in SUITES.values() for cell in suite):
-        place = cell.folder(str(results)).path
-        largest[place] = max(cell, largest.get(place, cell), key=lambda c: c.seeds)
-    finished = {run.path: set(run.seeds) for run in runs}
+        name = cell.folder(str(results)).path.parts[-3:]
+        largest[name] = max(cell, largest.get(name, cell), key=lambda c: c.seeds)
+    finished = {run.path.parts[-3:]: set(run.seeds) for run in runs}
     found = []
-    for place, cell in largest.items():
-        seeds = set(range(cell.seeds)) - finished.get(place, set())
+    for name, cell in largest.items():
+        seeds = set(range(cell.seeds)) - finished.get(name, set())
         if seeds:
             found.append(f"{cell}: {ranges(seeds)}")
-        elif place not in finished:
+        elif name not in finished:
             found.append(str(cell))
     return found
 
@@ -505,7 +514,7 @@ def report(results: Path, note: str = "") -> None:
         print_table("Final score (greedy return)", FINAL, final_rows(found))
         print_table("Learning speed", SPEED, speed_rows(found))
 
-    (results / "tables").mkdir(exist_ok=True)
+    (results / "tables").mkdir(parents=True, exist_ok=True)
     figures = draw(found, results / "plots")
     for path in figures.values():
         print(f"plot: {path}")
@@ -534,12 +543,18 @@ class Flags(ScriptConfig):
 
     note: str = ""
     """A warning for the top of the page, such as that the runs are a cut."""
+    publish: bool = False
+    """Show the published runs alone, and write their page, tables and figures."""
+
+    def __post_init__(self) -> None:
+        if self.publish and self.results != RESULTS:
+            raise UsageError("--publish: writes the published report, and takes no --results")
 
 
 def main(args: Sequence[str] | None = None) -> None:
     flags = parse(Flags, {}, __doc__, args)
     try:
-        report(Path(flags.results), flags.note)
+        report(PUBLISHED if flags.publish else Path(flags.results), flags.note)
     except UsageError as error:
         exit_with(error)
 

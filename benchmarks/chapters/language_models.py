@@ -20,6 +20,7 @@ from benchmarks.chapters.results import (
     markdown_table,
     origins_text,
     picture,
+    place,
     settings_text,
     verdict_text,
 )
@@ -28,6 +29,7 @@ from benchmarks.chapters.stored import (
     StoredRun,
     check,
     file_name,
+    find_file,
     left_out,
     read,
     read_if_there,
@@ -370,7 +372,7 @@ def trl_section(found: Sequence[Method], folder: Path) -> str:
         figure = folder / "plots" / "language-trl.svg"
         plots.lines(panels, figure, xlabel="samples", ylabel="", columns=2)
         text += picture("Curves of both", figure)
-    if stored := read_if_there(folder / "trl_speed.json", SPEED):
+    if stored := read_if_there(find_file(folder, "trl_speed.json"), SPEED):
         text += speed_text(stored)
     return text
 
@@ -420,7 +422,7 @@ COST = {  # llm_critic_cost.json
 
 def critic_section(found: Sequence[Method], folder: Path) -> str:
     """rlhf_ppo against grpo, as benchmarks/llm_critic_cost.py measured them."""
-    path = folder / "llm_critic_cost.json"
+    path = find_file(folder, "llm_critic_cost.json")
     with left_out(path):
         if stored := read_if_there(path, COST):
             return critic_text(stored, found)
@@ -519,7 +521,7 @@ def provenance_section(found: Sequence[Method], folder: Path) -> str:
     """Command, code, machine and hyperparameters of every run."""
     text = ""
     for m in found:
-        path = m.run.path.relative_to(folder)
+        path = place(m.run.path, folder)
         text += f"**{m.label} on {escape(m.task)}**, n={len(m.summaries)}: {link(path, path)}\n\n"
         text += origins_text(m.configs)
         text += f"- hyperparameters: {settings_text(m.settings)}\n\n"

@@ -23,7 +23,7 @@ from benchmarks.chapters.results import (
     markdown_table,
     picture,
 )
-from benchmarks.chapters.stored import ORIGIN, left_out, read_if_there
+from benchmarks.chapters.stored import ORIGIN, find_file, left_out, read_if_there
 from benchmarks.suite import ABLATED, ADVANTAGES, BUDGETS, LARGE_MINIBATCHES, WEIGHTS
 from manyseeds import plots, stats
 from manyseeds.cli import from_preset, identity
@@ -300,7 +300,7 @@ STORED = {  # critic_cost.json
 
 def critic_section(results: Sequence[Result], folder: Path) -> str:
     """PPO against GRPO at the same budget; empty without measurements."""
-    path = folder / "critic_cost.json"
+    path = find_file(folder, "critic_cost.json")
     with left_out(path):
         if stored := read_if_there(path, STORED):
             return critic_text(stored, results)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import html
 import math
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -222,6 +223,11 @@ def code(text: Any) -> str:
     return f"{fence}{pad}{shown}{pad}{fence}" if shown else ""
 
 
+def place(path: Path, page: Path) -> Path:
+    """Where a file or folder lies, as seen from the folder of the page."""
+    return Path(os.path.relpath(path, page))
+
+
 def link(text: Any, path: Path) -> str:
     """A link to a file or folder of the store, relative to the page."""
     return f"[{escape(text)}]({quote(str(path))})"
@@ -249,7 +255,9 @@ def versions_text(config: dict[str, Any]) -> str:
 
 
 def commit_of(config: dict[str, Any]) -> str:
-    return f"commit {config['code']['commit'] or 'not recorded'}"
+    code = config["code"]
+    verified = "".join(f", verified equal to {commit}" for commit in code.get("verified", ()))
+    return f"commit {code['commit'] or 'not recorded'}{verified}"
 
 
 def command_text(stored: dict[str, Any], *more: str) -> str:

@@ -13,12 +13,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NewType
 
 from manyseeds.cli import FLOAT32_MAX
 from manyseeds.errors import UsageError
-from manyseeds.record import SCHEMA, RunFolder, all_runs, is_finished
+from manyseeds.record import SCHEMA, RunFolder, all_runs, is_finished, layers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,21 +37,20 @@ BROKEN = (
 MAX_DEPTH = 32  # of nested lists and objects
 MAX_TEXT = 255  # characters of an id or a name: no folder has more
 MAX_INT = 2**53
-ROOMS = ("manyseeds", "envs", "algos", "llm_track", "benchmarks")
 
 Shape = Any
 NUMBER = NewType("NUMBER", float)
 NAME = NewType("NAME", str)
 ORIGIN: dict[str, Shape] = {
     "command": str,
-    "code": {"digest": str, "commit": str, "origins?": [str]},
+    "code": {"digest": str, "commit": str, "origins": [str], "verified?": [str]},
     "machine": {"cpu": str},
     "versions": {str: str},
 }
 CONFIG: dict[str, Shape] = {
     **ORIGIN,
     "schema": int,
-    "kind?": str,
+    "kind": str,
     "algo": NAME,
     "seeds": [int],
     "config": {str: object},
@@ -235,7 +234,7 @@ class StoredRun:
 
     @property
     def kind(self) -> str:
-        return str(self.configs[0].get("kind", "control"))
+        return str(self.configs[0]["kind"])
 
     @property
     def algo(self) -> str:
@@ -271,7 +270,7 @@ def read_part(part: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     config = read(path, CONFIG)
     if config["schema"] != SCHEMA:
         raise UsageError(f"{path}: has schema {config['schema']}, this version reads {SCHEMA}")
-    kind = config.get("kind", "control")
+    kind = config["kind"]
     if kind not in SUMMARIES:
         raise UsageError(f"{path}: {kind} is no kind of run; there are {', '.join(SUMMARIES)}")
     subject = "task" if kind == "language" else "env"
@@ -290,19 +289,21 @@ def read_part(part: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return config, summary
 
 
-def open_run(path: Path, skip_broken: bool = False) -> StoredRun:
-    """The finished parts of a run, or one of them by its own path.
+def open_run(folder: RunFolder, skip_broken: bool = False) -> StoredRun:
+    """The finished parts of a run, or one of them by its own path; none that is redundant.
 
     Raises UsageError without any, and for a part that holds something else than it should, or other
     settings than the first. skip_broken: such a part is left out, with a line that says so.
     """
+    path = folder.path
     is_part = path.name.startswith("seeds-")
+    seen: set[int] = set()
     run = StoredRun(path.parent if is_part else path, [], [], [])
     with reading(path):
         if is_part:
             parts = [path] if is_finished(path) else []
         else:
-            parts = RunFolder(path).parts()
+            parts = folder.parts()
     for part in parts:
         with left_out(part) if skip_broken else contextlib.nullcontext():
             config, summary = read_part(part)
@@ -310,6 +311,9 @@ def open_run(path: Path, skip_broken: bool = False) -> StoredRun:
             fields = ("kind", "algo", "env", "task", "config")
             if any(config.get(name) != first.get(name) for name in fields):
                 raise UsageError(f"{part}: is of another run than {run.parts[0]}")
+            if run.parts and set(config["seeds"]) <= seen:
+                continue  # the user's layer has them, too
+            seen |= set(config["seeds"])
             run.parts.append(part)
             run.configs.append(config)
             run.summaries.append(summary)
@@ -320,19 +324,19 @@ def open_run(path: Path, skip_broken: bool = False) -> StoredRun:
     return run
 
 
+def find_file(results: Path, name: str) -> Path:
+    """A file of measurements in the first layer that has it, as readers of a folder see them."""
+    found = [layer / name for layer in layers(results)]
+    return next((path for path in found if path.exists()), found[0])
+
+
 def open_runs(results: Path) -> list[StoredRun]:
     """Every run with a finished part; what is broken is left out with a line that says so."""
     runs = []
     for folder in all_runs(results):
         with left_out(folder.path):
-            runs.append(open_run(folder.path, skip_broken=True))
+            runs.append(open_run(folder, skip_broken=True))
     return [run for run in runs if run.parts]
-
-
-def ours(origin: str) -> bool:
-    """Whether the beginning of a run's code, `file:name`, is a file of this project."""
-    file = PurePosixPath(origin.partition(":")[0])
-    return file.suffix == ".py" and file.parts[0] in ROOMS and ".." not in file.parts
 
 
 def file_name(text: str) -> str:
