@@ -114,15 +114,16 @@ CONTROL = (
         "algos/ppo.py",
         f"{ROLLOUT} --epochs 2",
         "CartPole-v1",
-        "CartPole-v1 --no-anneal-lr --no-anneal-clip --clip-value-range 0.2 --entropy-coef 0.01",
+        "CartPole-v1 --no-anneal-lr --no-anneal-clip --clip-value-range 0.05 --learning-rate 0.02",
+        "CartPole-v1 --entropy-coef 0.01 --epochs 8 --learning-rate 0.01",
         "CartPole-v1 --no-normalize-advantage --max-grad-norm 0 --first-seed 3 --hidden 16",
         "CartPole-v1 --target-kl 0.0001 --epochs 6",
         "CartPole-v1 --shared-trunk --clip-range 0 --no-anneal-clip --minibatch-size 128",
-        "CartPole-v1 --backend gymnasium",
-        "Acrobot-v1",
+        "CartPole-v1 --backend gymnasium --total-timesteps 128",
+        "Acrobot-v1 --total-timesteps 256",
         "Pendulum-v1",
         "Pendulum-v1 --shared-trunk --normalize-obs --anneal-clip",
-        "MountainCarContinuous-v0 --minibatch-size 32",
+        "MountainCarContinuous-v0 --minibatch-size 32 --total-timesteps 256",
     ),
     *_cases(
         "algos/a2c.py",
@@ -133,10 +134,10 @@ CONTROL = (
         "CartPole-v1 --advantage n_step --td-steps 3 --max-grad-norm 0",
         "CartPole-v1 --advantage monte_carlo --gae-lambda 0.9",
         "CartPole-v1 --shared-trunk --gae-lambda 0.9",
-        "Acrobot-v1",
+        "Acrobot-v1 --total-timesteps 96",
         "Pendulum-v1",
         "Pendulum-v1 --shared-trunk --advantage n_step --log-std-init -1",
-        "MountainCarContinuous-v0 --num-steps 8",
+        "MountainCarContinuous-v0 --total-timesteps 64",
     ),
     *_cases(
         "algos/trpo.py",
@@ -144,8 +145,8 @@ CONTROL = (
         "CartPole-v1",
         "CartPole-v1 --no-normalize-advantage --cg-steps 5 --first-seed 3",
         "CartPole-v1 --target-kl 0.5 --line-search-steps 3 --line-search-shrink 0.5",
-        "Acrobot-v1",
-        "MountainCarContinuous-v0",
+        "Acrobot-v1 --total-timesteps 256",
+        "MountainCarContinuous-v0 --total-timesteps 256",
         "Pendulum-v1 --minibatch-size 128",
     ),
     *_cases(
@@ -157,7 +158,7 @@ CONTROL = (
         "CartPole-v1 --tau 0.5 --first-seed 3",
         "CartPole-v1 --gradient-steps -1 --train-freq 32 --total-timesteps 192",
         "CartPole-v1 --num-envs 2 --train-freq 32 --hidden 16",
-        "Acrobot-v1",
+        "Acrobot-v1 --total-timesteps 192",
         "MountainCar-v0",
     ),
     *_cases(
@@ -185,7 +186,6 @@ CONTROL = (
         "CartPole-v1 --advantage outcome --std none --kl-coef 0.1 --reference-updates 1",
         "CartPole-v1 --advantage process --entropy-coef 0.01",
         "CartPole-v1 --advantage process --peers all --std batch",
-        "Acrobot-v1",
         "Pendulum-v1 --total-timesteps 3200 --minibatch-size 400",
         "Pendulum-v1 --advantage process --kl-coef 0.1 --total-timesteps 3200",
     ),
@@ -254,64 +254,62 @@ TABLES = (
 
 # ---- Language models -----------------------------------------------------------------------
 
-# Nearly all the time goes into two evaluations of 256 held-out prompts, whatever the budget.
+# Nearly all the time goes into evaluations on 256 held-out prompts; `sums.jsonl` has one.
 SAMPLES = "--total-samples 64 --prompts 4 --group-size 4 --evaluations 1"
 STEPS = f"{SAMPLES} --minibatches 2"
-# Mixed and countdown begin with this one: to make tiny models of their own takes a minute each.
+# Other tasks begin with this one: to make tiny models of their own takes a minute each.
 TINY = "grpo addition --epochs 2"
-SCORES = "reward_model addition"
-PAIRS = "--evaluations 1 --total-samples 32"
+SCORES = "reward_model addition --seeds 2"
+OTHER = f"--model {{{TINY}}}"
+SCORED = f"--reward-model {{{SCORES}}} --no-rules"
+SUMS = f"{{sums.jsonl}} {OTHER} --max-new-tokens 32"
+PAIRS = "--preferences {pairs.jsonl} --total-samples 32"
 LANGUAGE = (
     *_cases(
         "llm_track/grpo.py",
         STEPS,
         "addition --epochs 2",
         "addition --supervision process --lora-rank 4 --micro-batch-size 3",
-        "countdown --model {" + TINY + "} --supervision process --seeds 2 --kl-coef 0.1",
+        f"mixed {OTHER} --supervision process --kl-coef 0.1",
     ),
     *_cases(
         "llm_track/reward_model.py",
         SAMPLES,
-        "addition",
-        f"addition --preferences {{pairs.jsonl}} {PAIRS} --model {{{TINY}}}",
+        "addition --seeds 2",
+        f"addition {PAIRS} {OTHER}",
     ),
-    *_cases(
-        "llm_track/grpo.py",
-        STEPS,
-        f"addition --reward-model {{{SCORES}}} --no-rules --iterations 2",
-    ),
+    *_cases("llm_track/grpo.py", STEPS, f"addition {SCORED} --iterations 2"),
     *_cases(
         "llm_track/rlhf_ppo.py",
         STEPS,
         "addition",
-        f"addition --reward-model {{{SCORES}}} --no-rules --clip-value-range 0 --first-seed 3",
+        f"{SUMS} {SCORED} --clip-value-range 0 --first-seed 3",
     ),
     *_cases(
         "llm_track/dr_grpo.py",
         STEPS,
         "addition --epochs 2",
-        f"mixed --model {{{TINY}}} --reward-model {{{SCORES}}} --no-rules --temperature 1.2",
+        f"countdown {OTHER} {SCORED} --temperature 1.2",
     ),
     *_cases(
         "llm_track/dapo.py",
         STEPS,
         "addition",
-        "addition --no-dynamic-sampling --no-token-level --no-overlong-filtering "
+        f"{SUMS} {SCORED} --no-dynamic-sampling --no-token-level --no-overlong-filtering "
         "--overlong-cache 0 --dtype bfloat16",
-        f"countdown --model {{{TINY}}} --reward-model {{{SCORES}}} --no-rules",
     ),
     *_cases(
         "llm_track/dpo.py",
         "--total-samples 256 --batch-size 8 --epochs 2 --evaluations 1",
         "addition --dtype float32",
-        f"addition --preferences {{pairs.jsonl}} --lora-rank 4 {PAIRS}",
+        f"{SUMS} {PAIRS} --lora-rank 4",
     ),
     *_cases(
         "llm_track/sft.py",
         "--total-samples 64 --batch-size 16 --evaluations 1",
         "addition",
-        f"mixed --model {{{TINY}}} --gradient-checkpointing",
-        "{sums.jsonl} --model {" + TINY + "}",
+        f"countdown {OTHER} --gradient-checkpointing",
+        SUMS,
     ),
 )
 
@@ -334,16 +332,11 @@ LIBRARIES = (
     ),
     *_cases(SB3, f"{ROLLOUT} --seeds 1 --epochs 2", "Pendulum-v1", algo="ppo"),
     *_cases(SB3, f"{ROLLOUT} --seeds 1 --critic-updates 2", "CartPole-v1", algo="trpo"),
-    *_cases(TRL, "--total-samples 64 --batch-size 16 --evaluations 1", "addition", algo="sft"),
+    *_cases(TRL, "--total-samples 64 --batch-size 16 --evaluations 1", SUMS, algo="sft"),
     *_cases(TRL, SAMPLES, "addition", algo="reward_model"),
-    *_cases(
-        TRL,
-        "--total-samples 256 --batch-size 8 --epochs 1 --evaluations 1",
-        "addition",
-        algo="dpo",
-    ),
+    *_cases(TRL, "--batch-size 8 --epochs 1 --evaluations 1", f"{SUMS} {PAIRS}", algo="dpo"),
     *_cases(TRL, STEPS, "addition", algo="grpo"),
-    *_cases(TRL, STEPS, "addition", algo="dr_grpo"),
+    *_cases(TRL, STEPS, "addition --epochs 2", algo="dr_grpo"),
     *_cases(TRL, STEPS, "addition --no-dynamic-sampling --overlong-cache 0", algo="dapo"),
 )
 

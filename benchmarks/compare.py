@@ -4,7 +4,7 @@
                                  results/runs/CartPole-v1/sb3-ppo/05c42004
 
 The first run is the baseline: every later one is set against it, by the parity verdict of
-`stats.parity`.
+`stats.parity`. Seeds of a run in results/local and in the published results count together.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from benchmarks.chapters.results import (
     print_table,
     verdict_text,
 )
+from benchmarks.chapters.stored import open_run
 from manyseeds import plots
 from manyseeds.cli import exit_with
-from manyseeds.errors import UsageError
-from manyseeds.record import RunFolder
+from manyseeds.errors import UsageError, printable
+from manyseeds.record import find_run
 from manyseeds.runs.control import reachable_threshold
 
 
@@ -35,7 +36,8 @@ def labels(results: Sequence[Result]) -> list[str]:
         [r.algo for r in results],
         [f"{r.algo}/{r.run.path.name}" for r in results],
     )
-    for names in choices:
+    for choice in choices:
+        names = list(map(printable, choice))
         if max(Counter(names).values()) == 1:
             return names
     return [str(r.run.path) for r in results]
@@ -47,15 +49,13 @@ def compare(paths: Sequence[str], out: Path) -> None:
         raise UsageError(f"--out {out}: must end in {' or '.join(plots.FORMATS)}")
     if not out.absolute().parent.is_dir():
         raise UsageError(f"--out {out}: {out.parent} is not a folder")
-    folders = [Path(path).resolve() for path in paths]
+    folders = [find_run(path) for path in paths]
     if len(folders) < 2:
         raise UsageError("RUN: give two runs or more")
     for path, folder in zip(paths, folders, strict=True):
-        if not folder.is_dir():
-            raise UsageError(f"{path}: no such folder")
         if folders.count(folder) > 1:
             raise UsageError(f"{path}: given twice")
-    results = [load_result(RunFolder(folder)) for folder in folders]
+    results = [load_result(open_run(folder)) for folder in folders]
     first = results[0]
     for path, result in zip(paths, results, strict=True):
         if result.spec.id != first.spec.id:
@@ -65,10 +65,11 @@ def compare(paths: Sequence[str], out: Path) -> None:
             )
 
     names = labels(results)
+    title = printable(first.spec.id)
     plots.learning_curves(
         {name: result.curve for name, result in zip(names, results, strict=True)},
         out,
-        title=first.spec.id,
+        title=title,
         threshold=reachable_threshold(first.spec),
     )
     header = ("run", "n", "final IQM", "final mean", "failures", "AUC IQM", "timesteps")
@@ -84,7 +85,7 @@ def compare(paths: Sequence[str], out: Path) -> None:
         )
         for name, r in zip(names, results, strict=True)
     ]
-    print_table(f"{first.spec.id}, greedy return [95% interval over seeds]", header, scores)
+    print_table(f"{title}, greedy return [95% interval over seeds]", header, scores)
     verdicts = [
         (
             name,

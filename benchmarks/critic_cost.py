@@ -12,20 +12,27 @@ runs, which say after how many timesteps each reaches the reward threshold.
 
 from __future__ import annotations
 
-import importlib
-import json
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import in_turn, peak_memory, time_training
+from benchmarks import catalog
+from benchmarks.measure import (
+    Case,
+    in_turn,
+    measured,
+    measuring,
+    origin,
+    peak_memory,
+    time_training,
+    usable_cores,
+    write_measured,
+)
 from benchmarks.suite import ABLATED, BUDGETS
 from manyseeds.cli import PositiveInt, ScriptConfig, check_ranges, exit_with, from_preset, parse
 from manyseeds.errors import UsageError
-from manyseeds.record import provenance, write_json
 
 ALGOS = ("ppo", "grpo")
 SEEDS = 10
@@ -44,7 +51,7 @@ class Config(ScriptConfig):
 
 def measure(algo: str, env: str) -> dict[str, float]:
     """Train with evaluation off; time, memory, parameters and optimizer bytes per seed."""
-    module: Any = importlib.import_module(f"algos.{algo}")
+    module: Any = catalog.module("algos", algo)
     optimizers: list[Any] = []
 
     class CountedAdam(module.SeedAdam):  # type: ignore[misc]
@@ -70,32 +77,29 @@ def measure(algo: str, env: str) -> dict[str, float]:
 
 def main(args: Sequence[str] | None = None) -> None:
     """Measure all of them in turn, and write the file."""
-    words = sys.argv[1:] if args is None else list(args)
-    if words[:1] == ["--measure"]:
-        print(json.dumps(measure(*words[1:])))
+    if measured(sys.argv[1:] if args is None else args, measure=measure):
         return
     config = parse(Config, {}, __doc__, args)
-    measurements = []
+
+    def say(m: dict[str, Any]) -> str:
+        per_million = 1e6 * m["learn_s"] / m["timesteps"]
+        return f"{m['algo']:5} {m['env']:15} {per_million:6.1f} s per 1M timesteps"
+
+    cases = [
+        Case({"algo": algo, "env": env}, measuring(__file__, algo, env))
+        for env in ABLATED
+        for algo in ALGOS
+    ]
     try:
-        cases = [{"algo": algo, "env": env} for env in ABLATED for algo in ALGOS]
-        for figures in in_turn(__file__, cases, config.repeats):
-            measurements.append(figures)
-            per_million = 1e6 * figures["learn_s"] / figures["timesteps"]
-            what = f"{figures['algo']:5} {figures['env']:15}"
-            print(f"{what} {per_million:6.1f} s per 1M timesteps", flush=True)
+        measurements = in_turn(cases, config.repeats, min(usable_cores()), say)
     except UsageError as error:
         exit_with(error)
-    origins = [f"algos.{algo}:train" for algo in ALGOS]
     stored = {
-        "command": "python " + shlex.join(sys.argv),
-        **provenance(origins),
+        **origin([f"algos.{algo}:train" for algo in ALGOS]),
         "seeds": SEEDS,
         "measurements": measurements,
     }
-    path = Path(config.results) / "critic_cost.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, stored)
-    print(f"written: {path}")
+    write_measured(Path(config.results) / "critic_cost.json", stored)
 
 
 if __name__ == "__main__":

@@ -14,21 +14,30 @@ The report reads the file that this writes, results/llm_critic_cost.json.
 from __future__ import annotations
 
 import importlib
-import json
-import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.measure import LearningOnly, in_turn, peak_memory
+from benchmarks import catalog
+from benchmarks.measure import (
+    Case,
+    LearningOnly,
+    in_turn,
+    measured,
+    measuring,
+    origin,
+    peak_memory,
+    usable_cores,
+    write_measured,
+)
 from llm_track import models
 from manyseeds.cli import PositiveInt, ScriptConfig, check_ranges, exit_with, from_preset, parse
 from manyseeds.errors import UsageError
 from manyseeds.process import set_up_process
-from manyseeds.record import provenance, write_json
 from manyseeds.runs.parallel import Processes
 
 CASES = (
@@ -52,7 +61,7 @@ class Config(ScriptConfig):
 
 def config_of(algo: str, passes: str, results: str) -> Any:
     """The preset, with fewer samples and some passes over those of a step."""
-    module: Any = importlib.import_module(f"llm_track.{algo}")
+    module: Any = catalog.module("llm_track", algo)
     settings = {"results": results, "total_samples": SAMPLES, "quiet": True}
     settings["epochs"] = int(passes)
     return from_preset(module.Config, module.PRESETS, TASK, **settings)
@@ -60,7 +69,7 @@ def config_of(algo: str, passes: str, results: str) -> Any:
 
 def measure(algo: str, passes: str, results: str) -> dict[str, float]:
     """Train with evaluation off; samples, seconds, memory, parameters and optimizer bytes."""
-    module: Any = importlib.import_module(f"llm_track.{algo}")
+    module: Any = catalog.module("llm_track", algo)
     importlib.import_module("transformers.models.llama.modeling_llama")
     optimizers: list[torch.optim.Optimizer] = []
 
@@ -88,35 +97,30 @@ def measure(algo: str, passes: str, results: str) -> dict[str, float]:
     }
 
 
-def main(args: list[str] | None = None) -> None:
-    """Measure both in turn, and write the file."""
-    words = sys.argv[1:] if args is None else args
-    if words[:1] == ["--measure"]:
-        print(json.dumps(measure(*words[1:])))
+def main(args: Sequence[str] | None = None) -> None:
+    """Measure all of them in turn, and write the file."""
+    if measured(sys.argv[1:] if args is None else args, measure=measure):
         return
     flags = parse(Config, {}, __doc__, args)
-    measurements = []
+
+    def say(m: dict[str, Any]) -> str:
+        each = 1e3 * m["learn_s"] / m["samples"]
+        return f"{m['algo']:9} {m['passes']} passes {each:.2f} ms per sample"
+
+    results = str(Path(flags.results).resolve())
+    cases = [Case(case, measuring(__file__, *case.values(), results)) for case in CASES]
     try:
         config = config_of("grpo", "1", flags.results)
         models.find(config.model, config, Processes())  # made once, not by what is measured
-        for figures in in_turn(__file__, CASES, flags.repeats, str(Path(flags.results).resolve())):
-            measurements.append(figures)
-            each = 1e3 * figures["learn_s"] / figures["samples"]
-            what = f"{figures['algo']:9} {figures['passes']} passes"
-            print(f"{what} {each:.2f} ms per sample", flush=True)
+        measurements = in_turn(cases, flags.repeats, min(usable_cores()), say)
     except UsageError as error:
         exit_with(error)
-    origins = [f"llm_track.{case['algo']}:train" for case in CASES[1:]]
     stored = {
-        "command": "python " + shlex.join(sys.argv),
-        **provenance(origins, ["transformers"]),
+        **origin([f"llm_track.{case['algo']}:train" for case in CASES[1:]], ["transformers"]),
         "task": TASK,
         "measurements": measurements,
     }
-    path = Path(flags.results) / "llm_critic_cost.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, stored)
-    print(f"written: {path}")
+    write_measured(Path(flags.results) / "llm_critic_cost.json", stored)
 
 
 if __name__ == "__main__":

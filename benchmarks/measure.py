@@ -5,15 +5,22 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from manyseeds.cli import AnyConfig, exit_with
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
+from manyseeds.record import provenance, write_json
 from manyseeds.runs.language import LanguageRun
+
+MEASURE = "--measure"  # what a measuring process is started with
 
 
 def usable_cores() -> set[int]:
@@ -21,6 +28,40 @@ def usable_cores() -> set[int]:
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
     return set(range(os.cpu_count() or 1))
+
+
+def check_core(core: int) -> None:
+    """Raise UsageError for a core that measurements cannot be pinned to."""
+    if core not in usable_cores():
+        cores = ", ".join(map(str, sorted(usable_cores())))
+        raise UsageError(f"--core {core}: must be among {cores}")
+
+
+# ---- What a measuring process does ----------------------------------------------------------
+
+
+def measured(words: Sequence[str], **measures: Callable[..., Mapping[str, float]]) -> bool:
+    """Whether a command line is that of a measuring process; its figures are then printed as JSON.
+
+    measures: by flag without its hyphens, functions of the words that follow it.
+    """
+    for name, measure in measures.items():
+        if words[:1] == [f"--{name}"]:
+            try:
+                print(json.dumps(measure(*words[1:])))
+            except UsageError as error:
+                exit_with(error)
+            return True
+    return False
+
+
+def config_from_json(config_class: type[AnyConfig], text: str) -> AnyConfig:
+    """A Config of the fields that a measuring process is given as JSON."""
+    fields: Any = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in json.loads(text).items()
+    }
+    return config_class(**fields)
 
 
 def time_training(module: Any, config: Any) -> dict[str, float]:
@@ -66,8 +107,41 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
 
 
+class LearningOnly(LanguageRun):
+    """A language run in memory, never evaluated, whose clock begins at the first step."""
+
+    def evaluate_if_due(self, samples: int, evaluator: Any) -> None:
+        if not self._opened:
+            self._open()
+        self.samples = samples
+
+    def figures(self) -> dict[str, float]:
+        """Samples, and the seconds from the first step to the end of the last update."""
+        return {"samples": self.samples, "learn_s": self._metrics[-1]["learn_s"]}
+
+
+# ---- Who starts it --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """A measuring process."""
+
+    labels: dict[str, Any]  # what stands beside its figures
+    command: list[str]
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def measuring(script: str | Path, *words: str, flag: str = MEASURE) -> list[str]:
+    """The command of a measuring process."""
+    return [sys.executable, str(script), flag, *words]
+
+
 def run_pinned(command: list[str], core: int | None, **environment: str) -> dict[str, float]:
-    """Run a measuring process on one core; its JSON line, with the wall time of the process."""
+    """Run a measuring process on one core; its JSON line, with the wall time of the process.
+
+    Raises UsageError where it fails, with its own words where it was given a mistake.
+    """
 
     def pin() -> None:
         if core is not None and hasattr(os, "sched_setaffinity"):
@@ -84,29 +158,38 @@ def run_pinned(command: list[str], core: int | None, **environment: str) -> dict
         cwd=ROOT,
     )
     wall_s = time.perf_counter() - began
+    said = done.stderr.strip()
+    if done.returncode == 2 and said.startswith("error: ") and "\n" not in said:
+        raise UsageError(said.removeprefix("error: "))
     if done.returncode:
-        raise UsageError(f"{' '.join(command[:3])} failed: {done.stderr.strip()[-300:]}")
-    measured: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
-    return {**measured, "wall_s": wall_s}
+        raise UsageError(f"{' '.join(command[:3])} failed: {said[-300:]}")
+    figures: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    return {**figures, "wall_s": wall_s}
 
 
 def in_turn(
-    script: str, cases: Sequence[Mapping[str, str]], repeats: int, *more: str
-) -> Iterator[dict[str, Any]]:
-    """Measure cases by `SCRIPT --measure` with their values and `more`, one after another.
+    cases: Sequence[Case], repeats: int, core: int | None, say: Callable[[dict[str, Any]], str]
+) -> list[dict[str, Any]]:
+    """Measure cases one after another, `repeats` times over: their labels and figures.
 
-    Each is a process of its own on one core; all take turns, `repeats` times over.
+    core: the one that every process is pinned to, if any. say: the line to print of each.
     """
+    measurements = []
     for repeat in range(repeats):
         for case in cases:
-            command = [sys.executable, script, "--measure", *case.values(), *more]
-            yield {"repeat": repeat, **case, **run_pinned(command, min(usable_cores()))}
+            figures = run_pinned(case.command, core, **case.environment)
+            measurements.append({"repeat": repeat, **case.labels, **figures})
+            print(say(measurements[-1]), flush=True)
+    return measurements
 
 
-class LearningOnly(LanguageRun):
-    """A run in memory whose clock begins at the first step and which is never evaluated."""
+def origin(origins: Sequence[str], packages: Sequence[str] = ()) -> dict[str, Any]:
+    """This command, and the code, machine and versions of what it measures."""
+    return {"command": "python " + shlex.join(sys.argv), **provenance(origins, packages)}
 
-    def evaluate_if_due(self, samples: int, evaluator: Any) -> None:
-        if not self._opened:
-            self._open()
-        self.samples = samples
+
+def write_measured(path: Path, stored: Mapping[str, Any]) -> None:
+    """Write what was measured, and say where."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, stored)
+    print(f"written: {path}")

@@ -1,16 +1,16 @@
-"""Turns whatever is finished under results/runs into results/README.md, tables and plots.
+"""Turns whatever is finished into a page, tables and plots.
 
-    python benchmarks/report.py
+    python benchmarks/report.py               # with yours: results/local/README.md
+    python benchmarks/report.py --publish     # the published ones alone: results/README.md
 
 The same store gives the same bytes: intervals come from a constant bootstrap seed, and no date is
-written. Tables for programs are results/tables/*.csv: `seeds.csv` has a row per seed, `scores.csv`
-a row per run, `verdicts.csv` a row per comparison with stable-baselines3.
+written. Tables for programs are in tables/*.csv beside the page: `seeds.csv` has a row per seed,
+`scores.csv` a row per run, `verdicts.csv` a row per comparison with stable-baselines3.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,34 +18,53 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.chapters import language_models, policy_gradients, tabular, taxonomy
+from benchmarks import catalog
+from benchmarks.chapters import (
+    environments,
+    language_models,
+    policy_gradients,
+    speed,
+    tabular,
+    taxonomy,
+)
 from benchmarks.chapters.results import (
     MARGIN,
     MIN_SEEDS,
     Result,
     Rows,
     differences,
+    escape,
+    link,
     load_result,
     markdown_table,
     origins_text,
     parity,
+    picture,
+    place,
     print_table,
+    settings_text,
     verdict_text,
+)
+from benchmarks.chapters.stored import (
+    StoredRun,
+    file_name,
+    find_file,
+    left_out,
+    open_runs,
+    read_if_there,
 )
 from benchmarks.suite import SUITES, Cell
 from manyseeds import plots, stats
-from manyseeds.cli import Preset, ScriptConfig, exit_with, from_preset, identity, parse
-from manyseeds.digest import ROOT
-from manyseeds.errors import UsageError
+from manyseeds.cli import PUBLISHED, RESULTS, Preset, ScriptConfig, exit_with, parse
+from manyseeds.errors import UsageError, printable
 from manyseeds.evaluate import CURVE_EPISODES, FINAL_EPISODES, POINTS
-from manyseeds.record import all_runs, ranges, write_bytes
+from manyseeds.record import ranges, write_bytes
 from manyseeds.runs.control import reachable_threshold
 from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Parity
 
 SB3 = "sb3-"  # how the store names a baseline: sb3-ppo stands beside ppo
 SIDES = ("manyseeds", "stable-baselines3")  # of every figure, in the same colours everywhere
-ALGORITHMS = {file.stem for file in (ROOT / "algos").glob("[!_]*.py")}
 
 PROTOCOL = f"""\
 - **Evaluation.** Each seed is evaluated {POINTS + 1} times, before training and at the first update
@@ -130,11 +149,10 @@ def pairs(results: Sequence[Result]) -> list[Pair]:
 
 def plain_command(algo: str, env: str) -> tuple[Preset | None, dict[str, Any]]:
     """The preset of an environment, if any, and the settings that `--env ENV` trains with."""
-    if algo not in ALGORITHMS:
+    if algo not in catalog.names("algos"):
         return None, {}
-    module = importlib.import_module(f"algos.{algo}")
-    settings = identity(from_preset(module.Config, module.PRESETS, env))
-    return module.PRESETS.get(env), settings
+    preset = catalog.module("algos", algo).PRESETS.get(env)
+    return preset, catalog.plain_settings("algos", algo, env)
 
 
 def is_stale(result: Result) -> bool:
@@ -164,14 +182,14 @@ DETAILS = (
     "sampled, IQM [95%]",
 )
 TARGETS = ("environment", "algorithm", "n", "target", "mean [95%]", "")
-PUBLISHED = ("environment", "algorithm", "n", "ours, mean [95%]", "published")
+PUBLISHED_SCORES = ("environment", "algorithm", "n", "ours, mean [95%]", "published")
 OTHERS = ("environment", "algorithm", "run", "n", "IQM [95%]", "mean [95%]", "failures", "settings")
 
 
 def label(pair: Pair, result: Result) -> str:
     """`ppo`, `sb3-ppo (stale)`"""
     marks = ["stale"] * is_stale(result) + ["not the preset"] * bool(changes_text(pair, result))
-    return result.algo + (f" ({', '.join(marks)})" if marks else "")
+    return escape(result.algo) + (f" ({', '.join(marks)})" if marks else "")
 
 
 def verdict_cell(pair: Pair, result: Result, measure: str) -> str:
@@ -187,60 +205,53 @@ def failures_text(result: Result) -> str:
     return text + (f" ({len(result.diverged)} diverged)" if result.diverged else "")
 
 
-def final_rows(found: Sequence[Pair]) -> Rows:
+def rows_of(found: Sequence[Pair], cells: Callable[[Pair, Result], Sequence[str]]) -> Rows:
+    """A row for each headline run: environment, algorithm and n, then its cells."""
     return [
-        (
-            pair.env,
-            label(pair, r),
-            str(len(r.seeds)),
+        (escape(pair.env), label(pair, r), str(len(r.seeds)), *cells(pair, r))
+        for pair in found
+        for r in pair.headline
+    ]
+
+
+def final_rows(found: Sequence[Pair]) -> Rows:
+    return rows_of(
+        found,
+        lambda pair, r: (
             r.text(r.final),
             r.text(r.final, "mean"),
             failures_text(r),
             verdict_cell(pair, r, "final"),
-        )
-        for pair in found
-        for r in pair.headline
-    ]
+        ),
+    )
 
 
 def speed_rows(found: Sequence[Pair]) -> Rows:
-    return [
-        (
-            pair.env,
-            label(pair, r),
-            str(len(r.seeds)),
-            r.text(r.auc),
-            *r.threshold_texts(),
-            verdict_cell(pair, r, "auc"),
-        )
-        for pair in found
-        for r in pair.headline
-    ]
+    return rows_of(
+        found,
+        lambda pair, r: (r.text(r.auc), *r.threshold_texts(), verdict_cell(pair, r, "auc")),
+    )
 
 
 def detail_rows(found: Sequence[Pair]) -> Rows:
-    return [
-        (
-            pair.env,
-            label(pair, r),
-            str(len(r.seeds)),
+    return rows_of(
+        found,
+        lambda _, r: (
             f"{r.timesteps:,}",
             f"{r.final.min():.{r.digits}f}",
             f"{r.final.std(ddof=1):.{r.digits}f}" if len(r.seeds) > 1 else "",
             "exact" if r.exact else f"{r.episode_std.mean():.{r.digits}f}",
             r.text(r.sampled),
-        )
-        for pair in found
-        for r in pair.headline
-    ]
+        ),
+    )
 
 
 def other_rows(found: Sequence[Pair], results: Path) -> Rows:
     return [
         (
-            pair.env,
-            r.algo + " (stale)" * is_stale(r),
-            link(r, results),
+            escape(pair.env),
+            escape(r.algo) + " (stale)" * is_stale(r),
+            link(r.run.path.name, place(r.run.path, results)),
             str(len(r.seeds)),
             r.text(r.final),
             r.text(r.final, "mean"),
@@ -265,6 +276,7 @@ def csv_tables(found: Sequence[Pair]) -> dict[str, pd.DataFrame]:
     for pair in found:
         for r in (*pair.headline, *pair.others):
             key = {"env": pair.env, "algo": r.algo, "run": r.run.path.name}
+            key = {name: printable(text) for name, text in key.items()}
             for i, seed in enumerate(r.seeds):
                 scores = {
                     "final": r.final[i],
@@ -292,8 +304,8 @@ def csv_tables(found: Sequence[Pair]) -> dict[str, pd.DataFrame]:
             d = verdict.difference
             verdicts.append(
                 {
-                    "env": pair.env,
-                    "algo": pair.algo,
+                    "env": printable(pair.env),
+                    "algo": printable(pair.algo),
                     "measure": measure,
                     "n": len(pair.ours.seeds),
                     "n_sb3": len(pair.sb3.seeds),
@@ -326,7 +338,7 @@ def readme(
     text += (
         "Written by `python benchmarks/report.py` from the runs in [runs](runs), never by hand.\n"
         "What an interval, a verdict and a failure are: [how to read this](#how-to-read-this).\n"
-        "Commands, commits and hyperparameters: [behind each number](#behind-each-number).\n"
+        "Commands, commits and hyperparameters: [provenance](#provenance).\n"
         "The same numbers for programs: [tables](tables).\n\n"
     )
     if found:
@@ -335,20 +347,23 @@ def readme(
         text += f"## Learning speed\n\n{markdown_table(SPEED, speed_rows(found))}\n"
         text += "## Learning curves\n\n"
         for env, figure in figures.items():
-            text += f"![Learning curves on {env}]({figure.relative_to(results)})\n\n"
+            text += picture(f"Learning curves on {env}", figure)
         text += f"## Details\n\n{markdown_table(DETAILS, detail_rows(found))}\n"
         text += scales(found)
     if rows := target_rows(found):
         text += f"## Targets\n\n{markdown_table(TARGETS, rows)}\n"
     if rows := published_rows(found):
-        text += f"## Published scores\n\n{markdown_table(PUBLISHED, rows)}\n"
-    for title, name in (("Speed", "throughput"), ("Speed on a GPU", "throughput-cuda")):
-        speed = results / "tables" / f"{name}.md"
-        if speed.exists():
-            text += f"## {title}\n\n{speed.read_text().strip()}\n\n"
-    check = results / "tables" / "check.md"
-    if check.exists():
-        text += f"## Native against Gymnasium's own\n\n{check.read_text().strip()}\n\n"
+        text += f"## Published scores\n\n{markdown_table(PUBLISHED_SCORES, rows)}\n"
+    for title, device in (("Speed", "cpu"), ("Speed on a GPU", "cuda")):
+        path = find_file(results, "throughput" + "-cuda" * (device == "cuda") + ".json")
+        with left_out(path):
+            if stored := read_if_there(path, speed.STORED):
+                text += f"## {title}\n\n{speed.markdown(stored, device).strip()}\n\n"
+    path = find_file(results, "tables/check.json")
+    with left_out(path):
+        if stored := read_if_there(path, environments.STORED):
+            table = environments.markdown(stored).strip()
+            text += f"## Native against Gymnasium's own\n\n{table}\n\n"
     text += chapter
     if rows := other_rows(found, results):
         text += f"## Other runs\n\n{markdown_table(OTHERS, rows)}\n"
@@ -356,11 +371,11 @@ def readme(
         lines = "".join(f"- {line}\n" for line in missing)
         text += f"## Missing\n\nSeeds of the suites that are not finished:\n\n{lines}\n"
     text += f"## How to read this\n\n{PROTOCOL}\n"
-    text += "## Behind each number\n\n"
+    text += "## Provenance\n\n"
     for pair in found:
-        text += f"### {pair.algo} on {pair.env}\n\n"
+        text += f"### {escape(pair.algo)} on {escape(pair.env)}\n\n"
         for result in (*pair.headline, *pair.others):
-            text += behind(pair, result, results)
+            text += provenance_of(pair, result, results)
     return text.rstrip("\n") + "\n"
 
 
@@ -375,7 +390,7 @@ def failures_list(found: Sequence[Pair]) -> str:
                 when = f", diverged at timestep {r.diverged[seed]:,}" if seed in r.diverged else ""
                 seeds.append(f"seed {seed} ({scores[seed]:.{r.digits}f}{when})")
             if seeds:
-                lines.append(f"- {r.algo} on {pair.env}: {', '.join(seeds)}\n")
+                lines.append(f"- {escape(r.algo)} on {escape(pair.env)}: {', '.join(seeds)}\n")
     return f"Failures:\n\n{''.join(lines)}\n" if lines else ""
 
 
@@ -389,16 +404,16 @@ def scales(found: Sequence[Pair]) -> str:
         if bar != reachable_threshold(spec):
             threshold += " (above what the best policy scores: no failures are counted)"
         scale = "no reference score, so no verdicts"
-        if spec.reference_score is not None:
+        if spec.reference_score is not None and spec.random_score is not None:
             scale = f"random policy {spec.random_score:g}, reference {spec.reference_score:g}"
-        lines.append(f"- {spec.id}: {threshold}, {scale}\n")
+        lines.append(f"- {escape(spec.id)}: {threshold}, {scale}\n")
     return "Scales:\n\n" + "".join(lines) + "\n"
 
 
 def published_rows(found: Sequence[Pair]) -> Rows:
     return [
         (
-            pair.env,
+            escape(pair.env),
             label(pair, pair.ours),
             str(len(pair.ours.seeds)),
             pair.ours.text(pair.ours.final, "mean"),
@@ -425,19 +440,14 @@ def target_rows(found: Sequence[Pair]) -> Rows:
     return rows
 
 
-def link(result: Result, results: Path) -> str:
-    path = result.run.path.relative_to(results)
-    return f"[{path.name}]({path})"
-
-
-def behind(pair: Pair, result: Result, results: Path) -> str:
+def provenance_of(pair: Pair, result: Result, results: Path) -> str:
     """Commands, code, machine and hyperparameters of a run; parts made alike stand together."""
-    path = result.run.path.relative_to(results)
-    text = f"**{label(pair, result)}**, n={len(result.seeds)}: [{path}]({path})\n\n"
+    path = place(result.run.path, results)
+    text = f"**{label(pair, result)}**, n={len(result.seeds)}: {link(path, path)}\n\n"
     text += origins_text(result.configs)
     if result is pair.sb3 and pair.ours:
-        return text + f"- hyperparameters: those of {pair.algo} above\n\n"
-    values = ", ".join(f"{name} {value}" for name, value in result.config.items() if name != "env")
+        return text + f"- hyperparameters: those of {escape(pair.algo)} above\n\n"
+    values = settings_text({k: v for k, v in result.config.items() if k != "env"})
     source = f" ({pair.preset.source})" if pair.preset else ""
     if changes := changes_text(pair, result):
         text += f"- not the preset: {changes}\n"
@@ -457,29 +467,32 @@ def draw(found: Sequence[Pair], folder: Path) -> dict[str, Path]:
         panels = {}
         for pair in here:
             sides = dict(zip(SIDES, (pair.ours, pair.sb3), strict=True))
-            title = f"{pair.algo} on {env}"
+            title = printable(f"{pair.algo} on {env}")
             panels[title] = {name: r.curve for name, r in sides.items() if r}
         threshold = reachable_threshold(here[0].headline[0].spec)
-        figures[env] = folder / f"{env}.svg"
+        figures[env] = folder / f"{file_name(env)}.svg"
         thresholds: dict[str, float | None] = dict.fromkeys(panels, threshold)
         plots.grid_of_curves(panels, figures[env], thresholds=thresholds, names=SIDES)
     return figures
 
 
-def missing_cells(results: Path) -> list[str]:
+def missing_cells(results: Path, runs: Sequence[StoredRun]) -> list[str]:
     """What the suites have and the store lacks: `ppo on CartPole-v1, 30 seeds: 10-29`.
 
     Of cells that differ in nothing but the number of seeds, the largest.
     """
-    largest: dict[Path, Cell] = {}
+    largest: dict[tuple[str, ...], Cell] = {}
     for cell in (cell for suite in SUITES.values() for cell in suite):
-        place = cell.folder(str(results)).path
-        largest[place] = max(cell, largest.get(place, cell), key=lambda c: c.seeds)
+        name = cell.folder(str(results)).path.parts[-3:]
+        largest[name] = max(cell, largest.get(name, cell), key=lambda c: c.seeds)
+    finished = {run.path.parts[-3:]: set(run.seeds) for run in runs}
     found = []
-    for cell in largest.values():
-        if groups := cell.missing(str(results)):
-            seeds = ranges([seed for group in groups for seed in group])
-            found.append(f"{cell}: {seeds}" if seeds else str(cell))
+    for name, cell in largest.items():
+        seeds = set(range(cell.seeds)) - finished.get(name, set())
+        if seeds:
+            found.append(f"{cell}: {ranges(seeds)}")
+        elif name not in finished:
+            found.append(str(cell))
     return found
 
 
@@ -489,13 +502,11 @@ def report(results: Path, note: str = "") -> None:
     note: stands at the top of the page, for what is not to be quoted, as a cut of the suite. Which
     of its cells are missing is then not said.
     """
-    runs = list(all_runs(results))
+    runs = open_runs(results)
     loaded = []
     for run in (run for run in runs if run.kind == "control"):
-        try:
+        with left_out(run.path):
             loaded.append(load_result(run))
-        except UsageError as error:
-            print(f"left out: {run.path}: {error}")
     if not runs:
         raise UsageError(f"--results {results}: no finished run under {results / 'runs'}")
     found = pairs(loaded)
@@ -503,22 +514,22 @@ def report(results: Path, note: str = "") -> None:
         print_table("Final score (greedy return)", FINAL, final_rows(found))
         print_table("Learning speed", SPEED, speed_rows(found))
 
-    (results / "tables").mkdir(exist_ok=True)
+    (results / "tables").mkdir(parents=True, exist_ok=True)
     figures = draw(found, results / "plots")
     for path in figures.values():
         print(f"plot: {path}")
     taxonomy.draw(results / "plots" / "taxonomy.svg")
     frames = csv_tables(found)
-    if any(run.kind == "language" for run in runs):
-        frames["language"] = language_models.seed_table(runs)
+    if methods := language_models.methods(runs):
+        frames["language"] = language_models.seed_table(methods)
     for name, frame in frames.items():
         path = results / "tables" / f"{name}.csv"
         write_bytes(path, frame.to_csv(index=False, lineterminator="\n").encode())
         print(f"table: {path}")
-    missing = [] if note else missing_cells(results)
+    missing = [] if note else missing_cells(results, runs)
     chapter = tabular.sections(runs, results / "plots")
     chapter += policy_gradients.sections(loaded, results)
-    chapter += language_models.sections(runs, results)
+    chapter += language_models.sections(methods, results)
     page = readme(found, results, figures, note, missing, chapter)
     write_bytes(results / "README.md", page.encode())
     print(f"report: {results / 'README.md'}")
@@ -532,12 +543,18 @@ class Flags(ScriptConfig):
 
     note: str = ""
     """A warning for the top of the page, such as that the runs are a cut."""
+    publish: bool = False
+    """Show the published runs alone, and write their page, tables and figures."""
+
+    def __post_init__(self) -> None:
+        if self.publish and self.results != RESULTS:
+            raise UsageError("--publish: writes the published report, and takes no --results")
 
 
 def main(args: Sequence[str] | None = None) -> None:
     flags = parse(Flags, {}, __doc__, args)
     try:
-        report(Path(flags.results), flags.note)
+        report(PUBLISHED if flags.publish else Path(flags.results), flags.note)
     except UsageError as error:
         exit_with(error)
 

@@ -378,10 +378,8 @@ class Side:
         """Why a case failed, '' if it did not: its last line on stderr."""
         if status == 0:
             return ""
-        errors = Path(f"{self.log(case)}.err")
-        lines = errors.read_text(errors="replace").split("\n") if errors.exists() else []
-        said = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        return said or exit_reason(status)
+        said = last_line(Path(f"{self.log(case)}.err"))
+        return said.replace(str(self.results), "RESULTS") or exit_reason(status)
 
     def close(self) -> None:
         """End whatever still runs."""
@@ -390,6 +388,12 @@ class Side:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self._errors.close()
+
+
+def last_line(file: Path) -> str:
+    """The last line of a log that says something."""
+    lines = file.read_text(errors="replace").split("\n") if file.exists() else []
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def schema_of(root: Path) -> int:
@@ -440,7 +444,8 @@ def compare_with(
 ) -> list[Outcome]:
     """Train cases with the code of a commit and with the code here, and compare what comes out.
 
-    workers: scripts at a time. keep: leave the results and logs, and say where they are.
+    cases: together with those that they refer to. workers: scripts at a time.
+    keep: leave the results and logs, and say where they are.
     report: called with each outcome as soon as it is known. Raises UsageError.
     """
     commit = commit_of(old)
@@ -493,14 +498,15 @@ def run(
                 continue
             places = {name: str(files / name) for name in FILES}
             for name in origins(case, side):
-                places[name] = str(next(iter(parts_of(side.results, labels[name]).values())))
+                places[name] = str(min(parts_of(side.results, labels[name]).values()))
             number = next(numbers)
             running[number] = job
             side.start(number, case, places)
             continue
         side, number, status, seconds = ended.get()
         if number < 0:
-            raise ChildProcessError(f"the process that runs {side.name} ended: {status}")
+            said = last_line(side.logs / "process.err") or exit_reason(status)
+            raise ChildProcessError(f"the process that runs {side.name}'s scripts: {said}")
         case, _ = running.pop(number)
         finish(case, side, Ended(seconds, side.failure(case, status)))
     return outcomes

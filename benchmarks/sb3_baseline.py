@@ -28,6 +28,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
@@ -49,8 +50,17 @@ from torch import Tensor, nn
 
 import envs
 from algos import a2c, dqn, ppo, trpo
-from manyseeds.cli import ControlConfig, PositiveInt, Preset, exit_with, parse, requested_seeds
-from manyseeds.errors import UsageError, did_you_mean
+from benchmarks.measure import config_from_json, measured, peak_memory
+from manyseeds.cli import (
+    ControlConfig,
+    PositiveInt,
+    Preset,
+    exit_with,
+    parse_both,
+    read_algo,
+    requested_seeds,
+)
+from manyseeds.errors import UsageError
 from manyseeds.process import exit_reason, set_up_process
 from manyseeds.record import RunFolder, part_name, read_json
 from manyseeds.runs.base import complete
@@ -428,26 +438,32 @@ def _print_seed(part: Path, seed: int) -> None:
     print(f"seed {seed}: greedy return {returns:.1f}, {seconds:.0f} s", flush=True)
 
 
-def read_algo(args: Sequence[str]) -> str:
-    """The value of --algo, which decides what the other flags are."""
-    words = [word for arg in args for word in arg.split("=", 1)]
-    algo = words[words.index("--algo") + 1] if "--algo" in words[:-1] else Flags.algo
-    if algo not in BASELINES:
-        raise UsageError(f"--algo {algo}: SB3 does not have it{did_you_mean(algo, BASELINES)}")
-    return algo
+def measure(algo: str, settings: str) -> dict[str, float]:
+    """Train seed 0 without evaluation, on one thread: what `throughput.py` times.
+
+    settings: fields of the algorithm's Config, as JSON.
+    """
+    torch.set_num_threads(1)
+    baseline = BASELINES[algo]
+    config = config_from_json(baseline.config, settings)
+    model = build(baseline, config, seed=0)
+    began = time.perf_counter()
+    model.learn(config.total_timesteps)
+    learn_s = time.perf_counter() - began
+    return {
+        "timesteps": model.num_timesteps,
+        "learn_s": learn_s,
+        "warm_up_s": 0.0,
+        "memory": peak_memory(),
+    }
 
 
 def read_flags(args: Sequence[str]) -> tuple[str, ControlConfig, int]:
     """Algorithm, its Config and the number of workers; a mistake is one line and status 2."""
     try:
-        algo = read_algo(args)
-        config_class = BASELINES[algo].config
-        both: Any = dataclasses.make_dataclass(
-            "Command", [], bases=(config_class, Flags), frozen=True, kw_only=True
-        )
-        command = parse(both, BASELINES[algo].presets, __doc__, args)
-        names = [field.name for field in dataclasses.fields(config_class)]
-        config = config_class(**{name: getattr(command, name) for name in names})
+        algo = read_algo(args, Flags.algo, BASELINES, "SB3")
+        baseline = BASELINES[algo]
+        flags, config = parse_both(Flags, baseline.config, baseline.presets, __doc__, args)
         if config.device == "cuda":
             raise UsageError("--device cuda: SB3's small networks are trained on the CPU")
         if config.compile:
@@ -455,8 +471,8 @@ def read_flags(args: Sequence[str]) -> tuple[str, ControlConfig, int]:
         if isinstance(config, ppo.Config) and config.anneal_clip and config.clip_range == 0:
             raise UsageError("--clip-range 0: SB3 cannot anneal it; add --no-anneal-clip")
         check_env(config)
-        BASELINES[algo].arguments(config)
-        return algo, config, command.workers
+        baseline.arguments(config)
+        return algo, config, flags.workers
     except UsageError as error:
         exit_with(error)
 
@@ -472,7 +488,10 @@ def check_env(config: ControlConfig) -> None:
 
 def main(args: Sequence[str] | None = None) -> None:
     """Train the seeds that are not finished yet and print the table of the run."""
-    algo, config, workers = read_flags(sys.argv[1:] if args is None else args)
+    words = sys.argv[1:] if args is None else args
+    if measured(words, measure=measure):
+        return
+    algo, config, workers = read_flags(words)
     folder = RunFolder.of(config, f"sb3-{algo}")
     seeds = requested_seeds(config)
 

@@ -28,57 +28,34 @@ training is timed, and what the first took longer is its warm-up.
 from __future__ import annotations
 
 import json
-import shlex
 import subprocess
 import sys
 import tempfile
-import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import Any, Literal
 
-from benchmarks.measure import peak_memory, run_pinned, time_training, usable_cores
+from benchmarks import catalog
+from benchmarks.chapters.speed import COMPILED, OURS, SUBJECTS, markdown, summarize
+from benchmarks.measure import (
+    Case,
+    check_core,
+    in_turn,
+    measured,
+    measuring,
+    origin,
+    time_training,
+    usable_cores,
+    write_measured,
+)
 from manyseeds.cli import PositiveInt, ScriptConfig, check_device, check_ranges, exit_with, parse
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
-from manyseeds.record import provenance, write_bytes, write_json
+from manyseeds.record import write_bytes
 
 JAX_PYTHON = ROOT / ".venv-jax" / "bin" / "python"
-OURS, COMPILED = "manyseeds", "manyseeds --compile"
-
-
-@dataclass(frozen=True)
-class Subject:
-    """An algorithm, and what of it is timed."""
-
-    title: str
-    settings: dict[str, Any]
-    env: str = "CartPole-v1"
-    seeds: tuple[int, ...] = (1, 10, 32)
-    seeds_on_cuda: tuple[int, ...] = (10, 1024, 8192)
-    peers: tuple[str, ...] = ("sb3",)  # "rejax" too where its settings can be made the same
-    compiles: bool = True
-
-
-TABLES: dict[str, Any] = {"seeds": (1, 10, 100, 1000), "peers": (), "compiles": False}
-SUBJECTS = {
-    "ppo": Subject("PPO", {"total_timesteps": 40_960}, peers=("sb3", "rejax")),
-    "a2c": Subject("A2C", {"total_timesteps": 40_000}),
-    "trpo": Subject(
-        "TRPO",
-        {"num_steps": 512, "minibatch_size": 512, "critic_updates": 20}
-        | {"cg_damping": 1e-3, "gae_lambda": 0.98, "total_timesteps": 20_480},
-    ),
-    "dqn": Subject(
-        "DQN",
-        {"total_timesteps": 20_000, "learning_starts": 1_000}
-        | {"loss": "huber", "max_grad_norm": 10.0},
-        peers=("sb3", "rejax"),
-    ),
-    "q_learning": Subject("Q-learning", {"total_timesteps": 20_000}, "FrozenLake-v1", **TABLES),
-    "sarsa": Subject("SARSA", {"total_timesteps": 20_000}, "FrozenLake-v1", **TABLES),
-}
+SB3_BASELINE = ROOT / "benchmarks" / "sb3_baseline.py"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,9 +78,7 @@ class Config(ScriptConfig):
         unknown = [algo for algo in self.algos if algo not in SUBJECTS]
         if unknown:
             raise UsageError(f"--algos {unknown[0]}: must be among {', '.join(SUBJECTS)}")
-        if self.core not in usable_cores():
-            cores = ", ".join(map(str, sorted(usable_cores())))
-            raise UsageError(f"--core {self.core}: must be among {cores}")
+        check_core(self.core)
         check_device(self.device)
 
     def cells(self) -> list[tuple[str, str, int]]:
@@ -126,53 +101,19 @@ class Config(ScriptConfig):
 # ---- What a measuring process does ----------------------------------------------------------
 
 
-def timed_settings(module: Any, algo: str) -> dict[str, Any]:
+def timed_settings(algo: str) -> dict[str, Any]:
     """The fields of an algorithm's Config that its measurements set."""
     subject = SUBJECTS[algo]
-    preset = {} if subject.env == "CartPole-v1" else module.PRESETS[subject.env].settings
+    presets = catalog.module("algos", algo).PRESETS
+    preset = {} if subject.env == "CartPole-v1" else presets[subject.env].settings
     return {**preset, **subject.settings, "env": subject.env}
 
 
-def measure_ours(algo: str, seeds: int, device: str, compiled: bool = False) -> dict[str, float]:
+def measure(system: str, algo: str, seeds: str, device: str) -> dict[str, float]:
     """Train S seeds with evaluation off; learning seconds and timesteps of all seeds together."""
-    import importlib
-
-    module = importlib.import_module(f"algos.{algo}")
-    settings = timed_settings(module, algo)
-    config = module.Config(**settings, seeds=seeds, device=device, compile=compiled, quiet=True)
-    return time_training(module, config)
-
-
-def measure_sb3(algo: str) -> dict[str, float]:
-    """Train one seed of SB3 with the same hyperparameters, no evaluation callback."""
-    import importlib
-
-    import torch
-
-    from benchmarks import sb3_baseline
-
-    torch.set_num_threads(1)
-    module = importlib.import_module(f"algos.{algo}")
-    config = module.Config(**timed_settings(module, algo))
-    model = sb3_baseline.build(sb3_baseline.BASELINES[algo], config, seed=0)
-    began = time.perf_counter()
-    model.learn(config.total_timesteps)
-    learn_s = time.perf_counter() - began
-    return {
-        "timesteps": model.num_timesteps,
-        "learn_s": learn_s,
-        "warm_up_s": 0.0,
-        "memory": peak_memory(),
-    }
-
-
-def measuring_process(system: str, algo: str, seeds: str, device: str) -> None:
-    """Print one measurement as a JSON line."""
-    if system == "sb3":
-        figures = measure_sb3(algo)
-    else:
-        figures = measure_ours(algo, int(seeds), device, compiled=system == COMPILED)
-    print(json.dumps(figures))
+    module = catalog.module("algos", algo)
+    execution = {"seeds": int(seeds), "device": device, "compile": system == COMPILED}
+    return time_training(module, module.Config(**timed_settings(algo), **execution, quiet=True))
 
 
 REJAX = """
@@ -206,20 +147,22 @@ print(json.dumps(dict(timesteps=done, learn_s=times[1], warm_up_s=warm_up, memor
 """
 
 
-def measure(system: str, algo: str, seeds: int, config: Config, cache: str) -> dict[str, Any]:
+def case(algo: str, system: str, seeds: int, device: str, cache: str) -> Case:
     """One measurement in a process of its own. cache: folder of what torch.compile keeps."""
+    labels = {"system": system, "algo": algo, "seeds": seeds}
     if system == "rejax":
         steps = str(SUBJECTS[algo].settings["total_timesteps"])
         command = [str(JAX_PYTHON), "-c", REJAX, algo, str(seeds), steps]
-        environment = {"JAX_PLATFORMS": str(config.device)}
-    else:
-        command = [sys.executable, __file__, "--measure", system, algo, str(seeds), config.device]
-        environment = {"TORCHINDUCTOR_CACHE_DIR": cache}
-    core = config.core if config.device == "cpu" else None
-    result = run_pinned(command, core, **environment)
-    speed = result["timesteps"] / result["learn_s"]
-    print(f"{system:20} {algo} x {seeds:4} seeds: {speed:11,.0f} timesteps/s", flush=True)
-    return {"system": system, "algo": algo, "seeds": seeds, **result, "timesteps_per_s": speed}
+        return Case(labels, command, {"JAX_PLATFORMS": device})
+    if system == "sb3":
+        return Case(labels, measuring(SB3_BASELINE, algo, json.dumps(timed_settings(algo))))
+    command = measuring(__file__, system, algo, str(seeds), device)
+    return Case(labels, command, {"TORCHINDUCTOR_CACHE_DIR": cache})
+
+
+def with_speed(m: dict[str, Any]) -> dict[str, Any]:
+    """A measurement with its timesteps per second."""
+    return {**m, "timesteps_per_s": m["timesteps"] / m["learn_s"]}
 
 
 def jax_versions() -> dict[str, str]:
@@ -230,104 +173,23 @@ def jax_versions() -> dict[str, str]:
     return {"jax": jax, "rejax": rejax}
 
 
-# ---- The table ------------------------------------------------------------------------------
-
-
-def summarize(measurements: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of one algorithm: medians over repeats, and the median of the ratios within each repeat.
-
-    The ratios are to the repeat's first measurement: SB3, or where it has no such algorithm the
-    smallest batch of ours.
-    """
-    reference: dict[int, float] = {}
-    groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    for m in measurements:
-        reference.setdefault(m["repeat"], m["timesteps_per_s"])
-        groups.setdefault((m["system"], m["seeds"]), []).append(m)
-    rows = []
-    for (system, seeds), group in groups.items():
-        ratios = [m["timesteps_per_s"] / reference[m["repeat"]] for m in group]
-        warm_up = [m["warm_up_s"] for m in group]
-        rows.append(
-            {
-                "system": system,
-                "seeds": seeds,
-                "repeats": len(group),
-                "timesteps_per_s": median(m["timesteps_per_s"] for m in group),
-                "ratio": median(ratios),
-                "ratio_low": min(ratios),
-                "ratio_high": max(ratios),
-                "first_warm_up_s": warm_up[0],
-                "later_warm_up_s": median(warm_up[1:] or warm_up),
-                "memory_mib": median(m["memory"] for m in group) / 2**20,
-                "wall_s": median(m["wall_s"] for m in group),
-            }
-        )
-    return rows
-
-
-def markdown(stored: dict[str, dict[str, Any]], device: str) -> str:
-    """The tables as the report includes them, one for each algorithm of throughput.json."""
-    place = "one thread on one core" if device == "cpu" else "on one GPU, SB3 on one core"
-    lines = [
-        "Timesteps per second of all seeds together, learning and logging, evaluation off; "
-        f"{place}. Medians of n interleaved repeats; the ratio is taken within each repeat, its "
-        "range over repeats in brackets. SB3 trains one seed at a time: S seeds run at the same "
-        "timesteps/s and take S times the wall time of one. Warm-up: seconds of compilation or "
-        "capture before that speed, at the first start / at later ones, which find compiled code "
-        "on disk (rejax keeps none there). Memory: the process's peak, on a GPU the device's.",
-    ]
-    for algo in (algo for algo in SUBJECTS if algo in stored):
-        block, subject = stored[algo], SUBJECTS[algo]
-        machine, code, versions = block["machine"], block["code"], block["versions"]
-        reference = "times SB3" if "sb3" in subject.peers else "times one seed"
-        lines += [
-            "",
-            f"### {subject.title} on {subject.env}",
-            "",
-            f"| system | seeds | timesteps/s | {reference} | warm-up, s | memory, MiB | n |",
-            "|---|---:|---:|---|---|---:|---:|",
-        ]
-        for r in block["rows"]:
-            ratio = f"{r['ratio']:.1f} [{r['ratio_low']:.1f}, {r['ratio_high']:.1f}]"
-            warm_up = f"{r['first_warm_up_s']:.0f} / {r['later_warm_up_s']:.0f}"
-            if r["system"] in ("sb3", OURS) and device == "cpu":
-                warm_up = "none"
-            lines.append(
-                f"| {r['system']} | {r['seeds']:,} | {r['timesteps_per_s']:,.0f} "
-                f"| {ratio} | {warm_up} | {r['memory_mib']:,.0f} | {r['repeats']} |"
-            )
-        note = f"{subject.settings['total_timesteps']:,} timesteps per seed"
-        if algo == "dqn" and any(r["system"] == "rejax" for r in block["rows"]):
-            note += (
-                "; rejax's DQN has a 64-64 network (ours and SB3's: 120-84) and ten environments, "
-                "so that it too updates every 10 timesteps"
-            )
-        lines += [
-            "",
-            f"{note}; {machine.get('gpu', machine['cpu'])}. Command: `{block['command']}`, commit "
-            f"{code['commit'] or 'not recorded'}, "
-            + ", ".join(f"{name} {version}" for name, version in versions.items())
-            + ".",
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def main() -> None:
+def main(args: Sequence[str] | None = None) -> None:
     """Measure, print, and write results/throughput[-cuda].json and results/tables/ beside it."""
-    if sys.argv[1:2] == ["--measure"]:
-        measuring_process(*sys.argv[2:])
+    if measured(sys.argv[1:] if args is None else args, measure=measure):
         return
-    config = parse(Config, {}, __doc__)
+    config = parse(Config, {}, __doc__, args)
     if not JAX_PYTHON.exists() and any("rejax" in SUBJECTS[a].peers for a in config.algos):
         print("rejax is left out: `make jax-env` installs it")
-    measurements: dict[str, list[dict[str, Any]]] = {algo: [] for algo in config.algos}
+
+    def say(m: dict[str, Any]) -> str:
+        speed = with_speed(m)["timesteps_per_s"]
+        return f"{m['system']:20} {m['algo']} x {m['seeds']:4} seeds: {speed:11,.0f} timesteps/s"
+
+    core = config.core if config.device == "cpu" else None
     try:
         with tempfile.TemporaryDirectory() as cache:
-            for repeat in range(config.repeats):
-                for algo, system, seeds in config.cells():
-                    measured = measure(system, algo, seeds, config, cache)
-                    measurements[algo].append({"repeat": repeat, **measured})
+            cases = [case(*cell, config.device, cache) for cell in config.cells()]
+            measurements = [with_speed(m) for m in in_turn(cases, config.repeats, core, say)]
     except UsageError as error:
         exit_with(error)
     results, name = Path(config.results), "throughput" + "-cuda" * (config.device == "cuda")
@@ -335,22 +197,21 @@ def main() -> None:
     stored = json.loads(path.read_text()) if path.exists() else {}
     for algo in config.algos:
         packages = ("stable-baselines3",) if "sb3" in SUBJECTS[algo].peers else ()
-        origin = provenance([f"algos.{algo}:train"], packages=packages)
-        if any(m["system"] == "rejax" for m in measurements[algo]):
-            origin["versions"] |= jax_versions()
+        here = [m for m in measurements if m["algo"] == algo]
+        stored[algo] = {
+            **origin([f"algos.{algo}:train"], packages=packages),
+            "settings": SUBJECTS[algo].settings,
+            "rows": summarize(here),
+            "measurements": here,
+        }
+        if any(m["system"] == "rejax" for m in here):
+            stored[algo]["versions"] |= jax_versions()
         if config.device == "cuda":
             import torch
 
-            origin["machine"]["gpu"] = torch.cuda.get_device_name()
-        stored[algo] = {
-            "command": "python " + shlex.join(sys.argv),
-            **origin,
-            "settings": SUBJECTS[algo].settings,
-            "rows": summarize(measurements[algo]),
-            "measurements": measurements[algo],
-        }
-    (results / "tables").mkdir(parents=True, exist_ok=True)
-    write_json(path, stored)
+            stored[algo]["machine"]["gpu"] = torch.cuda.get_device_name()
+    write_measured(path, stored)
+    (results / "tables").mkdir(exist_ok=True)
     table = markdown(stored, config.device)
     write_bytes(results / "tables" / f"{name}.md", table.encode())
     print(table)

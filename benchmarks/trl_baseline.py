@@ -32,7 +32,6 @@ And elsewhere:
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 import sys
 import tempfile
@@ -45,6 +44,7 @@ from typing import Any
 import torch
 from transformers import PrinterCallback, TrainerCallback
 
+from benchmarks.measure import LearningOnly, config_from_json, measured
 from llm_track import (
     dapo,
     dpo,
@@ -57,10 +57,11 @@ from llm_track import (
     tasks,
 )
 from llm_track.evaluation import TaskEvaluator
-from manyseeds.cli import exit_with, parse, path_of
-from manyseeds.errors import UsageError, did_you_mean
-from manyseeds.process import resolve_device
+from manyseeds.cli import exit_with, parse_both, path_of, read_algo
+from manyseeds.errors import UsageError
+from manyseeds.process import resolve_device, set_up_process
 from manyseeds.record import RunFolder
+from manyseeds.runs.base import failing_in_one_line
 from manyseeds.runs.language import (
     Evaluator,
     LanguageConfig,
@@ -554,51 +555,60 @@ def train_seed(algo: str, config: LanguageConfig, run: LanguageRun) -> None:
         run.close()
 
 
+# ---- A measuring process -------------------------------------------------------------------
+
+
+def check(algo: str, settings: str) -> dict[str, float]:
+    """Raise UsageError where TRL has no counterpart of a Config, whose fields come as JSON."""
+    read_algo(["--algo", algo], Flags.algo, BASELINES, "TRL")
+    baseline = BASELINES[algo]
+    library()
+    baseline.arguments(config_from_json(baseline.module.Config, settings))
+    return {}
+
+
+def measure(algo: str, settings: str) -> dict[str, float]:
+    """Train the first seed without evaluation: what `trl_speed.py` times."""
+    baseline = BASELINES[algo]
+    config = config_from_json(baseline.module.Config, settings)
+    set_up_process(config.threads)
+    run = LearningOnly(config)
+    train(baseline, config, run)
+    return run.figures()
+
+
 # ---- The command ---------------------------------------------------------------------------
 
 
-def read_algo(args: Sequence[str]) -> str:
-    """The value of --algo, which decides what the other flags are."""
-    words = [word for arg in args for word in arg.split("=", 1)]
-    algo = words[words.index("--algo") + 1] if "--algo" in words[:-1] else Flags.algo
-    if algo not in BASELINES:
-        raise UsageError(f"--algo {algo}: TRL does not have it{did_you_mean(algo, BASELINES)}")
-    return algo
-
-
-def read_flags(
-    args: Sequence[str], flags: type[Flags] = Flags, description: str | None = __doc__
-) -> tuple[Any, LanguageConfig]:
+def read_flags(args: Sequence[str]) -> tuple[Flags, LanguageConfig]:
     """The script's own flags and the method's Config; a mistake is one line and status 2."""
     try:
-        baseline = BASELINES[read_algo(args)]
-        config_class = baseline.module.Config
-        both: Any = dataclasses.make_dataclass(
-            "Command", [], bases=(config_class, flags), frozen=True, kw_only=True
-        )
-        command = parse(both, baseline.module.PRESETS, description, args)
-        names = [field.name for field in dataclasses.fields(config_class)]
-        config = config_class(**{name: getattr(command, name) for name in names})
+        baseline = BASELINES[read_algo(args, Flags.algo, BASELINES, "TRL")]
+        module = baseline.module
+        flags, config = parse_both(Flags, module.Config, module.PRESETS, __doc__, args)
         library()
         baseline.arguments(config)
-        return command, config
+        return flags, config
     except UsageError as error:
         exit_with(error)
 
 
-def main() -> None:
+def main(args: Sequence[str] | None = None) -> None:
     """Train the seeds that are not finished yet, store them, and print the table of the run."""
-    command, config = read_flags(sys.argv[1:])
-    algo = f"trl-{command.algo}"
-    folder = RunFolder.of(config, algo)
+    words = sys.argv[1:] if args is None else args
+    if measured(words, measure=measure, check=check):
+        return
+    flags, config = read_flags(words)
+    label = f"trl-{flags.algo}"
+    with failing_in_one_line():
+        folder = RunFolder.of(config, label)
 
     def train_one(seed: int, part: Path) -> None:
-        run = LanguageRun(config, [seed], part, algo, source="trl")
-        train_seed(command.algo, config, run)
+        run = LanguageRun(config, [seed], part, label, source="trl")
+        train_seed(flags.algo, config, run)
 
     complete_seeds_in_turn(folder, config, train_one)
-    presets = BASELINES[command.algo].module.PRESETS
-    print_result(folder, config, presets.get(config.task))
+    print_result(folder, config, BASELINES[flags.algo].module.PRESETS.get(config.task))
 
 
 if __name__ == "__main__":

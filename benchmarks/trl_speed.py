@@ -14,47 +14,61 @@ The measurement of a method replaces its former one in results/trl_speed.json.
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import trl_baseline
-from benchmarks.measure import LearningOnly, run_pinned, usable_cores
+from benchmarks import catalog
+from benchmarks.measure import (
+    Case,
+    LearningOnly,
+    check_core,
+    config_from_json,
+    in_turn,
+    measured,
+    measuring,
+    origin,
+    run_pinned,
+    usable_cores,
+    write_measured,
+)
 from llm_track import models
-from manyseeds.cli import PositiveInt, exit_with, identity
+from manyseeds.cli import PositiveInt, exit_with, identity, parse_both, read_algo
+from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.process import resolve_device, set_up_process
-from manyseeds.record import provenance, write_json
 from manyseeds.runs.language import LanguageConfig
 from manyseeds.runs.parallel import Processes
 
 OURS, THEIRS = "manyseeds", "trl"
-MEASURE = "--measure-"  # followed by one of them: what a measuring process is started with
+TRL_BASELINE = ROOT / "benchmarks" / "trl_baseline.py"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags(trl_baseline.Flags):
+class Flags:
     """What this script has besides the flags of the method."""
 
+    algo: str = "grpo"
+    """Method: sft, reward_model, dpo, grpo, dr_grpo or dapo."""
     repeats: PositiveInt = 3
     """Measurements of each side."""
     core: int = field(default_factory=lambda: min(usable_cores()))
     """CPU core that every measurement is pinned to."""
 
 
-def measure(system: str, algo: str, config: LanguageConfig) -> dict[str, float]:
-    """Train the first seed of a Config; its samples and the seconds of learning."""
+def measure(algo: str, settings: str) -> dict[str, float]:
+    """Train the first seed of a Config, given as JSON; its samples and the seconds of learning."""
+    module = catalog.module("llm_track", algo)
+    config = config_from_json(module.Config, settings)
     set_up_process(config.threads)
-    run, baseline = LearningOnly(config), trl_baseline.BASELINES[algo]  # type: ignore[arg-type]
-    if system == OURS:
-        baseline.module.train(config, run)
-    else:
-        trl_baseline.train(baseline, config, run)
-    return {"samples": run.samples, "learn_s": run._metrics[-1]["learn_s"]}
+    run = LearningOnly(config)
+    module.train(config, run)
+    return run.figures()
 
 
 def summary(measurements: list[dict[str, Any]]) -> dict[str, Any]:
@@ -73,52 +87,49 @@ def summary(measurements: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def main() -> None:
+def measure_both(flags: Flags, config: LanguageConfig) -> list[dict[str, Any]]:
+    """Measurements of both sides. Raises UsageError for what TRL cannot do before the first."""
+    check_core(flags.core)
+    settings = json.dumps(dataclasses.asdict(config) | {"quiet": True})
+    run_pinned(measuring(TRL_BASELINE, flags.algo, settings, flag="--check"), flags.core)
+    # The first run makes the tiny model; that is no part of anything measured.
+    models.find(config.model, config, Processes(resolve_device(config.device)))
+
+    def say(m: dict[str, Any]) -> str:
+        return f"{m['system']:10} {flags.algo}: {m['samples'] / m['learn_s']:8,.0f} samples/s"
+
+    cases = [
+        Case({"system": system}, measuring(script, flags.algo, settings))
+        for system, script in ((OURS, __file__), (THEIRS, TRL_BASELINE))
+    ]
+    measurements = in_turn(cases, flags.repeats, flags.core, say)
+    return [{**m, "samples_per_s": m["samples"] / m["learn_s"]} for m in measurements]
+
+
+def main(args: Sequence[str] | None = None) -> None:
     """Measure, print, and write results/trl_speed.json."""
-    args = sys.argv[1:]
-    system = args.pop(0).removeprefix(MEASURE) if args and args[0].startswith(MEASURE) else ""
-    command, config = trl_baseline.read_flags(args, Flags, __doc__)
-    if system:
-        print(json.dumps(measure(system, command.algo, config)))
+    words = sys.argv[1:] if args is None else args
+    if measured(words, measure=measure):
         return
     try:
-        if command.core not in usable_cores():
-            cores = ", ".join(map(str, sorted(usable_cores())))
-            raise UsageError(f"--core {command.core}: must be among {cores}")
-        # The first run makes the tiny model; that is no part of anything measured.
-        models.find(config.model, config, Processes(resolve_device(config.device)))
-        measurements = []
-        for repeat in range(command.repeats):
-            for system in (OURS, THEIRS):
-                found = run_pinned(
-                    [sys.executable, __file__, MEASURE + system, *args, "--quiet"],
-                    command.core,
-                )
-                speed = found["samples"] / found["learn_s"]
-                print(f"{system:10} {command.algo}: {speed:8,.0f} samples/s", flush=True)
-                measurements.append(
-                    {"repeat": repeat, "system": system, **found, "samples_per_s": speed}
-                )
+        algo = read_algo(words, Flags.algo, catalog.names("llm_track"), "the LLM track")
+        module = catalog.module("llm_track", algo)
+        flags, config = parse_both(Flags, module.Config, module.PRESETS, __doc__, words)
+        measurements = measure_both(flags, config)
     except UsageError as error:
         exit_with(error)
     row = summary(measurements)
     path = Path(config.results) / "trl_speed.json"
     stored = json.loads(path.read_text()) if path.exists() else {}
-    stored[command.algo] = {
-        "command": "python " + shlex.join(sys.argv),
+    stored[algo] = {
+        **origin([f"llm_track.{algo}:train"], packages=("transformers", "trl", "accelerate")),
         "settings": identity(config),
         **row,
         "measurements": measurements,
-        **provenance(
-            [f"llm_track.{command.algo}:train"],
-            packages=("transformers", *trl_baseline.PACKAGES),
-        ),
     }
-    write_json(path, stored)
-    print(
-        f"ours / TRL: {row['ratio']:.2f} [{row['ratio_low']:.2f}, {row['ratio_high']:.2f}], "
-        f"n={row['repeats']}; {path}"
-    )
+    ratio = f"{row['ratio']:.2f} [{row['ratio_low']:.2f}, {row['ratio_high']:.2f}]"
+    print(f"ours / TRL: {ratio}, n={row['repeats']}")
+    write_measured(path, stored)
 
 
 if __name__ == "__main__":

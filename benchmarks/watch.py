@@ -4,6 +4,7 @@
     python benchmarks/watch.py --check results/runs/CartPole-v1/ppo/dc4ccc34 [RUN ...]
 
 A RUN is the folder of a run or one of its parts `seeds-000-009`, with weights on this machine.
+The module of an environment `module:Name-v0` is imported only if `--env module:Name-v0` says so.
 
 **The GIF** is drawn by Gymnasium's renderer: the greedy policy of the median seed by final return,
 or of `--seed`, in episodes that begin with `reset(seed=0)`, `reset(seed=1)`, ... It runs at the
@@ -28,12 +29,10 @@ sees whatever tests of the dynamics might not: observations, actions, rewards, e
 
 from __future__ import annotations
 
-import importlib
 import io
 import math
 import os
 import shlex
-import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -46,28 +45,24 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete
 from PIL import Image
+from safetensors import SafetensorError
 from torch import Tensor
 
 import envs
-from benchmarks.chapters.results import Parser, markdown_table, print_table
+from benchmarks import catalog
+from benchmarks.chapters.environments import HEADER, Checked, markdown
+from benchmarks.chapters.results import Parser, print_table
+from benchmarks.chapters.stored import BROKEN, file_name, open_run, reading
+from benchmarks.measure import origin
 from envs.gymnasium_bridge import cannot_be_made, registered_id
 from manyseeds import stats
 from manyseeds.checkpoint import read_policy
 from manyseeds.cli import ControlConfig, exit_with
-from manyseeds.digest import ROOT, origin_of
+from manyseeds.digest import origin_of
 from manyseeds.errors import UsageError
 from manyseeds.evaluate import CHUNK, FINAL_EPISODES, Policy
 from manyseeds.process import set_up_process
-from manyseeds.record import (
-    POLICY,
-    RunFolder,
-    is_finished,
-    provenance,
-    ranges,
-    read_json,
-    write_bytes,
-    write_json,
-)
+from manyseeds.record import POLICY, find_run, ranges, write_bytes, write_json
 from manyseeds.seeds import SeedStreams
 from manyseeds.stats import Estimate, Floats
 
@@ -113,61 +108,70 @@ class Trained:
         """Greedy actions `[S, N, ...]` for Gymnasium's observations `[S, N, ...]`."""
         if isinstance(self.env, envs.Discretize):
             obs = self.env.observation(obs)  # what is binned is the state, as Gymnasium shows it
-        return self.policy.act(obs)
+        return self.act_natively(obs)
+
+    def act_natively(self, obs: Tensor) -> Tensor:
+        """Greedy actions `[S, N, ...]` for observations of our native environment."""
+        try:
+            return self.policy.act(obs)
+        except (*BROKEN, RuntimeError) as error:  # a table of another size
+            raise UsageError(f"{self.part}: its weights do not fit its environment") from error
 
 
-def load_trained(path: str) -> list[Trained]:
+def load_trained(path: str, trusted_env: str | None = None) -> list[Trained]:
     """The parts of RUN whose weights are on this machine.
 
-    Raises UsageError in one line: no such folder, nothing finished, a baseline, no weights (with
-    the command that trains them), weights of another version of the algorithm's file.
+    trusted_env: the id `module:Name-v0`, of all that import a module, that may be made; None where
+    only our own environments are wanted.
+    Raises UsageError in one line: no such folder, nothing finished, another kind of run, a
+    baseline, an environment that imports a module, no weights (with the command that trains them),
+    weights of another version of the algorithm's file.
     """
-    folder = Path(path).resolve()
-    if not folder.is_dir():
-        raise UsageError(f"{path}: no such folder")
-    if folder.name.startswith("seeds-"):
-        parts = [folder] if is_finished(folder) else []
-    else:
-        parts = RunFolder(folder).parts()
-    if not parts:
-        raise UsageError(
-            f"{path}: no finished seeds; a run is a folder RESULTS/runs/ENV/ALGORITHM/NAME"
-        )
-    stored = read_json(parts[0] / "config.json")
-    algo, env_id = stored["algo"], stored["env"]
-    if not (ROOT / "algos" / f"{algo}.py").exists():
+    run = open_run(find_run(path))
+    algo, env_id = run.configs[0]["algo"], run.configs[0].get("env", "")
+    if run.kind != "control" or algo not in catalog.names("algos"):
         raise UsageError(f"{path}: {algo} stores no weights; only runs of algos/*.py can be shown")
     if env_id in envs.NATIVE and env_id not in gym.registry:
         raise UsageError(f"{path}: Gymnasium has no {env_id} of its own")
-    parts = [part for part in parts if (part / POLICY).exists()]
-    if not parts:
-        raise UsageError(f"{path}: no weights on this machine; to train it: {stored['command']}")
+    if env_id not in envs.NATIVE and trusted_env is None:
+        raise UsageError(f"{path}: {env_id} has no native version to be checked")
+    if env_id not in envs.NATIVE and ":" in env_id and trusted_env != env_id:
+        raise UsageError(
+            f"{path}: to show it would import the module of {env_id}; if you trust that module, "
+            f"add --env {shlex.quote(env_id)}"
+        )
+    if trusted_env and trusted_env != env_id:
+        raise UsageError(f"--env {trusted_env}: {path} is on {env_id}")
+    command = run.configs[0]["command"]
+    there = [(p, s) for p, s in zip(run.parts, run.summaries, strict=True) if (p / POLICY).exists()]
+    if not there:
+        raise UsageError(f"{path}: no weights on this machine; to train it: {command}")
 
-    module = importlib.import_module(f"algos.{algo}")
+    module = catalog.module("algos", algo)
     found = []
-    for part in parts:
+    for part, summary in there:
         try:
             config, seeds, _ = read_policy(part, module.Config)
             policy = module.load(part)
-        except (KeyError, RuntimeError, TypeError) as error:  # another field, another shape
+        except (*BROKEN, RuntimeError, SafetensorError) as error:  # another field, another shape
             raise UsageError(
                 f"{part}: its weights do not fit today's algos/{algo}.py; remove that folder and "
-                f"train it again: {read_json(part / 'config.json')['command']}"
+                f"train it again: {command}"
             ) from error
-        summary = read_json(part / "summary.json")
-        final = summary["final"]["greedy"]["per_seed"]
-        found.append(
-            Trained(
-                part=part,
-                algo=algo,
-                config=config,
-                seeds=seeds,
-                final=[final[str(seed)] for seed in seeds],
-                diverged={int(seed) for seed in summary["diverged"]},
-                policy=policy,
-                train=module.train,
+        with reading(part / "summary.json"):
+            final = summary["final"]["greedy"]["per_seed"]
+            found.append(
+                Trained(
+                    part=part,
+                    algo=algo,
+                    config=config,
+                    seeds=seeds,
+                    final=[final[str(seed)] for seed in seeds],
+                    diverged={int(seed) for seed in summary["diverged"]},
+                    policy=policy,
+                    train=module.train,
+                )
             )
-        )
     return found
 
 
@@ -286,9 +290,16 @@ def play(env: gym.Env[Any, Any], trained: Trained, seed: int, start: int, reel: 
     print(f"seed {seed}, reset(seed={start}): return {total:.1f}, {step} steps")
 
 
-def watch(path: str, out: Path | None, seed: int | None, episodes: int, fps: float | None) -> None:
+def watch(
+    path: str,
+    out: Path | None,
+    seed: int | None,
+    episodes: int,
+    fps: float | None,
+    trusted_env: str = "",
+) -> None:
     """Write the GIF of a run, by default RESULTS/watch/ENV-ALGORITHM.gif."""
-    parts = load_trained(path)
+    parts = load_trained(path, trusted_env)
     if seed is None:
         seed = median_seed(parts)
     trained = next((part for part in parts if seed in part.seeds), None)
@@ -308,53 +319,13 @@ def watch(path: str, out: Path | None, seed: int | None, episodes: int, fps: flo
         raise cannot_be_made(env_id, error) from error
     content = reel.gif()
     if out is None:
-        out = trained.results / "watch" / f"{env_id}-{trained.algo}.gif".replace("/", "-")
+        out = trained.results / "watch" / (file_name(f"{env_id}-{trained.algo}") + ".gif")
         out.parent.mkdir(exist_ok=True)
     write_bytes(out, content)
     print(f"gif: {out} ({len(reel.frames)} frames, {len(content) / 1e6:.1f} MB)")
 
 
 # ---- The check ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Checked:
-    """One row of the table."""
-
-    env: str
-    algo: str
-    run: str
-    digits: int
-    seeds: list[int]
-    native: Floats  # mean return of each seed, [S]
-    gymnasium: Floats
-    difference: Estimate  # native minus Gymnasium, over all; the interval is over episodes
-
-    @property
-    def verdict(self) -> str:
-        return "agrees" if self.difference.low <= 0 <= self.difference.high else "differs"
-
-    def cells(self) -> tuple[str, ...]:
-        """The row for people."""
-        sides = (stats.estimate(x, "mean").text(self.digits) for x in (self.native, self.gymnasium))
-        d = self.difference
-        value, low, high = (f"{x:+.{self.digits + 1}f}" for x in (d.value, d.low, d.high))
-        name = (self.env, self.algo, self.run, str(len(self.seeds)))
-        return (*name, *sides, f"{value} [{low}, {high}]", self.verdict)
-
-    def json(self) -> dict[str, Any]:
-        """The row for programs."""
-        d = self.difference
-        return {
-            "env": self.env,
-            "algo": self.algo,
-            "run": self.run,
-            "verdict": self.verdict,
-            "difference": {"value": d.value, "low": d.low, "high": d.high},
-            "seeds": self.seeds,
-            "native": self.native.tolist(),
-            "gymnasium": self.gymnasium.tolist(),
-        }
 
 
 @torch.inference_mode()
@@ -394,7 +365,7 @@ def check(path: str, parts: Sequence[Trained], episodes: int) -> Checked:
     gymnasium = envs.make(native.spec.id, backend="gymnasium")
     returns: dict[int, tuple[Floats, Floats]] = {}  # by seed, [E] each
     for part in parts:
-        ours = episode_returns(native, part.policy.act, part.seeds, episodes)
+        ours = episode_returns(native, part.act_natively, part.seeds, episodes)
         theirs = episode_returns(gymnasium, part.act, part.seeds, episodes)
         for seed, here, there in zip(part.seeds, ours, theirs, strict=True):
             if seed not in part.diverged:
@@ -406,39 +377,10 @@ def check(path: str, parts: Sequence[Trained], episodes: int) -> Checked:
         env=native.spec.id,
         algo=parts[0].algo,
         run=parts[0].run.name,
-        digits=native.spec.digits,
         seeds=list(returns),
         native=ours.mean(1),
         gymnasium=theirs.mean(1),
         difference=difference_of_means(ours, theirs),
-    )
-
-
-HEADER = (
-    "environment",
-    "algorithm",
-    "run",
-    "n",
-    "native, mean [95%]",
-    "Gymnasium, mean [95%]",
-    "difference [95%]",
-    "verdict",
-)
-
-
-def markdown(rows: Sequence[Checked], episodes: int, origin: dict[str, Any]) -> str:
-    """The table as the report includes it."""
-    table = markdown_table(HEADER, [row.cells() for row in rows])
-    versions = ", ".join(f"{name} {version}" for name, version in origin["versions"].items())
-    return (
-        f"The greedy policies of n seeds, {episodes} episodes each in our native environment and "
-        f"{episodes} others in Gymnasium's own. Means have intervals over seeds; their difference "
-        "(native minus Gymnasium) has one over episodes, because the policies are the same on both "
-        "sides. It *agrees* where that interval holds 0. Right environments differ by chance in "
-        "one row of twenty; what a row may have missed is the width of its interval.\n"
-        f"\n{table}\n"
-        f"Command: `{origin['command']}`, commit {origin['code']['commit'] or 'not recorded'}, "
-        f"{versions}.\n"
     )
 
 
@@ -448,8 +390,6 @@ def check_all(paths: Sequence[str], episodes: int) -> None:
     first = [parts[0] for parts in runs]
     folders = [Path(path).resolve() for path in paths]
     for path, folder, part in zip(paths, folders, first, strict=True):
-        if not part.env.native:
-            raise UsageError(f"{path}: {part.config.env} has no native version to be checked")
         if folders.count(folder) > 1:
             raise UsageError(f"{path}: given twice")
         if part.results != first[0].results:
@@ -459,15 +399,15 @@ def check_all(paths: Sequence[str], episodes: int) -> None:
     print_table(title, HEADER, [row.cells() for row in rows])
 
     origins = {origin_of(x) for part in first for x in (part.train, *part.env.origins())}
-    origin = {
-        "command": "python " + shlex.join(sys.argv),
-        **provenance(sorted({*origins, "benchmarks.watch:check"})),
+    stored = {
+        **origin(sorted({*origins, "benchmarks.watch:check"})),
+        "episodes": episodes,
+        "rows": [row.json() for row in rows],
     }
     tables = first[0].results / "tables"
     tables.mkdir(exist_ok=True)
-    content = {**origin, "episodes": episodes, "rows": [row.json() for row in rows]}
-    write_json(tables / "check.json", content)
-    write_bytes(tables / "check.md", markdown(rows, episodes, origin).encode())
+    write_json(tables / "check.json", stored)
+    write_bytes(tables / "check.md", markdown(stored).encode())
     print(f"table: {tables / 'check.md'}")
 
 
@@ -480,6 +420,9 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--check", action="store_true", help="play on both sides, write the table")
     parser.add_argument("--seed", type=int, help="which seed to show (default: the median)")
     parser.add_argument("--out", type=Path, help="(default: RESULTS/watch/ENV-ALGORITHM.gif)")
+    parser.add_argument(
+        "--env", default="", help="the run's module:Name-v0: says that its module may be imported"
+    )
     parser.add_argument("--fps", type=float, help="steps per second (default: the environment's)")
     parser.add_argument(
         "--episodes",
@@ -493,8 +436,8 @@ def main(args: Sequence[str] | None = None) -> None:
             raise UsageError(f"--episodes {given.episodes}: must be at least {least}")
         set_up_process(threads=1)
         if given.check:
-            for name in ("seed", "out", "fps"):
-                if getattr(given, name) is not None:
+            for name in ("seed", "out", "fps", "env"):
+                if getattr(given, name) not in (None, ""):
                     raise UsageError(f"--{name}: is for the GIF, not for --check")
             check_all(given.runs, given.episodes or FINAL_EPISODES)
             return
@@ -507,7 +450,7 @@ def main(args: Sequence[str] | None = None) -> None:
                 raise UsageError(f"--out {given.out}: must end in .gif")
             if not given.out.absolute().parent.is_dir():
                 raise UsageError(f"--out {given.out}: {given.out.parent} is not a folder")
-        watch(given.runs[0], given.out, given.seed, given.episodes or 1, given.fps)
+        watch(given.runs[0], given.out, given.seed, given.episodes or 1, given.fps, given.env)
     except UsageError as error:
         exit_with(error)
     except OSError as error:  # not writable, a folder of that name

@@ -8,19 +8,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import inspect
 import io
 import json
 import math
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from manyseeds.digest import ROOT, origin_of
-from manyseeds.errors import UsageError
+from manyseeds.errors import UsageError, did_you_mean
 
 PUBLISHED = ROOT / "results"  # the published runs, tables and figures
 RESULTS = "results/local"  # what a person trains and measures; git ignores it
@@ -207,10 +208,14 @@ def from_identity(config_class: type[AnyConfig], stored: Mapping[str, Any]) -> A
 
 
 def field_marks(config_class: type) -> dict[str, tuple[Any, ...]]:
-    """What each field of a Config is annotated with besides its type."""
-    hints = get_type_hints(config_class, include_extras=True)
-    names = [field.name for field in dataclasses.fields(config_class)]
-    return {name: getattr(hints[name], "__metadata__", ()) for name in names}
+    """What each field of a Config is annotated with besides its type, also in its base classes."""
+    marks: dict[str, tuple[Any, ...]] = {f.name: () for f in dataclasses.fields(config_class)}
+    for base in config_class.__mro__:
+        hints = get_type_hints(base, include_extras=True)
+        for name in inspect.get_annotations(base):
+            if name in marks:
+                marks[name] += getattr(hints[name], "__metadata__", ())
+    return marks
 
 
 def from_preset(
@@ -498,3 +503,36 @@ __all__ = [
     "parse",
     "published_score",
 ]
+
+
+# ---- Scripts that take the flags of an algorithm, too ---------------------------------------
+
+AnyFlags = TypeVar("AnyFlags")
+
+
+def read_algo(args: Sequence[str], default: str, known: Iterable[str], where: str) -> str:
+    """The value of --algo, which decides what the other flags are; UsageError for an unknown one.
+
+    where: what does not have an unknown one, such as a library.
+    """
+    words = [word for arg in args for word in arg.split("=", 1)]
+    algo = words[words.index("--algo") + 1] if "--algo" in words[:-1] else default
+    if algo not in (known := list(known)):
+        raise UsageError(f"--algo {algo}: {where} does not have it{did_you_mean(algo, known)}")
+    return algo
+
+
+def parse_both(
+    flags_class: type[AnyFlags],
+    config_class: type[AnyConfig],
+    presets: Mapping[str, Preset],
+    description: str | None = None,
+    args: Sequence[str] | None = None,
+) -> tuple[AnyFlags, AnyConfig]:
+    """A script's own flags, and the Config of the algorithm whose flags it takes, too."""
+    both: Any = dataclasses.make_dataclass(
+        "Command", [], bases=(config_class, flags_class), frozen=True, kw_only=True
+    )
+    command = parse(both, presets, description, args)
+    names = [field.name for field in dataclasses.fields(config_class)]
+    return command, config_class(**{name: getattr(command, name) for name in names})

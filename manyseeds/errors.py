@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
 
 
@@ -11,6 +12,19 @@ class UsageError(Exception):
 
     Not a ValueError: tyro would catch it in a config's __post_init__ and draw a box around it.
     """
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
+
+
+def printable(text: str) -> str:
+    """Text on one line, without what steers a terminal or cannot be written.
+
+    Line ends and tabs become spaces; control characters, marks of writing direction, lone
+    surrogates and the like go.
+    """
+    spaced = (" " if c.isspace() else c for c in text)
+    return "".join(c for c in spaced if unicodedata.category(c)[0] != "C")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

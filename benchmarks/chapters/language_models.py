@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
-import importlib
-import json
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks import catalog
 from benchmarks.chapters.results import (
     Rows,
+    code,
+    command_text,
     differences,
+    escape,
+    link,
     markdown_table,
     origins_text,
+    picture,
+    place,
+    settings_text,
     verdict_text,
 )
+from benchmarks.chapters.stored import (
+    ORIGIN,
+    StoredRun,
+    check,
+    file_name,
+    find_file,
+    left_out,
+    read,
+    read_if_there,
+    read_table,
+    reading,
+)
 from manyseeds import plots, stats
-from manyseeds.cli import from_preset, identity
-from manyseeds.record import RunFolder, read_json
+from manyseeds.errors import printable
 from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Floats
 
@@ -33,20 +49,41 @@ TARGETS = {"addition": 0.8}  # pass@1 to which samples and seconds are counted
 
 
 class Method:
-    """All finished seeds of one run of the LLM track."""
+    """All finished seeds of one run of the LLM track. Raises UsageError for a broken one."""
 
-    def __init__(self, run: RunFolder) -> None:
+    def __init__(self, run: StoredRun) -> None:
         self.run, self.algo, self.task = run, run.algo, run.env
-        self.parts = run.parts()
-        self.configs = [read_json(part / "config.json") for part in self.parts]
-        self.summaries = [read_json(part / "summary.json") for part in self.parts]
-        self.settings: dict[str, Any] = self.configs[0]["config"]
+        self.parts, self.configs, self.summaries = run.parts, run.configs, run.summaries
+        self.settings = run.config
         self.stale = any(part_is_stale(config) for config in self.configs)
+        self.plain_settings = catalog.plain_settings(
+            "llm_track", self.algo.removeprefix("trl-"), self.configs[0]["task"]
+        )
+        self.headline: str = self.summaries[0]["headline"]
+        with reading(run.path):
+            check(self.settings, {"total_samples": int}, "config")
+            self.frames = self._frames()
+            for name in {self.headline, *self._shown()}:
+                self.line(name)
+            for when in ("initial", "final"):
+                if np.isnan(self.values(self.headline, when)).any():
+                    raise ValueError(f"a seed has no {when} {self.headline}")
+
+    def _shown(self) -> tuple[str, ...]:
+        """The measures that the figures of a method show."""
+        if self.headline == "pass@1":
+            return "pass@1", "length", "entropy"
+        return ("accuracy", "loss") if self.algo == "reward_model" else ()
+
+    @property
+    def plain(self) -> bool:
+        """Whether a run has the script's own settings for its task."""
+        return self.settings == self.plain_settings
 
     @property
     def label(self) -> str:
-        """The method, and its run's name where that is not a digest of its settings."""
-        return self.algo + (" (stale)" if self.stale else "")
+        """The method, marked where its code has changed since."""
+        return escape(self.algo) + (" (stale)" if self.stale else "")
 
     def values(self, name: str, when: str = "final") -> Floats:
         """A measure of each seed, [S]; a seed without it is NaN."""
@@ -62,24 +99,21 @@ class Method:
 
     def gain(self) -> str:
         """Final headline minus the initial one, paired by seed: same prompts, same uniforms."""
-        name = self.summaries[0]["headline"]
-        gains = self.values(name) - self.values(name, "initial")
+        gains = self.values(self.headline) - self.values(self.headline, "initial")
         return stats.estimate(gains, "mean").text(3, "+")
 
     def against(self, other: Method) -> str:
         """Final headline minus another run's, paired by seed; empty where the seeds differ."""
-        name = self.summaries[0]["headline"]
+        name = self.headline
         seeds = [[config["seeds"] for config in m.configs] for m in (self, other)]
         if seeds[0] != seeds[1]:
             return ""
         return stats.estimate(self.values(name) - other.values(name), "mean").text(3, "+")
 
-    @cached_property
-    def frames(self) -> list[pd.DataFrame]:
+    def _frames(self) -> list[pd.DataFrame]:
         """The curve of each seed, and at which of its points each row was due."""
-        import pandas as pd
-
-        found = [pd.read_parquet(part / "curve.parquet") for part in self.parts]
+        numbers = ("samples", "learn_s", self.headline)
+        found = [read_table(part / "curve.parquet", numbers) for part in self.parts]
         last = max(map(len, found)) - 1
         for rows in found:
             due = rows["samples"] * last // self.settings["total_samples"]
@@ -96,10 +130,15 @@ class Method:
         x, y = (np.array([rows.loc[common, n] for rows in by_point]) for n in (axis, name))
         return x.mean(0), y.astype(float)
 
+    def line(self, name: str, axis: str = "samples") -> plots.Line:
+        """The mean of a measure with its interval, where it is finite for all seeds."""
+        x, y = self.curve(name, axis)
+        whole = np.isfinite(y).all(0) & np.isfinite(x)
+        return plots.mean_line(x[whole], y[:, whole]) if whole.any() else plots.Line([], [])
+
     def reached(self, target: float) -> str:
         """Median samples after which a curve first had the target, and how many seeds did."""
-        name = self.summaries[0]["headline"]
-        first = [rows.loc[rows[name] >= target, "samples"].min() for rows in self.frames]
+        first = [rows.loc[rows[self.headline] >= target, "samples"].min() for rows in self.frames]
         there = [x for x in first if not np.isnan(x)]
         count = f"{len(there)} of {len(first)}"
         return f"{np.median(there):,.0f} ({count})" if there else f"never ({count})"
@@ -116,9 +155,12 @@ class Method:
         return f"{median(all_of_them):,.0f} ({all_of_them[0]:,.0f})"
 
 
-def methods(runs: Sequence[RunFolder]) -> list[Method]:
+def methods(runs: Sequence[StoredRun]) -> list[Method]:
     """The runs of language models by task, in the order of the reading path, TRL after ours."""
-    found = [Method(run) for run in runs if run.kind == "language"]
+    found = []
+    for run in (run for run in runs if run.kind == "language"):
+        with left_out(run.path):
+            found.append(Method(run))
 
     def place(method: Method) -> tuple[str, int, str, str]:
         algo = method.algo.removeprefix("trl-")
@@ -128,33 +170,19 @@ def methods(runs: Sequence[RunFolder]) -> list[Method]:
     return sorted(found, key=place)
 
 
-def plain_settings(method: Method) -> dict[str, Any] | None:
-    """The settings of the plain command for a run's task; None for a file, which may be gone."""
-    module: Any = importlib.import_module(f"llm_track.{method.algo.removeprefix('trl-')}")
-    if method.settings["task"] not in module.PRESETS:
-        return None
-    return identity(from_preset(module.Config, module.PRESETS, method.task))
-
-
-def plain(method: Method) -> bool:
-    """Whether a run has the script's own settings for its task."""
-    return method.settings == plain_settings(method)
-
-
-def sections(runs: Sequence[RunFolder], folder: Path) -> str:
+def sections(found: Sequence[Method], folder: Path) -> str:
     """The chapter on language models, empty without runs; figures go into folder/plots."""
-    found = methods(runs)
     if not found:
         return ""
     text = "## Language models\n\n"
     for title, section in (
         ("What each method reaches", score_section),
         ("The reward model", reward_section),
-        ("With other settings", variant_section),
+        ("Ablations", ablation_section),
         ("Against TRL", trl_section),
         ("What the critic costs a language model", critic_section),
         ("Transcripts", transcript_section),
-        ("Behind each number of the language models", behind_section),
+        ("Provenance of the language models", provenance_section),
     ):
         if content := section(found, folder):
             text += f"### {title}\n\n{content}"
@@ -181,7 +209,7 @@ COLUMNS = (
 
 def score_section(found: Sequence[Method], folder: Path) -> str:
     """A table of all runs with the scripts' own settings, and their curves."""
-    shown = [m for m in found if plain(m) and m.summaries[0]["headline"] == "pass@1"]
+    shown = [m for m in found if m.plain and m.headline == "pass@1"]
     if not shown:
         return ""
     rows: Rows = []
@@ -189,7 +217,7 @@ def score_section(found: Sequence[Method], folder: Path) -> str:
         target = TARGETS.get(m.task)
         rows.append(
             (
-                m.task,
+                escape(m.task),
                 m.label,
                 str(len(m.summaries)),
                 f"{m.values('pass@1', 'initial').mean():.3f}",
@@ -219,21 +247,22 @@ def score_section(found: Sequence[Method], folder: Path) -> str:
         if not here:
             continue
         panels = {}
-        for name, title in (("pass@1", f"pass@1, {task}"), ("length", "length, tokens")):
-            panels[title] = {m.algo: plots.mean_line(*m.curve(name)) for m in here}
-        path = folder / "plots" / f"language-{task}.svg"
+        shown_task = printable(task)
+        for name, title in (("pass@1", f"pass@1, {shown_task}"), ("length", "length, tokens")):
+            panels[title] = {m.algo: m.line(name) for m in here}
+        path = folder / "plots" / f"language-{file_name(task)}.svg"
         plots.lines(panels, path, xlabel="samples", ylabel="")
-        text += f"![pass@1 and length on {task}](plots/{path.name})\n\n"
+        text += picture(f"pass@1 and length on {task}", path)
         panels = {
-            f"{name}, {task}": {m.algo: plots.mean_line(*m.curve(name, "learn_s")) for m in here}
+            f"{name}, {shown_task}": {m.algo: m.line(name, "learn_s") for m in here}
             for name in ("pass@1", "entropy")
         }
-        path = folder / "plots" / f"language-{task}-seconds.svg"
+        path = folder / "plots" / f"language-{file_name(task)}-seconds.svg"
         plots.lines(panels, path, xlabel="seconds of learning", ylabel="")
-        text += f"![pass@1 and entropy over seconds on {task}](plots/{path.name})\n\n"
+        text += picture(f"pass@1 and entropy over seconds on {task}", path)
     for algo in ORDER:  # for llm_track/README.md
         alone = {
-            f"{name}, {m.task}": {algo: plots.mean_line(*m.curve(name))}
+            f"{name}, {printable(m.task)}": {algo: m.line(name)}
             for m in shown
             if m.algo == algo
             for name in ("pass@1", "length")
@@ -246,12 +275,12 @@ def score_section(found: Sequence[Method], folder: Path) -> str:
 
 def reward_section(found: Sequence[Method], folder: Path) -> str:
     """How well reward models rank held-out pairs, and their curves."""
-    shown = [m for m in found if plain(m) and m.algo == "reward_model"]
+    shown = [m for m in found if m.plain and m.algo == "reward_model"]
     if not shown:
         return ""
     names = ("accuracy", "margin", "loss")
     rows: Rows = [
-        (m.task, m.label, str(len(m.summaries)), *map(m.text, names), m.speed, m.seconds)
+        (escape(m.task), m.label, str(len(m.summaries)), *map(m.text, names), m.speed, m.seconds)
         for m in shown
     ]
     columns = (
@@ -260,7 +289,7 @@ def reward_section(found: Sequence[Method], folder: Path) -> str:
     )  # fmt: skip
     path = folder / "plots" / "language-reward_model.svg"
     panels = {
-        f"{name}, {m.task}": {m.algo: plots.mean_line(*m.curve(name))}
+        f"{name}, {printable(m.task)}": {m.algo: m.line(name)}
         for m in shown
         for name in ("accuracy", "loss")
     }
@@ -269,21 +298,23 @@ def reward_section(found: Sequence[Method], folder: Path) -> str:
         "Pairs of a right and a wrong completion of the SFT model, of held-out prompts; at first "
         "the head is 0, every pair a tie, and the loss log 2.\n\n"
         f"{markdown_table(columns, rows)}\n"
-        f"![Held-out accuracy and loss of the reward model](plots/{path.name})\n\n"
+        + picture("Held-out accuracy and loss of the reward model", path)
     )
 
 
-def variant_section(found: Sequence[Method], folder: Path) -> str:
+def ablation_section(found: Sequence[Method], folder: Path) -> str:
     """Our runs that leave a method's plain command, each below the plain run and against it."""
     rows: Rows = []
     for m in found:
-        plain_one = next((p for p in found if (p.algo, p.task) == (m.algo, m.task) and plain(p)), m)
-        if m is plain_one or m.algo.startswith("trl-") or m.summaries[0]["headline"] != "pass@1":
+        plain_one = next((p for p in found if (p.algo, p.task) == (m.algo, m.task) and p.plain), m)
+        if m is plain_one or m.algo.startswith("trl-"):
             continue
-        if not any(row[:2] == (m.task, plain_one.label) for row in rows):
-            rows.append(variant_row(plain_one, "", ""))
-        changed = differences(m.settings, plain_settings(m) or m.settings)
-        rows.append(variant_row(m, changed, m.against(plain_one)))
+        if {m.headline, plain_one.headline} != {"pass@1"}:
+            continue
+        if not any(row[:2] == (escape(m.task), plain_one.label) for row in rows):
+            rows.append(ablation_row(plain_one, "", ""))
+        changed = differences(m.settings, m.plain_settings or m.settings)
+        rows.append(ablation_row(m, changed, m.against(plain_one)))
     if not rows:
         return ""
     columns = (
@@ -296,10 +327,10 @@ def variant_section(found: Sequence[Method], folder: Path) -> str:
     )
 
 
-def variant_row(m: Method, changed: str, difference: str) -> tuple[str, ...]:
-    """A row of the table of other settings."""
+def ablation_row(m: Method, changed: str, difference: str) -> tuple[str, ...]:
+    """A row of the table of ablations."""
     return (
-        m.task,
+        escape(m.task),
         m.label,
         changed,
         str(len(m.summaries)),
@@ -317,18 +348,19 @@ def trl_section(found: Sequence[Method], folder: Path) -> str:
     for theirs in (m for m in found if m.algo.startswith("trl-")):
         algo = theirs.algo.removeprefix("trl-")
         for ours in (m for m in found if (m.algo, m.task) == (algo, theirs.task)):
-            if ours.settings != theirs.settings:
+            if (ours.settings, ours.headline) != (theirs.settings, theirs.headline):
                 continue
-            name = ours.summaries[0]["headline"]
+            name = ours.headline
             a, b = ours.values(name), theirs.values(name)
             seeds = f"{len(a)} and {len(b)}"
             verdict = verdict_text(stats.parity(a, b, 0.0, 1.0)) if min(len(a), len(b)) > 1 else ""
-            changed = differences(ours.settings, plain_settings(ours) or ours.settings)
+            changed = differences(ours.settings, ours.plain_settings or ours.settings)
             scores = ours.text(name), theirs.text(name)
-            rows.append((ours.task, algo, changed, name, seeds, *scores, verdict))
+            names = escape(ours.task), escape(algo), changed, escape(name)
+            rows.append((*names, seeds, *scores, verdict))
             sides = {"manyseeds": ours, "TRL": theirs}
-            panels[f"{name}, {algo} on {ours.task}"] = {
-                side: plots.mean_line(*m.curve(name)) for side, m in sides.items()
+            panels[printable(f"{name}, {algo} on {ours.task}")] = {
+                side: m.line(name) for side, m in sides.items()
             }
     text = ""
     if rows:
@@ -336,14 +368,25 @@ def trl_section(found: Sequence[Method], folder: Path) -> str:
         text = (
             "The same task, model, hyperparameters, samples and evaluation. Verdicts as above, of "
             f"the difference of the measure itself.\n\n{markdown_table(columns, rows)}\n"
-            "![Curves of both](plots/language-trl.svg)\n\n"
         )
-        file = folder / "plots" / "language-trl.svg"
-        plots.lines(panels, file, xlabel="samples", ylabel="", columns=2)
-    path = folder / "trl_speed.json"
-    if path.exists():
-        text += speed_text(json.loads(path.read_text()))
+        figure = folder / "plots" / "language-trl.svg"
+        plots.lines(panels, figure, xlabel="samples", ylabel="", columns=2)
+        text += picture("Curves of both", figure)
+    if stored := read_if_there(find_file(folder, "trl_speed.json"), SPEED):
+        text += speed_text(stored)
     return text
+
+
+SPEED = {  # trl_speed.json
+    str: {
+        "command": str,
+        "machine": {"cpu": str},
+        "samples_per_s": {"manyseeds": float, "trl": float},
+        **dict.fromkeys(("ratio", "ratio_low", "ratio_high"), float),
+        "repeats": int,
+        "versions": {"trl": str},
+    }
+}
 
 
 def speed_text(stored: dict[str, Any]) -> str:
@@ -353,7 +396,8 @@ def speed_text(stored: dict[str, Any]) -> str:
         speeds = (f"{row['samples_per_s'][system]:,.0f}" for system in ("manyseeds", "trl"))
         ratio = f"{row['ratio']:.2f} [{row['ratio_low']:.2f}, {row['ratio_high']:.2f}]"
         where = f"{row['machine']['cpu']}, trl {row['versions']['trl']}"
-        rows.append((algo, *speeds, ratio, str(row["repeats"]), f"`{row['command']}`", where))
+        n = str(row["repeats"])
+        rows.append((escape(algo), *speeds, ratio, n, code(row["command"]), escape(where)))
     columns = ("method", "ours, samples/s", "TRL", "ratio [range]", "repeats", "command", "on")
     return (
         "Speed of learning on one core, the two in turn, evaluation off; medians.\n\n"
@@ -361,12 +405,32 @@ def speed_text(stored: dict[str, Any]) -> str:
     )
 
 
+COST = {  # llm_critic_cost.json
+    **ORIGIN,
+    "versions": {"torch": str},
+    "measurements": [
+        {
+            "algo": str,
+            "passes": str,
+            **dict.fromkeys(
+                ("samples", "learn_s", "memory", "parameters", "optimizer_bytes"), float
+            ),
+        }
+    ],
+}
+
+
 def critic_section(found: Sequence[Method], folder: Path) -> str:
     """rlhf_ppo against grpo, as benchmarks/llm_critic_cost.py measured them."""
-    path = folder / "llm_critic_cost.json"
-    if not path.exists():
-        return ""
-    stored = json.loads(path.read_text())
+    path = find_file(folder, "llm_critic_cost.json")
+    with left_out(path):
+        if stored := read_if_there(path, COST):
+            return critic_text(stored, found)
+    return ""
+
+
+def critic_text(stored: dict[str, Any], found: Sequence[Method]) -> str:
+    """The table of llm_critic_cost.json."""
     rows: Rows = []
     measured = stored["measurements"]
     for algo, passes in dict.fromkeys((m["algo"], m["passes"]) for m in measured):
@@ -375,13 +439,13 @@ def critic_section(found: Sequence[Method], folder: Path) -> str:
             m
             for m in found
             if (m.algo, m.task) == (algo, "addition")
-            and plain(m)
-            and m.settings["epochs"] == int(passes)
+            and m.plain
+            and str(m.settings["epochs"]) == passes
         ]
         rows.append(
             (
-                algo,
-                passes,
+                escape(algo),
+                escape(passes),
                 f"{median(m['parameters'] for m in here):,.0f}",
                 f"{median(m['optimizer_bytes'] for m in here) / 2**10:,.0f}",
                 f"{median(m['memory'] for m in here) / 2**20:,.0f}",
@@ -402,65 +466,63 @@ def critic_section(found: Sequence[Method], folder: Path) -> str:
         "Both with their presets on `addition` (rlhf_ppo once more with grpo's single pass), one "
         "core, evaluation off, medians of interleaved repeats; memory is what the training adds to "
         "the imports.\n\n"
-        f"{markdown_table(columns, rows)}\nCommand: `{stored['command']}`, "
-        f"{stored['machine']['cpu']}, torch {stored['versions']['torch']}.\n\n"
+        f"{markdown_table(columns, rows)}\n"
+        + command_text(stored, stored["machine"]["cpu"], f"torch {stored['versions']['torch']}")
+        + "\n\n"
     )
 
 
-def as_code(text: str) -> str:
-    """What a model has written, such that it does not end a cell of a table."""
-    shown = text.replace("\n", "⏎").replace("`", "'").replace("|", "\\|")
-    return f"`{shown}`" if shown else ""
+TRANSCRIPTS = [{"prompt": str, "completion": str, "samples": int, "right": bool}]
 
 
 def transcript_section(found: Sequence[Method], folder: Path) -> str:
     """The same prompt before, during and after training, of the first seed of one method a task."""
     rows: Rows = []
     for task in dict.fromkeys(m.task for m in found):
-        for m in [m for m in found if (m.task, m.algo) == (task, "grpo") and plain(m)][:1]:
-            stored = read_json(m.parts[0] / "transcripts.json")
-            prompt = stored[0]["prompt"]
-            same = [x for x in stored if x["prompt"] == prompt]
-            for x in (same[0], same[len(same) // 2], same[-1]):
-                verdict = "right" if x["right"] else "wrong"
-                written = [as_code(text) for text in (prompt, x["completion"])]
-                rows.append((task, f"{x['samples']:,}", *written, verdict))
+        for m in [m for m in found if (m.task, m.algo) == (task, "grpo") and m.plain][:1]:
+            with left_out(m.run.path):
+                stored = read(m.parts[0] / "transcripts.json", TRANSCRIPTS)
+                prompt = stored[0]["prompt"]
+                same = [x for x in stored if x["prompt"] == prompt]
+                for x in (same[0], same[len(same) // 2], same[-1]):
+                    verdict = "right" if x["right"] else "wrong"
+                    written = [code(y.replace("\n", "⏎")) for y in (prompt, x["completion"])]
+                    rows.append((escape(task), f"{x['samples']:,}", *written, verdict))
     if not rows:
         return ""
     columns = ("task", "samples", "prompt", "completion (grpo, first seed)", "")
     return markdown_table(columns, rows) + "\n"
 
 
-def seed_table(runs: Sequence[RunFolder]) -> pd.DataFrame:
+def seed_table(found: Sequence[Method]) -> pd.DataFrame:
     """The measures of every seed before and after, unrounded, a row per seed and moment."""
     import pandas as pd
 
     rows = [
         {
-            "task": m.task,
-            "algo": m.algo,
-            "run": m.run.path.name,
-            "plain": plain(m),
+            "task": printable(m.task),
+            "algo": printable(m.algo),
+            "run": printable(m.run.path.name),
+            "plain": m.plain,
             "seed": summary["seeds"][0],
             "when": when,
             "samples": summary["samples"] * (when == "final"),
             "seconds": summary["total_seconds"] * (when == "final"),
-            **summary[when],
+            **{printable(name): value for name, value in summary[when].items()},
         }
-        for m in methods(runs)
+        for m in found
         for summary in m.summaries
         for when in ("initial", "final")
     ]
     return pd.DataFrame(rows)
 
 
-def behind_section(found: Sequence[Method], folder: Path) -> str:
+def provenance_section(found: Sequence[Method], folder: Path) -> str:
     """Command, code, machine and hyperparameters of every run."""
     text = ""
     for m in found:
-        path = m.run.path.relative_to(folder)
-        values = ", ".join(f"{name} {value}" for name, value in m.settings.items())
-        text += f"**{m.label} on {m.task}**, n={len(m.summaries)}: [{path}]({path})\n\n"
+        path = place(m.run.path, folder)
+        text += f"**{m.label} on {escape(m.task)}**, n={len(m.summaries)}: {link(path, path)}\n\n"
         text += origins_text(m.configs)
-        text += f"- hyperparameters: {values}\n\n"
+        text += f"- hyperparameters: {settings_text(m.settings)}\n\n"
     return text

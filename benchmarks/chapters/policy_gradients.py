@@ -1,4 +1,4 @@
-"""The policy-gradient chapter of the report: what to weight with, with a critic and without one.
+"""The policy-gradient chapter of the report: REINFORCE weights, with a critic and without one.
 
 Reads what `python benchmarks/sweep.py --suite policy-gradient` and `benchmarks/critic_cost.py` have
 left; `report.py` writes the sections that these functions return, and their figures.
@@ -6,8 +6,6 @@ left; `report.py` writes the sections that these functions return, and their fig
 
 from __future__ import annotations
 
-import importlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -16,7 +14,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.chapters.results import Result, Rows, commands, markdown_table
+from benchmarks import catalog
+from benchmarks.chapters.results import (
+    Result,
+    Rows,
+    command_text,
+    commands,
+    markdown_table,
+    picture,
+)
+from benchmarks.chapters.stored import ORIGIN, find_file, left_out, read_if_there
 from benchmarks.suite import ABLATED, ADVANTAGES, BUDGETS, LARGE_MINIBATCHES, WEIGHTS
 from manyseeds import plots, stats
 from manyseeds.cli import from_preset, identity
@@ -31,7 +38,7 @@ def sections(results: Sequence[Result], folder: Path) -> str:
     """All sections that there are runs for; figures go into folder/plots."""
     text = ""
     for title, section in (
-        ("What to weight with", weights_section),
+        ("REINFORCE weights", weights_section),
         ("Advantages without a critic", advantages_section),
         ("What the critic costs", critic_section),
     ):
@@ -56,7 +63,7 @@ SCALES = {True: "normalised weights", False: "weights as they are"}
 
 def metric_curve(result: Result, name: str) -> pd.DataFrame:
     """Means of a logged metric over `METRIC_POINTS` parts of the training; rows are seeds."""
-    rows = metrics_of(result)
+    rows = metrics_of(result, name)
     total = result.config["total_timesteps"]
     part = np.ceil(rows["timestep"] / total * METRIC_POINTS).clip(1, METRIC_POINTS).rename("part")
     table = rows.groupby(["seed", part])[name].mean().unstack("part")
@@ -64,18 +71,23 @@ def metric_curve(result: Result, name: str) -> pd.DataFrame:
     return table.dropna(axis="columns")
 
 
-def metrics_of(result: Result) -> pd.DataFrame:
-    """The logged metrics of all seeds."""
-    frames = [pd.read_parquet(part / "metrics.parquet") for part in result.run.parts()]
-    return pd.concat(frames, ignore_index=True).drop_duplicates(["seed", "timestep"])
+def metrics_of(result: Result, *names: str) -> pd.DataFrame:
+    """Some of the logged metrics, of all seeds."""
+    rows = result.run.table("metrics.parquet", ("seed", "timestep", *names))
+    return rows.drop_duplicates(["seed", "timestep"])
 
 
 def has_settings(result: Result, **settings: Any) -> bool:
-    """Whether a run has its preset, the suite's budget and these settings, and nothing else."""
-    module = importlib.import_module(f"algos.{result.algo}")
+    """Whether a run of ours has its preset, the suite's budget and these settings, nothing else."""
+    module = catalog.module("algos", result.algo)
     env = result.spec.id
     settings = {"total_timesteps": BUDGETS.get(env), **settings}
     return identity(from_preset(module.Config, module.PRESETS, env, **settings)) == result.config
+
+
+def mean_curve(result: Result) -> Line:
+    """The greedy return."""
+    return plots.mean_line(*plots.curve_of(result.algo, result.curve))
 
 
 def signal_to_noise(result: Result) -> np.ndarray:
@@ -84,7 +96,7 @@ def signal_to_noise(result: Result) -> np.ndarray:
     The squared length of an estimate is that of its mean plus its variance, on average; where there
     is hardly any signal, the estimate of it may be negative.
     """
-    rows = metrics_of(result)
+    rows = metrics_of(result, "grad_norm", "grad_variance")
     rows["square"] = rows["grad_norm"] ** 2
     sums = rows.groupby("seed")[["grad_variance", "square"]].sum()
     signal = sums["square"] - sums["grad_variance"]
@@ -104,31 +116,33 @@ def weights_section(results: Sequence[Result], folder: Path) -> str:
             if not found:
                 continue
             result = found[0]
-            runs.append(result.run)
-            x, curves = plots.curve_of(weight, result.curve)
-            panels.setdefault(f"greedy return, {scale}", {})[weight] = plots.mean_line(x, curves)
-            logs = metric_curve(result, "grad_variance").apply(np.log10)
-            line = plots.mean_line(logs.columns, logs.to_numpy())
-            panels.setdefault(f"variance, {scale}", {})[weight] = Line(
-                line.x, *(10 ** np.asarray(y) for y in (line.y, line.low, line.high))
-            )
-            overall = stats.estimate(logs.mean(axis="columns").to_numpy(), "mean")
-            rows.append(
-                (
-                    weight,
-                    "yes" if normalize else "no",
-                    str(len(result.seeds)),
-                    result.text(result.final),
-                    result.text(result.auc, "mean"),
-                    f"{10**overall.value:.3g} [{10**overall.low:.3g}, {10**overall.high:.3g}]",
-                    stats.estimate(signal_to_noise(result), "mean").text(2),
+            with left_out(result.run.path):
+                logs = metric_curve(result, "grad_variance").apply(np.log10)
+                line = plots.mean_line(logs.columns, logs.to_numpy())
+                overall = stats.estimate(logs.mean(axis="columns").to_numpy(), "mean")
+                ratio = stats.estimate(signal_to_noise(result), "mean").text(2)
+                rows.append(
+                    (
+                        weight,
+                        "yes" if normalize else "no",
+                        str(len(result.seeds)),
+                        result.text(result.final),
+                        result.text(result.auc, "mean"),
+                        f"{10**overall.value:.3g} [{10**overall.low:.3g}, {10**overall.high:.3g}]",
+                        ratio,
+                    )
                 )
-            )
+                runs.append(result.run)
+                panels.setdefault(f"greedy return, {scale}", {})[weight] = mean_curve(result)
+                panels.setdefault(f"variance, {scale}", {})[weight] = Line(
+                    line.x, *(10 ** np.asarray(y) for y in (line.y, line.low, line.high))
+                )
     if not rows:
         return ""
+    figure = folder / "plots" / "reinforce.svg"
     plots.lines(
         panels,
-        folder / "plots" / "reinforce.svg",
+        figure,
         xlabel="timesteps per seed",
         ylabel="",
         legend="mean over seeds, 95% interval",
@@ -145,7 +159,7 @@ def weights_section(results: Sequence[Result], folder: Path) -> str:
         "by itself, which hides most of the differences; `--no-normalize` leaves the weights as "
         "they are. Q buys a small variance with the bias of a network that is not the true Q.\n\n"
         f"{markdown_table(WEIGHT_COLUMNS, rows)}\n"
-        "![Returns and variance of the gradient for four weights](plots/reinforce.svg)\n\n"
+        + picture("Returns and variance of the gradient for four weights", figure)
         + commands(runs)
     )
 
@@ -174,6 +188,16 @@ def advantage_name(settings: dict[str, Any]) -> str:
     )
 
 
+def left_out_groups(result: Result) -> str:
+    """The share of groups without a signal: `12% / 34%` in the halves of the training."""
+    share = metric_curve(result, "zero_variance")
+    early = np.array(
+        [float(timestep) <= result.timesteps_requested / 2 for timestep in share.columns]
+    )
+    halves = [share.to_numpy()[:, when] for when in (early, ~early)]
+    return " / ".join(f"{half.mean():.0%}" for half in halves if half.size)
+
+
 def advantages_section(results: Sequence[Result], folder: Path) -> str:
     """GRPO's advantages over all environments, beside PPO with the same budget."""
     rows: Rows = []
@@ -187,35 +211,30 @@ def advantages_section(results: Sequence[Result], folder: Path) -> str:
             if not found:
                 continue
             result = found[0]
-            runs.append(result.run)
             name = PPO_NAME if settings is None else advantage_name(settings)
-            if settings not in LARGE_MINIBATCHES:
-                x, curves = plots.curve_of(name, result.curve)
-                panels.setdefault(env, {})[name] = plots.mean_line(x, curves)
-            left_out = ["", ""]
-            if settings is not None:
-                share = metric_curve(result, "zero_variance")
-                half = result.timesteps_asked / 2
-                early = np.array([float(timestep) <= half for timestep in share.columns])
-                halves = [share.to_numpy()[:, when] for when in (early, ~early)]
-                left_out = [f"{half.mean():.0%}" if half.size else "" for half in halves]
-            rows.append(
-                (
-                    env,
-                    name,
-                    str(len(result.seeds)),
-                    result.text(result.final),
-                    result.text(result.final, "mean"),
-                    f"{len(result.failures)} of {len(result.seeds)}",
-                    result.text(result.auc, "mean"),
-                    " / ".join(left_out).strip(" /"),
+            with left_out(result.run.path):
+                left = "" if settings is None else left_out_groups(result)
+                rows.append(
+                    (
+                        env,
+                        name,
+                        str(len(result.seeds)),
+                        result.text(result.final),
+                        result.text(result.final, "mean"),
+                        f"{len(result.failures)} of {len(result.seeds)}",
+                        result.text(result.auc, "mean"),
+                        left,
+                    )
                 )
-            )
+                runs.append(result.run)
+                if settings not in LARGE_MINIBATCHES:
+                    panels.setdefault(env, {})[name] = mean_curve(result)
     if not panels:
         return ""
+    figure = folder / "plots" / "advantages.svg"
     plots.lines(
         panels,
-        folder / "plots" / "advantages.svg",
+        figure,
         xlabel="timesteps per seed",
         ylabel="greedy return",
         legend="mean over seeds, 95% interval",
@@ -241,7 +260,8 @@ def advantages_section(results: Sequence[Result], folder: Path) -> str:
         )
     return (
         f"{text}\n\n{markdown_table(ADVANTAGE_COLUMNS, rows)}\n"
-        "![Greedy returns with each advantage](plots/advantages.svg)\n\n" + commands(runs)
+        + picture("Greedy returns with each advantage", figure)
+        + commands(runs)
     )
 
 
@@ -261,12 +281,34 @@ CRITIC_COLUMNS = (
 )
 
 
+STORED = {  # critic_cost.json
+    **ORIGIN,
+    "versions": {"torch": str},
+    "seeds": int,
+    "measurements": [
+        {
+            "repeat": int,
+            "algo": str,
+            "env": str,
+            **dict.fromkeys(
+                ("timesteps", "learn_s", "memory", "parameters", "optimizer_bytes"), float
+            ),
+        }
+    ],
+}
+
+
 def critic_section(results: Sequence[Result], folder: Path) -> str:
     """PPO against GRPO at the same budget; empty without measurements."""
-    path = folder / "critic_cost.json"
-    if not path.exists():
-        return ""
-    stored = json.loads(path.read_text())
+    path = find_file(folder, "critic_cost.json")
+    with left_out(path):
+        if stored := read_if_there(path, STORED):
+            return critic_text(stored, results)
+    return ""
+
+
+def critic_text(stored: dict[str, Any], results: Sequence[Result]) -> str:
+    """The table of critic_cost.json."""
     rows: Rows = []
     for env in ABLATED:
         seconds: dict[str, list[float]] = {}
@@ -292,7 +334,6 @@ def critic_section(results: Sequence[Result], folder: Path) -> str:
                     *scores,
                 )
             )
-    machine, code = stored["machine"], stored["code"]
     repeats = 1 + max(m["repeat"] for m in stored["measurements"])
     return (
         "PPO learns a value function beside the policy; GRPO does without, and pays with episodes "
@@ -303,6 +344,6 @@ def critic_section(results: Sequence[Result], folder: Path) -> str:
         "per seed, memory of all seeds. The presets differ in more than the critic: epochs, "
         "minibatches, how many episodes an update has.\n\n"
         f"{markdown_table(CRITIC_COLUMNS, rows)}\n"
-        f"Command: `{stored['command']}`, commit {code['commit'] or 'not recorded'}, "
-        f"{machine['cpu']}, torch {stored['versions']['torch']}.\n\n"
+        + command_text(stored, stored["machine"]["cpu"], f"torch {stored['versions']['torch']}")
+        + "\n\n"
     )

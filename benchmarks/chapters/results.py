@@ -6,12 +6,16 @@ S is the number of seeds.
 from __future__ import annotations
 
 import argparse
+import html
 import math
+import os
+import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NoReturn
+from urllib.parse import quote
 
 import numpy as np
 import pandas as pd
@@ -19,30 +23,50 @@ from rich.console import Console
 from rich.table import Table
 
 import envs
-from manyseeds import stats
-from manyseeds.errors import UsageError
+from benchmarks.chapters.stored import StoredRun, reading
+from manyseeds import plots, stats
+from manyseeds.cli import FLOAT32_MAX
+from manyseeds.errors import UsageError, printable
 from manyseeds.evaluate import CURVE_EPISODES, FINAL_EPISODES
-from manyseeds.record import RunFolder, ranges
+from manyseeds.record import ranges
 from manyseeds.runs.control import reachable_threshold
 from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Floats, Parity
 
 MIN_SEEDS = 5  # a bootstrap of fewer is far too sure of itself
-
-
 MARGIN = 0.05  # of the normalised score: differences inside it do not matter
 
-
 Rows = list[tuple[str, ...]]  # of a table for people
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What returns on an environment are measured against; None is unknown."""
+
+    id: str
+    reward_threshold: float | None
+    random_score: float | None
+    reference_score: float | None
+    digits: int
+
+
+def scores_of(env: str, summary: dict[str, Any]) -> Scores:
+    """Those of our environment with an id. Another one's are not known, and it is not made: its
+    threshold and digits are those in a part's summary.json."""
+    if env in envs.NATIVE:
+        spec = envs.NATIVE[env]().spec
+        return Scores(
+            env, spec.reward_threshold, spec.random_score, spec.reference_score, spec.digits
+        )
+    return Scores(env, summary["threshold"], None, None, min(max(summary["digits"], 0), 6))
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
     """The finished seeds of one run; arrays are `[S]`, in the order of `seeds`."""
 
-    run: RunFolder
-    configs: list[dict[str, Any]]  # config.json of every part
-    spec: envs.EnvSpec
+    run: StoredRun
+    spec: Scores
     seeds: list[int]
     final: Floats  # greedy return at the end
     sampled: Floats  # the same, actions sampled
@@ -50,6 +74,24 @@ class Result:
     diverged: dict[int, int]  # seed -> timestep
     curve: pd.DataFrame  # the greedy evaluations during training, tidy
     timesteps: int  # per seed
+    auc: Floats = field(init=False)  # mean return over training
+    reached: Floats = field(init=False)  # timestep of the first evaluation at the threshold, or NaN
+
+    def __post_init__(self) -> None:
+        by_seed = self.curve.sort_values("timestep").groupby("seed")
+        rows = [by_seed.get_group(seed) for seed in self.seeds]
+        curves = [(r["timestep"].to_numpy(), r["return_mean"].to_numpy()) for r in rows]
+        threshold = reachable_threshold(self.spec)
+        bar = math.inf if threshold is None else threshold
+        auc = [stats.area_under_curve(*curve) for curve in curves]
+        reached = [stats.timesteps_to_threshold(*curve, bar)[0] for curve in curves]
+        object.__setattr__(self, "auc", np.array(auc))
+        object.__setattr__(self, "reached", np.array(reached))
+
+    @property
+    def configs(self) -> list[dict[str, Any]]:
+        """config.json of every part."""
+        return self.run.configs
 
     @property
     def algo(self) -> str:
@@ -58,7 +100,7 @@ class Result:
     @property
     def config(self) -> dict[str, Any]:
         """The hyperparameters: every field that changes a learning curve."""
-        return dict(self.configs[0]["config"])
+        return self.run.config
 
     @property
     def exact(self) -> bool:
@@ -71,28 +113,9 @@ class Result:
         return 3 if self.exact else self.spec.digits
 
     @property
-    def timesteps_asked(self) -> int:
+    def timesteps_requested(self) -> int:
         """The budget per seed; `timesteps` are at least as many, to the end of an update."""
         return int(self.config["total_timesteps"])
-
-    @cached_property
-    def auc(self) -> Floats:
-        """Mean return over training, `[S]`."""
-        return np.array([stats.area_under_curve(*curve) for curve in self._seed_curves()])
-
-    @cached_property
-    def reached(self) -> Floats:
-        """Timestep of the first evaluation at the reward threshold, `[S]`; NaN for never."""
-        threshold = reachable_threshold(self.spec)
-        if threshold is None:
-            return np.full(len(self.seeds), np.nan)
-        curves = self._seed_curves()
-        return np.array([stats.timesteps_to_threshold(t, x, threshold)[0] for t, x in curves])
-
-    def _seed_curves(self) -> list[tuple[Floats, Floats]]:
-        by_seed = self.curve.sort_values("timestep").groupby("seed")
-        rows = [by_seed.get_group(seed) for seed in self.seeds]
-        return [(r["timestep"].to_numpy(), r["return_mean"].to_numpy()) for r in rows]
 
     @property
     def failures(self) -> list[int]:
@@ -116,54 +139,62 @@ class Result:
         return stats.estimate(values, statistic).text(self.digits)
 
 
-def load_result(run: RunFolder) -> Result:
-    """Read the finished parts of a run. A return that is not finite counts as a random policy's.
+def load_result(run: StoredRun) -> Result:
+    """The seeds of a control run as arrays.
 
-    Raises UsageError for a folder without a finished part and for an unknown environment.
+    A return that is not finite in float32 counts as a random policy's, or where that is not known
+    as the lowest of the run. Raises UsageError for other runs and for files that do not fit.
     """
-    configs, summaries = run.configs(), run.summaries()
-    if not summaries:
-        raise UsageError(
-            f"{run.path}: no finished seeds; a run is a folder RESULTS/runs/ENV/ALGORITHM/NAME"
-        )
-    spec = envs.make(configs[0]["env"]).spec
-    curves = run.curves()
-    failed = ~np.isfinite(curves["return_mean"])
-    curves.loc[failed, "return_mean"] = spec.random_score
+    if run.kind != "control":
+        raise UsageError(f"{run.path}: is a {run.kind} run, which has no returns")
+    numbers = ("seed", "timestep", "return_mean", "return_std", "episodes")
+    curves = run.table("curve.parquet", numbers, ("mode",))
+    with reading(run.path):
+        return _result(run, curves.drop_duplicates(["seed", "timestep", "mode", "episodes"]))
+
+
+def _result(run: StoredRun, curves: pd.DataFrame) -> Result:
+    summaries = run.summaries
+    spec = scores_of(run.configs[0]["env"], summaries[0])
+    means = curves["return_mean"].where(curves["return_mean"].abs() <= FLOAT32_MAX)
+    failure_score = means.min() if spec.random_score is None else spec.random_score
+    curves["return_mean"] = means.fillna(failure_score)
     greedy = curves[curves["mode"] == "greedy"]
     curve = greedy[greedy["episodes"].isin((CURVE_EPISODES, 0))]
     last = greedy[greedy["episodes"].isin((FINAL_EPISODES, 0))].groupby("seed").last()
-    seeds = sorted(set(curve["seed"]) & {s for part in summaries for s in part["seeds"]})
+    seeds = sorted(set(curve["seed"]) & set(run.seeds))
 
     def finals(mode: str) -> Floats:
         scores: dict[str, float] = {}
         for part in reversed(summaries):  # a seed that two parts hold counts once, the first time
             scores.update(part["final"][mode]["per_seed"])
         values = np.array([scores[str(seed)] for seed in seeds], dtype=np.float64)
-        return np.where(np.isfinite(values), values, spec.random_score)
+        return np.where(np.abs(values) <= FLOAT32_MAX, values, failure_score)
 
+    curve = curve[curve["seed"].isin(seeds)]
+    plots.curve_of(run.algo, curve)  # what cannot be drawn is found here
     return Result(
         run=run,
-        configs=configs,
         spec=spec,
         seeds=seeds,
         final=finals("greedy"),
         sampled=finals("sampled"),
         episode_std=last.loc[seeds, "return_std"].to_numpy(dtype=np.float64),
         diverged={int(s): t for part in summaries for s, t in part["diverged"].items()},
-        curve=curve[curve["seed"].isin(seeds)],
+        curve=curve,
         timesteps=summaries[0]["timesteps_per_seed"],
     )
 
 
-def parity(ours: Floats, theirs: Floats, spec: envs.EnvSpec) -> Parity | None:
+def parity(ours: Floats, theirs: Floats, spec: Scores) -> Parity | None:
     """Verdict on two arrays of scores, `[S1]` and `[S2]`.
 
     None with too few seeds on a side, or where no reference score normalises them.
     """
-    if min(len(ours), len(theirs)) < MIN_SEEDS or spec.reference_score is None:
+    random, reference = spec.random_score, spec.reference_score
+    if min(len(ours), len(theirs)) < MIN_SEEDS or random is None or reference is None:
         return None
-    return stats.parity(ours, theirs, spec.random_score, spec.reference_score, MARGIN)
+    return stats.parity(ours, theirs, random, reference, MARGIN)
 
 
 def verdict_text(verdict: Parity | None) -> str:
@@ -174,10 +205,64 @@ def verdict_text(verdict: Parity | None) -> str:
     return text + (f", needs n={verdict.seeds_needed}" if verdict.seeds_needed else "")
 
 
+# ---- Stored text in Markdown ----------------------------------------------------------------
+
+
+def escape(text: Any) -> str:
+    """Stored text as text in Markdown, in the cell of a table too: no markup, no HTML, one line."""
+    return re.sub(r"([\\`*<>\[\]|&#~$])", r"\\\1", printable(str(text)))
+
+
+def code(text: Any) -> str:
+    """Stored text as a code span, in the cell of a table too."""
+    shown = printable(str(text))
+    if "|" in shown:  # would end a cell, and a backslash before it is shown outside of tables
+        return f"<code>{escape(shown)}</code>"
+    fence = "`" * (1 + max(map(len, re.findall("`+", shown)), default=0))
+    pad = " " if len(fence) > 1 or not shown.strip() else ""
+    return f"{fence}{pad}{shown}{pad}{fence}" if shown else ""
+
+
+def place(path: Path, page: Path) -> Path:
+    """Where a file or folder lies, as seen from the folder of the page."""
+    return Path(os.path.relpath(path, page))
+
+
+def link(text: Any, path: Path) -> str:
+    """A link to a file or folder of the store, relative to the page."""
+    return f"[{escape(text)}]({quote(str(path))})"
+
+
+def picture(text: str, path: Path) -> str:
+    """A figure in plots/, as a paragraph."""
+    return f"!{link(text, Path('plots') / path.name)}\n\n"
+
+
 def differences(ours: dict[str, Any], plain: dict[str, Any]) -> str:
     """Where settings leave the plain ones: `gamma 0.9 (not 0.98)`."""
     names = [name for name in plain | ours if plain.get(name) != ours.get(name)]
-    return ", ".join(f"{name} {ours.get(name)} (not {plain.get(name)})" for name in names)
+    return escape(", ".join(f"{name} {ours.get(name)} (not {plain.get(name)})" for name in names))
+
+
+def settings_text(settings: dict[str, Any]) -> str:
+    """`env CartPole-v1, gamma 0.98`"""
+    return escape(", ".join(f"{name} {value}" for name, value in settings.items()))
+
+
+def versions_text(config: dict[str, Any]) -> str:
+    """`python 3.11.7, torch 2.9`, of a config.json or of a file of measurements."""
+    return ", ".join(f"{name} {version}" for name, version in config["versions"].items())
+
+
+def commit_of(config: dict[str, Any]) -> str:
+    code = config["code"]
+    verified = "".join(f", verified equal to {commit}" for commit in code.get("verified", ()))
+    return f"commit {code['commit'] or 'not recorded'}{verified}"
+
+
+def command_text(stored: dict[str, Any], *more: str) -> str:
+    """The last line below a table of measurements: command, commit, and what else there is."""
+    return f"Command: {code(stored['command'])}, {escape(', '.join((commit_of(stored), *more)))}."
 
 
 def origins_text(configs: Sequence[dict[str, Any]]) -> str:
@@ -190,53 +275,56 @@ def origins_text(configs: Sequence[dict[str, Any]]) -> str:
 
 def _origin(config: dict[str, Any]) -> str:
     """Command, code, machine and versions of a part."""
-    code, machine, execution = config["code"], config["machine"], config["execution"]
-    stale = " (stale)" if part_is_stale(config) else ""
+    machine, execution = config["machine"], config["execution"]
     threads = execution["threads"]
-    versions = ", ".join(f"{name} {version}" for name, version in config["versions"].items())
-    return (
-        f"`{config['command']}`\n"
-        f"  - code {code['digest']}{stale}, commit {code['commit'] or 'not recorded'}\n"
-        f"  - {machine['cpu']}, {machine['cores']} cores, {machine['system']}; "
-        f"on {execution['device']}, {threads} thread{'s' * (threads > 1)}"
-        f"{', compiled' if execution.get('compiled') else ''}\n"
-        f"  - {versions}\n"
+    where = f"on {execution['device']}, {threads} thread{'s' * (threads > 1)}"
+    where += ", compiled" if execution.get("compiled") else ""
+    lines = (
+        f"{_code(config)}, {commit_of(config)}",
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}; {where}",
+        versions_text(config),
     )
+    return f"{code(config['command'])}\n" + "".join(f"  - {escape(line)}\n" for line in lines)
+
+
+def _code(config: dict[str, Any]) -> str:
+    return f"code {config['code']['digest']}" + (" (stale)" if part_is_stale(config) else "")
 
 
 def markdown_table(header: Sequence[str], rows: Rows) -> str:
+    """A table whose cells are Markdown: `escape` what is stored."""
     align = ["---:" if name == "n" else "---" for name in header]
     lines = [header, align, *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def commands(runs: Sequence[RunFolder]) -> str:
+def commands(runs: Sequence[StoredRun]) -> str:
     """The command of every run, folded away, below the code and machine that they share."""
     alike: dict[str, list[str]] = {}
-    for config in (config for run in runs for config in run.configs()):
-        code, machine = config["code"], config["machine"]
-        stale = " (stale)" if part_is_stale(config) else ""
-        versions = ", ".join(f"{name} {version}" for name, version in config["versions"].items())
-        origin = f"code {code['digest']}{stale}, commit {code['commit'] or 'not recorded'}, "
-        origin += f"{machine['cpu']}, {machine['cores']} cores, {versions}"
-        alike.setdefault(origin, []).append(f"`{config['command']}`")
+    for config in (config for run in runs for config in run.configs):
+        machine = config["machine"]
+        origin = f"{_code(config)}, {commit_of(config)}, {machine['cpu']}, "
+        origin += f"{machine['cores']} cores, {versions_text(config)}"
+        alike.setdefault(origin, []).append(f"- {code(config['command'])}\n")
     text = ""
     for origin, lines in alike.items():
-        listed = "".join(f"- {line}\n" for line in lines)
-        summary = f"<summary>{len(lines)} commands: {origin}</summary>"
-        text += f"<details>{summary}\n\n{listed}\n</details>\n\n"
+        summary = html.escape(printable(f"{len(lines)} commands: {origin}"))
+        text += f"<details><summary>{summary}</summary>\n\n{''.join(lines)}\n</details>\n\n"
     return text
+
+
+# ---- The terminal ---------------------------------------------------------------------------
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table on the terminal, as wide as its content where there is none."""
     width = None if sys.stdout.isatty() else 200
-    console = Console(highlight=False, markup=False, width=width)
-    table = Table(title=title, title_justify="left")
+    console = Console(highlight=False, markup=False, emoji=False, width=width)
+    table = Table(title=printable(title), title_justify="left")
     for name in header:
         table.add_column(name, justify="right" if name == "n" else "left")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(printable, row))
     console.print(table)
 
 

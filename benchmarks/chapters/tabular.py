@@ -9,25 +9,27 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 import envs
-from benchmarks.chapters.results import Rows, commands, markdown_table
+from benchmarks.chapters.results import Rows, commands, escape, markdown_table, picture
+from benchmarks.chapters.stored import StoredRun, file_name, left_out
 from manyseeds import plots, stats
+from manyseeds.errors import printable
 from manyseeds.plots import Line
-from manyseeds.record import RunFolder
 from manyseeds.runs import prediction
 from manyseeds.runs.planning import Replay
+from manyseeds.stats import Floats
 
 BOTH = ("policy_iteration", "value_iteration")
 PICTURES = (1, 2, 3, 5, 8)  # iterations or sweeps that are shown, besides the last
 WINDOWS = 40  # points of a curve of training returns
 
 
-def sections(runs: Sequence[RunFolder], figures: Path) -> str:
+def sections(runs: Sequence[StoredRun], figures: Path) -> str:
     """All sections that the store has runs for; their figures are written into a folder."""
     text = ""
     for title, section, kind in (
@@ -56,54 +58,65 @@ PLANNING = (
 )
 
 
-def planning_section(runs: Sequence[RunFolder], figures: Path) -> str:
+class Planned(NamedTuple):
+    """A planning run."""
+
+    run: StoredRun
+    replay: Replay
+    residuals: Floats  # of its sweeps
+
+
+def planning_section(runs: Sequence[StoredRun], figures: Path) -> str:
     """Iterations and residuals against gamma, and the pictures; empty without such runs."""
-    found: dict[tuple[str, float], dict[str, RunFolder]] = {}
+    found: dict[tuple[str, float], dict[str, Planned]] = {}
     for run in runs:
-        settings = run.configs()[0]["config"]
-        found.setdefault((run.env, settings["gamma"]), {})[run.algo] = run
+        with left_out(run.path):
+            replay = Replay.of(run.parts[0])
+            residuals = np.array([sweep.residual for sweep in replay.sweeps], dtype=np.float64)
+            sides = found.setdefault((run.env, float(run.config["gamma"])), {})
+            sides[run.algo] = Planned(run, replay, residuals)
     if not found:
         return ""
     rows: Rows = []
-    residuals: dict[str, dict[str, Line]] = {}
+    panels: dict[str, dict[str, Line]] = {}
     for (env, gamma), sides in sorted(found.items()):
-        summaries = {algo: run.summaries()[0] for algo, run in sides.items()}
-        spec = envs.make(env).spec
+        summaries = {algo: plan.run.summaries[0] for algo, plan in sides.items()}
         cells = []
         for algo, count in zip(BOTH, ("iterations", "sweeps"), strict=True):
             summary = summaries.get(algo)
             cells += [str(summary[count]), f"{summary['residual']:.0e}"] if summary else ["", ""]
         values = [np.array(summary["values"]) for summary in summaries.values()]
-        apart = f"{np.abs(values[0] - values[-1]).max():.0e}" if len(values) == 2 else ""
+        comparable = len(values) == 2 and len(values[0]) == len(values[1]) > 0
+        apart = f"{np.abs(values[0] - values[1]).max():.0e}" if comparable else ""
         last = next(iter(summaries.values()))
+        reference = envs.NATIVE[env]().spec.reference_score if env in envs.NATIVE else None
         rows.append(
             (
-                env,
+                escape(env),
                 f"{gamma:g}",
                 *cells,
                 apart,
                 f"{last['start_value']:.4f}",
                 " / ".join(sorted({f"{s['score']:.3f}" for s in summaries.values()})),
-                f"{spec.reference_score:g}",
+                "" if reference is None else f"{reference:g}",
             )
         )
-        for algo, run in sorted(sides.items()):
-            sweeps = Replay.of(run.parts()[0]).sweeps
-            if algo == "value_iteration":
-                y = np.array([sweep.residual for sweep in sweeps])
-                y[y == 0] = np.finfo(np.float64).tiny  # no change at all: the line falls
-                line = Line(np.arange(len(y)), y)
-                residuals.setdefault(env, {})[f"gamma {gamma:g}"] = line
-    plots.lines(
-        residuals,
-        figures / "value_iteration.svg",
-        xlabel="sweep",
-        ylabel="Bellman residual",
-        legend="value iteration",
-        log_y=True,
-        columns=4,
-        floors=dict.fromkeys(residuals, 1e-12),
-    )
+        if "value_iteration" in sides:
+            y = sides["value_iteration"].residuals
+            y[y == 0] = np.finfo(np.float64).tiny  # no change at all: the line falls
+            panels.setdefault(printable(env), {})[f"gamma {gamma:g}"] = Line(np.arange(len(y)), y)
+    figure = figures / "value_iteration.svg"
+    if panels:
+        plots.lines(
+            panels,
+            figure,
+            xlabel="sweep",
+            ylabel="Bellman residual",
+            legend="value iteration",
+            log_y=True,
+            columns=4,
+            floors=dict.fromkeys(panels, 1e-12),
+        )
     text = (
         "`policy_iteration.py` and `value_iteration.py` on the exact model, until every value is "
         "within 1e-10 of the optimum (relative where values are above 1). *Residual* is Bellman's, "
@@ -112,29 +125,31 @@ def planning_section(runs: Sequence[RunFolder], figures: Path) -> str:
         "best under the limit.\n"
     )
     text += f"\n{markdown_table(PLANNING, rows)}\n"
-    text += "![Bellman residual of value iteration over sweeps](plots/value_iteration.svg)\n\n"
+    if panels:
+        text += picture("Bellman residual of value iteration over sweeps", figure)
     for algo in BOTH:
-        plain = headline(algo, [sides[algo] for sides in found.values() if algo in sides])
+        plain = headline([sides[algo] for sides in found.values() if algo in sides])
         if plain is None:
             continue
-        replay = Replay.of(plain.parts()[0])
+        run, replay, _ = plain
         steps = replay.steps
         if algo == "value_iteration":
             steps = steps[1:]  # sweep 0 is all zeros
         chosen = [steps[k - 1] for k in PICTURES if k < len(steps)] + [steps[-1]]
-        name = f"{algo}-{plain.env}"
-        plots.boards([replay.board(k) for k in chosen], replay.layout, figures / f"{name}.svg")
-        text += f"![Values and greedy actions of {algo}](plots/{name}.svg)\n\n"
-    return text + commands([run for sides in found.values() for run in sides.values()])
+        figure = figures / f"{algo}-{run.env}.svg"
+        with left_out(run.path):
+            plots.boards([replay.board(k) for k in chosen], replay.layout, figure)
+            text += picture(f"Values and greedy actions of {algo}", figure)
+    return text + commands([plan.run for sides in found.values() for plan in sides.values()])
 
 
-def headline(algo: str, runs: Sequence[RunFolder]) -> RunFolder | None:
+def headline(plans: Sequence[Planned]) -> Planned | None:
     """The run of the plain command: Gridworld with the preset's gamma, the default cells."""
     wanted = {"gamma": 0.9, "goal": [7, 7], "trap": [4, 4], "walls": []}
-    for run in runs:
-        settings = run.configs()[0]["config"]
-        if run.env == "Gridworld-v0" and wanted.items() <= settings.items():
-            return run
+    for plan in plans:
+        settings = {name: plan.run.config.get(name) for name in wanted}
+        if plan.run.env == "Gridworld-v0" and settings == wanted:
+            return plan
     return None
 
 
@@ -170,7 +185,7 @@ def didactic_order(config: dict[str, Any]) -> tuple[float, ...]:
     return (*kind, config["learning_rate"])
 
 
-def prediction_section(runs: Sequence[RunFolder], figures: Path) -> str:
+def prediction_section(runs: Sequence[StoredRun], figures: Path) -> str:
     """Errors of all methods and step sizes, and the split into bias and variance."""
     if not runs:
         return ""
@@ -189,42 +204,46 @@ def prediction_section(runs: Sequence[RunFolder], figures: Path) -> str:
     for env in dict.fromkeys(run.env for run in runs):
         errors: dict[str, dict[str, Line]] = {}
         split: dict[str, dict[str, Line]] = {"bias": {}, "standard deviation": {}}
-        here = [(run.configs()[0]["config"], run) for run in runs if run.env == env]
-        for config, run in sorted(here, key=lambda x: didactic_order(x[0])):
-            seeds = sorted(run.finished_seeds())
-            found = prediction.load_predictions(run.parts(), seeds)
-            alpha = f"{config['learning_rate']:g}" if config["learning_rate"] else "1/N"
-            bias, std = np.sqrt(found.bias_squared), np.sqrt(found.variance)
-            early = stats.estimate(found.early_errors, "mean")
-            last = stats.estimate(found.errors[:, -1], "mean")
-            rows.append(
-                (
-                    env,
-                    method(config),
-                    alpha,
-                    str(len(seeds)),
-                    early.text(3),
-                    last.text(3),
-                    f"{bias[-1]:.3f}",
-                    f"{std[-1]:.3f}",
-                    f"{std[-1] / math.sqrt(len(seeds) - 1):.3f}" if len(seeds) > 1 else "",
+        here = []
+        for run in (run for run in runs if run.env == env):
+            with left_out(run.path):
+                here.append((didactic_order(run.config), run))
+        for _, run in sorted(here, key=lambda x: x[0]):
+            with left_out(run.path):
+                found = prediction.load_predictions(run.parts, run.seeds)
+                alpha = f"{run.config['learning_rate']:g}" if run.config["learning_rate"] else "1/N"
+                name, n = method(run.config), len(run.seeds)
+                bias, std = np.sqrt(found.bias_squared), np.sqrt(found.variance)
+                early = stats.estimate(found.early_errors, "mean")
+                last = stats.estimate(found.errors[:, -1], "mean")
+                line = plots.mean_line(found.episodes, found.errors)
+                rows.append(
+                    (
+                        escape(env),
+                        escape(name),
+                        alpha,
+                        str(n),
+                        early.text(3),
+                        last.text(3),
+                        f"{bias[-1]:.3f}",
+                        f"{std[-1]:.3f}",
+                        f"{std[-1] / math.sqrt(n - 1):.3f}" if n > 1 else "",
+                    )
                 )
-            )
-            line = plots.mean_line(found.episodes, found.errors)
-            errors.setdefault(method(config), {})[f"alpha {alpha}"] = line
-            if config["learning_rate"] == SAME_ALPHA:
-                split["bias"][method(config)] = Line(found.episodes, bias)
-                split["standard deviation"][method(config)] = Line(found.episodes, std)
+                errors.setdefault(printable(name), {})[f"alpha {alpha}"] = line
+                if run.config["learning_rate"] == SAME_ALPHA:
+                    split["bias"][printable(name)] = Line(found.episodes, bias)
+                    split["standard deviation"][printable(name)] = Line(found.episodes, std)
         for name, panels, ylabel, legend in (
             ("errors", errors, "RMS error", "mean over seeds, 95% interval"),
             ("bias-variance", split, "error of the values", f"alpha {SAME_ALPHA:g}"),
         ):
-            if not all(panels.values()):
+            if not panels or not all(panels.values()):
                 continue
-            path = figures / f"prediction-{name}-{env}.svg"
+            path = figures / f"prediction-{name}-{file_name(env)}.svg"
             plots.lines(panels, path, xlabel="episodes", ylabel=ylabel, legend=legend, share_y=True)
             what = "RMS errors" if name == "errors" else "Bias and standard deviation"
-            pictures += f"![{what} of predicted values on {env}](plots/{path.name})\n\n"
+            pictures += picture(f"{what} of predicted values on {env}", path)
     return text + markdown_table(PREDICTION, rows) + "\n" + pictures + commands(runs)
 
 
@@ -239,49 +258,60 @@ ON_THE_CLIFF = (
 )
 
 
-def online_returns(run: RunFolder) -> pd.DataFrame:
+def curve_of(run: StoredRun) -> pd.DataFrame:
+    """All rows of a control run."""
+    numbers = ("seed", "timestep", "return_mean", "episodes")
+    rows = run.table("curve.parquet", numbers, ("mode",))
+    return rows.drop_duplicates(["seed", "timestep", "mode", "episodes"])
+
+
+def online_returns(run: StoredRun) -> pd.DataFrame:
     """Mean return of the episodes that ended in each of `WINDOWS` parts of the training.
 
     Rows are seeds, columns the timesteps at which the parts end.
     """
-    rows = run.curves().query("mode == 'train'")
+    rows = curve_of(run).query("mode == 'train'")
     width = math.ceil(rows["timestep"].max() / WINDOWS)
     part = (np.ceil(rows["timestep"] / width) * width).astype(int).rename("part")
     return rows.groupby(["seed", part])["return_mean"].mean().unstack("part")
 
 
-def cliff_section(found: Sequence[RunFolder], figures: Path) -> str:
+def cliff_section(found: Sequence[StoredRun], figures: Path) -> str:
     """What exploring costs beside the cliff: returns while learning, and of the greedy policy."""
-    runs: dict[str, RunFolder] = {}
+    runs: dict[str, StoredRun] = {}
     for run in found:
-        config = run.configs()[0]["config"]
         if run.env == CLIFF and run.algo in ("q_learning", "sarsa"):
             name = "Q-learning" if run.algo == "q_learning" else "SARSA"
-            runs["Expected SARSA" if config.get("expected") else name] = run
+            runs["Expected SARSA" if run.config.get("expected") else name] = run
     if len(runs) < 2:
         return ""
     rows: Rows = []
     panels: dict[str, dict[str, Line]] = {"online, while exploring": {}, "greedy": {}}
     for name in sorted(runs, key=("Q-learning", "SARSA", "Expected SARSA").index):
         run = runs[name]
-        online = online_returns(run)
-        greedy = run.curves().query("mode == 'greedy'").drop_duplicates(["seed", "timestep"])
-        table = greedy.pivot(index="seed", columns="timestep", values="return_mean")
-        for title, frame in zip(panels, (online, table), strict=True):
-            frame = frame.dropna(axis="columns")
-            panels[title][name] = plots.mean_line(frame.columns, frame.to_numpy())
-        late = online.iloc[:, -WINDOWS // 10 :].mean(axis="columns")
-        rows.append(
-            (
-                name,
-                str(len(online)),
-                stats.estimate(late, "mean").text(),
-                stats.estimate(table.iloc[:, -1], "mean").text(),
+        with left_out(run.path):
+            online = online_returns(run)
+            greedy = curve_of(run).query("mode == 'greedy'").drop_duplicates(["seed", "timestep"])
+            table = greedy.pivot(index="seed", columns="timestep", values="return_mean")
+            whole = [frame.dropna(axis="columns") for frame in (online, table)]
+            lines = [plots.mean_line(frame.columns, frame.to_numpy()) for frame in whole]
+            late = online.iloc[:, -WINDOWS // 10 :].mean(axis="columns")
+            rows.append(
+                (
+                    name,
+                    str(len(online)),
+                    stats.estimate(late, "mean").text(),
+                    stats.estimate(table.iloc[:, -1], "mean").text(),
+                )
             )
-        )
+            for title, line in zip(panels, lines, strict=True):
+                panels[title][name] = line
+    if not rows:
+        return ""
+    figure = figures / "cliff.svg"
     plots.lines(
         panels,
-        figures / "cliff.svg",
+        figure,
         floors={"online, while exploring": -100.0, "greedy": -40.0},
         xlabel="timesteps per seed",
         ylabel="return",
@@ -295,5 +325,5 @@ def cliff_section(found: Sequence[RunFolder], figures: Path) -> str:
         "-45.8 while exploring, the row above it, -15, scores -20.8 and the safest -22.3. Expected "
         "SARSA finds the best of the three; SARSA's noisier updates leave it one row out.)\n\n"
         f"{markdown_table(ON_THE_CLIFF, rows)}\n"
-        "![Online and greedy returns on CliffWalking](plots/cliff.svg)\n\n"
+        + picture("Online and greedy returns on CliffWalking", figure)
     )

@@ -83,8 +83,14 @@ class Recorder:
     @classmethod
     def kind_origins(cls) -> list[str]:
         """Where the code begins that decides the curves of all runs of this kind."""
-        named = [getattr(cls, x) if isinstance(x, str) else x for x in cls.decides]
-        return [origin_of(x) for x in (*named, set_up_process)]
+        found = []
+        for x in (*cls.decides, set_up_process):
+            if isinstance(x, str):  # a method: of the class that has it
+                owner = next(base for base in cls.__mro__ if x in vars(base))
+                found.append(f"{origin_of(owner)}.{x}")
+            else:
+                found.append(origin_of(x))
+        return found
 
     def open(self, definitions: Sequence[Any], packages: Sequence[str] = ()) -> None:
         """Create the part's folder with its config.json: what is being trained, by which code.

@@ -61,6 +61,7 @@ from manyseeds.runs.base import (
     Recorder,
     carry_out,
     complete,
+    failing_in_one_line,
     parts_with,
     print_table,
     tensorboard,
@@ -414,8 +415,9 @@ def main(
     """Train the seeds that are not finished yet, store them, and print the table of the run."""
     assert isinstance(config, LanguageConfig)
     algo = Path(inspect.getfile(train)).stem
-    folder = RunFolder.of(config, algo)
     processes = Processes(resolve_device(config.device))
+    with failing_in_one_line():  # a file or a model that it names is not there
+        folder = RunFolder.of(config, algo)
 
     def train_seed(seed: int, part: Path) -> None:
         processes.broadcast(seed)

@@ -20,7 +20,7 @@ import envs
 from algos import monte_carlo, td_prediction
 from algos.td_prediction import Episodes
 from manyseeds.cli import from_preset, parse
-from manyseeds.record import RunFolder, is_finished, read_json
+from manyseeds.record import RunFolder, read_json
 from manyseeds.runs import prediction
 from manyseeds.runs.prediction import PredictionRun, random_policy
 from manyseeds.seeds import SeedStreams
@@ -601,8 +601,6 @@ def test_what_a_run_stores(
     assert config["kind"] == summary["kind"] == "prediction"
     assert config["config"]["gamma"] == 1.0
     assert "seeds" not in config["config"]
-    for function in ("rms_error", "points", "counted_states", "random_policy"):
-        assert f"manyseeds/runs/prediction.py:{function}" in config["code"]["origins"]
 
     curve = pd.read_parquet(part / "curve.parquet")
     columns = ["source", "algo", "env", "seed", "episode", "timestep", "rms_error"]
@@ -695,10 +693,9 @@ def test_an_interrupted_part_is_trained_again(
         command(td_prediction, *args)
     assert stop.value.code == 130
     assert capsys.readouterr().err.startswith("interrupted; ")
-    (part,) = tmp_path.glob("runs/*/*/*/seeds-*")
-    assert not is_finished(part)
+    assert not list(tmp_path.iterdir())
     monkeypatch.setattr(td_prediction, "learn_n_step", learn)
-    assert command(td_prediction, *args).parts() == [part]
+    assert len(command(td_prediction, *args).parts()) == 1
 
 
 # ---- The command line ------------------------------------------------------------------------

@@ -15,9 +15,10 @@ from transformers import LlamaForCausalLM
 
 from benchmarks import llm_critic_cost, report
 from benchmarks.chapters import language_models
+from benchmarks.chapters.stored import open_runs
 from llm_track import evaluation, grpo, models, reward_model, rlhf_ppo, tasks
 from manyseeds.cli import Preset, from_preset
-from manyseeds.record import RunFolder, all_runs, part_name, provenance, read_json
+from manyseeds.record import RunFolder, part_name, provenance, read_json
 from manyseeds.runs import language
 from manyseeds.runs.base import carry_out
 from manyseeds.runs.language import LanguageRun
@@ -84,10 +85,10 @@ def test_a_store_of_language_models_alone_has_a_report(results: Path) -> None:
     for title in (
         "What each method reaches",
         "The reward model",
-        "With other settings",
+        "Ablations",
         "Against TRL",
         "Transcripts",
-        "Behind each number of the language models",
+        "Provenance of the language models",
     ):
         assert f"### {title}\n" in page
     assert "## Final score" not in page
@@ -122,7 +123,7 @@ def test_a_store_of_language_models_alone_has_a_report(results: Path) -> None:
 
 
 def test_one_seed_has_no_interval(results: Path) -> None:
-    (run,) = [x for x in all_runs(results) if x.algo == "trl-grpo"]
+    (run,) = [x for x in open_runs(results) if x.algo == "trl-grpo"]
     method = language_models.Method(run)
     method.parts, method.configs = method.parts[:1], method.configs[:1]
     method.summaries = method.summaries[:1]
@@ -149,7 +150,7 @@ def test_what_the_critic_costs_is_counted(results: Path, monkeypatch: pytest.Mon
     origin = provenance(["llm_track/grpo.py:train"], ["transformers"])
     path = results / "llm_critic_cost.json"
     path.write_text(json.dumps({"command": "python x", "measurements": measurements, **origin}))
-    found = language_models.methods(list(all_runs(results)))
+    found = language_models.methods(open_runs(results))
     text = language_models.critic_section(found, results)
     rows = [cells(text, *case.values())[0] for case in llm_critic_cost.CASES]
     for row, m in zip(rows, measurements, strict=True):

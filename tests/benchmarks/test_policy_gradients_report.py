@@ -14,9 +14,9 @@ from algos import grpo, ppo, reinforce
 from benchmarks import critic_cost
 from benchmarks.chapters import policy_gradients
 from benchmarks.chapters.results import load_result
+from benchmarks.chapters.stored import open_runs
 from manyseeds import stats
 from manyseeds.cli import parse
-from manyseeds.record import all_runs
 from manyseeds.runs import control
 from tests.benchmarks.test_tabular_report import cells
 
@@ -56,12 +56,12 @@ def train_all() -> None:
 
 
 def test_sections_hold_what_the_runs_found(results: Path) -> None:
-    loaded = [load_result(folder) for folder in all_runs(results)]
+    loaded = [load_result(folder) for folder in open_runs(results)]
     weights = policy_gradients.weights_section(loaded, results)
     for weight in ("total_return", "baseline"):
         (row,) = cells(weights, weight)
         (result,) = (r for r in loaded if r.config.get("weight") == weight)
-        metrics = pd.read_parquet(result.run.parts()[0] / "metrics.parquet")
+        metrics = pd.read_parquet(result.run.parts[0] / "metrics.parquet")
         assert row[1:3] == ["yes", "5"]
         ratios = []
         for _, rows in metrics.groupby("seed"):
@@ -100,14 +100,14 @@ def test_cost_of_the_critic(results: Path, tmp_path: Path) -> None:
     stored = {
         "command": "python benchmarks/critic_cost.py",
         "machine": {"cpu": "a CPU"},
-        "code": {"commit": "abc"},
+        "code": {"commit": "abc", "digest": "0123"},
         "versions": {"torch": "2"},
         "seeds": critic_cost.SEEDS,
         "measurements": measurements,
     }
-    (tmp_path / "critic_cost.json").write_text(json.dumps(stored))
-    loaded = [load_result(folder) for folder in all_runs(results)]
-    section = policy_gradients.critic_section(loaded, tmp_path)
+    (results / "critic_cost.json").write_text(json.dumps(stored))
+    loaded = [load_result(folder) for folder in open_runs(results)]
+    section = policy_gradients.critic_section(loaded, results)
     ours, theirs = cells(section, "CartPole-v1")
     assert (ours[1], theirs[1]) == ("ppo", "grpo")
     assert ours[6].startswith("1.00")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,12 +19,14 @@ from benchmarks import compare, report
 from benchmarks.chapters import results as chapter_results
 from manyseeds import stats
 from manyseeds.cli import from_preset, identity
+from manyseeds.digest import ROOT
 from manyseeds.record import (
     SCHEMA,
     RunFolder,
     parquet_bytes,
     part_name,
     provenance,
+    read_json,
     seal,
     write_bytes,
     write_json,
@@ -71,10 +74,18 @@ def plant(
         names = ["seed", "timestep", "return_mean", "return_std", "episodes", "mode"]
         curve = pd.DataFrame(rows, columns=names)
         write_bytes(part / "curve.parquet", parquet_bytes(curve))
-        origin = provenance(["benchmarks/sb3_baseline.py" if name != algo else f"algos/{algo}.py"])
+        trained_by = "benchmarks.sb3_baseline:train" if name != algo else f"algos.{algo}:train"
+        origin = provenance([trained_by], kind=Run.kind_origins())
         origin["code"]["digest"] = digest or origin["code"]["digest"]
         origin["code"]["commit"] = "c0ffee"
-        header = {"schema": SCHEMA, "algo": algo, "env": env, "seeds": list(seeds)}
+        header = {
+            "schema": SCHEMA,
+            "kind": "control",
+            "source": "manyseeds",
+            "algo": algo,
+            "env": env,
+            "seeds": list(seeds),
+        }
         header |= {"config": identity(config), "execution": {"device": "cpu", "threads": 1}}
         header |= {"command": f"python the-command-of {algo} {part.name}", **origin}
         write_json(part / "config.json", header)
@@ -347,29 +358,45 @@ def test_note_stands_at_the_top_and_replaces_the_missing_cells(tmp_path: Path) -
     assert "## Missing" not in page
 
 
-def test_speed_table_is_taken_over_as_it_is(tmp_path: Path) -> None:
-    plant(tmp_path, "ppo", FINALS)
-    assert "## Speed" not in written(tmp_path)
-    (tmp_path / "tables/throughput.md").write_text("| speed | 1 |\n")
-    assert "## Speed\n\n| speed | 1 |\n\n" in written(tmp_path)
-
-
-def test_check_of_the_environments_is_taken_over_as_it_is(tmp_path: Path) -> None:
-    plant(tmp_path, "ppo", FINALS)
-    assert "## Native" not in written(tmp_path)
-    (tmp_path / "tables/check.md").write_text("| check | 1 |\n")
-    assert "## Native against Gymnasium's own\n\n| check | 1 |\n\n" in written(tmp_path)
-
-
-def test_run_on_an_unknown_environment_is_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("stored", "table", "heading"),
+    [
+        ("throughput.json", "tables/throughput.md", "Speed"),
+        ("tables/check.json", "tables/check.md", "Native against Gymnasium's own"),
+    ],
+)
+def test_what_was_measured_has_its_section(
+    stored: str, table: str, heading: str, tmp_path: Path
 ) -> None:
     plant(tmp_path, "ppo", FINALS)
+    assert f"## {heading}" not in written(tmp_path)
+    shutil.copy(ROOT / "results" / stored, tmp_path / stored)
+    expected = (ROOT / "results" / table).read_text()
+    assert f"## {heading}\n\n{expected}\n" in written(tmp_path)
+
+
+def test_environment_of_somebody_else_is_shown_as_far_as_it_is_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its threshold and digits are those of the part; without them the run is left out."""
+    plant(tmp_path, "ppo", FINALS)
     monkeypatch.setitem(envs.NATIVE, "Gone-v0", envs.NATIVE["FrozenLake-v1"])
-    plant(tmp_path, "q_learning", {0: 0.7, 1: 0.7}, env="Gone-v0")
+    finals = {0: 0.7, 1: 0.25, 2: math.nan}
+    run = plant(tmp_path, "q_learning", finals, env="Gone-v0", diverged={2: 9})
     monkeypatch.delitem(envs.NATIVE, "Gone-v0")
     assert len(table(written(tmp_path), "Final score")) == 1
-    assert "left out" in capsys.readouterr().out
+    assert f"left out: {run.path}" in capsys.readouterr().out
+    part = run.path / "seeds-000-002"
+    known = {"threshold": 0.5, "digits": 2}
+    write_json(part / "summary.json", read_json(part / "summary.json") | known)
+    seal(part)
+    page = written(tmp_path)
+    row = table(page, "Final score")[1]
+    assert row["environment"] == "Gone-v0"
+    assert row["failures"] == "2 of 3 (1 diverged)"
+    # A seed without a finite return counts as the lowest of the run, which is a sampled one.
+    assert row["mean [95%]"].startswith(f"{(0.7 + 0.25 - 9.75) / 3:.2f} [")
+    assert "- Gone-v0: reward threshold 0.5, no reference score, so no verdicts\n" in page
 
 
 def test_terminal_shows_the_tables_and_where_the_files_are(

@@ -452,19 +452,6 @@ def tiny_folder(results: Path) -> RunFolder:
     return RunFolder.of(config, "sb3-ppo")
 
 
-def test_a_run_is_trained_by_one_process(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A second one would train the same seeds into the same folders."""
-    folder = tiny_folder(tmp_path)
-    with folder.lock(), pytest.raises(SystemExit) as stop:
-        sb3_baseline.main([*TINY, "--seeds", "1", "--results", str(tmp_path)])
-    assert stop.value.code == 2
-    error = capsys.readouterr().err
-    assert error == f"error: {folder.path}: another process is training this run\n"
-    assert not folder.path.exists()  # nothing was trained, and nothing is left
-
-
 @pytest.mark.slow
 def test_a_failed_seed_is_named_and_costs_no_other(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path)

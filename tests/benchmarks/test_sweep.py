@@ -22,7 +22,7 @@ from benchmarks.suite import SUITES, Cell
 from manyseeds.cli import identity, parse
 from manyseeds.digest import ROOT
 from manyseeds.process import exit_reason
-from manyseeds.record import seal, write_json
+from manyseeds.record import RunFolder, seal, write_json
 from manyseeds.runs import control
 
 TINY_PPO = {"total_timesteps": 512, "num_envs": 2, "num_steps": 64, "hidden": (8,)}
@@ -126,6 +126,9 @@ def test_ours_and_sb3_of_a_suite_are_comparable(name: str) -> None:
         (["--seeds", "-1"], "--seeds -1: must be"),
         (["--worker", "2"], "--worker: unknown flag; did you mean --workers?"),
         (["--dry-run=yes"], "--dry-run=yes: write"),
+        (["--only", "ppo/CartPol-v1"], "--only ppo/CartPol-v1: no such cell; did you mean"),
+        (["--publish", "--cut"], "--publish: writes all of a cell"),
+        (["--publish", "--results", "elsewhere"], "--publish: writes all of a cell"),
     ],
 )
 def test_mistakes_are_one_line(
@@ -286,9 +289,9 @@ def test_a_crashed_cell_is_reported_and_the_others_finish(
 ) -> None:
     start = sweep.start
 
-    def start_and_kill(cell: Cell, results: str, workers: int) -> sweep.Job:
-        job = start(cell, results, workers)
-        if cell is LONG:
+    def start_and_kill(task: sweep.Task, results: str, workers: int) -> sweep.Job:
+        job = start(task, results, workers)
+        if task.cell is LONG:
             job.process.kill()  # as the kernel does when memory is out
         return job
 
@@ -336,3 +339,79 @@ def test_a_full_disk_fails_the_cell_and_is_made_good(tmp_path: Path) -> None:
     out, err = again.communicate(timeout=60)
     assert again.returncode == 0, out + err
     assert not TINY[1].missing(str(tmp_path))
+
+
+# ---- What is published ------------------------------------------------------------------
+
+
+@pytest.fixture
+def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty published layer, for the sweep; a suite `test` of two cells."""
+    folder = tmp_path / "published"
+    for module in (sweep, suite):
+        monkeypatch.setattr(module, "PUBLISHED", folder)
+    cells = (TINY[1], Cell("q_learning", "CartPole-v1", 3, settings=TINY_Q))
+    monkeypatch.setitem(suite.SUITES, "test", cells)
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+@pytest.mark.slow
+def test_publishing_trains_what_is_missing_and_nothing_else(
+    published: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Published runs come without weights; a script alone would train them all again."""
+    monkeypatch.setattr(sweep, "changed_sources", lambda: [])
+    two = Cell("q_learning", "CartPole-v1", 2, settings=TINY_Q)
+    assert sweep.sweep([two], "published", workers=1) == []
+    first = sealed(published)
+    for weights in published.rglob("policy.safetensors"):
+        weights.unlink()
+    capsys.readouterr()
+    sweep.main(["--suite", "test", "--publish", "--dry-run", "--only", "CartPole-v1"])
+    out = capsys.readouterr().out
+    assert "train seeds 2\n" in out
+    assert "--seeds 1 --first-seed 2 " in out
+    sweep.main(["--suite", "test", "--publish", "--only", "CartPole-v1"])
+    names = [path.parent.name for path in sealed(published)]
+    assert sorted(names) == ["seeds-000-001", "seeds-002-002"]
+    assert first.items() <= sealed(published).items()
+    (run,) = {path.parent.parent for path in sealed(published)}
+    command = RunFolder(run).configs()[1]["command"]
+    assert command.endswith("--env CartPole-v1 --seeds 1 --first-seed 2 --total-timesteps 500")
+    assert not Path("results").exists()
+
+
+@pytest.mark.slow
+def test_what_is_published_is_missing_for_the_user(
+    published: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sweep.sweep([TINY[1]], "published", workers=1) == []
+    capsys.readouterr()
+    sweep.main(["--suite", "test", "--dry-run"])
+    assert "train seeds 0-1\n" in capsys.readouterr().out
+
+
+def test_nothing_is_published_of_sources_without_a_commit(
+    published: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sweep, "changed_sources", lambda: ["algos/mine.py", "x.c"])
+    with pytest.raises(SystemExit) as stop:
+        sweep.main(["--suite", "test", "--publish"])
+    assert stop.value.code == 2
+    error = "error: --publish: algos/mine.py and 1 more differ from the commit; commit first\n"
+    assert capsys.readouterr().err == error
+    assert not published.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["sb3"], {"sb3-ppo/CartPole-v1", "sb3-dqn/CartPole-v1"}),
+        (["ppo/CartPole-v1"], {"ppo/CartPole-v1"}),
+        (["FrozenLake-v1", "dqn/CartPole-v1"], {"q_learning/FrozenLake-v1", "dqn/CartPole-v1"}),
+    ],
+)
+def test_only_picks_cells(words: list[str], expected: set[str]) -> None:
+    cells = parse(sweep.Flags, {}, "", ["--suite", "quick", "--only", *words]).cells()
+    assert {f"{cell.label}/{cell.env}" for cell in cells} == expected

@@ -11,8 +11,9 @@ import pytest
 
 from algos import monte_carlo, policy_iteration, q_learning, sarsa, td_prediction, value_iteration
 from benchmarks.chapters import tabular
+from benchmarks.chapters.stored import open_runs
 from manyseeds.cli import parse
-from manyseeds.record import all_runs, read_json
+from manyseeds.record import read_json
 from manyseeds.runs import control, planning, prediction
 
 
@@ -66,7 +67,7 @@ def last_returns(results: Path) -> tuple[dict[str, float], dict[str, float]]:
 
 def test_sections_hold_what_the_runs_found(results: Path) -> None:
     def section(write: Any, kind: str) -> str:
-        runs = [run for run in all_runs(results) if run.kind == kind]
+        runs = [run for run in open_runs(results) if run.kind == kind]
         return str(write(runs, results / "plots"))
 
     planning = section(tabular.planning_section, "planning")

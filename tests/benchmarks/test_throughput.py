@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks import sb3_baseline, throughput
+from benchmarks.measure import measuring, run_pinned
 from benchmarks.throughput import COMPILED, OURS, SUBJECTS, Config, summarize
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
@@ -73,3 +75,33 @@ def test_a_measurement_leaves_those_of_other_algorithms(tmp_path: Path) -> None:
     table = (tmp_path / "tables/throughput.md").read_text()
     assert "### PPO on CartPole-v1" in table
     assert "### Q-learning on FrozenLake-v1" in table
+
+
+def test_sb3_is_timed_at_the_same_settings() -> None:
+    settings = throughput.timed_settings("a2c")
+    case = throughput.case("a2c", "sb3", 1, "cpu", "")
+    assert case.command[1:4] == [str(throughput.SB3_BASELINE), "--measure", "a2c"]
+    assert json.loads(case.command[4]) == settings
+    assert settings["env"] == "CartPole-v1"
+    short = json.dumps(settings | {"total_timesteps": 80})
+    assert sb3_baseline.measure("a2c", short)["timesteps"] == 80
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("import sys; sys.exit('error: --x 1: is not allowed')", "failed: error: --x"),
+        ("import sys; print('error: --x 1: must be 2', file=sys.stderr); sys.exit(2)", "--x 1: mu"),
+        ("1 / 0", "failed: Traceback"),
+    ],
+)
+def test_a_measuring_process_that_fails_is_one_line(code: str, says: str) -> None:
+    with pytest.raises(UsageError) as failed:
+        run_pinned([sys.executable, "-c", code], None)
+    assert says in str(failed.value)
+
+
+def test_a_measuring_process_prints_its_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    short = json.dumps(throughput.timed_settings("a2c") | {"total_timesteps": 80})
+    sb3_baseline.main(measuring("", "a2c", short)[2:])
+    assert json.loads(capsys.readouterr().out)["timesteps"] == 80

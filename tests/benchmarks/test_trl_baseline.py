@@ -211,6 +211,20 @@ def test_what_trl_cannot_do_is_refused_in_one_line(
     assert lines[0].startswith(f"error: {message}")
 
 
+@pytest.mark.parametrize(
+    ("algo", "settings", "message"),
+    [("rlhf_ppo", {}, "--algo rlhf_ppo: TRL"), ("grpo", {"iterations": 2}, "--iterations 2: TRL")],
+)
+def test_before_anything_is_timed_it_says_what_trl_cannot_do(
+    algo: str, settings: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        trl_baseline.main(["--check", algo, json.dumps(settings)])
+    assert capsys.readouterr().err.startswith(f"error: {message}")
+    trl_baseline.main(["--check", "grpo", "{}"])
+    assert capsys.readouterr().out == "{}\n"
+
+
 def test_without_trl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "trl", None)
     with pytest.raises(SystemExit):
@@ -459,8 +473,9 @@ def _model(part: Path, algo: str) -> Any:
 
 def test_speed_is_taken_on_both_sides(model: str) -> None:
     config = rollouts(grpo, model)
-    for system in (trl_speed.OURS, trl_speed.THEIRS):
-        found = trl_speed.measure(system, "grpo", config)
+    settings = json.dumps(dataclasses.asdict(config))
+    for side in (trl_speed, trl_baseline):
+        found = side.measure("grpo", settings)
         assert found["samples"] == 48
         assert found["learn_s"] > 0
     measurements = [

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import envs
-from algos import dqn, ppo, q_learning
+from algos import dqn, ppo, q_learning, td_prediction
 from benchmarks import sb3_baseline, trl_baseline
 from llm_track import grpo
 from manyseeds import digest
@@ -226,6 +226,7 @@ RUNS = {  # kind and origins
         "control",
         origins(dqn, "CartPole-v1", sb3_baseline.train, sb3_baseline.DQNBaseline),
     ),
+    "td": ("prediction", origins(td_prediction, "RandomWalk-v0")),
     "grpo": ("language", origins(grpo, "addition")),
     "trl-grpo": (
         "language",
@@ -255,7 +256,7 @@ CHANGES: dict[str, tuple[str, str, str, set[str]]] = {
         "manyseeds/seeds.py",
         "generator.standard_normal(out=row",
         "generator.random(out=row",
-        CONTROL,
+        CONTROL | {"td"},
     ),
     "a local of the evaluation": (
         "manyseeds/evaluate.py",
@@ -332,6 +333,30 @@ CHANGES: dict[str, tuple[str, str, str, set[str]]] = {
         "dist.all_reduce(p.grad)",
         "pass",
         LANGUAGE,
+    ),
+    "the policy that is predicted": (
+        "manyseeds/runs/prediction.py",
+        "torch.full((X, A), 1 / A,",
+        "torch.full((X, A), 2 / A,",
+        {"td"},
+    ),
+    "the states that count": (
+        "manyseeds/runs/prediction.py",
+        "found = env.start > 0",
+        "found = env.start >= 0",
+        {"td"},
+    ),
+    "when values are compared": (
+        "manyseeds/runs/prediction.py",
+        "even = [-(-k * episodes",
+        "even = [-(k * episodes",
+        {"td"},
+    ),
+    "their error": (
+        "manyseeds/runs/prediction.py",
+        "np.square(values - exact)",
+        "np.abs(values - exact)",
+        {"td"},
     ),
     "sampling": ("llm_track/sampling.py", "COMPACT = 0.75", "COMPACT = 0.5", LANGUAGE),
     "GRPO's advantages": ("llm_track/grpo.py", "EPS = 1e-4", "EPS = 1e-5", {"grpo"}),

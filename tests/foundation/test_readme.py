@@ -52,7 +52,8 @@ def test_python_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 # What scripts import.
-IMPORTED = {"measure", "suite", "tasks", "models", "sampling", "evaluation"}
+IMPORTED = {"cases", "catalog", "measure", "migrations", "suite"}
+IMPORTED |= {"tasks", "models", "sampling", "evaluation"}
 
 
 # Runs scripts as `python DIR/x.py --help` does, with DIR first on the path from the beginning, each

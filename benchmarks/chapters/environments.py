@@ -1,0 +1,110 @@
+"""Our environments against Gymnasium's own: the table of what `watch.py --check` has played."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import envs
+from benchmarks.chapters.results import command_text, escape, markdown_table, versions_text
+from benchmarks.chapters.stored import ORIGIN
+from manyseeds import stats
+from manyseeds.stats import Estimate, Floats
+
+STORED = {  # check.json
+    **ORIGIN,
+    "episodes": int,
+    "rows": [
+        {
+            "env": str,
+            "algo": str,
+            "run": str,
+            "difference": {"value": float, "low": float, "high": float},
+            "seeds": [int],
+            "native": [float],
+            "gymnasium": [float],
+        }
+    ],
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Checked:
+    """A run on both sides: a row of the table."""
+
+    env: str
+    algo: str
+    run: str
+    seeds: list[int]
+    native: Floats  # mean return of each seed, [S]
+    gymnasium: Floats
+    difference: Estimate  # native minus Gymnasium, over all; the interval is over episodes
+
+    @property
+    def verdict(self) -> str:
+        return "agrees" if self.difference.low <= 0 <= self.difference.high else "differs"
+
+    def cells(self) -> tuple[str, ...]:
+        """The row for people, in Markdown."""
+        digits = envs.NATIVE[self.env]().spec.digits
+        sides = (stats.estimate(x, "mean").text(digits) for x in (self.native, self.gymnasium))
+        d = self.difference
+        value, low, high = (f"{x:+.{digits + 1}f}" for x in (d.value, d.low, d.high))
+        name = (self.env, escape(self.algo), escape(self.run), str(len(self.seeds)))
+        return (*name, *sides, f"{value} [{low}, {high}]", self.verdict)
+
+    def json(self) -> dict[str, Any]:
+        """The row for programs."""
+        d = self.difference
+        return {
+            "env": self.env,
+            "algo": self.algo,
+            "run": self.run,
+            "verdict": self.verdict,
+            "difference": {"value": d.value, "low": d.low, "high": d.high},
+            "seeds": self.seeds,
+            "native": self.native.tolist(),
+            "gymnasium": self.gymnasium.tolist(),
+        }
+
+    @classmethod
+    def of(cls, row: dict[str, Any]) -> Checked:
+        """A row as `json` has written it."""
+        names = {name: row[name] for name in ("env", "algo", "run", "seeds")}
+        native, gymnasium = (np.array(row[side]) for side in ("native", "gymnasium"))
+        difference = Estimate(**{x: row["difference"][x] for x in ("value", "low", "high")}, n=0)
+        return cls(**names, native=native, gymnasium=gymnasium, difference=difference)
+
+
+HEADER = (
+    "environment",
+    "algorithm",
+    "run",
+    "n",
+    "native, mean [95%]",
+    "Gymnasium, mean [95%]",
+    "difference [95%]",
+    "verdict",
+)
+
+
+def rows_of(stored: dict[str, Any]) -> list[Checked]:
+    """The rows of check.json on environments that are ours."""
+    return [Checked.of(row) for row in stored["rows"] if row["env"] in envs.NATIVE]
+
+
+def markdown(stored: dict[str, Any]) -> str:
+    """The table, and where check.json says that it is from."""
+    table = markdown_table(HEADER, [row.cells() for row in rows_of(stored)])
+    return (
+        f"The greedy policies of n seeds, {stored['episodes']} episodes each in our native "
+        "environment and "
+        f"{stored['episodes']} others in Gymnasium's own. Means have intervals over seeds; their "
+        "difference "
+        "(native minus Gymnasium) has one over episodes, because the policies are the same on both "
+        "sides. It *agrees* where that interval holds 0. Right environments differ by chance in "
+        "one row of twenty; what a row may have missed is the width of its interval.\n"
+        f"\n{table}\n{command_text(stored, versions_text(stored))}\n"
+    )

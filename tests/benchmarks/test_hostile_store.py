@@ -1,0 +1,478 @@
+"""Results that somebody else has made: nothing in them is imported, trusted or shown as markup.
+
+Every planted part is sealed: its checksums match.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from algos import monte_carlo, policy_iteration, value_iteration
+from benchmarks import catalog, compare, report, watch
+from benchmarks.chapters import language_models, stored
+from benchmarks.chapters.results import code, escape, load_result, print_table
+from benchmarks.chapters.stored import file_name, open_run
+from manyseeds import plots
+from manyseeds.cli import parse
+from manyseeds.errors import UsageError, printable
+from manyseeds.record import RunFolder, parquet_bytes, read_json, seal, write_bytes, write_json
+from manyseeds.runs import planning, prediction
+from tests.benchmarks.test_report import around, plant, table, written
+from tests.benchmarks.test_watch import store
+
+EVIL = "evil_module:Env-v0"
+SCRIPT = '<script>alert("x")</script>'
+NASTY = (
+    f"a | b {SCRIPT} [l](javascript:x) ![i](http://x) `c` \x1b[31m\x07\u202e\ud800\r\n# not a head"
+)
+DEEP, HUGE = "<<deep>>", "<<huge>>"  # stand for what `json` cannot write
+WRONG = (None, "x", -1, HUGE, [], {}, True, DEEP, 10**400, [[["x"]]], 0.5, NASTY)
+
+
+def rewrite(part: Path, file: str, change: Callable[[Any], Any]) -> None:
+    """Change the content of a JSON file of a part, and seal it again."""
+    content = change(read_json(part / file))
+    text = json.dumps(content).replace(f'"{HUGE}"', "1e400")
+    write_bytes(part / file, text.replace(f'"{DEEP}"', "[" * 9999 + "]" * 9999).encode())
+    seal(part)
+
+
+def named(env: str, **changes: Any) -> Callable[[Any], Any]:
+    """A change of config.json: another environment, and more."""
+
+    def change(config: Any) -> Any:
+        return {**config, "env": env, "config": {**config["config"], "env": env}, **changes}
+
+    return change
+
+
+def known(summary: Any) -> Any:
+    return {**summary, "threshold": 475.0, "digits": 1}
+
+
+@pytest.fixture
+def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Exists as soon as evil_module has been imported."""
+    sprung = tmp_path / "sprung"
+    (tmp_path / "evil_module.py").write_text(f"open({str(sprung)!r}, 'w').close()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield sprung
+    assert "evil_module" not in sys.modules
+    assert not sprung.exists()
+
+
+# ---- Names ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algo", ["../../evil_module", "evil_module", "os", "__init__", SCRIPT])
+def test_no_algorithm_is_imported_but_ours(algo: str, trap: Path) -> None:
+    for package in ("algos", "llm_track"):
+        with pytest.raises(UsageError):
+            catalog.module(package, algo)  # type: ignore[arg-type]
+        assert catalog.plain_settings(package, algo, EVIL) == {}  # type: ignore[arg-type]
+    assert catalog.plain_settings("algos", "ppo", EVIL)["env"] == EVIL
+    assert "ppo" in catalog.names("algos")
+    assert set(catalog.names("llm_track")) == set(language_models.ORDER)
+
+
+def test_report_imports_nothing_that_is_stored(
+    tmp_path: Path, trap: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "results"
+    names = ((EVIL, "ppo"), (EVIL, "evil_module"), (EVIL, "../../x"), ("Pong-v9", "dqn"))
+    for i, (env, algo) in enumerate(names):
+        part = plant(results, "ppo", around(480.0), name=f"n{i}").path / "seeds-000-009"
+        rewrite(part, "config.json", named(env, algo=algo))
+        rewrite(part, "summary.json", known)
+    shown = {(r["environment"], r["algorithm"]) for r in table(written(results), "Final score")}
+    assert shown == {
+        (EVIL, "ppo (not the preset)"), (EVIL, "evil_module"), (EVIL, "../../x"),
+        ("Pong-v9", "dqn (not the preset)"),
+    }  # fmt: skip
+    assert "left out" not in capsys.readouterr().out
+
+
+def test_compare_imports_nothing_that_is_stored(
+    tmp_path: Path, trap: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [plant(tmp_path / "results", "ppo", around(480.0), name=name).path for name in "ab"]
+    for run in runs:
+        rewrite(run / "seeds-000-009", "config.json", named(EVIL, algo="evil_module"))
+        rewrite(run / "seeds-000-009", "summary.json", known)
+    compare.main([*map(str, runs), "--out", str(tmp_path / "x.svg")])
+    assert EVIL in capsys.readouterr().out
+
+
+def test_watch_imports_a_module_only_when_told_to(
+    tmp_path: Path, trap: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = store(tmp_path / "results", "q_learning", "CartPole-v1", [0])
+    inner = copy.deepcopy(read_json(part / "config.json"))
+    for change in (named(EVIL), lambda _: {**inner, "config": {**inner["config"], "env": EVIL}}):
+        rewrite(part, "config.json", change)
+        for words in ([], ["--env", "evil_module:Other-v0"], ["--check"]):
+            with pytest.raises(SystemExit, match="2"):
+                watch.main([str(part), *words])
+            assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_watch_plays_the_environment_of_a_module_that_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    env = "tests.benchmarks.hostile_env:Lake-v0"
+    part = store(tmp_path, "q_learning", "FrozenLake-v1", [0])
+    rewrite(part, "config.json", named(env))
+    with pytest.raises(SystemExit, match="2"):
+        watch.main([str(part)])
+    assert f"add --env {env}" in capsys.readouterr().err
+    watch.main([str(part), "--env", env])
+    assert len(list((tmp_path / "watch").glob("*.gif"))) == 1
+
+
+def test_code_is_looked_up_in_our_rooms_only(tmp_path: Path) -> None:
+    origins = ["/etc/passwd:x", "../x.py:y", "results/x.py:y", "algos/../x.py:y", "/dev/zero", ""]
+    assert not any(map(stored.ours, origins))
+    assert stored.ours("algos/ppo.py:train")
+
+
+def markup(page: str) -> str:
+    """What of a page is not escaped, and stands in no code span."""
+    page = re.sub(r"(?<![\\`])(`+)(?!`).*?(?<!`)\1(?!`)", "", page)
+    return re.sub(r"\\.", "", page)
+
+
+# ---- Text -----------------------------------------------------------------------------------
+
+
+def test_text_of_a_store_is_text() -> None:
+    shown = escape(NASTY)
+    assert "\n" not in shown
+    assert "\x1b" not in shown
+    assert shown.encode()
+    for mark in ("<script", "](", "`c", "![", " | "):
+        assert mark not in shown.replace("\\" + mark[0], "")
+    assert escape("q_learning, lr 0.001") == "q_learning, lr 0.001"
+    assert escape("a|b\\|c") == "a\\|b\\\\\\|c"
+    assert code("python x --y 'z'") == "`python x --y 'z'`"
+    assert code("a ``b`") == "``` a ``b` ```"
+    assert code("a|<b>") == "<code>a\\|\\<b\\></code>"
+    assert code("") == ""
+    assert printable("a\x1b[1m\tb\x00\u2028c") == "a[1m b c"
+    assert str(UsageError("a\nb\x1b")) == "a b"
+
+
+def test_file_names_stay_in_their_folder() -> None:
+    assert file_name("CartPole-v1") == "CartPole-v1"
+    assert file_name("FrozenLake8x8NotSlippery-v1-q_learning") == (
+        "FrozenLake8x8NotSlippery-v1-q_learning"
+    )
+    odd = ["", ".", "..", "../../x", "a/b", "a\\b", "a:b", "a\x00b", "ä" * 300, "x" * 300, NASTY]
+    names = [file_name(text) for text in odd]
+    assert len(set(names)) == len(odd)
+    for name in names:
+        assert len(name) <= 80
+        assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-"), name
+        assert not name.startswith(".")
+
+
+def test_terminal_shows_no_markup_and_no_control(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table("[red]title[/red]\x1b[2J", ("[b]a[/b]",), [("[link=x]y[/link]\x1b]0;z\x07",)])
+    out = capsys.readouterr().out
+    assert "[red]title[/red][2J" in out
+    assert "[link=x]y[/link]]0;z" in out
+    assert "\x1b" not in out
+
+
+def test_hostile_text_is_shown_as_text(
+    tmp_path: Path, trap: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = plant(tmp_path, "ppo", around(480.0)).path
+    part = folder / "seeds-000-009"
+    plain = written(tmp_path)
+
+    def nasty(config: Any) -> Any:
+        changed = named(NASTY, algo=NASTY, command=NASTY, versions={NASTY: NASTY})(config)
+        changed["config"][NASTY] = NASTY
+        changed["machine"] = {"cpu": NASTY, "cores": 1, "system": NASTY}
+        changed["code"] = {"digest": NASTY, "commit": NASTY, "origins": [NASTY]}
+        changed["execution"]["device"] = NASTY
+        return changed
+
+    rewrite(part, "config.json", nasty)
+    rewrite(part, "summary.json", known)
+    odd = folder.parent / "x](y) <b> | \x1b[1m"
+    folder.rename(odd)
+    capsys.readouterr()
+    page = written(tmp_path)
+    out = capsys.readouterr().out
+    assert "left out" not in out
+    assert "\x1b" not in page + out
+    assert "<script" not in markup(page)
+    for target in re.findall(r"\]\(([^)]*)\)", markup(page)):
+        assert re.fullmatch(r"(#|runs|plots|tables)[\w/%.-]*", target), target
+    assert not [line for line in page.splitlines() if line.startswith("# not")]
+    assert page.count("\n## ") == plain.count("\n## ") - 1  # its published score is not known
+    for line in (line for line in markup(page).splitlines() if line.startswith("| ")):
+        assert line.count("|") in (7, 8, 9), line  # bars of the tables with 6, 7 and 8 columns
+    assert not list(tmp_path.parent.glob("*.svg"))
+
+    other = plant(tmp_path / "b", "ppo", around(480.0)).path
+    out = ["--out", str(tmp_path / "x.svg")]
+    for main, words in ((compare.main, [str(other), str(odd), *out]), (watch.main, [str(odd)])):
+        with pytest.raises(SystemExit, match="2"):
+            main(words)
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert "\x1b" not in error
+
+
+# ---- Mutilated files --------------------------------------------------------------------------
+
+
+def mutants(content: Any, limit: int = 1, depth: int = 3) -> Iterator[Any]:
+    """Copies with one key missing, or one value replaced by something else; `limit` of each."""
+
+    def places(node: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+        inside = node.items() if isinstance(node, dict) else enumerate(node)
+        for key, value in list(inside)[:9]:
+            yield (*path, key)
+            if isinstance(value, dict | list) and len(path) + 1 < depth:
+                yield from places(value, (*path, key))
+
+    def changed(path: tuple[Any, ...], change: Callable[[Any, Any], None]) -> Any:
+        new = copy.deepcopy(content)
+        node = new
+        for key in path[:-1]:
+            node = node[key]
+        change(node, path[-1])
+        return new
+
+    yield from (None, [], "x", {}, [content], DEEP, HUGE)
+    for i, path in enumerate(places(content, ())):
+        yield changed(path, lambda node, key: node.pop(key))
+        for k in range(limit):
+            wrong = WRONG[(i * limit + k) % len(WRONG)]
+            yield changed(path, lambda node, key, wrong=wrong: node.__setitem__(key, wrong))
+
+
+def copies(run: Path, file: str, contents: Iterator[Any]) -> list[Path]:
+    """A run beside another one for each content of a JSON file of its only part."""
+    found = []
+    for i, content in enumerate(contents):
+        new = run.with_name(f"{run.name}-{file[:3]}{i:03d}")
+        shutil.copytree(run, new)
+        (part,) = (p for p in new.iterdir() if p.is_dir())
+        rewrite(part, file, lambda _, content=content: content)
+        found.append(new)
+    return found
+
+
+def broken_tables(run: Path, file: str, subject: str) -> list[Path]:
+    """Runs beside another one, each with something else in a parquet file of its only part."""
+    (part,) = (p for p in run.iterdir() if p.is_dir())
+    frame = pd.read_parquet(part / file)
+    contents = [b"", b"PAR1", parquet_bytes(frame[:0]), parquet_bytes(frame[:1])]
+    for name in frame:
+        contents.append(parquet_bytes(frame.drop(columns=name)))
+        contents.append(parquet_bytes(frame.assign(**{name: "x"})))
+        if pd.api.types.is_numeric_dtype(frame[name]):
+            contents.append(parquet_bytes(frame.assign(**{name: np.inf})))
+            contents.append(parquet_bytes(frame.assign(**{name: -1})))
+    contents.append(parquet_bytes(pd.concat([frame, frame.assign(**{subject: 1.0})])))
+    found = []
+    for i, content in enumerate(contents):
+        new = run.with_name(f"{run.name}-{file[:2]}{i:03d}")
+        shutil.copytree(run, new)
+        (part,) = (p for p in new.iterdir() if p.is_dir())
+        write_bytes(part / file, content)
+        seal(part)
+        found.append(new)
+    return found
+
+
+def reported(results: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str, list[str]]:
+    """The page, and the runs that were left out."""
+    capsys.readouterr()
+    page = written(results, "a test")
+    lines = capsys.readouterr().out.splitlines()
+    assert "\x1b" not in "".join(lines)
+    return page, [line for line in lines if line.startswith("left out: ")]
+
+
+def test_broken_control_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = plant(tmp_path, "ppo", dict.fromkeys(range(5), 480.0)).path
+    sb3 = plant(tmp_path, "sb3-ppo", dict.fromkeys(range(5), 480.0)).path
+    part = run / "seeds-000-004"
+    found = copies(run, "config.json", mutants(read_json(part / "config.json")))
+    found += copies(run, "summary.json", mutants(read_json(part / "summary.json")))
+    found += broken_tables(run, "curve.parquet", "return_mean")
+    page, left_out = reported(tmp_path, capsys)
+    (row,) = (r for r in table(page, "Final score") if r["algorithm"] == "ppo")
+    assert row["mean [95%]"] == "480.0 [480.0, 480.0]"
+    assert row["against SB3"].startswith("equivalent ")
+    assert 0.4 * len(found) < len(left_out) < len(found)
+    assert not any(str(sb3) in line or f"{part}/" in line for line in left_out)
+
+    monkeypatch.setattr(plots, "learning_curves", lambda *_, **__: None)
+    refused = 0
+    for path in found:
+        try:
+            compare.compare([str(run), str(path)], tmp_path / "x.svg")
+        except UsageError:
+            refused += 1
+    assert refused >= len(left_out)
+
+
+def test_broken_runs_are_not_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    part = store(tmp_path, "q_learning", "FrozenLake-v1", [0, 1])
+    run = part.parent
+    found = copies(run, "config.json", mutants(read_json(part / "config.json")))
+    found += copies(run, "summary.json", mutants(read_json(part / "summary.json")))
+    refused = 0
+    for path in found:
+        try:
+            for trained in watch.load_trained(str(path), ""):
+                env = trained.env
+                watch.episode_returns(env, trained.act_natively, trained.seeds, 1)
+        except UsageError:
+            refused += 1
+    assert refused > len(found) / 3
+
+
+def test_weights_that_fit_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import safetensors.torch
+    import torch
+
+    part = store(tmp_path, "q_learning", "FrozenLake-v1", [0, 1])
+    tensors = ({"q": torch.zeros(2, 3, 1)}, {"q": torch.zeros(1)}, {"x": torch.zeros(2)}, {})
+    for content in (b"", b"x" * 99, *map(safetensors.torch.save, tensors)):
+        write_bytes(part / "policy.safetensors", content)
+        seal(part)
+        for words in ([], ["--check"]):
+            with pytest.raises(SystemExit, match="2"):
+                watch.main([str(part), *words, "--episodes", "20"])
+            assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_broken_tabular_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    results = tmp_path / "results"
+    for module in (policy_iteration, value_iteration):
+        config = parse(module.Config, module.PRESETS, "", ["--quiet"])  # type: ignore[type-var]
+        planning.main(config, module.solve, module.PRESETS)
+    words = ["--seeds", "3", "--episodes", "2", "--quiet", "--learning-rate", "0.1"]
+    config = parse(monte_carlo.Config, monte_carlo.PRESETS, "", words)
+    prediction.main(config, monte_carlo.train, monte_carlo.PRESETS)
+    runs = [path for path in (results / "runs").glob("*/*/*") if path.is_dir()]
+    plans = [run for run in runs if (run / "plan").is_dir()]
+    (predicted,) = (run for run in runs if run not in plans)
+    left: list[Path] = []
+    for run in plans:
+        for file in ("config.json", "summary.json", "sweeps.json"):
+            left += copies(run, file, mutants(read_json(run / "plan" / file), depth=2))
+    (part,) = predicted.glob("seeds-*")
+    for file in ("config.json", "summary.json"):
+        left += copies(predicted, file, mutants(read_json(part / file)))
+    left += broken_tables(predicted, "values.parquet", "seed")
+    left += broken_tables(predicted, "curve.parquet", "rms_error")
+    page, lines = reported(results, capsys)
+    assert "## Planning\n" in page
+    assert "## Prediction\n" in page
+    assert 0.3 * len(left) < len(lines)
+
+
+def language_run(results: Path, algo: str = "grpo") -> Path:
+    """A run of a language model, made by hand."""
+    origin = read_json(
+        plant(results / "origin", "ppo", {0: 480.0}).path / "seeds-000-000/config.json"
+    )
+    shutil.rmtree(results / "origin")
+    path = results / "runs" / "addition" / algo / "0123"
+    part = path / "seeds-000-000"
+    part.mkdir(parents=True)
+    settings = catalog.plain_settings("llm_track", algo, "addition")
+    config = {**origin, "kind": "language", "algo": algo, "task": "addition", "seeds": [0]}
+    write_json(part / "config.json", {**config, "config": settings})
+    measures = {"pass@1": 0.5, "length": 9.0, "entropy": 0.2, "format": 1.0, "greedy": 0.4}
+    summary = {"seeds": [0], "headline": "pass@1", "initial": measures, "final": measures}
+    summary |= {"samples": 64, "samples_per_second": 8.0, "total_seconds": 9.0, "diverged": None}
+    write_json(part / "summary.json", summary)
+    rows = [{"seed": 0, "samples": n, "learn_s": n / 8, **measures} for n in (0, 32, 64)]
+    write_bytes(part / "curve.parquet", parquet_bytes(pd.DataFrame(rows)))
+    said = [{"prompt": "1+1=", "completion": NASTY, "samples": n, "right": False} for n in (0, 64)]
+    write_json(part / "transcripts.json", said)
+    seal(part)
+    return path
+
+
+def test_broken_language_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = language_run(tmp_path)
+    found = []
+    for file in ("config.json", "summary.json", "transcripts.json"):
+        content = read_json(run / "seeds-000-000" / file)
+        found += copies(run, file, mutants(content))
+    found += broken_tables(run, "curve.parquet", "pass@1")
+    page, left_out = reported(tmp_path, capsys)
+    assert 0.3 * len(found) < len(left_out)
+    assert "### Transcripts\n" in page
+    assert "<script" not in markup(page)
+
+
+MEASURED = (
+    "throughput.json",
+    "critic_cost.json",
+    "llm_critic_cost.json",
+    "trl_speed.json",
+    "tables/check.json",
+)
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_broken_measurements(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is read by its section alone."""
+    from benchmarks.chapters import policy_gradients
+    from manyseeds.digest import ROOT
+
+    content = read_json(ROOT / "results" / name)
+    run = load_result(open_run(plant(tmp_path, "ppo", {0: 480.0}).path))
+    (tmp_path / "tables").mkdir()
+    for i, mutant in enumerate(mutants(content)):
+        text = json.dumps(mutant).replace(f'"{HUGE}"', "1e400")
+        (tmp_path / name).write_text(text.replace(f'"{DEEP}"', "[" * 9999 + "]" * 9999))
+        if name in ("throughput.json", "tables/check.json"):
+            page = report.readme([], tmp_path, {}, "", [], "")
+        elif name == "critic_cost.json":
+            page = policy_gradients.critic_section([run], tmp_path)
+        elif name == "llm_critic_cost.json":
+            page = language_models.critic_section([], tmp_path)
+        else:
+            page = language_models.trl_section([], tmp_path)
+        assert "<script" not in markup(page), i
+        page.encode()
+    assert "left out: " in capsys.readouterr().out
+
+
+def test_a_run_that_cannot_be_read_is_one_mistake(tmp_path: Path) -> None:
+    folder = RunFolder(plant(tmp_path, "ppo", {0: 480.0, 1: 470.0}).path)
+    part = folder.path / "seeds-000-001"
+    rewrite(part, "config.json", lambda config: {**config, "schema": 99})
+    with pytest.raises(UsageError, match="has schema 99, this version reads"):
+        open_run(folder.path)
