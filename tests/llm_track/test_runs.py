@@ -273,33 +273,42 @@ def test_seeds_are_parts_of_their_own_and_differ(model: Path, tmp_path: Path) ->
 
 
 LAUNCH = """
+import importlib
 from llm_track import evaluation, tasks
+from manyseeds.runs.language import main
 tasks.Addition.accuracy = lambda self, problem, completion: float(len(completion) % 2 == 0)
 evaluation.CURVE_PROMPTS = evaluation.FINAL_PROMPTS = 4
 evaluation.CURVE_SAMPLES = evaluation.FINAL_SAMPLES = 2
-from manyseeds.runs.language import main
-from llm_track import {name} as method
-main(method.Config(**{settings}), method.train, {{}})
+for name, settings in {runs}.items():
+    method = importlib.import_module(f"llm_track.{{name}}")
+    main(method.Config(**settings), method.train, {{}})
 """
+
+
+@pytest.fixture(scope="module")
+def of_two_processes(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The parts of all methods, each trained by the same two processes, one after another."""
+    pytest.importorskip("accelerate")
+    folder = tmp_path_factory.mktemp("two")
+    configs = {name: config_of(name, model, folder) for name in METHODS}
+    script = folder / "train.py"
+    script.write_text(LAUNCH.format(runs={name: vars(x) for name, x in configs.items()}))
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
+    command += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    command += ["--main_process_port", "0", str(script)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return {name: RunFolder.of(x, name).path / part_name([0]) for name, x in configs.items()}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
-def test_two_processes_train_what_one_does(name: str, model: Path, tmp_path: Path) -> None:
-    pytest.importorskip("accelerate")
-    found = []
-    for processes in (1, 2):
-        config = config_of(name, model, tmp_path / f"{processes}")
-        script = tmp_path / f"{processes}.py"
-        script.write_text(LAUNCH.format(name=name, settings=vars(config)))
-        launch = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", str(processes)]
-        launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-        launch += ["--main_process_port", "0"] if processes > 1 else []
-        command = [sys.executable, *(launch if processes > 1 else []), str(script)]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr[-3000:]
-        found.append(RunFolder.of(config, name).path / part_name([0]))
+@pytest.mark.usefixtures("small")
+def test_two_processes_train_what_one_does(
+    name: str, of_two_processes: dict[str, Path], model: Path, tmp_path: Path
+) -> None:
+    found = train(name, config_of(name, model, tmp_path)), of_two_processes[name]
     one, two = (pd.read_parquet(part / "metrics.parquet") for part in found)
     assert np.allclose(one["loss"], two["loss"], rtol=1e-3, atol=1e-5)
     assert np.allclose(one["grad_norm"], two["grad_norm"], rtol=1e-3)
