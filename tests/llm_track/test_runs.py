@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -407,6 +408,70 @@ def test_a_batch_that_the_processes_do_not_divide_is_one_line(
     monkeypatch.setattr(models, "load_model", lambda *args: pytest.fail("the model was loaded"))
     with pytest.raises(UsageError, match=f"--num_processes {size}: does not divide a batch"):
         METHODS[name].train(config, run)
+
+
+@pytest.mark.parametrize("field", ["model", "reward_model"])
+def test_other_weights_in_a_folder_are_another_run(
+    field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in the `model` of a finished part, which is what is read of it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    part = tmp_path / "part"
+    (part / "model").mkdir(parents=True)
+
+    def name() -> str:
+        return RunFolder.of(grpo.Config(**{field: str(part)}), "grpo").path.name
+
+    (part / "model/x.safetensors").write_bytes(b"1")
+    first = name()
+    (part / "DONE.json").write_text("{}")
+    assert name() == first
+    (part / "model/x.safetensors").write_bytes(b"22")
+    assert name() != first
+    (part / "model/x.safetensors").write_bytes(b"1")
+    assert name() == first
+
+
+def test_the_tiny_models_and_a_hub_are_known_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny models are made by code, which has its digest; a hub's are known by their revision."""
+    assert grpo.Config(model="tiny").contents() == grpo.Config(model="tiny-base").contents() == {}
+    monkeypatch.setattr(tasks, "hub_revision", lambda model: "abc" * (model == "org/name"))
+    assert grpo.Config(model="org/name").contents() == {"model_content": "abc"}
+
+
+def test_a_hubs_revision_is_that_of_its_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    file = tmp_path / "models--org--name/snapshots/1f2e3d/config.json"
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda model, name: str(file))
+    assert tasks.hub_revision("org/name") == "1f2e3d"
+
+    def fails(*args: str) -> str:
+        raise OSError("no network")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fails)
+    assert tasks.hub_revision("org/name") == ""
+
+
+def test_a_checkpoint_of_other_weights_is_not_gone_on_from(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_samples: None
+) -> None:
+    """An interrupted run is another one once the weights that it began with have changed."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    start = tmp_path / "start"
+    shutil.copytree(model, start)
+    config = config_of("grpo", start, tmp_path / "r", name="x")
+    run = LanguageRun(config, [0], tmp_path / "part")
+    before = run._origin() if run.open([grpo.train]) is None else None
+    weights = next(start.glob("*.safetensors"))
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(bytes(content))
+    other = LanguageRun(config, [0], tmp_path / "part")
+    other.open([grpo.train])
+    assert other._origin() != before
 
 
 def test_other_content_of_a_file_is_another_run(tmp_path: Path) -> None:
