@@ -22,11 +22,10 @@ from benchmarks.chapters.results import (
     print_table,
     verdict_text,
 )
-from benchmarks.chapters.stored import open_run
+from benchmarks.chapters.stored import find_and_open
 from manyseeds import plots
 from manyseeds.cli import exit_with
 from manyseeds.errors import UsageError, printable
-from manyseeds.record import find_run
 from manyseeds.runs.control import reachable_threshold
 
 
@@ -49,13 +48,13 @@ def compare(paths: Sequence[str], out: Path) -> None:
         raise UsageError(f"--out {out}: must end in {' or '.join(plots.FORMATS)}")
     if not out.absolute().parent.is_dir():
         raise UsageError(f"--out {out}: {out.parent} is not a folder")
-    folders = [find_run(path) for path in paths]
-    if len(folders) < 2:
+    if len(paths) < 2:
         raise UsageError("RUN: give two runs or more")
+    results = [load_result(find_and_open(path)) for path in paths]
+    folders = [result.run.path for result in results]
     for path, folder in zip(paths, folders, strict=True):
         if folders.count(folder) > 1:
             raise UsageError(f"{path}: given twice")
-    results = [load_result(open_run(folder)) for folder in folders]
     first = results[0]
     for path, result in zip(paths, results, strict=True):
         if result.spec.id != first.spec.id:

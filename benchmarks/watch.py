@@ -52,7 +52,7 @@ import envs
 from benchmarks import catalog
 from benchmarks.chapters.environments import HEADER, Checked, markdown
 from benchmarks.chapters.results import Parser, print_table
-from benchmarks.chapters.stored import BROKEN, file_name, open_run, reading
+from benchmarks.chapters.stored import BROKEN, file_name, find_and_open, reading
 from benchmarks.measure import origin
 from envs.gymnasium_bridge import cannot_be_made, registered_id
 from manyseeds import stats
@@ -62,7 +62,7 @@ from manyseeds.digest import origin_of
 from manyseeds.errors import UsageError
 from manyseeds.evaluate import CHUNK, FINAL_EPISODES, Policy
 from manyseeds.process import set_up_process
-from manyseeds.record import POLICY, find_run, ranges, write_bytes, write_json
+from manyseeds.record import POLICY, ranges, write_bytes, write_json
 from manyseeds.seeds import SeedStreams
 from manyseeds.stats import Estimate, Floats
 
@@ -127,7 +127,7 @@ def load_trained(path: str, trusted_env: str | None = None) -> list[Trained]:
     baseline, an environment that imports a module, no weights (with the command that trains them),
     weights of another version of the algorithm's file.
     """
-    run = open_run(find_run(path))
+    run = find_and_open(path)
     algo, env_id = run.configs[0]["algo"], run.configs[0].get("env", "")
     if run.kind != "control" or algo not in catalog.names("algos"):
         raise UsageError(f"{path}: {algo} stores no weights; only runs of algos/*.py can be shown")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NewType
 
 from manyseeds.cli import FLOAT32_MAX
 from manyseeds.errors import UsageError
-from manyseeds.record import SCHEMA, RunFolder, all_runs, is_finished, layers
+from manyseeds.record import SCHEMA, RunFolder, all_runs, find_run, is_finished, layers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +35,7 @@ BROKEN = (
     ValueError,
 )
 MAX_DEPTH = 32  # of nested lists and objects
-MAX_TEXT = 255  # characters of an id or a name: no folder has more
+MAX_TEXT = 240  # characters of an id or a name: a file's has at most 255
 MAX_INT = 2**53
 
 Shape = Any
@@ -43,7 +43,7 @@ NUMBER = NewType("NUMBER", float)
 NAME = NewType("NAME", str)
 ORIGIN: dict[str, Shape] = {
     "command": str,
-    "code": {"digest": str, "commit": str, "origins": [str], "verified?": [str]},
+    "code": {"digest": str, "commit": str},
     "machine": {"cpu": str},
     "versions": {str: str},
 }
@@ -53,6 +53,7 @@ CONFIG: dict[str, Shape] = {
     "kind": str,
     "algo": NAME,
     "seeds": [int],
+    "code": {"digest": str, "commit": str, "origins": [NAME], "verified?": [NAME]},
     "config": {str: object},
     "execution": {"device": str, "threads": int, "compiled?": bool},
     "machine": {"cpu": str, "cores": (int, None), "system": str},
@@ -322,6 +323,12 @@ def open_run(folder: RunFolder, skip_broken: bool = False) -> StoredRun:
             f"{path}: no finished seeds; a run is a folder RESULTS/runs/ENV/ALGORITHM/NAME"
         )
     return run
+
+
+def find_and_open(text: str) -> StoredRun:
+    """The run, or part, that a person means (`record.find_run`). Raises UsageError."""
+    with reading(Path(text)):
+        return open_run(find_run(text))
 
 
 def find_file(results: Path, name: str) -> Path:

@@ -42,8 +42,8 @@ def make_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         patch.chdir(tmp_path)
         patch.setattr(control, "POINTS", 4)
         train_all()
-    (tmp_path / "results" / "plots").mkdir()
-    return tmp_path / "results"
+    (tmp_path / "results/local/plots").mkdir()
+    return tmp_path / "results/local"
 
 
 def train_all() -> None:
