@@ -22,11 +22,11 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 # The quick suite with its budgets cut: a look, not a published table.
-benchmark: install ## train the quick suite and write its report, in results/cut
+benchmark: install ## train the quick suite and write its report, in results/local/cut
 	$(PY) benchmarks/sweep.py --suite quick --cut
-	$(PY) benchmarks/report.py --results results/cut --note "A cut: fewer seeds and timesteps than the published tables, never to be quoted."
+	$(PY) benchmarks/report.py --results results/local/cut --note "A cut: fewer seeds and timesteps than the published tables, never to be quoted."
 
-report: install ## tables and plots of every finished run in results
+report: install ## tables and plots of every finished run, in results/local
 	$(PY) benchmarks/report.py
 
 test: install ## fast tests, then lint

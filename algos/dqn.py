@@ -44,7 +44,7 @@ import torch
 from torch import Tensor, nn
 
 import envs
-from manyseeds.checkpoint import read_policy
+from manyseeds.checkpoint import load_policy
 from manyseeds.cli import (
     ControlConfig,
     Fraction,
@@ -420,13 +420,13 @@ def train(config: Config, run: Run) -> QNetwork:
     return net
 
 
-def load(part: str) -> QNetwork:
-    """The networks that a finished part, `results/runs/.../seeds-000-009`, has stored."""
-    config, seeds, tensors = read_policy(part, Config)
-    spec = config.make_env().spec
-    net = QNetwork(spec, config, SeedStreams(seeds, "init"))
-    net.load_state_dict(tensors)
-    return net
+def load(part: str, trusted_env: str = "") -> QNetwork:
+    """The networks of a finished part `.../seeds-000-009`; trusted_env: see `read_policy`."""
+
+    def build(spec: envs.EnvSpec, config: Config, seeds: list[int]) -> QNetwork:
+        return QNetwork(spec, config, SeedStreams(seeds, "init"))
+
+    return load_policy(part, Config, build, trusted_env)
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ import torch
 from torch import Tensor, nn
 
 import envs
-from manyseeds.checkpoint import read_policy
+from manyseeds.checkpoint import load_policy
 from manyseeds.cli import (
     ControlConfig,
     Fraction,
@@ -515,13 +515,13 @@ def train(config: Config, run: Run) -> ActorCritic:
     return agent
 
 
-def load(part: str) -> ActorCritic:
-    """The policies that a finished part, `results/runs/.../seeds-000-009`, has stored."""
-    config, seeds, tensors = read_policy(part, Config)
-    spec = config.make_env().spec
-    agent = ActorCritic(spec, config, SeedStreams(seeds, "init"))
-    agent.load_state_dict(tensors)
-    return agent
+def load(part: str, trusted_env: str = "") -> ActorCritic:
+    """The policies of a finished part `.../seeds-000-009`; trusted_env: see `read_policy`."""
+
+    def build(spec: envs.EnvSpec, config: Config, seeds: list[int]) -> ActorCritic:
+        return ActorCritic(spec, config, SeedStreams(seeds, "init"))
+
+    return load_policy(part, Config, build, trusted_env)
 
 
 if __name__ == "__main__":

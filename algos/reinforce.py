@@ -63,7 +63,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import envs
-from manyseeds.checkpoint import read_policy
+from manyseeds.checkpoint import load_policy
 from manyseeds.cli import (
     ControlConfig,
     Fraction,
@@ -473,13 +473,13 @@ def train(config: Config, run: Run) -> Actor:
     return actor
 
 
-def load(part: str) -> Actor:
-    """The policies that a finished part, `results/runs/.../seeds-000-009`, has stored."""
-    config, seeds, tensors = read_policy(part, Config)
-    spec = config.make_env().spec
-    actor = Actor(spec, config, SeedStreams(seeds, "init"))
-    actor.load_state_dict(tensors)
-    return actor
+def load(part: str, trusted_env: str = "") -> Actor:
+    """The policies of a finished part `.../seeds-000-009`; trusted_env: see `read_policy`."""
+
+    def build(spec: envs.EnvSpec, config: Config, seeds: list[int]) -> Actor:
+        return Actor(spec, config, SeedStreams(seeds, "init"))
+
+    return load_policy(part, Config, build, trusted_env)
 
 
 if __name__ == "__main__":

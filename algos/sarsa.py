@@ -50,7 +50,7 @@ import torch
 from torch import Tensor
 
 import envs
-from manyseeds.checkpoint import read_policy
+from manyseeds.checkpoint import load_policy
 from manyseeds.cli import ControlConfig, Fraction, Preset, Range, UsageError, parse
 from manyseeds.runs.control import Run, main
 from manyseeds.seeds import SeedStreams
@@ -261,13 +261,13 @@ def train(config: Config, run: Run) -> QTable:
     return policy
 
 
-def load(part: str) -> QTable:
-    """The tables that a finished part, `results/runs/.../seeds-000-009`, has stored."""
-    config, seeds, tensors = read_policy(part, Config)
-    spec = config.make_env().spec
-    policy = QTable(spec, config, len(seeds))
-    policy.load_state_dict(tensors)
-    return policy
+def load(part: str, trusted_env: str = "") -> QTable:
+    """The tables of a finished part `.../seeds-000-009`; trusted_env: see `read_policy`."""
+
+    def build(spec: envs.EnvSpec, config: Config, seeds: list[int]) -> QTable:
+        return QTable(spec, config, len(seeds))
+
+    return load_policy(part, Config, build, trusted_env)
 
 
 if __name__ == "__main__":

@@ -204,7 +204,7 @@ def train(config: Config, run: PredictionRun) -> Tensor:
 
 
 def load(part: str) -> Tensor:
-    """The values [S, X] that a finished part, `results/runs/.../seeds-000-099`, has stored."""
+    """The values [S, X] of a finished part `.../seeds-000-099`."""
     return read_policy(part, Config)[2]["v"]
 
 

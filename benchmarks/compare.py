@@ -4,7 +4,7 @@
                                  results/runs/CartPole-v1/sb3-ppo/05c42004
 
 The first run is the baseline: every later one is set against it, by the parity verdict of
-`stats.parity`.
+`stats.parity`. Seeds of a run in results/local and in the published results count together.
 """
 
 from __future__ import annotations

@@ -122,6 +122,7 @@ def migrate(
     A part whose files do not match its seal is left as it is.
     """
     changed = 0
+    recover(results)
     for part in old_parts(results, schema):
         records = {name: read_json(part / name) for name in (*RECORDS, DONE)}
         before = records["config.json"]["config"]
@@ -138,7 +139,7 @@ def migrate(
 
 def old_parts(results: Path, schema: int) -> Iterator[Path]:
     """The finished parts of an older schema."""
-    for path in sorted(results.glob(f"runs/*/*/*/*/{DONE}")):
+    for path in sorted(results.glob(f"runs/*/*/*/[!.]*/{DONE}")):
         try:
             seal = read_json(path)
             if seal["schema"] < schema and all(
@@ -179,10 +180,23 @@ def rewrite(part: Path, records: Records, run: Path) -> None:
     write_json(new / DONE, records[DONE])
     run.mkdir(parents=True, exist_ok=True)
     part.rename(old)
-    new.rename(run / part.name)
+    target = run / part.name
+    if target.exists():  # of an interruption after it was put there
+        shutil.rmtree(target)
+    new.rename(target)
     shutil.rmtree(old)
     if not any(part.parent.iterdir()):
         part.parent.rmdir()
+
+
+def recover(results: Path) -> None:
+    """Put back the parts that an interruption of `rewrite` has left under another name."""
+    for old in results.glob("runs/*/*/*/.*.old"):
+        part = old.with_name(old.name.removeprefix(".").removesuffix(".old"))
+        if part.exists():
+            shutil.rmtree(old)
+        else:
+            old.rename(part)
 
 
 def stamp(part: Path, digest: str, verified: str) -> None:

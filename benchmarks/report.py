@@ -1,12 +1,12 @@
-"""Turns whatever is finished into a page, README.md, tables and plots.
+"""Turns whatever is finished into a page, tables and plots.
 
-    python benchmarks/report.py             your own runs and the published ones, in results/local
-    python benchmarks/report.py --publish   the published runs alone, in results
+    python benchmarks/report.py               # with yours: results/local/README.md
+    python benchmarks/report.py --publish     # the published ones alone: results/README.md
 
 The same store gives the same bytes: intervals come from a constant bootstrap seed, and no date is
-written. Tables for programs are tables/*.csv: `seeds.csv` has a row per seed, `scores.csv` a row
-per run, `verdicts.csv` a row per comparison with stable-baselines3. A part that does not hold what
-it should is left out, with a line that says so.
+written. Tables for programs are in tables/*.csv beside the page: `seeds.csv` has a row per seed,
+`scores.csv` a row per run, `verdicts.csv` a row per comparison with stable-baselines3. A part that
+does not hold what it should is left out, with a line that says so.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from benchmarks.chapters.results import (
     markdown_table,
     origins_text,
     parity,
-    part_is_stale,
     picture,
+    place,
     print_table,
     settings_text,
     verdict_text,
@@ -50,19 +50,19 @@ from benchmarks.chapters.results import (
 from benchmarks.chapters.stored import (
     StoredRun,
     file_name,
-    in_layers,
+    find_file,
     left_out,
     open_runs,
-    place_of,
     section_of,
 )
 from benchmarks.suite import SUITES, Cell
 from manyseeds import plots, stats
-from manyseeds.cli import PUBLISHED, Preset, ScriptConfig, exit_with, parse
+from manyseeds.cli import PUBLISHED, RESULTS, Preset, ScriptConfig, exit_with, parse
 from manyseeds.errors import UsageError, printable
 from manyseeds.evaluate import CURVE_EPISODES, FINAL_EPISODES, POINTS
 from manyseeds.record import ranges, write_bytes
 from manyseeds.runs.control import reachable_threshold
+from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Parity
 
 SB3 = "sb3-"  # how the store names a baseline: sb3-ppo stands beside ppo
@@ -253,7 +253,7 @@ def other_rows(found: Sequence[Pair], results: Path) -> Rows:
         (
             escape(pair.env),
             escape(r.algo) + " (stale)" * is_stale(r),
-            link(r.run.path.name, place_of(r.run, results)),
+            link(r.run.path.name, place(r.run.path, results)),
             str(len(r.seeds)),
             r.text(r.final),
             r.text(r.final, "mean"),
@@ -374,7 +374,7 @@ def readme(
     if rows := published_rows(found):
         text += f"## Published scores\n\n{markdown_table(PUBLISHED_SCORES, rows)}\n"
     for title, name, shape, write in MEASURED:
-        if section := section_of(in_layers(results, name), shape, write):
+        if section := section_of(find_file(results, name), shape, write):
             text += f"## {title}\n\n{section.strip()}\n\n"
     text += chapter
     if rows := other_rows(found, results):
@@ -454,7 +454,7 @@ def target_rows(found: Sequence[Pair]) -> Rows:
 
 def provenance_of(pair: Pair, result: Result, results: Path) -> str:
     """Commands, code, machine and hyperparameters of a run; parts made alike stand together."""
-    path = place_of(result.run, results)
+    path = place(result.run.path, results)
     text = f"**{label(pair, result)}**, n={len(result.seeds)}: {link(path, path)}\n\n"
     text += origins_text(result.configs)
     if result is pair.sb3 and pair.ours:
@@ -493,17 +493,17 @@ def missing_cells(results: Path, runs: Sequence[StoredRun]) -> list[str]:
 
     Of cells that differ in nothing but the number of seeds, the largest.
     """
-    largest: dict[Path, Cell] = {}
+    largest: dict[tuple[str, ...], Cell] = {}
     for cell in (cell for suite in SUITES.values() for cell in suite):
-        place = cell.folder(str(results)).path
-        largest[place] = max(cell, largest.get(place, cell), key=lambda c: c.seeds)
+        name = cell.folder(str(results)).path.parts[-3:]
+        largest[name] = max(cell, largest.get(name, cell), key=lambda c: c.seeds)
     finished = {run.path.parts[-3:]: set(run.seeds) for run in runs}
     found = []
-    for place, cell in largest.items():
-        seeds = set(range(cell.seeds)) - finished.get(place.parts[-3:], set())
+    for name, cell in largest.items():
+        seeds = set(range(cell.seeds)) - finished.get(name, set())
         if seeds:
             found.append(f"{cell}: {ranges(seeds)}")
-        elif place.parts[-3:] not in finished:
+        elif name not in finished:
             found.append(str(cell))
     return found
 
@@ -526,7 +526,7 @@ def report(results: Path, note: str = "") -> None:
         print_table("Final score (greedy return)", FINAL, final_rows(found))
         print_table("Learning speed", SPEED, speed_rows(found))
 
-    (results / "tables").mkdir(exist_ok=True)
+    (results / "tables").mkdir(parents=True, exist_ok=True)
     figures = draw(found, results / "plots")
     for path in figures.values():
         print(f"plot: {path}")
@@ -553,10 +553,14 @@ def report(results: Path, note: str = "") -> None:
 class Flags(ScriptConfig):
     """Flags of a report."""
 
-    publish: bool = False
-    """Write the published report, results/README.md, of the published runs alone."""
     note: str = ""
     """A warning for the top of the page, such as that the runs are a cut."""
+    publish: bool = False
+    """Show the published runs alone, and write their page, tables and figures."""
+
+    def __post_init__(self) -> None:
+        if self.publish and self.results != RESULTS:
+            raise UsageError("--publish: writes the published report, and takes no --results")
 
 
 def main(args: Sequence[str] | None = None) -> None:

@@ -151,8 +151,8 @@ def load_trained(path: str, trusted_env: str | None = None) -> list[Trained]:
     found = []
     for part, summary in there:
         try:
-            config, seeds, _ = read_policy(part, module.Config)
-            policy = module.load(part)
+            config, seeds, _ = read_policy(part, module.Config, trusted_env or "")
+            policy = module.load(part, trusted_env or "")
         except (*BROKEN, RuntimeError, SafetensorError) as error:  # another field, another shape
             raise UsageError(
                 f"{part}: its weights do not fit today's algos/{algo}.py; remove that folder and "

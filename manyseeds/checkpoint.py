@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 from torch import Tensor
 
-from manyseeds.cli import AnyConfig, from_identity
+from manyseeds.cli import PUBLISHED, RESULTS, AnyConfig, EnvConfig, from_identity
 from manyseeds.errors import UsageError
 from manyseeds.record import POLICY, is_finished, read_json
 
@@ -19,15 +20,49 @@ def to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def read_policy(
-    part: str | Path, config_class: type[AnyConfig]
+    part: str | Path, config_class: type[AnyConfig], trusted_env: str = ""
 ) -> tuple[AnyConfig, list[int], dict[str, Tensor]]:
     """Config, seeds and tensors of a finished part such as `.../seeds-000-009`.
 
+    Of a published part that was trained here, too, it is the latter, which has weights.
+    trusted_env: the id `module:Name-v0` of the part's environment where importing a module makes
+    it; no other module is imported because a stored file names it.
+
     Raises UsageError for a folder that is not a finished part, or whose weights are not there.
     """
-    part = Path(part)
+    part = own_part(Path(part))
     if not is_finished(part) or not (part / POLICY).exists():
         raise UsageError(f"{part}: not a finished part with {POLICY}; train it here first")
     stored = read_json(part / "config.json")
+    env = str(stored["config"].get("env", ""))
+    if ":" in env and env != trusted_env:
+        raise UsageError(f"{part}: to load it would import the module of {env}; name it to agree")
     config = from_identity(config_class, stored["config"])
     return config, stored["seeds"], safetensors.torch.load_file(part / POLICY)
+
+
+def own_part(part: Path) -> Path:
+    """The same part in the user's layer where it is there with weights, else the part itself."""
+    published = PUBLISHED / "runs"
+    if published in part.resolve().parents:
+        own = Path(RESULTS) / "runs" / part.resolve().relative_to(published)
+        if is_finished(own, with_weights=True):
+            return own
+    return part
+
+
+def load_policy(
+    part: str | Path,
+    config_class: type[EnvConfig],
+    build: Callable[[Any, Any, list[int]], Any],
+    trusted_env: str = "",
+) -> Any:
+    """The policies of a finished part, one module.
+
+    build: makes them untrained from the environment's spec, the Config and the seeds. Otherwise as
+    `read_policy`.
+    """
+    config, seeds, tensors = read_policy(part, config_class, trusted_env)
+    policy = build(config.make_env().spec, config, seeds)
+    policy.load_state_dict(tensors)
+    return policy

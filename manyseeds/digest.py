@@ -78,7 +78,7 @@ def code_digest(origins: Iterable[str], root: Path = ROOT) -> str:
             waiting += uses
     digest = hashlib.sha256()
     for text in sorted(f"{place.name} {text}" for place, text in reached.items()):
-        digest.update(text.encode())
+        digest.update(text.encode(errors="replace"))
     return digest.hexdigest()[:12]
 
 

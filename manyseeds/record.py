@@ -403,7 +403,7 @@ def find_run(text: str) -> RunFolder:
             raise UsageError(f"{text}: no such folder")
         path = named[0].resolve()
     for layer in (own, published):
-        if layer in path.parents:
+        if layer in path.parents and not path.name.startswith("seeds-"):
             name = path.relative_to(layer)
             here, there = own / name, published / name
             if here.is_dir() and there.is_dir():

@@ -20,8 +20,8 @@ from benchmarks.chapters.results import (
     link,
     markdown_table,
     origins_text,
-    part_is_stale,
     picture,
+    place,
     settings_text,
     verdict_text,
 )
@@ -31,9 +31,8 @@ from benchmarks.chapters.stored import (
     StoredRun,
     check,
     file_name,
-    in_layers,
+    find_file,
     left_out,
-    place_of,
     read,
     read_table,
     reading,
@@ -41,6 +40,7 @@ from benchmarks.chapters.stored import (
 )
 from manyseeds import plots, stats
 from manyseeds.errors import printable
+from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Floats
 
 if TYPE_CHECKING:
@@ -374,7 +374,7 @@ def trl_section(found: Sequence[Method], folder: Path) -> str:
         figure = folder / "plots" / "language-trl.svg"
         plots.lines(panels, figure, xlabel="samples", ylabel="", columns=2)
         text += picture("Curves of both", figure)
-    return text + section_of(in_layers(folder, "trl_speed.json"), SPEED, speed_text)
+    return text + section_of(find_file(folder, "trl_speed.json"), SPEED, speed_text)
 
 
 SPEED = {  # trl_speed.json
@@ -414,7 +414,7 @@ STORED = {  # llm_critic_cost.json
 
 def critic_section(found: Sequence[Method], folder: Path) -> str:
     """rlhf_ppo against grpo, as benchmarks/llm_critic_cost.py measured them."""
-    path = in_layers(folder, "llm_critic_cost.json")
+    path = find_file(folder, "llm_critic_cost.json")
     return section_of(path, STORED, lambda stored: critic_text(stored, found))
 
 
@@ -508,7 +508,7 @@ def provenance_section(found: Sequence[Method], folder: Path) -> str:
     """Command, code, machine and hyperparameters of every run."""
     text = ""
     for m in found:
-        path = place_of(m.run, folder)
+        path = place(m.run.path, folder)
         text += f"**{m.label} on {escape(m.task)}**, n={len(m.summaries)}: {link(path, path)}\n\n"
         text += origins_text(m.configs)
         text += f"- hyperparameters: {settings_text(m.settings)}\n\n"

@@ -24,7 +24,7 @@ from benchmarks.chapters.results import (
     markdown_table,
     picture,
 )
-from benchmarks.chapters.stored import COST, ORIGIN, in_layers, left_out, section_of
+from benchmarks.chapters.stored import COST, ORIGIN, find_file, left_out, section_of
 from benchmarks.suite import ABLATED, ADVANTAGES, BUDGETS, LARGE_MINIBATCHES, WEIGHTS
 from manyseeds import plots, stats
 from manyseeds.cli import from_preset, identity
@@ -292,7 +292,7 @@ STORED = {  # critic_cost.json
 
 def critic_section(results: Sequence[Result], folder: Path) -> str:
     """PPO against GRPO at the same budget; empty without measurements."""
-    path = in_layers(folder, "critic_cost.json")
+    path = find_file(folder, "critic_cost.json")
     return section_of(path, STORED, lambda stored: critic_text(stored, results))
 
 

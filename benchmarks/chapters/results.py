@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import html
 import math
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -23,14 +24,14 @@ from rich.console import Console
 from rich.table import Table
 
 import envs
-from benchmarks.chapters.stored import StoredRun, ours, reading
+from benchmarks.chapters.stored import StoredRun, reading
 from manyseeds import plots, stats
 from manyseeds.cli import FLOAT32_MAX
 from manyseeds.errors import UsageError, printable
 from manyseeds.evaluate import CURVE_EPISODES, FINAL_EPISODES
 from manyseeds.record import ranges
-from manyseeds.runs import stale
 from manyseeds.runs.control import reachable_threshold
+from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Floats, Parity
 
 MIN_SEEDS = 5  # a bootstrap of fewer is far too sure of itself
@@ -139,11 +140,6 @@ class Result:
         return stats.estimate(values, statistic).text(self.digits)
 
 
-def part_is_stale(config: dict[str, Any]) -> bool:
-    """Whether the code that decides a part's curves has changed since, or is no code of ours."""
-    return not all(map(ours, config["code"]["origins"])) or stale.part_is_stale(config)
-
-
 def load_result(run: StoredRun) -> Result:
     """The seeds of a control run as arrays.
 
@@ -228,6 +224,11 @@ def code(text: Any) -> str:
     return f"{fence}{pad}{shown}{pad}{fence}" if shown else ""
 
 
+def place(path: Path, page: Path) -> Path:
+    """Where a file or folder lies, as seen from the folder of the page."""
+    return Path(os.path.relpath(path, page))
+
+
 def link(text: Any, path: Path) -> str:
     """A link to a file or folder of the store, relative to the page."""
     return f"[{escape(text)}]({quote(str(path))})"
@@ -255,7 +256,9 @@ def versions_text(config: dict[str, Any]) -> str:
 
 
 def commit_of(config: dict[str, Any]) -> str:
-    return f"commit {config['code']['commit'] or 'not recorded'}"
+    code = config["code"]
+    verified = "".join(f", verified equal to {commit}" for commit in code.get("verified", ()))
+    return f"commit {code['commit'] or 'not recorded'}{verified}"
 
 
 def command_text(stored: dict[str, Any], *more: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NewType
 
 from manyseeds.cli import FLOAT32_MAX
-from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.record import SCHEMA, RunFolder, all_runs, find_run, is_finished, layers
+from manyseeds.runs.stale import part_is_stale
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,16 +29,17 @@ BROKEN = (
     ArithmeticError,
     AttributeError,
     LookupError,
+    MemoryError,
     NotImplementedError,
     OSError,
     RecursionError,
+    SyntaxError,
     TypeError,
     ValueError,
 )
 MAX_DEPTH = 32  # of nested lists and objects
 MAX_TEXT = 240  # characters of an id or a name: a file's has at most 255
 MAX_INT = 2**53
-ROOMS = ("manyseeds", "envs", "algos", "llm_track", "benchmarks")
 
 Shape = Any
 NUMBER = NewType("NUMBER", float)
@@ -56,7 +56,7 @@ CONFIG: dict[str, Shape] = {
     "kind": str,
     "algo": NAME,
     "seeds": [int],
-    "code": {"digest": str, "commit": str, "origins": [NAME]},
+    "code": {"digest": str, "commit": str, "origins": [NAME], "verified?": [NAME]},
     "config": {str: object},
     "execution": {"device": str, "threads": int, "compiled?": bool},
     "machine": {"cpu": str, "cores": (int, None), "system": str},
@@ -288,6 +288,7 @@ def read_part(part: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             raise ValueError("seeds must be different, and 0 or above")
         if (kind == "planning") != (not seeds) or (kind == "language" and len(seeds) != 1):
             raise ValueError(f"a {kind} part cannot have {len(seeds)} seeds")
+        part_is_stale(config)  # what it says that its code is may be no code at all
     summary = read(part / "summary.json", SUMMARIES[kind])
     if summary.get("seeds", []) != config["seeds"]:
         raise UsageError(f"{part / 'summary.json'}: has other seeds than config.json")
@@ -295,13 +296,14 @@ def read_part(part: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def open_run(folder: RunFolder, skip_broken: bool = False) -> StoredRun:
-    """The finished parts of a run, or one of them by its own path.
+    """The finished parts of a run, or one of them by its own path; none that is redundant.
 
     Raises UsageError without any, and for a part that holds something else than it should, or other
     settings than the first. skip_broken: such a part is left out, with a line that says so.
     """
     path = folder.path
     is_part = path.name.startswith("seeds-")
+    seen: set[int] = set()
     run = StoredRun(path.parent if is_part else path, [], [], [])
     with reading(path):
         if is_part:
@@ -315,6 +317,9 @@ def open_run(folder: RunFolder, skip_broken: bool = False) -> StoredRun:
             fields = ("kind", "algo", "env", "task", "config")
             if any(config.get(name) != first.get(name) for name in fields):
                 raise UsageError(f"{part}: is of another run than {run.parts[0]}")
+            if run.parts and set(config["seeds"]) <= seen:
+                continue  # the user's layer has them, too
+            seen |= set(config["seeds"])
             run.parts.append(part)
             run.configs.append(config)
             run.summaries.append(summary)
@@ -325,6 +330,18 @@ def open_run(folder: RunFolder, skip_broken: bool = False) -> StoredRun:
     return run
 
 
+def find_and_open(text: str) -> StoredRun:
+    """The run, or part, that a person means (`record.find_run`). Raises UsageError."""
+    with reading(Path(text)):
+        return open_run(find_run(text))
+
+
+def find_file(results: Path, name: str) -> Path:
+    """A file of measurements in the first layer that has it, as readers of a folder see them."""
+    found = [layer / name for layer in layers(results)]
+    return next((path for path in found if path.exists()), found[0])
+
+
 def open_runs(results: Path) -> list[StoredRun]:
     """Every run with a finished part; what is broken is left out with a line that says so."""
     runs = []
@@ -332,33 +349,6 @@ def open_runs(results: Path) -> list[StoredRun]:
         with left_out(folder.path):
             runs.append(open_run(folder, skip_broken=True))
     return [run for run in runs if run.parts]
-
-
-def find_and_open(text: str) -> StoredRun:
-    """The run, or part, that a person means. Raises UsageError."""
-    with reading(Path(text)):
-        return open_run(find_run(text))
-
-
-def place_of(run: StoredRun, results: Path) -> Path:
-    """A run's folder relative to a results folder; it may lie in the published layer."""
-    return Path(os.path.relpath(run.path, results))
-
-
-def in_layers(results: Path, name: str) -> Path:
-    """A file of measurements, the user's own before the published one."""
-    places = [layer / name for layer in layers(results)]
-    return next((place for place in places if place.exists()), places[0])
-
-
-def ours(origin: str) -> bool:
-    """Whether looking up the beginning of a run's code, `module:name`, reads our code or nothing.
-
-    Not where its module is anything else in the checkout, such as a file beside stored results.
-    """
-    first = origin.partition(":")[0].split(".")[0]
-    there = first.isidentifier() and ((ROOT / first).exists() or (ROOT / f"{first}.py").exists())
-    return first in ROOMS or not there
 
 
 def file_name(text: str) -> str:

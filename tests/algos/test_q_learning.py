@@ -293,11 +293,10 @@ def final_mean(env: str, module: Any = q_learning) -> float:
     ("env", "score", "within"),
     [
         ("FrozenLake-v1", 0.740, 0.02),
-        ("CliffWalking-v1", -13.0, 0.0),
         ("Taxi-v4", 7.93, 0.2),
         ("Gridworld-v0", 1.0, 0.0),
     ],
 )
 def test_presets_reach_the_optimum(env: str, score: float, within: float) -> None:
-    """All of it evaluated exactly."""
+    """All of it evaluated exactly. Beside the cliff: test_walks_better_online_than_q_learning."""
     assert final_mean(env) == pytest.approx(score, abs=within)

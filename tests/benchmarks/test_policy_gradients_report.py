@@ -25,9 +25,7 @@ BUDGET = 1_500
 
 def command(module: Any, *args: str) -> None:
     budget = "--total-timesteps", str(BUDGET), "--seeds", "5"
-    config = parse(
-        module.Config, module.PRESETS, "", [*args, *budget, "--results", "results", "--quiet"]
-    )
+    config = parse(module.Config, module.PRESETS, "", [*args, *budget, "--quiet"])
     control.main(config, module.train, module.PRESETS)
 
 
@@ -44,8 +42,8 @@ def make_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         patch.chdir(tmp_path)
         patch.setattr(control, "POINTS", 4)
         train_all()
-    (tmp_path / "results" / "plots").mkdir()
-    return tmp_path / "results"
+    (tmp_path / "results/local/plots").mkdir()
+    return tmp_path / "results/local"
 
 
 def train_all() -> None:
@@ -107,9 +105,9 @@ def test_cost_of_the_critic(results: Path, tmp_path: Path) -> None:
         "seeds": critic_cost.SEEDS,
         "measurements": measurements,
     }
-    (tmp_path / "critic_cost.json").write_text(json.dumps(stored))
+    (results / "critic_cost.json").write_text(json.dumps(stored))
     loaded = [load_result(folder) for folder in open_runs(results)]
-    section = policy_gradients.critic_section(loaded, tmp_path)
+    section = policy_gradients.critic_section(loaded, results)
     ours, theirs = cells(section, "CartPole-v1")
     assert (ours[1], theirs[1]) == ("ppo", "grpo")
     assert ours[6].startswith("1.00")

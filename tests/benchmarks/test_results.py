@@ -17,7 +17,6 @@ def result(final: list[float], curves: list[list[float]], diverged: dict[int, in
     rows = [(s, 100 * k, x, 32) for s, curve in enumerate(curves) for k, x in enumerate(curve)]
     return Result(
         run=folder,
-        configs=[{"algo": "ppo", "config": {}}],
         spec=envs.make("CartPole-v1").spec,
         seeds=list(range(len(final))),
         final=np.array(final),
@@ -31,7 +30,7 @@ def result(final: list[float], curves: list[list[float]], diverged: dict[int, in
 
 def test_a_score_at_the_threshold_is_no_failure() -> None:
     """Below it, or diverged."""
-    got = result([475.0, 474.99, 475.01, 500.0], [[0.0]] * 4, {3: 128})
+    got = result([475.0, 474.99, 475.01, 500.0], [[0.0, 0.0]] * 4, {3: 128})
     assert got.failures == [1, 3]
 
 

@@ -353,7 +353,7 @@ def test_flags_are_those_of_the_old_schema(tmp_path: Path) -> None:
         (["nothing"], "error: OLD nothing: git knows no such commit\n"),
         (["HEAD", "--only", "no such case"], "error: --only no such case: no case has any of it"),
         (["HEAD", "--workers", "0"], "error: --workers 0: must be at least 1\n"),
-        ([], "error: the following arguments are required: OLD\n"),
+        ([], "error: OLD: name the commit to compare with\n"),
         (["HEAD", "--onl", "ppo"], "error: unrecognized arguments: --onl ppo\n"),
     ],
     ids=str,

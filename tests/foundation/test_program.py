@@ -271,9 +271,11 @@ def test_compile_without_a_compiler_is_one_line(monkeypatch: pytest.MonkeyPatch)
 COMPILED = """
 import json, sys, torch
 from torch._dynamo.utils import counters
+from manyseeds import program
 from manyseeds.process import set_up_process
 from tests.foundation.test_program import learn
 set_up_process(1)
+program.CHUNK, program.UNROLL = 4, 2  # small graphs: several of each kind, and remainders
 case = sys.argv[1]
 eager, eager_metrics = learn(case)
 compiled, metrics = learn(case, compile=True)

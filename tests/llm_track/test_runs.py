@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -273,33 +274,42 @@ def test_seeds_are_parts_of_their_own_and_differ(model: Path, tmp_path: Path) ->
 
 
 LAUNCH = """
+import importlib
 from llm_track import evaluation, tasks
+from manyseeds.runs.language import main
 tasks.Addition.accuracy = lambda self, problem, completion: float(len(completion) % 2 == 0)
 evaluation.CURVE_PROMPTS = evaluation.FINAL_PROMPTS = 4
 evaluation.CURVE_SAMPLES = evaluation.FINAL_SAMPLES = 2
-from manyseeds.runs.language import main
-from llm_track import {name} as method
-main(method.Config(**{settings}), method.train, {{}})
+for name, settings in {runs}.items():
+    method = importlib.import_module(f"llm_track.{{name}}")
+    main(method.Config(**settings), method.train, {{}})
 """
+
+
+@pytest.fixture(scope="module")
+def of_two_processes(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The parts of all methods, each trained by the same two processes, one after another."""
+    pytest.importorskip("accelerate")
+    folder = tmp_path_factory.mktemp("two")
+    configs = {name: config_of(name, model, folder) for name in METHODS}
+    script = folder / "train.py"
+    script.write_text(LAUNCH.format(runs={name: vars(x) for name, x in configs.items()}))
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
+    command += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    command += ["--main_process_port", "0", str(script)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return {name: RunFolder.of(x, name).path / part_name([0]) for name, x in configs.items()}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
-def test_two_processes_train_what_one_does(name: str, model: Path, tmp_path: Path) -> None:
-    pytest.importorskip("accelerate")
-    found = []
-    for processes in (1, 2):
-        config = config_of(name, model, tmp_path / f"{processes}")
-        script = tmp_path / f"{processes}.py"
-        script.write_text(LAUNCH.format(name=name, settings=vars(config)))
-        launch = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", str(processes)]
-        launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-        launch += ["--main_process_port", "0"] if processes > 1 else []
-        command = [sys.executable, *(launch if processes > 1 else []), str(script)]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr[-3000:]
-        found.append(RunFolder.of(config, name).path / part_name([0]))
+@pytest.mark.usefixtures("small")
+def test_two_processes_train_what_one_does(
+    name: str, of_two_processes: dict[str, Path], model: Path, tmp_path: Path
+) -> None:
+    found = train(name, config_of(name, model, tmp_path)), of_two_processes[name]
     one, two = (pd.read_parquet(part / "metrics.parquet") for part in found)
     assert np.allclose(one["loss"], two["loss"], rtol=1e-3, atol=1e-5)
     assert np.allclose(one["grad_norm"], two["grad_norm"], rtol=1e-3)
@@ -398,6 +408,70 @@ def test_a_batch_that_the_processes_do_not_divide_is_one_line(
     monkeypatch.setattr(models, "load_model", lambda *args: pytest.fail("the model was loaded"))
     with pytest.raises(UsageError, match=f"--num_processes {size}: does not divide a batch"):
         METHODS[name].train(config, run)
+
+
+@pytest.mark.parametrize("field", ["model", "reward_model"])
+def test_other_weights_in_a_folder_are_another_run(
+    field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in the `model` of a finished part, which is what is read of it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    part = tmp_path / "part"
+    (part / "model").mkdir(parents=True)
+
+    def name() -> str:
+        return RunFolder.of(grpo.Config(**{field: str(part)}), "grpo").path.name
+
+    (part / "model/x.safetensors").write_bytes(b"1")
+    first = name()
+    (part / "DONE.json").write_text("{}")
+    assert name() == first
+    (part / "model/x.safetensors").write_bytes(b"22")
+    assert name() != first
+    (part / "model/x.safetensors").write_bytes(b"1")
+    assert name() == first
+
+
+def test_the_tiny_models_and_a_hub_are_known_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny models are made by code, which has its digest; a hub's are known by their revision."""
+    assert grpo.Config(model="tiny").contents() == grpo.Config(model="tiny-base").contents() == {}
+    monkeypatch.setattr(tasks, "hub_revision", lambda model: "abc" * (model == "org/name"))
+    assert grpo.Config(model="org/name").contents() == {"model_content": "abc"}
+
+
+def test_a_hubs_revision_is_that_of_its_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    file = tmp_path / "models--org--name/snapshots/1f2e3d/config.json"
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda model, name: str(file))
+    assert tasks.hub_revision("org/name") == "1f2e3d"
+
+    def fails(*args: str) -> str:
+        raise OSError("no network")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fails)
+    assert tasks.hub_revision("org/name") == ""
+
+
+def test_a_checkpoint_of_other_weights_is_not_gone_on_from(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_samples: None
+) -> None:
+    """An interrupted run is another one once the weights that it began with have changed."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    start = tmp_path / "start"
+    shutil.copytree(model, start)
+    config = config_of("grpo", start, tmp_path / "r", name="x")
+    run = LanguageRun(config, [0], tmp_path / "part")
+    before = run._origin() if run.open([grpo.train]) is None else None
+    weights = next(start.glob("*.safetensors"))
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(bytes(content))
+    other = LanguageRun(config, [0], tmp_path / "part")
+    other.open([grpo.train])
+    assert other._origin() != before
 
 
 def test_other_content_of_a_file_is_another_run(tmp_path: Path) -> None:
