@@ -25,7 +25,9 @@ BUDGET = 1_500
 
 def command(module: Any, *args: str) -> None:
     budget = "--total-timesteps", str(BUDGET), "--seeds", "5"
-    config = parse(module.Config, module.PRESETS, "", [*args, *budget, "--quiet"])
+    config = parse(
+        module.Config, module.PRESETS, "", [*args, *budget, "--quiet", "--results", "results"]
+    )
     control.main(config, module.train, module.PRESETS)
 
 
@@ -42,8 +44,8 @@ def make_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         patch.chdir(tmp_path)
         patch.setattr(control, "POINTS", 4)
         train_all()
-    (tmp_path / "results/local/plots").mkdir()
-    return tmp_path / "results/local"
+    (tmp_path / "results/plots").mkdir()
+    return tmp_path / "results"
 
 
 def train_all() -> None:
