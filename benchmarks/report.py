@@ -1,17 +1,19 @@
-"""Turns whatever is finished into a page, tables and plots.
+"""Turns whatever is finished into a page, README.md, tables and plots.
 
-    python benchmarks/report.py               # with yours: results/local/README.md
-    python benchmarks/report.py --publish     # the published ones alone: results/README.md
+    python benchmarks/report.py             your own runs and the published ones, in results/local
+    python benchmarks/report.py --publish   the published runs alone, in results
 
 The same store gives the same bytes: intervals come from a constant bootstrap seed, and no date is
-written. Tables for programs are in tables/*.csv beside the page: `seeds.csv` has a row per seed,
-`scores.csv` a row per run, `verdicts.csv` a row per comparison with stable-baselines3.
+written. Tables for programs are tables/*.csv: `seeds.csv` has a row per seed, `scores.csv` a row
+per run, `verdicts.csv` a row per comparison with stable-baselines3. A part that does not hold what
+it should is left out, with a line that says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +53,7 @@ from benchmarks.chapters.stored import (
     find_file,
     left_out,
     open_runs,
-    read_if_there,
+    section_of,
 )
 from benchmarks.suite import SUITES, Cell
 from manyseeds import plots, stats
@@ -323,6 +325,23 @@ def csv_tables(found: Sequence[Pair]) -> dict[str, pd.DataFrame]:
 # ---- README.md ------------------------------------------------------------------------
 
 
+MEASURED: tuple[tuple[str, str, Any, Callable[[Any], str]], ...] = (  # title, file, shape, text
+    ("Speed", "throughput.json", speed.STORED, partial(speed.markdown, device="cpu")),
+    (
+        "Speed on a GPU",
+        "throughput-cuda.json",
+        speed.STORED,
+        partial(speed.markdown, device="cuda"),
+    ),
+    (
+        "Native against Gymnasium's own",
+        "tables/check.json",
+        environments.STORED,
+        environments.markdown,
+    ),
+)
+
+
 def readme(
     found: Sequence[Pair],
     results: Path,
@@ -354,16 +373,9 @@ def readme(
         text += f"## Targets\n\n{markdown_table(TARGETS, rows)}\n"
     if rows := published_rows(found):
         text += f"## Published scores\n\n{markdown_table(PUBLISHED_SCORES, rows)}\n"
-    for title, device in (("Speed", "cpu"), ("Speed on a GPU", "cuda")):
-        path = find_file(results, "throughput" + "-cuda" * (device == "cuda") + ".json")
-        with left_out(path):
-            if stored := read_if_there(path, speed.STORED):
-                text += f"## {title}\n\n{speed.markdown(stored, device).strip()}\n\n"
-    path = find_file(results, "tables/check.json")
-    with left_out(path):
-        if stored := read_if_there(path, environments.STORED):
-            table = environments.markdown(stored).strip()
-            text += f"## Native against Gymnasium's own\n\n{table}\n\n"
+    for title, name, shape, write in MEASURED:
+        if section := section_of(find_file(results, name), shape, write):
+            text += f"## {title}\n\n{section.strip()}\n\n"
     text += chapter
     if rows := other_rows(found, results):
         text += f"## Other runs\n\n{markdown_table(OTHERS, rows)}\n"

@@ -14,6 +14,7 @@ from benchmarks.chapters.results import (
     Rows,
     code,
     command_text,
+    cost_cells,
     differences,
     escape,
     link,
@@ -25,6 +26,7 @@ from benchmarks.chapters.results import (
     verdict_text,
 )
 from benchmarks.chapters.stored import (
+    COST,
     ORIGIN,
     StoredRun,
     check,
@@ -32,9 +34,9 @@ from benchmarks.chapters.stored import (
     find_file,
     left_out,
     read,
-    read_if_there,
     read_table,
     reading,
+    section_of,
 )
 from manyseeds import plots, stats
 from manyseeds.errors import printable
@@ -372,9 +374,7 @@ def trl_section(found: Sequence[Method], folder: Path) -> str:
         figure = folder / "plots" / "language-trl.svg"
         plots.lines(panels, figure, xlabel="samples", ylabel="", columns=2)
         text += picture("Curves of both", figure)
-    if stored := read_if_there(find_file(folder, "trl_speed.json"), SPEED):
-        text += speed_text(stored)
-    return text
+    return text + section_of(find_file(folder, "trl_speed.json"), SPEED, speed_text)
 
 
 SPEED = {  # trl_speed.json
@@ -405,28 +405,17 @@ def speed_text(stored: dict[str, Any]) -> str:
     )
 
 
-COST = {  # llm_critic_cost.json
+STORED = {  # llm_critic_cost.json
     **ORIGIN,
     "versions": {"torch": str},
-    "measurements": [
-        {
-            "algo": str,
-            "passes": str,
-            **dict.fromkeys(
-                ("samples", "learn_s", "memory", "parameters", "optimizer_bytes"), float
-            ),
-        }
-    ],
+    "measurements": [{"algo": str, "passes": str, "samples": float, **COST}],
 }
 
 
 def critic_section(found: Sequence[Method], folder: Path) -> str:
     """rlhf_ppo against grpo, as benchmarks/llm_critic_cost.py measured them."""
     path = find_file(folder, "llm_critic_cost.json")
-    with left_out(path):
-        if stored := read_if_there(path, COST):
-            return critic_text(stored, found)
-    return ""
+    return section_of(path, STORED, lambda stored: critic_text(stored, found))
 
 
 def critic_text(stored: dict[str, Any], found: Sequence[Method]) -> str:
@@ -446,9 +435,7 @@ def critic_text(stored: dict[str, Any], found: Sequence[Method]) -> str:
             (
                 escape(algo),
                 escape(passes),
-                f"{median(m['parameters'] for m in here):,.0f}",
-                f"{median(m['optimizer_bytes'] for m in here) / 2**10:,.0f}",
-                f"{median(m['memory'] for m in here) / 2**20:,.0f}",
+                *cost_cells(here),
                 f"{1e3 * median(m['learn_s'] / m['samples'] for m in here):.2f}",
                 runs[0].reached(TARGETS["addition"]) if runs else "",
             )

@@ -20,10 +20,11 @@ from benchmarks.chapters.results import (
     Rows,
     command_text,
     commands,
+    cost_cells,
     markdown_table,
     picture,
 )
-from benchmarks.chapters.stored import ORIGIN, find_file, left_out, read_if_there
+from benchmarks.chapters.stored import COST, ORIGIN, find_file, left_out, section_of
 from benchmarks.suite import ABLATED, ADVANTAGES, BUDGETS, LARGE_MINIBATCHES, WEIGHTS
 from manyseeds import plots, stats
 from manyseeds.cli import from_preset, identity
@@ -285,26 +286,14 @@ STORED = {  # critic_cost.json
     **ORIGIN,
     "versions": {"torch": str},
     "seeds": int,
-    "measurements": [
-        {
-            "repeat": int,
-            "algo": str,
-            "env": str,
-            **dict.fromkeys(
-                ("timesteps", "learn_s", "memory", "parameters", "optimizer_bytes"), float
-            ),
-        }
-    ],
+    "measurements": [{"repeat": int, "algo": str, "env": str, "timesteps": float, **COST}],
 }
 
 
 def critic_section(results: Sequence[Result], folder: Path) -> str:
     """PPO against GRPO at the same budget; empty without measurements."""
     path = find_file(folder, "critic_cost.json")
-    with left_out(path):
-        if stored := read_if_there(path, STORED):
-            return critic_text(stored, results)
-    return ""
+    return section_of(path, STORED, lambda stored: critic_text(stored, results))
 
 
 def critic_text(stored: dict[str, Any], results: Sequence[Result]) -> str:
@@ -326,9 +315,7 @@ def critic_text(stored: dict[str, Any], results: Sequence[Result]) -> str:
                 (
                     env,
                     algo,
-                    f"{median(m['parameters'] for m in here):,.0f}",
-                    f"{median(m['optimizer_bytes'] for m in here) / 2**10:,.0f}",
-                    f"{median(m['memory'] for m in here) / 2**20:,.0f}",
+                    *cost_cells(here),
                     f"{median(seconds[algo]):.1f}",
                     f"{median(ratios):.2f} [{min(ratios):.2f}, {max(ratios):.2f}]",
                     *scores,

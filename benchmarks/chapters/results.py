@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any, NoReturn
 from urllib.parse import quote
 
@@ -263,6 +264,15 @@ def commit_of(config: dict[str, Any]) -> str:
 def command_text(stored: dict[str, Any], *more: str) -> str:
     """The last line below a table of measurements: command, commit, and what else there is."""
     return f"Command: {code(stored['command'])}, {escape(', '.join((commit_of(stored), *more)))}."
+
+
+def cost_cells(measurements: Sequence[dict[str, Any]]) -> tuple[str, str, str]:
+    """Medians of parameters, of what the optimizer keeps (KiB) and of memory (MiB)."""
+    figures = (("parameters", 1), ("optimizer_bytes", 2**10), ("memory", 2**20))
+    parameters, kept, memory = (
+        f"{median(m[name] for m in measurements) / unit:,.0f}" for name, unit in figures
+    )
+    return parameters, kept, memory
 
 
 def origins_text(configs: Sequence[dict[str, Any]]) -> str:

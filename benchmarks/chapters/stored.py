@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -58,6 +58,7 @@ CONFIG: dict[str, Shape] = {
     "execution": {"device": str, "threads": int, "compiled?": bool},
     "machine": {"cpu": str, "cores": (int, None), "system": str},
 }
+COST = dict.fromkeys(("learn_s", "memory", "parameters", "optimizer_bytes"), float)
 FINAL = {"per_seed": {str: NUMBER}}
 MEASURES = {str: (float, None)}
 SUMMARIES: dict[str, dict[str, Shape]] = {  # by the kind of run
@@ -122,13 +123,13 @@ def read(path: Path, shape: Shape) -> Any:
         return content
 
 
-def read_if_there(path: Path, shape: Shape) -> Any:
-    """Parsed JSON of a shape; None without such a file, and, with a line that says so, for one
-    that holds something else."""
-    if path.exists():
-        with left_out(path):
-            return read(path, shape)
-    return None
+def section_of(path: Path, shape: Shape, write: Callable[[Any], str]) -> str:
+    """What `write` makes of a JSON file; '' without one, and, with a line that says so, for one
+    that holds something else than it should."""
+    with left_out(path):
+        if path.exists():
+            return write(read(path, shape))
+    return ""
 
 
 def read_table(path: Path, numbers: Sequence[str], texts: Sequence[str] = ()) -> pd.DataFrame:

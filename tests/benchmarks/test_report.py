@@ -17,7 +17,7 @@ import envs
 from algos import q_learning
 from benchmarks import compare, report
 from benchmarks.chapters import results as chapter_results
-from manyseeds import stats
+from manyseeds import record, stats
 from manyseeds.cli import from_preset, identity
 from manyseeds.digest import ROOT
 from manyseeds.record import (
@@ -503,3 +503,28 @@ def test_compare_ignores_what_is_not_finished(
     with pytest.raises(SystemExit, match="2"):
         compared(first, second, "--out", tmp_path / "x.svg")
     assert "no finished seeds" in capsys.readouterr().err
+
+
+# ---- Two layers -----------------------------------------------------------------------
+
+
+def test_report_shows_both_layers_and_writes_beside_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    published, local = tmp_path / "results", Path("results/local")
+    monkeypatch.setattr(record, "PUBLISHED", published)
+    monkeypatch.setattr(report, "PUBLISHED", published)
+    plant(published, "ppo", FINALS)
+    plant(local, "dqn", FINALS)
+    shutil.copy(ROOT / "results/throughput.json", published / "throughput.json")
+    report.main(["--note", "a test"])
+    page = (local / "README.md").read_text()
+    assert [row["algorithm"] for row in table(page, "Final score")] == ["dqn", "ppo"]
+    assert "## Speed\n" in page
+    for target in (part.split(")")[0] for part in page.split("](")[1:]):
+        assert target.startswith("#") or (local / target).exists(), target
+    assert not (published / "README.md").exists()
+    report.main(["--publish", "--note", "a test"])
+    page = (published / "README.md").read_text()
+    assert [row["algorithm"] for row in table(page, "Final score")] == ["ppo"]
