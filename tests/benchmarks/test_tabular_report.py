@@ -18,7 +18,7 @@ from manyseeds.runs import control, planning, prediction
 
 
 def command(module: Any, main: Any, function: Any, *args: str) -> None:
-    config = parse(module.Config, module.PRESETS, "", [*args, "--quiet"])
+    config = parse(module.Config, module.PRESETS, "", [*args, "--quiet", "--results", "results"])
     main(config, function, module.PRESETS)
 
 
