@@ -101,7 +101,7 @@ def test_cost_of_the_critic(results: Path, tmp_path: Path) -> None:
     stored = {
         "command": "python benchmarks/critic_cost.py",
         "machine": {"cpu": "a CPU"},
-        "code": {"commit": "abc", "digest": "0123"},
+        "code": {"commit": "abc", "digest": "0123", "origins": []},
         "versions": {"torch": "2"},
         "seeds": critic_cost.SEEDS,
         "measurements": measurements,
