@@ -1,12 +1,12 @@
-"""Turns whatever is finished into a page, tables and plots.
+"""Turns whatever is finished into a page, README.md, tables and plots.
 
-    python benchmarks/report.py               # with yours: results/local/README.md
-    python benchmarks/report.py --publish     # the published ones alone: results/README.md
+    python benchmarks/report.py             your own runs and the published ones, in results/local
+    python benchmarks/report.py --publish   the published runs alone, in results
 
 The same store gives the same bytes: intervals come from a constant bootstrap seed, and no date is
-written. Tables for programs are in tables/*.csv beside the page: `seeds.csv` has a row per seed,
-`scores.csv` a row per run, `verdicts.csv` a row per comparison with stable-baselines3. A part that
-does not hold what it should is left out, with a line that says so.
+written. Tables for programs are tables/*.csv: `seeds.csv` has a row per seed, `scores.csv` a row
+per run, `verdicts.csv` a row per comparison with stable-baselines3. A part that does not hold what
+it should is left out, with a line that says so.
 """
 
 from __future__ import annotations

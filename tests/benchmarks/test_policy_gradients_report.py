@@ -25,7 +25,8 @@ BUDGET = 1_500
 
 def command(module: Any, *args: str) -> None:
     budget = "--total-timesteps", str(BUDGET), "--seeds", "5"
-    config = parse(module.Config, module.PRESETS, "", [*args, *budget, "--quiet"])
+    execution = "--quiet", "--results", "results"
+    config = parse(module.Config, module.PRESETS, "", [*args, *budget, *execution])
     control.main(config, module.train, module.PRESETS)
 
 
@@ -42,8 +43,8 @@ def make_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         patch.chdir(tmp_path)
         patch.setattr(control, "POINTS", 4)
         train_all()
-    (tmp_path / "results/local/plots").mkdir()
-    return tmp_path / "results/local"
+    (tmp_path / "results/plots").mkdir()
+    return tmp_path / "results"
 
 
 def train_all() -> None:
@@ -100,14 +101,14 @@ def test_cost_of_the_critic(results: Path, tmp_path: Path) -> None:
     stored = {
         "command": "python benchmarks/critic_cost.py",
         "machine": {"cpu": "a CPU"},
-        "code": {"commit": "abc", "digest": "0123"},
+        "code": {"commit": "abc", "digest": "0123", "origins": []},
         "versions": {"torch": "2"},
         "seeds": critic_cost.SEEDS,
         "measurements": measurements,
     }
-    (results / "critic_cost.json").write_text(json.dumps(stored))
+    (tmp_path / "critic_cost.json").write_text(json.dumps(stored))
     loaded = [load_result(folder) for folder in open_runs(results)]
-    section = policy_gradients.critic_section(loaded, results)
+    section = policy_gradients.critic_section(loaded, tmp_path)
     ours, theirs = cells(section, "CartPole-v1")
     assert (ours[1], theirs[1]) == ("ppo", "grpo")
     assert ours[6].startswith("1.00")

@@ -18,7 +18,7 @@ from manyseeds.runs import control, planning, prediction
 
 
 def command(module: Any, main: Any, function: Any, *args: str) -> None:
-    config = parse(module.Config, module.PRESETS, "", [*args, "--quiet"])
+    config = parse(module.Config, module.PRESETS, "", [*args, "--quiet", "--results", "results"])
     main(config, function, module.PRESETS)
 
 
@@ -36,8 +36,8 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for module, extra in ((q_learning, ()), (sarsa, ()), (sarsa, ("--expected",))):
         cliff = "--env", "CliffWalking-v1", "--seeds", "2", "--total-timesteps", "2000", *extra
         command(module, control.main, module.train, *cliff)
-    (tmp_path / "results/local/plots").mkdir()
-    return tmp_path / "results/local"
+    (tmp_path / "results/plots").mkdir()
+    return tmp_path / "results"
 
 
 def cells(section: str, first: str) -> list[list[str]]:

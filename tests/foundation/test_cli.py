@@ -541,17 +541,3 @@ def test_a_mistake_is_one_line_for_a_person_too(tmp_path: Path) -> None:
         out, err = process.communicate(timeout=60)
         assert (process.returncode, out, err) == (2, "", line)
     assert contents(tmp_path) == {}
-
-
-def test_help_of_every_script_from_another_folder(tmp_path: Path) -> None:
-    """`python DIR/x.py` puts DIR first on the path: no file may hide a module that is imported."""
-    processes = {script: start(script, "--help", COLUMNS="200") for script in SCRIPTS}
-    for script, process in processes.items():
-        out, err = process.communicate(timeout=120)
-        assert (process.returncode, err) == (0, ""), script
-        module = MODULES[script.stem]
-        for field in dataclasses.fields(module.Config):
-            assert f"--{field.name.replace('_', '-')} " in out.replace(",", " "), field.name
-        env = next(iter(module.PRESETS))
-        assert f"Preset for {env}: {module.PRESETS[env].source}" in " ".join(out.split())
-    assert contents(tmp_path) == {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 import os
 import re
 import subprocess
@@ -65,7 +67,8 @@ import pandas, rich, scipy, torch, tyro
 for script in scripts:
     if not (child := os.fork()):
         sys.argv = [script, "--help"]
-        sys.stdout = sys.stderr = open(os.path.join(os.environ["OUTPUT"], script), "w")
+        sys.stdout = open(os.path.join(os.environ["OUTPUT"], script), "w")
+        sys.stderr = open(os.path.join(os.environ["OUTPUT"], script + ".err"), "w")
         status = 1
         try:
             runpy.run_path(os.path.join(sys.path[0], script), run_name="__main__")
@@ -73,7 +76,7 @@ for script in scripts:
         except SystemExit as stop:
             status = stop.code or 0
         finally:
-            sys.stdout.flush()
+            sys.stdout.flush(), sys.stderr.flush()
             os._exit(status)
     print(script, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
@@ -90,14 +93,22 @@ def test_every_script_explains_itself_from_anywhere(folder: str, tmp_path: Path)
     done = subprocess.run(
         [sys.executable, "-c", HELP, ROOT / folder, *scripts],
         cwd=elsewhere,
-        env={**os.environ, "OUTPUT": str(output)},
+        env={**os.environ, "OUTPUT": str(output), "COLUMNS": "200"},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    printed = {script: (output / script).read_text() for script in scripts}
     for line in done.stdout.splitlines():
         script, status = line.split()
-        assert status == "0", f"{script}: {printed[script]}"
-    assert all("usage:" in text.lower() for text in printed.values())
+        assert (status, (output / f"{script}.err").read_text()) == ("0", ""), script
+        printed = (output / script).read_text()
+        assert "usage:" in printed.lower()
+        if folder == "algos":
+            module = importlib.import_module(f"algos.{Path(script).stem}")
+            for field in dataclasses.fields(module.Config):
+                flag = f"--{field.name.replace('_', '-')} "
+                assert flag in printed.replace(",", " "), (script, flag)
+            env = next(iter(module.PRESETS))
+            assert f"Preset for {env}: {module.PRESETS[env].source}" in " ".join(printed.split())
+    assert len(done.stdout.splitlines()) == len(scripts)
     assert not list(elsewhere.iterdir())
