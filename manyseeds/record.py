@@ -113,7 +113,7 @@ def read_seal(part: Path) -> dict[str, Any] | None:
     try:
         content = read_json(part / DONE)
         schema, sums = content["schema"], content["sha256"]
-        if schema == SCHEMA and "config.json" in sums:
+        if schema == SCHEMA and "config.json" in sums and all(Path(x).name == x for x in sums):
             seal = {"local": list(content["local"]), "weights": str(content["weights"])}
             return {**seal, "sha256": dict(sums)}
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -127,7 +127,7 @@ def read_seal(part: Path) -> dict[str, Any] | None:
 
 
 def is_finished(part: Path, with_weights: bool = False) -> bool:
-    """Whether a part is sealed and every file is still what was sealed.
+    """Whether a part is sealed, and every file, whose name is a plain one, is what was sealed.
 
     with_weights: and what was trained is on this machine. Raises UsageError as `read_seal`.
     """
@@ -138,7 +138,7 @@ def is_finished(part: Path, with_weights: bool = False) -> bool:
         for name, digest in seal["sha256"].items():
             file = part / name
             absent = name in seal["local"] and not os.path.lexists(file)
-            if not absent and sha256_of(file) != digest:
+            if not absent and not (file.is_file() and sha256_of(file) == digest):
                 return False
     except OSError:  # missing, or a folder
         return False

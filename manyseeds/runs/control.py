@@ -317,7 +317,8 @@ class Run(Recorder):
                 "per_seed": per_seed,
             }
         greedy = finals["greedy"].return_mean
-        below = [s for s, x in zip(self.seeds, greedy, strict=True) if x < (threshold or -math.inf)]
+        bar = -math.inf if threshold is None else threshold
+        below = [s for s, x in zip(self.seeds, greedy, strict=True) if x < bar]
         return {
             **self.head(),
             "seeds": self.seeds,
@@ -387,7 +388,8 @@ def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None
     table.add_row("final greedy return", f"IQM {stats.estimate(greedy).text(digits)} ({how})")
     mean = stats.estimate(greedy, "mean").text(digits)
     table.add_row("", f"mean {mean}, worst {greedy.min():.{digits}f}")
-    below = {s for s, x in zip(requested, greedy, strict=True) if x < (threshold or -math.inf)}
+    bar = -math.inf if threshold is None else threshold
+    below = {s for s, x in zip(requested, greedy, strict=True) if x < bar}
     failures = f"{len(below | set(diverged))} of {len(requested)} seeds"
     if threshold is not None:
         failures += f", {len(below)} of them below {threshold:g}"

@@ -455,20 +455,23 @@ def tiny_folder(results: Path) -> RunFolder:
 @pytest.mark.slow
 def test_a_failed_seed_is_named_and_costs_no_other(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path)
-    folder.path.mkdir(parents=True)
-    obstacle = folder.path / "seeds-001-001"
-    obstacle.touch()  # a file where the seed's folder belongs
+    part = folder.path / "seeds-001-001"
     command = [sys.executable, SCRIPT, *TINY, "--seeds", "3", "--workers", "2"]
     command += ["--results", str(tmp_path)]
-    first = subprocess.run(command, capture_output=True, text=True)
-    assert first.returncode == 1, first.stderr
-    assert "error: seed 1 failed: exit status 1" in first.stderr
-    assert "Traceback" not in first.stderr
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    first = subprocess.Popen(command, **pipes)
+    while first.poll() is None and not (part / "config.json").exists():
+        time.sleep(0.001)
+    (part / "curve.parquet").mkdir()  # where the seed's results belong
+    errors = first.communicate(timeout=120)[1]
+    assert first.returncode == 1, errors
+    assert "error: seed 1 failed: exit status 1" in errors
+    assert "Traceback" not in errors
+    assert not part.exists()
     assert folder.finished_seeds() == {0, 2}
 
     sealed = {seed: (folder.path / f"seeds-{seed:03d}-{seed:03d}/DONE.json") for seed in (0, 2)}
     before = {seed: file.stat().st_mtime_ns for seed, file in sealed.items()}
-    obstacle.unlink()
     second = subprocess.run(command, capture_output=True, text=True)
     assert second.returncode == 0, second.stderr
     assert "seed 1: greedy return" in second.stdout

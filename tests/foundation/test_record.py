@@ -306,6 +306,24 @@ def test_a_part_whose_file_is_a_folder_is_trained_anew(name: str) -> None:
     assert folder.parts() == [part]
 
 
+@pytest.mark.parametrize("name", ["/dev/zero", "../x", "sub/x", ""])
+def test_a_seal_names_files_of_its_part_only(name: str) -> None:
+    """Nothing else is read because somebody's seal names it; a device would never end."""
+    part = plant(Path("seeds-000-001"), [0, 1])
+    Path("x").write_bytes(b"1")
+    seal = json.loads((part / DONE).read_text())
+    seal["sha256"][name] = record.sha256_of(Path("x"))
+    write_json(part / DONE, seal)
+    assert not is_finished(part)
+
+
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for() -> None:
+    part = plant(Path("seeds-000-001"), [0, 1])
+    (part / "curve.parquet").unlink()
+    os.mkfifo(part / "curve.parquet")
+    assert not is_finished(part)
+
+
 def test_another_schema_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     folder = train(q_learning, *LAKE, "--seeds", "2")
     (part,) = folder.parts()

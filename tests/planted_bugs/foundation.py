@@ -76,15 +76,15 @@ BUGS = (
     Bug(
         "threshold: at it a seed has failed, says the summary",
         "manyseeds/runs/control.py",
-        "if x < (threshold or -math.inf)]",
-        "if x <= (threshold or -math.inf)]",
+        "if x < bar]",
+        "if x <= bar]",
         "tests/foundation/test_evaluate.py::test_a_score_at_the_threshold_is_no_failure",
     ),
     Bug(
         "threshold: at it a seed has failed, says the table",
         "manyseeds/runs/control.py",
-        "if x < (threshold or -math.inf)}",
-        "if x <= (threshold or -math.inf)}",
+        "if x < bar}",
+        "if x <= bar}",
         "tests/foundation/test_evaluate.py::test_a_score_at_the_threshold_is_no_failure",
     ),
     Bug(
