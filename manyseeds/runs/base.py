@@ -64,6 +64,8 @@ class Recorder:
     decides: tuple[Any, ...] = ()  # code that decides curves: methods, functions of this project
     local: tuple[str, ...] = ()  # files that are not committed
     weights = POLICY  # the file or folder with what was trained
+    _progress: Any = None  # manyseeds.progress.Progress, where there is one
+    _writer: Any = None  # of TensorBoard
 
     def __init__(
         self,
@@ -160,7 +162,10 @@ class Recorder:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Restore the terminal; also after an interrupt."""
+        """Restore the terminal and close what is written to; also after an interrupt."""
+        for opened in (self._progress, self._writer):
+            if opened is not None:
+                opened.close()
 
     def discard(self) -> None:
         """Remove what a training that failed has written, but for a checkpoint to go on from."""

@@ -297,11 +297,6 @@ class Run(Recorder):
             self._record(self._timesteps, finals[mode], mode)
         return finals
 
-    def close(self) -> None:
-        self._progress.close()
-        if self._writer:
-            self._writer.close()
-
     def _summary(
         self, env: Any, finals: dict[str, Evaluation], timesteps: np.ndarray
     ) -> dict[str, Any]:

@@ -367,11 +367,6 @@ class LanguageRun(Recorder):
             (self.directory / CHECKPOINT).unlink(missing_ok=True)
         return summary
 
-    def close(self) -> None:
-        self._progress.close()
-        if self._writer:
-            self._writer.close()
-
     def curve(self) -> pd.DataFrame:
         """All evaluations as tidy rows."""
         import pandas as pd

@@ -317,11 +317,6 @@ class PredictionRun(Recorder):
             self.write(files, lambda folder: self._draw(found, folder / "curve.png"), summary)
         return summary
 
-    def close(self) -> None:
-        self._progress.close()
-        if self._writer:
-            self._writer.close()
-
     def _summary(self, found: Predictions) -> dict[str, Any]:
         final = found.errors[:, -1]
         timesteps = int(found.timesteps[:, -1].sum())
