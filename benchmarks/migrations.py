@@ -164,6 +164,11 @@ def identity_hash(settings: dict[str, Any]) -> str:
 def rewrite(part: Path, records: Records, run: Path) -> None:
     """Put a part with new records in the place of an old one, whole or not at all."""
     new, old = (part.with_name(f".{part.name}.{word}") for word in ("new", "old"))
+    target = run / part.name
+    if target != part and target.exists():
+        if result_of(target) != result_of(part):
+            raise UsageError(f"{part}: would take the place of another run, {target}; remove one")
+        shutil.rmtree(target)  # the same, put there before an interruption
     for leftover in (new, old):
         shutil.rmtree(leftover, ignore_errors=True)
     shutil.copytree(part, new)
@@ -180,13 +185,19 @@ def rewrite(part: Path, records: Records, run: Path) -> None:
     write_json(new / DONE, records[DONE])
     run.mkdir(parents=True, exist_ok=True)
     part.rename(old)
-    target = run / part.name
-    if target.exists():  # of an interruption after it was put there
-        shutil.rmtree(target)
-    new.rename(target)
+    new.rename(run / part.name)
     shutil.rmtree(old)
     if not any(part.parent.iterdir()):
         part.parent.rmdir()
+
+
+def result_of(part: Path) -> str:
+    """The checksum of a part's curve, or of a plan's sweeps without their head; '' without any."""
+    if (part / "curve.parquet").exists():
+        return sha256_of(part / "curve.parquet")
+    if not (part / REPLAY).exists():
+        return ""
+    return hashlib.sha256((part / REPLAY).read_bytes().partition(b"\n")[2]).hexdigest()
 
 
 def recover(results: Path) -> None:

@@ -57,7 +57,7 @@ from benchmarks.chapters.stored import (
 )
 from benchmarks.suite import SUITES, Cell
 from manyseeds import plots, stats
-from manyseeds.cli import PUBLISHED, RESULTS, Preset, ScriptConfig, exit_with, parse
+from manyseeds.cli import PUBLISHED, LayerConfig, Preset, exit_with, parse
 from manyseeds.errors import UsageError, printable
 from manyseeds.evaluate import CURVE_EPISODES, FINAL_EPISODES, POINTS
 from manyseeds.record import ranges, write_bytes
@@ -550,17 +550,14 @@ def report(results: Path, note: str = "") -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags(ScriptConfig):
+class Flags(LayerConfig):
     """Flags of a report."""
 
     note: str = ""
     """A warning for the top of the page, such as that the runs are a cut."""
-    publish: bool = False
-    """Show the published runs alone, and write their page, tables and figures."""
 
     def __post_init__(self) -> None:
-        if self.publish and self.results != RESULTS:
-            raise UsageError("--publish: writes the published report, and takes no --results")
+        self.check_publish()
 
 
 def main(args: Sequence[str] | None = None) -> None:

@@ -25,7 +25,6 @@ package that is not installed, is skipped in one line.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib.util
 import inspect
 import itertools
@@ -54,12 +53,12 @@ from torch import Tensor
 
 from benchmarks.cases import CASES, FILES, Case, command_line, select
 from benchmarks.chapters.results import Parser
-from benchmarks.migrations import MIGRATIONS, migrate, stamp
+from benchmarks.migrations import MIGRATIONS, migrate, recover, result_of, stamp
 from manyseeds.cli import PUBLISHED, exit_with, flag
-from manyseeds.digest import ROOT
+from manyseeds.digest import ROOT, forget
 from manyseeds.errors import UsageError
 from manyseeds.process import exit_reason
-from manyseeds.record import SCHEMA, all_runs, read_json, sha256_of
+from manyseeds.record import SCHEMA, all_runs, read_json
 from manyseeds.runs.stale import digest_today, part_is_stale
 
 # What is compared of a part, in the order in which differences are looked for.
@@ -609,13 +608,6 @@ def fresh_results() -> list[str]:
     return [result_of(p) for p in parts if not part_is_stale(read_json(p / "config.json"))]
 
 
-def result_of(part: Path) -> str:
-    """The checksum of a part's curve, or of a plan's sweeps without their head."""
-    if (part / "curve.parquet").exists():
-        return sha256_of(part / "curve.parquet")
-    return hashlib.sha256((part / "sweeps.json").read_bytes().partition(b"\n")[2]).hexdigest()
-
-
 def fresh_at(old: str) -> set[str]:
     """`fresh_results` of a commit, as the code of that commit says."""
     with temporary_folder(keep=False) as folder, worktree(commit_of(old), folder / "x") as checkout:
@@ -636,17 +628,30 @@ def fresh_at(old: str) -> set[str]:
         return set(json.loads(done.stdout))
 
 
-def restamp(old: str) -> tuple[int, int]:
-    """Stamp what was fresh at a commit; how many parts were stamped, and how many are stale still.
-
-    To be called where the code here was found equal to that of the commit.
-    """
-    fresh, name = fresh_at(old), git("rev-parse", "--short", commit_of(old))
-    stamped = left = 0
+def stamps_today() -> dict[Path, str]:
+    """The digest that each published part would get now."""
+    recover(PUBLISHED)  # what an interruption has left
+    found = {}
     for part in [part for run in all_runs(PUBLISHED) for part in run.parts()]:
         config = read_json(part / "config.json")
-        digest = digest_today(tuple(config["code"]["origins"]), config["kind"])
-        if config["code"]["digest"] == digest:
+        found[part] = digest_today(tuple(config["code"]["origins"]), config["kind"])
+    return found
+
+
+def restamp(old: str, before: dict[Path, str]) -> tuple[int, int]:
+    """Stamp what was fresh at a commit; how many parts were stamped, and how many are stale still.
+
+    To be called where the code here was found equal to that of the commit. before: `stamps_today`
+    of when the comparison began; raises UsageError where the code has changed since.
+    """
+    forget()
+    digest_today.cache_clear()
+    if stamps_today() != before:
+        raise UsageError("--restamp: the code was changed during the comparison")
+    fresh, name = fresh_at(old), git("rev-parse", "--short", commit_of(old))
+    stamped = left = 0
+    for part, digest in before.items():
+        if read_json(part / "config.json")["code"]["digest"] == digest:
             continue
         if result_of(part) in fresh:
             stamp(part, digest, name)
@@ -710,17 +715,21 @@ def main(args: Sequence[str] | None = None) -> None:
         cases = list(CASES if given.only is None else select(CASES, given.only))
         if not cases:
             raise UsageError(f"--only {' '.join(given.only)}: no case has any of it in its label")
+        compared = available(cases)
+        if given.restamp and len(compared) < len(cases):
+            raise UsageError("--restamp: needs all cases; install what is missing")
+        before = stamps_today() if given.restamp else {}
         with cleaning_up_when_terminated():
             outcomes = compare_with(
                 given.old,
-                available(cases),
+                compared,
                 given.workers,
                 given.keep,
                 report=lambda outcome: print(outcome, flush=True),
             )
         unequal = [outcome for outcome in outcomes if outcome.status != "equal"]
         if given.restamp and not unequal:
-            stamped, left = restamp(given.old)
+            stamped, left = restamp(given.old, before)
             print(f"{stamped} parts verified equal to {given.old}; {left} are stale")
     except UsageError as error:
         exit_with(error)

@@ -385,6 +385,11 @@ def train_seed(algo: str, config: ControlConfig, seed: int, part: Path) -> None:
         run.discard()
         print(f"error: seed {seed}: {error}", file=sys.stderr)
         raise SystemExit(1) from None
+    except (Exception, KeyboardInterrupt, SystemExit):
+        run.discard()
+        raise
+    finally:
+        run.close()
 
 
 def _end_with_parent() -> None:

@@ -31,10 +31,9 @@ from benchmarks.suite import SUITES, Cell
 from manyseeds.cli import (
     PUBLISHED,
     PUBLISHING,
-    RESULTS,
+    LayerConfig,
     NonNegativeInt,
     PositiveInt,
-    ScriptConfig,
     check_ranges,
     exit_with,
     parse,
@@ -47,7 +46,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags(ScriptConfig):
+class Flags(LayerConfig):
     """Flags of a sweep."""
 
     suite: str = "quick"
@@ -58,8 +57,6 @@ class Flags(ScriptConfig):
     """Processes at a time."""
     only: tuple[str, ...] = ()
     """Cells whose `sb3`, `ppo/CartPole-v1` or the like is among these words (default: all)."""
-    publish: bool = False
-    """Train what the published layer lacks, into it."""
     cut: bool = False
     """Cut budgets and seeds, for a look; the results go to RESULTS/cut."""
     dry_run: bool = False
@@ -75,8 +72,9 @@ class Flags(ScriptConfig):
             if not any(cell.matches(word) for cell in SUITES[self.suite]):
                 names = sorted({f"{cell.label}/{cell.env}" for cell in SUITES[self.suite]})
                 raise UsageError(f"--only {word}: no such cell{did_you_mean(word, names)}")
-        if self.publish and (self.cut or self.results != RESULTS):
-            raise UsageError("--publish: writes all of a cell into results, nothing else")
+        self.check_publish()
+        if self.publish and self.cut:
+            raise UsageError("--publish: a cut is never published")
 
     @property
     def folder(self) -> str:

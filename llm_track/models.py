@@ -1,6 +1,6 @@
 """The models of the LLM track: the embedded tiny one, or any causal LM of `transformers`.
 
-`--model tiny` needs no download. It is made once, in two steps, and kept in `results/models`:
+`--model tiny` needs no download. It is made once, in two steps, and kept in `results/local/models`:
 
     tiny-base   a Llama of 137,984 parameters, pretrained for some seconds on the task's mixed and
                 mostly unformatted text: the start of R1-Zero

@@ -20,6 +20,7 @@ texts only; numbers are ASCII digits.
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import itertools
 import json
@@ -460,6 +461,7 @@ class TaskConfig(LanguageConfig):
 
 # ---- Reading data --------------------------------------------------------------------------
 
+HUB_SECONDS = 10  # to wait for the commit of a model
 MADE = ("tiny", "tiny-base")  # models that are made at first use
 GENERATED: dict[str, GeneratedTask] = {
     "addition": Addition("addition", digits=2, empty=0.0, max_new_tokens=32, base_steps=200),
@@ -594,14 +596,17 @@ def model_folder(path: Path) -> Path:
     return path / "model" if (path / "model").is_dir() else path
 
 
+@cache
 def hub_revision(model: str) -> str:
-    """The commit of a model on a hub, as its cache here has it or the hub says; '' if unknown."""
-    from huggingface_hub import hf_hub_download
+    """The commit of a model on a hub, or without a network of its copy here; '' if unknown."""
+    from huggingface_hub import HfApi, try_to_load_from_cache
 
-    try:
-        return Path(hf_hub_download(model, "config.json")).parent.name
-    except Exception:  # no such model, no network: loading it says so
-        return ""
+    with contextlib.suppress(Exception):  # no network, no such model: loading it says so
+        return str(HfApi().model_info(model, timeout=HUB_SECONDS).sha)
+    with contextlib.suppress(Exception):
+        copy = try_to_load_from_cache(model, "config.json")
+        return Path(copy).parent.name if isinstance(copy, str) else ""
+    return ""
 
 
 def read_preferences(path: Path) -> list[Preference]:

@@ -23,9 +23,10 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_ori
 from manyseeds.digest import ROOT, origin_of
 from manyseeds.errors import UsageError, did_you_mean
 
-PUBLISHED = ROOT / "results"  # the published runs, tables and figures
+PUBLISHED = (ROOT / "results").resolve()  # the published runs, tables and figures
 RESULTS = "results/local"  # what a person trains and measures; git ignores it
 PUBLISHING = "MANYSEEDS_PUBLISH"  # set by a sweep that publishes, for the scripts that it starts
+MAX_NAME = 240  # characters; a file beside the run has some more
 FLOAT32_MAX = (2 - 2**-23) * 2.0**127  # everything is learned in this precision
 
 
@@ -78,6 +79,19 @@ class ScriptConfig:
 
     results: Annotated[str, Execution()] = RESULTS
     """Folder of the results."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerConfig(ScriptConfig):
+    """Flags of a script that writes runs or pages: what is published only if it says so."""
+
+    publish: bool = False
+    """Write what is published: results, of the sources of a commit."""
+
+    def check_publish(self) -> None:
+        """Raise UsageError for `--publish` together with a folder of one's own."""
+        if self.publish and self.results != RESULTS:
+            raise UsageError("--publish: writes what is published, and takes no --results")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,8 +227,10 @@ def field_marks(config_class: type) -> dict[str, tuple[Any, ...]]:
     for base in config_class.__mro__:
         hints = get_type_hints(base, include_extras=True)
         for name in inspect.get_annotations(base):
-            if name in marks:
-                marks[name] += getattr(hints[name], "__metadata__", ())
+            for mark in getattr(hints[name], "__metadata__", ()) if name in marks else ():
+                # Of a field that a subclass declares anew, its own value of before.
+                if not (isinstance(mark, Added) and any(isinstance(x, Added) for x in marks[name])):
+                    marks[name] += (mark,)
     return marks
 
 
@@ -298,8 +314,9 @@ def parse(
         if not config.results:
             raise UsageError("--results '': must name a folder")
         check_results(Path(config.results))
-        if isinstance(config, RunConfig):
+        if isinstance(config, RunConfig | LayerConfig):
             check_unpublished(Path(config.results))
+        if isinstance(config, RunConfig):
             check_device(config.device)
             check_name(config.name)
             if config.track:
@@ -472,8 +489,10 @@ def check_name(name: str) -> None:
         not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or name[0] == "."
     ):
         raise UsageError(f"--name {name!r}: use letters, digits, '-', '_' and '.'")
-    if len(name.encode()) > 255:
-        raise UsageError(f"--name {name}: must have at most 255 characters")
+    if len(name.encode()) > MAX_NAME:
+        raise UsageError(f"--name {name}: must have at most {MAX_NAME} characters")
+    if name.startswith("seeds-"):
+        raise UsageError(f"--name {name}: is how parts of a run are named")
 
 
 def check_tensorboard() -> None:

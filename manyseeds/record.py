@@ -5,7 +5,7 @@ trained together. `DONE.json`, with a checksum of every file, is written last: a
 with a file that does not match it, is ignored by every reader.
 
 There are two layers. What a person trains lies in `results/local`, which git ignores. `results` has
-the published runs, which a sweep that publishes writes and nobody else. Readers see both.
+the published runs, which only a sweep that publishes and same_bits.py write. Readers see both.
 """
 
 from __future__ import annotations
@@ -71,6 +71,11 @@ def parquet_bytes(frame: pd.DataFrame) -> bytes:
 def part_name(seeds: Sequence[int]) -> str:
     """The folder of consecutive seeds: seeds-000-009."""
     return f"seeds-{seeds[0]:03d}-{seeds[-1]:03d}"
+
+
+def is_part(path: Path) -> bool:
+    """Whether a path has the name of a part, `part_name`."""
+    return re.fullmatch(r"seeds-\d{3,}-\d{3,}", path.name) is not None
 
 
 def consecutive(seeds: Iterable[int]) -> list[list[int]]:
@@ -214,10 +219,14 @@ class Locks:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._open()
+        self.file = self._open()
 
-    def _open(self) -> None:
-        self.file = os.open(self.path, os.O_RDWR | os.O_CREAT)
+    def _open(self) -> int:
+        """A descriptor of the file, which another process may remove with its folder meanwhile."""
+        while True:
+            with contextlib.suppress(FileNotFoundError):
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                return os.open(self.path, os.O_RDWR | os.O_CREAT)
 
     def acquire(self, seed: int, wait: bool = False) -> bool:
         """Take the lock of a seed (a plan: 0), if no other process has it; wait: until then."""
@@ -231,8 +240,8 @@ class Locks:
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(self.file), os.stat(self.path)):
                     return True
-            os.close(self.file)  # somebody has removed the file in the meantime
-            self._open()
+            removed, self.file = self.file, self._open()  # by the process that closed it last
+            os.close(removed)
 
     def release(self, seed: int) -> None:
         """Give the lock of a seed back."""
@@ -324,11 +333,10 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"--results {self.path.parents[3]}: {error.strerror}") from None
-        locks = Locks(self.path.with_name(f".{self.path.name}.lock"))
         try:
-            yield locks
+            with contextlib.closing(Locks(self.path.with_name(f".{self.path.name}.lock"))) as locks:
+                yield locks
         finally:
-            locks.close()
             with contextlib.suppress(OSError):
                 for folder_made in new:
                     folder_made.rmdir()
@@ -351,7 +359,10 @@ class RunFolder:
 
 
 def _settings(part: Path) -> Any:
-    return read_json(part / "config.json").get("config")
+    try:
+        return read_json(part / "config.json").get("config")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return None  # somebody's file that holds something else
 
 
 def finite_numbers(values: Mapping[str, float]) -> dict[str, float | None]:
@@ -360,7 +371,9 @@ def finite_numbers(values: Mapping[str, float]) -> dict[str, float | None]:
 
 
 def read_json(path: Path) -> Any:
-    """Parsed JSON file."""
+    """Parsed JSON file; OSError for what is no file, such as a pipe, that would never end."""
+    if not path.is_file():
+        raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
     return json.loads(path.read_text())
 
 
@@ -396,14 +409,17 @@ def find_run(text: str) -> RunFolder:
     ENV/ALGORITHM/NAME is looked for in the user's layer, then in the published one.
     """
     own, published = Path(RESULTS).resolve() / "runs", PUBLISHED / "runs"
-    path = Path(text).resolve()
+    try:
+        path = Path(text).resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, too long a name
+        raise UsageError(f"{text[:80]}: {error}") from None
     if not path.is_dir():
         named = [x / text for x in (own, published) if (x / text).is_dir()]
         if not named:
             raise UsageError(f"{text}: no such folder")
         path = named[0].resolve()
     for layer in (own, published):
-        if layer in path.parents and not path.name.startswith("seeds-"):
+        if layer in path.parents and not is_part(path):
             name = path.relative_to(layer)
             here, there = own / name, published / name
             if here.is_dir() and there.is_dir():

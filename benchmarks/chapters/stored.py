@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NewType
 
 from manyseeds.cli import FLOAT32_MAX
 from manyseeds.errors import UsageError
-from manyseeds.record import SCHEMA, RunFolder, all_runs, find_run, is_finished, layers
+from manyseeds.record import SCHEMA, RunFolder, all_runs, find_run, is_finished, is_part, layers
 from manyseeds.runs.stale import part_is_stale
 
 if TYPE_CHECKING:
@@ -302,11 +302,11 @@ def open_run(folder: RunFolder, skip_broken: bool = False) -> StoredRun:
     settings than the first. skip_broken: such a part is left out, with a line that says so.
     """
     path = folder.path
-    is_part = path.name.startswith("seeds-")
+    alone = is_part(path)
     seen: set[int] = set()
-    run = StoredRun(path.parent if is_part else path, [], [], [])
+    run = StoredRun(path.parent if alone else path, [], [], [])
     with reading(path):
-        if is_part:
+        if alone:
             parts = [path] if is_finished(path) else []
         else:
             parts = folder.parts()

@@ -257,6 +257,7 @@ def complete(
                 if left := missing():
                     console.print(f"waiting for another process that trains seed {left[0]}")
                     locks.acquire(left[0], wait=True)
+                    locks.release(left[0])
 
 
 @contextlib.contextmanager

@@ -315,6 +315,7 @@ def test_nan_from_one_seeds_environment_leaves_the_others_bit_equal(
     same_curves_but_of_seed_1(run, run_healthy)
 
 
+@pytest.mark.slow
 def test_two_threads_keep_the_seeds_apart() -> None:
     torch.set_num_threads(2)
     try:

@@ -144,6 +144,23 @@ def test_an_interruption_loses_nothing(
     assert os.listdir(run.path) == ["seeds-000-001"]
 
 
+def test_a_run_of_today_is_not_overwritten(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody may have trained the settings anew since; both parts stay."""
+    todo = next_schema(monkeypatch, renamed={"q_learning": {"gamma": "discount"}})
+    (part,) = folder.path.glob("seeds-*")
+    settings = read_json(part / "config.json")["config"]
+    settings["discount"] = settings.pop("gamma")
+    other = folder.path.with_name(migrations.identity_hash(settings)) / part.name
+    shutil.copytree(part, other)
+    (other / "curve.parquet").write_bytes(b"NEW")
+    with pytest.raises(UsageError, match="would take the place of another run"):
+        migrate(Path("r"), todo, SCHEMA + 1)
+    assert (other / "curve.parquet").read_bytes() == b"NEW"
+    assert (part / "curve.parquet").exists()
+
+
 def test_flags_of_recorded_commands() -> None:
     command = "python x.py --td-steps 5 --no-shared-trunk --td-steps=4 --td-steps-high 1"
     assert rename_flag(command, "td_steps", "n_steps") == command.replace(
@@ -185,16 +202,29 @@ def test_only_what_was_fresh_is_stamped(
     assert same_bits.fresh_results() == []
 
     monkeypatch.setattr(same_bits, "fresh_at", lambda old: set())
-    assert same_bits.restamp("OLD") == (0, 1)
+    today = same_bits.stamps_today()
+    assert same_bits.restamp("OLD", today) == (0, 1)
     assert part_is_stale(read_json(part / "config.json"))
 
     monkeypatch.setattr(same_bits, "fresh_at", lambda old: set(fresh))
-    assert same_bits.restamp("OLD") == (1, 0)
+    with pytest.raises(UsageError, match="the code was changed during the comparison"):
+        same_bits.restamp("OLD", dict.fromkeys(today, "another"))
+    assert same_bits.restamp("OLD", today) == (1, 0)
     stamped = read_json(part / "config.json")
     assert not part_is_stale(stamped)
     assert stamped["code"]["verified"] == ["another", "c0ffee"]
     assert is_finished(part)
-    assert same_bits.restamp("OLD") == (0, 0)
+    assert same_bits.restamp("OLD", today) == (0, 0)
+
+
+def test_what_was_not_compared_is_not_stamped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(same_bits, "available", lambda cases: cases[:-1])
+    with pytest.raises(SystemExit) as stop:
+        same_bits.main(["HEAD", "--restamp"])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == "error: --restamp: needs all cases; install what is missing\n"
 
 
 def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,8 +127,9 @@ def test_ours_and_sb3_of_a_suite_are_comparable(name: str) -> None:
         (["--worker", "2"], "--worker: unknown flag; did you mean --workers?"),
         (["--dry-run=yes"], "--dry-run=yes: write"),
         (["--only", "ppo/CartPol-v1"], "--only ppo/CartPol-v1: no such cell; did you mean"),
-        (["--publish", "--cut"], "--publish: writes all of a cell"),
-        (["--publish", "--results", "elsewhere"], "--publish: writes all of a cell"),
+        (["--publish", "--cut"], "--publish: a cut is never published"),
+        (["--publish", "--results", "elsewhere"], "--publish: writes what is published"),
+        (["--results", str(ROOT / "results")], f"--results {ROOT}/results: holds the published"),
     ],
 )
 def test_mistakes_are_one_line(

@@ -762,6 +762,33 @@ def test_overlapping_commands_train_no_seed_twice() -> None:
 
 
 @pytest.mark.slow
+def test_seeds_of_a_process_that_is_interrupted_are_trained_by_the_one_that_waits() -> None:
+    (first,) = two_commands(["--seeds", "2"])
+    wait_for("runs/CartPole-v1/ppo/x/seeds-000-001/config.json")
+    (second,) = two_commands(["--seeds", "2"])
+    assert second.stdout
+    assert second.stdout.readline().startswith("waiting for another process")
+    first.send_signal(signal.SIGINT)
+    assert first.communicate(timeout=60)[1].startswith("interrupted; ")
+    assert second.communicate(timeout=300)[1] == ""
+    assert second.returncode == 0
+    assert RunFolder(Path("r/runs/CartPole-v1/ppo/x")).finished_seeds() == {0, 1}
+    assert not leftovers(Path("r"))
+
+
+@pytest.mark.parametrize("removed", ["file", "folder"])
+def test_a_lock_survives_that_its_file_is_removed(removed: str) -> None:
+    Path("a/b").mkdir(parents=True)
+    locks = record.Locks(Path("a/b/.x.lock"))
+    Path("a/b/.x.lock").unlink()
+    if removed == "folder":
+        shutil.rmtree("a")
+    assert locks.acquire(3)
+    locks.close()
+    assert not Path("a/b/.x.lock").exists()
+
+
+@pytest.mark.slow
 def test_kill_9_at_random_moments() -> None:
     """A real process and a real SIGKILL, at random times and as each file appears."""
     began = time.monotonic()

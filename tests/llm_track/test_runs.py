@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub
@@ -236,23 +237,23 @@ def test_rl_does_not_begin_with_what_was_learned_before(
     assert not set(map(tuple, steps["sft"])) & set(map(tuple, steps["grpo"]))
 
 
+@pytest.mark.parametrize(
+    "name",
+    [x if x in ("sft", "grpo") else pytest.param(x, marks=pytest.mark.slow) for x in METHODS],
+)
 @pytest.mark.usefixtures("small")
-def test_micro_batches_do_not_change_what_is_learned(model: Path, tmp_path: Path) -> None:
-    for name in METHODS:
-        parts = [
-            train(
-                name,
-                config_of(
-                    name, model, tmp_path / f"{size}", micro_batch_size=size, total_samples=32
-                ),
-            )
-            for size in (3, 64)
-        ]
-        few, all_at_once = (weights(part) for part in parts)
-        for key in all_at_once:
-            torch.testing.assert_close(few[key], all_at_once[key], rtol=0, atol=2e-4)
-        metrics = [pd.read_parquet(part / "metrics.parquet") for part in parts]
-        assert np.allclose(metrics[0]["loss"], metrics[1]["loss"], rtol=1e-3, atol=1e-5)
+def test_micro_batches_do_not_change_what_is_learned(
+    name: str, model: Path, tmp_path: Path
+) -> None:
+    parts = []
+    for size in (3, 64):
+        sizes = {"micro_batch_size": size, "total_samples": 32}
+        parts.append(train(name, config_of(name, model, tmp_path / f"{size}", **sizes)))
+    few, all_at_once = (weights(part) for part in parts)
+    for key in all_at_once:
+        torch.testing.assert_close(few[key], all_at_once[key], rtol=0, atol=2e-4)
+    metrics = [pd.read_parquet(part / "metrics.parquet") for part in parts]
+    assert np.allclose(metrics[0]["loss"], metrics[1]["loss"], rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.usefixtures("small")
@@ -439,20 +440,28 @@ def test_the_tiny_models_and_a_hub_are_known_by_name(monkeypatch: pytest.MonkeyP
     assert grpo.Config(model="org/name").contents() == {"model_content": "abc"}
 
 
-def test_a_hubs_revision_is_that_of_its_cache(
+def test_a_hubs_revision_is_the_hubs_or_that_of_the_copy_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import huggingface_hub
 
-    file = tmp_path / "models--org--name/snapshots/1f2e3d/config.json"
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda model, name: str(file))
-    assert tasks.hub_revision("org/name") == "1f2e3d"
+    class Hub:
+        def model_info(self, model: str, timeout: float) -> Any:
+            assert model == "org/name"
+            return SimpleNamespace(sha="abc")
 
-    def fails(*args: str) -> str:
+    def fails(*args: Any, **kwargs: Any) -> Any:
         raise OSError("no network")
 
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fails)
-    assert tasks.hub_revision("org/name") == ""
+    file = tmp_path / "models--org--name/snapshots/1f2e3d/config.json"
+    monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *args: str(file))
+    revision = tasks.hub_revision.__wrapped__
+    assert revision("org/name") == "abc"
+    monkeypatch.setattr(Hub, "model_info", fails)
+    assert revision("org/name") == "1f2e3d"
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *args: None)
+    assert revision("org/name") == ""
 
 
 def test_a_checkpoint_of_other_weights_is_not_gone_on_from(
