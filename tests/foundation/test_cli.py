@@ -161,7 +161,7 @@ UNKNOWN_ENV = "unknown environment; there are CartPole-v1, Acrobot-v1"
         ("--env FrozenLake-v1 --backend gymnasium", VECTOR),
         ("--name ../x", "--name '../x': use letters, digits, '-', '_' and '.'"),
         ("--name .hidden", "--name '.hidden': use letters, digits, '-', '_' and '.'"),
-        (f"--name {'x' * 256}", f"--name {'x' * 256}: must have at most 255 characters"),
+        (f"--name {'x' * 256}", f"--name {'x' * 256}: must have at most 240 characters"),
         (f"--results {'x' * 256}", f"--results {'x' * 256}: File name too long"),
     ],
 )
