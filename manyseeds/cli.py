@@ -86,7 +86,7 @@ class LayerConfig(ScriptConfig):
     """Flags of a script that writes runs or pages: what is published only if it says so."""
 
     publish: bool = False
-    """Write what is published: results, of the sources of a commit."""
+    """Write into results, which is what is published."""
 
     def check_publish(self) -> None:
         """Raise UsageError for `--publish` together with a folder of one's own."""

@@ -200,7 +200,7 @@ def _sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Wait until no other process is within such a block for the same folder."""
+    """Hold an exclusive lock on a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -1,6 +1,6 @@
-"""A training run of a language model while it lives, one seed at a time.
+"""Records one training run of a language model, one seed at a time.
 
-A part `results/runs/<task>/<algo>/<name>/seeds-003-003/` holds, next to what every part has:
+A part `runs/<task>/<algo>/<name>/seeds-003-003/` holds, next to what every part has:
 
     curve.parquet       source, algo, task, seed, samples, learn_s, and a column per measure
     metrics.parquet     seed, samples, learn_s, and a column per logged metric, a row per update

@@ -1,10 +1,10 @@
 """Planning runs: every sweep in the record, a picture, and the table at the end.
 
-A planning run is `results/runs/<env>/<algo>/<name>/plan/`. Beside `config.json`, `summary.json` and
+A planning run is `runs/<env>/<algo>/<name>/plan/`. Beside `config.json`, `summary.json` and
 `DONE.json`, as every run has them, it holds `sweeps.json`, from which the whole planning can be
 replayed:
 
-    schema    1
+    schema    2
     algo, env, gamma
     layout    panels: {title: [[state, ...], ...]}, the state index in each row and column, -1 where
               there is none; actions: the sign of each action; marks: {state: letter}

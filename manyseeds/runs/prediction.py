@@ -1,4 +1,4 @@
-"""A prediction run while it lives: the values of a fixed policy against the exact ones.
+"""Records one prediction run: the values of a fixed policy against the exact ones.
 
 S seeds, X states, of which C count, K episodes after which values are compared. A part holds, next
 to what every part has:

@@ -159,7 +159,6 @@ def test_of_a_method_it_follows_what_it_calls_of_its_class(
 
 def test_it_stops_at_a_boundary(project: Callable[..., str]) -> None:
     """The choice is not followed; that something else is called is seen all the same."""
-    marked = "from manyseeds.digest import boundary\n@boundary\n" + SHAPES
     marked = SHAPES.replace("def area", "@boundary\ndef area")
     before = project(["algorithm:f"], area=marked)
     assert project(["algorithm:f"], area=marked.replace("x * x\n", "x + x\n")) == before
