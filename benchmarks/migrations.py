@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from manyseeds.cli import flag
 from manyseeds.errors import UsageError
@@ -210,10 +210,17 @@ def recover(results: Path) -> None:
             old.rename(part)
 
 
-def stamp(part: Path, digest: str, verified: str) -> None:
+class Code(NamedTuple):
+    """What a part says of the code that trains it."""
+
+    digest: str
+    origins: list[str]
+
+
+def stamp(part: Path, today: Code, verified: str) -> None:
     """Give a part the digest of today's code, which was found equal to that of a commit."""
     records = {name: read_json(part / name) for name in ("config.json", DONE)}
     code = records["config.json"]["code"]
-    code["digest"] = digest
+    code |= today._asdict()
     code["verified"] = [*code.get("verified", []), verified]
     rewrite(part, records, part.parent)

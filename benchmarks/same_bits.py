@@ -51,11 +51,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from benchmarks import catalog
 from benchmarks.cases import CASES, FILES, Case, command_line, select
 from benchmarks.chapters.results import Parser
-from benchmarks.migrations import MIGRATIONS, migrate, recover, result_of, stamp
-from manyseeds.cli import PUBLISHED, exit_with, flag
-from manyseeds.digest import ROOT, forget
+from benchmarks.migrations import MIGRATIONS, Code, migrate, recover, result_of, stamp
+from manyseeds.cli import PUBLISHED, exit_with, flag, from_identity
+from manyseeds.digest import ROOT, Place, find, forget, origin_of, resolve
 from manyseeds.errors import UsageError
 from manyseeds.process import exit_reason
 from manyseeds.record import SCHEMA, all_runs, read_json
@@ -628,17 +629,37 @@ def fresh_at(old: str) -> set[str]:
         return set(json.loads(done.stdout))
 
 
-def stamps_today() -> dict[Path, str]:
-    """The digest that each published part would get now."""
+def stamps_today() -> dict[Path, Code]:
+    """What each published part would say of its code now."""
     recover(PUBLISHED)  # what an interruption has left
     found = {}
     for part in [part for run in all_runs(PUBLISHED) for part in run.parts()]:
         config = read_json(part / "config.json")
-        found[part] = digest_today(tuple(config["code"]["origins"]), config["kind"])
+        origins = origins_today(config)
+        found[part] = Code(digest_today(origins, config["kind"]), list(origins))
     return found
 
 
-def restamp(old: str, before: dict[Path, str]) -> tuple[int, int]:
+def origins_today(config: dict[str, Any]) -> tuple[str, ...]:
+    """Where the code begins now that would train a published part, from its config.json.
+
+    Raises UsageError where its baseline's code has been moved or renamed: that needs a migration.
+    """
+    source, algo = config["source"], config["algo"].removeprefix(f"{config['source']}-")
+    found = catalog.module("llm_track" if config["kind"] == "language" else "algos", algo)
+    if source == "manyseeds":
+        begins = [getattr(found, name) for name in ("train", "solve") if hasattr(found, name)]
+    else:  # no script imports another one, so their baselines are not asked
+        begins = [x for x in config["code"]["origins"] if x.startswith("benchmarks.")]
+    settings = from_identity(found.Config, config["config"])
+    origins = sorted({*map(origin_of, begins), *settings.origins()})
+    for origin in origins:
+        if find(resolve(Place.of(origin), ROOT), ROOT) is None:
+            raise UsageError(f"{origin}: not there, but runs of {config['algo']} begin with it")
+    return tuple(origins)
+
+
+def restamp(old: str, before: dict[Path, Code]) -> tuple[int, int]:
     """Stamp what was fresh at a commit; how many parts were stamped, and how many are stale still.
 
     To be called where the code here was found equal to that of the commit. before: `stamps_today`
@@ -650,11 +671,11 @@ def restamp(old: str, before: dict[Path, str]) -> tuple[int, int]:
         raise UsageError("--restamp: the code was changed during the comparison")
     fresh, name = fresh_at(old), git("rev-parse", "--short", commit_of(old))
     stamped = left = 0
-    for part, digest in before.items():
-        if read_json(part / "config.json")["code"]["digest"] == digest:
+    for part, code in before.items():
+        if read_json(part / "config.json")["code"]["digest"] == code.digest:
             continue
         if result_of(part) in fresh:
-            stamp(part, digest, name)
+            stamp(part, code, name)
             stamped += 1
         else:
             left += 1

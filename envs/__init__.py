@@ -20,24 +20,25 @@ from envs.taxi import Taxi
 from manyseeds.digest import boundary
 from manyseeds.errors import UsageError
 
-NATIVE: dict[str, Callable[[], NativeEnv]] = {
-    "CartPole-v1": CartPole,
-    "Acrobot-v1": Acrobot,
-    "MountainCar-v0": MountainCar,
-    "MountainCarContinuous-v0": MountainCarContinuous,
-    "Pendulum-v1": Pendulum,
-    "FrozenLake-v1": lambda: FrozenLake(4),
-    "FrozenLake8x8-v1": lambda: FrozenLake(8),
-    "FrozenLakeNotSlippery-v1": lambda: FrozenLake(4, slippery=False),
-    "FrozenLake8x8NotSlippery-v1": lambda: FrozenLake(8, slippery=False),
-    "CliffWalking-v1": CliffWalking,
-    "Taxi-v4": Taxi,
-    "Gridworld-v0": Gridworld,
-    "RandomWalk-v0": RandomWalk,
-}
+NATIVE: dict[str, Callable[[], NativeEnv]] = boundary(
+    {
+        "CartPole-v1": CartPole,
+        "Acrobot-v1": Acrobot,
+        "MountainCar-v0": MountainCar,
+        "MountainCarContinuous-v0": MountainCarContinuous,
+        "Pendulum-v1": Pendulum,
+        "FrozenLake-v1": lambda: FrozenLake(4),
+        "FrozenLake8x8-v1": lambda: FrozenLake(8),
+        "FrozenLakeNotSlippery-v1": lambda: FrozenLake(4, slippery=False),
+        "FrozenLake8x8NotSlippery-v1": lambda: FrozenLake(8, slippery=False),
+        "CliffWalking-v1": CliffWalking,
+        "Taxi-v4": Taxi,
+        "Gridworld-v0": Gridworld,
+        "RandomWalk-v0": RandomWalk,
+    }
+)
 
 
-@boundary
 def make(
     env_id: str,
     observations: Literal["vector", "index"] | None = None,
@@ -56,14 +57,7 @@ def make(
     if backend == "auto" and env_id in NATIVE:
         env = NATIVE[env_id]()
     else:
-        from envs.gymnasium_bridge import GymnasiumBridge  # imports Gymnasium
-
-        if env_id in NATIVE:
-            spec = NATIVE[env_id]().spec
-            env = GymnasiumBridge(env_id, spec.time_limit)  # our cap where none is registered
-            env.spec = spec  # the same, with the scores that we know
-        else:
-            env = GymnasiumBridge(env_id)
+        env = bridged(env_id)
     if observations == "index" and env.spec.num_states is None:
         if env_id not in BINS:
             raise UsageError(f"--env {env_id}: a tabular algorithm needs one of {tabular_ids()}")
@@ -86,6 +80,18 @@ def make(
 
 
 @boundary
+def bridged(env_id: str) -> Env:
+    """Gymnasium's own environment; where there is a native one, with its spec."""
+    from envs.gymnasium_bridge import GymnasiumBridge  # imports Gymnasium
+
+    if env_id not in NATIVE:
+        return GymnasiumBridge(env_id)
+    spec = NATIVE[env_id]().spec
+    env = GymnasiumBridge(env_id, spec.time_limit)  # our cap where none is registered
+    env.spec = spec  # the same, with the scores that we know
+    return env
+
+
 def make_tabular(
     env_id: str,
     goal: tuple[int, int] = GOAL,
@@ -98,9 +104,7 @@ def make_tabular(
     must be the defaults. Raises UsageError for an id without tables and for misplaced cells.
     """
     if env_id == "Gridworld-v0":
-        if len(walls) % 2:
-            raise UsageError(f"--walls {' '.join(map(str, walls))}: needs pairs of row and column")
-        return Gridworld(goal, trap, tuple(zip(walls[::2], walls[1::2], strict=True)))
+        return make_gridworld(goal, trap, walls)
     env = make(env_id)
     if not isinstance(env, TabularEnv):
         usable = [name for name in NATIVE if isinstance(NATIVE[name](), TabularEnv)]
@@ -110,6 +114,16 @@ def make_tabular(
         if cells != usual[name]:
             raise UsageError(f"--{name} {' '.join(map(str, cells))}: only for Gridworld-v0")
     return env
+
+
+@boundary
+def make_gridworld(
+    goal: tuple[int, int], trap: tuple[int, int], walls: tuple[int, ...]
+) -> TabularEnv:
+    """Gridworld-v0 with its cells; raises UsageError for misplaced ones."""
+    if len(walls) % 2:
+        raise UsageError(f"--walls {' '.join(map(str, walls))}: needs pairs of row and column")
+    return Gridworld(goal, trap, tuple(zip(walls[::2], walls[1::2], strict=True)))
 
 
 def tabular_ids() -> str:

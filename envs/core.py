@@ -79,7 +79,7 @@ class Env(ABC):
         return self.transition_noise + self.initial_noise
 
     def origins(self) -> list[type | str]:
-        """The definitions that its code begins with, for the digest of a run's code."""
+        """Where its code begins, for the digest of a run's code."""
         return [type(self)]
 
     @abstractmethod
@@ -101,6 +101,10 @@ class NativeEnv(Env):
     """An environment whose dynamics are pure functions on tensors."""
 
     native = True
+
+    def origins(self) -> list[type | str]:
+        """Its class and, of those that have an id here, the arguments that it is made with."""
+        return [type(self), f"envs:NATIVE[{self.spec.id}]"]
 
     @abstractmethod
     def initial(self, noise: Tensor) -> Tensor:

@@ -9,12 +9,15 @@ import torch
 from torch import Tensor
 
 from envs.core import NativeEnv
+from manyseeds.digest import boundary
 
 # (low, high, bins) per observation component; the outermost bins reach to infinity. The cart may
 # drift a little within an episode, so its two components get few bins and the pole's get many.
-BINS = {
-    "CartPole-v1": ((-2.4, 2.4, 3), (-2.0, 2.0, 3), (-0.2095, 0.2095, 8), (-2.5, 2.5, 8)),
-}
+BINS = boundary(
+    {
+        "CartPole-v1": ((-2.4, 2.4, 3), (-2.0, 2.0, 3), (-0.2095, 0.2095, 8), (-2.5, 2.5, 8)),
+    }
+)
 
 
 class Discretize(NativeEnv):
@@ -29,7 +32,7 @@ class Discretize(NativeEnv):
         self.spec = replace(env.spec, obs_size=None, num_states=math.prod(self.radix))
 
     def origins(self) -> list[type | str]:
-        return [*super().origins(), "envs.discretize:BINS", *self.env.origins()]
+        return [type(self), f"envs.discretize:BINS[{self.spec.id}]", *self.env.origins()]
 
     def initial(self, noise: Tensor) -> Tensor:
         return self.env.initial(noise)

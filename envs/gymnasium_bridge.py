@@ -113,6 +113,10 @@ class GymnasiumBridge(Env):
             **sizes,
         )
 
+    def origins(self) -> list[type | str]:
+        known = [f"envs:NATIVE[{self.spec.id}]"] if self.spec.id in NATIVE else []
+        return [type(self), "envs:bridged", *known]
+
     def reset(self, noise: Tensor) -> tuple[State, Tensor]:
         S, N = noise.shape[:2]
         idle = self._idle.get((S, N))

@@ -28,21 +28,15 @@ from torch import Tensor, nn
 
 from llm_track import sampling, tasks
 from manyseeds.cli import path_of
-from manyseeds.digest import ROOT, code_digest
+from manyseeds.digest import ROOT, boundary, code_digest
 from manyseeds.errors import UsageError
 from manyseeds.progress import console
 from manyseeds.record import alone, is_finished
-from manyseeds.runs.language import LanguageConfig
+from manyseeds.runs.language import LanguageConfig, LanguageRun
 from manyseeds.runs.parallel import Processes
 
 CHARACTERS = "".join(chr(i) for i in range(32, 127)) + "\n"
 BASE_BATCH, BASE_LEARNING_RATE = 32, 2e-3
-ORIGINS = [  # what the tiny models are made by
-    "llm_track.models:make_base",
-    "llm_track.sft:train",
-    "llm_track.sft:PRESETS",
-    "llm_track.tasks:GENERATED",
-]
 
 
 # ---- The tiny model ------------------------------------------------------------------------
@@ -115,9 +109,11 @@ def make_base(task: tasks.Task, folder: Path) -> None:
     save(model, tokenizer, folder)
 
 
+@boundary
 def tiny_store(config: LanguageConfig) -> Path:
-    """Where the tiny models of today's code are kept."""
-    return Path(config.results) / "models" / f"tiny-{code_digest(ORIGINS)}"
+    """Where the tiny models of a run's task, as today's code makes them, are kept."""
+    digest = code_digest([*tasks.tiny_origins(config.task), *LanguageRun.kind_origins()])
+    return Path(config.results) / "models" / f"tiny-{digest}"
 
 
 def find_tiny(name: str, config: LanguageConfig, processes: Processes) -> Path:

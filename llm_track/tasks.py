@@ -37,6 +37,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from manyseeds.cli import flag, path_of
+from manyseeds.digest import boundary
 from manyseeds.errors import UsageError, did_you_mean
 from manyseeds.record import folder_digest
 from manyseeds.runs.language import LanguageConfig
@@ -434,8 +435,9 @@ class TaskConfig(LanguageConfig):
         make(self.task)
 
     def origins(self) -> list[str]:
-        made = ["llm_track.sft:train", "llm_track.sft:PRESETS"] if self.model == "tiny" else []
-        return [*super().origins(), *made]
+        task = [f"llm_track.tasks:GENERATED[{self.task}]"] if self.task in GENERATED else []
+        made = tiny_origins(self.task) if self.model == "tiny" else []
+        return [*super().origins(), *task, *made]
 
     def contents(self) -> dict[str, str]:
         """Digests of the JSONL files that are learned from, and of the models that are begun with.
@@ -463,11 +465,26 @@ class TaskConfig(LanguageConfig):
 
 HUB_SECONDS = 10  # to wait for the commit of a model
 MADE = ("tiny", "tiny-base")  # models that are made at first use
-GENERATED: dict[str, GeneratedTask] = {
-    "addition": Addition("addition", digits=2, empty=0.0, max_new_tokens=32, base_steps=200),
-    "mixed": Addition("mixed", digits=3, empty=0.6, max_new_tokens=48, base_steps=800),
-    "countdown": Countdown("countdown", max_new_tokens=40, base_steps=300),
-}
+
+
+def tiny_origins(task: str) -> list[str]:
+    """Where the code begins that makes the tiny models of a generated task."""
+    return [
+        "llm_track.models:make_base",
+        "llm_track.sft:train",
+        "llm_track.sft:Config()",
+        f"llm_track.sft:PRESETS[{task}]",
+        f"llm_track.tasks:GENERATED[{task}]",
+    ]
+
+
+GENERATED: dict[str, GeneratedTask] = boundary(
+    {
+        "addition": Addition("addition", digits=2, empty=0.0, max_new_tokens=32, base_steps=200),
+        "mixed": Addition("mixed", digits=3, empty=0.6, max_new_tokens=48, base_steps=800),
+        "countdown": Countdown("countdown", max_new_tokens=40, base_steps=300),
+    }
+)
 HUB = {"gsm8k": ("openai/gsm8k", "main")}  # short names
 
 

@@ -1,15 +1,22 @@
 """A digest of exactly the code that decides a learning curve, so that the report can say "stale".
 
-It begins at some definitions, written `module:name` or `module:Class.method`, and follows every
-name that they use through the files of this project, also those reached through a module
-(`sampling.sample`) or, from a method, through `self`. What goes into the digest are the names and
-the texts of the definitions that were reached, and no paths: a definition may move to another file.
+It begins at some definitions, written
+
+    module:name            a function, class or constant, or what an import leads to
+    module:Class.member    a method or attribute, perhaps inherited
+    module:TABLE[key]      an entry of a dictionary that is written out
+    module:Config()        the defaults of a Config and of those that it extends
+
+and follows every name that they use through the files of this project, also those reached through a
+module (`sampling.sample`) or, from a method, through `self`. What goes into the digest are the
+names and texts of the definitions that were reached and which of them each use means, and no paths:
+a definition may move to another file. What a name of a library means goes in, too; its code does
+not: its version stands in the record.
 
 Left out is what cannot change a curve: docstrings, comments, annotations, the fields of a Config
 (their values stand in a run's record) and its conditions, the modules below that read flags, keep
 records, print and draw, and how an iteration is run (`program`: tests hold all its modes equal).
-A definition that is marked as a `boundary` is not followed either. Libraries are not seen: their
-versions stand in the record.
+A definition that is marked as a `boundary` is not followed either.
 """
 
 from __future__ import annotations
@@ -17,12 +24,13 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-T = TypeVar("T", bound=Callable[..., Any])
+T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[1]
 BOOKKEEPING = {
@@ -36,12 +44,15 @@ BOOKKEEPING = {
 PRESETS = "PRESETS"
 # Methods of a Config that refuse or record, and compute nothing that is learned with.
 CONDITIONS = {"__post_init__", "check", "check_env", "contents", "origins"}
+EXECUTION = "Execution"  # the mark of fields that change no curve
+DEFAULTS = "()"  # what a Config's name ends with where its defaults are meant
 
 
 def boundary(definition: T) -> T:
-    """Mark a function that chooses by a run's settings, so that the digest does not follow it.
+    """Mark a definition so that the digest does not follow it.
 
-    It would reach every choice. What was chosen has to be an origin of its own.
+    A function or table that a run's settings choose from would reach every choice (what was chosen
+    has to be an origin of its own); a clock changes no curve.
     """
     return definition
 
@@ -64,38 +75,48 @@ def code_digest(origins: Iterable[str], root: Path = ROOT) -> str:
 
     root: the checkout whose code is read.
     """
-    waiting = [Place(*origin.partition(":")[::2]) for origin in origins]
-    reached: dict[Place, str] = {}
-    while waiting:
-        place = waiting.pop()
-        if place in reached:
-            continue
-        found = read(place, root)
-        if isinstance(found, Place):  # where an import leads
-            waiting.append(found)
-        else:
-            reached[place], uses = found
-            waiting += uses
+    starts = {resolve(Place.of(origin), root) for origin in origins}
+    places = sorted(starts, key=lambda place: (place.name, read(place, root)[0]))
+    numbers = {place: number for number, place in enumerate(places)}
     digest = hashlib.sha256()
-    for text in sorted(f"{place.name} {text}" for place, text in reached.items()):
-        digest.update(text.encode(errors="replace"))
+    for place in places:  # grows
+        text, uses = read(place, root)
+        meant: list[int | str] = []
+        for use in uses:
+            if isinstance(use, Place) and use not in numbers:
+                numbers[use] = len(places)
+                places.append(use)
+            meant.append(numbers[use] if isinstance(use, Place) else use)
+        digest.update(f"{place.name} {text} {meant}\n".encode(errors="replace"))
     return digest.hexdigest()[:12]
 
 
 class Place(NamedTuple):
-    """A definition by its module and name; `Class.method` for a method."""
+    """A definition by its module and its name as in an origin; the module itself without a name."""
 
     module: str
     name: str
 
+    @classmethod
+    def of(cls, origin: str) -> Place:
+        """The place that an origin names."""
+        module, _, name = origin.partition(":")
+        return cls(module, name)
+
+    def split(self) -> tuple[str, str]:
+        """The name of a top-level definition, and what of it: ".member", "[key]", "()" or ""."""
+        match = re.match(r"\w*", self.name)
+        assert match
+        return match[0], self.name[match.end() :]
+
 
 @cache
-def read(place: Place, root: Path) -> tuple[str, list[Place]] | Place:
-    """The text of the definition at a place and the places that it uses, or where it leads."""
+def read(place: Place, root: Path) -> tuple[str, list[Place | str]]:
+    """The text of the definition at a place, and what it uses: places, names of libraries."""
     found = find(place, root)
     if found is None or isinstance(found, Place):
-        return found or ("", [])
-    return ast.dump(found), list(used(found, place, root))
+        return "", []
+    return text_of(found), list(dict.fromkeys(used(found, place, root)))
 
 
 def forget() -> None:
@@ -104,47 +125,126 @@ def forget() -> None:
     read.cache_clear()
 
 
-def find(place: Place, root: Path) -> ast.stmt | Place | None:
-    """The simplified definition at a place, another place that it is imported from, or None."""
-    name, _, method = place.name.partition(".")
-    node = definitions(root, place.module).get(name)
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        target = imported(node, name, root)
-        return Place(target.module, place.name.replace(name, target.name, 1)) if target else None
-    if method and isinstance(node, ast.ClassDef):
-        return next((x for x in node.body if getattr(x, "name", None) == method), None)
-    return node
+@cache
+def text_of(node: ast.AST) -> str:
+    """The text of a definition, the same in every version of Python."""
+    return dump(node)
 
 
-def used(node: ast.stmt, place: Place, root: Path) -> Iterator[Place]:
-    """The places that a definition uses."""
+def dump(node: Any) -> str:
+    """The text of a syntax tree, or of what is in one."""
+    if isinstance(node, ast.AST):
+        fields = [
+            f"{name}={dump(x)}"
+            for name, x in ast.iter_fields(node)
+            if x is not None and x != [] and name not in ("ctx", "kind", "type_comment")
+        ]
+        return f"{type(node).__name__}({', '.join(fields)})"
+    return f"[{', '.join(map(dump, node))}]" if isinstance(node, list) else repr(node)
+
+
+def find(place: Place, root: Path) -> ast.AST | Place | None:
+    """The simplified definition at a place, another place that it comes from, or None."""
     own = definitions(root, place.module)
-    local = {
-        (alias.asname or alias.name): statement
-        for statement in ast.walk(node)
-        if isinstance(statement, ast.ImportFrom)
-        for alias in statement.names
-    }
-    cls, _, method = place.name.partition(".")
-    for inner in ast.walk(node):
-        chain = chain_of(inner)
-        if not chain or PRESETS in chain:
-            continue
-        first, *rest = chain
-        if method and first == "self" and rest:
-            siblings = getattr(own.get(cls), "body", [])
-            if any(getattr(x, "name", None) == rest[0] for x in siblings):
-                yield Place(place.module, f"{cls}.{rest[0]}")
-            continue
-        origin = local.get(first, own.get(first))
-        if isinstance(origin, ast.Import | ast.ImportFrom):
-            target = imported(origin, first, root)
-            while target and not target.name and rest:  # a module: what is taken from it
-                target = member(target.module, rest.pop(0), root)
-            if target and target.name and not is_boundary(target, root):
-                yield target
-        elif origin is not None and not is_boundary(Place(place.module, first), root):
-            yield Place(place.module, first)
+    outer, rest = place.split()
+    node = own.get(outer)
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        target = imported(node, outer, root)
+        inside = isinstance(target, Place) and target.name
+        return Place(target.module, target.name + rest) if inside else None  # type: ignore[union-attr]
+    if rest.startswith("["):
+        return entry(node, rest[1:-1])
+    if rest.startswith("."):
+        return member_of(node, rest[1:], place.module, root)
+    return own.get(place.name)
+
+
+def resolve(place: Place, root: Path) -> Place:
+    """Where imports and inheritance lead from a place."""
+    seen = {place}
+    while isinstance(found := find(place, root), Place) and found not in seen:
+        place = found
+        seen.add(place)
+    return place
+
+
+def entry(table: ast.AST | None, key: str) -> ast.AST | None:
+    """The value of a key in the definition of a dictionary."""
+    value = getattr(table, "value", None)
+    if isinstance(value, ast.Call) and value.args:  # boundary({...})
+        value = value.args[0]
+    if not isinstance(value, ast.Dict):
+        return None
+    pairs = zip(value.keys, value.values, strict=True)
+    return next((x for k, x in pairs if isinstance(k, ast.Constant) and k.value == key), None)
+
+
+def member_of(cls: ast.AST | None, name: str, module: str, root: Path) -> ast.AST | Place | None:
+    """A method or attribute in a class's definition, or the place of an inherited one."""
+    if not isinstance(cls, ast.ClassDef):
+        return None
+    for node in cls.body:
+        if name in bound(node):
+            return node
+    for base in cls.bases:
+        place = meaning(chain_of(base), module, root)
+        if isinstance(place, Place):
+            inherited = resolve(Place(place.module, f"{place.name}.{name}"), root)
+            if find(inherited, root) is not None:
+                return inherited
+    return None
+
+
+def used(node: ast.AST, place: Place, root: Path) -> Iterator[Place | str]:
+    """What a definition uses: places in the project, names of libraries."""
+    chains, local = names_of(node)
+    outer, rest = place.split()
+    extended = getattr(node, "bases", []) if rest == DEFAULTS else []
+    for inner, chain in chains:
+        if rest.startswith(".") and chain[0] == "self":
+            target: Place | str | None = None
+            if len(chain) > 1:
+                target = resolve(Place(place.module, f"{outer}.{chain[1]}"), root)
+                known = find(target, root) is not None and not is_boundary(target, root)
+                target = target if known else None
+        else:
+            target = meaning(chain, place.module, root, local)
+        if isinstance(target, Place) and inner in extended:
+            target = Place(target.module, target.name + DEFAULTS)
+        if target is not None:
+            yield target
+
+
+@cache
+def names_of(node: ast.AST) -> tuple[list[tuple[ast.AST, list[str]]], dict[str, ast.stmt]]:
+    """The expressions of a definition that are names, and its own imports by name."""
+    inside = list(ast.walk(node))
+    imports = [x for x in inside if isinstance(x, ast.Import | ast.ImportFrom)]
+    local: dict[str, ast.stmt] = {name: x for x in imports for name in bound(x)}
+    found = [(x, chain) for x in inside if (chain := chain_of(x)) and PRESETS not in chain]
+    return found, local
+
+
+def meaning(
+    chain: list[str], module: str, root: Path, local: Mapping[str, ast.stmt] | None = None
+) -> Place | str | None:
+    """What `["a", "b"]`, the expression a.b in a module, means: a place, or a library's name.
+
+    local: imports within the definition. None for what is not followed.
+    """
+    first, *rest = chain or [""]
+    node = (local or {}).get(first, definitions(root, module).get(first))
+    if node is None:
+        return None
+    target: Place | str | None = Place(module, first)
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        target = imported(node, first, root)
+    while isinstance(target, Place) and not target.name and rest:  # a module: what is taken from it
+        target = part_of(target.module, rest.pop(0), root)
+    if not isinstance(target, Place):
+        return target
+    target = resolve(target, root)
+    return target if target.name and not is_boundary(target, root) else None
 
 
 def chain_of(node: ast.AST) -> list[str]:
@@ -158,32 +258,41 @@ def chain_of(node: ast.AST) -> list[str]:
     return []
 
 
-def imported(node: ast.Import | ast.ImportFrom, name: str, root: Path) -> Place | None:
-    """What an import binds to a name: a definition, or a module (with an empty name).
+def imported(node: ast.Import | ast.ImportFrom, name: str, root: Path) -> Place | str | None:
+    """What an import binds to a name: a definition, a module, or a library's name.
 
-    None for a library and for bookkeeping.
+    None for bookkeeping.
     """
-    alias = next(a for a in node.names if name in (a.asname, a.name))
+    alias = next(a for a in node.names if name == name_of(a))
     if isinstance(node, ast.ImportFrom):
-        return member(node.module or "", alias.name, root)
-    return Place(alias.name, "") if file_of(alias.name, root) else None
+        return part_of(node.module or "", alias.name, root)
+    module = alias.name if alias.asname else name  # `import a.b` binds a
+    return Place(module, "") if is_ours(module, root) else module
 
 
-def member(module: str, name: str, root: Path) -> Place | None:
-    """A module's own definition or submodule."""
-    if file_of(f"{module}.{name}", root):
+def part_of(module: str, name: str, root: Path) -> Place | str | None:
+    """A module's own definition or submodule; of a library its name."""
+    if not is_ours(module, root):
+        return f"{module}.{name}"
+    if is_ours(f"{module}.{name}", root):
         return None if f"{module}.{name}" in BOOKKEEPING else Place(f"{module}.{name}", "")
-    known = module not in BOOKKEEPING and file_of(module, root)
-    return Place(module, name) if known else None
+    return None if module in BOOKKEEPING else Place(module, name)
 
 
 def is_boundary(place: Place, root: Path) -> bool:
-    """Whether a definition is marked by `boundary`."""
+    """Whether a definition is marked by `boundary`: a decorator, or around a table."""
     found = find(place, root)
-    while isinstance(found, Place):
-        found = find(found, root)
-    marks = getattr(found, "decorator_list", [])
+    around = getattr(getattr(found, "value", None), "func", None)
+    marks = [*getattr(found, "decorator_list", []), around]
     return any(isinstance(mark, ast.Name) and mark.id == boundary.__name__ for mark in marks)
+
+
+def is_ours(module: str, root: Path) -> bool:
+    """Whether a module or package is in the project."""
+    names = module.split(".")
+    if not all(name.isidentifier() for name in names):
+        return False
+    return file_of(module, root) is not None or root.joinpath(*names).is_dir()
 
 
 def file_of(module: str, root: Path) -> Path | None:
@@ -199,19 +308,60 @@ def file_of(module: str, root: Path) -> Path | None:
 
 @cache
 def definitions(root: Path, module: str) -> dict[str, ast.stmt]:
-    """The top-level names of a module: functions, classes, constants, imports; simplified."""
+    """The top-level names of a module: functions, classes, constants, imports; simplified.
+
+    Under `Config()` the defaults of a Config. Each name must be bound once, and not within an `if`.
+    """
     file = file_of(module, root)
+    return definitions_in(file.read_text() if file else "")
+
+
+@cache
+def definitions_in(text: str) -> dict[str, ast.stmt]:
+    """The same of a module's text: reading it takes longest."""
     found: dict[str, ast.stmt] = {}
-    for node in ast.parse(file.read_text() if file else "").body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found[node.name] = node
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            found |= {alias.asname or alias.name: node for alias in node.names}
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names = [n for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)]
-            found |= {n.id: node for n in names}
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ClassDef) and is_config(node):
+            found[node.name + DEFAULTS] = defaults_of(node)
+        found |= dict.fromkeys(bound(node), node)
     return {name: Simplified().visit(node) for name, node in found.items()}
+
+
+def bound(node: ast.stmt) -> list[str]:
+    """The names that a statement defines."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [node.name]
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return [name_of(alias) for alias in node.names]
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return [x.id for target in targets for x in ast.walk(target) if isinstance(x, ast.Name)]
+    return []
+
+
+def name_of(alias: ast.alias) -> str:
+    """The name that an import binds."""
+    return alias.asname or alias.name.partition(".")[0]
+
+
+def is_config(node: ast.ClassDef) -> bool:
+    return node.name.endswith("Config")
+
+
+def defaults_of(config: ast.ClassDef) -> ast.ClassDef:
+    """The fields of a Config that change a curve, with their defaults alone."""
+    body: list[ast.stmt] = [
+        ast.Assign(targets=[field.target], value=field.value)
+        for field in config.body
+        if isinstance(field, ast.AnnAssign)
+        and field.value is not None
+        and EXECUTION not in names_in(field.annotation)
+    ]
+    return ast.ClassDef(config.name, config.bases, [], body, [])
+
+
+def names_in(node: ast.AST) -> set[str]:
+    return {x.id for x in ast.walk(node) if isinstance(x, ast.Name)}
 
 
 class Simplified(ast.NodeTransformer):
@@ -225,17 +375,17 @@ class Simplified(ast.NodeTransformer):
         return node
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        if node.name.endswith("Config"):
+        if is_config(node):
             node.body = [
-                x
-                for x in node.body
-                if not isinstance(x, ast.AnnAssign) and getattr(x, "name", "") not in CONDITIONS
+                x for x in node.body if not is_field(x) and getattr(x, "name", "") not in CONDITIONS
             ]
         return self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         node.returns = None
         return self.generic_visit(node)
+
+    visit_AsyncFunctionDef = visit_FunctionDef  # type: ignore[assignment]
 
     def visit_arg(self, node: ast.arg) -> ast.AST:
         node.annotation = None
@@ -244,6 +394,11 @@ class Simplified(ast.NodeTransformer):
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
         node.annotation = ast.Constant(None)
         return self.generic_visit(node)
+
+
+def is_field(node: ast.stmt) -> bool:
+    """Whether a statement of a dataclass declares a field."""
+    return isinstance(node, ast.AnnAssign) and "ClassVar" not in names_in(node.annotation)
 
 
 def is_text(node: ast.AST) -> bool:

@@ -25,7 +25,7 @@ from manyseeds.cli import (
     requested_seeds,
     subject_of,
 )
-from manyseeds.digest import origin_of
+from manyseeds.digest import boundary, origin_of
 from manyseeds.errors import UsageError
 from manyseeds.process import resolve_device, set_up_process
 from manyseeds.progress import console
@@ -136,19 +136,23 @@ class Recorder:
         return {"schema": SCHEMA, "kind": self.kind}
 
     @property
+    @boundary
     def learn_s(self) -> float:
         """Seconds of learning so far, of the whole batch, evaluation excluded."""
         return self._learned + time.perf_counter() - self._resumed
 
     @property
+    @boundary
     def total_s(self) -> float:
         """Seconds since the beginning."""
         return time.perf_counter() - self._began
 
+    @boundary
     def pause(self) -> None:
         """Stop the clock, until `resume`."""
         self._learned = self.learn_s
 
+    @boundary
     def resume(self) -> None:
         """Let the clock go on from where it was stopped."""
         self._resumed = time.perf_counter()

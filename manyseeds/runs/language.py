@@ -43,7 +43,7 @@ from manyseeds.cli import (
     identity,
     requested_seeds,
 )
-from manyseeds.digest import code_digest
+from manyseeds.digest import boundary, code_digest
 from manyseeds.errors import UsageError
 from manyseeds.process import resolve_device, set_up_process
 from manyseeds.progress import Progress
@@ -134,7 +134,10 @@ class LanguageRun(Recorder):
     """Carries one training of one seed: what `train(config, run)` reports to."""
 
     kind = "language"
-    decides = ("log", "evaluate_if_due", "rng", "uniforms", Processes)
+    decides = (
+        *("log", "evaluate_if_due", "evaluate_finally", "rng", "uniforms"),
+        *("save_if_due", "restore", Processes),
+    )
     local = ("curve.png",)
     weights = "model"
     config: Any
@@ -164,7 +167,7 @@ class LanguageRun(Recorder):
         self._saved = -1
         self._opened = False
         self._open_with: tuple[Any, ...] = ()
-        self._evaluator: Evaluator | None = None
+        self._evaluator: Any = None  # an Evaluator, once it has been evaluated
         silent = config.quiet or not self.processes.main
         self._progress = Progress(
             config.total_samples,
@@ -228,6 +231,7 @@ class LanguageRun(Recorder):
         last = self.config.evaluations
         return min(samples * last // self.config.total_samples, last)
 
+    @boundary
     def _open(self) -> None:
         self._opened = True
         if self.directory is not None:
@@ -237,7 +241,6 @@ class LanguageRun(Recorder):
         self.resume()
 
     def _evaluate(self) -> None:
-        assert self._evaluator is not None
         measures, transcripts = self._evaluator(final=False)
         self._rows.append({"samples": self.samples, "learn_s": self._learned, **measures})
         self._transcripts += [{"samples": self.samples, **x} for x in transcripts]
@@ -325,6 +328,7 @@ class LanguageRun(Recorder):
         self._learned = state["learned"]
         return state["step"], state["extra"]
 
+    @boundary
     def _origin(self) -> dict[str, Any]:
         """The settings and the code that a checkpoint belongs to."""
         return {"config": identity(self.config), "code": self._digest}
@@ -335,13 +339,18 @@ class LanguageRun(Recorder):
 
     # ---- The end -----------------------------------------------------------------------
 
+    def evaluate_finally(self) -> dict[str, float]:
+        """The measures of what was learned, with more samples than those on the curve."""
+        measures: dict[str, float] = self._evaluator(final=True)[0]
+        return measures
+
     def finish(self, result: Any) -> dict[str, Any]:
         """Evaluate for the last time and, with a directory, write and seal the part."""
         self.pause()
         if not self.processes.main:
             return {}
         assert self._evaluator is not None, "train must call run.evaluate_if_due"
-        final, _ = self._evaluator(final=True)
+        final = self.evaluate_finally()
         self.close()
         summary = {
             **self.head(),
@@ -388,7 +397,6 @@ class LanguageRun(Recorder):
     def _draw(self, folder: Path) -> None:
         from manyseeds import plots
 
-        assert self._evaluator is not None
         curve = self.curve()
         shown = [self._evaluator.headline, "length", "format", "entropy"]
         panels = {

@@ -76,7 +76,7 @@ class Plan(Recorder):
     """Carries one planning: what `solve(config, plan)` reports to. There are no seeds."""
 
     kind = "planning"
-    decides = ("record",)
+    decides = ("record", "measures")
     local = (POLICY, "plan.png", "plan.gif")
     config: PlanningConfig
 
@@ -91,18 +91,25 @@ class Plan(Recorder):
         """Keep values [X], greedy actions [X] and the Bellman residual of a sweep."""
         self.sweeps.append(Sweep(iteration, residual, values.tolist(), actions.tolist()))
 
+    def measures(self, result: Tensor) -> dict[str, float]:
+        """The value of the start in `result` [X], and the last sweep's policy's score."""
+        env = self.env
+        policy = one_hot(torch.tensor(self.sweeps[-1].actions), env.spec.num_actions)
+        return {
+            "start_value": (result @ env.start).item(),
+            "score": env.policy_score(policy.unsqueeze(0)).item(),
+        }
+
     def finish(self, result: Tensor) -> dict[str, Any]:
         """Score the greedy policy for the optimal values [X], and write the run; its summary."""
         self.pause()
-        last, env = self.sweeps[-1], self.env
-        policy = one_hot(torch.tensor(last.actions), env.spec.num_actions)
+        last = self.sweeps[-1]
         summary = {
             **self.head(),
             "sweeps": len(self.sweeps) - (last.iteration == 0),  # sweep 0 is V = 0
             "iterations": last.iteration,
             "residual": last.residual,
-            "start_value": (result @ env.start).item(),
-            "score": env.policy_score(policy.unsqueeze(0)).item(),
+            **self.measures(result),
             "values": last.values,
             "actions": last.actions,
             "learn_seconds": self._learned,

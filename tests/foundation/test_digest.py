@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 
 import envs
-from algos import dqn, ppo, q_learning, td_prediction
+from algos import dqn, ppo, q_learning, td_prediction, value_iteration
 from benchmarks import sb3_baseline, trl_baseline
 from llm_track import grpo
 from manyseeds import digest
@@ -40,14 +42,21 @@ def f(x: int) -> int:
     return helper(x)  # why
 
 
-class C:
+class Base:
+    rate = 2
+
+    def inherited(self):
+        return 4
+
+
+class C(Base):
     """Doc."""
 
     field: int = 1
     """Documented."""
 
     def first(self):
-        return self.second()
+        return self.second() + self.inherited() + self.rate + self.field
 
     def second(self):
         return 2
@@ -58,6 +67,8 @@ class C:
 
 class RunConfig:
     rate: float = 0.1
+    quiet: Annotated[bool, Execution()] = False
+    LIMIT: ClassVar[int] = 7
 
     @property
     def half(self):
@@ -103,6 +114,7 @@ FUNCTION = ["algorithm:f", "algorithm:C", "algorithm:RunConfig"]
         ("import math\n", "", True),
         ("rate: float = 0.1", "rate: float = 0.1\n    more: int = 1", True),  # likewise
         ("raise ValueError", "raise TypeError", True),  # a condition
+        ("LIMIT: ClassVar[int] = 7", "LIMIT: ClassVar[int] = 8", False),
         ("self.rate / 2", "self.rate / 3", False),
         ("return helper(x)", "return helper(-x)", False),
         ("x + LIMIT", "x - LIMIT", False),  # what a name leads to counts as well
@@ -146,15 +158,146 @@ def test_it_has_no_paths(project: Callable[..., str], tmp_path: Path) -> None:
     assert project(["algorithm:f"], CODE, again) == before
 
 
-@pytest.mark.parametrize(("name", "same"), [("second", False), ("third", True)])
-def test_of_a_method_it_follows_what_it_calls_of_its_class(
-    name: str, same: bool, project: Callable[..., str]
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ("return 2", "return 3", False),
+        ("return 3", "return 4", True),
+        ("return 4", "return 5", False),  # inherited
+        ("rate = 2", "rate = 3", False),
+        ("field: int = 1", "field: int = 2", False),
+    ],
+)
+def test_of_a_method_it_follows_what_it_uses_of_its_class(
+    old: str, new: str, same: bool, project: Callable[..., str]
 ) -> None:
+    assert CODE.count(old) == 1
     before = project(["algorithm:C.first"])
-    changed = CODE.replace(
-        f"def {name}(self):\n        return", f"def {name}(self):\n        yield"
-    )
-    assert (project(["algorithm:C.first"], changed) == before) == same
+    assert (project(["algorithm:C.first"], CODE.replace(old, new)) == before) == same
+
+
+IMPORTS = """from library import A as X, B as Y
+from shapes import one as a, other as b
+import shapes.inner
+import library.nets as nets
+
+def f():
+    import shapes
+    X(a) + shapes.unused(0) + nets.L + b
+
+
+def g():
+    shapes.inner.volume(1)
+"""
+TWO = SHAPES + "def one():\n    return 1\ndef other():\n    return 2\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("library import A as X", "library import C as X"),
+        ("from library import", "from another import"),
+        ("import one as a, other as b", "import other as a, one as b"),
+        ("import library.nets as nets", "import library.layers as nets"),
+    ],
+)
+def test_it_sees_what_a_name_means(old: str, new: str, project: Callable[..., str]) -> None:
+    """The text of the definition is the same; what is imported under its names is not."""
+    before = project(["algorithm:f"], IMPORTS, TWO)
+    assert project(["algorithm:f"], IMPORTS.replace(old, new), TWO) != before
+    assert project(["algorithm:f"], IMPORTS.replace("B as Y", "C as Y"), TWO) == before
+
+
+def test_it_follows_whole_modules_and_imports_within(
+    project: Callable[..., str], tmp_path: Path
+) -> None:
+    before = project(["algorithm:f"], IMPORTS, TWO)
+    assert project(["algorithm:f"], IMPORTS, TWO.replace("return 0", "return 3")) != before
+    before = project(["algorithm:g"], IMPORTS, TWO)
+    (tmp_path / "shapes/inner.py").write_text(INNER.replace("* x * x", "* x"))
+    forget()
+    assert code_digest(["algorithm:g"], tmp_path) != before
+
+
+TABLES = """from marks import boundary
+from dataclasses import dataclass
+
+def small():
+    return 1
+
+
+def large():
+    return 2
+
+
+BUILD = boundary({"small": lambda: small(), "large": lambda: large()})
+SIZES = {"small": 1, "large": 2}
+
+
+def make(name):
+    return BUILD[name]()
+
+
+class Config(BaseConfig):
+    rate: float = 0.5
+    quiet: Annotated[bool, Execution()] = False
+
+
+class BaseConfig:
+    steps: int = 3
+    plain: int
+"""
+
+
+@pytest.mark.parametrize(
+    ("origin", "old", "new", "same"),
+    [
+        ("make", "return 1", "return 3", True),  # a table that settings choose from
+        ("BUILD[small]", "return 1", "return 3", False),
+        ("BUILD[small]", "return 2", "return 3", True),
+        ("BUILD[small]", "lambda: small()", "lambda: large()", False),
+        ("SIZES[small]", '"small": 1', '"small": 3', False),
+        ("SIZES[small]", '"large": 2', '"large": 3', True),
+        ("Config()", "rate: float = 0.5", "rate: float = 0.6", False),
+        ("Config()", "steps: int = 3", "steps: int = 4", False),  # extended
+        ("Config()", "quiet: Annotated[bool, Execution()] = False", "", True),
+        ("Config()", "plain: int", "", True),
+        ("Config", "rate: float = 0.5", "rate: float = 0.6", True),
+    ],
+)
+def test_an_origin_may_be_an_entry_or_the_defaults(
+    origin: str, old: str, new: str, same: bool, project: Callable[..., str]
+) -> None:
+    assert TABLES.count(old) == 1
+    before = project([f"algorithm:{origin}"], TABLES)
+    assert (project([f"algorithm:{origin}"], TABLES.replace(old, new)) == before) == same
+
+
+def test_it_is_the_same_in_every_version_of_python(project: Callable[..., str]) -> None:
+    """What is published was stamped by one; another one must not call it stale."""
+    assert project(FUNCTION) == "b007bc1b871d"
+
+
+@pytest.mark.parametrize("room", ["manyseeds", "algos", "envs", "llm_track", "benchmarks"])
+def test_the_code_has_only_forms_that_it_can_read(room: str) -> None:
+    """A name that is bound twice, or within an `if`, would be read as what it is not."""
+    for file in sorted((ROOT / room).rglob("*.py")):
+        names: list[str] = []
+        for node in ast.parse(file.read_text()).body:
+            place = f"{file}, line {node.lineno}"
+            if isinstance(node, ast.If):
+                condition = ast.unparse(node.test)
+                assert condition in ("TYPE_CHECKING", "__name__ == '__main__'"), place
+                continue
+            assert digest.bound(node) or digest.is_text(node), place
+            if isinstance(node, ast.Import):
+                names += [alias.asname or alias.name for alias in node.names]
+            else:
+                names += digest.bound(node)
+            targets = getattr(node, "targets", [getattr(node, "target", ast.Name())])
+            assert all(isinstance(target, ast.Name | ast.Tuple) for target in targets), place
+        assert len(set(names)) == len(names), file
+        assert "*" not in names, file
 
 
 def test_it_stops_at_a_boundary(project: Callable[..., str]) -> None:
@@ -209,8 +352,8 @@ def digests(copy: Path) -> dict[str, str]:
     }
 
 
-def origins(module: Any, subject: str, *definitions: Any) -> list[str]:
-    config = from_preset(module.Config, module.PRESETS, subject)
+def origins(module: Any, subject: str, *definitions: Any, **settings: Any) -> list[str]:
+    config = from_preset(module.Config, module.PRESETS, subject, **settings)
     return [*map(origin_of, definitions or [module.train]), *config.origins()]
 
 
@@ -225,14 +368,16 @@ RUNS = {  # kind and origins
         "control",
         origins(dqn, "CartPole-v1", sb3_baseline.train, sb3_baseline.DQNBaseline),
     ),
+    "bridged": ("control", origins(dqn, "CartPole-v1", backend="gymnasium")),
     "td": ("prediction", origins(td_prediction, "RandomWalk-v0")),
+    "vi": ("planning", origins(value_iteration, "FrozenLake-v1", value_iteration.solve)),
     "grpo": ("language", origins(grpo, "addition")),
     "trl-grpo": (
         "language",
         origins(grpo, "addition", trl_baseline.train, trl_baseline.GRPOBaseline),
     ),
 }
-OURS, SB3, LANGUAGE = {"ppo", "dqn"}, {"sb3-ppo", "sb3-dqn"}, {"grpo", "trl-grpo"}
+OURS, SB3, LANGUAGE = {"ppo", "dqn", "bridged"}, {"sb3-ppo", "sb3-dqn"}, {"grpo", "trl-grpo"}
 CONTROL = OURS | SB3
 UNUSED = "class Unused:\n    update = RunningStats.update\n\n\nclass RewardScale("
 CHANGES: dict[str, tuple[str, str, str, set[str]]] = {
@@ -361,9 +506,76 @@ CHANGES: dict[str, tuple[str, str, str, set[str]]] = {
     "GRPO's advantages": ("llm_track/grpo.py", "EPS = 1e-4", "EPS = 1e-5", {"grpo"}),
     "the demonstrations of tiny": (
         "llm_track/sft.py",
-        '(("addition", 3_200)',
-        '(("addition", 3_000)',
+        '"addition": Preset({"total_samples": 3_200}',
+        '"addition": Preset({"total_samples": 3_000}',
         LANGUAGE,
+    ),
+    "those of another task": (
+        "llm_track/sft.py",
+        '"mixed": Preset({"total_samples": 9_600}',
+        '"mixed": Preset({"total_samples": 9_000}',
+        set(),
+    ),
+    "a default of tiny": (
+        "llm_track/sft.py",
+        "learning_rate: Positive = 3e-3",
+        "learning_rate: Positive = 2e-3",
+        LANGUAGE,
+    ),
+    "another task": ("llm_track/tasks.py", "class Countdown(", "class Counting(", set()),
+    "the task's settings": (
+        "llm_track/tasks.py",
+        'Addition("addition", digits=2',
+        'Addition("addition", digits=3',
+        LANGUAGE,
+    ),
+    "the last evaluation of a language run": (
+        "manyseeds/runs/language.py",
+        "self._evaluator(final=True)[0]",
+        "self._evaluator(final=False)[0]",
+        LANGUAGE,
+    ),
+    "what a checkpoint gives back": (
+        "manyseeds/runs/language.py",
+        'p.copy_(tensors[f"parameter.{i}"])',
+        "pass",
+        LANGUAGE,
+    ),
+    "the clock": (
+        "manyseeds/runs/base.py",
+        "self._learned = self.learn_s\n",
+        "self._learned += self.learn_s\n",
+        set(),
+    ),
+    "an environment's arguments": (
+        "envs/__init__.py",
+        '"FrozenLake-v1": lambda: FrozenLake(4),',
+        '"FrozenLake-v1": lambda: FrozenLake(4, slippery=False),',
+        {"vi"},
+    ),
+    "an environment's class": (
+        "envs/__init__.py",
+        '"CartPole-v1": CartPole',
+        '"CartPole-v1": Acrobot',
+        CONTROL,
+    ),
+    "how it is made": (
+        "envs/__init__.py",
+        "env = NATIVE[env_id]()",
+        "env = NATIVE[str(env_id)]()",
+        CONTROL | {"td", "vi"},
+    ),
+    "the spec of what is bridged": (
+        "envs/__init__.py",
+        "GymnasiumBridge(env_id, spec.time_limit)",
+        "GymnasiumBridge(env_id)",
+        {"bridged"},
+    ),
+    "a plan's score": (
+        "manyseeds/runs/planning.py",
+        "(result @ env.start).item()",
+        "result.max().item()",
+        {"vi"},
     ),
 }
 
@@ -399,18 +611,26 @@ def test_a_binned_environment_brings_its_bins() -> None:
     env = envs.make("CartPole-v1", observations="index")
     assert list(map(origin_of, env.origins())) == [
         "envs.discretize:Discretize",
-        "envs.discretize:BINS",
+        "envs.discretize:BINS[CartPole-v1]",
         "envs.cartpole:CartPole",
+        "envs:NATIVE[CartPole-v1]",
     ]
-    assert "envs.discretize:BINS" in origins(q_learning, "CartPole-v1")
-    assert digest.find(Place("envs.discretize", "BINS"), ROOT) is not None
+    assert set(map(origin_of, env.origins())) <= set(origins(q_learning, "CartPole-v1"))
+
+
+@pytest.mark.parametrize("env_id", envs.NATIVE)
+def test_every_environment_has_an_entry_under_its_id(env_id: str) -> None:
+    for backend in ("auto", "gymnasium")[: 1 + (env_id in gymnasium.registry)]:
+        for origin in map(origin_of, envs.make(env_id, backend=backend).origins()):
+            assert digest.find(Place.of(origin), ROOT) is not None, origin
 
 
 def test_every_origin_is_there() -> None:
     """An origin that leads nowhere would never make anything stale."""
     for kind, run_class in KINDS.items():
         for origin in run_class.kind_origins():
-            assert digest.find(Place(*origin.split(":")), ROOT) is not None, (kind, origin)
+            found = digest.find(digest.resolve(Place.of(origin), ROOT), ROOT)
+            assert found is not None, (kind, origin)
     for _, starts in RUNS.values():
         for origin in starts:
-            assert digest.find(Place(*origin.split(":")), ROOT) is not None, origin
+            assert digest.find(Place.of(origin), ROOT) is not None, origin
