@@ -466,7 +466,9 @@ def check_results(results: Path) -> None:
     """The results folder, or the nearest folder above it that exists, must be writable."""
     try:
         existing = next(p for p in (results, *results.absolute().parents) if p.exists())
-    except OSError as error:  # a name that is too long
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            results.stat()
+    except OSError as error:  # a name that is too long, a loop of links
         raise UsageError(f"--results {results}: {error.strerror}") from None
     if not existing.is_dir():
         raise UsageError(f"--results {results}: {existing} is not a folder")
