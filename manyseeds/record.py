@@ -459,8 +459,13 @@ def machine() -> dict[str, Any]:
 
 
 def commit() -> str:
-    """The checked-out commit, marked when a source differs from it; empty outside git."""
+    """The checked-out commit, marked when a source differs from it.
+
+    Empty without git, also for a copy of the project that lies in a checkout of something else.
+    """
     try:
+        if Path(git("rev-parse", "--show-toplevel").removesuffix("\n")).resolve() != ROOT:
+            return ""
         head = git("rev-parse", "--short", "HEAD").strip()
         return head + ("-dirty" if changed_sources() else "")
     except (OSError, subprocess.CalledProcessError):

@@ -447,6 +447,17 @@ def test_an_untracked_source_makes_the_commit_dirty(monkeypatch: pytest.MonkeyPa
     assert record.commit() == f"{clean}-dirty"
 
 
+def test_a_copy_in_another_repository_has_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    author = ["-c", "user.name=x", "-c", "user.email=x"]
+    subprocess.run(["git", "init", "-q"], check=True)
+    subprocess.run(["git", *author, "commit", "-q", "--allow-empty", "-m", "x"], check=True)
+    monkeypatch.setattr(record, "ROOT", Path.cwd())
+    assert record.commit()
+    Path("vendored").mkdir()
+    monkeypatch.setattr(record, "ROOT", Path.cwd() / "vendored")
+    assert record.commit() == ""
+
+
 # ---- Contents of folders ----------------------------------------------------------------
 
 
