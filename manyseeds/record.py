@@ -211,11 +211,14 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 class Locks:
-    """Locks on the seeds of one run: seed k is byte k of a file, which nobody writes.
+    """Locks on the seeds of one run: seed k is byte k of a file.
 
     They are held until `release`, `close` or the end of the process, however it ends. The file is
-    removed by the last process that closes it.
+    removed by the last process that closes it. Its content is the settings that are trained.
     """
+
+    # Bytes above those of all seeds: what every process in the run shares, and who may enter it.
+    INSIDE, ENTRANCE = 2**31, 2**31 + 1
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -227,6 +230,16 @@ class Locks:
             with contextlib.suppress(FileNotFoundError):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 return os.open(self.path, os.O_RDWR | os.O_CREAT)
+
+    def enter(self, settings: bytes) -> bytes:
+        """Join the processes that train this run; returns the settings of the first of them."""
+        self.acquire(self.ENTRANCE, wait=True)
+        if self.acquire(self.INSIDE):  # no other process is there
+            os.ftruncate(self.file, 0)
+            os.pwrite(self.file, settings, 0)
+        fcntl.lockf(self.file, fcntl.LOCK_SH, 1, self.INSIDE)
+        self.release(self.ENTRANCE)
+        return os.pread(self.file, os.fstat(self.file).st_size, 0)
 
     def acquire(self, seed: int, wait: bool = False) -> bool:
         """Take the lock of a seed (a plan: 0), if no other process has it; wait: until then."""
@@ -311,20 +324,24 @@ class RunFolder:
 
     def check_identity(self, config: RunConfig) -> None:
         """Refuse a name that already holds a run with other hyperparameters."""
-        ours = identity(config)
         for part in self.parts():
-            theirs = read_json(part / "config.json")["config"]
-            if theirs != ours:
-                names = sorted(k for k in ours | theirs if ours.get(k) != theirs.get(k))
-                changes = [f"{flag(k)} {theirs.get(k)} there, {ours.get(k)} here" for k in names]
-                raise UsageError(
-                    f"--name {self.path.name}: {self.path} holds another config: "
-                    + "; ".join(changes)
-                )
+            self._check_same(read_json(part / "config.json")["config"], config, "holds")
+
+    def _check_same(self, theirs: dict[str, Any], config: RunConfig, how: str) -> None:
+        ours = identity(config)
+        if theirs != ours:
+            names = sorted(k for k in ours | theirs if ours.get(k) != theirs.get(k))
+            changes = [f"{flag(k)} {theirs.get(k)} there, {ours.get(k)} here" for k in names]
+            raise UsageError(
+                f"--name {self.path.name}: {self.path} {how} another config: " + "; ".join(changes)
+            )
 
     @contextlib.contextmanager
-    def locks(self) -> Iterator[Locks]:
+    def locks(self, config: RunConfig) -> Iterator[Locks]:
         """Locks on the parts of this run, against other processes that train it.
+
+        Raises UsageError while another process trains other hyperparameters under its name. What a
+        process that is gone has left unfinished does not count.
 
         Folders made here that are still empty at the end are removed: a mistake leaves nothing.
         """
@@ -335,6 +352,8 @@ class RunFolder:
             raise UsageError(f"--results {self.path.parents[3]}: {error.strerror}") from None
         try:
             with contextlib.closing(Locks(self.path.with_name(f".{self.path.name}.lock"))) as locks:
+                theirs = json.loads(locks.enter(json.dumps(identity(config)).encode()))
+                self._check_same(theirs, config, "is being trained with")
                 yield locks
         finally:
             with contextlib.suppress(OSError):

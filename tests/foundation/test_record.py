@@ -741,6 +741,58 @@ def wait_for(pattern: str, n: int = 1) -> None:
     pytest.fail(f"{pattern} did not appear")
 
 
+def test_a_run_is_not_trained_with_two_settings_at_the_same_time(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Other seeds under one name: the second command is refused before it has written anything."""
+    args = (*LAKE, "--name", "x", "--seeds", "1")
+    code = "from algos.q_learning import Config; from manyseeds.record import RunFolder\n"
+    code += "config = Config(env='FrozenLake-v1', total_timesteps=500, results='r', name='x')\n"
+    code += "with RunFolder.of(config, 'q_learning').locks(config) as locks:\n"
+    code += "    print(locks.acquire(7), flush=True); input()"
+    other = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdout
+    assert other.stdout.readline() == "True\n"
+    with pytest.raises(SystemExit) as stop:
+        train(q_learning, *args, "--gamma", "0.5")
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == (
+        "error: --name x: r/runs/FrozenLake-v1/q_learning/x is being trained with another config: "
+        "--gamma 0.99 there, 0.5 here\n"
+    )
+    assert train(q_learning, *args).finished_seeds() == {0}  # the same settings are welcome
+    shutil.rmtree("r/runs/FrozenLake-v1/q_learning/x")
+    other.kill()
+    other.communicate()
+    assert leftovers(Path("r")) == [".x.lock"]
+    folder = train(q_learning, *args, "--gamma", "0.5")  # what it has left holds no name
+    assert folder.finished_seeds() == {0}
+    assert not leftovers(Path("r"))
+
+
+def test_a_part_of_other_settings_that_appears_meanwhile_stops_the_seal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    td_error = q_learning.td_error
+    there = Path("r/runs/FrozenLake-v1/q_learning/x/seeds-007-007")
+
+    def and_meanwhile(*args: Any) -> Any:
+        if not there.exists():
+            plant(there, [7])
+        return td_error(*args)
+
+    monkeypatch.setattr(q_learning, "td_error", and_meanwhile)
+    with pytest.raises(SystemExit) as stop:
+        train(q_learning, *LAKE, "--name", "x", "--seeds", "1")
+    assert stop.value.code == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: --name x: {there.parent} holds another config: ")
+    assert err.count("\n") == 1
+    assert os.listdir(there.parent) == [there.name]
+
+
 @pytest.mark.slow
 def test_two_processes_train_the_seeds_of_one_run() -> None:
     """Disjoint ones at the same time; killed, the plain command trains what is missing."""
