@@ -290,15 +290,6 @@ class RunFolder:
     def algo(self) -> str:
         return self.path.parent.name
 
-    @property
-    def env(self) -> str:
-        return self.path.parent.parent.name
-
-    @property
-    def kind(self) -> str:
-        """What its finished parts are of: control, prediction, planning or language."""
-        return str(self.configs()[0]["kind"])
-
     def parts(self, with_weights: bool = False) -> list[Path]:
         """The finished parts, by first seed; a planning run, which has no seeds, has one.
 
@@ -359,22 +350,6 @@ class RunFolder:
             with contextlib.suppress(OSError):
                 for folder_made in new:
                     folder_made.rmdir()
-
-    def configs(self) -> list[dict[str, Any]]:
-        """config.json of every finished part."""
-        return [read_json(part / "config.json") for part in self.parts()]
-
-    def summaries(self) -> list[dict[str, Any]]:
-        """summary.json of every finished part."""
-        return [read_json(part / "summary.json") for part in self.parts()]
-
-    def curves(self) -> pd.DataFrame:
-        """The tidy rows of all finished parts, each seed once."""
-        import pandas as pd
-
-        frames = [pd.read_parquet(part / "curve.parquet") for part in self.parts()]
-        rows = pd.concat(frames, ignore_index=True)
-        return rows.drop_duplicates(["seed", "timestep", "mode", "episodes"])
 
 
 def _settings(part: Path) -> Any:

@@ -21,6 +21,8 @@ import pandas as pd
 import pytest
 
 from algos import grpo, ppo, q_learning, reinforce
+from benchmarks.chapters.stored import StoredRun, open_run
+from benchmarks.chapters.tabular import curve_of
 from manyseeds import cli, record
 from manyseeds.cli import parse
 from manyseeds.digest import ROOT
@@ -63,7 +65,7 @@ def train(module: Any, *args: str) -> RunFolder:
 
 def learning(folder: RunFolder) -> pd.DataFrame:
     """The curve without its clock, in one order."""
-    curve = folder.curves().drop(columns="learn_s")
+    curve = curve_of(open_run(folder)).drop(columns="learn_s")
     return curve.sort_values(["mode", "episodes", "seed", "timestep"], ignore_index=True)
 
 
@@ -225,7 +227,7 @@ def test_a_seed_in_two_parts_counts_once() -> None:
             part / "curve.parquet", record.parquet_bytes(pd.DataFrame(rows, columns=columns))
         )
         seal(part)
-    curves = folder.curves()
+    curves = curve_of(StoredRun(folder.path, folder.parts(), [], []))
     assert len(curves) == 3 * 2 * len(MODES)
     assert (curves["return_mean"] == curves["seed"] + curves["timestep"]).all()
 
@@ -421,7 +423,7 @@ def test_the_recorded_command_does_not_say_where_results_lie(
     words = ["algos/ppo.py", "--results", "x y", "--seeds", "2", "--results=z"]
     monkeypatch.setattr(sys, "argv", words)
     folder = train(q_learning, *LAKE, "--seeds", "1")
-    assert folder.configs()[0]["command"] == "python algos/ppo.py --seeds 2"
+    assert open_run(folder).configs[0]["command"] == "python algos/ppo.py --seeds 2"
 
 
 def test_an_untracked_source_makes_the_commit_dirty(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -697,9 +699,10 @@ def test_more_seeds_tomorrow_train_only_the_missing_ones(
     assert [part.name for part in at_once.parts()] == ["seeds-000-004"]
     same_curve(again, at_once)
     assert set(learning(again)["seed"]) == set(range(5))
-    finals = [s["final"]["greedy"]["per_seed"] for s in again.summaries()]
-    assert finals[0] | finals[1] == at_once.summaries()[0]["final"]["greedy"]["per_seed"]
-    assert f"{again.algo} on {again.env}, 5 seeds" in capsys.readouterr().out
+    finals = [s["final"]["greedy"]["per_seed"] for s in open_run(again).summaries]
+    (whole,) = open_run(at_once).summaries
+    assert finals[0] | finals[1] == whole["final"]["greedy"]["per_seed"]
+    assert f"{again.algo} on {open_run(again).env}, 5 seeds" in capsys.readouterr().out
 
 
 def test_a_hole_in_the_middle_is_filled() -> None:
