@@ -480,8 +480,8 @@ def check_unpublished(results: Path) -> None:
     """What is published is written by a sweep only."""
     if results.resolve() == PUBLISHED and PUBLISHING not in os.environ:
         raise UsageError(
-            f"--results {results}: holds the published runs, which sweep.py --publish writes; "
-            f"the default is {RESULTS}"
+            f"--results {results}: holds the published runs, which only a sweep with --publish "
+            f"writes; the default is {RESULTS}"
         )
 
 

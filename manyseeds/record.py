@@ -5,7 +5,8 @@ trained together. `DONE.json`, with a checksum of every file, is written last: a
 with a file that does not match it, is ignored by every reader.
 
 There are two layers. What a person trains lies in `results/local`, which git ignores. `results` has
-the published runs, which only a sweep that publishes and same_bits.py write. Readers see both.
+the published runs, which are written by a sweep that publishes, and when they are restamped or
+migrated. Readers see both.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ def read_seal(part: Path) -> dict[str, Any] | None:
         return None
     raise UsageError(
         f"{part}: has schema {schema!r:.20}, this version reads {SCHEMA}; "
-        "same_bits.py --migrate rewrites older ones"
+        "--migrate rewrites older ones (README, Results follow the code)"
     )
 
 
