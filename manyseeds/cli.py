@@ -208,7 +208,7 @@ def identity(config: RunConfig) -> dict[str, Any]:
 
 
 def from_identity(config_class: type[AnyConfig], stored: Mapping[str, Any]) -> AnyConfig:
-    """The Config of a stored run, whose identity may lack fields that were added since."""
+    """The Config of fields as JSON: of a stored run, which may lack those that were added since."""
     names = {field.name for field in dataclasses.fields(config_class)}
     before = {
         name: mark.before
