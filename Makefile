@@ -82,9 +82,9 @@ export CHECK_CHECKOUT
 define CHECK_SAME_PYTHON
 import subprocess, sys
 show = "import sys; print('%d.%d' % sys.version_info[:2])"
-asked, made = [subprocess.check_output([p, "-c", show], text=True).strip() for p in (sys.executable, sys.argv[1])]
-if asked != made:
-    sys.exit(f"make: PYTHON is Python {asked}, but .venv was made with {made}. 'make clean' first.")
+requested, made = [subprocess.check_output([p, "-c", show], text=True).strip() for p in (sys.executable, sys.argv[1])]
+if requested != made:
+    sys.exit(f"make: PYTHON is Python {requested}, but .venv was made with {made}. 'make clean' first.")
 endef
 export CHECK_SAME_PYTHON
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from manyseeds.cli import AnyConfig, exit_with
+from manyseeds.cli import exit_with
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.record import provenance, write_json
@@ -53,15 +53,6 @@ def measured(words: Sequence[str], **measures: Callable[..., Mapping[str, float]
                 exit_with(error)
             return True
     return False
-
-
-def config_from_json(config_class: type[AnyConfig], text: str) -> AnyConfig:
-    """A Config of the fields that a measuring process is given as JSON."""
-    fields: Any = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in json.loads(text).items()
-    }
-    return config_class(**fields)
 
 
 def time_training(module: Any, config: Any) -> dict[str, float]:

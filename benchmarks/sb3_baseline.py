@@ -22,6 +22,7 @@ What stays SB3's own:
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import multiprocessing
 import os
@@ -50,12 +51,13 @@ from torch import Tensor, nn
 
 import envs
 from algos import a2c, dqn, ppo, trpo
-from benchmarks.measure import config_from_json, measured, peak_memory
+from benchmarks.measure import measured, peak_memory
 from manyseeds.cli import (
     ControlConfig,
     PositiveInt,
     Preset,
     exit_with,
+    from_identity,
     parse_both,
     read_algo,
     requested_seeds,
@@ -450,7 +452,7 @@ def measure(algo: str, settings: str) -> dict[str, float]:
     """
     torch.set_num_threads(1)
     baseline = BASELINES[algo]
-    config = config_from_json(baseline.config, settings)
+    config = from_identity(baseline.config, json.loads(settings))
     model = build(baseline, config, seed=0)
     began = time.perf_counter()
     model.learn(config.total_timesteps)

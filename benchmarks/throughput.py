@@ -27,6 +27,7 @@ training is timed, and what the first took longer is its warm-up.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -155,7 +156,10 @@ def case(algo: str, system: str, seeds: int, device: str, cache: str) -> Case:
         command = [str(JAX_PYTHON), "-c", REJAX, algo, str(seeds), steps]
         return Case(labels, command, {"JAX_PLATFORMS": device})
     if system == "sb3":
-        return Case(labels, measuring(SB3_BASELINE, algo, json.dumps(timed_settings(algo))))
+        config = catalog.module("algos", algo).Config(**timed_settings(algo))
+        # All fields: one that is left out would have the value of runs from before it was added.
+        settings = json.dumps(dataclasses.asdict(config))
+        return Case(labels, measuring(SB3_BASELINE, algo, settings))
     command = measuring(__file__, system, algo, str(seeds), device)
     return Case(labels, command, {"TORCHINDUCTOR_CACHE_DIR": cache})
 

@@ -32,6 +32,7 @@ And elsewhere:
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import sys
 import tempfile
@@ -44,7 +45,7 @@ from typing import Any
 import torch
 from transformers import PrinterCallback, TrainerCallback
 
-from benchmarks.measure import LearningOnly, config_from_json, measured
+from benchmarks.measure import LearningOnly, measured
 from llm_track import (
     dapo,
     dpo,
@@ -57,7 +58,7 @@ from llm_track import (
     tasks,
 )
 from llm_track.evaluation import TaskEvaluator
-from manyseeds.cli import exit_with, parse_both, path_of, read_algo
+from manyseeds.cli import exit_with, from_identity, parse_both, path_of, read_algo
 from manyseeds.errors import UsageError
 from manyseeds.process import resolve_device, set_up_process
 from manyseeds.record import RunFolder
@@ -563,14 +564,14 @@ def check(algo: str, settings: str) -> dict[str, float]:
     read_algo(["--algo", algo], Flags.algo, BASELINES, "TRL")
     baseline = BASELINES[algo]
     library()
-    baseline.arguments(config_from_json(baseline.module.Config, settings))
+    baseline.arguments(from_identity(baseline.module.Config, json.loads(settings)))
     return {}
 
 
 def measure(algo: str, settings: str) -> dict[str, float]:
     """Train the first seed without evaluation: what `trl_speed.py` times."""
     baseline = BASELINES[algo]
-    config = config_from_json(baseline.module.Config, settings)
+    config = from_identity(baseline.module.Config, json.loads(settings))
     set_up_process(config.threads)
     run = LearningOnly(config)
     train(baseline, config, run)

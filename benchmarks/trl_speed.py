@@ -28,7 +28,6 @@ from benchmarks.measure import (
     Case,
     LearningOnly,
     check_core,
-    config_from_json,
     in_turn,
     measured,
     measuring,
@@ -38,7 +37,7 @@ from benchmarks.measure import (
     write_measured,
 )
 from llm_track import models
-from manyseeds.cli import PositiveInt, exit_with, identity, parse_both, read_algo
+from manyseeds.cli import PositiveInt, exit_with, from_identity, identity, parse_both, read_algo
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.process import resolve_device, set_up_process
@@ -64,7 +63,7 @@ class Flags:
 def measure(algo: str, settings: str) -> dict[str, float]:
     """Train the first seed of a Config, given as JSON; its samples and the seconds of learning."""
     module = catalog.module("llm_track", algo)
-    config = config_from_json(module.Config, settings)
+    config = from_identity(module.Config, json.loads(settings))
     set_up_process(config.threads)
     run = LearningOnly(config)
     module.train(config, run)

@@ -208,7 +208,7 @@ def identity(config: RunConfig) -> dict[str, Any]:
 
 
 def from_identity(config_class: type[AnyConfig], stored: Mapping[str, Any]) -> AnyConfig:
-    """The Config of a stored run, whose identity may lack fields that were added since."""
+    """The Config of fields as JSON: of a stored run, which may lack those that were added since."""
     names = {field.name for field in dataclasses.fields(config_class)}
     before = {
         name: mark.before
@@ -466,7 +466,9 @@ def check_results(results: Path) -> None:
     """The results folder, or the nearest folder above it that exists, must be writable."""
     try:
         existing = next(p for p in (results, *results.absolute().parents) if p.exists())
-    except OSError as error:  # a name that is too long
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            results.stat()
+    except OSError as error:  # a name that is too long, a loop of links
         raise UsageError(f"--results {results}: {error.strerror}") from None
     if not existing.is_dir():
         raise UsageError(f"--results {results}: {existing} is not a folder")
@@ -478,8 +480,8 @@ def check_unpublished(results: Path) -> None:
     """What is published is written by a sweep only."""
     if results.resolve() == PUBLISHED and PUBLISHING not in os.environ:
         raise UsageError(
-            f"--results {results}: holds the published runs, which sweep.py --publish writes; "
-            f"the default is {RESULTS}"
+            f"--results {results}: holds the published runs, which only a sweep with --publish "
+            f"writes; the default is {RESULTS}"
         )
 
 

@@ -5,7 +5,8 @@ trained together. `DONE.json`, with a checksum of every file, is written last: a
 with a file that does not match it, is ignored by every reader.
 
 There are two layers. What a person trains lies in `results/local`, which git ignores. `results` has
-the published runs, which only a sweep that publishes and same_bits.py write. Readers see both.
+the published runs, which are written by a sweep that publishes, and when they are restamped or
+migrated. Readers see both.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ def read_seal(part: Path) -> dict[str, Any] | None:
         return None
     raise UsageError(
         f"{part}: has schema {schema!r:.20}, this version reads {SCHEMA}; "
-        "same_bits.py --migrate rewrites older ones"
+        "--migrate rewrites older ones (README, Results follow the code)"
     )
 
 
@@ -211,11 +212,14 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 class Locks:
-    """Locks on the seeds of one run: seed k is byte k of a file, which nobody writes.
+    """Locks on the seeds of one run: seed k is byte k of a file.
 
     They are held until `release`, `close` or the end of the process, however it ends. The file is
-    removed by the last process that closes it.
+    removed by the last process that closes it. Its content is the settings that are trained.
     """
+
+    # Bytes above those of all seeds: what every process in the run shares, and who may enter it.
+    INSIDE, ENTRANCE = 2**31, 2**31 + 1
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -227,6 +231,16 @@ class Locks:
             with contextlib.suppress(FileNotFoundError):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 return os.open(self.path, os.O_RDWR | os.O_CREAT)
+
+    def enter(self, settings: bytes) -> bytes:
+        """Join the processes that train this run; returns the settings of the first of them."""
+        self.acquire(self.ENTRANCE, wait=True)
+        if self.acquire(self.INSIDE):  # no other process is there
+            os.ftruncate(self.file, 0)
+            os.pwrite(self.file, settings, 0)
+        fcntl.lockf(self.file, fcntl.LOCK_SH, 1, self.INSIDE)
+        self.release(self.ENTRANCE)
+        return os.pread(self.file, os.fstat(self.file).st_size, 0)
 
     def acquire(self, seed: int, wait: bool = False) -> bool:
         """Take the lock of a seed (a plan: 0), if no other process has it; wait: until then."""
@@ -277,15 +291,6 @@ class RunFolder:
     def algo(self) -> str:
         return self.path.parent.name
 
-    @property
-    def env(self) -> str:
-        return self.path.parent.parent.name
-
-    @property
-    def kind(self) -> str:
-        """What its finished parts are of: control, prediction, planning or language."""
-        return str(self.configs()[0]["kind"])
-
     def parts(self, with_weights: bool = False) -> list[Path]:
         """The finished parts, by first seed; a planning run, which has no seeds, has one.
 
@@ -311,20 +316,24 @@ class RunFolder:
 
     def check_identity(self, config: RunConfig) -> None:
         """Refuse a name that already holds a run with other hyperparameters."""
-        ours = identity(config)
         for part in self.parts():
-            theirs = read_json(part / "config.json")["config"]
-            if theirs != ours:
-                names = sorted(k for k in ours | theirs if ours.get(k) != theirs.get(k))
-                changes = [f"{flag(k)} {theirs.get(k)} there, {ours.get(k)} here" for k in names]
-                raise UsageError(
-                    f"--name {self.path.name}: {self.path} holds another config: "
-                    + "; ".join(changes)
-                )
+            self._check_same(read_json(part / "config.json")["config"], config, "holds")
+
+    def _check_same(self, theirs: dict[str, Any], config: RunConfig, how: str) -> None:
+        ours = identity(config)
+        if theirs != ours:
+            names = sorted(k for k in ours | theirs if ours.get(k) != theirs.get(k))
+            changes = [f"{flag(k)} {theirs.get(k)} there, {ours.get(k)} here" for k in names]
+            raise UsageError(
+                f"--name {self.path.name}: {self.path} {how} another config: " + "; ".join(changes)
+            )
 
     @contextlib.contextmanager
-    def locks(self) -> Iterator[Locks]:
+    def locks(self, config: RunConfig) -> Iterator[Locks]:
         """Locks on the parts of this run, against other processes that train it.
+
+        Raises UsageError while another process trains other hyperparameters under its name. What a
+        process that is gone has left unfinished does not count.
 
         Folders made here that are still empty at the end are removed: a mistake leaves nothing.
         """
@@ -335,27 +344,13 @@ class RunFolder:
             raise UsageError(f"--results {self.path.parents[3]}: {error.strerror}") from None
         try:
             with contextlib.closing(Locks(self.path.with_name(f".{self.path.name}.lock"))) as locks:
+                theirs = json.loads(locks.enter(json.dumps(identity(config)).encode()))
+                self._check_same(theirs, config, "is being trained with")
                 yield locks
         finally:
             with contextlib.suppress(OSError):
                 for folder_made in new:
                     folder_made.rmdir()
-
-    def configs(self) -> list[dict[str, Any]]:
-        """config.json of every finished part."""
-        return [read_json(part / "config.json") for part in self.parts()]
-
-    def summaries(self) -> list[dict[str, Any]]:
-        """summary.json of every finished part."""
-        return [read_json(part / "summary.json") for part in self.parts()]
-
-    def curves(self) -> pd.DataFrame:
-        """The tidy rows of all finished parts, each seed once."""
-        import pandas as pd
-
-        frames = [pd.read_parquet(part / "curve.parquet") for part in self.parts()]
-        rows = pd.concat(frames, ignore_index=True)
-        return rows.drop_duplicates(["seed", "timestep", "mode", "episodes"])
 
 
 def _settings(part: Path) -> Any:
@@ -459,8 +454,13 @@ def machine() -> dict[str, Any]:
 
 
 def commit() -> str:
-    """The checked-out commit, marked when a source differs from it; empty outside git."""
+    """The checked-out commit, marked when a source differs from it.
+
+    Empty without git, also for a copy of the project that lies in a checkout of something else.
+    """
     try:
+        if Path(git("rev-parse", "--show-toplevel").removesuffix("\n")).resolve() != ROOT:
+            return ""
         head = git("rev-parse", "--short", "HEAD").strip()
         return head + ("-dirty" if changed_sources() else "")
     except (OSError, subprocess.CalledProcessError):

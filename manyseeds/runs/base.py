@@ -186,13 +186,15 @@ class Recorder:
     ) -> None:
         """Write and seal the part: files by name, figures, summary.json.
 
-        draw: writes its figures into the folder it is given.
+        draw: writes its figures into the folder it is given. Raises UsageError where the run has
+        meanwhile got a part with other hyperparameters.
         """
         assert self.directory is not None
         for name, content in files.items():
             write_bytes(self.directory / name, content)
         draw(self.directory)
         write_json(self.directory / "summary.json", summary)
+        RunFolder(self.directory.parent).check_identity(self.config)
         weights = self.weights if (self.directory / self.weights).exists() else ""
         seal(self.directory, self.local, weights)
 
@@ -245,7 +247,7 @@ def complete(
             console.print(f"{finished} in {folder.path}.")
             return
         set_up_process(config.threads)
-        with folder.locks() as locks:
+        with folder.locks(config) as locks:
             while todo := missing():
                 free = (seed for seed in todo if locks.acquire(seed))
                 taken = list(free) if together else list(itertools.islice(free, 1))

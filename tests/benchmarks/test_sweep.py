@@ -18,6 +18,8 @@ import pytest
 
 from algos import ppo, q_learning
 from benchmarks import sb3_baseline, suite, sweep, trl_baseline
+from benchmarks.chapters.stored import open_run
+from benchmarks.chapters.tabular import curve_of
 from benchmarks.suite import SUITES, Cell
 from manyseeds.cli import identity, parse
 from manyseeds.digest import ROOT
@@ -242,7 +244,7 @@ def test_deleting_a_third_redoes_exactly_that(
 def returns(cell: Cell, results: Path) -> pd.DataFrame:
     """What a cell has stored, but for the clock."""
     keys = ["seed", "timestep", "mode", "episodes"]
-    rows = cell.folder(str(results)).curves().drop(columns="learn_s")
+    rows = curve_of(open_run(cell.folder(str(results)))).drop(columns="learn_s")
     return rows.sort_values(keys, ignore_index=True)
 
 
@@ -378,7 +380,7 @@ def test_publishing_trains_what_is_missing_and_nothing_else(
     assert sorted(names) == ["seeds-000-001", "seeds-002-002"]
     assert first.items() <= sealed(published).items()
     (run,) = {path.parent.parent for path in sealed(published)}
-    command = RunFolder(run).configs()[1]["command"]
+    command = open_run(RunFolder(run)).configs[1]["command"]
     assert command.endswith("--env CartPole-v1 --seeds 1 --first-seed 2 --total-timesteps 500")
     assert not Path("results").exists()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -10,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks import sb3_baseline, throughput
+from benchmarks import catalog, sb3_baseline, throughput
 from benchmarks.measure import measuring, run_pinned
 from benchmarks.throughput import COMPILED, OURS, SUBJECTS, Config, summarize
+from manyseeds.cli import from_identity
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 
@@ -81,7 +83,9 @@ def test_sb3_is_timed_at_the_same_settings() -> None:
     settings = throughput.timed_settings("a2c")
     case = throughput.case("a2c", "sb3", 1, "cpu", "")
     assert case.command[1:4] == [str(throughput.SB3_BASELINE), "--measure", "a2c"]
-    assert json.loads(case.command[4]) == settings
+    ours = catalog.module("algos", "a2c").Config(**settings)
+    assert json.loads(case.command[4]) == json.loads(json.dumps(dataclasses.asdict(ours)))
+    assert from_identity(type(ours), json.loads(case.command[4])) == ours
     assert settings["env"] == "CartPole-v1"
     short = json.dumps(settings | {"total_timesteps": 80})
     assert sb3_baseline.measure("a2c", short)["timesteps"] == 80

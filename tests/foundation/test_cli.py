@@ -279,6 +279,15 @@ def test_results_where_nobody_can_write_are_refused(capsys: pytest.CaptureFixtur
     assert refused(capsys, "--results", "dangling").startswith("--results dangling: ")
 
 
+@pytest.mark.parametrize("results", ["loop", "loop/below"])
+def test_results_in_a_loop_of_links_are_refused(
+    results: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("loop").symlink_to("loop")
+    said = refused(capsys, "--results", results)
+    assert said == f"--results {results}: Too many levels of symbolic links"
+
+
 def test_a_name_that_holds_another_config_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """With the difference, flag by flag, and without touching what is there."""
     args = ["--name", "mine", "--seeds", "2", "--results", "r", "--total-timesteps", "1000"]

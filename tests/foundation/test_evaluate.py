@@ -18,6 +18,8 @@ from torch import Tensor
 
 import envs
 from algos import ppo, q_learning
+from benchmarks.chapters.stored import StoredRun, open_run
+from benchmarks.chapters.tabular import curve_of
 from envs import CartPole, Env, EnvSpec, FrozenLake, NativeEnv
 from manyseeds.cli import ControlConfig, parse
 from manyseeds.evaluate import CHUNK, CURVE_EPISODES, FINAL_EPISODES, Evaluation, evaluate
@@ -630,28 +632,28 @@ def test_a_diverged_seed_is_reported_everywhere_and_harms_no_other(
     """In the summary, in the table, in every aggregate; the other seeds are bit-equal."""
     monkeypatch.chdir(tmp_path)
 
-    def train(name: str) -> tuple[RunFolder, str]:
+    def train(name: str) -> tuple[StoredRun, str]:
         config = parse(ppo.Config, ppo.PRESETS, "", [*PLANT, "--name", name])
         main(config, ppo.train, ppo.PRESETS)
-        return RunFolder.of(config, "ppo"), capsys.readouterr().out
+        return open_run(RunFolder.of(config, "ppo")), capsys.readouterr().out
 
     healthy, table = train("healthy")
-    assert healthy.summaries()[0]["diverged"] == {}
+    assert healthy.summaries[0]["diverged"] == {}
     assert "diverged: none" in table
     with monkeypatch.context() as patch:
         patch.setattr(ppo, "gae", planted(patch))
         ill, table = train("ill")
-    assert ill.summaries()[0]["diverged"] == {"5": 192}  # 3 rollouts of 64
+    assert ill.summaries[0]["diverged"] == {"5": 192}  # 3 rollouts of 64
     assert "diverged: seed 5 at timestep 192" in table
     assert "3 of 3 seeds, 3 of them below 475" in table
-    final = ill.summaries()[0]["final"]["greedy"]
+    final = ill.summaries[0]["final"]["greedy"]
     assert set(final["per_seed"]) == {"4", "5", "6"}
     assert final["per_seed"]["5"] < 50
     assert final["mean"]["value"] == pytest.approx(np.mean(list(final["per_seed"].values())))
-    assert 5 in ill.summaries()[0]["below_threshold"]
+    assert 5 in ill.summaries[0]["below_threshold"]
 
-    def rows(folder: RunFolder, seeds: list[int]) -> Any:
-        curve = folder.curves().drop(columns="learn_s")
+    def rows(run: StoredRun, seeds: list[int]) -> Any:
+        curve = curve_of(run).drop(columns="learn_s")
         return curve[curve["seed"].isin(seeds)].reset_index(drop=True)
 
     assert rows(ill, [4, 6]).equals(rows(healthy, [4, 6]))
@@ -671,7 +673,8 @@ def test_a_score_at_the_threshold_is_no_failure(
     monkeypatch.chdir(tmp_path)
     config = parse(ppo.Config, ppo.PRESETS, "", PLANT)
     main(config, ppo.train, {})
-    assert RunFolder.of(config, "ppo").summaries()[0]["below_threshold"] == [5]
+    (summary,) = open_run(RunFolder.of(config, "ppo")).summaries
+    assert summary["below_threshold"] == [5]
     assert "1 of 3 seeds, 1 of them below 475" in capsys.readouterr().out
 
 

@@ -21,6 +21,8 @@ import pandas as pd
 import pytest
 
 from algos import grpo, ppo, q_learning, reinforce
+from benchmarks.chapters.stored import StoredRun, open_run
+from benchmarks.chapters.tabular import curve_of
 from manyseeds import cli, record
 from manyseeds.cli import parse
 from manyseeds.digest import ROOT
@@ -63,7 +65,7 @@ def train(module: Any, *args: str) -> RunFolder:
 
 def learning(folder: RunFolder) -> pd.DataFrame:
     """The curve without its clock, in one order."""
-    curve = folder.curves().drop(columns="learn_s")
+    curve = curve_of(open_run(folder)).drop(columns="learn_s")
     return curve.sort_values(["mode", "episodes", "seed", "timestep"], ignore_index=True)
 
 
@@ -225,7 +227,7 @@ def test_a_seed_in_two_parts_counts_once() -> None:
             part / "curve.parquet", record.parquet_bytes(pd.DataFrame(rows, columns=columns))
         )
         seal(part)
-    curves = folder.curves()
+    curves = curve_of(StoredRun(folder.path, folder.parts(), [], []))
     assert len(curves) == 3 * 2 * len(MODES)
     assert (curves["return_mean"] == curves["seed"] + curves["timestep"]).all()
 
@@ -421,7 +423,7 @@ def test_the_recorded_command_does_not_say_where_results_lie(
     words = ["algos/ppo.py", "--results", "x y", "--seeds", "2", "--results=z"]
     monkeypatch.setattr(sys, "argv", words)
     folder = train(q_learning, *LAKE, "--seeds", "1")
-    assert folder.configs()[0]["command"] == "python algos/ppo.py --seeds 2"
+    assert open_run(folder).configs[0]["command"] == "python algos/ppo.py --seeds 2"
 
 
 def test_an_untracked_source_makes_the_commit_dirty(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -445,6 +447,17 @@ def test_an_untracked_source_makes_the_commit_dirty(monkeypatch: pytest.MonkeyPa
         Path(name).unlink()
     Path("a.py").write_text("x = 2\n")
     assert record.commit() == f"{clean}-dirty"
+
+
+def test_a_copy_in_another_repository_has_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    author = ["-c", "user.name=x", "-c", "user.email=x"]
+    subprocess.run(["git", "init", "-q"], check=True)
+    subprocess.run(["git", *author, "commit", "-q", "--allow-empty", "-m", "x"], check=True)
+    monkeypatch.setattr(record, "ROOT", Path.cwd())
+    assert record.commit()
+    Path("vendored").mkdir()
+    monkeypatch.setattr(record, "ROOT", Path.cwd() / "vendored")
+    assert record.commit() == ""
 
 
 # ---- Contents of folders ----------------------------------------------------------------
@@ -686,9 +699,10 @@ def test_more_seeds_tomorrow_train_only_the_missing_ones(
     assert [part.name for part in at_once.parts()] == ["seeds-000-004"]
     same_curve(again, at_once)
     assert set(learning(again)["seed"]) == set(range(5))
-    finals = [s["final"]["greedy"]["per_seed"] for s in again.summaries()]
-    assert finals[0] | finals[1] == at_once.summaries()[0]["final"]["greedy"]["per_seed"]
-    assert f"{again.algo} on {again.env}, 5 seeds" in capsys.readouterr().out
+    finals = [s["final"]["greedy"]["per_seed"] for s in open_run(again).summaries]
+    (whole,) = open_run(at_once).summaries
+    assert finals[0] | finals[1] == whole["final"]["greedy"]["per_seed"]
+    assert f"{again.algo} on {open_run(again).env}, 5 seeds" in capsys.readouterr().out
 
 
 def test_a_hole_in_the_middle_is_filled() -> None:
@@ -728,6 +742,58 @@ def wait_for(pattern: str, n: int = 1) -> None:
             return
         time.sleep(0.01)
     pytest.fail(f"{pattern} did not appear")
+
+
+def test_a_run_is_not_trained_with_two_settings_at_the_same_time(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Other seeds under one name: the second command is refused before it has written anything."""
+    args = (*LAKE, "--name", "x", "--seeds", "1")
+    code = "from algos.q_learning import Config; from manyseeds.record import RunFolder\n"
+    code += "config = Config(env='FrozenLake-v1', total_timesteps=500, results='r', name='x')\n"
+    code += "with RunFolder.of(config, 'q_learning').locks(config) as locks:\n"
+    code += "    print(locks.acquire(7), flush=True); input()"
+    other = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdout
+    assert other.stdout.readline() == "True\n"
+    with pytest.raises(SystemExit) as stop:
+        train(q_learning, *args, "--gamma", "0.5")
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == (
+        "error: --name x: r/runs/FrozenLake-v1/q_learning/x is being trained with another config: "
+        "--gamma 0.99 there, 0.5 here\n"
+    )
+    assert train(q_learning, *args).finished_seeds() == {0}  # the same settings are welcome
+    shutil.rmtree("r/runs/FrozenLake-v1/q_learning/x")
+    other.kill()
+    other.communicate()
+    assert leftovers(Path("r")) == [".x.lock"]
+    folder = train(q_learning, *args, "--gamma", "0.5")  # what it has left holds no name
+    assert folder.finished_seeds() == {0}
+    assert not leftovers(Path("r"))
+
+
+def test_a_part_of_other_settings_that_appears_meanwhile_stops_the_seal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    td_error = q_learning.td_error
+    there = Path("r/runs/FrozenLake-v1/q_learning/x/seeds-007-007")
+
+    def and_meanwhile(*args: Any) -> Any:
+        if not there.exists():
+            plant(there, [7])
+        return td_error(*args)
+
+    monkeypatch.setattr(q_learning, "td_error", and_meanwhile)
+    with pytest.raises(SystemExit) as stop:
+        train(q_learning, *LAKE, "--name", "x", "--seeds", "1")
+    assert stop.value.code == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: --name x: {there.parent} holds another config: ")
+    assert err.count("\n") == 1
+    assert os.listdir(there.parent) == [there.name]
 
 
 @pytest.mark.slow

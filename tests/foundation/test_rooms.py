@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,8 +20,8 @@ ABOVE = {
 }
 
 
-def strings(path: Path) -> Iterator[str]:
-    """The strings of a file that are no docstrings."""
+def strings(path: Path, docstrings: bool = False) -> Iterator[str]:
+    """The strings of a file that are no docstrings, or its docstrings."""
     tree = ast.parse(path.read_text())
     texts = {
         id(x.value)
@@ -29,18 +29,54 @@ def strings(path: Path) -> Iterator[str]:
         if isinstance(x, ast.Expr) and isinstance(x.value, ast.Constant)
     }
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in texts:
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if is_text and (id(node) in texts) == docstrings:
             yield node.value
+
+
+def scripts(*rooms: str) -> set[str]:
+    """The names of the files in some rooms: `sweep.py`."""
+    return {path.name for room in rooms for path in (ROOT / room).rglob("*.py")}
+
+
+def names_of(room: str, rooms: Sequence[str]) -> re.Pattern[str]:
+    """What finds the names of rooms above one, and of scripts that only they have."""
+    own = scripts(*(x for x in ROOMS if x not in ABOVE[room]))
+    files = "|".join(map(re.escape, sorted(scripts(*rooms) - own)))
+    return re.compile(rf"\b({'|'.join(rooms)})\b[/.:]|\b({files})\b")
 
 
 @pytest.mark.parametrize("room", ABOVE)
 def test_no_room_names_one_above_it(room: str) -> None:
     """`llm_track/sft.py` in the foundation would be a dependency that no import rule sees."""
-    above = re.compile(rf"\b({'|'.join(ABOVE[room])})\b[/.:]")
+    above = names_of(room, ABOVE[room])
     files = sorted((ROOT / room).rglob("*.py"))
     assert files
     found = [(path.name, text) for path in files for text in strings(path) if above.search(text)]
     assert not found
+
+
+@pytest.mark.parametrize("room", ABOVE)
+def test_no_docstring_names_what_only_measures(room: str) -> None:
+    """Other rooms may be pointed at for a reader; the code below knows nothing of benchmarks."""
+    above = names_of(room, ["benchmarks"])
+    files = sorted((ROOT / room).rglob("*.py"))
+    found = [
+        (path.name, text)
+        for path in files
+        for text in strings(path, docstrings=True)
+        if above.search(text)
+    ]
+    assert not found
+
+
+def test_scripts_of_other_rooms_are_found_by_their_names() -> None:
+    found = names_of("manyseeds", ABOVE["manyseeds"])
+    assert found.search("sweep.py --publish writes them")
+    assert found.search("as algos/ppo.py")
+    assert not found.search("record.py")
+    assert not names_of("algos", ABOVE["algos"]).search("as in ppo.py")  # its own
+    assert not names_of("algos", ABOVE["algos"]).search("the siblings of grpo.py")
 
 
 def test_all_packages_are_rooms() -> None:

@@ -36,22 +36,25 @@ def planted(bug: Bug, folder: Path) -> str:
 def changed_files(root: Path = ROOT) -> set[str]:
     """Files that differ from where this branch left main (on main: from its last commit).
 
-    Empty without git or without a branch of that name.
+    Also those that git does not track yet. Empty without git or without a branch of that name.
     """
-    git = ["git", "-C", str(root)]
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(root), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
     try:
-        base = subprocess.run(
-            [*git, "merge-base", "HEAD", "main"], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        found = subprocess.run(
-            [*git, "diff", "--name-only", "--no-renames", base],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        base = git("merge-base", "HEAD", "main").strip()
+        changed = git("diff", "--name-only", "--no-renames", base)
+        untracked = git("ls-files", "--others", "--exclude-standard")
     except (OSError, subprocess.CalledProcessError):
         return set()
-    return set(found.stdout.splitlines())
+    return {*changed.splitlines(), *untracked.splitlines()}
+
+
+def is_changed(bug: Bug, changed: set[str]) -> bool:
+    """Whether the file of a bug, or that of its test, is among those that were changed."""
+    return bug.file in changed or bug.test.partition("::")[0] in changed
 
 
 # A line names tests. They run in a fork of a process that has imported what is slow to import and

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.planted_bugs import BUGS, CHAPTERS, TRAPS, main
-from tests.planted_bugs.planting import ROOT, Bug, Copy, changed_files, planted
+from tests.planted_bugs.planting import ROOT, Bug, Copy, changed_files, is_changed, planted
 
 CHANGED = changed_files()
 
@@ -67,7 +67,7 @@ def test_every_trap_has_a_bug_and_no_two_bugs_one_name() -> None:
     ("chapter", "bug"),
     [
         pytest.param(
-            chapter, bug, id=bug.name, marks=() if bug.file in CHANGED else pytest.mark.slow
+            chapter, bug, id=bug.name, marks=() if is_changed(bug, CHANGED) else pytest.mark.slow
         )
         for chapter, bugs in CHAPTERS.items()
         for bug in bugs
@@ -86,8 +86,15 @@ def test_an_unknown_bug(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no bug is named like no such thing" in capsys.readouterr().err
 
 
+def test_a_bug_is_planted_where_its_file_or_its_test_is_changed() -> None:
+    bug = Bug("x", "envs/core.py", "", "", "tests/envs/test_envs.py::test_x[a]")
+    assert is_changed(bug, {"envs/core.py"})
+    assert is_changed(bug, {"tests/envs/test_envs.py"})
+    assert not is_changed(bug, {"envs/taxi.py", "tests/envs/test_bridge.py"})
+
+
 def test_changed_files(tmp_path: Path) -> None:
-    """Those of a branch, committed or not; on main what is not committed; else none."""
+    """Those of a branch, committed, tracked or not; on main what is not committed; else none."""
 
     def git(*args: str) -> None:
         author = ["-c", "user.name=a", "-c", "user.email=a@b"]
@@ -116,5 +123,9 @@ def test_changed_files(tmp_path: Path) -> None:
     git("commit", "-qam", "3")
     git("checkout", "-q", "branch")
     assert changed_files(tmp_path) == {"a.py"}  # what is new on main is not this branch's
+    (tmp_path / "new").mkdir()
+    write("1", "new/d.py", "e.pyc")
+    write("*.pyc", ".gitignore")
+    assert changed_files(tmp_path) == {"a.py", "new/d.py", ".gitignore"}
     git("branch", "-qm", "main", "trunk")
     assert changed_files(tmp_path) == set()
