@@ -411,9 +411,13 @@ def gradient_steps(
 
     active: which seeds still learn, [S] bool. Returns it, and the last minibatch's metrics, [S].
     """
-    seeds = torch.arange(len(order), device=order.device).unsqueeze(1)
-    for indices in order.split(config.minibatch, dim=1):
-        minibatch = Batch(*(field[seeds, indices] for field in batch))  # [S, M, ...]
+    S, B = batch.logprobs.shape
+    rows = (order + B * torch.arange(S, device=order.device).unsqueeze(1)).flatten()
+    shuffled = Batch(
+        *(x.flatten(0, 1).index_select(0, rows).view(S, -1, *x.shape[2:]) for x in batch)
+    )
+    for fields in zip(*(x.split(config.minibatch, dim=1) for x in shuffled), strict=True):
+        minibatch = Batch(*fields)  # [S, M, ...]
         total, metrics = loss(agent, minibatch, config, clip_range)
         if config.target_kl > 0:
             active = active & (metrics["approx_kl"] <= 1.5 * config.target_kl)

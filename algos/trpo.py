@@ -65,6 +65,7 @@ import torch
 from torch import Tensor, nn
 
 import envs
+from manyseeds import kernels
 from manyseeds.checkpoint import load_policy
 from manyseeds.cli import (
     ControlConfig,
@@ -475,7 +476,8 @@ def policy_step(
     """
     advantages = normalize(batch.advantages) if config.normalize_advantage else batch.advantages
     parameters = list(agent.policy_parameters())
-    policy = agent.policy(batch.obs)
+    with kernels.off():  # whose gradients have none
+        policy = agent.policy(batch.obs)
     # Cloned: log_std is a view of theta, which the line search overwrites.
     old_policy = type(policy)(*(field.detach().clone() for field in policy))
     logprobs, entropy = policy.logprob_and_entropy(batch.actions)

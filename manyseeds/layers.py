@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from manyseeds import kernels
+from manyseeds.kernels.mlp import networks
 from manyseeds.seeds import SeedStreams
 
 COLUMNS = 16  # the least width of a matrix product
@@ -71,7 +73,7 @@ class SeedMLP(nn.Module):
         shared_trunk: bool = False,
     ) -> None:
         super().__init__()
-        self.activation = ACTIVATIONS[activation]
+        self.activation = activation
         self.networks = 1 if shared_trunk else len(outputs)
         # Of each head: its network, and its columns of the last layer.
         ends = list(accumulate(outputs)) if shared_trunk else list(outputs)
@@ -99,6 +101,14 @@ class SeedMLP(nn.Module):
 
     def forward(self, x: Tensor) -> list[Tensor]:
         """The outputs of all K heads, `[S, B, outputs[k]]` each, for x `[S, B, in]`."""
+        if kernels.usable(x) and not x.requires_grad:
+            ends = [columns.stop for _, columns in self.heads]
+            used = ends[-1:] if self.networks == 1 else ends
+            weights, biases = self._parameter_lists()
+            outputs = networks(x, weights, biases, used, self.activation)
+            if self.networks == len(self.heads):
+                return list(outputs)
+            return [outputs[network][..., columns] for network, columns in self.heads]
         S, B, n_in = x.shape
         K = self.networks
         x = x.unsqueeze(1).expand(S, K, B, n_in).reshape(S * K, B, n_in)
@@ -110,6 +120,12 @@ class SeedMLP(nn.Module):
     def only(self, k: int, x: Tensor) -> Tensor:
         """The output of head k alone, `[S, B, outputs[k]]`."""
         network, columns = self.heads[k]
+        if kernels.usable(x) and not x.requires_grad:
+            weights, biases = (
+                [p.narrow(1, network, 1) for p in ps] for ps in self._parameter_lists()
+            )
+            (y,) = networks(x, weights, biases, [columns.stop], self.activation)
+            return y[..., columns]
         weights, biases = ([p.select(1, network) for p in ps] for ps in self._parameter_lists())
         return self._layers(x, weights, biases)[..., columns]
 
@@ -120,7 +136,7 @@ class SeedMLP(nn.Module):
 
     def _layers(self, x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> Tensor:
         for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
-            x = self.activation(torch.baddbmm(bias, x, weight))
+            x = ACTIVATIONS[self.activation](torch.baddbmm(bias, x, weight))
         return torch.baddbmm(biases[-1], x, weights[-1])
 
     def _to_initialise(self) -> Iterator[tuple[int, int, int, slice]]:

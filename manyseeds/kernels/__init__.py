@@ -1,0 +1,224 @@
+"""What is computed in C on a CPU: built at first use by the machine's compiler, and kept.
+
+A library is kept in a folder that is named after everything that its bits depend on: the sources,
+the compiler, the flags and the CPU. Where none can be built, PyTorch's own operations compute the
+same, several times as slowly, and one line says so. The environment variable CC names a compiler;
+with `CC=` nothing is built.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from manyseeds.errors import UsageError
+
+HERE = Path(__file__).parent
+SOURCES = ("mlp.c", "optim.c", "categorical.c")
+# A product and its sum may be rounded once (FMA). Nothing else is left to the compiler: NaN and the
+# order of sums are what the sources say.
+FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
+LIBRARY = ("-shared", "-fPIC", "-lm")
+# What not every compiler has; the first that works is taken.
+EXTRA = (("-march=native", "-fopenmp"), ("-march=native",), ("-mcpu=native",), ())
+TIMEOUT = 120  # seconds for a compiler
+
+
+class Build(NamedTuple):
+    """What a library was built by: stands in the record of a run's execution."""
+
+    compiler: str
+    flags: str
+    instructions: str  # the widest vectors that it uses
+
+
+class Library(NamedTuple):
+    functions: ctypes.CDLL
+    build: Build
+
+
+_off: ContextVar[bool] = ContextVar("off", default=False)
+
+
+@contextlib.contextmanager
+def off() -> Iterator[None]:
+    """Let PyTorch compute: what the kernels cannot, or to compare with them."""
+    token = _off.set(True)
+    try:
+        yield
+    finally:
+        _off.reset(token)
+
+
+def usable(x: Tensor) -> bool:
+    """Whether kernels can take a tensor: float32 on a CPU, not while operations are traced."""
+    fits = x.dtype == torch.float32 and x.device.type == "cpu"
+    return fits and not torch.compiler.is_compiling() and not _off.get() and library() is not None
+
+
+def execution() -> dict[str, str] | str:
+    """What computes the networks on this machine's CPU, for the record of a run."""
+    found = library()
+    return "torch" if found is None else found.build._asdict()
+
+
+@cache
+def library() -> Library | None:
+    """The kernels; None, and a line that says why, where they cannot be built."""
+    if os.environ.get("CC", "cc").strip() == "":
+        return None
+    try:
+        return load(HERE, SOURCES)
+    except UsageError as error:
+        message = f"{error}; without kernels in C networks take several times as long"
+        print(f"note: {message}", file=sys.stderr)
+        return None
+
+
+def functions() -> ctypes.CDLL:
+    """The kernels, where they are `usable`."""
+    found = library()
+    assert found is not None
+    return found.functions
+
+
+def load(folder: Path, sources: Sequence[str]) -> Library:
+    """The library of some sources in a folder, built unless it is kept. Raises UsageError."""
+    reason = "no C compiler (cc, gcc or clang; or pip install ziglang)"
+    for compiler in compilers():
+        try:
+            done = run([*compiler, "--version"])
+            version = (done.stdout.splitlines() or [""])[0]
+        except (OSError, subprocess.SubprocessError) as error:
+            reason = f"{shlex.join(compiler)}: {said_by(error)}"
+            continue
+        for extra in EXTRA:
+            flags = (*FLAGS, *extra)
+            command = [*compiler, *flags]
+            try:
+                path = kept(folder, sources, command, version)
+                functions = ctypes.CDLL(str(path))
+            except (OSError, subprocess.SubprocessError) as error:
+                reason = f"{shlex.join(compiler)}: {said_by(error)}"
+                continue
+            declare(functions)
+            instructions = functions.instructions().decode()
+            return Library(functions, Build(version, " ".join(flags), instructions))
+    raise UsageError(reason)
+
+
+def declare(functions: ctypes.CDLL) -> None:
+    """Tell Python the types of the functions."""
+    pointer, number = ctypes.c_void_p, ctypes.c_double
+    functions.instructions.argtypes, functions.instructions.restype = [], ctypes.c_char_p
+    functions.mlp_forward.argtypes = [pointer, ctypes.c_int, *3 * [pointer]]
+    functions.mlp_backward.argtypes = [pointer, ctypes.c_int, *4 * [pointer]]
+    functions.adam.argtypes = [pointer, pointer, *3 * [number], *3 * [pointer]]
+    functions.rmsprop.argtypes = [pointer, pointer, number, number, ctypes.c_int, pointer]
+    functions.categorical_forward.argtypes = [ctypes.c_long, ctypes.c_int, *5 * [pointer]]
+    functions.categorical_backward.argtypes = [ctypes.c_long, ctypes.c_int, *8 * [pointer]]
+
+
+def compilers() -> Iterator[list[str]]:
+    """The commands that may be compilers, CC first."""
+    if chosen := shlex.split(os.environ.get("CC", "")):
+        yield chosen
+        return
+    yield from ([name] for name in ("cc", "gcc", "clang") if shutil.which(name))
+    if importlib.util.find_spec("ziglang"):
+        yield [sys.executable, "-m", "ziglang", "cc"]
+
+
+def kept(folder: Path, sources: Sequence[str], command: Sequence[str], version: str) -> Path:
+    """The path of a library, built if it is not there or not as it was built.
+
+    Raises OSError and SubprocessError.
+    """
+    headers = sorted(path.name for path in folder.glob("*.h"))
+    text = [(folder / name).read_text() for name in (*headers, *sources)]
+    key = hashlib.sha256(json.dumps([text, command, version, cpu()]).encode()).hexdigest()[:16]
+    for place in places():
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            target = place / key
+            if is_whole(target):
+                return target / "library.so"
+            build = Path(tempfile.mkdtemp(prefix=f".{key}.", dir=place))
+        except OSError:  # cannot be written
+            continue
+        try:
+            output = build / "library.so"
+            run([*command, *(str(folder / name) for name in sources), "-o", str(output), *LIBRARY])
+            (build / "sha256").write_text(sha256_of(output))
+            if target.exists() and not is_whole(target):
+                shutil.rmtree(target)
+            try:
+                build.rename(target)
+            except OSError:  # another process was first
+                if not is_whole(target):
+                    raise
+            return target / "library.so"
+        finally:
+            shutil.rmtree(build, ignore_errors=True)
+    raise OSError("no folder can be written, neither the cache nor a temporary one")
+
+
+def places() -> list[Path]:
+    """Folders for libraries: the user's cache, or else a temporary folder of this user."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return [Path(home) / "manyseeds", Path(tempfile.gettempdir()) / f"manyseeds-{os.getuid()}"]
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether a library is as it was built, and this user's."""
+    try:
+        ours = folder.stat().st_uid == os.getuid()
+        return ours and (folder / "sha256").read_text() == sha256_of(folder / "library.so")
+    except OSError:
+        return False
+
+
+def sha256_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command that must succeed. Raises OSError and SubprocessError."""
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT)
+
+
+def said_by(error: Exception) -> str:
+    """What went wrong, in a line."""
+    if isinstance(error, subprocess.CalledProcessError):
+        lines = [line for line in str(error.stderr).splitlines() if "error" in line]
+        return (lines or [f"exit status {error.returncode}"])[0].strip()
+    return " ".join(str(error).split())
+
+
+def cpu() -> list[str]:
+    """What the machine's instructions depend on."""
+    try:
+        text = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
+    except OSError:
+        text = ""
+    known = r"^(?:vendor_id|model name|flags|Features|CPU (?:implementer|part|variant)).*$"
+    return [platform.machine(), platform.processor(), *re.findall(known, text, re.MULTILINE)]
