@@ -74,6 +74,7 @@ from manyseeds.layers import RewardScale, RunningStats, SeedMLP
 from manyseeds.optim import SeedAdam, SeedRMSprop
 from manyseeds.program import Program, piece, stepwise
 from manyseeds.runs.control import Run, main
+from manyseeds.scan import discounted_sums
 from manyseeds.seeds import SeedStreams
 
 
@@ -274,11 +275,7 @@ def gae(
     """
     deltas = rewards + gamma * next_values * ~terminated - values
     decay = gamma * gae_lambda * (~(terminated | truncated)).to(deltas.dtype)
-    advantage, advantages = torch.zeros_like(deltas[:, 0]), []
-    for t in reversed(range(deltas.shape[1])):
-        advantage = deltas[:, t] + decay[:, t] * advantage
-        advantages.append(advantage)
-    return torch.stack(advantages[::-1], dim=1)
+    return discounted_sums(deltas, decay)
 
 
 def n_step(

@@ -78,6 +78,7 @@ from manyseeds.layers import RewardScale, RunningStats, SeedMLP
 from manyseeds.optim import SeedAdam
 from manyseeds.program import Program, piece, stepwise, unrolled
 from manyseeds.runs.control import Run, main
+from manyseeds.scan import discounted_sums, shuffles
 from manyseeds.seeds import SeedStreams
 
 
@@ -305,11 +306,7 @@ def gae(
     """
     deltas = rewards + gamma * next_values * ~terminated - values
     decay = gamma * gae_lambda * (~(terminated | truncated)).to(deltas.dtype)
-    advantage, advantages = torch.zeros_like(deltas[:, 0]), []
-    for t in reversed(range(deltas.shape[1])):
-        advantage = deltas[:, t] + decay[:, t] * advantage
-        advantages.append(advantage)
-    return torch.stack(advantages[::-1], dim=1)
+    return discounted_sums(deltas, decay)
 
 
 def normalize(advantages: Tensor) -> Tensor:
@@ -441,7 +438,7 @@ def update(
     """
     clip = clip_range if config.clip_range > 0 else None
     active = torch.ones(len(shuffle), dtype=torch.bool, device=shuffle.device)
-    for order in shuffle.argsort(-1).unbind(1):
+    for order in shuffles(shuffle).unbind(1):
         for part in unrolled(order, config.minibatch):
             active, metrics = gradient_steps(
                 agent, optimizer, batch, part, active, config, lr, clip

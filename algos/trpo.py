@@ -83,6 +83,7 @@ from manyseeds.layers import RewardScale, RunningStats, SeedMLP
 from manyseeds.optim import SeedAdam, flatten_parameters, views_like
 from manyseeds.program import Program, piece, stepwise, unrolled
 from manyseeds.runs.control import Run, main
+from manyseeds.scan import discounted_sums, shuffles
 from manyseeds.seeds import SeedStreams
 
 
@@ -309,11 +310,7 @@ def gae(
     """
     deltas = rewards + gamma * next_values * ~terminated - values
     decay = gamma * gae_lambda * (~(terminated | truncated)).to(deltas.dtype)
-    advantage, advantages = torch.zeros_like(deltas[:, 0]), []
-    for t in reversed(range(deltas.shape[1])):
-        advantage = deltas[:, t] + decay[:, t] * advantage
-        advantages.append(advantage)
-    return torch.stack(advantages[::-1], dim=1)
+    return discounted_sums(deltas, decay)
 
 
 def normalize(advantages: Tensor) -> Tensor:
@@ -545,7 +542,7 @@ def update(
     The uniforms shuffle [S, critic_updates, B] order each pass's samples. Returns metrics, [S].
     """
     metrics = policy_step(agent, theta, batch, config)
-    for order in shuffle.argsort(-1).unbind(1):
+    for order in shuffles(shuffle).unbind(1):
         for part in unrolled(order, config.minibatch):
             loss = critic_steps(agent, optimizer, batch, part, config)
     explained = explained_variance(batch.values, batch.returns)

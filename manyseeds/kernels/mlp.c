@@ -2,23 +2,12 @@
 //
 // Every network is computed alone and every number in one order, whatever else is in the batch and
 // however many threads there are: its bits depend on its own weights and inputs only.
+#include "mlp.h"
+
 #include <stdlib.h>
-
-#include "vec.h"
-
-enum { TANH, RELU };
 
 // The widest vectors that this library was built with.
 const char *instructions(void) { return INSTRUCTIONS; }
-
-// What all networks have in common.
-typedef struct {
-  int seeds, networks, layers, activation, threads;
-  const int *sizes;    // [layers + 1]: inputs, hidden widths, columns of the last matrix
-  const int *columns;  // [networks]: how many columns of the last matrix are used
-  const float *const *parameters;  // [2 * layers]: weights [S, K, in, out] and biases [S, K, 1, out]
-  const long *strides;             // [4 * layers]: of each, floats between seeds and networks
-} networks;
 
 // ---- Matrix products -----------------------------------------------------------------------
 
@@ -128,37 +117,33 @@ static void deactivate(int kind, float *gradient, const float *y, long n) {
 
 // ---- Networks ------------------------------------------------------------------------------
 
-INLINE long width_of_hidden(const networks *m) {
-  long total = 0;
-  for (int l = 1; l < m->layers; l++) total += m->sizes[l];
-  return total;
-}
-
 // A matrix (i = 2 l) or bias (i = 2 l + 1) of layer l.
 INLINE const float *parameter(const networks *m, int i, int s, int k) {
   return m->parameters[i] + s * m->strides[2 * i] + k * m->strides[2 * i + 1];
 }
 
-// Outputs of all networks for x [S, B, sizes[0]]: y[k] is [S, B, columns[k]]. hidden gets the
-// outputs of the hidden layers, [S, K, (layers one after the other, each [B, width])].
-void mlp_forward(const networks *m, int B, const float *x, float *hidden, float *const *y) {
+void network_forward(const networks *m, int s, int k, int B, const float *x, float *hidden,
+                     float *y) {
   const int L = m->layers, *sizes = m->sizes;
+  for (int l = 0; l < L; l++) {
+    int I = sizes[l], O = sizes[l + 1], last = l == L - 1, C = last ? m->columns[k] : O;
+    float *out = last ? y : hidden;
+    product(B, C, I, x, I, 1, parameter(m, 2 * l, s, k), O, parameter(m, 2 * l + 1, s, k), out, C);
+    if (!last) activate(m->activation, out, (long)B * O);
+    x = out;
+    hidden += (long)B * O;
+  }
+}
+
+// Outputs of all networks for x [S, B, sizes[0]]: y[k] is [S, B, columns[k]]. hidden gets the
+// outputs of the hidden layers, [S, K, (as network_forward has them)].
+void mlp_forward(const networks *m, int B, const float *x, float *hidden, float *const *y) {
   const long H = width_of_hidden(m);
 #pragma omp parallel for schedule(static) num_threads(m->threads) if (m->threads > 1)
   for (int n = 0; n < m->seeds * m->networks; n++) {
     int s = n / m->networks, k = n % m->networks;
-    const float *in = x + (long)s * B * sizes[0];
-    float *out = hidden + n * B * H;
-    for (int l = 0; l < L - 1; l++) {
-      int I = sizes[l], O = sizes[l + 1];
-      product(B, O, I, in, I, 1, parameter(m, 2 * l, s, k), O, parameter(m, 2 * l + 1, s, k), out, O);
-      activate(m->activation, out, (long)B * O);
-      in = out;
-      out += (long)B * O;
-    }
-    int I = sizes[L - 1], C = m->columns[k];
-    product(B, C, I, in, I, 1, parameter(m, 2 * L - 2, s, k), sizes[L], parameter(m, 2 * L - 1, s, k),
-            y[k] + (long)s * B * C, C);
+    network_forward(m, s, k, B, x + (long)s * B * m->sizes[0], hidden + n * B * H,
+                    y[k] + (long)s * B * m->columns[k]);
   }
 }
 
