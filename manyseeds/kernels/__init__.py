@@ -48,7 +48,6 @@ class Build(NamedTuple):
 
     compiler: str
     flags: str
-    instructions: str  # the widest vectors that it uses
 
 
 class Library(NamedTuple):
@@ -72,22 +71,37 @@ def off() -> Iterator[None]:
 def usable(x: Tensor) -> bool:
     """Whether kernels can take a tensor: float32 on a CPU, not while operations are traced."""
     fits = x.dtype == torch.float32 and x.device.type == "cpu"
-    return fits and not torch.compiler.is_compiling() and not _off.get() and library() is not None
+    return fits and not torch.compiler.is_compiling() and available()
+
+
+def available() -> bool:
+    """Whether there are kernels, and they are not switched off."""
+    return not _off.get() and library() is not None
 
 
 def execution() -> dict[str, str] | str:
     """What computes the networks on this machine's CPU, for the record of a run."""
     found = library()
-    return "torch" if found is None else found.build._asdict()
+    if found is None:
+        return "torch"
+    return found.build._asdict() | {"instructions": found.functions.instructions().decode()}
 
 
 @cache
 def library() -> Library | None:
-    """The kernels; None, and a line that says why, where they cannot be built."""
+    """The kernels; None where they cannot be built."""
+    found = built([HERE / name for name in SOURCES])
+    if found is not None:
+        declare(found.functions)
+    return found
+
+
+def built(sources: Sequence[Path]) -> Library | None:
+    """A library of some sources; None, and a line that says why, where it cannot be built."""
     if os.environ.get("CC", "cc").strip() == "":
         return None
     try:
-        return load(HERE, SOURCES)
+        return load(sources)
     except UsageError as error:
         message = f"{error}; without kernels in C networks take several times as long"
         print(f"note: {message}", file=sys.stderr)
@@ -101,8 +115,8 @@ def functions() -> ctypes.CDLL:
     return found.functions
 
 
-def load(folder: Path, sources: Sequence[str]) -> Library:
-    """The library of some sources in a folder, built unless it is kept. Raises UsageError."""
+def load(sources: Sequence[Path]) -> Library:
+    """The library of some sources, built unless it is kept. Raises UsageError."""
     reason = "no C compiler (cc, gcc or clang; or pip install ziglang)"
     for compiler in compilers():
         try:
@@ -115,14 +129,12 @@ def load(folder: Path, sources: Sequence[str]) -> Library:
             flags = (*FLAGS, *extra)
             command = [*compiler, *flags]
             try:
-                path = kept(folder, sources, command, version)
+                path = kept(sources, command, version)
                 functions = ctypes.CDLL(str(path))
             except (OSError, subprocess.SubprocessError) as error:
                 reason = f"{shlex.join(compiler)}: {said_by(error)}"
                 continue
-            declare(functions)
-            instructions = functions.instructions().decode()
-            return Library(functions, Build(version, " ".join(flags), instructions))
+            return Library(functions, Build(version, " ".join(flags)))
     raise UsageError(reason)
 
 
@@ -151,13 +163,12 @@ def compilers() -> Iterator[list[str]]:
         yield [sys.executable, "-m", "ziglang", "cc"]
 
 
-def kept(folder: Path, sources: Sequence[str], command: Sequence[str], version: str) -> Path:
+def kept(sources: Sequence[Path], command: Sequence[str], version: str) -> Path:
     """The path of a library, built if it is not there or not as it was built.
 
-    Raises OSError and SubprocessError.
+    Sources may include the headers of this folder. Raises OSError and SubprocessError.
     """
-    headers = sorted(path.name for path in folder.glob("*.h"))
-    text = [(folder / name).read_text() for name in (*headers, *sources)]
+    text = [path.read_text() for path in (*sorted(HERE.glob("*.h")), *sources)]
     key = hashlib.sha256(json.dumps([text, command, version, cpu()]).encode()).hexdigest()[:16]
     for place in places():
         try:
@@ -170,7 +181,7 @@ def kept(folder: Path, sources: Sequence[str], command: Sequence[str], version: 
             continue
         try:
             output = build / "library.so"
-            run([*command, *(str(folder / name) for name in sources), "-o", str(output), *LIBRARY])
+            run([*command, f"-I{HERE}", *map(str, sources), "-o", str(output), *LIBRARY])
             (build / "sha256").write_text(sha256_of(output))
             if target.exists() and not is_whole(target):
                 shutil.rmtree(target)

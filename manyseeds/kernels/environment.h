@@ -16,3 +16,8 @@ typedef struct {
   // Changes the physics; returns the reward, and says whether the task has ended.
   float (*step)(float *physics, action chosen, const float *noise, int *terminated);
 } environment;
+
+// x in [low, high]; NaN stays.
+static inline float clamp(float x, float low, float high) {
+  return x < low ? low : x > high ? high : x;
+}
