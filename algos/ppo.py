@@ -74,6 +74,7 @@ from manyseeds.cli import (
     parse,
 )
 from manyseeds.distributions import Categorical, Gaussian
+from manyseeds.kernels.rollout import Policy
 from manyseeds.layers import RewardScale, RunningStats, SeedMLP
 from manyseeds.optim import SeedAdam
 from manyseeds.program import Program, piece, stepwise, unrolled
@@ -253,6 +254,11 @@ class ActorCritic(nn.Module):
         head, values = self.networks(self.features(obs))
         return *self.policy(head).logprob_and_entropy(actions), values.squeeze(-1)
 
+    def in_c(self) -> Policy:
+        """What `act` does, for rollouts in C."""
+        log_std = self.log_std[:, 0] if self.continuous else None
+        return self.networks.policy_in_c(self.obs_stats, log_std)
+
     def value(self, obs: Tensor) -> Tensor:
         """V [S, B] for obs [S, B, O]."""
         return self.networks.only(1, self.features(obs)).squeeze(-1)
@@ -280,6 +286,10 @@ def collect(
     env_noise: Tensor,
 ) -> tuple[envs.State, Tensor, Rollout]:
     """Act for as many steps as there is noise, [S, T, N, ...]; returns the next state and obs."""
+    in_c = envs.rollout(env, agent.in_c(), state, action_noise, env_noise)
+    if in_c is not None:
+        state, obs, fields = in_c
+        return state, obs, Rollout(*fields)
     steps = []
     for u, v in zip(action_noise.unbind(1), env_noise.unbind(1), strict=True):
         actions = agent.act(obs, u)

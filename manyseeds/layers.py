@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from manyseeds import kernels
 from manyseeds.kernels.mlp import networks
+from manyseeds.kernels.rollout import Policy
 from manyseeds.seeds import SeedStreams
 
 COLUMNS = 16  # the least width of a matrix product
@@ -129,6 +130,22 @@ class SeedMLP(nn.Module):
         weights, biases = ([p.select(1, network) for p in ps] for ps in self._parameter_lists())
         return self._layers(x, weights, biases)[..., columns]
 
+    def policy_in_c(
+        self, stats: RunningStats | None = None, log_std: Tensor | None = None
+    ) -> Policy:
+        """What acts in a rollout in C: the first network, for observations with statistics.
+
+        log_std: `[S, 1, D]`, of actions in a box.
+        """
+        network, columns = self.heads[0]
+        weights, biases = (
+            [p.narrow(1, network, 1) for p in ps] for ps in self._parameter_lists()
+        )
+        mean = scale = None
+        if stats is not None:
+            mean, scale = stats.shift_and_scale(torch.float32)
+        return Policy(weights, biases, columns.stop, self.activation, mean, scale, log_std)
+
     def _parameter_lists(self) -> tuple[list[Tensor], list[Tensor]]:
         # Iterating over a ParameterList costs as much as a layer at the size of a rollout step.
         lists = self.weights._parameters, self.biases._parameters
@@ -204,8 +221,12 @@ class RunningStats(nn.Module):
 
     def normalize(self, x: Tensor) -> Tensor:
         """`[S, B, size]` with mean 0 and variance 1, clipped."""
-        scale = (self.var + 1e-8).rsqrt().to(x.dtype)
-        return ((x - self.mean.to(x.dtype)) * scale).clamp(-10, 10)
+        mean, scale = self.shift_and_scale(x.dtype)
+        return ((x - mean) * scale).clamp(-10, 10)
+
+    def shift_and_scale(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The mean and the inverse of the standard deviation, `[S, 1, size]`."""
+        return self.mean.to(dtype), (self.var + 1e-8).rsqrt().to(dtype)
 
 
 class RewardScale(nn.Module):

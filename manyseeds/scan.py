@@ -33,4 +33,4 @@ def shuffles(keys: Tensor) -> Tensor:
         if kernels.functions().order_of(rows, keys.shape[-1], *pointers):
             raise MemoryError("allocating memory for a shuffle failed")
         return order
-    return keys.argsort(-1, stable=True)
+    return keys.argsort(stable=True, dim=-1)

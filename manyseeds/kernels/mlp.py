@@ -37,7 +37,7 @@ def networks(
     kind = ACTIVATIONS.index(activation)
     if torch.is_grad_enabled() and any(p.requires_grad for p in parameters):
         return _Networks.apply(x, sizes, tuple(columns), kind, *parameters)  # type: ignore[no-any-return, no-untyped-call]
-    return forward(x.contiguous(), sizes, tuple(columns), kind, parameters)[0]
+    return compute(x.contiguous(), sizes, tuple(columns), kind, parameters)[0]
 
 
 class _Networks(torch.autograd.Function):
@@ -51,7 +51,7 @@ class _Networks(torch.autograd.Function):
         *parameters: Tensor,
     ) -> tuple[Tensor, ...]:
         x = x.contiguous()
-        outputs, hidden = forward(x, sizes, columns, kind, parameters)
+        outputs, hidden = compute(x, sizes, columns, kind, parameters)
         ctx.settings = sizes, columns, kind
         ctx.save_for_backward(x, hidden, *parameters)
         return outputs
@@ -60,17 +60,19 @@ class _Networks(torch.autograd.Function):
     @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, hidden, *parameters = ctx.saved_tensors
-        return None, None, None, None, *backward(x, hidden, grads, *ctx.settings, parameters)
+        sizes, columns, kind = ctx.settings
+        found = gradients(x, hidden, grads, sizes, columns, kind, parameters)
+        return None, None, None, None, *found
 
 
-def forward(
+def compute(
     x: Tensor,
     sizes: tuple[int, ...],
     columns: tuple[int, ...],
     kind: int,
     parameters: Sequence[Tensor],
 ) -> tuple[tuple[Tensor, ...], Tensor]:
-    """The outputs, and those of the hidden layers, which `backward` needs."""
+    """The outputs, and those of the hidden layers, which `gradients` needs."""
     S, B = x.shape[:2]
     outputs = tuple(x.new_empty(S, B, width) for width in columns)
     hidden = x.new_empty(S * len(columns) * B * sum(sizes[1:-1]))
@@ -81,7 +83,7 @@ def forward(
     return outputs, hidden
 
 
-def backward(
+def gradients(
     x: Tensor,
     hidden: Tensor,
     grads: Sequence[Tensor],

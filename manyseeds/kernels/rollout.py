@@ -30,6 +30,10 @@ class Policy(NamedTuple):
     scale: Tensor | None = None  # [S, O], the inverse of their standard deviation
     log_std: Tensor | None = None  # [S, D], of actions in a box
 
+    def usable(self, physics: Tensor) -> bool:
+        """Whether a rollout from states can be computed in C."""
+        return kernels.usable(physics) and kernels.usable(self.weights[0])
+
 
 class Steps(NamedTuple):
     """What happened, [S, T, N, ...]."""
