@@ -116,6 +116,7 @@ def difference(env: NativeEnv, ours: Tensor, theirs: Tensor) -> Tensor:
     """Largest difference between two states, `[n]`; Acrobot's -pi and pi are one angle."""
     d = (ours.double() - theirs).abs()
     if isinstance(env, Acrobot):
+        assert ours[..., :2].abs().max() <= math.pi + 1e-6
         d[..., :2] = torch.minimum(d[..., :2], (2 * math.pi - d[..., :2]).abs())
     return d.amax(-1)
 
