@@ -57,7 +57,7 @@ const environment mountain_car = {
 
 static float step_continuous(float *physics, action chosen, const float *noise, int *terminated) {
   (void)noise;
-  const float push = chosen.components[0];  // in [-1, 1]
+  const float push = chosen.components[0];  // clipped to [-1, 1] already
   *terminated = drive(physics, push, 0.0015f, 0.45f);
   return (*terminated ? 100.0f : 0.0f) - 0.1f * push * push;
 }

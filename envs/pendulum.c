@@ -29,7 +29,7 @@ static float step(float *physics, action chosen, const float *noise, int *termin
   const float by_torque = 3 / (MASS * LENGTH * LENGTH) * TAU;
   const float circle = 2 * M_PI, turns = 1 / (2 * M_PI);
 
-  const float torque = chosen.components[0];  // in [-2, 2]
+  const float torque = chosen.components[0];  // clipped to [-2, 2] already
   const float theta = physics[THETA], theta_dot = physics[THETA_DOT];
   const float angle = theta - circle * rintf(theta * turns);
   const float cost = angle * angle + 0.1f * theta_dot * theta_dot + 0.001f * torque * torque;

@@ -103,7 +103,7 @@ def built(sources: Sequence[Path]) -> Library | None:
     try:
         return load(sources)
     except UsageError as error:
-        message = f"{error}; without kernels in C networks take several times as long"
+        message = f"{error}; without kernels in C training takes several times as long"
         print(f"note: {message}", file=sys.stderr)
         return None
 

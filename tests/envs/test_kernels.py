@@ -116,6 +116,7 @@ def difference(env: NativeEnv, ours: Tensor, theirs: Tensor) -> Tensor:
     """Largest difference between two states, `[n]`; Acrobot's -pi and pi are one angle."""
     d = (ours.double() - theirs).abs()
     if isinstance(env, Acrobot):
+        assert ours[..., :2].abs().max() <= math.pi + 1e-6
         d[..., :2] = torch.minimum(d[..., :2], (2 * math.pi - d[..., :2]).abs())
     return d.amax(-1)
 
@@ -154,7 +155,8 @@ def test_one_step_is_that_of_the_python(
             assert decided.sum() >= n - 5
         assert torch.equal(terminated[decided], env.terminal(after)[decided])
         expected = env.reward(physics, actions, after)
-        torch.testing.assert_close(rewards[decided], expected[decided], rtol=2e-7, atol=1e-7)
+        limit = 2e-5 if kind is Pendulum else 1e-7  # whole turns are taken off 50 rad
+        torch.testing.assert_close(rewards[decided], expected[decided], rtol=2e-7, atol=limit)
         ends += int(terminated.sum())
     assert ends > 100 or kind is Pendulum or share < 1
 
@@ -201,7 +203,8 @@ def test_starts_and_observations_are_those_of_the_python(kind: type[NativeEnv]) 
     in_c, noise = InC(env), uniforms(rng, n, env.initial_noise).float()
     noise[0], noise[1] = 0, 1 - 2**-24
     starts = in_c.initial(noise)
-    torch.testing.assert_close(starts, env.initial(noise), rtol=1.2e-7, atol=1e-8)
+    tolerance = {CartPole: 1e-8, Acrobot: 1e-8, Pendulum: 3e-7}.get(kind, 6e-8)
+    torch.testing.assert_close(starts, env.initial(noise), rtol=0, atol=tolerance)
     for physics in (starts, random_states(kind, rng, n)):
         obs, expected = in_c.observe(physics), env.observation(physics)
         torch.testing.assert_close(obs, expected, rtol=0, atol=1.2e-7)
