@@ -77,7 +77,7 @@ from manyseeds.distributions import Categorical, Gaussian
 from manyseeds.kernels.rollout import Policy
 from manyseeds.layers import RewardScale, RunningStats, SeedMLP
 from manyseeds.optim import SeedAdam
-from manyseeds.program import Program, piece, stepwise, unrolled
+from manyseeds.program import Program, piece, unrolled
 from manyseeds.runs.control import Run, main
 from manyseeds.scan import discounted_sums, shuffles
 from manyseeds.seeds import SeedStreams
@@ -249,55 +249,19 @@ class ActorCritic(nn.Module):
         policy = self.policy(self.networks.only(0, self.features(obs)))
         return policy.mode() if noise is None else policy.sample(noise)
 
-    def evaluate(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Log-probabilities of actions, entropies and values, each [S, B], for obs [S, B, O]."""
-        head, values = self.networks(self.features(obs))
-        return *self.policy(head).logprob_and_entropy(actions), values.squeeze(-1)
-
     def in_c(self) -> Policy:
         """What `act` does, for rollouts in C."""
         log_std = self.log_std[:, 0] if self.continuous else None
         return self.networks.policy_in_c(self.obs_stats, log_std)
 
+    def evaluate(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probabilities of actions, entropies and values, each [S, B], for obs [S, B, O]."""
+        head, values = self.networks(self.features(obs))
+        return *self.policy(head).logprob_and_entropy(actions), values.squeeze(-1)
+
     def value(self, obs: Tensor) -> Tensor:
         """V [S, B] for obs [S, B, O]."""
         return self.networks.only(1, self.features(obs)).squeeze(-1)
-
-
-class Rollout(NamedTuple):
-    """T steps of N environments per seed; [S, T, N, ...]."""
-
-    obs: Tensor
-    actions: Tensor
-    rewards: Tensor
-    terminated: Tensor
-    truncated: Tensor
-    next_obs: Tensor  # the true successor, also at the end of an episode
-
-
-@stepwise
-@torch.no_grad()
-def collect(
-    env: envs.Env,
-    agent: ActorCritic,
-    state: envs.State,
-    obs: Tensor,
-    action_noise: Tensor,
-    env_noise: Tensor,
-) -> tuple[envs.State, Tensor, Rollout]:
-    """Act for as many steps as there is noise, [S, T, N, ...]; returns the next state and obs."""
-    in_c = envs.rollout(env, agent.in_c(), state, action_noise, env_noise)
-    if in_c is not None:
-        state, obs, fields = in_c
-        return state, obs, Rollout(*fields)
-    steps = []
-    for u, v in zip(action_noise.unbind(1), env_noise.unbind(1), strict=True):
-        actions = agent.act(obs, u)
-        step = env.step(state, actions, v)
-        ends = (step.terminated, step.truncated)
-        steps.append((obs, actions, step.reward, *ends, step.final_obs))
-        state, obs = step.state, step.obs
-    return state, obs, Rollout(*(torch.stack(field, dim=1) for field in zip(*steps, strict=True)))
 
 
 def gae(
@@ -359,7 +323,7 @@ class Batch(NamedTuple):
 
 
 @torch.no_grad()
-def prepare(agent: ActorCritic, rollout: Rollout, config: Config) -> Batch:
+def prepare(agent: ActorCritic, rollout: envs.Rollout, config: Config) -> Batch:
     """Advantages, returns and what pi_old and V_old say of a rollout."""
     S, T, N = rollout.rewards.shape
     rewards = rollout.rewards
@@ -482,7 +446,7 @@ def iteration(
     """A rollout from carry (state and obs), and the update on it; returns the carry and metrics."""
     config, env, agent, optimizer, episodes = learner
     noise = inputs.action_noise, inputs.env_noise
-    state, obs, rollout = collect(env, agent, *carry, *noise)
+    state, obs, rollout = envs.rollout(env, agent, *carry, *noise)
     batch = prepare(agent, rollout, config)
     schedule = inputs.lr, inputs.clip_range
     metrics = update(agent, optimizer, batch, inputs.shuffle, config, *schedule)

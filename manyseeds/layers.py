@@ -131,20 +131,23 @@ class SeedMLP(nn.Module):
         return self._layers(x, weights, biases)[..., columns]
 
     def policy_in_c(
-        self, stats: RunningStats | None = None, log_std: Tensor | None = None
+        self,
+        stats: RunningStats | None = None,
+        log_std: Tensor | None = None,
+        noise_is_action: bool = False,
     ) -> Policy:
         """What acts in a rollout in C: the first network, for observations with statistics.
 
-        log_std: `[S, 1, D]`, of actions in a box.
+        log_std: `[S, 1, D]`, of actions in a box. noise_is_action: as `kernels.rollout.Policy`.
         """
         network, columns = self.heads[0]
-        weights, biases = (
-            [p.narrow(1, network, 1) for p in ps] for ps in self._parameter_lists()
-        )
+        weights, biases = ([p.narrow(1, network, 1) for p in ps] for ps in self._parameter_lists())
         mean = scale = None
         if stats is not None:
             mean, scale = stats.shift_and_scale(torch.float32)
-        return Policy(weights, biases, columns.stop, self.activation, mean, scale, log_std)
+        return Policy(
+            weights, biases, columns.stop, self.activation, mean, scale, log_std, noise_is_action
+        )
 
     def _parameter_lists(self) -> tuple[list[Tensor], list[Tensor]]:
         # Iterating over a ParameterList costs as much as a layer at the size of a rollout step.
@@ -263,6 +266,12 @@ def orthogonal(normal: Tensor) -> Tensor:
     """
     wide = normal.shape[1] < normal.shape[2]
     tall = normal.mT if wide else normal
-    q, r = torch.linalg.qr(tall)
+    # With one thread on the CPU: its bits depend on the threads, and on the device.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        q, r = torch.linalg.qr(tall.cpu())
+    finally:
+        torch.set_num_threads(threads)
     q = q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
-    return (q.mT if wide else q).contiguous()
+    return (q.mT if wide else q).contiguous().to(normal.device)

@@ -9,10 +9,11 @@ typedef struct {
   int steps, envs;      // T, N
   int time_limit;       // steps of an episode
   int dimensions;       // of an action in a box; 0: actions are discrete
+  int noise_is_action;  // or negative: the greedy one; otherwise it is added to what is largest
   const float *low, *high;          // [D], the box
   const float *log_std;             // [S, D]; null: discrete
   const float *mean, *scale;        // [S, O], of observations that are normalised; null: not
-  const float *action_noise;        // [S, T, N, A or D]; null: greedy
+  const float *action_noise;        // [S, T, N, 1, A or D]; null: greedy
   const float *env_noise;           // [S, T, N, transition_noise + initial_noise]
   float *physics;                   // [S, N, P], before and after
   float *last_observations;         // [S, N, O], after
@@ -52,6 +53,7 @@ static long largest(int A, const float *logits, const float *noise) {
 static void rollout_of_seed(const rollout *m, const environment *env, const networks *policy, int s,
                             float *scratch) {
   const int N = m->envs, O = env->observation, P = env->physics, A = policy->columns[0];
+  const int columns = m->noise_is_action ? 1 : A;  // of noise
   const int D = m->dimensions, noise = env->transition_noise + env->initial_noise;
   float *features = scratch, *outputs = features + N * O, *hidden = outputs + N * A;
   float *physics = m->physics + (long)s * N * P;
@@ -69,7 +71,7 @@ static void rollout_of_seed(const rollout *m, const environment *env, const netw
     for (int n = 0; n < N; n++) {
       const long row = first + n;
       const float *output = outputs + n * A;
-      const float *u = m->action_noise ? m->action_noise + row * A : 0;
+      const float *u = m->action_noise ? m->action_noise + row * columns : 0;
       float inside[D + 1];  // the action in its box
       action chosen;
       if (D) {
@@ -81,7 +83,9 @@ static void rollout_of_seed(const rollout *m, const environment *env, const netw
         }
         chosen.components = inside;
       } else {
-        ((int64_t *)m->actions)[row] = chosen.index = largest(A, output, u);
+        chosen.index = m->noise_is_action && u && *u >= 0 ? (long)*u
+                       : largest(A, output, m->noise_is_action ? 0 : u);
+        ((int64_t *)m->actions)[row] = chosen.index;
       }
       float *state = physics + n * P;
       const float *v = m->env_noise + row * noise;

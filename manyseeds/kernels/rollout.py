@@ -29,6 +29,7 @@ class Policy(NamedTuple):
     mean: Tensor | None = None  # [S, O], of observations; None: they are not normalised
     scale: Tensor | None = None  # [S, O], the inverse of their standard deviation
     log_std: Tensor | None = None  # [S, D], of actions in a box
+    noise_is_action: bool = False  # noise [..., 1] is the action, or negative: the greedy one
 
     def usable(self, physics: Tensor) -> bool:
         """Whether a rollout from states can be computed in C."""
@@ -51,6 +52,7 @@ class _Rollout(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_int) for name in ("steps", "envs", "time_limit", "dimensions")),
+        ("noise_is_action", ctypes.c_int),
         *((name, ctypes.c_void_p) for name in ("low", "high", "log_std", "mean", "scale")),
         *((name, ctypes.c_void_p) for name in ("action_noise", "env_noise")),
         *((name, ctypes.c_void_p) for name in ("physics", "last_observations", "elapsed")),
@@ -89,7 +91,7 @@ def rollout(
     read = [None if x is None else x.contiguous() for x in read]
     tensors = [*read, physics, last, elapsed, *steps]
     pointers = [None if x is None else x.data_ptr() for x in tensors]
-    described = _Rollout(T, N, spec.time_limit, D, *pointers)
+    described = _Rollout(T, N, spec.time_limit, D, policy.noise_is_action, *pointers)
     parameters = [p for pair in zip(policy.weights, policy.biases, strict=True) for p in pair]
     sizes = (size, *(bias.shape[-1] for bias in policy.biases))
     kind = mlp.ACTIVATIONS.index(policy.activation)
