@@ -75,7 +75,7 @@ from manyseeds.layers import RewardScale, RunningStats, SeedMLP
 from manyseeds.optim import SeedAdam, SeedRMSprop
 from manyseeds.program import Program, piece
 from manyseeds.runs.control import Run, main
-from manyseeds.scan import discounted_sums
+from manyseeds.kernels.scan import discounted_sums
 from manyseeds.seeds import SeedStreams
 
 

@@ -79,7 +79,7 @@ from manyseeds.layers import RewardScale, RunningStats, SeedMLP
 from manyseeds.optim import SeedAdam
 from manyseeds.program import Program, piece, unrolled
 from manyseeds.runs.control import Run, main
-from manyseeds.scan import discounted_sums, shuffles
+from manyseeds.kernels.scan import discounted_sums, shuffles
 from manyseeds.seeds import SeedStreams
 
 

@@ -55,6 +55,7 @@ class Library(NamedTuple):
     build: Build
 
 
+_used = False
 _off: ContextVar[bool] = ContextVar("off", default=False)
 
 
@@ -80,8 +81,8 @@ def available() -> bool:
 
 
 def execution() -> dict[str, str] | str:
-    """What computes the networks on this machine's CPU, for the record of a run."""
-    found = library()
+    """What has computed in this process, for the record of a run: a build, or "torch"."""
+    found = library() if _used else None
     if found is None:
         return "torch"
     return found.build._asdict() | {"instructions": found.functions.instructions().decode()}
@@ -109,7 +110,9 @@ def built(sources: Sequence[Path]) -> Library | None:
 
 
 def functions() -> ctypes.CDLL:
-    """The kernels, where they are `usable`."""
+    """The kernels, where they are `usable`; from now on they count as used."""
+    global _used
+    _used = True
     found = library()
     assert found is not None
     return found.functions

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from manyseeds import kernels
 
-SOURCE = "categorical.c"
-
 
 def logprob_and_entropy(logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
     """Log-probabilities of actions `[...]`, and entropies, of logits `[..., A]`.

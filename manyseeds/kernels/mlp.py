@@ -16,8 +16,6 @@ from torch import Tensor
 
 from manyseeds import kernels
 
-SOURCE = "mlp.c"
-ACTIVATIONS = ("tanh", "relu")  # as numbered there
 
 
 def networks(

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from manyseeds import kernels
 
-SOURCE = "optim.c"
-
 
 class _Step(ctypes.Structure):
     """`step` of optim.c."""

@@ -16,8 +16,6 @@ from torch import Tensor
 from manyseeds import kernels
 from manyseeds.kernels import mlp
 
-SOURCE = "rollout.c"
-
 
 class Policy(NamedTuple):
     """What acts: a network per seed, and what is around it."""

@@ -147,6 +147,25 @@ def test_it_goes_through_imports_and_modules(
     assert code_digest(["algorithm:f"], tmp_path) != before
 
 
+def test_c_code_beside_a_module_belongs_to_its_definitions(
+    project: Callable[..., str], tmp_path: Path
+) -> None:
+    def digest_with(code: str, header: str) -> str:
+        (tmp_path / "shapes/inner.c").write_text(code)
+        (tmp_path / "manyseeds/kernels").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "manyseeds/kernels/small.h").write_text(header)
+        return project(["algorithm:f"])
+
+    without = project(["algorithm:f"])
+    code, header = '#include "small.h"\nfloat f(void) { return 1; }  // why\n', "int n; /* it */\n"
+    before = digest_with(code, header)
+    assert before != without
+    assert digest_with(code.replace("why", "because"), header.replace("it", "that")) == before
+    assert digest_with(code.replace("return", "\n  return"), header) == before
+    assert digest_with(code.replace("return 1", "return 2"), header) != before
+    assert digest_with(code, "int m;\n") != before
+
+
 def test_it_has_no_paths(project: Callable[..., str], tmp_path: Path) -> None:
     """A definition may move to another file, and be imported from there."""
     before = project(["algorithm:f"])
