@@ -283,7 +283,7 @@ def flag(name: str) -> str:
 
 def check_ranges(config: Any) -> None:
     """Raise UsageError for a field outside the Range it is annotated with, or beyond float32."""
-    for name, hint in hints_of(type(config)).items():
+    for name, hint in hints_of(config.__class__).items():
         value = getattr(config, name)
         if get_origin(hint) is tuple:
             hint, values = get_args(hint)[0], value
