@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from manyseeds.record import (
     write_bytes,
     write_json,
 )
+from manyseeds.runs import control
 from manyseeds.runs.control import main
 
 # What a run of one part writes, in this order.
@@ -54,6 +55,14 @@ class Killed(BaseException):
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_points() -> Iterator[None]:
+    """A training is evaluated at two points, besides the first."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(control, "POINTS", 2)
+        yield
 
 
 def train(module: Any, *args: str) -> RunFolder:
@@ -524,6 +533,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunFold
         return runs
 
 
+@pytest.mark.usefixtures("pictures")
 def test_a_run_writes_these_files_in_this_order(
     uninterrupted: dict[str, RunFolder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
