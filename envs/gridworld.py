@@ -44,6 +44,9 @@ class Gridworld(TabularEnv):
     Raises UsageError for a cell outside the grid, and where two things share one.
     """
 
+    def origins(self) -> list[type | str]:
+        return [*super().origins(), "envs:make_gridworld"]
+
     def __init__(self, goal: Cell = GOAL, trap: Cell = TRAP, walls: tuple[Cell, ...] = ()) -> None:
         _check(goal, trap, walls)
         pays = {goal: 1.0, trap: -1.0}

@@ -472,6 +472,7 @@ def tiny_origins(task: str) -> list[str]:
     return [
         "llm_track.models:make_base",
         "llm_track.sft:train",
+        "llm_track.sft:Config",
         "llm_track.sft:Config()",
         f"llm_track.sft:PRESETS[{task}]",
         f"llm_track.tasks:GENERATED[{task}]",

@@ -17,6 +17,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
@@ -221,11 +222,17 @@ def from_identity(config_class: type[AnyConfig], stored: Mapping[str, Any]) -> A
     return config_class(**before | fields)
 
 
+@cache
+def hints_of(config_class: type) -> Mapping[str, Any]:
+    """The types of a Config's fields with their marks; from their texts, which takes a while."""
+    return get_type_hints(config_class, include_extras=True)
+
+
 def field_marks(config_class: type) -> dict[str, tuple[Any, ...]]:
     """What each field of a Config is annotated with besides its type, also in its base classes."""
     marks: dict[str, tuple[Any, ...]] = {f.name: () for f in dataclasses.fields(config_class)}
     for base in config_class.__mro__:
-        hints = get_type_hints(base, include_extras=True)
+        hints = hints_of(base)
         for name in inspect.get_annotations(base):
             for mark in getattr(hints[name], "__metadata__", ()) if name in marks else ():
                 # Of a field that a subclass declares anew, its own value of before.
@@ -276,7 +283,7 @@ def flag(name: str) -> str:
 
 def check_ranges(config: Any) -> None:
     """Raise UsageError for a field outside the Range it is annotated with, or beyond float32."""
-    for name, hint in get_type_hints(type(config), include_extras=True).items():
+    for name, hint in hints_of(config.__class__).items():
         value = getattr(config, name)
         if get_origin(hint) is tuple:
             hint, values = get_args(hint)[0], value

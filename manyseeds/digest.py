@@ -46,6 +46,7 @@ BOOKKEEPING = {
 PRESETS = "PRESETS"
 # Methods of a Config that refuse or record, and compute nothing that is learned with.
 CONDITIONS = {"__post_init__", "check", "check_env", "contents", "origins"}
+SUPER = "super()"
 EXECUTION = "Execution"  # the mark of fields that change no curve
 C = ".c"  # the C code beside a module, as a name in it
 HEADERS = "manyseeds/kernels"  # where C code finds them
@@ -79,7 +80,7 @@ def code_digest(origins: Iterable[str], root: Path = ROOT) -> str:
 
     root: the checkout whose code is read.
     """
-    starts = {resolve(Place.of(origin), root) for origin in origins}
+    starts = dict.fromkeys(resolve(Place.of(origin), root) for origin in sorted(origins))
     places = sorted(starts, key=lambda place: (place.name, read(place, root)[0]))
     numbers = {place: number for number, place in enumerate(places)}
     digest = hashlib.sha256()
@@ -116,11 +117,14 @@ class Place(NamedTuple):
 
 @cache
 def read(place: Place, root: Path) -> tuple[str, list[Place | str]]:
-    """The text of the definition at a place, and what it uses: places, names of libraries."""
+    """The text of the definition at a place, and what its names mean, in their order.
+
+    That is a place, the name of a library, or '' for what is not followed.
+    """
     found = find(place, root)
     if found is None or isinstance(found, Place):
         return "", []
-    return text_of(found), list(dict.fromkeys(used(found, place, root)))
+    return text_of(found), list(used(found, place, root))
 
 
 def forget() -> None:
@@ -190,15 +194,18 @@ def member_of(cls: ast.AST | None, name: str, module: str, root: Path) -> ast.AS
     """A method or attribute in a class's definition, or the place of an inherited one."""
     if not isinstance(cls, ast.ClassDef):
         return None
-    for node in cls.body:
-        if name in bound(node):
-            return node
-    for base in cls.bases:
+    own = next((node for node in cls.body if name in bound(node)), None)
+    return own or inherited(cls, name, module, root)
+
+
+def inherited(cls: ast.AST | None, name: str, module: str, root: Path) -> Place | None:
+    """Where a class gets a member from that it does not define itself."""
+    for base in getattr(cls, "bases", []):
         place = meaning(chain_of(base), module, root)
         if isinstance(place, Place):
-            inherited = resolve(Place(place.module, f"{place.name}.{name}"), root)
-            if find(inherited, root) is not None:
-                return inherited
+            found = resolve(Place(place.module, f"{place.name}.{name}"), root)
+            if find(found, root) is not None:
+                return found
     return None
 
 
@@ -212,18 +219,26 @@ def used(node: ast.AST, place: Place, root: Path) -> Iterator[Place | str]:
     outer, rest = place.split()
     extended = getattr(node, "bases", []) if rest == DEFAULTS else []
     for inner, chain in chains:
-        if rest.startswith(".") and chain[0] == "self":
-            target: Place | str | None = None
-            if len(chain) > 1:
-                target = resolve(Place(place.module, f"{outer}.{chain[1]}"), root)
-                known = find(target, root) is not None and not is_boundary(target, root)
-                target = target if known else None
+        target: Place | str | None
+        if rest.startswith(".") and chain[0] in ("self", "cls", SUPER):
+            target = member_used(chain, place.module, outer, root)
         else:
             target = meaning(chain, place.module, root, local)
         if isinstance(target, Place) and inner in extended:
             target = Place(target.module, target.name + DEFAULTS)
-        if target is not None:
-            yield target
+        yield target or ""
+
+
+def member_used(chain: list[str], module: str, cls: str, root: Path) -> Place | None:
+    """What `["self", "a"]` or `["super()", "a"]` means in a method of a class of a module."""
+    target: Place | None = None
+    if chain[0] == SUPER:
+        target = inherited(definitions(root, module).get(cls), chain[1], module, root)
+    elif len(chain) > 1:
+        target = resolve(Place(module, f"{cls}.{chain[1]}"), root)
+    if target is None or find(target, root) is None or is_boundary(target, root):
+        return None
+    return target
 
 
 @cache
@@ -266,6 +281,9 @@ def chain_of(node: ast.AST) -> list[str]:
         node = node.value
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):  # a field may be named alike
         return [node.id, *reversed(names)]
+    called = node.func if isinstance(node, ast.Call) else None
+    if names and isinstance(called, ast.Name) and called.id == "super":
+        return [SUPER, *reversed(names)]
     return []
 
 
@@ -285,7 +303,9 @@ def part_of(module: str, name: str, root: Path) -> Place | str | None:
     """A module's own definition or submodule; of a library its name."""
     if not is_ours(module, root):
         return f"{module}.{name}"
-    if is_ours(f"{module}.{name}", root):
+    own = definitions(root, module).get(name)
+    submodule = own is None or (isinstance(own, ast.ImportFrom) and own.module == module)
+    if submodule and is_ours(f"{module}.{name}", root):
         return None if f"{module}.{name}" in BOOKKEEPING else Place(f"{module}.{name}", "")
     return None if module in BOOKKEEPING else Place(module, name)
 
@@ -316,10 +336,7 @@ def c_code(module: str, root: Path) -> str:
 
 def is_ours(module: str, root: Path) -> bool:
     """Whether a module or package is in the project."""
-    names = module.split(".")
-    if not all(name.isidentifier() for name in names):
-        return False
-    return file_of(module, root) is not None or root.joinpath(*names).is_dir()
+    return file_of(module, root) is not None
 
 
 def file_of(module: str, root: Path) -> Path | None:
@@ -328,7 +345,7 @@ def file_of(module: str, root: Path) -> Path | None:
         return None
     path = root.joinpath(*module.split("."))
     for file in (path.with_suffix(".py"), path / "__init__.py"):
-        if file.exists():
+        if file.is_file():
             return file
     return None
 
@@ -340,7 +357,7 @@ def definitions(root: Path, module: str) -> dict[str, ast.stmt]:
     Under `Config()` the defaults of a Config. Each name must be bound once, and not within an `if`.
     """
     file = file_of(module, root)
-    return definitions_in(file.read_text() if file else "")
+    return definitions_in(file.read_text(encoding="utf-8") if file else "")
 
 
 @cache
@@ -402,10 +419,12 @@ class Simplified(ast.NodeTransformer):
         return node
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        if is_config(node):
-            node.body = [
-                x for x in node.body if not is_field(x) and getattr(x, "name", "") not in CONDITIONS
-            ]
+        left_out = CONDITIONS if is_config(node) else {"origins"}
+        node.body = [
+            x
+            for x in node.body
+            if getattr(x, "name", "") not in left_out and not (is_config(node) and is_field(x))
+        ]
         return self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:

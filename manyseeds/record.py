@@ -233,14 +233,22 @@ class Locks:
                 return os.open(self.path, os.O_RDWR | os.O_CREAT)
 
     def enter(self, settings: bytes) -> bytes:
-        """Join the processes that train this run; returns the settings of the first of them."""
+        """Join the processes that train this run, if they have the same settings as this one.
+
+        Returns the settings that are trained: if they are others, this process has not joined.
+        """
         self.acquire(self.ENTRANCE, wait=True)
-        if self.acquire(self.INSIDE):  # no other process is there
-            os.ftruncate(self.file, 0)
-            os.pwrite(self.file, settings, 0)
-        fcntl.lockf(self.file, fcntl.LOCK_SH, 1, self.INSIDE)
-        self.release(self.ENTRANCE)
-        return os.pread(self.file, os.fstat(self.file).st_size, 0)
+        try:
+            theirs = os.pread(self.file, os.fstat(self.file).st_size, 0)
+            if theirs != settings:
+                if not self.acquire(self.INSIDE):
+                    return theirs
+                os.ftruncate(self.file, 0)  # no other process is there
+                os.pwrite(self.file, settings, 0)
+            fcntl.lockf(self.file, fcntl.LOCK_SH, 1, self.INSIDE)
+            return settings
+        finally:
+            self.release(self.ENTRANCE)
 
     def acquire(self, seed: int, wait: bool = False) -> bool:
         """Take the lock of a seed (a plan: 0), if no other process has it; wait: until then."""
@@ -264,6 +272,9 @@ class Locks:
     def close(self) -> None:
         """Give all locks back."""
         with contextlib.suppress(OSError):
+            fcntl.lockf(
+                self.file, fcntl.LOCK_UN
+            )  # of two that close at once, the second removes it
             fcntl.lockf(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody else has one
             if os.path.samestat(os.fstat(self.file), os.stat(self.path)):
                 self.path.unlink()
@@ -314,13 +325,12 @@ class RunFolder:
         finished = self.finished_seeds(with_weights)
         return consecutive(set(seeds) - finished)
 
-    def check_identity(self, config: RunConfig) -> None:
-        """Refuse a name that already holds a run with other hyperparameters."""
+    def check_identity(self, ours: dict[str, Any]) -> None:
+        """Refuse a name that already holds a run with other hyperparameters (an `identity`)."""
         for part in self.parts():
-            self._check_same(read_json(part / "config.json")["config"], config, "holds")
+            self._check_same(read_json(part / "config.json")["config"], ours, "holds")
 
-    def _check_same(self, theirs: dict[str, Any], config: RunConfig, how: str) -> None:
-        ours = identity(config)
+    def _check_same(self, theirs: dict[str, Any], ours: dict[str, Any], how: str) -> None:
         if theirs != ours:
             names = sorted(k for k in ours | theirs if ours.get(k) != theirs.get(k))
             changes = [f"{flag(k)} {theirs.get(k)} there, {ours.get(k)} here" for k in names]
@@ -344,8 +354,10 @@ class RunFolder:
             raise UsageError(f"--results {self.path.parents[3]}: {error.strerror}") from None
         try:
             with contextlib.closing(Locks(self.path.with_name(f".{self.path.name}.lock"))) as locks:
-                theirs = json.loads(locks.enter(json.dumps(identity(config)).encode()))
-                self._check_same(theirs, config, "is being trained with")
+                ours = identity(config)
+                theirs = json.loads(locks.enter(json.dumps(ours, sort_keys=True).encode()))
+                self._check_same(theirs, ours, "is being trained with")
+                self.check_identity(ours)  # of what has been finished meanwhile
                 yield locks
         finally:
             with contextlib.suppress(OSError):

@@ -1,20 +1,46 @@
 """Tests run in the process that a training script sets up: one thread, denormals flushed."""
 
 import gc
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from manyseeds import plots
 from manyseeds.process import set_up_process
+from manyseeds.runs import control
 from tests.random_models import KINDS, make_model
 
 set_up_process(threads=1)
+gc.set_threshold(20_000, 10, 10)  # rarer than by default: 1% of the time
+figure_bytes = plots.figure_bytes
 
 
 def pytest_collection_finish() -> None:
     """Spare the garbage collector all that was imported and collected; it takes 7% of the time."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _blank_pictures() -> Iterator[None]:
+    """What runs draw at their end stays blank: it takes 7% of the time, and few tests look at it.
+
+    Figures in SVG, which the report shows, are drawn.
+    """
+
+    def blank(figure: Any, suffix: str) -> bytes:
+        return b"blank" if suffix == ".png" else figure_bytes(figure, suffix)
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(plots, "figure_bytes", blank)
+        yield
+
+
+@pytest.fixture
+def pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what runs draw at their end is drawn."""
+    monkeypatch.setattr(plots, "figure_bytes", figure_bytes)
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -27,6 +53,13 @@ def folder(request: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
 def qwen(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A folder with a small random Qwen2."""
     return make_model("qwen2", tmp_path_factory.mktemp("models") / "qwen2")
+
+
+@pytest.fixture
+def few_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training is evaluated at three points, and at its end over four episodes."""
+    for name, few in (("POINTS", 2), ("FINAL_EPISODES", 4)):
+        monkeypatch.setattr(control, name, few)
 
 
 @pytest.fixture

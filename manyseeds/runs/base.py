@@ -194,7 +194,9 @@ class Recorder:
             write_bytes(self.directory / name, content)
         draw(self.directory)
         write_json(self.directory / "summary.json", summary)
-        RunFolder(self.directory.parent).check_identity(self.config)
+        # As it was at the beginning: a file that it names may have been changed since.
+        ours = read_json(self.directory / "config.json")["config"]
+        RunFolder(self.directory.parent).check_identity(ours)
         weights = self.weights if (self.directory / self.weights).exists() else ""
         seal(self.directory, self.local, weights)
 
@@ -242,7 +244,7 @@ def complete(
     may take some.
     """
     with failing_in_one_line():
-        folder.check_identity(config)
+        folder.check_identity(identity(config))
         if not missing():
             console.print(f"{finished} in {folder.path}.")
             return
@@ -253,7 +255,6 @@ def complete(
                 taken = list(free) if together else list(itertools.islice(free, 1))
                 # Another process may have just finished some.
                 own = [seed for seed in missing() if seed in taken]
-                folder.check_identity(config)
                 if own:
                     train_missing(own)
                 for seed in taken:

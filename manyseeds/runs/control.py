@@ -72,7 +72,10 @@ class Run(Recorder):
     """
 
     kind = "control"
-    decides = ("log", "evaluate_if_due", "evaluate_finally", "streams")
+    decides = (
+        *("__init__", "log", "evaluate_if_due", "evaluate_finally", "curve", "metrics"),
+        "streams",
+    )
     local = (POLICY, "curve.png")
     config: ControlConfig
 

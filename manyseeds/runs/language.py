@@ -135,8 +135,8 @@ class LanguageRun(Recorder):
 
     kind = "language"
     decides = (
-        *("log", "evaluate_if_due", "evaluate_finally", "rng", "uniforms"),
-        *("save_if_due", "restore", Processes),
+        *("__init__", "log", "evaluate_if_due", "evaluate_finally", "curve", "metrics"),
+        *("rng", "uniforms", "save_if_due", "restore", Processes),
     )
     local = ("curve.png",)
     weights = "model"

@@ -76,7 +76,7 @@ class Plan(Recorder):
     """Carries one planning: what `solve(config, plan)` reports to. There are no seeds."""
 
     kind = "planning"
-    decides = ("record", "measures")
+    decides = ("__init__", "record", "measures", "_replay")
     local = (POLICY, "plan.png", "plan.gif")
     config: PlanningConfig
 

@@ -235,7 +235,7 @@ class PredictionRun(Recorder):
     """Carries one prediction of S seeds: what `train(config, run)` reports to."""
 
     kind = "prediction"
-    decides = ("evaluate_if_due", "predictions", "streams", points)
+    decides = ("__init__", "evaluate_if_due", "predictions", "streams", points)
     local = (POLICY, "curve.png")
     config: PredictionConfig
 

@@ -789,6 +789,7 @@ def test_statistics_are_those_of_the_steps_taken(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "CartPole-v1"])
+@pytest.mark.usefixtures("few_evaluations")
 def test_a_stored_policy_is_the_trained_one(env_id: str, tmp_path: Path) -> None:
     """Statistics and deviations come back from the checkpoint, bit for bit."""
     settings: dict[str, Any] = {"env": env_id, "normalize_obs": True, "hidden": (16,)}

@@ -23,6 +23,8 @@ from manyseeds.cli import UsageError, from_preset, parse
 from manyseeds.record import RunFolder, is_finished
 from manyseeds.runs.planning import MAX_FRAMES, Plan, Replay, main
 
+pytestmark = pytest.mark.usefixtures("pictures")
+
 MODULES: dict[str, Any] = {"policy": policy_iteration, "value": value_iteration}
 GAMMAS = (0.0, 0.5, 0.9, 0.99)
 ENVS = ("Gridworld-v0", "FrozenLake-v1", "CliffWalking-v1", "Taxi-v4")

@@ -585,6 +585,7 @@ def test_statistics_are_those_of_the_observations_acted_on(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "CartPole-v1"])
+@pytest.mark.usefixtures("few_evaluations")
 def test_a_stored_policy_is_the_trained_one(env_id: str, tmp_path: Path) -> None:
     """Statistics, deviations and a shared trunk come back from the checkpoint, bit for bit."""
     settings = {"env": env_id, "shared_trunk": True, "hidden": (16,), **NORMALIZED}

@@ -489,6 +489,7 @@ def test_without_a_learning_rate_no_policy_changes(
 
 
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "CartPole-v1"])
+@pytest.mark.usefixtures("few_evaluations")
 def test_a_stored_policy_is_the_trained_one(env_id: str, tmp_path: Path) -> None:
     """Statistics and deviations come back from the checkpoint; a critic is no part of it."""
     settings: dict[str, Any] = {"env": env_id, "normalize_obs": True, "hidden": (16,)}

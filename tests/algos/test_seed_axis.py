@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -128,9 +129,12 @@ A2C: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(autouse=True)
-def few_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
+def fewer_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few, and of short episodes: an untrained policy would go on to the limit in all of them."""
     monkeypatch.setattr(run_module, "POINTS", 1)
     monkeypatch.setattr(run_module, "CURVE_EPISODES", 4)
+    for kind in (envs.Acrobot, envs.MountainCarContinuous):
+        monkeypatch.setattr(kind, "spec", dataclasses.replace(kind.spec, time_limit=100))
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -394,6 +394,7 @@ def test_bad_flags(settings: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "CartPole-v1"])
+@pytest.mark.usefixtures("few_evaluations")
 def test_a_stored_policy_is_the_trained_one(env_id: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"num_steps": 16, "minibatch_size": 32, "total_timesteps": 64}
     settings |= {

@@ -43,7 +43,7 @@ def make_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tokenizer = models.tiny_tokenizer()
     model = tmp_path / "random"
     models.save(LlamaForCausalLM(models.tiny_config(tokenizer)), tokenizer, model)
-    settings = {"model": str(model), "total_samples": 64, "prompts": 4, "group_size": 4}
+    settings = {"model": str(model), "total_samples": 32, "prompts": 4, "group_size": 4}
     for module in (grpo, rlhf_ppo, reward_model):
         monkeypatch.setitem(module.PRESETS, "addition", Preset(settings, "a test"))
 
@@ -119,7 +119,7 @@ def test_a_store_of_language_models_alone_has_a_report(results: Path) -> None:
     assert len(frame) == 4 * SEEDS * 2  # runs, seeds, moments
     final = frame[(frame["algo"] == "grpo") & frame["plain"] & (frame["when"] == "final")]
     assert list(final["pass@1"]) == last
-    assert set(final["samples"]) == {64}
+    assert set(final["samples"]) == {32}
 
 
 def test_one_seed_has_no_interval(results: Path) -> None:

@@ -24,7 +24,7 @@ FLAGS = ("--env", "FrozenLake-v1", "--total-timesteps", "500", "--seeds", "2", "
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_evaluations: None) -> RunFolder:
     """A finished run of Q-learning."""
     monkeypatch.chdir(tmp_path)
     config = parse(q_learning.Config, q_learning.PRESETS, "", [*FLAGS, "--results", "r"])

@@ -41,7 +41,7 @@ def make_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setattr(module, "BUDGETS", {"CartPole-v1": BUDGET, "MountainCar-v0": BUDGET})
     with monkeypatch.context() as patch:
         patch.chdir(tmp_path)
-        patch.setattr(control, "POINTS", 4)
+        patch.setattr(control, "POINTS", 2)
         train_all()
     (tmp_path / "results/plots").mkdir()
     return tmp_path / "results"

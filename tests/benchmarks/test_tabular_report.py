@@ -25,6 +25,7 @@ def command(module: Any, main: Any, function: Any, *args: str) -> None:
 @pytest.fixture
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(control, "POINTS", 2)
     for gamma in ("0.5", "0.9"):
         for module in (policy_iteration, value_iteration):
             command(module, planning.main, module.solve, "--gamma", gamma)

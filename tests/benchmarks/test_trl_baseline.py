@@ -348,6 +348,7 @@ def test_rewards_are_ours(algo: str, tmp_path: Path, model: str) -> None:
     torch.testing.assert_close((torch.tensor(parts).T * weights).sum(1), ours)
 
 
+@pytest.mark.usefixtures("few_samples")
 def test_loss_of_dpo_is_ours(tmp_path: Path, model: str, preferences: str) -> None:
     config = config_of("dpo", model, preferences)
     trainer = prepared("dpo", config, tmp_path)
@@ -394,7 +395,7 @@ def test_loss_of_the_reward_model_is_ours(
 def test_prompts_are_ours(
     algo: str, tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("CURVE_PROMPTS", "CURVE_SAMPLES"):
+    for name in ("CURVE_PROMPTS", "CURVE_SAMPLES", "FINAL_PROMPTS", "FINAL_SAMPLES"):
         monkeypatch.setattr(evaluation, name, 1)
     config = config_of(algo, model, "")
     drawn: list[tasks.Problem] = []

@@ -12,7 +12,7 @@ import gymnasium
 import pytest
 
 import envs
-from algos import dqn, ppo, q_learning, td_prediction, value_iteration
+from algos import dqn, policy_iteration, ppo, q_learning, td_prediction, value_iteration
 from benchmarks import sb3_baseline, trl_baseline
 from llm_track import grpo
 from manyseeds import digest
@@ -48,6 +48,9 @@ class Base:
     def inherited(self):
         return 4
 
+    def third(self):
+        return 5
+
 
 class C(Base):
     """Doc."""
@@ -56,7 +59,7 @@ class C(Base):
     """Documented."""
 
     def first(self):
-        return self.second() + self.inherited() + self.rate + self.field
+        return self.second() + self.inherited() + self.rate + self.field + super().third()
 
     def second(self):
         return 2
@@ -185,6 +188,7 @@ def test_it_has_no_paths(project: Callable[..., str], tmp_path: Path) -> None:
         ("return 4", "return 5", False),  # inherited
         ("rate = 2", "rate = 3", False),
         ("field: int = 1", "field: int = 2", False),
+        ("return 5", "return 6", False),  # of the class above
     ],
 )
 def test_of_a_method_it_follows_what_it_uses_of_its_class(
@@ -294,7 +298,7 @@ def test_an_origin_may_be_an_entry_or_the_defaults(
 
 def test_it_is_the_same_in_every_version_of_python(project: Callable[..., str]) -> None:
     """What is published was stamped by one; another one must not call it stale."""
-    assert project(FUNCTION) == "b007bc1b871d"
+    assert project(FUNCTION) == "b801beb1efe2"
 
 
 @pytest.mark.parametrize("room", ["manyseeds", "algos", "envs", "llm_track", "benchmarks"])
@@ -304,6 +308,11 @@ def test_the_code_has_only_forms_that_it_can_read(room: str) -> None:
         names: list[str] = []
         for node in ast.parse(file.read_text()).body:
             place = f"{file}, line {node.lineno}"
+            for inner in ast.walk(node):
+                assert getattr(inner, "level", 0) == 0, f"{place}: a relative import"
+            if isinstance(node, ast.ClassDef):
+                members = [name for x in node.body for name in digest.bound(x)]
+                assert len(set(members)) == len(members), place
             if isinstance(node, ast.If):
                 condition = ast.unparse(node.test)
                 assert condition in ("TYPE_CHECKING", "__name__ == '__main__'"), place
@@ -390,6 +399,7 @@ RUNS = {  # kind and origins
     "bridged": ("control", origins(dqn, "CartPole-v1", backend="gymnasium")),
     "td": ("prediction", origins(td_prediction, "RandomWalk-v0")),
     "vi": ("planning", origins(value_iteration, "FrozenLake-v1", value_iteration.solve)),
+    "pi": ("planning", origins(policy_iteration, "Gridworld-v0", policy_iteration.solve)),
     "grpo": ("language", origins(grpo, "addition")),
     "trl-grpo": (
         "language",
@@ -582,7 +592,7 @@ CHANGES: dict[str, tuple[str, str, str, set[str]]] = {
         "envs/__init__.py",
         "env = NATIVE[env_id]()",
         "env = NATIVE[str(env_id)]()",
-        CONTROL | {"td", "vi"},
+        CONTROL | {"td", "vi", "pi"},
     ),
     "the spec of what is bridged": (
         "envs/__init__.py",
@@ -590,11 +600,47 @@ CHANGES: dict[str, tuple[str, str, str, set[str]]] = {
         "GymnasiumBridge(env_id)",
         {"bridged"},
     ),
+    "how cells become an environment": (
+        "envs/__init__.py",
+        "return Gridworld(goal, trap,",
+        "return Gridworld(trap, goal,",
+        {"pi"},
+    ),
+    "where a curve begins": (
+        "manyseeds/runs/control.py",
+        "self._points = np.full(len(self.seeds), -1)",
+        "self._points = np.full(len(self.seeds), 0)",
+        CONTROL,
+    ),
+    "which seeds are trained": (
+        "manyseeds/runs/base.py",
+        "self.seeds = list(seeds)",
+        "self.seeds = [x + 1 for x in seeds]",
+        set(RUNS),
+    ),
+    "the rows of a curve": (
+        "manyseeds/runs/control.py",
+        "rows = list(self._rows)",
+        "rows = list(self._rows[1:])",
+        CONTROL,
+    ),
+    "the rows of a language run's curve": (
+        "manyseeds/runs/language.py",
+        "frame = pd.DataFrame(self._rows)",
+        "frame = pd.DataFrame(self._rows[1:])",
+        LANGUAGE,
+    ),
+    "where the digest begins": (
+        "envs/core.py",
+        'return [type(self), f"envs:NATIVE[{self.spec.id}]"]',
+        'return [f"envs:NATIVE[{self.spec.id}]", type(self)]',
+        set(),
+    ),
     "a plan's score": (
         "manyseeds/runs/planning.py",
         "(result @ env.start).item()",
         "result.max().item()",
-        {"vi"},
+        {"vi", "pi"},
     ),
 }
 

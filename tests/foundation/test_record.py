@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,8 @@ from manyseeds.record import (
     write_bytes,
     write_json,
 )
-from manyseeds.runs.control import main
+from manyseeds.runs import control
+from manyseeds.runs.control import Run, main
 
 # What a run of one part writes, in this order.
 FILES = ["config.json", "curve.parquet", "metrics.parquet", "policy.safetensors", "curve.png"]
@@ -54,6 +55,14 @@ class Killed(BaseException):
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_points() -> Iterator[None]:
+    """A training is evaluated at two points, besides the first."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(control, "POINTS", 2)
+        yield
 
 
 def train(module: Any, *args: str) -> RunFolder:
@@ -524,6 +533,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunFold
         return runs
 
 
+@pytest.mark.usefixtures("pictures")
 def test_a_run_writes_these_files_in_this_order(
     uninterrupted: dict[str, RunFolder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -909,3 +919,31 @@ def test_a_real_file_that_cannot_grow() -> None:
     assert not (part / "summary.json").exists()
     subprocess.run(small, check=True, capture_output=True, timeout=120)
     assert is_finished(part)
+
+
+def test_a_run_that_was_finished_while_one_waited_is_not_taken_for_ones_own() -> None:
+    """Another command with other settings may end between the first look and the lock."""
+    folder = train(q_learning, *LAKE, "--name", "x", "--seeds", "1")
+    args = (*LAKE, "--name", "x", "--gamma", "0.5")
+    config = parse(q_learning.Config, q_learning.PRESETS, "", args)
+    said = r"holds another config: --gamma 0\.99 there, 0\.5 here"
+    with pytest.raises(UsageError, match=said), folder.locks(config):
+        pytest.fail("entered")
+    assert not leftovers(Path("r"))
+
+
+def test_a_file_that_changes_while_a_seed_is_trained_does_not_cost_the_seed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A part says what it was trained from when it began."""
+    began = Path("r/runs/FrozenLake-v1/q_learning/x/seeds-001-001/config.json")
+    monkeypatch.setattr(
+        q_learning.Config, "contents", lambda self: {"data": "new" if began.exists() else "old"}
+    )
+    train(q_learning, *LAKE, "--name", "x", "--seeds", "1")
+    config = parse(q_learning.Config, q_learning.PRESETS, "", (*LAKE, "--name", "x"))
+    folder = RunFolder.of(config, "q_learning")
+    run = Run(config, [1], began.parent, "q_learning")
+    run.open([q_learning.train])
+    run.finish(q_learning.train(config, run))
+    assert folder.finished_seeds() == {0, 1}

@@ -15,6 +15,8 @@ import pytest
 from manyseeds import plots, stats
 from manyseeds.stats import Estimate, estimate, parity
 
+pytestmark = pytest.mark.usefixtures("pictures")
+
 # ---------------------------------------------------------------- iqm and estimate
 
 
