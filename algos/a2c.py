@@ -71,11 +71,11 @@ from manyseeds.cli import (
 )
 from manyseeds.distributions import Categorical, Gaussian
 from manyseeds.kernels.rollout import Policy
+from manyseeds.kernels.scan import discounted_sums
 from manyseeds.layers import RewardScale, RunningStats, SeedMLP
 from manyseeds.optim import SeedAdam, SeedRMSprop
 from manyseeds.program import Program, piece
 from manyseeds.runs.control import Run, main
-from manyseeds.kernels.scan import discounted_sums
 from manyseeds.seeds import SeedStreams
 
 

@@ -80,11 +80,11 @@ from manyseeds.cli import (
 )
 from manyseeds.distributions import Categorical, Gaussian
 from manyseeds.kernels.rollout import Policy
+from manyseeds.kernels.scan import discounted_sums, shuffles
 from manyseeds.layers import RewardScale, RunningStats, SeedMLP
 from manyseeds.optim import SeedAdam, flatten_parameters, views_like
 from manyseeds.program import Program, piece, unrolled
 from manyseeds.runs.control import Run, main
-from manyseeds.kernels.scan import discounted_sums, shuffles
 from manyseeds.seeds import SeedStreams
 
 

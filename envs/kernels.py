@@ -15,16 +15,19 @@ from envs.core import NativeEnv
 from envs.mountain_car import MountainCar, MountainCarContinuous
 from envs.pendulum import Pendulum
 from manyseeds import kernels
+from manyseeds.digest import boundary
 
 HERE = Path(__file__).parent
 SOURCES = ("acrobot.c", "cartpole.c", "mountain_car.c", "pendulum.c")
-NAMES: dict[type[NativeEnv], str] = {  # in the sources
-    CartPole: "cartpole",
-    Acrobot: "acrobot",
-    MountainCar: "mountain_car",
-    MountainCarContinuous: "mountain_car_continuous",
-    Pendulum: "pendulum",
-}
+NAMES: dict[type[NativeEnv], str] = boundary(
+    {  # in the sources
+        CartPole: "cartpole",
+        Acrobot: "acrobot",
+        MountainCar: "mountain_car",
+        MountainCarContinuous: "mountain_car_continuous",
+        Pendulum: "pendulum",
+    }
+)
 
 
 def address(env: NativeEnv) -> int | None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from manyseeds import kernels
 
+ACTIVATIONS = ("tanh", "relu")  # as numbered in C
 
 
 def networks(
