@@ -44,8 +44,8 @@ the rollout.
 
 Differences from SB3's A2C: schedules are evaluated at the start of a rollout (SB3: at its end,
 where the last update of a training can get a learning rate of zero); the statistics of observations
-take in a rollout after its update, so that the first rollout sees raw observations, and those of
-rewards before it (SB3: both every step, from the first reset on).
+take in a rollout after its update, the first one before it, and those of rewards before it (SB3:
+both every step, from the first reset on).
 """
 
 from __future__ import annotations
@@ -408,15 +408,20 @@ class Inputs(NamedTuple):
 
 
 def iteration(
-    learner: Learner, carry: tuple[envs.State, Tensor], inputs: Inputs
+    learner: Learner, carry: tuple[envs.State, Tensor], inputs: Inputs, first: bool
 ) -> tuple[tuple[envs.State, Tensor], dict[str, Tensor]]:
-    """A rollout from carry (state and obs), and the update on it; returns the carry and metrics."""
+    """A rollout from carry (state and obs), and the update on it; returns the carry and metrics.
+
+    first: of the training.
+    """
     config, env, agent, optimizer, episodes = learner
     noise = inputs.action_noise, inputs.env_noise
     state, obs, rollout = envs.rollout(env, agent, *carry, *noise)
+    if first and agent.obs_stats is not None:
+        agent.obs_stats.update(rollout.obs.flatten(1, 2))
     batch = prepare(agent, rollout)
     metrics = update(agent, optimizer, batch, config, inputs.lr)
-    if agent.obs_stats is not None:
+    if not first and agent.obs_stats is not None:
         agent.obs_stats.update(batch.obs)
     done = rollout.terminated | rollout.truncated
     train_return, train_length = episodes.update(rollout.rewards, done)
@@ -453,7 +458,7 @@ def train(config: Config, run: Run) -> ActorCritic:
             streams.uniform(T, N, env.noise_size),
             torch.tensor(lr, device=run.device),
         )
-        carry, metrics = program(learner, carry, inputs)
+        carry, metrics = program(learner, carry, inputs, timestep == 0)
         timestep += config.batch_size
         run.log(timestep, metrics)
         run.evaluate_if_due(timestep, env, agent)

@@ -47,8 +47,8 @@ V_old; train_return and train_length of the episodes that ended in the rollout.
 Differences from SB3's PPO: values and log-probabilities of a rollout are computed in one pass
 after it; schedules are evaluated at the start of a rollout (SB3: at its end, where the last
 update of a training can get a learning rate of zero); the statistics of observations take in a
-rollout after its update, so that the first rollout sees raw observations, and those of rewards
-before it (SB3: both every step, from the first reset on); a minibatch that would leave a remainder
+rollout after its update, the first one before it, and those of rewards before it (SB3: both every
+step, from the first reset on); a minibatch that would leave a remainder
 is refused.
 """
 
@@ -344,27 +344,47 @@ def prepare(agent: ActorCritic, rollout: envs.Rollout, config: Config) -> Batch:
     return Batch(obs, actions, logprobs, values, advantages, advantages + values)
 
 
+class Terms(NamedTuple):
+    """What the objective of a minibatch was made of."""
+
+    policy_loss: Tensor  # [S], like the next
+    value_loss: Tensor
+    entropy: Tensor  # [S, M], like the next
+    log_ratio: Tensor
+
+
 def loss(
     agent: ActorCritic, batch: Batch, config: Config, clip_range: Tensor | None
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """The objective (eq. 9, negated) on a minibatch, [S], and its metrics, each [S]."""
+) -> tuple[Tensor, Terms]:
+    """The objective (eq. 9, negated) on a minibatch, [S], and its terms."""
     logprobs, entropy, values = agent.evaluate(batch.obs, batch.actions)
     log_ratio = logprobs - batch.logprobs
-    ratio = log_ratio.exp()
     advantages = normalize(batch.advantages) if config.normalize_advantage else batch.advantages
-    pg_loss = policy_loss(ratio, advantages, clip_range)
+    pg_loss = policy_loss(log_ratio.exp(), advantages, clip_range)
     v_loss = value_loss(values, batch.values, batch.returns, config.clip_value_range)
-    total = pg_loss + config.value_coef * v_loss - config.entropy_coef * entropy.mean(-1)
-    with torch.no_grad():
-        metrics = {
-            "policy_loss": pg_loss.detach(),
-            "value_loss": v_loss.detach(),
-            "entropy": entropy.detach().mean(-1),
-            "approx_kl": (ratio - 1 - log_ratio).mean(-1),
-        }
-        if clip_range is not None:
-            metrics["clipfrac"] = ((ratio - 1).abs() > clip_range).float().mean(-1)
-    return total, metrics
+    total = pg_loss + config.value_coef * v_loss
+    if config.entropy_coef > 0:
+        total = total - config.entropy_coef * entropy.mean(-1)
+    return total, Terms(*(x.detach() for x in (pg_loss, v_loss, entropy, log_ratio)))
+
+
+def approximate_kl(log_ratio: Tensor) -> Tensor:
+    """KL(pi_old, pi) per seed, [S], from samples [S, M]: the mean of ratio - 1 - log ratio."""
+    return (log_ratio.exp() - 1 - log_ratio).mean(-1)
+
+
+def metrics_of(terms: Terms, clip_range: Tensor | None) -> dict[str, Tensor]:
+    """What is logged of a minibatch, each [S]."""
+    metrics = {
+        "policy_loss": terms.policy_loss,
+        "value_loss": terms.value_loss,
+        "entropy": terms.entropy.mean(-1),
+        "approx_kl": approximate_kl(terms.log_ratio),
+    }
+    if clip_range is not None:
+        clipped = (terms.log_ratio.exp() - 1).abs() > clip_range
+        metrics["clipfrac"] = clipped.float().mean(-1)
+    return metrics
 
 
 @piece
@@ -377,10 +397,10 @@ def gradient_steps(
     config: Config,
     lr: Tensor,
     clip_range: Tensor | None,
-) -> tuple[Tensor, dict[str, Tensor]]:
+) -> tuple[Tensor, Terms]:
     """Steps on successive minibatches of the samples that order [S, k M] names.
 
-    active: which seeds still learn, [S] bool. Returns it, and the last minibatch's metrics, [S].
+    active: which seeds still learn, [S] bool. Returns it, and the terms of the last minibatch.
     """
     S, B = batch.logprobs.shape
     rows = (order + B * torch.arange(S, device=order.device).unsqueeze(1)).flatten()
@@ -389,12 +409,12 @@ def gradient_steps(
     )
     for fields in zip(*(x.split(config.minibatch, dim=1) for x in shuffled), strict=True):
         minibatch = Batch(*fields)  # [S, M, ...]
-        total, metrics = loss(agent, minibatch, config, clip_range)
+        total, terms = loss(agent, minibatch, config, clip_range)
         if config.target_kl > 0:
-            active = active & (metrics["approx_kl"] <= 1.5 * config.target_kl)
+            active = active & (approximate_kl(terms.log_ratio) <= 1.5 * config.target_kl)
         total.sum().backward()
         optimizer.step(lr, config.max_grad_norm, active)
-    return active, metrics
+    return active, terms
 
 
 def update(
@@ -414,9 +434,8 @@ def update(
     active = torch.ones(len(shuffle), dtype=torch.bool, device=shuffle.device)
     for order in shuffles(shuffle).unbind(1):
         for part in unrolled(order, config.minibatch):
-            active, metrics = gradient_steps(
-                agent, optimizer, batch, part, active, config, lr, clip
-            )
+            active, terms = gradient_steps(agent, optimizer, batch, part, active, config, lr, clip)
+    metrics = metrics_of(terms, clip)
     return metrics | {"explained_variance": explained_variance(batch.values, batch.returns)}
 
 
@@ -441,16 +460,21 @@ class Inputs(NamedTuple):
 
 
 def iteration(
-    learner: Learner, carry: tuple[envs.State, Tensor], inputs: Inputs
+    learner: Learner, carry: tuple[envs.State, Tensor], inputs: Inputs, first: bool
 ) -> tuple[tuple[envs.State, Tensor], dict[str, Tensor]]:
-    """A rollout from carry (state and obs), and the update on it; returns the carry and metrics."""
+    """A rollout from carry (state and obs), and the update on it; returns the carry and metrics.
+
+    first: of the training.
+    """
     config, env, agent, optimizer, episodes = learner
     noise = inputs.action_noise, inputs.env_noise
     state, obs, rollout = envs.rollout(env, agent, *carry, *noise)
+    if first and agent.obs_stats is not None:
+        agent.obs_stats.update(rollout.obs.flatten(1, 2))
     batch = prepare(agent, rollout, config)
     schedule = inputs.lr, inputs.clip_range
     metrics = update(agent, optimizer, batch, inputs.shuffle, config, *schedule)
-    if agent.obs_stats is not None:
+    if not first and agent.obs_stats is not None:
         agent.obs_stats.update(batch.obs)
     done = rollout.terminated | rollout.truncated
     train_return, train_length = episodes.update(rollout.rewards, done)
@@ -483,7 +507,7 @@ def train(config: Config, run: Run) -> ActorCritic:
             torch.tensor(lr, device=run.device),
             torch.tensor(clip_range, device=run.device),
         )
-        carry, metrics = program(learner, carry, inputs)
+        carry, metrics = program(learner, carry, inputs, timestep == 0)
         timestep += config.batch_size
         run.log(timestep, metrics)
         run.evaluate_if_due(timestep, env, agent)
