@@ -22,7 +22,9 @@ gradient steps per episode, and far better on Pendulum (results/README.md has th
 
     return_to_go   the above
     outcome        (g_i,0 - mean_j g_j,0) / std_j g_j,0 for all steps of episode i
-    process        rewards normalised over all steps of the group, then their return-to-go
+    process        rewards normalised over all steps of the group, then their return-to-go. Where
+                   episodes end early this is another objective: with rewards centred, each further
+                   step is worth nothing on average
 
 Shapes: S seeds, L steps (the environment's time limit), K groups of G episodes, N = K G, B = L N
 samples, M a minibatch, O observation size, A discrete actions or D components of an action in a
@@ -36,14 +38,17 @@ Implementation details:
     that passes the budget is finished: up to N L steps more.
  2. There is no critic and nothing bootstraps: an episode that the time limit cuts has ended. (Where
     V stands for the future, as in ppo.py, a truncation does bootstrap.)
- 3. `--peers all` counts an ended peer as one whose remaining rewards are 0.
+ 3. `--peers all` counts an ended peer as one whose remaining rewards are 0. Without it, where n
+    peers are alive, an episode's own return is in the mean that it is compared with: what is left
+    of the gradient is (n - 1) / n of it.
  4. `--std` divides by the deviation over the peers (`group`), by that of all the update's
     advantages (`batch`), or not at all (`none`, as Dr. GRPO, arXiv 2503.20783). Deviations are the
     sample's (ddof 1), that of a batch is taken around 0.
- 5. Where the peers' returns are all equal, the advantage is exactly 0, not rounding noise over
-    rounding noise. Groups without any other advantage are left out of the loss (DAPO, arXiv
-    2503.14476, skips them too), and a seed with nothing to learn from takes no step, moments
-    included: Adam would drift on. The penalty and the entropy bonus are left out with them.
+ 5. Where the peers' returns are all equal, up to 1e-5 of their size, the advantage is exactly 0,
+    not rounding noise over rounding noise. Groups without any other advantage are left out of the
+    loss (DAPO, arXiv 2503.14476, skips them too), and a seed with nothing to learn from takes no
+    step, moments included: Adam would drift on. The penalty and the entropy bonus are left out
+    with them.
  6. The loss is the mean over the steps of a minibatch, as in DAPO: long episodes weigh more. (Eq. 3
     takes the mean over an answer first.) Every epoch visits all samples once, shuffled, in as few
     minibatches of at most M as there can be, all of one size to within 1. How many there are
@@ -90,12 +95,14 @@ from manyseeds.cli import (
 )
 from manyseeds.distributions import Categorical, Gaussian
 from manyseeds.kernels.rollout import Policy
+from manyseeds.kernels.scan import discounted_sums
 from manyseeds.layers import RunningStats, SeedMLP
 from manyseeds.optim import SeedAdam
 from manyseeds.program import Program, piece
 from manyseeds.runs.control import Run, main
 from manyseeds.seeds import SeedStreams
 
+EQUAL = 1e-5  # the same returns, added up in another order, differ by less of their size
 LOOK = 50  # steps between two looks at whether all episodes have ended
 
 
@@ -266,24 +273,22 @@ def play(
 
 def returns_to_go(rewards: Tensor, gamma: float) -> Tensor:
     """r_t + gamma r_{t+1} + ... to the end of the episode; rewards [S, L, ...], 0 after it."""
-    following, returns = torch.zeros_like(rewards[:, 0]), []
-    for reward in reversed(rewards.unbind(1)):
-        following = reward + gamma * following
-        returns.append(following)
-    return torch.stack(returns[::-1], dim=1)
+    rows = rewards.flatten(2)
+    return discounted_sums(rows, torch.full_like(rows, gamma)).view_as(rewards)
 
 
 def compare(x: Tensor, peers: Tensor, dims: tuple[int, ...], divide: bool) -> Tensor:
     """x minus the mean over its peers, divided by their standard deviation (ddof 1); 0 elsewhere.
 
-    peers: bool like x, who is compared with one another along dims. Where they are all equal, and
-    where there is only one, the result is exactly 0.
+    peers: bool like x, who is compared with one another along dims. Where they are all equal but
+    for rounding, and where there is only one, the result is exactly 0.
     """
     count = peers.sum(dims, keepdim=True)
     mean = x.masked_fill(~peers, 0.0).sum(dims, keepdim=True) / count.clamp(min=1)
     high = x.masked_fill(~peers, -math.inf).amax(dims, keepdim=True)
     low = x.masked_fill(~peers, math.inf).amin(dims, keepdim=True)
-    centered = (x - mean).masked_fill(~peers | (high <= low), 0.0)
+    equal = high - low <= EQUAL * torch.maximum(high.abs(), low.abs())
+    centered = (x - mean).masked_fill(~peers | equal, 0.0)
     if not divide:
         return centered
     variance = centered.square().sum(dims, keepdim=True) / (count - 1).clamp(min=1)

@@ -77,6 +77,7 @@ from manyseeds.cli import (
 )
 from manyseeds.distributions import Categorical, Gaussian
 from manyseeds.kernels.rollout import Policy
+from manyseeds.kernels.scan import discounted_sums
 from manyseeds.layers import RunningStats, SeedMLP
 from manyseeds.optim import SeedAdam
 from manyseeds.program import Program, piece
@@ -246,11 +247,8 @@ def play(
 
 def returns_to_go(rewards: Tensor, gamma: float) -> Tensor:
     """r_t + gamma r_{t+1} + ... to the end of the episode; rewards [S, L, ...], 0 after it."""
-    following, returns = torch.zeros_like(rewards[:, 0]), []
-    for reward in reversed(rewards.unbind(1)):
-        following = reward + gamma * following
-        returns.append(following)
-    return torch.stack(returns[::-1], dim=1)
+    rows = rewards.flatten(2)
+    return discounted_sums(rows, torch.full_like(rows, gamma)).view_as(rewards)
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
