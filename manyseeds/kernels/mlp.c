@@ -9,72 +9,13 @@
 // The widest vectors that this library was built with.
 const char *instructions(void) { return INSTRUCTIONS; }
 
-// ---- Matrix products -----------------------------------------------------------------------
-
-// R rows times C vectors of columns of c = bias + a b. a(m, k) = a[m am + k ak]; b and c have rows
-// of length ldb and ldc. part: how many columns of the last vector there are (0: all).
-INLINE void tile(const int R, const int C, int part, int K, const float *a, long am, long ak,
-                 const float *b, long ldb, const float *bias, float *c, long ldc) {
-  vec sums[ROWS][COLUMNS];
-#pragma GCC unroll 8
-  for (int j = 0; j < C; j++) {
-    vec start = {0};
-    if (bias) start = part ? load_part(bias + j * WIDTH, part) : load(bias + j * WIDTH);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++) sums[r][j] = start;
-  }
-  for (int k = 0; k < K; k++) {
-    vec row[COLUMNS];
-#pragma GCC unroll 8
-    for (int j = 0; j < C; j++) {
-      const float *p = b + k * ldb + j * WIDTH;
-      row[j] = part ? load_part(p, part) : load(p);
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++) {
-      float x = a[r * am + k * ak];
-#pragma GCC unroll 8
-      for (int j = 0; j < C; j++) sums[r][j] += x * row[j];
-    }
-  }
-#pragma GCC unroll 8
-  for (int r = 0; r < R; r++)
-#pragma GCC unroll 8
-    for (int j = 0; j < C; j++) {
-      float *p = c + r * ldc + j * WIDTH;
-      if (part) store_part(p, sums[r][j], part);
-      else store(p, sums[r][j]);
-    }
-}
-
-// All rows of C vectors of columns.
-INLINE void strip(const int C, int part, int M, int K, const float *a, long am, long ak,
-                  const float *b, long ldb, const float *bias, float *c, long ldc) {
-  int m = 0;
-  for (; m + ROWS <= M; m += ROWS)
-    tile(ROWS, C, part, K, a + m * am, am, ak, b, ldb, bias, c + m * ldc, ldc);
-  for (; m + 2 <= M; m += 2)
-    tile(2, C, part, K, a + m * am, am, ak, b, ldb, bias, c + m * ldc, ldc);
-  for (; m < M; m++) tile(1, C, part, K, a + m * am, am, ak, b, ldb, bias, c + m * ldc, ldc);
-}
-
-// c [M, N] = bias + a [M, K] b [K, N].
-static void product(int M, int N, int K, const float *a, long am, long ak, const float *b, long ldb,
-                    const float *bias, float *c, long ldc) {
-  int n = 0;
-  for (; n + COLUMNS * WIDTH <= N; n += COLUMNS * WIDTH)
-    strip(COLUMNS, 0, M, K, a, am, ak, b + n, ldb, bias ? bias + n : 0, c + n, ldc);
-  for (; n + WIDTH <= N; n += WIDTH)
-    strip(1, 0, M, K, a, am, ak, b + n, ldb, bias ? bias + n : 0, c + n, ldc);
-  if (n < N) strip(1, N - n, M, K, a, am, ak, b + n, ldb, bias ? bias + n : 0, c + n, ldc);
-}
-
 // ---- Activations ---------------------------------------------------------------------------
 
-// tanh by a rational function (W. J. Cody's kind; coefficients as in Eigen), within 3e-7 of it.
+enum { NOTHING = -1 };  // in the place of an activation
+
+// tanh by a rational function (coefficients as in Eigen), within 3e-7 of it.
 INLINE vec tanh_of(vec x) {
-  vec limit = all(9.0f);
-  x = choose(x > limit, limit, choose(x < -limit, -limit, x));  // NaN stays
+  x = clamp_to(x, 9.0f);
   vec x2 = x * x;
   vec p = x2 * -2.76076847742355e-16f + 2.00018790482477e-13f;
   p = x2 * p - 8.60467152213735e-11f;
@@ -85,34 +26,106 @@ INLINE vec tanh_of(vec x) {
   vec q = x2 * 1.19825839466702e-06f + 1.18534705686654e-04f;
   q = x2 * q + 2.26843463243900e-03f;
   q = x2 * q + 4.89352518554385e-03f;
-  return x * p / q;
+  return x * p * inverse(q);
 }
 
-INLINE vec activation_of(int kind, vec x) {
+INLINE vec activation_of(const int kind, vec x) {
+  if (kind == NOTHING) return x;
   return kind == TANH ? tanh_of(x) : choose(x <= all(0), all(0), x);
 }
 
 // The gradient before an activation, from the one behind it and its output y.
-INLINE vec before_activation(int kind, vec gradient, vec y) {
+INLINE vec before_activation(const int kind, vec gradient, vec y) {
   return kind == TANH ? gradient * (1 - y * y) : choose(y <= all(0), all(0), gradient);
 }
 
-static void activate(int kind, float *x, long n) {
-  long i = 0;
-  for (; i + WIDTH <= n; i += WIDTH) store(x + i, activation_of(kind, load(x + i)));
-  int rest = (int)(n - i);
-  if (rest) store_part(x + i, activation_of(kind, load_part(x + i, rest)), rest);
+// ---- Matrix products -----------------------------------------------------------------------
+
+// c [M, N] = f(bias + a [M, K] b [K, N]): a(m, k) = a[m am + k ak]; rows of b and c are ldb and ldc
+// apart. f is an activation, or, where y [M, N] is given, the step back before the one that gave y.
+typedef struct {
+  int M, N, K;
+  const float *a;
+  long am, ak;
+  const float *b;
+  long ldb;
+  const float *bias;  // [N], or null
+  float *c;
+  long ldc;
+  const float *y;  // [M, N] with rows ldc apart, or null
+} matrices;
+
+// R rows from m times C vectors of columns from n. part: how many columns the last vector has (0:
+// all).
+INLINE void tile(const int R, const int C, const int kind, const int back, int part,
+                 const matrices *x, int m, int n) {
+  const float *a = x->a + m * x->am, *b = x->b + n;
+  const long am = x->am, ak = x->ak, ldb = x->ldb;
+  vec sums[ROWS][COLUMNS];
+#pragma GCC unroll 8
+  for (int j = 0; j < C; j++) {
+    const float *bias = x->bias + n + j * WIDTH;
+    vec start = {0};
+    if (x->bias) start = part ? load_part(bias, part) : load(bias);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) sums[r][j] = start;
+  }
+  for (int k = 0; k < x->K; k++) {
+    vec row[COLUMNS];
+#pragma GCC unroll 8
+    for (int j = 0; j < C; j++) {
+      const float *p = b + k * ldb + j * WIDTH;
+      row[j] = part ? load_part(p, part) : load(p);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) {
+      float factor = a[r * am + k * ak];
+#pragma GCC unroll 8
+      for (int j = 0; j < C; j++) sums[r][j] += factor * row[j];
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+    for (int j = 0; j < C; j++) {
+      const long place = (m + r) * x->ldc + n + j * WIDTH;
+      vec z = sums[r][j];
+      if (back) {
+        vec y = part ? load_part(x->y + place, part) : load(x->y + place);
+        z = before_activation(kind, z, y);
+      } else {
+        z = activation_of(kind, z);
+      }
+      if (part) store_part(x->c + place, z, part);
+      else store(x->c + place, z);
+    }
 }
 
-static void deactivate(int kind, float *gradient, const float *y, long n) {
-  long i = 0;
-  for (; i + WIDTH <= n; i += WIDTH)
-    store(gradient + i, before_activation(kind, load(gradient + i), load(y + i)));
-  int rest = (int)(n - i);
-  if (rest) {
-    vec g = before_activation(kind, load_part(gradient + i, rest), load_part(y + i, rest));
-    store_part(gradient + i, g, rest);
-  }
+// All rows of C vectors of columns.
+INLINE void strip(const int C, const int kind, const int back, int part, const matrices *x, int n) {
+  int m = 0;
+  for (; m + ROWS <= x->M; m += ROWS) tile(ROWS, C, kind, back, part, x, m, n);
+  for (; m + 2 <= x->M; m += 2) tile(2, C, kind, back, part, x, m, n);
+  for (; m < x->M; m++) tile(1, C, kind, back, part, x, m, n);
+}
+
+INLINE void product_with(const int kind, const int back, const matrices *x) {
+  int n = 0;
+  for (; n + COLUMNS * WIDTH <= x->N; n += COLUMNS * WIDTH) strip(COLUMNS, kind, back, 0, x, n);
+  for (; n + WIDTH <= x->N; n += WIDTH) strip(1, kind, back, 0, x, n);
+  if (n < x->N) strip(1, kind, back, x->N - n, x, n);
+}
+
+// Each kind is compiled on its own.
+static void product(int kind, const matrices *x) {
+  if (kind == NOTHING) product_with(NOTHING, 0, x);
+  else if (kind == TANH) product_with(TANH, 0, x);
+  else product_with(RELU, 0, x);
+}
+
+static void product_back(int kind, const matrices *x) {
+  if (kind == TANH) product_with(TANH, 1, x);
+  else product_with(RELU, 1, x);
 }
 
 // ---- Networks ------------------------------------------------------------------------------
@@ -128,8 +141,9 @@ void network_forward(const networks *m, int s, int k, int B, const float *x, flo
   for (int l = 0; l < L; l++) {
     int I = sizes[l], O = sizes[l + 1], last = l == L - 1, C = last ? m->columns[k] : O;
     float *out = last ? y : hidden;
-    product(B, C, I, x, I, 1, parameter(m, 2 * l, s, k), O, parameter(m, 2 * l + 1, s, k), out, C);
-    if (!last) activate(m->activation, out, (long)B * O);
+    product(last ? NOTHING : m->activation,
+            &(matrices){B, C, I, x, I, 1, parameter(m, 2 * l, s, k), O,
+                        parameter(m, 2 * l + 1, s, k), out, C, 0});
     x = out;
     hidden += (long)B * O;
   }
@@ -147,14 +161,20 @@ void mlp_forward(const networks *m, int B, const float *x, float *hidden, float 
   }
 }
 
+// Sums over the B rows of x [B, N].
 static void sum_rows(int B, int N, const float *x, float *sums) {
-  for (int n = 0; n < N; n += WIDTH) {
+  int n = 0;
+  for (; n + COLUMNS * WIDTH <= N; n += COLUMNS * WIDTH) {
+    vec totals[COLUMNS] = {0};
+    for (int b = 0; b < B; b++)
+#pragma GCC unroll 8
+      for (int j = 0; j < COLUMNS; j++) totals[j] += load(x + (long)b * N + n + j * WIDTH);
+    for (int j = 0; j < COLUMNS; j++) store(sums + n + j * WIDTH, totals[j]);
+  }
+  for (; n < N; n += WIDTH) {
     int part = N - n < WIDTH ? N - n : WIDTH;
     vec total = {0};
-    for (int b = 0; b < B; b++) {
-      const float *p = x + (long)b * N + n;
-      total += part == WIDTH ? load(p) : load_part(p, part);
-    }
+    for (int b = 0; b < B; b++) total += load_part(x + (long)b * N + n, part);
     store_part(sums + n, total, part);
   }
 }
@@ -189,13 +209,13 @@ int mlp_backward(const networks *m, int B, const float *x, const float *hidden,
         const float *in = l > 0 ? hidden + n * B * H + end : x + (long)s * B * I;
         float *gw = gradients[2 * l] + (long)n * I * ld, *gb = gradients[2 * l + 1] + (long)n * ld;
         sum_rows(B, O, out, gb);
-        product(I, O, B, in, 1, I, out, O, 0, gw, ld);
+        product(NOTHING, &(matrices){I, O, B, in, 1, I, out, O, 0, gw, ld, 0});
         if (l == 0) break;
         const float *w = parameter(m, 2 * l, s, k);
-        for (int i = 0; i < I; i++)
-          for (int o = 0; o < O; o++) turned[o * I + i] = w[i * ld + o];
-        product(B, I, O, out, O, 1, turned, I, 0, free_one, I);
-        deactivate(m->activation, free_one, in, (long)B * I);
+        for (int o = 0; o < O; o++)
+          for (int i = 0; i < I; i++) turned[o * I + i] = w[i * ld + o];
+        product_back(m->activation,
+                     &(matrices){B, I, O, out, O, 1, turned, I, 0, free_one, I, in});
         out = free_one;
         free_one = other;
         other = (float *)out;

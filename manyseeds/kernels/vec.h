@@ -66,6 +66,27 @@ INLINE vec all(float x) { return x - (vec){0}; }
 // a where the mask is set, otherwise b.
 INLINE vec choose(mask m, vec a, vec b) { return (vec)(((mask)a & m) | ((mask)b & ~m)); }
 
+// x in [-limit, limit]; NaN stays.
+INLINE vec clamp_to(vec x, float limit) {
+#if defined(__AVX512F__)
+  return (vec)_mm512_max_ps(-(__m512)all(limit), _mm512_min_ps((__m512)all(limit), (__m512)x));
+#elif defined(__AVX__)
+  return (vec)_mm256_max_ps(-(__m256)all(limit), _mm256_min_ps((__m256)all(limit), (__m256)x));
+#else
+  return choose(x > all(limit), all(limit), choose(x < all(-limit), all(-limit), x));
+#endif
+}
+
+// 1 / x, within two roundings.
+INLINE vec inverse(vec x) {
+#if defined(__AVX512F__)
+  vec guess = (vec)_mm512_rcp14_ps((__m512)x);  // a division takes twice as long
+  return guess * (2 - x * guess);
+#else
+  return 1 / x;
+#endif
+}
+
 INLINE float sum_of(vec x) {
   float total = 0;
   for (int i = 0; i < WIDTH; i++) total += x[i];
