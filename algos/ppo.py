@@ -61,6 +61,7 @@ import torch
 from torch import Tensor, nn
 
 import envs
+from manyseeds import kernels
 from manyseeds.checkpoint import load_policy
 from manyseeds.cli import (
     ControlConfig,
@@ -74,6 +75,7 @@ from manyseeds.cli import (
     parse,
 )
 from manyseeds.distributions import Categorical, Gaussian
+from manyseeds.kernels import clipped
 from manyseeds.kernels.rollout import Policy
 from manyseeds.kernels.scan import discounted_sums, shuffles
 from manyseeds.layers import RewardScale, RunningStats, SeedMLP
@@ -353,19 +355,32 @@ class Terms(NamedTuple):
     log_ratio: Tensor
 
 
+def losses(
+    logprobs: Tensor, values: Tensor, batch: Batch, config: Config, clip_range: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The policy's and the value loss per seed, [S]; logprobs and values [S, M]."""
+    if kernels.usable(logprobs):  # the same in one call
+        return clipped.losses(
+            *(logprobs, batch.logprobs, batch.advantages, values, batch.values, batch.returns),
+            *(config.normalize_advantage, clip_range, config.clip_value_range),
+        )
+    ratio = (logprobs - batch.logprobs).exp()
+    advantages = normalize(batch.advantages) if config.normalize_advantage else batch.advantages
+    pg_loss = policy_loss(ratio, advantages, clip_range)
+    return pg_loss, value_loss(values, batch.values, batch.returns, config.clip_value_range)
+
+
 def loss(
     agent: ActorCritic, batch: Batch, config: Config, clip_range: Tensor | None
 ) -> tuple[Tensor, Terms]:
     """The objective (eq. 9, negated) on a minibatch, [S], and its terms."""
     logprobs, entropy, values = agent.evaluate(batch.obs, batch.actions)
-    log_ratio = logprobs - batch.logprobs
-    advantages = normalize(batch.advantages) if config.normalize_advantage else batch.advantages
-    pg_loss = policy_loss(log_ratio.exp(), advantages, clip_range)
-    v_loss = value_loss(values, batch.values, batch.returns, config.clip_value_range)
+    pg_loss, v_loss = losses(logprobs, values, batch, config, clip_range)
     total = pg_loss + config.value_coef * v_loss
     if config.entropy_coef > 0:
         total = total - config.entropy_coef * entropy.mean(-1)
-    return total, Terms(*(x.detach() for x in (pg_loss, v_loss, entropy, log_ratio)))
+    log_ratio = logprobs.detach() - batch.logprobs
+    return total, Terms(pg_loss.detach(), v_loss.detach(), entropy.detach(), log_ratio)
 
 
 def approximate_kl(log_ratio: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ from torch import Tensor
 from manyseeds.errors import UsageError
 
 HERE = Path(__file__).parent
-SOURCES = ("mlp.c", "optim.c", "categorical.c", "rollout.c", "scan.c")
+SOURCES = ("mlp.c", "optim.c", "categorical.c", "rollout.c", "scan.c", "clipped.c")
 # A product and its sum may be rounded once (FMA). Nothing else is left to the compiler: NaN and the
 # order of sums are what the sources say.
 FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
@@ -149,6 +149,11 @@ def declare(functions: ctypes.CDLL) -> None:
     functions.mlp_backward.argtypes = [pointer, ctypes.c_int, *4 * [pointer]]
     functions.adam.argtypes = [pointer, pointer, *3 * [number], *3 * [pointer]]
     functions.rmsprop.argtypes = [pointer, pointer, number, number, ctypes.c_int, pointer]
+    functions.clipped_losses.argtypes = [
+        *(ctypes.c_long, ctypes.c_long, pointer, ctypes.c_int),
+        *(pointer, ctypes.c_float, pointer, pointer),
+    ]
+    functions.clipped_losses.restype = None
     functions.discounted_sums.argtypes = [*3 * [ctypes.c_long], *3 * [pointer]]
     functions.order_of.argtypes = [ctypes.c_long, ctypes.c_long, pointer, pointer]
     functions.rollout_with.argtypes = [pointer, pointer, pointer]
