@@ -69,9 +69,9 @@ def off() -> Iterator[None]:
         _off.reset(token)
 
 
-def usable(x: Tensor) -> bool:
-    """Whether kernels can take a tensor: float32 on a CPU, not while operations are traced."""
-    fits = x.dtype == torch.float32 and x.device.type == "cpu"
+def usable(*tensors: Tensor) -> bool:
+    """Whether kernels can take tensors: float32 on a CPU, not while operations are traced."""
+    fits = all(x.dtype == torch.float32 and x.device.type == "cpu" for x in tensors)
     return fits and not torch.compiler.is_compiling() and available()
 
 
@@ -134,10 +134,13 @@ def load(sources: Sequence[Path]) -> Library:
             try:
                 path = kept(sources, command, version)
                 functions = ctypes.CDLL(str(path))
+            except subprocess.TimeoutExpired as error:  # with other flags, too
+                reason = f"{shlex.join(compiler)}: {said_by(error)}"
+                break
             except (OSError, subprocess.SubprocessError) as error:
                 reason = f"{shlex.join(compiler)}: {said_by(error)}"
                 continue
-            return Library(functions, Build(version, " ".join(flags)))
+            return Library(functions, Build(version, shlex.join(command[1:])))
     raise UsageError(reason)
 
 
@@ -162,8 +165,13 @@ def declare(functions: ctypes.CDLL) -> None:
 
 
 def compilers() -> Iterator[list[str]]:
-    """The commands that may be compilers, CC first."""
-    if chosen := shlex.split(os.environ.get("CC", "")):
+    """The commands that may be compilers: CC if it is set. Raises UsageError."""
+    text = os.environ.get("CC", "")
+    try:
+        chosen = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"CC={text}: {error}") from None
+    if chosen:
         yield chosen
         return
     yield from ([name] for name in ("cc", "gcc", "clang") if shutil.which(name))
@@ -181,6 +189,8 @@ def kept(sources: Sequence[Path], command: Sequence[str], version: str) -> Path:
     for place in places():
         try:
             place.mkdir(parents=True, exist_ok=True)
+            if place.stat().st_uid != os.getuid():  # who could put another library there
+                continue
             target = place / key
             if is_whole(target):
                 return target / "library.so"
@@ -190,9 +200,10 @@ def kept(sources: Sequence[Path], command: Sequence[str], version: str) -> Path:
         try:
             output = build / "library.so"
             run([*command, f"-I{HERE}", *map(str, sources), "-o", str(output), *LIBRARY])
+            ctypes.CDLL(str(output))  # what cannot be loaded is not kept
             (build / "sha256").write_text(sha256_of(output))
             if target.exists() and not is_whole(target):
-                shutil.rmtree(target)
+                shutil.rmtree(target, ignore_errors=True)  # others may do it, too
             try:
                 build.rename(target)
             except OSError:  # another process was first
@@ -206,8 +217,11 @@ def kept(sources: Sequence[Path], command: Sequence[str], version: str) -> Path:
 
 def places() -> list[Path]:
     """Folders for libraries: the user's cache, or else a temporary folder of this user."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return [Path(home) / "manyseeds", Path(tempfile.gettempdir()) / f"manyseeds-{os.getuid()}"]
+    found = [Path(tempfile.gettempdir()) / f"manyseeds-{os.getuid()}"]
+    with contextlib.suppress(RuntimeError):  # a user without a home
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        found.insert(0, Path(home) / "manyseeds")
+    return found
 
 
 def is_whole(folder: Path) -> bool:
@@ -225,7 +239,9 @@ def sha256_of(path: Path) -> str:
 
 def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Run a command that must succeed. Raises OSError and SubprocessError."""
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT)
+    return subprocess.run(
+        command, capture_output=True, text=True, errors="replace", check=True, timeout=TIMEOUT
+    )
 
 
 def said_by(error: Exception) -> str:

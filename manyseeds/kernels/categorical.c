@@ -10,12 +10,12 @@ void categorical_forward(long R, int A, const float *logits, const int64_t *acti
     float *p = probabilities + r * A, most = x[0], total = 0, entropy = 0;
     for (int a = 1; a < A; a++) most = x[a] > most ? x[a] : most;
     for (int a = 0; a < A; a++) total += p[a] = expf(x[a] - most);
-    float normalizer = most + logf(total);
+    float log_total = logf(total);  // not added to the largest: large logits would round it away
     for (int a = 0; a < A; a++) {
       p[a] /= total;
-      entropy -= p[a] * (x[a] - normalizer);
+      entropy -= p[a] * (x[a] - most - log_total);
     }
-    logprobs[r] = x[actions[r]] - normalizer;
+    logprobs[r] = x[actions[r]] - most - log_total;
     entropies[r] = entropy;
   }
 }
@@ -29,9 +29,9 @@ void categorical_backward(long R, int A, const float *logits, const int64_t *act
     const float *x = logits + r * A, *p = probabilities + r * A;
     float *g = gradients + r * A, h = entropies[r];
     float g_logprob = of_logprobs ? of_logprobs[r] : 0, g_entropy = of_entropies ? of_entropies[r] : 0;
-    float normalizer = x[actions[r]] - logprobs[r];
+    float of_action = x[actions[r]];
     for (int a = 0; a < A; a++) {
-      float logp = x[a] - normalizer;
+      float logp = x[a] - of_action + logprobs[r];
       g[a] = -p[a] * (g_logprob + g_entropy * (logp + h));
     }
     g[actions[r]] += g_logprob;
