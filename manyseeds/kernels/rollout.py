@@ -81,8 +81,9 @@ def rollout(
     box = [physics.new_tensor(x) if D else None for x in (spec.action_low, spec.action_high)]
     new, steps_of = physics.new_empty, (S, T, N)
     actions = new(*steps_of, D) if D else new(steps_of, dtype=torch.int64)
-    flags = new(2, *steps_of, dtype=torch.bool).unbind()
-    steps = Steps(new(*steps_of, size), actions, new(steps_of), *flags, new(*steps_of, size))
+    terminated, truncated = new(2, *steps_of, dtype=torch.bool).unbind()
+    seen = new(2, *steps_of, size).unbind()
+    steps = Steps(seen[0], actions, new(steps_of), terminated, truncated, seen[1])
     last = new(S, N, size)
     read = [*box, policy.log_std, policy.mean, policy.scale, action_noise, env_noise]
     read = [None if x is None else x.contiguous() for x in read]
