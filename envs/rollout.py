@@ -33,9 +33,8 @@ def rollout(
     policy: has `act(obs, noise)` and, for C code, `in_c()`: the same as a `kernels.rollout.Policy`.
     """
     if isinstance(env, NativeEnv) and (address := kernels.address(env)):
-        network = policy.in_c()
-        if network.usable(state.physics):
-            noise = action_noise, env_noise
+        network, noise = policy.in_c(), (action_noise, env_noise)
+        if network.usable(state.physics, *noise):
             physics, elapsed, obs, steps = rollout_in_c(address, env.spec, network, *state, *noise)
             return State(physics, elapsed), obs, Rollout(*steps)
     return step_by_step(env, policy, state, obs, action_noise, env_noise)

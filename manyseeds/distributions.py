@@ -31,7 +31,7 @@ class Categorical(NamedTuple):
 
     def logprob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities of actions [S, B], and entropies, both [S, B]."""
-        if kernels.usable(self.logits):
+        if kernels.usable(self.logits) and self.logits.shape[:-1] == actions.shape:
             return categorical.logprob_and_entropy(self.logits, actions)
         logprobs = self.logits.log_softmax(-1)
         entropy = -(logprobs.exp() * logprobs).sum(-1)

@@ -71,8 +71,8 @@ static void product(int M, int N, int K, const float *a, long am, long ak, const
 
 // ---- Activations ---------------------------------------------------------------------------
 
-// tanh by a rational function (W. J. Cody's kind; coefficients and limit as in Eigen), within 3e-7 of it;
-// 5e-7 where products and sums are rounded apart.
+// tanh by a rational function (W. J. Cody's kind; coefficients and limit as in Eigen), within 3e-7
+// of it; 5e-7 where the CPU has no FMA.
 INLINE vec tanh_of(vec x) {
   vec limit = all(7.90531111f);  // beyond it the quotient may exceed 1
   x = choose(x > limit, limit, choose(x < -limit, -limit, x));  // NaN stays

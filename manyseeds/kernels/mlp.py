@@ -29,8 +29,11 @@ def networks(
     """The outputs of all networks for x `[S, B, in]`: of network k `[S, B, columns[k]]`.
 
     columns: how many columns of its last layer each network uses. x gets no gradient, and the
-    gradients of the parameters none of their own.
+    gradients of the parameters none of their own. Raises ValueError for another x than theirs.
     """
+    S, _, n_in, _ = weights[0].shape
+    if x.shape != (S, x.shape[1], n_in) or x.dtype != weights[0].dtype:
+        raise ValueError(f"x {list(x.shape)} {x.dtype} for weights of {S} seeds, {n_in} inputs")
     parameters = [p for pair in zip(weights, biases, strict=True) for p in pair]
     sizes = (x.shape[-1], *(bias.shape[-1] for bias in biases))
     kind = ACTIVATIONS.index(activation)
@@ -94,8 +97,8 @@ def gradients(
     """The gradients of all parameters, from those of the outputs."""
     S, B = x.shape[:2]
     grads = [grad.contiguous() for grad in grads]
-    found = [torch.empty(p.shape) for p in parameters[:-2]]
-    found += [torch.zeros(p.shape) for p in parameters[-2:]]  # columns that nobody uses stay 0
+    found = [p.new_empty(p.shape) for p in parameters[:-2]]
+    found += [p.new_zeros(p.shape) for p in parameters[-2:]]  # columns that nobody uses stay 0
     described = describe(S, sizes, columns, kind, parameters)
     failed = kernels.functions().mlp_backward(
         described, B, x.data_ptr(), hidden.data_ptr(), addresses(grads), addresses(found)

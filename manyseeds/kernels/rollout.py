@@ -29,9 +29,9 @@ class Policy(NamedTuple):
     log_std: Tensor | None = None  # [S, D], of actions in a box
     noise_is_action: bool = False  # noise [..., 1] is the action, or negative: the greedy one
 
-    def usable(self, physics: Tensor) -> bool:
+    def usable(self, physics: Tensor, *noise: Tensor) -> bool:
         """Whether a rollout from states can be computed in C."""
-        return kernels.usable(physics) and kernels.usable(self.weights[0])
+        return kernels.usable(physics, self.weights[0], *noise)
 
 
 class Steps(NamedTuple):
@@ -76,15 +76,15 @@ def rollout(
     """
     S, T, N = action_noise.shape[:3]
     D, size = len(spec.action_low), spec.obs_size
-    physics, elapsed = physics.clone(), elapsed.clone()
+    # Contiguous: reset noise of another layout hands it on to the state.
+    physics, elapsed = (x.clone(memory_format=torch.contiguous_format) for x in (physics, elapsed))
     box = [physics.new_tensor(x) if D else None for x in (spec.action_low, spec.action_high)]
-    actions = torch.empty(S, T, N, D) if D else torch.empty(S, T, N, dtype=torch.int64)
-    flags = torch.empty(2, S, T, N, dtype=torch.bool).unbind()
-    steps = Steps(
-        *(torch.empty(S, T, N, size), actions, torch.empty(S, T, N)),
-        *(*flags, torch.empty(S, T, N, size)),
-    )
-    last = torch.empty(S, N, size)
+    new, steps_of = physics.new_empty, (S, T, N)
+    actions = new(*steps_of, D) if D else new(steps_of, dtype=torch.int64)
+    terminated, truncated = new(2, *steps_of, dtype=torch.bool).unbind()
+    ends, obs, next_obs = (terminated, truncated), new(*steps_of, size), new(*steps_of, size)
+    steps = Steps(obs, actions, new(steps_of), *ends, next_obs)
+    last = new(S, N, size)
     read = [*box, policy.log_std, policy.mean, policy.scale, action_noise, env_noise]
     read = [None if x is None else x.contiguous() for x in read]
     tensors = [*read, physics, last, elapsed, *steps]

@@ -11,7 +11,7 @@ from manyseeds import kernels
 @torch.no_grad()
 def discounted_sums(x: Tensor, decay: Tensor) -> Tensor:
     """y_t = x_t + decay_t y_{t+1} from the last step backwards; all `[S, T, N]`."""
-    if kernels.usable(x):
+    if kernels.usable(x, decay) and x.shape == decay.shape:
         x, decay = x.contiguous(), decay.contiguous()
         y = torch.empty_like(x)
         pointers = x.data_ptr(), decay.data_ptr(), y.data_ptr()
