@@ -82,8 +82,8 @@ def rollout(
     new, steps_of = physics.new_empty, (S, T, N)
     actions = new(*steps_of, D) if D else new(steps_of, dtype=torch.int64)
     terminated, truncated = new(2, *steps_of, dtype=torch.bool).unbind()
-    seen = new(2, *steps_of, size).unbind()
-    steps = Steps(seen[0], actions, new(steps_of), terminated, truncated, seen[1])
+    ends, obs, next_obs = (terminated, truncated), new(*steps_of, size), new(*steps_of, size)
+    steps = Steps(obs, actions, new(steps_of), *ends, next_obs)
     last = new(S, N, size)
     read = [*box, policy.log_std, policy.mean, policy.scale, action_noise, env_noise]
     read = [None if x is None else x.contiguous() for x in read]
