@@ -213,6 +213,20 @@ BUGS = (
         "tests/algos/test_traps.py::test_no_update_sees_raw_observations[a2c]",
     ),
     Bug(
+        "raw observations: trpo's first update sees them",
+        "algos/trpo.py",
+        "program(learner, carry, inputs, timestep == 0)",
+        "program(learner, carry, inputs, False)",
+        "tests/algos/test_traps.py::test_no_update_sees_raw_observations[trpo]",
+    ),
+    Bug(
+        "ratio before an update: trpo takes every rollout for the first",
+        "algos/trpo.py",
+        "program(learner, carry, inputs, timestep == 0)",
+        "program(learner, carry, inputs, True)",
+        "tests/algos/test_traps.py::test_no_update_sees_raw_observations[trpo]",
+    ),
+    Bug(
         "entropy sign: ppo",
         "algos/ppo.py",
         "- config.entropy_coef * entropy.mean(-1)",
