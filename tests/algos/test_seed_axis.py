@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import importlib
 import inspect
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,6 @@ from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from torch import nn
 
 import envs
-from manyseeds import kernels
 from manyseeds.layers import SeedMLP, orthogonal, tanh
 from manyseeds.optim import SeedAdam, SeedRMSprop
 from manyseeds.runs import control as run_module
@@ -51,13 +48,6 @@ def learn(algo: str, seeds: list[int], **overrides: Any) -> tuple[dict[str, torc
     run = Run(config, seeds)
     policy = module.train(config, run)
     return policy.state_dict(), run
-
-
-@pytest.fixture(params=["c", "torch"])
-def computed(request: pytest.FixtureRequest) -> Iterator[None]:
-    """By the kernels in C, and by PyTorch's operations."""
-    with kernels.off() if request.param == "torch" else contextlib.nullcontext():
-        yield
 
 
 def test_streams_known_answers() -> None:

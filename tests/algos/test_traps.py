@@ -111,8 +111,8 @@ def test_the_update_begins_at_the_policy_that_acted(
 
     So whatever the update computes of its batch, it computes of the policy that collected it; and
     ratios to that policy are 1 in the first minibatch, however far another one, GRPO's reference,
-    is away. Where there is a critic, the first update begins with the statistics of its own rollout:
-    an untrained policy acted before.
+    is away. Where there is a critic, the first update begins with the statistics of its own
+    rollout, by an untrained policy.
     """
     raw = algo in ("reinforce", "grpo")  # which update the statistics after every update
     module = importlib.import_module(f"algos.{algo}")

@@ -133,7 +133,7 @@ class FakeRecorder:
 
 @pytest.fixture
 def captured(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRecorder]:
-    """Every Program made from now on captures its iterations, of PyTorch's operations as on CUDA."""
+    """Every Program made from now on captures its iterations: PyTorch's operations, as on CUDA."""
     recorder = FakeRecorder()
     build = Program.__init__
 
