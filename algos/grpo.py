@@ -102,7 +102,7 @@ from manyseeds.program import Program, piece
 from manyseeds.runs.control import Run, main
 from manyseeds.seeds import SeedStreams
 
-EQUAL = 1e-5  # the same returns, added up in another order, differ by less of their size
+EQUAL = 1e-5  # of their size: the same rewards, added up in another order, usually differ by less
 LOOK = 50  # steps between two looks at whether all episodes have ended
 
 
