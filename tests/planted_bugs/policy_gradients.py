@@ -468,4 +468,25 @@ BUGS = (
         "config.target_kl",
         "tests/algos/test_ppo.py::test_a_seed_that_has_stopped_stays_stopped",
     ),
+    Bug(
+        "C: a ratio inside the range has no gradient",
+        "manyseeds/kernels/clipped.c",
+        "is_cut = cut < gain;",
+        "is_cut = cut <= gain;",
+        "tests/algos/test_clipped.py::test_they_are_those_of_the_file",
+    ),
+    Bug(
+        "C: the deviation of advantages has ddof 0",
+        "manyseeds/kernels/clipped.c",
+        "squares / (double)(M - 1)",
+        "squares / (double)M",
+        "tests/algos/test_clipped.py::test_they_are_those_of_the_file",
+    ),
+    Bug(
+        "C: a cut change of the value has a gradient",
+        "manyseeds/kernels/clipped.c",
+        "gradient[i] = is_cut ? 0 : 2 * error",
+        "gradient[i] = 2 * error",
+        "tests/algos/test_clipped.py::test_they_are_those_of_the_file",
+    ),
 )
