@@ -394,12 +394,12 @@ def test_a_stored_policy_is_the_trained_one(env_id: str, tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_learns_cartpole() -> None:
-    """A fifth of the preset's budget, in more and longer steps."""
+    """A fifth of the preset's budget, in more and longer steps: one seed in seven is below 100."""
     settings = {**trpo.PRESETS["CartPole-v1"].settings, "total_timesteps": 20_480}
     settings |= {"num_steps": 128, "minibatch_size": 128, "target_kl": 0.03}
     config = trpo.Config(**settings, quiet=True)
-    run = Run(config, range(102, 104))
+    run = Run(config, range(100, 108))
     run.evaluate_if_due = lambda *args: None  # type: ignore[method-assign]
     agent = trpo.train(config, run)
     result = evaluate(config.make_env(), agent, run.seeds, 20)
-    assert (result.return_mean > 100).all(), result.return_mean
+    assert result.return_mean.mean() > 120, result.return_mean
