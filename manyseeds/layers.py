@@ -1,11 +1,11 @@
 """Networks with a seed axis: S independent networks of one shape, evaluated together.
 
 S seeds, B samples per seed. On a CPU the networks are computed in C (kernels/mlp.c), each alone.
-Elsewhere PyTorch's operations are arranged so that a seed's outputs have the same bits in any batch,
-given hidden layers of at least 16 units and a multiple of 4: matrix products then never have fewer
-than 16 output columns, every seed's block begins at an address that is a multiple of 16 bytes,
-activations see a multiple of 32 elements per seed (a vectorised loop then never ends inside a
-seed), and no reduction runs over the seeds.
+Elsewhere PyTorch's operations are arranged so that a seed's outputs have the same bits in any
+batch, given hidden layers of at least 16 units and a multiple of 4: matrix products then never have
+fewer than 16 output columns, every seed's block begins at an address that is a multiple of 16
+bytes, activations see a multiple of 32 elements per seed (a vectorised loop then never ends inside
+a seed), and no reduction runs over the seeds.
 """
 
 from __future__ import annotations
