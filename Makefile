@@ -16,10 +16,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install benchmark report test test-all lint format jax-env clean FORCE
+.PHONY: help install benchmark report test test-all lint check-arm64 format jax-env clean FORCE
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
 # The quick suite with its budgets cut: a look, not a published table.
 benchmark: install ## train the quick suite and write its report, in results/local/cut
@@ -46,6 +46,13 @@ $(PY) -m ruff format --check .
 $(PY) -m mypy
 $(VENV)/bin/lint-imports
 endef
+
+# Needs Debian's gcc-aarch64-linux-gnu and qemu-user-static.
+check-arm64: ## the kernels in C, cross-compiled and run on an emulated arm64
+	mkdir -p build
+	aarch64-linux-gnu-gcc -std=gnu11 -O3 -ffp-contract=fast -fno-math-errno -static -Wall -Wextra -Wno-unknown-pragmas \
+	  -Imanyseeds/kernels tests/kernels/check.c manyseeds/kernels/*.c -lm -o build/check-arm64
+	qemu-aarch64-static build/check-arm64
 
 format: install ## rewrite the code in the project's style
 	$(PY) -m ruff check --fix .

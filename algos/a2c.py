@@ -44,8 +44,8 @@ the rollout.
 
 Differences from SB3's A2C: schedules are evaluated at the start of a rollout (SB3: at its end,
 where the last update of a training can get a learning rate of zero); the statistics of observations
-take in a rollout after its update, so that the first rollout sees raw observations, and those of
-rewards before it (SB3: both every step, from the first reset on).
+take in a rollout after its update, the first one before it, and those of rewards before it (SB3:
+both every step, from the first reset on).
 """
 
 from __future__ import annotations
@@ -70,9 +70,11 @@ from manyseeds.cli import (
     parse,
 )
 from manyseeds.distributions import Categorical, Gaussian
+from manyseeds.kernels.rollout import Policy
+from manyseeds.kernels.scan import discounted_sums
 from manyseeds.layers import RewardScale, RunningStats, SeedMLP
 from manyseeds.optim import SeedAdam, SeedRMSprop
-from manyseeds.program import Program, piece, stepwise
+from manyseeds.program import Program, piece
 from manyseeds.runs.control import Run, main
 from manyseeds.seeds import SeedStreams
 
@@ -216,6 +218,11 @@ class ActorCritic(nn.Module):
         policy = self.policy(self.networks.only(0, self.features(obs)))
         return policy.mode() if noise is None else policy.sample(noise)
 
+    def in_c(self) -> Policy:
+        """What `act` does, for rollouts in C."""
+        log_std = self.log_std[:, 0] if self.continuous else None
+        return self.networks.policy_in_c(self.obs_stats, log_std)
+
     def evaluate(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probabilities of actions, entropies and values, each [S, B], for obs [S, B, O]."""
         head, values = self.networks(self.features(obs))
@@ -224,38 +231,6 @@ class ActorCritic(nn.Module):
     def value(self, obs: Tensor) -> Tensor:
         """V [S, B] for obs [S, B, O]."""
         return self.networks.only(1, self.features(obs)).squeeze(-1)
-
-
-class Rollout(NamedTuple):
-    """T steps of N environments per seed; [S, T, N, ...]."""
-
-    obs: Tensor
-    actions: Tensor
-    rewards: Tensor
-    terminated: Tensor
-    truncated: Tensor
-    next_obs: Tensor  # the true successor, also at the end of an episode
-
-
-@stepwise
-@torch.no_grad()
-def collect(
-    env: envs.Env,
-    agent: ActorCritic,
-    state: envs.State,
-    obs: Tensor,
-    action_noise: Tensor,
-    env_noise: Tensor,
-) -> tuple[envs.State, Tensor, Rollout]:
-    """Act for as many steps as there is noise, [S, T, N, ...]; returns the next state and obs."""
-    steps = []
-    for u, v in zip(action_noise.unbind(1), env_noise.unbind(1), strict=True):
-        actions = agent.act(obs, u)
-        step = env.step(state, actions, v)
-        ends = (step.terminated, step.truncated)
-        steps.append((obs, actions, step.reward, *ends, step.final_obs))
-        state, obs = step.state, step.obs
-    return state, obs, Rollout(*(torch.stack(field, dim=1) for field in zip(*steps, strict=True)))
 
 
 def gae(
@@ -274,11 +249,7 @@ def gae(
     """
     deltas = rewards + gamma * next_values * ~terminated - values
     decay = gamma * gae_lambda * (~(terminated | truncated)).to(deltas.dtype)
-    advantage, advantages = torch.zeros_like(deltas[:, 0]), []
-    for t in reversed(range(deltas.shape[1])):
-        advantage = deltas[:, t] + decay[:, t] * advantage
-        advantages.append(advantage)
-    return torch.stack(advantages[::-1], dim=1)
+    return discounted_sums(deltas, decay)
 
 
 def n_step(
@@ -361,7 +332,7 @@ class Batch(NamedTuple):
 
 @piece
 @torch.no_grad()
-def prepare(agent: ActorCritic, rollout: Rollout) -> Batch:
+def prepare(agent: ActorCritic, rollout: envs.Rollout) -> Batch:
     """Scaled rewards, and what V says of the successors."""
     rewards, ends = rollout.rewards, (rollout.terminated, rollout.truncated)
     if agent.reward_scale is not None:
@@ -437,15 +408,20 @@ class Inputs(NamedTuple):
 
 
 def iteration(
-    learner: Learner, carry: tuple[envs.State, Tensor], inputs: Inputs
+    learner: Learner, carry: tuple[envs.State, Tensor], inputs: Inputs, first: bool
 ) -> tuple[tuple[envs.State, Tensor], dict[str, Tensor]]:
-    """A rollout from carry (state and obs), and the update on it; returns the carry and metrics."""
+    """A rollout from carry (state and obs), and the update on it; returns the carry and metrics.
+
+    first: of the training.
+    """
     config, env, agent, optimizer, episodes = learner
     noise = inputs.action_noise, inputs.env_noise
-    state, obs, rollout = collect(env, agent, *carry, *noise)
+    state, obs, rollout = envs.rollout(env, agent, *carry, *noise)
+    if first and agent.obs_stats is not None:
+        agent.obs_stats.update(rollout.obs.flatten(1, 2))
     batch = prepare(agent, rollout)
     metrics = update(agent, optimizer, batch, config, inputs.lr)
-    if agent.obs_stats is not None:
+    if not first and agent.obs_stats is not None:
         agent.obs_stats.update(batch.obs)
     done = rollout.terminated | rollout.truncated
     train_return, train_length = episodes.update(rollout.rewards, done)
@@ -482,7 +458,7 @@ def train(config: Config, run: Run) -> ActorCritic:
             streams.uniform(T, N, env.noise_size),
             torch.tensor(lr, device=run.device),
         )
-        carry, metrics = program(learner, carry, inputs)
+        carry, metrics = program(learner, carry, inputs, timestep == 0)
         timestep += config.batch_size
         run.log(timestep, metrics)
         run.evaluate_if_due(timestep, env, agent)

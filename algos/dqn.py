@@ -56,9 +56,10 @@ from manyseeds.cli import (
     UsageError,
     parse,
 )
+from manyseeds.kernels.rollout import Policy
 from manyseeds.layers import SeedMLP
 from manyseeds.optim import SeedAdam
-from manyseeds.program import Program, piece, stepwise, unrolled
+from manyseeds.program import Program, piece, unrolled
 from manyseeds.runs.control import Run, main
 from manyseeds.seeds import SeedStreams
 
@@ -179,25 +180,27 @@ class QNetwork(nn.Module):
         """Action values [S, B, A] for obs [S, B, O]."""
         return self.q.only(0, obs)
 
-    def draw(self, streams: SeedStreams, *shape: int) -> Tensor:
-        """Noise [S, *shape, 2] for epsilon-greedy actions: whether to explore, and with which."""
-        return streams.uniform(*shape, 2)
+    def draw(self, streams: SeedStreams, *shape: int, epsilon: Tensor | None = None) -> Tensor:
+        """Random actions [S, *shape, 1] with probability epsilon, elsewhere -1: be greedy.
 
-    def act(
-        self, obs: Tensor, noise: Tensor | None = None, epsilon: Tensor | float | None = None
-    ) -> Tensor:
-        """Actions [S, N] for obs [S, N, O]; greedy without noise, epsilon-greedy with [S, N, 2].
-
-        epsilon: a number, or what broadcasts to [S, N]; by default its value at the end.
+        epsilon: what broadcasts to [S, *shape]; by default its value at the end.
         """
+        explores, which = streams.uniform(*shape, 2).unbind(-1)
+        explores = explores < (self.final_eps if epsilon is None else epsilon)
+        return torch.where(explores, (which * self.num_actions).floor(), -1.0).unsqueeze(-1)
+
+    def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Actions [S, N] for obs [S, N, O]; greedy without noise, and where noise [S, N, 1] is
+        negative; elsewhere it is the action."""
         greedy = self(obs).argmax(-1)
         if noise is None:
             return greedy
-        explores, which = noise.unbind(-1)
-        random = (which * self.num_actions).long()
-        return torch.where(
-            explores < (self.final_eps if epsilon is None else epsilon), random, greedy
-        )
+        given = noise.squeeze(-1).long()
+        return torch.where(given < 0, greedy, given)
+
+    def in_c(self) -> Policy:
+        """What `act` does, for rollouts in C."""
+        return self.q.policy_in_c(noise_is_action=True)
 
 
 class Transitions(NamedTuple):
@@ -247,33 +250,6 @@ class Replay:
         obs, next_obs, scalars = rows.split((self.obs_size, self.obs_size, 3), dim=-1)
         actions, rewards, terminated = scalars.unbind(-1)
         return Transitions(obs, actions.long(), rewards, terminated.bool(), next_obs)
-
-
-@stepwise
-@torch.no_grad()
-def collect(
-    env: envs.Env,
-    net: QNetwork,
-    state: envs.State,
-    obs: Tensor,
-    action_noise: Tensor,
-    env_noise: Tensor,
-    epsilons: Tensor,
-) -> tuple[envs.State, Tensor, tuple[Transitions, Tensor]]:
-    """Act for as many steps as there is noise, [S, F, N, ...]; epsilons [1, F, 1].
-
-    Returns the next state and obs, the transitions [S, F, N, ...] and where episodes ended.
-    """
-    steps, ends = [], []
-    each_step = (epsilons.unbind(1), action_noise.unbind(1), env_noise.unbind(1))
-    for epsilon, u, v in zip(*each_step, strict=True):
-        actions = net.act(obs, u, epsilon)
-        step = env.step(state, actions, v)
-        steps.append((obs, actions, step.reward, step.terminated, step.final_obs))
-        ends.append(step.terminated | step.truncated)
-        state, obs = step.state, step.obs
-    transitions = Transitions(*(torch.stack(field, dim=1) for field in zip(*steps, strict=True)))
-    return state, obs, (transitions, torch.stack(ends, dim=1))
 
 
 def epsilon_at(timestep: int, config: Config) -> float:
@@ -359,9 +335,8 @@ class Learner(NamedTuple):
 class Inputs(NamedTuple):
     """What an iteration takes from outside: noise, and what follows a schedule."""
 
-    action_noise: Tensor  # [S, F, N, 2]
+    action_noise: Tensor  # [S, F, N, 1]
     env_noise: Tensor  # [S, F, N, env.noise_size]
-    epsilons: Tensor  # [1, F, 1]
     draws: Tensor  # [S, G, M], of minibatches; without an update [S, 0, M]
 
 
@@ -373,15 +348,17 @@ def iteration(
     syncs: how often the target network is updated before. learns: whether there is an update.
     """
     config, env, net, target, optimizer, replay, episodes = learner
-    noise = inputs.action_noise, inputs.env_noise, inputs.epsilons
-    state, obs, (transitions, done) = collect(env, net, *carry, *noise)
-    replay.add(Transitions(*(field.flatten(1, 2) for field in transitions)))
+    noise = inputs.action_noise, inputs.env_noise
+    state, obs, steps = envs.rollout(env, net, *carry, *noise)
+    new = (steps.obs, steps.actions, steps.rewards, steps.terminated, steps.next_obs)
+    replay.add(Transitions(*(field.flatten(1, 2) for field in new)))
     if syncs:
         update_target(target, net, syncs, config.tau)
     metrics = {}
     if learns:
         metrics = update(net, target, optimizer, replay, inputs.draws, config)
-    train_return, train_length = episodes.update(transitions.rewards, done)
+    done = steps.terminated | steps.truncated
+    train_return, train_length = episodes.update(steps.rewards, done)
     return (state, obs), metrics | {"train_return": train_return, "train_length": train_length}
 
 
@@ -408,10 +385,10 @@ def train(config: Config, run: Run) -> QNetwork:
         syncs = timestep // interval - before // interval
         learns = timestep > config.learning_starts
         epsilons = [epsilon_at(before + f * N, config) for f in range(F)]
+        epsilon = torch.tensor(epsilons, device=run.device).view(1, F, 1)
         inputs = Inputs(
-            net.draw(streams, F, N),
+            net.draw(streams, F, N, epsilon=epsilon),
             streams.uniform(F, N, env.noise_size),
-            torch.tensor(epsilons, device=run.device).view(1, F, 1),
             streams.uniform(config.updates if learns else 0, config.batch_size),
         )
         carry, metrics = program(learner, carry, inputs, syncs, learns)

@@ -22,7 +22,9 @@ gradient steps per episode, and far better on Pendulum (results/README.md has th
 
     return_to_go   the above
     outcome        (g_i,0 - mean_j g_j,0) / std_j g_j,0 for all steps of episode i
-    process        rewards normalised over all steps of the group, then their return-to-go
+    process        rewards normalised over all steps of the group, then their return-to-go. Where
+                   episodes end early this is another objective: with rewards centred, each further
+                   step is worth nothing on average
 
 Shapes: S seeds, L steps (the environment's time limit), K groups of G episodes, N = K G, B = L N
 samples, M a minibatch, O observation size, A discrete actions or D components of an action in a
@@ -36,14 +38,17 @@ Implementation details:
     that passes the budget is finished: up to N L steps more.
  2. There is no critic and nothing bootstraps: an episode that the time limit cuts has ended. (Where
     V stands for the future, as in ppo.py, a truncation does bootstrap.)
- 3. `--peers all` counts an ended peer as one whose remaining rewards are 0.
+ 3. `--peers all` counts an ended peer as one whose remaining rewards are 0. Without it, where n
+    peers are alive, an episode's own return is in the mean that it is compared with: what is left
+    of the gradient is (n - 1) / n of it.
  4. `--std` divides by the deviation over the peers (`group`), by that of all the update's
     advantages (`batch`), or not at all (`none`, as Dr. GRPO, arXiv 2503.20783). Deviations are the
     sample's (ddof 1), that of a batch is taken around 0.
- 5. Where the peers' returns are all equal, the advantage is exactly 0, not rounding noise over
-    rounding noise. Groups without any other advantage are left out of the loss (DAPO, arXiv
-    2503.14476, skips them too), and a seed with nothing to learn from takes no step, moments
-    included: Adam would drift on. The penalty and the entropy bonus are left out with them.
+ 5. Where the peers' returns are all equal, up to 1e-5 of their size, the advantage is exactly 0,
+    not rounding noise over rounding noise. Groups without any other advantage are left out of the
+    loss (DAPO, arXiv 2503.14476, skips them too), and a seed with nothing to learn from takes no
+    step, moments included: Adam would drift on. The penalty and the entropy bonus are left out
+    with them.
  6. The loss is the mean over the steps of a minibatch, as in DAPO: long episodes weigh more. (Eq. 3
     takes the mean over an answer first.) Every epoch visits all samples once, shuffled, in as few
     minibatches of at most M as there can be, all of one size to within 1. How many there are
@@ -89,12 +94,15 @@ from manyseeds.cli import (
     parse,
 )
 from manyseeds.distributions import Categorical, Gaussian
+from manyseeds.kernels.rollout import Policy
+from manyseeds.kernels.scan import discounted_sums
 from manyseeds.layers import RunningStats, SeedMLP
 from manyseeds.optim import SeedAdam
-from manyseeds.program import Program, piece, stepwise
+from manyseeds.program import Program, piece
 from manyseeds.runs.control import Run, main
 from manyseeds.seeds import SeedStreams
 
+EQUAL = 1e-5  # of their size: the same rewards, added up in another order, usually differ by less
 LOOK = 50  # steps between two looks at whether all episodes have ended
 
 
@@ -213,6 +221,11 @@ class Actor(nn.Module):
         policy = self.policy(self.network.only(0, self.features(obs)))
         return policy.mode() if noise is None else policy.sample(noise)
 
+    def in_c(self) -> Policy:
+        """What `act` does, for rollouts in C."""
+        log_std = self.log_std[:, 0] if self.continuous else None
+        return self.network.policy_in_c(self.obs_stats, log_std)
+
     def evaluate(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities of actions and entropies, each [S, B], for obs [S, B, O]."""
         output = self.network.only(0, self.features(obs))
@@ -228,51 +241,30 @@ class Episodes(NamedTuple):
     alive: Tensor  # bool: this step was taken
 
 
-@stepwise
-@torch.no_grad()
-def collect(
-    env: envs.Env,
-    actor: Actor,
-    state: tuple[envs.State, Tensor],
-    obs: Tensor,
-    action_noise: Tensor,
-    env_noise: Tensor,
-) -> tuple[tuple[envs.State, Tensor], Tensor, Episodes]:
-    """Act for as many steps as there is noise, [S, T, N, ...]; returns the next state and obs.
-
-    state: that of the environments, and which episodes are still going on, [S, N] bool.
-    """
-    (physics, alive), steps = state, []
-    for u, v in zip(action_noise.unbind(1), env_noise.unbind(1), strict=True):
-        actions = actor.act(obs, u)
-        step = env.step(physics, actions, v)
-        steps.append((obs, actions, step.reward, alive))
-        alive = alive & ~(step.terminated | step.truncated)
-        physics, obs = step.state, step.obs
-    fields = (torch.stack(field, dim=1) for field in zip(*steps, strict=True))
-    return (physics, alive), obs, Episodes(*fields)
-
-
 def play(
     env: envs.Env, actor: Actor, start_noise: Tensor, action_noise: Tensor, env_noise: Tensor
 ) -> Episodes:
     """Play N episodes per seed to their ends; start_noise [S, N, initial_noise], the others
     [S, L, N, ...]."""
     state, obs = env.reset(start_noise)
-    carry = state, torch.ones(start_noise.shape[:2], dtype=torch.bool, device=obs.device)
-    parts: list[Episodes] = []
+    parts: list[envs.Rollout] = []
+    going = torch.ones(start_noise.shape[:2], dtype=torch.bool, device=obs.device)
     for noise in zip(action_noise.split(LOOK, 1), env_noise.split(LOOK, 1), strict=True):
-        carry, obs, part = collect(env, actor, carry, obs, *noise)
+        state, obs, part = envs.rollout(env, actor, state, obs, *noise)
         parts.append(part)
-        if not carry[1].any():
+        going &= ~(part.terminated | part.truncated).any(1)
+        if not going.any():
             break
+    steps = envs.Rollout(*(torch.cat(field, dim=1) for field in zip(*parts, strict=True)))
+    done = (steps.terminated | steps.truncated).long()
+    alive = done.cumsum(1) == done  # no end before
     # Always L steps, and nothing after an end: how long the other seeds' episodes are is then
     # nowhere to be seen, nor do sums over the steps round with it.
-    missing = action_noise.shape[1] - sum(part.alive.shape[1] for part in parts)
+    missing = action_noise.shape[1] - alive.shape[1]
     padded = []
-    for field in zip(*parts, strict=True):
-        rest = field[0].new_zeros(len(obs), missing, *field[0].shape[2:])
-        padded.append(torch.cat((*field, rest), dim=1))
+    for field in (steps.obs, steps.actions, steps.rewards, alive):
+        rest = field.new_zeros(len(obs), missing, *field.shape[2:])
+        padded.append(torch.cat((field, rest), dim=1))
     ended = ~padded[-1]
     return Episodes(
         *(x.masked_fill(ended.view(*ended.shape, *[1] * (x.ndim - 3)), 0) for x in padded)
@@ -281,24 +273,22 @@ def play(
 
 def returns_to_go(rewards: Tensor, gamma: float) -> Tensor:
     """r_t + gamma r_{t+1} + ... to the end of the episode; rewards [S, L, ...], 0 after it."""
-    following, returns = torch.zeros_like(rewards[:, 0]), []
-    for reward in reversed(rewards.unbind(1)):
-        following = reward + gamma * following
-        returns.append(following)
-    return torch.stack(returns[::-1], dim=1)
+    rows = rewards.flatten(2)
+    return discounted_sums(rows, torch.full_like(rows, gamma)).view_as(rewards)
 
 
 def compare(x: Tensor, peers: Tensor, dims: tuple[int, ...], divide: bool) -> Tensor:
     """x minus the mean over its peers, divided by their standard deviation (ddof 1); 0 elsewhere.
 
-    peers: bool like x, who is compared with one another along dims. Where they are all equal, and
-    where there is only one, the result is exactly 0.
+    peers: bool like x, who is compared with one another along dims. Where they are all equal but
+    for rounding, and where there is only one, the result is exactly 0.
     """
     count = peers.sum(dims, keepdim=True)
     mean = x.masked_fill(~peers, 0.0).sum(dims, keepdim=True) / count.clamp(min=1)
     high = x.masked_fill(~peers, -math.inf).amax(dims, keepdim=True)
     low = x.masked_fill(~peers, math.inf).amin(dims, keepdim=True)
-    centered = (x - mean).masked_fill(~peers | (high <= low), 0.0)
+    equal = high - low <= EQUAL * torch.maximum(high.abs(), low.abs())
+    centered = (x - mean).masked_fill(~peers | equal, 0.0)
     if not divide:
         return centered
     variance = centered.square().sum(dims, keepdim=True) / (count - 1).clamp(min=1)

@@ -47,8 +47,8 @@ V_old; train_return and train_length of the episodes that ended in the rollout.
 Differences from SB3's PPO: values and log-probabilities of a rollout are computed in one pass
 after it; schedules are evaluated at the start of a rollout (SB3: at its end, where the last
 update of a training can get a learning rate of zero); the statistics of observations take in a
-rollout after its update, so that the first rollout sees raw observations, and those of rewards
-before it (SB3: both every step, from the first reset on); a minibatch that would leave a remainder
+rollout after its update, the first one before it, and those of rewards before it (SB3: both every
+step, from the first reset on); a minibatch that would leave a remainder
 is refused.
 """
 
@@ -61,6 +61,7 @@ import torch
 from torch import Tensor, nn
 
 import envs
+from manyseeds import kernels
 from manyseeds.checkpoint import load_policy
 from manyseeds.cli import (
     ControlConfig,
@@ -74,9 +75,12 @@ from manyseeds.cli import (
     parse,
 )
 from manyseeds.distributions import Categorical, Gaussian
+from manyseeds.kernels import clipped
+from manyseeds.kernels.rollout import Policy
+from manyseeds.kernels.scan import discounted_sums, shuffles
 from manyseeds.layers import RewardScale, RunningStats, SeedMLP
 from manyseeds.optim import SeedAdam
-from manyseeds.program import Program, piece, stepwise, unrolled
+from manyseeds.program import Program, piece, unrolled
 from manyseeds.runs.control import Run, main
 from manyseeds.seeds import SeedStreams
 
@@ -247,6 +251,11 @@ class ActorCritic(nn.Module):
         policy = self.policy(self.networks.only(0, self.features(obs)))
         return policy.mode() if noise is None else policy.sample(noise)
 
+    def in_c(self) -> Policy:
+        """What `act` does, for rollouts in C."""
+        log_std = self.log_std[:, 0] if self.continuous else None
+        return self.networks.policy_in_c(self.obs_stats, log_std)
+
     def evaluate(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probabilities of actions, entropies and values, each [S, B], for obs [S, B, O]."""
         head, values = self.networks(self.features(obs))
@@ -255,38 +264,6 @@ class ActorCritic(nn.Module):
     def value(self, obs: Tensor) -> Tensor:
         """V [S, B] for obs [S, B, O]."""
         return self.networks.only(1, self.features(obs)).squeeze(-1)
-
-
-class Rollout(NamedTuple):
-    """T steps of N environments per seed; [S, T, N, ...]."""
-
-    obs: Tensor
-    actions: Tensor
-    rewards: Tensor
-    terminated: Tensor
-    truncated: Tensor
-    next_obs: Tensor  # the true successor, also at the end of an episode
-
-
-@stepwise
-@torch.no_grad()
-def collect(
-    env: envs.Env,
-    agent: ActorCritic,
-    state: envs.State,
-    obs: Tensor,
-    action_noise: Tensor,
-    env_noise: Tensor,
-) -> tuple[envs.State, Tensor, Rollout]:
-    """Act for as many steps as there is noise, [S, T, N, ...]; returns the next state and obs."""
-    steps = []
-    for u, v in zip(action_noise.unbind(1), env_noise.unbind(1), strict=True):
-        actions = agent.act(obs, u)
-        step = env.step(state, actions, v)
-        ends = (step.terminated, step.truncated)
-        steps.append((obs, actions, step.reward, *ends, step.final_obs))
-        state, obs = step.state, step.obs
-    return state, obs, Rollout(*(torch.stack(field, dim=1) for field in zip(*steps, strict=True)))
 
 
 def gae(
@@ -305,11 +282,7 @@ def gae(
     """
     deltas = rewards + gamma * next_values * ~terminated - values
     decay = gamma * gae_lambda * (~(terminated | truncated)).to(deltas.dtype)
-    advantage, advantages = torch.zeros_like(deltas[:, 0]), []
-    for t in reversed(range(deltas.shape[1])):
-        advantage = deltas[:, t] + decay[:, t] * advantage
-        advantages.append(advantage)
-    return torch.stack(advantages[::-1], dim=1)
+    return discounted_sums(deltas, decay)
 
 
 def normalize(advantages: Tensor) -> Tensor:
@@ -352,7 +325,7 @@ class Batch(NamedTuple):
 
 
 @torch.no_grad()
-def prepare(agent: ActorCritic, rollout: Rollout, config: Config) -> Batch:
+def prepare(agent: ActorCritic, rollout: envs.Rollout, config: Config) -> Batch:
     """Advantages, returns and what pi_old and V_old say of a rollout."""
     S, T, N = rollout.rewards.shape
     rewards = rollout.rewards
@@ -373,27 +346,60 @@ def prepare(agent: ActorCritic, rollout: Rollout, config: Config) -> Batch:
     return Batch(obs, actions, logprobs, values, advantages, advantages + values)
 
 
-def loss(
-    agent: ActorCritic, batch: Batch, config: Config, clip_range: Tensor | None
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """The objective (eq. 9, negated) on a minibatch, [S], and its metrics, each [S]."""
-    logprobs, entropy, values = agent.evaluate(batch.obs, batch.actions)
-    log_ratio = logprobs - batch.logprobs
-    ratio = log_ratio.exp()
+class Terms(NamedTuple):
+    """What the objective of a minibatch was made of."""
+
+    policy_loss: Tensor  # [S], like the next
+    value_loss: Tensor
+    entropy: Tensor  # [S, M], like the next
+    log_ratio: Tensor
+
+
+def losses(
+    logprobs: Tensor, values: Tensor, batch: Batch, config: Config, clip_range: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The policy's and the value loss per seed, [S]; logprobs and values [S, M]."""
+    if kernels.usable(logprobs):  # the same in one call
+        return clipped.losses(
+            *(logprobs, batch.logprobs, batch.advantages, values, batch.values, batch.returns),
+            *(config.normalize_advantage, clip_range, config.clip_value_range),
+        )
+    ratio = (logprobs - batch.logprobs).exp()
     advantages = normalize(batch.advantages) if config.normalize_advantage else batch.advantages
     pg_loss = policy_loss(ratio, advantages, clip_range)
-    v_loss = value_loss(values, batch.values, batch.returns, config.clip_value_range)
-    total = pg_loss + config.value_coef * v_loss - config.entropy_coef * entropy.mean(-1)
-    with torch.no_grad():
-        metrics = {
-            "policy_loss": pg_loss.detach(),
-            "value_loss": v_loss.detach(),
-            "entropy": entropy.detach().mean(-1),
-            "approx_kl": (ratio - 1 - log_ratio).mean(-1),
-        }
-        if clip_range is not None:
-            metrics["clipfrac"] = ((ratio - 1).abs() > clip_range).float().mean(-1)
-    return total, metrics
+    return pg_loss, value_loss(values, batch.values, batch.returns, config.clip_value_range)
+
+
+def loss(
+    agent: ActorCritic, batch: Batch, config: Config, clip_range: Tensor | None
+) -> tuple[Tensor, Terms]:
+    """The objective (eq. 9, negated) on a minibatch, [S], and its terms."""
+    logprobs, entropy, values = agent.evaluate(batch.obs, batch.actions)
+    pg_loss, v_loss = losses(logprobs, values, batch, config, clip_range)
+    total = pg_loss + config.value_coef * v_loss
+    if config.entropy_coef > 0:
+        total = total - config.entropy_coef * entropy.mean(-1)
+    log_ratio = logprobs.detach() - batch.logprobs
+    return total, Terms(pg_loss.detach(), v_loss.detach(), entropy.detach(), log_ratio)
+
+
+def approximate_kl(log_ratio: Tensor) -> Tensor:
+    """KL(pi_old, pi) per seed, [S], from samples [S, M]: the mean of ratio - 1 - log ratio."""
+    return (log_ratio.exp() - 1 - log_ratio).mean(-1)
+
+
+def metrics_of(terms: Terms, clip_range: Tensor | None) -> dict[str, Tensor]:
+    """What is logged of a minibatch, each [S]."""
+    metrics = {
+        "policy_loss": terms.policy_loss,
+        "value_loss": terms.value_loss,
+        "entropy": terms.entropy.mean(-1),
+        "approx_kl": approximate_kl(terms.log_ratio),
+    }
+    if clip_range is not None:
+        clipped = (terms.log_ratio.exp() - 1).abs() > clip_range
+        metrics["clipfrac"] = clipped.float().mean(-1)
+    return metrics
 
 
 @piece
@@ -406,20 +412,24 @@ def gradient_steps(
     config: Config,
     lr: Tensor,
     clip_range: Tensor | None,
-) -> tuple[Tensor, dict[str, Tensor]]:
+) -> tuple[Tensor, Terms]:
     """Steps on successive minibatches of the samples that order [S, k M] names.
 
-    active: which seeds still learn, [S] bool. Returns it, and the last minibatch's metrics, [S].
+    active: which seeds still learn, [S] bool. Returns it, and the terms of the last minibatch.
     """
-    seeds = torch.arange(len(order), device=order.device).unsqueeze(1)
-    for indices in order.split(config.minibatch, dim=1):
-        minibatch = Batch(*(field[seeds, indices] for field in batch))  # [S, M, ...]
-        total, metrics = loss(agent, minibatch, config, clip_range)
+    S, B = batch.logprobs.shape
+    rows = (order + B * torch.arange(S, device=order.device).unsqueeze(1)).flatten()
+    shuffled = Batch(
+        *(x.flatten(0, 1).index_select(0, rows).view(S, -1, *x.shape[2:]) for x in batch)
+    )
+    for fields in zip(*(x.split(config.minibatch, dim=1) for x in shuffled), strict=True):
+        minibatch = Batch(*fields)  # [S, M, ...]
+        total, terms = loss(agent, minibatch, config, clip_range)
         if config.target_kl > 0:
-            active = active & (metrics["approx_kl"] <= 1.5 * config.target_kl)
+            active = active & (approximate_kl(terms.log_ratio) <= 1.5 * config.target_kl)
         total.sum().backward()
         optimizer.step(lr, config.max_grad_norm, active)
-    return active, metrics
+    return active, terms
 
 
 def update(
@@ -437,11 +447,10 @@ def update(
     """
     clip = clip_range if config.clip_range > 0 else None
     active = torch.ones(len(shuffle), dtype=torch.bool, device=shuffle.device)
-    for order in shuffle.argsort(-1).unbind(1):
+    for order in shuffles(shuffle).unbind(1):
         for part in unrolled(order, config.minibatch):
-            active, metrics = gradient_steps(
-                agent, optimizer, batch, part, active, config, lr, clip
-            )
+            active, terms = gradient_steps(agent, optimizer, batch, part, active, config, lr, clip)
+    metrics = metrics_of(terms, clip)
     return metrics | {"explained_variance": explained_variance(batch.values, batch.returns)}
 
 
@@ -466,16 +475,21 @@ class Inputs(NamedTuple):
 
 
 def iteration(
-    learner: Learner, carry: tuple[envs.State, Tensor], inputs: Inputs
+    learner: Learner, carry: tuple[envs.State, Tensor], inputs: Inputs, first: bool
 ) -> tuple[tuple[envs.State, Tensor], dict[str, Tensor]]:
-    """A rollout from carry (state and obs), and the update on it; returns the carry and metrics."""
+    """A rollout from carry (state and obs), and the update on it; returns the carry and metrics.
+
+    first: of the training.
+    """
     config, env, agent, optimizer, episodes = learner
     noise = inputs.action_noise, inputs.env_noise
-    state, obs, rollout = collect(env, agent, *carry, *noise)
+    state, obs, rollout = envs.rollout(env, agent, *carry, *noise)
+    if first and agent.obs_stats is not None:
+        agent.obs_stats.update(rollout.obs.flatten(1, 2))
     batch = prepare(agent, rollout, config)
     schedule = inputs.lr, inputs.clip_range
     metrics = update(agent, optimizer, batch, inputs.shuffle, config, *schedule)
-    if agent.obs_stats is not None:
+    if not first and agent.obs_stats is not None:
         agent.obs_stats.update(batch.obs)
     done = rollout.terminated | rollout.truncated
     train_return, train_length = episodes.update(rollout.rewards, done)
@@ -508,7 +522,7 @@ def train(config: Config, run: Run) -> ActorCritic:
             torch.tensor(lr, device=run.device),
             torch.tensor(clip_range, device=run.device),
         )
-        carry, metrics = program(learner, carry, inputs)
+        carry, metrics = program(learner, carry, inputs, timestep == 0)
         timestep += config.batch_size
         run.log(timestep, metrics)
         run.evaluate_if_due(timestep, env, agent)

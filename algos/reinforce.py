@@ -76,9 +76,11 @@ from manyseeds.cli import (
     parse,
 )
 from manyseeds.distributions import Categorical, Gaussian
+from manyseeds.kernels.rollout import Policy
+from manyseeds.kernels.scan import discounted_sums
 from manyseeds.layers import RunningStats, SeedMLP
 from manyseeds.optim import SeedAdam
-from manyseeds.program import Program, piece, stepwise
+from manyseeds.program import Program, piece
 from manyseeds.runs.control import Run, main
 from manyseeds.seeds import SeedStreams
 
@@ -172,6 +174,11 @@ class Actor(nn.Module):
         policy = self.policy(self.network.only(0, self.features(obs)))
         return policy.mode() if noise is None else policy.sample(noise)
 
+    def in_c(self) -> Policy:
+        """What `act` does, for rollouts in C."""
+        log_std = self.log_std[:, 0] if self.continuous else None
+        return self.network.policy_in_c(self.obs_stats, log_std)
+
     def forward(self, features: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities of actions and entropies, each [S, B], for features [S, B, O]."""
         return self.policy(self.network.only(0, features)).logprob_and_entropy(actions)
@@ -208,51 +215,30 @@ class Episodes(NamedTuple):
     alive: Tensor  # bool: this step was taken
 
 
-@stepwise
-@torch.no_grad()
-def collect(
-    env: envs.Env,
-    actor: Actor,
-    state: tuple[envs.State, Tensor],
-    obs: Tensor,
-    action_noise: Tensor,
-    env_noise: Tensor,
-) -> tuple[tuple[envs.State, Tensor], Tensor, Episodes]:
-    """Act for as many steps as there is noise, [S, T, N, ...]; returns the next state and obs.
-
-    state: that of the environments, and which episodes are still going on, [S, N] bool.
-    """
-    (physics, alive), steps = state, []
-    for u, v in zip(action_noise.unbind(1), env_noise.unbind(1), strict=True):
-        actions = actor.act(obs, u)
-        step = env.step(physics, actions, v)
-        steps.append((obs, actions, step.reward, alive))
-        alive = alive & ~(step.terminated | step.truncated)
-        physics, obs = step.state, step.obs
-    fields = (torch.stack(field, dim=1) for field in zip(*steps, strict=True))
-    return (physics, alive), obs, Episodes(*fields)
-
-
 def play(
     env: envs.Env, actor: Actor, start_noise: Tensor, action_noise: Tensor, env_noise: Tensor
 ) -> Episodes:
     """Play N episodes per seed to their ends; start_noise [S, N, initial_noise], the others
     [S, L, N, ...]."""
     state, obs = env.reset(start_noise)
-    carry = state, torch.ones(start_noise.shape[:2], dtype=torch.bool, device=obs.device)
-    parts: list[Episodes] = []
+    parts: list[envs.Rollout] = []
+    going = torch.ones(start_noise.shape[:2], dtype=torch.bool, device=obs.device)
     for noise in zip(action_noise.split(LOOK, 1), env_noise.split(LOOK, 1), strict=True):
-        carry, obs, part = collect(env, actor, carry, obs, *noise)
+        state, obs, part = envs.rollout(env, actor, state, obs, *noise)
         parts.append(part)
-        if not carry[1].any():
+        going &= ~(part.terminated | part.truncated).any(1)
+        if not going.any():
             break
+    steps = envs.Rollout(*(torch.cat(field, dim=1) for field in zip(*parts, strict=True)))
+    done = (steps.terminated | steps.truncated).long()
+    alive = done.cumsum(1) == done  # no end before
     # Always L steps, and nothing after an end: how long the other seeds' episodes are is then
     # nowhere to be seen, nor do sums over the steps round with it.
-    missing = action_noise.shape[1] - sum(part.alive.shape[1] for part in parts)
+    missing = action_noise.shape[1] - alive.shape[1]
     padded = []
-    for field in zip(*parts, strict=True):
-        rest = field[0].new_zeros(len(obs), missing, *field[0].shape[2:])
-        padded.append(torch.cat((*field, rest), dim=1))
+    for field in (steps.obs, steps.actions, steps.rewards, alive):
+        rest = field.new_zeros(len(obs), missing, *field.shape[2:])
+        padded.append(torch.cat((field, rest), dim=1))
     ended = ~padded[-1]
     return Episodes(
         *(x.masked_fill(ended.view(*ended.shape, *[1] * (x.ndim - 3)), 0) for x in padded)
@@ -261,11 +247,8 @@ def play(
 
 def returns_to_go(rewards: Tensor, gamma: float) -> Tensor:
     """r_t + gamma r_{t+1} + ... to the end of the episode; rewards [S, L, ...], 0 after it."""
-    following, returns = torch.zeros_like(rewards[:, 0]), []
-    for reward in reversed(rewards.unbind(1)):
-        following = reward + gamma * following
-        returns.append(following)
-    return torch.stack(returns[::-1], dim=1)
+    rows = rewards.flatten(2)
+    return discounted_sums(rows, torch.full_like(rows, gamma)).view_as(rewards)
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:

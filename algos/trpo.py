@@ -65,6 +65,7 @@ import torch
 from torch import Tensor, nn
 
 import envs
+from manyseeds import kernels
 from manyseeds.checkpoint import load_policy
 from manyseeds.cli import (
     ControlConfig,
@@ -78,9 +79,11 @@ from manyseeds.cli import (
     parse,
 )
 from manyseeds.distributions import Categorical, Gaussian
+from manyseeds.kernels.rollout import Policy
+from manyseeds.kernels.scan import discounted_sums, shuffles
 from manyseeds.layers import RewardScale, RunningStats, SeedMLP
 from manyseeds.optim import SeedAdam, flatten_parameters, views_like
-from manyseeds.program import Program, piece, stepwise, unrolled
+from manyseeds.program import Program, piece, unrolled
 from manyseeds.runs.control import Run, main
 from manyseeds.seeds import SeedStreams
 
@@ -251,6 +254,11 @@ class ActorCritic(nn.Module):
         policy = self.policy(obs)
         return policy.mode() if noise is None else policy.sample(noise)
 
+    def in_c(self) -> Policy:
+        """What `act` does, for rollouts in C."""
+        log_std = self.log_std[:, 0] if self.continuous else None
+        return self.actor.policy_in_c(self.obs_stats, log_std)
+
     def evaluate(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probabilities of actions, entropies and values, each [S, B], for obs [S, B, O]."""
         return *self.policy(obs).logprob_and_entropy(actions), self.value(obs)
@@ -258,38 +266,6 @@ class ActorCritic(nn.Module):
     def value(self, obs: Tensor) -> Tensor:
         """V [S, B] for obs [S, B, O]."""
         return self.critic.only(0, self.features(obs)).squeeze(-1)
-
-
-class Rollout(NamedTuple):
-    """T steps of N environments per seed; [S, T, N, ...]."""
-
-    obs: Tensor
-    actions: Tensor
-    rewards: Tensor
-    terminated: Tensor
-    truncated: Tensor
-    next_obs: Tensor  # the true successor, also at the end of an episode
-
-
-@stepwise
-@torch.no_grad()
-def collect(
-    env: envs.Env,
-    agent: ActorCritic,
-    state: envs.State,
-    obs: Tensor,
-    action_noise: Tensor,
-    env_noise: Tensor,
-) -> tuple[envs.State, Tensor, Rollout]:
-    """Act for as many steps as there is noise, [S, T, N, ...]; returns the next state and obs."""
-    steps = []
-    for u, v in zip(action_noise.unbind(1), env_noise.unbind(1), strict=True):
-        actions = agent.act(obs, u)
-        step = env.step(state, actions, v)
-        ends = (step.terminated, step.truncated)
-        steps.append((obs, actions, step.reward, *ends, step.final_obs))
-        state, obs = step.state, step.obs
-    return state, obs, Rollout(*(torch.stack(field, dim=1) for field in zip(*steps, strict=True)))
 
 
 def gae(
@@ -308,11 +284,7 @@ def gae(
     """
     deltas = rewards + gamma * next_values * ~terminated - values
     decay = gamma * gae_lambda * (~(terminated | truncated)).to(deltas.dtype)
-    advantage, advantages = torch.zeros_like(deltas[:, 0]), []
-    for t in reversed(range(deltas.shape[1])):
-        advantage = deltas[:, t] + decay[:, t] * advantage
-        advantages.append(advantage)
-    return torch.stack(advantages[::-1], dim=1)
+    return discounted_sums(deltas, decay)
 
 
 def normalize(advantages: Tensor) -> Tensor:
@@ -445,7 +417,7 @@ class Batch(NamedTuple):
 
 
 @torch.no_grad()
-def prepare(agent: ActorCritic, rollout: Rollout, config: Config) -> Batch:
+def prepare(agent: ActorCritic, rollout: envs.Rollout, config: Config) -> Batch:
     """Advantages, returns and what pi_old and V_old say of a rollout."""
     S, T, N = rollout.rewards.shape
     rewards = rollout.rewards
@@ -475,7 +447,8 @@ def policy_step(
     """
     advantages = normalize(batch.advantages) if config.normalize_advantage else batch.advantages
     parameters = list(agent.policy_parameters())
-    policy = agent.policy(batch.obs)
+    with kernels.off():  # whose gradients have none
+        policy = agent.policy(batch.obs)
     # Cloned: log_std is a view of theta, which the line search overwrites.
     old_policy = type(policy)(*(field.detach().clone() for field in policy))
     logprobs, entropy = policy.logprob_and_entropy(batch.actions)
@@ -543,7 +516,7 @@ def update(
     The uniforms shuffle [S, critic_updates, B] order each pass's samples. Returns metrics, [S].
     """
     metrics = policy_step(agent, theta, batch, config)
-    for order in shuffle.argsort(-1).unbind(1):
+    for order in shuffles(shuffle).unbind(1):
         for part in unrolled(order, config.minibatch):
             loss = critic_steps(agent, optimizer, batch, part, config)
     explained = explained_variance(batch.values, batch.returns)
@@ -578,7 +551,7 @@ def iteration(
     """
     config, env, agent, theta, optimizer, episodes = learner
     noise = inputs.action_noise, inputs.env_noise
-    state, obs, rollout = collect(env, agent, *carry, *noise)
+    state, obs, rollout = envs.rollout(env, agent, *carry, *noise)
     if first and agent.obs_stats is not None:
         agent.obs_stats.update(rollout.obs.flatten(1, 2))
     batch = prepare(agent, rollout, config)

@@ -52,6 +52,11 @@ class Case:
         return self.script.startswith("llm_track/") or BASELINES.get(self.script) == "trl"
 
     @property
+    def trains(self) -> tuple[str, str, bool]:
+        """What its runs are stored as: by whom, which algorithm, and whether language models."""
+        return BASELINES.get(self.script, "manyseeds"), self.method, self.is_language
+
+    @property
     def placeholders(self) -> list[str]:
         """Names of files and labels of other cases that it refers to."""
         return re.findall(r"\{(.+?)\}", f"{self.subject} {self.flags}")

@@ -14,9 +14,10 @@ same to the bit; NaN equals NaN, and times are left out. A line for each case:
     DIFFERS  with the first tensor, column or field that is not, and its largest difference
     FAILED   a script failed, with its last line on stderr
 
-`--restamp`: where all cases are equal, the published parts that were not stale at OLD, as its own
-code says, get the digest of today's code and "verified equal to OLD". `--migrate` brings parts to
-today's schema (benchmarks/migrations.py). Nothing else but a sweep writes what is published.
+`--restamp`: where all cases of an algorithm are equal, its published parts that were not stale at
+OLD, as its own code says, get the digest of today's code and "verified equal to OLD". `--migrate`
+brings parts to today's schema (benchmarks/migrations.py). Nothing else but a sweep writes what is
+published.
 
 The exit status is 0 if all cases are equal, otherwise 1. What cannot be compared, since it needs a
 package that is not installed, is skipped in one line.
@@ -640,6 +641,13 @@ def stamps_today() -> dict[Path, Code]:
     return found
 
 
+def trained_as(part: Path) -> tuple[str, str, bool]:
+    """Whose run a part belongs to, as `Case.trains`."""
+    config = read_json(part / "config.json")
+    source = config["source"]
+    return source, config["algo"].removeprefix(f"{source}-"), config["kind"] == "language"
+
+
 def origins_today(config: dict[str, Any]) -> tuple[str, ...]:
     """Where the code begins now that would train a published part, from its config.json.
 
@@ -659,11 +667,19 @@ def origins_today(config: dict[str, Any]) -> tuple[str, ...]:
     return tuple(origins)
 
 
-def restamp(old: str, before: dict[Path, Code]) -> tuple[int, int]:
+def proven(outcomes: Sequence[Outcome]) -> set[tuple[str, str, bool]]:
+    """Whose runs (`Case.trains`) all cases were compared of, and found equal."""
+    equal = {outcome.case for outcome in outcomes if outcome.status == "equal"}
+    return {case.trains for case in CASES} - {case.trains for case in CASES if case not in equal}
+
+
+def restamp(
+    old: str, before: dict[Path, Code], equal: set[tuple[str, str, bool]]
+) -> tuple[int, int]:
     """Stamp what was fresh at a commit; how many parts were stamped, and how many are stale still.
 
-    To be called where the code here was found equal to that of the commit. before: `stamps_today`
-    of when the comparison began; raises UsageError where the code has changed since.
+    equal: whose runs (`proven`). before: `stamps_today` of when the comparison began; raises
+    UsageError where the code has changed since.
     """
     forget()
     digest_today.cache_clear()
@@ -674,7 +690,7 @@ def restamp(old: str, before: dict[Path, Code]) -> tuple[int, int]:
     for part, code in before.items():
         if read_json(part / "config.json")["code"]["digest"] == code.digest:
             continue
-        if result_of(part) in fresh:
+        if trained_as(part) in equal and result_of(part) in fresh:
             stamp(part, code, name)
             stamped += 1
         else:
@@ -709,7 +725,7 @@ def main(args: Sequence[str] | None = None) -> None:
     """Compare with a commit; exit status 1 unless everything is equal."""
     parser = Parser(__doc__)
     parser.add_argument("old", metavar="OLD", nargs="?", help="a commit of this repository")
-    parser.add_argument("--restamp", action="store_true", help="stamp published runs if all equal")
+    parser.add_argument("--restamp", action="store_true", help="stamp published runs where equal")
     parser.add_argument("--migrate", action="store_true", help="bring stored runs to this schema")
     parser.add_argument("--results", type=Path, default=PUBLISHED, help="what to migrate")
     parser.add_argument("--fresh", action="store_true", help="print checksums of what is not stale")
@@ -729,16 +745,12 @@ def main(args: Sequence[str] | None = None) -> None:
             if given.migrate:
                 return
             raise UsageError("OLD: name the commit to compare with")
-        if given.restamp and given.only:
-            raise UsageError("--restamp: needs all cases, not --only")
         if given.workers < 1:
             raise UsageError(f"--workers {given.workers}: must be at least 1")
         cases = list(CASES if given.only is None else select(CASES, given.only))
         if not cases:
             raise UsageError(f"--only {' '.join(given.only)}: no case has any of it in its label")
         compared = available(cases)
-        if given.restamp and len(compared) < len(cases):
-            raise UsageError("--restamp: needs all cases; install what is missing")
         before = stamps_today() if given.restamp else {}
         with cleaning_up_when_terminated():
             outcomes = compare_with(
@@ -749,8 +761,8 @@ def main(args: Sequence[str] | None = None) -> None:
                 report=lambda outcome: print(outcome, flush=True),
             )
         unequal = [outcome for outcome in outcomes if outcome.status != "equal"]
-        if given.restamp and not unequal:
-            stamped, left = restamp(given.old, before)
+        if given.restamp:
+            stamped, left = restamp(given.old, before, proven(outcomes))
             print(f"{stamped} parts verified equal to {given.old}; {left} are stale")
     except UsageError as error:
         exit_with(error)

@@ -15,6 +15,7 @@ from envs.gridworld import GOAL, TRAP, Gridworld
 from envs.mountain_car import MountainCar, MountainCarContinuous
 from envs.pendulum import Pendulum
 from envs.random_walk import RandomWalk
+from envs.rollout import Rollout, rollout
 from envs.tabular import Layout, TabularEnv
 from envs.taxi import Taxi
 from manyseeds.digest import boundary
@@ -149,10 +150,12 @@ __all__ = [
     "NativeEnv",
     "Pendulum",
     "RandomWalk",
+    "Rollout",
     "State",
     "Step",
     "TabularEnv",
     "Taxi",
     "make",
     "make_tabular",
+    "rollout",
 ]

@@ -104,8 +104,8 @@ class RunConfig(ScriptConfig):
     device: Annotated[Literal["auto", "cpu", "cuda"], Execution()] = "auto"
     """Where to compute; auto takes the CPU until the CUDA path is measured."""
     threads: Annotated[PositiveInt, Execution()] = 1
-    """CPU threads. At equal threads a result has the same bits, in any batch of seeds (of networks:
-    if their hidden layers have at least 16 units, a multiple of 4)."""
+    """CPU threads. A seed has the same bits in any batch and, with a C compiler, for any number of
+    threads (without: for an equal one, and hidden layers of at least 16 units, a multiple of 4)."""
     track: Annotated[bool, Execution()] = False
     """Also write TensorBoard files into the run's folder."""
     quiet: Annotated[bool, Execution()] = False
@@ -168,7 +168,7 @@ class ControlConfig(SeedsConfig):
     backend: Literal["auto", "gymnasium"] = "auto"
     """Environment: our native one where there is one, or always Gymnasium's own."""
     compile: Annotated[bool, Execution()] = False
-    """Compile the hot loops: half a minute or more once, then faster (needs a C++ compiler)."""
+    """Compile the hot loops with PyTorch in the place of C: takes half a minute or more once."""
 
     def check_env(self, env: Any) -> None:
         super().check_env(env)

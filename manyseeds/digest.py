@@ -13,6 +13,8 @@ names and texts of the definitions that were reached and which of them each use 
 a definition may move to another file. What a name of a library means goes in, too; its code does
 not: its version stands in the record.
 
+C code that lies beside a module under its name belongs to all of its definitions, headers included.
+
 Left out is what cannot change a curve: docstrings, comments, annotations, the fields of a Config
 (their values stand in a run's record) and its conditions, the modules below that read flags, keep
 records, print and draw, and how an iteration is run (`program`: tests hold all its modes equal).
@@ -46,6 +48,8 @@ PRESETS = "PRESETS"
 CONDITIONS = {"__post_init__", "check", "check_env", "contents", "origins"}
 SUPER = "super()"
 EXECUTION = "Execution"  # the mark of fields that change no curve
+C = ".c"  # the C code beside a module, as a name in it
+HEADERS = "manyseeds/kernels"  # where C code finds them
 DEFAULTS = "()"  # what a Config's name ends with where its defaults are meant
 
 
@@ -126,6 +130,7 @@ def read(place: Place, root: Path) -> tuple[str, list[Place | str]]:
 def forget() -> None:
     """Read all files again: they have changed."""
     definitions.cache_clear()
+    c_code.cache_clear()
     read.cache_clear()
 
 
@@ -149,6 +154,8 @@ def dump(node: Any) -> str:
 
 def find(place: Place, root: Path) -> ast.AST | Place | None:
     """The simplified definition at a place, another place that it comes from, or None."""
+    if place.name == C:
+        return ast.Constant(c_code(place.module, root))
     own = definitions(root, place.module)
     outer, rest = place.split()
     node = own.get(outer)
@@ -204,6 +211,10 @@ def inherited(cls: ast.AST | None, name: str, module: str, root: Path) -> Place 
 
 def used(node: ast.AST, place: Place, root: Path) -> Iterator[Place | str]:
     """What a definition uses: places in the project, names of libraries."""
+    if place.name == C:
+        return
+    if c_code(place.module, root):
+        yield Place(place.module, C)
     chains, local = names_of(node)
     outer, rest = place.split()
     extended = getattr(node, "bases", []) if rest == DEFAULTS else []
@@ -305,6 +316,22 @@ def is_boundary(place: Place, root: Path) -> bool:
     around = getattr(getattr(found, "value", None), "func", None)
     marks = [*getattr(found, "decorator_list", []), around]
     return any(isinstance(mark, ast.Name) and mark.id == boundary.__name__ for mark in marks)
+
+
+@cache
+def c_code(module: str, root: Path) -> str:
+    """The C code beside a module and its own headers, without comments; '' without any."""
+    python = file_of(module, root)
+    waiting = [python.with_suffix(C)] if python else []
+    texts: dict[Path, str] = {}
+    while waiting:
+        path = waiting.pop(0)
+        if path in texts or not path.is_file():
+            continue
+        text = re.sub(r"/\*.*?\*/|//[^\n]*", " ", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+        texts[path] = " ".join(text.split())
+        waiting += [root / HEADERS / name for name in re.findall(r'#include "([\w.]+)"', text)]
+    return "\n".join(texts.values())
 
 
 def is_ours(module: str, root: Path) -> bool:

@@ -12,6 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from manyseeds import kernels
+from manyseeds.kernels import categorical
+
 
 class Categorical(NamedTuple):
     """Distributions over A discrete actions."""
@@ -28,6 +31,8 @@ class Categorical(NamedTuple):
 
     def logprob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities of actions [S, B], and entropies, both [S, B]."""
+        if kernels.usable(self.logits) and self.logits.shape[:-1] == actions.shape:
+            return categorical.logprob_and_entropy(self.logits, actions)
         logprobs = self.logits.log_softmax(-1)
         entropy = -(logprobs.exp() * logprobs).sum(-1)
         return logprobs.gather(-1, actions.unsqueeze(-1)).squeeze(-1), entropy

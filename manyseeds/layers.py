@@ -1,10 +1,11 @@
 """Networks with a seed axis: S independent networks of one shape, evaluated together.
 
-S seeds, B samples per seed. Everything here is arranged so that a seed's outputs have the same
-bits in any batch, given hidden layers of at least 16 units and a multiple of 4: matrix products
-then never have fewer than 16 output columns, every seed's block begins at an address that is a
-multiple of 16 bytes, activations see a multiple of 32 elements per seed (a vectorised loop then
-never ends inside a seed), and no reduction runs over the seeds.
+S seeds, B samples per seed. On a CPU the networks are computed in C (kernels/mlp.c), each alone.
+Elsewhere PyTorch's operations are arranged so that a seed's outputs have the same bits in any
+batch, given hidden layers of at least 16 units and a multiple of 4: matrix products then never have
+fewer than 16 output columns, every seed's block begins at an address that is a multiple of 16
+bytes, activations see a multiple of 32 elements per seed (a vectorised loop then never ends inside
+a seed), and no reduction runs over the seeds.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from manyseeds import kernels
+from manyseeds.kernels.mlp import networks
+from manyseeds.kernels.rollout import Policy
 from manyseeds.seeds import SeedStreams
 
 COLUMNS = 16  # the least width of a matrix product
@@ -71,7 +75,7 @@ class SeedMLP(nn.Module):
         shared_trunk: bool = False,
     ) -> None:
         super().__init__()
-        self.activation = ACTIVATIONS[activation]
+        self.activation = activation
         self.networks = 1 if shared_trunk else len(outputs)
         # Of each head: its network, and its columns of the last layer.
         ends = list(accumulate(outputs)) if shared_trunk else list(outputs)
@@ -99,6 +103,14 @@ class SeedMLP(nn.Module):
 
     def forward(self, x: Tensor) -> list[Tensor]:
         """The outputs of all K heads, `[S, B, outputs[k]]` each, for x `[S, B, in]`."""
+        if kernels.usable(x) and not x.requires_grad:
+            ends = [columns.stop for _, columns in self.heads]
+            used = ends[-1:] if self.networks == 1 else ends
+            weights, biases = self._parameter_lists()
+            outputs = networks(x, weights, biases, used, self.activation)
+            if self.networks == len(self.heads):
+                return list(outputs)
+            return [outputs[network][..., columns] for network, columns in self.heads]
         S, B, n_in = x.shape
         K = self.networks
         x = x.unsqueeze(1).expand(S, K, B, n_in).reshape(S * K, B, n_in)
@@ -110,8 +122,33 @@ class SeedMLP(nn.Module):
     def only(self, k: int, x: Tensor) -> Tensor:
         """The output of head k alone, `[S, B, outputs[k]]`."""
         network, columns = self.heads[k]
+        if kernels.usable(x) and not x.requires_grad:
+            weights, biases = (
+                [p.narrow(1, network, 1) for p in ps] for ps in self._parameter_lists()
+            )
+            (y,) = networks(x, weights, biases, [columns.stop], self.activation)
+            return y[..., columns]
         weights, biases = ([p.select(1, network) for p in ps] for ps in self._parameter_lists())
         return self._layers(x, weights, biases)[..., columns]
+
+    def policy_in_c(
+        self,
+        stats: RunningStats | None = None,
+        log_std: Tensor | None = None,
+        noise_is_action: bool = False,
+    ) -> Policy:
+        """What acts in a rollout in C: the first network, for observations with statistics.
+
+        log_std: `[S, 1, D]`, of actions in a box. noise_is_action: as `kernels.rollout.Policy`.
+        """
+        network, columns = self.heads[0]
+        weights, biases = ([p.narrow(1, network, 1) for p in ps] for ps in self._parameter_lists())
+        mean = scale = None
+        if stats is not None:
+            mean, scale = stats.shift_and_scale(torch.float32)
+        return Policy(
+            weights, biases, columns.stop, self.activation, mean, scale, log_std, noise_is_action
+        )
 
     def _parameter_lists(self) -> tuple[list[Tensor], list[Tensor]]:
         # Iterating over a ParameterList costs as much as a layer at the size of a rollout step.
@@ -120,7 +157,7 @@ class SeedMLP(nn.Module):
 
     def _layers(self, x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> Tensor:
         for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
-            x = self.activation(torch.baddbmm(bias, x, weight))
+            x = ACTIVATIONS[self.activation](torch.baddbmm(bias, x, weight))
         return torch.baddbmm(biases[-1], x, weights[-1])
 
     def _to_initialise(self) -> Iterator[tuple[int, int, int, slice]]:
@@ -188,8 +225,12 @@ class RunningStats(nn.Module):
 
     def normalize(self, x: Tensor) -> Tensor:
         """`[S, B, size]` with mean 0 and variance 1, clipped."""
-        scale = (self.var + 1e-8).rsqrt().to(x.dtype)
-        return ((x - self.mean.to(x.dtype)) * scale).clamp(-10, 10)
+        mean, scale = self.shift_and_scale(x.dtype)
+        return ((x - mean) * scale).clamp(-10, 10)
+
+    def shift_and_scale(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The mean and the inverse of the standard deviation, `[S, 1, size]`."""
+        return self.mean.to(dtype), (self.var + 1e-8).rsqrt().to(dtype)
 
 
 class RewardScale(nn.Module):
@@ -226,6 +267,12 @@ def orthogonal(normal: Tensor) -> Tensor:
     """
     wide = normal.shape[1] < normal.shape[2]
     tall = normal.mT if wide else normal
-    q, r = torch.linalg.qr(tall)
+    # With one thread on the CPU: its bits depend on the threads, and on the device.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        q, r = torch.linalg.qr(tall.cpu())
+    finally:
+        torch.set_num_threads(threads)
     q = q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
-    return (q.mT if wide else q).contiguous()
+    return (q.mT if wide else q).contiguous().to(normal.device)

@@ -10,6 +10,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from manyseeds import kernels
+from manyseeds.kernels.optim import Stepper
+
 
 class SeedOptimizer:
     """What optimizers share: parameters and gradients of S seeds, flat, and their clipping.
@@ -22,6 +25,7 @@ class SeedOptimizer:
         self.parameters = list(module.parameters())
         self.params = flatten_parameters(module)
         self.grads = torch.zeros_like(self.params)
+        self._stepper = Stepper(self.parameters, self.params, self.grads)
         self._grad_views = views_like(self.grads, self.parameters)
 
     def gather(self, max_grad_norm: float, mask: Tensor | None) -> Tensor:
@@ -55,9 +59,9 @@ class SeedAdam(SeedOptimizer):
         self.betas, self.eps = (0.9, 0.999), eps
         self.mean = torch.zeros_like(self.params)
         self.square = torch.zeros_like(self.params)
-        ones = self.params.new_ones(self.params.shape[0], 1, dtype=torch.float64)
-        self.beta_powers = [ones, ones.clone()]  # beta ** (steps taken), [S, 1] each
-        self._all_seeds = ones.clone()
+        # beta ** (steps taken), [2, S, 1]
+        self.beta_powers = self.params.new_ones(2, len(self.params), 1, dtype=torch.float64)
+        self._all_seeds = torch.ones_like(self.beta_powers[0])
 
     @torch.no_grad()
     def step(
@@ -69,6 +73,9 @@ class SeedAdam(SeedOptimizer):
         mask: `[S]` bool, which seeds to update (None: all).
         Returns the gradient norms before clipping, `[S]`.
         """
+        if kernels.usable(self.params):
+            moments = self.mean, self.square, self.beta_powers
+            return self._stepper.adam(lr, max_grad_norm, mask, self.betas, self.eps, *moments)
         norms = self.gather(max_grad_norm, mask)
         takes_step = self._all_seeds if mask is None else mask.double().unsqueeze(1)
         for power, beta in zip(self.beta_powers, self.betas, strict=True):
@@ -105,6 +112,9 @@ class SeedRMSprop(SeedOptimizer):
         self, lr: Tensor | float, max_grad_norm: float = 0.0, mask: Tensor | None = None
     ) -> Tensor:
         """Update the parameters from the gradients, and forget the gradients; as SeedAdam.step."""
+        if kernels.usable(self.params):
+            settings = self.alpha, self.eps, self.tf
+            return self._stepper.rmsprop(lr, max_grad_norm, mask, *settings, self.square)
         norms = self.gather(max_grad_norm, mask)
         weight: Tensor | float = 1 - self.alpha
         if mask is not None:

@@ -1,12 +1,13 @@
 """Tests run in the process that a training script sets up: one thread, denormals flushed."""
 
+import contextlib
 import gc
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from manyseeds import plots
+from manyseeds import kernels, plots
 from manyseeds.process import set_up_process
 from manyseeds.runs import control
 from tests.random_models import KINDS, make_model
@@ -41,6 +42,13 @@ def _blank_pictures() -> Iterator[None]:
 def pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also what runs draw at their end is drawn."""
     monkeypatch.setattr(plots, "figure_bytes", figure_bytes)
+
+
+@pytest.fixture(params=["c", "torch"])
+def computed(request: pytest.FixtureRequest) -> Iterator[None]:
+    """By the kernels in C, and by PyTorch's operations."""
+    with kernels.off() if request.param == "torch" else contextlib.nullcontext():
+        yield
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from manyseeds import stats
+from manyseeds import kernels, stats
 from manyseeds.cli import (
     AnyConfig,
     RunConfig,
@@ -194,9 +194,11 @@ class Recorder:
             write_bytes(self.directory / name, content)
         draw(self.directory)
         write_json(self.directory / "summary.json", summary)
+        config = read_json(self.directory / "config.json")
         # As it was at the beginning: a file that it names may have been changed since.
-        ours = read_json(self.directory / "config.json")["config"]
-        RunFolder(self.directory.parent).check_identity(ours)
+        RunFolder(self.directory.parent).check_identity(config["config"])
+        config["execution"]["kernels"] = kernels.execution()
+        write_json(self.directory / "config.json", config)
         weights = self.weights if (self.directory / self.weights).exists() else ""
         seal(self.directory, self.local, weights)
 

@@ -175,7 +175,7 @@ def test_negative_control_an_end_is_an_end(kind: str, monkeypatch: pytest.Monkey
 
 def rollout_of(
     config: a2c.Config, dtype: torch.dtype = torch.float32, S: int = 3
-) -> tuple[a2c.ActorCritic, a2c.Rollout]:
+) -> tuple[a2c.ActorCritic, envs.Rollout]:
     """A real rollout by S untrained agents; normalising ones have seen one before."""
     env = config.make_env()
     agent = a2c.ActorCritic(env.spec, config, SeedStreams(range(S), "init")).to(dtype)
@@ -189,7 +189,7 @@ def rollout_of(
     T, N = config.num_steps, config.num_envs
     state, obs = env.reset(streams.uniform(N, env.initial_noise).to(dtype))
     noise = agent.draw(streams, T, N).to(dtype), streams.uniform(T, N, env.noise_size).to(dtype)
-    _, _, rollout = a2c.collect(env, agent, state, obs, *noise)
+    _, _, rollout = envs.rollout(env, agent, state, obs, *noise)
     return agent, rollout
 
 
@@ -261,7 +261,7 @@ def into_sb3(agent: a2c.ActorCritic, s: int, policy: Any) -> None:
             policy.log_std.copy_(agent.log_std[s, 0, 0])
 
 
-def sb3_update(model: Any, rollout: a2c.Rollout, s: int, lr: float) -> None:
+def sb3_update(model: Any, rollout: envs.Rollout, s: int, lr: float) -> None:
     """SB3's A2C on the rollout of seed s: its buffer filled as its collect_rollouts does."""
     buffer, policy = model.rollout_buffer, model.policy
     buffer.reset()
@@ -311,7 +311,7 @@ def test_updates_are_sb3s(settings: dict[str, Any], optimizer: Any) -> None:
     ends, first_lr = [], 1.0 if optimizer == "rmsprop_tf" else 1e-2
     for step in range(5):
         noise = agent.draw(streams, T, N), streams.uniform(T, N, env.noise_size)
-        state, obs, rollout = a2c.collect(env, agent, state, obs, *noise)
+        state, obs, rollout = envs.rollout(env, agent, state, obs, *noise)
         ends.append((rollout.terminated | rollout.truncated).sum())
         lr = first_lr / (step + 1)
         for s, model in enumerate(models):
@@ -353,7 +353,7 @@ def test_rollout_keeps_true_successors() -> None:
         agent = a2c.ActorCritic(env.spec, config, SeedStreams([0, 1], "init"))
         state, obs = env.reset(torch.rand(2, 3, 0))
         noise = agent.draw(SeedStreams([0, 1], "train"), 40, 3), torch.zeros(2, 40, 3, 0)
-        _, _, rollout = a2c.collect(env, agent, state, obs, *noise)
+        _, _, rollout = envs.rollout(env, agent, state, obs, *noise)
         assert torch.equal(rollout.next_obs, rollout.obs + 1)
 
 
@@ -365,7 +365,7 @@ def test_the_loss_reads_the_values_of_the_true_successors(monkeypatch: pytest.Mo
     monkeypatch.setattr(agent, "value", lambda obs: obs[..., 0])
     state, obs = env.reset(torch.rand(2, 2, 0))
     noise = agent.draw(SeedStreams([0, 1], "train"), 20, 2), torch.zeros(2, 20, 2, 0)
-    _, _, rollout = a2c.collect(env, agent, state, obs, *noise)
+    _, _, rollout = envs.rollout(env, agent, state, obs, *noise)
     batch = a2c.prepare(agent, rollout)
     assert torch.equal(batch.next_values, rollout.obs[..., 0] + 1)
     assert batch.next_values.max() == 6
@@ -469,22 +469,25 @@ def test_normalised_rewards_are_scaled_and_returns_are_logged_raw(
 
 
 def test_statistics_are_those_of_the_observations_acted_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each rollout once, as it was seen, and after its update; evaluations add nothing."""
+    """Each rollout once, as it was seen, the first before its update, every other one after it.
+
+    Evaluations add nothing.
+    """
     seen: list[Tensor] = []
     before: list[Tensor] = []
-    collect, update = a2c.collect, a2c.update
+    play, update = envs.rollout, a2c.update
 
-    def spy_collect(*args: Any) -> Any:
+    def spy_rollout(*args: Any) -> Any:
         before.append(args[1].obs_stats.mean.clone())
-        state, obs, rollout = collect(*args)
+        state, obs, rollout = play(*args)
         seen.append(rollout.obs.flatten(1, 2))
         return state, obs, rollout
 
     def spy_update(agent: Any, *args: Any) -> Any:
-        assert torch.equal(agent.obs_stats.mean, before[-1])
+        assert torch.equal(agent.obs_stats.mean, before[-1]) == (len(before) > 1)
         return update(agent, *args)
 
-    monkeypatch.setattr(a2c, "collect", spy_collect)
+    monkeypatch.setattr(envs, "rollout", spy_rollout)
     monkeypatch.setattr(a2c, "update", spy_update)
     config = a2c.Config(env="Pendulum-v1", seeds=2, quiet=True, total_timesteps=160, **NORMALIZED)
     agent = a2c.train(config, Run(config))

@@ -37,7 +37,7 @@ OWN = {
 VERSIONS: dict[str, dict[str, set[str]]] = {
     "ActorCritic": {"the step moves the actor, the optimizer the critic": {"trpo"}},
     "Actor": {"the states' features are computed once": {"reinforce"}},
-    "collect": {"whole episodes": {"reinforce", "grpo"}, "several draws a step": {"llm_dapo"}},
+    "collect": {"several draws a step": {"llm_dapo"}},
     "surrogate": {"clip-higher": {"llm_dapo"}},
     "rewards_of": {"+-1, and a punishment for length": {"llm_dapo"}},
     "group_advantages": {"no division": {"llm_dr_grpo"}},
@@ -106,7 +106,7 @@ def test_versions_do_differ(name: str) -> None:
 
 def test_there_is_something_to_compare() -> None:
     """A comparison that finds nothing would pass whatever the files say."""
-    shared = {"Rollout", "collect", "gae", "normalize"}
+    shared = {"play", "prepare", "gae", "normalize"}
     assert shared <= {name for family, name in COPIED if family == "policies"}
     assert {"a2c", "ppo"} <= set(COPIED["policies", "gae"])
     assert COPIED["policies", "ActorCritic"][:2] == ["a2c", "ppo"]

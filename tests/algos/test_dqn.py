@@ -129,10 +129,14 @@ def test_epsilon_schedule() -> None:
 def test_epsilon_falls_while_training(N: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The action after t timesteps uses epsilon(t), in every environment."""
     used: list[float] = []
-    collect = dqn.collect
-    monkeypatch.setattr(
-        dqn, "collect", lambda *a: (used.extend(a[6].flatten().tolist()), collect(*a))[1]
-    )
+    draw = dqn.QNetwork.draw
+
+    def spy(self: Any, streams: SeedStreams, F: int, envs: int, *, epsilon: Tensor) -> Tensor:
+        assert envs == N
+        used.extend(epsilon.expand(1, F, 1).flatten().tolist())
+        return draw(self, streams, F, N, epsilon=epsilon)
+
+    monkeypatch.setattr(dqn.QNetwork, "draw", spy)
     settings = {"total_timesteps": 80, "learning_starts": 10, "train_freq": 4, "batch_size": 4}
     train_on(Counter(), monkeypatch, num_envs=N, exploration_fraction=0.5, **settings)
     config = dqn.Config(**settings, exploration_fraction=0.5)
@@ -145,9 +149,14 @@ def test_epsilon_greedy_frequencies() -> None:
     net = dqn.QNetwork(env.spec, dqn.Config(), SeedStreams([0], "init"))
     obs = torch.zeros(1, 40_000, 4)
     greedy = net.act(obs[:, :1]).item()
-    noise = SeedStreams([3], "train").uniform(40_000, 2)
-    for epsilon in (0.0, 0.3, 1.0):
-        share = (net.act(obs, noise, epsilon) == greedy).double().mean().item()
+    epsilons = torch.tensor([0.0, 0.3, 1.0])
+    streams = SeedStreams([3], "train")
+    noises = net.draw(streams, 3, 40_000, epsilon=epsilons.view(1, 3, 1)).unbind(1)
+    noises += (net.draw(streams, 40_000),)  # as at the end of a training
+    for epsilon, noise in zip((*epsilons.tolist(), 0.05), noises, strict=True):
+        random = (noise >= 0).double().mean().item()
+        assert random == pytest.approx(epsilon, abs=0.01)
+        share = (net.act(obs, noise) == greedy).double().mean().item()
         assert share == pytest.approx(1 - epsilon / 2, abs=0.012)
 
 

@@ -77,6 +77,40 @@ def test_ties_are_exactly_0(value: float, divide: bool) -> None:
         assert (grpo.compare(wider, peers, (3,), divide) == 0).all()
 
 
+@pytest.mark.parametrize("gamma", [0.99, 1.0])
+@pytest.mark.parametrize("peers", ["alive", "all"])
+@pytest.mark.parametrize("std", ["group", "batch", "none"])
+def test_equal_returns_added_up_in_another_order_are_ties(
+    std: Any, peers: Any, gamma: float
+) -> None:
+    """In float32 their sums differ in the last bits: no advantage, but exactly 0.
+
+    A difference of a thousandth of the return stays one.
+    """
+    L, G = 200, 16
+    # 16 episodes of the same discounted rewards, each in an order of its own.
+    discounted = torch.rand(3, L, 1, 1, generator=generator(), dtype=torch.float64)
+    orders = torch.rand(3, L, 1, G, generator=generator(1)).argsort(1)
+    shuffled = discounted.expand(3, L, 1, G).gather(1, orders)
+    discounts = gamma ** torch.arange(L, dtype=torch.float64).view(1, L, 1, 1)
+    rewards = (shuffled / discounts).float()
+    rewards[2, 0, 0, 0] += 1e-3 * discounted[2].sum()
+    total = grpo.returns_to_go(rewards, gamma)[:, 0, 0]
+    assert (total.max(-1).values > total.min(-1).values).all()
+    alive = torch.ones_like(rewards, dtype=torch.bool)
+    config = grpo.Config(advantage="outcome", std=std, peers=peers, gamma=gamma)
+    advantages = grpo.group_advantages(rewards, alive, config)
+    assert (advantages[:2] == 0).all()
+    assert (advantages[2, :, 0, 0] > 0).all()
+    assert (advantages[2, :, 0, 1:] < 0).all()
+    # At every step, too, where what is to come is the same but for its order.
+    config = grpo.Config(std=std, peers=peers, gamma=gamma)
+    advantages = grpo.group_advantages(rewards, alive, config)
+    assert (advantages[:2, 0] == 0).all()
+    assert (advantages[:2, L // 2] != 0).all()
+    assert (advantages[2, 0] != 0).all()
+
+
 @pytest.mark.parametrize("divide", [False, True])
 def test_one_peer_and_none(divide: bool) -> None:
     x = torch.tensor([[3.0, 4.0, 5.0], [3.0, 4.0, 5.0]])
@@ -446,8 +480,19 @@ def test_episodes_are_0_after_their_ends() -> None:
     assert (episodes.obs[alive] != 0).all()
 
 
-def test_an_episode_is_the_one_of_its_noise() -> None:
-    """Step by step against the environment, one episode at a time, over several looks."""
+class PythonsCartPole(envs.CartPole):
+    """Without code in C, as every subclass."""
+
+
+@pytest.mark.parametrize("kind", [envs.CartPole, PythonsCartPole])
+def test_an_episode_is_the_one_of_its_noise(
+    kind: type[envs.CartPole], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Step by step against the environment, one episode at a time, over several looks.
+
+    The environment in C goes single steps in C, too: its last bits are its own.
+    """
+    monkeypatch.setitem(envs.NATIVE, "CartPole-v1", kind)
     config, actor, _, _, episodes = small_batch(groups=1, S=2)
     env, streams = envs.make("CartPole-v1"), SeedStreams(range(2), "train")
     start = streams.uniform(1, env.initial_noise).repeat_interleave(3, dim=1)
@@ -462,9 +507,16 @@ def test_an_episode_is_the_one_of_its_noise() -> None:
         actions = actor.act(obs, action_noise[:, t])
         assert torch.equal(episodes.obs[:, t][alive], obs[alive])
         assert torch.equal(episodes.actions[:, t][alive], actions[alive])
-        step = env.step(state, actions, env_noise[:, t])
-        alive = alive & ~(step.terminated | step.truncated)
-        state, obs = step.state, step.obs
+        if kind is envs.CartPole:
+            noise = action_noise[:, t : t + 1], env_noise[:, t : t + 1]
+            state, obs, one = envs.rollout(env, actor, state, obs, *noise)
+            ended = (one.terminated | one.truncated)[:, 0]
+        else:
+            step = env.step(state, actions, env_noise[:, t])
+            ended = step.terminated | step.truncated
+            state, obs = step.state, step.obs
+        alive = alive & ~ended
+    assert not alive.any()
 
 
 # ---- Training ---------------------------------------------------------------------------

@@ -371,7 +371,7 @@ def by_actor_critic(
     set_policy(agent.networks.weights[0], agent.networks.biases[0], theta)
     agent.networks.weights[0].data[:, 1, :, 0] = values.float()
     start, *noise = noise_of(env, agent, N)
-    _, _, rollout = module.collect(env, agent, *env.reset(start), *noise)
+    _, _, rollout = envs.rollout(env, agent, *env.reset(start), *noise)
     assert rollout.terminated[:, -1].all()
     if module is a2c:
         total, _ = a2c.loss(agent, a2c.prepare(agent, rollout), config)

@@ -132,7 +132,7 @@ def small_batch(
     streams = SeedStreams(range(S), "train")
     state, obs = env.reset(streams.uniform(4, env.initial_noise).to(dtype))
     noise = agent.draw(streams, 16, 4).to(dtype), streams.uniform(16, 4, env.noise_size).to(dtype)
-    _, _, rollout = ppo.collect(env, agent, state, obs, *noise)
+    _, _, rollout = envs.rollout(env, agent, state, obs, *noise)
     return config, agent, ppo.prepare(agent, rollout, config), rollout
 
 
@@ -149,7 +149,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_ratio_is_one_before_any_update(variant: str) -> None:
     config, agent, batch, _ = small_batch(**VARIANTS[variant])
-    _, metrics = ppo.loss(agent, batch, config, torch.tensor(0.2))
+    clip = torch.tensor(0.2)
+    metrics = ppo.metrics_of(ppo.loss(agent, batch, config, clip)[1], clip)
     assert (metrics["clipfrac"] == 0).all()
     assert (metrics["approx_kl"].abs() < 1e-6).all()
     logprobs, _, values = agent.evaluate(batch.obs, batch.actions)
@@ -165,33 +166,37 @@ def test_the_update_begins_at_the_policy_that_acted(
 ) -> None:
     """Over a training with statistics that move: in no rollout between its acting and its update.
 
-    In a box the log-probability of a sample is that of its noise, whatever the network says: the
-    whole chain from acting to the loss must see the same observations.
+    But for the first rollout, whose own statistics the update begins with. In a box the
+    log-probability of a sample is that of its noise, whatever the network says: the whole chain
+    from acting to the loss must see the same observations.
     """
     noises: list[Tensor] = []
     checked: list[Tensor] = []
-    collect, update = ppo.collect, ppo.update
+    play, update = envs.rollout, ppo.update
 
-    def spy_collect(*args: Any) -> Any:
+    def spy_rollout(*args: Any) -> Any:
         noises.append(args[4].flatten(1, 2))
-        return collect(*args)
+        return play(*args)
 
     def spy_update(
         agent: Any, optimizer: Any, batch: Any, shuffle: Any, config: Any, *a: Any
     ) -> Any:
         noise = noises[-1]
-        if agent.continuous:
+        if not checked:
+            assert len(noises) == 1
+        elif agent.continuous:
             expected = torch.distributions.Normal(0, 1).log_prob(noise) - agent.log_std[:, 0]
             torch.testing.assert_close(batch.logprobs, expected.sum(-1), atol=1e-4, rtol=0)
         else:
             assert torch.equal(agent.act(batch.obs, noise), batch.actions)
-        _, metrics = ppo.loss(agent, batch, config, torch.tensor(0.2))
+        clip = torch.tensor(0.2)
+        metrics = ppo.metrics_of(ppo.loss(agent, batch, config, clip)[1], clip)
         assert (metrics["clipfrac"] == 0).all()
         assert (metrics["approx_kl"].abs() < 1e-6).all()
         checked.append(agent.obs_stats.mean.clone())
         return update(agent, optimizer, batch, shuffle, config, *a)
 
-    monkeypatch.setattr(ppo, "collect", spy_collect)
+    monkeypatch.setattr(envs, "rollout", spy_rollout)
     monkeypatch.setattr(ppo, "update", spy_update)
     settings = {"num_steps": 16, "minibatch_size": 32, "epochs": 2, "total_timesteps": 256}
     config = ppo.Config(env=env_id, seeds=2, quiet=True, **settings, **NORMALIZED)
@@ -199,7 +204,8 @@ def test_the_update_begins_at_the_policy_that_acted(
     monkeypatch.setattr(run, "evaluate_if_due", lambda *args: None)
     ppo.train(config, run)
     assert len(checked) == 4
-    assert (checked[0] == 0).all()
+    assert (checked[0] != 0).all()
+    assert torch.equal(checked[0], checked[1])
     assert (checked[1] != checked[2]).all()
 
 
@@ -215,9 +221,9 @@ def test_without_a_learning_rate_every_ratio_stays_1(monkeypatch: pytest.MonkeyP
     loss = ppo.loss
 
     def spy(*args: Any) -> Any:
-        total, metrics = loss(*args)
-        seen.append(metrics)
-        return total, metrics
+        total, terms = loss(*args)
+        seen.append(ppo.metrics_of(terms, args[3]))
+        return total, terms
 
     monkeypatch.setattr(ppo, "loss", spy)
     rates = torch.tensor(0.0), torch.tensor(0.2)
@@ -261,8 +267,9 @@ def test_batched_loss_equals_vmap_of_the_single_seed_loss(settings: dict[str, An
     params = {f"agent.{name}": p.detach() for name, p in agent.named_parameters()}
     buffers = {f"agent.{name}": b for name, b in agent.named_buffers()}
     expected = vmap(grad(single))(params, buffers, batch)
-    total, metrics = ppo.loss(agent, batch, config, torch.tensor(0.1, dtype=torch.float64))
-    assert (metrics["clipfrac"] > 0).all()
+    clip = torch.tensor(0.1, dtype=torch.float64)
+    total, terms = ppo.loss(agent, batch, config, clip)
+    assert (ppo.metrics_of(terms, clip)["clipfrac"] > 0).all()
     total.sum().backward()
     for name, p in agent.named_parameters():
         assert p.grad is not None
@@ -339,7 +346,7 @@ def test_rollout_keeps_true_successors() -> None:
         agent = ppo.ActorCritic(env.spec, config, SeedStreams([0, 1], "init"))
         state, obs = env.reset(torch.rand(2, 3, 0))
         noise = agent.draw(SeedStreams([0, 1], "train"), 40, 3), torch.zeros(2, 40, 3, 0)
-        _, _, rollout = ppo.collect(env, agent, state, obs, *noise)
+        _, _, rollout = envs.rollout(env, agent, state, obs, *noise)
         assert torch.equal(rollout.next_obs, rollout.obs + 1)
         ends = rollout.terminated | rollout.truncated
         length = min(env.terminal_at, env.spec.time_limit)
@@ -389,15 +396,10 @@ def test_early_stop_takes_no_step_beyond_the_limit() -> None:
 def test_a_seed_that_has_stopped_stays_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until the next rollout, however small its KL is again: from 1.5 times the target on."""
     config, agent, batch, _ = small_batch(target_kl=0.02, epochs=4)
-    plan = iter(torch.tensor([[0.0, 0, 0], [0, 0.031, 0], [0, 0, 0.029], [0.031, 0, 0]]))
-    loss = ppo.loss
-
-    def planned(*args: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        total, metrics = loss(*args)
-        return total, metrics | {"approx_kl": next(plan)}
-
+    steps = [[0.0, 0, 0], [0, 0.031, 0], [0, 0, 0.029], [0.031, 0, 0]]
+    plan = iter(torch.tensor([*steps, steps[-1]]))  # what is logged is computed once more
     optimizer, active = SeedAdam(agent), []
-    monkeypatch.setattr(ppo, "loss", planned)
+    monkeypatch.setattr(ppo, "approximate_kl", lambda log_ratio: next(plan))
     optimizer.step = lambda lr, norm, mask: active.append(mask.tolist())  # type: ignore[method-assign]
     schedule = torch.tensor(0.1), torch.tensor(0.2)
     ppo.update(agent, optimizer, batch, torch.rand(3, 4, 64), config, *schedule)
@@ -489,17 +491,20 @@ def test_actions_in_a_box() -> None:
 
 
 def test_the_environment_gets_the_clipped_action_and_the_loss_the_sampled_one() -> None:
-    env = envs.make("Pendulum-v1")
+    received: list[Tensor] = []
+
+    class Spy(envs.Pendulum):  # which has no code in C
+        def transition(self, physics: Tensor, action: Tensor, noise: Tensor) -> Tensor:
+            received.append(action)
+            return super().transition(physics, action, noise)
+
+    env = Spy()
     config = ppo.Config(env="Pendulum-v1", num_steps=16, log_std_init=1.5)
     agent = ppo.ActorCritic(env.spec, config, SeedStreams([0, 1], "init"))
-    received: list[Tensor] = []
-    assert isinstance(env, envs.Pendulum)
-    transition = env.transition
-    env.transition = lambda *a: (received.append(a[1]), transition(*a))[1]  # type: ignore[method-assign]
     streams = SeedStreams([0, 1], "train")
     state, obs = env.reset(streams.uniform(4, env.initial_noise))
     noise = agent.draw(streams, 16, 4), streams.uniform(16, 4, env.noise_size)
-    _, _, rollout = ppo.collect(env, agent, state, obs, *noise)
+    _, _, rollout = envs.rollout(env, agent, state, obs, *noise)
     outside = rollout.actions.abs() > 2
     assert 0.3 < outside.float().mean() < 0.9
     assert torch.equal(torch.stack(received, dim=1), rollout.actions.clamp(-2, 2))
@@ -515,8 +520,8 @@ def test_the_first_gradient_is_reinforces(variant: str, clip: Tensor | None) -> 
     """At ratio 1 the gradient of E[ratio A] is that of E[log pi A], clipped or not."""
     settings = {"normalize_advantage": False, "value_coef": 0.0, **VARIANTS[variant]}
     config, agent, batch, _ = small_batch(torch.float64, **settings)
-    total, metrics = ppo.loss(agent, batch, config, clip)
-    assert ("clipfrac" in metrics) == (clip is not None)
+    total, terms = ppo.loss(agent, batch, config, clip)
+    assert ("clipfrac" in ppo.metrics_of(terms, clip)) == (clip is not None)
     total.sum().backward()
     actor = [p for p in agent.parameters() if p.grad is not None and p.grad[:, 0].any()]
     assert len(actor) == len(list(agent.parameters()))
@@ -567,14 +572,14 @@ def test_statistics_stand_still_in_evaluations() -> None:
 def test_statistics_are_those_of_the_observations_acted_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each rollout once, as it was seen: raw, per seed."""
     seen: list[Tensor] = []
-    collect = ppo.collect
+    play = envs.rollout
 
     def spy(*args: Any) -> Any:
-        state, obs, rollout = collect(*args)
+        state, obs, rollout = play(*args)
         seen.append(rollout.obs.flatten(1, 2))
         return state, obs, rollout
 
-    monkeypatch.setattr(ppo, "collect", spy)
+    monkeypatch.setattr(envs, "rollout", spy)
     agent, _ = learn_in_memory(evaluated=False, **NORMALIZED)
     everything = torch.cat(seen, dim=1).double()
     stats = agent.obs_stats

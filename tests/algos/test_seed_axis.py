@@ -97,6 +97,7 @@ def assert_seed_7_is_the_same_among(algo: str, batches: list[list[int]], **setti
             np.testing.assert_array_equal(metrics[column], metrics_alone[column], message)
 
 
+@pytest.mark.usefixtures("computed")
 @pytest.mark.parametrize("algo", [algo for algo in BUDGETS if algo not in ("reinforce", "grpo")])
 def test_a_seed_alone_equals_the_seed_in_a_batch(algo: str) -> None:
     groups = [[6, 7], list(range(10)), list(range(1, 33))]
@@ -292,21 +293,26 @@ def same_curves_but_of_seed_1(sick: Run, healthy: Run) -> None:
     assert curves[0].reset_index(drop=True).equals(curves[1].reset_index(drop=True))
 
 
+class PythonsPendulum(envs.Pendulum):
+    """Without code in C, as every subclass."""
+
+
 @pytest.mark.parametrize("where", ["observation", "reward"])
 def test_nan_from_one_seeds_environment_leaves_the_others_bit_equal(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It goes through the statistics of observations and of rewards, and no further."""
     settings = CASES["box"]
+    monkeypatch.setitem(envs.NATIVE, "Pendulum-v1", PythonsPendulum)
     healthy, run_healthy = learn("ppo", [0, 1, 2], **settings)
-    function = getattr(envs.Pendulum, where)
+    function = getattr(PythonsPendulum, where)
 
     def poisoned(*args: Any) -> torch.Tensor:
         out = function(*args).clone()
         out[1] = torch.nan
         return out
 
-    monkeypatch.setattr(envs.Pendulum, where, poisoned)
+    monkeypatch.setattr(PythonsPendulum, where, poisoned)
     sick, run = learn("ppo", [0, 1, 2], **settings)
     for name, tensor in healthy.items():
         assert torch.equal(sick[name][[0, 2]], tensor[[0, 2]]), name
@@ -338,6 +344,7 @@ def module_of(S: int, K: int = 2) -> SeedMLP:
     return net
 
 
+@pytest.mark.usefixtures("computed")
 def test_networks_equal_torch_nn() -> None:
     """Each of the S x K networks is the plain perceptron with its weights."""
     net, x = module_of(3), torch.randn(3, 32, 4)
@@ -369,6 +376,7 @@ def test_orthogonal_matrices_are_orthogonal() -> None:
         torch.testing.assert_close(q.mT @ q, eye, atol=1e-5, rtol=0)
 
 
+@pytest.mark.usefixtures("computed")
 def test_adam_equals_torch_adam_per_seed() -> None:
     """Clipping and Adam, several steps, against torch.optim.Adam on one seed at a time."""
     S, net = 3, module_of(3)
@@ -392,6 +400,7 @@ def test_adam_equals_torch_adam_per_seed() -> None:
             torch.testing.assert_close(p[s], q, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.usefixtures("computed")
 @pytest.mark.parametrize("tf", [False, True])
 @pytest.mark.parametrize("eps", [1e-5, 1e-2])
 def test_rmsprop_equals_torchs_and_sb3s_per_seed(tf: bool, eps: float) -> None:
@@ -423,12 +432,13 @@ def test_rmsprop_equals_torchs_and_sb3s_per_seed(tf: bool, eps: float) -> None:
 
 
 def test_rmsprop_gathers_and_clips_as_adam() -> None:
-    """By one function, which is tested with Adam."""
+    """By one function, which is tested with Adam; in C likewise."""
     assert SeedAdam.gather is SeedRMSprop.gather
     for kind in (SeedAdam, SeedRMSprop):
         assert inspect.getsource(kind.step).count("self.gather(") == 1
 
 
+@pytest.mark.usefixtures("computed")
 @pytest.mark.parametrize("kind", [SeedRMSprop, functools.partial(SeedRMSprop, tf=True)])
 @pytest.mark.parametrize("steps_before", [0, 2])
 def test_rmsprop_leaves_a_masked_seed_exactly_as_it_was(kind: Any, steps_before: int) -> None:
@@ -448,6 +458,7 @@ def test_rmsprop_leaves_a_masked_seed_exactly_as_it_was(kind: Any, steps_before:
         assert not torch.equal(old[1], new[1])
 
 
+@pytest.mark.usefixtures("computed")
 def test_a_masked_seed_stays_exactly_as_it_was() -> None:
     """Parameters, both moments and the bias correction, so that it can go on later."""
     net = module_of(2)
@@ -472,6 +483,7 @@ def test_a_masked_seed_stays_exactly_as_it_was() -> None:
     assert not torch.equal(before[0][0], state()[0][0])
 
 
+@pytest.mark.usefixtures("computed")
 @pytest.mark.parametrize("steps_before", [0, 2])
 def test_a_masked_seed_survives_a_gradient_that_is_no_number(steps_before: int) -> None:
     """As when the minibatch that stops a seed has blown up; also before its very first step."""

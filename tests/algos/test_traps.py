@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -59,18 +60,30 @@ def test_no_two_environments_share_their_luck(algo: str, monkeypatch: pytest.Mon
     starts: list[Tensor] = []
     luck: list[tuple[Tensor, Tensor]] = []
     reset, module = env.reset, importlib.import_module(f"algos.{algo}")
-    collect = module.collect
+    play = envs.rollout
 
     def spy(*args: Any) -> Any:
-        luck.append((args[4], args[5]))
-        return collect(*args)
+        luck.append((made[-1] if algo == "dqn" else args[4], args[5]))
+        return play(*args)
+
+    made: list[Tensor] = []  # the uniforms that say which of DQN's actions are random, and which
+
+    def spy_draw(self: Any, streams: SeedStreams, *shape: int, **settings: Any) -> Tensor:
+        def uniform(*shape: int) -> Tensor:
+            made.append(streams.uniform(*shape))
+            return made[-1]
+
+        return draw(self, SimpleNamespace(uniform=uniform), *shape, **settings)
 
     def spy_reset(noise: Tensor) -> Any:
         starts.append(noise)
         return reset(noise)
 
     env.reset = spy_reset  # type: ignore[method-assign]
-    monkeypatch.setattr(module, "collect", spy)
+    monkeypatch.setattr(envs, "rollout", spy)
+    if algo == "dqn":
+        draw = module.QNetwork.draw
+        monkeypatch.setattr(module.QNetwork, "draw", spy_draw)
     train_on(env, algo, monkeypatch)
     assert len(luck) > 2
     begins = torch.cat([noise.flatten(0, 1) for noise in starts])
@@ -98,18 +111,20 @@ def test_the_update_begins_at_the_policy_that_acted(
 
     So whatever the update computes of its batch, it computes of the policy that collected it; and
     ratios to that policy are 1 in the first minibatch, however far another one, GRPO's reference,
-    is away.
+    is away. Where there is a critic, the first update begins with the statistics of its own
+    rollout, by an untrained policy.
     """
+    raw = algo in ("reinforce", "grpo")  # which update the statistics after every update
     module = importlib.import_module(f"algos.{algo}")
     begin = "policy_gradient" if algo == "reinforce" else "update"
-    collect, update = module.collect, getattr(module, begin)
+    play, update = envs.rollout, getattr(module, begin)
     noises: list[Tensor] = []
     means: list[Tensor] = []
     first: list[dict[str, Tensor]] = []  # metrics of the first minibatch since the rollout
 
-    def spy_collect(*args: Any) -> Any:
+    def spy_rollout(*args: Any) -> Any:
         noises.append(args[4].flatten(1, 2))
-        return collect(*args)
+        return play(*args)
 
     def spy_update(agent: Any, *args: Any) -> Any:
         (batch,) = (x for x in args if isinstance(x, module.Batch))
@@ -120,7 +135,7 @@ def test_the_update_begins_at_the_policy_that_acted(
             again = agent.act(batch.obs, noises[-1])
             taken = args[2] if algo == "grpo" else torch.ones_like(again, dtype=torch.bool)
         assert taken.any()
-        if algo != "trpo" or means:  # which normalises by its first rollout, untrained, itself
+        if raw or means:
             assert torch.equal(again[taken], batch.actions[taken])
         means.append(agent.obs_stats.mean.clone())
         first.clear()
@@ -131,20 +146,56 @@ def test_the_update_begins_at_the_policy_that_acted(
             assert (first[-1]["approx_kl"] > 1e-6).any()
         return metrics
 
-    monkeypatch.setattr(module, "collect", spy_collect)
+    monkeypatch.setattr(envs, "rollout", spy_rollout)
     monkeypatch.setattr(module, begin, spy_update)
     settings: dict[str, Any] = {"normalize_obs": True}
     if algo in ("ppo", "grpo"):
         loss = module.loss
-        monkeypatch.setattr(module, "loss", lambda *a: (out := loss(*a), first.append(out[1]))[0])
+
+        def spy_loss(*args: Any) -> Any:
+            total, seen = loss(*args)
+            first.append(module.metrics_of(seen, args[3]) if algo == "ppo" else seen)
+            return total, seen
+
+        monkeypatch.setattr(module, "loss", spy_loss)
     if algo == "grpo":
         settings |= {"kl_coef": 0.1}
     if algo != "trpo":
         settings["learning_rate"] = 0.1
     train_on(Lucky(), algo, monkeypatch, **settings)
     assert len(means) > 2
-    assert (means[0] == 0).all() != (algo == "trpo")
+    assert (means[0] == 0).all() == raw
     assert (means[1] != means[2]).all()
+
+
+@pytest.mark.parametrize("algo", ["ppo", "a2c", "trpo"])
+def test_no_update_sees_raw_observations(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first rollout's statistics are its own, each later one's those of all before it."""
+    module = importlib.import_module(f"algos.{algo}")
+    seen: list[Tensor] = []
+    update = module.update
+
+    def statistics_are_of(stats: Any, rollouts: list[Tensor]) -> None:
+        expected = torch.cat(rollouts, dim=1).double()
+        mean, var = expected.mean(1), expected.var(1, correction=0)
+        assert (stats.count == expected.shape[1]).all()
+        torch.testing.assert_close(stats.mean[:, 0], mean, atol=1e-12, rtol=0)
+        torch.testing.assert_close(stats.var[:, 0], var, atol=1e-12, rtol=0)
+
+    def spy(agent: Any, *args: Any) -> Any:
+        (batch,) = (x for x in args if isinstance(x, module.Batch))
+        seen.append(batch.obs)
+        statistics_are_of(agent.obs_stats, seen[: max(len(seen) - 1, 1)])
+        return update(agent, *args)
+
+    monkeypatch.setattr(module, "update", spy)
+    settings = {**SMALL[algo], "total_timesteps": 128, "normalize_obs": True}
+    config = module.Config(env="MountainCar-v0", seeds=2, quiet=True, **settings)
+    run = Run(config)
+    monkeypatch.setattr(run, "evaluate_if_due", lambda *args: None)
+    stats = module.train(config, run).obs_stats
+    assert len(seen) == 4
+    statistics_are_of(stats, seen)
 
 
 @pytest.mark.parametrize("algo", ["ppo", "trpo", "grpo"])
@@ -198,7 +249,7 @@ def test_advantages_read_the_values_of_the_true_successors(
     monkeypatch.setattr(module, "gae", lambda *args: (seen.append(args[2]), gae(*args))[1])
     state, obs = env.reset(torch.rand(2, 2, 0))
     noise = agent.draw(SeedStreams([0, 1], "train"), 20, 2), torch.zeros(2, 20, 2, 0)
-    _, _, rollout = module.collect(env, agent, state, obs, *noise)
+    _, _, rollout = envs.rollout(env, agent, state, obs, *noise)
     module.prepare(agent, rollout, config)
     count = torch.arange(20.0).remainder(6).view(1, 20, 1)
     assert torch.equal(rollout.obs[..., 0], count.expand(2, 20, 2))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -209,34 +210,41 @@ def test_only_what_was_fresh_is_stamped(
 
     monkeypatch.setattr(same_bits, "fresh_at", lambda old: set())
     today = same_bits.stamps_today()
-    assert same_bits.restamp("OLD", today) == (0, 1)
+    equal = {same_bits.trained_as(part)}
+    assert same_bits.restamp("OLD", today, equal) == (0, 1)
     assert part_is_stale(read_json(part / "config.json"))
 
     monkeypatch.setattr(same_bits, "fresh_at", lambda old: set(fresh))
     with pytest.raises(UsageError, match="the code was changed during the comparison"):
-        same_bits.restamp("OLD", dict.fromkeys(today, migrations.Code("another", [])))
-    assert same_bits.restamp("OLD", today) == (1, 0)
+        same_bits.restamp("OLD", dict.fromkeys(today, migrations.Code("another", [])), equal)
+    assert same_bits.restamp("OLD", today, set()) == (0, 1)
+    assert same_bits.restamp("OLD", today, equal) == (1, 0)
     stamped = read_json(part / "config.json")
     assert not part_is_stale(stamped)
     assert stamped["code"]["verified"] == ["another", "c0ffee"]
     assert is_finished(part)
-    assert same_bits.restamp("OLD", today) == (0, 0)
+    assert same_bits.restamp("OLD", today, equal) == (0, 0)
 
 
-def test_what_was_not_compared_is_not_stamped(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(same_bits, "available", lambda cases: cases[:-1])
-    with pytest.raises(SystemExit) as stop:
-        same_bits.main(["HEAD", "--restamp"])
-    assert stop.value.code == 2
-    assert capsys.readouterr().err == "error: --restamp: needs all cases; install what is missing\n"
+def test_an_algorithm_is_proven_by_all_its_cases() -> None:
+    """One that differs, or was not compared, leaves its algorithm's runs as they are."""
+    all_equal = [same_bits.Outcome(case, "equal", "", 0.0) for case in same_bits.CASES]
+    everybody = {case.trains for case in same_bits.CASES}
+    assert same_bits.proven(all_equal) == everybody
+    ours, theirs = ("manyseeds", "ppo", False), ("sb3", "ppo", False)
+    assert {ours, theirs, ("manyseeds", "grpo", True), ("manyseeds", "grpo", False)} <= everybody
+    last = max(k for k, outcome in enumerate(all_equal) if outcome.case.trains == ours)
+    for changed in (
+        all_equal[:last] + all_equal[last + 1 :],
+        [*all_equal[:last], replace(all_equal[last], status="DIFFERS"), *all_equal[last + 1 :]],
+    ):
+        assert same_bits.proven(changed) == everybody - {ours}
 
 
 def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     for words, message in (
         ([], "OLD: name the commit"),
-        (["HEAD", "--restamp", "--only", "ppo"], "--restamp: needs all cases"),
+        (["HEAD", "--workers", "0"], "--workers 0: must be at least 1"),
     ):
         with pytest.raises(SystemExit) as stop:
             same_bits.main(words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import signal
 import subprocess
@@ -375,7 +376,6 @@ def test_dqn_policy_explores_as_ours() -> None:
     model = sb3_baseline.build(sb3_baseline.DQNBaseline, DQN, seed=0)
     policy = sb3_baseline.DQNPolicy(model, DQN)
     obs = torch.randn(1, 2000, 4, generator=torch.Generator().manual_seed(1))
-    noise = torch.rand(1, 2000, 2, generator=torch.Generator().manual_seed(2))
     greedy, _ = model.predict(obs[0].numpy(), deterministic=True)
     assert policy.act(obs).tolist() == [greedy.tolist()]
 
@@ -387,8 +387,12 @@ def test_dqn_policy_explores_as_ours() -> None:
         def __call__(self, obs: torch.Tensor) -> torch.Tensor:
             return model.q_net(obs[0]).unsqueeze(0)
 
+    noise, uniforms = (
+        draw(SeedStreams([2], "evaluate"), 2000)
+        for draw in (functools.partial(dqn.QNetwork.draw, Ours()), policy.draw)
+    )
     expected = dqn.QNetwork.act(Ours(), obs, noise)
-    assert torch.equal(policy.act(obs, noise), expected)
+    assert torch.equal(policy.act(obs, uniforms), expected)
     assert not torch.equal(expected, policy.act(obs))
 
 

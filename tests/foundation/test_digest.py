@@ -150,6 +150,25 @@ def test_it_goes_through_imports_and_modules(
     assert code_digest(["algorithm:f"], tmp_path) != before
 
 
+def test_c_code_beside_a_module_belongs_to_its_definitions(
+    project: Callable[..., str], tmp_path: Path
+) -> None:
+    def digest_with(code: str, header: str) -> str:
+        (tmp_path / "shapes/inner.c").write_text(code)
+        (tmp_path / "manyseeds/kernels").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "manyseeds/kernels/small.h").write_text(header)
+        return project(["algorithm:f"])
+
+    without = project(["algorithm:f"])
+    code, header = '#include "small.h"\nfloat f(void) { return 1; }  // why\n', "int n; /* it */\n"
+    before = digest_with(code, header)
+    assert before != without
+    assert digest_with(code.replace("why", "because"), header.replace("it", "that")) == before
+    assert digest_with(code.replace("return", "\n  return"), header) == before
+    assert digest_with(code.replace("return 1", "return 2"), header) != before
+    assert digest_with(code, "int m;\n") != before
+
+
 def test_it_has_no_paths(project: Callable[..., str], tmp_path: Path) -> None:
     """A definition may move to another file, and be imported from there."""
     before = project(["algorithm:f"])
@@ -329,7 +348,7 @@ def test_what_is_gone_counts_as_empty(origin: str, project: Callable[..., str]) 
 
 def test_an_origin_is_written_by_module_and_name() -> None:
     assert origin_of(ppo.train) == "algos.ppo:train"
-    assert origin_of(ppo.collect) == "algos.ppo:collect"  # behind a decorator
+    assert origin_of(ppo.gradient_steps) == "algos.ppo:gradient_steps"  # behind a decorator
     assert origin_of(ppo.ActorCritic.act) == "algos.ppo:ActorCritic.act"
     assert origin_of("a.b:c") == "a.b:c"
 
@@ -396,10 +415,14 @@ CHANGES: dict[str, tuple[str, str, str, set[str]]] = {
     "SeedMLP": ("manyseeds/layers.py", "S, B, n_in = x.shape", "S, B, n_in = 1, 2, 3", OURS),
     "SeedAdam": (
         "manyseeds/optim.py",
-        "self.beta_powers = [ones, ones.clone()]",
-        "self.beta_powers = []",
+        "self.betas, self.eps = (0.9, 0.999), eps",
+        "self.betas, self.eps = (0.9, 0.99), eps",
         OURS,
     ),
+    "the networks in C": ("manyseeds/kernels/mlp.c", "1 - y * y", "1 + y * y", OURS),
+    "a header of C": ("manyseeds/kernels/vec.h", "total += x[i]", "total -= x[i]", OURS),
+    "its dynamics in C": ("envs/cartpole.c", "#define GRAVITY 9.8", "#define GRAVITY 9", CONTROL),
+    "another's in C": ("envs/acrobot.c", "#define GRAVITY", "#define GRAVITY_", set()),
     "views of parameters": (
         "manyseeds/optim.py",
         "def views_like(flat: Tensor, parameters: Sequence[Tensor])",

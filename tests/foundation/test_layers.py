@@ -362,6 +362,7 @@ def test_a_network_is_torchs(shape: dict[str, Any]) -> None:
     torch.testing.assert_close(net.weights[0].grad, grads, atol=1e-10, rtol=1e-10)
 
 
+@pytest.mark.usefixtures("computed")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_sizes_and_padding(shape: dict[str, Any]) -> None:
     """One network for a shared trunk, else one for each head; padding is 0 and stays 0."""
@@ -441,6 +442,7 @@ def test_uniform_initialisation_is_torchs(shape: dict[str, Any]) -> None:
             assert not torch.equal(w[0], w[1])
 
 
+@pytest.mark.usefixtures("computed")
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_constant_is_trained_as_any_parameter(shared: bool) -> None:
     class Module(nn.Module):

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from manyseeds import program
+from manyseeds import kernels, program
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.program import Program, leaves, piece
@@ -132,8 +132,8 @@ class FakeRecorder:
 
 
 @pytest.fixture
-def captured(monkeypatch: pytest.MonkeyPatch) -> FakeRecorder:
-    """Every Program made from now on captures its iterations."""
+def captured(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRecorder]:
+    """Every Program made from now on captures its iterations: PyTorch's operations, as on CUDA."""
     recorder = FakeRecorder()
     build = Program.__init__
 
@@ -142,7 +142,8 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> FakeRecorder:
         self.recorder = recorder
 
     monkeypatch.setattr(Program, "__init__", __init__)
-    return recorder
+    with kernels.off():
+        yield recorder
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -6,23 +6,22 @@ BUGS = (
     Bug(
         "timeout as an end: dqn stores a termination",
         "algos/dqn.py",
-        "steps.append((obs, actions, step.reward, step.terminated, step.final_obs))",
-        "done = step.terminated | step.truncated\n"
-        "        steps.append((obs, actions, step.reward, done, step.final_obs))",
+        "steps.rewards, steps.terminated, steps.next_obs)",
+        "steps.rewards, steps.terminated | steps.truncated, steps.next_obs)",
         "tests/algos/test_dqn.py::test_a_time_limit_is_not_an_end[False-10.0]",
     ),
     Bug(
         "an end and a timeout at once: dqn stores no termination",
         "algos/dqn.py",
-        "step.reward, step.terminated, step.final_obs))",
-        "step.reward, step.terminated & ~step.truncated, step.final_obs))",
+        "steps.rewards, steps.terminated, steps.next_obs)",
+        "steps.rewards, steps.terminated & ~steps.truncated, steps.next_obs)",
         "tests/algos/test_dqn.py::test_memory_holds_true_successors",
     ),
     Bug(
         "replay: dqn stores the next start at an end",
         "algos/dqn.py",
-        "step.reward, step.terminated, step.final_obs))",
-        "step.reward, step.terminated, step.obs))",
+        "steps.terminated, steps.next_obs)",
+        "steps.terminated, torch.cat((steps.obs[:, 1:], obs.unsqueeze(1)), dim=1))",
         "tests/algos/test_dqn.py::test_memory_holds_true_successors",
     ),
     Bug(
@@ -79,8 +78,8 @@ BUGS = (
     Bug(
         "shared seed: dqn explores alike in all environments",
         "algos/dqn.py",
-        "net.draw(streams, F, N),",
-        "net.draw(streams, F, 1).expand(-1, -1, N, -1),",
+        "net.draw(streams, F, N, epsilon=epsilon),",
+        "net.draw(streams, F, 1, epsilon=epsilon).expand(-1, -1, N, -1),",
         "tests/algos/test_traps.py::test_no_two_environments_share_their_luck[dqn]",
     ),
     Bug(
@@ -124,6 +123,13 @@ BUGS = (
         "epsilon_at(before + f * N, config)",
         "epsilon_at(before + f, config)",
         "tests/algos/test_dqn.py::test_epsilon_falls_while_training",
+    ),
+    Bug(
+        "epsilon: the last one from the beginning",
+        "algos/dqn.py",
+        "(self.final_eps if epsilon is None else epsilon)",
+        "self.final_eps",
+        "tests/algos/test_dqn.py::test_epsilon_greedy_frequencies",
     ),
     Bug(
         "dqn: greedy is the worst",

@@ -6,9 +6,16 @@ BUGS = (
     Bug(
         "spread of advantages: grpo makes rounding noise full-sized",
         "algos/grpo.py",
-        ".masked_fill(~peers | (high <= low), 0.0)",
+        ".masked_fill(~peers | equal, 0.0)",
         ".masked_fill(~peers, 0.0)",
         "tests/algos/test_grpo.py::test_ties_are_exactly_0",
+    ),
+    Bug(
+        "spread of advantages: grpo tells equal returns apart by their last bits",
+        "algos/grpo.py",
+        "equal = high - low <= EQUAL * torch.maximum(high.abs(), low.abs())",
+        "equal = high <= low",
+        "tests/algos/test_grpo.py::test_equal_returns_added_up_in_another_order_are_ties",
     ),
     Bug(
         "spread of advantages: grpo divides the only peer by its deviation",

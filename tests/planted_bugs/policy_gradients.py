@@ -39,8 +39,8 @@ BUGS = (
         "tests/algos/test_trpo.py::test_a_time_limit_is_not_an_end",
     ),
     Bug(
-        "bootstrap from the wrong state: ppo's rollout keeps the next start",
-        "algos/ppo.py",
+        "bootstrap from the wrong state: the rollout keeps the next start",
+        "envs/rollout.py",
         "steps.append((obs, actions, step.reward, *ends, step.final_obs))",
         "steps.append((obs, actions, step.reward, *ends, step.obs))",
         "tests/algos/test_ppo.py::test_rollout_keeps_true_successors",
@@ -58,13 +58,6 @@ BUGS = (
         "agent.value(rollout.next_obs.flatten(1, 2))",
         "agent.value(rollout.obs.flatten(1, 2))",
         "tests/algos/test_a2c.py::test_the_loss_reads_the_values_of_the_true_successors",
-    ),
-    Bug(
-        "bootstrap from the wrong state: trpo's rollout keeps the next start",
-        "algos/trpo.py",
-        "steps.append((obs, actions, step.reward, *ends, step.final_obs))",
-        "steps.append((obs, actions, step.reward, *ends, step.obs))",
-        "tests/algos/test_traps.py::test_advantages_read_the_values_of_the_true_successors[trpo]",
     ),
     Bug(
         "bootstrap from the wrong state: trpo reads V(reset)",
@@ -103,9 +96,16 @@ BUGS = (
     ),
     Bug(
         "advantages across an end: ppo's mask is off by one",
-        "algos/ppo.py",
-        "deltas[:, t] + decay[:, t] * advantage",
-        "deltas[:, t] + decay[:, t - 1] * advantage",
+        "manyseeds/kernels/scan.py",
+        "x[:, t] + decay[:, t] * total",
+        "x[:, t] + decay[:, t - 1] * total",
+        "tests/algos/test_ppo.py::test_gae_equals_its_definition[0.3-0.8]",
+    ),
+    Bug(
+        "advantages across an end: ppo's mask is off by one in C",
+        "manyseeds/kernels/scan.c",
+        "decay[row + n] * after[n]",
+        "decay[row + N + n] * after[n]",
         "tests/algos/test_ppo.py::test_gae_by_hand",
     ),
     Bug(
@@ -153,8 +153,8 @@ BUGS = (
     Bug(
         "ratio before an update: ppo's old log-probabilities are other samples'",
         "algos/ppo.py",
-        "for field in batch))  # [S, M, ...]\n",
-        "for field in batch))\n"
+        "minibatch = Batch(*fields)  # [S, M, ...]\n",
+        "minibatch = Batch(*fields)\n"
         "        minibatch = minibatch._replace(logprobs=batch.logprobs[:, : config.minibatch])\n",
         "tests/algos/test_ppo.py::test_without_a_learning_rate_every_ratio_stays_1",
     ),
@@ -183,6 +183,48 @@ BUGS = (
         "        agent.obs_stats.update(rollout.obs.flatten(1, 2))\n"
         "    batch = prepare(agent, rollout)\n",
         "tests/algos/test_traps.py::test_the_update_begins_at_the_policy_that_acted[a2c]",
+    ),
+    Bug(
+        "raw observations: ppo's first update sees them",
+        "algos/ppo.py",
+        "program(learner, carry, inputs, timestep == 0)",
+        "program(learner, carry, inputs, False)",
+        "tests/algos/test_traps.py::test_no_update_sees_raw_observations[ppo]",
+    ),
+    Bug(
+        "ratio before an update: ppo takes every rollout for the first",
+        "algos/ppo.py",
+        "program(learner, carry, inputs, timestep == 0)",
+        "program(learner, carry, inputs, True)",
+        "tests/algos/test_traps.py::test_no_update_sees_raw_observations[ppo]",
+    ),
+    Bug(
+        "raw observations: a2c's first update sees them",
+        "algos/a2c.py",
+        "program(learner, carry, inputs, timestep == 0)",
+        "program(learner, carry, inputs, False)",
+        "tests/algos/test_traps.py::test_no_update_sees_raw_observations[a2c]",
+    ),
+    Bug(
+        "ratio before an update: a2c takes every rollout for the first",
+        "algos/a2c.py",
+        "program(learner, carry, inputs, timestep == 0)",
+        "program(learner, carry, inputs, True)",
+        "tests/algos/test_traps.py::test_no_update_sees_raw_observations[a2c]",
+    ),
+    Bug(
+        "raw observations: trpo's first update sees them",
+        "algos/trpo.py",
+        "program(learner, carry, inputs, timestep == 0)",
+        "program(learner, carry, inputs, False)",
+        "tests/algos/test_traps.py::test_no_update_sees_raw_observations[trpo]",
+    ),
+    Bug(
+        "ratio before an update: trpo takes every rollout for the first",
+        "algos/trpo.py",
+        "program(learner, carry, inputs, timestep == 0)",
+        "program(learner, carry, inputs, True)",
+        "tests/algos/test_traps.py::test_no_update_sees_raw_observations[trpo]",
     ),
     Bug(
         "entropy sign: ppo",
@@ -235,16 +277,16 @@ BUGS = (
     ),
     Bug(
         "noise drawn inside: ppo's actions",
-        "algos/ppo.py",
-        "actions = agent.act(obs, u)\n",
-        "actions = agent.act(obs, torch.randn_like(u))\n",
+        "envs/rollout.py",
+        "actions = policy.act(obs, u)\n",
+        "actions = policy.act(obs, torch.randn_like(u))\n",
         "tests/foundation/test_program.py::test_replaying_the_captured_iteration_is_the_eager_training[ppo]",
     ),
     Bug(
         "noise drawn inside: trpo's shuffling",
         "algos/trpo.py",
-        "for order in shuffle.argsort(-1)",
-        "for order in torch.rand_like(shuffle).argsort(-1)",
+        "for order in shuffles(shuffle)",
+        "for order in shuffles(torch.rand_like(shuffle))",
         "tests/foundation/test_program.py::test_replaying_the_captured_iteration_is_the_eager_training[trpo]",
     ),
     Bug(
@@ -259,7 +301,7 @@ BUGS = (
         "algos/a2c.py",
         "estimate_advantages(batch, values.detach(), config)",
         "estimate_advantages(batch, values, config)",
-        "tests/algos/test_a2c.py::test_updates_are_sb3s[discrete-adam]",
+        "tests/algos/test_a2c.py::test_updates_are_sb3s[box, time limit-adam]",  # Monte Carlo's
     ),
     Bug(
         "a2c: a step too many in n steps",
@@ -334,16 +376,17 @@ BUGS = (
     Bug(
         "ppo: other samples' actions",
         "algos/ppo.py",
-        "for field in batch))  # [S, M, ...]\n",
-        "for field in batch))\n"
+        "minibatch = Batch(*fields)  # [S, M, ...]\n",
+        "minibatch = Batch(*fields)\n"
         "        minibatch = minibatch._replace(actions=batch.actions[:, : config.minibatch])\n",
         "tests/algos/test_probes.py::test_a_policy_of_the_observation[ppo]",
     ),
     Bug(
         "reinforce: the return-to-go is off by one",
         "algos/reinforce.py",
-        "        following = reward + gamma * following\n        returns.append(following)\n",
-        "        returns.append(following)\n        following = reward + gamma * following\n",
+        "    return discounted_sums(rows, torch.full_like(rows, gamma)).view_as(rewards)\n",
+        "    following = discounted_sums(rows, torch.full_like(rows, gamma))[:, 1:]\n"
+        "    return nn.functional.pad(following, (0, 0, 0, 1)).view_as(rewards)\n",
         "tests/algos/test_reinforce.py::test_returns_and_order_of_a_batch",
     ),
     Bug(
@@ -377,10 +420,8 @@ BUGS = (
     Bug(
         "reinforce: the last step is lost",
         "algos/reinforce.py",
-        "        steps.append((obs, actions, step.reward, alive))\n"
-        "        alive = alive & ~(step.terminated | step.truncated)\n",
-        "        alive = alive & ~(step.terminated | step.truncated)\n"
-        "        steps.append((obs, actions, step.reward, alive))\n",
+        "alive = done.cumsum(1) == done",
+        "alive = done.cumsum(1) == 0",
         "tests/algos/test_probes.py::test_a_discounted_value[reinforce, baseline]",
     ),
     Bug(
@@ -402,8 +443,8 @@ BUGS = (
     Bug(
         "epochs: ppo takes the first one's order",
         "algos/ppo.py",
-        "for order in shuffle.argsort(-1).unbind(1):",
-        "for order in shuffle[:, :1].expand_as(shuffle).argsort(-1).unbind(1):",
+        "for order in shuffles(shuffle).unbind(1):",
+        "for order in shuffles(shuffle[:, :1].expand_as(shuffle)).unbind(1):",
         "tests/algos/test_traps.py::test_every_epoch_visits_all_samples_in_an_order_of_its_own[ppo]",
     ),
     Bug(
@@ -416,8 +457,8 @@ BUGS = (
     Bug(
         "ppo: a seed that has stopped starts again",
         "algos/ppo.py",
-        'active = active & (metrics["approx_kl"] <= 1.5 * config.target_kl)',
-        'active = metrics["approx_kl"] <= 1.5 * config.target_kl',
+        "active = active & (approximate_kl(terms.log_ratio) <= 1.5 * config.target_kl)",
+        "active = approximate_kl(terms.log_ratio) <= 1.5 * config.target_kl",
         "tests/algos/test_ppo.py::test_a_seed_that_has_stopped_stays_stopped",
     ),
     Bug(
@@ -426,5 +467,26 @@ BUGS = (
         "1.5 * config.target_kl",
         "config.target_kl",
         "tests/algos/test_ppo.py::test_a_seed_that_has_stopped_stays_stopped",
+    ),
+    Bug(
+        "C: a ratio inside the range has no gradient",
+        "manyseeds/kernels/clipped.c",
+        "is_cut = cut < gain;",
+        "is_cut = cut <= gain;",
+        "tests/algos/test_clipped.py::test_they_are_those_of_the_file",
+    ),
+    Bug(
+        "C: the deviation of advantages has ddof 0",
+        "manyseeds/kernels/clipped.c",
+        "squares / (double)(M - 1)",
+        "squares / (double)M",
+        "tests/algos/test_clipped.py::test_they_are_those_of_the_file",
+    ),
+    Bug(
+        "C: a cut change of the value has a gradient",
+        "manyseeds/kernels/clipped.c",
+        "gradient[i] = is_cut ? 0 : 2 * error",
+        "gradient[i] = 2 * error",
+        "tests/algos/test_clipped.py::test_they_are_those_of_the_file",
     ),
 )

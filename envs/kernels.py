@@ -1,0 +1,47 @@
+"""The C code of environments: a `const environment` (manyseeds/kernels/environment.h) for each.
+
+It computes what the environment's own Python does, in float32 and for one environment at a time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+
+from envs.acrobot import Acrobot
+from envs.cartpole import CartPole
+from envs.core import NativeEnv
+from envs.mountain_car import MountainCar, MountainCarContinuous
+from envs.pendulum import Pendulum
+from manyseeds import kernels
+from manyseeds.digest import boundary
+
+HERE = Path(__file__).parent
+SOURCES = ("acrobot.c", "cartpole.c", "mountain_car.c", "pendulum.c")
+NAMES: dict[type[NativeEnv], str] = boundary(
+    {  # in the sources
+        CartPole: "cartpole",
+        Acrobot: "acrobot",
+        MountainCar: "mountain_car",
+        MountainCarContinuous: "mountain_car_continuous",
+        Pendulum: "pendulum",
+    }
+)
+
+
+def address(env: NativeEnv) -> int | None:
+    """Where an environment's `environment` is; None without one, or where kernels are off.
+
+    A subclass has none: its dynamics may be others.
+    """
+    name = NAMES.get(type(env))
+    if name is None or not kernels.available():
+        return None
+    found = library()
+    return None if found is None else ctypes.addressof(ctypes.c_char.in_dll(found.functions, name))
+
+
+@cache
+def library() -> kernels.Library | None:
+    return kernels.built([HERE / name for name in SOURCES])

@@ -1,0 +1,55 @@
+"""Steps of S x N environments with a policy: what every algorithm learns from."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from envs import kernels
+from envs.core import Env, NativeEnv, State
+from manyseeds.kernels.rollout import rollout as rollout_in_c
+from manyseeds.program import stepwise
+
+
+class Rollout(NamedTuple):
+    """T steps of N environments per seed; [S, T, N, ...]."""
+
+    obs: Tensor
+    actions: Tensor
+    rewards: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    next_obs: Tensor  # the true successor, also at the end of an episode
+
+
+@torch.no_grad()
+def rollout(
+    env: Env, policy: Any, state: State, obs: Tensor, action_noise: Tensor, env_noise: Tensor
+) -> tuple[State, Tensor, Rollout]:
+    """Act for as many steps as there is noise, [S, T, N, ...]; returns the next state and obs.
+
+    policy: has `act(obs, noise)` and, for C code, `in_c()`: the same as a `kernels.rollout.Policy`.
+    """
+    if isinstance(env, NativeEnv) and (address := kernels.address(env)):
+        network, noise = policy.in_c(), (action_noise, env_noise)
+        if network.usable(state.physics, *noise):
+            physics, elapsed, obs, steps = rollout_in_c(address, env.spec, network, *state, *noise)
+            return State(physics, elapsed), obs, Rollout(*steps)
+    return step_by_step(env, policy, state, obs, action_noise, env_noise)
+
+
+@stepwise
+def step_by_step(
+    env: Env, policy: Any, state: State, obs: Tensor, action_noise: Tensor, env_noise: Tensor
+) -> tuple[State, Tensor, Rollout]:
+    """The same with PyTorch's operations, or Gymnasium's own environments."""
+    steps = []
+    for u, v in zip(action_noise.unbind(1), env_noise.unbind(1), strict=True):
+        actions = policy.act(obs, u)
+        step = env.step(state, actions, v)
+        ends = (step.terminated, step.truncated)
+        steps.append((obs, actions, step.reward, *ends, step.final_obs))
+        state, obs = step.state, step.obs
+    return state, obs, Rollout(*(torch.stack(field, dim=1) for field in zip(*steps, strict=True)))

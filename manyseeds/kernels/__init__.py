@@ -1,0 +1,262 @@
+"""What is computed in C on a CPU: built at first use by the machine's compiler, and kept.
+
+A library is kept in a folder that is named after everything that its bits depend on: the sources,
+the compiler, the flags and the CPU. Where none can be built, PyTorch's own operations compute the
+same, several times as slowly, and one line says so. The environment variable CC names a compiler;
+with `CC=` nothing is built.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from manyseeds.errors import UsageError
+
+HERE = Path(__file__).parent
+SOURCES = ("mlp.c", "optim.c", "categorical.c", "rollout.c", "scan.c", "clipped.c")
+# A product and its sum may be rounded once (FMA). Nothing else is left to the compiler: NaN and the
+# order of sums are what the sources say.
+FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
+LIBRARY = ("-shared", "-fPIC", "-lm")
+# What not every compiler has; the first that works is taken.
+EXTRA = (("-march=native", "-fopenmp"), ("-march=native",), ("-mcpu=native",), ())
+TIMEOUT = 120  # seconds for a compiler
+
+
+class Build(NamedTuple):
+    """What a library was built by: stands in the record of a run's execution."""
+
+    compiler: str
+    flags: str
+
+
+class Library(NamedTuple):
+    functions: ctypes.CDLL
+    build: Build
+
+
+_used = False
+_off: ContextVar[bool] = ContextVar("off", default=False)
+
+
+@contextlib.contextmanager
+def off() -> Iterator[None]:
+    """Let PyTorch compute: what the kernels cannot, or to compare with them."""
+    token = _off.set(True)
+    try:
+        yield
+    finally:
+        _off.reset(token)
+
+
+def usable(*tensors: Tensor) -> bool:
+    """Whether kernels can take tensors: float32 on a CPU, not while operations are traced."""
+    fits = all(x.dtype == torch.float32 and x.device.type == "cpu" for x in tensors)
+    return fits and not torch.compiler.is_compiling() and available()
+
+
+def available() -> bool:
+    """Whether there are kernels, and they are not switched off."""
+    return not _off.get() and library() is not None
+
+
+def execution() -> dict[str, str] | str:
+    """What has computed in this process, for the record of a run: a build, or "torch"."""
+    found = library() if _used else None
+    if found is None:
+        return "torch"
+    return found.build._asdict() | {"instructions": found.functions.instructions().decode()}
+
+
+@cache
+def library() -> Library | None:
+    """The kernels; None where they cannot be built."""
+    found = built([HERE / name for name in SOURCES])
+    if found is not None:
+        declare(found.functions)
+    return found
+
+
+def built(sources: Sequence[Path]) -> Library | None:
+    """A library of some sources; None, and a line that says why, where it cannot be built."""
+    if os.environ.get("CC", "cc").strip() == "":
+        return None
+    try:
+        return load(sources)
+    except UsageError as error:
+        message = f"{error}; without kernels in C training takes several times as long"
+        print(f"note: {message}", file=sys.stderr)
+        return None
+
+
+def functions() -> ctypes.CDLL:
+    """The kernels, where they are `usable`; from now on they count as used."""
+    global _used
+    _used = True
+    found = library()
+    assert found is not None
+    return found.functions
+
+
+def load(sources: Sequence[Path]) -> Library:
+    """The library of some sources, built unless it is kept. Raises UsageError."""
+    reason = "no C compiler (cc, gcc or clang; or pip install ziglang)"
+    for compiler in compilers():
+        try:
+            done = run([*compiler, "--version"])
+            version = (done.stdout.splitlines() or [""])[0]
+        except (OSError, subprocess.SubprocessError) as error:
+            reason = f"{shlex.join(compiler)}: {said_by(error)}"
+            continue
+        for extra in EXTRA:
+            flags = (*FLAGS, *extra)
+            command = [*compiler, *flags]
+            try:
+                path = kept(sources, command, version)
+                functions = ctypes.CDLL(str(path))
+            except subprocess.TimeoutExpired as error:  # with other flags, too
+                reason = f"{shlex.join(compiler)}: {said_by(error)}"
+                break
+            except (OSError, subprocess.SubprocessError) as error:
+                reason = f"{shlex.join(compiler)}: {said_by(error)}"
+                continue
+            return Library(functions, Build(version, shlex.join(command[1:])))
+    raise UsageError(reason)
+
+
+def declare(functions: ctypes.CDLL) -> None:
+    """Tell Python the types of the functions."""
+    pointer, number = ctypes.c_void_p, ctypes.c_double
+    functions.instructions.argtypes, functions.instructions.restype = [], ctypes.c_char_p
+    functions.mlp_forward.argtypes = [pointer, ctypes.c_int, *3 * [pointer]]
+    functions.mlp_backward.argtypes = [pointer, ctypes.c_int, *4 * [pointer]]
+    functions.adam.argtypes = [pointer, pointer, *3 * [number], *3 * [pointer]]
+    functions.rmsprop.argtypes = [pointer, pointer, number, number, ctypes.c_int, pointer]
+    functions.clipped_losses.argtypes = [
+        *(ctypes.c_long, ctypes.c_long, pointer, ctypes.c_int),
+        *(pointer, ctypes.c_float, pointer, pointer),
+    ]
+    functions.clipped_losses.restype = None
+    functions.discounted_sums.argtypes = [*3 * [ctypes.c_long], *3 * [pointer]]
+    functions.order_of.argtypes = [ctypes.c_long, ctypes.c_long, pointer, pointer]
+    functions.rollout_with.argtypes = [pointer, pointer, pointer]
+    functions.categorical_forward.argtypes = [ctypes.c_long, ctypes.c_int, *5 * [pointer]]
+    functions.categorical_backward.argtypes = [ctypes.c_long, ctypes.c_int, *8 * [pointer]]
+
+
+def compilers() -> Iterator[list[str]]:
+    """The commands that may be compilers: CC if it is set. Raises UsageError."""
+    text = os.environ.get("CC", "")
+    try:
+        chosen = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"CC={text}: {error}") from None
+    if chosen:
+        yield chosen
+        return
+    yield from ([name] for name in ("cc", "gcc", "clang") if shutil.which(name))
+    if importlib.util.find_spec("ziglang"):
+        yield [sys.executable, "-m", "ziglang", "cc"]
+
+
+def kept(sources: Sequence[Path], command: Sequence[str], version: str) -> Path:
+    """The path of a library, built if it is not there or not as it was built.
+
+    Sources may include the headers of this folder. Raises OSError and SubprocessError.
+    """
+    text = [path.read_text() for path in (*sorted(HERE.glob("*.h")), *sources)]
+    key = hashlib.sha256(json.dumps([text, command, version, cpu()]).encode()).hexdigest()[:16]
+    for place in places():
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            if place.stat().st_uid != os.getuid():  # who could put another library there
+                continue
+            target = place / key
+            if is_whole(target):
+                return target / "library.so"
+            build = Path(tempfile.mkdtemp(prefix=f".{key}.", dir=place))
+        except OSError:  # cannot be written
+            continue
+        try:
+            output = build / "library.so"
+            run([*command, f"-I{HERE}", *map(str, sources), "-o", str(output), *LIBRARY])
+            ctypes.CDLL(str(output))  # what cannot be loaded is not kept
+            (build / "sha256").write_text(sha256_of(output))
+            if target.exists() and not is_whole(target):
+                shutil.rmtree(target, ignore_errors=True)  # others may do it, too
+            try:
+                build.rename(target)
+            except OSError:  # another process was first
+                if not is_whole(target):
+                    raise
+            return target / "library.so"
+        finally:
+            shutil.rmtree(build, ignore_errors=True)
+    raise OSError("no folder can be written, neither the cache nor a temporary one")
+
+
+def places() -> list[Path]:
+    """Folders for libraries: the user's cache, or else a temporary folder of this user."""
+    found = [Path(tempfile.gettempdir()) / f"manyseeds-{os.getuid()}"]
+    with contextlib.suppress(RuntimeError):  # a user without a home
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        found.insert(0, Path(home) / "manyseeds")
+    return found
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether a library is as it was built, and this user's."""
+    try:
+        ours = folder.stat().st_uid == os.getuid()
+        return ours and (folder / "sha256").read_text() == sha256_of(folder / "library.so")
+    except OSError:
+        return False
+
+
+def sha256_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command that must succeed. Raises OSError and SubprocessError."""
+    return subprocess.run(
+        command, capture_output=True, text=True, errors="replace", check=True, timeout=TIMEOUT
+    )
+
+
+def said_by(error: Exception) -> str:
+    """What went wrong, in a line."""
+    if isinstance(error, subprocess.CalledProcessError):
+        lines = [line for line in str(error.stderr).splitlines() if "error" in line]
+        return (lines or [f"exit status {error.returncode}"])[0].strip()
+    return " ".join(str(error).split())
+
+
+def cpu() -> list[str]:
+    """What the machine's instructions depend on."""
+    try:
+        text = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
+    except OSError:
+        text = ""
+    known = r"^(?:vendor_id|model name|flags|Features|CPU (?:implementer|part|variant)).*$"
+    return [platform.machine(), platform.processor(), *re.findall(known, text, re.MULTILINE)]

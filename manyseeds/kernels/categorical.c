@@ -1,0 +1,39 @@
+// Distributions over A actions, of R samples: log-probabilities, entropies and their gradients.
+#include <math.h>
+#include <stdint.h>
+
+// logits, probabilities: [R, A]; actions, logprobs, entropies: [R].
+void categorical_forward(long R, int A, const float *logits, const int64_t *actions,
+                         float *logprobs, float *entropies, float *probabilities) {
+  for (long r = 0; r < R; r++) {
+    const float *x = logits + r * A;
+    float *p = probabilities + r * A, most = x[0], total = 0, entropy = 0;
+    for (int a = 1; a < A; a++) most = x[a] > most ? x[a] : most;
+    for (int a = 0; a < A; a++) total += p[a] = expf(x[a] - most);
+    float log_total = logf(total);  // not added to the largest: large logits would round it away
+    for (int a = 0; a < A; a++) {
+      p[a] /= total;
+      entropy -= p[a] * (x[a] - most - log_total);
+    }
+    logprobs[r] = x[actions[r]] - most - log_total;
+    entropies[r] = entropy;
+  }
+}
+
+// The gradient of the logits, from those of log-probabilities and entropies, either of which may be
+// missing. d log pi(k) / d z_a = [a = k] - p_a;  d H / d z_a = -p_a (log p_a + H).
+void categorical_backward(long R, int A, const float *logits, const int64_t *actions,
+                          const float *logprobs, const float *entropies, const float *probabilities,
+                          const float *of_logprobs, const float *of_entropies, float *gradients) {
+  for (long r = 0; r < R; r++) {
+    const float *x = logits + r * A, *p = probabilities + r * A;
+    float *g = gradients + r * A, h = entropies[r];
+    float g_logprob = of_logprobs ? of_logprobs[r] : 0, g_entropy = of_entropies ? of_entropies[r] : 0;
+    float of_action = x[actions[r]];
+    for (int a = 0; a < A; a++) {
+      float logp = x[a] - of_action + logprobs[r];
+      g[a] = -p[a] * (g_logprob + g_entropy * (logp + h));
+    }
+    g[actions[r]] += g_logprob;
+  }
+}

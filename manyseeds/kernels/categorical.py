@@ -1,0 +1,46 @@
+"""Log-probabilities and entropies of distributions over actions in C (categorical.c)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyseeds import kernels
+
+
+def logprob_and_entropy(logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of actions `[...]`, and entropies, of logits `[..., A]`.
+
+    Their gradients have none of their own.
+    """
+    return _Categorical.apply(logits, actions)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Categorical(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        logits, actions = logits.contiguous(), actions.contiguous()
+        logprobs, entropies = logits.new_empty(2, *actions.shape).unbind()
+        probabilities = torch.empty_like(logits)
+        rows, tensors = actions.numel(), (logits, actions, logprobs, entropies, probabilities)
+        pointers = [x.data_ptr() for x in tensors]
+        kernels.functions().categorical_forward(rows, logits.shape[-1], *pointers)
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
+        return logprobs, entropies
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor, None]:
+        logits, actions = ctx.saved_tensors[:2]
+        found = torch.empty_like(logits)
+        given = [None if g is None else g.contiguous() for g in grads]
+        pointers = [x.data_ptr() for x in ctx.saved_tensors]
+        pointers += [None if g is None else g.data_ptr() for g in given]
+        rows = actions.numel()
+        kernels.functions().categorical_backward(
+            rows, logits.shape[-1], *pointers, found.data_ptr()
+        )
+        return found, None

@@ -1,0 +1,23 @@
+// What the C code of an environment offers: one environment of one seed, without memory of its own.
+#pragma once
+
+typedef union {
+  long index;               // of a discrete action
+  const float *components;  // of an action in a box, clipped to it
+} action;
+
+typedef struct {
+  int physics;           // floats of a state
+  int observation;       // floats of an observation
+  int initial_noise;     // uniforms in [0, 1) that a start takes
+  int transition_noise;  // uniforms that a step takes
+  void (*initial)(const float *noise, float *physics);
+  void (*observe)(const float *physics, float *observation);
+  // Changes the physics; returns the reward, and says whether the task has ended.
+  float (*step)(float *physics, action chosen, const float *noise, int *terminated);
+} environment;
+
+// x in [low, high]; NaN stays.
+static inline float clamp(float x, float low, float high) {
+  return x < low ? low : x > high ? high : x;
+}

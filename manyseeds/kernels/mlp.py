@@ -1,0 +1,165 @@
+"""Multilayer perceptrons of a seed axis in C (mlp.c), as an operation that autograd knows.
+
+S seeds, K networks per seed, B samples, L layers. Weights are `[S, K, in, out]`, biases
+`[S, K, 1, out]`, float32, each matrix in one piece.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyseeds import kernels
+
+ACTIVATIONS = ("tanh", "relu")  # as numbered in C
+
+
+def networks(
+    x: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    columns: Sequence[int],
+    activation: str,
+) -> tuple[Tensor, ...]:
+    """The outputs of all networks for x `[S, B, in]`: of network k `[S, B, columns[k]]`.
+
+    columns: how many columns of its last layer each network uses. x gets no gradient, and the
+    gradients of the parameters none of their own. Raises ValueError for another x than theirs.
+    """
+    S, _, n_in, _ = weights[0].shape
+    if x.shape != (S, x.shape[1], n_in) or x.dtype != weights[0].dtype:
+        raise ValueError(f"x {list(x.shape)} {x.dtype} for weights of {S} seeds, {n_in} inputs")
+    parameters = [p for pair in zip(weights, biases, strict=True) for p in pair]
+    sizes = (x.shape[-1], *(bias.shape[-1] for bias in biases))
+    kind = ACTIVATIONS.index(activation)
+    if torch.is_grad_enabled() and any(p.requires_grad for p in parameters):
+        return _Networks.apply(x, sizes, tuple(columns), kind, *parameters)  # type: ignore[no-any-return, no-untyped-call]
+    return compute(x.contiguous(), sizes, tuple(columns), kind, parameters)[0]
+
+
+class _Networks(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        sizes: tuple[int, ...],
+        columns: tuple[int, ...],
+        kind: int,
+        *parameters: Tensor,
+    ) -> tuple[Tensor, ...]:
+        x = x.contiguous()
+        outputs, hidden = compute(x, sizes, columns, kind, parameters)
+        ctx.settings = sizes, columns, kind
+        ctx.save_for_backward(x, hidden, *parameters)
+        return outputs
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, hidden, *parameters = ctx.saved_tensors
+        sizes, columns, kind = ctx.settings
+        found = gradients(x, hidden, grads, sizes, columns, kind, parameters)
+        return None, None, None, None, *found
+
+
+def compute(
+    x: Tensor,
+    sizes: tuple[int, ...],
+    columns: tuple[int, ...],
+    kind: int,
+    parameters: Sequence[Tensor],
+) -> tuple[tuple[Tensor, ...], Tensor]:
+    """The outputs, and those of the hidden layers, which `gradients` needs."""
+    S, B = x.shape[:2]
+    outputs = tuple(x.new_empty(S, B, width) for width in columns)
+    hidden = x.new_empty(S * len(columns) * B * sum(sizes[1:-1]))
+    described = describe(S, sizes, columns, kind, parameters)
+    kernels.functions().mlp_forward(
+        described, B, x.data_ptr(), hidden.data_ptr(), addresses(outputs)
+    )
+    return outputs, hidden
+
+
+def gradients(
+    x: Tensor,
+    hidden: Tensor,
+    grads: Sequence[Tensor],
+    sizes: tuple[int, ...],
+    columns: tuple[int, ...],
+    kind: int,
+    parameters: Sequence[Tensor],
+) -> list[Tensor]:
+    """The gradients of all parameters, from those of the outputs."""
+    S, B = x.shape[:2]
+    grads = [grad.contiguous() for grad in grads]
+    found = [p.new_empty(p.shape) for p in parameters[:-2]]
+    found += [p.new_zeros(p.shape) for p in parameters[-2:]]  # columns that nobody uses stay 0
+    described = describe(S, sizes, columns, kind, parameters)
+    failed = kernels.functions().mlp_backward(
+        described, B, x.data_ptr(), hidden.data_ptr(), addresses(grads), addresses(found)
+    )
+    if failed:
+        raise MemoryError("allocating memory for the gradients of networks failed")
+    return found
+
+
+class _Description(ctypes.Structure):
+    """`networks` of mlp.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_int) for name in ("seeds", "networks", "layers", "activation")),
+        ("threads", ctypes.c_int),
+        *((name, ctypes.c_void_p) for name in ("sizes", "columns", "parameters", "strides")),
+    )
+
+
+def describe(
+    seeds: int,
+    sizes: tuple[int, ...],
+    columns: tuple[int, ...],
+    kind: int,
+    parameters: Sequence[Tensor],
+) -> Any:
+    """The networks as C wants them."""
+    pointers = tuple(p.data_ptr() for p in parameters)
+    strides = tuple(stride for p in parameters for stride in p.stride()[:2])
+    threads = torch.get_num_threads()
+    return _describe(seeds, sizes, columns, kind, threads, pointers, strides)
+
+
+@lru_cache(maxsize=256)
+def _describe(
+    seeds: int,
+    sizes: tuple[int, ...],
+    columns: tuple[int, ...],
+    kind: int,
+    threads: int,
+    pointers: tuple[int, ...],
+    strides: tuple[int, ...],
+) -> Any:
+    arrays = (
+        (ctypes.c_int * len(sizes))(*sizes),
+        (ctypes.c_int * len(columns))(*columns),
+        (ctypes.c_void_p * len(pointers))(*pointers),
+        (ctypes.c_long * len(strides))(*strides),
+    )
+    found = _Description(
+        seeds,
+        len(columns),
+        len(sizes) - 1,
+        kind,
+        threads,
+        *[ctypes.addressof(array) for array in arrays],
+    )
+    found.arrays = arrays  # as long as what points to them
+    return ctypes.byref(found)
+
+
+def addresses(tensors: Sequence[Tensor]) -> Any:
+    """An array in C of where tensors begin."""
+    return (ctypes.c_void_p * len(tensors))(*[x.data_ptr() for x in tensors])

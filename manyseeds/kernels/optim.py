@@ -1,0 +1,99 @@
+"""The steps of optimizers over the seed axis in C (optim.c). S seeds, P parameters per seed."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyseeds import kernels
+
+
+class _Step(ctypes.Structure):
+    """`step` of optim.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_int) for name in ("seeds", "networks", "count", "threads")),
+        ("size", ctypes.c_long),
+        *((name, ctypes.c_void_p) for name in ("sizes", "gradients", "takes_step", "max_norm")),
+        *((name, ctypes.c_void_p) for name in ("gathered", "parameters", "norms")),
+    )
+
+
+class Stepper:
+    """The steps of one optimizer.
+
+    parameters: of a module, `[S, K, ...]`, views of flat `[S, P]`. gathered: `[S, P]`, where the
+    clipped gradients are put.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], flat: Tensor, gathered: Tensor) -> None:
+        self.parameters, self.flat, self.gathered = list(parameters), flat, gathered
+        self.S, self.K = parameters[0].shape[:2]
+        sizes = [p[0, 0].numel() for p in parameters]
+        self._sizes = (ctypes.c_long * len(sizes))(*sizes)
+
+    def adam(
+        self,
+        lr: Tensor | float,
+        max_grad_norm: Tensor | float,
+        mask: Tensor | None,
+        betas: tuple[float, float],
+        eps: float,
+        mean: Tensor,
+        square: Tensor,
+        powers: Tensor,
+    ) -> Tensor:
+        """A step of Adam; mean, square `[S, P]`, powers `[2, S]` float64. Returns the norms."""
+        step, norms, kept = self._describe(max_grad_norm, mask)
+        rates = self._per_seed(lr, torch.float64)
+        pointers = rates.data_ptr(), *betas, eps, *map(Tensor.data_ptr, (mean, square, powers))
+        kernels.functions().adam(step, *pointers)
+        del kept
+        return norms
+
+    def rmsprop(
+        self,
+        lr: Tensor | float,
+        max_grad_norm: Tensor | float,
+        mask: Tensor | None,
+        alpha: float,
+        eps: float,
+        under_root: bool,
+        square: Tensor,
+    ) -> Tensor:
+        """A step of RMSprop; square `[S, P]`. Returns the norms."""
+        step, norms, kept = self._describe(max_grad_norm, mask)
+        rates = self._per_seed(lr, torch.float64)
+        kernels.functions().rmsprop(
+            step, rates.data_ptr(), alpha, eps, under_root, square.data_ptr()
+        )
+        del kept
+        return norms
+
+    def _describe(self, max_grad_norm: Tensor | float, mask: Tensor | None) -> tuple[Any, ...]:
+        grads = [None if p.grad is None else p.grad.contiguous() for p in self.parameters]
+        pointers = (ctypes.c_void_p * len(grads))(
+            *[g if g is None else g.data_ptr() for g in grads]
+        )
+        limits = self._per_seed(max_grad_norm, torch.float32)
+        chosen = None if mask is None else mask.contiguous()
+        norms = self.flat.new_empty(self.S)
+        step = _Step(
+            *(self.S, self.K, len(grads), torch.get_num_threads()),
+            *(self.flat.shape[1] // self.K, ctypes.addressof(self._sizes)),
+            *(ctypes.addressof(pointers), None if chosen is None else chosen.data_ptr()),
+            *(limits.data_ptr(), self.gathered.data_ptr(), self.flat.data_ptr(), norms.data_ptr()),
+        )
+        for p in self.parameters:
+            p.grad = None
+        return ctypes.byref(step), norms, (grads, pointers, limits, chosen)
+
+    def _per_seed(self, value: Tensor | float, dtype: torch.dtype) -> Tensor:
+        """A hyperparameter, a number or 0-d for all seeds or `[S, 1]`, as `[S]`."""
+        if not isinstance(value, Tensor):
+            return torch.full((self.S,), value, dtype=dtype)
+        return value.to(dtype).flatten().expand(self.S).contiguous()

@@ -1,0 +1,126 @@
+// Rollouts: T steps of N environments per seed, with the policy of that seed, in one call.
+#include <math.h>
+#include <stdlib.h>
+
+#include "environment.h"
+#include "mlp.h"
+
+typedef struct {
+  int steps, envs;      // T, N
+  int time_limit;       // steps of an episode
+  int dimensions;       // of an action in a box; 0: actions are discrete
+  int noise_is_action;  // or negative: the greedy one; otherwise it is added to what is largest
+  const float *low, *high;          // [D], the box
+  const float *log_std;             // [S, D]; null: discrete
+  const float *mean, *scale;        // [S, O], of observations that are normalised; null: not
+  const float *action_noise;        // [S, T, N, 1, A or D]; null: greedy
+  const float *env_noise;           // [S, T, N, transition_noise + initial_noise]
+  float *physics;                   // [S, N, P], before and after
+  float *last_observations;         // [S, N, O], after
+  int32_t *elapsed;                 // [S, N], likewise
+  float *observations;              // [S, T, N, O]
+  void *actions;                    // [S, T, N] int64, or [S, T, N, D] floats, as sampled
+  float *rewards;                   // [S, T, N], like the next
+  unsigned char *terminated, *truncated;
+  float *next_observations;         // [S, T, N, O], the true successors
+} rollout;
+
+static const float LIMIT = 10;  // of normalised observations
+
+// What the networks see: x [N, O], normalised and cut.
+static void normalize(int N, int O, const float *mean, const float *scale, const float *x,
+                      float *to) {
+  for (int n = 0; n < N; n++)
+    for (int o = 0; o < O; o++) {
+      float value = (x[n * O + o] - mean[o]) * scale[o];
+      to[n * O + o] = value > LIMIT ? LIMIT : value < -LIMIT ? -LIMIT : value;
+    }
+}
+
+static long largest(int A, const float *logits, const float *noise) {
+  long best = 0;
+  float most = -INFINITY;
+  for (int a = 0; a < A; a++) {
+    float value = logits[a] + (noise ? noise[a] : 0);
+    if (value > most) {
+      most = value;
+      best = a;
+    }
+  }
+  return best;
+}
+
+static void rollout_of_seed(const rollout *m, const environment *env, const networks *policy, int s,
+                            float *scratch) {
+  const int N = m->envs, O = env->observation, P = env->physics, A = policy->columns[0];
+  const int columns = m->noise_is_action ? 1 : A;  // of noise
+  const int D = m->dimensions, noise = env->transition_noise + env->initial_noise;
+  float *features = scratch, *outputs = features + N * O, *hidden = outputs + N * A;
+  float *physics = m->physics + (long)s * N * P;
+  int32_t *elapsed = m->elapsed + (long)s * N;
+  for (int t = 0; t < m->steps; t++) {
+    const long first = ((long)s * m->steps + t) * N;  // row of the first environment
+    float *observations = m->observations + first * O;
+    for (int n = 0; n < N; n++) env->observe(physics + n * P, observations + n * O);
+    const float *seen = observations;
+    if (m->mean) {
+      normalize(N, O, m->mean + s * O, m->scale + s * O, observations, features);
+      seen = features;
+    }
+    network_forward(policy, s, 0, N, seen, hidden, outputs);
+    for (int n = 0; n < N; n++) {
+      const long row = first + n;
+      const float *output = outputs + n * A;
+      const float *u = m->action_noise ? m->action_noise + row * columns : 0;
+      float inside[D + 1];  // the action in its box
+      action chosen;
+      if (D) {
+        float *sampled = (float *)m->actions + row * D;
+        for (int d = 0; d < D; d++) {
+          float x = output[d] + (u ? expf(m->log_std[s * D + d]) * u[d] : 0);
+          sampled[d] = x;
+          inside[d] = x > m->high[d] ? m->high[d] : x < m->low[d] ? m->low[d] : x;
+        }
+        chosen.components = inside;
+      } else {
+        chosen.index = m->noise_is_action && u && *u >= 0 ? (long)*u
+                       : largest(A, output, m->noise_is_action ? 0 : u);
+        ((int64_t *)m->actions)[row] = chosen.index;
+      }
+      float *state = physics + n * P;
+      const float *v = m->env_noise + row * noise;
+      int terminated = 0;
+      m->rewards[row] = env->step(state, chosen, v, &terminated);
+      env->observe(state, m->next_observations + row * O);
+      int truncated = ++elapsed[n] >= m->time_limit;
+      m->terminated[row] = (unsigned char)terminated;
+      m->truncated[row] = (unsigned char)truncated;
+      if (terminated || truncated) {  // the next step begins an episode
+        env->initial(v + env->transition_noise, state);
+        elapsed[n] = 0;
+      }
+    }
+  }
+  for (int n = 0; n < N; n++)
+    env->observe(physics + n * P, m->last_observations + ((long)s * N + n) * O);
+}
+
+// policy: one network per seed. Returns 0, or 1 without memory.
+int rollout_with(const rollout *m, const environment *env, const networks *policy) {
+  const long N = m->envs;
+  int failed = 0;
+#pragma omp parallel num_threads(policy->threads) if (policy->threads > 1)
+  {
+    long size = N * (env->observation + policy->columns[0] + width_of_hidden(policy));
+    float *scratch = malloc(sizeof(float) * size);
+    if (!scratch) {
+#pragma omp atomic write
+      failed = 1;
+    }
+#pragma omp for schedule(static)
+    for (int s = 0; s < policy->seeds; s++)
+      if (scratch) rollout_of_seed(m, env, policy, s, scratch);
+    free(scratch);
+  }
+  return failed;
+}

@@ -1,0 +1,99 @@
+"""Rollouts in C (rollout.c): the policies of all seeds and their environments in one call.
+
+S seeds, T steps, N environments per seed, A discrete actions or D components of an action in a box,
+O observation size, P floats of an environment's state. Everything is float32 on the CPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from manyseeds import kernels
+from manyseeds.kernels import mlp
+
+
+class Policy(NamedTuple):
+    """What acts: a network per seed, and what is around it."""
+
+    weights: Sequence[Tensor]  # [S, 1, in, out] each
+    biases: Sequence[Tensor]  # [S, 1, 1, out] each
+    outputs: int  # A or D
+    activation: str
+    mean: Tensor | None = None  # [S, O], of observations; None: they are not normalised
+    scale: Tensor | None = None  # [S, O], the inverse of their standard deviation
+    log_std: Tensor | None = None  # [S, D], of actions in a box
+    noise_is_action: bool = False  # noise [..., 1] is the action, or negative: the greedy one
+
+    def usable(self, physics: Tensor, *noise: Tensor) -> bool:
+        """Whether a rollout from states can be computed in C."""
+        return kernels.usable(physics, self.weights[0], *noise)
+
+
+class Steps(NamedTuple):
+    """What happened, [S, T, N, ...]."""
+
+    obs: Tensor
+    actions: Tensor
+    rewards: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    next_obs: Tensor
+
+
+class _Rollout(ctypes.Structure):
+    """`rollout` of rollout.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_int) for name in ("steps", "envs", "time_limit", "dimensions")),
+        ("noise_is_action", ctypes.c_int),
+        *((name, ctypes.c_void_p) for name in ("low", "high", "log_std", "mean", "scale")),
+        *((name, ctypes.c_void_p) for name in ("action_noise", "env_noise")),
+        *((name, ctypes.c_void_p) for name in ("physics", "last_observations", "elapsed")),
+        *((name, ctypes.c_void_p) for name in ("observations", "actions", "rewards")),
+        *((name, ctypes.c_void_p) for name in ("terminated", "truncated", "next_observations")),
+    )
+
+
+def rollout(
+    environment: int,
+    spec: Any,
+    policy: Policy,
+    physics: Tensor,
+    elapsed: Tensor,
+    action_noise: Tensor,
+    env_noise: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Steps]:
+    """Act for as many steps as there is noise, `[S, T, N, ...]`.
+
+    environment: the address of its `environment` in C; spec: its EnvSpec. physics `[S, N, P]` and
+    elapsed `[S, N]` int32 stay as they are. Returns both, and the observations `[S, N, O]`, after
+    the steps, and the steps.
+    """
+    S, T, N = action_noise.shape[:3]
+    D, size = len(spec.action_low), spec.obs_size
+    # Contiguous: reset noise of another layout hands it on to the state.
+    physics, elapsed = (x.clone(memory_format=torch.contiguous_format) for x in (physics, elapsed))
+    box = [physics.new_tensor(x) if D else None for x in (spec.action_low, spec.action_high)]
+    new, steps_of = physics.new_empty, (S, T, N)
+    actions = new(*steps_of, D) if D else new(steps_of, dtype=torch.int64)
+    terminated, truncated = new(2, *steps_of, dtype=torch.bool).unbind()
+    ends, obs, next_obs = (terminated, truncated), new(*steps_of, size), new(*steps_of, size)
+    steps = Steps(obs, actions, new(steps_of), *ends, next_obs)
+    last = new(S, N, size)
+    read = [*box, policy.log_std, policy.mean, policy.scale, action_noise, env_noise]
+    read = [None if x is None else x.contiguous() for x in read]
+    tensors = [*read, physics, last, elapsed, *steps]
+    pointers = [None if x is None else x.data_ptr() for x in tensors]
+    described = _Rollout(T, N, spec.time_limit, D, policy.noise_is_action, *pointers)
+    parameters = [p for pair in zip(policy.weights, policy.biases, strict=True) for p in pair]
+    sizes = (size, *(bias.shape[-1] for bias in policy.biases))
+    kind = mlp.ACTIVATIONS.index(policy.activation)
+    networks = mlp.describe(S, sizes, (policy.outputs,), kind, parameters)
+    if kernels.functions().rollout_with(ctypes.byref(described), environment, networks):
+        raise MemoryError("allocating memory for a rollout failed")
+    return physics, elapsed, last, steps

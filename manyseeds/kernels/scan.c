@@ -1,0 +1,49 @@
+// Recurrences over the steps of rollouts, and the order of keys: rows of their own for every seed.
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+// y_t = x_t + decay_t y_{t+1}, and y_{T+1} = 0; all [R, T, N].
+void discounted_sums(long R, long T, long N, const float *x, const float *decay, float *y) {
+  for (long r = 0; r < R; r++)
+    for (long t = T - 1; t >= 0; t--) {
+      const long row = (r * T + t) * N;
+      const float *after = t < T - 1 ? y + row + N : 0;
+      for (long n = 0; n < N; n++)
+        y[row + n] = x[row + n] + (after ? decay[row + n] * after[n] : 0);
+    }
+}
+
+enum { DIGITS = 4, BITS = 8, BUCKETS = 1 << BITS };
+
+// The order that sorts each row of keys [R, B], which are not negative; equal keys keep theirs.
+// Radix sort: such floats are in the order of their bits. Returns 0, or 1 without memory.
+int order_of(long R, long B, const float *keys, int64_t *order) {
+  uint32_t *bits = malloc(sizeof(uint32_t) * B);
+  int64_t *other = malloc(sizeof(int64_t) * B);
+  if (bits && other)
+    for (long r = 0; r < R; r++) {
+      memcpy(bits, keys + r * B, sizeof(float) * B);
+      int64_t *from = order + r * B, *to = other;
+      for (long i = 0; i < B; i++) from[i] = i;
+      for (int digit = 0; digit < DIGITS; digit++) {
+        long places[BUCKETS] = {0}, next = 0;
+        const int shift = digit * BITS;
+        for (long i = 0; i < B; i++) places[bits[i] >> shift & (BUCKETS - 1)]++;
+        for (int b = 0; b < BUCKETS; b++) {
+          long count = places[b];
+          places[b] = next;
+          next += count;
+        }
+        for (long i = 0; i < B; i++) to[places[bits[from[i]] >> shift & (BUCKETS - 1)]++] = from[i];
+        int64_t *swapped = from;
+        from = to;
+        to = swapped;
+      }
+      if (from != order + r * B) memcpy(order + r * B, from, sizeof(int64_t) * B);
+    }
+  int failed = !bits || !other;
+  free(bits);
+  free(other);
+  return failed;
+}

@@ -1,0 +1,106 @@
+// Vectors of floats for any CPU, by the compilers' vector extensions.
+#pragma once
+#include <stdint.h>
+#include <string.h>
+#if defined(__AVX__)
+#include <immintrin.h>
+#endif
+
+// Floats in a register, and the tile of a matrix product that fits into the registers: ROWS times
+// COLUMNS vectors of sums, beside the COLUMNS that are multiplied and one number.
+#if defined(__AVX512F__)
+enum { WIDTH = 16, ROWS = 6, COLUMNS = 4 };  // 32 registers
+#elif defined(__AVX__)
+enum { WIDTH = 8, ROWS = 6, COLUMNS = 2 };  // 16
+#elif defined(__aarch64__)
+enum { WIDTH = 4, ROWS = 6, COLUMNS = 4 };  // 32
+#else
+enum { WIDTH = 4, ROWS = 4, COLUMNS = 2 };  // 16 with SSE
+#endif
+
+typedef float vec __attribute__((vector_size(WIDTH * sizeof(float))));
+typedef int32_t mask __attribute__((vector_size(WIDTH * sizeof(int32_t))));
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE vec load(const float *p) {
+  vec x;
+  memcpy(&x, p, sizeof x);
+  return x;
+}
+
+INLINE void store(float *p, vec x) { memcpy(p, &x, sizeof x); }
+
+// The first n floats; the others are 0. Nothing behind them is read or written.
+#if defined(__AVX512F__)
+INLINE vec load_part(const float *p, int n) {
+  return (vec)_mm512_maskz_loadu_ps((__mmask16)((1 << n) - 1), p);
+}
+
+INLINE void store_part(float *p, vec x, int n) {
+  _mm512_mask_storeu_ps(p, (__mmask16)((1 << n) - 1), (__m512)x);
+}
+#elif defined(__AVX__)
+INLINE __m256i first(int n) {
+  mask lanes = {0, 1, 2, 3, 4, 5, 6, 7};
+  return (__m256i)(lanes < n);
+}
+
+INLINE vec load_part(const float *p, int n) { return (vec)_mm256_maskload_ps(p, first(n)); }
+
+INLINE void store_part(float *p, vec x, int n) { _mm256_maskstore_ps(p, first(n), (__m256)x); }
+#else
+INLINE vec load_part(const float *p, int n) {
+  vec x = {0};
+  for (int i = 0; i < n; i++) x[i] = p[i];
+  return x;
+}
+
+INLINE void store_part(float *p, vec x, int n) {
+  for (int i = 0; i < n; i++) p[i] = x[i];
+}
+#endif
+
+INLINE vec all(float x) { return x - (vec){0}; }
+
+// a where the mask is set, otherwise b.
+INLINE vec choose(mask m, vec a, vec b) { return (vec)(((mask)a & m) | ((mask)b & ~m)); }
+
+// x in [-limit, limit]; NaN stays.
+INLINE vec clamp_to(vec x, float limit) {
+#if defined(__AVX512F__)
+  return (vec)_mm512_max_ps(-(__m512)all(limit), _mm512_min_ps((__m512)all(limit), (__m512)x));
+#elif defined(__AVX__)
+  return (vec)_mm256_max_ps(-(__m256)all(limit), _mm256_min_ps((__m256)all(limit), (__m256)x));
+#else
+  return choose(x > all(limit), all(limit), choose(x < all(-limit), all(-limit), x));
+#endif
+}
+
+// 1 / x, within two roundings.
+INLINE vec inverse(vec x) {
+#if defined(__AVX512F__)
+  vec guess = (vec)_mm512_rcp14_ps((__m512)x);  // a division takes twice as long
+  return guess * (2 - x * guess);
+#else
+  return 1 / x;
+#endif
+}
+
+INLINE float sum_of(vec x) {
+  float total = 0;
+  for (int i = 0; i < WIDTH; i++) total += x[i];
+  return total;
+}
+
+#if defined(__AVX512F__)
+#define INSTRUCTIONS "AVX-512"
+#elif defined(__AVX2__)
+#define INSTRUCTIONS "AVX2"
+#elif defined(__AVX__)
+#define INSTRUCTIONS "AVX"
+#elif defined(__aarch64__)
+#define INSTRUCTIONS "NEON"
+#else
+#define INSTRUCTIONS "generic"
+#endif
