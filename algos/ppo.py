@@ -48,8 +48,7 @@ Differences from SB3's PPO: values and log-probabilities of a rollout are comput
 after it; schedules are evaluated at the start of a rollout (SB3: at its end, where the last
 update of a training can get a learning rate of zero); the statistics of observations take in a
 rollout after its update, the first one before it, and those of rewards before it (SB3: both every
-step, from the first reset on); a minibatch that would leave a remainder
-is refused.
+step, from the first reset on); a minibatch that would leave a remainder is refused.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ from manyseeds.cli import (
     parse,
 )
 from manyseeds.distributions import Categorical, Gaussian
-from manyseeds.kernels import clipped
+from manyseeds.kernels.clipped import clipped_losses
 from manyseeds.kernels.rollout import Policy
 from manyseeds.kernels.scan import discounted_sums, shuffles
 from manyseeds.layers import RewardScale, RunningStats, SeedMLP
@@ -360,7 +359,7 @@ def losses(
 ) -> tuple[Tensor, Tensor]:
     """The policy's and the value loss per seed, [S]; logprobs and values [S, M]."""
     if kernels.usable(logprobs):  # the same in one call
-        return clipped.losses(
+        return clipped_losses(
             *(logprobs, batch.logprobs, batch.advantages, values, batch.values, batch.returns),
             *(config.normalize_advantage, clip_range, config.clip_value_range),
         )

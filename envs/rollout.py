@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from envs import kernels
 from envs.core import Env, NativeEnv, State
+from manyseeds.kernels.rollout import Rollout
 from manyseeds.kernels.rollout import rollout as rollout_in_c
 from manyseeds.program import stepwise
-
-
-class Rollout(NamedTuple):
-    """T steps of N environments per seed; [S, T, N, ...]."""
-
-    obs: Tensor
-    actions: Tensor
-    rewards: Tensor
-    terminated: Tensor
-    truncated: Tensor
-    next_obs: Tensor  # the true successor, also at the end of an episode
 
 
 @torch.no_grad()
@@ -36,7 +26,7 @@ def rollout(
         network, noise = policy.in_c(), (action_noise, env_noise)
         if network.usable(state.physics, *noise):
             physics, elapsed, obs, steps = rollout_in_c(address, env.spec, network, *state, *noise)
-            return State(physics, elapsed), obs, Rollout(*steps)
+            return State(physics, elapsed), obs, steps
     return step_by_step(env, policy, state, obs, action_noise, env_noise)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from manyseeds import kernels
 
 
-def losses(
+def clipped_losses(
     logprobs: Tensor,
     old_logprobs: Tensor,
     advantages: Tensor,

@@ -48,12 +48,8 @@ class Stepper:
         powers: Tensor,
     ) -> Tensor:
         """A step of Adam; mean, square `[S, P]`, powers `[2, S]` float64. Returns the norms."""
-        step, norms, kept = self._describe(max_grad_norm, mask)
-        rates = self._per_seed(lr, torch.float64)
-        pointers = rates.data_ptr(), *betas, eps, *map(Tensor.data_ptr, (mean, square, powers))
-        kernels.functions().adam(step, *pointers)
-        del kept
-        return norms
+        state = map(Tensor.data_ptr, (mean, square, powers))
+        return self._step(kernels.functions().adam, lr, max_grad_norm, mask, *betas, eps, *state)
 
     def rmsprop(
         self,
@@ -66,15 +62,18 @@ class Stepper:
         square: Tensor,
     ) -> Tensor:
         """A step of RMSprop; square `[S, P]`. Returns the norms."""
-        step, norms, kept = self._describe(max_grad_norm, mask)
-        rates = self._per_seed(lr, torch.float64)
-        kernels.functions().rmsprop(
-            step, rates.data_ptr(), alpha, eps, under_root, square.data_ptr()
-        )
-        del kept
-        return norms
+        settings = alpha, eps, under_root, square.data_ptr()
+        return self._step(kernels.functions().rmsprop, lr, max_grad_norm, mask, *settings)
 
-    def _describe(self, max_grad_norm: Tensor | float, mask: Tensor | None) -> tuple[Any, ...]:
+    def _step(
+        self,
+        function: Any,
+        lr: Tensor | float,
+        max_grad_norm: Tensor | float,
+        mask: Tensor | None,
+        *settings: Any,
+    ) -> Tensor:
+        """Call a function of optim.c, and forget the gradients; returns the norms."""
         grads = [None if p.grad is None else p.grad.contiguous() for p in self.parameters]
         pointers = (ctypes.c_void_p * len(grads))(
             *[g if g is None else g.data_ptr() for g in grads]
@@ -90,7 +89,9 @@ class Stepper:
         )
         for p in self.parameters:
             p.grad = None
-        return ctypes.byref(step), norms, (grads, pointers, limits, chosen)
+        rates = self._per_seed(lr, torch.float64)  # a name: it has to outlive the call
+        function(ctypes.byref(step), rates.data_ptr(), *settings)
+        return norms
 
     def _per_seed(self, value: Tensor | float, dtype: torch.dtype) -> Tensor:
         """A hyperparameter, a number or 0-d for all seeds or `[S, 1]`, as `[S]`."""

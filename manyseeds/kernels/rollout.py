@@ -34,15 +34,15 @@ class Policy(NamedTuple):
         return kernels.usable(physics, self.weights[0], *noise)
 
 
-class Steps(NamedTuple):
-    """What happened, [S, T, N, ...]."""
+class Rollout(NamedTuple):
+    """T steps of N environments per seed; [S, T, N, ...]."""
 
     obs: Tensor
     actions: Tensor
     rewards: Tensor
     terminated: Tensor
     truncated: Tensor
-    next_obs: Tensor
+    next_obs: Tensor  # the true successor, also at the end of an episode
 
 
 class _Rollout(ctypes.Structure):
@@ -67,7 +67,7 @@ def rollout(
     elapsed: Tensor,
     action_noise: Tensor,
     env_noise: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Steps]:
+) -> tuple[Tensor, Tensor, Tensor, Rollout]:
     """Act for as many steps as there is noise, `[S, T, N, ...]`.
 
     environment: the address of its `environment` in C; spec: its EnvSpec. physics `[S, N, P]` and
@@ -83,7 +83,7 @@ def rollout(
     actions = new(*steps_of, D) if D else new(steps_of, dtype=torch.int64)
     terminated, truncated = new(2, *steps_of, dtype=torch.bool).unbind()
     ends, obs, next_obs = (terminated, truncated), new(*steps_of, size), new(*steps_of, size)
-    steps = Steps(obs, actions, new(steps_of), *ends, next_obs)
+    steps = Rollout(obs, actions, new(steps_of), *ends, next_obs)
     last = new(S, N, size)
     read = [*box, policy.log_std, policy.mean, policy.scale, action_noise, env_noise]
     read = [None if x is None else x.contiguous() for x in read]
