@@ -13,7 +13,7 @@ typedef struct {
   const float *low, *high;          // [D], the box
   const float *log_std;             // [S, D]; null: discrete
   const float *mean, *scale;        // [S, O], of observations that are normalised; null: not
-  const float *action_noise;        // [S, T, N, 1, A or D]; null: greedy
+  const float *action_noise;        // [S, T, N, 1, A or D]
   const float *env_noise;           // [S, T, N, transition_noise + initial_noise]
   float *physics;                   // [S, N, P], before and after
   float *last_observations;         // [S, N, O], after
@@ -71,19 +71,19 @@ static void rollout_of_seed(const rollout *m, const environment *env, const netw
     for (int n = 0; n < N; n++) {
       const long row = first + n;
       const float *output = outputs + n * A;
-      const float *u = m->action_noise ? m->action_noise + row * columns : 0;
+      const float *u = m->action_noise + row * columns;
       float inside[D + 1];  // the action in its box
       action chosen;
       if (D) {
         float *sampled = (float *)m->actions + row * D;
         for (int d = 0; d < D; d++) {
-          float x = output[d] + (u ? expf(m->log_std[s * D + d]) * u[d] : 0);
+          float x = output[d] + expf(m->log_std[s * D + d]) * u[d];
           sampled[d] = x;
           inside[d] = x > m->high[d] ? m->high[d] : x < m->low[d] ? m->low[d] : x;
         }
         chosen.components = inside;
       } else {
-        chosen.index = m->noise_is_action && u && *u >= 0 ? (long)*u
+        chosen.index = m->noise_is_action && *u >= 0 ? (long)*u
                        : largest(A, output, m->noise_is_action ? 0 : u);
         ((int64_t *)m->actions)[row] = chosen.index;
       }

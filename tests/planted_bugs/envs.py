@@ -162,8 +162,8 @@ BUGS = (
     Bug(
         "epsilon: action 0 is greedy in C",
         "manyseeds/kernels/rollout.c",
-        "u && *u >= 0",
-        "u && *u > 0",
+        "noise_is_action && *u >= 0",
+        "noise_is_action && *u > 0",
         "tests/envs/test_rollout.py::test_a_rollout_is_that_of_pytorch[CartPole-noise is action]",
     ),
     Bug(
