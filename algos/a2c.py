@@ -57,6 +57,7 @@ import torch
 from torch import Tensor, nn
 
 import envs
+from manyseeds.capture import captured
 from manyseeds.checkpoint import load_policy
 from manyseeds.cli import (
     ControlConfig,
@@ -74,7 +75,6 @@ from manyseeds.kernels.rollout import Policy
 from manyseeds.kernels.scan import discounted_sums
 from manyseeds.layers import RewardScale, RunningStats, SeedMLP
 from manyseeds.optim import SeedAdam, SeedRMSprop
-from manyseeds.program import Program, piece
 from manyseeds.runs.control import Run, main
 from manyseeds.seeds import SeedStreams
 
@@ -140,43 +140,6 @@ class Config(ControlConfig):
                 f"--total-timesteps {self.total_timesteps}: must be at least one rollout, "
                 f"num_envs * num_steps = {self.batch_size}"
             )
-
-
-ZOO = "rl-baselines3-zoo hyperparams/a2c.yml at 22e3ff2"
-ZOO_SCORE = "SB3 {}, one agent (rl-baselines3-zoo benchmark.md at 22e3ff2)"
-# Our own search for Pendulum, 1M timesteps, seeds 100-109 for each setting; in brackets their mean
-# score. rl-baselines3-zoo's without gSDE (-444.6); nothing normalised (-632.8); rewards alone
-# normalised (-191.0), and one change each: lr 1e-3 (-229.2), lambda 0.95 (-198.0).
-NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
-PRESETS = {
-    "CartPole-v1": Preset(
-        {"num_envs": 8, "total_timesteps": 500_000},
-        source=ZOO,
-        published=ZOO_SCORE.format("500.0 +- 0.0"),
-    ),
-    "Acrobot-v1": Preset(
-        {"num_envs": 16, "total_timesteps": 500_000, **NORMALIZED},
-        source=ZOO,
-        published=ZOO_SCORE.format("-83.4 +- 17.2"),
-    ),
-    "MountainCar-v0": Preset(
-        {"num_envs": 16, "total_timesteps": 1_000_000, **NORMALIZED},
-        source=ZOO,
-        published=ZOO_SCORE.format("-111.3 +- 24.1"),
-    ),
-    "MountainCarContinuous-v0": Preset(
-        {"num_envs": 4, "num_steps": 100, "total_timesteps": 100_000, **NORMALIZED},
-        source=f"{ZOO}, without gSDE",
-        published=ZOO_SCORE.format("91.2 +- 0.3 with gSDE"),
-    ),
-    "Pendulum-v1": Preset(
-        {"num_envs": 8, "num_steps": 8, "gamma": 0.9, "gae_lambda": 0.9, "value_coef": 0.4}
-        | {"learning_rate": 7e-4, "anneal_lr": True, "total_timesteps": 1_000_000}
-        | {"normalize_reward": True},
-        source="our own search: the best of 5 settings, 10 seeds each (100-109)",
-        published=ZOO_SCORE.format("-163.0 +- 103.2 with gSDE"),
-    ),
-}
 
 
 class ActorCritic(nn.Module):
@@ -330,13 +293,12 @@ class Batch(NamedTuple):
     truncated: Tensor
 
 
-@piece
 @torch.no_grad()
 def prepare(agent: ActorCritic, rollout: envs.Rollout) -> Batch:
     """Scaled rewards, and what V says of the successors."""
     rewards, ends = rollout.rewards, (rollout.terminated, rollout.truncated)
     if agent.reward_scale is not None:
-        rewards = agent.reward_scale(rewards, rollout.terminated | rollout.truncated)
+        rewards = agent.reward_scale(rewards, rollout.done)
     next_values = agent.value(rollout.next_obs.flatten(1, 2)).view_as(rewards)
     obs, actions = rollout.obs.flatten(1, 2), rollout.actions.flatten(1, 2)
     return Batch(obs, actions, rewards, next_values, *ends)
@@ -374,7 +336,6 @@ def loss(agent: ActorCritic, batch: Batch, config: Config) -> tuple[Tensor, dict
     return total, metrics
 
 
-@piece
 def update(
     agent: ActorCritic,
     optimizer: SeedAdam | SeedRMSprop,
@@ -387,46 +348,6 @@ def update(
     total.sum().backward()
     optimizer.step(lr, config.max_grad_norm)
     return metrics
-
-
-class Learner(NamedTuple):
-    """What an iteration works with, and changes in place."""
-
-    config: Config
-    env: envs.Env
-    agent: ActorCritic
-    optimizer: SeedAdam | SeedRMSprop
-    episodes: envs.EpisodeTracker
-
-
-class Inputs(NamedTuple):
-    """What an iteration takes from outside: noise, and what follows a schedule."""
-
-    action_noise: Tensor  # [S, T, N, A or D]
-    env_noise: Tensor  # [S, T, N, env.noise_size]
-    lr: Tensor  # 0-d
-
-
-def iteration(
-    learner: Learner, carry: tuple[envs.State, Tensor], inputs: Inputs, first: bool
-) -> tuple[tuple[envs.State, Tensor], dict[str, Tensor]]:
-    """A rollout from carry (state and obs), and the update on it; returns the carry and metrics.
-
-    first: of the training.
-    """
-    config, env, agent, optimizer, episodes = learner
-    noise = inputs.action_noise, inputs.env_noise
-    state, obs, rollout = envs.rollout(env, agent, *carry, *noise)
-    if first and agent.obs_stats is not None:
-        agent.obs_stats.update(rollout.obs.flatten(1, 2))
-    batch = prepare(agent, rollout)
-    metrics = update(agent, optimizer, batch, config, inputs.lr)
-    if not first and agent.obs_stats is not None:
-        agent.obs_stats.update(batch.obs)
-    done = rollout.terminated | rollout.truncated
-    train_return, train_length = episodes.update(rollout.rewards, done)
-    metrics |= {"train_return": train_return, "train_length": train_length}
-    return (state, obs), metrics
 
 
 def make_optimizer(agent: ActorCritic, config: Config) -> SeedAdam | SeedRMSprop:
@@ -443,22 +364,40 @@ def train(config: Config, run: Run) -> ActorCritic:
     agent = ActorCritic(env.spec, config, run.streams("init")).to(run.device)
     optimizer = make_optimizer(agent, config)
     episodes = envs.EpisodeTracker(S, N, run.device)
-    learner = Learner(config, env, agent, optimizer, episodes)
-    program = Program(iteration, run.device, config.compile, env.native)
-    streams = run.streams("train")
-    carry = env.reset(streams.uniform(N, env.initial_noise))
 
+    @captured(run.device, env.native)
+    def iteration(
+        state: envs.State,
+        obs: Tensor,
+        action_noise: Tensor,
+        env_noise: Tensor,
+        lr: Tensor,
+        first: bool,
+    ) -> tuple[envs.State, Tensor, dict[str, Tensor]]:
+        state, obs, rollout = envs.rollout(env, agent, state, obs, action_noise, env_noise)
+        if agent.obs_stats is not None and first:
+            agent.obs_stats.update(rollout.obs.flatten(1, 2))
+        batch = prepare(agent, rollout)
+        metrics = update(agent, optimizer, batch, config, lr)
+        if agent.obs_stats is not None and not first:
+            agent.obs_stats.update(batch.obs)
+        return state, obs, metrics | episodes.update(rollout.rewards, rollout.done)
+
+    streams = run.streams("train")
+    state, obs = env.reset(streams.uniform(N, env.initial_noise))
     run.evaluate_if_due(0, env, agent)
     timestep = 0
     while timestep < config.total_timesteps:
         remaining = 1 - timestep / config.total_timesteps
         lr = config.learning_rate * (remaining if config.anneal_lr else 1)
-        inputs = Inputs(
-            agent.draw(streams, T, N),
+        state, obs, metrics = iteration(
+            state,
+            obs,
+            agent.draw(streams, T, N),  # [S, T, N, A or D]
             streams.uniform(T, N, env.noise_size),
             torch.tensor(lr, device=run.device),
+            timestep == 0,
         )
-        carry, metrics = program(learner, carry, inputs, timestep == 0)
         timestep += config.batch_size
         run.log(timestep, metrics)
         run.evaluate_if_due(timestep, env, agent)
@@ -467,11 +406,41 @@ def train(config: Config, run: Run) -> ActorCritic:
 
 def load(part: str, trusted_env: str = "") -> ActorCritic:
     """The policies of a finished part `.../seeds-000-009`; trusted_env: see `read_policy`."""
+    return load_policy(part, Config, ActorCritic, trusted_env)
 
-    def build(spec: envs.EnvSpec, config: Config, seeds: list[int]) -> ActorCritic:
-        return ActorCritic(spec, config, SeedStreams(seeds, "init"))
 
-    return load_policy(part, Config, build, trusted_env)
+ZOO = "rl-baselines3-zoo hyperparams/a2c.yml at 22e3ff2"
+ZOO_SCORE = "SB3 {}, one agent (rl-baselines3-zoo benchmark.md at 22e3ff2)"
+NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
+PRESETS = {
+    "CartPole-v1": Preset(
+        {"num_envs": 8, "total_timesteps": 500_000},
+        source=ZOO,
+        published=ZOO_SCORE.format("500.0 +- 0.0"),
+    ),
+    "Acrobot-v1": Preset(
+        {"num_envs": 16, "total_timesteps": 500_000, **NORMALIZED},
+        source=ZOO,
+        published=ZOO_SCORE.format("-83.4 +- 17.2"),
+    ),
+    "MountainCar-v0": Preset(
+        {"num_envs": 16, "total_timesteps": 1_000_000, **NORMALIZED},
+        source=ZOO,
+        published=ZOO_SCORE.format("-111.3 +- 24.1"),
+    ),
+    "MountainCarContinuous-v0": Preset(
+        {"num_envs": 4, "num_steps": 100, "total_timesteps": 100_000, **NORMALIZED},
+        source=f"{ZOO}, without gSDE",
+        published=ZOO_SCORE.format("91.2 +- 0.3 with gSDE"),
+    ),
+    "Pendulum-v1": Preset(
+        {"num_envs": 8, "num_steps": 8, "gamma": 0.9, "gae_lambda": 0.9, "value_coef": 0.4}
+        | {"learning_rate": 7e-4, "anneal_lr": True, "total_timesteps": 1_000_000}
+        | {"normalize_reward": True},
+        source="our own search: the best of 5 settings, 10 seeds each (100-109)",
+        published=ZOO_SCORE.format("-163.0 +- 103.2 with gSDE"),
+    ),
+}
 
 
 if __name__ == "__main__":

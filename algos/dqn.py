@@ -20,12 +20,11 @@ Implementation details:
     afterwards; the action after t timesteps uses epsilon(t).
  4. target_update_interval counts environment steps, not gradient steps (SB3): at each multiple
     Q_target <- tau Q + (1 - tau) Q_target; tau 1 copies.
- 5. Q_target cannot change within an update, so the targets of several minibatches are one pass.
- 6. The memory keeps the true successor of every transition: at a truncation the final
+ 5. The memory keeps the true successor of every transition: at a truncation the final
     observation, never the first one of the next episode.
- 7. Minibatches are drawn with replacement, uniformly over what the memory holds.
- 8. Network initialisation: torch.nn.Linear's, as in SB3 and CleanRL.
- 9. SB3 uses the Huber loss and clips the gradient's norm to 10; CleanRL uses the squared error and
+ 6. Minibatches are drawn with replacement, uniformly over what the memory holds.
+ 7. Network initialisation: torch.nn.Linear's, as in SB3 and CleanRL.
+ 8. SB3 uses the Huber loss and clips the gradient's norm to 10; CleanRL uses the squared error and
     does not clip. The curves differ a lot. The defaults below are CleanRL's, the presets SB3's.
 
 Logged per round of F steps: td_loss and q_values (mean Q of the chosen actions) of the last
@@ -44,6 +43,7 @@ import torch
 from torch import Tensor, nn
 
 import envs
+from manyseeds.capture import captured
 from manyseeds.checkpoint import load_policy
 from manyseeds.cli import (
     ControlConfig,
@@ -59,7 +59,6 @@ from manyseeds.cli import (
 from manyseeds.kernels.rollout import Policy
 from manyseeds.layers import SeedMLP
 from manyseeds.optim import SeedAdam
-from manyseeds.program import Program, piece, unrolled
 from manyseeds.runs.control import Run, main
 from manyseeds.seeds import SeedStreams
 
@@ -131,37 +130,6 @@ class Config(ControlConfig):
                 f"--learning-starts {self.learning_starts}: must be below total_timesteps = "
                 f"{self.total_timesteps}"
             )
-
-
-ZOO = "rl-baselines3-zoo hyperparams/dqn.yml at 22e3ff2"
-ZOO_SCORE = "SB3 {}, one agent (rl-baselines3-zoo benchmark.md at 22e3ff2)"
-SB3_LOSS = {"loss": "huber", "max_grad_norm": 10.0}
-PRESETS = {
-    "CartPole-v1": Preset(
-        {"learning_rate": 2.3e-3, "batch_size": 64, "buffer_size": 100_000, "gamma": 0.99}
-        | {"learning_starts": 1000, "target_update_interval": 10, "train_freq": 256}
-        | {"gradient_steps": 128, "exploration_fraction": 0.16, "exploration_final_eps": 0.04}
-        | {"hidden": (256, 256), "total_timesteps": 50_000, **SB3_LOSS},
-        source=ZOO,
-        published=ZOO_SCORE.format("500.0 +- 0.0"),
-    ),
-    "Acrobot-v1": Preset(
-        {"learning_rate": 6.3e-4, "batch_size": 128, "buffer_size": 50_000, "gamma": 0.99}
-        | {"learning_starts": 0, "target_update_interval": 250, "train_freq": 4}
-        | {"gradient_steps": -1, "exploration_fraction": 0.12, "exploration_final_eps": 0.1}
-        | {"hidden": (256, 256), "total_timesteps": 100_000, **SB3_LOSS},
-        source=ZOO,
-        published=ZOO_SCORE.format("-76.6 +- 11.8"),
-    ),
-    "MountainCar-v0": Preset(
-        {"learning_rate": 4e-3, "batch_size": 128, "buffer_size": 10_000, "gamma": 0.98}
-        | {"learning_starts": 1000, "target_update_interval": 600, "train_freq": 16}
-        | {"gradient_steps": 8, "exploration_fraction": 0.2, "exploration_final_eps": 0.07}
-        | {"hidden": (256, 256), "total_timesteps": 120_000, **SB3_LOSS},
-        source=ZOO,
-        published=ZOO_SCORE.format("-100.8 +- 9.9"),
-    ),
-}
 
 
 class QNetwork(nn.Module):
@@ -276,41 +244,25 @@ def td_loss(q_values: Tensor, targets: Tensor, kind: str) -> Tensor:
     return errors.square().mean(-1)
 
 
-@piece
-def gradient_steps(
-    net: QNetwork,
-    target: QNetwork,
-    optimizer: SeedAdam,
-    replay: Replay,
-    noise: Tensor,
-    config: Config,
-) -> dict[str, Tensor]:
-    """One step for each minibatch drawn with noise [S, k, M]; the last one's metrics, [S]."""
-    S, k, M = noise.shape
-    batch = replay.sample(noise)
-    with torch.no_grad():
-        next_q_values = target(batch.next_obs.flatten(1, 2)).view(S, k, M, -1)
-        targets = td_target(batch.rewards, batch.terminated, next_q_values, config.gamma)
-    for i in range(k):
-        q_values = net(batch.obs[:, i]).gather(-1, batch.actions[:, i].unsqueeze(-1)).squeeze(-1)
-        loss = td_loss(q_values, targets[:, i], config.loss)
-        loss.sum().backward()
-        optimizer.step(config.learning_rate, config.max_grad_norm)
-    return {"td_loss": loss.detach(), "q_values": q_values.detach().mean(-1)}
-
-
 def update(
     net: QNetwork,
     target: QNetwork,
     optimizer: SeedAdam,
     replay: Replay,
-    noise: Tensor,
+    draws: Tensor,
     config: Config,
 ) -> dict[str, Tensor]:
-    """G gradient steps on minibatches drawn with noise [S, G, M]; the last one's metrics, [S]."""
-    for part in unrolled(noise):
-        metrics = gradient_steps(net, target, optimizer, replay, part, config)
-    return metrics
+    """A step on each minibatch that draws [S, G, M] choose; the last one's metrics, each [S]."""
+    for uniforms in draws.unbind(1):
+        batch = replay.sample(uniforms)
+        with torch.no_grad():
+            next_q_values = target(batch.next_obs)
+            targets = td_target(batch.rewards, batch.terminated, next_q_values, config.gamma)
+        q_values = net(batch.obs).gather(-1, batch.actions.unsqueeze(-1)).squeeze(-1)
+        loss = td_loss(q_values, targets, config.loss)
+        loss.sum().backward()
+        optimizer.step(config.learning_rate, config.max_grad_norm)
+    return {"td_loss": loss.detach(), "q_values": q_values.detach().mean(-1)}
 
 
 @torch.no_grad()
@@ -318,48 +270,6 @@ def update_target(target: QNetwork, net: QNetwork, syncs: int, tau: float) -> No
     """Apply Q_target <- tau Q + (1 - tau) Q_target `syncs` times at once, in place."""
     for old, new in zip(target.parameters(), net.parameters(), strict=True):
         old.lerp_(new, 1 - (1 - tau) ** syncs)
-
-
-class Learner(NamedTuple):
-    """What an iteration works with, and changes in place."""
-
-    config: Config
-    env: envs.Env
-    net: QNetwork
-    target: QNetwork
-    optimizer: SeedAdam
-    replay: Replay
-    episodes: envs.EpisodeTracker
-
-
-class Inputs(NamedTuple):
-    """What an iteration takes from outside: noise, and what follows a schedule."""
-
-    action_noise: Tensor  # [S, F, N, 1]
-    env_noise: Tensor  # [S, F, N, env.noise_size]
-    draws: Tensor  # [S, G, M], of minibatches; without an update [S, 0, M]
-
-
-def iteration(
-    learner: Learner, carry: tuple[envs.State, Tensor], inputs: Inputs, syncs: int, learns: bool
-) -> tuple[tuple[envs.State, Tensor], dict[str, Tensor]]:
-    """F steps from carry (state and obs), and the update; returns the carry and metrics.
-
-    syncs: how often the target network is updated before. learns: whether there is an update.
-    """
-    config, env, net, target, optimizer, replay, episodes = learner
-    noise = inputs.action_noise, inputs.env_noise
-    state, obs, steps = envs.rollout(env, net, *carry, *noise)
-    new = (steps.obs, steps.actions, steps.rewards, steps.terminated, steps.next_obs)
-    replay.add(Transitions(*(field.flatten(1, 2) for field in new)))
-    if syncs:
-        update_target(target, net, syncs, config.tau)
-    metrics = {}
-    if learns:
-        metrics = update(net, target, optimizer, replay, inputs.draws, config)
-    done = steps.terminated | steps.truncated
-    train_return, train_length = episodes.update(steps.rewards, done)
-    return (state, obs), metrics | {"train_return": train_return, "train_length": train_length}
 
 
 def train(config: Config, run: Run) -> QNetwork:
@@ -372,26 +282,44 @@ def train(config: Config, run: Run) -> QNetwork:
     optimizer = SeedAdam(net)
     replay = Replay(S, config.buffer_size, env.spec.obs_size, run.device)
     episodes = envs.EpisodeTracker(S, N, run.device)
-    learner = Learner(config, env, net, target, optimizer, replay, episodes)
-    program = Program(iteration, run.device, config.compile, env.native)
-    streams = run.streams("train")
-    carry = env.reset(streams.uniform(N, env.initial_noise))
     interval = max(config.target_update_interval // N, 1) * N
 
+    @captured(run.device, env.native)
+    def iteration(
+        state: envs.State,
+        obs: Tensor,
+        action_noise: Tensor,
+        env_noise: Tensor,
+        draws: Tensor,
+        syncs: int,
+    ) -> tuple[envs.State, Tensor, dict[str, Tensor]]:
+        state, obs, steps = envs.rollout(env, net, state, obs, action_noise, env_noise)
+        new = (steps.obs, steps.actions, steps.rewards, steps.terminated, steps.next_obs)
+        replay.add(Transitions(*(field.flatten(1, 2) for field in new)))
+        if syncs:
+            update_target(target, net, syncs, config.tau)
+        metrics = episodes.update(steps.rewards, steps.done)
+        if draws.shape[1]:
+            metrics |= update(net, target, optimizer, replay, draws, config)
+        return state, obs, metrics
+
+    streams = run.streams("train")
+    state, obs = env.reset(streams.uniform(N, env.initial_noise))
     run.evaluate_if_due(0, env, net)
     timestep = 0
     while timestep < config.total_timesteps:
         before, timestep = timestep, timestep + config.block
-        syncs = timestep // interval - before // interval
         learns = timestep > config.learning_starts
         epsilons = [epsilon_at(before + f * N, config) for f in range(F)]
         epsilon = torch.tensor(epsilons, device=run.device).view(1, F, 1)
-        inputs = Inputs(
-            net.draw(streams, F, N, epsilon=epsilon),
+        state, obs, metrics = iteration(
+            state,
+            obs,
+            net.draw(streams, F, N, epsilon=epsilon),  # [S, F, N, 1]
             streams.uniform(F, N, env.noise_size),
-            streams.uniform(config.updates if learns else 0, config.batch_size),
+            streams.uniform(config.updates if learns else 0, config.batch_size),  # [S, G, M]
+            timestep // interval - before // interval,
         )
-        carry, metrics = program(learner, carry, inputs, syncs, learns)
         run.log(timestep, metrics)
         run.evaluate_if_due(timestep, env, net)
     return net
@@ -399,11 +327,38 @@ def train(config: Config, run: Run) -> QNetwork:
 
 def load(part: str, trusted_env: str = "") -> QNetwork:
     """The networks of a finished part `.../seeds-000-009`; trusted_env: see `read_policy`."""
+    return load_policy(part, Config, QNetwork, trusted_env)
 
-    def build(spec: envs.EnvSpec, config: Config, seeds: list[int]) -> QNetwork:
-        return QNetwork(spec, config, SeedStreams(seeds, "init"))
 
-    return load_policy(part, Config, build, trusted_env)
+ZOO = "rl-baselines3-zoo hyperparams/dqn.yml at 22e3ff2"
+ZOO_SCORE = "SB3 {}, one agent (rl-baselines3-zoo benchmark.md at 22e3ff2)"
+SB3_LOSS = {"loss": "huber", "max_grad_norm": 10.0}
+PRESETS = {
+    "CartPole-v1": Preset(
+        {"learning_rate": 2.3e-3, "batch_size": 64, "buffer_size": 100_000, "gamma": 0.99}
+        | {"learning_starts": 1000, "target_update_interval": 10, "train_freq": 256}
+        | {"gradient_steps": 128, "exploration_fraction": 0.16, "exploration_final_eps": 0.04}
+        | {"hidden": (256, 256), "total_timesteps": 50_000, **SB3_LOSS},
+        source=ZOO,
+        published=ZOO_SCORE.format("500.0 +- 0.0"),
+    ),
+    "Acrobot-v1": Preset(
+        {"learning_rate": 6.3e-4, "batch_size": 128, "buffer_size": 50_000, "gamma": 0.99}
+        | {"learning_starts": 0, "target_update_interval": 250, "train_freq": 4}
+        | {"gradient_steps": -1, "exploration_fraction": 0.12, "exploration_final_eps": 0.1}
+        | {"hidden": (256, 256), "total_timesteps": 100_000, **SB3_LOSS},
+        source=ZOO,
+        published=ZOO_SCORE.format("-76.6 +- 11.8"),
+    ),
+    "MountainCar-v0": Preset(
+        {"learning_rate": 4e-3, "batch_size": 128, "buffer_size": 10_000, "gamma": 0.98}
+        | {"learning_starts": 1000, "target_update_interval": 600, "train_freq": 16}
+        | {"gradient_steps": 8, "exploration_fraction": 0.2, "exploration_final_eps": 0.07}
+        | {"hidden": (256, 256), "total_timesteps": 120_000, **SB3_LOSS},
+        source=ZOO,
+        published=ZOO_SCORE.format("-100.8 +- 9.9"),
+    ),
+}
 
 
 if __name__ == "__main__":

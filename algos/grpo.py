@@ -96,9 +96,8 @@ from manyseeds.cli import (
 from manyseeds.distributions import Categorical, Gaussian
 from manyseeds.kernels.rollout import Policy
 from manyseeds.kernels.scan import discounted_sums
-from manyseeds.layers import RunningStats, SeedMLP
+from manyseeds.layers import RunningStats, SeedMLP, take
 from manyseeds.optim import SeedAdam
-from manyseeds.program import Program, piece
 from manyseeds.runs.control import Run, main
 from manyseeds.seeds import SeedStreams
 
@@ -172,20 +171,6 @@ class Config(ControlConfig):
             )
 
 
-OWN = "our own; no other suite publishes GRPO on it"
-PRESETS = {
-    "CartPole-v1": Preset({"total_timesteps": 300_000}, source=OWN),
-    "Acrobot-v1": Preset({"total_timesteps": 200_000}, source=OWN),
-    "Pendulum-v1": Preset(
-        {"groups": 4, "group_size": 8, "epochs": 10, "minibatch_size": 256, "gamma": 0.95}
-        | {"total_timesteps": 300_000},
-        source=OWN,
-    ),
-    # No reward before the flag, which chance does not reach in 200 steps: nothing to compare.
-    "MountainCar-v0": Preset({"total_timesteps": 300_000}, source=OWN),
-}
-
-
 class Actor(nn.Module):
     """S policies: a tanh network a seed."""
 
@@ -252,11 +237,11 @@ def play(
     for noise in zip(action_noise.split(LOOK, 1), env_noise.split(LOOK, 1), strict=True):
         state, obs, part = envs.rollout(env, actor, state, obs, *noise)
         parts.append(part)
-        going &= ~(part.terminated | part.truncated).any(1)
+        going &= ~part.done.any(1)
         if not going.any():
             break
     steps = envs.Rollout(*(torch.cat(field, dim=1) for field in zip(*parts, strict=True)))
-    done = (steps.terminated | steps.truncated).long()
+    done = steps.done.long()
     alive = done.cumsum(1) == done  # no end before
     # Always L steps, and nothing after an end: how long the other seeds' episodes are is then
     # nowhere to be seen, nor do sums over the steps round with it.
@@ -409,30 +394,6 @@ def loss(
     return total, metrics
 
 
-@piece
-def gradient_step(
-    actor: Actor,
-    optimizer: SeedAdam,
-    batch: Batch,
-    indices: Tensor,
-    valid: Tensor,
-    active: Tensor,
-    config: Config,
-    lr: Tensor,
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """A step on the valid ones of the samples that indices [S, M] name.
-
-    active: which seeds still learn, [S] bool; lr [S, 1]. Returns which took a step, and metrics.
-    """
-    seeds = torch.arange(len(indices), device=indices.device).unsqueeze(1)
-    minibatch = Batch(*(field[seeds, indices] for field in batch))  # [S, M, ...]
-    total, metrics = loss(actor, minibatch, valid, config)
-    takes_step = active & (valid & (minibatch.advantages != 0)).any(-1)
-    total.sum().backward()
-    optimizer.step(lr, config.max_grad_norm, takes_step)
-    return takes_step, metrics
-
-
 def update(
     actor: Actor,
     optimizer: SeedAdam,
@@ -445,57 +406,21 @@ def update(
 ) -> dict[str, Tensor]:
     """All epochs over the samples in mask [S, B]; the uniforms shuffle [S, epochs, B] order each.
 
-    Returns the metrics of each seed's last minibatch, [S]; 0 for a seed that took no step.
+    active: which seeds still learn, [S] bool; lr [S, 1]. Returns the metrics of each seed's last
+    minibatch, [S]; 0 for a seed that took no step.
     """
     names = ["policy_loss", "approx_kl", "clipfrac"] + ["kl"] * (config.kl_coef > 0)
     last = {name: torch.zeros(len(mask), device=mask.device) for name in names}
     for uniforms in shuffle.unbind(1):
-        indices, valid = minibatches(mask, uniforms, config.minibatch_size)
-        for part, counts in zip(indices.unbind(1), valid.unbind(1), strict=True):
-            took_step, metrics = gradient_step(
-                actor, optimizer, batch, part, counts, active, config, lr
-            )
-            last = {name: torch.where(took_step, metrics[name], x) for name, x in last.items()}
+        parts = minibatches(mask, uniforms, config.minibatch_size)
+        for indices, valid in zip(*(x.unbind(1) for x in parts), strict=True):
+            minibatch = Batch(*(take(field, indices) for field in batch))  # [S, M, ...]
+            total, metrics = loss(actor, minibatch, valid, config)
+            takes_step = active & (valid & (minibatch.advantages != 0)).any(-1)
+            total.sum().backward()
+            optimizer.step(lr, config.max_grad_norm, takes_step)
+            last = {name: torch.where(takes_step, metrics[name], x) for name, x in last.items()}
     return last
-
-
-class Learner(NamedTuple):
-    """What an iteration works with, and changes in place."""
-
-    config: Config
-    env: envs.Env
-    actor: Actor
-    reference: Actor | None
-    optimizer: SeedAdam
-
-
-class Inputs(NamedTuple):
-    """What an iteration takes from outside: noise, and what follows a schedule."""
-
-    start_noise: Tensor  # [S, N, env.initial_noise]
-    action_noise: Tensor  # [S, L, N, A or D]
-    env_noise: Tensor  # [S, L, N, env.noise_size]
-    shuffle: Tensor  # [S, epochs, B]
-    active: Tensor  # [S] bool, which seeds still learn
-    lr: Tensor  # [S, 1]
-
-
-def iteration(
-    learner: Learner, timesteps: Tensor, inputs: Inputs
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Groups of episodes and the update on them; returns the timesteps so far, [S], and metrics."""
-    config, env, actor, reference, optimizer = learner
-    noise = inputs.start_noise, inputs.action_noise, inputs.env_noise
-    episodes = play(env, actor, *noise)
-    batch, mask, metrics = prepare(actor, reference, episodes, config)
-    schedule = inputs.active, config, inputs.lr
-    metrics |= update(actor, optimizer, batch, mask, inputs.shuffle, *schedule)
-    # A policy that is no number plays equal episodes and takes no step: its loss has to tell.
-    metrics["policy_loss"] = metrics["policy_loss"] + 0 * metrics["entropy"]
-    alive = episodes.alive.flatten(1) & inputs.active.unsqueeze(1)
-    if actor.obs_stats is not None:
-        actor.obs_stats.update(batch.obs, alive)
-    return timesteps + alive.sum(-1), metrics
 
 
 def train(config: Config, run: Run) -> Actor:
@@ -506,29 +431,33 @@ def train(config: Config, run: Run) -> Actor:
     actor = Actor(env.spec, config, run.streams("init")).to(run.device)
     reference = copy.deepcopy(actor) if config.kl_coef > 0 else None
     optimizer = SeedAdam(actor, eps=1e-5)
-    learner = Learner(config, env, actor, reference, optimizer)
-    # How long episodes are and how many minibatches they fill is read back: nothing to capture.
-    program = Program(iteration, run.device, config.compile, native=False)
     streams = run.streams("train")
     timesteps = torch.zeros(S, dtype=torch.int64, device=run.device)
-
-    run.evaluate_if_due(timesteps, env, actor)
     updates = 0
+    run.evaluate_if_due(timesteps, env, actor)
     while (active := timesteps < config.total_timesteps).any():
         if reference and config.reference_updates and updates % config.reference_updates == 0:
             reference.load_state_dict(actor.state_dict())
         remaining = (1 - timesteps / config.total_timesteps).clamp(min=0).unsqueeze(1)
+        lr = config.learning_rate * (remaining if config.anneal_lr else torch.ones_like(remaining))
+        start_noise = streams.uniform(K, env.initial_noise).repeat_interleave(G, dim=1)
+        action_noise = actor.draw(streams, L, N)  # [S, L, N, A or D]
         transition_noise = streams.uniform(L, N, env.transition_noise)
         no_resets = transition_noise.new_zeros(S, L, N, env.initial_noise)  # an end is an end
-        inputs = Inputs(
-            streams.uniform(K, env.initial_noise).repeat_interleave(G, dim=1),
-            actor.draw(streams, L, N),
-            torch.cat((transition_noise, no_resets), dim=-1),
-            streams.uniform(config.epochs, L * N),
-            active,
-            config.learning_rate * (remaining if config.anneal_lr else torch.ones_like(remaining)),
-        )
-        timesteps, metrics = program(learner, timesteps, inputs)
+        env_noise = torch.cat((transition_noise, no_resets), dim=-1)
+        shuffle = streams.uniform(config.epochs, L * N)
+
+        episodes = play(env, actor, start_noise, action_noise, env_noise)
+        batch, mask, metrics = prepare(actor, reference, episodes, config)
+        metrics |= update(actor, optimizer, batch, mask, shuffle, active, config, lr)
+        # NaN weights play equal episodes and take no step: propagate NaN to the loss, so that the
+        # seed counts as diverged.
+        metrics["policy_loss"] = metrics["policy_loss"] + 0 * metrics["entropy"]
+        alive = episodes.alive.flatten(1) & active.unsqueeze(1)
+        if actor.obs_stats is not None:
+            actor.obs_stats.update(batch.obs, alive)
+
+        timesteps = timesteps + alive.sum(-1)
         updates += 1
         run.log(timesteps, metrics)
         run.evaluate_if_due(timesteps, env, actor)
@@ -537,11 +466,21 @@ def train(config: Config, run: Run) -> Actor:
 
 def load(part: str, trusted_env: str = "") -> Actor:
     """The policies of a finished part `.../seeds-000-009`; trusted_env: see `read_policy`."""
+    return load_policy(part, Config, Actor, trusted_env)
 
-    def build(spec: envs.EnvSpec, config: Config, seeds: list[int]) -> Actor:
-        return Actor(spec, config, SeedStreams(seeds, "init"))
 
-    return load_policy(part, Config, build, trusted_env)
+OWN = "our own; no other suite publishes GRPO on it"
+PRESETS = {
+    "CartPole-v1": Preset({"total_timesteps": 300_000}, source=OWN),
+    "Acrobot-v1": Preset({"total_timesteps": 200_000}, source=OWN),
+    "Pendulum-v1": Preset(
+        {"groups": 4, "group_size": 8, "epochs": 10, "minibatch_size": 256, "gamma": 0.95}
+        | {"total_timesteps": 300_000},
+        source=OWN,
+    ),
+    # No reward before the flag, which chance does not reach in 200 steps: nothing to compare.
+    "MountainCar-v0": Preset({"total_timesteps": 300_000}, source=OWN),
+}
 
 
 if __name__ == "__main__":

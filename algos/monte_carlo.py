@@ -63,17 +63,6 @@ class Config(PredictionConfig):
         return envs.make_tabular(self.env)
 
 
-PRESETS = {
-    "RandomWalk-v0": Preset(
-        {"gamma": 1.0, "episodes": 100},
-        source="the task of SB, figure 7.2 (19 states, undiscounted); 100 episodes, not 10",
-    ),
-    "Gridworld-v0": Preset(
-        {"gamma": 0.9, "episodes": 100}, source="our own task, discounted as for planning"
-    ),
-}
-
-
 class Episodes(NamedTuple):
     """N complete episodes per seed; one that is over stands still until the longest is over.
 
@@ -173,6 +162,17 @@ def train(config: Config, run: PredictionRun) -> Tensor:
 def load(part: str) -> Tensor:
     """The values [S, X] of a finished part `.../seeds-000-099`."""
     return read_policy(part, Config)[2]["v"]
+
+
+PRESETS = {
+    "RandomWalk-v0": Preset(
+        {"gamma": 1.0, "episodes": 100},
+        source="the task of SB, figure 7.2 (19 states, undiscounted); 100 episodes, not 10",
+    ),
+    "Gridworld-v0": Preset(
+        {"gamma": 0.9, "episodes": 100}, source="our own task, discounted as for planning"
+    ),
+}
 
 
 if __name__ == "__main__":

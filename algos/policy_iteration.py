@@ -66,15 +66,6 @@ class Config(PlanningConfig):
         return envs.make_tabular(self.env, self.goal, self.trap, self.walls)
 
 
-EXACT = "our choice; exact, because the record of sweeps would be large"
-PRESETS = {
-    "Gridworld-v0": Preset({"gamma": 0.9}, source="our choice: values fade visibly"),
-    "FrozenLake-v1": Preset({"gamma": 0.99, "evaluation": "exact"}, source=EXACT),
-    "CliffWalking-v1": Preset({"gamma": 0.99, "evaluation": "exact"}, source=EXACT),
-    "Taxi-v4": Preset({"gamma": 0.99, "evaluation": "exact"}, source=EXACT),
-}
-
-
 def expected_reward(P: Tensor, R: Tensor) -> Tensor:
     """r(s, a) = sum_s' P(s'|s, a) R(s, a, s'), [A, X]."""
     return (P * R).sum(-1)
@@ -146,6 +137,15 @@ def solve(config: Config, plan: Plan) -> Tensor:
         if residual <= accuracy or stays:
             return V
         policy = improved
+
+
+EXACT = "our choice; exact, because the record of sweeps would be large"
+PRESETS = {
+    "Gridworld-v0": Preset({"gamma": 0.9}, source="our choice: values fade visibly"),
+    "FrozenLake-v1": Preset({"gamma": 0.99, "evaluation": "exact"}, source=EXACT),
+    "CliffWalking-v1": Preset({"gamma": 0.99, "evaluation": "exact"}, source=EXACT),
+    "Taxi-v4": Preset({"gamma": 0.99, "evaluation": "exact"}, source=EXACT),
+}
 
 
 if __name__ == "__main__":

@@ -61,6 +61,7 @@ from torch import Tensor, nn
 
 import envs
 from manyseeds import kernels
+from manyseeds.capture import captured
 from manyseeds.checkpoint import load_policy
 from manyseeds.cli import (
     ControlConfig,
@@ -77,9 +78,8 @@ from manyseeds.distributions import Categorical, Gaussian
 from manyseeds.kernels.clipped import clipped_losses
 from manyseeds.kernels.rollout import Policy
 from manyseeds.kernels.scan import discounted_sums, shuffles
-from manyseeds.layers import RewardScale, RunningStats, SeedMLP
+from manyseeds.layers import RewardScale, RunningStats, SeedMLP, take
 from manyseeds.optim import SeedAdam
-from manyseeds.program import Program, piece, unrolled
 from manyseeds.runs.control import Run, main
 from manyseeds.seeds import SeedStreams
 
@@ -158,57 +158,6 @@ class Config(ControlConfig):
                 f"--total-timesteps {self.total_timesteps}: must be at least one rollout, "
                 f"num_envs * num_steps = {self.batch_size}"
             )
-
-
-ZOO = "rl-baselines3-zoo hyperparams/ppo.yml at 22e3ff2"
-ZOO_SCORE = "SB3 {}, one agent (rl-baselines3-zoo benchmark.md at 22e3ff2)"
-# Our own searches, 100k timesteps, seeds 100-109 for each setting; in brackets their mean score.
-# Pendulum: rl-baselines3-zoo's without gSDE (-193.1); lr falling (-182.4); observations and rewards
-# normalised (-451.7), and lr falling (-348.4), and 16 x 128, minibatch 128 (-207.8); rewards alone
-# normalised, lr falling (-181.1), and one change each: lambda 0.9 (-179.1), 512 steps (-183.6),
-# 8 x 256 (-187.3), 15 epochs, minibatch 128 (-179.8).
-# MountainCarContinuous, both normalised: 8 x 256, minibatch 256, 10 epochs, gamma 0.9999, lambda
-# 0.9, lr 3e-4 (93.2); log_std 1 (92.8); log_std 2 (92.6); log_std 1, 1024 steps, lambda 0.95
-# (92.0); log_std 2, 1024 steps, lambda 0.98, lr 1e-3 (92.0); log_std 1, gamma 0.999, lambda 0.98,
-# lr 1e-3 (93.4).
-NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
-PRESETS = {
-    "CartPole-v1": Preset(
-        {"num_envs": 8, "num_steps": 32, "minibatch_size": 256, "epochs": 20, "gamma": 0.98}
-        | {"gae_lambda": 0.8, "learning_rate": 1e-3, "anneal_lr": True, "clip_range": 0.2}
-        | {"anneal_clip": True, "total_timesteps": 100_000},
-        source=ZOO,
-        published=ZOO_SCORE.format("500.0 +- 0.0"),
-    ),
-    "Acrobot-v1": Preset(
-        {"num_envs": 16, "num_steps": 256, "minibatch_size": 64, "epochs": 4, "gamma": 0.99}
-        | {"gae_lambda": 0.94, "learning_rate": 3e-4, "anneal_lr": False}
-        | {"total_timesteps": 1_000_000, **NORMALIZED},
-        source=ZOO,
-        published=ZOO_SCORE.format("-73.5 +- 18.2"),
-    ),
-    "MountainCar-v0": Preset(
-        {"num_envs": 16, "num_steps": 16, "minibatch_size": 64, "epochs": 4, "gamma": 0.99}
-        | {"gae_lambda": 0.98, "learning_rate": 3e-4, "anneal_lr": False}
-        | {"total_timesteps": 1_000_000, **NORMALIZED},
-        source=ZOO,
-        published=ZOO_SCORE.format("-110.4 +- 19.5"),
-    ),
-    "MountainCarContinuous-v0": Preset(
-        {"num_envs": 8, "num_steps": 256, "minibatch_size": 256, "epochs": 10, "gamma": 0.999}
-        | {"gae_lambda": 0.98, "learning_rate": 1e-3, "anneal_lr": False, "log_std_init": 1.0}
-        | {"total_timesteps": 100_000, **NORMALIZED},
-        source="our own search: the best of 6 settings, 10 seeds each (100-109)",
-        published=ZOO_SCORE.format("88.3 +- 2.6 with gSDE at 20k timesteps"),
-    ),
-    "Pendulum-v1": Preset(
-        {"num_envs": 4, "num_steps": 1024, "minibatch_size": 64, "epochs": 10, "gamma": 0.9}
-        | {"gae_lambda": 0.9, "learning_rate": 1e-3, "anneal_lr": True}
-        | {"total_timesteps": 100_000, "normalize_reward": True},
-        source="our own search: the best of 10 settings, 10 seeds each (100-109)",
-        published=ZOO_SCORE.format("-172.2 +- 104.2 with gSDE"),
-    ),
-}
 
 
 class ActorCritic(nn.Module):
@@ -329,7 +278,7 @@ def prepare(agent: ActorCritic, rollout: envs.Rollout, config: Config) -> Batch:
     S, T, N = rollout.rewards.shape
     rewards = rollout.rewards
     if agent.reward_scale is not None:
-        rewards = agent.reward_scale(rewards, rollout.terminated | rollout.truncated)
+        rewards = agent.reward_scale(rewards, rollout.done)
     obs = rollout.obs.flatten(1, 2)
     actions = rollout.actions.flatten(1, 2)
     logprobs, _, values = agent.evaluate(obs, actions)
@@ -401,36 +350,6 @@ def metrics_of(terms: Terms, clip_range: Tensor | None) -> dict[str, Tensor]:
     return metrics
 
 
-@piece
-def gradient_steps(
-    agent: ActorCritic,
-    optimizer: SeedAdam,
-    batch: Batch,
-    order: Tensor,
-    active: Tensor,
-    config: Config,
-    lr: Tensor,
-    clip_range: Tensor | None,
-) -> tuple[Tensor, Terms]:
-    """Steps on successive minibatches of the samples that order [S, k M] names.
-
-    active: which seeds still learn, [S] bool. Returns it, and the terms of the last minibatch.
-    """
-    S, B = batch.logprobs.shape
-    rows = (order + B * torch.arange(S, device=order.device).unsqueeze(1)).flatten()
-    shuffled = Batch(
-        *(x.flatten(0, 1).index_select(0, rows).view(S, -1, *x.shape[2:]) for x in batch)
-    )
-    for fields in zip(*(x.split(config.minibatch, dim=1) for x in shuffled), strict=True):
-        minibatch = Batch(*fields)  # [S, M, ...]
-        total, terms = loss(agent, minibatch, config, clip_range)
-        if config.target_kl > 0:
-            active = active & (approximate_kl(terms.log_ratio) <= 1.5 * config.target_kl)
-        total.sum().backward()
-        optimizer.step(lr, config.max_grad_norm, active)
-    return active, terms
-
-
 def update(
     agent: ActorCritic,
     optimizer: SeedAdam,
@@ -447,53 +366,16 @@ def update(
     clip = clip_range if config.clip_range > 0 else None
     active = torch.ones(len(shuffle), dtype=torch.bool, device=shuffle.device)
     for order in shuffles(shuffle).unbind(1):
-        for part in unrolled(order, config.minibatch):
-            active, terms = gradient_steps(agent, optimizer, batch, part, active, config, lr, clip)
+        shuffled = [take(x, order).split(config.minibatch, dim=1) for x in batch]
+        for fields in zip(*shuffled, strict=True):
+            minibatch = Batch(*fields)  # [S, M, ...]
+            total, terms = loss(agent, minibatch, config, clip)
+            if config.target_kl > 0:
+                active = active & (approximate_kl(terms.log_ratio) <= 1.5 * config.target_kl)
+            total.sum().backward()
+            optimizer.step(lr, config.max_grad_norm, active)
     metrics = metrics_of(terms, clip)
     return metrics | {"explained_variance": explained_variance(batch.values, batch.returns)}
-
-
-class Learner(NamedTuple):
-    """What an iteration works with, and changes in place."""
-
-    config: Config
-    env: envs.Env
-    agent: ActorCritic
-    optimizer: SeedAdam
-    episodes: envs.EpisodeTracker
-
-
-class Inputs(NamedTuple):
-    """What an iteration takes from outside: noise, and what follows a schedule."""
-
-    action_noise: Tensor  # [S, T, N, A or D]
-    env_noise: Tensor  # [S, T, N, env.noise_size]
-    shuffle: Tensor  # [S, epochs, B]
-    lr: Tensor  # 0-d, like the next
-    clip_range: Tensor
-
-
-def iteration(
-    learner: Learner, carry: tuple[envs.State, Tensor], inputs: Inputs, first: bool
-) -> tuple[tuple[envs.State, Tensor], dict[str, Tensor]]:
-    """A rollout from carry (state and obs), and the update on it; returns the carry and metrics.
-
-    first: of the training.
-    """
-    config, env, agent, optimizer, episodes = learner
-    noise = inputs.action_noise, inputs.env_noise
-    state, obs, rollout = envs.rollout(env, agent, *carry, *noise)
-    if first and agent.obs_stats is not None:
-        agent.obs_stats.update(rollout.obs.flatten(1, 2))
-    batch = prepare(agent, rollout, config)
-    schedule = inputs.lr, inputs.clip_range
-    metrics = update(agent, optimizer, batch, inputs.shuffle, config, *schedule)
-    if not first and agent.obs_stats is not None:
-        agent.obs_stats.update(batch.obs)
-    done = rollout.terminated | rollout.truncated
-    train_return, train_length = episodes.update(rollout.rewards, done)
-    metrics |= {"train_return": train_return, "train_length": train_length}
-    return (state, obs), metrics
 
 
 def train(config: Config, run: Run) -> ActorCritic:
@@ -503,25 +385,45 @@ def train(config: Config, run: Run) -> ActorCritic:
     agent = ActorCritic(env.spec, config, run.streams("init")).to(run.device)
     optimizer = SeedAdam(agent, eps=1e-5)
     episodes = envs.EpisodeTracker(S, N, run.device)
-    learner = Learner(config, env, agent, optimizer, episodes)
-    program = Program(iteration, run.device, config.compile, env.native)
-    streams = run.streams("train")
-    carry = env.reset(streams.uniform(N, env.initial_noise))
 
+    @captured(run.device, env.native)
+    def iteration(
+        state: envs.State,
+        obs: Tensor,
+        action_noise: Tensor,
+        env_noise: Tensor,
+        shuffle: Tensor,
+        lr: Tensor,
+        clip_range: Tensor,
+        first: bool,
+    ) -> tuple[envs.State, Tensor, dict[str, Tensor]]:
+        state, obs, rollout = envs.rollout(env, agent, state, obs, action_noise, env_noise)
+        if agent.obs_stats is not None and first:
+            agent.obs_stats.update(rollout.obs.flatten(1, 2))
+        batch = prepare(agent, rollout, config)
+        metrics = update(agent, optimizer, batch, shuffle, config, lr, clip_range)
+        if agent.obs_stats is not None and not first:
+            agent.obs_stats.update(batch.obs)
+        return state, obs, metrics | episodes.update(rollout.rewards, rollout.done)
+
+    streams = run.streams("train")
+    state, obs = env.reset(streams.uniform(N, env.initial_noise))
     run.evaluate_if_due(0, env, agent)
     timestep = 0
     while timestep < config.total_timesteps:
         remaining = 1 - timestep / config.total_timesteps
         lr = config.learning_rate * (remaining if config.anneal_lr else 1)
         clip_range = config.clip_range * (remaining if config.anneal_clip else 1)
-        inputs = Inputs(
-            agent.draw(streams, T, N),
+        state, obs, metrics = iteration(
+            state,
+            obs,
+            agent.draw(streams, T, N),  # [S, T, N, A or D]
             streams.uniform(T, N, env.noise_size),
             streams.uniform(config.epochs, config.batch_size),
             torch.tensor(lr, device=run.device),
             torch.tensor(clip_range, device=run.device),
+            timestep == 0,
         )
-        carry, metrics = program(learner, carry, inputs, timestep == 0)
         timestep += config.batch_size
         run.log(timestep, metrics)
         run.evaluate_if_due(timestep, env, agent)
@@ -530,11 +432,49 @@ def train(config: Config, run: Run) -> ActorCritic:
 
 def load(part: str, trusted_env: str = "") -> ActorCritic:
     """The policies of a finished part `.../seeds-000-009`; trusted_env: see `read_policy`."""
+    return load_policy(part, Config, ActorCritic, trusted_env)
 
-    def build(spec: envs.EnvSpec, config: Config, seeds: list[int]) -> ActorCritic:
-        return ActorCritic(spec, config, SeedStreams(seeds, "init"))
 
-    return load_policy(part, Config, build, trusted_env)
+ZOO = "rl-baselines3-zoo hyperparams/ppo.yml at 22e3ff2"
+ZOO_SCORE = "SB3 {}, one agent (rl-baselines3-zoo benchmark.md at 22e3ff2)"
+NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
+PRESETS = {
+    "CartPole-v1": Preset(
+        {"num_envs": 8, "num_steps": 32, "minibatch_size": 256, "epochs": 20, "gamma": 0.98}
+        | {"gae_lambda": 0.8, "learning_rate": 1e-3, "anneal_lr": True, "clip_range": 0.2}
+        | {"anneal_clip": True, "total_timesteps": 100_000},
+        source=ZOO,
+        published=ZOO_SCORE.format("500.0 +- 0.0"),
+    ),
+    "Acrobot-v1": Preset(
+        {"num_envs": 16, "num_steps": 256, "minibatch_size": 64, "epochs": 4, "gamma": 0.99}
+        | {"gae_lambda": 0.94, "learning_rate": 3e-4, "anneal_lr": False}
+        | {"total_timesteps": 1_000_000, **NORMALIZED},
+        source=ZOO,
+        published=ZOO_SCORE.format("-73.5 +- 18.2"),
+    ),
+    "MountainCar-v0": Preset(
+        {"num_envs": 16, "num_steps": 16, "minibatch_size": 64, "epochs": 4, "gamma": 0.99}
+        | {"gae_lambda": 0.98, "learning_rate": 3e-4, "anneal_lr": False}
+        | {"total_timesteps": 1_000_000, **NORMALIZED},
+        source=ZOO,
+        published=ZOO_SCORE.format("-110.4 +- 19.5"),
+    ),
+    "MountainCarContinuous-v0": Preset(
+        {"num_envs": 8, "num_steps": 256, "minibatch_size": 256, "epochs": 10, "gamma": 0.999}
+        | {"gae_lambda": 0.98, "learning_rate": 1e-3, "anneal_lr": False, "log_std_init": 1.0}
+        | {"total_timesteps": 100_000, **NORMALIZED},
+        source="our own search: the best of 6 settings, 10 seeds each (100-109)",
+        published=ZOO_SCORE.format("88.3 +- 2.6 with gSDE at 20k timesteps"),
+    ),
+    "Pendulum-v1": Preset(
+        {"num_envs": 4, "num_steps": 1024, "minibatch_size": 64, "epochs": 10, "gamma": 0.9}
+        | {"gae_lambda": 0.9, "learning_rate": 1e-3, "anneal_lr": True}
+        | {"total_timesteps": 100_000, "normalize_reward": True},
+        source="our own search: the best of 10 settings, 10 seeds each (100-109)",
+        published=ZOO_SCORE.format("-172.2 +- 104.2 with gSDE"),
+    ),
+}
 
 
 if __name__ == "__main__":

@@ -74,51 +74,18 @@ class Config(ControlConfig):
     def check(self) -> None:
         if self.device == "cuda":
             raise UsageError("--device cuda: tables are trained on the CPU")
-        if self.compile:
-            raise UsageError("--compile: a table has nothing to compile")
         if self.total_timesteps < BLOCK:
             raise UsageError(
                 f"--total-timesteps {self.total_timesteps}: must be at least one block of {BLOCK}"
             )
 
 
-PRESETS = {
-    "FrozenLake-v1": Preset(
-        {"total_timesteps": 100_000},
-        source="our own search: 16 settings, 10 seeds each (100-109); 9 of them reach the optimum",
-    ),
-    # SB, example 6.6, but for an alpha that falls. At 0.5 throughout, the greedy policy of SARSA
-    # goes in circles now and then.
-    "CliffWalking-v1": Preset(
-        {
-            "total_timesteps": 50_000,
-            "gamma": 1.0,
-            "exploration_initial_eps": 0.1,
-            "exploration_final_eps": 0.1,
-        },
-        source="SB, example 6.6, and our own search: 2 settings, 10 seeds each (100-109)",
-    ),
-    "Taxi-v4": Preset(
-        {"total_timesteps": 200_000, "learning_rate": 1.0, "final_learning_rate": 1.0},
-        source="our own search: 9 settings, 10 seeds each (100-109); all come within 0.05 of 7.93",
-    ),
-    "Gridworld-v0": Preset(
-        {"total_timesteps": 30_000},
-        source="our own search: 5 settings, 10 seeds each (100-109); all of them reach the optimum",
-    ),
-    "CartPole-v1": Preset(
-        {"total_timesteps": 200_000, "final_learning_rate": 0.02, "exploration_final_eps": 0.05},
-        source="our own search: the best of 4 settings, 10 seeds each (100-109)",
-    ),
-}
-
-
 class QTable:
     """S tables of action values, [S, X, A]."""
 
-    def __init__(self, spec: envs.EnvSpec, config: Config, seeds: int) -> None:
+    def __init__(self, spec: envs.EnvSpec, config: Config, init: SeedStreams) -> None:
         assert spec.num_states is not None
-        shape = (seeds, spec.num_states, spec.num_actions)
+        shape = (len(init.seeds), spec.num_states, spec.num_actions)
         self.q = torch.full(shape, config.initial_value)
         self.final_eps = config.exploration_final_eps
 
@@ -199,7 +166,7 @@ def train(config: Config, run: Run) -> QTable:
     """Train all seeds of a run; returns their tables."""
     env = config.make_env()
     S = len(run.seeds)
-    policy = QTable(env.spec, config, S)
+    policy = QTable(env.spec, config, run.streams("init"))
     streams = run.streams("train")
     state, obs = env.reset(streams.uniform(1, env.initial_noise))
     episodes = envs.EpisodeTracker(S, 1)
@@ -225,20 +192,47 @@ def train(config: Config, run: Run) -> QTable:
             ends.append(done)
             errors.append(error)
 
-        train_return, train_length = episodes.update(torch.stack(rewards, 1), torch.stack(ends, 1))
-        metrics = {"td_loss": torch.stack(errors, 1).square().mean((1, 2))}
-        run.log(timestep, metrics | {"train_return": train_return, "train_length": train_length})
+        metrics = episodes.update(torch.stack(rewards, 1), torch.stack(ends, 1))
+        metrics["td_loss"] = torch.stack(errors, 1).square().mean((1, 2))
+        run.log(timestep, metrics)
         run.evaluate_if_due(timestep, env, policy)
     return policy
 
 
 def load(part: str, trusted_env: str = "") -> QTable:
     """The tables of a finished part `.../seeds-000-009`; trusted_env: see `read_policy`."""
+    return load_policy(part, Config, QTable, trusted_env)
 
-    def build(spec: envs.EnvSpec, config: Config, seeds: list[int]) -> QTable:
-        return QTable(spec, config, len(seeds))
 
-    return load_policy(part, Config, build, trusted_env)
+PRESETS = {
+    "FrozenLake-v1": Preset(
+        {"total_timesteps": 100_000},
+        source="our own search: 16 settings, 10 seeds each (100-109); 9 of them reach the optimum",
+    ),
+    # SB, example 6.6, but for an alpha that falls. At 0.5 throughout, the greedy policy of SARSA
+    # goes in circles now and then.
+    "CliffWalking-v1": Preset(
+        {
+            "total_timesteps": 50_000,
+            "gamma": 1.0,
+            "exploration_initial_eps": 0.1,
+            "exploration_final_eps": 0.1,
+        },
+        source="SB, example 6.6, and our own search: 2 settings, 10 seeds each (100-109)",
+    ),
+    "Taxi-v4": Preset(
+        {"total_timesteps": 200_000, "learning_rate": 1.0, "final_learning_rate": 1.0},
+        source="our own search: 9 settings, 10 seeds each (100-109); all come within 0.05 of 7.93",
+    ),
+    "Gridworld-v0": Preset(
+        {"total_timesteps": 30_000},
+        source="our own search: 5 settings, 10 seeds each (100-109); all of them reach the optimum",
+    ),
+    "CartPole-v1": Preset(
+        {"total_timesteps": 200_000, "final_learning_rate": 0.02, "exploration_final_eps": 0.05},
+        source="our own search: the best of 4 settings, 10 seeds each (100-109)",
+    ),
+}
 
 
 if __name__ == "__main__":

@@ -78,9 +78,8 @@ from manyseeds.cli import (
 from manyseeds.distributions import Categorical, Gaussian
 from manyseeds.kernels.rollout import Policy
 from manyseeds.kernels.scan import discounted_sums
-from manyseeds.layers import RunningStats, SeedMLP
+from manyseeds.layers import RunningStats, SeedMLP, take
 from manyseeds.optim import SeedAdam
-from manyseeds.program import Program, piece
 from manyseeds.runs.control import Run, main
 from manyseeds.seeds import SeedStreams
 
@@ -129,14 +128,6 @@ class Config(ControlConfig):
                 f"--total-timesteps {self.total_timesteps}: must be at least one step of each "
                 f"episode of an update, episodes = {self.episodes}"
             )
-
-
-OWN = "our own; the defaults, with the budget of grpo.py"
-PRESETS = {
-    "CartPole-v1": Preset({"total_timesteps": 300_000}, source=OWN),
-    "Acrobot-v1": Preset({"total_timesteps": 200_000}, source=OWN),
-    "Pendulum-v1": Preset({"gamma": 0.95, "total_timesteps": 300_000}, source=OWN),
-}
 
 
 class Actor(nn.Module):
@@ -226,11 +217,11 @@ def play(
     for noise in zip(action_noise.split(LOOK, 1), env_noise.split(LOOK, 1), strict=True):
         state, obs, part = envs.rollout(env, actor, state, obs, *noise)
         parts.append(part)
-        going &= ~(part.terminated | part.truncated).any(1)
+        going &= ~part.done.any(1)
         if not going.any():
             break
     steps = envs.Rollout(*(torch.cat(field, dim=1) for field in zip(*parts, strict=True)))
-    done = (steps.terminated | steps.truncated).long()
+    done = steps.done.long()
     alive = done.cumsum(1) == done  # no end before
     # Always L steps, and nothing after an end: how long the other seeds' episodes are is then
     # nowhere to be seen, nor do sums over the steps round with it.
@@ -337,25 +328,6 @@ def policy_gradient(
     }
 
 
-@piece
-def critic_step(
-    critic: Critic,
-    optimizer: SeedAdam,
-    batch: Batch,
-    indices: Tensor,
-    active: Tensor,
-    lr: Tensor,
-) -> Tensor:
-    """A step on the samples that indices [S, M] name; the mean squared error before it, [S]."""
-    seeds = torch.arange(len(indices), device=indices.device).unsqueeze(1)
-    minibatch = Batch(*(field[seeds, indices] for field in batch))
-    values = critic(minibatch.features, minibatch.actions)
-    v_loss = (values - minibatch.returns).square().mean(-1)
-    v_loss.sum().backward()
-    optimizer.step(lr, 0.0, active)
-    return v_loss.detach()
-
-
 def fit(
     critic: Critic,
     optimizer: SeedAdam,
@@ -363,58 +335,23 @@ def fit(
     draws: Tensor,
     active: Tensor,
     lr: Tensor,
-) -> dict[str, Tensor]:
-    """Fit V or Q to the returns; the uniforms draws [S, critic_updates, M] choose the samples."""
+) -> Tensor:
+    """Fit V or Q to the returns; the uniforms draws [S, critic_updates, M] choose the samples.
+
+    active: which seeds still learn, [S] bool; lr [S, 1]. Returns the last minibatch's mean squared
+    error, [S].
+    """
     taken_first = (~batch.alive).to(torch.uint8).argsort(dim=-1, stable=True)
     steps = batch.alive.sum(-1, keepdim=True)
     for uniforms in draws.unbind(1):
         chosen = (uniforms * steps).long().clamp(max=steps - 1)
-        v_loss = critic_step(critic, optimizer, batch, taken_first.gather(1, chosen), active, lr)
-    return {"value_loss": v_loss}
-
-
-class Learner(NamedTuple):
-    """What an iteration works with, and changes in place."""
-
-    config: Config
-    env: envs.Env
-    actor: Actor
-    critic: Critic | None
-    optimizer: SeedAdam
-    critic_optimizer: SeedAdam | None
-
-
-class Inputs(NamedTuple):
-    """What an iteration takes from outside: noise, and what follows a schedule."""
-
-    start_noise: Tensor  # [S, N, env.initial_noise]
-    action_noise: Tensor  # [S, L, N, A or D]
-    env_noise: Tensor  # [S, L, N, env.noise_size]
-    draws: Tensor  # [S, critic_updates, M]
-    active: Tensor  # [S] bool, which seeds still learn
-    lr: Tensor  # [S, 1], like the next
-    critic_lr: Tensor
-
-
-def iteration(
-    learner: Learner, timesteps: Tensor, inputs: Inputs
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Episodes and the update on them; returns the timesteps so far, [S], and metrics."""
-    config, env, actor, critic, optimizer, critic_optimizer = learner
-    active = inputs.active
-    noise = inputs.start_noise, inputs.action_noise, inputs.env_noise
-    episodes = play(env, actor, *noise)
-    batch = prepare(actor, episodes, config)
-    metrics = policy_gradient(actor, batch, phi(critic, batch, config), config)
-    optimizer.step(inputs.lr, config.max_grad_norm, active)
-    if critic is not None and critic_optimizer is not None:
-        metrics |= fit(critic, critic_optimizer, batch, inputs.draws, active, inputs.critic_lr)
-    alive = batch.alive & active.unsqueeze(1)
-    if actor.obs_stats is not None:
-        actor.obs_stats.update(episodes.obs.flatten(1, 2), alive)
-    metrics["train_return"] = episodes.rewards.sum(1).mean(-1)
-    metrics["train_length"] = batch.alive.sum(-1) / config.episodes
-    return timesteps + alive.sum(-1), metrics
+        indices = taken_first.gather(1, chosen)
+        minibatch = Batch(*(take(field, indices) for field in batch))  # [S, M, ...]
+        values = critic(minibatch.features, minibatch.actions)
+        loss = (values - minibatch.returns).square().mean(-1)
+        loss.sum().backward()
+        optimizer.step(lr, 0.0, active)
+    return loss.detach()
 
 
 def train(config: Config, run: Run) -> Actor:
@@ -429,28 +366,33 @@ def train(config: Config, run: Run) -> Actor:
     if config.weight in ("baseline", "q"):
         critic = Critic(env.spec, config, init).to(run.device)
         critic_optimizer = SeedAdam(critic, eps=1e-5)
-    learner = Learner(config, env, actor, critic, optimizer, critic_optimizer)
-    # How long the episodes are is read back: nothing to capture.
-    program = Program(iteration, run.device, config.compile, native=False)
     streams = run.streams("train")
     timesteps = torch.zeros(S, dtype=torch.int64, device=run.device)
-
     run.evaluate_if_due(timesteps, env, actor)
     while (active := timesteps < config.total_timesteps).any():
         remaining = (1 - timesteps / config.total_timesteps).clamp(min=0).unsqueeze(1)
         falling = remaining if config.anneal_lr else torch.ones_like(remaining)
+        start_noise = streams.uniform(N, env.initial_noise)
+        action_noise = actor.draw(streams, L, N)  # [S, L, N, A or D]
         transition_noise = streams.uniform(L, N, env.transition_noise)
         no_resets = transition_noise.new_zeros(S, L, N, env.initial_noise)  # an end is an end
-        inputs = Inputs(
-            streams.uniform(N, env.initial_noise),
-            actor.draw(streams, L, N),
-            torch.cat((transition_noise, no_resets), dim=-1),
-            streams.uniform(config.critic_updates, config.minibatch_size),
-            active,
-            config.learning_rate * falling,
-            config.critic_learning_rate * falling,
-        )
-        timesteps, metrics = program(learner, timesteps, inputs)
+        env_noise = torch.cat((transition_noise, no_resets), dim=-1)
+        draws = streams.uniform(config.critic_updates, config.minibatch_size)
+
+        episodes = play(env, actor, start_noise, action_noise, env_noise)
+        batch = prepare(actor, episodes, config)
+        metrics = policy_gradient(actor, batch, phi(critic, batch, config), config)
+        optimizer.step(config.learning_rate * falling, config.max_grad_norm, active)
+        if critic is not None and critic_optimizer is not None:
+            lr = config.critic_learning_rate * falling
+            metrics["value_loss"] = fit(critic, critic_optimizer, batch, draws, active, lr)
+        alive = batch.alive & active.unsqueeze(1)
+        if actor.obs_stats is not None:
+            actor.obs_stats.update(episodes.obs.flatten(1, 2), alive)
+        metrics["train_return"] = episodes.rewards.sum(1).mean(-1)
+        metrics["train_length"] = batch.alive.sum(-1) / N
+
+        timesteps = timesteps + alive.sum(-1)
         run.log(timesteps, metrics)
         run.evaluate_if_due(timesteps, env, actor)
     return actor
@@ -458,11 +400,15 @@ def train(config: Config, run: Run) -> Actor:
 
 def load(part: str, trusted_env: str = "") -> Actor:
     """The policies of a finished part `.../seeds-000-009`; trusted_env: see `read_policy`."""
+    return load_policy(part, Config, Actor, trusted_env)
 
-    def build(spec: envs.EnvSpec, config: Config, seeds: list[int]) -> Actor:
-        return Actor(spec, config, SeedStreams(seeds, "init"))
 
-    return load_policy(part, Config, build, trusted_env)
+OWN = "our own; the defaults, with the budget of grpo.py"
+PRESETS = {
+    "CartPole-v1": Preset({"total_timesteps": 300_000}, source=OWN),
+    "Acrobot-v1": Preset({"total_timesteps": 200_000}, source=OWN),
+    "Pendulum-v1": Preset({"gamma": 0.95, "total_timesteps": 300_000}, source=OWN),
+}
 
 
 if __name__ == "__main__":

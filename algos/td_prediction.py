@@ -81,21 +81,6 @@ class Config(PredictionConfig):
             )
 
 
-PRESETS = {
-    "RandomWalk-v0": Preset(
-        {"gamma": 1.0, "episodes": 100, "n_steps": 4, "learning_rate": 0.4},
-        source="SB, figure 7.2: n and alpha with the least error there, over 10 episodes; over our "
-        "100 a smaller alpha ends nearer (0.05: 0.08)",
-        published="RMS error 0.26 over the first 10 episodes (figure 7.2 in S. Zhang's code)",
-    ),
-    "Gridworld-v0": Preset(
-        {"gamma": 0.9, "episodes": 100, "n_steps": 1, "learning_rate": 0.1},
-        source="our own search: the least final error of 25 settings (n 1, 4, 16 and lambda 0.8, "
-        "0.95), 100 seeds each (0-99)",
-    ),
-}
-
-
 class Episodes(NamedTuple):
     """N complete episodes per seed; one that is over stands still until the longest is over.
 
@@ -206,6 +191,21 @@ def train(config: Config, run: PredictionRun) -> Tensor:
 def load(part: str) -> Tensor:
     """The values [S, X] of a finished part `.../seeds-000-099`."""
     return read_policy(part, Config)[2]["v"]
+
+
+PRESETS = {
+    "RandomWalk-v0": Preset(
+        {"gamma": 1.0, "episodes": 100, "n_steps": 4, "learning_rate": 0.4},
+        source="SB, figure 7.2: n and alpha with the least error there, over 10 episodes; over our "
+        "100 a smaller alpha ends nearer (0.05: 0.08)",
+        published="RMS error 0.26 over the first 10 episodes (figure 7.2 in S. Zhang's code)",
+    ),
+    "Gridworld-v0": Preset(
+        {"gamma": 0.9, "episodes": 100, "n_steps": 1, "learning_rate": 0.1},
+        source="our own search: the least final error of 25 settings (n 1, 4, 16 and lambda 0.8, "
+        "0.95), 100 seeds each (0-99)",
+    ),
+}
 
 
 if __name__ == "__main__":

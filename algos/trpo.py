@@ -66,6 +66,7 @@ from torch import Tensor, nn
 
 import envs
 from manyseeds import kernels
+from manyseeds.capture import captured
 from manyseeds.checkpoint import load_policy
 from manyseeds.cli import (
     ControlConfig,
@@ -81,9 +82,8 @@ from manyseeds.cli import (
 from manyseeds.distributions import Categorical, Gaussian
 from manyseeds.kernels.rollout import Policy
 from manyseeds.kernels.scan import discounted_sums, shuffles
-from manyseeds.layers import RewardScale, RunningStats, SeedMLP
+from manyseeds.layers import RewardScale, RunningStats, SeedMLP, take
 from manyseeds.optim import SeedAdam, flatten_parameters, views_like
-from manyseeds.program import Program, piece, unrolled
 from manyseeds.runs.control import Run, main
 from manyseeds.seeds import SeedStreams
 
@@ -153,46 +153,6 @@ class Config(ControlConfig):
                 f"--total-timesteps {self.total_timesteps}: must be at least one rollout, "
                 f"num_envs * num_steps = {self.batch_size}"
             )
-
-
-ZOO = "rl-baselines3-zoo hyperparams/trpo.yml at 22e3ff2"
-ZOO_SCORE = "sb3-contrib {}, one agent (rl-baselines3-zoo benchmark.md at 22e3ff2)"
-# Without gSDE, seeds 100-109 for each setting; in brackets their mean score. Pendulum: as it is
-# (-185.0). MountainCarContinuous: as it is (43.8); with log_std 1 (92.2), and with gamma 0.999 and
-# lambda 0.98 besides (92.5, not enough of a gain for two more changes).
-NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
-PRESETS = {
-    "CartPole-v1": Preset(
-        {"num_envs": 2, "num_steps": 512, "minibatch_size": 512, "cg_damping": 1e-3}
-        | {"gae_lambda": 0.98, "gamma": 0.99, "learning_rate": 1e-3, "critic_updates": 20}
-        | {"total_timesteps": 100_000},
-        source=ZOO,
-        published=ZOO_SCORE.format("500.0 +- 0.0"),
-    ),
-    "Acrobot-v1": Preset(
-        {"num_envs": 2, "num_steps": 1024, "total_timesteps": 100_000, **NORMALIZED},
-        source=ZOO,
-        published=ZOO_SCORE.format("-83.1 +- 18.6"),
-    ),
-    "MountainCar-v0": Preset(
-        {"num_envs": 2, "num_steps": 1024, "critic_updates": 20}
-        | {"total_timesteps": 100_000, **NORMALIZED},
-        source=ZOO,
-        published=ZOO_SCORE.format("-107.3 +- 13.2"),
-    ),
-    "MountainCarContinuous-v0": Preset(
-        {"num_envs": 2, "num_steps": 2048, "log_std_init": 1.0}
-        | {"total_timesteps": 50_000, **NORMALIZED},
-        source=f"{ZOO}, log_std 1 in place of gSDE (our own search, 10 seeds, 100-109)",
-        published=ZOO_SCORE.format("92.5 +- 0.4 with gSDE"),
-    ),
-    "Pendulum-v1": Preset(
-        {"num_envs": 2, "num_steps": 1024, "gamma": 0.9, "critic_updates": 15}
-        | {"total_timesteps": 100_000},
-        source=f"{ZOO}, without gSDE",
-        published=ZOO_SCORE.format("-174.6 +- 127.6 with gSDE"),
-    ),
-}
 
 
 def kl_divergence(old: Categorical | Gaussian, new: Categorical | Gaussian) -> Tensor:
@@ -422,7 +382,7 @@ def prepare(agent: ActorCritic, rollout: envs.Rollout, config: Config) -> Batch:
     S, T, N = rollout.rewards.shape
     rewards = rollout.rewards
     if agent.reward_scale is not None:
-        rewards = agent.reward_scale(rewards, rollout.terminated | rollout.truncated)
+        rewards = agent.reward_scale(rewards, rollout.done)
     obs = rollout.obs.flatten(1, 2)
     actions = rollout.actions.flatten(1, 2)
     logprobs, _, values = agent.evaluate(obs, actions)
@@ -486,20 +446,19 @@ def policy_step(
     }
 
 
-@piece
-def critic_steps(
-    agent: ActorCritic, optimizer: SeedAdam, batch: Batch, order: Tensor, config: Config
+def fit_critic(
+    agent: ActorCritic, optimizer: SeedAdam, batch: Batch, shuffle: Tensor, config: Config
 ) -> Tensor:
-    """Fit V on successive minibatches of the samples that order [S, k M] names.
+    """Fit V to the returns; the uniforms shuffle [S, critic_updates, B] order each pass's samples.
 
     Returns the last minibatch's mean squared error, [S].
     """
-    seeds = torch.arange(len(order), device=order.device).unsqueeze(1)
-    for indices in order.split(config.minibatch, dim=1):
-        values = agent.value(batch.obs[seeds, indices])
-        loss = (values - batch.returns[seeds, indices]).square().mean(-1)
-        loss.sum().backward()
-        optimizer.step(config.learning_rate)
+    for order in shuffles(shuffle).unbind(1):
+        for indices in order.split(config.minibatch, dim=1):
+            values = agent.value(take(batch.obs, indices))
+            loss = (values - take(batch.returns, indices)).square().mean(-1)
+            loss.sum().backward()
+            optimizer.step(config.learning_rate)
     return loss.detach()
 
 
@@ -511,57 +470,11 @@ def update(
     shuffle: Tensor,
     config: Config,
 ) -> dict[str, Tensor]:
-    """The policies' step on one rollout, then all passes of the values over it.
-
-    The uniforms shuffle [S, critic_updates, B] order each pass's samples. Returns metrics, [S].
-    """
+    """The policies' step on one rollout, then all passes of the values over it; metrics, [S]."""
     metrics = policy_step(agent, theta, batch, config)
-    for order in shuffles(shuffle).unbind(1):
-        for part in unrolled(order, config.minibatch):
-            loss = critic_steps(agent, optimizer, batch, part, config)
-    explained = explained_variance(batch.values, batch.returns)
-    return metrics | {"value_loss": loss, "explained_variance": explained}
-
-
-class Learner(NamedTuple):
-    """What an iteration works with, and changes in place."""
-
-    config: Config
-    env: envs.Env
-    agent: ActorCritic
-    theta: Tensor  # the policies' parameters, [S, P]
-    optimizer: SeedAdam  # of the values
-    episodes: envs.EpisodeTracker
-
-
-class Inputs(NamedTuple):
-    """What an iteration takes from outside: noise."""
-
-    action_noise: Tensor  # [S, T, N, A or D]
-    env_noise: Tensor  # [S, T, N, env.noise_size]
-    shuffle: Tensor  # [S, critic_updates, B]
-
-
-def iteration(
-    learner: Learner, carry: tuple[envs.State, Tensor], inputs: Inputs, first: bool
-) -> tuple[tuple[envs.State, Tensor], dict[str, Tensor]]:
-    """A rollout from carry (state and obs), and the update on it; returns the carry and metrics.
-
-    first: of the training.
-    """
-    config, env, agent, theta, optimizer, episodes = learner
-    noise = inputs.action_noise, inputs.env_noise
-    state, obs, rollout = envs.rollout(env, agent, *carry, *noise)
-    if first and agent.obs_stats is not None:
-        agent.obs_stats.update(rollout.obs.flatten(1, 2))
-    batch = prepare(agent, rollout, config)
-    metrics = update(agent, theta, optimizer, batch, inputs.shuffle, config)
-    if not first and agent.obs_stats is not None:
-        agent.obs_stats.update(batch.obs)
-    done = rollout.terminated | rollout.truncated
-    train_return, train_length = episodes.update(rollout.rewards, done)
-    metrics |= {"train_return": train_return, "train_length": train_length}
-    return (state, obs), metrics
+    metrics["value_loss"] = fit_critic(agent, optimizer, batch, shuffle, config)
+    metrics["explained_variance"] = explained_variance(batch.values, batch.returns)
+    return metrics
 
 
 def train(config: Config, run: Run) -> ActorCritic:
@@ -572,20 +485,38 @@ def train(config: Config, run: Run) -> ActorCritic:
     theta = flatten_parameters(agent.policy_parameters())
     optimizer = SeedAdam(agent.critic, eps=1e-5)
     episodes = envs.EpisodeTracker(S, N, run.device)
-    learner = Learner(config, env, agent, theta, optimizer, episodes)
-    program = Program(iteration, run.device, config.compile, env.native)
-    streams = run.streams("train")
-    carry = env.reset(streams.uniform(N, env.initial_noise))
 
+    @captured(run.device, env.native)
+    def iteration(
+        state: envs.State,
+        obs: Tensor,
+        action_noise: Tensor,
+        env_noise: Tensor,
+        shuffle: Tensor,
+        first: bool,
+    ) -> tuple[envs.State, Tensor, dict[str, Tensor]]:
+        state, obs, rollout = envs.rollout(env, agent, state, obs, action_noise, env_noise)
+        if agent.obs_stats is not None and first:
+            agent.obs_stats.update(rollout.obs.flatten(1, 2))
+        batch = prepare(agent, rollout, config)
+        metrics = update(agent, theta, optimizer, batch, shuffle, config)
+        if agent.obs_stats is not None and not first:
+            agent.obs_stats.update(batch.obs)
+        return state, obs, metrics | episodes.update(rollout.rewards, rollout.done)
+
+    streams = run.streams("train")
+    state, obs = env.reset(streams.uniform(N, env.initial_noise))
     run.evaluate_if_due(0, env, agent)
     timestep = 0
     while timestep < config.total_timesteps:
-        inputs = Inputs(
-            agent.draw(streams, T, N),
+        state, obs, metrics = iteration(
+            state,
+            obs,
+            agent.draw(streams, T, N),  # [S, T, N, A or D]
             streams.uniform(T, N, env.noise_size),
             streams.uniform(config.critic_updates, config.batch_size),
+            timestep == 0,
         )
-        carry, metrics = program(learner, carry, inputs, timestep == 0)
         timestep += config.batch_size
         run.log(timestep, metrics)
         run.evaluate_if_due(timestep, env, agent)
@@ -594,11 +525,44 @@ def train(config: Config, run: Run) -> ActorCritic:
 
 def load(part: str, trusted_env: str = "") -> ActorCritic:
     """The policies of a finished part `.../seeds-000-009`; trusted_env: see `read_policy`."""
+    return load_policy(part, Config, ActorCritic, trusted_env)
 
-    def build(spec: envs.EnvSpec, config: Config, seeds: list[int]) -> ActorCritic:
-        return ActorCritic(spec, config, SeedStreams(seeds, "init"))
 
-    return load_policy(part, Config, build, trusted_env)
+ZOO = "rl-baselines3-zoo hyperparams/trpo.yml at 22e3ff2"
+ZOO_SCORE = "sb3-contrib {}, one agent (rl-baselines3-zoo benchmark.md at 22e3ff2)"
+NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
+PRESETS = {
+    "CartPole-v1": Preset(
+        {"num_envs": 2, "num_steps": 512, "minibatch_size": 512, "cg_damping": 1e-3}
+        | {"gae_lambda": 0.98, "gamma": 0.99, "learning_rate": 1e-3, "critic_updates": 20}
+        | {"total_timesteps": 100_000},
+        source=ZOO,
+        published=ZOO_SCORE.format("500.0 +- 0.0"),
+    ),
+    "Acrobot-v1": Preset(
+        {"num_envs": 2, "num_steps": 1024, "total_timesteps": 100_000, **NORMALIZED},
+        source=ZOO,
+        published=ZOO_SCORE.format("-83.1 +- 18.6"),
+    ),
+    "MountainCar-v0": Preset(
+        {"num_envs": 2, "num_steps": 1024, "critic_updates": 20}
+        | {"total_timesteps": 100_000, **NORMALIZED},
+        source=ZOO,
+        published=ZOO_SCORE.format("-107.3 +- 13.2"),
+    ),
+    "MountainCarContinuous-v0": Preset(
+        {"num_envs": 2, "num_steps": 2048, "log_std_init": 1.0}
+        | {"total_timesteps": 50_000, **NORMALIZED},
+        source=f"{ZOO}, log_std 1 in place of gSDE (our own search, 10 seeds, 100-109)",
+        published=ZOO_SCORE.format("92.5 +- 0.4 with gSDE"),
+    ),
+    "Pendulum-v1": Preset(
+        {"num_envs": 2, "num_steps": 1024, "gamma": 0.9, "critic_updates": 15}
+        | {"total_timesteps": 100_000},
+        source=f"{ZOO}, without gSDE",
+        published=ZOO_SCORE.format("-174.6 +- 127.6 with gSDE"),
+    ),
+}
 
 
 if __name__ == "__main__":

@@ -54,14 +54,6 @@ class Config(PlanningConfig):
         return envs.make_tabular(self.env, self.goal, self.trap, self.walls)
 
 
-PRESETS = {
-    "Gridworld-v0": Preset({"gamma": 0.9}, source="our choice: values fade visibly"),
-    "FrozenLake-v1": Preset({"gamma": 0.99}, source="our choice"),
-    "CliffWalking-v1": Preset({"gamma": 0.99}, source="our choice"),
-    "Taxi-v4": Preset({"gamma": 0.99}, source="our choice"),
-}
-
-
 def expected_reward(P: Tensor, R: Tensor) -> Tensor:
     """r(s, a) = sum_s' P(s'|s, a) R(s, a, s'), [A, X]."""
     return (P * R).sum(-1)
@@ -100,6 +92,14 @@ def solve(config: Config, plan: Plan) -> Tensor:
         if residual <= goal_of_residual(V, config.gamma, config.tolerance):
             return V
         V = q.amax(0)
+
+
+PRESETS = {
+    "Gridworld-v0": Preset({"gamma": 0.9}, source="our choice: values fade visibly"),
+    "FrozenLake-v1": Preset({"gamma": 0.99}, source="our choice"),
+    "CliffWalking-v1": Preset({"gamma": 0.99}, source="our choice"),
+    "Taxi-v4": Preset({"gamma": 0.99}, source="our choice"),
+}
 
 
 if __name__ == "__main__":

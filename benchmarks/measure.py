@@ -82,7 +82,7 @@ def time_training(module: Any, config: Any) -> dict[str, float]:
     module.train(config, run)
     (t0, s0), (t1, s1) = logged[0], logged[-1]
     warm_up = 0.0
-    if config.compile or on_cuda:
+    if on_cuda:
         t0, s0 = logged[len(logged) // 2]
         warm_up = s0 - (s1 - s0) / (t1 - t0) * t0
     return {

@@ -473,8 +473,6 @@ def read_flags(args: Sequence[str]) -> tuple[str, ControlConfig, int]:
         flags, config = parse_both(Flags, baseline.config, baseline.presets, __doc__, args)
         if config.device == "cuda":
             raise UsageError("--device cuda: SB3's small networks are trained on the CPU")
-        if config.compile:
-            raise UsageError("--compile: SB3 runs eagerly")
         if isinstance(config, ppo.Config) and config.anneal_clip and config.clip_range == 0:
             raise UsageError("--clip-range 0: SB3 cannot anneal it; add --no-anneal-clip")
         check_env(config)

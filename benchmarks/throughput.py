@@ -18,11 +18,10 @@ Q-learning and SARSA: their presets on FrozenLake-v1; SB3 has no tables, the ref
 The measurements of an algorithm replace its former ones in results/throughput.json (on CUDA
 throughput-cuda.json) and leave those of the others; the table is made of all.
 
-SB3 trains one seed at a time, on the CPU: S seeds cost S times one. Compiled or captured (with
---compile, or on CUDA) ours is timed over the second half of its training, and what the first half
-took longer is its warm-up. It keeps compiled code on disk: the first repeat starts without any, the
-later ones with it. rejax, a JAX suite (`make jax-env`), trains twice in a process: the second
-training is timed, and what the first took longer is its warm-up.
+SB3 trains one seed at a time, on the CPU: S seeds cost S times one. On CUDA, where iterations are
+recorded, ours is timed over the second half of its training, and what the first half took longer is
+its warm-up. rejax, a JAX suite (`make jax-env`), trains twice in a process: the second training is
+timed, and what the first took longer is its warm-up.
 """
 
 from __future__ import annotations
@@ -31,14 +30,13 @@ import dataclasses
 import json
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks import catalog
-from benchmarks.chapters.speed import COMPILED, OURS, SUBJECTS, markdown, summarize
+from benchmarks.chapters.speed import OURS, SUBJECTS, markdown, summarize
 from benchmarks.measure import (
     Case,
     check_core,
@@ -92,8 +90,6 @@ class Config(ScriptConfig):
             if "sb3" in subject.peers:
                 cells.append((algo, "sb3", 1))
             cells += [(algo, OURS, S) for S in batches]
-            if subject.compiles and not on_cuda:
-                cells += [(algo, COMPILED, S) for S in batches]
             if "rejax" in subject.peers and JAX_PYTHON.exists():
                 cells += [(algo, "rejax", S) for S in batches]
         return cells
@@ -110,10 +106,10 @@ def timed_settings(algo: str) -> dict[str, Any]:
     return {**preset, **subject.settings, "env": subject.env}
 
 
-def measure(system: str, algo: str, seeds: str, device: str) -> dict[str, float]:
+def measure(algo: str, seeds: str, device: str) -> dict[str, float]:
     """Train S seeds with evaluation off; learning seconds and timesteps of all seeds together."""
     module = catalog.module("algos", algo)
-    execution = {"seeds": int(seeds), "device": device, "compile": system == COMPILED}
+    execution = {"seeds": int(seeds), "device": device}
     return time_training(module, module.Config(**timed_settings(algo), **execution, quiet=True))
 
 
@@ -148,8 +144,8 @@ print(json.dumps(dict(timesteps=done, learn_s=times[1], warm_up_s=warm_up, memor
 """
 
 
-def case(algo: str, system: str, seeds: int, device: str, cache: str) -> Case:
-    """One measurement in a process of its own. cache: folder of what torch.compile keeps."""
+def case(algo: str, system: str, seeds: int, device: str) -> Case:
+    """One measurement in a process of its own."""
     labels = {"system": system, "algo": algo, "seeds": seeds}
     if system == "rejax":
         steps = str(SUBJECTS[algo].settings["total_timesteps"])
@@ -160,8 +156,7 @@ def case(algo: str, system: str, seeds: int, device: str, cache: str) -> Case:
         # All fields: one that is left out would have the value of runs from before it was added.
         settings = json.dumps(dataclasses.asdict(config))
         return Case(labels, measuring(SB3_BASELINE, algo, settings))
-    command = measuring(__file__, system, algo, str(seeds), device)
-    return Case(labels, command, {"TORCHINDUCTOR_CACHE_DIR": cache})
+    return Case(labels, measuring(__file__, algo, str(seeds), device))
 
 
 def with_speed(m: dict[str, Any]) -> dict[str, Any]:
@@ -191,9 +186,8 @@ def main(args: Sequence[str] | None = None) -> None:
 
     core = config.core if config.device == "cpu" else None
     try:
-        with tempfile.TemporaryDirectory() as cache:
-            cases = [case(*cell, config.device, cache) for cell in config.cells()]
-            measurements = [with_speed(m) for m in in_turn(cases, config.repeats, core, say)]
+        cases = [case(*cell, config.device) for cell in config.cells()]
+        measurements = [with_speed(m) for m in in_turn(cases, config.repeats, core, say)]
     except UsageError as error:
         exit_with(error)
     results, name = Path(config.results), "throughput" + "-cuda" * (config.device == "cuda")

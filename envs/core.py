@@ -69,7 +69,7 @@ class Env(ABC):
     """S x N independent copies of one environment."""
 
     spec: EnvSpec
-    native: bool  # steps are tensor operations only: they can be compiled and captured
+    native: bool  # steps are tensor operations only: they can be captured
     initial_noise: int  # uniforms that one initial state takes
     transition_noise: int  # uniforms that one transition takes
 
@@ -169,8 +169,8 @@ class EpisodeTracker:
         self.open_return = torch.zeros(seeds, envs, device=device)  # of the unfinished episodes
         self.open_length = torch.zeros(seeds, envs, device=device)
 
-    def update(self, rewards: Tensor, done: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean return and mean length of the episodes that ended, each `[S]`; NaN where none did.
+    def update(self, rewards: Tensor, done: Tensor) -> dict[str, Tensor]:
+        """Means of the episodes that ended: train_return and train_length, `[S]`; NaN without any.
 
         rewards, done: `[S, T, N]`, the rollout that follows the one of the previous call.
         """
@@ -179,7 +179,10 @@ class EpisodeTracker:
         self.open_return.copy_(open_return)
         self.open_length.copy_(open_length)
         ended = done.sum(dim=(1, 2))
-        return returns.sum(dim=(1, 2)) / ended, lengths.sum(dim=(1, 2)) / ended
+        return {
+            "train_return": returns.sum(dim=(1, 2)) / ended,
+            "train_length": lengths.sum(dim=(1, 2)) / ended,
+        }
 
 
 def _episode_sums(x: Tensor, done: Tensor, open_sum: Tensor) -> tuple[Tensor, Tensor]:

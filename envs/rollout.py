@@ -11,7 +11,6 @@ from envs import kernels
 from envs.core import Env, NativeEnv, State
 from manyseeds.kernels.rollout import Rollout
 from manyseeds.kernels.rollout import rollout as rollout_in_c
-from manyseeds.program import stepwise
 
 
 @torch.no_grad()
@@ -30,7 +29,6 @@ def rollout(
     return step_by_step(env, policy, state, obs, action_noise, env_noise)
 
 
-@stepwise
 def step_by_step(
     env: Env, policy: Any, state: State, obs: Tensor, action_noise: Tensor, env_noise: Tensor
 ) -> tuple[State, Tensor, Rollout]:

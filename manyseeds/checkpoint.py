@@ -12,6 +12,7 @@ from torch import Tensor
 from manyseeds.cli import PUBLISHED, RESULTS, AnyConfig, EnvConfig, from_identity
 from manyseeds.errors import UsageError
 from manyseeds.record import POLICY, is_finished, read_json
+from manyseeds.seeds import SeedStreams
 
 
 def to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
@@ -54,15 +55,15 @@ def own_part(part: Path) -> Path:
 def load_policy(
     part: str | Path,
     config_class: type[EnvConfig],
-    build: Callable[[Any, Any, list[int]], Any],
+    policy_class: Callable[[Any, Any, SeedStreams], Any],
     trusted_env: str = "",
 ) -> Any:
     """The policies of a finished part, one module.
 
-    build: makes them untrained from the environment's spec, the Config and the seeds. Otherwise as
-    `read_policy`.
+    policy_class: makes untrained ones of the environment's spec, the Config and streams of seeds.
+    Otherwise as `read_policy`.
     """
     config, seeds, tensors = read_policy(part, config_class, trusted_env)
-    policy = build(config.make_env().spec, config, seeds)
+    policy = policy_class(config.make_env().spec, config, SeedStreams(seeds, "init"))
     policy.load_state_dict(tensors)
     return policy

@@ -167,13 +167,6 @@ class ControlConfig(SeedsConfig):
     """Environment steps per seed."""
     backend: Literal["auto", "gymnasium"] = "auto"
     """Environment: our native one where there is one, or always Gymnasium's own."""
-    compile: Annotated[bool, Execution()] = False
-    """Compile the hot loops with PyTorch in the place of C: takes half a minute or more once."""
-
-    def check_env(self, env: Any) -> None:
-        super().check_env(env)
-        if self.compile and not env.native:
-            raise UsageError("--compile: steps of Gymnasium's own environments are plain Python")
 
 
 AnyConfig = TypeVar("AnyConfig", bound=ScriptConfig)
@@ -328,10 +321,6 @@ def parse(
             check_name(config.name)
             if config.track:
                 check_tensorboard()
-        if isinstance(config, ControlConfig) and config.compile:
-            from manyseeds.program import check_compiler
-
-            check_compiler()
         return config
     except UsageError as error:
         exit_with(error)

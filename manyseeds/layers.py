@@ -188,6 +188,14 @@ class SeedMLP(nn.Module):
             self.biases[layer][:, network, :, columns] = noise[:, -1:]
 
 
+def take(x: Tensor, indices: Tensor) -> Tensor:
+    """Of each seed the samples that indices `[S, M]` name: `[S, M, ...]` of x `[S, B, ...]`."""
+    S, B = x.shape[:2]
+    first = B * torch.arange(S, device=x.device).unsqueeze(1)
+    rows = x.flatten(0, 1).index_select(0, (first + indices).flatten())
+    return rows.view(S, -1, *x.shape[2:])
+
+
 class RunningStats(nn.Module):
     """Mean and variance of all the vectors that each of S seeds has seen so far.
 

@@ -51,7 +51,7 @@ class SeedAdam(SeedOptimizer):
 
     Every seed has a step count of its own: one that is left out of a step keeps parameters, moments
     and bias correction exactly as they were. Everything is tensors, changed in place: a step can be
-    compiled and captured.
+    captured.
     """
 
     def __init__(self, module: nn.Module, eps: float = 1e-8) -> None:

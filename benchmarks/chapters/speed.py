@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.chapters.results import command_text, escape, versions_text
 from benchmarks.chapters.stored import ORIGIN
 
-OURS, COMPILED = "manyseeds", "manyseeds --compile"
+OURS = "manyseeds"
 ROW = {
     "system": str,
     "seeds": int,
@@ -30,10 +30,9 @@ class Subject:
     seeds: tuple[int, ...] = (1, 10, 32)
     seeds_on_cuda: tuple[int, ...] = (10, 1024, 8192)
     peers: tuple[str, ...] = ("sb3",)  # "rejax" too where its settings can be made the same
-    compiles: bool = True
 
 
-TABLES: dict[str, Any] = {"seeds": (1, 10, 100, 1000), "peers": (), "compiles": False}
+TABLES: dict[str, Any] = {"seeds": (1, 10, 100, 1000), "peers": ()}
 SUBJECTS = {
     "ppo": Subject("PPO", {"total_timesteps": 40_960}, peers=("sb3", "rejax")),
     "a2c": Subject("A2C", {"total_timesteps": 40_000}),

@@ -72,7 +72,7 @@ def off() -> Iterator[None]:
 def usable(*tensors: Tensor) -> bool:
     """Whether kernels can take tensors: float32 on a CPU, not while operations are traced."""
     fits = all(x.dtype == torch.float32 and x.device.type == "cpu" for x in tensors)
-    return fits and not torch.compiler.is_compiling() and available()
+    return fits and available()
 
 
 def available() -> bool:

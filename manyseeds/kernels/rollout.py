@@ -44,6 +44,11 @@ class Rollout(NamedTuple):
     truncated: Tensor
     next_obs: Tensor  # the true successor, also at the end of an episode
 
+    @property
+    def done(self) -> Tensor:
+        """Where episodes end."""
+        return self.terminated | self.truncated
+
 
 class _Rollout(ctypes.Structure):
     """`rollout` of rollout.c."""

@@ -115,7 +115,6 @@ class Recorder:
             "execution": {
                 "device": str(self.device),
                 "threads": self.config.threads,
-                "compiled": getattr(self.config, "compile", False),
             },
             "command": "python " + shlex.join(without_results(sys.argv)),
             **provenance(self.origins(definitions), packages, self.kind_origins()),

@@ -399,7 +399,6 @@ def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None
     if preset is None:
         table.add_row("preset", f"none for {config.env}: the defaults")
     how = f"{resolve_device(config.device)}, {config.threads} thread{'s' * (config.threads > 1)}"
-    how += ", compiled" * config.compile
     table.add_row("speed", f"{trained / learn_s:,.0f} timesteps/s, all seeds together ({how})")
     total_s = sum(s["total_seconds"] for s in summaries)
     table.add_row("time", f"{total_s:.1f} s, of which {learn_s:.1f} s learning")

@@ -172,11 +172,19 @@ def test_rhythm_of_updates(
     settings: dict[str, Any], gradient_steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SB3's semantics of train_freq, gradient_steps, learning_starts and the target interval."""
-    calls, syncs, in_rounds = [], [], []
-    iteration, update, update_target = dqn.iteration, dqn.update, dqn.update_target
+    calls: list[int] = []
+    syncs: list[int] = []
+    in_rounds: list[int] = []
+    add, update, update_target = dqn.Replay.add, dqn.update, dqn.update_target
+
+    def spy_syncs(*args: Any) -> None:
+        syncs.append(args[2])
+        in_rounds[-1] += args[2]
+        update_target(*args)
+
     monkeypatch.setattr(dqn, "update", lambda *a: (calls.append(a[4].shape[1]), update(*a))[1])
-    monkeypatch.setattr(dqn, "update_target", lambda *a: (syncs.append(a[2]), update_target(*a))[1])
-    monkeypatch.setattr(dqn, "iteration", lambda *a: (in_rounds.append(a[3]), iteration(*a))[1])
+    monkeypatch.setattr(dqn, "update_target", spy_syncs)
+    monkeypatch.setattr(dqn.Replay, "add", lambda *a: (in_rounds.append(0), add(*a))[1])
     train_on(
         Counter(),
         monkeypatch,
@@ -196,7 +204,11 @@ def test_the_target_is_updated_before_the_gradient_steps(monkeypatch: pytest.Mon
     """When it is due, the update begins with a target that is the network as it has acted."""
     due: list[int] = []
     fresh: list[bool] = []
-    iteration, update = dqn.iteration, dqn.update
+    add, update, update_target = dqn.Replay.add, dqn.update, dqn.update_target
+
+    def spy_syncs(*args: Any) -> None:
+        due[-1] += args[2]
+        update_target(*args)
 
     def spy(net: Any, target: Any, *rest: Any) -> Any:
         pairs = zip(net.parameters(), target.parameters(), strict=True)
@@ -204,7 +216,8 @@ def test_the_target_is_updated_before_the_gradient_steps(monkeypatch: pytest.Mon
         return update(net, target, *rest)
 
     monkeypatch.setattr(dqn, "update", spy)
-    monkeypatch.setattr(dqn, "iteration", lambda *a: (due.append(a[3]), iteration(*a))[1])
+    monkeypatch.setattr(dqn, "update_target", spy_syncs)
+    monkeypatch.setattr(dqn.Replay, "add", lambda *a: (due.append(0), add(*a))[1])
     settings = {"total_timesteps": 64, "learning_starts": 0, "batch_size": 4, "train_freq": 4}
     train_on(Counter(), monkeypatch, target_update_interval=12, **settings)
     assert due == [0, 0, 1] * 5 + [0]

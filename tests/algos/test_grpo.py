@@ -752,26 +752,33 @@ def test_every_step_taken_counts_and_a_finished_seed_stands_still(
     states: list[list[Tensor]] = []
     steps: list[Tensor] = []
     taken: list[Tensor] = []
-    iteration, play = grpo.iteration, grpo.play
+    play, update, log = grpo.play, grpo.update, Run.log
 
     def spy_play(*args: Any) -> grpo.Episodes:
         episodes = play(*args)
         taken.append(episodes.alive.sum((1, 2)))
         return episodes
 
-    def spy(learner: Any, timesteps: Tensor, inputs: Any) -> Any:
-        out = iteration(learner, timesteps, inputs)
-        adam, stats = made[0], learner.actor.obs_stats.state_dict().values()
-        tensors = (adam.params, adam.mean, adam.square, *adam.beta_powers, *stats)
-        states.append([x.detach().clone() for x in tensors])
-        steps.append(out[0])
-        assert torch.equal(inputs.active, timesteps < 600)
-        expected = 1e-2 * (1 - timesteps / 600).clamp(min=0)
-        torch.testing.assert_close(inputs.lr.flatten(), expected)
-        return out
+    def spy_update(*args: Any) -> Any:
+        *_, active, _, lr = args
+        timesteps = steps[-1] if steps else torch.zeros(6)
+        assert torch.equal(active, timesteps < 600)
+        torch.testing.assert_close(lr.flatten(), 1e-2 * (1 - timesteps / 600).clamp(min=0))
+        actors.append(args[0])
+        return update(*args)
 
+    def spy_log(run: Run, timesteps: Tensor, metrics: Any) -> None:
+        adam, stats = made[0], actors[0].obs_stats
+        assert stats is not None
+        tensors = (adam.params, adam.mean, adam.square, *adam.beta_powers)
+        states.append([x.detach().clone() for x in (*tensors, *stats.state_dict().values())])
+        steps.append(timesteps)
+        log(run, timesteps, metrics)
+
+    actors: list[grpo.Actor] = []
     monkeypatch.setattr(grpo, "play", spy_play)
-    monkeypatch.setattr(grpo, "iteration", spy)
+    monkeypatch.setattr(grpo, "update", spy_update)
+    monkeypatch.setattr(Run, "log", spy_log)
     settings: dict[str, Any] = {
         "total_timesteps": 600,
         "normalize_obs": True,

@@ -18,6 +18,7 @@ from torch import Tensor
 import envs
 from algos import q_learning
 from manyseeds.runs.control import Run
+from manyseeds.seeds import SeedStreams
 
 TINY = "Tiny-v0"
 
@@ -192,7 +193,7 @@ def test_entries_are_read_and_changed_where_they_are() -> None:
 
 def table_policy(values: list[float], module: Any = q_learning) -> q_learning.QTable:
     spec = envs.EnvSpec("t", num_actions=len(values), time_limit=1, num_states=1)
-    policy = module.QTable(spec, module.Config(), seeds=1)
+    policy = module.QTable(spec, module.Config(), SeedStreams([0], "init"))
     policy.q[:] = torch.tensor(values)
     return policy
 

@@ -231,8 +231,8 @@ def test_steps_after_an_end_never_reach_the_update(env_id: str, weight: Any) -> 
         optimizer.step(0.05)
         draws = torch.rand(3, 5, 64, generator=generator())
         everybody, lr = torch.ones(3, dtype=torch.bool), torch.full((3, 1), 0.05)
-        metrics |= reinforce.fit(of_actions, critic_optimizer, batch, draws, everybody, lr)
-        return [optimizer.params, critic_optimizer.params, *metrics.values()]
+        v_loss = reinforce.fit(of_actions, critic_optimizer, batch, draws, everybody, lr)
+        return [optimizer.params, critic_optimizer.params, v_loss, *metrics.values()]
 
     dead = ~alive.unsqueeze(-1)
     clean = learn(batch)
@@ -311,14 +311,13 @@ def test_the_critic_learns_from_steps_that_were_taken(monkeypatch: pytest.Monkey
     """Every one of them equally often, in every seed; from the right returns."""
     config, _, critic, batch, _ = small_batch(weight="baseline")
     drawn: list[Tensor] = []
-    monkeypatch.setattr(
-        reinforce, "critic_step", lambda *args: (drawn.append(args[3]), torch.zeros(3))[1]
-    )
+    take = reinforce.take
+    monkeypatch.setattr(reinforce, "take", lambda *args: (drawn.append(args[1]), take(*args))[1])
     draws = torch.rand(3, 50, 2000, generator=generator())
     draws[:, 0, 0], draws[:, 0, 1] = 0.0, 1 - 2**-24  # the least and the greatest uniform
     everybody, lr = torch.ones(3, dtype=torch.bool), torch.full((3, 1), 0.05)
     reinforce.fit(critic, SeedAdam(critic), batch, draws, everybody, lr)
-    indices = torch.cat(drawn, dim=1)
+    indices = torch.cat(drawn[:: len(batch)], dim=1)  # once for every field
     assert indices.shape == (3, 100_000)
     for s in range(3):
         counts = torch.bincount(indices[s], minlength=batch.alive.shape[1])
@@ -334,10 +333,12 @@ def test_a_step_of_the_critic_is_that_of_one_seed(env_id: str, weight: Any) -> N
     """Mean squared error to g_t, by torch.optim.Adam on plain tensors."""
     _, _, critic, batch, _ = small_batch(env_id=env_id, weight=weight, episodes=2)
     before = [p.detach().clone() for p in critic.parameters()]
-    indices = torch.stack([a.nonzero().flatten()[:17] for a in batch.alive])
+    draws = torch.rand(3, 1, 17, generator=generator())
+    taken = [alive.nonzero().flatten() for alive in batch.alive]
+    indices = [t[(u * len(t)).long()] for t, u in zip(taken, draws[:, 0], strict=True)]
     optimizer = SeedAdam(critic, eps=1e-5)
     active, lr = torch.tensor([True, True, False]), torch.full((3, 1), 0.01)
-    v_loss = reinforce.critic_step(critic, optimizer, batch, indices, active, lr)
+    v_loss = reinforce.fit(critic, optimizer, batch, draws, active, lr)
     for s in range(3):
         w1, w2, b1, b2 = (p[s, 0].clone().requires_grad_() for p in before)
         x, actions = batch.features[s, indices[s]], batch.actions[s, indices[s]]
@@ -431,26 +432,33 @@ def test_every_step_taken_counts_and_a_finished_seed_stands_still(
     states: list[list[Tensor]] = []
     steps: list[Tensor] = []
     taken: list[Tensor] = []
-    iteration, play = reinforce.iteration, reinforce.play
+    play, log, adam_step = reinforce.play, Run.log, SeedAdam.step
+    actors: list[reinforce.Actor] = []
 
-    def spy_play(*args: Any) -> reinforce.Episodes:
-        episodes = play(*args)
+    def spy_play(env: envs.Env, actor: reinforce.Actor, *noise: Tensor) -> reinforce.Episodes:
+        episodes = play(env, actor, *noise)
+        actors.append(actor)
         taken.append(episodes.alive.sum((1, 2)))
         return episodes
 
-    def spy(learner: Any, timesteps: Tensor, inputs: Any) -> Any:
-        out = iteration(learner, timesteps, inputs)
+    def spy_log(run: Run, timesteps: Tensor, metrics: Any) -> None:
+        assert actors[0].obs_stats is not None
         adams = [(a.params, a.mean, a.square, *a.beta_powers) for a in made]
-        stats = learner.actor.obs_stats.state_dict().values()
+        stats = actors[0].obs_stats.state_dict().values()
         states.append([x.detach().clone() for x in (*adams[0], *adams[1], *stats)])
-        steps.append(out[0])
-        remaining = (1 - timesteps / 400).clamp(min=0)
-        torch.testing.assert_close(inputs.lr.flatten(), 1e-2 * remaining)
-        torch.testing.assert_close(inputs.critic_lr.flatten(), 3e-3 * remaining)
-        return out
+        steps.append(timesteps)
+        log(run, timesteps, metrics)
+
+    def spy_step(adam: SeedAdam, lr: Tensor, norm: float, active: Tensor) -> Tensor:
+        timesteps = steps[-1] if steps else torch.zeros(6)
+        initial = 1e-2 if adam is made[0] else 3e-3
+        torch.testing.assert_close(lr.flatten(), initial * (1 - timesteps / 400).clamp(min=0))
+        assert torch.equal(active, timesteps < 400)
+        return adam_step(adam, lr, norm, active)
 
     monkeypatch.setattr(reinforce, "play", spy_play)
-    monkeypatch.setattr(reinforce, "iteration", spy)
+    monkeypatch.setattr(Run, "log", spy_log)
+    monkeypatch.setattr(SeedAdam, "step", spy_step)
     settings: dict[str, Any] = {
         "total_timesteps": 400,
         "normalize_obs": True,

@@ -218,19 +218,15 @@ def test_every_epoch_visits_all_samples_in_an_order_of_its_own(
 
         monkeypatch.setattr(module, "minibatches", spy_minibatches)
     else:
-        name = "gradient_steps" if algo == "ppo" else "critic_steps"
-        steps, parts = getattr(module, name), []
+        shuffles = module.shuffles
 
-        def spy_steps(agent: Any, optimizer: Any, batch: Any, order: Tensor, *rest: Any) -> Any:
-            parts.append(order)
-            if sum(part.shape[1] for part in parts) == 32:
-                epoch = torch.cat(parts, 1)
-                assert (epoch.sort(1).values == torch.arange(32)).all()
-                orders.extend(map(tuple, epoch.tolist()))
-                parts.clear()
-            return steps(agent, optimizer, batch, order, *rest)
+        def spy_shuffles(uniforms: Tensor) -> Any:
+            epochs = shuffles(uniforms)
+            assert (epochs.sort(-1).values == torch.arange(32)).all()
+            orders.extend(map(tuple, epochs.flatten(0, 1).tolist()))
+            return epochs
 
-        monkeypatch.setattr(module, name, spy_steps)
+        monkeypatch.setattr(module, "shuffles", spy_shuffles)
     train_on(Lucky(), algo, monkeypatch)
     assert len(orders) >= 3 * 2 * 4  # seeds, epochs, rollouts
     assert len(set(orders)) == len(orders)

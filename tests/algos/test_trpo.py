@@ -306,7 +306,7 @@ def test_each_update_moves_its_own_network_only() -> None:
 
     trpo.policy_step(agent, theta, batch, config)
     assert moved() == {"actor"}
-    trpo.critic_steps(agent, optimizer, batch, torch.rand(3, 64).argsort(-1), config)
+    trpo.fit_critic(agent, optimizer, batch, torch.rand(3, 2, 64), config)
     assert moved() == {"critic"}
     assert all(p.grad is None for p in agent.parameters())
 

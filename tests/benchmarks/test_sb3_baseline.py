@@ -410,7 +410,6 @@ def test_dqn_policy_explores_as_ours() -> None:
         (["--algo", "a2c", "--advantage", "n_step"], "--advantage n_step: SB3's A2C has GAE only"),
         (["--shared-trunk"], "--shared-trunk: SB3's PPO has separate networks only"),
         (["--minibatch-size", "1"], "--minibatch-size 1: SB3 needs at least 2"),
-        (["--compile"], "--compile: SB3 runs eagerly"),
         (["--clip-range", "0"], "--clip-range 0: SB3 cannot anneal it; add --no-anneal-clip"),
         (["--algo", "dqn", "--env", "Pendulum-v1"], "--env Pendulum-v1: this algorithm needs"),
     ],
@@ -422,7 +421,6 @@ def test_mistakes_are_one_line(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("manyseeds.program.check_compiler", lambda: None)
     monkeypatch.setattr(sb3_baseline, "train_seeds", lambda *args: pytest.fail("not refused"))
     with pytest.raises(SystemExit) as stop:
         sb3_baseline.main([*flags, "--results", str(tmp_path / "results")])

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import catalog, sb3_baseline, throughput
 from benchmarks.measure import measuring, run_pinned
-from benchmarks.throughput import COMPILED, OURS, SUBJECTS, Config, summarize
+from benchmarks.throughput import OURS, SUBJECTS, Config, summarize
 from manyseeds.cli import from_identity
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
@@ -46,7 +46,7 @@ def test_cells() -> None:
     tables = Config(algos=("q_learning",)).cells()
     assert tables == [("q_learning", OURS, S) for S in (1, 10, 100, 1000)]
     ppo = Config(algos=("ppo",), seeds=(3,)).cells()
-    assert ppo[:3] == [("ppo", "sb3", 1), ("ppo", OURS, 3), ("ppo", COMPILED, 3)]
+    assert ppo[:2] == [("ppo", "sb3", 1), ("ppo", OURS, 3)]
 
 
 @pytest.mark.parametrize("flags", [{"algos": ("pppo",)}, {"core": 99_999}])
@@ -81,7 +81,7 @@ def test_a_measurement_leaves_those_of_other_algorithms(tmp_path: Path) -> None:
 
 def test_sb3_is_timed_at_the_same_settings() -> None:
     settings = throughput.timed_settings("a2c")
-    case = throughput.case("a2c", "sb3", 1, "cpu", "")
+    case = throughput.case("a2c", "sb3", 1, "cpu")
     assert case.command[1:4] == [str(throughput.SB3_BASELINE), "--measure", "a2c"]
     ours = catalog.module("algos", "a2c").Config(**settings)
     assert json.loads(case.command[4]) == json.loads(json.dumps(dataclasses.asdict(ours)))

@@ -481,17 +481,3 @@ def test_one_step_on_a_gpu(kind: type[NativeEnv]) -> None:
     a, b = env.step(state, actions, noise), env.step(on_gpu, actions.cuda(), noise.cuda())
     for x, y in zip((*a.state, *a[1:]), (*b.state, *b[1:]), strict=True):
         torch.testing.assert_close(x, y.cpu(), rtol=0, atol=1e-12)
-
-
-@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")
-@each_env
-def test_steps_can_be_traced(kind: type[NativeEnv]) -> None:
-    """As one graph, which computes what eager steps do."""
-    env, rng = kind(), np.random.default_rng(8)
-    noise = uniforms(rng, 2, 4, env.noise_size).float()
-    actions = random_actions(env, uniforms(rng, 2, 4).float())
-    state, _ = env.reset(noise)
-    traced = torch.compile(env.step, fullgraph=True, backend="eager")
-    a, b = env.step(state, actions, noise), traced(state, actions, noise)
-    for x, y in zip((*a.state, *a[1:]), (*b.state, *b[1:]), strict=True):
-        assert torch.equal(x, y)

@@ -687,7 +687,7 @@ def test_episode_tracker_is_the_slow_loop(
         done = rng.random((S, T, N)) < rate
         ours = fast.update(torch.from_numpy(rewards), torch.from_numpy(done))
         theirs = slow.update(rewards, done)
-        for a, b in zip(ours, theirs, strict=True):
+        for a, b in zip(ours.values(), theirs, strict=True):
             assert a.shape == (S,)
             np.testing.assert_allclose(a.numpy(), b, rtol=1e-4, atol=1e-4)  # NaN equals NaN
 
@@ -696,14 +696,14 @@ def test_episode_tracker_by_hand() -> None:
     """Two rollouts of 3 steps, one environment, episodes of 2, 3 and 1 steps."""
     tracker = EpisodeTracker(1, 1)
     done = torch.tensor([[False], [True], [False]])[None]
-    returns, lengths = tracker.update(torch.tensor([[1.0], [2.0], [3.0]])[None], done)
-    assert (returns.item(), lengths.item()) == (3.0, 2.0)
+    found = tracker.update(torch.tensor([[1.0], [2.0], [3.0]])[None], done)
+    assert (found["train_return"].item(), found["train_length"].item()) == (3.0, 2.0)
     done = torch.tensor([[False], [True], [True]])[None]
-    returns, lengths = tracker.update(torch.tensor([[10.0], [20.0], [5.0]])[None], done)
-    assert (returns.item(), lengths.item()) == ((33.0 + 5.0) / 2, 2.0)
-    returns, lengths = tracker.update(torch.ones(1, 3, 1), torch.zeros(1, 3, 1, dtype=torch.bool))
-    assert returns.isnan().all()
-    assert lengths.isnan().all()
+    found = tracker.update(torch.tensor([[10.0], [20.0], [5.0]])[None], done)
+    assert found["train_return"].item() == (33.0 + 5.0) / 2
+    assert found["train_length"].item() == 2.0
+    found = tracker.update(torch.ones(1, 3, 1), torch.zeros(1, 3, 1, dtype=torch.bool))
+    assert all(mean.isnan().all() for mean in found.values())
 
 
 # ---- make -------------------------------------------------------------------------------

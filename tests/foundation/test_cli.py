@@ -155,10 +155,6 @@ UNKNOWN_ENV = "unknown environment; there are CartPole-v1, Acrobot-v1"
         # What is common to all scripts.
         ("--device gpu", "'gpu'"),
         ("--backend gym", "'gym'"),
-        (
-            "--compile --backend gymnasium",
-            "--compile: steps of Gymnasium's own environments are plain Python",
-        ),
         ("--env FrozenLake-v1 --backend gymnasium", VECTOR),
         ("--name ../x", "--name '../x': use letters, digits, '-', '_' and '.'"),
         ("--name .hidden", "--name '.hidden': use letters, digits, '-', '_' and '.'"),
@@ -238,14 +234,6 @@ def test_every_algorithm_refuses(
 ) -> None:
     said = refused(capsys, *command.split(), module=CONTROL[name])
     assert said.startswith(command.split()[0])
-
-
-@pytest.mark.parametrize("module", TABULAR)
-@pytest.mark.parametrize("env", list(q_learning.PRESETS))
-def test_a_table_is_not_compiled(env: str, module: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Not accepted and then ignored."""
-    said = refused(capsys, "--env", env, "--compile", module=module)
-    assert said == "--compile: a table has nothing to compile"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
@@ -455,7 +443,7 @@ def test_a_runs_name_changes_with_exactly_the_fields_that_change_a_curve(name: s
     config = read(module=module)
     hashed = RunFolder.of(config, name).path.name
     assert len(hashed) == 8
-    stays = {"seeds", "first_seed", "device", "threads", "results", "track", "quiet", "compile"}
+    stays = {"seeds", "first_seed", "device", "threads", "results", "track", "quiet"}
     names = {hashed}
     fields = {f.name for f in dataclasses.fields(config)}
     assert stays < fields
@@ -476,8 +464,8 @@ def test_a_runs_folder_is_where_the_documentation_says() -> None:
 
 
 @pytest.mark.parametrize("name", CONTROL)
-def test_another_backend_is_another_run_and_compiling_is_not(name: str) -> None:
-    """Gymnasium's environment draws and rounds differently; compiling only rounds."""
+def test_another_backend_is_another_run(name: str) -> None:
+    """Gymnasium's environment draws and rounds differently."""
     module = CONTROL[name]
     env = next(iter(module.PRESETS))
     config = read("--env", env, module=module)
@@ -486,9 +474,6 @@ def test_another_backend_is_another_run_and_compiling_is_not(name: str) -> None:
     path = RunFolder.of(config, name).path
     assert RunFolder.of(bridged, name).path.parent == path.parent
     assert RunFolder.of(bridged, name).path != path
-    if module not in TABULAR:
-        compiled = dataclasses.replace(config, compile=True)
-        assert RunFolder.of(compiled, name).path == path
 
 
 @pytest.mark.parametrize(

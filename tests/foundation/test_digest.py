@@ -348,7 +348,7 @@ def test_what_is_gone_counts_as_empty(origin: str, project: Callable[..., str]) 
 
 def test_an_origin_is_written_by_module_and_name() -> None:
     assert origin_of(ppo.train) == "algos.ppo:train"
-    assert origin_of(ppo.gradient_steps) == "algos.ppo:gradient_steps"  # behind a decorator
+    assert origin_of(ppo.prepare) == "algos.ppo:prepare"  # behind a decorator
     assert origin_of(ppo.ActorCritic.act) == "algos.ppo:ActorCritic.act"
     assert origin_of("a.b:c") == "a.b:c"
 

@@ -64,15 +64,15 @@ BUGS = (
     Bug(
         "target interval: dqn counts updates",
         "algos/dqn.py",
-        "syncs = timestep // interval - before // interval",
-        "syncs = int(timestep // config.block % interval == 0)",
+        "            timestep // interval - before // interval,\n",
+        "            int(timestep // config.block % interval == 0),\n",
         "tests/algos/test_dqn.py::test_rhythm_of_updates",
     ),
     Bug(
         "target interval: dqn is late",
         "algos/dqn.py",
-        "syncs = timestep // interval - before // interval",
-        "syncs = (timestep - 1) // interval - max(before - 1, 0) // interval",
+        "            timestep // interval - before // interval,\n",
+        "            (timestep - 1) // interval - max(before - 1, 0) // interval,\n",
         "tests/algos/test_dqn.py::test_rhythm_of_updates",
     ),
     Bug(
@@ -87,7 +87,7 @@ BUGS = (
         "algos/dqn.py",
         "index = (noise * self.size)",
         "index = (torch.rand_like(noise) * self.size)",
-        "tests/foundation/test_program.py::test_replaying_the_captured_iteration_is_the_eager_training[dqn]",
+        "tests/foundation/test_capture.py::test_replaying_the_captured_iteration_is_the_eager_training[dqn]",
     ),
     Bug(
         "epsilon: one step ahead",
@@ -141,16 +141,10 @@ BUGS = (
     Bug(
         "target interval: dqn's target is updated after the gradient steps",
         "algos/dqn.py",
-        "    if syncs:\n"
-        "        update_target(target, net, syncs, config.tau)\n"
-        "    metrics = {}\n"
-        "    if learns:\n"
-        "        metrics = update(net, target, optimizer, replay, inputs.draws, config)\n",
-        "    metrics = {}\n"
-        "    if learns:\n"
-        "        metrics = update(net, target, optimizer, replay, inputs.draws, config)\n"
-        "    if syncs:\n"
-        "        update_target(target, net, syncs, config.tau)\n",
+        "        if syncs:\n            update_target(target, net, syncs, config.tau)\n",
+        "        if draws.shape[1]:\n"
+        "            update(net, target, optimizer, replay, draws, config)\n"
+        "        if syncs:\n            update_target(target, net, syncs, config.tau)\n",
         "tests/algos/test_dqn.py::test_the_target_is_updated_before_the_gradient_steps",
     ),
 )

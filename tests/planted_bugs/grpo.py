@@ -65,8 +65,8 @@ BUGS = (
     Bug(
         "shared seed: grpo's peers act alike",
         "algos/grpo.py",
-        "            actor.draw(streams, L, N),\n",
-        "            actor.draw(streams, L, K).repeat_interleave(G, dim=2),\n",
+        "actor.draw(streams, L, N)",
+        "actor.draw(streams, L, K).repeat_interleave(G, dim=2)",
         "tests/algos/test_traps.py::test_no_two_environments_share_their_luck[grpo]",
     ),
     Bug(
@@ -107,8 +107,8 @@ BUGS = (
     Bug(
         "grpo: steps after an end count against the budget",
         "algos/grpo.py",
-        "return timesteps + alive.sum(-1), metrics",
-        "return timesteps + alive.shape[-1] * inputs.active, metrics",
+        "timesteps = timesteps + alive.sum(-1)",
+        "timesteps = timesteps + alive.shape[-1] * active",
         "tests/algos/test_grpo.py::test_every_step_taken_counts_and_a_finished_seed_stands_still",
     ),
     Bug(
@@ -135,8 +135,8 @@ BUGS = (
     Bug(
         "epochs: grpo's have one order",
         "algos/grpo.py",
-        "streams.uniform(config.epochs, L * N),",
-        "streams.uniform(1, L * N).expand(-1, config.epochs, -1),",
+        "streams.uniform(config.epochs, L * N)",
+        "streams.uniform(1, L * N).expand(-1, config.epochs, -1)",
         "tests/algos/test_traps.py::test_every_epoch_visits_all_samples_in_an_order_of_its_own[grpo]",
     ),
 )

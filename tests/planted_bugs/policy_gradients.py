@@ -155,16 +155,16 @@ BUGS = (
         "algos/ppo.py",
         "minibatch = Batch(*fields)  # [S, M, ...]\n",
         "minibatch = Batch(*fields)\n"
-        "        minibatch = minibatch._replace(logprobs=batch.logprobs[:, : config.minibatch])\n",
+        "            minibatch = minibatch._replace(logprobs=batch.logprobs[:, : config.minibatch])\n",
         "tests/algos/test_ppo.py::test_without_a_learning_rate_every_ratio_stays_1",
     ),
     Bug(
         "ratio before an update: ppo's statistics have moved on",
         "algos/ppo.py",
-        "    batch = prepare(agent, rollout, config)\n    schedule",
-        "    if agent.obs_stats is not None:\n"
-        "        agent.obs_stats.update(rollout.obs.flatten(1, 2))\n"
-        "    batch = prepare(agent, rollout, config)\n    schedule",
+        "        batch = prepare(agent, rollout, config)\n",
+        "        if agent.obs_stats is not None:\n"
+        "            agent.obs_stats.update(rollout.obs.flatten(1, 2))\n"
+        "        batch = prepare(agent, rollout, config)\n",
         "tests/algos/test_traps.py::test_the_update_begins_at_the_policy_that_acted[ppo]",
     ),
     Bug(
@@ -178,52 +178,52 @@ BUGS = (
     Bug(
         "ratio before an update: a2c's statistics have moved on",
         "algos/a2c.py",
-        "    batch = prepare(agent, rollout)\n",
-        "    if agent.obs_stats is not None:\n"
-        "        agent.obs_stats.update(rollout.obs.flatten(1, 2))\n"
-        "    batch = prepare(agent, rollout)\n",
+        "        batch = prepare(agent, rollout)\n",
+        "        if agent.obs_stats is not None:\n"
+        "            agent.obs_stats.update(rollout.obs.flatten(1, 2))\n"
+        "        batch = prepare(agent, rollout)\n",
         "tests/algos/test_traps.py::test_the_update_begins_at_the_policy_that_acted[a2c]",
     ),
     Bug(
         "raw observations: ppo's first update sees them",
         "algos/ppo.py",
-        "program(learner, carry, inputs, timestep == 0)",
-        "program(learner, carry, inputs, False)",
+        "            timestep == 0,\n",
+        "            False,\n",
         "tests/algos/test_traps.py::test_no_update_sees_raw_observations[ppo]",
     ),
     Bug(
         "ratio before an update: ppo takes every rollout for the first",
         "algos/ppo.py",
-        "program(learner, carry, inputs, timestep == 0)",
-        "program(learner, carry, inputs, True)",
+        "            timestep == 0,\n",
+        "            True,\n",
         "tests/algos/test_traps.py::test_no_update_sees_raw_observations[ppo]",
     ),
     Bug(
         "raw observations: a2c's first update sees them",
         "algos/a2c.py",
-        "program(learner, carry, inputs, timestep == 0)",
-        "program(learner, carry, inputs, False)",
+        "            timestep == 0,\n",
+        "            False,\n",
         "tests/algos/test_traps.py::test_no_update_sees_raw_observations[a2c]",
     ),
     Bug(
         "ratio before an update: a2c takes every rollout for the first",
         "algos/a2c.py",
-        "program(learner, carry, inputs, timestep == 0)",
-        "program(learner, carry, inputs, True)",
+        "            timestep == 0,\n",
+        "            True,\n",
         "tests/algos/test_traps.py::test_no_update_sees_raw_observations[a2c]",
     ),
     Bug(
         "raw observations: trpo's first update sees them",
         "algos/trpo.py",
-        "program(learner, carry, inputs, timestep == 0)",
-        "program(learner, carry, inputs, False)",
+        "            timestep == 0,\n",
+        "            False,\n",
         "tests/algos/test_traps.py::test_no_update_sees_raw_observations[trpo]",
     ),
     Bug(
         "ratio before an update: trpo takes every rollout for the first",
         "algos/trpo.py",
-        "program(learner, carry, inputs, timestep == 0)",
-        "program(learner, carry, inputs, True)",
+        "            timestep == 0,\n",
+        "            True,\n",
         "tests/algos/test_traps.py::test_no_update_sees_raw_observations[trpo]",
     ),
     Bug(
@@ -264,15 +264,15 @@ BUGS = (
     Bug(
         "shared seed: trpo's policies act alike in every rollout",
         "algos/trpo.py",
-        "            agent.draw(streams, T, N),\n",
-        '            agent.draw(run.streams("train"), T, N),\n',
+        "            agent.draw(streams, T, N),",
+        '            agent.draw(run.streams("train"), T, N),',
         "tests/algos/test_traps.py::test_no_two_environments_share_their_luck[trpo]",
     ),
     Bug(
         "shared seed: reinforce's episodes begin alike",
         "algos/reinforce.py",
-        "            streams.uniform(N, env.initial_noise),\n",
-        "            streams.uniform(1, env.initial_noise).expand(-1, N, -1),\n",
+        "        start_noise = streams.uniform(N, env.initial_noise)\n",
+        "        start_noise = streams.uniform(1, env.initial_noise).expand(-1, N, -1)\n",
         "tests/algos/test_traps.py::test_no_two_environments_share_their_luck[reinforce]",
     ),
     Bug(
@@ -280,14 +280,14 @@ BUGS = (
         "envs/rollout.py",
         "actions = policy.act(obs, u)\n",
         "actions = policy.act(obs, torch.randn_like(u))\n",
-        "tests/foundation/test_program.py::test_replaying_the_captured_iteration_is_the_eager_training[ppo]",
+        "tests/foundation/test_capture.py::test_replaying_the_captured_iteration_is_the_eager_training[ppo]",
     ),
     Bug(
         "noise drawn inside: trpo's shuffling",
         "algos/trpo.py",
         "for order in shuffles(shuffle)",
         "for order in shuffles(torch.rand_like(shuffle))",
-        "tests/foundation/test_program.py::test_replaying_the_captured_iteration_is_the_eager_training[trpo]",
+        "tests/foundation/test_capture.py::test_replaying_the_captured_iteration_is_the_eager_training[trpo]",
     ),
     Bug(
         "no number: the same in trpo's KL",
@@ -369,7 +369,7 @@ BUGS = (
     Bug(
         "trpo: the values learn other samples' returns",
         "algos/trpo.py",
-        "(values - batch.returns[seeds, indices])",
+        "(values - take(batch.returns, indices))",
         "(values - batch.returns[:, : config.minibatch])",
         "tests/algos/test_probes.py::test_a_value_of_the_observation[trpo]",
     ),
@@ -427,10 +427,11 @@ BUGS = (
     Bug(
         "reinforce: the baseline has seen the episodes",
         "algos/reinforce.py",
-        "    metrics = policy_gradient(",
-        "    if critic is not None and critic_optimizer is not None:\n"
-        "        fit(critic, critic_optimizer, batch, inputs.draws, active, inputs.critic_lr)\n"
-        "    metrics = policy_gradient(",
+        "        metrics = policy_gradient(",
+        "        if critic is not None and critic_optimizer is not None:\n"
+        "            lr = config.critic_learning_rate * falling\n"
+        "            fit(critic, critic_optimizer, batch, draws, active, lr)\n"
+        "        metrics = policy_gradient(",
         "tests/algos/test_reinforce.py::test_the_critic_has_not_seen_the_episodes_that_it_weights",
     ),
     Bug(
