@@ -71,6 +71,7 @@ from manyseeds.cli import (
     parse,
 )
 from manyseeds.distributions import Categorical, Gaussian
+from manyseeds.kernels import in_c, scan
 from manyseeds.kernels.rollout import Policy
 from manyseeds.kernels.scan import discounted_sums
 from manyseeds.layers import RewardScale, RunningStats, SeedMLP
@@ -196,6 +197,7 @@ class ActorCritic(nn.Module):
         return self.networks.only(1, self.features(obs)).squeeze(-1)
 
 
+@in_c(scan.gae)
 def gae(
     rewards: Tensor,
     values: Tensor,

@@ -60,7 +60,6 @@ import torch
 from torch import Tensor, nn
 
 import envs
-from manyseeds import kernels
 from manyseeds.capture import captured
 from manyseeds.checkpoint import load_policy
 from manyseeds.cli import (
@@ -75,6 +74,7 @@ from manyseeds.cli import (
     parse,
 )
 from manyseeds.distributions import Categorical, Gaussian
+from manyseeds.kernels import in_c, scan
 from manyseeds.kernels.clipped import clipped_losses
 from manyseeds.kernels.rollout import Policy
 from manyseeds.kernels.scan import discounted_sums, shuffles
@@ -214,6 +214,7 @@ class ActorCritic(nn.Module):
         return self.networks.only(1, self.features(obs)).squeeze(-1)
 
 
+@in_c(scan.gae)
 def gae(
     rewards: Tensor,
     values: Tensor,
@@ -303,15 +304,11 @@ class Terms(NamedTuple):
     log_ratio: Tensor
 
 
+@in_c(clipped_losses)
 def losses(
     logprobs: Tensor, values: Tensor, batch: Batch, config: Config, clip_range: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """The policy's and the value loss per seed, [S]; logprobs and values [S, M]."""
-    if kernels.usable(logprobs):  # the same in one call
-        return clipped_losses(
-            *(logprobs, batch.logprobs, batch.advantages, values, batch.values, batch.returns),
-            *(config.normalize_advantage, clip_range, config.clip_value_range),
-        )
     ratio = (logprobs - batch.logprobs).exp()
     advantages = normalize(batch.advantages) if config.normalize_advantage else batch.advantages
     pg_loss = policy_loss(ratio, advantages, clip_range)

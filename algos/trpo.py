@@ -80,6 +80,7 @@ from manyseeds.cli import (
     parse,
 )
 from manyseeds.distributions import Categorical, Gaussian
+from manyseeds.kernels import in_c, scan
 from manyseeds.kernels.rollout import Policy
 from manyseeds.kernels.scan import discounted_sums, shuffles
 from manyseeds.layers import RewardScale, RunningStats, SeedMLP, take
@@ -228,6 +229,7 @@ class ActorCritic(nn.Module):
         return self.critic.only(0, self.features(obs)).squeeze(-1)
 
 
+@in_c(scan.gae)
 def gae(
     rewards: Tensor,
     values: Tensor,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import hashlib
 import importlib.util
 import json
@@ -21,19 +22,22 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 from manyseeds.errors import UsageError
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 HERE = Path(__file__).parent
-SOURCES = ("mlp.c", "optim.c", "categorical.c", "rollout.c", "scan.c", "clipped.c")
+SOURCES = ("mlp.c", "optim.c", "categorical.c", "rollout.c", "scan.c", "clipped.c", "td.c")
 # A product and its sum may be rounded once (FMA). Nothing else is left to the compiler: NaN and the
 # order of sums are what the sources say.
 FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
@@ -73,6 +77,23 @@ def usable(*tensors: Tensor) -> bool:
     """Whether kernels can take tensors: float32 on a CPU, not while operations are traced."""
     fits = all(x.dtype == torch.float32 and x.device.type == "cpu" for x in tensors)
     return fits and available()
+
+
+def in_c(kernel: Callable[P, R]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Let a kernel compute what a function of the same arguments says, where it can take them.
+
+    The function is what is read, what runs everywhere else, and what tests hold the kernel to.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            numbers = (x for x in args if isinstance(x, Tensor) and x.is_floating_point())
+            return (kernel if usable(*numbers) else function)(*args, **kwargs)
+
+        return call
+
+    return decorate
 
 
 def available() -> bool:
@@ -158,6 +179,13 @@ def declare(functions: ctypes.CDLL) -> None:
     ]
     functions.clipped_losses.restype = None
     functions.discounted_sums.argtypes = [*3 * [ctypes.c_long], *3 * [pointer]]
+    functions.gae.argtypes = [*3 * [ctypes.c_long], *8 * [pointer]]
+    functions.gae.restype = None
+    functions.episode_means.argtypes = [*3 * [ctypes.c_long], *5 * [pointer]]
+    functions.episode_means.restype = None
+    sizes = [ctypes.c_long, ctypes.c_long, ctypes.c_long]
+    functions.td_losses.argtypes = [*sizes, *3 * [pointer], ctypes.c_int, pointer, pointer]
+    functions.td_losses.restype = None
     functions.order_of.argtypes = [ctypes.c_long, ctypes.c_long, pointer, pointer]
     functions.rollout_with.argtypes = [pointer, pointer, pointer]
     functions.categorical_forward.argtypes = [ctypes.c_long, ctypes.c_int, *5 * [pointer]]

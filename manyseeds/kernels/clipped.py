@@ -12,25 +12,16 @@ from manyseeds import kernels
 
 
 def clipped_losses(
-    logprobs: Tensor,
-    old_logprobs: Tensor,
-    advantages: Tensor,
-    values: Tensor,
-    old_values: Tensor,
-    returns: Tensor,
-    normalized: bool,
-    clip_range: Tensor | None,
-    clip_value_range: float,
+    logprobs: Tensor, values: Tensor, batch: Any, config: Any, clip_range: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """The policy's loss and the value loss of each seed, `[S]`, of samples `[S, M]`.
+    """What `losses` of algos/ppo.py says, for tensors that kernels can take.
 
-    normalized: advantages get mean 0 and deviation 1 (ddof 1). clip_range: of the ratio, 0-d or
-    `[S]`; None: it is not clipped. Gradients reach logprobs and values, and have none of their own.
+    Gradients reach logprobs and values, and have none of their own.
     """
     S = len(logprobs)
     clip = torch.full((S,), -1.0) if clip_range is None else clip_range.float().expand(S)
-    samples = logprobs, old_logprobs, advantages, values, old_values, returns
-    settings = normalized, clip.contiguous(), clip_value_range
+    settings = config.normalize_advantage, clip.contiguous(), config.clip_value_range
+    samples = logprobs, batch.logprobs, batch.advantages, values, batch.values, batch.returns
     return _Losses.apply(settings, *samples)  # type: ignore[no-any-return, no-untyped-call]
 
 

@@ -14,6 +14,45 @@ void discounted_sums(long R, long T, long N, const float *x, const float *decay,
     }
 }
 
+// Generalised advantage estimates [S, T, N]: A_t = delta_t + gamma lambda A_{t+1}, where neither
+// reaches beyond a termination, nor A beyond a truncation. gamma, lambda: [S].
+void gae(long S, long T, long N, const float *rewards, const float *values,
+         const float *next_values, const uint8_t *terminated, const uint8_t *truncated,
+         const float *gamma, const float *lambda, float *advantages) {
+  for (long s = 0; s < S; s++)
+    for (long t = T - 1; t >= 0; t--)
+      for (long n = 0; n < N; n++) {
+        const long i = (s * T + t) * N + n;
+        const float following = terminated[i] ? 0 : gamma[s] * next_values[i];
+        const int ends = t == T - 1 || terminated[i] || truncated[i];
+        const float after = ends ? 0 : gamma[s] * lambda[s] * advantages[i + N];
+        advantages[i] = rewards[i] + following - values[i] + after;
+      }
+}
+
+// Means of the returns and lengths of the episodes that end in a rollout [S, T, N]; NaN without any.
+// open_returns, open_lengths: [S, N], of the episodes that have not ended. means: [2, S].
+void episode_means(long S, long T, long N, const float *rewards, const uint8_t *done,
+                   float *open_returns, float *open_lengths, float *means) {
+  for (long s = 0; s < S; s++) {
+    double returns = 0, lengths = 0, ended = 0;
+    for (long t = 0; t < T; t++)
+      for (long n = 0; n < N; n++) {
+        const long i = (s * T + t) * N + n;
+        float *open_return = open_returns + s * N + n, *open_length = open_lengths + s * N + n;
+        *open_return += rewards[i];
+        *open_length += 1;
+        if (!done[i]) continue;
+        returns += *open_return;
+        lengths += *open_length;
+        ended += 1;
+        *open_return = *open_length = 0;
+      }
+    means[s] = (float)(returns / ended);
+    means[S + s] = (float)(lengths / ended);
+  }
+}
+
 enum { DIGITS = 4, BITS = 8, BUCKETS = 1 << BITS };
 
 // The order that sorts each row of keys [R, B], which are not negative; equal keys keep theirs.

@@ -1,4 +1,7 @@
-"""Recurrences over the steps of rollouts, and shuffles, for all seeds at once."""
+"""Recurrences over the steps of rollouts, and shuffles, in C (scan.c).
+
+S seeds, T steps, N environments per seed.
+"""
 
 from __future__ import annotations
 
@@ -34,3 +37,35 @@ def shuffles(keys: Tensor) -> Tensor:
             raise MemoryError("allocating memory for a shuffle failed")
         return order
     return keys.argsort(stable=True, dim=-1)
+
+
+def gae(
+    rewards: Tensor,
+    values: Tensor,
+    next_values: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    gamma: float,
+    gae_lambda: float,
+) -> Tensor:
+    """What `gae` of algos/ppo.py says, for tensors that kernels can take; all `[S, T, N]`."""
+    S, T, N = rewards.shape
+    steps = [x.contiguous() for x in (rewards, values, next_values, terminated, truncated)]
+    advantages = torch.empty(S, T, N)
+    settings = [torch.full((S,), x) for x in (gamma, gae_lambda)]
+    pointers = [x.data_ptr() for x in (*steps, *settings, advantages)]
+    kernels.functions().gae(S, T, N, *pointers)
+    return advantages
+
+
+def episode_means(
+    rewards: Tensor, done: Tensor, open_returns: Tensor, open_lengths: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What `EpisodeTracker.update` of envs/core.py says, for tensors that kernels can take."""
+    S, T, N = rewards.shape
+    means = torch.empty(2, S)
+    steps = rewards.contiguous(), done.contiguous()
+    pointers = [x.data_ptr() for x in (*steps, open_returns, open_lengths, means)]
+    kernels.functions().episode_means(S, T, N, *pointers)
+    returns, lengths = means.unbind()
+    return returns, lengths

@@ -137,19 +137,23 @@ class Run(Recorder):
         steps = np.stack([steps for steps, _, _ in self._pending])
         learned = np.stack([learned for _, learned, _ in self._pending])
         own = learned & closing & (np.arange(K)[:, None] >= self._since)  # [K, S]
-        means: dict[str, np.ndarray] = {}
-        for name in dict.fromkeys(name for _, _, metrics in self._pending for name in metrics):
-            rows = [k for k, (_, _, metrics) in enumerate(self._pending) if name in metrics]
-            stacked = torch.stack([self._pending[k][2][name] for k in rows])
-            values, counts = stacked.double().cpu().numpy(), own[rows]
-            if name.endswith("loss"):
-                for k, i in np.argwhere(counts & ~np.isfinite(values)):
-                    seed, step = self.seeds[i], int(steps[rows[k], i])
-                    self.diverged[seed] = min(step, self.diverged.get(seed, step))
-            counts = counts & ~np.isnan(values)
-            n = counts.sum(0)
-            sums = np.where(counts, values, 0.0).cumsum(0)[-1]
-            means[name] = np.where(n > 0, sums / n.clip(1), math.nan)
+        logged: dict[tuple[str, ...], list[int]] = {}  # the rows that have the same metrics
+        for k, (_, _, metrics) in enumerate(self._pending):
+            logged.setdefault(tuple(metrics), []).append(k)
+        names = list(dict.fromkeys(name for group in logged for name in group))
+        values = np.full((len(names), K, len(self.seeds)), math.nan)
+        for group, rows in logged.items():
+            stacked = [torch.stack(list(self._pending[k][2].values())) for k in rows]
+            places = [names.index(name) for name in group]
+            values[np.ix_(places, rows)] = torch.stack(stacked, 1).double().cpu().numpy()
+            losses = [place for place in places if names[place].endswith("loss")]
+            for _, k, i in np.argwhere(own[rows] & ~np.isfinite(values[np.ix_(losses, rows)])):
+                seed, step = self.seeds[i], int(steps[rows[k], i])
+                self.diverged[seed] = min(step, self.diverged.get(seed, step))
+        counts = own & ~np.isnan(values)  # [names, K, S]
+        n = counts.sum(1)
+        sums = np.where(counts, values, 0.0).cumsum(1)[:, -1]
+        means = dict(zip(names, np.where(n > 0, sums / n.clip(1), math.nan), strict=True))
         self._closed[closing] = timesteps[closing]
         self._since[closing | (timesteps >= self.config.total_timesteps)] = K
         needed = self._since.min()

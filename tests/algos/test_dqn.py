@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch.func import functional_call, grad, vmap
 
 import envs
 from algos import dqn
+from manyseeds import kernels
 from manyseeds.runs.control import Run
 from manyseeds.seeds import SeedStreams
 from tests.algos.probes import Counter, Endless
@@ -100,11 +102,35 @@ def test_td_target_by_hand() -> None:
     ("kind", "reference"),
     [("huber", torch.nn.functional.smooth_l1_loss), ("mse", torch.nn.functional.mse_loss)],
 )
-def test_td_loss_equals_torchs(kind: str, reference: Any) -> None:
-    q = torch.linspace(-3, 3, 50, dtype=torch.float64).view(2, 25).requires_grad_()
-    targets = torch.zeros(2, 25, dtype=torch.float64)
-    got = dqn.td_loss(q, targets, kind)
-    torch.testing.assert_close(got, torch.stack([reference(q[i], targets[i]) for i in (0, 1)]))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])  # in C, and by PyTorch
+def test_td_loss_equals_torchs(kind: str, reference: Any, dtype: torch.dtype) -> None:
+    """Of the chosen actions; losses and gradients, from strided inputs."""
+    generator = torch.Generator().manual_seed(0)
+    q = 2 * torch.randn(2, 3, 25, generator=generator, dtype=dtype).transpose(1, 2)
+    actions = torch.randint(0, 3, (25, 2), generator=generator).T
+    targets = torch.randn(2, 25, generator=generator, dtype=dtype)
+    q[0, :3, :], targets[0, :3] = 1.0, torch.tensor([0.0, 1.0, 2.0])  # at the bounds, and at 0
+    ours, theirs = (q.clone().requires_grad_() for _ in range(2))
+    got = dqn.td_loss(ours, actions, targets, kind)
+    chosen = torch.stack([theirs[s, torch.arange(25), actions[s]] for s in (0, 1)])
+    expected = torch.stack([reference(chosen[s], targets[s]) for s in (0, 1)])
+    torch.testing.assert_close(got, expected)
+    (got * torch.tensor([2.0, 3.0])).sum().backward()
+    (expected * torch.tensor([2.0, 3.0])).sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad)
+    assert ("Loss" in type(got.grad_fn).__name__) == (dtype == torch.float32)
+
+
+@pytest.mark.parametrize("kind", ["huber", "mse"])
+def test_a_td_error_that_is_not_a_number_stays_one(kind: str) -> None:
+    for with_kernels in (True, False):
+        q = torch.tensor([[[1.0, torch.nan]], [[1.0, 2.0]]]).requires_grad_()
+        with contextlib.nullcontext() if with_kernels else kernels.off():
+            got = dqn.td_loss(q, torch.tensor([[1], [1]]), torch.zeros(2, 1), kind)
+        assert got.isnan().tolist() == [True, False]
+        got.sum().backward()
+        assert q.grad is not None
+        assert q.grad.isnan().tolist() == [[[False, True]], [[False, False]]]
 
 
 def test_epsilon_schedule() -> None:
@@ -247,7 +273,7 @@ def test_batched_loss_equals_vmap_of_the_single_seed_loss() -> None:
     actions, targets = torch.randint(0, 2, (3, 16)), torch.randn(3, 16, dtype=torch.float64)
 
     def loss(q_values: Tensor, chosen: Tensor, y: Tensor) -> Tensor:
-        return dqn.td_loss(q_values.gather(-1, chosen.unsqueeze(-1)).squeeze(-1), y, "huber")
+        return dqn.td_loss(q_values, chosen, y, "huber")
 
     def single(params: dict[str, Tensor], x: Tensor, a: Tensor, y: Tensor) -> Tensor:
         params = {name: p.unsqueeze(0) for name, p in params.items()}

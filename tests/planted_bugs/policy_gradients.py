@@ -155,7 +155,8 @@ BUGS = (
         "algos/ppo.py",
         "minibatch = Batch(*fields)  # [S, M, ...]\n",
         "minibatch = Batch(*fields)\n"
-        "            minibatch = minibatch._replace(logprobs=batch.logprobs[:, : config.minibatch])\n",
+        "            mixed = batch.logprobs[:, : config.minibatch]\n"
+        "            minibatch = minibatch._replace(logprobs=mixed)\n",
         "tests/algos/test_ppo.py::test_without_a_learning_rate_every_ratio_stays_1",
     ),
     Bug(
