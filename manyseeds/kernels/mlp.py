@@ -39,7 +39,7 @@ def networks(
     kind = ACTIVATIONS.index(activation)
     if torch.is_grad_enabled() and any(p.requires_grad for p in parameters):
         return _Networks.apply(x, sizes, tuple(columns), kind, *parameters)  # type: ignore[no-any-return, no-untyped-call]
-    return compute(x.contiguous(), sizes, tuple(columns), kind, parameters)[0]
+    return compute(x.contiguous(), sizes, tuple(columns), kind, parameters, None)
 
 
 class _Networks(torch.autograd.Function):
@@ -53,7 +53,9 @@ class _Networks(torch.autograd.Function):
         *parameters: Tensor,
     ) -> tuple[Tensor, ...]:
         x = x.contiguous()
-        outputs, hidden = compute(x, sizes, columns, kind, parameters)
+        S, B = x.shape[:2]
+        hidden = x.new_empty(S * len(columns) * B * sum(sizes[1:-1]))
+        outputs = compute(x, sizes, columns, kind, parameters, hidden)
         ctx.settings = sizes, columns, kind
         ctx.save_for_backward(x, hidden, *parameters)
         return outputs
@@ -73,16 +75,17 @@ def compute(
     columns: tuple[int, ...],
     kind: int,
     parameters: Sequence[Tensor],
-) -> tuple[tuple[Tensor, ...], Tensor]:
-    """The outputs, and those of the hidden layers, which `gradients` needs."""
+    hidden: Tensor | None,
+) -> tuple[Tensor, ...]:
+    """The outputs. hidden gets those of the hidden layers, which `gradients` needs."""
     S, B = x.shape[:2]
     outputs = tuple(x.new_empty(S, B, width) for width in columns)
-    hidden = x.new_empty(S * len(columns) * B * sum(sizes[1:-1]))
     described = describe(S, sizes, columns, kind, parameters)
-    kernels.functions().mlp_forward(
-        described, B, x.data_ptr(), hidden.data_ptr(), addresses(outputs)
-    )
-    return outputs, hidden
+    kept = None if hidden is None else hidden.data_ptr()
+    failed = kernels.functions().mlp_forward(described, B, x.data_ptr(), kept, addresses(outputs))
+    if failed:
+        raise MemoryError("allocating memory for networks failed")
+    return outputs
 
 
 def gradients(
