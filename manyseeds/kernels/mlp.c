@@ -6,8 +6,7 @@
 
 #include <stdlib.h>
 
-enum { BLOCK_BACK = 64 };  // samples
-enum { NARROW = 4 };       // columns of a product
+enum { NARROW = 4 };  // columns of a product that leave a vector mostly empty
 
 // The widest vectors that this library was built with.
 const char *instructions(void) { return INSTRUCTIONS; }
@@ -32,29 +31,30 @@ INLINE vec tanh_of(vec x) {
   return x * p / q;
 }
 
-INLINE vec relu_of(vec x) { return choose(x <= all(0), all(0), x); }
+INLINE vec activation_of(int kind, vec x) {
+  return kind == TANH ? tanh_of(x) : choose(x <= all(0), all(0), x);
+}
 
 // The gradient before an activation, from the one behind it and its output y.
-INLINE vec before_tanh(vec gradient, vec y) { return gradient * (1 - y * y); }
-INLINE vec before_relu(vec gradient, vec y) { return choose(y <= all(0), all(0), gradient); }
+INLINE vec before_activation(int kind, vec gradient, vec y) {
+  return kind == TANH ? gradient * (1 - y * y) : choose(y <= all(0), all(0), gradient);
+}
 
 static void activate(int kind, long n, float *x) {
   long i = 0;
-  if (kind == TANH) for (; i + WIDTH <= n; i += WIDTH) store(x + i, tanh_of(load(x + i)));
-  else for (; i + WIDTH <= n; i += WIDTH) store(x + i, relu_of(load(x + i)));
-  if (i < n) {
-    vec last = load_part(x + i, n - i);
-    store_part(x + i, kind == TANH ? tanh_of(last) : relu_of(last), n - i);
-  }
+  for (; i + WIDTH <= n; i += WIDTH) store(x + i, activation_of(kind, load(x + i)));
+  if (i < n) store_part(x + i, activation_of(kind, load_part(x + i, n - i)), n - i);
 }
 
-static void step_back(int kind, long n, const float *y, float *x) {
+static void step_back(int kind, long n, const float *y, float *gradient) {
   long i = 0;
-  if (kind == TANH) for (; i + WIDTH <= n; i += WIDTH) store(x + i, before_tanh(load(x + i), load(y + i)));
-  else for (; i + WIDTH <= n; i += WIDTH) store(x + i, before_relu(load(x + i), load(y + i)));
+  for (; i + WIDTH <= n; i += WIDTH) {
+    vec before = before_activation(kind, load(gradient + i), load(y + i));
+    store(gradient + i, before);
+  }
   if (i < n) {
-    vec last = load_part(x + i, n - i), z = load_part(y + i, n - i);
-    store_part(x + i, kind == TANH ? before_tanh(last, z) : before_relu(last, z), n - i);
+    vec last = load_part(gradient + i, n - i), of = load_part(y + i, n - i);
+    store_part(gradient + i, before_activation(kind, last, of), n - i);
   }
 }
 
@@ -74,8 +74,7 @@ typedef struct {
   int add;  // the start is c
 } matrices;
 
-// R rows from m times C vectors of columns from n. part: how many columns the last vector has (0:
-// all).
+// R rows from m times C vectors of columns from n. ends: the last vector is not a whole one.
 INLINE void tile(const int R, const int C, const int ends, const matrices *x, int m, int n) {
   const float *a = x->a + m * x->am, *b = x->b + n;
   float *c = x->c + m * x->ldc + n;
@@ -110,7 +109,7 @@ INLINE void tile(const int R, const int C, const int ends, const matrices *x, in
 #undef LOAD
 }
 
-// All rows of C vectors of columns. ends: the last vector is not a whole one.
+// All rows of C vectors of columns.
 INLINE void strip(const int C, const int ends, const matrices *x, int n) {
   int m = 0;
   for (; m + ROWS <= x->M; m += ROWS) tile(ROWS, C, ends, x, m, n);
@@ -118,14 +117,19 @@ INLINE void strip(const int C, const int ends, const matrices *x, int n) {
   for (; m < x->M; m++) tile(1, C, ends, x, m, n);
 }
 
+INLINE int ratio_up(int a, int b) { return (a + b - 1) / b; }
+
 static void product(const matrices *x) {
-  int n = 0;
-  for (; n + COLUMNS * WIDTH <= x->N; n += COLUMNS * WIDTH) strip(COLUMNS, 0, x, n);
-  const int left = x->N - n;
+  int strips = ratio_up(x->N, COLUMNS * WIDTH);
+  for (int n = 0; strips > 0; strips--) {
+    const int left = x->N - n;
+    const int wide = ratio_up(ratio_up(left, WIDTH), strips);  // of one width: 3 + 3, not 4 + 2
 #pragma GCC unroll 8
-  for (int C = 1; C <= COLUMNS; C++) {
-    if (left == C * WIDTH) strip(C, 0, x, n);
-    else if (left < C * WIDTH && left > (C - 1) * WIDTH) strip(C, 1, x, n);
+    for (int C = 1; C <= COLUMNS; C++) {
+      if (C == wide && left >= C * WIDTH) strip(C, 0, x, n);
+      else if (C == wide) strip(C, 1, x, n);
+    }
+    n += wide * WIDTH;
   }
 }
 
@@ -145,33 +149,38 @@ static void turn(int M, int N, const float *from, long ld, float *to) {
     for (int m = n < whole_n ? whole_m : 0; m < M; m++) to[(long)n * M + m] = from[m * ld + n];
 }
 
+// Adds to sums[r N + n] the product of a vector of row r of a and one of row n of b; rows are K
+// apart. part: how many numbers it has (0: all). Where a has fewer rows than fit, its last is used.
+INLINE void multiply(const int N, int part, int rows, int K, const float *a, const float *b,
+                     vec *sums) {
+  vec columns[NARROW];
+#pragma GCC unroll 16
+  for (int n = 0; n < N; n++) columns[n] = part ? load_part(b + n * K, part) : load(b + n * K);
+#pragma GCC unroll 16
+  for (int r = 0; r < WIDTH / N; r++) {
+    const float *p = a + (long)(r < rows ? r : rows - 1) * K;
+    vec row = part ? load_part(p, part) : load(p);
+#pragma GCC unroll 16
+    for (int n = 0; n < N; n++) sums[r * N + n] += row * columns[n];
+  }
+}
+
 // c [M, N] = bias + a [M, K] b, b turned: [N, K]. Rows of c are ldc apart, others not at all. For
 // few columns, which product would compute in vectors that are mostly empty: sums of vectors over k,
 // then of their lanes, as many numbers at once as a vector has.
 INLINE void dots_of(const int N, int M, int K, const float *a, const float *b, const float *bias,
                     float *c, long ldc) {
   const int R = WIDTH / N;  // rows at once
-  for (int m = 0; m < M; m += R) {
+  for (int m = 0; m < M; m += R, a += (long)R * K) {
+    const int rows = M - m < R ? M - m : R;
     vec sums[WIDTH] = {0};
-    for (int k = 0; k < K; k += WIDTH) {
-      const int part = K - k < WIDTH ? K - k : WIDTH;
-      vec columns[NARROW];
-#pragma GCC unroll 16
-      for (int n = 0; n < N; n++) columns[n] = load_part(b + n * K + k, part);
-#pragma GCC unroll 16
-      for (int r = 0; r < R; r++) {
-        vec row = load_part(a + (long)(m + r < M ? m + r : M - 1) * K + k, part);
-#pragma GCC unroll 16
-        for (int n = 0; n < N; n++) sums[r * N + n] += row * columns[n];
-      }
-    }
-    transpose(sums);
-#pragma GCC unroll 16
-    for (int i = WIDTH; i > 1; i /= 2)
-#pragma GCC unroll 16
-      for (int j = 0; j < i / 2; j++) sums[j] += sums[j + i / 2];
-    for (int r = 0; r < R && m + r < M; r++)
-      for (int n = 0; n < N; n++) c[(m + r) * ldc + n] = bias[n] + sums[0][r * N + n];
+    int k = 0;
+    for (; k + WIDTH <= K; k += WIDTH) multiply(N, 0, rows, K, a + k, b + k, sums);
+    if (k < K) multiply(N, K - k, rows, K, a + k, b + k, sums);
+    float totals[WIDTH];
+    store(totals, sums_of(sums));
+    for (int r = 0; r < rows; r++)
+      for (int n = 0; n < N; n++) c[(m + r) * ldc + n] = bias[n] + totals[r * N + n];
   }
 }
 
@@ -253,33 +262,40 @@ static void add_rows(int B, int N, const float *x, float *sums) {
 #pragma GCC unroll 8
     for (int j = 0; j < COLUMNS; j++) store(sums + n + j * WIDTH, totals[j]);
   }
-  for (; n < N; n += WIDTH) {
-    int part = N - n < WIDTH ? N - n : WIDTH;
-    vec total = load_part(sums + n, part);
-    for (int b = 0; b < B; b++) total += load_part(x + (long)b * N + n, part);
-    store_part(sums + n, total, part);
+  for (; n + WIDTH <= N; n += WIDTH) {
+    vec total = load(sums + n);
+    for (int b = 0; b < B; b++) total += load(x + (long)b * N + n);
+    store(sums + n, total);
+  }
+  if (n < N) {
+    vec total = load_part(sums + n, N - n);
+    for (int b = 0; b < B; b++) total += load_part(x + (long)b * N + n, N - n);
+    store_part(sums + n, total, N - n);
   }
 }
 
-INLINE long vectors(long n) { return (n + WIDTH - 1) / WIDTH; }
+INLINE long backward_scratch(const networks *m) {
+  long size = (2 * BLOCK + NARROW) * widest_of(m);
+  for (int l = 1; l < m->layers; l++) size += (long)m->sizes[l] * m->sizes[l + 1];
+  return size;
+}
 
-// Gradients of network k of seed s, contiguous in `gradients` [2 L]. As mlp_backward; scratch:
-// backward_scratch floats.
+// As mlp_backward, of network k of seed s. scratch: backward_scratch floats.
 static void network_backward(const networks *m, int s, int k, int B, const float *x,
                              const float *hidden, const float *gy, float *const *gradients,
                              float *scratch) {
   const int L = m->layers, *sizes = m->sizes;
   const long widest = widest_of(m), n = (long)s * m->networks + k;
-  float *one = scratch, *other = one + BLOCK_BACK * widest;
-  float *turned_gw = other + BLOCK_BACK * widest, *turned = turned_gw + NARROW * widest;
+  float *one = scratch, *other = one + BLOCK * widest;
+  float *turned_gw = other + BLOCK * widest, *turned = turned_gw + NARROW * widest;
   float *at = turned;
   for (int l = 1; l < L; l++) {
     const int I = sizes[l], O = l == L - 1 ? m->columns[k] : sizes[l + 1];
     turn(I, O, parameter(m, 2 * l, s, k), sizes[l + 1], at);
     at += (long)I * O;
   }
-  for (int b = 0; b < B; b += BLOCK_BACK) {
-    const int rows = B - b < BLOCK_BACK ? B - b : BLOCK_BACK;
+  for (int b = 0; b < B || !b; b += BLOCK) {  // once without samples, for zeros
+    const int rows = B - b < BLOCK ? B - b : BLOCK;
     const float *out = gy + (long)b * m->columns[k];  // gradient behind layer l
     const float *kept = hidden + B * width_of_hidden(m), *w = at;
     for (int l = L - 1; l >= 0; l--) {
@@ -313,13 +329,11 @@ static void network_backward(const networks *m, int s, int k, int B, const float
 // memory.
 int mlp_backward(const networks *m, int B, const float *x, const float *hidden,
                  const float *const *gy, float *const *gradients) {
-  const long H = width_of_hidden(m), widest = widest_of(m);
-  long size = (2 * BLOCK_BACK + NARROW) * widest;
-  for (int l = 1; l < m->layers; l++) size += (long)m->sizes[l] * m->sizes[l + 1];
+  const long H = width_of_hidden(m);
   int failed = 0;
 #pragma omp parallel num_threads(m->threads) if (m->threads > 1)
   {
-    float *scratch = floats(size);
+    float *scratch = floats(backward_scratch(m));
     if (!scratch) {
 #pragma omp atomic write
       failed = 1;

@@ -28,8 +28,8 @@ INLINE long widest_of(const networks *m) {
 }
 
 // Samples that go through all layers together, so that what is between two layers stays in the
-// cache. (A multiple of what a tile has: few tiles are smaller.)
-enum { BLOCK = 48 };
+// cache.
+enum { BLOCK = 128 };
 
 // Floats that network_forward needs.
 INLINE long forward_scratch(const networks *m) {

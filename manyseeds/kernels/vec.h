@@ -110,6 +110,16 @@ INLINE void transpose(vec *x) {
       }
 }
 
+// In lane i the sum of x[i]'s lanes, each in one order.
+INLINE vec sums_of(vec *x) {
+#pragma GCC unroll 4
+  for (int d = 1; d < WIDTH; d *= 2)
+#pragma GCC unroll 16
+    for (int i = 0; i < WIDTH; i += 2 * d)
+      x[i] = mix(d, x[i], 0, x[i + d], -d) + mix(d, x[i], d, x[i + d], 0);
+  return x[0];
+}
+
 INLINE float sum_of(vec x) {
   float total = 0;
   for (int i = 0; i < WIDTH; i++) total += x[i];
