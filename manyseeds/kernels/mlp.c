@@ -303,7 +303,10 @@ static void network_backward(const networks *m, int s, int k, int B, const float
       float *gw = gradients[2 * l] + n * I * ld, *gb = gradients[2 * l + 1] + n * ld;
       if (l > 0) kept -= (long)B * I;
       const float *in = l > 0 ? kept + (long)b * I : x + (long)b * I;
-      if (!b) memset(gb, 0, sizeof(float) * O);
+      if (!b) {
+        memset(gb, 0, sizeof(float) * ld);
+        if (O < ld) memset(gw, 0, sizeof(float) * I * ld);  // columns that nobody uses
+      }
       add_rows(rows, O, out, gb);
       if (l == L - 1 && O <= NARROW) {
         product(&(matrices){O, I, rows, out, 1, O, in, I, 0, turned_gw, I, b > 0});
@@ -324,7 +327,8 @@ static void network_backward(const networks *m, int s, int k, int B, const float
   }
 }
 
-// Gradients of all parameters, contiguous [S, K, ...]: weights and biases of each layer in turn.
+// Gradients of all parameters, contiguous [S, K, ...]: weights and biases of each layer in turn;
+// 0 of columns that are not used.
 // x, hidden: as mlp_forward had and left them. gy[k]: [S, B, columns[k]]. Returns 0, or 1 without
 // memory.
 int mlp_backward(const networks *m, int B, const float *x, const float *hidden,

@@ -100,8 +100,7 @@ def gradients(
     """The gradients of all parameters, from those of the outputs."""
     S, B = x.shape[:2]
     grads = [grad.contiguous() for grad in grads]
-    found = [p.new_empty(p.shape) for p in parameters[:-2]]
-    found += [p.new_zeros(p.shape) for p in parameters[-2:]]  # columns that nobody uses stay 0
+    found = [p.new_empty(p.shape) for p in parameters]
     described = describe(S, sizes, columns, kind, parameters)
     failed = kernels.functions().mlp_backward(
         described, B, x.data_ptr(), hidden.data_ptr(), addresses(grads), addresses(found)
@@ -129,10 +128,9 @@ def describe(
     parameters: Sequence[Tensor],
 ) -> Any:
     """The networks as C wants them."""
-    pointers = tuple(p.data_ptr() for p in parameters)
-    strides = tuple(stride for p in parameters for stride in p.stride()[:2])
+    pointers, strides = map(Tensor.data_ptr, parameters), map(Tensor.stride, parameters)
     threads = torch.get_num_threads()
-    return _describe(seeds, sizes, columns, kind, threads, pointers, strides)
+    return _describe(seeds, sizes, columns, kind, threads, tuple(pointers), tuple(strides))
 
 
 @lru_cache(maxsize=256)
@@ -143,13 +141,14 @@ def _describe(
     kind: int,
     threads: int,
     pointers: tuple[int, ...],
-    strides: tuple[int, ...],
+    strides: tuple[tuple[int, ...], ...],
 ) -> Any:
+    between = [x for stride in strides for x in stride[:2]]  # seeds and networks
     arrays = (
         (ctypes.c_int * len(sizes))(*sizes),
         (ctypes.c_int * len(columns))(*columns),
         (ctypes.c_void_p * len(pointers))(*pointers),
-        (ctypes.c_long * len(strides))(*strides),
+        (ctypes.c_long * len(between))(*between),
     )
     found = _Description(
         seeds,
@@ -165,4 +164,4 @@ def _describe(
 
 def addresses(tensors: Sequence[Tensor]) -> Any:
     """An array in C of where tensors begin."""
-    return (ctypes.c_void_p * len(tensors))(*[x.data_ptr() for x in tensors])
+    return (ctypes.c_void_p * len(tensors))(*map(Tensor.data_ptr, tensors))
