@@ -6,78 +6,91 @@
 
 #include <stdlib.h>
 
+enum { NARROW = 4 };  // columns of a product that leave a vector mostly empty
+
 // The widest vectors that this library was built with.
 const char *instructions(void) { return INSTRUCTIONS; }
 
+// Memory for floats that begins with a cache line.
+static float *floats(long n) { return aligned_alloc(64, (sizeof(float) * n + 63) / 64 * 64); }
+
 // ---- Activations ---------------------------------------------------------------------------
 
-enum { NOTHING = -1 };  // in the place of an activation
-
-// tanh by a rational function (coefficients and limit as in Eigen), within 3e-7 of it; 5e-7 where
-// the CPU has no FMA.
+// tanh by a rational function, the best of its degrees, within 4e-7 of it; 5e-7 where the CPU has
+// no FMA.
 INLINE vec tanh_of(vec x) {
-  x = clamp_to(x, 7.90531111f);  // beyond it the quotient may exceed 1
+  x = clamp_to(x, 7.85f);  // beyond it the quotient falls; before, it is below 1
   vec x2 = x * x;
-  vec p = x2 * -2.76076847742355e-16f + 2.00018790482477e-13f;
-  p = x2 * p - 8.60467152213735e-11f;
-  p = x2 * p + 5.12229709037114e-08f;
-  p = x2 * p + 1.48572235717979e-05f;
-  p = x2 * p + 6.37261928875436e-04f;
-  p = x2 * p + 4.89352455891786e-03f;
-  vec q = x2 * 1.19825839466702e-06f + 1.18534705686654e-04f;
-  q = x2 * q + 2.26843463243900e-03f;
-  q = x2 * q + 4.89352518554385e-03f;
-  return x * p * inverse(q);
+  vec p = x2 * 46.2057571f + 11844.5879f;
+  p = x2 * p + 517220.906f;
+  p = x2 * p + 3998284.0f;
+  vec q = x2 + 960.81958f;
+  q = x2 * q + 95405.4453f;
+  q = x2 * q + 1849977.5f;
+  q = x2 * q + 3998284.75f;
+  return x * p / q;
 }
 
-INLINE vec activation_of(const int kind, vec x) {
-  if (kind == NOTHING) return x;
+INLINE vec activation_of(int kind, vec x) {
   return kind == TANH ? tanh_of(x) : choose(x <= all(0), all(0), x);
 }
 
 // The gradient before an activation, from the one behind it and its output y.
-INLINE vec before_activation(const int kind, vec gradient, vec y) {
+INLINE vec before_activation(int kind, vec gradient, vec y) {
   return kind == TANH ? gradient * (1 - y * y) : choose(y <= all(0), all(0), gradient);
+}
+
+static void activate(int kind, long n, float *x) {
+  long i = 0;
+  for (; i + WIDTH <= n; i += WIDTH) store(x + i, activation_of(kind, load(x + i)));
+  if (i < n) store_part(x + i, activation_of(kind, load_part(x + i, n - i)), n - i);
+}
+
+static void step_back(int kind, long n, const float *y, float *gradient) {
+  long i = 0;
+  for (; i + WIDTH <= n; i += WIDTH) {
+    vec before = before_activation(kind, load(gradient + i), load(y + i));
+    store(gradient + i, before);
+  }
+  if (i < n) {
+    vec last = load_part(gradient + i, n - i), of = load_part(y + i, n - i);
+    store_part(gradient + i, before_activation(kind, last, of), n - i);
+  }
 }
 
 // ---- Matrix products -----------------------------------------------------------------------
 
-// c [M, N] = f(bias + a [M, K] b [K, N]): a(m, k) = a[m am + k ak]; rows of b and c are ldb and ldc
-// apart. f is an activation, or, where y [M, N] is given, the step back before the one that gave y.
+// c [M, N] = start + a [M, K] b [K, N]: a(m, k) = a[m am + k ak]; rows of b and c are ldb and ldc
+// apart.
 typedef struct {
   int M, N, K;
   const float *a;
   long am, ak;
   const float *b;
   long ldb;
-  const float *bias;  // [N], or null
+  const float *bias;  // [N], the start of each row; or null: 0
   float *c;
   long ldc;
-  const float *y;  // [M, N] with rows ldc apart, or null
+  int add;  // the start is c
 } matrices;
 
-// R rows from m times C vectors of columns from n. part: how many columns the last vector has (0:
-// all).
-INLINE void tile(const int R, const int C, const int kind, const int back, int part,
-                 const matrices *x, int m, int n) {
+// R rows from m times C vectors of columns from n. ends: the last vector is not a whole one.
+INLINE void tile(const int R, const int C, const int ends, const matrices *x, int m, int n) {
   const float *a = x->a + m * x->am, *b = x->b + n;
-  const long am = x->am, ak = x->ak, ldb = x->ldb;
+  float *c = x->c + m * x->ldc + n;
+  const long am = x->am, ak = x->ak, ldb = x->ldb, ldc = x->ldc;
+  const int part = x->N - n - (C - 1) * WIDTH;  // columns of the last vector
+#define LOAD(p, j) (ends && j == C - 1 ? load_part((p) + j * WIDTH, part) : load((p) + j * WIDTH))
   vec sums[ROWS][COLUMNS];
 #pragma GCC unroll 8
-  for (int j = 0; j < C; j++) {
-    const float *bias = x->bias + n + j * WIDTH;
-    vec start = {0};
-    if (x->bias) start = part ? load_part(bias, part) : load(bias);
+  for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
-    for (int r = 0; r < R; r++) sums[r][j] = start;
-  }
+    for (int j = 0; j < C; j++)
+      sums[r][j] = x->add ? LOAD(c + r * ldc, j) : x->bias ? LOAD(x->bias + n, j) : (vec){0};
   for (int k = 0; k < x->K; k++) {
     vec row[COLUMNS];
 #pragma GCC unroll 8
-    for (int j = 0; j < C; j++) {
-      const float *p = b + k * ldb + j * WIDTH;
-      row[j] = part ? load_part(p, part) : load(p);
-    }
+    for (int j = 0; j < C; j++) row[j] = LOAD(b + k * ldb, j);
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++) {
       float factor = a[r * am + k * ak];
@@ -89,44 +102,95 @@ INLINE void tile(const int R, const int C, const int kind, const int back, int p
   for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
     for (int j = 0; j < C; j++) {
-      const long place = (m + r) * x->ldc + n + j * WIDTH;
-      vec z = sums[r][j];
-      if (back) {
-        vec y = part ? load_part(x->y + place, part) : load(x->y + place);
-        z = before_activation(kind, z, y);
-      } else {
-        z = activation_of(kind, z);
-      }
-      if (part) store_part(x->c + place, z, part);
-      else store(x->c + place, z);
+      float *to = c + r * ldc + j * WIDTH;
+      if (ends && j == C - 1) store_part(to, sums[r][j], part);
+      else store(to, sums[r][j]);
     }
+#undef LOAD
 }
 
 // All rows of C vectors of columns.
-INLINE void strip(const int C, const int kind, const int back, int part, const matrices *x, int n) {
+INLINE void strip(const int C, const int ends, const matrices *x, int n) {
   int m = 0;
-  for (; m + ROWS <= x->M; m += ROWS) tile(ROWS, C, kind, back, part, x, m, n);
-  for (; m + 2 <= x->M; m += 2) tile(2, C, kind, back, part, x, m, n);
-  for (; m < x->M; m++) tile(1, C, kind, back, part, x, m, n);
+  for (; m + ROWS <= x->M; m += ROWS) tile(ROWS, C, ends, x, m, n);
+  for (; m + 2 <= x->M; m += 2) tile(2, C, ends, x, m, n);
+  for (; m < x->M; m++) tile(1, C, ends, x, m, n);
 }
 
-INLINE void product_with(const int kind, const int back, const matrices *x) {
-  int n = 0;
-  for (; n + COLUMNS * WIDTH <= x->N; n += COLUMNS * WIDTH) strip(COLUMNS, kind, back, 0, x, n);
-  for (; n + WIDTH <= x->N; n += WIDTH) strip(1, kind, back, 0, x, n);
-  if (n < x->N) strip(1, kind, back, x->N - n, x, n);
+INLINE int ratio_up(int a, int b) { return (a + b - 1) / b; }
+
+static void product(const matrices *x) {
+  int strips = ratio_up(x->N, COLUMNS * WIDTH);
+  for (int n = 0; strips > 0; strips--) {
+    const int left = x->N - n;
+    const int wide = ratio_up(ratio_up(left, WIDTH), strips);  // of one width: 3 + 3, not 4 + 2
+#pragma GCC unroll 8
+    for (int C = 1; C <= COLUMNS; C++) {
+      if (C == wide && left >= C * WIDTH) strip(C, 0, x, n);
+      else if (C == wide) strip(C, 1, x, n);
+    }
+    n += wide * WIDTH;
+  }
 }
 
-// Each kind is compiled on its own.
-static void product(int kind, const matrices *x) {
-  if (kind == NOTHING) product_with(NOTHING, 0, x);
-  else if (kind == TANH) product_with(TANH, 0, x);
-  else product_with(RELU, 0, x);
+// to [N, M] = from [M, N], with rows ld apart.
+static void turn(int M, int N, const float *from, long ld, float *to) {
+  const int whole_m = M / WIDTH * WIDTH, whole_n = N / WIDTH * WIDTH;
+  for (int m = 0; m < whole_m; m += WIDTH)
+    for (int n = 0; n < whole_n; n += WIDTH) {
+      vec rows[WIDTH];
+#pragma GCC unroll 16
+      for (int i = 0; i < WIDTH; i++) rows[i] = load(from + (m + i) * ld + n);
+      transpose(rows);
+#pragma GCC unroll 16
+      for (int i = 0; i < WIDTH; i++) store(to + (long)(n + i) * M + m, rows[i]);
+    }
+  for (int n = 0; n < N; n++)
+    for (int m = n < whole_n ? whole_m : 0; m < M; m++) to[(long)n * M + m] = from[m * ld + n];
 }
 
-static void product_back(int kind, const matrices *x) {
-  if (kind == TANH) product_with(TANH, 1, x);
-  else product_with(RELU, 1, x);
+// Adds to sums[r N + n] the product of a vector of row r of a and one of row n of b; rows are K
+// apart. part: how many numbers it has (0: all). Where a has fewer rows than fit, its last is used.
+INLINE void multiply(const int N, int part, int rows, int K, const float *a, const float *b,
+                     vec *sums) {
+  vec columns[NARROW];
+#pragma GCC unroll 16
+  for (int n = 0; n < N; n++) columns[n] = part ? load_part(b + n * K, part) : load(b + n * K);
+#pragma GCC unroll 16
+  for (int r = 0; r < WIDTH / N; r++) {
+    const float *p = a + (long)(r < rows ? r : rows - 1) * K;
+    vec row = part ? load_part(p, part) : load(p);
+#pragma GCC unroll 16
+    for (int n = 0; n < N; n++) sums[r * N + n] += row * columns[n];
+  }
+}
+
+// c [M, N] = bias + a [M, K] b, b turned: [N, K]. Rows of c are ldc apart, others not at all. For
+// few columns, which product would compute in vectors that are mostly empty: sums of vectors over k,
+// then of their lanes, as many numbers at once as a vector has.
+INLINE void dots_of(const int N, int M, int K, const float *a, const float *b, const float *bias,
+                    float *c, long ldc) {
+  const int R = WIDTH / N;  // rows at once
+  for (int m = 0; m < M; m += R, a += (long)R * K) {
+    const int rows = M - m < R ? M - m : R;
+    vec sums[WIDTH] = {0};
+    int k = 0;
+    for (; k + WIDTH <= K; k += WIDTH) multiply(N, 0, rows, K, a + k, b + k, sums);
+    if (k < K) multiply(N, K - k, rows, K, a + k, b + k, sums);
+    float totals[WIDTH];
+    store(totals, sums_of(sums));
+    for (int r = 0; r < rows; r++)
+      for (int n = 0; n < N; n++) c[(m + r) * ldc + n] = bias[n] + totals[r * N + n];
+  }
+}
+
+static void dots(int M, int N, int K, const float *a, const float *b, const float *bias, float *c) {
+  for (int n = 0; n < N; n += NARROW, b += NARROW * K, bias += NARROW) {
+    if (N - n == 1) dots_of(1, M, K, a, b, bias, c + n, N);
+    else if (N - n == 2) dots_of(2, M, K, a, b, bias, c + n, N);
+    else if (N - n == 3) dots_of(3, M, K, a, b, bias, c + n, N);
+    else dots_of(NARROW, M, K, a, b, bias, c + n, N);
+  }
 }
 
 // ---- Networks ------------------------------------------------------------------------------
@@ -137,62 +201,37 @@ INLINE const float *parameter(const networks *m, int i, int s, int k) {
 }
 
 void network_forward(const networks *m, int s, int k, int B, const float *x, float *hidden,
-                     float *y) {
-  const int L = m->layers, *sizes = m->sizes;
-  for (int l = 0; l < L; l++) {
-    int I = sizes[l], O = sizes[l + 1], last = l == L - 1, C = last ? m->columns[k] : O;
-    float *out = last ? y : hidden;
-    product(last ? NOTHING : m->activation,
-            &(matrices){B, C, I, x, I, 1, parameter(m, 2 * l, s, k), O,
-                        parameter(m, 2 * l + 1, s, k), out, C, 0});
-    x = out;
-    hidden += (long)B * O;
+                     float *scratch, float *y) {
+  const int L = m->layers, C = m->columns[k], *sizes = m->sizes;
+  const long widest = widest_of(m);
+  float *turned = scratch + 2 * BLOCK * widest;
+  turn(sizes[L - 1], C, parameter(m, 2 * L - 2, s, k), sizes[L], turned);
+  for (int b = 0; b < B; b += BLOCK) {
+    const int rows = B - b < BLOCK ? B - b : BLOCK;
+    const float *in = x + (long)b * sizes[0];
+    float *kept = hidden;
+    for (int l = 0; l < L - 1; l++) {
+      const int I = sizes[l], O = sizes[l + 1];
+      float *out = hidden ? kept + (long)b * O : scratch + (l % 2 ? BLOCK * widest : 0);
+      product(&(matrices){rows, O, I, in, I, 1, parameter(m, 2 * l, s, k), O,
+                          parameter(m, 2 * l + 1, s, k), out, O, 0});
+      activate(m->activation, (long)rows * O, out);
+      in = out;
+      kept += (long)B * O;
+    }
+    dots(rows, C, sizes[L - 1], in, turned, parameter(m, 2 * L - 1, s, k), y + (long)b * C);
   }
 }
 
 // Outputs of all networks for x [S, B, sizes[0]]: y[k] is [S, B, columns[k]]. hidden gets the
-// outputs of the hidden layers, [S, K, (as network_forward has them)].
-void mlp_forward(const networks *m, int B, const float *x, float *hidden, float *const *y) {
+// outputs of the hidden layers, [S, K, (as network_forward has them)], or is null. Returns 0, or 1
+// without memory.
+int mlp_forward(const networks *m, int B, const float *x, float *hidden, float *const *y) {
   const long H = width_of_hidden(m);
-#pragma omp parallel for schedule(static) num_threads(m->threads) if (m->threads > 1)
-  for (int n = 0; n < m->seeds * m->networks; n++) {
-    int s = n / m->networks, k = n % m->networks;
-    network_forward(m, s, k, B, x + (long)s * B * m->sizes[0], hidden + (long)n * B * H,
-                    y[k] + (long)s * B * m->columns[k]);
-  }
-}
-
-// Sums over the B rows of x [B, N].
-static void sum_rows(int B, int N, const float *x, float *sums) {
-  int n = 0;
-  for (; n + COLUMNS * WIDTH <= N; n += COLUMNS * WIDTH) {
-    vec totals[COLUMNS] = {0};
-    for (int b = 0; b < B; b++)
-#pragma GCC unroll 8
-      for (int j = 0; j < COLUMNS; j++) totals[j] += load(x + (long)b * N + n + j * WIDTH);
-    for (int j = 0; j < COLUMNS; j++) store(sums + n + j * WIDTH, totals[j]);
-  }
-  for (; n < N; n += WIDTH) {
-    int part = N - n < WIDTH ? N - n : WIDTH;
-    vec total = {0};
-    for (int b = 0; b < B; b++) total += load_part(x + (long)b * N + n, part);
-    store_part(sums + n, total, part);
-  }
-}
-
-// Gradients of all parameters, contiguous [S, K, ...]: weights and biases of each layer in turn.
-// x, hidden: as mlp_forward had and left them. gy[k]: [S, B, columns[k]]. Returns 0, or 1 without
-// memory.
-int mlp_backward(const networks *m, int B, const float *x, const float *hidden,
-                 const float *const *gy, float *const *gradients) {
-  const int L = m->layers, *sizes = m->sizes;
-  const long H = width_of_hidden(m);
-  long widest = 0;
-  for (int l = 1; l <= L; l++) widest = sizes[l] > widest ? sizes[l] : widest;
   int failed = 0;
 #pragma omp parallel num_threads(m->threads) if (m->threads > 1)
   {
-    float *scratch = malloc(sizeof(float) * (2 * widest * B + widest * widest));
+    float *scratch = floats(forward_scratch(m));
     if (!scratch) {
 #pragma omp atomic write
       failed = 1;
@@ -201,26 +240,114 @@ int mlp_backward(const networks *m, int B, const float *x, const float *hidden,
     for (int n = 0; n < m->seeds * m->networks; n++) {
       if (!scratch) continue;
       int s = n / m->networks, k = n % m->networks;
-      float *free_one = scratch, *other = scratch + B * widest, *turned = scratch + 2 * widest * B;
-      const float *out = gy[k] + (long)s * B * m->columns[k];  // gradient behind layer l
-      long end = B * H;
-      for (int l = L - 1; l >= 0; l--) {
-        int I = sizes[l], O = l == L - 1 ? m->columns[k] : sizes[l + 1], ld = sizes[l + 1];
-        end -= l > 0 ? (long)B * I : 0;
-        const float *in = l > 0 ? hidden + (long)n * B * H + end : x + (long)s * B * I;
-        float *gw = gradients[2 * l] + (long)n * I * ld, *gb = gradients[2 * l + 1] + (long)n * ld;
-        sum_rows(B, O, out, gb);
-        product(NOTHING, &(matrices){I, O, B, in, 1, I, out, O, 0, gw, ld, 0});
-        if (l == 0) break;
-        const float *w = parameter(m, 2 * l, s, k);
-        for (long o = 0; o < O; o++)
-          for (long i = 0; i < I; i++) turned[o * I + i] = w[i * ld + o];
-        product_back(m->activation,
-                     &(matrices){B, I, O, out, O, 1, turned, I, 0, free_one, I, in});
-        out = free_one;
-        free_one = other;
-        other = (float *)out;
+      network_forward(m, s, k, B, x + (long)s * B * m->sizes[0],
+                      hidden ? hidden + (long)n * B * H : 0, scratch,
+                      y[k] + (long)s * B * m->columns[k]);
+    }
+    free(scratch);
+  }
+  return failed;
+}
+
+// Adds the sums over the B rows of x [B, N] to sums.
+static void add_rows(int B, int N, const float *x, float *sums) {
+  int n = 0;
+  for (; n + COLUMNS * WIDTH <= N; n += COLUMNS * WIDTH) {
+    vec totals[COLUMNS];
+#pragma GCC unroll 8
+    for (int j = 0; j < COLUMNS; j++) totals[j] = load(sums + n + j * WIDTH);
+    for (int b = 0; b < B; b++)
+#pragma GCC unroll 8
+      for (int j = 0; j < COLUMNS; j++) totals[j] += load(x + (long)b * N + n + j * WIDTH);
+#pragma GCC unroll 8
+    for (int j = 0; j < COLUMNS; j++) store(sums + n + j * WIDTH, totals[j]);
+  }
+  for (; n + WIDTH <= N; n += WIDTH) {
+    vec total = load(sums + n);
+    for (int b = 0; b < B; b++) total += load(x + (long)b * N + n);
+    store(sums + n, total);
+  }
+  if (n < N) {
+    vec total = load_part(sums + n, N - n);
+    for (int b = 0; b < B; b++) total += load_part(x + (long)b * N + n, N - n);
+    store_part(sums + n, total, N - n);
+  }
+}
+
+INLINE long backward_scratch(const networks *m) {
+  long size = (2 * BLOCK + NARROW) * widest_of(m);
+  for (int l = 1; l < m->layers; l++) size += (long)m->sizes[l] * m->sizes[l + 1];
+  return size;
+}
+
+// As mlp_backward, of network k of seed s. scratch: backward_scratch floats.
+static void network_backward(const networks *m, int s, int k, int B, const float *x,
+                             const float *hidden, const float *gy, float *const *gradients,
+                             float *scratch) {
+  const int L = m->layers, *sizes = m->sizes;
+  const long widest = widest_of(m), n = (long)s * m->networks + k;
+  float *one = scratch, *other = one + BLOCK * widest;
+  float *turned_gw = other + BLOCK * widest, *turned = turned_gw + NARROW * widest;
+  float *at = turned;
+  for (int l = 1; l < L; l++) {
+    const int I = sizes[l], O = l == L - 1 ? m->columns[k] : sizes[l + 1];
+    turn(I, O, parameter(m, 2 * l, s, k), sizes[l + 1], at);
+    at += (long)I * O;
+  }
+  for (int b = 0; b < B || !b; b += BLOCK) {  // once without samples, for zeros
+    const int rows = B - b < BLOCK ? B - b : BLOCK;
+    const float *out = gy + (long)b * m->columns[k];  // gradient behind layer l
+    const float *kept = hidden + B * width_of_hidden(m), *w = at;
+    for (int l = L - 1; l >= 0; l--) {
+      const int I = sizes[l], ld = sizes[l + 1], O = l == L - 1 ? m->columns[k] : ld;
+      float *gw = gradients[2 * l] + n * I * ld, *gb = gradients[2 * l + 1] + n * ld;
+      if (l > 0) kept -= (long)B * I;
+      const float *in = l > 0 ? kept + (long)b * I : x + (long)b * I;
+      if (!b) {
+        memset(gb, 0, sizeof(float) * ld);
+        if (O < ld) memset(gw, 0, sizeof(float) * I * ld);  // columns that nobody uses
       }
+      add_rows(rows, O, out, gb);
+      if (l == L - 1 && O <= NARROW) {
+        product(&(matrices){O, I, rows, out, 1, O, in, I, 0, turned_gw, I, b > 0});
+        if (b + rows == B)
+          for (int i = 0; i < I; i++)
+            for (int o = 0; o < O; o++) gw[(long)i * ld + o] = turned_gw[(long)o * I + i];
+      } else {
+        product(&(matrices){I, O, rows, in, 1, I, out, O, 0, gw, ld, b > 0});
+      }
+      if (l == 0) break;
+      w -= (long)I * O;
+      product(&(matrices){rows, I, O, out, O, 1, w, I, 0, one, I, 0});
+      step_back(m->activation, (long)rows * I, in, one);
+      out = one;
+      one = other;
+      other = (float *)out;
+    }
+  }
+}
+
+// Gradients of all parameters, contiguous [S, K, ...]: weights and biases of each layer in turn;
+// 0 of columns that are not used.
+// x, hidden: as mlp_forward had and left them. gy[k]: [S, B, columns[k]]. Returns 0, or 1 without
+// memory.
+int mlp_backward(const networks *m, int B, const float *x, const float *hidden,
+                 const float *const *gy, float *const *gradients) {
+  const long H = width_of_hidden(m);
+  int failed = 0;
+#pragma omp parallel num_threads(m->threads) if (m->threads > 1)
+  {
+    float *scratch = floats(backward_scratch(m));
+    if (!scratch) {
+#pragma omp atomic write
+      failed = 1;
+    }
+#pragma omp for schedule(static)
+    for (int n = 0; n < m->seeds * m->networks; n++) {
+      if (!scratch) continue;
+      int s = n / m->networks, k = n % m->networks;
+      network_backward(m, s, k, B, x + (long)s * B * m->sizes[0], hidden + (long)n * B * H,
+                       gy[k] + (long)s * B * m->columns[k], gradients, scratch);
     }
     free(scratch);
   }

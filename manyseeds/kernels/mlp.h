@@ -20,7 +20,24 @@ INLINE long width_of_hidden(const networks *m) {
   return total;
 }
 
+// The widest layer, whether it puts out or takes in.
+INLINE long widest_of(const networks *m) {
+  long widest = 0;
+  for (int l = 0; l <= m->layers; l++) widest = m->sizes[l] > widest ? m->sizes[l] : widest;
+  return widest;
+}
+
+// Samples that go through all layers together, so that what is between two layers stays in the
+// cache.
+enum { BLOCK = 128 };
+
+// Floats that network_forward needs.
+INLINE long forward_scratch(const networks *m) {
+  const int L = m->layers;
+  return 2 * BLOCK * widest_of(m) + (long)m->sizes[L - 1] * m->sizes[L];
+}
+
 // Outputs y [B, columns[k]] of network k of seed s for x [B, sizes[0]]. hidden gets the outputs of
-// its hidden layers, one after the other, each [B, width].
+// its hidden layers, one after the other, each [B, width]; or is null.
 void network_forward(const networks *m, int s, int k, int B, const float *x, float *hidden,
-                     float *y);
+                     float *scratch, float *y);

@@ -39,7 +39,7 @@ def networks(
     kind = ACTIVATIONS.index(activation)
     if torch.is_grad_enabled() and any(p.requires_grad for p in parameters):
         return _Networks.apply(x, sizes, tuple(columns), kind, *parameters)  # type: ignore[no-any-return, no-untyped-call]
-    return compute(x.contiguous(), sizes, tuple(columns), kind, parameters)[0]
+    return compute(x.contiguous(), sizes, tuple(columns), kind, parameters, None)
 
 
 class _Networks(torch.autograd.Function):
@@ -53,7 +53,9 @@ class _Networks(torch.autograd.Function):
         *parameters: Tensor,
     ) -> tuple[Tensor, ...]:
         x = x.contiguous()
-        outputs, hidden = compute(x, sizes, columns, kind, parameters)
+        S, B = x.shape[:2]
+        hidden = x.new_empty(S * len(columns) * B * sum(sizes[1:-1]))
+        outputs = compute(x, sizes, columns, kind, parameters, hidden)
         ctx.settings = sizes, columns, kind
         ctx.save_for_backward(x, hidden, *parameters)
         return outputs
@@ -73,16 +75,17 @@ def compute(
     columns: tuple[int, ...],
     kind: int,
     parameters: Sequence[Tensor],
-) -> tuple[tuple[Tensor, ...], Tensor]:
-    """The outputs, and those of the hidden layers, which `gradients` needs."""
+    hidden: Tensor | None,
+) -> tuple[Tensor, ...]:
+    """The outputs. hidden gets those of the hidden layers, which `gradients` needs."""
     S, B = x.shape[:2]
     outputs = tuple(x.new_empty(S, B, width) for width in columns)
-    hidden = x.new_empty(S * len(columns) * B * sum(sizes[1:-1]))
     described = describe(S, sizes, columns, kind, parameters)
-    kernels.functions().mlp_forward(
-        described, B, x.data_ptr(), hidden.data_ptr(), addresses(outputs)
-    )
-    return outputs, hidden
+    kept = None if hidden is None else hidden.data_ptr()
+    failed = kernels.functions().mlp_forward(described, B, x.data_ptr(), kept, addresses(outputs))
+    if failed:
+        raise MemoryError("allocating memory for networks failed")
+    return outputs
 
 
 def gradients(
@@ -97,8 +100,7 @@ def gradients(
     """The gradients of all parameters, from those of the outputs."""
     S, B = x.shape[:2]
     grads = [grad.contiguous() for grad in grads]
-    found = [p.new_empty(p.shape) for p in parameters[:-2]]
-    found += [p.new_zeros(p.shape) for p in parameters[-2:]]  # columns that nobody uses stay 0
+    found = [p.new_empty(p.shape) for p in parameters]
     described = describe(S, sizes, columns, kind, parameters)
     failed = kernels.functions().mlp_backward(
         described, B, x.data_ptr(), hidden.data_ptr(), addresses(grads), addresses(found)
@@ -126,10 +128,9 @@ def describe(
     parameters: Sequence[Tensor],
 ) -> Any:
     """The networks as C wants them."""
-    pointers = tuple(p.data_ptr() for p in parameters)
-    strides = tuple(stride for p in parameters for stride in p.stride()[:2])
+    pointers, strides = map(Tensor.data_ptr, parameters), map(Tensor.stride, parameters)
     threads = torch.get_num_threads()
-    return _describe(seeds, sizes, columns, kind, threads, pointers, strides)
+    return _describe(seeds, sizes, columns, kind, threads, tuple(pointers), tuple(strides))
 
 
 @lru_cache(maxsize=256)
@@ -140,13 +141,14 @@ def _describe(
     kind: int,
     threads: int,
     pointers: tuple[int, ...],
-    strides: tuple[int, ...],
+    strides: tuple[tuple[int, ...], ...],
 ) -> Any:
+    between = [x for stride in strides for x in stride[:2]]  # seeds and networks
     arrays = (
         (ctypes.c_int * len(sizes))(*sizes),
         (ctypes.c_int * len(columns))(*columns),
         (ctypes.c_void_p * len(pointers))(*pointers),
-        (ctypes.c_long * len(strides))(*strides),
+        (ctypes.c_long * len(between))(*between),
     )
     found = _Description(
         seeds,
@@ -162,4 +164,4 @@ def _describe(
 
 def addresses(tensors: Sequence[Tensor]) -> Any:
     """An array in C of where tensors begin."""
-    return (ctypes.c_void_p * len(tensors))(*[x.data_ptr() for x in tensors])
+    return (ctypes.c_void_p * len(tensors))(*map(Tensor.data_ptr, tensors))

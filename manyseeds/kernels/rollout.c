@@ -55,7 +55,7 @@ static void rollout_of_seed(const rollout *m, const environment *env, const netw
   const int N = m->envs, O = env->observation, P = env->physics, A = policy->columns[0];
   const int columns = m->noise_is_action ? 1 : A;  // of noise
   const int D = m->dimensions, noise = env->transition_noise + env->initial_noise;
-  float *features = scratch, *outputs = features + N * O, *hidden = outputs + N * A;
+  float *features = scratch, *outputs = features + N * O, *between = outputs + N * A;
   float *physics = m->physics + (long)s * N * P;
   int32_t *elapsed = m->elapsed + (long)s * N;
   for (int t = 0; t < m->steps; t++) {
@@ -67,7 +67,7 @@ static void rollout_of_seed(const rollout *m, const environment *env, const netw
       normalize(N, O, m->mean + s * O, m->scale + s * O, observations, features);
       seen = features;
     }
-    network_forward(policy, s, 0, N, seen, hidden, outputs);
+    network_forward(policy, s, 0, N, seen, 0, between, outputs);
     for (int n = 0; n < N; n++) {
       const long row = first + n;
       const float *output = outputs + n * A;
@@ -111,7 +111,7 @@ int rollout_with(const rollout *m, const environment *env, const networks *polic
   int failed = 0;
 #pragma omp parallel num_threads(policy->threads) if (policy->threads > 1)
   {
-    long size = N * (env->observation + policy->columns[0] + width_of_hidden(policy));
+    long size = N * (env->observation + policy->columns[0]) + forward_scratch(policy);
     float *scratch = malloc(sizeof(float) * size);
     if (!scratch) {
 #pragma omp atomic write

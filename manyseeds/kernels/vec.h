@@ -77,14 +77,47 @@ INLINE vec clamp_to(vec x, float limit) {
 #endif
 }
 
-// 1 / x, within two roundings.
-INLINE vec inverse(vec x) {
 #if defined(__AVX512F__)
-  vec guess = (vec)_mm512_rcp14_ps((__m512)x);  // a division takes twice as long
-  return guess * (2 - x * guess);
+#define LANES {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
+#elif defined(__AVX__)
+#define LANES {0, 1, 2, 3, 4, 5, 6, 7}
 #else
-  return 1 / x;
+#define LANES {0, 1, 2, 3}
 #endif
+
+// Lanes of a where bit d of their number is 0, else lanes of b; from_b and from_a lanes further.
+INLINE vec mix(const int d, vec a, const int from_a, vec b, const int from_b) {
+#if defined(__clang__)
+  vec x;
+  for (int i = 0; i < WIDTH; i++) x[i] = i & d ? b[i + from_b] : a[i + from_a];
+  return x;
+#else
+  mask lanes = LANES, of_b = (lanes & d) != 0;
+  return __builtin_shuffle(a, b, (of_b & (lanes + WIDTH + from_b)) | (~of_b & (lanes + from_a)));
+#endif
+}
+
+// Transposes a square matrix, a vector per row.
+INLINE void transpose(vec *x) {
+#pragma GCC unroll 4
+  for (int d = 1; d < WIDTH; d *= 2)
+#pragma GCC unroll 16
+    for (int i = 0; i < WIDTH; i++)
+      if (!(i & d)) {
+        vec a = x[i], b = x[i + d];
+        x[i] = mix(d, a, 0, b, -d);
+        x[i + d] = mix(d, a, d, b, 0);
+      }
+}
+
+// In lane i the sum of x[i]'s lanes, each in one order.
+INLINE vec sums_of(vec *x) {
+#pragma GCC unroll 4
+  for (int d = 1; d < WIDTH; d *= 2)
+#pragma GCC unroll 16
+    for (int i = 0; i < WIDTH; i += 2 * d)
+      x[i] = mix(d, x[i], 0, x[i + d], -d) + mix(d, x[i], d, x[i + d], 0);
+  return x[0];
 }
 
 INLINE float sum_of(vec x) {

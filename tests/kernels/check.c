@@ -10,7 +10,7 @@
 #include "mlp.h"
 
 const char *instructions(void);
-void mlp_forward(const networks *m, int B, const float *x, float *hidden, float *const *y);
+int mlp_forward(const networks *m, int B, const float *x, float *hidden, float *const *y);
 int mlp_backward(const networks *m, int B, const float *x, const float *hidden,
                  const float *const *gy, float *const *gradients);
 void categorical_forward(long R, int A, const float *logits, const int64_t *actions,
@@ -54,9 +54,9 @@ static void check_network(int I, int H, int O, int B, int activation) {
   for (int i = 0; i < 4; i++) gradients[i] = calloc((size_t)(S * lengths[i]), sizeof(float));
   long strides[] = {I * H, 0, H, 0, H * padded, 0, padded, 0};
   networks m = {S, 1, 2, activation, 1, sizes, columns, parameters, strides};
-  mlp_forward(&m, B, x, hidden, &y);
   const float *gy = g;
-  int failed = mlp_backward(&m, B, x, hidden, &gy, gradients);
+  int failed = mlp_forward(&m, B, x, hidden, &y);
+  failed += mlp_backward(&m, B, x, hidden, &gy, gradients);
 
   double of_outputs = failed, of_gradients = failed;
   for (int s = 0; s < S; s++) {

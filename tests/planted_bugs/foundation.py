@@ -104,8 +104,8 @@ BUGS = (
     Bug(
         "C: the last sample is not in the gradient of biases",
         "manyseeds/kernels/mlp.c",
-        "sum_rows(B, O, out, gb);",
-        "sum_rows(B - 1, O, out, gb);",
+        "add_rows(rows, O, out, gb);",
+        "add_rows(rows - 1, O, out, gb);",
         "tests/foundation/test_kernels.py::test_networks_are_pytorchs",
     ),
     Bug(
@@ -125,15 +125,15 @@ BUGS = (
     Bug(
         "C: tanh is larger than 1",
         "manyseeds/kernels/mlp.c",
-        "clamp_to(x, 7.90531111f)",
+        "clamp_to(x, 7.85f)",
         "clamp_to(x, 20.0f)",
         "tests/foundation/test_kernels.py::test_tanh",
     ),
     Bug(
         "C: columns that nobody uses get what was in memory",
-        "manyseeds/kernels/mlp.py",
-        "p.new_zeros(p.shape) for p in parameters[-2:]",
-        "p.new_full(p.shape, 7.0) for p in parameters[-2:]",
+        "manyseeds/kernels/mlp.c",
+        "if (O < ld) memset(gw, 0,",
+        "if (O < ld) memset(gw, 7,",
         "tests/foundation/test_kernels.py::test_one_head_alone",
     ),
     Bug(
