@@ -72,6 +72,7 @@ from manyseeds.cli import (
 )
 from manyseeds.distributions import Categorical, Gaussian
 from manyseeds.kernels import in_c, scan
+from manyseeds.kernels.objective import Terms, policy_gradient_objective
 from manyseeds.kernels.rollout import Policy
 from manyseeds.kernels.scan import discounted_sums
 from manyseeds.layers import RewardScale, RunningStats, SeedMLP
@@ -285,57 +286,48 @@ def value_loss(values: Tensor, returns: Tensor) -> Tensor:
 
 
 class Batch(NamedTuple):
-    """A rollout, as the loss needs it."""
+    """The samples of a rollout, as the loss needs them; [S, B, ...]."""
 
-    obs: Tensor  # [S, B, O]
-    actions: Tensor  # [S, B] or [S, B, D]
-    rewards: Tensor  # [S, T, N], like the next
-    next_values: Tensor  # V of the true successors
-    terminated: Tensor
-    truncated: Tensor
+    obs: Tensor
+    actions: Tensor
+    values: Tensor
+    advantages: Tensor
+    returns: Tensor
 
 
 @torch.no_grad()
-def prepare(agent: ActorCritic, rollout: envs.Rollout) -> Batch:
-    """Scaled rewards, and what V says of the successors."""
-    rewards, ends = rollout.rewards, (rollout.terminated, rollout.truncated)
+def prepare(agent: ActorCritic, rollout: envs.Rollout, config: Config) -> Batch:
+    """Advantages, returns and what V says of a rollout."""
+    S, T, N = rollout.rewards.shape
+    rewards = rollout.rewards
     if agent.reward_scale is not None:
         rewards = agent.reward_scale(rewards, rollout.done)
-    next_values = agent.value(rollout.next_obs.flatten(1, 2)).view_as(rewards)
     obs, actions = rollout.obs.flatten(1, 2), rollout.actions.flatten(1, 2)
-    return Batch(obs, actions, rewards, next_values, *ends)
-
-
-def estimate_advantages(batch: Batch, values: Tensor, config: Config) -> Tensor:
-    """Advantages [S, B] of the kind that the Config asks for; values are V of batch.obs, [S, B]."""
-    values = values.view_as(batch.rewards)
-    rollout = (batch.rewards, values, batch.next_values, batch.terminated, batch.truncated)
+    values = agent.value(obs)
+    next_values = agent.value(rollout.next_obs.flatten(1, 2)).view(S, T, N)
+    ends = rollout.terminated, rollout.truncated
+    steps = rewards, values.view(S, T, N), next_values, *ends, config.gamma
     if config.advantage == "gae":
-        advantages = gae(*rollout, config.gamma, config.gae_lambda)
+        advantages = gae(*steps, config.gae_lambda)
     elif config.advantage == "n_step":
-        advantages = n_step(*rollout, config.gamma, config.td_steps)
+        advantages = n_step(*steps, config.td_steps)
     else:
-        advantages = monte_carlo(*rollout, config.gamma)
-    return advantages.flatten(1, 2)
+        advantages = monte_carlo(*steps)
+    advantages = advantages.flatten(1, 2)
+    return Batch(obs, actions, values, advantages, advantages + values)
 
 
-def loss(agent: ActorCritic, batch: Batch, config: Config) -> tuple[Tensor, dict[str, Tensor]]:
-    """The objective (negated) on a rollout, [S], and its metrics, each [S]."""
+@in_c(policy_gradient_objective)
+def loss(agent: ActorCritic, batch: Batch, config: Config) -> tuple[Tensor, Terms]:
+    """The objective (negated) on a rollout, [S], and its terms."""
     logprobs, entropy, values = agent.evaluate(batch.obs, batch.actions)
-    advantages = estimate_advantages(batch, values.detach(), config)
-    returns = advantages + values.detach()
-    if config.normalize_advantage:
-        advantages = normalize(advantages)
+    advantages = normalize(batch.advantages) if config.normalize_advantage else batch.advantages
     pg_loss = policy_loss(logprobs, advantages)
-    v_loss = value_loss(values, returns)
-    total = pg_loss + config.value_coef * v_loss - config.entropy_coef * entropy.mean(-1)
-    metrics = {
-        "policy_loss": pg_loss.detach(),
-        "value_loss": v_loss.detach(),
-        "entropy": entropy.detach().mean(-1),
-        "explained_variance": explained_variance(values.detach(), returns),
-    }
-    return total, metrics
+    v_loss = value_loss(values, batch.returns)
+    total = pg_loss + config.value_coef * v_loss
+    if config.entropy_coef > 0:
+        total = total - config.entropy_coef * entropy.mean(-1)
+    return total, Terms(*(x.detach() for x in (pg_loss, v_loss, entropy, logprobs)))
 
 
 def update(
@@ -346,10 +338,15 @@ def update(
     lr: Tensor,
 ) -> dict[str, Tensor]:
     """One gradient step on a rollout; returns its metrics, each [S]."""
-    total, metrics = loss(agent, batch, config)
+    total, terms = loss(agent, batch, config)
     total.sum().backward()
     optimizer.step(lr, config.max_grad_norm)
-    return metrics
+    return {
+        "policy_loss": terms.policy_loss,
+        "value_loss": terms.value_loss,
+        "entropy": terms.entropy.mean(-1),
+        "explained_variance": explained_variance(batch.values, batch.returns),
+    }
 
 
 def make_optimizer(agent: ActorCritic, config: Config) -> SeedAdam | SeedRMSprop:
@@ -379,7 +376,7 @@ def train(config: Config, run: Run) -> ActorCritic:
         state, obs, rollout = envs.rollout(env, agent, state, obs, action_noise, env_noise)
         if agent.obs_stats is not None and first:
             agent.obs_stats.update(rollout.obs.flatten(1, 2))
-        batch = prepare(agent, rollout)
+        batch = prepare(agent, rollout, config)
         metrics = update(agent, optimizer, batch, config, lr)
         if agent.obs_stats is not None and not first:
             agent.obs_stats.update(batch.obs)

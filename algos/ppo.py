@@ -75,7 +75,7 @@ from manyseeds.cli import (
 )
 from manyseeds.distributions import Categorical, Gaussian
 from manyseeds.kernels import in_c, scan
-from manyseeds.kernels.clipped import clipped_losses
+from manyseeds.kernels.objective import Terms, clipped_objective
 from manyseeds.kernels.rollout import Policy
 from manyseeds.kernels.scan import discounted_sums, shuffles
 from manyseeds.layers import RewardScale, RunningStats, SeedMLP, take
@@ -295,54 +295,38 @@ def prepare(agent: ActorCritic, rollout: envs.Rollout, config: Config) -> Batch:
     return Batch(obs, actions, logprobs, values, advantages, advantages + values)
 
 
-class Terms(NamedTuple):
-    """What the objective of a minibatch was made of."""
-
-    policy_loss: Tensor  # [S], like the next
-    value_loss: Tensor
-    entropy: Tensor  # [S, M], like the next
-    log_ratio: Tensor
-
-
-@in_c(clipped_losses)
-def losses(
-    logprobs: Tensor, values: Tensor, batch: Batch, config: Config, clip_range: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """The policy's and the value loss per seed, [S]; logprobs and values [S, M]."""
-    ratio = (logprobs - batch.logprobs).exp()
-    advantages = normalize(batch.advantages) if config.normalize_advantage else batch.advantages
-    pg_loss = policy_loss(ratio, advantages, clip_range)
-    return pg_loss, value_loss(values, batch.values, batch.returns, config.clip_value_range)
-
-
+@in_c(clipped_objective)
 def loss(
     agent: ActorCritic, batch: Batch, config: Config, clip_range: Tensor | None
 ) -> tuple[Tensor, Terms]:
     """The objective (eq. 9, negated) on a minibatch, [S], and its terms."""
     logprobs, entropy, values = agent.evaluate(batch.obs, batch.actions)
-    pg_loss, v_loss = losses(logprobs, values, batch, config, clip_range)
+    ratio = (logprobs - batch.logprobs).exp()
+    advantages = normalize(batch.advantages) if config.normalize_advantage else batch.advantages
+    pg_loss = policy_loss(ratio, advantages, clip_range)
+    v_loss = value_loss(values, batch.values, batch.returns, config.clip_value_range)
     total = pg_loss + config.value_coef * v_loss
     if config.entropy_coef > 0:
         total = total - config.entropy_coef * entropy.mean(-1)
-    log_ratio = logprobs.detach() - batch.logprobs
-    return total, Terms(pg_loss.detach(), v_loss.detach(), entropy.detach(), log_ratio)
+    return total, Terms(*(x.detach() for x in (pg_loss, v_loss, entropy, logprobs)))
 
 
-def approximate_kl(log_ratio: Tensor) -> Tensor:
+def approximate_kl(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
     """KL(pi_old, pi) per seed, [S], from samples [S, M]: the mean of ratio - 1 - log ratio."""
+    log_ratio = logprobs - old_logprobs
     return (log_ratio.exp() - 1 - log_ratio).mean(-1)
 
 
-def metrics_of(terms: Terms, clip_range: Tensor | None) -> dict[str, Tensor]:
+def metrics_of(terms: Terms, batch: Batch, clip_range: Tensor | None) -> dict[str, Tensor]:
     """What is logged of a minibatch, each [S]."""
     metrics = {
         "policy_loss": terms.policy_loss,
         "value_loss": terms.value_loss,
         "entropy": terms.entropy.mean(-1),
-        "approx_kl": approximate_kl(terms.log_ratio),
+        "approx_kl": approximate_kl(terms.logprobs, batch.logprobs),
     }
     if clip_range is not None:
-        clipped = (terms.log_ratio.exp() - 1).abs() > clip_range
+        clipped = ((terms.logprobs - batch.logprobs).exp() - 1).abs() > clip_range
         metrics["clipfrac"] = clipped.float().mean(-1)
     return metrics
 
@@ -368,10 +352,11 @@ def update(
             minibatch = Batch(*fields)  # [S, M, ...]
             total, terms = loss(agent, minibatch, config, clip)
             if config.target_kl > 0:
-                active = active & (approximate_kl(terms.log_ratio) <= 1.5 * config.target_kl)
+                kl = approximate_kl(terms.logprobs, minibatch.logprobs)
+                active = active & (kl <= 1.5 * config.target_kl)
             total.sum().backward()
             optimizer.step(lr, config.max_grad_norm, active)
-    metrics = metrics_of(terms, clip)
+    metrics = metrics_of(terms, minibatch, clip)
     return metrics | {"explained_variance": explained_variance(batch.values, batch.returns)}
 
 

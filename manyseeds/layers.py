@@ -88,6 +88,7 @@ class SeedMLP(nn.Module):
         self.weights = nn.ParameterList(
             torch.zeros(seeds, self.networks, n_in, n_out) for n_in, n_out in pairwise(sizes)
         )
+        self._views: dict[Any, Any] = {}
         self.biases = nn.ParameterList(
             torch.zeros(seeds, self.networks, 1, n_out) for n_out in sizes[1:]
         )
@@ -106,7 +107,7 @@ class SeedMLP(nn.Module):
         if kernels.usable(x) and not x.requires_grad:
             ends = [columns.stop for _, columns in self.heads]
             used = ends[-1:] if self.networks == 1 else ends
-            weights, biases = self._parameter_lists()
+            weights, biases = self.parameter_lists()
             outputs = networks(x, weights, biases, used, self.activation)
             if self.networks == len(self.heads):
                 return list(outputs)
@@ -114,7 +115,7 @@ class SeedMLP(nn.Module):
         S, B, n_in = x.shape
         K = self.networks
         x = x.unsqueeze(1).expand(S, K, B, n_in).reshape(S * K, B, n_in)
-        weights, biases = self._parameter_lists()
+        weights, biases = self.parameter_lists()
         y = self._layers(x, [w.flatten(0, 1) for w in weights], [b.flatten(0, 1) for b in biases])
         y = y.view(S, K, B, -1)
         return [y[:, network, :, columns] for network, columns in self.heads]
@@ -123,12 +124,10 @@ class SeedMLP(nn.Module):
         """The output of head k alone, `[S, B, outputs[k]]`."""
         network, columns = self.heads[k]
         if kernels.usable(x) and not x.requires_grad:
-            weights, biases = (
-                [p.narrow(1, network, 1) for p in ps] for ps in self._parameter_lists()
-            )
+            weights, biases = self._alone(network)
             (y,) = networks(x, weights, biases, [columns.stop], self.activation)
             return y[..., columns]
-        weights, biases = ([p.select(1, network) for p in ps] for ps in self._parameter_lists())
+        weights, biases = ([p.select(1, network) for p in ps] for ps in self.parameter_lists())
         return self._layers(x, weights, biases)[..., columns]
 
     def policy_in_c(
@@ -142,7 +141,7 @@ class SeedMLP(nn.Module):
         log_std: `[S, 1, D]`, of actions in a box. noise_is_action: as `kernels.rollout.Policy`.
         """
         network, columns = self.heads[0]
-        weights, biases = ([p.narrow(1, network, 1) for p in ps] for ps in self._parameter_lists())
+        weights, biases = self._alone(network)
         mean = scale = None
         if stats is not None:
             mean, scale = stats.shift_and_scale(torch.float32)
@@ -150,7 +149,24 @@ class SeedMLP(nn.Module):
             weights, biases, columns.stop, self.activation, mean, scale, log_std, noise_is_action
         )
 
-    def _parameter_lists(self) -> tuple[list[Tensor], list[Tensor]]:
+    def _alone(self, network: int) -> tuple[list[Tensor], list[Tensor]]:
+        """Weights and biases of one network, `[S, 1, ...]`."""
+        lists = self.parameter_lists()
+        if self.networks == 1:
+            return lists
+        if torch.is_grad_enabled():
+            weights, biases = ([p.narrow(1, network, 1) for p in ps] for ps in lists)
+            return weights, biases
+        # Views of the same memory: made once, for as long as the parameters stay there.
+        where = [p.data_ptr() for ps in lists for p in ps]
+        if self._views.get("where") != where:
+            self._views = {"where": where}
+        if network not in self._views:
+            self._views[network] = tuple([p.narrow(1, network, 1) for p in ps] for ps in lists)
+        return self._views[network]  # type: ignore[no-any-return]
+
+    def parameter_lists(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Weights and biases."""
         # Iterating over a ParameterList costs as much as a layer at the size of a rollout step.
         lists = self.weights._parameters, self.biases._parameters
         return list(lists[0].values()), list(lists[1].values())  # type: ignore[arg-type]

@@ -37,7 +37,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 HERE = Path(__file__).parent
-SOURCES = ("mlp.c", "optim.c", "categorical.c", "rollout.c", "scan.c", "clipped.c", "td.c")
+SOURCES = ("mlp.c", "optim.c", "categorical.c", "rollout.c", "scan.c", "objective.c", "td.c")
 # A product and its sum may be rounded once (FMA). Nothing else is left to the compiler: NaN and the
 # order of sums are what the sources say.
 FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
@@ -83,13 +83,19 @@ def in_c(kernel: Callable[P, R]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Let a kernel compute what a function of the same arguments says, where it can take them.
 
     The function is what is read, what runs everywhere else, and what tests hold the kernel to.
+    A kernel takes float32 on a CPU, and may return NotImplemented.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            numbers = (x for x in args if isinstance(x, Tensor) and x.is_floating_point())
-            return (kernel if usable(*numbers) else function)(*args, **kwargs)
+            found = [y for x in args for y in (x if isinstance(x, tuple) else (x,))]
+            numbers = (x for x in found if isinstance(x, Tensor) and x.is_floating_point())
+            if usable(*numbers):
+                result = kernel(*args, **kwargs)
+                if result is not NotImplemented:
+                    return result
+            return function(*args, **kwargs)
 
         return call
 
@@ -173,11 +179,7 @@ def declare(functions: ctypes.CDLL) -> None:
     functions.mlp_backward.argtypes = [pointer, ctypes.c_int, *4 * [pointer]]
     functions.adam.argtypes = [pointer, pointer, *3 * [number], *3 * [pointer]]
     functions.rmsprop.argtypes = [pointer, pointer, number, number, ctypes.c_int, pointer]
-    functions.clipped_losses.argtypes = [
-        *(ctypes.c_long, ctypes.c_long, pointer, ctypes.c_int),
-        *(pointer, ctypes.c_float, pointer, pointer),
-    ]
-    functions.clipped_losses.restype = None
+    functions.actor_critic.argtypes = [pointer, pointer, pointer]
     functions.discounted_sums.argtypes = [*3 * [ctypes.c_long], *3 * [pointer]]
     functions.gae.argtypes = [*3 * [ctypes.c_long], *8 * [pointer]]
     functions.gae.restype = None

@@ -1,8 +1,8 @@
 // Distributions over A actions, of R samples: log-probabilities, entropies and their gradients.
-#include <math.h>
-#include <stdint.h>
+#include "categorical.h"
 
-// logits, probabilities: [R, A]; actions, logprobs, entropies: [R].
+#include <math.h>
+
 void categorical_forward(long R, int A, const float *logits, const int64_t *actions,
                          float *logprobs, float *entropies, float *probabilities) {
   for (long r = 0; r < R; r++) {
@@ -20,8 +20,7 @@ void categorical_forward(long R, int A, const float *logits, const int64_t *acti
   }
 }
 
-// The gradient of the logits, from those of log-probabilities and entropies, either of which may be
-// missing. d log pi(k) / d z_a = [a = k] - p_a;  d H / d z_a = -p_a (log p_a + H).
+// d log pi(k) / d z_a = [a = k] - p_a;  d H / d z_a = -p_a (log p_a + H).
 void categorical_backward(long R, int A, const float *logits, const int64_t *actions,
                           const float *logprobs, const float *entropies, const float *probabilities,
                           const float *of_logprobs, const float *of_entropies, float *gradients) {

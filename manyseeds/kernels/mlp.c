@@ -6,13 +6,10 @@
 
 #include <stdlib.h>
 
-enum { NARROW = 4 };  // columns of a product that leave a vector mostly empty
 
 // The widest vectors that this library was built with.
 const char *instructions(void) { return INSTRUCTIONS; }
 
-// Memory for floats that begins with a cache line.
-static float *floats(long n) { return aligned_alloc(64, (sizeof(float) * n + 63) / 64 * 64); }
 
 // ---- Activations ---------------------------------------------------------------------------
 
@@ -274,14 +271,7 @@ static void add_rows(int B, int N, const float *x, float *sums) {
   }
 }
 
-INLINE long backward_scratch(const networks *m) {
-  long size = (2 * BLOCK + NARROW) * widest_of(m);
-  for (int l = 1; l < m->layers; l++) size += (long)m->sizes[l] * m->sizes[l + 1];
-  return size;
-}
-
-// As mlp_backward, of network k of seed s. scratch: backward_scratch floats.
-static void network_backward(const networks *m, int s, int k, int B, const float *x,
+void network_backward(const networks *m, int s, int k, int B, const float *x,
                              const float *hidden, const float *gy, float *const *gradients,
                              float *scratch) {
   const int L = m->layers, *sizes = m->sizes;

@@ -1,5 +1,7 @@
 // Multilayer perceptrons of a seed axis: S seeds, K networks each.
 #pragma once
+#include <stdlib.h>
+
 #include "vec.h"
 
 enum { TANH, RELU };
@@ -31,6 +33,8 @@ INLINE long widest_of(const networks *m) {
 // cache.
 enum { BLOCK = 128 };
 
+enum { NARROW = 4 };  // columns of a product that leave a vector mostly empty
+
 // Floats that network_forward needs.
 INLINE long forward_scratch(const networks *m) {
   const int L = m->layers;
@@ -41,3 +45,18 @@ INLINE long forward_scratch(const networks *m) {
 // its hidden layers, one after the other, each [B, width]; or is null.
 void network_forward(const networks *m, int s, int k, int B, const float *x, float *hidden,
                      float *scratch, float *y);
+
+// Floats that network_backward needs.
+INLINE long backward_scratch(const networks *m) {
+  long size = (2 * BLOCK + NARROW) * widest_of(m);
+  for (int l = 1; l < m->layers; l++) size += (long)m->sizes[l] * m->sizes[l + 1];
+  return size;
+}
+
+// Gradients of the parameters of network k of seed s, from gy [B, columns[k]], that of its outputs;
+// x, hidden: as network_forward had and left them. gradients: as mlp_backward.
+void network_backward(const networks *m, int s, int k, int B, const float *x, const float *hidden,
+                      const float *gy, float *const *gradients, float *scratch);
+
+// Memory for floats that begins with a cache line.
+INLINE float *floats(long n) { return aligned_alloc(64, (sizeof(float) * n + 63) / 64 * 64); }

@@ -66,11 +66,13 @@ void adam(const step *m, const double *rates, double beta1, double beta2, double
     const float *restrict gradient = m->gathered + s * P;
     float *restrict first = mean + s * P, *restrict second = square + s * P;
     float *restrict parameter = m->parameters + s * P;
-    for (long i = 0; i < P; i++) {
-      float g = gradient[i];
-      first[i] += weight1 * (g - first[i]);
-      second[i] += weight2 * (g * g - second[i]);
-      parameter[i] -= step_size * (first[i] / (sqrtf(second[i]) + small));
+    for (long i = 0; i < P; i += WIDTH) {
+      vec g = load(gradient + i), m1 = load(first + i), m2 = load(second + i);
+      m1 += weight1 * (g - m1);
+      m2 += weight2 * (g * g - m2);
+      store(first + i, m1);
+      store(second + i, m2);
+      store(parameter + i, load(parameter + i) - step_size * (m1 / (root(m2) + small)));
     }
   }
 }
@@ -86,10 +88,11 @@ void rmsprop(const step *m, const double *rates, double alpha, double eps, int u
     float inside = under_root ? small : 0, outside = under_root ? 0 : small;
     const float *restrict gradient = m->gathered + s * P;
     float *restrict second = square + s * P, *restrict parameter = m->parameters + s * P;
-    for (long i = 0; i < P; i++) {
-      float g = gradient[i];
-      second[i] += weight * (g * g - second[i]);
-      parameter[i] -= rate * (g / (sqrtf(second[i] + inside) + outside));
+    for (long i = 0; i < P; i += WIDTH) {
+      vec g = load(gradient + i), m2 = load(second + i);
+      m2 += weight * (g * g - m2);
+      store(second + i, m2);
+      store(parameter + i, load(parameter + i) - rate * (g / (root(m2 + inside) + outside)));
     }
   }
 }

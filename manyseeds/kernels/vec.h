@@ -120,6 +120,17 @@ INLINE vec sums_of(vec *x) {
   return x[0];
 }
 
+INLINE vec root(vec x) {
+#if defined(__AVX512F__)
+  return (vec)_mm512_sqrt_ps((__m512)x);
+#elif defined(__AVX__)
+  return (vec)_mm256_sqrt_ps((__m256)x);
+#else
+  for (int i = 0; i < WIDTH; i++) x[i] = __builtin_sqrtf(x[i]);
+  return x;
+#endif
+}
+
 INLINE float sum_of(vec x) {
   float total = 0;
   for (int i = 0; i < WIDTH; i++) total += x[i];

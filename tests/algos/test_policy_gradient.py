@@ -374,7 +374,7 @@ def by_actor_critic(
     _, _, rollout = envs.rollout(env, agent, *env.reset(start), *noise)
     assert rollout.terminated[:, -1].all()
     if module is a2c:
-        total, _ = a2c.loss(agent, a2c.prepare(agent, rollout), config)
+        total, _ = a2c.loss(agent, a2c.prepare(agent, rollout, config), config)
     else:
         total, _ = ppo.loss(agent, ppo.prepare(agent, rollout, config), config, torch.tensor(0.2))
     (total * H).sum().backward()  # the mean over samples as the sum over steps

@@ -153,7 +153,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def test_ratio_is_one_before_any_update(variant: str) -> None:
     config, agent, batch, _ = small_batch(**VARIANTS[variant])
     clip = torch.tensor(0.2)
-    metrics = ppo.metrics_of(ppo.loss(agent, batch, config, clip)[1], clip)
+    metrics = ppo.metrics_of(ppo.loss(agent, batch, config, clip)[1], batch, clip)
     assert (metrics["clipfrac"] == 0).all()
     assert (metrics["approx_kl"].abs() < 1e-6).all()
     logprobs, _, values = agent.evaluate(batch.obs, batch.actions)
@@ -193,7 +193,7 @@ def test_the_update_begins_at_the_policy_that_acted(
         else:
             assert torch.equal(agent.act(batch.obs, noise), batch.actions)
         clip = torch.tensor(0.2)
-        metrics = ppo.metrics_of(ppo.loss(agent, batch, config, clip)[1], clip)
+        metrics = ppo.metrics_of(ppo.loss(agent, batch, config, clip)[1], batch, clip)
         assert (metrics["clipfrac"] == 0).all()
         assert (metrics["approx_kl"].abs() < 1e-6).all()
         checked.append(agent.obs_stats.mean.clone())
@@ -225,7 +225,7 @@ def test_without_a_learning_rate_every_ratio_stays_1(monkeypatch: pytest.MonkeyP
 
     def spy(*args: Any) -> Any:
         total, terms = loss(*args)
-        seen.append(ppo.metrics_of(terms, args[3]))
+        seen.append(ppo.metrics_of(terms, args[1], args[3]))
         return total, terms
 
     monkeypatch.setattr(ppo, "loss", spy)
@@ -272,7 +272,7 @@ def test_batched_loss_equals_vmap_of_the_single_seed_loss(settings: dict[str, An
     expected = vmap(grad(single))(params, buffers, batch)
     clip = torch.tensor(0.1, dtype=torch.float64)
     total, terms = ppo.loss(agent, batch, config, clip)
-    assert (ppo.metrics_of(terms, clip)["clipfrac"] > 0).all()
+    assert (ppo.metrics_of(terms, batch, clip)["clipfrac"] > 0).all()
     total.sum().backward()
     for name, p in agent.named_parameters():
         assert p.grad is not None
@@ -402,7 +402,7 @@ def test_a_seed_that_has_stopped_stays_stopped(monkeypatch: pytest.MonkeyPatch) 
     steps = [[0.0, 0, 0], [0, 0.031, 0], [0, 0, 0.029], [0.031, 0, 0]]
     plan = iter(torch.tensor([*steps, steps[-1]]))  # what is logged is computed once more
     optimizer, active = SeedAdam(agent), []
-    monkeypatch.setattr(ppo, "approximate_kl", lambda log_ratio: next(plan))
+    monkeypatch.setattr(ppo, "approximate_kl", lambda *args: next(plan))
     optimizer.step = lambda lr, norm, mask: active.append(mask.tolist())  # type: ignore[method-assign]
     schedule = torch.tensor(0.1), torch.tensor(0.2)
     ppo.update(agent, optimizer, batch, torch.rand(3, 4, 64), config, *schedule)
@@ -524,7 +524,7 @@ def test_the_first_gradient_is_reinforces(variant: str, clip: Tensor | None) -> 
     settings = {"normalize_advantage": False, "value_coef": 0.0, **VARIANTS[variant]}
     config, agent, batch, _ = small_batch(torch.float64, **settings)
     total, terms = ppo.loss(agent, batch, config, clip)
-    assert ("clipfrac" in ppo.metrics_of(terms, clip)) == (clip is not None)
+    assert ("clipfrac" in ppo.metrics_of(terms, batch, clip)) == (clip is not None)
     total.sum().backward()
     actor = [p for p in agent.parameters() if p.grad is not None and p.grad[:, 0].any()]
     assert len(actor) == len(list(agent.parameters()))

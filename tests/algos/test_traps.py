@@ -154,7 +154,7 @@ def test_the_update_begins_at_the_policy_that_acted(
 
         def spy_loss(*args: Any) -> Any:
             total, seen = loss(*args)
-            first.append(module.metrics_of(seen, args[3]) if algo == "ppo" else seen)
+            first.append(module.metrics_of(seen, args[1], args[3]) if algo == "ppo" else seen)
             return total, seen
 
         monkeypatch.setattr(module, "loss", spy_loss)

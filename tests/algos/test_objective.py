@@ -1,0 +1,170 @@
+"""The objectives of PPO and A2C in C against those of their files, in float64."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from algos import a2c, ppo
+from manyseeds import kernels
+from manyseeds.seeds import SeedStreams
+
+pytestmark = pytest.mark.skipif(kernels.library() is None, reason="no C compiler")
+
+S, M = 3, 37
+FILES: dict[str, Any] = {"ppo": ppo, "a2c": a2c}
+SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "ppo": ("ppo", {}),
+    "ppo, as they are": ("ppo", {"normalize_advantage": False, "value_coef": 0.3}),
+    "ppo, entropy": ("ppo", {"entropy_coef": 0.05, "clip_value_range": 0.1}),
+    "ppo, unclipped": ("ppo", {"clip_range": 0.0, "hidden": (5, 3)}),
+    "ppo, box": ("ppo", {"env": "Pendulum-v1", "entropy_coef": 0.05}),
+    "ppo, normalised box": ("ppo", {"env": "Pendulum-v1", "normalize_obs": True, "hidden": ()}),
+    "a2c": ("a2c", {}),
+    "a2c, entropy": ("a2c", {"normalize_advantage": True, "entropy_coef": 0.05}),
+    "a2c, box": ("a2c", {"env": "MountainCarContinuous-v0", "entropy_coef": 0.05}),
+}
+
+
+def example(case: str, size: int = M, seeds: int = S) -> tuple[Any, Any, list[Any]]:
+    """The algorithm, agents and the rest of the arguments of its loss; some ratios are cut."""
+    algo, settings = SETTINGS[case]
+    module = FILES[algo]
+    config = module.Config(**settings)
+    env = config.make_env()
+    agent = module.ActorCritic(env.spec, config, SeedStreams(range(seeds), "init"))
+    generators = [torch.Generator().manual_seed(seed) for seed in range(seeds)]
+
+    def normal(*shape: int) -> Tensor:
+        return torch.stack([torch.randn(*shape, generator=g) for g in generators])
+
+    with torch.no_grad():
+        for p in agent.parameters():  # policies that differ from state to state
+            p.add_(0.3 * normal(*p.shape[1:]))
+    obs = normal(size, env.spec.obs_size)
+    if agent.obs_stats is not None:
+        agent.obs_stats.update(obs)
+    actions = agent.act(obs, normal(size, agent.action_size)).detach()
+    logprobs, _, values = (x.detach() for x in agent.evaluate(obs, actions))
+    fields = [obs, actions, logprobs + 0.3 * normal(size), values + 0.3 * normal(size)]
+    if algo == "a2c":
+        del fields[2]
+    batch = module.Batch(*fields, 3 * normal(size) + 1, 5 * normal(size))
+    rest = [batch, config]
+    if algo == "ppo":
+        rest.append(torch.tensor(config.clip_range) if config.clip_range else None)
+    return module, agent, rest
+
+
+def learn(module: Any, agent: Any, rest: list[Any]) -> list[Tensor]:
+    """The total, the terms and all gradients."""
+    for p in agent.parameters():
+        p.grad = None
+    total, terms = module.loss(agent, *rest)
+    (total * torch.arange(2.0, 2.0 + len(total))).sum().backward()
+    gradients = [p.grad for p in agent.parameters()]
+    return [total.detach(), *terms, *gradients]
+
+
+def doubled(agent: Any, rest: list[Any]) -> tuple[Any, list[Any]]:
+    batch = rest[0]
+    exact = type(batch)(*(x.double() if x.is_floating_point() else x for x in batch))
+    return copy.deepcopy(agent).double(), [exact, *rest[1:]]
+
+
+@pytest.mark.parametrize("case", SETTINGS)
+@pytest.mark.parametrize("size", [1, 2, M, 300])
+def test_it_is_that_of_the_file(case: str, size: int) -> None:
+    module, agent, rest = example(case, size)
+    found = learn(module, agent, rest)
+    assert "Objective" in type(module.loss(agent, *rest)[0].grad_fn).__name__
+    right = learn(module, *doubled(agent, rest))
+    assert right[0].dtype == torch.float64  # by PyTorch
+    for x, y in zip(found, right, strict=True):
+        bound = 2e-5 * (1 + y.abs().max().item())
+        torch.testing.assert_close(x.double(), y, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("case", ["ppo", "ppo, box"])
+def test_some_ratios_are_cut_and_some_are_not(case: str) -> None:
+    """Had all been on one side, the comparison above would have seen one branch."""
+    _, agent, (batch, *_) = example(case)
+    ratio = (agent.evaluate(batch.obs, batch.actions)[0] - batch.logprobs).exp()
+    assert 0.1 < ((ratio - 1).abs() > 0.2).float().mean() < 0.9
+
+
+def test_a_shared_trunk_is_left_to_autograd() -> None:
+    module, agent, rest = example("ppo")
+    config = replace(rest[1], shared_trunk=True)
+    agent = ppo.ActorCritic(config.make_env().spec, config, SeedStreams(range(S), "init"))
+    total, _ = module.loss(agent, rest[0], config, rest[2])
+    assert "Objective" not in type(total.grad_fn).__name__
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("case", SETTINGS)
+@pytest.mark.parametrize("number", [1, 2])
+def test_bits_depend_on_neither_the_other_seeds_nor_threads(case: str, number: int) -> None:
+    torch.set_num_threads(number)
+    together = learn(*example(case, seeds=7))
+    torch.set_num_threads(1)
+    module, agent, rest = example(case, seeds=7)
+    config = rest[1]
+    for s in (0, 3):
+        alone = module.ActorCritic(config.make_env().spec, config, SeedStreams([s], "init"))
+        alone.load_state_dict({k: v[s : s + 1] for k, v in agent.state_dict().items()})
+        batch = type(rest[0])(*(x[s : s + 1] for x in rest[0]))
+        for p in alone.parameters():
+            p.grad = None
+        total, terms = module.loss(alone, batch, *rest[1:])
+        (total * (2.0 + s)).sum().backward()
+        found = [total.detach(), *terms, *(p.grad for p in alone.parameters())]
+        for x, y in zip(found, together, strict=True):
+            assert x is not None
+            assert torch.equal(x[0], y[s])
+
+
+@pytest.mark.parametrize("case", ["ppo", "ppo, box", "a2c"])
+def test_a_seed_that_is_no_number_leaves_the_others(case: str) -> None:
+    module, agent, rest = example(case)
+    before = learn(module, agent, rest)
+    with torch.no_grad():
+        agent.networks.weights[0][1, :, 0, 0] = torch.nan
+    after = learn(module, agent, rest)
+    for x, y in zip(before, after, strict=True):
+        assert torch.equal(x[[0, 2]], y[[0, 2]])
+    for y in after[:3]:
+        assert y[1].isnan().all()
+    assert all(p.grad[1].isnan().any() for p in agent.networks.weights)
+
+
+def test_settings_for_each_seed() -> None:
+    """A clip range of its own for every seed, and each seed as with that one alone."""
+    module, agent, rest = example("ppo")
+    ranges = [0.1, 0.2, 0.3]
+    together = learn(module, agent, [*rest[:2], torch.tensor(ranges)])
+    for s, clip in enumerate(ranges):
+        alone = learn(module, agent, [*rest[:2], torch.tensor(clip)])
+        for x, y in zip(together, alone, strict=True):
+            assert torch.equal(x[s], y[s])
+
+
+def test_gradients_have_none_of_their_own() -> None:
+    module, agent, rest = example("ppo")
+    total, _ = module.loss(agent, *rest)
+    (gradient,) = torch.autograd.grad(total.sum(), agent.networks.weights[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        gradient.sum().backward()
