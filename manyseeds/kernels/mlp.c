@@ -200,19 +200,23 @@ INLINE const float *parameter(const networks *m, int i, int s, int k) {
   return m->parameters[i] + s * m->strides[2 * i] + k * m->strides[2 * i + 1];
 }
 
+void prepare_forward(const networks *m, int s, int k, float *scratch) {
+  const int L = m->layers;
+  turn(m->sizes[L - 1], m->columns[k], parameter(m, 2 * L - 2, s, k), m->sizes[L], scratch);
+}
+
 void network_forward(const networks *m, int s, int k, int B, const float *x, float *hidden,
                      float *scratch, float *y) {
   const int L = m->layers, C = m->columns[k], *sizes = m->sizes;
-  const long widest = widest_of(m);
-  float *turned = scratch + 2 * BLOCK * widest;
-  turn(sizes[L - 1], C, parameter(m, 2 * L - 2, s, k), sizes[L], turned);
+  const float *turned = scratch;
+  float *one = scratch + (long)sizes[L - 1] * sizes[L], *other = one + BLOCK * widest_of(m);
   for (int b = 0; b < B; b += BLOCK) {
     const int rows = B - b < BLOCK ? B - b : BLOCK;
     const float *in = x + (long)b * sizes[0];
     float *kept = hidden;
     for (int l = 0; l < L - 1; l++) {
       const int I = sizes[l], O = sizes[l + 1];
-      float *out = hidden ? kept + (long)b * O : scratch + (l % 2 ? BLOCK * widest : 0);
+      float *out = hidden ? kept + (long)b * O : l % 2 ? other : one;
       product(&(matrices){rows, O, I, in, I, 1, parameter(m, 2 * l, s, k), O,
                           parameter(m, 2 * l + 1, s, k), out, O, 0});
       activate(m->activation, (long)rows * O, out);
@@ -240,6 +244,7 @@ int mlp_forward(const networks *m, int B, const float *x, float *hidden, float *
     for (int n = 0; n < m->seeds * m->networks; n++) {
       if (!scratch) continue;
       int s = n / m->networks, k = n % m->networks;
+      prepare_forward(m, s, k, scratch);
       network_forward(m, s, k, B, x + (long)s * B * m->sizes[0],
                       hidden ? hidden + (long)n * B * H : 0, scratch,
                       y[k] + (long)s * B * m->columns[k]);
