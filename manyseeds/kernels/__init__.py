@@ -177,6 +177,7 @@ def declare(functions: ctypes.CDLL) -> None:
     functions.instructions.argtypes, functions.instructions.restype = [], ctypes.c_char_p
     functions.mlp_forward.argtypes = [pointer, ctypes.c_int, *3 * [pointer]]
     functions.mlp_backward.argtypes = [pointer, ctypes.c_int, *4 * [pointer]]
+    functions.mlp_tangent.argtypes = [pointer, ctypes.c_int, *4 * [pointer]]
     functions.adam.argtypes = [pointer, pointer, *3 * [number], *3 * [pointer]]
     functions.rmsprop.argtypes = [pointer, pointer, number, number, ctypes.c_int, pointer]
     functions.actor_critic.argtypes = [pointer, pointer, pointer]

@@ -4,9 +4,6 @@
 // however many threads there are: its bits depend on its own weights and inputs only.
 #include "mlp.h"
 
-#include <stdlib.h>
-
-
 // The widest vectors that this library was built with.
 const char *instructions(void) { return INSTRUCTIONS; }
 
@@ -197,19 +194,23 @@ INLINE const float *parameter(const networks *m, int i, int s, int k) {
   return m->parameters[i] + s * m->strides[2 * i] + k * m->strides[2 * i + 1];
 }
 
+void prepare_forward(const networks *m, int s, int k, float *scratch) {
+  const int L = m->layers;
+  turn(m->sizes[L - 1], m->columns[k], parameter(m, 2 * L - 2, s, k), m->sizes[L], scratch);
+}
+
 void network_forward(const networks *m, int s, int k, int B, const float *x, float *hidden,
                      float *scratch, float *y) {
   const int L = m->layers, C = m->columns[k], *sizes = m->sizes;
-  const long widest = widest_of(m);
-  float *turned = scratch + 2 * BLOCK * widest;
-  turn(sizes[L - 1], C, parameter(m, 2 * L - 2, s, k), sizes[L], turned);
+  const float *turned = scratch;
+  float *one = scratch + (long)sizes[L - 1] * sizes[L], *other = one + BLOCK * widest_of(m);
   for (int b = 0; b < B; b += BLOCK) {
     const int rows = B - b < BLOCK ? B - b : BLOCK;
     const float *in = x + (long)b * sizes[0];
     float *kept = hidden;
     for (int l = 0; l < L - 1; l++) {
       const int I = sizes[l], O = sizes[l + 1];
-      float *out = hidden ? kept + (long)b * O : scratch + (l % 2 ? BLOCK * widest : 0);
+      float *out = hidden ? kept + (long)b * O : l % 2 ? other : one;
       product(&(matrices){rows, O, I, in, I, 1, parameter(m, 2 * l, s, k), O,
                           parameter(m, 2 * l + 1, s, k), out, O, 0});
       activate(m->activation, (long)rows * O, out);
@@ -237,6 +238,7 @@ int mlp_forward(const networks *m, int B, const float *x, float *hidden, float *
     for (int n = 0; n < m->seeds * m->networks; n++) {
       if (!scratch) continue;
       int s = n / m->networks, k = n % m->networks;
+      prepare_forward(m, s, k, scratch);
       network_forward(m, s, k, B, x + (long)s * B * m->sizes[0],
                       hidden ? hidden + (long)n * B * H : 0, scratch,
                       y[k] + (long)s * B * m->columns[k]);
@@ -338,6 +340,58 @@ int mlp_backward(const networks *m, int B, const float *x, const float *hidden,
       int s = n / m->networks, k = n % m->networks;
       network_backward(m, s, k, B, x + (long)s * B * m->sizes[0], hidden + (long)n * B * H,
                        gy[k] + (long)s * B * m->columns[k], gradients, scratch);
+    }
+    free(scratch);
+  }
+  return failed;
+}
+
+// What changes at the outputs y [B, columns[k]] of network k of seed s when its parameters change by
+// tangents, laid out as gradients of mlp_backward: their derivative. scratch: forward_scratch floats.
+static void network_tangent(const networks *m, int s, int k, int B, const float *x,
+                            const float *hidden, const float *const *tangents, float *scratch,
+                            float *y) {
+  const int L = m->layers, *sizes = m->sizes;
+  const long widest = widest_of(m), n = (long)s * m->networks + k;
+  for (int b = 0; b < B; b += BLOCK) {
+    const int rows = B - b < BLOCK ? B - b : BLOCK;
+    const float *in = x + (long)b * sizes[0], *kept = hidden, *change = 0;  // change: of in
+    for (int l = 0; l < L; l++) {
+      const int I = sizes[l], ld = sizes[l + 1], O = l == L - 1 ? m->columns[k] : ld;
+      float *out = l == L - 1 ? y + (long)b * O : scratch + (l % 2 ? BLOCK * widest : 0);
+      const float *dw = tangents[2 * l] + n * I * ld, *db = tangents[2 * l + 1] + n * ld;
+      product(&(matrices){rows, O, I, in, I, 1, dw, ld, db, out, O, 0});
+      if (change)
+        product(&(matrices){rows, O, I, change, I, 1, parameter(m, 2 * l, s, k), ld, 0, out, O, 1});
+      if (l == L - 1) break;
+      in = kept + (long)b * O;
+      kept += (long)B * O;
+      step_back(m->activation, (long)rows * O, in, out);
+      change = out;
+    }
+  }
+}
+
+// The derivatives y[k] [S, B, columns[k]] of all outputs along tangents, one for each parameter,
+// contiguous [S, K, ...]. x, hidden: as mlp_forward had and left them. Returns 0, or 1 without
+// memory.
+int mlp_tangent(const networks *m, int B, const float *x, const float *hidden,
+                const float *const *tangents, float *const *y) {
+  const long H = width_of_hidden(m);
+  int failed = 0;
+#pragma omp parallel num_threads(m->threads) if (m->threads > 1)
+  {
+    float *scratch = floats(forward_scratch(m));
+    if (!scratch) {
+#pragma omp atomic write
+      failed = 1;
+    }
+#pragma omp for schedule(static)
+    for (int n = 0; n < m->seeds * m->networks; n++) {
+      if (!scratch) continue;
+      int s = n / m->networks, k = n % m->networks;
+      network_tangent(m, s, k, B, x + (long)s * B * m->sizes[0], hidden + (long)n * B * H, tangents,
+                      scratch, y[k] + (long)s * B * m->columns[k]);
     }
     free(scratch);
   }

@@ -35,18 +35,22 @@ enum { BLOCK = 128 };
 
 enum { NARROW = 4 };  // columns of a product that leave a vector mostly empty
 
-// Floats that network_forward needs.
+// Floats of scratch that network_forward needs.
 INLINE long forward_scratch(const networks *m) {
   const int L = m->layers;
   return 2 * BLOCK * widest_of(m) + (long)m->sizes[L - 1] * m->sizes[L];
 }
 
+// Puts what network_forward needs of network k of seed s into scratch.
+void prepare_forward(const networks *m, int s, int k, float *scratch);
+
 // Outputs y [B, columns[k]] of network k of seed s for x [B, sizes[0]]. hidden gets the outputs of
 // its hidden layers, one after the other, each [B, width]; or is null.
+// scratch: prepared for this network.
 void network_forward(const networks *m, int s, int k, int B, const float *x, float *hidden,
                      float *scratch, float *y);
 
-// Floats that network_backward needs.
+// Floats of scratch that network_backward needs.
 INLINE long backward_scratch(const networks *m) {
   long size = (2 * BLOCK + NARROW) * widest_of(m);
   for (int l = 1; l < m->layers; l++) size += (long)m->sizes[l] * m->sizes[l + 1];

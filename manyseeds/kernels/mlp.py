@@ -28,8 +28,8 @@ def networks(
 ) -> tuple[Tensor, ...]:
     """The outputs of all networks for x `[S, B, in]`: of network k `[S, B, columns[k]]`.
 
-    columns: how many columns of its last layer each network uses. x gets no gradient, and the
-    gradients of the parameters none of their own. Raises ValueError for another x than theirs.
+    columns: how many columns of its last layer each network uses. x gets no gradient. The gradients
+    of the parameters have some of their own by those of the outputs, not by the parameters. Raises ValueError for another x than theirs.
     """
     S, _, n_in, _ = weights[0].shape
     if x.shape != (S, x.shape[1], n_in) or x.dtype != weights[0].dtype:
@@ -61,12 +61,35 @@ class _Networks(torch.autograd.Function):
         return outputs
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, hidden, *parameters = ctx.saved_tensors
-        sizes, columns, kind = ctx.settings
-        found = gradients(x, hidden, grads, sizes, columns, kind, parameters)
+        described = *ctx.settings, x, hidden
+        if torch.is_grad_enabled():  # a gradient of the gradients is asked for
+            found = _Gradients.apply(described, len(grads), *grads, *parameters)  # type: ignore[no-untyped-call]
+        else:
+            found = gradients(*described, grads, parameters)
         return None, None, None, None, *found
+
+
+class _Gradients(torch.autograd.Function):
+    """The gradients as functions of those of the outputs, in which they are linear.
+
+    What they are linear by is the Jacobian, J^T u, so the derivative along v by u is J v: what
+    Fisher-vector products need. By the parameters they would need second derivatives: NaN.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, described: tuple[Any, ...], count: int, *tensors: Tensor) -> Any:
+        ctx.described, ctx.count = described, count
+        ctx.save_for_backward(*tensors[count:])
+        return tuple(gradients(*described, tensors[:count], tensors[count:]))
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, *tangents: Tensor) -> tuple[Tensor | None, ...]:
+        parameters = ctx.saved_tensors
+        unknown = [p.new_full((), torch.nan).expand_as(p) for p in parameters]
+        return None, None, *derivatives(*ctx.described, tangents, parameters), *unknown
 
 
 def compute(
@@ -89,12 +112,12 @@ def compute(
 
 
 def gradients(
-    x: Tensor,
-    hidden: Tensor,
-    grads: Sequence[Tensor],
     sizes: tuple[int, ...],
     columns: tuple[int, ...],
     kind: int,
+    x: Tensor,
+    hidden: Tensor,
+    grads: Sequence[Tensor],
     parameters: Sequence[Tensor],
 ) -> list[Tensor]:
     """The gradients of all parameters, from those of the outputs."""
@@ -107,6 +130,28 @@ def gradients(
     )
     if failed:
         raise MemoryError("allocating memory for the gradients of networks failed")
+    return found
+
+
+def derivatives(
+    sizes: tuple[int, ...],
+    columns: tuple[int, ...],
+    kind: int,
+    x: Tensor,
+    hidden: Tensor,
+    tangents: Sequence[Tensor],
+    parameters: Sequence[Tensor],
+) -> tuple[Tensor, ...]:
+    """The derivatives of the outputs along tangents, one for each parameter."""
+    S, B = x.shape[:2]
+    tangents = [tangent.contiguous() for tangent in tangents]
+    found = tuple(x.new_empty(S, B, width) for width in columns)
+    described = describe(S, sizes, columns, kind, parameters)
+    failed = kernels.functions().mlp_tangent(
+        described, B, x.data_ptr(), hidden.data_ptr(), addresses(tangents), addresses(found)
+    )
+    if failed:
+        raise MemoryError("allocating memory for the derivatives of networks failed")
     return found
 
 

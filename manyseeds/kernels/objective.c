@@ -132,7 +132,9 @@ static void one_seed(const networks *m, const objective *o, int s, float *const 
   float *of_head = probabilities + M * W, *values = of_head + M * W, *of_values = values + M;
   float *of_logprobs = of_values + M, *of_entropies = of_logprobs + M;
   float *inverse = of_entropies + M, *rest = inverse + W + M;
+  prepare_forward(m, s, 0, rest);
   network_forward(m, s, 0, o->samples, x, hidden, rest, head);
+  prepare_forward(m, s, 1, rest);
   network_forward(m, s, 1, o->samples, x, hidden + M * H, rest, values);
   float *logprobs = o->logprobs + first, *entropies = o->entropies + first;
   const int64_t *choices = o->choices + (o->continuous ? 0 : first);

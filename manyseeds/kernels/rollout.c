@@ -58,6 +58,7 @@ static void rollout_of_seed(const rollout *m, const environment *env, const netw
   float *features = scratch, *outputs = features + N * O, *between = outputs + N * A;
   float *physics = m->physics + (long)s * N * P;
   int32_t *elapsed = m->elapsed + (long)s * N;
+  prepare_forward(policy, s, 0, between);
   for (int t = 0; t < m->steps; t++) {
     const long first = ((long)s * m->steps + t) * N;  // row of the first environment
     float *observations = m->observations + first * O;
