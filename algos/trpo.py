@@ -65,7 +65,6 @@ import torch
 from torch import Tensor, nn
 
 import envs
-from manyseeds import kernels
 from manyseeds.capture import captured
 from manyseeds.checkpoint import load_policy
 from manyseeds.cli import (
@@ -279,6 +278,15 @@ def flat(gradients: Sequence[Tensor], like: Tensor) -> Tensor:
     return vector
 
 
+def metric(policy: Categorical | Gaussian, change: Sequence[Tensor]) -> list[Tensor]:
+    """M times a change of a policy's logits, or mean and log_std: M the Hessian of the mean KL."""
+    if isinstance(policy, Categorical):
+        p, (logits,) = policy.logits.detach().softmax(-1), change
+        return [p * (logits - (p * logits).sum(-1, keepdim=True)) / p.shape[1]]
+    mean, log_std = change
+    return [mean * (-2 * policy.log_std.detach()).exp() / mean.shape[1], 2 * log_std]
+
+
 def fisher_vector_product(
     policy: Categorical | Gaussian, parameters: Sequence[Tensor], damping: float
 ) -> Callable[[Tensor], Tensor]:
@@ -290,17 +298,11 @@ def fisher_vector_product(
     outputs = list(policy)
     u = [torch.zeros_like(output, requires_grad=True) for output in outputs]
     weighted = torch.autograd.grad(outputs, parameters, u, create_graph=True)  # J^T u
-    here = [output.detach().requires_grad_() for output in outputs]
-    old, new = (type(policy)(*fields) for fields in ([y.detach() for y in outputs], here))
-    kl_gradients = torch.autograd.grad(
-        kl_divergence(old, new).mean(-1).sum(), here, create_graph=True
-    )
 
     def product(vector: Tensor) -> Tensor:
         v = views_like(vector, parameters)
         j_v = torch.autograd.grad(weighted, u, v, retain_graph=True)
-        m_j_v = torch.autograd.grad(kl_gradients, here, j_v, retain_graph=True)
-        h_v = torch.autograd.grad(outputs, parameters, m_j_v, retain_graph=True)
+        h_v = torch.autograd.grad(outputs, parameters, metric(policy, j_v), retain_graph=True)
         return flat(h_v, vector) + damping * vector
 
     return product
@@ -409,8 +411,7 @@ def policy_step(
     """
     advantages = normalize(batch.advantages) if config.normalize_advantage else batch.advantages
     parameters = list(agent.policy_parameters())
-    with kernels.off():  # whose gradients have none
-        policy = agent.policy(batch.obs)
+    policy = agent.policy(batch.obs)
     # Cloned: log_std is a view of theta, which the line search overwrites.
     old_policy = type(policy)(*(field.detach().clone() for field in policy))
     logprobs, entropy = policy.logprob_and_entropy(batch.actions)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from manyseeds import kernels
+from manyseeds.kernels import in_c, scan
 from manyseeds.kernels.mlp import networks
 from manyseeds.kernels.rollout import Policy
 from manyseeds.seeds import SeedStreams
@@ -204,6 +205,7 @@ class SeedMLP(nn.Module):
             self.biases[layer][:, network, :, columns] = noise[:, -1:]
 
 
+@in_c(scan.take)
 def take(x: Tensor, indices: Tensor) -> Tensor:
     """Of each seed the samples that indices `[S, M]` name: `[S, M, ...]` of x `[S, B, ...]`."""
     S, B = x.shape[:2]

@@ -90,8 +90,9 @@ def in_c(kernel: Callable[P, R]) -> Callable[[Callable[P, R]], Callable[P, R]]:
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             found = [y for x in args for y in (x if isinstance(x, tuple) else (x,))]
-            numbers = (x for x in found if isinstance(x, Tensor) and x.is_floating_point())
-            if usable(*numbers):
+            tensors = [x for x in found if isinstance(x, Tensor)]
+            numbers = [x for x in tensors if x.is_floating_point()]
+            if usable(*numbers) and all(x.device.type == "cpu" for x in tensors):
                 result = kernel(*args, **kwargs)
                 if result is not NotImplemented:
                     return result
@@ -182,6 +183,7 @@ def declare(functions: ctypes.CDLL) -> None:
     functions.rmsprop.argtypes = [pointer, pointer, number, number, ctypes.c_int, pointer]
     functions.actor_critic.argtypes = [pointer, pointer, pointer]
     functions.discounted_sums.argtypes = [*3 * [ctypes.c_long], *3 * [pointer]]
+    functions.take.argtypes = [*4 * [ctypes.c_long], *3 * [pointer]]
     functions.gae.argtypes = [*3 * [ctypes.c_long], *8 * [pointer]]
     functions.gae.restype = None
     functions.episode_means.argtypes = [*3 * [ctypes.c_long], *5 * [pointer]]

@@ -29,7 +29,8 @@ def networks(
     """The outputs of all networks for x `[S, B, in]`: of network k `[S, B, columns[k]]`.
 
     columns: how many columns of its last layer each network uses. x gets no gradient. The gradients
-    of the parameters have some of their own by those of the outputs, not by the parameters. Raises ValueError for another x than theirs.
+    of the parameters have some of their own by those of the outputs, not by the parameters. Raises
+    ValueError for another x than theirs.
     """
     S, _, n_in, _ = weights[0].shape
     if x.shape != (S, x.shape[1], n_in) or x.dtype != weights[0].dtype:
@@ -63,11 +64,11 @@ class _Networks(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, hidden, *parameters = ctx.saved_tensors
-        described = *ctx.settings, x, hidden
+        described = (*ctx.settings, x, hidden)
         if torch.is_grad_enabled():  # a gradient of the gradients is asked for
             found = _Gradients.apply(described, len(grads), *grads, *parameters)  # type: ignore[no-untyped-call]
         else:
-            found = gradients(*described, grads, parameters)
+            found = gradients(grads, parameters, *described)
         return None, None, None, None, *found
 
 
@@ -82,14 +83,14 @@ class _Gradients(torch.autograd.Function):
     def forward(ctx: Any, described: tuple[Any, ...], count: int, *tensors: Tensor) -> Any:
         ctx.described, ctx.count = described, count
         ctx.save_for_backward(*tensors[count:])
-        return tuple(gradients(*described, tensors[:count], tensors[count:]))
+        return tuple(gradients(tensors[:count], tensors[count:], *described))
 
     @staticmethod
     @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *tangents: Tensor) -> tuple[Tensor | None, ...]:
         parameters = ctx.saved_tensors
         unknown = [p.new_full((), torch.nan).expand_as(p) for p in parameters]
-        return None, None, *derivatives(*ctx.described, tangents, parameters), *unknown
+        return None, None, *derivatives(tangents, parameters, *ctx.described), *unknown
 
 
 def compute(
@@ -112,13 +113,13 @@ def compute(
 
 
 def gradients(
+    grads: Sequence[Tensor],
+    parameters: Sequence[Tensor],
     sizes: tuple[int, ...],
     columns: tuple[int, ...],
     kind: int,
     x: Tensor,
     hidden: Tensor,
-    grads: Sequence[Tensor],
-    parameters: Sequence[Tensor],
 ) -> list[Tensor]:
     """The gradients of all parameters, from those of the outputs."""
     S, B = x.shape[:2]
@@ -134,13 +135,13 @@ def gradients(
 
 
 def derivatives(
+    tangents: Sequence[Tensor],
+    parameters: Sequence[Tensor],
     sizes: tuple[int, ...],
     columns: tuple[int, ...],
     kind: int,
     x: Tensor,
     hidden: Tensor,
-    tangents: Sequence[Tensor],
-    parameters: Sequence[Tensor],
 ) -> tuple[Tensor, ...]:
     """The derivatives of the outputs along tangents, one for each parameter."""
     S, B = x.shape[:2]

@@ -53,6 +53,20 @@ void episode_means(long S, long T, long N, const float *rewards, const uint8_t *
   }
 }
 
+// Rows [S, M, size] of x [S, B, size], size in bytes, that indices [S, M] name. Returns 0, or 1 for
+// an index that is none.
+int take(long S, long B, long M, long size, const char *x, const int64_t *indices, char *rows) {
+  for (long s = 0; s < S; s++)
+    for (long i = s * M; i < (s + 1) * M; i++) {
+      if (indices[i] < 0 || indices[i] >= B) return 1;
+      const char *from = x + (s * B + indices[i]) * size;
+      if (size == 4) memcpy(rows + i * 4, from, 4);  // a number: no call
+      else if (size == 8) memcpy(rows + i * 8, from, 8);
+      else memcpy(rows + i * size, from, size);
+    }
+  return 0;
+}
+
 enum { DIGITS = 4, BITS = 8, BUCKETS = 1 << BITS };
 
 // The order that sorts each row of keys [R, B], which are not negative; equal keys keep theirs.

@@ -5,6 +5,8 @@ S seeds, T steps, N environments per seed.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -69,3 +71,15 @@ def episode_means(
     kernels.functions().episode_means(S, T, N, *pointers)
     returns, lengths = means.unbind()
     return returns, lengths
+
+
+def take(x: Tensor, indices: Tensor) -> Tensor:
+    """What `take` of layers.py says, for tensors in a CPU's memory. Raises IndexError."""
+    S, B, M = *x.shape[:2], indices.shape[1]
+    x, indices = x.contiguous(), indices.contiguous()
+    rows = x.new_empty(S, M, *x.shape[2:])
+    size = x.element_size() * math.prod(x.shape[2:])
+    pointers = x.data_ptr(), indices.data_ptr(), rows.data_ptr()
+    if kernels.functions().take(S, B, M, size, *pointers):
+        raise IndexError(f"indices must be from 0 to {B - 1}")
+    return rows
