@@ -15,6 +15,9 @@ typedef struct {
   const long *strides;             // [4 * layers]: of each, floats between seeds and networks
 } networks;
 
+// Memory for n floats that begins with a cache line.
+INLINE float *floats(long n) { return aligned_alloc(64, (sizeof(float) * n + 63) / 64 * 64); }
+
 // Floats that the hidden layers of a network put out per sample.
 INLINE long width_of_hidden(const networks *m) {
   long total = 0;

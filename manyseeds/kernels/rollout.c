@@ -55,7 +55,8 @@ static void rollout_of_seed(const rollout *m, const environment *env, const netw
   const int N = m->envs, O = env->observation, P = env->physics, A = policy->columns[0];
   const int columns = m->noise_is_action ? 1 : A;  // of noise
   const int D = m->dimensions, noise = env->transition_noise + env->initial_noise;
-  float *features = scratch, *outputs = features + N * O, *between = outputs + N * A;
+  float *between = scratch, *features = between + forward_scratch(policy);
+  float *outputs = features + N * O;
   float *physics = m->physics + (long)s * N * P;
   int32_t *elapsed = m->elapsed + (long)s * N;
   prepare_forward(policy, s, 0, between);
@@ -113,7 +114,7 @@ int rollout_with(const rollout *m, const environment *env, const networks *polic
 #pragma omp parallel num_threads(policy->threads) if (policy->threads > 1)
   {
     long size = N * (env->observation + policy->columns[0]) + forward_scratch(policy);
-    float *scratch = malloc(sizeof(float) * size);
+    float *scratch = floats(size);
     if (!scratch) {
 #pragma omp atomic write
       failed = 1;

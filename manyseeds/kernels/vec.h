@@ -4,6 +4,8 @@
 #include <string.h>
 #if defined(__AVX__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 // Floats in a register, and the tile of a matrix product that fits into the registers: ROWS times
@@ -62,6 +64,20 @@ INLINE void store_part(float *p, vec x, int n) {
 #endif
 
 INLINE vec all(float x) { return x - (vec){0}; }
+
+// a + b c. Where the CPU has FMA, always one: a compiler would round twice in some loops, once in
+// others, and a number would depend on the loop that computes it.
+INLINE vec plus_product(vec a, vec b, vec c) {
+#if defined(__AVX512F__)
+  return (vec)_mm512_fmadd_ps((__m512)b, (__m512)c, (__m512)a);
+#elif defined(__FMA__)
+  return (vec)_mm256_fmadd_ps((__m256)b, (__m256)c, (__m256)a);
+#elif defined(__aarch64__)
+  return (vec)vfmaq_f32((float32x4_t)a, (float32x4_t)b, (float32x4_t)c);
+#else
+  return a + b * c;
+#endif
+}
 
 // a where the mask is set, otherwise b.
 INLINE vec choose(mask m, vec a, vec b) { return (vec)(((mask)a & m) | ((mask)b & ~m)); }
