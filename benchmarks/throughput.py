@@ -51,7 +51,7 @@ from benchmarks.measure import (
 from manyseeds.cli import PositiveInt, ScriptConfig, check_device, check_ranges, exit_with, parse
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
-from manyseeds.record import write_bytes
+from manyseeds.record import gpu, write_bytes
 
 JAX_PYTHON = ROOT / ".venv-jax" / "bin" / "python"
 SB3_BASELINE = ROOT / "benchmarks" / "sb3_baseline.py"
@@ -205,9 +205,7 @@ def main(args: Sequence[str] | None = None) -> None:
         if any(m["system"] == "rejax" for m in here):
             stored[algo]["versions"] |= jax_versions()
         if config.device == "cuda":
-            import torch
-
-            stored[algo]["machine"]["gpu"] = torch.cuda.get_device_name()
+            stored[algo]["machine"]["gpu"] = gpu()
     write_measured(path, stored)
     (results / "tables").mkdir(exist_ok=True)
     table = markdown(stored, config.device)

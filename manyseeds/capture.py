@@ -13,7 +13,7 @@ function may do:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 import torch
@@ -42,7 +42,14 @@ class GraphRecorder(Protocol):
 
 
 class CudaRecorder:
-    """CUDA graphs."""
+    """CUDA graphs, all in one memory pool.
+
+    They may share it, in whatever order they are replayed: what goes into a graph lies outside, and
+    what comes out is copied before the next replay.
+    """
+
+    def __init__(self) -> None:
+        self.pool: Any = None  # that of the first graph
 
     def warm_up(self, body: Callable[[], Any]) -> Any:
         stream = torch.cuda.Stream()  # recording happens on a stream beside the main one, too
@@ -54,8 +61,9 @@ class CudaRecorder:
 
     def record(self, body: Callable[[], Any]) -> tuple[Graph, Any]:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, pool=self.pool):
             outputs = body()
+        self.pool = graph.pool()
         return graph, outputs
 
 
@@ -113,6 +121,12 @@ class _Recorded:
             ours.copy_(given)
         self.graph.replay()
         return clone(self.outputs)
+
+
+def from_host(values: float | Sequence[float], device: torch.device) -> Tensor:
+    """Numbers as a tensor on a device, float32, without waiting for the device."""
+    host = torch.tensor(values, dtype=torch.float32, pin_memory=device.type == "cuda")
+    return host.to(device, non_blocking=True)
 
 
 def clone(tree: Any) -> Any:

@@ -65,6 +65,7 @@ from manyseeds.runs.base import (
     parts_with,
     print_table,
     tensorboard,
+    trained_on,
 )
 from manyseeds.runs.parallel import Processes
 
@@ -484,7 +485,7 @@ def print_result(folder: RunFolder, config: LanguageConfig, preset: Preset | Non
         table.add_row("preset", f"none for {config.task}: the defaults")
     learn_s = sum(s["learn_seconds"] for s in summaries)
     speed = sum(s["samples"] for s in summaries) / max(learn_s, 1e-9)
-    table.add_row("speed", f"{speed:,.0f} samples/s ({config.threads} threads)")
+    table.add_row("speed", f"{speed:,.0f} samples/s ({trained_on(parts)})")
     total = sum(s["total_seconds"] for s in summaries)
     table.add_row("time", f"{total:.1f} s, of which {learn_s:.1f} s learning")
     print_table(table, folder, parts)
