@@ -309,8 +309,8 @@ def out_of_memory(error: BaseException | None) -> str:
         text = str(error).partition("\n")[0]
         on_gpu = isinstance(error, torch.OutOfMemoryError)
         if on_gpu or isinstance(error, MemoryError) or "alloc" in text:
-            if asked := re.search(r"tried to allocate [\d.]+ \w+", text, re.IGNORECASE):
-                text = asked[0].lower()
+            if asked := re.search(r"allocate ([\d.]+ \w+)", text):
+                text = f"tried to allocate {asked[1]}"
             if on_gpu and torch.cuda.is_available():
                 free, total = torch.cuda.mem_get_info()
                 text += f"; {free / 2**30:.2f} of {total / 2**30:.2f} GiB are free on the GPU"
