@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -365,6 +366,12 @@ def main(
 ) -> None:
     """Train the seeds that are not finished yet, store them, and print the table of the run."""
     assert isinstance(config, ControlConfig)
+    if config.device == "cuda" and not config.make_env().native:
+        print(
+            f"note: {config.env} is stepped on the CPU, with a copy to and from the GPU at each "
+            "step; --device cpu may be faster",
+            file=sys.stderr,
+        )
     folder = complete_seeds(config, train, Run)
     print_result(folder, config, presets.get(config.env))
 

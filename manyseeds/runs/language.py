@@ -102,7 +102,7 @@ class LanguageConfig(RunConfig):
     lora_rank: NonNegativeInt = 0
     """Train low-rank adapters of this rank (0: all weights)."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Precision of the computation (auto: bfloat16 on a GPU); weights stay in float32."""
+    """Precision of computations (auto: bfloat16 where a GPU has it); weights stay in float32."""
     evaluations: Annotated[PositiveInt, Execution()] = 10
     """Evaluations on the learning curve, besides the one at its beginning."""
     micro_batch_size: Annotated[PositiveInt, Execution()] = 64

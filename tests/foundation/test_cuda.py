@@ -21,7 +21,7 @@ from algos import ppo
 from benchmarks import measure
 from manyseeds import capture
 from manyseeds.capture import CudaRecorder, leaves
-from manyseeds.runs import base
+from manyseeds.runs import base, control
 from manyseeds.runs.base import failing_in_one_line, trained_on
 from manyseeds.runs.control import Run
 from tests.foundation.test_capture import CASES
@@ -175,3 +175,14 @@ def test_a_measurement_waits_for_the_gpu_in_the_middle_and_at_the_end(
     assert waits == [120, 220]
     assert figures["timesteps"] == 2 * 100
     assert figures["memory"] == 2**20
+
+
+@pytest.mark.parametrize(("backend", "notes"), [("gymnasium", 1), ("auto", 0)])
+def test_a_bridged_environment_on_a_gpu_is_noted(
+    backend: Any, notes: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(control, "complete_seeds", lambda *args: None)
+    monkeypatch.setattr(control, "print_result", lambda *args: None)
+    control.main(ppo.Config(device="cuda", backend=backend), ppo.train, {})
+    said = capsys.readouterr().err.splitlines()
+    assert [line[:37] for line in said] == ["note: CartPole-v1 is stepped on the C"] * notes
