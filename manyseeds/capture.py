@@ -14,6 +14,7 @@ function may do:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 import torch
@@ -52,7 +53,7 @@ class CudaRecorder:
         self.pool: Any = None  # that of the first graph
 
     def warm_up(self, body: Callable[[], Any]) -> Any:
-        stream = torch.cuda.Stream()  # recording happens on a stream beside the main one, too
+        stream = side_stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             outputs = body()
@@ -61,10 +62,16 @@ class CudaRecorder:
 
     def record(self, body: Callable[[], Any]) -> tuple[Graph, Any]:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
+        with torch.cuda.graph(graph, pool=self.pool, stream=side_stream()):
             outputs = body()
         self.pool = graph.pool()
         return graph, outputs
+
+
+@cache
+def side_stream() -> torch.cuda.Stream:
+    """The stream that graphs are recorded on: cuBLAS keeps memory for every stream it has seen."""
+    return torch.cuda.Stream()
 
 
 def recorder_for(device: torch.device, native: bool) -> GraphRecorder | None:

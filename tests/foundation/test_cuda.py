@@ -95,12 +95,13 @@ def test_graphs_of_a_recorder_share_their_memory(monkeypatch: pytest.MonkeyPatch
             return "the first graph's"
 
     @contextlib.contextmanager
-    def graph(graph: Graph, pool: Any = None) -> Any:
+    def graph(graph: Graph, pool: Any, stream: Any) -> Any:
         pools.append(pool)
         yield
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr(capture, "side_stream", lambda: None)
     for recorder in (CudaRecorder(), CudaRecorder()):
         for k in range(3):
             assert recorder.record(lambda k=k: k)[1] == k

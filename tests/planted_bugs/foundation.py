@@ -244,8 +244,8 @@ BUGS = (
     Bug(
         "CUDA: each graph has memory of its own",
         "manyseeds/capture.py",
-        "torch.cuda.graph(graph, pool=self.pool)",
-        "torch.cuda.graph(graph)",
+        "self.pool = graph.pool()",
+        "self.pool = None",
         "tests/foundation/test_cuda.py::test_graphs_of_a_recorder_share_their_memory",
     ),
     Bug(
