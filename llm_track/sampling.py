@@ -163,9 +163,10 @@ def precision(model: Any, device: torch.device) -> Any:
 def rounding_once(model: Any) -> Iterator[None]:
     """Within `precision`, without gradients: round frozen weights once, not at every use.
 
-    Autocast keeps the rounded copies of weights that require a gradient, and only of those.
+    Autocast keeps the rounded copies of weights that require a gradient, and only of those. In
+    float32 nothing is rounded, and a linear layer may compute other bits with that flag.
     """
-    frozen = [p for p in model.parameters() if not p.requires_grad]
+    frozen = [p for p in model.parameters() if model.computes_in_half and not p.requires_grad]
     try:
         for p in frozen:
             p.requires_grad_(True)
