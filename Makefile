@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install benchmark report test test-all lint check-arm64 format jax-env clean FORCE
+.PHONY: help install benchmark report test test-all gpu-check lint check-arm64 format jax-env clean FORCE
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -36,6 +36,9 @@ test: install ## fast tests, then lint
 test-all: install ## all tests, then lint
 	$(PY) -m pytest -n $(WORKERS) --dist worksteal
 	$(LINT)
+
+gpu-check: install ## on a machine with a GPU: compare CUDA with the CPU, then measure its speed
+	$(PY) benchmarks/gpu_check.py
 
 lint: install ## style, format, types, import rules
 	$(LINT)

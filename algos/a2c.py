@@ -57,7 +57,7 @@ import torch
 from torch import Tensor, nn
 
 import envs
-from manyseeds.capture import captured
+from manyseeds.capture import captured, from_host
 from manyseeds.checkpoint import load_policy
 from manyseeds.cli import (
     ControlConfig,
@@ -394,7 +394,7 @@ def train(config: Config, run: Run) -> ActorCritic:
             obs,
             agent.draw(streams, T, N),  # [S, T, N, A or D]
             streams.uniform(T, N, env.noise_size),
-            torch.tensor(lr, device=run.device),
+            from_host(lr, run.device),
             timestep == 0,
         )
         timestep += config.batch_size

@@ -43,7 +43,7 @@ import torch
 from torch import Tensor, nn
 
 import envs
-from manyseeds.capture import captured
+from manyseeds.capture import captured, from_host
 from manyseeds.checkpoint import load_policy
 from manyseeds.cli import (
     ControlConfig,
@@ -319,7 +319,7 @@ def train(config: Config, run: Run) -> QNetwork:
         before, timestep = timestep, timestep + config.block
         learns = timestep > config.learning_starts
         epsilons = [epsilon_at(before + f * N, config) for f in range(F)]
-        epsilon = torch.tensor(epsilons, device=run.device).view(1, F, 1)
+        epsilon = from_host(epsilons, run.device).view(1, F, 1)
         state, obs, metrics = iteration(
             state,
             obs,

@@ -60,7 +60,7 @@ import torch
 from torch import Tensor, nn
 
 import envs
-from manyseeds.capture import captured
+from manyseeds.capture import captured, from_host
 from manyseeds.checkpoint import load_policy
 from manyseeds.cli import (
     ControlConfig,
@@ -402,8 +402,8 @@ def train(config: Config, run: Run) -> ActorCritic:
             agent.draw(streams, T, N),  # [S, T, N, A or D]
             streams.uniform(T, N, env.noise_size),
             streams.uniform(config.epochs, config.batch_size),
-            torch.tensor(lr, device=run.device),
-            torch.tensor(clip_range, device=run.device),
+            from_host(lr, run.device),
+            from_host(clip_range, run.device),
             timestep == 0,
         )
         timestep += config.batch_size

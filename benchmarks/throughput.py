@@ -32,6 +32,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -51,7 +52,7 @@ from benchmarks.measure import (
 from manyseeds.cli import PositiveInt, ScriptConfig, check_device, check_ranges, exit_with, parse
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
-from manyseeds.record import write_bytes
+from manyseeds.record import gpu, write_bytes
 
 JAX_PYTHON = ROOT / ".venv-jax" / "bin" / "python"
 SB3_BASELINE = ROOT / "benchmarks" / "sb3_baseline.py"
@@ -67,8 +68,8 @@ class Config(ScriptConfig):
     """Where ours and rejax compute."""
     seeds: tuple[PositiveInt, ...] = ()
     """Numbers of seeds in a batch (default: 1 10 32, tables 1 10 100 1000, CUDA 10 1024 8192)."""
-    algos: tuple[str, ...] = tuple(SUBJECTS)
-    """Algorithms."""
+    algos: tuple[str, ...] = ()
+    """Algorithms (default: all; on CUDA those with networks)."""
     core: int = field(default_factory=lambda: min(usable_cores()))
     """CPU core that every measurement is pinned to (not on CUDA)."""
 
@@ -78,19 +79,27 @@ class Config(ScriptConfig):
         if unknown:
             raise UsageError(f"--algos {unknown[0]}: must be among {', '.join(SUBJECTS)}")
         check_core(self.core)
+        tables = [algo for algo in self.algos if not SUBJECTS[algo].seeds_on_cuda]
+        if self.device == "cuda" and tables:
+            raise UsageError(f"--algos {tables[0]}: tables are trained on the CPU")
         check_device(self.device)
+
+    def chosen(self) -> list[str]:
+        """The algorithms that are timed."""
+        timed = (algo for algo, x in SUBJECTS.items() if self.device == "cpu" or x.seeds_on_cuda)
+        return list(self.algos or timed)
 
     def cells(self) -> list[tuple[str, str, int]]:
         """(algorithm, system, number of seeds) of every measurement of a repeat."""
         cells = []
-        for algo in self.algos:
+        for algo in self.chosen():
             subject = SUBJECTS[algo]
             on_cuda = self.device == "cuda"
             batches = self.seeds or (subject.seeds_on_cuda if on_cuda else subject.seeds)
             if "sb3" in subject.peers:
                 cells.append((algo, "sb3", 1))
             cells += [(algo, OURS, S) for S in batches]
-            if "rejax" in subject.peers and JAX_PYTHON.exists():
+            if "rejax" in subject.peers and jax_finds(self.device):
                 cells += [(algo, "rejax", S) for S in batches]
         return cells
 
@@ -164,6 +173,15 @@ def with_speed(m: dict[str, Any]) -> dict[str, Any]:
     return {**m, "timesteps_per_s": m["timesteps"] / m["learn_s"]}
 
 
+@cache
+def jax_finds(device: str) -> bool:
+    """Whether rejax is installed, with a jax that computes on a device."""
+    if not JAX_PYTHON.exists():
+        return False
+    command = [str(JAX_PYTHON), "-c", f"import jax, rejax; jax.devices({device!r})"]
+    return subprocess.run(command, capture_output=True).returncode == 0
+
+
 def jax_versions() -> dict[str, str]:
     """Versions of the JAX side, asked of its own environment."""
     code = "from importlib.metadata import version as v; print(v('jax'), v('rejax'))"
@@ -177,8 +195,10 @@ def main(args: Sequence[str] | None = None) -> None:
     if measured(sys.argv[1:] if args is None else args, measure=measure):
         return
     config = parse(Config, {}, __doc__, args)
-    if not JAX_PYTHON.exists() and any("rejax" in SUBJECTS[a].peers for a in config.algos):
-        print("rejax is left out: `make jax-env` installs it")
+    if any("rejax" in SUBJECTS[a].peers for a in config.chosen()) and not jax_finds(config.device):
+        print(
+            f"rejax is left out: `make jax-env` installs it; its jax must find the {config.device}"
+        )
 
     def say(m: dict[str, Any]) -> str:
         speed = with_speed(m)["timesteps_per_s"]
@@ -193,7 +213,7 @@ def main(args: Sequence[str] | None = None) -> None:
     results, name = Path(config.results), "throughput" + "-cuda" * (config.device == "cuda")
     path = results / f"{name}.json"
     stored = json.loads(path.read_text()) if path.exists() else {}
-    for algo in config.algos:
+    for algo in config.chosen():
         packages = ("stable-baselines3",) if "sb3" in SUBJECTS[algo].peers else ()
         here = [m for m in measurements if m["algo"] == algo]
         stored[algo] = {
@@ -205,9 +225,7 @@ def main(args: Sequence[str] | None = None) -> None:
         if any(m["system"] == "rejax" for m in here):
             stored[algo]["versions"] |= jax_versions()
         if config.device == "cuda":
-            import torch
-
-            stored[algo]["machine"]["gpu"] = torch.cuda.get_device_name()
+            stored[algo]["machine"]["gpu"] = gpu()
     write_measured(path, stored)
     (results / "tables").mkdir(exist_ok=True)
     table = markdown(stored, config.device)

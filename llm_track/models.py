@@ -286,8 +286,13 @@ def prepare(model: Any, config: LanguageConfig, device: torch.device) -> Any:
 
 
 def half_precision(config: LanguageConfig, device: torch.device) -> bool:
-    """Whether to compute in bfloat16."""
-    return config.dtype == "bfloat16" or (config.dtype == "auto" and device.type == "cuda")
+    """Whether to compute in bfloat16; UsageError where it is asked of a GPU without it."""
+    on_gpu = device.type == "cuda"
+    supported = not on_gpu or torch.cuda.is_bf16_supported(including_emulation=False)
+    if config.dtype == "bfloat16" and not supported:
+        name = torch.cuda.get_device_name()
+        raise UsageError(f"--dtype bfloat16: {name} cannot compute in it; use float32")
+    return config.dtype == "bfloat16" or (config.dtype == "auto" and on_gpu and supported)
 
 
 def completion_tokens(config: LanguageConfig) -> int:
@@ -348,7 +353,10 @@ def with_lora(model: Any, rank: int) -> Any:
 def save(model: Any, tokenizer: Any, folder: Path) -> None:
     """Write model and tokenizer as transformers reads them, whole or not at all."""
     if hasattr(model, "merge_and_unload"):
-        model = copy.deepcopy(model).merge_and_unload()
+        device = next(model.parameters()).device
+        merged = copy.deepcopy(model.cpu()).merge_and_unload()  # a GPU may have no room for two
+        model.to(device)
+        model = merged
     beside = folder.with_name(f".{folder.name}.{os.getpid()}")
     with quiet_transformers():
         model.save_pretrained(beside)

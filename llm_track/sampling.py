@@ -10,6 +10,7 @@ those of the distribution that was sampled from.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
@@ -158,6 +159,23 @@ def precision(model: Any, device: torch.device) -> Any:
     return torch.autocast(device.type, torch.bfloat16, enabled=model.computes_in_half)
 
 
+@contextlib.contextmanager
+def rounding_once(model: Any) -> Iterator[None]:
+    """Within `precision`, without gradients: round frozen weights once, not at every use.
+
+    Autocast keeps the rounded copies of weights that require a gradient, and only of those. In
+    float32 nothing is rounded, and a linear layer may compute other bits with that flag.
+    """
+    frozen = [p for p in model.parameters() if model.computes_in_half and not p.requires_grad]
+    try:
+        for p in frozen:
+            p.requires_grad_(True)
+        yield
+    finally:
+        for p in frozen:
+            p.requires_grad_(False)
+
+
 def positions(mask: Tensor) -> Tensor:
     """Position of each token, [B, L] int64, not counting the padding on the left."""
     return (mask.long().cumsum(1) - 1).clamp(min=0)
@@ -184,7 +202,7 @@ def sample(
     ids, mask = pad_left(prompts, tokenizer.pad_token_id, device)
     training = model.training  # with gradient checkpointing: then transformers keeps no cache
     model.eval()
-    with precision(model, device):  # around all tokens: weights are rounded once
+    with precision(model, device), rounding_once(model):  # around all tokens
         tokens, logprobs, entropy, lengths, ended = _sample(
             model, ids, mask, uniforms, temperature, greedy, tokenizer
         )

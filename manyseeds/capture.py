@@ -13,7 +13,8 @@ function may do:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 import torch
@@ -42,10 +43,17 @@ class GraphRecorder(Protocol):
 
 
 class CudaRecorder:
-    """CUDA graphs."""
+    """CUDA graphs, all in one memory pool.
+
+    They may share it, in whatever order they are replayed: what goes into a graph lies outside, and
+    what comes out is copied before the next replay.
+    """
+
+    def __init__(self) -> None:
+        self.pool: Any = None  # that of the first graph
 
     def warm_up(self, body: Callable[[], Any]) -> Any:
-        stream = torch.cuda.Stream()  # recording happens on a stream beside the main one, too
+        stream = side_stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             outputs = body()
@@ -54,9 +62,16 @@ class CudaRecorder:
 
     def record(self, body: Callable[[], Any]) -> tuple[Graph, Any]:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, pool=self.pool, stream=side_stream()):
             outputs = body()
+        self.pool = graph.pool()
         return graph, outputs
+
+
+@cache
+def side_stream() -> torch.cuda.Stream:
+    """The stream that graphs are recorded on: cuBLAS keeps memory for every stream it has seen."""
+    return torch.cuda.Stream()
 
 
 def recorder_for(device: torch.device, native: bool) -> GraphRecorder | None:
@@ -113,6 +128,12 @@ class _Recorded:
             ours.copy_(given)
         self.graph.replay()
         return clone(self.outputs)
+
+
+def from_host(values: float | Sequence[float], device: torch.device) -> Tensor:
+    """Numbers as a tensor on a device, float32, without waiting for the device."""
+    host = torch.tensor(values, dtype=torch.float32, pin_memory=device.type == "cuda")
+    return host.to(device, non_blocking=True)
 
 
 def clone(tree: Any) -> Any:

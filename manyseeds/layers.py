@@ -293,12 +293,12 @@ def orthogonal(normal: Tensor) -> Tensor:
     """
     wide = normal.shape[1] < normal.shape[2]
     tall = normal.mT if wide else normal
-    # With one thread on the CPU: its bits depend on the threads, and on the device.
+    # With one thread: its bits depend on their number.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        q, r = torch.linalg.qr(tall.cpu())
+        q, r = torch.linalg.qr(tall)
     finally:
         torch.set_num_threads(threads)
     q = q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
-    return (q.mT if wide else q).contiguous().to(normal.device)
+    return (q.mT if wide else q).contiguous()

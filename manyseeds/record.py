@@ -465,6 +465,19 @@ def machine() -> dict[str, Any]:
     }
 
 
+def gpu() -> str:
+    """The GPU of this process: `NVIDIA H100 80GB HBM3, driver 550.54.15, CUDA 12.8`."""
+    import torch
+
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        driver = done.stdout.split()[0]  # a line for each GPU, which all have the same
+    except (OSError, subprocess.CalledProcessError, IndexError):
+        driver = "unknown"
+    return f"{torch.cuda.get_device_name()}, driver {driver}, CUDA {torch.version.cuda}"
+
+
 def commit() -> str:
     """The checked-out commit, marked when a source differs from it.
 

@@ -32,10 +32,10 @@ class SeedStreams:
 
     def uniform(self, *shape: int) -> Tensor:
         """Uniforms in [0, 1), `[S, *shape]` float32."""
-        block = np.empty((len(self.seeds), *shape), dtype=np.float32)
-        for generator, row in zip(self._generators, block, strict=True):
+        block = self._host_block(shape)
+        for generator, row in zip(self._generators, block.numpy(), strict=True):
             generator.random(out=row, dtype=np.float32)
-        return torch.from_numpy(block).to(self.device)
+        return block.to(self.device, non_blocking=True)
 
     def gumbel(self, *shape: int) -> Tensor:
         """Standard Gumbel variables: argmax(logits + gumbel) is a sample of softmax(logits)."""
@@ -43,7 +43,12 @@ class SeedStreams:
 
     def normal(self, *shape: int) -> Tensor:
         """Standard normals, `[S, *shape]` float32."""
-        block = np.empty((len(self.seeds), *shape), dtype=np.float32)
-        for generator, row in zip(self._generators, block, strict=True):
+        block = self._host_block(shape)
+        for generator, row in zip(self._generators, block.numpy(), strict=True):
             generator.standard_normal(out=row, dtype=np.float32)
-        return torch.from_numpy(block).to(self.device)
+        return block.to(self.device, non_blocking=True)
+
+    def _host_block(self, shape: Sequence[int]) -> Tensor:
+        """Empty memory `[S, *shape]`; pinned for CUDA: the copy does not wait for the GPU."""
+        pinned = self.device.type == "cuda"
+        return torch.empty(len(self.seeds), *shape, dtype=torch.float32, pin_memory=pinned)

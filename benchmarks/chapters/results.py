@@ -288,6 +288,8 @@ def _origin(config: dict[str, Any]) -> str:
     machine, execution = config["machine"], config["execution"]
     threads = execution["threads"]
     where = f"on {execution['device']}, {threads} thread{'s' * (threads > 1)}"
+    if "gpu" in machine:
+        where += f", {machine['gpu']}"
     lines = (
         f"{_code(config)}, {commit_of(config)}",
         f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}; {where}",

@@ -32,7 +32,7 @@ class Subject:
     peers: tuple[str, ...] = ("sb3",)  # "rejax" too where its settings can be made the same
 
 
-TABLES: dict[str, Any] = {"seeds": (1, 10, 100, 1000), "peers": ()}
+TABLES: dict[str, Any] = {"seeds": (1, 10, 100, 1000), "seeds_on_cuda": (), "peers": ()}
 SUBJECTS = {
     "ppo": Subject("PPO", {"total_timesteps": 40_960}, peers=("sb3", "rejax")),
     "a2c": Subject("A2C", {"total_timesteps": 40_000}),

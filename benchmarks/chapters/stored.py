@@ -60,7 +60,7 @@ CONFIG: dict[str, Shape] = {
     "config": {str: object},
     # compiled: false in parts from before the kernels, gone with the next schema.
     "execution": {"device": str, "threads": int, "compiled?": bool},
-    "machine": {"cpu": str, "cores": (int, None), "system": str},
+    "machine": {"cpu": str, "cores": (int, None), "system": str, "gpu?": str},
 }
 COST = dict.fromkeys(("learn_s", "memory", "parameters", "optimizer_bytes"), float)
 FINAL = {"per_seed": {str: NUMBER}}

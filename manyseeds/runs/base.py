@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
+import re
 import shlex
 import sys
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from manyseeds import kernels, stats
 from manyseeds.cli import (
@@ -36,6 +38,7 @@ from manyseeds.record import (
     clear,
     consecutive,
     finite_numbers,
+    gpu,
     is_finished,
     part_name,
     provenance,
@@ -119,6 +122,8 @@ class Recorder:
             "command": "python " + shlex.join(without_results(sys.argv)),
             **provenance(self.origins(definitions), packages, self.kind_origins()),
         }
+        if self.device.type == "cuda":
+            config["machine"]["gpu"] = gpu()
         write_json(self.directory / "config.json", config)
         self.resume()  # none of this was learning
 
@@ -157,8 +162,11 @@ class Recorder:
         self._resumed = time.perf_counter()
 
     def streams(self, purpose: str) -> SeedStreams:
-        """The random streams of this run's seeds for one purpose."""
-        return SeedStreams(self.seeds, purpose, self.device)
+        """The random streams of this run's seeds for one purpose.
+
+        Those of initial weights are on the CPU: the weights have the same bits on every device.
+        """
+        return SeedStreams(self.seeds, purpose, "cpu" if purpose == "init" else self.device)
 
     def finish(self, result: Any) -> dict[str, Any]:
         """Measure what was learned and, with a directory, `write` it; returns the summary."""
@@ -244,7 +252,8 @@ def complete(
     together: train all of them as one batch; otherwise one after another, of which other processes
     may take some.
     """
-    with failing_in_one_line():
+    memory = "--micro-batch-size" if hasattr(config, "micro_batch_size") else "--seeds"
+    with failing_in_one_line(f"; try a smaller {memory}"):
         folder.check_identity(identity(config))
         if not missing():
             console.print(f"{finished} in {folder.path}.")
@@ -269,8 +278,11 @@ def complete(
 
 
 @contextlib.contextmanager
-def failing_in_one_line() -> Iterator[None]:
-    """What a user can do something about is one line on stderr and an exit status."""
+def failing_in_one_line(memory_hint: str = "") -> Iterator[None]:
+    """What a user can do something about is one line on stderr and an exit status.
+
+    memory_hint: what to add where memory runs out.
+    """
     try:
         yield
     except UsageError as error:
@@ -279,13 +291,32 @@ def failing_in_one_line() -> Iterator[None]:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(1) from None
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "alloc" not in str(error):
+        if not (reason := out_of_memory(error)):
             raise
-        print(f"error: out of memory: {str(error).splitlines()[0]}", file=sys.stderr)
+        print(f"error: out of memory: {reason}{memory_hint}", file=sys.stderr)
         raise SystemExit(1) from None
     except KeyboardInterrupt:
         print("interrupted; the same command again trains what is missing", file=sys.stderr)
         raise SystemExit(130) from None
+
+
+def out_of_memory(error: BaseException | None) -> str:
+    """What memory an error could not have, and on a GPU how much is free; '' for other errors.
+
+    An error while a CUDA graph is recorded may be followed by another one, about the graph.
+    """
+    while error is not None:
+        text = str(error).partition("\n")[0]
+        on_gpu = isinstance(error, torch.OutOfMemoryError)
+        if on_gpu or isinstance(error, MemoryError) or "alloc" in text:
+            if asked := re.search(r"allocate ([\d.]+ \w+)", text):
+                text = f"tried to allocate {asked[1]}"
+            if on_gpu and torch.cuda.is_available():
+                free, total = torch.cuda.mem_get_info()
+                text += f"; {free / 2**30:.2f} of {total / 2**30:.2f} GiB are free on the GPU"
+            return text
+        error = error.__context__
+    return ""
 
 
 def complete_seeds(
@@ -333,6 +364,13 @@ def print_table(table: Table, folder: RunFolder, parts: Sequence[Path]) -> None:
         for name in ("curve.parquet", "curve.png", "sweeps.json", "plan.png", "plan.gif", POLICY):
             if (part / name).exists():
                 console.print(part / name)
+
+
+def trained_on(parts: Sequence[Path]) -> str:
+    """On which devices, with how many threads parts were trained: `cuda, 1 thread`."""
+    found = [read_json(part / "config.json")["execution"] for part in parts]
+    texts = [f"{x['device']}, {x['threads']} thread{'s' * (x['threads'] > 1)}" for x in found]
+    return " and ".join(dict.fromkeys(texts))
 
 
 def parts_with(folder: RunFolder, requested: Sequence[int]) -> list[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,6 @@ from manyseeds.cli import (
     requested_seeds,
 )
 from manyseeds.evaluate import CURVE_EPISODES, FINAL_EPISODES, POINTS, Evaluation, Policy, evaluate
-from manyseeds.process import resolve_device
 from manyseeds.progress import Progress
 from manyseeds.record import (
     POLICY,
@@ -37,6 +37,7 @@ from manyseeds.runs.base import (
     parts_with,
     print_table,
     tensorboard,
+    trained_on,
 )
 
 if TYPE_CHECKING:
@@ -365,6 +366,12 @@ def main(
 ) -> None:
     """Train the seeds that are not finished yet, store them, and print the table of the run."""
     assert isinstance(config, ControlConfig)
+    if config.device == "cuda" and not config.make_env().native:
+        print(
+            f"note: {config.env} is stepped on the CPU, with a copy to and from the GPU at each "
+            "step; --device cpu may be faster",
+            file=sys.stderr,
+        )
     folder = complete_seeds(config, train, Run)
     print_result(folder, config, presets.get(config.env))
 
@@ -402,8 +409,8 @@ def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None
         table.add_row("published", published)
     if preset is None:
         table.add_row("preset", f"none for {config.env}: the defaults")
-    how = f"{resolve_device(config.device)}, {config.threads} thread{'s' * (config.threads > 1)}"
-    table.add_row("speed", f"{trained / learn_s:,.0f} timesteps/s, all seeds together ({how})")
+    speed = f"{trained / learn_s:,.0f} timesteps/s, all seeds together"
+    table.add_row("speed", f"{speed} ({trained_on(parts)})")
     total_s = sum(s["total_seconds"] for s in summaries)
     table.add_row("time", f"{total_s:.1f} s, of which {learn_s:.1f} s learning")
     print_table(table, folder, parts)

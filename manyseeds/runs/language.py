@@ -65,6 +65,7 @@ from manyseeds.runs.base import (
     parts_with,
     print_table,
     tensorboard,
+    trained_on,
 )
 from manyseeds.runs.parallel import Processes
 
@@ -101,7 +102,7 @@ class LanguageConfig(RunConfig):
     lora_rank: NonNegativeInt = 0
     """Train low-rank adapters of this rank (0: all weights)."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Precision of the computation (auto: bfloat16 on a GPU); weights stay in float32."""
+    """Precision of computations (auto: bfloat16 where a GPU has it); weights stay in float32."""
     evaluations: Annotated[PositiveInt, Execution()] = 10
     """Evaluations on the learning curve, besides the one at its beginning."""
     micro_batch_size: Annotated[PositiveInt, Execution()] = 64
@@ -484,7 +485,7 @@ def print_result(folder: RunFolder, config: LanguageConfig, preset: Preset | Non
         table.add_row("preset", f"none for {config.task}: the defaults")
     learn_s = sum(s["learn_seconds"] for s in summaries)
     speed = sum(s["samples"] for s in summaries) / max(learn_s, 1e-9)
-    table.add_row("speed", f"{speed:,.0f} samples/s ({config.threads} threads)")
+    table.add_row("speed", f"{speed:,.0f} samples/s ({trained_on(parts)})")
     total = sum(s["total_seconds"] for s in summaries)
     table.add_row("time", f"{total:.1f} s, of which {learn_s:.1f} s learning")
     print_table(table, folder, parts)

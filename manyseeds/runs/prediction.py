@@ -52,6 +52,7 @@ from manyseeds.runs.base import (
     parts_with,
     print_table,
     tensorboard,
+    trained_on,
 )
 from manyseeds.stats import Floats
 
@@ -418,8 +419,8 @@ def print_result(folder: RunFolder, config: PredictionConfig, preset: Preset | N
         table.add_row("published", published)
     if preset is None:
         table.add_row("preset", f"none for {config.env}: the defaults")
-    how = f"cpu, {config.threads} thread{'s' * (config.threads > 1)}"
-    table.add_row("speed", f"{timesteps / learn_s:,.0f} timesteps/s, all seeds together ({how})")
+    speed = f"{timesteps / learn_s:,.0f} timesteps/s, all seeds together"
+    table.add_row("speed", f"{speed} ({trained_on(parts)})")
     total_s = sum(summary["total_seconds"] for summary in summaries)
     table.add_row("time", f"{total_s:.1f} s, of which {learn_s:.1f} s learning")
     print_table(table, folder, parts)

@@ -501,10 +501,17 @@ def test_a_chat_template_without_a_system_role(tokenizer: Any) -> None:
         sampling.encode_prompts(chat, tasks.make("addition"), ["1+2="])
 
 
-def test_weights_are_rounded_once_for_all_tokens(llama: Any, tokenizer: Any) -> None:
-    """In half precision; a GPU would otherwise spend most of its time on it."""
+@pytest.mark.parametrize("lora_rank", [0, 4])
+def test_weights_are_rounded_once_for_all_tokens(
+    lora_rank: int, llama: Any, tokenizer: Any
+) -> None:
+    """In half precision, frozen ones too; a GPU would otherwise spend most of its time on it."""
     model = copy.deepcopy(llama)
+    if lora_rank:
+        pytest.importorskip("peft")
+        model = models.with_lora(model, lora_rank)
     model.computes_in_half = True
+    trained = models.trainable(model)
     weights = sum(isinstance(m, torch.nn.Linear) for m in model.modules())
 
     def casts(T: int) -> int:
@@ -519,6 +526,7 @@ def test_weights_are_rounded_once_for_all_tokens(llama: Any, tokenizer: Any) -> 
         return sum(e.input_shapes[0] in shapes for e in copies)
 
     assert casts(2) == casts(8) == weights
+    assert [id(p) for p in models.trainable(model)] == [id(p) for p in trained]
 
 
 def test_scalars_are_not_rounded(tokenizer: Any) -> None:
@@ -676,3 +684,51 @@ def test_the_reference_stays_and_can_be_reset(kind: str, tokenizer: Any) -> None
     close(reference.logprobs(samples, 0.7, 4), samples.logprobs, 1e-4)
     reference.reset(model)
     close(reference.logprobs(samples, 0.7, 4), moved, 1e-4)
+
+
+def test_half_precision_is_refused_on_a_gpu_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla T4")
+    for supported in (True, False):
+        monkeypatch.setattr(
+            torch.cuda, "is_bf16_supported", lambda supported=supported, **_: supported
+        )
+        assert models.half_precision(LanguageConfig(), gpu) == supported
+        assert not models.half_precision(LanguageConfig(dtype="float32"), gpu)
+        assert models.half_precision(LanguageConfig(dtype="bfloat16"), CPU)
+    with pytest.raises(UsageError, match="--dtype bfloat16: Tesla T4 cannot"):
+        models.half_precision(LanguageConfig(dtype="bfloat16"), gpu)
+
+
+def test_adapters_are_merged_on_the_cpu(tmp_path: Path) -> None:
+    class Model:
+        """Stands in for a model with adapters on a GPU."""
+
+        device = torch.device("cuda")
+
+        def parameters(self) -> Any:
+            yield self
+
+        def cpu(self) -> Model:
+            return self.to(CPU)
+
+        def to(self, device: torch.device) -> Model:
+            self.device = device
+            return self
+
+        def __deepcopy__(self, memo: Any) -> Model:
+            assert self.device == CPU
+            return Model().to(CPU)
+
+        def merge_and_unload(self) -> Model:
+            assert self.device == CPU
+            return self
+
+        def save_pretrained(self, folder: Path) -> None:
+            assert self.device == CPU
+            folder.mkdir()
+
+    model = Model()
+    models.save(model, models.tiny_tokenizer(), tmp_path / "model")
+    assert model.device == torch.device("cuda")
+    assert (tmp_path / "model").is_dir()
