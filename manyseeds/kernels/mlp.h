@@ -64,6 +64,3 @@ INLINE long backward_scratch(const networks *m) {
 // x, hidden: as network_forward had and left them. gradients: as mlp_backward.
 void network_backward(const networks *m, int s, int k, int B, const float *x, const float *hidden,
                       const float *gy, float *const *gradients, float *scratch);
-
-// Memory for floats that begins with a cache line.
-INLINE float *floats(long n) { return aligned_alloc(64, (sizeof(float) * n + 63) / 64 * 64); }
