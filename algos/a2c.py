@@ -303,10 +303,10 @@ def prepare(agent: ActorCritic, rollout: envs.Rollout, config: Config) -> Batch:
     if agent.reward_scale is not None:
         rewards = agent.reward_scale(rewards, rollout.done)
     obs, actions = rollout.obs.flatten(1, 2), rollout.actions.flatten(1, 2)
-    values = agent.value(obs)
-    next_values = agent.value(rollout.next_obs.flatten(1, 2)).view(S, T, N)
+    both = torch.cat((obs, rollout.next_obs.flatten(1, 2)), dim=1)
+    values, next_values = agent.value(both).chunk(2, dim=1)
     ends = rollout.terminated, rollout.truncated
-    steps = rewards, values.view(S, T, N), next_values, *ends, config.gamma
+    steps = rewards, values.view(S, T, N), next_values.view(S, T, N), *ends, config.gamma
     if config.advantage == "gae":
         advantages = gae(*steps, config.gae_lambda)
     elif config.advantage == "n_step":

@@ -11,13 +11,14 @@
 
 // Every setting has one value per seed, [S].
 typedef struct {
-  int samples, continuous, normalized;
+  long samples, stride, x_stride;  // M; samples between the first ones of two seeds, of x too
+  int continuous, normalized;
   const float *x;                          // [S, M, in]
   const int64_t *choices;                  // discrete actions [S, M], or
   const float *actions;                    // continuous ones [S, M, D]
-  const float *log_std;                    // of those, [S, D]
   const float *old_logprobs;               // [S, M]; null: the loss is that of A2C
   const float *advantages, *old_values, *returns;  // [S, M]
+  const float *log_std;                    // of continuous actions, [S, D]
   const float *clip, *value_clip;          // 0: do not
   const float *value_coef, *entropy_coef;
   float *losses;                           // [3, S]: total, of the policy, of the value
@@ -125,18 +126,18 @@ static long scratch_of(const networks *m, long M) {
 
 static void one_seed(const networks *m, const objective *o, int s, float *const *gradients,
                      float *scratch) {
-  const long M = o->samples, H = width_of_hidden(m), first = s * M;
+  const long M = o->samples, H = width_of_hidden(m), first = s * o->stride;
   const int W = m->columns[0], S = m->seeds;
-  const float *x = o->x + first * m->sizes[0];
+  const float *x = o->x + s * o->x_stride * m->sizes[0];
   float *hidden = scratch, *head = hidden + 2 * M * H, *probabilities = head + M * W;
   float *of_head = probabilities + M * W, *values = of_head + M * W, *of_values = values + M;
   float *of_logprobs = of_values + M, *of_entropies = of_logprobs + M;
   float *inverse = of_entropies + M, *rest = inverse + W + M;
   prepare_forward(m, s, 0, rest);
-  network_forward(m, s, 0, o->samples, x, hidden, rest, head);
+  network_forward(m, s, 0, (int)M, x, hidden, rest, head);
   prepare_forward(m, s, 1, rest);
-  network_forward(m, s, 1, o->samples, x, hidden + M * H, rest, values);
-  float *logprobs = o->logprobs + first, *entropies = o->entropies + first;
+  network_forward(m, s, 1, (int)M, x, hidden + M * H, rest, values);
+  float *logprobs = o->logprobs + s * M, *entropies = o->entropies + s * M;
   const int64_t *choices = o->choices + (o->continuous ? 0 : first);
   const float *actions = o->actions + (o->continuous ? first * W : 0);
   if (o->continuous)
@@ -166,8 +167,8 @@ static void one_seed(const networks *m, const objective *o, int s, float *const 
   else
     categorical_backward(M, W, head, choices, logprobs, entropies, probabilities, of_logprobs,
                          o->entropy_coef[s] != 0 ? of_entropies : 0, of_head);
-  network_backward(m, s, 0, o->samples, x, hidden, of_head, gradients, rest);
-  network_backward(m, s, 1, o->samples, x, hidden + M * H, of_values, gradients, rest);
+  network_backward(m, s, 0, (int)M, x, hidden, of_head, gradients, rest);
+  network_backward(m, s, 1, (int)M, x, hidden + M * H, of_values, gradients, rest);
 }
 
 // gradients: as mlp_backward. Network 0 is the policy, 1 the value. Returns 0, or 1 without memory.

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from manyseeds import kernels
 from manyseeds.kernels.mlp import ACTIVATIONS, addresses, describe
+from manyseeds.kernels.optim import per_seed
 
 
 class Terms(NamedTuple):
@@ -51,15 +52,15 @@ def _compute(
         return NotImplemented
     S, M = batch.advantages.shape
     coefficients = clip, value_clip, config.value_coef, config.entropy_coef
-    per_seed = torch.empty(len(coefficients), S)
-    for row, value in zip(per_seed.unbind(), coefficients, strict=True):
-        row[:] = value
+    settings_of_seeds = [per_seed(value, S) for value in coefficients]
     continuous = agent.continuous
     choices, actions = (None, batch.actions) if continuous else (batch.actions, None)
-    log_std = agent.log_std[:, 0].detach() if continuous else None
-    read = (agent.features(batch.obs), choices, actions, log_std, old_logprobs)
-    read = (*read, batch.advantages, batch.values, batch.returns, *per_seed.unbind())
-    settings = M, continuous, config.normalize_advantage
+    log_std = agent.log_std[:, 0].detach().contiguous() if continuous else None
+    returns = batch.advantages, batch.values, batch.returns
+    stride, samples = strided((choices, actions, old_logprobs, *returns), M)
+    obs_stride, (obs,) = strided((agent.features(batch.obs),), M)
+    read = (obs, *samples, log_std, *settings_of_seeds)
+    settings = M, stride, obs_stride, continuous, config.normalize_advantage
     weights, biases = networks.parameter_lists()
     parameters = [p for pair in zip(weights, biases, strict=True) for p in pair]
     parameters += [agent.log_std] if continuous else []
@@ -69,14 +70,29 @@ def _compute(
     return total, Terms(*terms)
 
 
+def strided(samples: Sequence[Tensor | None], count: int) -> tuple[int, tuple[Tensor | None, ...]]:
+    """Samples `[S, M, ...]` as C can read them, and how many lie between the first of two seeds.
+
+    A part of longer rows is read where it is.
+    """
+    given = [x for x in samples if x is not None]
+    widths = [x.shape[2] if x.dim() > 2 else 1 for x in given]
+    stride = given[0].stride(0) // widths[0]
+    for x, width in zip(given, widths, strict=True):
+        if x.stride() != ((stride * width, width, 1) if x.dim() > 2 else (stride, 1)):
+            return count, tuple(None if x is None else x.contiguous() for x in samples)
+    return stride, tuple(samples)
+
+
 class _Description(ctypes.Structure):
     """`objective` of objective.c."""
 
     _fields_ = (
-        *((name, ctypes.c_int) for name in ("samples", "continuous", "normalized")),
-        *((name, ctypes.c_void_p) for name in ("x", "choices", "actions", "log_std")),
-        *((name, ctypes.c_void_p) for name in ("old_logprobs", "advantages", "old_values")),
-        *((name, ctypes.c_void_p) for name in ("returns", "clip", "value_clip", "value_coef")),
+        *((name, ctypes.c_long) for name in ("samples", "stride", "x_stride")),
+        *((name, ctypes.c_int) for name in ("continuous", "normalized")),
+        *((name, ctypes.c_void_p) for name in ("x", "choices", "actions", "old_logprobs")),
+        *((name, ctypes.c_void_p) for name in ("advantages", "old_values", "returns", "log_std")),
+        *((name, ctypes.c_void_p) for name in ("clip", "value_clip", "value_coef")),
         *((name, ctypes.c_void_p) for name in ("entropy_coef", "losses", "entropies", "logprobs")),
         ("of_log_std", ctypes.c_void_p),
     )
@@ -88,18 +104,17 @@ class _Objective(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        settings: tuple[int, bool, bool],
+        settings: tuple[int, int, int, bool, bool],
         read: Sequence[Tensor | None],
         columns: tuple[int, ...],
         kind: int,
         *parameters: Tensor,
     ) -> tuple[Tensor, ...]:
-        read = [None if tensor is None else tensor.contiguous() for tensor in read]
-        S, M = len(parameters[0]), settings[0]
+        S, M, continuous = len(parameters[0]), settings[0], settings[3]
         losses, entropies, logprobs = torch.empty(3, S), torch.empty(S, M), torch.empty(S, M)
         gradients = [torch.empty_like(p, memory_format=torch.contiguous_format) for p in parameters]
         of_networks, of_log_std = gradients, None
-        if settings[1]:
+        if continuous:
             of_networks, of_log_std = gradients[:-1], torch.empty(S, columns[0])
         written = losses, entropies, logprobs, of_log_std
         pointers = [None if x is None else x.data_ptr() for x in (*read, *written)]
@@ -115,6 +130,7 @@ class _Objective(torch.autograd.Function):
             gradients[-1].zero_()[:, 0, 0] = of_log_std
         total, policy, value = losses.unbind()
         ctx.gradients = gradients
+        ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(policy, value, entropies, logprobs)
         return total, policy, value, entropies, logprobs
 
@@ -123,6 +139,6 @@ class _Objective(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         gradients = ctx.gradients
         del ctx.gradients  # nobody else's: autograd takes them as they are
-        if not (grads[0] == 1).all():
+        if any(factor != 1 for factor in grads[0].tolist()):
             gradients = [g * grads[0].view(-1, 1, 1, 1) for g in gradients]
         return None, None, None, None, *gradients

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -78,7 +79,7 @@ class Stepper:
         pointers = (ctypes.c_void_p * len(grads))(
             *[g if g is None else g.data_ptr() for g in grads]
         )
-        limits = self._per_seed(max_grad_norm, torch.float32)
+        limits = per_seed(max_grad_norm, self.S)
         chosen = None if mask is None else mask.contiguous()
         norms = self.flat.new_empty(self.S)
         step = _Step(
@@ -89,12 +90,18 @@ class Stepper:
         )
         for p in self.parameters:
             p.grad = None
-        rates = self._per_seed(lr, torch.float64)  # a name: it has to outlive the call
+        rates = per_seed(lr, self.S, torch.float64)  # a name: it has to outlive the call
         function(ctypes.byref(step), rates.data_ptr(), *settings)
         return norms
 
-    def _per_seed(self, value: Tensor | float, dtype: torch.dtype) -> Tensor:
-        """A hyperparameter, a number or 0-d for all seeds or `[S, 1]`, as `[S]`."""
-        if not isinstance(value, Tensor):
-            return torch.full((self.S,), value, dtype=dtype)
-        return value.to(dtype).flatten().expand(self.S).contiguous()
+
+def per_seed(value: Tensor | float, seeds: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """A hyperparameter, a number or 0-d for all seeds, `[S]` or `[S, 1]`, as `[S]` for C."""
+    if isinstance(value, Tensor):
+        return value.to(dtype).flatten().expand(seeds).contiguous()
+    return _constant(value, seeds, dtype)
+
+
+@lru_cache(maxsize=256)
+def _constant(value: float, seeds: int, dtype: torch.dtype) -> Tensor:
+    return torch.full((seeds,), value, dtype=dtype)
