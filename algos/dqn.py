@@ -56,7 +56,7 @@ from manyseeds.cli import (
     UsageError,
     parse,
 )
-from manyseeds.kernels import in_c, td
+from manyseeds.kernels import in_c, regression
 from manyseeds.kernels.rollout import Policy
 from manyseeds.layers import SeedMLP
 from manyseeds.optim import SeedAdam
@@ -231,24 +231,24 @@ def epsilon_at(timestep: int, config: Config) -> float:
     return initial + progress * (final - initial)
 
 
-def value_of(actions: Tensor, q_values: Tensor) -> Tensor:
-    """Q(s, a) [S, M] of actions [S, M] among action values [S, M, A]."""
-    return q_values.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
-
-
 def td_target(rewards: Tensor, terminated: Tensor, next_q_values: Tensor, gamma: float) -> Tensor:
     """y [S, B] for rewards and terminated [S, B] and target action values [S, B, A]."""
     return rewards + gamma * next_q_values.amax(-1) * ~terminated
 
 
-@in_c(td.td_loss)
-def td_loss(q_values: Tensor, actions: Tensor, targets: Tensor, kind: str) -> Tensor:
-    """Mean loss of the TD errors per seed, [S]; q_values [S, M, A], actions and targets [S, M]."""
-    errors = value_of(actions, q_values) - targets
+@in_c(regression.td_loss)
+def td_loss(
+    net: QNetwork, obs: Tensor, actions: Tensor, targets: Tensor, kind: str
+) -> tuple[Tensor, Tensor]:
+    """Mean loss of the TD errors per seed, [S], and Q(s, a); [S, M], like actions and targets."""
+    q_values = net(obs).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+    errors = q_values - targets
     if kind == "huber":
         magnitude = errors.abs()
-        return torch.where(magnitude < 1, 0.5 * errors.square(), magnitude - 0.5).mean(-1)
-    return errors.square().mean(-1)
+        losses = torch.where(magnitude < 1, 0.5 * errors.square(), magnitude - 0.5)
+    else:
+        losses = errors.square()
+    return losses.mean(-1), q_values.detach()
 
 
 def update(
@@ -265,12 +265,10 @@ def update(
         with torch.no_grad():
             next_q_values = target(batch.next_obs)
             targets = td_target(batch.rewards, batch.terminated, next_q_values, config.gamma)
-        q_values = net(batch.obs)
-        loss = td_loss(q_values, batch.actions, targets, config.loss)
+        loss, q_values = td_loss(net, batch.obs, batch.actions, targets, config.loss)
         loss.sum().backward()
         optimizer.step(config.learning_rate, config.max_grad_norm)
-    chosen = value_of(batch.actions, q_values.detach())
-    return {"td_loss": loss.detach(), "q_values": chosen.mean(-1)}
+    return {"td_loss": loss.detach(), "q_values": q_values.mean(-1)}
 
 
 @torch.no_grad()

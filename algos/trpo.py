@@ -79,7 +79,7 @@ from manyseeds.cli import (
     parse,
 )
 from manyseeds.distributions import Categorical, Gaussian
-from manyseeds.kernels import in_c, scan
+from manyseeds.kernels import in_c, regression, scan
 from manyseeds.kernels.rollout import Policy
 from manyseeds.kernels.scan import discounted_sums, shuffles
 from manyseeds.layers import RewardScale, RunningStats, SeedMLP, take
@@ -278,13 +278,13 @@ def flat(gradients: Sequence[Tensor], like: Tensor) -> Tensor:
     return vector
 
 
-def metric(policy: Categorical | Gaussian, change: Sequence[Tensor]) -> list[Tensor]:
-    """M times a change of a policy's logits, or mean and log_std: M the Hessian of the mean KL."""
+def kl_hessian(policy: Categorical | Gaussian) -> Callable[..., list[Tensor]]:
+    """The function v -> M v, M the Hessian of the mean KL by logits, or by mean and log_std."""
     if isinstance(policy, Categorical):
-        p, (logits,) = policy.logits.detach().softmax(-1), change
-        return [p * (logits - (p * logits).sum(-1, keepdim=True)) / p.shape[1]]
-    mean, log_std = change
-    return [mean * (-2 * policy.log_std.detach()).exp() / mean.shape[1], 2 * log_std]
+        p = policy.logits.detach().softmax(-1)  # [S, B, A]
+        return lambda v: [p * (v - (p * v).sum(-1, keepdim=True)) / p.shape[1]]
+    precision = (-2 * policy.log_std.detach()).exp()  # [S, 1, D]
+    return lambda v, v_log_std: [precision * v / v.shape[1], 2 * v_log_std]
 
 
 def fisher_vector_product(
@@ -298,11 +298,12 @@ def fisher_vector_product(
     outputs = list(policy)
     u = [torch.zeros_like(output, requires_grad=True) for output in outputs]
     weighted = torch.autograd.grad(outputs, parameters, u, create_graph=True)  # J^T u
+    hessian = kl_hessian(policy)
 
     def product(vector: Tensor) -> Tensor:
         v = views_like(vector, parameters)
         j_v = torch.autograd.grad(weighted, u, v, retain_graph=True)
-        h_v = torch.autograd.grad(outputs, parameters, metric(policy, j_v), retain_graph=True)
+        h_v = torch.autograd.grad(outputs, parameters, hessian(*j_v), retain_graph=True)
         return flat(h_v, vector) + damping * vector
 
     return product
@@ -356,6 +357,8 @@ def line_search(
     zero = torch.zeros_like(objective)
     found = Accepted(theta, zero, objective, zero)
     for j in range(tries):
+        if theta.device.type == "cpu" and (found.fraction > 0).all():
+            break  # on CUDA nothing is read back
         candidate = theta + shrink**j * step
         new_objective, kl = evaluate(candidate)
         # False for what is not a number, too: from a gradient of 0, say.
@@ -449,6 +452,12 @@ def policy_step(
     }
 
 
+@in_c(regression.value_loss)
+def value_loss(agent: ActorCritic, obs: Tensor, returns: Tensor) -> Tensor:
+    """Mean squared error per seed, [S]; obs [S, M, O], returns [S, M]."""
+    return (agent.value(obs) - returns).square().mean(-1)
+
+
 def fit_critic(
     agent: ActorCritic, optimizer: SeedAdam, batch: Batch, shuffle: Tensor, config: Config
 ) -> Tensor:
@@ -458,8 +467,7 @@ def fit_critic(
     """
     for order in shuffles(shuffle).unbind(1):
         for indices in order.split(config.minibatch, dim=1):
-            values = agent.value(take(batch.obs, indices))
-            loss = (values - take(batch.returns, indices)).square().mean(-1)
+            loss = value_loss(agent, take(batch.obs, indices), take(batch.returns, indices))
             loss.sum().backward()
             optimizer.step(config.learning_rate)
     return loss.detach()

@@ -37,7 +37,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 HERE = Path(__file__).parent
-SOURCES = ("mlp.c", "optim.c", "categorical.c", "rollout.c", "scan.c", "objective.c", "td.c")
+SOURCES = (
+    "mlp.c",
+    "optim.c",
+    "categorical.c",
+    "rollout.c",
+    "scan.c",
+    "objective.c",
+    "regression.c",
+)
 # A product and its sum may be rounded once (FMA). Nothing else is left to the compiler: NaN and the
 # order of sums are what the sources say.
 FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
@@ -188,9 +196,7 @@ def declare(functions: ctypes.CDLL) -> None:
     functions.gae.restype = None
     functions.episode_means.argtypes = [*3 * [ctypes.c_long], *5 * [pointer]]
     functions.episode_means.restype = None
-    sizes = [ctypes.c_long, ctypes.c_long, ctypes.c_long]
-    functions.td_losses.argtypes = [*sizes, *3 * [pointer], ctypes.c_int, pointer, pointer]
-    functions.td_losses.restype = None
+    functions.regress.argtypes = [pointer, pointer, pointer]
     functions.order_of.argtypes = [ctypes.c_long, ctypes.c_long, pointer, pointer]
     functions.rollout_with.argtypes = [pointer, pointer, pointer]
     functions.categorical_forward.argtypes = [ctypes.c_long, ctypes.c_int, *5 * [pointer]]

@@ -346,29 +346,44 @@ int mlp_backward(const networks *m, int B, const float *x, const float *hidden,
   return failed;
 }
 
+INLINE long tangent_scratch(const networks *m) {
+  const int last = m->layers - 1, C = m->sizes[last + 1];
+  return 2 * BLOCK * widest_of(m) + 2L * m->sizes[last] * C + (BLOCK + 1L) * C;
+}
+
 // What changes at the outputs y [B, columns[k]] of network k of seed s when its parameters change by
-// tangents, laid out as gradients of mlp_backward: their derivative. scratch: forward_scratch floats.
+// tangents, laid out as gradients of mlp_backward: their derivative. scratch: tangent_scratch floats.
 static void network_tangent(const networks *m, int s, int k, int B, const float *x,
                             const float *hidden, const float *const *tangents, float *scratch,
                             float *y) {
   const int L = m->layers, *sizes = m->sizes;
+  const int I = sizes[L - 1], C = m->columns[k];
   const long widest = widest_of(m), n = (long)s * m->networks + k;
+  float *head = scratch + 2 * BLOCK * widest, *of_head = head + (long)I * C;
+  float *more = of_head + (long)I * C, *nothing = more + BLOCK * C;
+  turn(I, C, parameter(m, 2 * L - 2, s, k), sizes[L], head);
+  turn(I, C, tangents[2 * L - 2] + n * I * sizes[L], sizes[L], of_head);
+  memset(nothing, 0, sizeof(float) * C);
   for (int b = 0; b < B; b += BLOCK) {
     const int rows = B - b < BLOCK ? B - b : BLOCK;
     const float *in = x + (long)b * sizes[0], *kept = hidden, *change = 0;  // change: of in
-    for (int l = 0; l < L; l++) {
-      const int I = sizes[l], ld = sizes[l + 1], O = l == L - 1 ? m->columns[k] : ld;
-      float *out = l == L - 1 ? y + (long)b * O : scratch + (l % 2 ? BLOCK * widest : 0);
-      const float *dw = tangents[2 * l] + n * I * ld, *db = tangents[2 * l + 1] + n * ld;
-      product(&(matrices){rows, O, I, in, I, 1, dw, ld, db, out, O, 0});
-      if (change)
-        product(&(matrices){rows, O, I, change, I, 1, parameter(m, 2 * l, s, k), ld, 0, out, O, 1});
-      if (l == L - 1) break;
-      in = kept + (long)b * O;
-      kept += (long)B * O;
-      step_back(m->activation, (long)rows * O, in, out);
+    for (int l = 0; l < L - 1; l++) {
+      const int from = sizes[l], to = sizes[l + 1];
+      const float *dw = tangents[2 * l] + n * from * to, *db = tangents[2 * l + 1] + n * to;
+      const float *w = parameter(m, 2 * l, s, k);
+      float *out = scratch + (l % 2 ? BLOCK * widest : 0);
+      product(&(matrices){rows, to, from, in, from, 1, dw, to, db, out, to, 0});
+      if (change) product(&(matrices){rows, to, from, change, from, 1, w, to, 0, out, to, 1});
+      in = kept + (long)b * to;
+      kept += (long)B * to;
+      step_back(m->activation, (long)rows * to, in, out);
       change = out;
     }
+    float *out = y + (long)b * C;
+    dots(rows, C, I, in, of_head, tangents[2 * L - 1] + n * sizes[L], out);
+    if (!change) continue;
+    dots(rows, C, I, change, head, nothing, more);
+    for (int i = 0; i < rows * C; i++) out[i] += more[i];
   }
 }
 
@@ -381,7 +396,7 @@ int mlp_tangent(const networks *m, int B, const float *x, const float *hidden,
   int failed = 0;
 #pragma omp parallel num_threads(m->threads) if (m->threads > 1)
   {
-    float *scratch = floats(forward_scratch(m));
+    float *scratch = floats(tangent_scratch(m));
     if (!scratch) {
 #pragma omp atomic write
       failed = 1;

@@ -211,3 +211,12 @@ def _describe(
 def addresses(tensors: Sequence[Tensor]) -> Any:
     """An array in C of where tensors begin."""
     return (ctypes.c_void_p * len(tensors))(*map(Tensor.data_ptr, tensors))
+
+
+def weighted(ctx: Any, weights: Tensor) -> list[Tensor]:
+    """The gradients `[S, ...]` that a forward pass has left in ctx, times weights `[S]`."""
+    gradients: list[Tensor] = ctx.gradients
+    del ctx.gradients  # nobody else's: autograd takes them as they are
+    if all(weight == 1 for weight in weights.tolist()):
+        return gradients
+    return [g * weights.view(-1, 1, 1, 1) for g in gradients]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from manyseeds import kernels
-from manyseeds.kernels.mlp import ACTIVATIONS, addresses, describe
+from manyseeds.kernels.mlp import ACTIVATIONS, addresses, describe, weighted
 from manyseeds.kernels.optim import per_seed
 
 
@@ -137,8 +137,4 @@ class _Objective(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        gradients = ctx.gradients
-        del ctx.gradients  # nobody else's: autograd takes them as they are
-        if any(factor != 1 for factor in grads[0].tolist()):
-            gradients = [g * grads[0].view(-1, 1, 1, 1) for g in gradients]
-        return None, None, None, None, *gradients
+        return None, None, None, None, *weighted(ctx, grads[0])

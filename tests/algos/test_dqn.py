@@ -103,34 +103,52 @@ def test_td_target_by_hand() -> None:
     [("huber", torch.nn.functional.smooth_l1_loss), ("mse", torch.nn.functional.mse_loss)],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])  # in C, and by PyTorch
-def test_td_loss_equals_torchs(kind: str, reference: Any, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("factor", [1.0, 3.0])
+def test_td_loss_equals_torchs(
+    kind: str, reference: Any, dtype: torch.dtype, factor: float
+) -> None:
     """Of the chosen actions; losses and gradients, from strided inputs."""
+    config = dqn.Config(hidden=(16, 5))
+    net = dqn.QNetwork(envs.make("Acrobot-v1").spec, config, SeedStreams(range(2), "init"))
+    net = net.to(dtype)
     generator = torch.Generator().manual_seed(0)
-    q = 2 * torch.randn(2, 3, 25, generator=generator, dtype=dtype).transpose(1, 2)
+    obs = torch.randn(2, 6, 25, generator=generator, dtype=dtype).transpose(1, 2)
     actions = torch.randint(0, 3, (25, 2), generator=generator).T
-    targets = torch.randn(2, 25, generator=generator, dtype=dtype)
-    q[0, :3, :], targets[0, :3] = 1.0, torch.tensor([0.0, 1.0, 2.0])  # at the bounds, and at 0
-    ours, theirs = (q.clone().requires_grad_() for _ in range(2))
-    got = dqn.td_loss(ours, actions, targets, kind)
-    chosen = torch.stack([theirs[s, torch.arange(25), actions[s]] for s in (0, 1)])
+    with torch.no_grad():
+        chosen = torch.stack([net(obs)[s, torch.arange(25), actions[s]] for s in (0, 1)])
+    targets = chosen + 2 * torch.randn(2, 25, generator=generator, dtype=dtype)
+    targets[0, :3] = chosen[0, :3] + torch.tensor([-1.0, 0.0, 1.0])  # at the bounds, and at 0
+    got, q_values = dqn.td_loss(net, obs, actions, targets, kind)
+    torch.testing.assert_close(q_values, chosen)
+    assert ("Regression" in type(got.grad_fn).__name__) == (dtype == torch.float32)
+    (got * factor).sum().backward()
+    gradients = [p.grad for p in net.parameters()]
+    for p in net.parameters():
+        p.grad = None
+    q = net(obs)
+    chosen = torch.stack([q[s, torch.arange(25), actions[s]] for s in (0, 1)])
     expected = torch.stack([reference(chosen[s], targets[s]) for s in (0, 1)])
     torch.testing.assert_close(got, expected)
-    (got * torch.tensor([2.0, 3.0])).sum().backward()
-    (expected * torch.tensor([2.0, 3.0])).sum().backward()
-    torch.testing.assert_close(ours.grad, theirs.grad)
-    assert ("Loss" in type(got.grad_fn).__name__) == (dtype == torch.float32)
+    (expected * factor).sum().backward()
+    for p, gradient in zip(net.parameters(), gradients, strict=True):
+        torch.testing.assert_close(gradient, p.grad)
 
 
 @pytest.mark.parametrize("kind", ["huber", "mse"])
 def test_a_td_error_that_is_not_a_number_stays_one(kind: str) -> None:
+    """In its seed, and there alone."""
+    config = dqn.Config(hidden=(8,))
     for with_kernels in (True, False):
-        q = torch.tensor([[[1.0, torch.nan]], [[1.0, 2.0]]]).requires_grad_()
+        net = dqn.QNetwork(envs.make("CartPole-v1").spec, config, SeedStreams(range(2), "init"))
+        targets = torch.tensor([[torch.nan, 1.0], [1.0, 2.0]])
         with contextlib.nullcontext() if with_kernels else kernels.off():
-            got = dqn.td_loss(q, torch.tensor([[1], [1]]), torch.zeros(2, 1), kind)
+            got, _ = dqn.td_loss(net, torch.ones(2, 2, 4), torch.ones(2, 2).long(), targets, kind)
         assert got.isnan().tolist() == [True, False]
         got.sum().backward()
-        assert q.grad is not None
-        assert q.grad.isnan().tolist() == [[[False, True]], [[False, False]]]
+        for p in net.parameters():
+            assert p.grad is not None
+            assert p.grad[0].isnan().any()
+            assert p.grad[1].isfinite().all()
 
 
 def test_epsilon_schedule() -> None:
@@ -272,17 +290,18 @@ def test_batched_loss_equals_vmap_of_the_single_seed_loss() -> None:
     obs = torch.randn(3, 16, 4, dtype=torch.float64)
     actions, targets = torch.randint(0, 2, (3, 16)), torch.randn(3, 16, dtype=torch.float64)
 
-    def loss(q_values: Tensor, chosen: Tensor, y: Tensor) -> Tensor:
-        return dqn.td_loss(q_values, chosen, y, "huber")
-
-    def single(params: dict[str, Tensor], x: Tensor, a: Tensor, y: Tensor) -> Tensor:
+    def single(params: dict[str, Tensor], *sample: Tensor) -> Tensor:
         params = {name: p.unsqueeze(0) for name, p in params.items()}
-        q_values = functional_call(net, params, (x.unsqueeze(0),))
-        return loss(q_values, a.unsqueeze(0), y.unsqueeze(0))[0]
+
+        def alone(x: Tensor) -> Any:
+            return functional_call(net, params, (x,))
+
+        one = [x.unsqueeze(0) for x in sample]
+        return dqn.td_loss(alone, *one, "huber")[0][0]  # type: ignore[arg-type]
 
     params = {name: p.detach() for name, p in net.named_parameters()}
     expected = vmap(grad(single))(params, obs, actions, targets)
-    loss(net(obs), actions, targets).sum().backward()
+    dqn.td_loss(net, obs, actions, targets, "huber")[0].sum().backward()
     for name, p in net.named_parameters():
         assert p.grad is not None
         torch.testing.assert_close(p.grad, expected[name], atol=1e-12, rtol=1e-9)
