@@ -368,12 +368,11 @@ def train(config: Config, run: Run) -> ActorCritic:
     def iteration(
         state: envs.State,
         obs: Tensor,
-        action_noise: Tensor,
-        env_noise: Tensor,
+        noise: tuple[Tensor, Tensor],
         lr: Tensor,
         first: bool,
     ) -> tuple[envs.State, Tensor, dict[str, Tensor]]:
-        state, obs, rollout = envs.rollout(env, agent, state, obs, action_noise, env_noise)
+        state, obs, rollout = envs.rollout(env, agent, state, obs, *noise)
         if agent.obs_stats is not None and first:
             agent.obs_stats.update(rollout.obs.flatten(1, 2))
         batch = prepare(agent, rollout, config)
@@ -392,8 +391,7 @@ def train(config: Config, run: Run) -> ActorCritic:
         state, obs, metrics = iteration(
             state,
             obs,
-            agent.draw(streams, T, N),  # [S, T, N, A or D]
-            streams.uniform(T, N, env.noise_size),
+            (agent.draw(streams, T, N), streams.uniform(T, N, env.noise_size)),  # [S, T, N, ...]
             from_host(lr, run.device),
             timestep == 0,
         )

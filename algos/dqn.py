@@ -294,12 +294,11 @@ def train(config: Config, run: Run) -> QNetwork:
     def iteration(
         state: envs.State,
         obs: Tensor,
-        action_noise: Tensor,
-        env_noise: Tensor,
+        noise: tuple[Tensor, Tensor],
         draws: Tensor,
         syncs: int,
     ) -> tuple[envs.State, Tensor, dict[str, Tensor]]:
-        state, obs, steps = envs.rollout(env, net, state, obs, action_noise, env_noise)
+        state, obs, steps = envs.rollout(env, net, state, obs, *noise)
         new = (steps.obs, steps.actions, steps.rewards, steps.terminated, steps.next_obs)
         replay.add(Transitions(*(field.flatten(1, 2) for field in new)))
         if syncs:
@@ -321,8 +320,7 @@ def train(config: Config, run: Run) -> QNetwork:
         state, obs, metrics = iteration(
             state,
             obs,
-            net.draw(streams, F, N, epsilon=epsilon),  # [S, F, N, 1]
-            streams.uniform(F, N, env.noise_size),
+            (net.draw(streams, F, N, epsilon=epsilon), streams.uniform(F, N, env.noise_size)),
             streams.uniform(config.updates if learns else 0, config.batch_size),  # [S, G, M]
             timestep // interval - before // interval,
         )

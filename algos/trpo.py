@@ -357,8 +357,8 @@ def line_search(
     zero = torch.zeros_like(objective)
     found = Accepted(theta, zero, objective, zero)
     for j in range(tries):
-        if theta.device.type == "cpu" and (found.fraction > 0).all():
-            break  # on CUDA nothing is read back
+        if kernels.usable(theta) and (found.fraction > 0).all():
+            break  # on CUDA nothing may be read back
         candidate = theta + shrink**j * step
         new_objective, kl = evaluate(candidate)
         # False for what is not a number, too: from a gradient of 0, say.
@@ -390,18 +390,11 @@ def prepare(agent: ActorCritic, rollout: envs.Rollout, config: Config) -> Batch:
     rewards = rollout.rewards
     if agent.reward_scale is not None:
         rewards = agent.reward_scale(rewards, rollout.done)
-    obs = rollout.obs.flatten(1, 2)
-    actions = rollout.actions.flatten(1, 2)
+    obs, actions = rollout.obs.flatten(1, 2), rollout.actions.flatten(1, 2)
     logprobs, _, values = agent.evaluate(obs, actions)
-    advantages = gae(
-        rewards,
-        values.view(S, T, N),
-        agent.value(rollout.next_obs.flatten(1, 2)).view(S, T, N),
-        rollout.terminated,
-        rollout.truncated,
-        config.gamma,
-        config.gae_lambda,
-    ).flatten(1, 2)
+    next_values = agent.value(rollout.next_obs.flatten(1, 2)).view(S, T, N)
+    steps = rewards, values.view(S, T, N), next_values, rollout.terminated, rollout.truncated
+    advantages = gae(*steps, config.gamma, config.gae_lambda).flatten(1, 2)
     return Batch(obs, actions, logprobs, values, advantages, advantages + values)
 
 
@@ -501,12 +494,11 @@ def train(config: Config, run: Run) -> ActorCritic:
     def iteration(
         state: envs.State,
         obs: Tensor,
-        action_noise: Tensor,
-        env_noise: Tensor,
+        noise: tuple[Tensor, Tensor],
         shuffle: Tensor,
         first: bool,
     ) -> tuple[envs.State, Tensor, dict[str, Tensor]]:
-        state, obs, rollout = envs.rollout(env, agent, state, obs, action_noise, env_noise)
+        state, obs, rollout = envs.rollout(env, agent, state, obs, *noise)
         if agent.obs_stats is not None and first:
             agent.obs_stats.update(rollout.obs.flatten(1, 2))
         batch = prepare(agent, rollout, config)
@@ -523,8 +515,7 @@ def train(config: Config, run: Run) -> ActorCritic:
         state, obs, metrics = iteration(
             state,
             obs,
-            agent.draw(streams, T, N),  # [S, T, N, A or D]
-            streams.uniform(T, N, env.noise_size),
+            (agent.draw(streams, T, N), streams.uniform(T, N, env.noise_size)),  # [S, T, N, ...]
             streams.uniform(config.critic_updates, config.batch_size),
             timestep == 0,
         )

@@ -13,8 +13,8 @@ BUGS = (
     Bug(
         "timeout as an end: ppo calls it a termination",
         "algos/ppo.py",
-        "        rollout.terminated,\n        rollout.truncated,\n",
-        "        rollout.terminated | rollout.truncated,\n        rollout.truncated,\n",
+        "next_values, rollout.terminated, rollout.truncated\n",
+        "next_values, rollout.terminated | rollout.truncated, rollout.truncated\n",
         "tests/algos/test_ppo.py::test_a_time_limit_is_not_an_end",
     ),
     Bug(
@@ -34,8 +34,8 @@ BUGS = (
     Bug(
         "timeout as an end: trpo calls it a termination",
         "algos/trpo.py",
-        "        rollout.terminated,\n        rollout.truncated,\n",
-        "        rollout.terminated | rollout.truncated,\n        rollout.truncated,\n",
+        "next_values, rollout.terminated, rollout.truncated\n",
+        "next_values, rollout.terminated | rollout.truncated, rollout.truncated\n",
         "tests/algos/test_trpo.py::test_a_time_limit_is_not_an_end",
     ),
     Bug(
@@ -55,8 +55,8 @@ BUGS = (
     Bug(
         "bootstrap from the wrong state: a2c reads V(s_t)",
         "algos/a2c.py",
-        "agent.value(rollout.next_obs.flatten(1, 2))",
-        "agent.value(rollout.obs.flatten(1, 2))",
+        "(obs, rollout.next_obs.flatten(1, 2))",
+        "(obs, rollout.obs.flatten(1, 2))",
         "tests/algos/test_a2c.py::test_the_loss_reads_the_values_of_the_true_successors",
     ),
     Bug(
@@ -171,8 +171,8 @@ BUGS = (
     Bug(
         "ratio before an update: ppo's loss sees the clipped action",
         "algos/ppo.py",
-        "actions = rollout.actions.flatten(1, 2)\n",
-        "actions = rollout.actions.flatten(1, 2).clamp(-2, 2)\n",
+        ", rollout.actions.flatten(1, 2)\n",
+        ", rollout.actions.flatten(1, 2).clamp(-2, 2)\n",
         "tests/algos/test_ppo.py::"
         "test_the_environment_gets_the_clipped_action_and_the_loss_the_sampled_one",
     ),
@@ -265,8 +265,8 @@ BUGS = (
     Bug(
         "shared seed: trpo's policies act alike in every rollout",
         "algos/trpo.py",
-        "            agent.draw(streams, T, N),",
-        '            agent.draw(run.streams("train"), T, N),',
+        "(agent.draw(streams, T, N), ",
+        '(agent.draw(run.streams("train"), T, N), ',
         "tests/algos/test_traps.py::test_no_two_environments_share_their_luck[trpo]",
     ),
     Bug(
@@ -363,8 +363,8 @@ BUGS = (
     Bug(
         "trpo: the values learn other samples' returns",
         "algos/trpo.py",
-        "(values - take(batch.returns, indices))",
-        "(values - batch.returns[:, : config.minibatch])",
+        "take(batch.returns, indices))",
+        "batch.returns[:, : config.minibatch])",
         "tests/algos/test_probes.py::test_a_value_of_the_observation[trpo]",
     ),
     Bug(
