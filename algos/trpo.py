@@ -65,6 +65,7 @@ import torch
 from torch import Tensor, nn
 
 import envs
+from manyseeds import kernels
 from manyseeds.capture import captured
 from manyseeds.checkpoint import load_policy
 from manyseeds.cli import (
