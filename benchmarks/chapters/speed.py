@@ -15,7 +15,7 @@ ROW = {
     "seeds": int,
     "repeats": int,
     **dict.fromkeys(("timesteps_per_s", "ratio", "ratio_low", "ratio_high"), float),
-    **dict.fromkeys(("first_warm_up_s", "later_warm_up_s", "memory_mib"), float),
+    **dict.fromkeys(("warm_up_s", "fresh_s", "memory_mib"), float),
 }
 STORED = {str: {**ORIGIN, "machine": {"cpu": str, "gpu?": str}, "rows": [ROW]}}  # throughput.json
 
@@ -34,7 +34,7 @@ class Subject:
 
 TABLES: dict[str, Any] = {"seeds": (1, 10, 100, 1000), "seeds_on_cuda": (), "peers": ()}
 SUBJECTS = {
-    "ppo": Subject("PPO", {"total_timesteps": 40_960}, peers=("sb3", "rejax")),
+    "ppo": Subject("PPO", {"total_timesteps": 102_400}, peers=("sb3", "rejax")),
     "a2c": Subject("A2C", {"total_timesteps": 40_000}),
     "trpo": Subject(
         "TRPO",
@@ -66,7 +66,6 @@ def summarize(measurements: list[dict[str, Any]]) -> list[dict[str, Any]]:
     rows = []
     for (system, seeds), group in groups.items():
         ratios = [m["timesteps_per_s"] / reference[m["repeat"]] for m in group]
-        warm_up = [m["warm_up_s"] for m in group]
         rows.append(
             {
                 "system": system,
@@ -76,10 +75,9 @@ def summarize(measurements: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "ratio": median(ratios),
                 "ratio_low": min(ratios),
                 "ratio_high": max(ratios),
-                "first_warm_up_s": warm_up[0],
-                "later_warm_up_s": median(warm_up[1:] or warm_up),
+                "warm_up_s": median(m["warm_up_s"] for m in group),
+                "fresh_s": median(m["fresh_s"] for m in group),
                 "memory_mib": median(m["memory"] for m in group) / 2**20,
-                "wall_s": median(m["wall_s"] for m in group),
             }
         )
     return rows
@@ -93,36 +91,36 @@ def markdown(stored: dict[str, dict[str, Any]], device: str) -> str:
         f"{place}. Medians of n interleaved repeats; the ratio is taken within each repeat, its "
         "range over repeats in brackets. SB3 trains one seed at a time: S seeds run at the same "
         "timesteps/s and take S times the wall time of one. Warm-up: seconds of compilation or "
-        "capture before that speed, at the first start / at later ones, which find compiled code "
-        "on disk (rejax keeps none there). Memory: the process's peak, on a GPU the device's.",
+        "capture before that speed. Fresh process: seconds from its start to the end of one "
+        "training, imports and warm-up included. Memory: the process's peak, on a GPU the "
+        "device's.",
     ]
     for algo in (algo for algo in SUBJECTS if algo in stored):
         block, subject = stored[algo], SUBJECTS[algo]
         machine = block["machine"]
         reference = "times SB3" if "sb3" in subject.peers else "times one seed"
-        columns = ("system", "seeds", "timesteps/s", reference, "warm-up, s", "memory, MiB", "n")
+        columns = ("system", "seeds", "timesteps/s", reference, "warm-up, s", "fresh process, s")
+        columns += ("memory, MiB", "n")
         lines += [
             "",
             f"### {subject.title} on {subject.env}",
             "",
             f"| {' | '.join(columns)} |",
-            "|---|---:|---:|---|---|---:|---:|",
+            "|---|---:|---:|---|---:|---:|---:|---:|",
         ]
         for r in block["rows"]:
             ratio = f"{r['ratio']:.1f} [{r['ratio_low']:.1f}, {r['ratio_high']:.1f}]"
-            warm_up = f"{r['first_warm_up_s']:.0f} / {r['later_warm_up_s']:.0f}"
+            warm_up = f"{r['warm_up_s']:.0f}"
             if r["system"] in ("sb3", OURS) and device == "cpu":
                 warm_up = "none"
             lines.append(
                 f"| {escape(r['system'])} | {r['seeds']:,} | {r['timesteps_per_s']:,.0f} "
-                f"| {ratio} | {warm_up} | {r['memory_mib']:,.0f} | {r['repeats']} |"
+                f"| {ratio} | {warm_up} | {r['fresh_s']:.1f} | {r['memory_mib']:,.0f} "
+                f"| {r['repeats']} |"
             )
         note = f"{subject.settings['total_timesteps']:,} timesteps per seed"
         if algo == "dqn" and any(r["system"] == "rejax" for r in block["rows"]):
-            note += (
-                "; rejax's DQN has a 64-64 network (ours and SB3's: 120-84) and ten environments, "
-                "so that it too updates every 10 timesteps"
-            )
+            note += "; rejax's DQN has ten environments, so that it too updates every 10 timesteps"
         on = escape(machine.get("gpu", machine["cpu"]))
         lines += ["", f"{note}; {on}. {command_text(block, versions_text(block))}"]
     return "\n".join(lines) + "\n"
