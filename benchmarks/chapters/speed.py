@@ -99,8 +99,8 @@ def markdown(stored: dict[str, dict[str, Any]], device: str) -> str:
         block, subject = stored[algo], SUBJECTS[algo]
         machine = block["machine"]
         reference = "times SB3" if "sb3" in subject.peers else "times one seed"
-        columns = ("system", "seeds", "timesteps/s", reference, "warm-up, s", "fresh process, s")
-        columns += ("memory, MiB", "n")
+        columns = ["system", "seeds", "timesteps/s", reference, "warm-up, s", "fresh process, s"]
+        columns += ["memory, MiB", "n"]
         lines += [
             "",
             f"### {subject.title} on {subject.env}",
