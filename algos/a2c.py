@@ -317,7 +317,6 @@ def prepare(agent: ActorCritic, rollout: envs.Rollout, config: Config) -> Batch:
     return Batch(obs, actions, values, advantages, advantages + values)
 
 
-@in_c(policy_gradient_objective)
 def loss(agent: ActorCritic, batch: Batch, config: Config) -> tuple[Tensor, Terms]:
     """The objective (negated) on a rollout, [S], and its terms."""
     logprobs, entropy, values = agent.evaluate(batch.obs, batch.actions)
@@ -330,6 +329,14 @@ def loss(agent: ActorCritic, batch: Batch, config: Config) -> tuple[Tensor, Term
     return total, Terms(*(x.detach() for x in (pg_loss, v_loss, entropy, logprobs)))
 
 
+@in_c(policy_gradient_objective)
+def backpropagate(agent: ActorCritic, batch: Batch, config: Config) -> Terms:
+    """Set the gradients of the objective on a rollout; returns its terms."""
+    total, terms = loss(agent, batch, config)
+    total.sum().backward()
+    return terms
+
+
 def update(
     agent: ActorCritic,
     optimizer: SeedAdam | SeedRMSprop,
@@ -338,8 +345,7 @@ def update(
     lr: Tensor,
 ) -> dict[str, Tensor]:
     """One gradient step on a rollout; returns its metrics, each [S]."""
-    total, terms = loss(agent, batch, config)
-    total.sum().backward()
+    terms = backpropagate(agent, batch, config)
     optimizer.step(lr, config.max_grad_norm)
     return {
         "policy_loss": terms.policy_loss,

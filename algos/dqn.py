@@ -236,19 +236,24 @@ def td_target(rewards: Tensor, terminated: Tensor, next_q_values: Tensor, gamma:
     return rewards + gamma * next_q_values.amax(-1) * ~terminated
 
 
-@in_c(regression.td_loss)
-def td_loss(
-    net: QNetwork, obs: Tensor, actions: Tensor, targets: Tensor, kind: str
-) -> tuple[Tensor, Tensor]:
-    """Mean loss of the TD errors per seed, [S], and Q(s, a); [S, M], like actions and targets."""
-    q_values = net(obs).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+def td_loss(q_values: Tensor, targets: Tensor, kind: str) -> Tensor:
+    """Mean loss of the TD errors per seed, [S]; q_values and targets [S, M]."""
     errors = q_values - targets
     if kind == "huber":
         magnitude = errors.abs()
-        losses = torch.where(magnitude < 1, 0.5 * errors.square(), magnitude - 0.5)
-    else:
-        losses = errors.square()
-    return losses.mean(-1), q_values.detach()
+        return torch.where(magnitude < 1, 0.5 * errors.square(), magnitude - 0.5).mean(-1)
+    return errors.square().mean(-1)
+
+
+@in_c(regression.td_gradients)
+def backpropagate(
+    net: QNetwork, obs: Tensor, actions: Tensor, targets: Tensor, kind: str
+) -> tuple[Tensor, Tensor]:
+    """Set the gradients of the TD loss; returns it, [S], and Q(s, a), [S, M] like the arguments."""
+    q_values = net(obs).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+    loss = td_loss(q_values, targets, kind)
+    loss.sum().backward()
+    return loss.detach(), q_values.detach()
 
 
 def update(
@@ -265,10 +270,9 @@ def update(
         with torch.no_grad():
             next_q_values = target(batch.next_obs)
             targets = td_target(batch.rewards, batch.terminated, next_q_values, config.gamma)
-        loss, q_values = td_loss(net, batch.obs, batch.actions, targets, config.loss)
-        loss.sum().backward()
+        loss, q_values = backpropagate(net, batch.obs, batch.actions, targets, config.loss)
         optimizer.step(config.learning_rate, config.max_grad_norm)
-    return {"td_loss": loss.detach(), "q_values": q_values.mean(-1)}
+    return {"td_loss": loss, "q_values": q_values.mean(-1)}
 
 
 @torch.no_grad()

@@ -288,7 +288,6 @@ def prepare(agent: ActorCritic, rollout: envs.Rollout, config: Config) -> Batch:
     return Batch(obs, actions, logprobs, values, advantages, advantages + values)
 
 
-@in_c(clipped_objective)
 def loss(
     agent: ActorCritic, batch: Batch, config: Config, clip_range: Tensor | None
 ) -> tuple[Tensor, Terms]:
@@ -302,6 +301,16 @@ def loss(
     if config.entropy_coef > 0:
         total = total - config.entropy_coef * entropy.mean(-1)
     return total, Terms(*(x.detach() for x in (pg_loss, v_loss, entropy, logprobs)))
+
+
+@in_c(clipped_objective)
+def backpropagate(
+    agent: ActorCritic, batch: Batch, config: Config, clip_range: Tensor | None
+) -> Terms:
+    """Set the gradients of the objective on a minibatch; returns its terms."""
+    total, terms = loss(agent, batch, config, clip_range)
+    total.sum().backward()
+    return terms
 
 
 def approximate_kl(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
@@ -343,11 +352,10 @@ def update(
         shuffled = [take(x, order).split(config.minibatch, dim=1) for x in batch]
         for fields in zip(*shuffled, strict=True):
             minibatch = Batch(*fields)  # [S, M, ...]
-            total, terms = loss(agent, minibatch, config, clip)
+            terms = backpropagate(agent, minibatch, config, clip)
             if config.target_kl > 0:
                 kl = approximate_kl(terms.logprobs, minibatch.logprobs)
                 active = active & (kl <= 1.5 * config.target_kl)
-            total.sum().backward()
             optimizer.step(lr, config.max_grad_norm, active)
     metrics = metrics_of(terms, minibatch, clip)
     return metrics | {"explained_variance": explained_variance(batch.values, batch.returns)}

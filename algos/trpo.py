@@ -446,10 +446,12 @@ def policy_step(
     }
 
 
-@in_c(regression.value_loss)
-def value_loss(agent: ActorCritic, obs: Tensor, returns: Tensor) -> Tensor:
-    """Mean squared error per seed, [S]; obs [S, M, O], returns [S, M]."""
-    return (agent.value(obs) - returns).square().mean(-1)
+@in_c(regression.value_gradients)
+def backpropagate(agent: ActorCritic, obs: Tensor, returns: Tensor) -> Tensor:
+    """Set the gradients of V's mean squared error, and return it, [S]; returns [S, M]."""
+    loss = (agent.value(obs) - returns).square().mean(-1)
+    loss.sum().backward()
+    return loss.detach()
 
 
 def fit_critic(
@@ -461,10 +463,9 @@ def fit_critic(
     """
     for order in shuffles(shuffle).unbind(1):
         for indices in order.split(config.minibatch, dim=1):
-            loss = value_loss(agent, take(batch.obs, indices), take(batch.returns, indices))
-            loss.sum().backward()
+            loss = backpropagate(agent, take(batch.obs, indices), take(batch.returns, indices))
             optimizer.step(config.learning_rate)
-    return loss.detach()
+    return loss
 
 
 def update(

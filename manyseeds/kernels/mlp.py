@@ -213,10 +213,16 @@ def addresses(tensors: Sequence[Tensor]) -> Any:
     return (ctypes.c_void_p * len(tensors))(*map(Tensor.data_ptr, tensors))
 
 
-def weighted(ctx: Any, weights: Tensor) -> list[Tensor]:
-    """The gradients `[S, ...]` that a forward pass has left in ctx, times weights `[S]`."""
-    gradients: list[Tensor] = ctx.gradients
-    del ctx.gradients  # nobody else's: autograd takes them as they are
-    if all(weight == 1 for weight in weights.tolist()):
-        return gradients
-    return [g * weights.view(-1, 1, 1, 1) for g in gradients]
+def backpropagate(networks: Any, function: Any, described: ctypes.Structure) -> None:
+    """Call a function of C that computes the gradients of a SeedMLP's parameters, and set them."""
+    weights, biases = networks.parameter_lists()
+    parameters = [p for pair in zip(weights, biases, strict=True) for p in pair]
+    gradients = [torch.empty_like(p, memory_format=torch.contiguous_format) for p in parameters]
+    sizes = (weights[0].shape[2], *(bias.shape[-1] for bias in biases))
+    columns = tuple(used.stop for _, used in networks.heads)
+    kind = ACTIVATIONS.index(networks.activation)
+    as_c = describe(len(weights[0]), sizes, columns, kind, parameters)
+    if function(as_c, ctypes.byref(described), addresses(gradients)):
+        raise MemoryError("allocating memory for the gradients of networks failed")
+    for p, gradient in zip(parameters, gradients, strict=True):
+        p.grad = gradient

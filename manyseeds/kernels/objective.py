@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from manyseeds import kernels
-from manyseeds.kernels.mlp import ACTIVATIONS, addresses, describe, weighted
+from manyseeds.kernels.mlp import backpropagate
 from manyseeds.kernels.optim import per_seed
 
 
@@ -26,16 +26,14 @@ class Terms(NamedTuple):
     logprobs: Tensor
 
 
-def clipped_objective(
-    agent: Any, batch: Any, config: Any, clip_range: Tensor | None
-) -> tuple[Tensor, Terms]:
-    """What `loss` of algos/ppo.py says, for tensors that kernels can take."""
+def clipped_objective(agent: Any, batch: Any, config: Any, clip_range: Tensor | None) -> Terms:
+    """What `backpropagate` of algos/ppo.py says, for tensors that kernels can take."""
     clip = 0.0 if clip_range is None else clip_range
     return _compute(agent, batch, config, batch.logprobs, clip, config.clip_value_range)
 
 
-def policy_gradient_objective(agent: Any, batch: Any, config: Any) -> tuple[Tensor, Terms]:
-    """What `loss` of algos/a2c.py says, for tensors that kernels can take."""
+def policy_gradient_objective(agent: Any, batch: Any, config: Any) -> Terms:
+    """What `backpropagate` of algos/a2c.py says, for tensors that kernels can take."""
     return _compute(agent, batch, config, None, 0.0, 0.0)
 
 
@@ -59,15 +57,17 @@ def _compute(
     returns = batch.advantages, batch.values, batch.returns
     stride, samples = strided((choices, actions, old_logprobs, *returns), M)
     obs_stride, (obs,) = strided((agent.features(batch.obs),), M)
-    read = (obs, *samples, log_std, *settings_of_seeds)
-    settings = M, stride, obs_stride, continuous, config.normalize_advantage
-    weights, biases = networks.parameter_lists()
-    parameters = [p for pair in zip(weights, biases, strict=True) for p in pair]
-    parameters += [agent.log_std] if continuous else []
-    columns = tuple(used.stop for _, used in networks.heads)
-    kind = ACTIVATIONS.index(networks.activation)
-    total, *terms = _Objective.apply(settings, read, columns, kind, *parameters)  # type: ignore[no-untyped-call]
-    return total, Terms(*terms)
+    losses, entropies, logprobs = torch.empty(3, S), torch.empty(S, M), torch.empty(S, M)
+    of_log_std = torch.empty(S, agent.action_size) if continuous else None
+    tensors = (obs, *samples, log_std, *settings_of_seeds, losses, entropies, logprobs, of_log_std)
+    pointers = [None if x is None else x.data_ptr() for x in tensors]
+    flags = continuous, config.normalize_advantage
+    described = _Description(M, stride, obs_stride, *flags, *pointers)
+    backpropagate(networks, kernels.functions().actor_critic, described)
+    if of_log_std is not None:  # the first network's; the other never uses it
+        agent.log_std.grad = torch.zeros_like(agent.log_std)
+        agent.log_std.grad[:, 0, 0] = of_log_std
+    return Terms(losses[1], losses[2], entropies, logprobs)
 
 
 def strided(samples: Sequence[Tensor | None], count: int) -> tuple[int, tuple[Tensor | None, ...]]:
@@ -96,45 +96,3 @@ class _Description(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("entropy_coef", "losses", "entropies", "logprobs")),
         ("of_log_std", ctypes.c_void_p),
     )
-
-
-class _Objective(torch.autograd.Function):
-    """The forward pass computes the gradients, too: they are always asked for."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        settings: tuple[int, int, int, bool, bool],
-        read: Sequence[Tensor | None],
-        columns: tuple[int, ...],
-        kind: int,
-        *parameters: Tensor,
-    ) -> tuple[Tensor, ...]:
-        S, M, continuous = len(parameters[0]), settings[0], settings[3]
-        losses, entropies, logprobs = torch.empty(3, S), torch.empty(S, M), torch.empty(S, M)
-        gradients = [torch.empty_like(p, memory_format=torch.contiguous_format) for p in parameters]
-        of_networks, of_log_std = gradients, None
-        if continuous:
-            of_networks, of_log_std = gradients[:-1], torch.empty(S, columns[0])
-        written = losses, entropies, logprobs, of_log_std
-        pointers = [None if x is None else x.data_ptr() for x in (*read, *written)]
-        described = _Description(*settings, *pointers)
-        layers = parameters[: len(of_networks)]
-        sizes = (layers[0].shape[2], *(bias.shape[-1] for bias in layers[1::2]))
-        networks = describe(S, sizes, columns, kind, layers)
-        if kernels.functions().actor_critic(
-            networks, ctypes.byref(described), addresses(of_networks)
-        ):
-            raise MemoryError("allocating memory for an objective failed")
-        if of_log_std is not None:  # the first network's; the other never uses it
-            gradients[-1].zero_()[:, 0, 0] = of_log_std
-        total, policy, value = losses.unbind()
-        ctx.gradients = gradients
-        ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(policy, value, entropies, logprobs)
-        return total, policy, value, entropies, logprobs
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return None, None, None, None, *weighted(ctx, grads[0])

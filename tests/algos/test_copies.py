@@ -31,7 +31,7 @@ FAMILIES["policies"] = set(FILES) - set().union(*FAMILIES.values())
 # What makes an algorithm the one it is: every file has its own.
 OWN = {
     *("Config", "Learner", "Inputs", "iteration", "train", "solve"),
-    *("policy_loss", "value_loss", "loss", "update", "token_weights"),
+    *("policy_loss", "value_loss", "loss", "backpropagate", "update", "token_weights"),
 }
 # Versions besides the one that all other files have, each with its files and its reason.
 VERSIONS: dict[str, dict[str, set[str]]] = {

@@ -150,14 +150,16 @@ def test_the_update_begins_at_the_policy_that_acted(
     monkeypatch.setattr(module, begin, spy_update)
     settings: dict[str, Any] = {"normalize_obs": True}
     if algo in ("ppo", "grpo"):
-        loss = module.loss
+        name = "backpropagate" if algo == "ppo" else "loss"
+        compute = getattr(module, name)
 
         def spy_loss(*args: Any) -> Any:
-            total, seen = loss(*args)
-            first.append(module.metrics_of(seen, args[1], args[3]) if algo == "ppo" else seen)
-            return total, seen
+            found = compute(*args)
+            metrics = module.metrics_of(found, args[1], args[3]) if algo == "ppo" else found[1]
+            first.append(metrics)
+            return found
 
-        monkeypatch.setattr(module, "loss", spy_loss)
+        monkeypatch.setattr(module, name, spy_loss)
     if algo == "grpo":
         settings |= {"kl_coef": 0.1}
     if algo != "trpo":
