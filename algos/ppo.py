@@ -1,7 +1,7 @@
 """Proximal Policy Optimization (Schulman et al., 2017, arXiv 1707.06347).
 
     python algos/ppo.py --env CartPole-v1
-    python algos/ppo.py --env Pendulum-v1          actions in a box
+    python algos/ppo.py --env Pendulum-v1          continuous actions
 
 The equations, for the data of one rollout with the policy that collected it, pi_old:
 
@@ -29,25 +29,23 @@ Implementation details, with the numbers of "The 37 Implementation Details of PP
  9. Separate networks for policy and value, tanh (#13).
 10. A seed stops its epochs early once its approximate KL exceeds 1.5 target_kl (SB3); it is
     masked out of the remaining minibatches, its optimizer moments included.
-11. Truncation bootstraps from V of the final observation, termination does not. (SB3 adds
-    gamma V(final) to the last reward, which is the same advantage.)
+11. Truncation bootstraps from V of the final observation, termination does not (as SB3).
 12. Actions in a box are Gaussian with a mean per state and a standard deviation that does not
     depend on the state, kept as its logarithm (continuous #1-3). Components are independent (#4).
 13. The environment clips such actions to its box (#5); log-probabilities are of what was sampled.
 14. Observations may be normalised by running statistics and clipped to +-10 (continuous #6-7), and
     rewards divided by the running standard deviation of the discounted return, clipped to +-10
-    (#8-9). Statistics are each seed's own, lie in the checkpoint, and stand still in evaluations.
+    (#8-9). Statistics are each seed's own, part of the checkpoint, and frozen during evaluation.
 
-Logged per update: policy_loss, value_loss (mean squared error), entropy (nats), approx_kl (the
-estimator mean(ratio - 1 - log ratio), http://joschu.net/blog/kl-approx.html), clipfrac (share of
-samples with a clipped ratio, where ratios are clipped), all of the last minibatch, also for a seed
-that has stopped before it; explained_variance of the returns by
-V_old; train_return and train_length of the episodes that ended in the rollout.
+Logged per update, of the last minibatch: policy_loss, value_loss (mean squared error), entropy
+(nats), approx_kl (the estimator mean(ratio - 1 - log ratio), http://joschu.net/blog/kl-approx.html)
+and clipfrac (share of clipped ratios); explained_variance of the returns by V_old; train_return and
+train_length of the episodes that ended in the rollout.
 
 Differences from SB3's PPO: values and log-probabilities of a rollout are computed in one pass
 after it; schedules are evaluated at the start of a rollout (SB3: at its end, where the last
-update of a training can get a learning rate of zero); the statistics of observations take in a
-rollout after its update, the first one before it, and those of rewards before it (SB3: both every
+update of a training can get a learning rate of zero); statistics of observations are updated after
+the gradient update, by the first rollout before it, those of rewards before it (SB3: both every
 step, from the first reset on); a minibatch that would leave a remainder is refused.
 """
 
