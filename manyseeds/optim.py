@@ -25,7 +25,7 @@ class SeedOptimizer:
         self.parameters = list(module.parameters())
         self.params = flatten_parameters(module)
         self.grads = torch.zeros_like(self.params)
-        self._stepper = Stepper(self.parameters, self.params, self.grads)
+        self._stepper = Stepper(self.parameters, self.params)
         self._grad_views = views_like(self.grads, self.parameters)
 
     def gather(self, max_grad_norm: float, mask: Tensor | None) -> Tensor:

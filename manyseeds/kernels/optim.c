@@ -13,41 +13,32 @@ typedef struct {
   const float *const *gradients;        // [count], each [S, K, sizes[i]]; null: zero
   const unsigned char *takes_step;      // [S]; null: all do
   const float *max_norm;                // [S]; 0: do not clip
-  float *gathered;                      // [S, P], where the clipped gradients are put
   float *parameters;                    // [S, P]
   float *norms;                         // [S], before clipping
 } step;
 
-// Gathers a seed's gradients, clipped; returns whether the seed takes a step.
-static int gather(const step *m, int s) {
-  const long K = m->networks, P = K * m->size;
-  float *row = m->gathered + s * P;
+// Where parameter i of network k of seed s has its gradient, or null.
+INLINE const float *gradient_of(const step *m, int s, int k, int i) {
+  const float *all = m->gradients[i];
+  return all ? all + ((long)s * m->networks + k) * m->sizes[i] : 0;
+}
+
+// What a seed's gradients are to be scaled by so that their norm is at most max_norm.
+static float clip(const step *m, int s) {
   vec squares = {0};
-  for (int k = 0; k < K; k++) {
-    float *to = row + k * m->size;
+  for (int k = 0; k < m->networks; k++)
     for (int i = 0; i < m->count; i++) {
-      const float *from = m->gradients[i];
-      if (from) memcpy(to, from + (s * K + k) * m->sizes[i], m->sizes[i] * sizeof(float));
-      else memset(to, 0, m->sizes[i] * sizeof(float));
-      to += m->sizes[i];
+      const float *g = gradient_of(m, s, k, i);
+      if (!g) continue;
+      for (long j = 0; j < m->sizes[i]; j += WIDTH) {
+        vec x = load_up_to(g + j, m->sizes[i] - j);
+        squares += x * x;
+      }
     }
-    memset(to, 0, (row + (k + 1) * m->size - to) * sizeof(float));  // the padding
-  }
-  for (long i = 0; i < P; i += WIDTH) {
-    vec x = load(row + i);
-    squares += x * x;
-  }
   m->norms[s] = sqrtf(sum_of(squares));
-  if (m->takes_step && !m->takes_step[s]) {
-    memset(row, 0, P * sizeof(float));
-    return 0;
-  }
-  if (m->max_norm[s] > 0) {
-    float scale = m->max_norm[s] / (m->norms[s] + 1e-6f);
-    if (!(scale >= 1))  // also where the norm is not a number
-      for (long i = 0; i < P; i++) row[i] *= scale;
-  }
-  return 1;
+  if (!(m->max_norm[s] > 0)) return 1;
+  float scale = m->max_norm[s] / (m->norms[s] + 1e-6f);
+  return scale >= 1 ? 1 : scale;  // NaN where the norm is
 }
 
 // Adam (Kingma and Ba, 2015), both bias corrections moved into the step size. rates: [S], learning
@@ -57,22 +48,30 @@ void adam(const step *m, const double *rates, double beta1, double beta2, double
   const long P = m->networks * m->size;
 #pragma omp parallel for schedule(static) num_threads(m->threads) if (m->threads > 1)
   for (int s = 0; s < m->seeds; s++) {
-    if (!gather(m, s)) continue;
+    const float scale = clip(m, s);
+    if (m->takes_step && !m->takes_step[s]) continue;
     double power1 = powers[s] *= beta1, power2 = powers[m->seeds + s] *= beta2;
     double correction = fmax(sqrt(1 - power2), 1e-12);
     float step_size = (float)(rates[s] * correction / (1 - power1));
     float small = (float)(eps * correction), weight1 = (float)(1 - beta1);
     float weight2 = (float)(1 - beta2);
-    const float *restrict gradient = m->gathered + s * P;
-    float *restrict first = mean + s * P, *restrict second = square + s * P;
-    float *restrict parameter = m->parameters + s * P;
-    for (long i = 0; i < P; i += WIDTH) {
-      vec g = load(gradient + i), m1 = load(first + i), m2 = load(second + i);
-      m1 += weight1 * (g - m1);
-      m2 += weight2 * (g * g - m2);
-      store(first + i, m1);
-      store(second + i, m2);
-      store(parameter + i, load(parameter + i) - step_size * (m1 / (root(m2) + small)));
+    for (int k = 0; k < m->networks; k++) {
+      long at = s * P + k * m->size;
+      for (int i = 0; i < m->count; at += m->sizes[i], i++) {
+        const float *g = gradient_of(m, s, k, i);
+        float *parameter = m->parameters + at, *first = mean + at, *second = square + at;
+        for (long j = 0; j < m->sizes[i]; j += WIDTH) {
+          const long left = m->sizes[i] - j;
+          vec x = g ? load_up_to(g + j, left) * scale : (vec){0};
+          vec m1 = load_up_to(first + j, left), m2 = load_up_to(second + j, left);
+          m1 += weight1 * (x - m1);
+          m2 += weight2 * (x * x - m2);
+          store_up_to(first + j, m1, left);
+          store_up_to(second + j, m2, left);
+          vec moved = load_up_to(parameter + j, left) - step_size * (m1 / (root(m2) + small));
+          store_up_to(parameter + j, moved, left);
+        }
+      }
     }
   }
 }
@@ -83,16 +82,25 @@ void rmsprop(const step *m, const double *rates, double alpha, double eps, int u
   const long P = m->networks * m->size;
 #pragma omp parallel for schedule(static) num_threads(m->threads) if (m->threads > 1)
   for (int s = 0; s < m->seeds; s++) {
-    if (!gather(m, s)) continue;
+    const float scale = clip(m, s);
+    if (m->takes_step && !m->takes_step[s]) continue;
     float rate = (float)rates[s], weight = (float)(1 - alpha), small = (float)eps;
     float inside = under_root ? small : 0, outside = under_root ? 0 : small;
-    const float *restrict gradient = m->gathered + s * P;
-    float *restrict second = square + s * P, *restrict parameter = m->parameters + s * P;
-    for (long i = 0; i < P; i += WIDTH) {
-      vec g = load(gradient + i), m2 = load(second + i);
-      m2 += weight * (g * g - m2);
-      store(second + i, m2);
-      store(parameter + i, load(parameter + i) - rate * (g / (root(m2 + inside) + outside)));
+    for (int k = 0; k < m->networks; k++) {
+      long at = s * P + k * m->size;
+      for (int i = 0; i < m->count; at += m->sizes[i], i++) {
+        const float *g = gradient_of(m, s, k, i);
+        float *parameter = m->parameters + at, *second = square + at;
+        for (long j = 0; j < m->sizes[i]; j += WIDTH) {
+          const long left = m->sizes[i] - j;
+          vec x = g ? load_up_to(g + j, left) * scale : (vec){0};
+          vec m2 = load_up_to(second + j, left);
+          m2 += weight * (x * x - m2);
+          store_up_to(second + j, m2, left);
+          vec moved = load_up_to(parameter + j, left) - rate * (x / (root(m2 + inside) + outside));
+          store_up_to(parameter + j, moved, left);
+        }
+      }
     }
   }
 }

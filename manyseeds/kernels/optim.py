@@ -20,19 +20,18 @@ class _Step(ctypes.Structure):
         *((name, ctypes.c_int) for name in ("seeds", "networks", "count", "threads")),
         ("size", ctypes.c_long),
         *((name, ctypes.c_void_p) for name in ("sizes", "gradients", "takes_step", "max_norm")),
-        *((name, ctypes.c_void_p) for name in ("gathered", "parameters", "norms")),
+        *((name, ctypes.c_void_p) for name in ("parameters", "norms")),
     )
 
 
 class Stepper:
     """The steps of one optimizer.
 
-    parameters: of a module, `[S, K, ...]`, views of flat `[S, P]`. gathered: `[S, P]`, where the
-    clipped gradients are put.
+    parameters: of a module, `[S, K, ...]`, views of flat `[S, P]`.
     """
 
-    def __init__(self, parameters: Sequence[Tensor], flat: Tensor, gathered: Tensor) -> None:
-        self.parameters, self.flat, self.gathered = list(parameters), flat, gathered
+    def __init__(self, parameters: Sequence[Tensor], flat: Tensor) -> None:
+        self.parameters, self.flat = list(parameters), flat
         self.S, self.K = parameters[0].shape[:2]
         sizes = [p[0, 0].numel() for p in parameters]
         self._sizes = (ctypes.c_long * len(sizes))(*sizes)
@@ -86,7 +85,7 @@ class Stepper:
             *(self.S, self.K, len(grads), torch.get_num_threads()),
             *(self.flat.shape[1] // self.K, ctypes.addressof(self._sizes)),
             *(ctypes.addressof(pointers), None if chosen is None else chosen.data_ptr()),
-            *(limits.data_ptr(), self.gathered.data_ptr(), self.flat.data_ptr(), norms.data_ptr()),
+            *(limits.data_ptr(), self.flat.data_ptr(), norms.data_ptr()),
         )
         for p in self.parameters:
             p.grad = None

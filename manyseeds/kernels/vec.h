@@ -63,6 +63,16 @@ INLINE void store_part(float *p, vec x, int n) {
 }
 #endif
 
+// As many of the floats as a register holds, n at most.
+INLINE vec load_up_to(const float *p, long n) {
+  return n >= WIDTH ? load(p) : load_part(p, (int)n);
+}
+
+INLINE void store_up_to(float *p, vec x, long n) {
+  if (n >= WIDTH) store(p, x);
+  else store_part(p, x, (int)n);
+}
+
 INLINE vec all(float x) { return x - (vec){0}; }
 
 // a + b c. Where the CPU has FMA, always one: a compiler would round twice in some loops, once in
