@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from manyseeds import kernels
+from manyseeds.kernels.optim import per_seed
 
 
 @torch.no_grad()
@@ -54,7 +55,7 @@ def gae(
     S, T, N = rewards.shape
     steps = [x.contiguous() for x in (rewards, values, next_values, terminated, truncated)]
     advantages = torch.empty(S, T, N)
-    settings = [torch.full((S,), x) for x in (gamma, gae_lambda)]
+    settings = [per_seed(x, S) for x in (gamma, gae_lambda)]
     pointers = [x.data_ptr() for x in (*steps, *settings, advantages)]
     kernels.functions().gae(S, T, N, *pointers)
     return advantages
