@@ -270,7 +270,8 @@ def surrogate(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor) -> Ten
 def dot(x: Tensor, y: Tensor) -> Tensor:
     """Dot products per seed, [S, 1], of x and y [S, P]."""
     # In two stages: PyTorch divides a long sum among threads, and then its bits depend on them.
-    return (x * y).unflatten(-1, (-1, 16)).sum(-1).sum(-1, keepdim=True)
+    products = nn.functional.pad(x * y, (0, -x.shape[-1] % 16)).unflatten(-1, (-1, 16))
+    return products.sum(-1).sum(-1, keepdim=True)
 
 
 def flat(gradients: Sequence[Tensor], like: Tensor) -> Tensor:
