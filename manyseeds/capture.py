@@ -103,7 +103,7 @@ class Captured:
 
     def __call__(self, *args: Any) -> Any:
         found, _ = tree_flatten(args)
-        variant = tuple(x.shape if isinstance(x, Tensor) else x for x in found)
+        variant = tuple((x.shape, x.dtype) if isinstance(x, Tensor) else x for x in found)
         if variant not in self._recorded:  # a first time creates what is created once: constants
             self._recorded[variant] = None
             return self.recorder.warm_up(lambda: self.function(*clone(args)))

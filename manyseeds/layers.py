@@ -166,6 +166,9 @@ class SeedMLP(nn.Module):
             self._views[network] = tuple([p.narrow(1, network, 1) for p in ps] for ps in lists)
         return self._views[network]  # type: ignore[no-any-return]
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_views": {}}  # a copy has other memory
+
     def parameter_lists(self) -> tuple[list[Tensor], list[Tensor]]:
         """Weights and biases."""
         # Iterating over a ParameterList costs as much as a layer at the size of a rollout step.

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -82,7 +82,7 @@ def off() -> Iterator[None]:
 
 
 def usable(*tensors: Tensor) -> bool:
-    """Whether kernels can take tensors: float32 on a CPU, not while operations are traced."""
+    """Whether kernels can take tensors: float32 on a CPU."""
     fits = all(x.dtype == torch.float32 and x.device.type == "cpu" for x in tensors)
     return fits and available()
 
@@ -91,16 +91,13 @@ def in_c(kernel: Callable[P, R]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Let a kernel compute what a function of the same arguments says, where it can take them.
 
     The function is what is read, what runs everywhere else, and what tests hold the kernel to.
-    A kernel takes float32 on a CPU, and may return NotImplemented.
+    A kernel takes what `fits`, and may return NotImplemented.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            found = [y for x in args for y in (x if isinstance(x, tuple) else (x,))]
-            tensors = [x for x in found if isinstance(x, Tensor)]
-            numbers = [x for x in tensors if x.is_floating_point()]
-            if usable(*numbers) and all(x.device.type == "cpu" for x in tensors):
+            if fits(*args, *kwargs.values()):
                 result = kernel(*args, **kwargs)
                 if result is not NotImplemented:
                     return result
@@ -109,6 +106,27 @@ def in_c(kernel: Callable[P, R]) -> Callable[[Callable[P, R]], Callable[P, R]]:
         return call
 
     return decorate
+
+
+# What a kernel reads.
+DTYPES = {torch.float32, torch.int64, torch.bool}
+
+
+def fits(*args: Any) -> bool:
+    """Whether kernels can take the tensors among arguments, and in named tuples among them.
+
+    They hand no gradient back to any of them.
+    """
+    if not available():
+        return False
+    grads = torch.is_grad_enabled()
+    for arg in args:
+        for x in arg if isinstance(arg, tuple) else (arg,):
+            if isinstance(x, Tensor) and (
+                x.dtype not in DTYPES or x.device.type != "cpu" or (grads and x.requires_grad)
+            ):
+                return False
+    return True
 
 
 def available() -> bool:

@@ -3,8 +3,10 @@
 
 #include <math.h>
 
-void categorical_forward(long R, int A, const float *logits, const int64_t *actions,
+int categorical_forward(long R, int A, const float *logits, const int64_t *actions,
                          float *logprobs, float *entropies, float *probabilities) {
+  for (long r = 0; r < R; r++)
+    if (actions[r] < 0 || actions[r] >= A) return 1;
   for (long r = 0; r < R; r++) {
     const float *x = logits + r * A;
     float *p = probabilities + r * A, most = x[0], total = 0, entropy = 0;
@@ -18,6 +20,7 @@ void categorical_forward(long R, int A, const float *logits, const int64_t *acti
     logprobs[r] = x[actions[r]] - most - log_total;
     entropies[r] = entropy;
   }
+  return 0;
 }
 
 // d log pi(k) / d z_a = [a = k] - p_a;  d H / d z_a = -p_a (log p_a + H).
@@ -31,7 +34,9 @@ void categorical_backward(long R, int A, const float *logits, const int64_t *act
     float of_action = x[actions[r]];
     for (int a = 0; a < A; a++) {
       float logp = x[a] - of_action + logprobs[r];
-      g[a] = -p[a] * (g_logprob + g_entropy * (logp + h));
+      // An entropy that nothing asks for, and an action that cannot be taken, have no gradient.
+      float of_entropy = g_entropy == 0 || p[a] == 0 ? 0 : g_entropy * (logp + h);
+      g[a] = -p[a] * (g_logprob + of_entropy);
     }
     g[actions[r]] += g_logprob;
   }

@@ -2,8 +2,9 @@
 #pragma once
 #include <stdint.h>
 
-// logits, probabilities: [R, A]; actions, logprobs, entropies: [R].
-void categorical_forward(long R, int A, const float *logits, const int64_t *actions,
+// logits, probabilities: [R, A]; actions, logprobs, entropies: [R]. Returns 0, or 1 for an action that
+// is none.
+int categorical_forward(long R, int A, const float *logits, const int64_t *actions,
                          float *logprobs, float *entropies, float *probabilities);
 
 // The gradient of the logits, from those of log-probabilities and entropies, either of which may be

@@ -13,7 +13,7 @@ from manyseeds import kernels
 def logprob_and_entropy(logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
     """Log-probabilities of actions `[...]`, and entropies, of logits `[..., A]`.
 
-    Their gradients have none of their own.
+    Their gradients have none of their own. Raises IndexError for actions that are none.
     """
     return _Categorical.apply(logits, actions)  # type: ignore[no-any-return, no-untyped-call]
 
@@ -26,7 +26,8 @@ class _Categorical(torch.autograd.Function):
         probabilities = torch.empty_like(logits)
         rows, tensors = actions.numel(), (logits, actions, logprobs, entropies, probabilities)
         pointers = [x.data_ptr() for x in tensors]
-        kernels.functions().categorical_forward(rows, logits.shape[-1], *pointers)
+        if kernels.functions().categorical_forward(rows, logits.shape[-1], *pointers):
+            raise IndexError(f"actions must be from 0 to {logits.shape[-1] - 1}")
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
         return logprobs, entropies

@@ -227,8 +227,10 @@ void network_forward(const networks *m, int s, int k, int B, const float *x, flo
 int mlp_forward(const networks *m, int B, const float *x, float *hidden, float *const *y) {
   const long H = width_of_hidden(m);
   int failed = 0;
+  const unsigned long mode = rounding();
 #pragma omp parallel num_threads(m->threads) if (m->threads > 1)
   {
+    round_as(mode);
     float *scratch = floats(forward_scratch(m));
     if (!scratch) {
 #pragma omp atomic write
@@ -327,8 +329,10 @@ int mlp_backward(const networks *m, int B, const float *x, const float *hidden,
                  const float *const *gy, float *const *gradients) {
   const long H = width_of_hidden(m);
   int failed = 0;
+  const unsigned long mode = rounding();
 #pragma omp parallel num_threads(m->threads) if (m->threads > 1)
   {
+    round_as(mode);
     float *scratch = floats(backward_scratch(m));
     if (!scratch) {
 #pragma omp atomic write
@@ -394,8 +398,10 @@ int mlp_tangent(const networks *m, int B, const float *x, const float *hidden,
                 const float *const *tangents, float *const *y) {
   const long H = width_of_hidden(m);
   int failed = 0;
+  const unsigned long mode = rounding();
 #pragma omp parallel num_threads(m->threads) if (m->threads > 1)
   {
+    round_as(mode);
     float *scratch = floats(tangent_scratch(m));
     if (!scratch) {
 #pragma omp atomic write

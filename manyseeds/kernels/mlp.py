@@ -214,7 +214,10 @@ def addresses(tensors: Sequence[Tensor]) -> Any:
 
 
 def backpropagate(networks: Any, function: Any, described: ctypes.Structure) -> None:
-    """Call a function of C that computes the gradients of a SeedMLP's parameters, and set them."""
+    """Call a function of C that computes the gradients of a SeedMLP's parameters, and set them.
+
+    Raises IndexError for actions that are none.
+    """
     weights, biases = networks.parameter_lists()
     parameters = [p for pair in zip(weights, biases, strict=True) for p in pair]
     gradients = [torch.empty_like(p, memory_format=torch.contiguous_format) for p in parameters]
@@ -222,7 +225,10 @@ def backpropagate(networks: Any, function: Any, described: ctypes.Structure) -> 
     columns = tuple(used.stop for _, used in networks.heads)
     kind = ACTIVATIONS.index(networks.activation)
     as_c = describe(len(weights[0]), sizes, columns, kind, parameters)
-    if function(as_c, ctypes.byref(described), addresses(gradients)):
+    failed = function(as_c, ctypes.byref(described), addresses(gradients))
+    if failed == 1:
         raise MemoryError("allocating memory for the gradients of networks failed")
+    if failed:
+        raise IndexError(f"actions must be from 0 to {columns[0] - 1}")
     for p, gradient in zip(parameters, gradients, strict=True):
         p.grad = gradient

@@ -19,7 +19,7 @@ typedef struct {
   const float *old_logprobs;               // [S, M]; null: the loss is that of A2C
   const float *advantages, *old_values, *returns;  // [S, M]
   const float *log_std;                    // of continuous actions, [S, D]
-  const float *clip, *value_clip;          // 0: do not
+  const float *clip, *value_clip;          // below 0, and of the value 0, too: do not
   const float *value_coef, *entropy_coef;
   float *losses;                           // [3, S]: total, of the policy, of the value
   float *entropies, *logprobs;             // [S, M]
@@ -54,7 +54,7 @@ static float policy_loss(long M, const float *logprobs, const float *old_logprob
     }
     const float ratio = expf(logprobs[i] - old_logprobs[i]), gain = ratio * advantage;
     const float inside = ratio < 1 - clip ? 1 - clip : ratio > 1 + clip ? 1 + clip : ratio;
-    const float cut = clip > 0 ? inside * advantage : gain;
+    const float cut = clip >= 0 ? inside * advantage : gain;
     const int is_cut = cut < gain;  // not so for NaN
     total += is_cut ? cut : gain;
     gradient[i] = is_cut ? 0 : -gain / (float)M;
@@ -121,7 +121,7 @@ static void gaussian_backward(long M, int D, const float *means, const float *ac
 
 static long scratch_of(const networks *m, long M) {
   const long W = m->columns[0], forward = forward_scratch(m), backward = backward_scratch(m);
-  return 2 * M * width_of_hidden(m) + 3 * M * W + 5 * M + W + (forward > backward ? forward : backward);
+  return 2 * M * width_of_hidden(m) + 3 * M * W + 4 * M + W + (forward > backward ? forward : backward);
 }
 
 static void one_seed(const networks *m, const objective *o, int s, float *const *gradients,
@@ -132,7 +132,7 @@ static void one_seed(const networks *m, const objective *o, int s, float *const 
   float *hidden = scratch, *head = hidden + 2 * M * H, *probabilities = head + M * W;
   float *of_head = probabilities + M * W, *values = of_head + M * W, *of_values = values + M;
   float *of_logprobs = of_values + M, *of_entropies = of_logprobs + M;
-  float *inverse = of_entropies + M, *rest = inverse + W + M;
+  float *inverse = of_entropies + M, *rest = inverse + W;
   prepare_forward(m, s, 0, rest);
   network_forward(m, s, 0, (int)M, x, hidden, rest, head);
   prepare_forward(m, s, 1, rest);
@@ -171,11 +171,19 @@ static void one_seed(const networks *m, const objective *o, int s, float *const 
   network_backward(m, s, 1, (int)M, x, hidden + M * H, of_values, gradients, rest);
 }
 
-// gradients: as mlp_backward. Network 0 is the policy, 1 the value. Returns 0, or 1 without memory.
+// gradients: as mlp_backward. Network 0 is the policy, 1 the value. Returns 0, 1 without memory, or 2
+// for an action that is none.
 int actor_critic(const networks *m, const objective *o, float *const *gradients) {
+  for (long i = 0; !o->continuous && i < m->seeds * o->samples; i++) {
+    const long s = i / o->samples;
+    const int64_t choice = o->choices[s * o->stride + i % o->samples];
+    if (choice < 0 || choice >= m->columns[0]) return 2;
+  }
   int failed = 0;
+  const unsigned long mode = rounding();
 #pragma omp parallel num_threads(m->threads) if (m->threads > 1)
   {
+    round_as(mode);
     float *scratch = floats(scratch_of(m, o->samples));
     if (!scratch) {
 #pragma omp atomic write

@@ -28,13 +28,13 @@ class Terms(NamedTuple):
 
 def clipped_objective(agent: Any, batch: Any, config: Any, clip_range: Tensor | None) -> Terms:
     """What `backpropagate` of algos/ppo.py says, for tensors that kernels can take."""
-    clip = 0.0 if clip_range is None else clip_range
+    clip = -1.0 if clip_range is None else clip_range
     return _compute(agent, batch, config, batch.logprobs, clip, config.clip_value_range)
 
 
 def policy_gradient_objective(agent: Any, batch: Any, config: Any) -> Terms:
     """What `backpropagate` of algos/a2c.py says, for tensors that kernels can take."""
-    return _compute(agent, batch, config, None, 0.0, 0.0)
+    return _compute(agent, batch, config, None, -1.0, 0.0)
 
 
 def _compute(
@@ -46,9 +46,18 @@ def _compute(
     value_clip: float,
 ) -> Any:
     networks = agent.networks
-    if networks.networks != 2:  # a shared trunk
-        return NotImplemented
     S, M = batch.advantages.shape
+    parameters = networks.weights[0]
+    n_in = parameters.shape[2]
+    shapes = [x.shape for x in (batch.advantages, batch.values, batch.returns)]
+    if (
+        networks.networks != 2  # a shared trunk
+        or parameters.dtype != torch.float32
+        or (len(parameters), n_in) != (S, batch.obs.shape[-1])
+        or {batch.obs.shape[:2], batch.actions.shape[:2], *shapes} != {(S, M)}
+        or any(x.dtype != torch.float32 for x in (batch.obs, *batch[-3:]))
+    ):
+        return NotImplemented
     coefficients = clip, value_clip, config.value_coef, config.entropy_coef
     settings_of_seeds = [per_seed(value, S) for value in coefficients]
     continuous = agent.continuous
@@ -57,8 +66,9 @@ def _compute(
     returns = batch.advantages, batch.values, batch.returns
     stride, samples = strided((choices, actions, old_logprobs, *returns), M)
     obs_stride, (obs,) = strided((agent.features(batch.obs),), M)
-    losses, entropies, logprobs = torch.empty(3, S), torch.empty(S, M), torch.empty(S, M)
-    of_log_std = torch.empty(S, agent.action_size) if continuous else None
+    new = batch.obs.new_empty
+    losses, entropies, logprobs = new(3, S), new(S, M), new(S, M)
+    of_log_std = new(S, agent.action_size) if continuous else None
     tensors = (obs, *samples, log_std, *settings_of_seeds, losses, entropies, logprobs, of_log_std)
     pointers = [None if x is None else x.data_ptr() for x in tensors]
     flags = continuous, config.normalize_advantage

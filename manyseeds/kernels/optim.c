@@ -46,30 +46,35 @@ static float clip(const step *m, int s) {
 void adam(const step *m, const double *rates, double beta1, double beta2, double eps, float *mean,
           float *square, double *powers) {
   const long P = m->networks * m->size;
-#pragma omp parallel for schedule(static) num_threads(m->threads) if (m->threads > 1)
-  for (int s = 0; s < m->seeds; s++) {
-    const float scale = clip(m, s);
-    if (m->takes_step && !m->takes_step[s]) continue;
-    double power1 = powers[s] *= beta1, power2 = powers[m->seeds + s] *= beta2;
-    double correction = fmax(sqrt(1 - power2), 1e-12);
-    float step_size = (float)(rates[s] * correction / (1 - power1));
-    float small = (float)(eps * correction), weight1 = (float)(1 - beta1);
-    float weight2 = (float)(1 - beta2);
-    for (int k = 0; k < m->networks; k++) {
-      long at = s * P + k * m->size;
-      for (int i = 0; i < m->count; at += m->sizes[i], i++) {
-        const float *g = gradient_of(m, s, k, i);
-        float *parameter = m->parameters + at, *first = mean + at, *second = square + at;
-        for (long j = 0; j < m->sizes[i]; j += WIDTH) {
-          const long left = m->sizes[i] - j;
-          vec x = g ? load_up_to(g + j, left) * scale : (vec){0};
-          vec m1 = load_up_to(first + j, left), m2 = load_up_to(second + j, left);
-          m1 += weight1 * (x - m1);
-          m2 += weight2 * (x * x - m2);
-          store_up_to(first + j, m1, left);
-          store_up_to(second + j, m2, left);
-          vec moved = load_up_to(parameter + j, left) - step_size * (m1 / (root(m2) + small));
-          store_up_to(parameter + j, moved, left);
+  const unsigned long mode = rounding();
+#pragma omp parallel num_threads(m->threads) if (m->threads > 1)
+  {
+    round_as(mode);
+#pragma omp for schedule(static)
+    for (int s = 0; s < m->seeds; s++) {
+      const float scale = clip(m, s);
+      if (m->takes_step && !m->takes_step[s]) continue;
+      double power1 = powers[s] *= beta1, power2 = powers[m->seeds + s] *= beta2;
+      double correction = fmax(sqrt(1 - power2), 1e-12);
+      float step_size = (float)(rates[s] * correction / (1 - power1));
+      float small = (float)(eps * correction), weight1 = (float)(1 - beta1);
+      float weight2 = (float)(1 - beta2);
+      for (int k = 0; k < m->networks; k++) {
+        long at = s * P + k * m->size;
+        for (int i = 0; i < m->count; at += m->sizes[i], i++) {
+          const float *g = gradient_of(m, s, k, i);
+          float *parameter = m->parameters + at, *first = mean + at, *second = square + at;
+          for (long j = 0; j < m->sizes[i]; j += WIDTH) {
+            const long left = m->sizes[i] - j;
+            vec x = g ? load_up_to(g + j, left) * scale : (vec){0};
+            vec m1 = load_up_to(first + j, left), m2 = load_up_to(second + j, left);
+            m1 += weight1 * (x - m1);
+            m2 += weight2 * (x * x - m2);
+            store_up_to(first + j, m1, left);
+            store_up_to(second + j, m2, left);
+            vec moved = load_up_to(parameter + j, left) - step_size * (m1 / (root(m2) + small));
+            store_up_to(parameter + j, moved, left);
+          }
         }
       }
     }
@@ -80,25 +85,30 @@ void adam(const step *m, const double *rates, double beta1, double beta2, double
 void rmsprop(const step *m, const double *rates, double alpha, double eps, int under_root,
              float *square) {
   const long P = m->networks * m->size;
-#pragma omp parallel for schedule(static) num_threads(m->threads) if (m->threads > 1)
-  for (int s = 0; s < m->seeds; s++) {
-    const float scale = clip(m, s);
-    if (m->takes_step && !m->takes_step[s]) continue;
-    float rate = (float)rates[s], weight = (float)(1 - alpha), small = (float)eps;
-    float inside = under_root ? small : 0, outside = under_root ? 0 : small;
-    for (int k = 0; k < m->networks; k++) {
-      long at = s * P + k * m->size;
-      for (int i = 0; i < m->count; at += m->sizes[i], i++) {
-        const float *g = gradient_of(m, s, k, i);
-        float *parameter = m->parameters + at, *second = square + at;
-        for (long j = 0; j < m->sizes[i]; j += WIDTH) {
-          const long left = m->sizes[i] - j;
-          vec x = g ? load_up_to(g + j, left) * scale : (vec){0};
-          vec m2 = load_up_to(second + j, left);
-          m2 += weight * (x * x - m2);
-          store_up_to(second + j, m2, left);
-          vec moved = load_up_to(parameter + j, left) - rate * (x / (root(m2 + inside) + outside));
-          store_up_to(parameter + j, moved, left);
+  const unsigned long mode = rounding();
+#pragma omp parallel num_threads(m->threads) if (m->threads > 1)
+  {
+    round_as(mode);
+#pragma omp for schedule(static)
+    for (int s = 0; s < m->seeds; s++) {
+      const float scale = clip(m, s);
+      if (m->takes_step && !m->takes_step[s]) continue;
+      float rate = (float)rates[s], weight = (float)(1 - alpha), small = (float)eps;
+      float inside = under_root ? small : 0, outside = under_root ? 0 : small;
+      for (int k = 0; k < m->networks; k++) {
+        long at = s * P + k * m->size;
+        for (int i = 0; i < m->count; at += m->sizes[i], i++) {
+          const float *g = gradient_of(m, s, k, i);
+          float *parameter = m->parameters + at, *second = square + at;
+          for (long j = 0; j < m->sizes[i]; j += WIDTH) {
+            const long left = m->sizes[i] - j;
+            vec x = g ? load_up_to(g + j, left) * scale : (vec){0};
+            vec m2 = load_up_to(second + j, left);
+            m2 += weight * (x * x - m2);
+            store_up_to(second + j, m2, left);
+            vec moved = load_up_to(parameter + j, left) - rate * (x / (root(m2 + inside) + outside));
+            store_up_to(parameter + j, moved, left);
+          }
         }
       }
     }

@@ -46,11 +46,15 @@ static void one_seed(const networks *m, const regression *r, int s, float *const
   network_backward(m, s, 0, (int)M, x, hidden, of_y, gradients, rest);
 }
 
-// gradients: as mlp_backward. Returns 0, or 1 without memory.
+// gradients: as mlp_backward. Returns 0, 1 without memory, or 2 for an action that is none.
 int regress(const networks *m, const regression *r, float *const *gradients) {
+  for (long i = 0; r->actions && i < m->seeds * r->samples; i++)
+    if (r->actions[i] < 0 || r->actions[i] >= m->columns[0]) return 2;
   int failed = 0;
+  const unsigned long mode = rounding();
 #pragma omp parallel num_threads(m->threads) if (m->threads > 1)
   {
+    round_as(mode);
     float *scratch = floats(scratch_of(m, r->samples));
     if (!scratch) {
 #pragma omp atomic write

@@ -19,22 +19,29 @@ def td_gradients(
     net: Any, obs: Tensor, actions: Tensor, targets: Tensor, kind: str
 ) -> tuple[Tensor, Tensor]:
     """What `backpropagate` of algos/dqn.py says, for tensors that kernels can take."""
-    return _compute(net.q, obs, actions, targets, kind == "huber")
+    return _compute(net.q, obs, actions, targets, kind == "huber")  # type: ignore[no-any-return]
 
 
 def value_gradients(agent: Any, obs: Tensor, returns: Tensor) -> Tensor:
     """What `backpropagate` of algos/trpo.py says, for tensors that kernels can take."""
-    loss, _ = _compute(agent.critic, agent.features(obs), None, returns, False)
-    return loss
+    found = _compute(agent.critic, agent.features(obs), None, returns, False)
+    return found if found is NotImplemented else found[0]  # type: ignore[no-any-return]
 
 
-def _compute(
-    networks: Any, x: Tensor, actions: Tensor | None, targets: Tensor, huber: bool
-) -> tuple[Tensor, Tensor]:
+def _compute(networks: Any, x: Tensor, actions: Tensor | None, targets: Tensor, huber: bool) -> Any:
     """The losses `[S]` of networks, one per seed, and the chosen outputs `[S, M]`."""
+    parameters = networks.weights[0]
     S, M = targets.shape
+    if (
+        parameters.dtype != torch.float32
+        or x.shape != (S, M, parameters.shape[2])
+        or len(parameters) != S
+        or (actions is not None and actions.shape != (S, M))
+        or {x.dtype, targets.dtype} != {torch.float32}
+    ):
+        return NotImplemented
     read = [None if t is None else t.contiguous() for t in (x, actions, targets)]
-    losses, outputs = torch.empty(S), torch.empty(S, M)
+    losses, outputs = x.new_empty(S), x.new_empty(S, M)
     pointers = [None if t is None else t.data_ptr() for t in (*read, losses, outputs)]
     backpropagate(networks, kernels.functions().regress, _Description(M, huber, *pointers))
     return losses, outputs

@@ -111,8 +111,10 @@ static void rollout_of_seed(const rollout *m, const environment *env, const netw
 int rollout_with(const rollout *m, const environment *env, const networks *policy) {
   const long N = m->envs;
   int failed = 0;
+  const unsigned long mode = rounding();
 #pragma omp parallel num_threads(policy->threads) if (policy->threads > 1)
   {
+    round_as(mode);
     long size = N * (env->observation + policy->columns[0]) + forward_scratch(policy);
     float *scratch = floats(size);
     if (!scratch) {

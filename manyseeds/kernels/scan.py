@@ -54,7 +54,11 @@ def gae(
     """What `gae` of algos/ppo.py says, for tensors that kernels can take; all `[S, T, N]`."""
     S, T, N = rewards.shape
     steps = [x.contiguous() for x in (rewards, values, next_values, terminated, truncated)]
-    advantages = torch.empty(S, T, N)
+    if [x.dtype for x in steps] != 3 * [torch.float32] + 2 * [torch.bool] or any(
+        x.shape != rewards.shape for x in steps
+    ):
+        return NotImplemented
+    advantages = rewards.new_empty(S, T, N)
     settings = [per_seed(x, S) for x in (gamma, gae_lambda)]
     pointers = [x.data_ptr() for x in (*steps, *settings, advantages)]
     kernels.functions().gae(S, T, N, *pointers)
@@ -66,7 +70,7 @@ def episode_means(
 ) -> tuple[Tensor, Tensor]:
     """What `EpisodeTracker.update` of envs/core.py says, for tensors that kernels can take."""
     S, T, N = rewards.shape
-    means = torch.empty(2, S)
+    means = rewards.new_empty(2, S)
     steps = rewards.contiguous(), done.contiguous()
     pointers = [x.data_ptr() for x in (*steps, open_returns, open_lengths, means)]
     kernels.functions().episode_means(S, T, N, *pointers)
@@ -76,6 +80,8 @@ def episode_means(
 
 def take(x: Tensor, indices: Tensor) -> Tensor:
     """What `take` of layers.py says, for tensors in a CPU's memory. Raises IndexError."""
+    if indices.dtype != torch.int64 or indices.dim() != 2 or len(x) != len(indices):
+        return NotImplemented
     S, B, M = *x.shape[:2], indices.shape[1]
     x, indices = x.contiguous(), indices.contiguous()
     rows = x.new_empty(S, M, *x.shape[2:])

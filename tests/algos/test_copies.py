@@ -30,7 +30,7 @@ FAMILIES = {
 FAMILIES["policies"] = set(FILES) - set().union(*FAMILIES.values())
 # What makes an algorithm the one it is: every file has its own.
 OWN = {
-    *("Config", "Learner", "Inputs", "iteration", "train", "solve"),
+    *("Config", "train", "solve"),
     *("policy_loss", "value_loss", "loss", "backpropagate", "update", "token_weights"),
 }
 # Versions besides the one that all other files have, each with its files and its reason.

@@ -153,8 +153,43 @@ def test_settings_for_each_seed() -> None:
     """A clip range of its own for every seed, and each seed as with that one alone."""
     module, agent, rest = example("ppo")
     ranges = [0.1, 0.2, 0.3]
-    together = learn(module, agent, [*rest[:2], torch.tensor(ranges)])
+    together = learn(module, agent, [*rest[:2], torch.tensor(ranges).unsqueeze(1)])
     for s, clip in enumerate(ranges):
         alone = learn(module, agent, [*rest[:2], torch.tensor(clip)])
         for x, y in zip(together, alone, strict=True):
             assert torch.equal(x[s], y[s])
+
+
+def test_what_kernels_cannot_take_is_left_to_the_file() -> None:
+    """Other types, shapes that broadcast or are wrong, inputs that need a gradient."""
+    module, agent, (batch, *rest) = example("ppo")
+    expected = learn(module, agent, [batch, *rest])
+
+    def equal(changed: Any) -> None:
+        for x, y in zip(learn(module, agent, [changed, *rest]), expected, strict=True):
+            torch.testing.assert_close(x, y)
+
+    advantages = batch.advantages.clone().requires_grad_()
+    equal(batch._replace(advantages=advantages))
+    assert advantages.grad is not None
+    for wrong in (batch.obs[..., :-1], batch.obs[:1]):
+        with pytest.raises((RuntimeError, ValueError)):
+            learn(module, agent, [batch._replace(obs=wrong), *rest])
+    with pytest.raises((RuntimeError, ValueError)):
+        module.backpropagate(copy.deepcopy(agent).double(), batch, *rest)
+
+
+@pytest.mark.parametrize("wrong", [-1, 2, 10**9])
+def test_an_action_that_is_none_is_an_error(wrong: int) -> None:
+    module, agent, (batch, *rest) = example("ppo")
+    batch.actions[1, 3] = wrong
+    with pytest.raises(IndexError):
+        module.backpropagate(agent, batch, *rest)
+
+
+def test_a_clip_range_of_0_cuts_every_gain() -> None:
+    """Of a tensor, as in PyTorch; None is what does not clip."""
+    module, agent, (batch, config, _) = example("ppo")
+    rest = [batch, config, torch.tensor(0.0)]
+    for x, y in zip(learn(module, agent, rest), learn(module, *doubled(agent, rest)), strict=True):
+        torch.testing.assert_close(x.double(), y, rtol=0, atol=1e-4 * (1 + y.abs().max().item()))

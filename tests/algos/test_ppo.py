@@ -78,6 +78,10 @@ def test_gae_by_hand() -> None:
     expected = torch.tensor([0.5 + 0.25 * 5, 5.0, 2.5 + 0.25 * 3, 3.0]).view(1, 4, 1)
     got = ppo.gae(rewards, values, next_values, terminated, truncated, 0.5, 0.5)
     torch.testing.assert_close(got, expected)
+    whole = ppo.gae(rewards, values, next_values, terminated, truncated, 1, 1)  # as 1.0
+    assert torch.equal(
+        whole, ppo.gae(rewards, values, next_values, terminated, truncated, 1.0, 1.0)
+    )
 
 
 def train_on(

@@ -199,4 +199,5 @@ def test_flags_and_sizes_have_recordings_of_their_own(recorder: FakeRecorder) ->
         assert iteration(torch.ones(2), True).item() == 2
         assert iteration(torch.ones(2), False).item() == -2
         assert iteration(torch.ones(3), False).item() == -3
-    assert len(recorder.recordings) == 3
+        assert iteration(torch.ones(3, dtype=torch.int64), False).dtype == torch.int64
+    assert len(recorder.recordings) == 4

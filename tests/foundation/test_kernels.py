@@ -606,3 +606,63 @@ def test_samples_are_taken_seed_by_seed(dtype: torch.dtype, tail: tuple[int, ...
 def test_an_index_that_is_none_is_an_error(wrong: int) -> None:
     with pytest.raises(IndexError):
         take(torch.zeros(2, 7), torch.tensor([[0], [wrong]]))
+
+
+def test_a_copy_computes_with_its_own_weights() -> None:
+    """Views that a network keeps of its weights are not copied with it."""
+    for _ in range(20):
+        net = Case(2, 4, (3, 8), (2, 1), "tanh", False).net
+        SeedAdam(net)
+        x = normal(0, 2, 4, 3)
+        with torch.no_grad():
+            net.only(0, x)
+            twin = copy.deepcopy(net)
+            del net
+            optimizer = SeedAdam(twin)  # where the first one's parameters were, now and then
+            for p in twin.parameters():
+                p.grad = torch.ones_like(p)
+            optimizer.step(0.1)
+            assert torch.equal(twin.only(0, x), twin(x)[0])
+
+
+def test_samples_that_need_a_gradient_get_one() -> None:
+    x = normal(0, 2, 5).requires_grad_()
+    take(x, torch.tensor([[1, 1], [0, 4]])).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [[0, 2, 0, 0, 0], [1, 0, 0, 0, 1]]
+    assert take(x, torch.tensor([[1], [0]], dtype=torch.int32)).shape == (2, 1)
+
+
+def test_an_action_that_cannot_be_taken_has_no_gradient() -> None:
+    """Logits of -inf, as a mask sets them."""
+    logits = torch.tensor([[[0.5, -math.inf, 1.0]]]).requires_grad_()
+    logprobs, _ = Categorical(logits).logprob_and_entropy(torch.tensor([[2]]))
+    logprobs.sum().backward()
+    p = torch.tensor([0.5, 1.0]).softmax(-1)
+    torch.testing.assert_close(logits.grad, torch.tensor([[[-p[0], 0.0, 1 - p[1]]]]))
+
+
+@pytest.mark.parametrize("wrong", [-1, 3])
+def test_log_probability_of_an_action_that_is_none(wrong: int) -> None:
+    with pytest.raises(IndexError):
+        Categorical(torch.zeros(1, 2, 3)).logprob_and_entropy(torch.tensor([[0, wrong]]))
+
+
+def test_worker_threads_treat_small_numbers_as_their_caller(
+    threads: Callable[[int], None],
+) -> None:
+    """Also those that were there before the process was set up."""
+    threads(2)
+    net = Case(4, 4, (3, 8), (2,), "tanh", False).net
+    optimizer = SeedAdam(net)
+    net(normal(0, 4, 4, 3))  # workers begin
+    for flush in (True, False):
+        torch.set_flush_denormal(flush)
+        try:
+            for p in net.parameters():
+                p.grad = torch.full_like(p, 3e-38)
+            optimizer.step(0.0)
+            bits = optimizer.mean.view(torch.int32)
+            assert (bits[:, 0] == 0).tolist() == [flush] * 4
+        finally:
+            torch.set_flush_denormal(True)

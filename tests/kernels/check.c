@@ -13,7 +13,7 @@ const char *instructions(void);
 int mlp_forward(const networks *m, int B, const float *x, float *hidden, float *const *y);
 int mlp_backward(const networks *m, int B, const float *x, const float *hidden,
                  const float *const *gy, float *const *gradients);
-void categorical_forward(long R, int A, const float *logits, const int64_t *actions,
+int categorical_forward(long R, int A, const float *logits, const int64_t *actions,
                          float *logprobs, float *entropies, float *probabilities);
 void discounted_sums(long R, long T, long N, const float *x, const float *decay, float *y);
 int order_of(long R, long B, const float *keys, int64_t *order);
