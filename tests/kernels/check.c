@@ -18,6 +18,30 @@ int categorical_forward(long R, int A, const float *logits, const int64_t *actio
 void discounted_sums(long R, long T, long N, const float *x, const float *decay, float *y);
 int order_of(long R, long B, const float *keys, int64_t *order);
 
+int mlp_tangent(const networks *m, int B, const float *x, const float *hidden,
+                const float *const *tangents, float *const *y);
+// As in regression.c and optim.c.
+typedef struct {
+  long samples;
+  int huber;
+  const float *x;
+  const int64_t *actions;
+  const float *targets;
+  float *losses, *outputs;
+} regression;
+int regress(const networks *m, const regression *r, float *const *gradients);
+typedef struct {
+  int seeds, networks, count, threads;
+  long size;
+  const long *sizes;
+  const float *const *gradients;
+  const unsigned char *takes_step;
+  const float *max_norm;
+  float *parameters, *norms;
+} step;
+void adam(const step *m, const double *rates, double beta1, double beta2, double eps, float *mean,
+          float *square, double *powers);
+
 static int failures = 0;
 
 static void report(const char *what, double error, double bound) {
@@ -37,6 +61,65 @@ static float *random_floats(long n, float size) {
 static double larger(double worst, double found, double right) {
   double error = fabs(found - right) / (1 + fabs(right));
   return error > worst || error != error ? error : worst;
+}
+
+// <g, J v> = <J^T g, v>: derivatives of the outputs along tangents v, by gradients that are right.
+static double duality(const networks *m, int B, const float *x, const float *hidden, const float *g,
+                      float *const *gradients, const long *lengths) {
+  const int S = m->seeds, O = m->columns[0];
+  float *tangents[4], *y = calloc((size_t)(S * B * O), sizeof(float));
+  double left = 0, right = 0, size = 0;
+  for (int i = 0; i < 4; i++) {
+    tangents[i] = random_floats(S * lengths[i], 1);
+    for (long k = 0; k < S * lengths[i]; k++) right += (double)gradients[i][k] * tangents[i][k];
+  }
+  int failed = mlp_tangent(m, B, x, hidden, (const float *const *)tangents, &y);
+  for (int i = 0; i < S * B * O; i++) {
+    left += (double)g[i] * y[i];
+    size += fabs((double)g[i] * y[i]);
+  }
+  for (int i = 0; i < 4; i++) free(tangents[i]);
+  free(y);
+  return failed + fabs(left - right) / (1 + size);
+}
+
+// Gradients of squared errors 2 e / B, by those of the outputs.
+static double regression_error(const networks *m, int B, const float *x, const float *hidden,
+                               const float *y, const long *lengths) {
+  const int S = m->seeds, O = m->columns[0];
+  float *errors = random_floats(S * B, 1), *targets = random_floats(S * B, 1), losses[S];
+  float *outputs = calloc((size_t)(S * B), sizeof(float));
+  float *g = calloc((size_t)(S * B * O), sizeof(float)), *expected[4], *found[4];
+  int64_t *actions = calloc((size_t)(S * B), sizeof(int64_t));
+  for (int i = 0; i < S * B; i++) {
+    actions[i] = i % O;
+    targets[i] = y[i * O + actions[i]] - errors[i];
+    g[i * O + actions[i]] = 2 * errors[i] / (float)B;
+  }
+  for (int i = 0; i < 4; i++) {
+    expected[i] = calloc((size_t)(S * lengths[i]), sizeof(float));
+    found[i] = calloc((size_t)(S * lengths[i]), sizeof(float));
+  }
+  const float *gy = g;
+  int failed = mlp_backward(m, B, x, hidden, &gy, expected);
+  regression r = {B, 0, x, actions, targets, losses, outputs};
+  failed += regress(m, &r, found);
+  double worst = failed;
+  for (int s = 0; s < S; s++) {
+    double loss = 0;
+    for (int i = s * B; i < (s + 1) * B; i++) loss += (double)errors[i] * errors[i] / B;
+    worst = larger(worst, losses[s], loss);
+  }
+  for (int i = 0; i < 4; i++)
+    for (long k = 0; k < S * lengths[i]; k++) worst = larger(worst, found[i][k], expected[i][k]);
+  for (int i = 0; i < 4; i++) {
+    free(expected[i]);
+    free(found[i]);
+  }
+  float *made[] = {errors, targets, outputs, g};
+  for (int i = 0; i < 4; i++) free(made[i]);
+  free(actions);
+  return worst;
 }
 
 // One network with one hidden layer per seed: its outputs and the gradients of sum(g y).
@@ -96,6 +179,10 @@ static void check_network(int I, int H, int O, int B, int activation) {
   report(what, of_outputs, 1e-5);
   snprintf(what, sizeof what, "%d-%d-%d %s, %d samples: gradients", I, H, O, name, B);
   report(what, of_gradients, 1e-4);
+  snprintf(what, sizeof what, "%d-%d-%d %s, %d samples: derivatives", I, H, O, name, B);
+  report(what, duality(&m, B, x, hidden, g, gradients, lengths), 1e-5);
+  snprintf(what, sizeof what, "%d-%d-%d %s, %d samples: regression", I, H, O, name, B);
+  report(what, regression_error(&m, B, x, hidden, y, lengths), 1e-5);
   for (int i = 0; i < 4; i++) free(gradients[i]);
   float *made[] = {w0, b0, w1, b1, x, g, hidden, y};
   for (int i = 0; i < 8; i++) free(made[i]);
@@ -153,6 +240,45 @@ static void check_scan(void) {
   free(keys);
 }
 
+// Three steps of Adam on two parameters of two seeds, clipped.
+static void check_adam(void) {
+  enum { S = 2, A = 5, B = 18, P = 32 };
+  long sizes[] = {A, B};
+  float parameters[S * P] = {0}, mean[S * P] = {0}, square[S * P] = {0}, norms[S];
+  float max_norm[] = {0.5f, 0};
+  double powers[] = {1, 1, 1, 1}, rates[] = {0.1, 0.01}, worst = 0;
+  double right[S * P] = {0}, m1[S * P] = {0}, m2[S * P] = {0};
+  for (int t = 1; t <= 3; t++) {
+    float *g[] = {random_floats(S * A, 1), random_floats(S * B, 1)};
+    step m = {S, 1, 2, 1, P, sizes, (const float *const *)g, 0, max_norm, parameters, norms};
+    adam(&m, rates, 0.9, 0.999, 1e-5, mean, square, powers);
+    for (int s = 0; s < S; s++) {
+      double squares = 0;
+      for (int i = 0; i < A + B; i++) {
+        double x = i < A ? g[0][s * A + i] : g[1][s * B + i - A];
+        squares += x * x;
+      }
+      double norm = sqrt(squares), limit = max_norm[s], scale = 1;
+      if (limit > 0 && limit < norm) scale = limit / (norm + 1e-6);
+      worst = larger(worst, norms[s], norm);
+      for (int i = 0; i < A + B; i++) {
+        double x = scale * (i < A ? g[0][s * A + i] : g[1][s * B + i - A]);
+        int at = s * P + i;
+        m1[at] = 0.9 * m1[at] + 0.1 * x;
+        m2[at] = 0.999 * m2[at] + 0.001 * x * x;
+        double unbiased = m2[at] / (1 - pow(0.999, t));
+        right[at] -= rates[s] * m1[at] / (1 - pow(0.9, t)) / (sqrt(unbiased) + 1e-5);
+        worst = larger(worst, parameters[at], right[at]);
+      }
+    }
+    free(g[0]);
+    free(g[1]);
+  }
+  for (int s = 0; s < S; s++)
+    for (int i = A + B; i < P; i++) worst = larger(worst, parameters[s * P + i], 0);
+  report("steps of Adam", worst, 1e-5);
+}
+
 int main(void) {
   srand(1);
   printf("kernels with %s, vectors of %d floats\n", instructions(), WIDTH);
@@ -164,5 +290,6 @@ int main(void) {
   }
   check_categorical();
   check_scan();
+  check_adam();
   return failures;
 }
