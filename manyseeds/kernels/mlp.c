@@ -221,33 +221,37 @@ void network_forward(const networks *m, int s, int k, int B, const float *x, flo
   }
 }
 
+// What a call computes with, for all networks.
+typedef struct {
+  const networks *m;
+  int B;
+  const float *x;
+  float *hidden;
+  const float *const *gy, *const *tangents;
+  float *const *gradients, *const *y;
+} call;
+
+// Where the samples, hidden layers and outputs of network n begin.
+#define OF_NETWORK(c, n)                                                       \
+  const networks *m = c->m;                                                    \
+  const int B = c->B, s = n / m->networks, k = n % m->networks;                \
+  const float *x = c->x + (long)s * B * m->sizes[0];                           \
+  float *hidden = c->hidden ? c->hidden + (long)n * B * width_of_hidden(m) : 0; \
+  const long outputs = (long)s * B * m->columns[k]
+
+static void forward_one(const void *given, int n, float *scratch) {
+  const call *c = given;
+  OF_NETWORK(c, n);
+  prepare_forward(m, s, k, scratch);
+  network_forward(m, s, k, B, x, hidden, scratch, c->y[k] + outputs);
+}
+
 // Outputs of all networks for x [S, B, sizes[0]]: y[k] is [S, B, columns[k]]. hidden gets the
 // outputs of the hidden layers, [S, K, (as network_forward has them)], or is null. Returns 0, or 1
 // without memory.
 int mlp_forward(const networks *m, int B, const float *x, float *hidden, float *const *y) {
-  const long H = width_of_hidden(m);
-  int failed = 0;
-  const unsigned long mode = rounding();
-#pragma omp parallel num_threads(m->threads) if (m->threads > 1)
-  {
-    round_as(mode);
-    float *scratch = floats(forward_scratch(m));
-    if (!scratch) {
-#pragma omp atomic write
-      failed = 1;
-    }
-#pragma omp for schedule(static)
-    for (int n = 0; n < m->seeds * m->networks; n++) {
-      if (!scratch) continue;
-      int s = n / m->networks, k = n % m->networks;
-      prepare_forward(m, s, k, scratch);
-      network_forward(m, s, k, B, x + (long)s * B * m->sizes[0],
-                      hidden ? hidden + (long)n * B * H : 0, scratch,
-                      y[k] + (long)s * B * m->columns[k]);
-    }
-    free(scratch);
-  }
-  return failed;
+  const call given = {m, B, x, hidden, 0, 0, 0, y};
+  return for_each(m->seeds * m->networks, m->threads, forward_scratch(m), forward_one, &given);
 }
 
 // Adds the sums over the B rows of x [B, N] to sums.
@@ -321,33 +325,20 @@ void network_backward(const networks *m, int s, int k, int B, const float *x,
   }
 }
 
+static void backward_one(const void *given, int n, float *scratch) {
+  const call *c = given;
+  OF_NETWORK(c, n);
+  network_backward(m, s, k, B, x, hidden, c->gy[k] + outputs, c->gradients, scratch);
+}
+
 // Gradients of all parameters, contiguous [S, K, ...]: weights and biases of each layer in turn;
 // 0 of columns that are not used.
 // x, hidden: as mlp_forward had and left them. gy[k]: [S, B, columns[k]]. Returns 0, or 1 without
 // memory.
-int mlp_backward(const networks *m, int B, const float *x, const float *hidden,
-                 const float *const *gy, float *const *gradients) {
-  const long H = width_of_hidden(m);
-  int failed = 0;
-  const unsigned long mode = rounding();
-#pragma omp parallel num_threads(m->threads) if (m->threads > 1)
-  {
-    round_as(mode);
-    float *scratch = floats(backward_scratch(m));
-    if (!scratch) {
-#pragma omp atomic write
-      failed = 1;
-    }
-#pragma omp for schedule(static)
-    for (int n = 0; n < m->seeds * m->networks; n++) {
-      if (!scratch) continue;
-      int s = n / m->networks, k = n % m->networks;
-      network_backward(m, s, k, B, x + (long)s * B * m->sizes[0], hidden + (long)n * B * H,
-                       gy[k] + (long)s * B * m->columns[k], gradients, scratch);
-    }
-    free(scratch);
-  }
-  return failed;
+int mlp_backward(const networks *m, int B, const float *x, float *hidden, const float *const *gy,
+                 float *const *gradients) {
+  const call given = {m, B, x, hidden, gy, 0, gradients, 0};
+  return for_each(m->seeds * m->networks, m->threads, backward_scratch(m), backward_one, &given);
 }
 
 INLINE long tangent_scratch(const networks *m) {
@@ -391,30 +382,17 @@ static void network_tangent(const networks *m, int s, int k, int B, const float 
   }
 }
 
+static void tangent_one(const void *given, int n, float *scratch) {
+  const call *c = given;
+  OF_NETWORK(c, n);
+  network_tangent(m, s, k, B, x, hidden, c->tangents, scratch, c->y[k] + outputs);
+}
+
 // The derivatives y[k] [S, B, columns[k]] of all outputs along tangents, one for each parameter,
 // contiguous [S, K, ...]. x, hidden: as mlp_forward had and left them. Returns 0, or 1 without
 // memory.
-int mlp_tangent(const networks *m, int B, const float *x, const float *hidden,
+int mlp_tangent(const networks *m, int B, const float *x, float *hidden,
                 const float *const *tangents, float *const *y) {
-  const long H = width_of_hidden(m);
-  int failed = 0;
-  const unsigned long mode = rounding();
-#pragma omp parallel num_threads(m->threads) if (m->threads > 1)
-  {
-    round_as(mode);
-    float *scratch = floats(tangent_scratch(m));
-    if (!scratch) {
-#pragma omp atomic write
-      failed = 1;
-    }
-#pragma omp for schedule(static)
-    for (int n = 0; n < m->seeds * m->networks; n++) {
-      if (!scratch) continue;
-      int s = n / m->networks, k = n % m->networks;
-      network_tangent(m, s, k, B, x + (long)s * B * m->sizes[0], hidden + (long)n * B * H, tangents,
-                      scratch, y[k] + (long)s * B * m->columns[k]);
-    }
-    free(scratch);
-  }
-  return failed;
+  const call given = {m, B, x, hidden, 0, tangents, 0, y};
+  return for_each(m->seeds * m->networks, m->threads, tangent_scratch(m), tangent_one, &given);
 }

@@ -1,7 +1,6 @@
 // Multilayer perceptrons of a seed axis: S seeds, K networks each.
 #pragma once
-#include <stdlib.h>
-
+#include "parallel.h"
 #include "vec.h"
 
 enum { TANH, RELU };
@@ -14,9 +13,6 @@ typedef struct {
   const float *const *parameters;  // [2 * layers]: weights [S, K, in, out] and biases [S, K, 1, out]
   const long *strides;             // [4 * layers]: of each, floats between seeds and networks
 } networks;
-
-// Memory for n floats that begins with a cache line.
-INLINE float *floats(long n) { return aligned_alloc(64, (sizeof(float) * n + 63) / 64 * 64); }
 
 // Floats that the hidden layers of a network put out per sample.
 INLINE long width_of_hidden(const networks *m) {

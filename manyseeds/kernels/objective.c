@@ -3,8 +3,6 @@
 //
 // S seeds, M samples, W the width of the policy's head: A logits, or the means of D components.
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "categorical.h"
 #include "mlp.h"
@@ -124,8 +122,17 @@ static long scratch_of(const networks *m, long M) {
   return 2 * M * width_of_hidden(m) + 3 * M * W + 4 * M + W + (forward > backward ? forward : backward);
 }
 
-static void one_seed(const networks *m, const objective *o, int s, float *const *gradients,
-                     float *scratch) {
+typedef struct {
+  const networks *m;
+  const objective *o;
+  float *const *gradients;
+} call;
+
+static void one_seed(const void *given, int s, float *scratch) {
+  const call *c = given;
+  const networks *m = c->m;
+  const objective *o = c->o;
+  float *const *gradients = c->gradients;
   const long M = o->samples, H = width_of_hidden(m), first = s * o->stride;
   const int W = m->columns[0], S = m->seeds;
   const float *x = o->x + s * o->x_stride * m->sizes[0];
@@ -179,20 +186,6 @@ int actor_critic(const networks *m, const objective *o, float *const *gradients)
     const int64_t choice = o->choices[s * o->stride + i % o->samples];
     if (choice < 0 || choice >= m->columns[0]) return 2;
   }
-  int failed = 0;
-  const unsigned long mode = rounding();
-#pragma omp parallel num_threads(m->threads) if (m->threads > 1)
-  {
-    round_as(mode);
-    float *scratch = floats(scratch_of(m, o->samples));
-    if (!scratch) {
-#pragma omp atomic write
-      failed = 1;
-    }
-#pragma omp for schedule(static)
-    for (int s = 0; s < m->seeds; s++)
-      if (scratch) one_seed(m, o, s, gradients, scratch);
-    free(scratch);
-  }
-  return failed;
+  const call given = {m, o, gradients};
+  return for_each(m->seeds, m->threads, scratch_of(m, o->samples), one_seed, &given);
 }

@@ -1,8 +1,8 @@
 // Clipping and the steps of optimizers: every seed alone, its networks' parameters one after the
 // other. A seed that the mask leaves out keeps everything as it was.
 #include <math.h>
-#include <stdlib.h>
 
+#include "parallel.h"
 #include "vec.h"
 
 // What all optimizers work with.
@@ -41,41 +41,78 @@ static float clip(const step *m, int s) {
   return scale >= 1 ? 1 : scale;  // NaN where the norm is
 }
 
+// What a step computes with, beside that.
+typedef struct {
+  const step *m;
+  const double *rates;
+  double beta1, beta2, eps;  // RMSprop: alpha in the place of beta2
+  int under_root;
+  float *mean, *square;
+  double *powers;
+} call;
+
+static void adam_one(const void *given, int s, float *scratch) {
+  (void)scratch;
+  const call *c = given;
+  const step *m = c->m;
+  const long P = m->networks * m->size;
+  const float scale = clip(m, s);
+  if (m->takes_step && !m->takes_step[s]) return;
+  double power1 = c->powers[s] *= c->beta1, power2 = c->powers[m->seeds + s] *= c->beta2;
+  double correction = fmax(sqrt(1 - power2), 1e-12);
+  float step_size = (float)(c->rates[s] * correction / (1 - power1));
+  float small = (float)(c->eps * correction), weight1 = (float)(1 - c->beta1);
+  float weight2 = (float)(1 - c->beta2);
+  for (int k = 0; k < m->networks; k++) {
+    long at = s * P + k * m->size;
+    for (int i = 0; i < m->count; at += m->sizes[i], i++) {
+      const float *g = gradient_of(m, s, k, i);
+      float *parameter = m->parameters + at, *first = c->mean + at, *second = c->square + at;
+      for (long j = 0; j < m->sizes[i]; j += WIDTH) {
+        const long left = m->sizes[i] - j;
+        vec x = g ? load_up_to(g + j, left) * scale : (vec){0};
+        vec m1 = load_up_to(first + j, left), m2 = load_up_to(second + j, left);
+        m1 += weight1 * (x - m1);
+        m2 += weight2 * (x * x - m2);
+        store_up_to(first + j, m1, left);
+        store_up_to(second + j, m2, left);
+        vec moved = load_up_to(parameter + j, left) - step_size * (m1 / (root(m2) + small));
+        store_up_to(parameter + j, moved, left);
+      }
+    }
+  }
+}
+
 // Adam (Kingma and Ba, 2015), both bias corrections moved into the step size. rates: [S], learning
 // rates. mean, square: [S, P]. powers: [2, S], beta ** (steps taken).
 void adam(const step *m, const double *rates, double beta1, double beta2, double eps, float *mean,
           float *square, double *powers) {
+  const call given = {m, rates, beta1, beta2, eps, 0, mean, square, powers};
+  for_each(m->seeds, m->threads, 0, adam_one, &given);
+}
+
+static void rmsprop_one(const void *given, int s, float *scratch) {
+  (void)scratch;
+  const call *c = given;
+  const step *m = c->m;
   const long P = m->networks * m->size;
-  const unsigned long mode = rounding();
-#pragma omp parallel num_threads(m->threads) if (m->threads > 1)
-  {
-    round_as(mode);
-#pragma omp for schedule(static)
-    for (int s = 0; s < m->seeds; s++) {
-      const float scale = clip(m, s);
-      if (m->takes_step && !m->takes_step[s]) continue;
-      double power1 = powers[s] *= beta1, power2 = powers[m->seeds + s] *= beta2;
-      double correction = fmax(sqrt(1 - power2), 1e-12);
-      float step_size = (float)(rates[s] * correction / (1 - power1));
-      float small = (float)(eps * correction), weight1 = (float)(1 - beta1);
-      float weight2 = (float)(1 - beta2);
-      for (int k = 0; k < m->networks; k++) {
-        long at = s * P + k * m->size;
-        for (int i = 0; i < m->count; at += m->sizes[i], i++) {
-          const float *g = gradient_of(m, s, k, i);
-          float *parameter = m->parameters + at, *first = mean + at, *second = square + at;
-          for (long j = 0; j < m->sizes[i]; j += WIDTH) {
-            const long left = m->sizes[i] - j;
-            vec x = g ? load_up_to(g + j, left) * scale : (vec){0};
-            vec m1 = load_up_to(first + j, left), m2 = load_up_to(second + j, left);
-            m1 += weight1 * (x - m1);
-            m2 += weight2 * (x * x - m2);
-            store_up_to(first + j, m1, left);
-            store_up_to(second + j, m2, left);
-            vec moved = load_up_to(parameter + j, left) - step_size * (m1 / (root(m2) + small));
-            store_up_to(parameter + j, moved, left);
-          }
-        }
+  const float scale = clip(m, s);
+  if (m->takes_step && !m->takes_step[s]) return;
+  float rate = (float)c->rates[s], weight = (float)(1 - c->beta2), small = (float)c->eps;
+  float inside = c->under_root ? small : 0, outside = c->under_root ? 0 : small;
+  for (int k = 0; k < m->networks; k++) {
+    long at = s * P + k * m->size;
+    for (int i = 0; i < m->count; at += m->sizes[i], i++) {
+      const float *g = gradient_of(m, s, k, i);
+      float *parameter = m->parameters + at, *second = c->square + at;
+      for (long j = 0; j < m->sizes[i]; j += WIDTH) {
+        const long left = m->sizes[i] - j;
+        vec x = g ? load_up_to(g + j, left) * scale : (vec){0};
+        vec m2 = load_up_to(second + j, left);
+        m2 += weight * (x * x - m2);
+        store_up_to(second + j, m2, left);
+        vec moved = load_up_to(parameter + j, left) - rate * (x / (root(m2 + inside) + outside));
+        store_up_to(parameter + j, moved, left);
       }
     }
   }
@@ -84,33 +121,6 @@ void adam(const step *m, const double *rates, double beta1, double beta2, double
 // RMSprop (Tieleman and Hinton, 2012). under_root: eps is added under the root, as TensorFlow does.
 void rmsprop(const step *m, const double *rates, double alpha, double eps, int under_root,
              float *square) {
-  const long P = m->networks * m->size;
-  const unsigned long mode = rounding();
-#pragma omp parallel num_threads(m->threads) if (m->threads > 1)
-  {
-    round_as(mode);
-#pragma omp for schedule(static)
-    for (int s = 0; s < m->seeds; s++) {
-      const float scale = clip(m, s);
-      if (m->takes_step && !m->takes_step[s]) continue;
-      float rate = (float)rates[s], weight = (float)(1 - alpha), small = (float)eps;
-      float inside = under_root ? small : 0, outside = under_root ? 0 : small;
-      for (int k = 0; k < m->networks; k++) {
-        long at = s * P + k * m->size;
-        for (int i = 0; i < m->count; at += m->sizes[i], i++) {
-          const float *g = gradient_of(m, s, k, i);
-          float *parameter = m->parameters + at, *second = square + at;
-          for (long j = 0; j < m->sizes[i]; j += WIDTH) {
-            const long left = m->sizes[i] - j;
-            vec x = g ? load_up_to(g + j, left) * scale : (vec){0};
-            vec m2 = load_up_to(second + j, left);
-            m2 += weight * (x * x - m2);
-            store_up_to(second + j, m2, left);
-            vec moved = load_up_to(parameter + j, left) - rate * (x / (root(m2 + inside) + outside));
-            store_up_to(parameter + j, moved, left);
-          }
-        }
-      }
-    }
-  }
+  const call given = {m, rates, 0, alpha, eps, under_root, 0, square, 0};
+  for_each(m->seeds, m->threads, 0, rmsprop_one, &given);
 }

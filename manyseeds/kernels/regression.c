@@ -3,7 +3,6 @@
 //
 // S seeds, M samples, A outputs.
 #include <math.h>
-#include <stdlib.h>
 
 #include "mlp.h"
 
@@ -22,8 +21,17 @@ static long scratch_of(const networks *m, long M) {
   return M * (width_of_hidden(m) + 2 * m->columns[0]) + (forward > backward ? forward : backward);
 }
 
-static void one_seed(const networks *m, const regression *r, int s, float *const *gradients,
-                     float *scratch) {
+typedef struct {
+  const networks *m;
+  const regression *r;
+  float *const *gradients;
+} call;
+
+static void one_seed(const void *given, int s, float *scratch) {
+  const call *c = given;
+  const networks *m = c->m;
+  const regression *r = c->r;
+  float *const *gradients = c->gradients;
   const long M = r->samples, first = s * M, A = m->columns[0];
   const float *x = r->x + first * m->sizes[0];
   float *hidden = scratch, *y = hidden + M * width_of_hidden(m), *of_y = y + M * A;
@@ -50,20 +58,6 @@ static void one_seed(const networks *m, const regression *r, int s, float *const
 int regress(const networks *m, const regression *r, float *const *gradients) {
   for (long i = 0; r->actions && i < m->seeds * r->samples; i++)
     if (r->actions[i] < 0 || r->actions[i] >= m->columns[0]) return 2;
-  int failed = 0;
-  const unsigned long mode = rounding();
-#pragma omp parallel num_threads(m->threads) if (m->threads > 1)
-  {
-    round_as(mode);
-    float *scratch = floats(scratch_of(m, r->samples));
-    if (!scratch) {
-#pragma omp atomic write
-      failed = 1;
-    }
-#pragma omp for schedule(static)
-    for (int s = 0; s < m->seeds; s++)
-      if (scratch) one_seed(m, r, s, gradients, scratch);
-    free(scratch);
-  }
-  return failed;
+  const call given = {m, r, gradients};
+  return for_each(m->seeds, m->threads, scratch_of(m, r->samples), one_seed, &given);
 }

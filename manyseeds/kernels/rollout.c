@@ -50,8 +50,17 @@ static long largest(int A, const float *logits, const float *noise) {
   return best;
 }
 
-static void rollout_of_seed(const rollout *m, const environment *env, const networks *policy, int s,
-                            float *scratch) {
+typedef struct {
+  const rollout *m;
+  const environment *env;
+  const networks *policy;
+} call;
+
+static void rollout_of_seed(const void *given, int s, float *scratch) {
+  const call *c = given;
+  const rollout *m = c->m;
+  const environment *env = c->env;
+  const networks *policy = c->policy;
   const int N = m->envs, O = env->observation, P = env->physics, A = policy->columns[0];
   const int columns = m->noise_is_action ? 1 : A;  // of noise
   const int D = m->dimensions, noise = env->transition_noise + env->initial_noise;
@@ -109,22 +118,8 @@ static void rollout_of_seed(const rollout *m, const environment *env, const netw
 
 // policy: one network per seed. Returns 0, or 1 without memory.
 int rollout_with(const rollout *m, const environment *env, const networks *policy) {
-  const long N = m->envs;
-  int failed = 0;
-  const unsigned long mode = rounding();
-#pragma omp parallel num_threads(policy->threads) if (policy->threads > 1)
-  {
-    round_as(mode);
-    long size = N * (env->observation + policy->columns[0]) + forward_scratch(policy);
-    float *scratch = floats(size);
-    if (!scratch) {
-#pragma omp atomic write
-      failed = 1;
-    }
-#pragma omp for schedule(static)
-    for (int s = 0; s < policy->seeds; s++)
-      if (scratch) rollout_of_seed(m, env, policy, s, scratch);
-    free(scratch);
-  }
-  return failed;
+  const long size = m->envs * (long)(env->observation + policy->columns[0]);
+  const call given = {m, env, policy};
+  return for_each(policy->seeds, policy->threads, size + forward_scratch(policy), rollout_of_seed,
+                  &given);
 }

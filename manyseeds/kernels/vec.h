@@ -25,24 +25,6 @@ typedef int32_t mask __attribute__((vector_size(WIDTH * sizeof(int32_t))));
 
 #define INLINE static inline __attribute__((always_inline))
 
-// How this thread rounds; whether numbers next to 0 count as 0 is a mode of each thread. A parallel
-// region rounds as its caller does.
-#if defined(__SSE__)
-#include <xmmintrin.h>
-INLINE unsigned long rounding(void) { return _mm_getcsr(); }
-INLINE void round_as(unsigned long mode) { _mm_setcsr((unsigned)mode); }
-#elif defined(__aarch64__)
-INLINE unsigned long rounding(void) {
-  unsigned long mode;
-  __asm__ volatile("mrs %0, fpcr" : "=r"(mode));
-  return mode;
-}
-INLINE void round_as(unsigned long mode) { __asm__ volatile("msr fpcr, %0" : : "r"(mode)); }
-#else
-INLINE unsigned long rounding(void) { return 0; }
-INLINE void round_as(unsigned long mode) { (void)mode; }
-#endif
-
 INLINE vec load(const float *p) {
   vec x;
   memcpy(&x, p, sizeof x);

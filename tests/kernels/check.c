@@ -11,14 +11,14 @@
 
 const char *instructions(void);
 int mlp_forward(const networks *m, int B, const float *x, float *hidden, float *const *y);
-int mlp_backward(const networks *m, int B, const float *x, const float *hidden,
-                 const float *const *gy, float *const *gradients);
+int mlp_backward(const networks *m, int B, const float *x, float *hidden, const float *const *gy,
+                 float *const *gradients);
 int categorical_forward(long R, int A, const float *logits, const int64_t *actions,
                          float *logprobs, float *entropies, float *probabilities);
 void discounted_sums(long R, long T, long N, const float *x, const float *decay, float *y);
 int order_of(long R, long B, const float *keys, int64_t *order);
 
-int mlp_tangent(const networks *m, int B, const float *x, const float *hidden,
+int mlp_tangent(const networks *m, int B, const float *x, float *hidden,
                 const float *const *tangents, float *const *y);
 // As in regression.c and optim.c.
 typedef struct {
@@ -64,7 +64,7 @@ static double larger(double worst, double found, double right) {
 }
 
 // <g, J v> = <J^T g, v>: derivatives of the outputs along tangents v, by gradients that are right.
-static double duality(const networks *m, int B, const float *x, const float *hidden, const float *g,
+static double duality(const networks *m, int B, const float *x, float *hidden, const float *g,
                       float *const *gradients, const long *lengths) {
   const int S = m->seeds, O = m->columns[0];
   float *tangents[4], *y = calloc((size_t)(S * B * O), sizeof(float));
@@ -84,7 +84,7 @@ static double duality(const networks *m, int B, const float *x, const float *hid
 }
 
 // Gradients of squared errors 2 e / B, by those of the outputs.
-static double regression_error(const networks *m, int B, const float *x, const float *hidden,
+static double regression_error(const networks *m, int B, const float *x, float *hidden,
                                const float *y, const long *lengths) {
   const int S = m->seeds, O = m->columns[0];
   float *errors = random_floats(S * B, 1), *targets = random_floats(S * B, 1), losses[S];
