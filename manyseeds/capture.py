@@ -94,7 +94,7 @@ def captured(device: torch.device, native: bool) -> Callable[[Callable[P, R]], C
 class Captured:
     """A function that is run once, recorded at the next call, and replayed from then on.
 
-    That holds for each combination of arguments that are not tensors.
+    That holds for each combination of flags and of the tensors' shapes and types.
     """
 
     def __init__(self, function: Callable[..., Any], recorder: GraphRecorder) -> None:

@@ -105,8 +105,9 @@ class RunConfig(ScriptConfig):
     """Where to compute; auto takes the CPU until the CUDA path is measured."""
     threads: Annotated[PositiveInt, Execution()] = 1
     """CPU threads. On a CPU a seed has the same bits in any batch and, with a C compiler, for any
-    number of threads (without: for an equal one, and hidden layers of at least 16 units, a multiple
-    of 4). On CUDA it is equal to rounding."""
+    number of threads, but for means over more than 32,768 of its samples (without: for an equal
+    number, and hidden layers of at least 16 units, a multiple of 4). On CUDA it is equal to
+    rounding."""
     track: Annotated[bool, Execution()] = False
     """Also write TensorBoard files into the run's folder."""
     quiet: Annotated[bool, Execution()] = False
