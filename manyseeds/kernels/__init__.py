@@ -37,15 +37,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 HERE = Path(__file__).parent
-SOURCES = (
-    "mlp.c",
-    "optim.c",
-    "categorical.c",
-    "rollout.c",
-    "scan.c",
-    "objective.c",
-    "regression.c",
-)
 # A product and its sum may be rounded once (FMA). Nothing else is left to the compiler: NaN and the
 # order of sums are what the sources say.
 FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
@@ -145,7 +136,7 @@ def execution() -> dict[str, str] | str:
 @cache
 def library() -> Library | None:
     """The kernels; None where they cannot be built."""
-    found = built([HERE / name for name in SOURCES])
+    found = built(sorted(HERE.glob("*.c")))
     if found is not None:
         declare(found.functions)
     return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -64,11 +64,12 @@ class _Networks(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, hidden, *parameters = ctx.saved_tensors
-        described = (*ctx.settings, x, hidden)
+        sizes, columns, kind = ctx.settings
+        described = Described(sizes, columns, kind, x, hidden)
         if torch.is_grad_enabled():  # a gradient of the gradients is asked for
             found = _Gradients.apply(described, len(grads), *grads, *parameters)  # type: ignore[no-untyped-call]
         else:
-            found = gradients(grads, parameters, *described)
+            found = gradients(grads, parameters, described)
         return None, None, None, None, *found
 
 
@@ -80,17 +81,17 @@ class _Gradients(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, described: tuple[Any, ...], count: int, *tensors: Tensor) -> Any:
+    def forward(ctx: Any, described: Described, count: int, *tensors: Tensor) -> Any:
         ctx.described, ctx.count = described, count
         ctx.save_for_backward(*tensors[count:])
-        return tuple(gradients(tensors[:count], tensors[count:], *described))
+        return gradients(tensors[:count], tensors[count:], described)
 
     @staticmethod
     @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *tangents: Tensor) -> tuple[Tensor | None, ...]:
         parameters = ctx.saved_tensors
         unknown = [p.new_full((), torch.nan).expand_as(p) for p in parameters]
-        return None, None, *derivatives(tangents, parameters, *ctx.described), *unknown
+        return None, None, *derivatives(tangents, parameters, ctx.described), *unknown
 
 
 def compute(
@@ -112,48 +113,49 @@ def compute(
     return outputs
 
 
+class Described(NamedTuple):
+    """Networks whose outputs were computed, beside their parameters."""
+
+    sizes: tuple[int, ...]
+    columns: tuple[int, ...]
+    kind: int
+    x: Tensor  # [S, B, in]
+    hidden: Tensor  # outputs of the hidden layers
+
+
 def gradients(
-    grads: Sequence[Tensor],
-    parameters: Sequence[Tensor],
-    sizes: tuple[int, ...],
-    columns: tuple[int, ...],
-    kind: int,
-    x: Tensor,
-    hidden: Tensor,
-) -> list[Tensor]:
+    grads: Sequence[Tensor], parameters: Sequence[Tensor], networks: Described
+) -> tuple[Tensor, ...]:
     """The gradients of all parameters, from those of the outputs."""
-    S, B = x.shape[:2]
-    grads = [grad.contiguous() for grad in grads]
-    found = [p.new_empty(p.shape) for p in parameters]
-    described = describe(S, sizes, columns, kind, parameters)
-    failed = kernels.functions().mlp_backward(
-        described, B, x.data_ptr(), hidden.data_ptr(), addresses(grads), addresses(found)
-    )
-    if failed:
-        raise MemoryError("allocating memory for the gradients of networks failed")
+    found = tuple(p.new_empty(p.shape) for p in parameters)
+    differentiate(kernels.functions().mlp_backward, grads, found, parameters, networks)
     return found
 
 
 def derivatives(
-    tangents: Sequence[Tensor],
-    parameters: Sequence[Tensor],
-    sizes: tuple[int, ...],
-    columns: tuple[int, ...],
-    kind: int,
-    x: Tensor,
-    hidden: Tensor,
+    tangents: Sequence[Tensor], parameters: Sequence[Tensor], networks: Described
 ) -> tuple[Tensor, ...]:
     """The derivatives of the outputs along tangents, one for each parameter."""
-    S, B = x.shape[:2]
-    tangents = [tangent.contiguous() for tangent in tangents]
-    found = tuple(x.new_empty(S, B, width) for width in columns)
-    described = describe(S, sizes, columns, kind, parameters)
-    failed = kernels.functions().mlp_tangent(
-        described, B, x.data_ptr(), hidden.data_ptr(), addresses(tangents), addresses(found)
-    )
-    if failed:
-        raise MemoryError("allocating memory for the derivatives of networks failed")
+    x = networks.x
+    found = tuple(x.new_empty(*x.shape[:2], width) for width in networks.columns)
+    differentiate(kernels.functions().mlp_tangent, tangents, found, parameters, networks)
     return found
+
+
+def differentiate(
+    function: Any,
+    given: Sequence[Tensor],
+    found: Sequence[Tensor],
+    parameters: Sequence[Tensor],
+    networks: Described,
+) -> None:
+    """Call a function of C that computes what is found from what is given."""
+    sizes, columns, kind, x, hidden = networks
+    given = [tensor.contiguous() for tensor in given]
+    described = describe(len(x), sizes, columns, kind, parameters)
+    pointers = x.data_ptr(), hidden.data_ptr(), addresses(given), addresses(found)
+    if function(described, x.shape[1], *pointers):
+        raise MemoryError("allocating memory for the derivatives of networks failed")
 
 
 class _Description(ctypes.Structure):

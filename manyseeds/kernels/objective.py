@@ -49,13 +49,15 @@ def _compute(
     S, M = batch.advantages.shape
     parameters = networks.weights[0]
     n_in = parameters.shape[2]
-    shapes = [x.shape for x in (batch.advantages, batch.values, batch.returns)]
+    floats = [batch.advantages, batch.values, batch.returns]
+    if old_logprobs is not None:
+        floats.append(old_logprobs)
     if (
         networks.networks != 2  # a shared trunk
         or parameters.dtype != torch.float32
         or (len(parameters), n_in) != (S, batch.obs.shape[-1])
-        or {batch.obs.shape[:2], batch.actions.shape[:2], *shapes} != {(S, M)}
-        or any(x.dtype != torch.float32 for x in (batch.obs, *batch[-3:]))
+        or {batch.obs.shape[:2], batch.actions.shape[:2], *[x.shape for x in floats]} != {(S, M)}
+        or any(x.dtype != torch.float32 for x in (batch.obs, *floats))
     ):
         return NotImplemented
     coefficients = clip, value_clip, config.value_coef, config.entropy_coef

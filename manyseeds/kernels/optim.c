@@ -84,11 +84,11 @@ static void adam_one(const void *given, int s, float *scratch) {
 }
 
 // Adam (Kingma and Ba, 2015), both bias corrections moved into the step size. rates: [S], learning
-// rates. mean, square: [S, P]. powers: [2, S], beta ** (steps taken).
-void adam(const step *m, const double *rates, double beta1, double beta2, double eps, float *mean,
-          float *square, double *powers) {
+// rates. mean, square: [S, P]. powers: [2, S], beta ** (steps taken). Returns 1 without memory.
+int adam(const step *m, const double *rates, double beta1, double beta2, double eps, float *mean,
+         float *square, double *powers) {
   const call given = {m, rates, beta1, beta2, eps, 0, mean, square, powers};
-  for_each(m->seeds, m->threads, 0, adam_one, &given);
+  return for_each(m->seeds, m->threads, 0, adam_one, &given);
 }
 
 static void rmsprop_one(const void *given, int s, float *scratch) {
@@ -119,8 +119,9 @@ static void rmsprop_one(const void *given, int s, float *scratch) {
 }
 
 // RMSprop (Tieleman and Hinton, 2012). under_root: eps is added under the root, as TensorFlow does.
-void rmsprop(const step *m, const double *rates, double alpha, double eps, int under_root,
-             float *square) {
+// Returns 1 without memory.
+int rmsprop(const step *m, const double *rates, double alpha, double eps, int under_root,
+            float *square) {
   const call given = {m, rates, 0, alpha, eps, under_root, 0, square, 0};
-  for_each(m->seeds, m->threads, 0, rmsprop_one, &given);
+  return for_each(m->seeds, m->threads, 0, rmsprop_one, &given);
 }

@@ -90,7 +90,8 @@ class Stepper:
         for p in self.parameters:
             p.grad = None
         rates = per_seed(lr, self.S, torch.float64)  # a name: it has to outlive the call
-        function(ctypes.byref(step), rates.data_ptr(), *settings)
+        if function(ctypes.byref(step), rates.data_ptr(), *settings):
+            raise MemoryError("allocating memory for a step failed")
         return norms
 
 

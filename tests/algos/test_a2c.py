@@ -329,6 +329,7 @@ def test_updates_are_sb3s(settings: dict[str, Any], optimizer: Any) -> None:
         assert moved > 2e-3
 
 
+@pytest.mark.usefixtures("computed")
 def test_entropy_bonus_raises_entropy() -> None:
     """With zero advantages only the bonus moves the policy: it must raise the entropy."""
     config = a2c.Config(num_steps=16, entropy_coef=0.1, learning_rate=1e-2, gamma=0.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from torch.func import functional_call, grad, vmap
 
 import envs
 from algos import dqn
-from manyseeds import kernels
 from manyseeds.runs.control import Run
 from manyseeds.seeds import SeedStreams
 from tests.algos.probes import Counter, Endless
@@ -129,21 +127,20 @@ def test_td_loss_equals_torchs(kind: str, reference: Any, dtype: torch.dtype) ->
         torch.testing.assert_close(gradient, p.grad)
 
 
+@pytest.mark.usefixtures("computed")
 @pytest.mark.parametrize("kind", ["huber", "mse"])
 def test_a_td_error_that_is_not_a_number_stays_one(kind: str) -> None:
     """In its seed, and there alone."""
     config = dqn.Config(hidden=(8,))
-    for with_kernels in (True, False):
-        net = dqn.QNetwork(envs.make("CartPole-v1").spec, config, SeedStreams(range(2), "init"))
-        targets = torch.tensor([[torch.nan, 1.0], [1.0, 2.0]])
-        with contextlib.nullcontext() if with_kernels else kernels.off():
-            sample = torch.ones(2, 2, 4), torch.ones(2, 2).long(), targets
-            got, _ = dqn.backpropagate(net, *sample, kind)
-        assert got.isnan().tolist() == [True, False]
-        for p in net.parameters():
-            assert p.grad is not None
-            assert p.grad[0].isnan().any()
-            assert p.grad[1].isfinite().all()
+    net = dqn.QNetwork(envs.make("CartPole-v1").spec, config, SeedStreams(range(2), "init"))
+    targets = torch.tensor([[torch.nan, 1.0], [1.0, 2.0]])
+    sample = torch.ones(2, 2, 4), torch.ones(2, 2).long(), targets
+    got, _ = dqn.backpropagate(net, *sample, kind)
+    assert got.isnan().tolist() == [True, False]
+    for p in net.parameters():
+        assert p.grad is not None
+        assert p.grad[0].isnan().any()
+        assert p.grad[1].isfinite().all()
 
 
 def test_epsilon_schedule() -> None:

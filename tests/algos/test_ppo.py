@@ -67,6 +67,7 @@ def test_gae_equals_its_definition(lam: float, ends: float, dtype: torch.dtype) 
     torch.testing.assert_close(ppo.gae(*args, 0.9, lam).double(), expected, atol=bound, rtol=0)
 
 
+@pytest.mark.usefixtures("computed")
 def test_gae_by_hand() -> None:
     """gamma 0.5, lambda 0.5: step 1 is truncated (bootstraps V = 8), step 3 terminated."""
     rewards = torch.tensor([1.0, 2.0, 3.0, 4.0]).view(1, 4, 1)
@@ -330,6 +331,7 @@ def test_normalize() -> None:
     assert peers[0, -1] == pytest.approx(-2.4749, abs=1e-3)
 
 
+@pytest.mark.usefixtures("computed")
 def test_entropy_bonus_raises_entropy() -> None:
     """With zero advantages only the bonus moves the policy: it must raise the entropy."""
     config, agent, batch, _ = small_batch(entropy_coef=0.1, learning_rate=1e-2, epochs=10)

@@ -696,6 +696,7 @@ def test_episode_tracker_is_the_slow_loop(
                 np.testing.assert_allclose(a.numpy(), b, rtol=1e-4, atol=1e-4)  # NaN equals NaN
 
 
+@pytest.mark.usefixtures("computed")
 def test_episode_tracker_by_hand() -> None:
     """Two rollouts of 3 steps, one environment, episodes of 2, 3 and 1 steps."""
     tracker = EpisodeTracker(1, 1)

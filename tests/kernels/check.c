@@ -39,8 +39,8 @@ typedef struct {
   const float *max_norm;
   float *parameters, *norms;
 } step;
-void adam(const step *m, const double *rates, double beta1, double beta2, double eps, float *mean,
-          float *square, double *powers);
+int adam(const step *m, const double *rates, double beta1, double beta2, double eps, float *mean,
+         float *square, double *powers);
 
 static int failures = 0;
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -46,6 +47,17 @@ def obstacles(bug: Bug) -> Iterator[str]:
 def test_bugs_can_be_planted(chapter: str) -> None:
     """The texts that they change are still there: quick, so that no edit leaves one behind."""
     assert not [problem for bug in CHAPTERS[chapter] for problem in obstacles(bug)]
+
+
+def test_the_tests_are_collected() -> None:
+    """With the parameters that a bug names: else nothing runs where it is planted."""
+    named = {bug.test for bug in BUGS}
+    files = sorted({test.partition("::")[0] for test in named})
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:xdist", *files]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout
+    there = set(found.stdout.splitlines())
+    assert named <= there | {test.partition("[")[0] for test in there}
 
 
 def test_what_cannot_be_planted_is_named() -> None:
