@@ -24,7 +24,7 @@ Implementation details, as in SB3's A2C unless said otherwise:
  3. The learning rate may fall linearly to zero (SB3's `lin_` schedules).
  4. The advantage is GAE with lambda 1 (--advantage gae), which is the return to the end of the
     episode or of the rollout, where V bootstraps, minus V; monte_carlo computes that directly.
-    n_step sums --td-steps rewards before V, fewer where the episode or the rollout ends.
+    n_step sums --n-steps rewards before V, fewer where the episode or the rollout ends.
  5. One gradient step per rollout, on all its samples at once: no ratio, no clipping, no epochs.
  6. Advantages may be normalised per rollout, with the sample's standard deviation (ddof 1).
  7. The gradient is clipped to a norm of 0.5. Overall loss with an entropy bonus.
@@ -67,6 +67,7 @@ from manyseeds.cli import (
     PositiveInt,
     Preset,
     Range,
+    Renamed,
     UsageError,
     parse,
 )
@@ -90,7 +91,7 @@ class Config(ControlConfig):
     num_steps: PositiveInt = 5
     """T, steps per environment in a rollout."""
     learning_rate: Positive = 7e-4
-    """Step size of the optimizer."""
+    """Step size. The optimizer's."""
     anneal_lr: bool = False
     """Let the learning rate fall linearly to 0."""
     optimizer: Literal["rmsprop", "rmsprop_tf", "adam"] = "rmsprop"
@@ -98,13 +99,14 @@ class Config(ControlConfig):
     gamma: Fraction = 0.99
     """Discount per step."""
     advantage: Literal["gae", "n_step", "monte_carlo"] = "gae"
-    """Rewards of the episode or rollout, then V (monte_carlo), of td_steps (n_step), or GAE."""
+    """How advantages are estimated. Rewards of the episode or rollout, then V (monte_carlo), of
+    n_steps (n_step), or GAE."""
     gae_lambda: Fraction = 1.0
     """Lambda of GAE: 0 is the one-step TD error, 1 the Monte Carlo advantage."""
-    td_steps: PositiveInt = 3
-    """n of n_step, at most num_steps: 1 is the one-step TD error."""
+    n_steps: Annotated[PositiveInt, Renamed("td_steps")] = 3
+    """n of n-step returns. At most num_steps; 1 is the one-step TD error."""
     normalize_advantage: bool = False
-    """Normalise advantages per rollout."""
+    """Normalise advantages to mean 0 and standard deviation 1. Per rollout."""
     entropy_coef: NonNegative = 0.0
     """Weight of the entropy bonus."""
     value_coef: NonNegative = 0.5
@@ -113,8 +115,6 @@ class Config(ControlConfig):
     """Clip each seed's gradient to this norm (0: do not)."""
     hidden: tuple[PositiveInt, ...] = (64, 64)
     """Widths of the hidden layers of each network."""
-    shared_trunk: bool = False
-    """One network for policy and value, with two heads."""
     log_std_init: Annotated[float, Range(-20, 20)] = 0.0
     """Initial logarithm of the standard deviation of actions in a box."""
     normalize_obs: bool = False
@@ -133,9 +133,9 @@ class Config(ControlConfig):
     def check(self) -> None:
         if self.batch_size < 2:
             raise UsageError("--num-steps 1: one environment needs at least 2 steps")
-        if self.advantage == "n_step" and self.td_steps > self.num_steps:
+        if self.advantage == "n_step" and self.n_steps > self.num_steps:
             raise UsageError(
-                f"--td-steps {self.td_steps}: must be at most num_steps = {self.num_steps}"
+                f"--n-steps {self.n_steps}: must be at most num_steps = {self.num_steps}"
             )
         if self.total_timesteps < self.batch_size:
             raise UsageError(
@@ -154,7 +154,7 @@ class ActorCritic(nn.Module):
         self.continuous = spec.continuous
         self.action_size = len(spec.action_low) if spec.continuous else spec.num_actions
         heads = (self.action_size, 1)  # the logits or means of the policy, the value
-        self.networks = SeedMLP(S, spec.obs_size, config.hidden, heads, "tanh", config.shared_trunk)
+        self.networks = SeedMLP(S, spec.obs_size, config.hidden, heads, "tanh")
         self.networks.orthogonal_init(init, gains=(0.01, 1.0))
         if spec.continuous:
             self.log_std = self.networks.constant(self.action_size, config.log_std_init)
@@ -225,9 +225,9 @@ def n_step(
     terminated: Tensor,
     truncated: Tensor,
     gamma: float,
-    td_steps: int,
+    n_steps: int,
 ) -> Tensor:
-    """r_t + ... + gamma^{n-1} r_{t+n-1} + gamma^n V(s_{t+n}) - V(s_t), n = td_steps; [S, T, N].
+    """r_t + ... + gamma^{n-1} r_{t+n-1} + gamma^n V(s_{t+n}) - V(s_t), n = n_steps; [S, T, N].
 
     n is smaller where the episode or the rollout ends before: V of the last successor bootstraps
     there, but after a termination.
@@ -235,7 +235,7 @@ def n_step(
     one_step = rewards + gamma * next_values * ~terminated
     goes_on = ~(terminated | truncated)[:, :-1]
     targets = one_step
-    for _ in range(td_steps - 1):  # n + 1 steps from here are one step, then n from the next
+    for _ in range(n_steps - 1):  # n + 1 steps from here are one step, then n from the next
         longer = rewards[:, :-1] + gamma * targets[:, 1:]
         longer = torch.where(goes_on, longer, one_step[:, :-1])
         targets = torch.cat((longer, one_step[:, -1:]), dim=1)
@@ -310,7 +310,7 @@ def prepare(agent: ActorCritic, rollout: envs.Rollout, config: Config) -> Batch:
     if config.advantage == "gae":
         advantages = gae(*steps, config.gae_lambda)
     elif config.advantage == "n_step":
-        advantages = n_step(*steps, config.td_steps)
+        advantages = n_step(*steps, config.n_steps)
     else:
         advantages = monte_carlo(*steps)
     advantages = advantages.flatten(1, 2)

@@ -75,13 +75,13 @@ class Config(ControlConfig):
     gradient_steps: int = 1
     """G, gradient steps per update (-1: one per collected transition)."""
     batch_size: PositiveInt = 128
-    """M, transitions per gradient step."""
+    """Samples per gradient step. M transitions."""
     buffer_size: PositiveInt = 10_000
     """C, transitions that a seed's memory holds."""
     learning_starts: NonNegativeInt = 10_000
     """Timesteps before the first update; until then actions are random."""
     learning_rate: Positive = 2.5e-4
-    """Step size of Adam."""
+    """Step size. Adam."""
     gamma: Fraction = 0.99
     """Discount per step."""
     target_update_interval: PositiveInt = 500
@@ -99,7 +99,7 @@ class Config(ControlConfig):
     max_grad_norm: NonNegative = 0.0
     """Clip each seed's gradient to this norm (0: do not)."""
     hidden: tuple[PositiveInt, ...] = (120, 84)
-    """Widths of the hidden layers."""
+    """Widths of the hidden layers of each network."""
 
     @property
     def block(self) -> int:

@@ -112,30 +112,30 @@ class Config(ControlConfig):
     groups: PositiveInt = 1
     """K, groups per update, each from a start of its own."""
     group_size: Annotated[int, Range(2, math.inf)] = 16
-    """G, episodes per group."""
+    """G, samples per group. Episodes."""
     minibatch_size: PositiveInt = 512
-    """M, the most samples per gradient step."""
+    """M, samples per gradient step. At most: the last may have fewer."""
     epochs: PositiveInt = 4
-    """Passes over the episodes of an update."""
+    """Passes over the samples. The episodes of an update."""
     learning_rate: Positive = 1e-3
-    """Step size of Adam."""
+    """Step size. Adam."""
     anneal_lr: bool = True
     """Let the learning rate fall linearly to 0."""
     gamma: Fraction = 0.99
     """Discount per step."""
     advantage: Literal["return_to_go", "outcome", "process"] = "return_to_go"
-    """What is compared with the peers."""
+    """How advantages are estimated. What is compared with the peers."""
     peers: Literal["alive", "all"] = "alive"
     """Compare with the episodes that are still going on, or count ended ones as 0 (no matter for
     outcome)."""
     std: Literal["group", "batch", "none"] = "group"
     """Divide advantages by the standard deviation of the peers, of the update, or not."""
     clip_range: NonNegative = 0.2
-    """Epsilon of the clipped objective, down and up (0: only a ratio of 1 is not clipped)."""
+    """Epsilon of the clipped objective (0: do not clip the ratio)."""
     clip_range_high: NonNegative = 0.0
     """Epsilon upwards (0: clip_range)."""
     kl_coef: NonNegative = 0.0
-    """Beta, weight of the penalty for leaving the reference policy."""
+    """Beta, weight of the KL to the reference."""
     reference_updates: Annotated[int, Range(0, math.inf)] = 0
     """Take the present policy as the reference every so many updates (0: keep the initial one);
     only with kl_coef."""
@@ -144,7 +144,7 @@ class Config(ControlConfig):
     max_grad_norm: NonNegative = 0.5
     """Clip each seed's gradient to this norm (0: do not)."""
     hidden: tuple[PositiveInt, ...] = (64, 64)
-    """Widths of the hidden layers."""
+    """Widths of the hidden layers of each network."""
     log_std_init: Annotated[float, Range(-20, 20)] = 0.0
     """Initial logarithm of the standard deviation of actions in a box."""
     normalize_obs: bool = False
@@ -306,10 +306,16 @@ def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
     return x.masked_fill(~mask, 0.0).sum(-1) / mask.sum(-1).clamp(min=1)
 
 
+def clip_bounds(config: Config) -> tuple[float, float]:
+    """Between which the ratio has a gradient."""
+    low = config.clip_range or math.inf
+    return 1 - low, 1 + (config.clip_range_high or low)
+
+
 def policy_loss(ratio: Tensor, advantages: Tensor, config: Config) -> Tensor:
     """-min(ratio A, clip(ratio) A) (eq. 3), elementwise."""
-    high = config.clip_range_high or config.clip_range
-    clipped = ratio.clamp(1 - config.clip_range, 1 + high)
+    low, high = clip_bounds(config)
+    clipped = ratio.clamp(low, high)
     return -torch.minimum(ratio * advantages, clipped * advantages)
 
 
@@ -387,8 +393,8 @@ def loss(
         total = total + config.kl_coef * kl
         metrics["kl"] = kl.detach()
     with torch.no_grad():
-        high = config.clip_range_high or config.clip_range
-        clipped = (ratio < 1 - config.clip_range) | (ratio > 1 + high)
+        low, high = clip_bounds(config)
+        clipped = (ratio < low) | (ratio > high)
         metrics["approx_kl"] = masked_mean(ratio - 1 - log_ratio, valid)
         metrics["clipfrac"] = masked_mean(clipped.float(), valid)
     return total, metrics

@@ -57,7 +57,7 @@ class Config(PredictionConfig):
     visits: Literal["first", "every"] = "first"
     """Which visits of a state in an episode to learn from."""
     learning_rate: Fraction = 0.0
-    """Alpha; 0 is 1 / N(s), the mean of all returns."""
+    """Step size. Alpha; 0 is 1 / N(s), the mean of all returns."""
 
     def make_env(self) -> envs.TabularEnv:
         return envs.make_tabular(self.env)
@@ -146,9 +146,9 @@ def train(config: Config, run: PredictionRun) -> Tensor:
     timesteps = torch.zeros(S, dtype=torch.int64)
 
     run.evaluate_if_due(0, env, policy, values, timesteps)
-    for number in range(config.episodes):
+    for number in range(config.total_episodes):
         if number % BLOCK == 0:
-            N = min(BLOCK, config.episodes - number)
+            N = min(BLOCK, config.total_episodes - number)
             played = play(env, policy, streams.uniform(N, 1 + 2 * env.spec.time_limit))
         episode = Episodes(*(x[:, number % BLOCK] for x in played))
         targets = returns(episode, values, config.gamma)
@@ -166,11 +166,11 @@ def load(part: str) -> Tensor:
 
 PRESETS = {
     "RandomWalk-v0": Preset(
-        {"gamma": 1.0, "episodes": 100},
+        {"gamma": 1.0, "total_episodes": 100},
         source="the task of SB, figure 7.2 (19 states, undiscounted); 100 episodes, not 10",
     ),
     "Gridworld-v0": Preset(
-        {"gamma": 0.9, "episodes": 100}, source="our own task, discounted as for planning"
+        {"gamma": 0.9, "total_episodes": 100}, source="our own task, discounted as for planning"
     ),
 }
 

@@ -92,11 +92,11 @@ class Config(ControlConfig):
     num_steps: PositiveInt = 128
     """T, steps per environment in a rollout."""
     minibatch_size: PositiveInt = 128
-    """M, samples per gradient step; at most N * T, which it must divide."""
+    """M, samples per gradient step. At most N * T, which it must divide."""
     epochs: PositiveInt = 4
-    """Passes over each rollout."""
+    """Passes over the samples. Each rollout."""
     learning_rate: Positive = 2.5e-4
-    """Step size of Adam."""
+    """Step size. Adam."""
     anneal_lr: bool = True
     """Let the learning rate fall linearly to 0."""
     gamma: Fraction = 0.99
@@ -110,7 +110,7 @@ class Config(ControlConfig):
     clip_value_range: NonNegative = 0.0
     """Clip the change of the value prediction to this (0: do not)."""
     normalize_advantage: bool = True
-    """Normalise advantages per minibatch."""
+    """Normalise advantages to mean 0 and standard deviation 1. Per minibatch."""
     entropy_coef: NonNegative = 0.0
     """Weight of the entropy bonus."""
     value_coef: NonNegative = 0.5
@@ -118,11 +118,10 @@ class Config(ControlConfig):
     max_grad_norm: NonNegative = 0.5
     """Clip each seed's gradient to this norm (0: do not)."""
     target_kl: NonNegative = 0.0
-    """Stop a seed's epochs once its approximate KL exceeds 1.5 times this (0: never)."""
+    """The most that an update may move the policy: mean KL, nats. A seed's epochs end once its
+    approximate KL exceeds 1.5 times this (0: never)."""
     hidden: tuple[PositiveInt, ...] = (64, 64)
     """Widths of the hidden layers of each network."""
-    shared_trunk: bool = False
-    """One network for policy and value, with two heads."""
     log_std_init: Annotated[float, Range(-20, 20)] = 0.0
     """Initial logarithm of the standard deviation of actions in a box."""
     normalize_obs: bool = False
@@ -168,7 +167,7 @@ class ActorCritic(nn.Module):
         self.continuous = spec.continuous
         self.action_size = len(spec.action_low) if spec.continuous else spec.num_actions
         heads = (self.action_size, 1)  # the logits or means of the policy, the value
-        self.networks = SeedMLP(S, spec.obs_size, config.hidden, heads, "tanh", config.shared_trunk)
+        self.networks = SeedMLP(S, spec.obs_size, config.hidden, heads, "tanh")
         self.networks.orthogonal_init(init, gains=(0.01, 1.0))
         if spec.continuous:
             self.log_std = self.networks.constant(self.action_size, config.log_std_init)

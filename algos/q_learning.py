@@ -54,7 +54,7 @@ class Config(ControlConfig):
     env: str = "FrozenLake-v1"
     """Environment id."""
     learning_rate: Fraction = 0.5
-    """Alpha at the start."""
+    """Step size. Alpha in the first timestep."""
     final_learning_rate: Fraction = 0.01
     """Alpha at the end."""
     gamma: Fraction = 0.99

@@ -12,9 +12,9 @@ The equations, for episodes of the policy pi, with the return-to-go g_t = r_t + 
             g_t - V(s_t)        --weight baseline                  (section 13.4)
             Q(s_t, a_t)         --weight q
 
-For gamma 1 and without `--normalize`, all four have the same mean (Q as far as it is right), not
-the same variance: it is logged for every update, and results/README.md compares them. For gamma < 1
-total_return weights step t by gamma^t, the others do not.
+For gamma 1 and without `--normalize-advantage`, all four have the same mean (Q as far as it is
+right), not the same variance: it is logged for every update, and results/README.md compares them.
+For gamma < 1 total_return weights step t by gamma^t, the others do not.
 
 Shapes: S seeds, L steps (the environment's time limit), N episodes per seed, B = L N samples, M a
 minibatch, O observation size, A discrete actions or D components of an action in a box. Episodes
@@ -30,15 +30,15 @@ Implementation details:
  3. Phi is not multiplied by gamma^t, as in every implementation we know: for gamma < 1 this is the
     gradient of the discounted return with later states weighted as much as early ones. With
     total_return, or gamma 1, it is exact.
- 4. `--normalize` shifts and scales Phi to mean 0 and standard deviation 1 over the steps of an
-    update (ddof 1). That is a baseline by itself, and does what scaling the rewards would do. (An
-    untrained Q is scaled, too: the first steps of `--weight q` are full-size and random.)
+ 4. `--normalize-advantage` shifts and scales Phi to mean 0 and standard deviation 1 over the steps
+    of an update (ddof 1). That is a baseline by itself, and does what scaling the rewards would do.
+    (An untrained Q is scaled, too: the first steps of `--weight q` are full-size and random.)
  5. V and Q are networks of their own, fitted after the policy's step, by Adam on the squared error
     to g_t, on minibatches drawn from the update's steps. So they never see the episodes that they
     weight before they weight them. Q takes the action as a further input, one-hot if discrete.
  6. The gradient is kept per episode: its mean is the update's, and the sum over parameters of its
-    sample variance / N estimates the variance of that mean (grad_variance; with `--normalize`
-    the episodes share a mean and a scale, and it is approximate).
+    sample variance / N estimates the variance of that mean (grad_variance; with
+    `--normalize-advantage` the episodes share a mean and a scale, and it is approximate).
  7. Orthogonal initialisation, gain sqrt(2), 0.01 for the policy's head; Adam with eps 1e-5; the
     learning rate falls linearly to 0; the gradient is clipped to a norm of 0.5: as in A2C.
  8. Actions in a box are Gaussian with a mean per state and a standard deviation that does not
@@ -72,6 +72,7 @@ from manyseeds.cli import (
     PositiveInt,
     Preset,
     Range,
+    Renamed,
     UsageError,
     parse,
 )
@@ -93,15 +94,15 @@ class Config(ControlConfig):
     episodes: Annotated[int, Range(2, math.inf)] = 8
     """N, episodes per update."""
     learning_rate: Positive = 1e-3
-    """Step size of Adam, for the policy."""
+    """Step size. The policy's Adam."""
     anneal_lr: bool = True
     """Let the learning rate fall linearly to 0."""
     gamma: Fraction = 0.99
     """Discount per step."""
     weight: Literal["total_return", "return_to_go", "baseline", "q"] = "return_to_go"
     """Phi, what log-probabilities are weighted with."""
-    normalize: bool = True
-    """Normalise Phi over the steps of an update."""
+    normalize_advantage: Annotated[bool, Renamed("normalize")] = True
+    """Normalise advantages to mean 0 and standard deviation 1. Phi, over the steps of an update."""
     entropy_coef: NonNegative = 0.0
     """Weight of the entropy bonus."""
     max_grad_norm: NonNegative = 0.5
@@ -109,9 +110,9 @@ class Config(ControlConfig):
     critic_updates: PositiveInt = 20
     """Gradient steps of V or Q per update."""
     critic_learning_rate: Positive = 3e-3
-    """Step size of Adam, for V or Q."""
+    """Step size of the critic. Adam, for V or Q."""
     minibatch_size: PositiveInt = 256
-    """M, samples per gradient step of V or Q."""
+    """M, samples per gradient step. Of V or Q."""
     hidden: tuple[PositiveInt, ...] = (64, 64)
     """Widths of the hidden layers of each network."""
     log_std_init: Annotated[float, Range(-20, 20)] = 0.0
@@ -281,7 +282,7 @@ def phi(critic: Critic | None, batch: Batch, config: Config) -> Tensor:
     if critic is not None:
         predicted = critic(batch.features, batch.actions)
         weights = predicted if config.weight == "q" else weights - predicted
-    if config.normalize:
+    if config.normalize_advantage:
         weights = normalize(weights, batch.alive)
     return weights.masked_fill(~batch.alive, 0.0)
 

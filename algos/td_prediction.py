@@ -64,11 +64,11 @@ class Config(PredictionConfig):
     """Temporal-difference prediction."""
 
     n_steps: PositiveInt = 1
-    """n of n-step TD."""
+    """n of n-step returns."""
     trace_decay: Fraction = 0.0
     """Lambda of TD(lambda)."""
     learning_rate: Annotated[float, Range(0, 1, open_low=True)] = 0.1
-    """Alpha."""
+    """Step size. Alpha."""
 
     def make_env(self) -> envs.TabularEnv:
         return envs.make_tabular(self.env)
@@ -174,9 +174,9 @@ def train(config: Config, run: PredictionRun) -> Tensor:
     timesteps = torch.zeros(S, dtype=torch.int64)
 
     run.evaluate_if_due(0, env, policy, values, timesteps)
-    for number in range(config.episodes):
+    for number in range(config.total_episodes):
         if number % BLOCK == 0:
-            N = min(BLOCK, config.episodes - number)
+            N = min(BLOCK, config.total_episodes - number)
             played = play(env, policy, streams.uniform(N, 1 + 2 * env.spec.time_limit))
         episode = Episodes(*(x[:, number % BLOCK] for x in played))
         if config.trace_decay > 0:
@@ -195,13 +195,13 @@ def load(part: str) -> Tensor:
 
 PRESETS = {
     "RandomWalk-v0": Preset(
-        {"gamma": 1.0, "episodes": 100, "n_steps": 4, "learning_rate": 0.4},
+        {"gamma": 1.0, "total_episodes": 100, "n_steps": 4, "learning_rate": 0.4},
         source="SB, figure 7.2: n and alpha with the least error there, over 10 episodes; over our "
         "100 a smaller alpha ends nearer (0.05: 0.08)",
         published="RMS error 0.26 over the first 10 episodes (figure 7.2 in S. Zhang's code)",
     ),
     "Gridworld-v0": Preset(
-        {"gamma": 0.9, "episodes": 100, "n_steps": 1, "learning_rate": 0.1},
+        {"gamma": 0.9, "total_episodes": 100, "n_steps": 1, "learning_rate": 0.1},
         source="our own search: the least final error of 25 settings (n 1, 4, 16 and lambda 0.8, "
         "0.95), 100 seeds each (0-99)",
     ),

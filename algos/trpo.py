@@ -30,7 +30,7 @@ Implementation details:
  3. Conjugate gradients begin at 0, and end for a seed whose squared residual is below 1e-10.
  4. Where no step of the line search is accepted, the policy stays exactly as it was.
  5. The advantages of the rollout are normalised together.
- 6. Then Adam (epsilon 1e-5, gradients not clipped) fits V for critic_updates passes of shuffled
+ 6. Then Adam (epsilon 1e-5, gradients not clipped) fits V for critic_epochs passes of shuffled
     minibatches.
  7. What PPO does, and is done here: GAE, truncation bootstraps from V of the final observation and
     termination does not, actions in a box, normalisation of observations and rewards (ppo.py 4, 11
@@ -76,6 +76,7 @@ from manyseeds.cli import (
     PositiveInt,
     Preset,
     Range,
+    Renamed,
     UsageError,
     parse,
 )
@@ -98,7 +99,8 @@ class Config(ControlConfig):
     num_steps: PositiveInt = 1024
     """T, steps per environment in a rollout."""
     target_kl: Positive = 0.01
-    """Delta, the most that a step may move the policy: mean KL over the rollout's states, nats."""
+    """The most that an update may move the policy: mean KL, nats. Delta, over the rollout's
+    states."""
     cg_steps: PositiveInt = 15
     """Steps of conjugate gradients."""
     cg_damping: NonNegative = 0.1
@@ -107,18 +109,18 @@ class Config(ControlConfig):
     """Step sizes that the line search tries."""
     line_search_shrink: Annotated[float, Range(0, 1, open_low=True)] = 0.8
     """Each step size, as a part of the one before it."""
-    critic_updates: PositiveInt = 10
+    critic_epochs: Annotated[PositiveInt, Renamed("critic_updates")] = 10
     """Passes over each rollout that fit the value network."""
     minibatch_size: PositiveInt = 128
-    """M, samples per gradient step of the value network; at most N * T, which it must divide."""
+    """M, samples per gradient step. Of V; at most N * T, which it must divide."""
     learning_rate: Positive = 1e-3
-    """Step size of Adam, which fits the value network."""
+    """Step size. Adam, which fits the value network."""
     gamma: Fraction = 0.99
     """Discount per step."""
     gae_lambda: Fraction = 0.95
     """Lambda of GAE: 0 is the one-step TD error, 1 the Monte Carlo advantage."""
     normalize_advantage: bool = True
-    """Normalise the advantages of a rollout."""
+    """Normalise advantages to mean 0 and standard deviation 1. Per rollout."""
     hidden: tuple[PositiveInt, ...] = (64, 64)
     """Widths of the hidden layers of each network."""
     log_std_init: Annotated[float, Range(-20, 20)] = 0.0
@@ -459,7 +461,7 @@ def backpropagate(agent: ActorCritic, obs: Tensor, returns: Tensor) -> Tensor:
 def fit_critic(
     agent: ActorCritic, optimizer: SeedAdam, batch: Batch, shuffle: Tensor, config: Config
 ) -> Tensor:
-    """Fit V to the returns; the uniforms shuffle [S, critic_updates, B] order each pass's samples.
+    """Fit V to the returns; the uniforms shuffle [S, critic_epochs, B] order each pass's samples.
 
     Returns the last minibatch's mean squared error, [S].
     """
@@ -520,7 +522,7 @@ def train(config: Config, run: Run) -> ActorCritic:
             state,
             obs,
             (agent.draw(streams, T, N), streams.uniform(T, N, env.noise_size)),  # [S, T, N, ...]
-            streams.uniform(config.critic_updates, config.batch_size),
+            streams.uniform(config.critic_epochs, config.batch_size),
             timestep == 0,
         )
         timestep += config.batch_size
@@ -540,7 +542,7 @@ NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
 PRESETS = {
     "CartPole-v1": Preset(
         {"num_envs": 2, "num_steps": 512, "minibatch_size": 512, "cg_damping": 1e-3}
-        | {"gae_lambda": 0.98, "gamma": 0.99, "learning_rate": 1e-3, "critic_updates": 20}
+        | {"gae_lambda": 0.98, "gamma": 0.99, "learning_rate": 1e-3, "critic_epochs": 20}
         | {"total_timesteps": 100_000},
         source=ZOO,
         published=ZOO_SCORE.format("500.0 +- 0.0"),
@@ -551,7 +553,7 @@ PRESETS = {
         published=ZOO_SCORE.format("-83.1 +- 18.6"),
     ),
     "MountainCar-v0": Preset(
-        {"num_envs": 2, "num_steps": 1024, "critic_updates": 20}
+        {"num_envs": 2, "num_steps": 1024, "critic_epochs": 20}
         | {"total_timesteps": 100_000, **NORMALIZED},
         source=ZOO,
         published=ZOO_SCORE.format("-107.3 +- 13.2"),
@@ -563,7 +565,7 @@ PRESETS = {
         published=ZOO_SCORE.format("92.5 +- 0.4 with gSDE"),
     ),
     "Pendulum-v1": Preset(
-        {"num_envs": 2, "num_steps": 1024, "gamma": 0.9, "critic_updates": 15}
+        {"num_envs": 2, "num_steps": 1024, "gamma": 0.9, "critic_epochs": 15}
         | {"total_timesteps": 100_000},
         source=f"{ZOO}, without gSDE",
         published=ZOO_SCORE.format("-174.6 +- 127.6 with gSDE"),

@@ -123,11 +123,11 @@ CONTROL = (
         "CartPole-v1 --entropy-coef 0.01 --epochs 8 --learning-rate 0.01",
         "CartPole-v1 --no-normalize-advantage --max-grad-norm 0 --first-seed 3 --hidden 16",
         "CartPole-v1 --target-kl 0.0001 --epochs 6",
-        "CartPole-v1 --shared-trunk --clip-range 0 --no-anneal-clip --minibatch-size 128",
+        "CartPole-v1 --clip-range 0 --no-anneal-clip --minibatch-size 128",
         "CartPole-v1 --backend gymnasium --total-timesteps 128",
         "Acrobot-v1 --total-timesteps 256",
         "Pendulum-v1",
-        "Pendulum-v1 --shared-trunk --normalize-obs --anneal-clip",
+        "Pendulum-v1 --normalize-obs --anneal-clip",
         "MountainCarContinuous-v0 --minibatch-size 32 --total-timesteps 256",
     ),
     *_cases(
@@ -136,17 +136,17 @@ CONTROL = (
         "CartPole-v1",
         "CartPole-v1 --optimizer rmsprop_tf --anneal-lr --first-seed 3",
         "CartPole-v1 --optimizer adam --normalize-advantage --entropy-coef 0.01",
-        "CartPole-v1 --advantage n_step --td-steps 3 --max-grad-norm 0",
+        "CartPole-v1 --advantage n_step --n-steps 3 --max-grad-norm 0",
         "CartPole-v1 --advantage monte_carlo --gae-lambda 0.9",
-        "CartPole-v1 --shared-trunk --gae-lambda 0.9",
+        "CartPole-v1 --gae-lambda 0.9",
         "Acrobot-v1 --total-timesteps 96",
         "Pendulum-v1",
-        "Pendulum-v1 --shared-trunk --advantage n_step --log-std-init -1",
+        "Pendulum-v1 --advantage n_step --log-std-init -1",
         "MountainCarContinuous-v0 --total-timesteps 64",
     ),
     *_cases(
         "algos/trpo.py",
-        f"{ROLLOUT} --critic-updates 2",
+        f"{ROLLOUT} --critic-epochs 2",
         "CartPole-v1",
         "CartPole-v1 --no-normalize-advantage --cg-steps 5 --first-seed 3",
         "CartPole-v1 --target-kl 0.5 --line-search-steps 3 --line-search-shrink 0.5",
@@ -170,13 +170,13 @@ CONTROL = (
         "algos/reinforce.py",
         "--seeds 2 --episodes 4 --total-timesteps 300 --critic-updates 3 --minibatch-size 64",
         "CartPole-v1",
-        "CartPole-v1 --no-normalize --no-anneal-lr --max-grad-norm 0 --first-seed 3",
+        "CartPole-v1 --no-normalize-advantage --no-anneal-lr --max-grad-norm 0 --first-seed 3",
         "CartPole-v1 --weight total_return",
-        "CartPole-v1 --weight total_return --no-normalize",
+        "CartPole-v1 --weight total_return --no-normalize-advantage",
         "CartPole-v1 --weight baseline --normalize-obs",
-        "CartPole-v1 --weight baseline --no-normalize --entropy-coef 0.01",
+        "CartPole-v1 --weight baseline --no-normalize-advantage --entropy-coef 0.01",
         "CartPole-v1 --weight q",
-        "CartPole-v1 --weight q --no-normalize",
+        "CartPole-v1 --weight q --no-normalize-advantage",
         "Acrobot-v1",
         "Pendulum-v1 --total-timesteps 1600",
         "Pendulum-v1 --weight q --total-timesteps 1600 --log-std-init -1",
@@ -198,7 +198,7 @@ CONTROL = (
 
 # ---- Tables --------------------------------------------------------------------------------
 
-PREDICTION = "--seeds 3 --episodes 30"
+PREDICTION = "--seeds 3 --total-episodes 30"
 TABLES = (
     *_cases(
         "algos/q_learning.py",
@@ -336,7 +336,7 @@ LIBRARIES = (
         algo="dqn",
     ),
     *_cases(SB3, f"{ROLLOUT} --seeds 1 --epochs 2", "Pendulum-v1", algo="ppo"),
-    *_cases(SB3, f"{ROLLOUT} --seeds 1 --critic-updates 2", "CartPole-v1", algo="trpo"),
+    *_cases(SB3, f"{ROLLOUT} --seeds 1 --critic-epochs 2", "CartPole-v1", algo="trpo"),
     *_cases(TRL, "--total-samples 64 --batch-size 16 --evaluations 1", SUMS, algo="sft"),
     *_cases(TRL, SAMPLES, "addition", algo="reward_model"),
     *_cases(TRL, "--batch-size 8 --epochs 1 --evaluations 1", f"{SUMS} {PAIRS}", algo="dpo"),

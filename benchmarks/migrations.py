@@ -107,8 +107,27 @@ def to_schema_2(records: Records) -> None:
     }
 
 
+def to_schema_3(records: Records) -> None:
+    """Nothing is compiled any more."""
+    records["config.json"]["execution"].pop("compiled", None)
+
+
 REPLAY = "sweeps.json"
-MIGRATIONS = (Migration(2, rewrite=to_schema_2),)
+MIGRATIONS = (
+    Migration(2, rewrite=to_schema_2),
+    Migration(
+        3,
+        rewrite=to_schema_3,
+        renamed={
+            "a2c": {"td_steps": "n_steps"},
+            "reinforce": {"normalize": "normalize_advantage"},
+            "trpo": {"critic_updates": "critic_epochs"},
+            "monte_carlo": {"episodes": "total_episodes"},
+            "td_prediction": {"episodes": "total_episodes"},
+        },
+        removed={"a2c": {"shared_trunk": False}, "ppo": {"shared_trunk": False}},
+    ),
+)
 
 
 # ---- A store -------------------------------------------------------------------------------

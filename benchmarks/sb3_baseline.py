@@ -154,8 +154,6 @@ class PPOBaseline(Baseline):
 
     @staticmethod
     def arguments(config: ppo.Config) -> dict[str, Any]:
-        if config.shared_trunk:
-            raise UsageError("--shared-trunk: SB3's PPO has separate networks only")
         if config.minibatch < 2:
             raise UsageError(f"--minibatch-size {config.minibatch_size}: SB3 needs at least 2")
         unclipped = math.inf  # ratios are clamped to -inf .. inf
@@ -204,8 +202,6 @@ class A2CBaseline(Baseline):
 
     @staticmethod
     def arguments(config: a2c.Config) -> dict[str, Any]:
-        if config.shared_trunk:
-            raise UsageError("--shared-trunk: SB3's A2C has separate networks only")
         if config.advantage == "n_step":
             raise UsageError(
                 "--advantage n_step: SB3's A2C has GAE only, which includes the return"
@@ -248,7 +244,7 @@ class TRPOBaseline(Baseline):
         return {
             "n_steps": config.num_steps,
             "batch_size": config.minibatch,
-            "n_critic_updates": config.critic_updates,
+            "n_critic_updates": config.critic_epochs,
             "learning_rate": config.learning_rate,
             "gamma": config.gamma,
             "gae_lambda": config.gae_lambda,

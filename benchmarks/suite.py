@@ -139,7 +139,7 @@ GRPO_MODES: tuple[dict[str, Any], ...] = (
     {"iterations": 4},
     {"model": "tiny-base"},  # without SFT, as R1-Zero
 )
-SHORT_PREDICTION = {"seeds": 10, "episodes": 20}
+SHORT_PREDICTION = {"seeds": 10, "total_episodes": 20}
 
 PREDICTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("monte_carlo", {"visits": "first", "learning_rate": 0.0}),
@@ -251,7 +251,7 @@ SUITES = {
                 cut=SHORT,
                 target=475.0,
             )
-            for scale in ({}, {"normalize": False})
+            for scale in ({}, {"normalize_advantage": False})
             for weight in WEIGHTS
         ),
         *(Cell("reinforce", env, 10, cut=SHORT) for env in ABLATED[1:]),

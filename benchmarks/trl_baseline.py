@@ -358,7 +358,7 @@ class GRPOBaseline(Baseline):
             "temperature": config.temperature,
             "loss_type": cls.loss_type,
             "scale_rewards": cls.scale_rewards,
-            "epsilon": config.clip_range,
+            "epsilon": config.clip_range or math.inf,
             "beta": getattr(config, "kl_coef", 0.0),
             "use_bias_correction_kl": False,
             "reward_weights": [1.0, config.format_weight],
@@ -415,7 +415,7 @@ class DAPOBaseline(GRPOBaseline):
     def arguments(cls, config: Any) -> dict[str, Any]:
         refuse(config, dynamic_sampling=False, token_level=True)
         return super().arguments(config) | {
-            "epsilon_high": config.clip_range_high,
+            "epsilon_high": config.clip_range_high or config.clip_range or math.inf,
             "mask_truncated_completions": config.overlong_filtering,
             "reward_weights": [2.0, config.format_weight, 1.0],
         }

@@ -56,6 +56,7 @@ loss, clipfrac, approx_kl (k3 to pi_old), grad_norm of its minibatches (means).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -68,7 +69,6 @@ from llm_track import models, sampling, tasks
 from llm_track.evaluation import TaskEvaluator
 from llm_track.sampling import Samples
 from manyseeds.cli import (
-    Fraction,
     NonNegative,
     NonNegativeInt,
     Positive,
@@ -91,19 +91,19 @@ class Config(tasks.TaskConfig):
     prompts: PositiveInt = 32
     """K, prompts per step."""
     group_size: Annotated[int, Range(2)] = 8
-    """G, completions per prompt."""
+    """G, samples per group. Completions of a prompt."""
     minibatches: PositiveInt = 4
     """Gradient steps per pass over the samples."""
     epochs: PositiveInt = 1
-    """Passes over the samples of a step."""
+    """Passes over the samples. Those of a step."""
     learning_rate: Positive = 3e-4
-    """Step size of AdamW."""
+    """Step size. AdamW."""
     temperature: Positive = 1.0
     """Sampling temperature."""
-    clip_range: Fraction = 0.2
-    """Epsilon of the clipped objective, downwards."""
+    clip_range: NonNegative = 0.2
+    """Epsilon of the clipped objective (0: do not clip the ratio)."""
     clip_range_high: NonNegative = 0.28
-    """Epsilon upwards."""
+    """Epsilon upwards (0: clip_range)."""
     dynamic_sampling: bool = True
     """Sample until there are K prompts with right and wrong completions."""
     max_draws: PositiveInt = 10
@@ -183,12 +183,18 @@ def token_weights(mask: Tensor, completions: Tensor, tokens: Tensor, token_level
     return mask / mask.sum(1, keepdim=True).clamp(min=1) / completions.clamp(min=1)
 
 
+def clip_bounds(config: Config) -> tuple[float, float]:
+    """Between which the ratio has a gradient."""
+    low = config.clip_range or math.inf
+    return 1 - low, 1 + (config.clip_range_high or low)
+
+
 def surrogate(
     logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, low: float, high: float
 ) -> Tensor:
     """The clipped objective of each token, [B, T]."""
     ratio = (logprobs - old_logprobs).exp()
-    return torch.min(ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
+    return torch.min(ratio * advantages, ratio.clamp(low, high) * advantages)
 
 
 def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
@@ -205,8 +211,7 @@ def policy_loss(
     config: Config,
 ) -> Tensor:
     """This part's share of a minibatch's loss, 0-d; all arguments [B, T]."""
-    low, high = config.clip_range, config.clip_range_high
-    objective = surrogate(logprobs, old_logprobs, advantages, low, high)
+    objective = surrogate(logprobs, old_logprobs, advantages, *clip_bounds(config))
     return -(weights * objective).sum()
 
 
@@ -305,7 +310,7 @@ def update(
     mine = np.flatnonzero(np.isin(batch.index.cpu(), rows))
     learned = batch.learned[mine]
     counts = processes.sum(torch.stack([learned.any(1).sum(), learned.sum()]))
-    low, high = 1 - config.clip_range, 1 + config.clip_range_high
+    low, high = clip_bounds(config)
     sums = torch.zeros(3, device=run.device)
     for part in batch.parts(mine, config.micro_batch_size):
         logprobs = sampling.logprobs(policy, part, config.temperature)

@@ -68,17 +68,18 @@ class Config(tasks.TaskConfig):
     """DPO."""
 
     group_size: Annotated[int, Range(2)] = 4
-    """G, completions per prompt, of which at most one pair is made."""
+    """G, samples per group. Completions of a prompt, of which at most one pair is made."""
     preferences: str = ""
-    """JSONL file of prompt, chosen, rejected (or ranked) instead of pairs of own samples."""
+    """JSONL file of preferences ('': none). Of prompt, chosen and rejected, or of prompt and
+    ranked, in place of pairs of own samples."""
     batch_size: PositiveInt = 32
-    """N, pairs per step."""
+    """Samples per gradient step. N pairs."""
     epochs: PositiveInt = 3
-    """Passes over the pairs."""
+    """Passes over the samples. All pairs."""
     learning_rate: Positive = 3e-4
-    """Step size of AdamW in the first step."""
+    """Step size. AdamW, in the first step."""
     temperature: Positive = 1.0
-    """Sampling temperature of the pairs."""
+    """Sampling temperature. Of the pairs."""
     beta: Positive = 0.1
     """Weight of the KL to the reference that the implicit reward stands for."""
 

@@ -44,6 +44,7 @@ the shares of groups without a signal.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -68,17 +69,17 @@ class Config(tasks.TaskConfig):
     prompts: PositiveInt = 32
     """K, prompts per step."""
     group_size: Annotated[int, Range(2)] = 8
-    """G, completions per prompt."""
+    """G, samples per group. Completions of a prompt."""
     minibatches: PositiveInt = 4
     """Gradient steps per pass over the samples."""
     epochs: PositiveInt = 1
-    """Passes over the samples of a step."""
+    """Passes over the samples. Those of a step."""
     learning_rate: Positive = 3e-4
-    """Step size of AdamW."""
+    """Step size. AdamW."""
     temperature: Positive = 1.0
     """Sampling temperature."""
     clip_range: NonNegative = 0.2
-    """Epsilon of the clipped objective."""
+    """Epsilon of the clipped objective (0: do not clip the ratio)."""
     format_weight: NonNegative = 0.1
     """Weight of the format reward beside the accuracy reward."""
     reward_model: str = ""
@@ -150,7 +151,7 @@ def policy_loss(
     config: Config,
 ) -> Tensor:
     """This part's share of a minibatch's loss, 0-d; all arguments [B, T]."""
-    objective = surrogate(logprobs, old_logprobs, advantages, config.clip_range)
+    objective = surrogate(logprobs, old_logprobs, advantages, config.clip_range or math.inf)
     return -(weights * objective).sum()
 
 
@@ -216,7 +217,7 @@ def update(
         loss = policy_loss(logprobs, part.logprobs, part.advantages, weights, config)
         loss.backward()
         with torch.no_grad():
-            clipped = ((logprobs - part.logprobs).exp() - 1).abs() > config.clip_range
+            clipped = ((logprobs - part.logprobs).exp() - 1).abs() > (config.clip_range or math.inf)
             terms = clipped, k3(part.logprobs, logprobs)
             sums += torch.stack([loss, *((weights * x).sum() for x in terms)])
     processes.sum_gradients(parameters)

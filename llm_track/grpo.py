@@ -51,6 +51,7 @@ signal.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
@@ -77,17 +78,17 @@ class Config(tasks.TaskConfig):
     prompts: PositiveInt = 32
     """K, prompts per step."""
     group_size: Annotated[int, Range(2)] = 8
-    """G, completions per prompt."""
+    """G, samples per group. Completions of a prompt."""
     minibatches: PositiveInt = 4
     """Gradient steps per pass over the samples."""
     epochs: PositiveInt = 1
-    """Passes over the samples of a step."""
+    """Passes over the samples. Those of a step."""
     learning_rate: Positive = 3e-4
-    """Step size of AdamW."""
+    """Step size. AdamW."""
     temperature: Positive = 1.0
     """Sampling temperature."""
     clip_range: NonNegative = 0.2
-    """Epsilon of the clipped objective."""
+    """Epsilon of the clipped objective (0: do not clip the ratio)."""
     kl_coef: NonNegative = 0.04
     """Beta, weight of the KL to the reference."""
     supervision: Literal["outcome", "process"] = "outcome"
@@ -226,7 +227,7 @@ def policy_loss(
     config: Config,
 ) -> Tensor:
     """This part's share of a minibatch's loss, 0-d; all arguments [B, T]."""
-    objective = surrogate(logprobs, old_logprobs, advantages, config.clip_range)
+    objective = surrogate(logprobs, old_logprobs, advantages, config.clip_range or math.inf)
     objective = objective - config.kl_coef * k3(logprobs, reference_logprobs)
     return -(weights * objective).sum()
 
@@ -295,7 +296,7 @@ def update(
         )
         loss.backward()
         with torch.no_grad():
-            clipped = ((logprobs - part.logprobs).exp() - 1).abs() > config.clip_range
+            clipped = ((logprobs - part.logprobs).exp() - 1).abs() > (config.clip_range or math.inf)
             terms = k3(logprobs, part.reference), clipped, k3(part.logprobs, logprobs)
             sums += torch.stack([loss, *((weights * x).sum() for x in terms)])
     processes.sum_gradients(parameters)

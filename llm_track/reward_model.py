@@ -80,13 +80,14 @@ class Config(tasks.TaskConfig):
     """Reward model."""
 
     preferences: str = ""
-    """JSONL file of prompt, chosen and rejected, or of prompt and ranked ('': by rules)."""
+    """JSONL file of preferences ('': none). Of prompt, chosen and rejected, or of prompt and
+    ranked; without, rules rank own samples."""
     prompts: PositiveInt = 32
     """K, prompts per step."""
     group_size: Annotated[int, Range(2)] = 8
-    """G, completions per prompt (not for --preferences)."""
+    """G, samples per group. Completions of a prompt (not for --preferences)."""
     learning_rate: Positive = 1e-3
-    """Step size of AdamW."""
+    """Step size. AdamW."""
     temperature: Positive = 1.0
     """Sampling temperature."""
 

@@ -59,6 +59,7 @@ returns by V_old.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -84,29 +85,29 @@ class Config(tasks.TaskConfig):
     prompts: PositiveInt = 256
     """K, prompts per step."""
     group_size: PositiveInt = 1
-    """G, completions per prompt."""
+    """G, samples per group. Completions of a prompt."""
     minibatches: PositiveInt = 4
     """Gradient steps per pass over the samples."""
     epochs: PositiveInt = 2
-    """Passes over the samples of a step."""
+    """Passes over the samples. Those of a step."""
     learning_rate: Positive = 3e-4
-    """Step size of the policy's AdamW."""
+    """Step size. The policy's AdamW."""
     critic_learning_rate: Positive = 3e-3
-    """Step size of the critic's AdamW."""
+    """Step size of the critic. AdamW."""
     temperature: Positive = 1.0
     """Sampling temperature."""
     gamma: Fraction = 1.0
-    """Discount per token."""
+    """Discount per step. Here a token."""
     gae_lambda: Fraction = 0.95
     """Lambda of GAE: 0 is the one-step TD error, 1 the Monte Carlo advantage."""
     clip_range: NonNegative = 0.2
-    """Epsilon of the clipped objective."""
+    """Epsilon of the clipped objective (0: do not clip the ratio)."""
     clip_value_range: NonNegative = 0.2
     """Clip the change of the value prediction to this (0: do not)."""
     value_coef: NonNegative = 0.1
     """Weight of the value loss."""
     kl_coef: NonNegative = 0.05
-    """Beta, weight of the KL to the reference in the reward."""
+    """Beta, weight of the KL to the reference. In the reward."""
     format_weight: NonNegative = 0.1
     """Weight of the format reward beside the accuracy reward."""
     missing_eos_penalty: NonNegative = 1.0
@@ -216,7 +217,9 @@ def policy_loss(
     logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, weights: Tensor, config: Config
 ) -> Tensor:
     """This part's share of a minibatch's policy loss, 0-d; all arguments [B, T]."""
-    return -(weights * surrogate(logprobs, old_logprobs, advantages, config.clip_range)).sum()
+    return -(
+        weights * surrogate(logprobs, old_logprobs, advantages, config.clip_range or math.inf)
+    ).sum()
 
 
 def value_loss(
@@ -331,7 +334,7 @@ def update(
         loss = losses[0] + config.value_coef * losses[1]
         loss.backward()
         with torch.no_grad():
-            clipped = ((logprobs - part.logprobs).exp() - 1).abs() > config.clip_range
+            clipped = ((logprobs - part.logprobs).exp() - 1).abs() > (config.clip_range or math.inf)
             terms = k3(logprobs, part.reference), clipped, k3(part.logprobs, logprobs)
             sums += torch.stack([loss, *losses, *((weights * x).sum() for x in terms)])
     norms = []

@@ -47,13 +47,14 @@ class Config(tasks.TaskConfig):
     """Supervised fine-tuning."""
 
     model: str = "tiny-base"
-    """tiny-base, tiny (made by this script with its defaults), a folder, or a hub name."""
+    """tiny-base, tiny, a folder, or a hub name. tiny is what this script makes with its
+    defaults."""
     total_samples: PositiveInt = 4_800
-    """Demonstrations to learn from."""
+    """Samples to learn from. Demonstrations."""
     batch_size: PositiveInt = 32
-    """N, demonstrations per step."""
+    """Samples per gradient step. N demonstrations."""
     learning_rate: Positive = 3e-3
-    """Step size of AdamW."""
+    """Step size. AdamW."""
 
     def check(self) -> None:
         super().check()

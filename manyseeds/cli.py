@@ -67,6 +67,13 @@ class Added:
     before: Any
 
 
+@dataclass(frozen=True)
+class Renamed:
+    """Marks a field that had another name before; the old flag is answered with the new one."""
+
+    before: str
+
+
 PositiveInt = Annotated[int, Range(1)]
 NonNegativeInt = Annotated[int, Range(0)]
 Positive = Annotated[float, Range(0, open_low=True)]
@@ -153,7 +160,7 @@ class SeedsConfig(EnvConfig):
     """Flags of everything that learns from experience, many seeds at once."""
 
     seeds: Annotated[PositiveInt, Execution()] = 10
-    """Number of seeds S, trained together as one batch."""
+    """Number of seeds S. Trained together as one batch."""
     first_seed: Annotated[NonNegativeInt, Execution()] = 0
     """The seeds are first_seed, first_seed + 1, ..."""
 

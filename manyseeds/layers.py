@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -59,11 +59,10 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": tanh, "relu": torc
 class SeedMLP(nn.Module):
     """S times K independent multilayer perceptrons, evaluated as one batch.
 
-    The K networks of a seed (an actor and a critic, say) have the same input and hidden sizes and
-    a head each, of size `outputs[k]`. With a shared trunk they are one network with K heads.
-    Parameters are `[S, networks, in, out]` and `[S, networks, 1, out]`. The last layer is padded to
-    a multiple of 16 columns; the padding starts at zero and never gets a gradient, because the
-    heads are cut out.
+    The K networks of a seed (an actor and a critic, say) have the same input and hidden sizes, and
+    `outputs[k]` outputs. Parameters are `[S, K, in, out]` and `[S, K, 1, out]`. The last layer is
+    padded to a multiple of 16 columns; the padding starts at zero and never gets a gradient,
+    because it is cut off.
     """
 
     def __init__(
@@ -73,63 +72,49 @@ class SeedMLP(nn.Module):
         hidden: Sequence[int],
         outputs: Sequence[int],
         activation: str,
-        shared_trunk: bool = False,
     ) -> None:
         super().__init__()
         self.activation = activation
-        self.networks = 1 if shared_trunk else len(outputs)
-        # Of each head: its network, and its columns of the last layer.
-        ends = list(accumulate(outputs)) if shared_trunk else list(outputs)
-        self.heads = [
-            (0 if shared_trunk else k, slice(end - width, end))
-            for k, (width, end) in enumerate(zip(outputs, ends, strict=True))
-        ]
-        widest = -(-max(ends) // COLUMNS) * COLUMNS
+        self.outputs = tuple(outputs)
+        K = len(self.outputs)
+        widest = -(-max(outputs) // COLUMNS) * COLUMNS
         sizes = (in_features, *hidden, widest)
         self.weights = nn.ParameterList(
-            torch.zeros(seeds, self.networks, n_in, n_out) for n_in, n_out in pairwise(sizes)
+            torch.zeros(seeds, K, n_in, n_out) for n_in, n_out in pairwise(sizes)
         )
         self._views: dict[Any, Any] = {}
-        self.biases = nn.ParameterList(
-            torch.zeros(seeds, self.networks, 1, n_out) for n_out in sizes[1:]
-        )
+        self.biases = nn.ParameterList(torch.zeros(seeds, K, 1, n_out) for n_out in sizes[1:])
 
     def constant(self, size: int, value: float) -> nn.Parameter:
-        """A parameter `[S, networks, 1, size]` that does not depend on the input.
+        """A parameter `[S, K, 1, size]` that does not depend on the input.
 
         Every parameter of a module that SeedAdam trains has the same first two dimensions. A
         policy uses the first network's; the others never get a gradient.
         """
-        seeds = self.weights[0].shape[0]
-        return nn.Parameter(torch.full((seeds, self.networks, 1, size), value))
+        return nn.Parameter(torch.full((*self.weights[0].shape[:2], 1, size), value))
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        """The outputs of all K heads, `[S, B, outputs[k]]` each, for x `[S, B, in]`."""
+        """The outputs of all K networks, `[S, B, outputs[k]]` each, for x `[S, B, in]`."""
         if kernels.usable(x) and not x.requires_grad:
-            ends = [columns.stop for _, columns in self.heads]
-            used = ends[-1:] if self.networks == 1 else ends
             weights, biases = self.parameter_lists()
-            outputs = networks(x, weights, biases, used, self.activation)
-            if self.networks == len(self.heads):
-                return list(outputs)
-            return [outputs[network][..., columns] for network, columns in self.heads]
+            return list(networks(x, weights, biases, self.outputs, self.activation))
         S, B, n_in = x.shape
-        K = self.networks
+        K = len(self.outputs)
         x = x.unsqueeze(1).expand(S, K, B, n_in).reshape(S * K, B, n_in)
         weights, biases = self.parameter_lists()
         y = self._layers(x, [w.flatten(0, 1) for w in weights], [b.flatten(0, 1) for b in biases])
         y = y.view(S, K, B, -1)
-        return [y[:, network, :, columns] for network, columns in self.heads]
+        return [y[:, k, :, :width] for k, width in enumerate(self.outputs)]
 
     def only(self, k: int, x: Tensor) -> Tensor:
-        """The output of head k alone, `[S, B, outputs[k]]`."""
-        network, columns = self.heads[k]
+        """The output of network k alone, `[S, B, outputs[k]]`."""
+        width = self.outputs[k]
         if kernels.usable(x) and not x.requires_grad:
-            weights, biases = self._alone(network)
-            (y,) = networks(x, weights, biases, [columns.stop], self.activation)
-            return y[..., columns]
-        weights, biases = ([p.select(1, network) for p in ps] for ps in self.parameter_lists())
-        return self._layers(x, weights, biases)[..., columns]
+            weights, biases = self._alone(k)
+            (y,) = networks(x, weights, biases, [width], self.activation)
+            return y
+        weights, biases = ([p.select(1, k) for p in ps] for ps in self.parameter_lists())
+        return self._layers(x, weights, biases)[..., :width]
 
     def policy_in_c(
         self,
@@ -141,30 +126,30 @@ class SeedMLP(nn.Module):
 
         log_std: `[S, 1, D]`, of actions in a box. noise_is_action: as `kernels.rollout.Policy`.
         """
-        network, columns = self.heads[0]
-        weights, biases = self._alone(network)
+        weights, biases = self._alone(0)
         mean = scale = None
         if stats is not None:
             mean, scale = stats.shift_and_scale(torch.float32)
         return Policy(
-            weights, biases, columns.stop, self.activation, mean, scale, log_std, noise_is_action
+            *(weights, biases, self.outputs[0], self.activation),
+            *(mean, scale, log_std, noise_is_action),
         )
 
-    def _alone(self, network: int) -> tuple[list[Tensor], list[Tensor]]:
-        """Weights and biases of one network, `[S, 1, ...]`."""
+    def _alone(self, k: int) -> tuple[list[Tensor], list[Tensor]]:
+        """Weights and biases of network k, `[S, 1, ...]`."""
         lists = self.parameter_lists()
-        if self.networks == 1:
+        if len(self.outputs) == 1:
             return lists
         if torch.is_grad_enabled():
-            weights, biases = ([p.narrow(1, network, 1) for p in ps] for ps in lists)
+            weights, biases = ([p.narrow(1, k, 1) for p in ps] for ps in lists)
             return weights, biases
         # Views of the same memory: made once, for as long as the parameters stay there.
         where = [p.data_ptr() for ps in lists for p in ps]
         if self._views.get("where") != where:
             self._views = {"where": where}
-        if network not in self._views:
-            self._views[network] = tuple([p.narrow(1, network, 1) for p in ps] for ps in lists)
-        return self._views[network]  # type: ignore[no-any-return]
+        if k not in self._views:
+            self._views[k] = tuple([p.narrow(1, k, 1) for p in ps] for ps in lists)
+        return self._views[k]  # type: ignore[no-any-return]
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_views": {}}  # a copy has other memory
@@ -180,32 +165,29 @@ class SeedMLP(nn.Module):
             x = ACTIVATIONS[self.activation](torch.baddbmm(bias, x, weight))
         return torch.baddbmm(biases[-1], x, weights[-1])
 
-    def _to_initialise(self) -> Iterator[tuple[int, int, int, slice]]:
-        """Head, layer, network and columns of every matrix that a head has to itself."""
-        last = len(self.weights) - 1
-        for k, (network, columns) in enumerate(self.heads):
-            hidden = () if k > 0 and network == self.heads[k - 1][0] else range(last)
-            for layer in hidden:
-                yield k, layer, network, slice(None)
-            yield k, last, network, columns
+    def _matrices(self) -> Iterator[tuple[int, int, int]]:
+        """Network, layer and columns in use, of one network after the other."""
+        for k, width in enumerate(self.outputs):
+            sizes = [bias.shape[-1] for bias in self.biases[:-1]]
+            yield from ((k, layer, n) for layer, n in enumerate([*sizes, width]))
 
     @torch.no_grad()
     def orthogonal_init(self, streams: SeedStreams, gains: Sequence[float]) -> None:
-        """Orthogonal weights, zero biases, as SB3's PPO: gain sqrt(2), `gains` for the heads."""
-        for k, layer, network, columns in self._to_initialise():
-            matrix = self.weights[layer][:, network, :, columns]
+        """Orthogonal weights, zero biases, as SB3's PPO: gain sqrt(2), `gains` for last layers."""
+        for k, layer, n in self._matrices():
+            matrix = self.weights[layer][:, k, :, :n]
             gain = gains[k] if layer == len(self.weights) - 1 else math.sqrt(2)
             matrix.copy_(orthogonal(streams.normal(*matrix.shape[1:])) * gain)
 
     @torch.no_grad()
     def uniform_init(self, streams: SeedStreams) -> None:
         """Weights and biases uniform in +-1/sqrt(in): `torch.nn.Linear`'s own initialisation."""
-        for _, layer, network, columns in self._to_initialise():
-            matrix = self.weights[layer][:, network, :, columns]
+        for k, layer, n in self._matrices():
+            matrix = self.weights[layer][:, k, :, :n]
             n_in, n_out = matrix.shape[1:]
             noise = (streams.uniform(n_in + 1, n_out) * 2 - 1) / math.sqrt(n_in)
             matrix.copy_(noise[:, :-1])
-            self.biases[layer][:, network, :, columns] = noise[:, -1:]
+            self.biases[layer][:, k, :, :n] = noise[:, -1:]
 
 
 @in_c(scan.take)

@@ -37,7 +37,7 @@ from manyseeds.errors import UsageError
 if TYPE_CHECKING:
     import pandas as pd
 
-SCHEMA = 2
+SCHEMA = 3
 DONE = "DONE.json"
 POLICY = "policy.safetensors"
 PLAN = "plan"  # the one part of a planning run

@@ -113,7 +113,9 @@ def weights_section(results: Sequence[Result], folder: Path) -> str:
     panels: dict[str, dict[str, Line]] = {}
     for normalize, scale in SCALES.items():
         for weight in WEIGHTS:
-            found = [r for r in here if has_settings(r, weight=weight, normalize=normalize)]
+            found = [
+                r for r in here if has_settings(r, weight=weight, normalize_advantage=normalize)
+            ]
             if not found:
                 continue
             result = found[0]
@@ -157,8 +159,9 @@ def weights_section(results: Sequence[Result], folder: Path) -> str:
         "trainings of its own. Signal / noise is the squared length of the true gradient over that "
         "variance, which does not depend on the scale of the weights; an estimate below 0 says "
         "that there is none to be seen. Normalised weights have mean 0 in every update: a baseline "
-        "by itself, which hides most of the differences; `--no-normalize` leaves the weights as "
-        "they are. Q buys a small variance with the bias of a network that is not the true Q.\n\n"
+        "by itself, which hides most of the differences; `--no-normalize-advantage` leaves the "
+        "weights as they are. Q buys a small variance with the bias of a network that is not the "
+        "true Q.\n\n"
         f"{markdown_table(WEIGHT_COLUMNS, rows)}\n"
         + picture("Returns and variance of the gradient for four weights", figure)
         + commands(runs)

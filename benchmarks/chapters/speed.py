@@ -38,7 +38,7 @@ SUBJECTS = {
     "a2c": Subject("A2C", {"total_timesteps": 40_000}),
     "trpo": Subject(
         "TRPO",
-        {"num_steps": 512, "minibatch_size": 512, "critic_updates": 20}
+        {"num_steps": 512, "minibatch_size": 512, "critic_epochs": 20}
         | {"cg_damping": 1e-3, "gae_lambda": 0.98, "total_timesteps": 20_480},
     ),
     "dqn": Subject(

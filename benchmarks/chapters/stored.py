@@ -58,8 +58,7 @@ CONFIG: dict[str, Shape] = {
     "seeds": [int],
     "code": {"digest": str, "commit": str, "origins": [NAME], "verified?": [NAME]},
     "config": {str: object},
-    # compiled: false in parts from before the kernels, gone with the next schema.
-    "execution": {"device": str, "threads": int, "compiled?": bool},
+    "execution": {"device": str, "threads": int},
     "machine": {"cpu": str, "cores": (int, None), "system": str, "gpu?": str},
 }
 COST = dict.fromkeys(("learn_s", "memory", "parameters", "optimizer_bytes"), float)

@@ -224,7 +224,7 @@ def backpropagate(networks: Any, function: Any, described: ctypes.Structure) -> 
     parameters = [p for pair in zip(weights, biases, strict=True) for p in pair]
     gradients = [torch.empty_like(p, memory_format=torch.contiguous_format) for p in parameters]
     sizes = (weights[0].shape[2], *(bias.shape[-1] for bias in biases))
-    columns = tuple(used.stop for _, used in networks.heads)
+    columns = networks.outputs
     kind = ACTIVATIONS.index(networks.activation)
     as_c = describe(len(weights[0]), sizes, columns, kind, parameters)
     failed = function(as_c, ctypes.byref(described), addresses(gradients))

@@ -53,8 +53,7 @@ def _compute(
     if old_logprobs is not None:
         floats.append(old_logprobs)
     if (
-        networks.networks != 2  # a shared trunk
-        or parameters.dtype != torch.float32
+        parameters.dtype != torch.float32
         or (len(parameters), n_in) != (S, batch.obs.shape[-1])
         or {batch.obs.shape[:2], batch.actions.shape[:2], *[x.shape for x in floats]} != {(S, M)}
         or any(x.dtype != torch.float32 for x in (batch.obs, *floats))

@@ -90,13 +90,13 @@ class LanguageConfig(RunConfig):
     task: str = "addition"
     """addition, mixed, countdown, gsm8k, a JSONL file of prompt and answer, or a hub name."""
     model: str = "tiny"
-    """tiny (made once, by tiny-base and sft.py), tiny-base, a folder, or a hub name."""
+    """tiny-base, tiny, a folder, or a hub name. tiny is made once, by tiny-base and sft.py."""
     seeds: Annotated[PositiveInt, Execution()] = 1
-    """Number of seeds, trained one after another."""
+    """Number of seeds S. Trained one after another."""
     first_seed: Annotated[NonNegativeInt, Execution()] = 0
     """The seeds are first_seed, first_seed + 1, ..."""
     total_samples: PositiveInt = 51_200
-    """Completions to learn from, those that are thrown away counted."""
+    """Samples to learn from. Completions, those that are thrown away counted."""
     max_new_tokens: NonNegativeInt = 0
     """Longest completion, in tokens (0: the task's)."""
     lora_rank: NonNegativeInt = 0

@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ from manyseeds.cli import (
     Fraction,
     PositiveInt,
     Preset,
+    Renamed,
     SeedsConfig,
     UsageError,
     published_score,
@@ -70,8 +71,8 @@ class PredictionConfig(SeedsConfig):
     env: str = "RandomWalk-v0"
     """Environment id."""
     seeds: PositiveInt = 100
-    """Number of seeds S, trained together as one batch."""
-    episodes: PositiveInt = 100
+    """Number of seeds S. Trained together as one batch."""
+    total_episodes: Annotated[PositiveInt, Renamed("episodes")] = 100
     """Episodes per seed."""
     gamma: Fraction = 1.0
     """Discount per step."""
@@ -250,13 +251,13 @@ class PredictionRun(Recorder):
     ) -> None:
         seeds = requested_seeds(config) if seeds is None else seeds
         super().__init__(config, seeds, directory, algo, source)
-        self.points = points(config.episodes)
+        self.points = points(config.total_episodes)
         self.states = np.empty(0, dtype=np.int64)  # [C]
         self.exact: Floats = np.empty(0)  # [C]
         self._values: list[Floats] = []  # each [S, C]
         self._timesteps: list[np.ndarray] = []  # each [S]
         self._progress = Progress(
-            config.episodes,
+            config.total_episodes,
             len(self.seeds),
             config.quiet,
             live=directory is not None,
@@ -282,7 +283,7 @@ class PredictionRun(Recorder):
         self._values.append(values.double().numpy()[:, self.states])
         self._timesteps.append(timesteps.numpy().copy())
         errors = rms_error(self._values[-1], self.exact)
-        twentieth = self.config.episodes / 20
+        twentieth = self.config.total_episodes / 20
         shown = not self.config.quiet and episode // twentieth > (episode - 1) // twentieth
         text = _text(errors, _digits(self.exact)) if shown else ""
         self._progress.update(episode, self._learned, text)
@@ -324,7 +325,7 @@ class PredictionRun(Recorder):
         return {
             **self.head(),
             "seeds": self.seeds,
-            "episodes": self.config.episodes,
+            "episodes": self.config.total_episodes,
             "rms_error": {
                 "mean": _estimate_json(final),
                 "per_seed": finite_numbers(
@@ -405,11 +406,12 @@ def print_result(folder: RunFolder, config: PredictionConfig, preset: Preset | N
     S = len(requested)
     chance = f"{std / math.sqrt(S - 1):.{digits}f}" if S > 1 else "unknown"
 
-    title = f"{folder.algo} on {config.env}, {len(requested)} seeds, {config.episodes} episodes"
+    episodes = f"{config.total_episodes} episodes"
+    title = f"{folder.algo} on {config.env}, {len(requested)} seeds, {episodes}"
     table = Table(show_header=False, title=title)
     final = _text(found.errors[:, -1], digits)
     table.add_row("RMS error", f"{final} (mean over {len(found.states)} states)")
-    first = f"over the first {min(EARLY, config.episodes)} episodes"
+    first = f"over the first {min(EARLY, config.total_episodes)} episodes"
     table.add_row("", f"{_text(found.early_errors, digits)} {first}")
     table.add_row("bias", f"{bias:.{digits}f} (by chance alone {chance})")
     table.add_row("standard deviation", f"{std:.{digits}f} over seeds")

@@ -145,7 +145,7 @@ VALUE_SETTINGS: dict[str, Any] = {
 }
 KINDS: dict[str, dict[str, Any]] = {
     "gae": {"advantage": "gae", "gae_lambda": 0.95},
-    "n_step": {"advantage": "n_step", "td_steps": 4},
+    "n_step": {"advantage": "n_step", "n_steps": 4},
     "monte_carlo": {"advantage": "monte_carlo"},
 }
 
@@ -196,10 +196,10 @@ def rollout_of(
 VARIANTS: dict[str, dict[str, Any]] = {
     "discrete": {},
     "box": {"env": "Pendulum-v1", "gae_lambda": 0.9, "normalize_advantage": True},
-    "shared": {"shared_trunk": True, "entropy_coef": 0.01, **KINDS["n_step"]},
+    "entropy": {"entropy_coef": 0.01, **KINDS["n_step"]},
     "normalised": {"normalize_obs": True, **KINDS["monte_carlo"]},
     "all": {
-        **{"env": "Pendulum-v1", "shared_trunk": True, "normalize_obs": True},
+        **{"env": "Pendulum-v1", "normalize_obs": True},
         **{"entropy_coef": 0.01, "value_coef": 0.3, **KINDS["n_step"]},
     },
 }
@@ -387,7 +387,7 @@ def test_each_kind_of_advantage_is_the_one_that_is_asked_for(
         ("n_step", a2c.n_step(*given, 0.99, 2)),
         ("monte_carlo", a2c.monte_carlo(*given, 0.99)),
     ):
-        config = a2c.Config(num_steps=12, advantage=kind, td_steps=2, gae_lambda=0.7)  # type: ignore[arg-type]
+        config = a2c.Config(num_steps=12, advantage=kind, n_steps=2, gae_lambda=0.7)  # type: ignore[arg-type]
         agent = a2c.ActorCritic(config.make_env().spec, config, SeedStreams(range(3), "init"))
         answer = torch.cat((values.flatten(1), next_values.flatten(1)), dim=1)
         monkeypatch.setattr(agent, "value", lambda obs, answer=answer: answer)
@@ -430,8 +430,8 @@ def test_the_schedule_reaches_the_optimizer(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"td_steps": 6, "advantage": "n_step"}, "--td-steps 6: must be at most num_steps = 5"),
-        ({"td_steps": 0}, "--td-steps 0: must be a finite number of at least 1"),
+        ({"n_steps": 6, "advantage": "n_step"}, "--n-steps 6: must be at most num_steps = 5"),
+        ({"n_steps": 0}, "--n-steps 0: must be a finite number of at least 1"),
         ({"num_envs": 1, "num_steps": 1}, "--num-steps 1: one environment needs at least 2 steps"),
         (
             {"total_timesteps": 39},
@@ -448,7 +448,7 @@ def test_bad_settings(settings: dict[str, Any], message: str) -> None:
 
 
 def test_what_is_not_asked_for_may_be_too_long() -> None:
-    assert a2c.Config(td_steps=6).td_steps == 6
+    assert a2c.Config(n_steps=6).n_steps == 6
 
 
 # ---- Normalisation ----------------------------------------------------------------------

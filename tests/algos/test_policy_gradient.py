@@ -220,7 +220,9 @@ def noise_of(env: envs.Env, actor: Any, N: int) -> tuple[Tensor, Tensor, Tensor]
 
 def by_reinforce(gamma: float, exit: bool, N: int = 512, **settings: Any) -> Tensor:
     """Estimates of the gradient, [S, X, A]."""
-    config = reinforce.Config(hidden=(), episodes=N, normalize=False, gamma=gamma, **settings)
+    config = reinforce.Config(
+        hidden=(), episodes=N, normalize_advantage=False, gamma=gamma, **settings
+    )
     env = Chain(exit)
     init = SeedStreams(range(S), "init")
     actor = reinforce.Actor(env.spec, config, init)
@@ -280,7 +282,7 @@ def test_the_weights_of_reinforce_differ_in_variance() -> None:
         variance[weight] = by_reinforce(1.0, False, weight=weight).var(0).sum().item()
     assert variance["q"] < variance["return_to_go"] < variance["total_return"]
     assert variance["baseline"] > variance["return_to_go"]
-    config = reinforce.Config(hidden=(), episodes=512, normalize=False, gamma=1.0)
+    config = reinforce.Config(hidden=(), episodes=512, normalize_advantage=False, gamma=1.0)
     env = Chain()
     actor = reinforce.Actor(env.spec, config, SeedStreams(range(S), "init"))
     set_policy(actor.network.weights[0], actor.network.biases[0], THETA)
@@ -386,7 +388,7 @@ BAD_VALUES = torch.tensor([3.0, -2.0, 1.0])
 ESTIMATES: dict[str, tuple[Any, dict[str, Any]]] = {
     "a2c, lambda 1": (a2c, {"gae_lambda": 1.0}),
     "a2c, Monte Carlo": (a2c, {"advantage": "monte_carlo"}),
-    "a2c, n steps to the end": (a2c, {"advantage": "n_step", "td_steps": H}),
+    "a2c, n steps to the end": (a2c, {"advantage": "n_step", "n_steps": H}),
     "ppo, lambda 1": (ppo, {"gae_lambda": 1.0}),
 }
 
@@ -402,8 +404,8 @@ def test_actor_critic_without_bootstrapping(case: str, gamma: float) -> None:
 
 BOOTSTRAPPING: dict[str, tuple[Any, dict[str, Any]]] = {
     "a2c, lambda 0": (a2c, {"gae_lambda": 0.0}),
-    "a2c, one step": (a2c, {"advantage": "n_step", "td_steps": 1}),
-    "a2c, two steps": (a2c, {"advantage": "n_step", "td_steps": 2}),
+    "a2c, one step": (a2c, {"advantage": "n_step", "n_steps": 1}),
+    "a2c, two steps": (a2c, {"advantage": "n_step", "n_steps": 2}),
     "ppo, lambda 0": (ppo, {"gae_lambda": 0.0}),
     "ppo, lambda 0.7": (ppo, {"gae_lambda": 0.7}),
 }
@@ -419,6 +421,6 @@ def test_actor_critic_with_the_exact_values(case: str, gamma: float) -> None:
     expected = weighted_gradient(theta, False, to_go(gamma))
     estimates = by_actor_critic(module, gamma, theta, exact, **settings)
     assert_estimates(estimates, expected)
-    if settings.get("td_steps") != 2:  # two steps on, the chain has all but forgotten the action
+    if settings.get("n_steps") != 2:  # two steps on, the chain has all but forgotten the action
         wrong = by_actor_critic(module, gamma, theta, BAD_VALUES.repeat(H), **settings)
         assert is_biased(wrong, expected)

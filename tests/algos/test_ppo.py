@@ -148,9 +148,8 @@ NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
 VARIANTS: dict[str, dict[str, Any]] = {
     "discrete": {},
     "box": {"env_id": "Pendulum-v1"},
-    "shared": {"shared_trunk": True},
     "normalised": {"normalize_obs": True},
-    "all": {"env_id": "Pendulum-v1", "shared_trunk": True, "normalize_obs": True},
+    "all": {"env_id": "Pendulum-v1", "normalize_obs": True},
 }
 
 
@@ -603,8 +602,8 @@ def test_statistics_are_those_of_the_observations_acted_on(monkeypatch: pytest.M
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "CartPole-v1"])
 @pytest.mark.usefixtures("few_evaluations")
 def test_a_stored_policy_is_the_trained_one(env_id: str, tmp_path: Path) -> None:
-    """Statistics, deviations and a shared trunk come back from the checkpoint, bit for bit."""
-    settings = {"env": env_id, "shared_trunk": True, "hidden": (16,), **NORMALIZED}
+    """Statistics and deviations come back from the checkpoint, bit for bit."""
+    settings = {"env": env_id, "hidden": (16,), **NORMALIZED}
     agent, run = learn_in_memory(**settings)
     config = run.config
     object.__setattr__(config, "results", str(tmp_path))
@@ -700,11 +699,7 @@ class Target(envs.NativeEnv):
         return torch.cat((obs / 2, torch.full_like(obs, -0.3)), dim=-1)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{}, NORMALIZED, {"shared_trunk": True}],
-    ids=["plain", "normalised", "shared"],
-)
+@pytest.mark.parametrize("settings", [{}, NORMALIZED], ids=["plain", "normalised"])
 def test_finds_the_best_action_in_a_box(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

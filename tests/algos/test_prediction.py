@@ -360,7 +360,7 @@ def test_training_equals_the_slow_loop(
     env = small(5)
     module, settings = METHODS[method]
     episodes, gamma, alpha = 23, 0.9, settings.get("learning_rate", 0.0)
-    values, run = predict(module, episodes=episodes, gamma=gamma, **settings)
+    values, run = predict(module, total_episodes=episodes, gamma=gamma, **settings)
     noise = SeedStreams(run.seeds, "train").uniform(episodes, 1 + 2 * 5)
     played = module.play(env, random_policy(env), noise)
     assert played.terminated.any()
@@ -441,7 +441,7 @@ def test_the_mean_over_seeds_goes_to_the_exact_values(
     """Each state, undiscounted, within five standard errors of 200 seeds and the stated bias."""
     small(60)
     module, settings, bias = LIMITS[method]
-    _, run = predict(module, range(200), episodes=400, **settings)
+    _, run = predict(module, range(200), total_episodes=400, **settings)
     found = run.predictions()
     assert found.states == [0, 1, 2]
     V, exact = found.values[:, -1], found.exact
@@ -467,7 +467,7 @@ def test_the_time_limit_is_not_an_end(method: str, monkeypatch: pytest.MonkeyPat
     if not settings.get("learning_rate"):
         settings = {**settings, "learning_rate": 0.3}  # a mean remembers how V began
     monkeypatch.setattr(module.Config, "make_env", lambda self: Endless())
-    values, run = predict(module, gamma=0.8, episodes=100, **settings)
+    values, run = predict(module, gamma=0.8, total_episodes=100, **settings)
     torch.testing.assert_close(values, torch.full((3, 1), 5.0), atol=1e-2, rtol=0)
     assert run.predictions().exact.tolist() == pytest.approx([5.0])
 
@@ -478,7 +478,7 @@ def test_the_books_figure() -> None:
     Run by us 400 times: 0.2593, 0.3442, 0.2788, with standard errors 0.0024, 0.0010 and 0.0023.
     """
     for n, alpha, error in ((4, 0.4, 0.2593), (1, 0.8, 0.3442), (8, 0.2, 0.2788)):
-        settings = {"n_steps": n, "learning_rate": alpha, "episodes": 10}
+        settings = {"n_steps": n, "learning_rate": alpha, "total_episodes": 10}
         _, run = predict(td_prediction, range(100), env="RandomWalk-v0", **settings)
         early = run.predictions().early_errors
         slack = 4 * early.std() / 10 + 0.005
@@ -498,7 +498,7 @@ def test_the_states_that_count_and_their_values() -> None:
     holes = [5, 7, 11, 12, 15]
     expected = [x for x in range(16) if x not in holes]
     assert prediction.counted_states(lake, random_policy(lake)).tolist() == expected
-    _, run = predict(td_prediction, env="RandomWalk-v0", episodes=1)
+    _, run = predict(td_prediction, env="RandomWalk-v0", total_episodes=1)
     found = run.predictions()
     assert found.states == list(range(1, 20))
     np.testing.assert_allclose(found.exact, np.arange(-9, 10) / 10, atol=1e-12)
@@ -516,7 +516,7 @@ def test_the_episodes_that_are_measured(episodes: int) -> None:
 
 
 def test_squared_error_is_bias_squared_plus_variance() -> None:
-    _, run = predict(td_prediction, range(20), n_steps=4, learning_rate=0.4, episodes=30)
+    _, run = predict(td_prediction, range(20), n_steps=4, learning_rate=0.4, total_episodes=30)
     found = run.predictions()
     squared = np.square(found.errors).mean(0)
     np.testing.assert_allclose(squared, found.bias_squared + found.variance, rtol=1e-12)
@@ -536,7 +536,7 @@ def test_squared_error_is_bias_squared_plus_variance() -> None:
 def test_a_seed_alone_equals_the_seed_in_a_batch(method: str) -> None:
     """Bit for bit, whatever the lengths of the others' episodes."""
     module, settings = METHODS[method]
-    settings = {"env": "RandomWalk-v0", "episodes": 12, **settings}
+    settings = {"env": "RandomWalk-v0", "total_episodes": 12, **settings}
     alone, run = predict(module, seeds=[7], **settings)
     for seeds in ([6, 7], list(range(10))):
         among, other = predict(module, seeds=seeds, **settings)
@@ -553,7 +553,8 @@ def test_a_seed_that_diverges_is_alone_with_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Long traces and a large alpha: V overflows, and every file and number says so."""
-    args = ["--trace-decay", "1", "--n-steps", "1", "--learning-rate", "1", "--episodes", "20"]
+    args = ["--trace-decay", "1", "--n-steps", "1", "--learning-rate", "1"]
+    args += ["--total-episodes", "20"]
     args += ["--seeds", "4", "--results", str(tmp_path), "--quiet"]
     folder = command(td_prediction, *args)
     (part,) = folder.parts()
@@ -571,7 +572,7 @@ def test_a_seed_that_diverges_is_alone_with_it(
     # Alone it does the same: what a diverged seed goes through does not depend on the others.
     seed = next(iter(found.diverged))
     values, run = predict(
-        td_prediction, seeds=[seed], trace_decay=1.0, learning_rate=1.0, episodes=20
+        td_prediction, seeds=[seed], trace_decay=1.0, learning_rate=1.0, total_episodes=20
     )
     np.testing.assert_array_equal(run.predictions().errors[0], found.errors[seed])
 
@@ -593,7 +594,7 @@ def test_what_a_run_stores(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     module = MODULES[name]
-    args = ("--env", "RandomWalk-v0", "--seeds", "3", "--episodes", "12", "--results", "r")
+    args = ("--env", "RandomWalk-v0", "--seeds", "3", "--total-episodes", "12", "--results", "r")
     folder = command(module, *args, "--name", "x")
     part = Path(f"r/runs/RandomWalk-v0/{name}/x/seeds-000-002")
     assert folder.parts() == [part]
@@ -622,7 +623,7 @@ def test_what_a_run_stores(
     found = prediction.load_predictions([part], range(3))
     np.testing.assert_allclose(found.values[:, -1], values[:, found.states], rtol=1e-7)
     np.testing.assert_array_equal(found.curve("manyseeds", name, "RandomWalk-v0"), curve)
-    config = from_preset(module.Config, module.PRESETS, "RandomWalk-v0", seeds=3, episodes=12)
+    config = from_preset(module.Config, module.PRESETS, "RandomWalk-v0", seeds=3, total_episodes=12)
     assert torch.equal(module.train(config, PredictionRun(config)), values)
 
     out = capsys.readouterr().out
@@ -642,7 +643,7 @@ def test_what_a_run_stores(
         ("--n-steps 1", False),
         ("--learning-rate 0.1", False),
         ("--gamma 0.9", False),
-        ("--episodes 99", False),
+        ("--total-episodes 99", False),
         ("--env Gridworld-v0", False),
     ],
 )
@@ -657,7 +658,7 @@ def test_more_seeds_tomorrow_train_only_the_missing_ones(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """10, then 20, and everything is that of 20 at once: errors, bias, variance."""
-    args = ["--episodes", "12", "--quiet", "--results"]
+    args = ["--total-episodes", "12", "--quiet", "--results"]
     command(td_prediction, *args, str(tmp_path / "a"), "--seeds", "10")
     capsys.readouterr()
     folder = command(td_prediction, *args, str(tmp_path / "a"), "--seeds", "20")
@@ -684,7 +685,7 @@ def test_more_seeds_tomorrow_train_only_the_missing_ones(
 def test_an_interrupted_part_is_trained_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    args = ["--episodes", "5", "--seeds", "2", "--quiet", "--results", str(tmp_path)]
+    args = ["--total-episodes", "5", "--seeds", "2", "--quiet", "--results", str(tmp_path)]
     learn = td_prediction.learn_n_step
 
     def press(*args: Any) -> None:
@@ -709,7 +710,7 @@ def test_an_interrupted_part_is_trained_again(
     [
         ("--env CartPole-v1", "--env CartPole-v1: "),
         ("--env RandomWalk-v1", "--env 'RandomWalk-v1': unknown environment; did you mean "),
-        ("--episodes 0", "--episodes 0: must be a finite number of at least 1"),
+        ("--total-episodes 0", "--total-episodes 0: must be a finite number of at least 1"),
         ("--gamma 1.1", "--gamma 1.1: must be a number from 0 to 1"),
         ("--learning-rate 1.5", "--learning-rate 1.5: must be a number "),
         ("--seeds 0", "--seeds 0: must be a finite number of at least 1"),

@@ -27,7 +27,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "a2c": {"num_envs": 8, "num_steps": 8, "learning_rate": 1e-2, "anneal_lr": True}
     | {"total_timesteps": 3840},
     "trpo": {"num_envs": 8, "num_steps": 8, "minibatch_size": 64, "learning_rate": 1e-2}
-    | {"target_kl": 0.02, "critic_updates": 8, "total_timesteps": 1280},
+    | {"target_kl": 0.02, "critic_epochs": 8, "total_timesteps": 1280},
     "dqn": {"num_envs": 4, "train_freq": 2, "gradient_steps": 2, "learning_rate": 1e-2}
     | {"batch_size": 32, "learning_starts": 64, "target_update_interval": 40}
     | {"total_timesteps": 1200},

@@ -73,7 +73,7 @@ def phi_by_loops(
                 options = {"total_return": g[0], "return_to_go": g[t]}
                 options |= {"baseline": g[t] - value, "q": value}
                 weights[s, t, n] = options[config.weight]
-        if config.normalize:
+        if config.normalize_advantage:
             chosen = weights[s][alive[s]]
             weights[s] = (weights[s] - chosen.mean()) / (chosen.std(ddof=1) + 1e-8)
     weights[~alive] = 0
@@ -84,7 +84,7 @@ def phi_by_loops(
 @pytest.mark.parametrize("weight", WEIGHTS)
 def test_weights_equal_slow_loops(weight: Any, normalize: bool) -> None:
     config, _, critic, batch, episodes = small_batch(
-        torch.float64, weight=weight, normalize=normalize, gamma=0.9
+        torch.float64, weight=weight, normalize_advantage=normalize, gamma=0.9
     )
     assert 0 < episodes.alive[:, :60].float().mean() < 1
     with torch.no_grad():
@@ -539,7 +539,7 @@ def test_finds_the_action_that_pays(
 ) -> None:
     """Every seed, in every state."""
     settings: dict[str, Any] = {
-        "normalize": normalize,
+        "normalize_advantage": normalize,
         "total_timesteps": 2400,
         "learning_rate": 1e-2,
     }

@@ -25,7 +25,7 @@ from manyseeds.seeds import SeedStreams
 BUDGETS: dict[str, dict[str, Any]] = {
     "a2c": {"total_timesteps": 400},
     "ppo": {"total_timesteps": 768},
-    "trpo": {"num_steps": 64, "critic_updates": 2, "total_timesteps": 512},
+    "trpo": {"num_steps": 64, "critic_epochs": 2, "total_timesteps": 512},
     "dqn": {
         "total_timesteps": 1500,
         "learning_starts": 500,
@@ -109,10 +109,10 @@ SMALL: dict[str, Any] = {"num_envs": 4, "num_steps": 16, "minibatch_size": 32, "
 SMALL |= {"total_timesteps": 192}
 CASES: dict[str, dict[str, Any]] = {
     "normalised": {**SMALL, **NORMALIZED},
-    "shared trunk": {**SMALL, "shared_trunk": True, "hidden": (48, 16), "entropy_coef": 0.01},
+    "two layers": {**SMALL, "hidden": (48, 16), "entropy_coef": 0.01},
     "Acrobot": {**SMALL, **NORMALIZED, "env": "Acrobot-v1"},
     "box": {**SMALL, **NORMALIZED, "env": "Pendulum-v1", "target_kl": 0.01},
-    "box, shared": {**SMALL, "env": "Pendulum-v1", "shared_trunk": True, "entropy_coef": 0.01},
+    "box, entropy": {**SMALL, "env": "Pendulum-v1", "entropy_coef": 0.01},
     "box, odd": {
         **{**SMALL, **NORMALIZED, "env": "MountainCarContinuous-v0", "log_std_init": 1.0},
         **{"num_envs": 3, "num_steps": 7, "minibatch_size": 7, "total_timesteps": 63},
@@ -124,7 +124,7 @@ A2C: dict[str, dict[str, Any]] = {
     "normalised": {**NORMALIZED, "optimizer": "rmsprop_tf", "normalize_advantage": True},
     "Acrobot, Adam": {"env": "Acrobot-v1", "optimizer": "adam", "entropy_coef": 0.01},
     "box, n steps": {"env": "Pendulum-v1", **NORMALIZED, "advantage": "n_step"},
-    "box, shared": {"env": "Pendulum-v1", "shared_trunk": True, "advantage": "monte_carlo"},
+    "box, Monte Carlo": {"env": "Pendulum-v1", "advantage": "monte_carlo"},
     "box, odd": {"env": "MountainCarContinuous-v0", **NORMALIZED, "num_envs": 3, "num_steps": 7},
 }
 
@@ -156,7 +156,7 @@ def test_a_seed_is_the_same_in_a_batch_of_gymnasiums_environments(env: str) -> N
     assert_seed_7_is_the_same_among("ppo", [[6, 7, 8]], **settings)
 
 
-TRUST: dict[str, Any] = {"num_envs": 4, "num_steps": 16, "minibatch_size": 32, "critic_updates": 2}
+TRUST: dict[str, Any] = {"num_envs": 4, "num_steps": 16, "minibatch_size": 32, "critic_epochs": 2}
 TRUST |= {"total_timesteps": 192}
 TRPO: dict[str, dict[str, Any]] = {
     "normalised": {**TRUST, **NORMALIZED, "cg_damping": 1e-3, "target_kl": 0.05},
@@ -205,7 +205,10 @@ WHOLE: dict[str, tuple[str, dict[str, Any]]] = {
         {"env": "MountainCarContinuous-v0", "normalize_obs": True, "std": "batch"}
         | {"minibatch_size": 77, "epochs": 1, "log_std_init": 1.0, "hidden": (48, 16)},
     ),
-    "reinforce, total return": ("reinforce", {"weight": "total_return", "normalize": False}),
+    "reinforce, total return": (
+        "reinforce",
+        {"weight": "total_return", "normalize_advantage": False},
+    ),
     "reinforce, baseline": ("reinforce", {"weight": "baseline", "normalize_obs": True}),
     "reinforce, q": ("reinforce", {"weight": "q", "entropy_coef": 0.01, "episodes": 2}),
     "reinforce, box": ("reinforce", {"env": "Pendulum-v1", "weight": "q", "normalize_obs": True}),

@@ -20,7 +20,7 @@ from tests.algos.probes import Counter, SignChoice
 SMALL: dict[str, dict[str, Any]] = {
     "ppo": {"num_envs": 4, "num_steps": 8, "minibatch_size": 8, "epochs": 2},
     "a2c": {"num_envs": 4, "num_steps": 8},
-    "trpo": {"num_envs": 4, "num_steps": 8, "minibatch_size": 8, "critic_updates": 2},
+    "trpo": {"num_envs": 4, "num_steps": 8, "minibatch_size": 8, "critic_epochs": 2},
     "dqn": {"num_envs": 4, "train_freq": 8, "batch_size": 8, "learning_starts": 0},
     "reinforce": {"episodes": 4, "weight": "baseline", "critic_updates": 2},
     "grpo": {"groups": 2, "group_size": 2, "minibatch_size": 8, "epochs": 2},

@@ -279,7 +279,7 @@ def test_every_accepted_step_keeps_the_constraint_and_improves(
 
     monkeypatch.setattr(trpo, "policy_step", spy)
     settings |= {"num_steps": 64, "cg_steps": 5, "cg_damping": 1e-3, "line_search_steps": 2}
-    settings |= {"target_kl": 0.05, "critic_updates": 2, "total_timesteps": 128 * 20}
+    settings |= {"target_kl": 0.05, "critic_epochs": 2, "total_timesteps": 128 * 20}
     config = trpo.Config(env=env_id, seeds=4, quiet=True, **settings)
     run = Run(config)
     monkeypatch.setattr(run, "evaluate_if_due", lambda *args: None)
@@ -337,7 +337,7 @@ def test_a_time_limit_is_not_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """V -> 1 / (1 - gamma) = 10 although every episode is cut after 5 steps."""
     monkeypatch.setitem(envs.NATIVE, "Probe", lambda: Endless(time_limit=5))
     settings: dict[str, Any] = {"gamma": 0.9, "learning_rate": 1e-2, "num_envs": 4}
-    settings |= {"num_steps": 16, "minibatch_size": 64, "critic_updates": 8, "cg_steps": 1}
+    settings |= {"num_steps": 16, "minibatch_size": 64, "critic_epochs": 8, "cg_steps": 1}
     settings |= {"line_search_steps": 1, "total_timesteps": 8_000}
     config = trpo.Config(env="Probe", seeds=3, quiet=True, **settings)
     run = Run(config)
@@ -357,7 +357,7 @@ def test_a_time_limit_is_not_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"line_search_steps": 0}, "--line-search-steps 0: must be"),
         ({"line_search_shrink": 0.0}, "--line-search-shrink 0.0: must be a number above 0 to 1"),
         ({"line_search_shrink": 1.5}, "--line-search-shrink 1.5: must be"),
-        ({"critic_updates": 0}, "--critic-updates 0: must be"),
+        ({"critic_epochs": 0}, "--critic-epochs 0: must be"),
         (
             {"minibatch_size": 100},
             "--minibatch-size 100: must divide num_envs [*] num_steps = 2048",

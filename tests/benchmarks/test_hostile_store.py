@@ -382,7 +382,7 @@ def test_weights_that_fit_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
         seal(part)
         for words in ([], ["--check"]):
             with pytest.raises(SystemExit, match="2"):
-                watch.main([str(part), *words, "--episodes", "20"])
+                watch.main([str(part), *words, "--total-episodes", "20"])
             assert capsys.readouterr().err.count("\n") == 1
 
 
@@ -395,7 +395,7 @@ def test_broken_tabular_runs(
     for module in (policy_iteration, value_iteration):
         config = parse(module.Config, module.PRESETS, "", ["--results", "results", "--quiet"])  # type: ignore[type-var]
         planning.main(config, module.solve, module.PRESETS)
-    words = ["--results", "results", "--seeds", "3", "--episodes", "2", "--quiet"]
+    words = ["--results", "results", "--seeds", "3", "--total-episodes", "2", "--quiet"]
     words += ["--learning-rate", "0.1"]
     config = parse(monte_carlo.Config, monte_carlo.PRESETS, "", words)
     prediction.main(config, monte_carlo.train, monte_carlo.PRESETS)

@@ -101,7 +101,7 @@ def test_a_command_means_what_the_cell_says(cell: Cell) -> None:
 
 
 def test_a_cut_changes_budgets_and_seeds_only() -> None:
-    budgets = {"total_timesteps", "episodes", "total_samples"}
+    budgets = {"total_timesteps", "total_episodes", "total_samples"}
     for cell in CELLS:
         full, cut = identity(cell.config()), identity(cell.shortened().config())
         assert {name for name in full if full[name] != cut[name]} <= budgets, cell

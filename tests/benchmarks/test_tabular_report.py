@@ -30,9 +30,9 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for module in (policy_iteration, value_iteration):
             command(module, planning.main, module.solve, "--gamma", gamma)
     for visits in ("first", "every"):
-        args = "--visits", visits, "--seeds", "5", "--episodes", "3", "--learning-rate", "0.1"
+        args = "--visits", visits, "--seeds", "5", "--total-episodes", "3", "--learning-rate", "0.1"
         command(monte_carlo, prediction.main, monte_carlo.train, *args)
-    td = "--n-steps", "1", "--seeds", "5", "--episodes", "3", "--learning-rate", "0.1"
+    td = "--n-steps", "1", "--seeds", "5", "--total-episodes", "3", "--learning-rate", "0.1"
     command(td_prediction, prediction.main, td_prediction.train, *td)
     for module, extra in ((q_learning, ()), (sarsa, ()), (sarsa, ("--expected",))):
         cliff = "--env", "CliffWalking-v1", "--seeds", "2", "--total-timesteps", "2000", *extra

@@ -51,20 +51,19 @@ def has_kernels() -> None:
 
 
 class Actor:
-    """A policy of each kind: the first of two networks per seed, its second head unused."""
+    """A policy of each kind: the first of two networks per seed."""
 
     def __init__(self, env: NativeEnv, way: str, seeds: int = S) -> None:
         spec, generator = env.spec, torch.Generator().manual_seed(0)
         assert spec.obs_size is not None
         self.size = len(spec.action_low) or spec.num_actions
-        shared = way == "normalised"
-        self.net = SeedMLP(seeds, spec.obs_size, (7, 20), (self.size, 1), "tanh", shared)
+        self.net = SeedMLP(seeds, spec.obs_size, (7, 20), (self.size, 1), "tanh")
         for p in self.net.parameters():
             p.data.copy_(torch.randn(p.shape, generator=generator) / math.sqrt(p.shape[-2]))
         self.log_std = torch.linspace(-1, 1, seeds).view(seeds, 1, 1) if spec.continuous else None
         self.noise_is_action = way == "noise is action"
         self.stats = None
-        if shared:
+        if way == "normalised":
             self.stats = RunningStats(seeds, spec.obs_size)
             some = torch.randn(seeds, 9, spec.obs_size, generator=generator) * 0.02
             self.stats.update(some)  # narrow: some observations are cut at 10

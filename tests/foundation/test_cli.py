@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import dataclasses
 import importlib
+import inspect
 import os
 import subprocess
 import sys
+import textwrap
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,7 @@ import pytest
 import torch
 
 from algos import ppo, q_learning, sarsa, td_prediction
+from benchmarks import catalog
 from manyseeds.cli import (
     FLOAT32_MAX,
     ControlConfig,
@@ -412,6 +417,34 @@ def test_presets_set_fields_that_exist_and_name_their_source(name: str) -> None:
         assert isinstance(preset, Preset)
         assert set(preset.settings) <= fields
         assert preset.source
+
+
+def documented(config_class: type) -> dict[str, str]:
+    """The docstrings of a Config's fields, of base classes too, by name."""
+    found: dict[str, str] = {}
+    for base in config_class.__mro__:
+        if not dataclasses.is_dataclass(base):
+            continue
+        body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0].body  # type: ignore[attr-defined]
+        for field, doc in pairwise(body):
+            if isinstance(field, ast.AnnAssign) and isinstance(doc, ast.Expr):
+                text = " ".join(ast.literal_eval(doc.value).split())
+                found.setdefault(field.target.id, text)  # type: ignore[union-attr]
+    return found
+
+
+def test_equal_flags_mean_the_same_in_all_files() -> None:
+    """Their docstrings begin with the same sentence; what is a file's own comes after it."""
+    said: dict[str, dict[str, list[str]]] = {}
+    rooms: tuple[catalog.Package, ...] = ("algos", "llm_track")
+    for of in [catalog.module(room, name) for room in rooms for name in catalog.names(room)]:
+        texts = documented(of.Config)
+        assert set(texts) == {field.name for field in dataclasses.fields(of.Config)}, of.__name__
+        for name, text in texts.items():
+            sentence = text.partition(". ")[0].rstrip(".")
+            said.setdefault(name, {}).setdefault(sentence, []).append(of.__name__)
+    assert len(said) > 60
+    assert {name: by for name, by in said.items() if len(by) > 1} == {}
 
 
 # ---- Identity ---------------------------------------------------------------------------

@@ -48,10 +48,9 @@ class Case:
         sizes: tuple[int, ...],
         outputs: tuple[int, ...],
         activation: str,
-        shared: bool,
         seed: int = 0,
     ) -> None:
-        self.net = SeedMLP(S, sizes[0], sizes[1:], outputs, activation, shared)
+        self.net = SeedMLP(S, sizes[0], sizes[1:], outputs, activation)
         self.x, self.weights = normal(seed, S, B, sizes[0]), []
         for i, p in enumerate(self.net.parameters()):
             p.data.copy_(normal(seed + 1 + i, *p.shape) / math.sqrt(p.shape[-2]))
@@ -80,7 +79,7 @@ class Case:
             x = x @ leaves[i] + leaves[L + i]
             if i < L - 1:
                 x = x.tanh() if self.net.activation == "tanh" else x.relu()
-        outputs = [x[:, network][..., columns] for network, columns in self.net.heads]
+        outputs = [x[:, k][..., :width] for k, width in enumerate(self.net.outputs)]
         grads = torch.autograd.grad(self.loss(outputs), leaves)
         return [y.detach() for y in outputs], list(grads)
 
@@ -111,7 +110,6 @@ def cases(draw: st.DrawFn) -> Case:
         tuple(sizes),
         tuple(outputs),
         draw(st.sampled_from(["tanh", "relu"])),
-        draw(st.booleans()),
         draw(st.integers(0, 1000)),
     )
     if draw(st.booleans()):  # neither inputs nor gradients are contiguous
@@ -132,8 +130,8 @@ def distance(ours: Tensor, exact: Tensor) -> float:
 
 @settings(max_examples=40, deadline=None)
 @given(cases())
-@example(Case(2, 9, (4, 3, 64), (3, 1), "relu", False))
-@example(Case(2, 9, (4, 3, 64), (3, 1), "tanh", True))
+@example(Case(2, 9, (4, 3, 64), (3, 1), "relu"))
+@example(Case(2, 9, (4, 3, 64), (3, 1), "tanh"))
 def test_networks_are_pytorchs(case: Case) -> None:
     """Outputs and gradients, to float32's rounding; ReLU, which has a kink, with exact numbers."""
     if case.net.activation == "relu":
@@ -163,19 +161,17 @@ def test_one_head_alone(case: Case, data: st.DataObject) -> None:
     (y * case.weights[k]).sum().backward()
     for alone, together in zip(case.gradients(), grads, strict=True):
         assert torch.equal(alone, together)
-    network, columns = case.net.heads[k]
     for p, together in zip(case.net.parameters(), grads, strict=True):
-        others = [i for i in range(case.net.networks) if i != network]
+        others = [i for i in range(len(case.weights)) if i != k]
         assert not together[:, others].any()
         if p is case.net.weights[-1] or p is case.net.biases[-1]:
-            together[:, network, :, columns] = 0
-            assert not together.any()  # columns of other heads, and padding
+            together[:, k, :, : case.net.outputs[k]] = 0
+            assert not together.any()  # padding
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_a_head_that_is_not_in_the_loss(shared: bool) -> None:
+def test_a_head_that_is_not_in_the_loss() -> None:
     """Autograd knows no gradient of its outputs; neither do frozen parameters get one."""
-    case = Case(2, 5, (3, 8), (2, 1), "tanh", shared)
+    case = Case(2, 5, (3, 8), (2, 1), "tanh")
     case.net.weights[0].requires_grad_(False)
     _, values = case.net(case.x)
     (values * case.weights[1]).sum().backward()
@@ -206,7 +202,7 @@ def test_tanh() -> None:
 @each_activation
 def test_nan_stays_in_its_seed(activation: str) -> None:
     """In a sample: its outputs. In a seed's weights: all its outputs, gradients as PyTorch's."""
-    case = Case(3, 20, (4, 5, 70), (16, 16), activation, False)  # without padding
+    case = Case(3, 20, (4, 5, 70), (16, 16), activation)  # without padding
     outputs, grads = case.ours()
     case.x[1, 7] = math.nan
     for broken, y in zip(case.ours()[0], outputs, strict=True):
@@ -245,8 +241,8 @@ def derivative(net: SeedMLP, x: Tensor, tangents: list[Tensor]) -> list[Tensor]:
 
 @settings(max_examples=40, deadline=None)
 @given(cases())
-@example(Case(2, 300, (4, 64, 64), (3, 1), "tanh", False))
-@example(Case(2, 9, (4,), (3,), "relu", False))
+@example(Case(2, 300, (4, 64, 64), (3, 1), "tanh"))
+@example(Case(2, 9, (4,), (3,), "relu"))
 def test_gradients_have_derivatives_by_those_of_the_outputs(case: Case) -> None:
     if case.net.activation == "relu":  # on which side of 0 a number is must not be rounding
         case.round_to_integers()
@@ -262,7 +258,7 @@ def test_gradients_have_derivatives_by_those_of_the_outputs(case: Case) -> None:
 
 def test_second_derivatives_are_not_known() -> None:
     """NaN, not a wrong number; with kernels off they are known."""
-    case = Case(1, 4, (3, 4), (1,), "tanh", False)
+    case = Case(1, 4, (3, 4), (1,), "tanh")
     p = case.net.weights[0]
 
     def twice() -> Tensor:
@@ -276,7 +272,7 @@ def test_second_derivatives_are_not_known() -> None:
 
 
 def test_what_needs_a_gradient_of_its_inputs_is_left_to_pytorch() -> None:
-    case = Case(1, 4, (3, 4), (1,), "tanh", False)
+    case = Case(1, 4, (3, 4), (1,), "tanh")
     case.x.requires_grad_()
     (grad,) = torch.autograd.grad(case.loss(case.net(case.x)), case.x)
     assert grad.any()
@@ -315,7 +311,7 @@ def learn(case: Case, S: int) -> dict[str, Tensor]:
 def test_bits_depend_on_neither_seeds_nor_threads(
     hidden: tuple[int, ...], activation: str, threads: Callable[[int], None]
 ) -> None:
-    case = Case(32, 37, (4, *hidden), (3, 1), activation, False)
+    case = Case(32, 37, (4, *hidden), (3, 1), activation)
     case.shape = (4, hidden, (3, 1), activation, False)  # type: ignore[attr-defined]
     expected = learn(case, 32)
     for S, count in product((1, 2, 7, 32), (1, 2)):
@@ -326,7 +322,7 @@ def test_bits_depend_on_neither_seeds_nor_threads(
 
 def test_bits_do_not_depend_on_other_samples() -> None:
     """A policy's outputs for an environment are those for it alone."""
-    case = Case(2, 33, (5, 7, 64), (3, 1), "tanh", True)
+    case = Case(2, 33, (5, 7, 64), (3, 1), "tanh")
     for outputs, alone in zip(
         case.net(case.x), zip(*map(case.net, case.x.split(1, 1)), strict=True), strict=True
     ):
@@ -335,9 +331,8 @@ def test_bits_do_not_depend_on_other_samples() -> None:
 
 @each_activation
 @pytest.mark.parametrize("outputs", [(1, 1), (2, 1), (3, 2), (5, 1), (4, 3, 2)])
-def test_bits_do_not_depend_on_other_heads(outputs: tuple[int, ...], activation: str) -> None:
-    """Heads of a shared trunk are computed several at once; how many, must not matter."""
-    case = Case(2, 9, (9, 64, 64), outputs, activation, True)
+def test_bits_do_not_depend_on_other_networks(outputs: tuple[int, ...], activation: str) -> None:
+    case = Case(2, 9, (9, 64, 64), outputs, activation)
     for k, together in enumerate(case.net(case.x)):
         assert torch.equal(case.net.only(k, case.x), together)
 
@@ -577,7 +572,7 @@ def test_shuffles_are_stable_sorts(B: int) -> None:
 
 def test_all_of_this_is_computed_in_c() -> None:
     """Had it been PyTorch, the comparisons above would be of it with itself."""
-    case = Case(1, 2, (3, 4), (2,), "tanh", False)
+    case = Case(1, 2, (3, 4), (2,), "tanh")
     (y,) = case.net(case.x)
     assert "Networks" in type(y.grad_fn).__name__
     weights, biases = list(case.net.weights), list(case.net.biases)
@@ -611,7 +606,7 @@ def test_an_index_that_is_none_is_an_error(wrong: int) -> None:
 def test_a_copy_computes_with_its_own_weights() -> None:
     """Views that a network keeps of its weights are not copied with it."""
     for _ in range(20):
-        net = Case(2, 4, (3, 8), (2, 1), "tanh", False).net
+        net = Case(2, 4, (3, 8), (2, 1), "tanh").net
         SeedAdam(net)
         x = normal(0, 2, 4, 3)
         with torch.no_grad():
@@ -653,7 +648,7 @@ def test_worker_threads_treat_small_numbers_as_their_caller(
 ) -> None:
     """Also those that were there before the process was set up."""
     threads(2)
-    net = Case(4, 4, (3, 8), (2,), "tanh", False).net
+    net = Case(4, 4, (3, 8), (2,), "tanh").net
     optimizer = SeedAdam(net)
     net(normal(0, 4, 4, 3))  # workers begin
     for flush in (True, False):

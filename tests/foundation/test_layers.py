@@ -307,10 +307,8 @@ def test_nan_in_one_seed_leaves_the_reward_scale_of_the_others_alone() -> None:
 
 SHAPES: list[dict[str, Any]] = [
     {"outputs": (3, 1), "hidden": (64, 32)},
-    {"outputs": (3, 1), "hidden": (64, 32), "shared_trunk": True},
-    {"outputs": (15, 3), "hidden": (16,), "shared_trunk": True},  # 18 columns: padded to 32
-    {"outputs": (17, 1), "hidden": (16,)},
-    {"outputs": (2, 5, 1), "hidden": (), "shared_trunk": True},  # no hidden layer at all
+    {"outputs": (17, 1), "hidden": (16,)},  # padded to 32 columns
+    {"outputs": (2, 5, 1), "hidden": ()},  # no hidden layer at all
 ]
 
 
@@ -321,13 +319,13 @@ def network(S: int, activation: str = "tanh", **shape: Any) -> SeedMLP:
 
 
 def plain(net: SeedMLP, s: int, k: int) -> nn.Sequential:
-    """Head k of seed s as torch.nn layers in float64."""
-    row, columns = net.heads[k]
+    """Network k of seed s as torch.nn layers in float64."""
+    width = net.outputs[k]
     modules: list[nn.Module] = []
     for layer, (weight, bias) in enumerate(zip(net.weights, net.biases, strict=True)):
         last = layer == len(net.weights) - 1
-        w, b = weight[s, row], bias[s, row, 0]
-        w, b = (w[:, columns], b[columns]) if last else (w, b)
+        w, b = weight[s, k], bias[s, k, 0]
+        w, b = (w[:, :width], b[:width]) if last else (w, b)
         linear = nn.Linear(*w.shape).double()
         linear.weight.data, linear.bias.data = w.detach().mT.double(), b.detach().double()
         modules += [linear] if last else [linear, nn.Tanh()]
@@ -353,11 +351,9 @@ def test_a_network_is_torchs(shape: dict[str, Any]) -> None:
             torch.testing.assert_close(outputs[k][s], expected, atol=1e-12, rtol=1e-12)
             torch.testing.assert_close(net.only(k, x)[s], expected, atol=1e-12, rtol=1e-12)
             (expected * weights[k]).sum().backward()
-            row, columns = net.heads[k]
             first = reference[0].weight.grad
             assert isinstance(first, Tensor)
-            place = columns if len(net.weights) == 1 else slice(None)
-            grads[s, row, :, place] += first.mT  # a shared trunk collects from both heads
+            grads[s, k, :, : len(first)] = first.mT
     assert net.weights[0].grad is not None
     torch.testing.assert_close(net.weights[0].grad, grads, atol=1e-10, rtol=1e-10)
 
@@ -365,12 +361,10 @@ def test_a_network_is_torchs(shape: dict[str, Any]) -> None:
 @pytest.mark.usefixtures("computed")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_sizes_and_padding(shape: dict[str, Any]) -> None:
-    """One network for a shared trunk, else one for each head; padding is 0 and stays 0."""
+    """Padding is 0 and stays 0."""
     net, S = network(2, **shape), 2
     outputs, hidden = shape["outputs"], shape["hidden"]
-    shared = shape.get("shared_trunk", False)
-    K, columns = (1, sum(outputs)) if shared else (len(outputs), max(outputs))
-    widest = math.ceil(columns / 16) * 16
+    K, widest = len(outputs), math.ceil(max(outputs) / 16) * 16
     sizes = (4, *hidden, widest)
     pairs = list(pairwise(sizes))
     assert [tuple(w.shape) for w in net.weights] == [(S, K, i, o) for i, o in pairs]
@@ -378,10 +372,8 @@ def test_sizes_and_padding(shape: dict[str, Any]) -> None:
     assert sum(p.numel() for p in net.parameters()) == S * K * sum(i * o + o for i, o in pairs)
 
     used = torch.zeros(K, widest, dtype=torch.bool)
-    for row, place in net.heads:
-        assert not used[row, place].any()  # no two heads share a column
-        used[row, place] = True
-    assert used.sum() == sum(outputs)
+    for k, width in enumerate(outputs):
+        used[k, :width] = True
     optimizer = SeedAdam(net)
     for _ in range(3):
         sum(y.square().sum() for y in net(torch.ones(S, 5, 4))).backward()  # type: ignore[union-attr]
@@ -392,47 +384,43 @@ def test_sizes_and_padding(shape: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_orthogonal_initialisation_has_a_gain_for_each_head(shape: dict[str, Any]) -> None:
+def test_orthogonal_initialisation_has_a_gain_for_each_network(shape: dict[str, Any]) -> None:
     net = network(2, **shape)  # gains 1, 2, ...
     for weight in net.weights[:-1]:
         for matrix in weight.flatten(0, 1):
             tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.mT
             eye = 2 * torch.eye(tall.shape[1])
             torch.testing.assert_close(tall.mT @ tall, eye, atol=1e-4, rtol=0)
-    for k, (row, columns) in enumerate(net.heads):
-        for matrix in net.weights[-1][:, row, :, columns]:
+    for k, width in enumerate(net.outputs):
+        for matrix in net.weights[-1][:, k, :, :width]:
             tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.mT
             eye = (k + 1) ** 2 * torch.eye(tall.shape[1])
             torch.testing.assert_close(tall.mT @ tall, eye, atol=1e-4, rtol=0)
     assert all((bias == 0).all() for bias in net.biases)
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_a_shared_trunk_is_initialised_once(shared: bool) -> None:
-    """From the same place of the stream as without one, and every head once."""
-    net = network(2, outputs=(3, 1), hidden=(64, 32), shared_trunk=shared)
+def test_networks_are_initialised_one_after_the_other() -> None:
+    net = network(2, outputs=(3, 1), hidden=(64, 32))
     streams = SeedStreams(range(2), "init")
-    shapes = [(4, 64), (64, 32), (32, 3)] + ([(32, 1)] if shared else [(4, 64), (64, 32), (32, 1)])
+    shapes = [(4, 64), (64, 32), (32, 3), (4, 64), (64, 32), (32, 1)]
     found = [orthogonal(streams.normal(*shape)) for shape in shapes]
     expected = [*net.weights[:-1], net.weights[-1][..., :3]]
     for got, want, gain in zip(expected, found, (2**0.5, 2**0.5, 1), strict=False):
         torch.testing.assert_close(got[:, 0], want * gain)
-    value_head = net.weights[-1][:, 0, :, 3:4] if shared else net.weights[-1][:, 1, :, :1]
-    torch.testing.assert_close(value_head, found[-1] * 2)
-    if not shared:
-        torch.testing.assert_close(net.weights[0][:, 1], found[3] * 2**0.5)
+    torch.testing.assert_close(net.weights[-1][:, 1, :, :1], found[-1] * 2)
+    torch.testing.assert_close(net.weights[0][:, 1], found[3] * 2**0.5)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_uniform_initialisation_is_torchs(shape: dict[str, Any]) -> None:
-    """Weights and biases of every head within 1 / sqrt(in), and not a fraction of it."""
+    """Weights and biases of every network within 1 / sqrt(in), and not a fraction of it."""
     net = SeedMLP(2, 4, activation="relu", **shape)
     net.uniform_init(SeedStreams(range(2), "init"))
     layers = list(zip(net.weights, net.biases, strict=True))
-    for row, columns in net.heads:
+    for k, width in enumerate(net.outputs):
         for layer, (weight, bias) in enumerate(layers):
-            place = columns if layer == len(layers) - 1 else slice(None)
-            w, b = weight[:, row, :, place], bias[:, row, :, place]
+            used = width if layer == len(layers) - 1 else None
+            w, b = weight[:, k, :, :used], bias[:, k, :, :used]
             bound = 1 / math.sqrt(w.shape[1])
             for x in (w, b):
                 assert (x.abs() <= bound).all()
@@ -443,17 +431,15 @@ def test_uniform_initialisation_is_torchs(shape: dict[str, Any]) -> None:
 
 
 @pytest.mark.usefixtures("computed")
-@pytest.mark.parametrize("shared", [False, True])
-def test_a_constant_is_trained_as_any_parameter(shared: bool) -> None:
+def test_a_constant_is_trained_as_any_parameter() -> None:
     class Module(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.net = network(3, outputs=(3, 1), hidden=(16,), shared_trunk=shared)
+            self.net = network(3, outputs=(3, 1), hidden=(16,))
             self.log_std = self.net.constant(3, -0.5)
 
     module = Module()
-    K = 1 if shared else 2
-    assert module.log_std.shape == (3, K, 1, 3)
+    assert module.log_std.shape == (3, 2, 1, 3)
     assert (module.log_std == -0.5).all()
     reference = nn.Parameter(torch.full((3, 3), -0.5))
     theirs = torch.optim.Adam([reference], lr=0.1)

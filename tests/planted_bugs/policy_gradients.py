@@ -314,8 +314,8 @@ BUGS = (
     Bug(
         "a2c: a step too many in n steps",
         "algos/a2c.py",
-        "for _ in range(td_steps - 1):",
-        "for _ in range(td_steps):",
+        "for _ in range(n_steps - 1):",
+        "for _ in range(n_steps):",
         "tests/algos/test_a2c.py::test_advantages_by_hand",
     ),
     Bug(
@@ -459,8 +459,8 @@ BUGS = (
     Bug(
         "epochs: trpo's passes have one order",
         "algos/trpo.py",
-        "streams.uniform(config.critic_updates, config.batch_size),",
-        "streams.uniform(1, config.batch_size).expand(-1, config.critic_updates, -1),",
+        "streams.uniform(config.critic_epochs, config.batch_size),",
+        "streams.uniform(1, config.batch_size).expand(-1, config.critic_epochs, -1),",
         "tests/algos/test_traps.py::test_every_epoch_visits_all_samples_in_an_order_of_its_own[trpo]",
     ),
     Bug(
