@@ -102,7 +102,7 @@ class Config(ControlConfig):
     """How advantages are estimated. Rewards of the episode or rollout, then V (monte_carlo), of
     n_steps (n_step), or GAE."""
     gae_lambda: Fraction = 1.0
-    """Lambda of GAE: 0 is the one-step TD error, 1 the Monte Carlo advantage."""
+    """Lambda of GAE. 0 is the one-step TD error, 1 the Monte Carlo advantage."""
     n_steps: Annotated[PositiveInt, Renamed("td_steps")] = 3
     """n of n-step returns. At most num_steps; 1 is the one-step TD error."""
     normalize_advantage: bool = False
@@ -120,7 +120,7 @@ class Config(ControlConfig):
     normalize_obs: bool = False
     """Normalise observations by running statistics."""
     normalize_reward: bool = False
-    """Divide rewards by the running standard deviation of the discounted return."""
+    """Divide rewards by a running standard deviation. That of the discounted return."""
 
     @property
     def batch_size(self) -> int:

@@ -126,10 +126,10 @@ class Config(ControlConfig):
     advantage: Literal["return_to_go", "outcome", "process"] = "return_to_go"
     """How advantages are estimated. What is compared with the peers."""
     peers: Literal["alive", "all"] = "alive"
-    """Compare with the episodes that are still going on, or count ended ones as 0 (no matter for
-    outcome)."""
+    """Whom to compare with. The episodes that are still going on, or also ended ones, as 0 (no
+    matter for outcome)."""
     std: Literal["group", "batch", "none"] = "group"
-    """Divide advantages by the standard deviation of the peers, of the update, or not."""
+    """Whose standard deviation divides advantages. That of the peers, of the update, or none."""
     clip_range: NonNegative = 0.2
     """Epsilon of the clipped objective (0: do not clip the ratio)."""
     clip_range_high: NonNegative = 0.0
@@ -137,8 +137,8 @@ class Config(ControlConfig):
     kl_coef: NonNegative = 0.0
     """Beta, weight of the KL to the reference."""
     reference_updates: Annotated[int, Range(0, math.inf)] = 0
-    """Take the present policy as the reference every so many updates (0: keep the initial one);
-    only with kl_coef."""
+    """Updates between two references (0: keep the initial policy). An interval, in which the
+    reference becomes the present policy; only with kl_coef."""
     entropy_coef: NonNegative = 0.0
     """Weight of the entropy bonus."""
     max_grad_norm: NonNegative = 0.5

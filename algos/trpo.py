@@ -118,7 +118,7 @@ class Config(ControlConfig):
     gamma: Fraction = 0.99
     """Discount per step."""
     gae_lambda: Fraction = 0.95
-    """Lambda of GAE: 0 is the one-step TD error, 1 the Monte Carlo advantage."""
+    """Lambda of GAE. 0 is the one-step TD error, 1 the Monte Carlo advantage."""
     normalize_advantage: bool = True
     """Normalise advantages to mean 0 and standard deviation 1. Per rollout."""
     hidden: tuple[PositiveInt, ...] = (64, 64)
@@ -128,7 +128,7 @@ class Config(ControlConfig):
     normalize_obs: bool = False
     """Normalise observations by running statistics."""
     normalize_reward: bool = False
-    """Divide rewards by the running standard deviation of the discounted return."""
+    """Divide rewards by a running standard deviation. That of the discounted return."""
 
     @property
     def batch_size(self) -> int:

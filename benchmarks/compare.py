@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+from tyro.conf import Positional
 
 from benchmarks.chapters.results import (
     MARGIN,
-    Parser,
     Result,
     load_result,
     parity,
@@ -24,7 +26,7 @@ from benchmarks.chapters.results import (
 )
 from benchmarks.chapters.stored import find_and_open
 from manyseeds import plots
-from manyseeds.cli import exit_with
+from manyseeds.cli import exit_with, given_runs, parse, path_of
 from manyseeds.errors import UsageError, printable
 from manyseeds.runs.control import reachable_threshold
 
@@ -104,17 +106,23 @@ def compare(paths: Sequence[str], out: Path) -> None:
     print(f"plot: {out}")
 
 
+@dataclass(frozen=True)
+class Flags:
+    runs: Positional[tuple[str, ...]] = ()
+    """Folders of runs, the baseline first."""
+    out: str = "compare.svg"
+    """The plot, .svg or .png."""
+
+
 def main(args: Sequence[str] | None = None) -> None:
-    parser = Parser(__doc__)
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, baseline first")
-    parser.add_argument("--out", type=Path, default="compare.svg", help="the plot, .svg or .png")
+    """Set runs against the first, on the terminal and in a plot."""
+    flags = parse(Flags, {}, __doc__, args)
     try:
-        given = parser.parse_args(args)
-        compare(given.runs, given.out)
+        compare(given_runs(flags.runs), path_of(flags.out, "--out"))
     except UsageError as error:
         exit_with(error)
     except OSError as error:  # not writable, a folder of that name
-        exit_with(UsageError(f"--out {given.out}: {error.strerror}"))
+        exit_with(UsageError(f"--out {flags.out}: {error.strerror}"))
 
 
 if __name__ == "__main__":

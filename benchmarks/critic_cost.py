@@ -31,7 +31,7 @@ from benchmarks.measure import (
     write_measured,
 )
 from benchmarks.suite import ABLATED, BUDGETS
-from manyseeds.cli import PositiveInt, ScriptConfig, check_ranges, exit_with, from_preset, parse
+from manyseeds.cli import PositiveInt, ScriptConfig, exit_with, from_preset, parse
 from manyseeds.errors import UsageError
 
 ALGOS = ("ppo", "grpo")
@@ -44,9 +44,6 @@ class Config(ScriptConfig):
 
     repeats: PositiveInt = 3
     """Rounds over all measurements."""
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
 
 def measure(algo: str, env: str) -> dict[str, float]:

@@ -35,7 +35,7 @@ from benchmarks.measure import (
     write_measured,
 )
 from llm_track import models
-from manyseeds.cli import PositiveInt, ScriptConfig, check_ranges, exit_with, from_preset, parse
+from manyseeds.cli import PositiveInt, ScriptConfig, exit_with, from_preset, parse
 from manyseeds.errors import UsageError
 from manyseeds.process import set_up_process
 from manyseeds.runs.parallel import Processes
@@ -54,9 +54,6 @@ class Config(ScriptConfig):
 
     repeats: PositiveInt = 3
     """Rounds over all measurements."""
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
 
 def config_of(algo: str, passes: str, results: str) -> Any:

@@ -51,12 +51,20 @@ import pandas as pd
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
+from tyro.conf import Positional
 
 from benchmarks import catalog
 from benchmarks.cases import CASES, FILES, Case, command_line, select
-from benchmarks.chapters.results import Parser
 from benchmarks.migrations import MIGRATIONS, Code, migrate, recover, result_of, stamp
-from manyseeds.cli import PUBLISHED, exit_with, flag, from_identity
+from manyseeds.cli import (
+    PUBLISHED,
+    PositiveInt,
+    exit_with,
+    flag,
+    from_identity,
+    parse,
+    path_of,
+)
 from manyseeds.digest import ROOT, Place, find, forget, origin_of, resolve
 from manyseeds.errors import UsageError
 from manyseeds.process import exit_reason
@@ -721,33 +729,42 @@ def cleaning_up_when_terminated() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+@dataclass(frozen=True)
+class Flags:
+    old: Positional[str] = ""
+    """A commit of this repository."""
+    restamp: bool = False
+    """Stamp published runs where equal."""
+    migrate: bool = False
+    """Bring stored runs to this schema."""
+    results: str = str(PUBLISHED)
+    """What to migrate (default: what is published)."""
+    fresh: bool = False
+    """Print checksums of what is not stale."""
+    only: tuple[str, ...] = ()
+    """Cases with one of these words (default: all)."""
+    workers: PositiveInt = 2
+    """Scripts at a time."""
+    keep: bool = False
+    """Keep the results and logs."""
+
+
 def main(args: Sequence[str] | None = None) -> None:
     """Compare with a commit; exit status 1 unless everything is equal."""
-    parser = Parser(__doc__)
-    parser.add_argument("old", metavar="OLD", nargs="?", help="a commit of this repository")
-    parser.add_argument("--restamp", action="store_true", help="stamp published runs where equal")
-    parser.add_argument("--migrate", action="store_true", help="bring stored runs to this schema")
-    parser.add_argument("--results", type=Path, default=PUBLISHED, help="what to migrate")
-    parser.add_argument("--fresh", action="store_true", help="print checksums of what is not stale")
-    parser.add_argument("--only", nargs="+", metavar="WORD", help="cases with one of these words")
-    parser.add_argument("--workers", type=int, default=2, help="scripts at a time (default: 2)")
-    parser.add_argument("--keep", action="store_true", help="keep the results and logs")
+    given = parse(Flags, {}, __doc__, args)
     began = time.monotonic()
     try:
-        given = parser.parse_args(args)
         if given.fresh:
             print(json.dumps(fresh_results()))
             return
         if given.migrate:
-            count = migrate(given.results)
-            print(f"{count} parts of {given.results} migrated to schema {SCHEMA}")
-        if given.old is None:
+            results = path_of(given.results, "--results")
+            print(f"{migrate(results)} parts of {results} migrated to schema {SCHEMA}")
+        if not given.old:
             if given.migrate:
                 return
             raise UsageError("OLD: name the commit to compare with")
-        if given.workers < 1:
-            raise UsageError(f"--workers {given.workers}: must be at least 1")
-        cases = list(CASES if given.only is None else select(CASES, given.only))
+        cases = list(select(CASES, given.only) if given.only else CASES)
         if not cases:
             raise UsageError(f"--only {' '.join(given.only)}: no case has any of it in its label")
         compared = available(cases)

@@ -34,7 +34,6 @@ from manyseeds.cli import (
     LayerConfig,
     NonNegativeInt,
     PositiveInt,
-    check_ranges,
     exit_with,
     parse,
 )
@@ -63,7 +62,6 @@ class Flags(LayerConfig):
     """Only show the commands and what is missing."""
 
     def __post_init__(self) -> None:
-        check_ranges(self)
         if self.suite not in SUITES:
             raise UsageError(
                 f"--suite {self.suite}: unknown suite{did_you_mean(self.suite, SUITES)}"

@@ -51,7 +51,7 @@ from benchmarks.measure import (
     usable_cores,
     write_measured,
 )
-from manyseeds.cli import PositiveInt, ScriptConfig, check_device, check_ranges, exit_with, parse
+from manyseeds.cli import PositiveInt, ScriptConfig, check_device, exit_with, parse
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.record import gpu, write_bytes
@@ -76,7 +76,6 @@ class Config(ScriptConfig):
     """CPU core that every measurement is pinned to (not on CUDA)."""
 
     def __post_init__(self) -> None:
-        check_ranges(self)
         unknown = [algo for algo in self.algos if algo not in SUBJECTS]
         if unknown:
             raise UsageError(f"--algos {unknown[0]}: must be among {', '.join(SUBJECTS)}")

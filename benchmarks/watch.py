@@ -47,17 +47,18 @@ from gymnasium.spaces import Box, Discrete
 from PIL import Image
 from safetensors import SafetensorError
 from torch import Tensor
+from tyro.conf import Positional
 
 import envs
 from benchmarks import catalog
 from benchmarks.chapters.environments import HEADER, Checked, markdown
-from benchmarks.chapters.results import Parser, print_table
+from benchmarks.chapters.results import print_table
 from benchmarks.chapters.stored import BROKEN, file_name, find_and_open, reading
 from benchmarks.measure import origin
 from envs.gymnasium_bridge import cannot_be_made, registered_id
 from manyseeds import stats
 from manyseeds.checkpoint import read_policy
-from manyseeds.cli import ControlConfig, exit_with
+from manyseeds.cli import ControlConfig, exit_with, given_runs, parse, path_of
 from manyseeds.digest import origin_of
 from manyseeds.errors import UsageError
 from manyseeds.evaluate import CHUNK, FINAL_EPISODES, Policy
@@ -414,23 +415,29 @@ def check_all(paths: Sequence[str], episodes: int) -> None:
 # ---- The command ----------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Flags:
+    runs: Positional[tuple[str, ...]] = ()
+    """Folder of a run or of one of its parts; with --check of several."""
+    check: bool = False
+    """Play on both sides, write the table."""
+    seed: int | None = None
+    """Which seed to show (default: the median)."""
+    out: str = ""
+    """Default: RESULTS/watch/ENV-ALGORITHM.gif."""
+    env: str = ""
+    """The run's module:Name-v0. Says that its module may be imported."""
+    fps: float | None = None
+    """Steps per second (default: the environment's)."""
+    episodes: int | None = None
+    """Episodes (default: 1; with --check 100 per seed and side)."""
+
+
 def main(args: Sequence[str] | None = None) -> None:
-    parser = Parser(__doc__)
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run or of a part")
-    parser.add_argument("--check", action="store_true", help="play on both sides, write the table")
-    parser.add_argument("--seed", type=int, help="which seed to show (default: the median)")
-    parser.add_argument("--out", type=Path, help="(default: RESULTS/watch/ENV-ALGORITHM.gif)")
-    parser.add_argument(
-        "--env", default="", help="the run's module:Name-v0: says that its module may be imported"
-    )
-    parser.add_argument("--fps", type=float, help="steps per second (default: the environment's)")
-    parser.add_argument(
-        "--episodes",
-        type=int,
-        help=f"(default: 1; with --check {FINAL_EPISODES} per seed and side)",
-    )
+    """Draw a GIF of a run, or check its environment."""
+    given = parse(Flags, {}, __doc__, args)
     try:
-        given = parser.parse_args(args)
+        runs = given_runs(given.runs)
         least = MIN_EPISODES if given.check else 1
         if given.episodes is not None and given.episodes < least:
             raise UsageError(f"--episodes {given.episodes}: must be at least {least}")
@@ -439,18 +446,19 @@ def main(args: Sequence[str] | None = None) -> None:
             for name in ("seed", "out", "fps", "env"):
                 if getattr(given, name) not in (None, ""):
                     raise UsageError(f"--{name}: is for the GIF, not for --check")
-            check_all(given.runs, given.episodes or FINAL_EPISODES)
+            check_all(runs, given.episodes or FINAL_EPISODES)
             return
-        if len(given.runs) > 1:
-            raise UsageError(f"{given.runs[1]}: one GIF shows one run")
+        if len(runs) > 1:
+            raise UsageError(f"{runs[1]}: one GIF shows one run")
         if given.fps is not None and not 2 <= given.fps <= 1000:
             raise UsageError(f"--fps {given.fps:g}: must be from 2 to 1000")
-        if given.out is not None:
-            if given.out.suffix != ".gif":
-                raise UsageError(f"--out {given.out}: must end in .gif")
-            if not given.out.absolute().parent.is_dir():
-                raise UsageError(f"--out {given.out}: {given.out.parent} is not a folder")
-        watch(given.runs[0], given.out, given.seed, given.episodes or 1, given.fps, given.env)
+        out = path_of(given.out, "--out") if given.out else None
+        if out is not None:
+            if out.suffix != ".gif":
+                raise UsageError(f"--out {out}: must end in .gif")
+            if not out.absolute().parent.is_dir():
+                raise UsageError(f"--out {out}: {out.parent} is not a folder")
+        watch(runs[0], out, given.seed, given.episodes or 1, given.fps, given.env)
     except UsageError as error:
         exit_with(error)
     except OSError as error:  # not writable, a folder of that name

@@ -93,7 +93,7 @@ class Config(tasks.TaskConfig):
     group_size: Annotated[int, Range(2)] = 8
     """G, samples per group. Completions of a prompt."""
     minibatches: PositiveInt = 4
-    """Gradient steps per pass over the samples."""
+    """Minibatches per pass over the samples. A number; minibatch_size, elsewhere, is a size."""
     epochs: PositiveInt = 1
     """Passes over the samples. Those of a step."""
     learning_rate: Positive = 3e-4
@@ -105,19 +105,19 @@ class Config(tasks.TaskConfig):
     clip_range_high: NonNegative = 0.28
     """Epsilon upwards (0: clip_range)."""
     dynamic_sampling: bool = True
-    """Sample until there are K prompts with right and wrong completions."""
+    """Sample until K prompts have right and wrong completions."""
     max_draws: PositiveInt = 10
-    """Draws of K prompts in a step, at most; then it learns from those that were found."""
+    """Draws of K prompts in a step, at most. Then it learns from those that were found."""
     token_level: bool = True
-    """Mean over all tokens; otherwise over each completion first, as GRPO."""
+    """Mean over all tokens. Otherwise over each completion first, as GRPO."""
     overlong_filtering: bool = True
     """Leave completions that were cut off out of the loss."""
     overlong_cache: NonNegativeInt = 8
-    """Tokens before the limit from which on a completion is punished (0: never)."""
+    """Tokens before the limit where punishment begins (0: never)."""
     format_weight: NonNegative = 0.1
     """Weight of the format reward beside the accuracy reward."""
     reward_model: str = ""
-    """Folder or hub name of a reward model, whose score is added to the rewards."""
+    """Folder or hub name of a reward model. Its score is added to the rewards."""
     rules: bool = True
     """Reward by rules: accuracy and format."""
 

@@ -81,7 +81,8 @@ class Config(tasks.TaskConfig):
     temperature: Positive = 1.0
     """Sampling temperature. Of the pairs."""
     beta: Positive = 0.1
-    """Weight of the KL to the reference that the implicit reward stands for."""
+    """The paper's beta. Weight of the KL to the reference that the implicit reward stands for;
+    kl_coef is that of a penalty."""
 
     def check(self) -> None:
         super().check()

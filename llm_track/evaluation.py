@@ -24,6 +24,7 @@ import torch
 
 from llm_track import models, sampling
 from llm_track.tasks import Problem, Task, format_reward
+from manyseeds.evaluate import share
 from manyseeds.runs.language import LanguageConfig
 
 CURVE_PROMPTS, CURVE_SAMPLES = 128, 4
@@ -69,7 +70,7 @@ class TaskEvaluator:
     def __call__(self, final: bool) -> tuple[dict[str, float], list[dict[str, Any]]]:
         """The measures by name, and the first transcripts."""
         prompts, n = (FINAL_PROMPTS, FINAL_SAMPLES) if final else (CURVE_PROMPTS, CURVE_SAMPLES)
-        problems = self.task.test(prompts)
+        problems = self.task.test(share(prompts, self.config.eval_budget))
         repeated = [problem for problem in problems for _ in range(n)]
         texts, samples = self._complete(repeated, greedy=False)
         right = self._grade(repeated, texts).reshape(-1, n)

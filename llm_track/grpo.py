@@ -80,7 +80,7 @@ class Config(tasks.TaskConfig):
     group_size: Annotated[int, Range(2)] = 8
     """G, samples per group. Completions of a prompt."""
     minibatches: PositiveInt = 4
-    """Gradient steps per pass over the samples."""
+    """Minibatches per pass over the samples. A number; minibatch_size, elsewhere, is a size."""
     epochs: PositiveInt = 1
     """Passes over the samples. Those of a step."""
     learning_rate: Positive = 3e-4
@@ -96,11 +96,12 @@ class Config(tasks.TaskConfig):
     format_weight: NonNegative = 0.1
     """Weight of the format reward beside the accuracy reward."""
     reward_model: str = ""
-    """Folder or hub name of a reward model, whose score is added to the rewards."""
+    """Folder or hub name of a reward model. Its score is added to the rewards."""
     rules: bool = True
     """Reward by rules: accuracy and format."""
     iterations: PositiveInt = 1
-    """Parts of the training, each with a reference (and a reward model) of its own."""
+    """Parts of the training, each with a reference of its own. And with a reward model. A number;
+    control's reference_updates is an interval."""
 
     def check(self) -> None:
         super().check()

@@ -65,6 +65,7 @@ from torch import Tensor
 
 from llm_track import models, sampling, tasks
 from manyseeds.cli import Positive, PositiveInt, Preset, Range, UsageError, parse, path_of
+from manyseeds.evaluate import share
 from manyseeds.runs.language import LanguageRun, main
 
 MAX_GRAD_NORM = 1.0
@@ -182,7 +183,8 @@ def held_out_pairs(
 ) -> list[tasks.Preference]:
     """Pairs of held-out prompts, for every seed the same; UsageError where there are none."""
     G, T, rng = config.group_size, models.completion_tokens(config), np.random.default_rng(SEED)
-    problems = [p for p in task.test(HELD_OUT_PROMPTS) for _ in range(G)]
+    prompts = share(HELD_OUT_PROMPTS, config.eval_budget)
+    problems = [p for p in task.test(prompts) for _ in range(G)]
     uniforms = torch.from_numpy(rng.random((len(problems), T), dtype=np.float32)).to(device)
     graded = grade_completions(policy, tokenizer, task, problems, uniforms, config.temperature)
     pairs = tasks.pairs_of(graded, rng)

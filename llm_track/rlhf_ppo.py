@@ -87,7 +87,7 @@ class Config(tasks.TaskConfig):
     group_size: PositiveInt = 1
     """G, samples per group. Completions of a prompt."""
     minibatches: PositiveInt = 4
-    """Gradient steps per pass over the samples."""
+    """Minibatches per pass over the samples. A number; minibatch_size, elsewhere, is a size."""
     epochs: PositiveInt = 2
     """Passes over the samples. Those of a step."""
     learning_rate: Positive = 3e-4
@@ -99,7 +99,7 @@ class Config(tasks.TaskConfig):
     gamma: Fraction = 1.0
     """Discount per step. Here a token."""
     gae_lambda: Fraction = 0.95
-    """Lambda of GAE: 0 is the one-step TD error, 1 the Monte Carlo advantage."""
+    """Lambda of GAE. 0 is the one-step TD error, 1 the Monte Carlo advantage."""
     clip_range: NonNegative = 0.2
     """Epsilon of the clipped objective (0: do not clip the ratio)."""
     clip_value_range: NonNegative = 0.2
@@ -113,7 +113,7 @@ class Config(tasks.TaskConfig):
     missing_eos_penalty: NonNegative = 1.0
     """What a completion that is cut off loses of its reward."""
     reward_model: str = ""
-    """Folder or hub name of a reward model, whose score is added to the rewards."""
+    """Folder or hub name of a reward model. Its score is added to the rewards."""
     rules: bool = True
     """Reward by rules: accuracy and format."""
 

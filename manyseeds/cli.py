@@ -9,20 +9,31 @@ import contextlib
 import dataclasses
 import difflib
 import inspect
-import io
 import json
 import math
 import os
-import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NoReturn,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from manyseeds.digest import ROOT, origin_of
 from manyseeds.errors import UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 PUBLISHED = (ROOT / "results").resolve()  # the published runs, tables and figures
 RESULTS = "results/local"  # what a person trains and measures; git ignores it
@@ -107,9 +118,9 @@ class RunConfig(ScriptConfig):
     """Flags that every training script has. None of them changes a seed's learning curve."""
 
     name: Annotated[str, Execution()] = ""
-    """Name of the run (default: a hash of every field that changes a result)."""
+    """Name of the run. Default: a hash of every field that changes a result."""
     device: Annotated[Literal["auto", "cpu", "cuda"], Execution()] = "auto"
-    """Where to compute; auto takes the CPU until the CUDA path is measured."""
+    """Where to compute. auto takes the CPU until the CUDA path is measured."""
     threads: Annotated[PositiveInt, Execution()] = 1
     """CPU threads. On a CPU a seed has the same bits in any batch and, with a C compiler, for any
     number of threads, but for means over more than 32,768 of its samples (without: for an equal
@@ -175,10 +186,13 @@ class ControlConfig(SeedsConfig):
     total_timesteps: PositiveInt = 100_000
     """Environment steps per seed."""
     backend: Literal["auto", "gymnasium"] = "auto"
-    """Environment: our native one where there is one, or always Gymnasium's own."""
+    """Whose environment. auto: ours where there is one, otherwise Gymnasium's."""
+    eval_budget: Annotated[float, Range(0, 1, open_low=True), Added(1.0)] = 1.0
+    """Share of the evaluation protocol. Of its episodes, at least one; below 1 scores are coarser,
+    and a run is not that of 1."""
 
 
-AnyConfig = TypeVar("AnyConfig", bound=ScriptConfig)
+AnyConfig = TypeVar("AnyConfig", bound="DataclassInstance")
 
 
 @dataclass(frozen=True)
@@ -273,6 +287,13 @@ def path_of(text: str, what: str) -> Path:
     return path
 
 
+def given_runs(runs: Sequence[str]) -> Sequence[str]:
+    """The runs that a command names; UsageError where it names none."""
+    if not runs:
+        raise UsageError("RUNS: name the folder of a run")
+    return runs
+
+
 def subject_of(config_class: type) -> str:
     """The field that says what is learned: env, or task for a language model."""
     return "env" if hasattr(config_class, "env") else "task"
@@ -312,17 +333,21 @@ def parse(
     """Parse the command line; a mistake prints one line and exits with status 2."""
     args = list(sys.argv[1:] if args is None else args)
     try:
-        given = scan(args, config_class)
         subject = subject_of(config_class)
-        name = given.get(subject, getattr(config_class, subject, ""))
+        name = read_flag(subject, getattr(config_class, subject), args) if presets else ""
         preset = presets.get(name)
         settings = {subject: name, **preset.settings} if preset else {}
-        if preset:
-            description = f"{description}\nPreset for {name}: {preset.source}."
-        config = parse_with_tyro(config_class, args, settings, description)
-        if not config.results:
-            raise UsageError("--results '': must name a folder")
-        check_results(Path(config.results))
+        if asked := {"-h", "--help", "--details"} & {*args}:
+            from manyseeds.usage import show_help
+
+            show_help(config_class, settings, presets, description or "", "--details" in asked)
+            raise SystemExit(0)
+        config = read_words(config_class, args, config_class(**settings))
+        check_ranges(config)
+        if isinstance(config, ScriptConfig):
+            if not config.results:
+                raise UsageError("--results '': must name a folder")
+            check_results(Path(config.results))
         if isinstance(config, RunConfig | LayerConfig):
             check_unpublished(Path(config.results))
         if isinstance(config, RunConfig):
@@ -341,64 +366,37 @@ def exit_with(error: UsageError) -> NoReturn:
     raise SystemExit(2)
 
 
-def scan(args: Sequence[str], config_class: type) -> dict[str, str]:
-    """The flags on a command line, `{field: value}`; unknown and repeated ones are errors.
+def read_words(config_class: type[AnyConfig], args: Sequence[str], default: Any) -> AnyConfig:
+    """Build a Config from a command line with tyro. Raises UsageError.
 
     Flags are never abbreviated: what a saved command means must not change when a flag is added.
     """
-    hints = get_type_hints(config_class)
-    bools = {name for name, hint in hints.items() if hint is bool}
-    tuples = {name for name, hint in hints.items() if get_origin(hint) is tuple}
-    known = {flag(name): name for name in hints} | {flag(f"no_{name}"): name for name in bools}
-    given: dict[str, str] = {}
-    i = 0
-    while i < len(args):
-        word, equals, value = args[i].partition("=")
-        word = word.replace("_", "-")
-        i += 1
-        if word in ("-h", "--help"):
-            continue
-        if not word.startswith("--"):
-            raise UsageError(f"{args[i - 1]!r}: expected a flag; see --help")
-        if word not in known:
-            close = closest([flag(name) for name in hints], word)
-            hint = f"; did you mean {close}?" if close else "; see --help"
-            raise UsageError(f"{word}: unknown flag{hint}")
-        name = known[word]
-        if name in given:
-            raise UsageError(f"{word}: given twice")
-        if name in bools:
-            if equals:
-                raise UsageError(f"{args[i - 1]}: write {flag(name)} or {flag('no_' + name)}")
-            given[name] = word
-            continue
-        if not equals:
-            if i == len(args) or args[i].startswith("--"):
-                raise UsageError(f"{word}: needs a value")
-            value = args[i]
-            i += 1
-            while name in tuples and i < len(args) and not args[i].startswith("--"):
-                value += " " + args[i]
-                i += 1
-        given[name] = value
-    return given
+    import tyro
+
+    flags = [known(word) for word in args if word.startswith("--")]
+    for word in flags:
+        if flags.count(word) > 1:
+            raise UsageError(f"{flag(word)}: given twice")
+    with refusing(config_class):
+        return tyro.cli(
+            config_class, args=args, default=default, add_help=False, registry=numbers()
+        )
 
 
-def closest(flags: Sequence[str], word: str) -> str:
-    """The flag that is written most alike, or has the word as a part (--n: --n-steps), or ''."""
-    name = word.strip("-")
-    if alike := difflib.get_close_matches(name, [known[2:] for known in flags], n=1, cutoff=0.7):
-        return f"--{alike[0]}"
-    return min((x for x in flags if name and f"-{name}-" in f"{x}-"), key=len, default="")
+def read_flag(name: str, default: str, args: Sequence[str]) -> str:
+    """The value of one flag, on which it depends what the others are. Raises UsageError."""
+    import tyro
+
+    alone = dataclasses.make_dataclass("Alone", [(name, str, default)])
+    with refusing(alone):
+        found: Any = None
+        found, _ = tyro.cli(alone, args=args, add_help=False, return_unknown_args=True)
+    return str(getattr(found, name))
 
 
-def parse_with_tyro(
-    config_class: type[AnyConfig],
-    args: Sequence[str],
-    settings: Mapping[str, Any],
-    description: str | None,
-) -> AnyConfig:
-    """Build the config with tyro; its boxed error messages become one UsageError line."""
+@cache
+def numbers() -> Any:
+    """How tyro reads integers."""
     import tyro
 
     registry = tyro.constructors.ConstructorRegistry()
@@ -417,21 +415,55 @@ def parse_with_tyro(
             str_from_instance=lambda x: [str(x)],
         )
 
-    default = config_class(**settings)
-    messages = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(messages):
-            return tyro.cli(
-                config_class,
-                args=[flag(a[2:]) if a.startswith("--") and "=" not in a else a for a in args],
-                default=default,
-                description=description,
-                registry=registry,
-            )
-    except SystemExit as stop:
-        if stop.code in (0, None):
-            raise
-        raise UsageError(one_line(messages.getvalue())) from None
+    return registry
+
+
+@contextlib.contextmanager
+def refusing(config_class: type) -> Iterator[None]:
+    """Turn what tyro has to say of a command line into a UsageError of one line."""
+    from tyro import _errors as events  # may change in any version: pyproject.toml holds it
+
+    def refuse(event: Any) -> None:
+        if isinstance(event, events.UnrecognizedArgs):
+            raise UsageError(unknown(event.tokens[0], config_class))
+        if getattr(event, "argument", None) is None:
+            return  # tyro says it
+        name = event.argument.lowered.name_or_flags[0]
+        if isinstance(event, events.InvalidChoice):
+            choices = ", ".join(event.choices)
+            raise UsageError(f"{name} {event.value!r}: must be one of {choices}")
+        if isinstance(event, events.InstantiationFailure):
+            raise UsageError(f"{name}: {event.message}")
+        raise UsageError(f"{name}: needs a value")
+
+    with events.on_parse_error(refuse):
+        yield
+
+
+def known(word: str) -> str:
+    """The field that a word on a command line names, if there is one: --no-anneal-lr, anneal_lr."""
+    name = word.partition("=")[0].strip("-").replace("-", "_")
+    return name.removeprefix("no_")
+
+
+def unknown(word: str, config_class: type) -> str:
+    """What is said of a word that is no flag."""
+    if not word.startswith("--"):
+        return f"{word!r}: expected a flag; see --help"
+    for name, marks in field_marks(config_class).items():
+        if Renamed(known(word)) in marks:
+            return f"{flag(known(word))}: is called {flag(name)} now"
+    word = word.partition("=")[0].replace("_", "-")
+    close = closest([flag(field.name) for field in dataclasses.fields(config_class)], word)
+    return f"{word}: unknown flag" + (f"; did you mean {close}?" if close else "; see --help")
+
+
+def closest(flags: Sequence[str], word: str) -> str:
+    """The flag that is written most alike, or has the word as a part (--n: --n-steps), or ''."""
+    name = word.strip("-")
+    if alike := difflib.get_close_matches(name, [known[2:] for known in flags], n=1, cutoff=0.7):
+        return f"--{alike[0]}"
+    return min((x for x in flags if name and f"-{name}-" in f"{x}-"), key=len, default="")
 
 
 def whole_number(text: str) -> int:
@@ -444,18 +476,6 @@ def whole_number(text: str) -> int:
             if number.is_integer():
                 return int(number)
         raise ValueError(f"{text!r} is not a whole number") from None
-
-
-def one_line(boxed: str) -> str:
-    """The words of a boxed, multi-line message, without its title and the flag's help.
-
-    Where stdout is not UTF-8, the box is drawn with spaces and hyphens.
-    """
-    lines = [line.strip(" │╭╮╰╯") for line in boxed.splitlines()]
-    message = " ".join(line for line in lines[1:] if line.strip("─-"))
-    message = re.split(" (?:Argument helptext:|For full helptext,)", message)[0]
-    message = re.sub(r"^Error parsing (--\S+): ", r"\1: ", message)
-    return message or "the command line could not be read; see --help"
 
 
 def check_device(device: str) -> None:
@@ -541,8 +561,7 @@ def read_algo(args: Sequence[str], default: str, known: Iterable[str], where: st
 
     where: what does not have an unknown one, such as a library.
     """
-    words = [word for arg in args for word in arg.split("=", 1)]
-    algo = words[words.index("--algo") + 1] if "--algo" in words[:-1] else default
+    algo = read_flag("algo", default, args)
     if algo not in (known := list(known)):
         raise UsageError(f"--algo {algo}: {where} does not have it{did_you_mean(algo, known)}")
     return algo

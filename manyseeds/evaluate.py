@@ -18,8 +18,13 @@ from manyseeds.seeds import SeedStreams
 
 POINTS = 20  # evaluations during training, besides the one at step 0
 CURVE_EPISODES = 32
-FINAL_EPISODES = 100
+FINAL_EPISODES = 100  # more than those on the curve: the larger number marks the last rows
 CHUNK = 50  # steps between two looks at whether all episodes have ended
+
+
+def share(number: int, eval_budget: float) -> int:
+    """A number of episodes, prompts or the like under `--eval-budget`: at least one."""
+    return max(1, round(number * eval_budget))
 
 
 class Policy(Protocol):

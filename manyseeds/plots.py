@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from manyseeds import stats
-from manyseeds.evaluate import CURVE_EPISODES
 from manyseeds.record import write_bytes
 
 # matplotlib and seaborn take seconds to import, so the functions that draw import them.
@@ -256,9 +255,8 @@ def _draw_group(
 
 def curve_of(name: str, frame: DataFrame) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Timesteps `[K]` and greedy returns `[S, K]` of one group."""
-    # 0 episodes: exact, for tabular policies. Not the larger evaluation at the end.
-    on_curve = frame["episodes"].isin((CURVE_EPISODES, 0))
-    rows = frame[(frame["mode"] == "greedy") & on_curve]
+    rows = frame[frame["mode"] == "greedy"]
+    rows = rows[rows["episodes"] == rows["episodes"].min()]  # the evaluation at the end has more
     if rows.empty:
         raise ValueError(f"{name}: no greedy evaluations to draw")
     # The exact evaluation at the end repeats the last one on the curve.

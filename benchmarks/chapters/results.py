@@ -5,7 +5,6 @@ S is the number of seeds.
 
 from __future__ import annotations
 
-import argparse
 import html
 import math
 import os
@@ -15,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -28,7 +27,6 @@ from benchmarks.chapters.stored import StoredRun, reading
 from manyseeds import plots, stats
 from manyseeds.cli import FLOAT32_MAX
 from manyseeds.errors import UsageError, printable
-from manyseeds.evaluate import CURVE_EPISODES, FINAL_EPISODES
 from manyseeds.record import ranges
 from manyseeds.runs.control import reachable_threshold
 from manyseeds.runs.stale import part_is_stale
@@ -161,8 +159,8 @@ def _result(run: StoredRun, curves: pd.DataFrame) -> Result:
     failure_score = means.min() if spec.random_score is None else spec.random_score
     curves["return_mean"] = means.fillna(failure_score)
     greedy = curves[curves["mode"] == "greedy"]
-    curve = greedy[greedy["episodes"].isin((CURVE_EPISODES, 0))]
-    last = greedy[greedy["episodes"].isin((FINAL_EPISODES, 0))].groupby("seed").last()
+    curve = greedy[greedy["episodes"] == greedy["episodes"].min()]
+    last = greedy[greedy["episodes"] == greedy["episodes"].max()].groupby("seed").last()
     seeds = sorted(set(curve["seed"]) & set(run.seeds))
 
     def finals(mode: str) -> Floats:
@@ -337,14 +335,3 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
     for row in rows:
         table.add_row(*map(printable, row))
     console.print(table)
-
-
-class Parser(argparse.ArgumentParser):
-    """Flags are never abbreviated; a mistake prints one line and exits with status 2."""
-
-    def __init__(self, description: str | None) -> None:
-        layout = argparse.RawDescriptionHelpFormatter
-        super().__init__(description=description, formatter_class=layout, allow_abbrev=False)
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message)

@@ -22,7 +22,15 @@ from manyseeds.cli import (
     published_score,
     requested_seeds,
 )
-from manyseeds.evaluate import CURVE_EPISODES, FINAL_EPISODES, POINTS, Evaluation, Policy, evaluate
+from manyseeds.evaluate import (
+    CURVE_EPISODES,
+    FINAL_EPISODES,
+    POINTS,
+    Evaluation,
+    Policy,
+    evaluate,
+    share,
+)
 from manyseeds.progress import Progress
 from manyseeds.record import (
     POLICY,
@@ -209,7 +217,8 @@ class Run(Recorder):
 
     def _evaluate(self, snapshot: Snapshot) -> None:
         self.pause()
-        result = evaluate(self._env, snapshot.policy, self.seeds, CURVE_EPISODES)
+        episodes = share(CURVE_EPISODES, self.config.eval_budget)
+        result = evaluate(self._env, snapshot.policy, self.seeds, episodes)
         self._record(snapshot.timesteps, result, "greedy", snapshot.counts)
         returns = stats.estimate(result.return_mean, resamples=2000)
         timestep = int(snapshot.timesteps.mean())
@@ -298,10 +307,10 @@ class Run(Recorder):
 
     def evaluate_finally(self, policy: Policy) -> dict[str, Evaluation]:
         """The evaluations at the end, by mode: greedy and sampled."""
-        finals = {}
+        finals, episodes = {}, share(FINAL_EPISODES, self.config.eval_budget)
         for mode in ("greedy", "sampled"):
             greedy = mode == "greedy"
-            finals[mode] = evaluate(self._env, policy, self.seeds, FINAL_EPISODES, greedy)
+            finals[mode] = evaluate(self._env, policy, self.seeds, episodes, greedy)
             self._record(self._timesteps, finals[mode], mode)
         return finals
 

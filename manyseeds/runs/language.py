@@ -32,11 +32,13 @@ from torch import Tensor, nn
 
 from manyseeds import stats
 from manyseeds.cli import (
+    Added,
     AnyConfig,
     Execution,
     NonNegativeInt,
     PositiveInt,
     Preset,
+    Range,
     RunConfig,
     check_ranges,
     exit_with,
@@ -102,11 +104,15 @@ class LanguageConfig(RunConfig):
     lora_rank: NonNegativeInt = 0
     """Train low-rank adapters of this rank (0: all weights)."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Precision of computations (auto: bfloat16 where a GPU has it); weights stay in float32."""
+    """Precision of computations. auto is bfloat16 where a GPU has it; weights stay in float32."""
     evaluations: Annotated[PositiveInt, Execution()] = 10
-    """Evaluations on the learning curve, besides the one at its beginning."""
+    """Evaluations on the learning curve after the first."""
+    eval_budget: Annotated[float, Range(0, 1, open_low=True), Added(1.0)] = 1.0
+    """Share of the evaluation protocol. Of its prompts, at least one; below 1 scores are coarser,
+    and a run is not that of 1."""
     micro_batch_size: Annotated[PositiveInt, Execution()] = 64
-    """Samples per pass of an update, not of sampling; changes memory and speed, not the result."""
+    """Samples per pass of an update. Changes memory and speed, not the result; sampling has its
+    own."""
     gradient_checkpointing: Annotated[bool, Execution()] = False
     """Save memory by computing activations twice."""
 

@@ -244,7 +244,7 @@ def test_an_algorithm_is_proven_by_all_its_cases() -> None:
 def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     for words, message in (
         ([], "OLD: name the commit"),
-        (["HEAD", "--workers", "0"], "--workers 0: must be at least 1"),
+        (["HEAD", "--workers", "0"], "--workers 0: must be a finite number of at least 1"),
     ):
         with pytest.raises(SystemExit) as stop:
             same_bits.main(words)

@@ -352,9 +352,9 @@ def test_flags_are_those_of_the_old_schema(tmp_path: Path) -> None:
     [
         (["nothing"], "error: OLD nothing: git knows no such commit\n"),
         (["HEAD", "--only", "no such case"], "error: --only no such case: no case has any of it"),
-        (["HEAD", "--workers", "0"], "error: --workers 0: must be at least 1\n"),
+        (["HEAD", "--workers", "0"], "error: --workers 0: must be a finite number of at least 1\n"),
         ([], "error: OLD: name the commit to compare with\n"),
-        (["HEAD", "--onl", "ppo"], "error: unrecognized arguments: --onl ppo\n"),
+        (["HEAD", "--onl", "ppo"], "error: --onl: unknown flag; did you mean --only?\n"),
     ],
     ids=str,
 )

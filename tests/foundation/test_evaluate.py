@@ -21,7 +21,8 @@ from algos import ppo, q_learning
 from benchmarks.chapters.stored import StoredRun, open_run
 from benchmarks.chapters.tabular import curve_of
 from envs import CartPole, Env, EnvSpec, FrozenLake, NativeEnv
-from manyseeds.cli import ControlConfig, parse
+from manyseeds import plots
+from manyseeds.cli import ControlConfig, identity, parse
 from manyseeds.evaluate import CHUNK, CURVE_EPISODES, FINAL_EPISODES, Evaluation, evaluate
 from manyseeds.record import RunFolder
 from manyseeds.runs import base
@@ -700,3 +701,24 @@ def test_a_run_in_memory_ends_with_100_episodes_in_both_modes() -> None:
     last = curve[(curve["mode"] == "sampled")]
     assert last["timestep"].tolist() == [500, 500]
     assert last["return_mean"].tolist() == sampled.return_mean.tolist()
+
+
+def test_an_evaluation_budget_shortens_every_evaluation_and_nothing_else() -> None:
+    """The curve at the same points, the same training; a run of its own name."""
+    runs = {}
+    for budget in (1.0, 0.1, 0.001):
+        config = ppo.Config(seeds=2, total_timesteps=2048, quiet=True, eval_budget=budget)
+        run = Run(config)
+        policy = ppo.train(config, run)
+        run.evaluate_finally(policy)
+        runs[budget] = run.curve(), policy.state_dict(), identity(config)
+    whole, weights, name = runs[1.0]
+    assert "eval_budget" not in name
+    for budget, few, many in ((1.0, 32, 100), (0.1, 3, 10), (0.001, 1, 1)):
+        curve, trained, other = runs[budget]
+        greedy = curve[curve["mode"] == "greedy"]
+        assert (greedy["episodes"].min(), greedy["episodes"].max()) == (few, many)
+        assert list(greedy["timestep"]) == list(whole[whole["mode"] == "greedy"]["timestep"])
+        assert all(torch.equal(trained[key], weights[key]) for key in weights)
+        assert plots.curve_of("ppo", curve)[1].shape[0] == 2
+        assert (other == name) == (budget == 1.0)
