@@ -1,7 +1,7 @@
 """Shows a trained policy in Gymnasium's own environment: as a GIF, or as a check of ours.
 
-    python benchmarks/watch.py results/runs/CartPole-v1/ppo/dc4ccc34
-    python benchmarks/watch.py --check results/runs/CartPole-v1/ppo/dc4ccc34 [RUN ...]
+    python benchmarks/watch.py results/runs/CartPole-v1/ppo/169f4dbf
+    python benchmarks/watch.py --check results/runs/CartPole-v1/ppo/169f4dbf [RUN ...]
 
 A RUN is the folder of a run or one of its parts `seeds-000-009`, with weights on this machine.
 The module of an environment `module:Name-v0` is imported only if `--env module:Name-v0` says so.

@@ -18,7 +18,7 @@ from manyseeds.seeds import SeedStreams
 
 POINTS = 20  # evaluations during training, besides the one at step 0
 CURVE_EPISODES = 32
-FINAL_EPISODES = 100  # more than those on the curve: the larger number marks the last rows
+FINAL_EPISODES = 100
 CHUNK = 50  # steps between two looks at whether all episodes have ended
 
 

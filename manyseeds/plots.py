@@ -256,7 +256,8 @@ def _draw_group(
 def curve_of(name: str, frame: DataFrame) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Timesteps `[K]` and greedy returns `[S, K]` of one group."""
     rows = frame[frame["mode"] == "greedy"]
-    rows = rows[rows["episodes"] == rows["episodes"].min()]  # the evaluation at the end has more
+    if not rows.empty:  # the evaluation at the end has another number of episodes
+        rows = rows[rows["episodes"] == rows.loc[rows["timestep"].idxmin(), "episodes"]]
     if rows.empty:
         raise ValueError(f"{name}: no greedy evaluations to draw")
     # The exact evaluation at the end repeats the last one on the curve.

@@ -159,8 +159,9 @@ def _result(run: StoredRun, curves: pd.DataFrame) -> Result:
     failure_score = means.min() if spec.random_score is None else spec.random_score
     curves["return_mean"] = means.fillna(failure_score)
     greedy = curves[curves["mode"] == "greedy"]
-    curve = greedy[greedy["episodes"] == greedy["episodes"].min()]
-    last = greedy[greedy["episodes"] == greedy["episodes"].max()].groupby("seed").last()
+    last = greedy.groupby("seed").last()
+    # The evaluation at the end has another number of episodes, but for exact ones.
+    curve = greedy[greedy["episodes"] == greedy.loc[greedy["timestep"].idxmin(), "episodes"]]
     seeds = sorted(set(curve["seed"]) & set(run.seeds))
 
     def finals(mode: str) -> Floats:

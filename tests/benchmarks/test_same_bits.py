@@ -344,7 +344,10 @@ def test_flags_are_those_of_the_old_schema(tmp_path: Path) -> None:
         (tmp_path / name / "record.py").write_text(f"DONE = ''\nSCHEMA = {schema}\n")
         assert same_bits.schema_of(tmp_path) == schema
     assert same_bits.schema_of(ROOT) > 0
-    assert all(old_flags(case, 1) == case.options for case in CASES)
+    assert all(old_flags(case, same_bits.SCHEMA) == case.options for case in CASES)
+    renamed = [case for case in CASES if old_flags(case, 2) != case.options]
+    assert {case.method for case in renamed} > {"a2c", "trpo", "reinforce", "td_prediction"}
+    assert "--td-steps" in old_flags(select(CASES, ["--n-steps 3"])[0], 2)
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_ours_and_sb3_of_a_suite_are_comparable(name: str) -> None:
         (["--suite", "quik"], "--suite quik: unknown suite; did you mean quick?"),
         (["--seeds", "-1"], "--seeds -1: must be"),
         (["--worker", "2"], "--worker: unknown flag; did you mean --workers?"),
-        (["--dry-run=yes"], "--dry-run=yes: write"),
+        (["--dry-run=yes"], "'yes': expected a flag"),
         (["--only", "ppo/CartPol-v1"], "--only ppo/CartPol-v1: no such cell; did you mean"),
         (["--publish", "--cut"], "--publish: a cut is never published"),
         (["--publish", "--results", "elsewhere"], "--publish: writes what is published"),

@@ -312,7 +312,7 @@ def test_bits_depend_on_neither_seeds_nor_threads(
     hidden: tuple[int, ...], activation: str, threads: Callable[[int], None]
 ) -> None:
     case = Case(32, 37, (4, *hidden), (3, 1), activation)
-    case.shape = (4, hidden, (3, 1), activation, False)  # type: ignore[attr-defined]
+    case.shape = (4, hidden, (3, 1), activation)  # type: ignore[attr-defined]
     expected = learn(case, 32)
     for S, count in product((1, 2, 7, 32), (1, 2)):
         threads(count)

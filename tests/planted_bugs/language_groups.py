@@ -111,8 +111,8 @@ BUGS = (
     Bug(
         "language: ratio: dapo clips alike in both directions",
         "llm_track/dapo.py",
-        "ratio.clamp(1 - low, 1 + high)",
-        "ratio.clamp(1 - low, 1 + low)",
+        "return 1 - low, 1 + (config.clip_range_high or low)",
+        "return 1 - low, 1 + low",
         "tests/llm_track/test_grpo.py::test_a_loss_by_hand",
     ),
     Bug(
