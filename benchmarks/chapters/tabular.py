@@ -132,12 +132,12 @@ def planning_section(runs: Sequence[StoredRun], figures: Path) -> str:
         if plain is None:
             continue
         run, replay, _ = plain
-        steps = replay.steps
-        if algo == "value_iteration":
-            steps = steps[1:]  # sweep 0 is all zeros
-        chosen = [steps[k - 1] for k in PICTURES if k < len(steps)] + [steps[-1]]
         figure = figures / f"{algo}-{run.env}.svg"
         with left_out(run.path):
+            steps = replay.steps
+            if algo == "value_iteration":
+                steps = steps[1:]  # sweep 0 is all zeros
+            chosen = [steps[k - 1] for k in PICTURES if k < len(steps)] + [steps[-1]]
             plots.boards([replay.board(k) for k in chosen], replay.layout, figure)
             text += picture(f"Values and greedy actions of {algo}", figure)
     return text + commands([plan.run for sides in found.values() for plan in sides.values()])
