@@ -11,6 +11,7 @@ it should is left out, with a line that says so.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -198,7 +199,7 @@ def verdict_cell(pair: Pair, result: Result, measure: str) -> str:
     """The verdict stands in our row."""
     if result is pair.sb3:
         return ""
-    return "no SB3 run" if pair.sb3 is None else verdict_text(pair.verdict(measure))
+    return "no SB3 run" if pair.sb3 is None else verdict_text(pair.verdict(measure), result.spec)
 
 
 def failures_text(result: Result) -> str:
@@ -415,7 +416,7 @@ def scales(found: Sequence[Pair]) -> str:
         threshold = "no reward threshold" if bar is None else f"reward threshold {bar:g}"
         if bar != reachable_threshold(spec):
             threshold += " (above what the best policy scores: no failures are counted)"
-        scale = "no reference score, so no verdicts"
+        scale = "random or reference score unknown, so no verdicts"
         if spec.reference_score is not None and spec.random_score is not None:
             scale = f"random policy {spec.random_score:g}, reference {spec.reference_score:g}"
         lines.append(f"- {escape(spec.id)}: {threshold}, {scale}\n")
@@ -508,6 +509,18 @@ def missing_cells(results: Path, runs: Sequence[StoredRun]) -> list[str]:
     return found
 
 
+def check_writable(results: Path) -> None:
+    """Raise UsageError, before anything is written, for what stands where a report is written."""
+    for name in ("tables", "plots"):
+        folder = results / name
+        if os.path.lexists(folder) and not folder.is_dir():
+            raise UsageError(f"{folder}: is not a folder")
+    written = ("README.md", "tables/*.csv", "plots/*.svg")
+    for path in (path for pattern in written for path in results.glob(pattern)):
+        if path.is_dir():
+            raise UsageError(f"{path}: is a folder, where the report writes a file")
+
+
 def report(results: Path, note: str = "") -> None:
     """Write the report of a results folder, print its tables and what it wrote.
 
@@ -519,8 +532,9 @@ def report(results: Path, note: str = "") -> None:
     for run in (run for run in runs if run.kind == "control"):
         with left_out(run.path):
             loaded.append(load_result(run))
-    if not runs:
-        raise UsageError(f"--results {results}: no finished run under {results / 'runs'}")
+    if not loaded and all(run.kind == "control" for run in runs):
+        raise UsageError(f"--results {results}: no finished, valid run under {results / 'runs'}")
+    check_writable(results)
     found = pairs(loaded)
     if found:
         print_table("Final score (greedy return)", FINAL, final_rows(found))
@@ -566,6 +580,8 @@ def main(args: Sequence[str] | None = None) -> None:
         report(PUBLISHED if flags.publish else Path(flags.results), flags.note)
     except UsageError as error:
         exit_with(error)
+    except OSError as error:  # no space, no permission
+        exit_with(UsageError(f"--results {flags.results}: {error}"))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import numpy as np
 from benchmarks import catalog
 from benchmarks.chapters.results import (
     Rows,
+    Scores,
     code,
     command_text,
     cost_cells,
@@ -20,6 +21,7 @@ from benchmarks.chapters.results import (
     link,
     markdown_table,
     origins_text,
+    parity,
     picture,
     place,
     settings_text,
@@ -59,7 +61,7 @@ class Method:
         self.settings = run.config
         self.stale = any(part_is_stale(config) for config in self.configs)
         self.plain_settings = catalog.plain_settings(
-            "llm_track", self.algo.removeprefix("trl-"), self.configs[0]["task"]
+            "llm_track", self.algo.removeprefix("trl-"), self.task
         )
         self.headline: str = self.summaries[0]["headline"]
         with reading(run.path):
@@ -98,6 +100,11 @@ class Method:
         if np.isnan(values).any():
             return ""
         return stats.estimate(values, "mean").text(digits)
+
+    def mean_text(self, name: str, when: str = "final", digits: int = 3) -> str:
+        """Mean over seeds without its interval, empty where a seed has no such measure."""
+        values = self.values(name, when)
+        return "" if np.isnan(values).any() else f"{values.mean():.{digits}f}"
 
     def gain(self) -> str:
         """Final headline minus the initial one, paired by seed: same prompts, same uniforms."""
@@ -222,13 +229,13 @@ def score_section(found: Sequence[Method], folder: Path) -> str:
                 escape(m.task),
                 m.label,
                 str(len(m.summaries)),
-                f"{m.values('pass@1', 'initial').mean():.3f}",
+                m.mean_text("pass@1", "initial"),
                 m.text("pass@1"),
                 m.gain(),
-                f"{m.values('greedy').mean():.3f}",
-                f"{m.values('cons@16').mean():.3f}",
-                f"{m.values('format').mean():.3f}",
-                f"{m.values('length').mean():.1f}",
+                m.mean_text("greedy"),
+                m.mean_text("cons@16"),
+                m.mean_text("format"),
+                m.mean_text("length", digits=1),
                 m.reached(target) if target and m.algo != "sft" else "",
                 m.speed,
                 m.seconds,
@@ -336,10 +343,10 @@ def ablation_row(m: Method, changed: str, difference: str) -> tuple[str, ...]:
         m.label,
         changed,
         str(len(m.summaries)),
-        f"{m.values('pass@1', 'initial').mean():.3f}",
+        m.mean_text("pass@1", "initial"),
         m.text("pass@1"),
         difference,
-        *(f"{m.values(name).mean():.{d}f}" for name, d in SHOWN_OF_VARIANTS),
+        *(m.mean_text(name, digits=digits) for name, digits in SHOWN_OF_VARIANTS),
     )
 
 
@@ -355,7 +362,8 @@ def trl_section(found: Sequence[Method], folder: Path) -> str:
             name = ours.headline
             a, b = ours.values(name), theirs.values(name)
             seeds = f"{len(a)} and {len(b)}"
-            verdict = verdict_text(stats.parity(a, b, 0.0, 1.0)) if min(len(a), len(b)) > 1 else ""
+            scale = Scores(ours.task, None, random_score=0.0, reference_score=1.0, digits=3)
+            verdict = verdict_text(parity(a, b, scale), scale)
             changed = differences(ours.settings, ours.plain_settings or ours.settings)
             scores = ours.text(name), theirs.text(name)
             names = escape(ours.task), escape(algo), changed, escape(name)

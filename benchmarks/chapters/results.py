@@ -190,7 +190,7 @@ def _result(run: StoredRun, curves: pd.DataFrame) -> Result:
 def parity(ours: Floats, theirs: Floats, spec: Scores) -> Parity | None:
     """Verdict on two arrays of scores, `[S1]` and `[S2]`.
 
-    None with too few seeds on a side, or where no reference score normalises them.
+    None with too few seeds on a side, or where the random or the reference score is unknown.
     """
     random, reference = spec.random_score, spec.reference_score
     if min(len(ours), len(theirs)) < MIN_SEEDS or random is None or reference is None:
@@ -198,10 +198,15 @@ def parity(ours: Floats, theirs: Floats, spec: Scores) -> Parity | None:
     return stats.parity(ours, theirs, random, reference, MARGIN)
 
 
-def verdict_text(verdict: Parity | None) -> str:
-    """`worse -0.120 [-0.180, -0.061]`; an inconclusive one names the seeds that would tell."""
+def verdict_text(verdict: Parity | None, spec: Scores) -> str:
+    """`worse -0.120 [-0.180, -0.061]`; an inconclusive one says how many seeds are needed.
+
+    Without a verdict it says why. spec: of the environment, as for `parity`.
+    """
     if verdict is None:
-        return f"none (needs {MIN_SEEDS} seeds a side and a reference score)"
+        if spec.random_score is None or spec.reference_score is None:
+            return "none (random or reference score unknown)"
+        return f"none (needs {MIN_SEEDS} seeds per side)"
     text = f"{verdict.word} {verdict.difference.text(3, '+')}"
     return text + (f", needs n={verdict.seeds_needed}" if verdict.seeds_needed else "")
 
