@@ -113,7 +113,7 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except BROKEN as error:
         what = f"{type(error).__name__}: {error}"
-        raise UsageError(f"{path}: does not hold what it should ({what[:200]})") from error
+        raise UsageError(f"{path}: has invalid content ({what[:200]})") from error
 
 
 @contextlib.contextmanager

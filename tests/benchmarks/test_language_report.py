@@ -90,7 +90,7 @@ def test_a_store_of_language_models_alone_has_a_report(
     report.report(results, note="a test")
     page = (results / "README.md").read_text()
     for title in (
-        "What each method reaches",
+        "Scores before and after training",
         "The reward model",
         "Ablations",
         "Against TRL",

@@ -364,7 +364,7 @@ def test_note_stands_at_the_top_and_replaces_the_missing_cells(tmp_path: Path) -
     ("stored", "table", "heading"),
     [
         ("throughput.json", "tables/throughput.md", "Speed"),
-        ("tables/check.json", "tables/check.md", "Native against Gymnasium's own"),
+        ("tables/check.json", "tables/check.md", "Native environments against Gymnasium's"),
     ],
 )
 def test_what_was_measured_has_its_section(
