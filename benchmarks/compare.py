@@ -91,8 +91,8 @@ def compare(paths: Sequence[str], out: Path) -> None:
         (
             name,
             f"{len(r.seeds)} + {len(first.seeds)}",
-            verdict_text(parity(r.final, first.final, first.spec)),
-            verdict_text(parity(r.auc, first.auc, first.spec))
+            verdict_text(parity(r.final, first.final, first.spec), first.spec),
+            verdict_text(parity(r.auc, first.auc, first.spec), first.spec)
             if r.timesteps == first.timesteps
             else "none (trained for other timesteps)",
         )

@@ -1,16 +1,17 @@
-"""Turns whatever is finished into a page, README.md, tables and plots.
+"""Writes the report of all finished runs: a page, README.md, with tables and plots.
 
     python benchmarks/report.py             your own runs and the published ones, in results/local
     python benchmarks/report.py --publish   the published runs alone, in results
 
 The same store gives the same bytes: intervals come from a constant bootstrap seed, and no date is
-written. Tables for programs are tables/*.csv: `seeds.csv` has a row per seed, `scores.csv` a row
-per run, `verdicts.csv` a row per comparison with stable-baselines3. A part that does not hold what
-it should is left out, with a line that says so.
+written. The tables are also written as CSV: `tables/seeds.csv` has a row per seed, `scores.csv` a
+row per run, `verdicts.csv` a row per comparison with stable-baselines3. Invalid parts are left out,
+with a line that says why.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -70,29 +71,29 @@ SIDES = ("manyseeds", "stable-baselines3")  # of every figure, in the same colou
 
 PROTOCOL = f"""\
 - **Evaluation.** Each seed is evaluated {POINTS + 1} times, before training and at the first update
-  after every 1/{POINTS} of it, on {CURVE_EPISODES} episodes, and at the end on {FINAL_EPISODES}:
-  greedy policy, raw rewards, start states that all seeds and algorithms share. Where an environment
-  is given by tables, the greedy policy's return is computed from them exactly instead. *Final
-  score* is the greedy return at the end, never the best one on the way.
-- **Interval.** One seed is one observation, and n counts them. `498.2 [493.1, 500.0]` is a
-  statistic over seeds with its 95% percentile-bootstrap interval. The IQM is the mean of the
-  middle half of the seeds; the mean counts every seed alike. At n=10 such an interval covers
+  after every 1/{POINTS} of it, on {CURVE_EPISODES} episodes, and after training on
+  {FINAL_EPISODES}: greedy policy, raw rewards, and the same start states for all seeds and
+  algorithms. In tabular environments the greedy policy's return is computed exactly from P and R
+  instead. *Final score* is the greedy return after training, not the best one during training.
+- **Interval.** One seed is one observation, and n is the number of seeds. `498.2 [493.1, 500.0]` is
+  a statistic over seeds with its 95% percentile-bootstrap interval. The IQM is the mean of the
+  middle half of the seeds; the mean weights all seeds equally. At n=10 such an interval covers
   about 90% instead of 95%, at n=5 about 84%.
 - **Failure.** A seed that ends below the environment's reward threshold, or that diverged (its
-  loss became NaN or infinite). Failures stay in every number; a return that is not finite counts
-  as a random policy's.
+  loss became NaN or infinite). All statistics include the failures. A non-finite return is replaced
+  by the random policy's score, or where that is unknown by the lowest return of the run.
 - **Verdict.** Ours against stable-baselines3 (SB3) with the same hyperparameters, network and
   evaluation. The number is the difference of the mean normalised scores (0: random policy, 1:
-  reference), ours minus SB3's, with its 95% interval. Inside ±{MARGIN} it is *equivalent*; else
-  above 0 *better*, below 0 *worse*; across 0 *inconclusive*: these seeds cannot tell, and
-  `needs n=40` estimates how many a side would. Fewer than {MIN_SEEDS} seeds a side get none. It
-  rests on the mean, not the IQM, so that failed
-  seeds count.
-- **Learning speed.** AUC is the area under the learning curve over its length, that is, the mean
-  greedy return over training. Timesteps to threshold is the first evaluation that reaches the
-  reward threshold, the median over the seeds that do; how many do stands beside it.
-- **Stale** is a run whose code has changed since in a way that may change its curve; **not the
-  preset** one with other hyperparameters than the algorithm's command with `--env` alone.
+  reference), ours minus SB3's, with its 95% interval. An interval within ±{MARGIN} is *equivalent*;
+  otherwise one above 0 is *better* and one below 0 *worse*. Any other interval is *inconclusive*,
+  and `needs n=40` estimates the number of seeds per side for a verdict. There is no verdict with
+  fewer than {MIN_SEEDS} seeds per side, or where the environment's random or reference score is
+  unknown. Verdicts use the mean, not the IQM, so that failed seeds count.
+- **Learning speed.** AUC is the area under the learning curve divided by its length, that is, the
+  mean greedy return over training. Timesteps to threshold is the first evaluation at or above the
+  reward threshold, the median over the seeds that reach it; the next column has their number.
+- **Stale** marks a run whose code has changed since, in a way that may change its curve. **Not the
+  preset** marks a run with other hyperparameters than the algorithm's command with `--env` alone.
 """
 
 
@@ -183,7 +184,7 @@ DETAILS = (
     "std over episodes",
     "sampled, IQM [95%]",
 )
-TARGETS = ("environment", "algorithm", "n", "target", "mean [95%]", "")
+TARGETS = ("environment", "algorithm", "n", "target", "mean [95%]", "result")
 PUBLISHED_SCORES = ("environment", "algorithm", "n", "ours, mean [95%]", "published")
 OTHERS = ("environment", "algorithm", "run", "n", "IQM [95%]", "mean [95%]", "failures", "settings")
 
@@ -195,10 +196,10 @@ def label(pair: Pair, result: Result) -> str:
 
 
 def verdict_cell(pair: Pair, result: Result, measure: str) -> str:
-    """The verdict stands in our row."""
+    """The verdict, in the row of our run only."""
     if result is pair.sb3:
         return ""
-    return "no SB3 run" if pair.sb3 is None else verdict_text(pair.verdict(measure))
+    return "no SB3 run" if pair.sb3 is None else verdict_text(pair.verdict(measure), result.spec)
 
 
 def failures_text(result: Result) -> str:
@@ -258,7 +259,7 @@ def other_rows(found: Sequence[Pair], results: Path) -> Rows:
             r.text(r.final),
             r.text(r.final, "mean"),
             failures_text(r),
-            changes_text(pair, r) or "the preset's",
+            changes_text(pair, r) or "the preset",
         )
         for pair in found
         for r in pair.others
@@ -266,7 +267,7 @@ def other_rows(found: Sequence[Pair], results: Path) -> Rows:
 
 
 def changes_text(pair: Pair, result: Result) -> str:
-    """Where a run leaves the settings of the plain command: `gamma 0.9 (not 0.98)`."""
+    """How a run differs from the settings of the plain command: `gamma 0.9 (not 0.98)`."""
     return differences(result.config, pair.settings or result.config)
 
 
@@ -334,7 +335,7 @@ MEASURED: tuple[tuple[str, str, Any, Callable[[Any], str]], ...] = (  # title, f
         partial(speed.markdown, device="cuda"),
     ),
     (
-        "Native against Gymnasium's own",
+        "Native environments against Gymnasium's",
         "tables/check.json",
         environments.STORED,
         environments.markdown,
@@ -355,10 +356,10 @@ def readme(
     if note:
         text += f"> **{note}**\n\n"
     text += (
-        "Written by `python benchmarks/report.py` from the runs in [runs](runs), never by hand.\n"
-        "What an interval, a verdict and a failure are: [how to read this](#how-to-read-this).\n"
+        "Generated by `python benchmarks/report.py` from the runs in [runs](runs); do not edit.\n"
+        "Intervals, verdicts and failures are defined in [how to read this](#how-to-read-this).\n"
         "Commands, commits and hyperparameters: [provenance](#provenance).\n"
-        "The same numbers for programs: [tables](tables).\n\n"
+        "The same numbers as CSV: [tables](tables).\n\n"
     )
     if found:
         text += f"## Final score\n\n{markdown_table(FINAL, final_rows(found))}\n"
@@ -381,7 +382,7 @@ def readme(
         text += f"## Other runs\n\n{markdown_table(OTHERS, rows)}\n"
     if missing:
         lines = "".join(f"- {line}\n" for line in missing)
-        text += f"## Missing\n\nSeeds of the suites that are not finished:\n\n{lines}\n"
+        text += f"## Missing\n\nUnfinished seeds of the suites:\n\n{lines}\n"
     text += f"## How to read this\n\n{PROTOCOL}\n"
     text += "## Provenance\n\n"
     for pair in found:
@@ -407,15 +408,15 @@ def failures_list(found: Sequence[Pair]) -> str:
 
 
 def scales(found: Sequence[Pair]) -> str:
-    """What scores are measured against, per environment."""
+    """Threshold, random and reference score of each environment."""
     specs = {result.spec.id: result.spec for pair in found for result in pair.headline}
     lines = []
     for spec in specs.values():
         bar = spec.reward_threshold
         threshold = "no reward threshold" if bar is None else f"reward threshold {bar:g}"
         if bar != reachable_threshold(spec):
-            threshold += " (above what the best policy scores: no failures are counted)"
-        scale = "no reference score, so no verdicts"
+            threshold += " (above the best policy's score, so it counts no failures)"
+        scale = "random or reference score unknown, so no verdicts"
         if spec.reference_score is not None and spec.random_score is not None:
             scale = f"random policy {spec.random_score:g}, reference {spec.reference_score:g}"
         lines.append(f"- {escape(spec.id)}: {threshold}, {scale}\n")
@@ -437,7 +438,7 @@ def published_rows(found: Sequence[Pair]) -> Rows:
 
 
 def target_rows(found: Sequence[Pair]) -> Rows:
-    """The targets that the suites state, met by the mean or missed."""
+    """The suites' targets for the mean final score, met or missed."""
     cells = (cell for suite in SUITES.values() for cell in suite)
     targets = {(cell.env, cell.algo): cell.target for cell in cells if cell.target is not None}
     rows: Rows = []
@@ -453,12 +454,12 @@ def target_rows(found: Sequence[Pair]) -> Rows:
 
 
 def provenance_of(pair: Pair, result: Result, results: Path) -> str:
-    """Commands, code, machine and hyperparameters of a run; parts made alike stand together."""
+    """Commands, code, machine and hyperparameters of a run, equal parts grouped."""
     path = place(result.run.path, results)
     text = f"**{label(pair, result)}**, n={len(result.seeds)}: {link(path, path)}\n\n"
     text += origins_text(result.configs)
     if result is pair.sb3 and pair.ours:
-        return text + f"- hyperparameters: those of {escape(pair.algo)} above\n\n"
+        return text + f"- hyperparameters: the same as those of {escape(pair.algo)} above\n\n"
     values = settings_text({k: v for k, v in result.config.items() if k != "env"})
     source = f" ({pair.preset.source})" if pair.preset else ""
     if changes := changes_text(pair, result):
@@ -489,9 +490,9 @@ def draw(found: Sequence[Pair], folder: Path) -> dict[str, Path]:
 
 
 def missing_cells(results: Path, runs: Sequence[StoredRun]) -> list[str]:
-    """What the suites have and the store lacks: `ppo on CartPole-v1, 30 seeds: 10-29`.
+    """Cells of the suites that are not finished: `ppo on CartPole-v1, 30 seeds: 10-29`.
 
-    Of cells that differ in nothing but the number of seeds, the largest.
+    Of cells that differ only in the number of seeds, the largest.
     """
     largest: dict[tuple[str, ...], Cell] = {}
     for cell in (cell for suite in SUITES.values() for cell in suite):
@@ -508,19 +509,32 @@ def missing_cells(results: Path, runs: Sequence[StoredRun]) -> list[str]:
     return found
 
 
+def check_writable(results: Path) -> None:
+    """Raise UsageError, before anything is written, for what stands where a report is written."""
+    for name in ("tables", "plots"):
+        folder = results / name
+        if os.path.lexists(folder) and not folder.is_dir():
+            raise UsageError(f"{folder}: is not a folder")
+    written = ("README.md", "tables/*.csv", "plots/*.svg")
+    for path in (path for pattern in written for path in results.glob(pattern)):
+        if path.is_dir():
+            raise UsageError(f"{path}: is a folder, where the report writes a file")
+
+
 def report(results: Path, note: str = "") -> None:
     """Write the report of a results folder, print its tables and what it wrote.
 
-    note: stands at the top of the page, for what is not to be quoted, as a cut of the suite. Which
-    of its cells are missing is then not said.
+    note: a warning at the top of the page, such as that the runs are a cut of the suite. The list
+    of missing cells is then omitted.
     """
     runs = open_runs(results)
     loaded = []
     for run in (run for run in runs if run.kind == "control"):
         with left_out(run.path):
             loaded.append(load_result(run))
-    if not runs:
-        raise UsageError(f"--results {results}: no finished run under {results / 'runs'}")
+    if not loaded and all(run.kind == "control" for run in runs):
+        raise UsageError(f"--results {results}: no finished, valid run under {results / 'runs'}")
+    check_writable(results)
     found = pairs(loaded)
     if found:
         print_table("Final score (greedy return)", FINAL, final_rows(found))
@@ -566,6 +580,8 @@ def main(args: Sequence[str] | None = None) -> None:
         report(PUBLISHED if flags.publish else Path(flags.results), flags.note)
     except UsageError as error:
         exit_with(error)
+    except OSError as error:  # no space, no permission
+        exit_with(UsageError(f"--results {flags.results}: {error}"))
 
 
 if __name__ == "__main__":

@@ -130,10 +130,17 @@ def load_trained(path: str, trusted_env: str | None = None) -> list[Trained]:
     """
     run = find_and_open(path)
     algo, env_id = run.configs[0]["algo"], run.configs[0].get("env", "")
-    if run.kind != "control" or algo not in catalog.names("algos"):
-        raise UsageError(f"{path}: {algo} stores no weights; only runs of algos/*.py can be shown")
+    if run.kind != "control":
+        raise UsageError(f"{path}: is a {run.kind} run, which has no policy that plays episodes")
+    if algo not in catalog.names("algos"):
+        raise UsageError(
+            f"{path}: {algo} is not an algorithm of algos/, and only those store weights"
+        )
     if env_id in envs.NATIVE and env_id not in gym.registry:
-        raise UsageError(f"{path}: Gymnasium has no {env_id} of its own")
+        raise UsageError(
+            f"{path}: Gymnasium has no {env_id}, so there is no renderer for a GIF and nothing to "
+            "check against; curve.png in a part's folder shows its returns"
+        )
     if env_id not in envs.NATIVE and trusted_env is None:
         raise UsageError(f"{path}: {env_id} has no native version to be checked")
     if env_id not in envs.NATIVE and ":" in env_id and trusted_env != env_id:
@@ -348,8 +355,10 @@ def episode_returns(
         state, obs = step.state, step.obs
         returns += step.reward * alive
         alive &= ~(step.terminated | step.truncated)
-    # As in manyseeds.evaluate: what is not finite counts as a random policy's.
-    return returns.nan_to_num(*[env.spec.random_score] * 3).numpy()
+    # As in manyseeds.evaluate: a non-finite return counts as a random policy's.
+    failure_score = env.spec.random_score
+    assert failure_score is not None, "every native environment has one; nan_to_num(None) is 0"
+    return returns.nan_to_num(*[failure_score] * 3).numpy()
 
 
 def difference_of_means(native: Floats, gymnasium: Floats) -> Estimate:
@@ -396,7 +405,7 @@ def check_all(paths: Sequence[str], episodes: int) -> None:
         if part.results != first[0].results:
             raise UsageError(f"{path}: must lie in {first[0].results}, as {paths[0]} does")
     rows = [check(path, parts, episodes) for path, parts in zip(paths, runs, strict=True)]
-    title = f"Native against Gymnasium's own, {episodes} episodes per seed and side"
+    title = f"Native environments against Gymnasium's, {episodes} episodes per seed and side"
     print_table(title, HEADER, [row.cells() for row in rows])
 
     origins = {origin_of(x) for part in first for x in (part.train, *part.env.origins())}

@@ -1,4 +1,4 @@
-"""Our environments against Gymnasium's own: the table of what `watch.py --check` has played."""
+"""Our environments compared with Gymnasium's: the table of the results of `watch.py --check`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STORED = {  # check.json
 
 @dataclass(frozen=True, eq=False)
 class Checked:
-    """A run on both sides: a row of the table."""
+    """A run evaluated in both environments: a row of the table."""
 
     env: str
     algo: str
@@ -96,15 +96,14 @@ def rows_of(stored: dict[str, Any]) -> list[Checked]:
 
 
 def markdown(stored: dict[str, Any]) -> str:
-    """The table, and where check.json says that it is from."""
+    """The table, with the command and commit in check.json."""
     table = markdown_table(HEADER, [row.cells() for row in rows_of(stored)])
     return (
-        f"The greedy policies of n seeds, {stored['episodes']} episodes each in our native "
-        "environment and "
-        f"{stored['episodes']} others in Gymnasium's own. Means have intervals over seeds; their "
-        "difference "
-        "(native minus Gymnasium) has one over episodes, because the policies are the same on both "
-        "sides. It *agrees* where that interval holds 0. Right environments differ by chance in "
-        "one row of twenty; what a row may have missed is the width of its interval.\n"
+        f"The greedy policies of n seeds play {stored['episodes']} episodes each in our native "
+        f"environment and {stored['episodes']} other episodes in Gymnasium's. The intervals of the "
+        "means are over seeds; that of the difference (native minus Gymnasium) is over episodes, "
+        "because both sides have the same policies. The verdict is *agrees* where that interval "
+        "contains 0. Correct environments *differ* by chance in one row of twenty; the width of an "
+        "interval bounds the difference that a row may have missed.\n"
         f"\n{table}\n{command_text(stored, versions_text(stored))}\n"
     )

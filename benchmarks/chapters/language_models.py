@@ -12,6 +12,7 @@ import numpy as np
 from benchmarks import catalog
 from benchmarks.chapters.results import (
     Rows,
+    Scores,
     code,
     command_text,
     cost_cells,
@@ -20,6 +21,7 @@ from benchmarks.chapters.results import (
     link,
     markdown_table,
     origins_text,
+    parity,
     picture,
     place,
     settings_text,
@@ -59,7 +61,7 @@ class Method:
         self.settings = run.config
         self.stale = any(part_is_stale(config) for config in self.configs)
         self.plain_settings = catalog.plain_settings(
-            "llm_track", self.algo.removeprefix("trl-"), self.configs[0]["task"]
+            "llm_track", self.algo.removeprefix("trl-"), self.task
         )
         self.headline: str = self.summaries[0]["headline"]
         with reading(run.path):
@@ -98,6 +100,11 @@ class Method:
         if np.isnan(values).any():
             return ""
         return stats.estimate(values, "mean").text(digits)
+
+    def mean_text(self, name: str, when: str = "final", digits: int = 3) -> str:
+        """Mean over seeds without its interval, empty where a seed has no such measure."""
+        values = self.values(name, when)
+        return "" if np.isnan(values).any() else f"{values.mean():.{digits}f}"
 
     def gain(self) -> str:
         """Final headline minus the initial one, paired by seed: same prompts, same uniforms."""
@@ -178,11 +185,11 @@ def sections(found: Sequence[Method], folder: Path) -> str:
         return ""
     text = "## Language models\n\n"
     for title, section in (
-        ("What each method reaches", score_section),
+        ("Scores before and after training", score_section),
         ("The reward model", reward_section),
         ("Ablations", ablation_section),
         ("Against TRL", trl_section),
-        ("What the critic costs a language model", critic_section),
+        ("Cost of the critic of a language model", critic_section),
         ("Transcripts", transcript_section),
         ("Provenance of the language models", provenance_section),
     ):
@@ -196,8 +203,8 @@ COLUMNS = (
     "task",
     "method",
     "n",
-    "pass@1 at first",
-    "pass@1 at the end, mean [95%]",
+    "pass@1 before training",
+    "pass@1 after training, mean [95%]",
     "gain, paired [95%]",
     "greedy",
     "cons@16",
@@ -205,7 +212,7 @@ COLUMNS = (
     "length",
     "samples to 0.8, median (seeds)",
     "samples/s",
-    "seconds a seed, median (the first)",
+    "seconds per seed, median (first seed)",
 )
 
 
@@ -222,27 +229,26 @@ def score_section(found: Sequence[Method], folder: Path) -> str:
                 escape(m.task),
                 m.label,
                 str(len(m.summaries)),
-                f"{m.values('pass@1', 'initial').mean():.3f}",
+                m.mean_text("pass@1", "initial"),
                 m.text("pass@1"),
                 m.gain(),
-                f"{m.values('greedy').mean():.3f}",
-                f"{m.values('cons@16').mean():.3f}",
-                f"{m.values('format').mean():.3f}",
-                f"{m.values('length').mean():.1f}",
+                m.mean_text("greedy"),
+                m.mean_text("cons@16"),
+                m.mean_text("format"),
+                m.mean_text("length", digits=1),
                 m.reached(target) if target and m.algo != "sft" else "",
                 m.speed,
                 m.seconds,
             )
         )
     text = (
-        "Held-out prompts, 16 samples each at temperature 1; every method but SFT begins with the "
-        "same SFT model. Samples are completions generated for the training, those that are thrown "
-        "away counted; SFT's are demonstrations. First and last evaluation have the same prompts "
-        "and random numbers: the gain is their difference. Seconds are those of the whole training "
-        "of a seed, evaluations included, on one core, which other work slowed in some runs; the "
-        "first seed's include the making of base and SFT model where they were not there yet.\n\n"
-        + markdown_table(COLUMNS, rows)
-        + "\n"
+        "Held-out prompts, 16 samples each at temperature 1; every method but SFT starts from the "
+        "same SFT model. Samples are completions generated for training, including discarded ones; "
+        "SFT's are demonstrations. The evaluations before and after training use the same prompts "
+        "and random numbers; the gain is their difference. Seconds are those of the whole training "
+        "of a seed, evaluations included, on one core, with background load in some runs; those of "
+        "the first seed include the training of the base and SFT models where they were not stored "
+        "yet.\n\n" + markdown_table(COLUMNS, rows) + "\n"
     )
     for task in dict.fromkeys(m.task for m in shown):
         here = [m for m in shown if m.task == task and m.algo in ORDER and m.algo != "sft"]
@@ -286,8 +292,8 @@ def reward_section(found: Sequence[Method], folder: Path) -> str:
         for m in shown
     ]
     columns = (
-        "task", "method", "n", "pairs ranked right, mean [95%]", "margin", "loss", "samples/s",
-        "seconds a seed, median (the first)",
+        "task", "method", "n", "accuracy on pairs, mean [95%]", "margin", "loss", "samples/s",
+        "seconds per seed, median (first seed)",
     )  # fmt: skip
     path = folder / "plots" / "language-reward_model.svg"
     panels = {
@@ -297,15 +303,15 @@ def reward_section(found: Sequence[Method], folder: Path) -> str:
     }
     plots.lines(panels, path, xlabel="samples", ylabel="")
     return (
-        "Pairs of a right and a wrong completion of the SFT model, of held-out prompts; at first "
-        "the head is 0, every pair a tie, and the loss log 2.\n\n"
+        "Pairs of a right and a wrong completion by the SFT model of held-out prompts. Before "
+        "training the head is 0: every pair is a tie, and the loss is log 2.\n\n"
         f"{markdown_table(columns, rows)}\n"
         + picture("Held-out accuracy and loss of the reward model", path)
     )
 
 
 def ablation_section(found: Sequence[Method], folder: Path) -> str:
-    """Our runs that leave a method's plain command, each below the plain run and against it."""
+    """Our runs with other settings than a method's plain command, compared with the plain run."""
     rows: Rows = []
     for m in found:
         plain_one = next((p for p in found if (p.algo, p.task) == (m.algo, m.task) and p.plain), m)
@@ -320,11 +326,12 @@ def ablation_section(found: Sequence[Method], folder: Path) -> str:
     if not rows:
         return ""
     columns = (
-        "task", "method", "changed", "n", "pass@1 at first", "pass@1 at the end, mean [95%]",
-        "against the plain run, paired [95%]", "format", "length", "entropy",
+        "task", "method", "changed", "n", "pass@1 before training",
+        "pass@1 after training, mean [95%]", "against the plain run, paired [95%]", "format",
+        "length", "entropy",
     )  # fmt: skip
     return (
-        "Everything else is that of the plain command, whose row stands above.\n\n"
+        "All other settings are those of the plain command, whose row is above.\n\n"
         f"{markdown_table(columns, rows)}\n"
     )
 
@@ -336,10 +343,10 @@ def ablation_row(m: Method, changed: str, difference: str) -> tuple[str, ...]:
         m.label,
         changed,
         str(len(m.summaries)),
-        f"{m.values('pass@1', 'initial').mean():.3f}",
+        m.mean_text("pass@1", "initial"),
         m.text("pass@1"),
         difference,
-        *(f"{m.values(name).mean():.{d}f}" for name, d in SHOWN_OF_VARIANTS),
+        *(m.mean_text(name, digits=digits) for name, digits in SHOWN_OF_VARIANTS),
     )
 
 
@@ -355,7 +362,8 @@ def trl_section(found: Sequence[Method], folder: Path) -> str:
             name = ours.headline
             a, b = ours.values(name), theirs.values(name)
             seeds = f"{len(a)} and {len(b)}"
-            verdict = verdict_text(stats.parity(a, b, 0.0, 1.0)) if min(len(a), len(b)) > 1 else ""
+            scale = Scores(ours.task, None, random_score=0.0, reference_score=1.0, digits=3)
+            verdict = verdict_text(parity(a, b, scale), scale)
             changed = differences(ours.settings, ours.plain_settings or ours.settings)
             scores = ours.text(name), theirs.text(name)
             names = escape(ours.task), escape(algo), changed, escape(name)
@@ -368,12 +376,13 @@ def trl_section(found: Sequence[Method], folder: Path) -> str:
     if rows:
         columns = ("task", "method", "changed", "measure", "n", "ours", "TRL", "verdict")
         text = (
-            "The same task, model, hyperparameters, samples and evaluation. Verdicts as above, of "
-            f"the difference of the measure itself.\n\n{markdown_table(columns, rows)}\n"
+            "Both use the same task, model, hyperparameters, number of samples and evaluation. "
+            "Verdicts are defined as for the other algorithms, with the difference of the measure "
+            f"itself.\n\n{markdown_table(columns, rows)}\n"
         )
         figure = folder / "plots" / "language-trl.svg"
         plots.lines(panels, figure, xlabel="samples", ylabel="", columns=2)
-        text += picture("Curves of both", figure)
+        text += picture("Learning curves, ours and TRL", figure)
     return text + section_of(find_file(folder, "trl_speed.json"), SPEED, speed_text)
 
 
@@ -398,9 +407,12 @@ def speed_text(stored: dict[str, Any]) -> str:
         where = f"{row['machine']['cpu']}, trl {row['versions']['trl']}"
         n = str(row["repeats"])
         rows.append((escape(algo), *speeds, ratio, n, code(row["command"]), escape(where)))
-    columns = ("method", "ours, samples/s", "TRL", "ratio [range]", "repeats", "command", "on")
+    columns = (
+        "method", "ours, samples/s", "TRL, samples/s", "ratio [range]", "repeats", "command",
+        "machine",
+    )  # fmt: skip
     return (
-        "Speed of learning on one core, the two in turn, evaluation off; medians.\n\n"
+        "Training speed on one core, interleaved repeats, evaluation off; medians.\n\n"
         f"{markdown_table(columns, rows)}\n"
     )
 
@@ -450,9 +462,9 @@ def critic_text(stored: dict[str, Any], found: Sequence[Method]) -> str:
         "samples to 0.8, median (seeds)",
     )
     return (
-        "Both with their presets on `addition` (rlhf_ppo once more with grpo's single pass), one "
-        "core, evaluation off, medians of interleaved repeats; memory is what the training adds to "
-        "the imports.\n\n"
+        "Both use their presets on `addition` (rlhf_ppo also with grpo's single pass), on one "
+        "core, evaluation off; medians of interleaved repeats. Memory is the increase during "
+        "training over the process after its imports.\n\n"
         f"{markdown_table(columns, rows)}\n"
         + command_text(stored, stored["machine"]["cpu"], f"torch {stored['versions']['torch']}")
         + "\n\n"

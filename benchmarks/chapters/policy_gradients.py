@@ -1,7 +1,8 @@
 """The policy-gradient chapter of the report: REINFORCE weights, with a critic and without one.
 
-Reads what `python benchmarks/sweep.py --suite policy-gradient` and `benchmarks/critic_cost.py` have
-left; `report.py` writes the sections that these functions return, and their figures.
+Reads the runs of `python benchmarks/sweep.py --suite policy-gradient` and the measurements of
+`benchmarks/critic_cost.py`; `report.py` writes the sections that these functions return, and their
+figures.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def sections(results: Sequence[Result], folder: Path) -> str:
     for title, section in (
         ("REINFORCE weights", weights_section),
         ("Advantages without a critic", advantages_section),
-        ("What the critic costs", critic_section),
+        ("Cost of the critic", critic_section),
     ):
         if content := section(results, folder):
             text += f"## {title}\n\n{content}"
@@ -59,7 +60,7 @@ WEIGHT_COLUMNS = (
     "variance of the gradient [95%]",
     "signal / noise [95%]",
 )
-SCALES = {True: "normalised weights", False: "weights as they are"}
+SCALES = {True: "normalised weights", False: "raw weights"}
 
 
 def metric_curve(result: Result, name: str) -> pd.DataFrame:
@@ -79,7 +80,7 @@ def metrics_of(result: Result, *names: str) -> pd.DataFrame:
 
 
 def has_settings(result: Result, **settings: Any) -> bool:
-    """Whether a run of ours has its preset, the suite's budget and these settings, nothing else."""
+    """Whether a run has its preset with the suite's budget and these settings, and no others."""
     module = catalog.module("algos", result.algo)
     env = result.spec.id
     settings = {"total_timesteps": BUDGETS.get(env), **settings}
@@ -94,8 +95,8 @@ def mean_curve(result: Result) -> Line:
 def signal_to_noise(result: Result) -> np.ndarray:
     """Squared length of the mean gradient over the variance, `[S]`, over the training.
 
-    The squared length of an estimate is that of its mean plus its variance, on average; where there
-    is hardly any signal, the estimate of it may be negative.
+    The expected squared length of an estimate is that of its mean plus its variance. Where the
+    signal is weak, its estimate may be negative.
     """
     rows = metrics_of(result, "grad_norm", "grad_variance")
     rows["square"] = rows["grad_norm"] ** 2
@@ -153,15 +154,15 @@ def weights_section(results: Sequence[Result], folder: Path) -> str:
         log_y=[title for title in panels if title.startswith("variance")],
     )
     return (
-        f"REINFORCE on {env}, the weight of the log-probabilities chosen by `--weight`. The "
-        "variance is that of an update's gradient, estimated from its episodes and summed over the "
-        "parameters, before clipping: the geometric mean over a training, and every weight has "
-        "trainings of its own. Signal / noise is the squared length of the true gradient over that "
-        "variance, which does not depend on the scale of the weights; an estimate below 0 says "
-        "that there is none to be seen. Normalised weights have mean 0 in every update: a baseline "
-        "by itself, which hides most of the differences; `--no-normalize-advantage` leaves the "
-        "weights as they are. Q buys a small variance with the bias of a network that is not the "
-        "true Q.\n\n"
+        f"REINFORCE on {env}. `--weight` selects the weight of the log-probabilities; each weight "
+        "is trained separately. The variance is that of an update's gradient before clipping, "
+        "estimated from its episodes and summed over the parameters; the table has its geometric "
+        "mean over the training. Signal / noise is the squared length of the true gradient divided "
+        "by that variance, which does not depend on the scale of the weights; an estimate below 0 "
+        "means that no signal is detected. Normalised weights have mean 0 in every update, which "
+        "acts as a baseline and hides most of the differences; `--no-normalize-advantage` keeps "
+        "the raw weights. The weight Q has a small variance, at the price of the bias of a learned "
+        "Q network.\n\n"
         f"{markdown_table(WEIGHT_COLUMNS, rows)}\n"
         + picture("Returns and variance of the gradient for four weights", figure)
         + commands(runs)
@@ -178,7 +179,7 @@ ADVANTAGE_COLUMNS = (
     "mean [95%]",
     "failures",
     "AUC, mean [95%]",
-    "left out, first / second half",
+    "groups without signal, first / second half",
 )
 
 
@@ -192,8 +193,8 @@ def advantage_name(settings: dict[str, Any]) -> str:
     )
 
 
-def left_out_groups(result: Result) -> str:
-    """The share of groups without a signal: `12% / 34%` in the halves of the training."""
+def groups_without_signal(result: Result) -> str:
+    """The share of groups whose advantages are all 0: `12% / 34%` in the halves of the training."""
     share = metric_curve(result, "zero_variance")
     early = np.array(
         [float(timestep) <= result.timesteps_requested / 2 for timestep in share.columns]
@@ -217,7 +218,7 @@ def advantages_section(results: Sequence[Result], folder: Path) -> str:
             result = found[0]
             name = PPO_NAME if settings is None else advantage_name(settings)
             with left_out(result.run.path):
-                left = "" if settings is None else left_out_groups(result)
+                silent = "" if settings is None else groups_without_signal(result)
                 rows.append(
                     (
                         env,
@@ -227,7 +228,7 @@ def advantages_section(results: Sequence[Result], folder: Path) -> str:
                         result.text(result.final, "mean"),
                         f"{len(result.failures)} of {len(result.seeds)}",
                         result.text(result.auc, "mean"),
-                        left,
+                        silent,
                     )
                 )
                 runs.append(result.run)
@@ -245,22 +246,22 @@ def advantages_section(results: Sequence[Result], folder: Path) -> str:
         columns=2,
     )
     text = (
-        "`grpo.py` compares the episodes of a group that begin in one state; `--advantage`, "
-        "`--peers` and `--std` choose what of them, with whom, and on what scale. Everything else "
-        "is the preset, which was chosen for return to go. What that is worth, two more runs on "
-        "CartPole show: with larger minibatches, that is fewer and less noisy steps on the same "
-        "episodes, the advantages that failed there learn. *Left out* are groups in which all "
-        "advantages were 0, in the first and in the second half of the training: where all peers "
-        "get full marks there is nothing more to learn, where all rewards are equal from the start "
-        "there never was. On Pendulum no episode ends early, so that the choice of peers changes "
-        "nothing."
+        "`grpo.py` compares the episodes of a group, which start in the same state. `--advantage` "
+        "selects the quantity that is compared, `--peers` the episodes that it is compared with, "
+        "and `--std` the standard deviation that it is divided by. All other settings are the "
+        "preset's, which was tuned for return to go. Two more runs on CartPole show the effect of "
+        "that tuning: with larger minibatches, that is, fewer and less noisy steps on the same "
+        "episodes, the advantages that fail with the preset do learn. *Groups without signal* are "
+        "those in which all advantages are 0, in the first and in the second half of the training: "
+        "either all episodes have reached the maximum return, or the returns have been equal from "
+        "the start. On Pendulum no episode ends early, so the choice of peers has no effect."
     )
     if any(row[1] == PPO_NAME for row in rows):
         text += " PPO has its preset and GRPO's budget."
     if any(row[0] == "MountainCar-v0" for row in rows):
         text += (
-            " On MountainCar chance does not reach the flag: returns are equal, and a method that "
-            "compares them has nothing to compare."
+            " On MountainCar random exploration does not reach the flag: all returns are equal, so "
+            "all advantages are 0."
         )
     return (
         f"{text}\n\n{markdown_table(ADVANTAGE_COLUMNS, rows)}\n"
@@ -326,13 +327,13 @@ def critic_text(stored: dict[str, Any], results: Sequence[Result]) -> str:
             )
     repeats = 1 + max(m["repeat"] for m in stored["measurements"])
     return (
-        "PPO learns a value function beside the policy; GRPO does without, and pays with episodes "
-        "played to their ends in groups. Both with their presets and the same budget, "
+        "PPO learns a value function in addition to the policy; GRPO does not, but needs groups of "
+        "complete episodes. Both use their presets and the same budget, "
         f"{stored['seeds']} seeds at once on one core, evaluation off; medians of {repeats} "
-        "interleaved repeats, the range of the ratio in brackets. Parameters (as they lie in "
+        "interleaved repeats, with the range of the ratio in brackets. Parameters (as stored in "
         "memory, the last layer padded to 16 columns) and optimizer (gradients and Adam's moments) "
-        "per seed, memory of all seeds. The presets differ in more than the critic: epochs, "
-        "minibatches, how many episodes an update has.\n\n"
+        "are per seed, memory is that of all seeds. The presets differ in more than the critic: "
+        "epochs, minibatches and the number of episodes per update.\n\n"
         f"{markdown_table(CRITIC_COLUMNS, rows)}\n"
         + command_text(stored, stored["machine"]["cpu"], f"torch {stored['versions']['torch']}")
         + "\n\n"

@@ -32,15 +32,15 @@ from manyseeds.runs.control import reachable_threshold
 from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Floats, Parity
 
-MIN_SEEDS = 5  # a bootstrap of fewer is far too sure of itself
-MARGIN = 0.05  # of the normalised score: differences inside it do not matter
+MIN_SEEDS = 5  # per side: bootstrap intervals of fewer are far too narrow
+MARGIN = 0.05  # of the normalised score: smaller differences count as equivalent
 
 Rows = list[tuple[str, ...]]  # of a table for people
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What returns on an environment are measured against; None is unknown."""
+    """Threshold, random and reference score of an environment; None is unknown."""
 
     id: str
     reward_threshold: float | None
@@ -50,8 +50,8 @@ class Scores:
 
 
 def scores_of(env: str, summary: dict[str, Any]) -> Scores:
-    """Those of our environment with an id. Another one's are not known, and it is not made: its
-    threshold and digits are those in a part's summary.json."""
+    """The scores of our environment with an id. Those of another one are unknown, and it is not
+    made: its threshold and digits are those in a part's summary.json."""
     if env in envs.NATIVE:
         spec = envs.NATIVE[env]().spec
         return Scores(
@@ -189,7 +189,7 @@ def _result(run: StoredRun, curves: pd.DataFrame) -> Result:
 def parity(ours: Floats, theirs: Floats, spec: Scores) -> Parity | None:
     """Verdict on two arrays of scores, `[S1]` and `[S2]`.
 
-    None with too few seeds on a side, or where no reference score normalises them.
+    None with too few seeds on a side, or where the random or the reference score is unknown.
     """
     random, reference = spec.random_score, spec.reference_score
     if min(len(ours), len(theirs)) < MIN_SEEDS or random is None or reference is None:
@@ -197,10 +197,15 @@ def parity(ours: Floats, theirs: Floats, spec: Scores) -> Parity | None:
     return stats.parity(ours, theirs, random, reference, MARGIN)
 
 
-def verdict_text(verdict: Parity | None) -> str:
-    """`worse -0.120 [-0.180, -0.061]`; an inconclusive one names the seeds that would tell."""
+def verdict_text(verdict: Parity | None, spec: Scores) -> str:
+    """`worse -0.120 [-0.180, -0.061]`; an inconclusive one says how many seeds are needed.
+
+    Without a verdict it says why. spec: of the environment, as for `parity`.
+    """
     if verdict is None:
-        return f"none (needs {MIN_SEEDS} seeds a side and a reference score)"
+        if spec.random_score is None or spec.reference_score is None:
+            return "none (random or reference score unknown)"
+        return f"none (needs {MIN_SEEDS} seeds per side)"
     text = f"{verdict.word} {verdict.difference.text(3, '+')}"
     return text + (f", needs n={verdict.seeds_needed}" if verdict.seeds_needed else "")
 
@@ -239,7 +244,7 @@ def picture(text: str, path: Path) -> str:
 
 
 def differences(ours: dict[str, Any], plain: dict[str, Any]) -> str:
-    """Where settings leave the plain ones: `gamma 0.9 (not 0.98)`."""
+    """How settings differ from the plain ones: `gamma 0.9 (not 0.98)`."""
     names = [name for name in plain | ours if plain.get(name) != ours.get(name)]
     return escape(", ".join(f"{name} {ours.get(name)} (not {plain.get(name)})" for name in names))
 
@@ -275,7 +280,7 @@ def cost_cells(measurements: Sequence[dict[str, Any]]) -> tuple[str, str, str]:
 
 
 def origins_text(configs: Sequence[dict[str, Any]]) -> str:
-    """A list of what the parts of a run were made by; those that were made alike stand together."""
+    """A list of the commands, code and machines of the parts of a run; equal ones are grouped."""
     alike: dict[str, list[int]] = {}
     for config in configs:
         alike.setdefault(_origin(config), []).extend(config["seeds"])

@@ -1,4 +1,4 @@
-"""What benchmarks/throughput.py times of which algorithm, and the tables of it."""
+"""What benchmarks/throughput.py times, algorithms and settings, and the tables of the results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STORED = {str: {**ORIGIN, "machine": {"cpu": str, "gpu?": str}, "rows": [ROW]}} 
 
 @dataclass(frozen=True)
 class Subject:
-    """An algorithm, and what of it is timed."""
+    """An algorithm with the settings and batch sizes that are timed."""
 
     title: str
     settings: dict[str, Any]
@@ -87,13 +87,13 @@ def markdown(stored: dict[str, dict[str, Any]], device: str) -> str:
     """The tables, one for each algorithm of throughput.json."""
     place = "one thread on one core" if device == "cpu" else "on one GPU, SB3 on one core"
     lines = [
-        "Timesteps per second of all seeds together, learning and logging, evaluation off; "
-        f"{place}. Medians of n interleaved repeats; the ratio is taken within each repeat, its "
-        "range over repeats in brackets. SB3 trains one seed at a time: S seeds run at the same "
-        "timesteps/s and take S times the wall time of one. Warm-up: seconds of compilation or "
-        "capture before that speed. Fresh process: seconds from its start to the end of one "
-        "training, imports and warm-up included. Memory: the process's peak, on a GPU the "
-        "device's.",
+        "Timesteps per second of all seeds together, training and logging, evaluation off; "
+        f"{place}. Medians of n interleaved repeats; the ratio is computed within each repeat, "
+        "with its range over repeats in brackets. SB3 trains one seed at a time: S seeds run at "
+        "the same timesteps/s and take S times the wall time of one. Warm-up: seconds of "
+        "compilation or capture before that speed is reached. Fresh process: seconds from the "
+        "start of the process to the end of one training, imports and warm-up included. Memory: "
+        "peak memory of the process, on a GPU that of the device.",
     ]
     for algo in (algo for algo in SUBJECTS if algo in stored):
         block, subject = stored[algo], SUBJECTS[algo]
@@ -120,7 +120,7 @@ def markdown(stored: dict[str, dict[str, Any]], device: str) -> str:
             )
         note = f"{subject.settings['total_timesteps']:,} timesteps per seed"
         if algo == "dqn" and any(r["system"] == "rejax" for r in block["rows"]):
-            note += "; rejax's DQN has ten environments, so that it too updates every 10 timesteps"
+            note += "; rejax's DQN has ten environments, so it also updates every 10 timesteps"
         on = escape(machine.get("gpu", machine["cpu"]))
         lines += ["", f"{note}; {on}. {command_text(block, versions_text(block))}"]
     return "\n".join(lines) + "\n"

@@ -18,7 +18,16 @@ from typing import TYPE_CHECKING, Any, NewType
 
 from manyseeds.cli import FLOAT32_MAX
 from manyseeds.errors import UsageError
-from manyseeds.record import SCHEMA, RunFolder, all_runs, find_run, is_finished, is_part, layers
+from manyseeds.record import (
+    DONE,
+    SCHEMA,
+    RunFolder,
+    all_runs,
+    find_run,
+    is_finished,
+    is_part,
+    layers,
+)
 from manyseeds.runs.stale import part_is_stale
 
 if TYPE_CHECKING:
@@ -104,7 +113,7 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except BROKEN as error:
         what = f"{type(error).__name__}: {error}"
-        raise UsageError(f"{path}: does not hold what it should ({what[:200]})") from error
+        raise UsageError(f"{path}: has invalid content ({what[:200]})") from error
 
 
 @contextlib.contextmanager
@@ -248,8 +257,8 @@ class StoredRun:
 
     @property
     def env(self) -> str:
-        """The folder of the environment, or task."""
-        return self.path.parent.parent.name
+        """The id of the environment, or the task."""
+        return str(self.configs[0]["task" if self.kind == "language" else "env"])
 
     @property
     def config(self) -> dict[str, Any]:
@@ -324,6 +333,9 @@ def open_run(folder: RunFolder, skip_broken: bool = False) -> StoredRun:
             run.configs.append(config)
             run.summaries.append(summary)
     if not parts:
+        for part in [path] if alone else sorted(path.glob("seeds-*")):
+            if (part / DONE).exists():
+                raise UsageError(f"{part}: is damaged, a file differs from its checksum in {DONE}")
         raise UsageError(
             f"{path}: no finished seeds; a run is a folder RESULTS/runs/ENV/ALGORITHM/NAME"
         )

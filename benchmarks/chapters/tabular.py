@@ -1,7 +1,7 @@
 """The tabular chapter of the report: planning, prediction, and control along the cliff.
 
-Reads what `python benchmarks/sweep.py --suite tabular` has left in the store; `report.py` writes
-the sections that these functions return, and their figures, into the results.
+Reads the runs of `python benchmarks/sweep.py --suite tabular`; `report.py` writes the sections that
+these functions return, and their figures, into the results.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ PLANNING = (
     "environment",
     "gamma",
     "policy iteration: policies",
-    "its residual",
+    "residual",
     "value iteration: sweeps",
-    "its residual",
+    "residual",
     "largest difference of values",
-    "value of the start",
-    "return of the policy",
+    "start value",
+    "return",
     "reference",
 )
 
@@ -119,10 +119,10 @@ def planning_section(runs: Sequence[StoredRun], figures: Path) -> str:
         )
     text = (
         "`policy_iteration.py` and `value_iteration.py` on the exact model, until every value is "
-        "within 1e-10 of the optimum (relative where values are above 1). *Residual* is Bellman's, "
-        "the most by which another sweep would change a value. The *return* is that of the greedy "
-        "policy, undiscounted and under the time limit: what is best for a small gamma may not be "
-        "best under the limit.\n"
+        "within 1e-10 of the optimum (relative where values are above 1). The *residual* is the "
+        "Bellman residual, the largest change of a value by another sweep. The *return* is that of "
+        "the greedy policy, undiscounted and under the time limit; the optimal policy for a small "
+        "gamma may not be optimal under the time limit.\n"
     )
     text += f"\n{markdown_table(PLANNING, rows)}\n"
     if panels:
@@ -132,12 +132,12 @@ def planning_section(runs: Sequence[StoredRun], figures: Path) -> str:
         if plain is None:
             continue
         run, replay, _ = plain
-        steps = replay.steps
-        if algo == "value_iteration":
-            steps = steps[1:]  # sweep 0 is all zeros
-        chosen = [steps[k - 1] for k in PICTURES if k < len(steps)] + [steps[-1]]
         figure = figures / f"{algo}-{run.env}.svg"
         with left_out(run.path):
+            steps = replay.steps
+            if algo == "value_iteration":
+                steps = steps[1:]  # sweep 0 is all zeros
+            chosen = [steps[k - 1] for k in PICTURES if k < len(steps)] + [steps[-1]]
             plots.boards([replay.board(k) for k in chosen], replay.layout, figure)
             text += picture(f"Values and greedy actions of {algo}", figure)
     return text + commands([plan.run for sides in found.values() for plan in sides.values()])
@@ -161,7 +161,7 @@ PREDICTION = (
     "alpha",
     "n",
     "RMS error, first 10 episodes",
-    "RMS error at the end [95%]",
+    "final RMS error [95%]",
     "bias",
     "standard deviation",
     "bias by chance",
@@ -190,14 +190,15 @@ def prediction_section(runs: Sequence[StoredRun], figures: Path) -> str:
     if not runs:
         return ""
     text = (
-        "`monte_carlo.py` and `td_prediction.py`: values of the random policy against the exact "
-        "ones, over the states it meets. *RMS error* is a seed's, its mean over n seeds with the "
-        "interval over seeds. *Bias* and *standard deviation* split it, at the end: how far the "
-        "mean of the seeds' values is off, and how far the seeds are from that mean, each as a "
-        "root of the mean square over states; chance alone gives unbiased seeds a bias of their "
-        "standard deviation / sqrt(n - 1), the last column. The bias that comes from V = 0 at the "
-        "start fades; a constant alpha leaves one of its own size, because the steps of an episode "
-        "are correlated. alpha 1/N is the mean of all returns.\n\n"
+        "`monte_carlo.py` and `td_prediction.py`: estimated values of the random policy against "
+        "the exact ones, over the states that it visits. *RMS error* is computed per seed; the "
+        "table has its mean over n seeds with the interval over seeds. *Bias* and *standard "
+        "deviation* decompose the final error: the error of the mean of the seeds' values, and the "
+        "deviation of the seeds from that mean, both as root mean squares over states. *Bias by "
+        "chance* is the bias expected of n unbiased seeds, standard deviation / sqrt(n - 1). The "
+        "bias of the initial values V = 0 vanishes; a constant alpha leaves a bias of the order of "
+        "alpha, because the steps of an episode are correlated. With alpha 1/N the estimate is the "
+        "mean of all returns.\n\n"
     )
     rows: Rows = []
     pictures = ""
@@ -254,7 +255,7 @@ ON_THE_CLIFF = (
     "algorithm",
     "n",
     "online return, last tenth, mean [95%]",
-    "greedy return at the end, mean [95%]",
+    "final greedy return, mean [95%]",
 )
 
 
@@ -277,7 +278,7 @@ def online_returns(run: StoredRun) -> pd.DataFrame:
 
 
 def cliff_section(found: Sequence[StoredRun], figures: Path) -> str:
-    """What exploring costs beside the cliff: returns while learning, and of the greedy policy."""
+    """Returns on CliffWalking: online, while exploring, and of the greedy policy."""
     runs: dict[str, StoredRun] = {}
     for run in found:
         if run.env == CLIFF and run.algo in ("q_learning", "sarsa"):
@@ -318,12 +319,13 @@ def cliff_section(found: Sequence[StoredRun], figures: Path) -> str:
         legend="mean over seeds, 95% interval",
     )
     return (
-        "Sutton and Barto's example 6.6. The shortest way, return -13, runs along the edge; the "
-        "safest, -17, along the other side. Q-learning learns the values of the greedy policy and "
-        "takes the edge, from which its own exploration pushes it down; SARSA learns those of the "
-        "exploring policy, and keeps away. (Computed exactly, at epsilon 0.1: the edge scores "
-        "-45.8 while exploring, the row above it, -15, scores -20.8 and the safest -22.3. Expected "
-        "SARSA finds the best of the three; SARSA's noisier updates leave it one row out.)\n\n"
+        "Sutton and Barto's example 6.6. The shortest path, return -13, runs along the edge; the "
+        "safest, -17, along the opposite wall. Q-learning learns the values of the greedy policy "
+        "and takes the edge, where its exploration makes it fall; SARSA learns the values of the "
+        "exploring policy and avoids the edge. (Exact returns with exploration, epsilon 0.1: -45.8 "
+        "for the edge, -20.8 for the row above it, whose greedy return is -15, and -22.3 for the "
+        "safest path. Expected SARSA finds the best of the three; SARSA, with noisier updates, "
+        "stays one row further from the edge.)\n\n"
         f"{markdown_table(ON_THE_CLIFF, rows)}\n"
         + picture("Online and greedy returns on CliffWalking", figure)
     )

@@ -426,7 +426,7 @@ def language_run(results: Path, algo: str = "grpo") -> Path:
     path = results / "runs" / "addition" / algo / "0123"
     part = path / "seeds-000-000"
     part.mkdir(parents=True)
-    settings = catalog.plain_settings("llm_track", algo, "addition")
+    settings = catalog.plain_settings("llm_track", algo.removeprefix("trl-"), "addition")
     config = {**origin, "kind": "language", "algo": algo, "task": "addition", "seeds": [0]}
     write_json(part / "config.json", {**config, "config": settings})
     measures = {"pass@1": 0.5, "length": 9.0, "entropy": 0.2, "format": 1.0, "greedy": 0.4}

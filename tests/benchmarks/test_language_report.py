@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
@@ -15,6 +17,7 @@ from transformers import LlamaForCausalLM
 
 from benchmarks import llm_critic_cost, report
 from benchmarks.chapters import language_models
+from benchmarks.chapters import results as chapter_results
 from benchmarks.chapters.stored import open_runs
 from llm_track import evaluation, grpo, models, reward_model, rlhf_ppo, tasks
 from manyseeds.cli import Preset, from_preset
@@ -22,6 +25,7 @@ from manyseeds.record import RunFolder, part_name, provenance, read_json
 from manyseeds.runs import language
 from manyseeds.runs.base import carry_out
 from manyseeds.runs.language import LanguageRun
+from tests.benchmarks.test_hostile_store import language_run, markup
 
 SEEDS = 2
 
@@ -74,7 +78,10 @@ def stored(results: Path, algo: str, name: str, when: str = "final") -> list[flo
     return [read_json(f / "summary.json")[when][name] for f in plain]
 
 
-def test_a_store_of_language_models_alone_has_a_report(results: Path) -> None:
+def test_a_store_of_language_models_alone_has_a_report(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chapter_results, "MIN_SEEDS", SEEDS)
     measured = {"cpu": "x"}
     speed = {"samples_per_s": {"manyseeds": 20.0, "trl": 10.0}, "ratio": 2.0, "ratio_low": 1.5}
     speed |= {"ratio_high": 2.5, "repeats": 3, "command": "python a", "machine": measured}
@@ -83,7 +90,7 @@ def test_a_store_of_language_models_alone_has_a_report(results: Path) -> None:
     report.report(results, note="a test")
     page = (results / "README.md").read_text()
     for title in (
-        "What each method reaches",
+        "Scores before and after training",
         "The reward model",
         "Ablations",
         "Against TRL",
@@ -120,6 +127,31 @@ def test_a_store_of_language_models_alone_has_a_report(results: Path) -> None:
     final = frame[(frame["algo"] == "grpo") & frame["plain"] & (frame["when"] == "final")]
     assert list(final["pass@1"]) == last
     assert set(final["samples"]) == {32}
+
+
+@pytest.mark.parametrize("algo", [*language_models.ORDER, "trl-grpo"])
+def test_store_of_one_method_alone(
+    algo: str, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if algo == "reward_model":
+        place = Path("runs/addition", algo)
+        shutil.copytree(results / place, tmp_path / place)
+    else:
+        language_run(tmp_path, algo)
+    report.report(tmp_path, note="a test")
+    page = (tmp_path / "README.md").read_text()
+    assert "left out" not in capsys.readouterr().out
+    assert "### Provenance of the language models\n" in page
+    assert f"/{algo}/" in page
+    assert not re.search(r"\bnan\b", page)
+    for target in re.findall(r"\]\(([^)]*)\)", markup(page)):
+        assert target.startswith("#") or (tmp_path / target).exists(), target
+
+
+def test_few_seeds_get_no_verdict(results: Path) -> None:
+    section = language_models.trl_section(language_models.methods(open_runs(results)), results)
+    (against,) = cells(section, "addition", "grpo", "", "pass@1")
+    assert against[7] == "none (needs 5 seeds per side)"
 
 
 def test_one_seed_has_no_interval(results: Path) -> None:

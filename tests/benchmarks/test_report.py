@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import math
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -189,7 +191,7 @@ def test_one_seed_has_no_interval_and_no_verdict(tmp_path: Path) -> None:
     plant(tmp_path, "sb3-ppo", {0: 480.0})
     row = table(written(tmp_path), "Final score")[0]
     assert row["IQM [95%]"] == "480.0 (no interval, n=1)"
-    assert row["against SB3"] == "none (needs 5 seeds a side and a reference score)"
+    assert row["against SB3"] == "none (needs 5 seeds per side)"
 
 
 def test_tables_for_programs_hold_the_same_numbers_unrounded(
@@ -362,7 +364,7 @@ def test_note_stands_at_the_top_and_replaces_the_missing_cells(tmp_path: Path) -
     ("stored", "table", "heading"),
     [
         ("throughput.json", "tables/throughput.md", "Speed"),
-        ("tables/check.json", "tables/check.md", "Native against Gymnasium's own"),
+        ("tables/check.json", "tables/check.md", "Native environments against Gymnasium's"),
     ],
 )
 def test_what_was_measured_has_its_section(
@@ -396,7 +398,8 @@ def test_environment_of_somebody_else_is_shown_as_far_as_it_is_known(
     assert row["failures"] == "2 of 3 (1 diverged)"
     # A seed without a finite return counts as the lowest of the run, which is a sampled one.
     assert row["mean [95%]"].startswith(f"{(0.7 + 0.25 - 9.75) / 3:.2f} [")
-    assert "- Gone-v0: reward threshold 0.5, no reference score, so no verdicts\n" in page
+    scale = "random or reference score unknown, so no verdicts"
+    assert f"- Gone-v0: reward threshold 0.5, {scale}\n" in page
 
 
 def test_terminal_shows_the_tables_and_where_the_files_are(
@@ -415,6 +418,133 @@ def test_store_without_a_finished_run(tmp_path: Path, capsys: pytest.CaptureFixt
         report.main(["--results", str(tmp_path / "none")])
     assert capsys.readouterr().err.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def plant_foreign(results: Path, algo: str, finals: Mapping[int, float], env: str) -> Path:
+    """A finished run on an environment that is not ours, with episodes as CartPole's."""
+    folder = plant(results, algo, finals, name="foreign").path
+    (part,) = folder.glob("seeds-*")
+    config = read_json(part / "config.json")
+    config |= {"env": env, "config": {**config["config"], "env": env}}
+    write_json(part / "config.json", config)
+    known = {"threshold": 475.0, "digits": 1}
+    write_json(part / "summary.json", read_json(part / "summary.json") | known)
+    seal(part)
+    new = results / "runs" / env.replace("/", "--").replace(":", "--") / algo / "foreign"
+    new.parent.mkdir(parents=True)
+    return folder.rename(new)
+
+
+def test_no_verdict_without_a_random_and_a_reference_score(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = plant_foreign(tmp_path, "ppo", around(485.0), "Foo-v0")
+    second = plant_foreign(tmp_path, "sb3-ppo", around(485.0), "Foo-v0")
+    page = written(tmp_path)
+    why = "none (random or reference score unknown)"
+    assert table(page, "Final score")[0]["against SB3"] == why
+    assert table(page, "Learning speed")[0]["AUC against SB3"] == why
+    assert not (tmp_path / "tables/verdicts.csv").exists()
+    capsys.readouterr()
+    compared(first, second, "--out", tmp_path / "x.svg")
+    assert capsys.readouterr().out.count(why) == 2
+
+
+def test_return_that_is_not_finite_is_never_0_where_the_random_score_is_unknown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It counts as the lowest return of the run; a run without any finite return is invalid."""
+    plant_foreign(tmp_path, "ppo", {0: 480.0, 1: math.nan, 2: 470.0}, "Foo-v0")
+    written(tmp_path)
+    seeds = pd.read_csv(tmp_path / "tables/seeds.csv")
+    assert list(seeds["final"]) == [480.0, -1.0, 470.0]  # the lowest of its training returns
+    run = plant_foreign(tmp_path / "b", "ppo", {0: math.nan}, "Foo-v0")
+    curve = pd.read_parquet(run / "seeds-000-000/curve.parquet")
+    content = parquet_bytes(curve.assign(return_mean=math.nan))
+    write_bytes(run / "seeds-000-000/curve.parquet", content)
+    seal(run / "seeds-000-000")
+    with pytest.raises(SystemExit, match="2"):
+        report.main(["--results", str(tmp_path / "b")])
+    captured = capsys.readouterr()
+    assert f"left out: {run}: " in captured.out
+    assert "no finished, valid run" in captured.err
+    assert [path.name for path in (tmp_path / "b").iterdir()] == ["runs"]
+
+
+def test_environment_id_with_a_namespace(tmp_path: Path) -> None:
+    env = "weird:ns/Foo-v0"
+    plant_foreign(tmp_path, "ppo", around(485.0), env)
+    page = written(tmp_path)
+    assert table(page, "Final score")[0]["environment"] == env
+    targets = [part.split(")")[0] for part in page.split("](")[1:]]
+    (figure,) = [target for target in targets if target.startswith("plots/")]
+    assert figure.startswith("plots/weird-ns-Foo-v0-")
+    for target in targets:
+        assert target.startswith("#") or (tmp_path / target).exists(), target
+    assert {path.parent for path in tmp_path.rglob("*.svg")} == {tmp_path / "plots"}
+
+
+def test_anchors_lead_to_headings(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", FINALS)
+    page = written(tmp_path)
+    headings = [line.lstrip("# ") for line in page.splitlines() if line.startswith("#")]
+    slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    anchors = {part.split(")")[0] for part in page.split("](#")[1:]}
+    assert anchors
+    assert anchors <= slugs
+
+
+CONTROL = ("a2c", "dqn", "grpo", "ppo", "q_learning", "reinforce", "sarsa", "trpo", "sb3-ppo")
+
+
+@pytest.mark.parametrize("algo", CONTROL)
+def test_store_of_one_algorithm_alone(algo: str, tmp_path: Path) -> None:
+    plant(tmp_path, algo, FINALS)
+    (row,) = table(written(tmp_path, "a test"), "Final score")
+    assert row["algorithm"] == algo
+
+
+@pytest.mark.parametrize(
+    ("path", "is_folder"),
+    [
+        ("README.md", True),
+        ("tables", False),
+        ("plots", False),
+        ("tables/seeds.csv", True),
+        ("plots/CartPole-v1.svg", True),
+    ],
+)
+def test_something_else_where_the_report_writes(
+    path: str, is_folder: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plant(tmp_path, "ppo", FINALS)
+    (tmp_path / path).parent.mkdir(exist_ok=True)
+    if is_folder:
+        (tmp_path / path).mkdir()
+    else:
+        (tmp_path / path).write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(SystemExit, match="2"):
+        report.main(["--results", str(tmp_path)])
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {tmp_path / path}: is ")
+    assert error.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_full_disk_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plant(tmp_path, "ppo", FINALS)
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(report, "write_bytes", full)
+    with pytest.raises(SystemExit, match="2"):
+        report.main(["--results", str(tmp_path)])
+    error = capsys.readouterr().err
+    assert error == f"error: --results {tmp_path}: [Errno 28] No space left on device\n"
 
 
 def test_real_run_evaluated_exactly(tmp_path: Path) -> None:
@@ -503,6 +633,29 @@ def test_compare_ignores_what_is_not_finished(
     with pytest.raises(SystemExit, match="2"):
         compared(first, second, "--out", tmp_path / "x.svg")
     assert "no finished seeds" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+@pytest.mark.parametrize("keep", [0, 1, 100, 0.5, 0.99])
+def test_compare_refuses_a_truncated_curve_in_one_line(
+    keep: float, sealed: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """sealed: the checksum is that of the truncated file."""
+    first = plant(tmp_path, "ppo", FINALS).path
+    second = plant(tmp_path, "sb3-ppo", FINALS).path
+    file = second / "seeds-000-003/curve.parquet"
+    content = file.read_bytes()
+    file.write_bytes(content[: int(keep if keep >= 1 else keep * len(content))])
+    if sealed:
+        seal(file.parent)
+    for runs in ((first, second), (second, first), (first, file.parent)):
+        with pytest.raises(SystemExit, match="2"):
+            compared(*runs, "--out", tmp_path / "x.svg")
+        error = capsys.readouterr().err
+        assert error.startswith(f"error: {file if sealed else file.parent}: ")
+        assert ("cannot be read" if sealed else "is damaged") in error
+        assert error.count("\n") == 1
+    assert not (tmp_path / "x.svg").exists()
 
 
 # ---- Two layers -----------------------------------------------------------------------

@@ -10,10 +10,11 @@ import pandas as pd
 import pytest
 
 from algos import monte_carlo, policy_iteration, q_learning, sarsa, td_prediction, value_iteration
+from benchmarks import report
 from benchmarks.chapters import tabular
 from benchmarks.chapters.stored import open_runs
 from manyseeds.cli import parse
-from manyseeds.record import read_json
+from manyseeds.record import read_json, seal, write_json
 from manyseeds.runs import control, planning, prediction
 
 
@@ -95,6 +96,49 @@ def test_sections_hold_what_the_runs_found(results: Path) -> None:
     drawn = {path.name for path in (results / "plots").iterdir()}
     assert {"value_iteration.svg", "cliff.svg", "prediction-errors-RandomWalk-v0.svg"} <= drawn
     assert "policy_iteration-Gridworld-v0.svg" in drawn
+
+
+@pytest.mark.parametrize(
+    ("module", "main", "function"),
+    [
+        (policy_iteration, planning.main, "solve"),
+        (value_iteration, planning.main, "solve"),
+        (monte_carlo, prediction.main, "train"),
+        (td_prediction, prediction.main, "train"),
+    ],
+)
+def test_store_of_one_algorithm_alone(
+    module: Any,
+    main: Any,
+    function: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    short = ("--seeds", "2", "--total-episodes", "3") if function == "train" else ()
+    command(module, main, getattr(module, function), *short)
+    report.main(["--results", "results", "--note", "a test"])
+    page = Path("results/README.md").read_text()
+    assert ("## Planning" if function == "solve" else "## Prediction") in page
+    assert "left out" not in capsys.readouterr().out
+    for target in (part.split(")")[0] for part in page.split("](")[1:]):
+        assert target.startswith("#") or Path("results", target).exists(), target
+
+
+def test_plan_of_a_single_sweep_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Value iteration records V = 0 as sweep 0; a record that ends there has no picture."""
+    monkeypatch.chdir(tmp_path)
+    command(value_iteration, planning.main, value_iteration.solve)
+    (part,) = Path("results/runs").glob("*/*/*/plan")
+    replay = read_json(part / "sweeps.json")
+    write_json(part / "sweeps.json", {**replay, "sweeps": replay["sweeps"][:1]})
+    seal(part)
+    capsys.readouterr()
+    report.main(["--results", "results", "--note", "a test"])
+    assert f"left out: {part.parent}" in capsys.readouterr().out
 
 
 def test_without_such_runs_there_is_no_section(tmp_path: Path) -> None:

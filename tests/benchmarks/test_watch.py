@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,12 +20,13 @@ from PIL import Image
 from torch import Tensor
 
 import envs
-from algos import q_learning
+from algos import policy_iteration, q_learning
 from benchmarks import watch
 from manyseeds.checkpoint import to_bytes
-from manyseeds.cli import from_preset
+from manyseeds.cli import from_preset, parse
 from manyseeds.digest import ROOT
 from manyseeds.record import POLICY, RunFolder, part_name, read_json, seal, write_bytes, write_json
+from manyseeds.runs import planning
 from manyseeds.runs.control import Run
 
 BUDGETS: dict[str, dict[str, Any]] = {
@@ -405,8 +407,42 @@ def test_baseline_has_no_weights(tmp_path: Path, capsys: pytest.CaptureFixture[s
     part = store(tmp_path, "q_learning", "FrozenLake-v1", [0])
     write_json(part / "config.json", read_json(part / "config.json") | {"algo": "sb3-ppo"})
     seal(part)
-    assert "sb3-ppo stores no weights" in refused(capsys, part)
-    assert "sb3-ppo stores no weights" in refused(capsys, "--check", part.parent)
+    assert "sb3-ppo is not an algorithm of algos/" in refused(capsys, part)
+    assert "sb3-ppo is not an algorithm of algos/" in refused(capsys, "--check", part.parent)
+
+
+@pytest.mark.parametrize("algo", ["../x", "../../etc/passwd", "ppo/../a2c", "/ppo"])
+def test_algorithm_that_is_a_path(
+    algo: str, lake: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = tmp_path / "runs/FrozenLake-v1/q_learning/x" / lake.name
+    shutil.copytree(lake, part)
+    write_json(part / "config.json", read_json(part / "config.json") | {"algo": algo})
+    seal(part)
+    for words in ([part], ["--check", part.parent]):
+        assert f"{algo} is not an algorithm of algos/" in refused(capsys, *words)
+
+
+@pytest.mark.parametrize("env", ["Gridworld-v0", "RandomWalk-v0"])
+def test_environment_of_our_own(
+    env: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = store(tmp_path, "q_learning", env, [0])
+    for words in ([part], ["--check", part]):
+        error = refused(capsys, *words)
+        assert f"Gymnasium has no {env}, so there is no renderer" in error
+        assert "curve.png" in error
+    assert (part / "curve.png").exists()
+
+
+def test_planning_run_plays_no_episodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--results", str(tmp_path / "results"), "--quiet"]
+    config = parse(policy_iteration.Config, policy_iteration.PRESETS, "", words)
+    planning.main(config, policy_iteration.solve, policy_iteration.PRESETS)
+    (run,) = (tmp_path / "results/runs/Gridworld-v0/policy_iteration").glob("[!.]*")
+    capsys.readouterr()
+    for more in ([], ["--check"]):
+        assert "is a planning run" in refused(capsys, run, *more)
 
 
 def test_without_weights_the_command_that_trains_them(
