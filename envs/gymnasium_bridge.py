@@ -218,7 +218,7 @@ class GymnasiumBridge(Env):
             array = np.asarray(obs, np.int64 if size is None else np.float32)
         if array.shape != (shape := () if size is None else (size,)):
             raise ValueError(f"an observation of shape {array.shape}, its space has {shape}")
-        if states is not None and not 0 <= array - self._first_state < states:
+        if states is not None and not 0 <= int(array) - self._first_state < states:
             raise ValueError(f"observation {array} is not in its space")
         return array
 
