@@ -43,6 +43,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -56,7 +57,7 @@ from benchmarks import catalog
 from benchmarks.cases import CASES, FILES, Case, command_line, select
 from benchmarks.chapters.results import Parser
 from benchmarks.migrations import MIGRATIONS, Code, migrate, recover, result_of, stamp
-from manyseeds.cli import PUBLISHED, exit_with, flag, from_identity
+from manyseeds.cli import PUBLISHED, exit_with, flag, from_identity, path_of
 from manyseeds.digest import ROOT, Place, find, forget, origin_of, resolve
 from manyseeds.errors import UsageError
 from manyseeds.process import exit_reason
@@ -727,7 +728,8 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("old", metavar="OLD", nargs="?", help="a commit of this repository")
     parser.add_argument("--restamp", action="store_true", help="stamp published runs where equal")
     parser.add_argument("--migrate", action="store_true", help="bring stored runs to this schema")
-    parser.add_argument("--results", type=Path, default=PUBLISHED, help="what to migrate")
+    folder = partial(path_of, what="--results")
+    parser.add_argument("--results", type=folder, default=PUBLISHED, help="what to migrate")
     parser.add_argument("--fresh", action="store_true", help="print checksums of what is not stale")
     parser.add_argument("--only", nargs="+", metavar="WORD", help="cases with one of these words")
     parser.add_argument("--workers", type=int, default=2, help="scripts at a time (default: 2)")
