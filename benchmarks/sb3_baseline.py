@@ -438,7 +438,8 @@ def train_seeds(
 def _print_seed(part: Path, seed: int) -> None:
     summary = read_json(part / "summary.json")
     returns, seconds = summary["final"]["greedy"]["mean"]["value"], summary["total_seconds"]
-    print(f"seed {seed}: greedy return {returns:.1f}, {seconds:.0f} s", flush=True)
+    text = "unknown" if returns is None else f"{returns:.1f}"
+    print(f"seed {seed}: greedy return {text}, {seconds:.0f} s", flush=True)
 
 
 def measure(algo: str, settings: str) -> dict[str, float]:

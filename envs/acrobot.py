@@ -8,7 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from envs.core import EnvSpec, NativeEnv
+from envs.core import EnvSpec, NativeEnv, chosen
 
 GRAVITY = 9.8
 MASS = 1.0  # of either link
@@ -127,7 +127,7 @@ class Acrobot(NativeEnv):
         theta1, theta2, theta1_dot, theta2_dot = physics.unbind(-1)
         links = torch.stack((theta1, theta1 + theta2, theta1_dot, theta1_dot + theta2_dot))
         pushes, *_ = constants(physics.dtype, physics.device)
-        push = pushes[:, action].unbind()
+        push = [chosen(values, action) for values in pushes]
         k1 = derivative(links, *push)
         k2 = derivative(torch.add(links, k1, alpha=TAU / 2), *push)
         k3 = derivative(torch.add(links, k2, alpha=TAU / 2), *push)

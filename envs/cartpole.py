@@ -8,7 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from envs.core import EnvSpec, NativeEnv
+from envs.core import EnvSpec, NativeEnv, chosen
 
 GRAVITY = 9.8
 MASS_POLE = 0.1
@@ -24,12 +24,12 @@ THETA_LIMIT = 12 * 2 * math.pi / 360
 
 @cache
 def constants(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
-    """Acceleration by a push to the left and to the right, inertia at rest, limits of the state.
+    """Accelerations by each action's push `[A]`, inertia at rest, limits of the state `[4]`.
 
     As tensors of the dynamics' type: a number would be converted anew at every step.
     """
     push, infinity = FORCE / MASS_TOTAL, math.inf
-    values = (-push, push, 4 * LENGTH / 3 / GRAVITY, (X_LIMIT, infinity, THETA_LIMIT, infinity))
+    values = ((-push, push), 4 * LENGTH / 3 / GRAVITY, (X_LIMIT, infinity, THETA_LIMIT, infinity))
     return tuple(torch.tensor(value, dtype=dtype, device=device) for value in values)
 
 
@@ -81,8 +81,8 @@ class CartPole(NativeEnv):
         # Equations: https://coneural.org/florian/papers/05_cart_pole.pdf. A rollout step is bound
         # by the number of operations, not by their size: addcmul(a, b, c, value=v) is a + v b c,
         # forces are divided by the total mass, and both sides of theta_acc's fraction by gravity.
-        left, right, inertia_at_rest, _ = constants(physics.dtype, physics.device)
-        force = torch.where(action == 1, right, left)
+        pushes, inertia_at_rest, _ = constants(physics.dtype, physics.device)
+        force = chosen(pushes, action)
         push = torch.addcmul(force, theta_dot.square(), sin, value=POLE_MOMENT / MASS_TOTAL)
         inertia = torch.addcmul(inertia_at_rest, cos, cos, value=INERTIA_OF_POLE)
         theta_acc = torch.addcmul(sin, cos, push, value=-1 / GRAVITY) / inertia

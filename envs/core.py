@@ -24,7 +24,10 @@ from manyseeds.kernels.scan import episode_means
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What is fixed about an environment. Scores are undiscounted returns of one episode."""
+    """What is fixed about an environment.
+
+    Scores are undiscounted returns of one episode; None is unknown.
+    """
 
     id: str
     time_limit: int  # steps after which an episode is truncated
@@ -34,7 +37,7 @@ class EnvSpec:
     obs_size: int | None = None  # O, for vector observations
     num_states: int | None = None  # X, for observations that are a state index
     reward_threshold: float | None = None  # "solved", as registered in Gymnasium
-    random_score: float = 0.0  # mean return of the uniformly random policy
+    random_score: float | None = None  # mean return of the uniformly random policy
     reference_score: float | None = None  # best known policy; None: no normalised scores
 
     @property
@@ -45,7 +48,7 @@ class EnvSpec:
     @property
     def digits(self) -> int:
         """Decimals with which a score is worth printing."""
-        if self.reference_score is None:
+        if self.reference_score is None or self.random_score is None:
             return 1
         return 3 if abs(self.reference_score - self.random_score) < 10 else 1
 
@@ -96,7 +99,9 @@ class Env(ABC):
     def step(self, state: State, action: Tensor, noise: Tensor) -> Step:
         """Advance all environments. noise `[S, N, noise_size]`.
 
-        action: `[S, N]` int64, or `[S, N, D]` floats, which are clipped to the box.
+        action: `[S, N]` int64, or `[S, N, D]` floats, which are clipped to the box. Raises
+        IndexError or RuntimeError for an int64 that is not in 0 to A - 1 (on CUDA an assertion of
+        the device fails). Rollouts in C check nothing: they act with a policy of A outputs.
         """
 
 
@@ -153,6 +158,11 @@ class NativeEnv(Env):
         final_obs = self.observation(next_physics)
         next_state = State(physics, elapsed.masked_fill(done, 0))
         return Step(next_state, obs, reward, terminated, truncated, final_obs)
+
+
+def chosen(values: Tensor, action: Tensor) -> Tensor:
+    """values `[A]` by action, in the shape of action; as gather is, strict about its range."""
+    return values.expand(*action.shape[:-1], -1).gather(-1, action)
 
 
 @cache

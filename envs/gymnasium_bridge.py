@@ -64,11 +64,14 @@ class GymnasiumBridge(Env):
     Gymnasium's flags. Without a registered time limit: truncation after `time_limit` steps.
 
     `State.physics` are handles of the objects, `[S, N]` int64, on the CPU; everything else is on
-    the device of what came in. The two scores of the spec are unknown.
+    the device of what came in. A reward beyond float32 is infinite. The two scores of the spec are
+    unknown.
 
     env_id: a registered id, or "module:id" for one that importing a module registers.
     time_limit: where none is registered.
-    Raises UsageError for an unknown id, for other spaces, and for what is not installed.
+    Raises UsageError for an unknown id, for other spaces, and for what is not installed; `reset`
+    and `step` where the environment raises, or returns something else than its API and its
+    observation space say.
     """
 
     native = False
@@ -84,7 +87,8 @@ class GymnasiumBridge(Env):
         self._next_handle = 0
 
         probe = self._make(env_id)
-        observations, actions = probe.observation_space, probe.action_space
+        observations = getattr(probe, "observation_space", None)
+        actions = getattr(probe, "action_space", None)
         probe.close()
         sizes: dict[str, Any] = {}
         if isinstance(observations, Discrete):
@@ -136,7 +140,7 @@ class GymnasiumBridge(Env):
 
         obs = self._empty_observations(S * N)
         for i, (instance, seed) in enumerate(zip(instances, _seeds(noise), strict=True)):
-            obs[i], _ = instance.env.reset(seed=seed)
+            obs[i] = self._begin(instance.env, seed)
             instance.elapsed = 0
         elapsed = torch.zeros(S, N, dtype=torch.int32, device=noise.device)
         return State(physics, elapsed), self._observations(obs, noise)
@@ -144,7 +148,7 @@ class GymnasiumBridge(Env):
     def step(self, state: State, action: Tensor, noise: Tensor) -> Step:
         S, N = noise.shape[:2]
         obs, final_obs = self._empty_observations(S * N), self._empty_observations(S * N)
-        reward = np.empty(S * N, dtype=np.float32)
+        rewards = np.empty(S * N)
         terminated, truncated = np.empty(S * N, dtype=bool), np.empty(S * N, dtype=bool)
         elapsed = np.empty(S * N, dtype=np.int32)
 
@@ -156,14 +160,19 @@ class GymnasiumBridge(Env):
             if instance is None or instance.elapsed != age:
                 raise RuntimeError(STALE)
             # Into the array at once: an environment may return one buffer again and again.
-            final_obs[i], reward[i], terminated[i], truncated[i], _ = instance.env.step(actions[i])
+            final_obs[i], rewards[i], terminated[i], truncated[i] = self._advance(
+                instance.env, actions[i]
+            )
             if terminated[i] or truncated[i]:
-                obs[i], _ = instance.env.reset(seed=seed)
+                obs[i] = self._begin(instance.env, seed)
                 instance.elapsed = 0
             else:
                 obs[i] = final_obs[i]
                 instance.elapsed += 1
             elapsed[i] = instance.elapsed
+
+        with np.errstate(over="ignore"):
+            reward = rewards.astype(np.float32)
 
         def tensor(x: np.ndarray) -> Tensor:
             return torch.from_numpy(x).view(S, N).to(noise.device)
@@ -176,6 +185,42 @@ class GymnasiumBridge(Env):
             tensor(truncated),
             self._observations(final_obs, noise),
         )
+
+    def repeats_starts(self) -> bool:
+        """Whether two resets with one seed begin alike: otherwise no run can be repeated."""
+        made = [self._make(self.spec.id) for _ in range(2)]
+        one, other = (self._begin(env, seed=1) for env in made)
+        for env in made:
+            env.close()
+        return np.array_equal(one, other, equal_nan=True)
+
+    def _begin(self, env: gym.Env[Any, Any], seed: int) -> np.ndarray:
+        """Reset an environment; its observation, `[O]` or a state index `[]`."""
+        try:
+            obs, _ = env.reset(seed=seed)
+            return self._observed(obs)
+        except Exception as error:  # whatever somebody's environment raises
+            raise misbehaved(self.spec.id, "reset", "(observation, info)", error) from error
+
+    def _advance(self, env: gym.Env[Any, Any], action: Any) -> tuple[np.ndarray, float, bool, bool]:
+        """Step an environment: observation, reward, terminated, truncated."""
+        try:
+            obs, reward, terminated, truncated, _ = env.step(action)
+            return self._observed(obs), float(reward), bool(terminated), bool(truncated)
+        except Exception as error:
+            returns = "(observation, reward, terminated, truncated, info)"
+            raise misbehaved(self.spec.id, "step", returns, error) from error
+
+    def _observed(self, obs: Any) -> np.ndarray:
+        """An observation in the type of the contract; ValueError where it is not in its space."""
+        size, states = self.spec.obs_size, self.spec.num_states
+        with np.errstate(over="ignore"):  # beyond float32 it is infinite
+            array = np.asarray(obs, np.int64 if size is None else np.float32)
+        if array.shape != (shape := () if size is None else (size,)):
+            raise ValueError(f"an observation of shape {array.shape}, its space has {shape}")
+        if states is not None and not 0 <= int(array) - self._first_state < states:
+            raise ValueError(f"observation {array} is not in its space")
+        return array
 
     def _make(self, env_id: str) -> gym.Env[Any, Any]:
         """An object with Gymnasium's wrappers: the time limit, and no step before a reset."""
@@ -210,6 +255,8 @@ class GymnasiumBridge(Env):
         """Elements of the action space for actions `[S * N, ...]`."""
         array = action.numpy(force=True)
         if isinstance(self._actions, Discrete):
+            if array.min() < 0 or array.max() >= self._actions.n:  # some would count from the end
+                raise IndexError(f"an action is not in 0 to {self._actions.n - 1}")
             return array + self._actions.start
         assert isinstance(self._actions, Box)
         clipped = np.clip(array, self._actions.low, self._actions.high)
@@ -267,7 +314,14 @@ def cannot_be_made(env_id: str, error: Exception) -> UsageError:
     return UsageError(f"--env {env_id}: {_one_line(error).rstrip('.')}{hint}")
 
 
-def unsupported(env_id: str, what: str, space: Space[Any]) -> UsageError:
+def misbehaved(env_id: str, method: str, returns: str, error: Exception) -> UsageError:
+    """Says what an environment did in a method, which ought to return `returns`."""
+    hint = f"; it must return {returns}" if "unpack" in str(error) else ""
+    reason = f"{type(error).__name__}: {_one_line(error)}"
+    return UsageError(f"--env {env_id}: its {method} failed: {reason}{hint}")
+
+
+def unsupported(env_id: str, what: str, space: Space[Any] | None) -> UsageError:
     """For observations or actions of a space that no policy here can use."""
     kind = type(space).__name__
     if isinstance(space, Box):

@@ -7,7 +7,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from envs.core import EnvSpec, NativeEnv
+from envs.core import EnvSpec, NativeEnv, chosen
 
 GRAVITY = 0.0025  # per step, where the hill is steepest; the track is sin(3 x) high
 MAX_SPEED = 0.07
@@ -17,11 +17,12 @@ END = 0.6  # of the track, behind the flag
 
 @cache
 def constants(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
-    """State at the start for noise 0 `[2]`, what noise 1 adds `[2]`; wavenumber of the hill, wall.
+    """State at the start for noise 0 `[2]`, what noise 1 adds `[2]`; pushes by action `[A]`;
+    wavenumber of the hill, wall.
 
     As tensors of the dynamics' type: a number would be converted anew at every step.
     """
-    values = ((-0.6, 0.0), (0.2, 0.0), 3.0, WALL)
+    values = ((-0.6, 0.0), (0.2, 0.0), (-1.0, 0.0, 1.0), 3.0, WALL)
     return tuple(torch.tensor(value, dtype=dtype, device=device) for value in values)
 
 
@@ -102,7 +103,8 @@ class MountainCar(Valley):
     goal = 0.5
 
     def transition(self, physics: Tensor, action: Tensor, noise: Tensor) -> Tensor:
-        return self.drive(physics, action - 1)
+        _, _, pushes, *_ = constants(physics.dtype, physics.device)
+        return self.drive(physics, chosen(pushes, action))
 
     def reward(self, physics: Tensor, action: Tensor, next_physics: Tensor) -> Tensor:
         return torch.full_like(physics[..., 0], -1)

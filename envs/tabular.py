@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding
 
 from envs.core import EnvSpec, NativeEnv
 
@@ -51,7 +52,7 @@ class TabularEnv(NativeEnv):
         # cumulative probabilities instead of X.
         successors = int((P > 0).sum(-1).max())
         self._probabilities, self._successors = P.topk(successors, dim=-1)  # [A, X, K]
-        self._cumulative = self._probabilities.cumsum(-1)
+        self._cumulative = self._probabilities.cumsum(-1).flatten(0, 1)  # [A X, K]
         self._cumulative[..., -1] = 1.0
         self._start_cumulative = start.cumsum(0)
         self._start_cumulative[start.nonzero()[-1, 0] :] = 1.0
@@ -61,7 +62,8 @@ class TabularEnv(NativeEnv):
         return torch.searchsorted(self._start_cumulative, noise[..., 0].double(), right=True)
 
     def transition(self, physics: Tensor, action: Tensor, noise: Tensor) -> Tensor:
-        which = (noise >= self._cumulative[action, physics]).sum(-1, keepdim=True)
+        row = torch.add(physics, action, alpha=len(self.ends))
+        which = (noise >= embedding(row, self._cumulative)).sum(-1, keepdim=True)
         return self._successors[action, physics].gather(-1, which).squeeze(-1)
 
     def observation(self, physics: Tensor) -> Tensor:

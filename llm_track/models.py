@@ -117,12 +117,17 @@ def tiny_store(config: LanguageConfig) -> Path:
 
 
 def find_tiny(name: str, config: LanguageConfig, processes: Processes) -> Path:
-    """The folder of tiny or tiny-base for the run's task; the first time, they are made."""
+    """The folder of tiny or tiny-base for the run's task; the first time, they are made.
+
+    Raises UsageError where a completion does not fit into their context.
+    """
     task = tasks.make(config.task)
     if task.id not in tasks.GENERATED:
         raise UsageError(
             f"--model {name}: made for {', '.join(tasks.GENERATED)}, not for --task {config.task}"
         )
+    tokenizer = tiny_tokenizer()
+    check_context(config, tiny_config(tokenizer), tokenizer, prompts_of(task))
     store = tiny_store(config)
     if name == "tiny-base":
         base = store / f"base-{task.id}"
@@ -172,10 +177,7 @@ def load_model(
 
     model, tokenizer = read(find(config.model, config, processes), AutoModelForCausalLM, "--model")
     model.to(device)
-    task = tasks.make(config.task)
-    check_context(
-        config, model, tokenizer, [p.prompt for p in (*task.trained_on(), *task.test(256))]
-    )
+    check_context(config, model.config, tokenizer, prompts_of(tasks.make(config.task)))
     if config.lora_rank > 0:
         model = with_lora(model, config.lora_rank)
     return prepare(model, config, device), tokenizer
@@ -300,13 +302,21 @@ def completion_tokens(config: LanguageConfig) -> int:
     return config.max_new_tokens or tasks.make(config.task).max_new_tokens
 
 
+def prompts_of(task: tasks.Task) -> list[str]:
+    """The prompts of a task that are checked against a model's context."""
+    return [p.prompt for p in (*task.trained_on(), *task.test(256))]
+
+
 def check_context(
-    config: LanguageConfig, model: Any, tokenizer: Any, prompts: Sequence[str]
+    config: LanguageConfig, architecture: Any, tokenizer: Any, prompts: Sequence[str]
 ) -> None:
-    """Prompt and completion must fit into the model's context; raises UsageError."""
+    """Prompt and completion must fit into the model's context; raises UsageError.
+
+    architecture: the model's own config, as transformers has it.
+    """
     task = tasks.make(config.task)
     longest = max(map(len, sampling.encode_prompts(tokenizer, task, prompts)))
-    context = getattr(model.config, "max_position_embeddings", None)
+    context = getattr(architecture, "max_position_embeddings", None)
     if context is not None and longest + completion_tokens(config) > context:
         raise UsageError(
             f"--max-new-tokens {completion_tokens(config)}: with prompts of up to {longest} "
@@ -320,7 +330,7 @@ def check_preferences(
     """The pairs of `--preferences` must fit whole; raises UsageError."""
     texts = [text for pair in pairs for text in (pair.chosen, pair.rejected)]
     check_completions(config, tokenizer, texts, f"--preferences {config.preferences}")
-    check_context(config, model, tokenizer, [pair.prompt for pair in pairs])
+    check_context(config, model.config, tokenizer, [pair.prompt for pair in pairs])
 
 
 def check_completions(

@@ -40,6 +40,9 @@ RESULTS = "results/local"  # what a person trains and measures; git ignores it
 PUBLISHING = "MANYSEEDS_PUBLISH"  # set by a sweep that publishes, for the scripts that it starts
 MAX_NAME = 240  # characters; a file beside the run has some more
 FLOAT32_MAX = (2 - 2**-23) * 2.0**127  # everything is learned in this precision
+INT_MAX = 2**53  # exact as a float, too
+MAX_SEEDS = 100_000  # a seed takes some files' rows and memory, whatever is trained
+MAX_THREADS = 1024  # far above, an operating system starts no more and ends the process
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,7 @@ class RunConfig(ScriptConfig):
     """Name of the run. Default: a hash of every field that changes a result."""
     device: Annotated[Literal["auto", "cpu", "cuda"], Execution()] = "auto"
     """Where to compute. auto takes the CPU until the CUDA path is measured."""
-    threads: Annotated[PositiveInt, Execution()] = 1
+    threads: Annotated[int, Range(1, MAX_THREADS), Execution()] = 1
     """CPU threads. On a CPU a seed has the same bits in any batch and, with a C compiler, for any
     number of threads, but for means over more than 32,768 of its samples (without: for an equal
     number, and hidden layers of at least 16 units, a multiple of 4). On CUDA it is equal to
@@ -170,7 +173,7 @@ class EnvConfig(RunConfig):
 class SeedsConfig(EnvConfig):
     """Flags of everything that learns from experience, many seeds at once."""
 
-    seeds: Annotated[PositiveInt, Execution()] = 10
+    seeds: Annotated[int, Range(1, MAX_SEEDS), Execution()] = 10
     """Number of seeds S. Trained together as one batch."""
     first_seed: Annotated[NonNegativeInt, Execution()] = 0
     """The seeds are first_seed, first_seed + 1, ..."""
@@ -317,6 +320,8 @@ def check_ranges(config: Any) -> None:
                 if isinstance(allowed, Range) and x not in allowed:
                     raise UsageError(f"{flag(name)} {x}: must be {allowed}")
         for x in values:
+            if isinstance(x, int) and abs(x) > INT_MAX:
+                raise UsageError(f"{flag(name)} {x}: must be a whole number of at most 2**53")
             if isinstance(x, float) and abs(x) > FLOAT32_MAX:
                 most = f"{FLOAT32_MAX:.2g}"
                 raise UsageError(
@@ -347,6 +352,9 @@ def parse(
         if isinstance(config, ScriptConfig):
             if not config.results:
                 raise UsageError("--results '': must name a folder")
+            if config.results.startswith("~"):
+                home = str(path_of(config.results, "--results"))
+                object.__setattr__(config, "results", home)
             check_results(Path(config.results))
         if isinstance(config, RunConfig | LayerConfig):
             check_unpublished(Path(config.results))

@@ -6,6 +6,7 @@ stream. A greedy policy in a tabular environment is evaluated exactly instead. S
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -41,7 +42,7 @@ class Policy(Protocol):
 class Evaluation:
     """Per-seed results, each array `[S]`. episodes 0: computed exactly from the tables."""
 
-    return_mean: np.ndarray
+    return_mean: np.ndarray  # NaN: a return is not finite, and a random policy's is unknown
     return_std: np.ndarray  # over episodes; NaN when exact
     length_mean: np.ndarray  # NaN when exact
     episodes: int
@@ -77,7 +78,8 @@ def evaluate(
         lengths += alive
         alive &= ~(step.terminated | step.truncated)
     # A return that is not finite counts as a random policy's: a failure stays in every aggregate.
-    returns = returns.nan_to_num(*[env.spec.random_score] * 3)
+    random = math.nan if env.spec.random_score is None else env.spec.random_score
+    returns = torch.where(returns.isfinite(), returns, random)
     # numpy sums each row by itself: a seed's statistics have the same bits in any batch.
     per_episode = returns.cpu().numpy()
     return Evaluation(

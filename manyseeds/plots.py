@@ -257,7 +257,7 @@ def curve_of(name: str, frame: DataFrame) -> tuple[NDArray[np.int64], NDArray[np
     """Timesteps `[K]` and greedy returns `[S, K]` of one group."""
     rows = frame[frame["mode"] == "greedy"]
     if not rows.empty:  # the evaluation at the end has another number of episodes
-        rows = rows[rows["episodes"] == rows.loc[rows["timestep"].idxmin(), "episodes"]]
+        rows = rows[rows["episodes"] == rows.sort_values("timestep")["episodes"].iloc[0]]
     if rows.empty:
         raise ValueError(f"{name}: no greedy evaluations to draw")
     # The exact evaluation at the end repeats the last one on the curve.

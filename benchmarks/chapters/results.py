@@ -161,7 +161,7 @@ def _result(run: StoredRun, curves: pd.DataFrame) -> Result:
     greedy = curves[curves["mode"] == "greedy"]
     last = greedy.groupby("seed").last()
     # The evaluation at the end has another number of episodes, but for exact ones.
-    curve = greedy[greedy["episodes"] == greedy.loc[greedy["timestep"].idxmin(), "episodes"]]
+    curve = greedy[greedy["episodes"] == greedy.sort_values("timestep")["episodes"].iloc[0]]
     seeds = sorted(set(curve["seed"]) & set(run.seeds))
 
     def finals(mode: str) -> Floats:

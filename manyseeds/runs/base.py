@@ -225,7 +225,9 @@ def without_results(words: Sequence[str]) -> list[str]:
 
 
 def estimate_json(values: np.ndarray, statistic: stats.Statistic) -> dict[str, float | None]:
-    """An estimate as JSON; an interval that does not exist is null."""
+    """An estimate as JSON; null where a seed's value is not known, and for no interval."""
+    if not np.isfinite(values).all():
+        return {"value": None, "low": None, "high": None, "n": len(values)}
     return finite_numbers(asdict(stats.estimate(values, statistic)))
 
 
@@ -296,6 +298,7 @@ def failing_in_one_line(memory_hint: str = "") -> Iterator[None]:
         print(f"error: out of memory: {reason}{memory_hint}", file=sys.stderr)
         raise SystemExit(1) from None
     except KeyboardInterrupt:
+        console.show_cursor()  # a bar that had just begun has hidden it
         print("interrupted; the same command again trains what is missing", file=sys.stderr)
         raise SystemExit(130) from None
 

@@ -35,13 +35,16 @@ from manyseeds.progress import Progress
 from manyseeds.record import (
     POLICY,
     RunFolder,
+    finite_numbers,
     parquet_bytes,
+    ranges,
     read_json,
 )
 from manyseeds.runs.base import (
     Recorder,
     complete_seeds,
     estimate_json,
+    failing_in_one_line,
     parts_with,
     print_table,
     tensorboard,
@@ -220,11 +223,12 @@ class Run(Recorder):
         episodes = share(CURVE_EPISODES, self.config.eval_budget)
         result = evaluate(self._env, snapshot.policy, self.seeds, episodes)
         self._record(snapshot.timesteps, result, "greedy", snapshot.counts)
-        returns = stats.estimate(result.return_mean, resamples=2000)
+        text = iqm_text(result.return_mean, self._env.spec.digits, resamples=2000)
         timestep = int(snapshot.timesteps.mean())
-        self._progress.update(timestep, self._learned, returns.text(self._env.spec.digits))
+        self._progress.update(timestep, self._learned, text)
         if self._writer:
-            self._writer.add_scalar("evaluation/greedy_return", returns.value, timestep)
+            score = float(stats.iqm(result.return_mean))
+            self._writer.add_scalar("evaluation/greedy_return", score, timestep)
         self.resume()
 
     def _record(
@@ -321,16 +325,15 @@ class Run(Recorder):
         threshold = reachable_threshold(env.spec)
         final = {}
         for mode, result in finals.items():
-            per_seed = dict(zip(map(str, self.seeds), result.return_mean.tolist(), strict=True))
+            scores = zip(map(str, self.seeds), result.return_mean.tolist(), strict=True)
             final[mode] = {
                 "iqm": estimate_json(result.return_mean, "iqm"),
                 "mean": estimate_json(result.return_mean, "mean"),
                 "episodes": result.episodes,
-                "per_seed": per_seed,
+                "per_seed": finite_numbers(dict(scores)),
             }
         greedy = finals["greedy"].return_mean
-        bar = -math.inf if threshold is None else threshold
-        below = [s for s, x in zip(self.seeds, greedy, strict=True) if x < bar]
+        below = [s for s, x in zip(self.seeds, greedy, strict=True) if is_below(x, threshold)]
         return {
             **self.head(),
             "seeds": self.seeds,
@@ -353,7 +356,8 @@ class Run(Recorder):
 
         def draw(folder: Path) -> None:
             path = folder / "curve.png"
-            plots.learning_curves({self.algo: curve}, path, title=title, threshold=threshold)
+            if np.isfinite(curve["return_mean"][curve["mode"] == "greedy"]).all():
+                plots.learning_curves({self.algo: curve}, path, title=title, threshold=threshold)
 
         files = {
             "curve.parquet": parquet_bytes(curve),
@@ -370,12 +374,45 @@ def reachable_threshold(spec: Any) -> float | None:
     return None if bar is not None and best is not None and bar > best else bar
 
 
+def is_below(score: float, threshold: float | None) -> bool:
+    """Whether a seed failed to reach a threshold, where there is one; NaN does not reach it."""
+    return threshold is not None and not score >= threshold
+
+
+def iqm_text(returns: np.ndarray, digits: int, resamples: int = 10_000) -> str:
+    """The IQM of returns `[S]`: `498.2 [493.1, 500.0]`; `unknown` where one of them is NaN."""
+    if np.isnan(returns).any():
+        return "unknown"
+    return stats.estimate(returns, resamples=resamples).text(digits)
+
+
+def failures_text(seeds: int, kinds: dict[str, set[int]]) -> str:
+    """`2 of 10 seeds below 475`, or `2 of 10 seeds: 2 below 475, 1 diverged`.
+
+    kinds: the seeds that failed in each way, `below 475`; the first one is named without any, too.
+    """
+    text = f"{len(set().union(*kinds.values()))} of {seeds} seeds"
+    found = {kind: len(failed) for kind, failed in kinds.items() if failed}
+    if len(found) > 1:
+        return f"{text}: {', '.join(f'{n} {kind}' for kind, n in found.items())}"
+    return f"{text} {next(iter(found or kinds))}"
+
+
 def main(
     config: AnyConfig, train: Callable[[AnyConfig, Run], Any], presets: dict[str, Preset]
 ) -> None:
     """Train the seeds that are not finished yet, store them, and print the table of the run."""
     assert isinstance(config, ControlConfig)
-    if config.device == "cuda" and not config.make_env().native:
+    with failing_in_one_line():
+        env = config.make_env()
+        starts_differ = not env.native and not env.repeats_starts()
+    if starts_differ:
+        print(
+            f"note: {config.env} ignores its seed: two resets with one seed begin differently, and "
+            "the run cannot be repeated",
+            file=sys.stderr,
+        )
+    if config.device == "cuda" and not env.native:
         print(
             f"note: {config.env} is stepped on the CPU, with a copy to and from the GPU at each "
             "step; --device cpu may be faster",
@@ -393,7 +430,7 @@ def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None
     parts = parts_with(folder, requested)
     summaries = [read_json(part / "summary.json") for part in parts]
     final = {seed: x for s in summaries for seed, x in s["final"]["greedy"]["per_seed"].items()}
-    greedy = np.array([final[str(seed)] for seed in requested])
+    greedy = np.array([final[str(seed)] for seed in requested], dtype=np.float64)  # null: NaN
     diverged = {int(seed): t for s in summaries for seed, t in s["diverged"].items()}
     diverged = {seed: t for seed, t in diverged.items() if seed in requested}
     threshold, digits = summaries[0]["threshold"], summaries[0]["digits"]
@@ -403,17 +440,19 @@ def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None
     trained = sum(s["timesteps_per_seed"] * len(s["seeds"]) for s in summaries)
 
     table = Table(show_header=False, title=f"{folder.algo} on {config.env}, {len(requested)} seeds")
-    table.add_row("final greedy return", f"IQM {stats.estimate(greedy).text(digits)} ({how})")
-    mean = stats.estimate(greedy, "mean").text(digits)
-    table.add_row("", f"mean {mean}, worst {greedy.min():.{digits}f}")
-    bar = -math.inf if threshold is None else threshold
-    below = {s for s, x in zip(requested, greedy, strict=True) if x < bar}
-    failures = f"{len(below | set(diverged))} of {len(requested)} seeds"
-    if threshold is not None:
-        failures += f", {len(below)} of them below {threshold:g}"
-    divergence = ", ".join(f"seed {s} at timestep {t:,}" for s, t in sorted(diverged.items()))
-    table.add_row("failures", failures)
-    table.add_row("", f"diverged: {divergence or 'none'}")
+    table.add_row("final greedy return", f"IQM {iqm_text(greedy, digits)} ({how})")
+    scores = list(zip(requested, greedy, strict=True))
+    below = {s for s, x in scores if is_below(x, threshold)}
+    unknown = {s for s, x in scores if math.isnan(x)}
+    if not unknown:
+        mean = stats.estimate(greedy, "mean").text(digits)
+        table.add_row("", f"mean {mean}, worst {greedy.min():.{digits}f}")
+    kinds = {} if threshold is None else {f"below {threshold:g}": below}
+    kinds |= {"without a finite return": unknown, "diverged": set(diverged)}
+    table.add_row("failures", failures_text(len(requested), kinds))
+    if diverged:
+        first = f"{min(diverged.values()):,}"
+        table.add_row("diverged", f"seeds {ranges(diverged)}, the first at timestep {first}")
     if published := published_score(config, preset):
         table.add_row("published", published)
     if preset is None:

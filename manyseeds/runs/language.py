@@ -32,6 +32,7 @@ from torch import Tensor, nn
 
 from manyseeds import stats
 from manyseeds.cli import (
+    MAX_SEEDS,
     Added,
     AnyConfig,
     Execution,
@@ -93,7 +94,7 @@ class LanguageConfig(RunConfig):
     """addition, mixed, countdown, gsm8k, a JSONL file of prompt and answer, or a hub name."""
     model: str = "tiny"
     """tiny-base, tiny, a folder, or a hub name. tiny is made once, by tiny-base and sft.py."""
-    seeds: Annotated[PositiveInt, Execution()] = 1
+    seeds: Annotated[int, Range(1, MAX_SEEDS), Execution()] = 1
     """Number of seeds S. Trained one after another."""
     first_seed: Annotated[NonNegativeInt, Execution()] = 0
     """The seeds are first_seed, first_seed + 1, ..."""
@@ -119,6 +120,9 @@ class LanguageConfig(RunConfig):
     def __post_init__(self) -> None:
         check_ranges(self)
         requested_seeds(self)
+        for name in ("task", "model"):
+            if not getattr(self, name):
+                raise UsageError(f"--{name} '': must name a {name}")
         self.check()
 
     def check(self) -> None:

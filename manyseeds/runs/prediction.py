@@ -327,12 +327,12 @@ class PredictionRun(Recorder):
             "seeds": self.seeds,
             "episodes": self.config.total_episodes,
             "rms_error": {
-                "mean": _estimate_json(final),
+                "mean": estimate_json(final, "mean"),
                 "per_seed": finite_numbers(
                     dict(zip(map(str, self.seeds), final.tolist(), strict=True))
                 ),
             },
-            "rms_error_first_episodes": _estimate_json(found.early_errors),
+            "rms_error_first_episodes": estimate_json(found.early_errors, "mean"),
             **finite_numbers(
                 {
                     "bias_squared": float(found.bias_squared[-1]),
@@ -355,13 +355,6 @@ class PredictionRun(Recorder):
         plots.prediction_errors(
             found.episodes, found.errors, found.bias_squared, found.variance, path, title=title
         )
-
-
-def _estimate_json(errors: Floats) -> dict[str, float | None]:
-    """The mean with its interval; nothing where a seed diverged, whose error has no bound."""
-    if np.isfinite(errors).all():
-        return estimate_json(errors, "mean")
-    return {"value": None, "low": None, "high": None, "n": len(errors)}
 
 
 def _digits(exact: Floats) -> int:

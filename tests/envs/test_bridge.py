@@ -51,7 +51,7 @@ class World(gym.Env[Any, Any]):
         return self.observe(), reward, False, False, {}
 
     def observe(self) -> Any:
-        return 0
+        return np.zeros(self.observation_space.shape)
 
 
 class Scripted(World):
@@ -594,7 +594,7 @@ def test_specs_are_those_of_the_native_environments(env_id: str) -> None:
     """Read from Gymnasium; only the scores are ours."""
     native = envs.NATIVE[env_id]().spec
     assert envs.make(env_id, backend="gymnasium").spec == native
-    without = dataclasses.replace(native, random_score=0.0, reference_score=None)
+    without = dataclasses.replace(native, random_score=None, reference_score=None)
     assert GymnasiumBridge(env_id, native.time_limit).spec == without
     limit = gym.spec(env_id).max_episode_steps  # CliffWalking has none
     assert GymnasiumBridge(env_id).spec.time_limit == (limit or TIME_LIMIT)
@@ -660,7 +660,93 @@ def test_nothing_of_gymnasiums_warnings_reaches_the_terminal() -> None:
             play(env, [0, 1], 10)
 
 
+def test_huge_rewards_and_observations_are_infinite_without_a_warning() -> None:
+    class Huge(World):
+        def step(self, action: Any) -> Any:
+            return self.observe(), np.float64(1e300), False, False, {}
+
+        def observe(self) -> Any:
+            return np.array([1e300, -1e300])
+
+    env = GymnasiumBridge(register("Huge", Huge))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        state, obs = env.reset(torch.rand(1, 2, 2))
+        step = env.step(state, torch.zeros(1, 2).long(), torch.rand(1, 2, 2))
+    assert obs.tolist() == [[[INF, -INF]] * 2]
+    assert step.reward.tolist() == [[INF, INF]]
+
+
+def test_an_environment_that_ignores_its_seed_is_recognised() -> None:
+    class Deaf(World):
+        def observe(self) -> Any:
+            return np.random.default_rng().random(2)
+
+    assert not GymnasiumBridge(register("Deaf", Deaf)).repeats_starts()
+    for env_id in ("CartPole-v1", "FrozenLake-v1", "Taxi-v4", register("Leaky", Leaky)):
+        assert GymnasiumBridge(env_id).repeats_starts()
+
+
 # ---- Errors -----------------------------------------------------------------------------
+
+
+def boom(*_: Any, **__: Any) -> Any:
+    raise KeyError("boom\nand more")
+
+
+STEP = "its step failed: "
+NOTHING = "TypeError: cannot unpack non-iterable NoneType object"
+UNPACK = "; it must return (observation, reward, terminated, truncated, info)"
+SHAPE = "ValueError: an observation of shape (3,), its space has (2,)"
+
+
+@pytest.mark.parametrize(
+    ("method", "returns", "said"),
+    [
+        ("reset", boom, "its reset failed: KeyError: 'boom\\nand more'"),
+        (
+            "reset",
+            None,
+            "its reset failed: TypeError: cannot unpack non-iterable NoneType object; ",
+        ),
+        ("reset", np.zeros(3), "its reset failed: ValueError: too many values to unpack"),
+        ("reset", (np.zeros(3), {}), f"its reset failed: {SHAPE}"),
+        ("reset", (None, {}), "its reset failed: ValueError: an observation of shape ()"),
+        ("step", boom, f"{STEP}KeyError: 'boom\\nand more'"),
+        ("step", None, f"{STEP}{NOTHING}{UNPACK}"),
+        ("step", (np.zeros(2), 0.0, False, {}), f"{STEP}ValueError: not enough values to unpack"),
+        ("step", (np.zeros(3), 0.0, False, False, {}), f"{STEP}{SHAPE}"),
+        ("step", (np.zeros(2), None, False, False, {}), f"{STEP}TypeError: float() argument"),
+        ("step", (["a", "b"], 0.0, False, False, {}), f"{STEP}ValueError: could not convert"),
+    ],
+)
+def test_what_an_environment_does_wrong_is_one_line(method: str, returns: Any, said: str) -> None:
+    does = returns if callable(returns) else lambda *_, **__: returns
+    env_id = register("Wrong", type("Wrong", (World,), {method: does}))
+    env = GymnasiumBridge(env_id)
+    with pytest.raises(UsageError) as error:
+        play(env, [0], 1)
+    assert str(error.value).startswith(f"--env {env_id}: {said}")
+    assert "\n" not in str(error.value)
+    if "unpack" in said:
+        assert "; it must return (observation, " in str(error.value)
+
+
+def test_a_state_index_outside_its_space_is_one_line() -> None:
+    class Outside(World):
+        def observe(self) -> Any:
+            return 4
+
+    env = GymnasiumBridge(register("Outside", Outside, observation_space=spaces.Discrete(4)))
+    with pytest.raises(UsageError, match="ValueError: observation 4 is not in its space"):
+        env.reset(torch.rand(1, 2, 2))
+
+
+def test_an_environment_without_spaces_is_one_line() -> None:
+    class Bare(gym.Env[Any, Any]):
+        pass
+
+    assert "its observations are a NoneType; supported are" in refusal(register("Bare", Bare))
 
 
 def refusal(env_id: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -43,6 +43,29 @@ def balance(obs: Tensor) -> Tensor:
     """Keeps the pole up, and the cart on its track, for more than 500 steps."""
     x, x_dot, theta, theta_dot = obs.unbind(-1)
     return (0.05 * x + 0.2 * x_dot + 2 * theta + theta_dot > 0).long()
+
+
+# ---- Actions that there are not -----------------------------------------------------------
+
+DISCRETE = [name for name, build in envs.NATIVE.items() if not build().spec.continuous]
+
+
+@pytest.mark.parametrize("backend", ["auto", "gymnasium"])
+@pytest.mark.parametrize("env_id", DISCRETE)
+def test_an_action_out_of_range_is_an_error(
+    env_id: str, backend: Literal["auto", "gymnasium"]
+) -> None:
+    """Whatever the state, and whoever else acts beside it."""
+    if backend == "gymnasium" and env_id not in gym.registry:
+        pytest.skip("Gymnasium has none")
+    for S, N in BATCHES:
+        for wrong in (-1, -100, None, 100):
+            env = envs.make(env_id, backend=backend)
+            state, _ = env.reset(torch.rand(S, N, env.initial_noise))
+            actions = torch.randint(0, env.spec.num_actions, (S, N))
+            actions[-1, -1] = env.spec.num_actions if wrong is None else wrong
+            with pytest.raises((IndexError, RuntimeError)):
+                env.step(state, actions, torch.rand(S, N, env.noise_size))
 
 
 # ---- CartPole against Gymnasium ---------------------------------------------------------

@@ -101,9 +101,10 @@ UNKNOWN_ENV = "unknown environment; there are CartPole-v1, Acrobot-v1"
         ("--env=", f"--env '': {UNKNOWN_ENV}"),
         ("--env FrozenLake-v1", VECTOR),
         # Numbers out of range.
-        ("--seeds 0", "--seeds 0: must be a finite number of at least 1"),
-        ("--seeds -1", "--seeds -1: must be a finite number of at least 1"),
-        ("--seeds=-1", "--seeds -1: must be a finite number of at least 1"),
+        ("--seeds 0", "--seeds 0: must be a number from 1 to 100000"),
+        ("--seeds -1", "--seeds -1: must be a number from 1 to 100000"),
+        ("--seeds=-1", "--seeds -1: must be a number from 1 to 100000"),
+        ("--seeds 1e9", "--seeds 1000000000: must be a number from 1 to 100000"),
         ("--first-seed -1", "--first-seed -1: must be a finite number of at least 0"),
         ("--learning-rate nan", "--learning-rate nan: must be a finite number above 0"),
         ("--learning-rate inf", "--learning-rate inf: must be a finite number above 0"),
@@ -113,7 +114,12 @@ UNKNOWN_ENV = "unknown environment; there are CartPole-v1, Acrobot-v1"
         ("--gamma 1.5", "--gamma 1.5: must be a number from 0 to 1"),
         ("--gamma -0.1", "--gamma -0.1: must be a number from 0 to 1"),
         ("--log-std-init 21", "--log-std-init 21.0: must be a number from -20 to 20"),
-        ("--threads 0", "--threads 0: must be a finite number of at least 1"),
+        ("--threads 0", "--threads 0: must be a number from 1 to 1024"),
+        ("--threads 100000", "--threads 100000: must be a number from 1 to 1024"),
+        (
+            "--num-envs 1e18",
+            f"--num-envs {10**18}: must be a whole number of at most 2**53",
+        ),
         ("--hidden 64 0", "--hidden 0: must be a finite number of at least 1"),
         # Numbers that do not fit together.
         (
@@ -292,6 +298,17 @@ def test_results_in_a_loop_of_links_are_refused(
     Path("loop").symlink_to("loop")
     said = refused(capsys, "--results", results)
     assert said == f"--results {results}: Too many levels of symbolic links"
+
+
+def test_a_tilde_in_results_is_the_home_folder(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where no shell has replaced it: `--results=~/x`."""
+    monkeypatch.setenv("HOME", str(Path("home").absolute()))
+    config = read("--results=~/x")
+    assert config.results == str(Path("home/x").absolute())
+    assert not Path("~").exists()
+    assert refused(capsys, "--results", "~nobody-here/x").startswith("--results ~nobody-here/x: ")
 
 
 def test_a_name_that_holds_another_config_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -455,8 +455,8 @@ CHANGES: dict[str, tuple[str, str, str, set[str]]] = {
     ),
     "the table at the end": (
         "manyseeds/runs/control.py",
-        'table.add_row("failures", failures)',
-        'table.add_row("failed", failures)',
+        'table.add_row("failures", ',
+        'table.add_row("failed", ',
         set(),
     ),
     "the environment": ("envs/cartpole.py", "GRAVITY = 9.8", "GRAVITY = 9.81", CONTROL),

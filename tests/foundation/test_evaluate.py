@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import math
 import warnings
@@ -24,7 +25,7 @@ from envs import CartPole, Env, EnvSpec, FrozenLake, NativeEnv
 from manyseeds import plots
 from manyseeds.cli import ControlConfig, identity, parse
 from manyseeds.evaluate import CHUNK, CURVE_EPISODES, FINAL_EPISODES, Evaluation, evaluate
-from manyseeds.record import RunFolder
+from manyseeds.record import RunFolder, read_json
 from manyseeds.runs import base
 from manyseeds.runs import control as run_module
 from manyseeds.runs.control import Run, main
@@ -288,6 +289,14 @@ def test_an_episode_that_is_no_number_scores_as_random() -> None:
     np.testing.assert_allclose(result.return_mean, [expected.mean()] * 2, rtol=1e-14)
     np.testing.assert_allclose(result.return_std, [expected.std()] * 2, rtol=1e-12)
     assert (result.length_mean == 5).all()
+
+
+def test_an_episode_that_is_no_number_is_unknown_where_a_random_policys_score_is() -> None:
+    """Never 0, and NaN only for the seed that has it."""
+    env = Poisoned()
+    env.spec = dataclasses.replace(env.spec, random_score=None)
+    assert np.isnan(evaluate(env, Constant(), [0, 1], 40).return_mean).all()
+    assert EnvSpec("Other-v0", time_limit=1).random_score is None
 
 
 @pytest.mark.parametrize("greedy", [True, False])
@@ -640,13 +649,13 @@ def test_a_diverged_seed_is_reported_everywhere_and_harms_no_other(
 
     healthy, table = train("healthy")
     assert healthy.summaries[0]["diverged"] == {}
-    assert "diverged: none" in table
+    assert "3 of 3 seeds below 475 " in table
     with monkeypatch.context() as patch:
         patch.setattr(ppo, "gae", planted(patch))
         ill, table = train("ill")
     assert ill.summaries[0]["diverged"] == {"5": 192}  # 3 rollouts of 64
-    assert "diverged: seed 5 at timestep 192" in table
-    assert "3 of 3 seeds, 3 of them below 475" in table
+    assert "3 of 3 seeds: 3 below 475, 1 diverged " in table
+    assert "seeds 5, the first at timestep 192" in table
     final = ill.summaries[0]["final"]["greedy"]
     assert set(final["per_seed"]) == {"4", "5", "6"}
     assert final["per_seed"]["5"] < 50
@@ -676,7 +685,50 @@ def test_a_score_at_the_threshold_is_no_failure(
     main(config, ppo.train, {})
     (summary,) = open_run(RunFolder.of(config, "ppo")).summaries
     assert summary["below_threshold"] == [5]
-    assert "1 of 3 seeds, 1 of them below 475" in capsys.readouterr().out
+    assert "1 of 3 seeds below 475 " in capsys.readouterr().out
+
+
+def test_failures_are_said_once() -> None:
+    below = {"below 475": set[int](), "without a finite return": set[int](), "diverged": {3}}
+    assert run_module.failures_text(10, {**below, "diverged": set()}) == "0 of 10 seeds below 475"
+    assert run_module.failures_text(10, below) == "1 of 10 seeds diverged"
+    both = {**below, "below 475": {3, 4}}
+    assert run_module.failures_text(10, both) == "2 of 10 seeds: 2 below 475, 1 diverged"
+    unknown = {"without a finite return": set[int](), "diverged": set[int]()}
+    assert run_module.failures_text(1, unknown) == "0 of 1 seeds without a finite return"
+
+
+@pytest.mark.usefixtures("pictures")
+@pytest.mark.parametrize("threshold", [475.0, None])
+def test_a_score_that_is_not_known_is_null_and_a_failure(
+    threshold: float | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In every file, in the aggregates and in the table; the other seeds keep theirs."""
+    scores = np.array([475.0, math.nan, 480.0])
+
+    def scored(env: Any, policy: Any, seeds: Any, episodes: int, *_: Any) -> Evaluation:
+        return Evaluation(scores, scores * 0, np.full(3, 9.0), episodes)
+
+    monkeypatch.setattr(run_module, "evaluate", scored)
+    monkeypatch.setattr(run_module, "reachable_threshold", lambda spec: threshold)
+    monkeypatch.chdir(tmp_path)
+    config = parse(ppo.Config, ppo.PRESETS, "", PLANT)
+    main(config, ppo.train, {})
+    folder = RunFolder.of(config, "ppo")
+    summary = read_json(folder.parts()[0] / "summary.json")
+    final = summary["final"]["greedy"]
+    assert final["per_seed"] == {"4": 475.0, "5": None, "6": 480.0}
+    for name in ("iqm", "mean"):
+        assert final[name] == {"value": None, "low": None, "high": None, "n": 3}
+    assert summary["below_threshold"] == ([5] if threshold else [])
+    table = capsys.readouterr().out
+    assert "IQM unknown (" in table
+    said = ": 1 below 475, 1" if threshold else ""
+    assert f"1 of 3 seeds{said} without a finite return " in table
+    assert "nan" not in table
 
 
 # ---- The end of a run -------------------------------------------------------------------

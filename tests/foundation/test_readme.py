@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import os
@@ -86,10 +87,10 @@ for script in scripts:
 """
 
 
-def test_every_script_explains_itself_from_anywhere(tmp_path: Path) -> None:
-    """`python DIR/x.py` puts DIR first on the path: no file may hide a module others import."""
-    elsewhere, output = tmp_path / "elsewhere", tmp_path / "output"
-    elsewhere.mkdir()
+@pytest.fixture(scope="module")
+def helps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What `python DIR/x.py --help` prints, by DIR/x.py, started in another folder."""
+    elsewhere, output = (tmp_path_factory.mktemp(name) for name in ("elsewhere", "output"))
     scripts: list[Path] = []
     for folder in ("algos", "benchmarks", "llm_track"):
         found = [p for p in (ROOT / folder).glob("[!_]*.py") if p.stem not in IMPORTED]
@@ -104,15 +105,24 @@ def test_every_script_explains_itself_from_anywhere(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr
+    printed = {}
     for line, path in zip(done.stdout.splitlines(), scripts, strict=True):
         script, status = line.split()
         assert script == str(path)
         file = output / path.relative_to(ROOT)
         assert (status, Path(f"{file}.err").read_text()) == ("0", ""), script
-        printed = file.read_text()
+        printed[str(path.relative_to(ROOT))] = file.read_text()
+    assert not list(elsewhere.iterdir())
+    return printed
+
+
+def test_every_script_explains_itself_from_anywhere(helps: dict[str, str]) -> None:
+    """`python DIR/x.py` puts DIR first on the path: no file may hide a module others import."""
+    for script, printed in helps.items():
         assert "usage:" in printed.lower()
-        if path.parent.name == "algos":
-            module = importlib.import_module(f"algos.{path.stem}")
+        folder, name = script.removesuffix(".py").split("/")
+        if folder == "algos":
+            module = importlib.import_module(f"algos.{name}")
             for field in dataclasses.fields(module.Config):
                 words = {f"  --{field.name} ", f"  --[no-]{field.name} "}
                 assert any(x.replace("_", "-") in printed for x in words), (script, field.name)
@@ -121,4 +131,23 @@ def test_every_script_explains_itself_from_anywhere(tmp_path: Path) -> None:
         lines = printed.splitlines()
         assert len(lines) <= 60, script
         assert all(len(line) <= 100 for line in lines), script
-    assert not list(elsewhere.iterdir())
+
+
+EXAMPLE = re.compile(r"(?:python|accelerate launch .*?) (\w+/\w+\.py)((?:\\\n|[^`\n])*)")
+
+
+def test_every_example_names_a_script_and_its_flags(helps: dict[str, str]) -> None:
+    """In the READMEs that people write, and in the docstrings of modules."""
+    pages = [ROOT / folder / "README.md" for folder in ("", "algos", "llm_track")]
+    texts = {page: page.read_text() for page in pages}
+    for folder in ("algos", "benchmarks", "envs", "llm_track", "manyseeds"):
+        for path in (ROOT / folder).rglob("*.py"):
+            texts[path] = ast.get_docstring(ast.parse(path.read_text())) or ""
+    found = [(path, *x) for path, text in texts.items() for x in EXAMPLE.findall(text)]
+    assert len(found) > 60
+    for path, script, rest in found:
+        assert script in helps, (path, script)
+        known = helps[script].replace("[no-]", "")
+        for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", rest):
+            word = "--" + flag[2:].removeprefix("no-")
+            assert re.search(rf"{word}(?![\w-])", known), (path, script, flag)

@@ -323,6 +323,9 @@ def test_two_processes_train_what_one_does(
     [
         ("grpo", ["--task", "adition"], "--task adition: unknown task; did you mean addition?"),
         ("grpo", ["--task", "no/such.jsonl"], "--task no/such.jsonl: there is no such file"),
+        ("grpo", ["--task", ""], "--task '': must name a task"),
+        ("grpo", ["--model", ""], "--model '': must name a model"),
+        ("grpo", ["--seeds", "1e9"], "--seeds 1000000000: must be a number from 1 to 100000"),
         ("grpo", ["--group-size", "1"], "--group-size 1: must be"),
         ("dapo", ["--group-size", "1"], "--group-size 1: must be"),
         ("grpo", ["--temperature", "0"], "--temperature 0.0: must be"),
@@ -385,6 +388,21 @@ def test_a_context_that_is_too_short_is_one_line(
     error = capsys.readouterr().err
     assert error.startswith("error: --max-new-tokens 300: with prompts of up to 6 tokens")
     assert error.count("\n") == 1
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("model", ["tiny", "tiny-base"])
+@pytest.mark.parametrize("name", METHODS)
+def test_beyond_the_context_nothing_is_made(
+    name: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The tiny models take a while: their context is known before."""
+    config = config_of(name, Path(model), tmp_path / "results", max_new_tokens=251)
+    with pytest.raises(SystemExit, match="2"):
+        language.main(config, METHODS[name].train, {})
+    error = capsys.readouterr().err
+    assert error.startswith("error: --max-new-tokens 251: with prompts of up to 6 tokens this is")
+    assert error.endswith(f"the context of 256 tokens of {model}\n")
     assert not (tmp_path / "results").exists()
 
 

@@ -34,8 +34,8 @@ BUGS = (
     Bug(
         "fake transition at a reset: the bridge shows it a step later",
         "envs/gymnasium_bridge.py",
-        "                obs[i], _ = instance.env.reset(seed=seed)\n",
-        "                instance.env.reset(seed=seed)\n                obs[i] = final_obs[i]\n",
+        "                obs[i] = self._begin(instance.env, seed)\n",
+        "                self._begin(instance.env, seed)\n                obs[i] = final_obs[i]\n",
         "tests/envs/test_bridge.py::test_no_transition_crosses_a_reset",
     ),
     Bug(
@@ -84,8 +84,8 @@ BUGS = (
     Bug(
         "shared seed: the bridge resets all environments alike",
         "envs/gymnasium_bridge.py",
-        "                obs[i], _ = instance.env.reset(seed=seed)\n",
-        "                obs[i], _ = instance.env.reset(seed=0)\n",
+        "                obs[i] = self._begin(instance.env, seed)\n",
+        "                obs[i] = self._begin(instance.env, 0)\n",
         "tests/envs/test_bridge.py::test_no_two_environments_share_a_start",
     ),
     Bug(
