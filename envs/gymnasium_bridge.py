@@ -284,6 +284,8 @@ def registered_id(env_id: str) -> str:
             importlib.import_module(module)
         except Exception as error:  # whatever somebody's module raises
             message = f"--env {env_id!r}: cannot import {module}: {_one_line(error)}"
+            if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+                message += "; install it, or add its folder to PYTHONPATH"
             raise UsageError(message) from error
         gym_id = name
     if gym_id in gym.registry:

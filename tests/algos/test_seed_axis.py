@@ -15,6 +15,8 @@ from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from torch import nn
 
 import envs
+from benchmarks import catalog
+from manyseeds.cli import ControlConfig
 from manyseeds.layers import SeedMLP, orthogonal, tanh
 from manyseeds.optim import SeedAdam, SeedRMSprop
 from manyseeds.runs import control as run_module
@@ -48,6 +50,15 @@ def learn(algo: str, seeds: list[int], **overrides: Any) -> tuple[dict[str, torc
     run = Run(config, seeds)
     policy = module.train(config, run)
     return policy.state_dict(), run
+
+
+def test_every_control_algorithm_is_held_to_the_seed_axis() -> None:
+    found = {name for name in catalog.names("algos") if is_control(name)}
+    assert found == set(BUDGETS), "give it a small budget in BUDGETS"
+
+
+def is_control(algo: str) -> bool:
+    return issubclass(importlib.import_module(f"algos.{algo}").Config, ControlConfig)
 
 
 def test_streams_known_answers() -> None:
@@ -261,17 +272,7 @@ def test_nan_in_one_seed_leaves_the_others_bit_equal(
     algo, settings = SICK[case]
     healthy, run_healthy = learn(algo, [0, 1, 2], **settings)
     module = importlib.import_module(f"algos.{algo}")
-    networks = {
-        "a2c": "ActorCritic",
-        "trpo": "ActorCritic",
-        "ppo": "ActorCritic",
-        "dqn": "QNetwork",
-        "q_learning": "QTable",
-        "sarsa": "QTable",
-        "reinforce": "Actor",
-        "grpo": "Actor",
-    }
-    network = networks[algo]
+    network = module.train.__annotations__["return"]  # the name of its policies' class
     build = getattr(module, network).__init__
 
     def poisoned(self: Any, *args: Any) -> None:

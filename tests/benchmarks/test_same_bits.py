@@ -266,9 +266,9 @@ def test_cases_refer_to_files_and_to_earlier_cases() -> None:
 def test_every_script_and_baseline_has_a_case() -> None:
     scripts = [file for file in sorted((ROOT / "algos").glob("*.py")) if file.stem != "__init__"]
     scripts += [ROOT / "llm_track" / f"{name}.py" for name in LANGUAGE]
-    assert len(scripts) == 12 + 7
+    assert len(scripts) >= 12 + 7
     missing = {str(x.relative_to(ROOT)) for x in scripts} - {case.script for case in CASES}
-    assert not missing
+    assert not missing, "give them cases in benchmarks/cases.py"
     has_main = {
         file.stem
         for file in (ROOT / "llm_track").glob("*.py")

@@ -875,3 +875,4 @@ def test_an_id_may_name_the_module_that_registers_it(
     assert seen[5].sum() > 0
     message = refusal("bridge_no_module:mine/Pole-v3")
     assert message.startswith("--env 'bridge_no_module:mine/Pole-v3': cannot import bridge_no_mod")
+    assert message.endswith("; install it, or add its folder to PYTHONPATH")

@@ -1,4 +1,4 @@
-"""What the README says can be done, can be done."""
+"""What the README and the other pages say can be done, can be done; what they name is there."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import ast
 import dataclasses
 import importlib
 import os
+import pkgutil
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +25,58 @@ from manyseeds.runs.control import main
 README = (ROOT / "README.md").read_text()
 
 
-def test_links_and_scripts_exist() -> None:
-    links = re.findall(r"\]\(([^)#:]+)\)", README)
-    scripts = re.findall(r"python ((?:algos|benchmarks)/\w+\.py)", README)
-    assert len(links) > 5
-    assert len(scripts) > 4
-    for path in links + scripts:
-        assert (ROOT / path).exists(), path
+PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
+PAGES += ("algos/README.md", "llm_track/README.md", ".github/pull_request_template.md")
+ROOMS = "manyseeds|envs|algos|llm_track|benchmarks|tests"
+
+
+def anchors(page: Path) -> set[str]:
+    """What links may name after `#` in a page: its headings, as GitHub writes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-") for text in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_paths_and_scripts_exist(page: str) -> None:
+    text = (ROOT / page).read_text()
+    for path, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", text):
+        target = (ROOT / page).parent / path if path else ROOT / page
+        assert target.exists(), path
+        assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
+    scripts = re.findall(rf"python ((?:{ROOMS})/\w+\.py)", text)
+    for path in scripts + re.findall(rf"`((?:{ROOMS})/[\w/.-]+\.\w+)`", text):
+        assert "NAME" in path or (ROOT / path).exists(), path
+    assert page != "README.md" or len(scripts) > 4
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_what_pages_name_is_there(page: str) -> None:
+    """Functions, classes and tables: `manyseeds.cli.parse`."""
+    names = re.findall(rf"`((?:{ROOMS})\.[\w.]+)`", (ROOT / page).read_text())
+    assert len(names) > 3
+    for name in names:
+        pkgutil.resolve_name(name)  # raises where there is none
+
+
+def test_versions_agree() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert re.findall(r"^version: (.+)$", citation, re.MULTILINE) == [project["version"]]
+    assert re.findall(r"^license: (.+)$", citation, re.MULTILINE) == [project["license"]]
+    assert f"version = {{{project['version']}}}" in README
+    assert f"license = {{{project['license']}}}" in README
+    (author,) = project["authors"]
+    assert f"{{{{{author['name']}}}}}" in README
+    assert f'name: "{author["name"]}"' in citation
+    assert project["version"] in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_workflow_tests_the_versions_of_python_that_are_named() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = re.findall(r"Python :: (3\.\d+)", " ".join(project["classifiers"]))
+    workflow = (ROOT / ".github/workflows/tests.yml").read_text()
+    assert re.findall(r'"(3\.\d+)"', workflow) == named
+    assert project["requires-python"] == f">={named[0]}"
 
 
 def test_make_targets_exist() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -77,6 +78,15 @@ def test_scripts_of_other_rooms_are_found_by_their_names() -> None:
     assert not found.search("record.py")
     assert not names_of("algos", ABOVE["algos"]).search("as in ppo.py")  # its own
     assert not names_of("algos", ABOVE["algos"]).search("the siblings of grpo.py")
+
+
+def test_every_script_is_under_the_contract_of_scripts() -> None:
+    """And every method of the LLM track under that of methods; algorithms are by their folder."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    named = {name for x in contracts["contracts"] for name in x.get("modules", ())}
+    files = [path for room in ("benchmarks", "llm_track") for path in (ROOT / room).glob("*.py")]
+    scripts = [path for path in files if "\nif __name__ ==" in path.read_text()]
+    assert {f"{path.parent.name}.{path.stem}" for path in scripts} <= named
 
 
 def test_all_packages_are_rooms() -> None:

@@ -1,0 +1,75 @@
+"""What scores.py measures is what the specs say, and what can be worked out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import envs
+from benchmarks import scores
+from manyseeds.errors import UsageError
+from manyseeds.record import read_json
+from manyseeds.seeds import SeedStreams
+
+
+def printed(capsys: pytest.CaptureFixture[str], tmp_path: Path, *words: str) -> str:
+    scores.main([*words, "--results", str(tmp_path)])
+    return capsys.readouterr().out
+
+
+def test_scores_from_tables_are_exact(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    said = printed(capsys, tmp_path, "--env", "CliffWalking-v1")
+    assert "random_score=-2079.1160,  # exact" in said
+    assert "reference_score=-13.0000,  # the best of any policy, exact" in said
+    stored = read_json(tmp_path / "scores" / "CliffWalking-v1.json")
+    assert stored["best"] == -13
+    assert stored["random"]["n"] == 0
+    assert stored["code"]["origins"] == [
+        "envs.cliff_walking:CliffWalking",
+        "envs:NATIVE[CliffWalking-v1]",
+    ]
+
+
+def test_no_policy_beats_the_best() -> None:
+    """FrozenLake's optimum under the time limit, as the tests of the environment have it."""
+    lake = envs.FrozenLake(4)
+    assert scores.best_score(lake) == pytest.approx(0.7442, abs=5e-5)
+    assert lake.spec.reference_score is not None
+    assert scores.best_score(lake) > lake.spec.reference_score
+
+
+def test_played_scores_agree_with_exact_ones() -> None:
+    env = envs.FrozenLake(4)
+    exact = scores.random_score(env, 2).value
+    played = scores.random_returns(env, SeedStreams([0], "evaluate"), 20_000)
+    error = played.std().item() / 20_000**0.5
+    assert abs(played.mean().item() - exact) < 4 * error
+
+
+@pytest.mark.parametrize("backend", ["auto", "gymnasium"])
+def test_a_played_score_has_an_interval_over_episodes(backend: str) -> None:
+    make: Any = envs.make
+    env = make("CartPole-v1", backend=backend)
+    found = scores.random_score(env, 205)
+    assert found.n == 205
+    assert 15 < found.low < found.value < found.high < 30
+    assert found == scores.random_score(make("CartPole-v1", backend=backend), 205)
+
+
+def test_random_actions_fill_their_range() -> None:
+    noise = torch.tensor([[[0.0], [0.5], [1 - 2**-24]]])
+    assert scores.random_actions(envs.CartPole.spec, noise).tolist() == [[0, 1, 1]]
+    low_to_high = scores.random_actions(envs.Pendulum.spec, noise)[0, :, 0]
+    torch.testing.assert_close(low_to_high, torch.tensor([-2.0, 0.0, 2.0]))
+
+
+def test_actions_without_bounds_are_refused() -> None:
+    env = envs.Pendulum()
+    env.spec = envs.EnvSpec(
+        "Free-v0", 5, action_low=(-float("inf"),), action_high=(1.0,), obs_size=3
+    )
+    with pytest.raises(UsageError, match="no bounds"):
+        scores.random_score(env, 2)
