@@ -41,8 +41,7 @@ PUBLISHING = "MANYSEEDS_PUBLISH"  # set by a sweep that publishes, for the scrip
 MAX_NAME = 240  # characters; a file beside the run has some more
 FLOAT32_MAX = (2 - 2**-23) * 2.0**127  # everything is learned in this precision
 INT_MAX = 2**53  # exact as a float, too
-MAX_SEEDS = 100_000  # a seed takes some files' rows and memory, whatever is trained
-MAX_THREADS = 1024  # far above, an operating system starts no more and ends the process
+MAX_THREADS = 1024  # far above it, threads cannot be started
 
 
 @dataclass(frozen=True)
@@ -89,6 +88,7 @@ class Renamed:
 
 
 PositiveInt = Annotated[int, Range(1)]
+Seeds = Annotated[int, Range(1, 100_000)]  # all of them are held in memory
 NonNegativeInt = Annotated[int, Range(0)]
 Positive = Annotated[float, Range(0, open_low=True)]
 NonNegative = Annotated[float, Range(0)]
@@ -173,7 +173,7 @@ class EnvConfig(RunConfig):
 class SeedsConfig(EnvConfig):
     """Flags of everything that learns from experience, many seeds at once."""
 
-    seeds: Annotated[int, Range(1, MAX_SEEDS), Execution()] = 10
+    seeds: Annotated[Seeds, Execution()] = 10
     """Number of seeds S. Trained together as one batch."""
     first_seed: Annotated[NonNegativeInt, Execution()] = 0
     """The seeds are first_seed, first_seed + 1, ..."""

@@ -71,7 +71,7 @@ CONFIG: dict[str, Shape] = {
     "machine": {"cpu": str, "cores": (int, None), "system": str, "gpu?": str},
 }
 COST = dict.fromkeys(("learn_s", "memory", "parameters", "optimizer_bytes"), float)
-FINAL = {"per_seed": {str: NUMBER}}
+FINAL = {"per_seed": {str: (NUMBER, None)}}  # None: no number, nor a random score
 MEASURES = {str: (float, None)}
 SUMMARIES: dict[str, dict[str, Shape]] = {  # by the kind of run
     "control": {

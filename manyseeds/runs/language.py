@@ -32,7 +32,6 @@ from torch import Tensor, nn
 
 from manyseeds import stats
 from manyseeds.cli import (
-    MAX_SEEDS,
     Added,
     AnyConfig,
     Execution,
@@ -41,6 +40,7 @@ from manyseeds.cli import (
     Preset,
     Range,
     RunConfig,
+    Seeds,
     check_ranges,
     exit_with,
     identity,
@@ -94,7 +94,7 @@ class LanguageConfig(RunConfig):
     """addition, mixed, countdown, gsm8k, a JSONL file of prompt and answer, or a hub name."""
     model: str = "tiny"
     """tiny-base, tiny, a folder, or a hub name. tiny is made once, by tiny-base and sft.py."""
-    seeds: Annotated[int, Range(1, MAX_SEEDS), Execution()] = 1
+    seeds: Annotated[Seeds, Execution()] = 1
     """Number of seeds S. Trained one after another."""
     first_seed: Annotated[NonNegativeInt, Execution()] = 0
     """The seeds are first_seed, first_seed + 1, ..."""

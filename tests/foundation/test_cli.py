@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 
@@ -531,6 +532,45 @@ def test_a_run_with_a_slash_in_its_id(capsys: pytest.CaptureFixture[str]) -> Non
         assert "All 1 seeds are finished" in capsys.readouterr().out
     finally:
         del gym.registry["Somebody/Pole-v0"]
+
+
+class Stage(gym.Env[Any, Any]):
+    """Ignores its seed, and may raise in its first step."""
+
+    observation_space = gym.spaces.Box(-1, 1, (2,))
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, raises: bool) -> None:
+        self.raises = raises
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.random.default_rng().random(2), {}
+
+    def step(self, action: Any) -> Any:
+        if self.raises:
+            raise RuntimeError("the stage\nis broken")
+        return np.zeros(2), 1.0, False, False, {}
+
+
+def test_what_somebodys_environment_does_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """With nothing left behind where it raises, and a note where it ignores its seed."""
+    args = ["--seeds", "1", "--total-timesteps", "64", "--num-steps", "16", "--hidden", "8"]
+    args += ["--minibatch-size", "64", "--results", "r", "--quiet"]
+    for name, raises in (("Broken", True), ("Deaf", False)):
+        gym.register(f"{name}-v0", Stage, max_episode_steps=5, kwargs={"raises": raises})
+    try:
+        with pytest.raises(SystemExit, match="2"):
+            run("--env", "Broken-v0", *args)
+        note, error = capsys.readouterr().err.splitlines()
+        assert error == "error: --env Broken-v0: its step failed: RuntimeError: the stage is broken"
+        assert note.startswith("note: Broken-v0 ignores its seed")
+        assert not Path("r").exists()
+        run("--env", "Deaf-v0", *args)
+        (note,) = capsys.readouterr().err.splitlines()
+        assert note.startswith("note: Deaf-v0 ignores its seed: two resets with one seed begin ")
+        assert Path("r/runs/Deaf-v0/ppo").exists()
+    finally:
+        del gym.registry["Broken-v0"], gym.registry["Deaf-v0"]
 
 
 # ---- As a process -----------------------------------------------------------------------
