@@ -296,7 +296,7 @@ def test_a_failing_training_leaves_no_folder(monkeypatch: pytest.MonkeyPatch) ->
     assert os.listdir() == []
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b'{"schema": 2, "sha256": {}}'])
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"schema": 3, "sha256": {}}'])
 def test_a_part_with_an_empty_seal_is_trained_anew(content: bytes) -> None:
     folder = train(q_learning, *LAKE, "--seeds", "2")
     (part,) = folder.parts()
@@ -346,7 +346,7 @@ def test_another_schema_is_refused_in_one_line(capsys: pytest.CaptureFixture[str
         train(q_learning, *LAKE, "--seeds", "2")
     assert stop.value.code == 2
     err = capsys.readouterr().err
-    assert err.startswith(f"error: {part}: has schema 1, this version reads 2; ")
+    assert err.startswith(f"error: {part}: has schema 1, this version reads 3; ")
     assert err.count("\n") == 1
     assert list(record.all_runs(Path("r"))) == []
     assert capsys.readouterr().err == err.replace("error:", "left out:")
