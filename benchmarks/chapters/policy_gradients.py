@@ -1,4 +1,4 @@
-"""The policy-gradient chapter of the report: REINFORCE weights, with a critic and without one.
+"""The policy-gradient chapter of the report: REINFORCE weights, A2C's advantages, and no critic.
 
 Reads what `python benchmarks/sweep.py --suite policy-gradient` and `benchmarks/critic_cost.py` have
 left; `report.py` writes the sections that these functions return, and their figures.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -22,10 +22,19 @@ from benchmarks.chapters.results import (
     commands,
     cost_cells,
     markdown_table,
+    parity,
     picture,
+    verdict_text,
 )
 from benchmarks.chapters.stored import COST, ORIGIN, find_file, left_out, section_of
-from benchmarks.suite import ABLATED, ADVANTAGES, BUDGETS, LARGE_MINIBATCHES, WEIGHTS
+from benchmarks.suite import (
+    A2C_ADVANTAGES,
+    ABLATED,
+    ADVANTAGES,
+    BUDGETS,
+    LARGE_MINIBATCHES,
+    WEIGHTS,
+)
 from manyseeds import plots, stats
 from manyseeds.cli import from_preset, identity
 from manyseeds.plots import Line
@@ -40,6 +49,7 @@ def sections(results: Sequence[Result], folder: Path) -> str:
     text = ""
     for title, section in (
         ("REINFORCE weights", weights_section),
+        ("GAE, n-step and Monte Carlo advantages", estimators_section),
         ("Advantages without a critic", advantages_section),
         ("What the critic costs", critic_section),
     ):
@@ -91,6 +101,17 @@ def mean_curve(result: Result) -> Line:
     return plots.mean_line(*plots.curve_of(result.algo, result.curve))
 
 
+def geometric_mean(result: Result, name: str) -> tuple[Line, str]:
+    """A logged metric over the training, and as text its geometric mean; both with intervals."""
+    logs = metric_curve(result, name).apply(np.log10)
+    line = plots.mean_line(logs.columns, logs.to_numpy())
+    overall = stats.estimate(logs.mean(axis="columns").to_numpy(), "mean")
+    value, low, high = (f"{10**x:.3g}" for x in (overall.value, overall.low, overall.high))
+    return Line(
+        line.x, *(10 ** np.asarray(y) for y in (line.y, line.low, line.high))
+    ), f"{value} [{low}, {high}]"
+
+
 def signal_to_noise(result: Result) -> np.ndarray:
     """Squared length of the mean gradient over the variance, `[S]`, over the training.
 
@@ -120,9 +141,7 @@ def weights_section(results: Sequence[Result], folder: Path) -> str:
                 continue
             result = found[0]
             with left_out(result.run.path):
-                logs = metric_curve(result, "grad_variance").apply(np.log10)
-                line = plots.mean_line(logs.columns, logs.to_numpy())
-                overall = stats.estimate(logs.mean(axis="columns").to_numpy(), "mean")
+                line, variance = geometric_mean(result, "grad_variance")
                 ratio = stats.estimate(signal_to_noise(result), "mean").text(2)
                 rows.append(
                     (
@@ -131,15 +150,13 @@ def weights_section(results: Sequence[Result], folder: Path) -> str:
                         str(len(result.seeds)),
                         result.text(result.final),
                         result.text(result.auc, "mean"),
-                        f"{10**overall.value:.3g} [{10**overall.low:.3g}, {10**overall.high:.3g}]",
+                        variance,
                         ratio,
                     )
                 )
                 runs.append(result.run)
                 panels.setdefault(f"greedy return, {scale}", {})[weight] = mean_curve(result)
-                panels.setdefault(f"variance, {scale}", {})[weight] = Line(
-                    line.x, *(10 ** np.asarray(y) for y in (line.y, line.low, line.high))
-                )
+                panels.setdefault(f"variance, {scale}", {})[weight] = line
     if not rows:
         return ""
     figure = folder / "plots" / "reinforce.svg"
@@ -166,6 +183,90 @@ def weights_section(results: Sequence[Result], folder: Path) -> str:
         + picture("Returns and variance of the gradient for four weights", figure)
         + commands(runs)
     )
+
+
+# ---- A2C ------------------------------------------------------------------------------
+
+ESTIMATOR_COLUMNS = (
+    "environment",
+    "advantage",
+    "n",
+    "final, IQM [95%]",
+    "final against GAE",
+    "AUC, mean [95%]",
+    "AUC against GAE",
+    "mean square of advantages [95%]",
+)
+
+
+def estimator_name(config: dict[str, Any]) -> str:
+    """`n-step, n = 5`"""
+    if config["advantage"] == "n_step":
+        return f"n-step, n = {config['n_steps']}"
+    if config["advantage"] == "monte_carlo":
+        return "Monte Carlo"
+    return f"GAE, lambda {config['gae_lambda']:g}"
+
+
+def estimators_section(results: Sequence[Result], folder: Path) -> str:
+    """A2C's ways to estimate advantages, from long rollouts, and its presets."""
+    rows: Rows = []
+    runs = []
+    panels: dict[str, dict[str, Line]] = {}
+    for env in ABLATED:
+        plain = catalog.plain_settings("algos", "a2c", env)
+        here = [r for r in results if (r.algo, r.spec.id) == ("a2c", env)]
+        gae: Result | None = None
+        for settings in (*A2C_ADVANTAGES, {}):
+            found = [r for r in here if r.config == plain | settings]
+            if not found:
+                continue
+            result = found[0]
+            gae = result if settings == A2C_ADVANTAGES[0] else gae
+            name = estimator_name(result.config)
+            with left_out(result.run.path):
+                line, square = geometric_mean(result, "value_loss")
+                rows.append(
+                    (
+                        env,
+                        name if settings else f"{name}, {result.config['num_steps']} steps",
+                        str(len(result.seeds)),
+                        result.text(result.final),
+                        against(result, gae, "final"),
+                        result.text(result.auc, "mean"),
+                        against(result, gae, "auc"),
+                        square,
+                    )
+                )
+                runs.append(result.run)
+                name = name if settings else "the preset"
+                panels.setdefault(f"greedy return, {env}", {})[name] = mean_curve(result)
+                panels.setdefault(f"mean square, {env}", {})[name] = line
+    if not rows:
+        return ""
+    squares = [title for title in panels if title.startswith("mean square")]
+    figure = folder / "plots" / "a2c-advantages.svg"
+    plots.lines(
+        {title: panels[title] for title in sorted(panels, key=squares.__contains__)},
+        figure,
+        xlabel="timesteps per seed",
+        ylabel="",
+        legend="mean over seeds, 95% interval",
+        log_y=squares,
+    )
+    return (
+        "TEXT\n\n"
+        f"{markdown_table(ESTIMATOR_COLUMNS, rows)}\n"
+        + picture("Returns and mean square of the advantages for five estimators", figure)
+        + commands(runs)
+    )
+
+
+def against(result: Result, other: Result | None, measure: Literal["final", "auc"]) -> str:
+    """The verdict on a run beside another; empty beside itself or none."""
+    if other is None or other is result:
+        return ""
+    return verdict_text(parity(getattr(result, measure), getattr(other, measure), result.spec))
 
 
 # ---- GRPO -----------------------------------------------------------------------------
