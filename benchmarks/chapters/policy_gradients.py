@@ -101,15 +101,16 @@ def mean_curve(result: Result) -> Line:
     return plots.mean_line(*plots.curve_of(result.algo, result.curve))
 
 
-def geometric_mean(result: Result, name: str) -> tuple[Line, str]:
-    """A logged metric over the training, and as text its geometric mean; both with intervals."""
+def geometric_mean(result: Result, name: str, share: float = 1) -> tuple[Line, str]:
+    """A logged metric over the training, and as text its geometric mean over the first share of
+    it; both with their intervals."""
     logs = metric_curve(result, name).apply(np.log10)
     line = plots.mean_line(logs.columns, logs.to_numpy())
-    overall = stats.estimate(logs.mean(axis="columns").to_numpy(), "mean")
+    early = logs.loc[:, logs.columns <= share * result.timesteps_requested]
+    overall = stats.estimate(early.mean(axis="columns").to_numpy(), "mean")
     value, low, high = (f"{10**x:.3g}" for x in (overall.value, overall.low, overall.high))
-    return Line(
-        line.x, *(10 ** np.asarray(y) for y in (line.y, line.low, line.high))
-    ), f"{value} [{low}, {high}]"
+    bounds = (10 ** np.asarray(y) for y in (line.y, line.low, line.high))
+    return Line(line.x, *bounds), f"{value} [{low}, {high}]"
 
 
 def signal_to_noise(result: Result) -> np.ndarray:
@@ -195,7 +196,7 @@ ESTIMATOR_COLUMNS = (
     "final against GAE",
     "AUC, mean [95%]",
     "AUC against GAE",
-    "mean square of advantages [95%]",
+    "mean squared advantage, first tenth [95%]",
 )
 
 
@@ -225,7 +226,7 @@ def estimators_section(results: Sequence[Result], folder: Path) -> str:
             gae = result if settings == A2C_ADVANTAGES[0] else gae
             name = estimator_name(result.config)
             with left_out(result.run.path):
-                line, square = geometric_mean(result, "value_loss")
+                line, square = geometric_mean(result, "value_loss", share=0.1)
                 rows.append(
                     (
                         env,
@@ -241,10 +242,10 @@ def estimators_section(results: Sequence[Result], folder: Path) -> str:
                 runs.append(result.run)
                 name = name if settings else "the preset"
                 panels.setdefault(f"greedy return, {env}", {})[name] = mean_curve(result)
-                panels.setdefault(f"mean square, {env}", {})[name] = line
+                panels.setdefault(f"mean squared advantage, {env}", {})[name] = line
     if not rows:
         return ""
-    squares = [title for title in panels if title.startswith("mean square")]
+    squares = [title for title in panels if title.startswith("mean squared")]
     figure = folder / "plots" / "a2c-advantages.svg"
     plots.lines(
         {title: panels[title] for title in sorted(panels, key=squares.__contains__)},
