@@ -89,9 +89,9 @@ def test_estimators_of_a2c_stand_beside_gae(results: Path) -> None:
     section = policy_gradients.estimators_section(loaded, results)
     rows = {row[1]: row for row in cells(section, "CartPole-v1")}
     # Not gamma 0.5, and nothing of what is not trained.
-    assert list(rows) == ["GAE, lambda 0.95", "n-step, n = 1", "GAE, lambda 1, 5 steps"]
+    assert list(rows) == ["GAE, lambda 0.95", "n-step, n = 1", "preset: GAE, lambda 1, 5 steps"]
     gae, one_step, preset = rows.values()
-    assert gae[4] == gae[6] == ""  # beside itself
+    assert gae[5] == gae[7] == ""  # beside itself
     by_name = {
         (r.config["advantage"], r.config["num_steps"]): r
         for r in loaded
@@ -100,7 +100,7 @@ def test_estimators_of_a2c_stand_beside_gae(results: Path) -> None:
     reference = by_name["gae", 64]
     for row, key in ((one_step, ("n_step", 64)), (preset, ("gae", 5))):
         result = by_name[key]
-        for column, measure in ((4, "final"), (6, "auc")):
+        for column, measure in ((5, "final"), (7, "auc")):
             verdict = parity(getattr(result, measure), getattr(reference, measure), result.spec)
             assert row[column] == verdict_text(verdict)
     assert (results / "plots" / "a2c-advantages.svg").exists()
