@@ -172,6 +172,18 @@ ABLATED = ("CartPole-v1", "Acrobot-v1", "Pendulum-v1")
 # Of GRPO's presets; on MountainCar it has no signal.
 BUDGETS = {**dict.fromkeys(ABLATED, 300_000), "Acrobot-v1": 200_000, "MountainCar-v0": 300_000}
 WEIGHTS = ("total_return", "return_to_go", "baseline", "q")  # of REINFORCE
+# How A2C estimates advantages; the first is what the others are compared with. The rollouts of the
+# presets, 5 and 8 steps, hide the differences: n-step and Monte Carlo returns end with the rollout,
+# and GAE with lambda 1 is the Monte Carlo advantage. One environment and 64 steps give an update
+# about as many samples as the presets do (40, 80 and 64), so that the budget has about as many
+# updates; with as many environments as in the presets, Pendulum does not learn within its budget.
+# Lambda 0.95 weights 20 steps on average, as many as the longest n.
+LONG_ROLLOUT = {"num_envs": 1, "num_steps": 64}
+A2C_ADVANTAGES: tuple[dict[str, Any], ...] = (
+    {**LONG_ROLLOUT, "gae_lambda": 0.95},
+    *({**LONG_ROLLOUT, "advantage": "n_step", "n_steps": n} for n in (1, 5, 20)),
+    {**LONG_ROLLOUT, "advantage": "monte_carlo"},
+)
 
 SUITES = {
     # The cuts together take about five minutes on two cores, most of it SB3.
@@ -230,6 +242,11 @@ SUITES = {
             for algo in ("a2c", "trpo")
             for env in (*BUDGETS, "MountainCarContinuous-v0")
             for source in ("manyseeds", "sb3")
+        ),
+        *(
+            Cell("a2c", env, 10, settings=settings, cut=SHORT)
+            for settings in A2C_ADVANTAGES
+            for env in ABLATED
         ),
         *(
             Cell("grpo", env, 10, settings=settings, cut=SHORT, target=target)

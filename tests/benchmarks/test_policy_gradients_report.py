@@ -10,13 +10,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from algos import grpo, ppo, reinforce
-from benchmarks import critic_cost
+from algos import a2c, grpo, ppo, reinforce
+from benchmarks import critic_cost, suite
 from benchmarks.chapters import policy_gradients
-from benchmarks.chapters.results import load_result
+from benchmarks.chapters.results import load_result, parity, verdict_text
 from benchmarks.chapters.stored import open_runs
 from manyseeds import stats
-from manyseeds.cli import parse
+from manyseeds.cli import Preset, flag, parse
 from manyseeds.runs import control
 from tests.benchmarks.test_tabular_report import cells
 
@@ -39,6 +39,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def make_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for module in (policy_gradients, critic_cost):
         monkeypatch.setattr(module, "BUDGETS", {"CartPole-v1": BUDGET, "MountainCar-v0": BUDGET})
+    preset = Preset({"num_envs": 2, "total_timesteps": BUDGET}, "a test")
+    monkeypatch.setitem(a2c.PRESETS, "CartPole-v1", preset)
     with monkeypatch.context() as patch:
         patch.chdir(tmp_path)
         patch.setattr(control, "POINTS", 2)
@@ -52,6 +54,8 @@ def train_all() -> None:
         command(reinforce, "--weight", weight)
     for args in ((), ("--advantage", "outcome", "--std", "none"), ("--gamma", "0.5")):
         command(grpo, *args)
+    for settings in (suite.A2C_ADVANTAGES[0], suite.A2C_ADVANTAGES[1], {}, {"gamma": 0.5}):
+        command(a2c, *(word for name, x in settings.items() for word in (flag(name), str(x))))
     command(grpo, "--env", "MountainCar-v0")
     command(ppo)
 
@@ -78,6 +82,29 @@ def test_sections_hold_what_the_runs_found(results: Path) -> None:
     assert (results / "plots" / "reinforce.svg").exists()
     assert (results / "plots" / "advantages.svg").exists()
     assert policy_gradients.critic_section(loaded, results) == ""
+
+
+def test_estimators_of_a2c_stand_beside_gae(results: Path) -> None:
+    loaded = [load_result(folder) for folder in open_runs(results)]
+    section = policy_gradients.estimators_section(loaded, results)
+    rows = {row[1]: row for row in cells(section, "CartPole-v1")}
+    # Not gamma 0.5, and nothing of what is not trained.
+    assert list(rows) == ["GAE, lambda 0.95", "n-step, n = 1", "preset: GAE, lambda 1, 5 steps"]
+    gae, one_step, preset = rows.values()
+    assert gae[5] == gae[7] == ""  # beside itself
+    by_name = {
+        (r.config["advantage"], r.config["num_steps"]): r
+        for r in loaded
+        if r.algo == "a2c" and r.config["gamma"] == 0.99
+    }
+    reference = by_name["gae", 64]
+    for row, key in ((one_step, ("n_step", 64)), (preset, ("gae", 5))):
+        result = by_name[key]
+        for column, measure in ((5, "final"), (7, "auc")):
+            verdict = parity(getattr(result, measure), getattr(reference, measure), result.spec)
+            assert row[column] == verdict_text(verdict)
+    assert (results / "plots" / "a2c-advantages.svg").exists()
+    assert policy_gradients.estimators_section([], results) == ""
 
 
 def test_cost_of_the_critic(results: Path, tmp_path: Path) -> None:
