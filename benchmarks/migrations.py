@@ -144,7 +144,7 @@ def migrate(
     recover(results)
     for part in old_parts(results, schema):
         records = {name: read_json(part / name) for name in (*RECORDS, DONE)}
-        before = records["config.json"]["config"]
+        before = dict(records["config.json"]["config"])  # migrations change it in place
         try:
             for migration in migrations:
                 if migration.schema > records[DONE]["schema"]:

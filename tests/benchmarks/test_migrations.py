@@ -97,6 +97,7 @@ def test_a_removed_field(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> 
     assert migrate(Path("r"), todo, SCHEMA + 1) == 1
     (run,) = all_runs(Path("r"))
     assert "gamma" not in settings_of(run)
+    assert run.path.name == migrations.identity_hash(settings_of(run))
 
 
 def test_other_algorithms_keep_their_fields(
