@@ -1,7 +1,7 @@
 """Puts runs of one environment on one plot and says whether one is better, with an interval.
 
-    python benchmarks/compare.py results/runs/CartPole-v1/ppo/05c42004 \\
-                                 results/runs/CartPole-v1/sb3-ppo/05c42004
+    python benchmarks/compare.py results/runs/CartPole-v1/ppo/169f4dbf \\
+                                 results/runs/CartPole-v1/sb3-ppo/169f4dbf
 
 The first run is the baseline: every later one is set against it, by the parity verdict of
 `stats.parity`. Seeds of a run in results/local and in the published results count together.
