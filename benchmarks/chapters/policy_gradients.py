@@ -293,7 +293,8 @@ def against(result: Result, other: Result | None, measure: Literal["final", "auc
     """The verdict on a run beside another; empty beside itself or none."""
     if other is None or other is result:
         return ""
-    return verdict_text(parity(getattr(result, measure), getattr(other, measure), result.spec))
+    verdict = parity(getattr(result, measure), getattr(other, measure), result.spec)
+    return verdict_text(verdict, result.spec)
 
 
 # ---- GRPO -----------------------------------------------------------------------------
