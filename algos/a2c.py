@@ -1,9 +1,9 @@
 """Advantage actor-critic, A2C: the synchronous A3C (Mnih et al., 2016, arXiv 1602.01783).
 
     python algos/a2c.py --env CartPole-v1
-    python algos/a2c.py --env Pendulum-v1          actions in a box
+    python algos/a2c.py --env Pendulum-v1          continuous actions
 
-The equations, for the data of one rollout with the policy that collected it, pi:
+The equations, for the data of one rollout collected by the policy pi:
 
     A_t     = r_t + gamma r_{t+1} + ... + gamma^n V(s_{t+n}) - V(s_t)               (section 4)
     delta_t = r_t + gamma V(s_{t+1}) - V(s_t)
@@ -91,20 +91,21 @@ class Config(ControlConfig):
     num_steps: PositiveInt = 5
     """T, steps per environment in a rollout."""
     learning_rate: Positive = 7e-4
-    """Step size. The optimizer's."""
+    """Step size. Learning rate of the optimizer."""
     anneal_lr: bool = False
-    """Let the learning rate fall linearly to 0."""
+    """Anneal the learning rate linearly to 0."""
     optimizer: Literal["rmsprop", "rmsprop_tf", "adam"] = "rmsprop"
-    """RMSprop as PyTorch has it or as TensorFlow has it, or Adam."""
+    """Optimizer. PyTorch's RMSprop, TensorFlow's RMSprop, or Adam."""
     gamma: Fraction = 0.99
-    """Discount per step."""
+    """Discount factor per step."""
     advantage: Literal["gae", "n_step", "monte_carlo"] = "gae"
-    """How advantages are estimated. Rewards of the episode or rollout, then V (monte_carlo), of
-    n_steps (n_step), or GAE."""
+    """Advantage estimator. monte_carlo: rewards to the end of the episode or rollout; n_step:
+    n_steps rewards; both add V of the last state unless it is terminal, and subtract V. gae:
+    GAE."""
     gae_lambda: Fraction = 1.0
-    """Lambda of GAE. 0 is the one-step TD error, 1 the Monte Carlo advantage."""
+    """Lambda of GAE. 0 gives the one-step TD error, 1 the Monte Carlo advantage."""
     n_steps: Annotated[PositiveInt, Renamed("td_steps")] = 3
-    """n of n-step returns. At most num_steps; 1 is the one-step TD error."""
+    """n of n-step returns. At most num_steps; 1 gives the one-step TD error."""
     normalize_advantage: bool = False
     """Normalise advantages to mean 0 and standard deviation 1. Per rollout."""
     entropy_coef: NonNegative = 0.0
@@ -112,15 +113,15 @@ class Config(ControlConfig):
     value_coef: NonNegative = 0.5
     """Weight of the value loss."""
     max_grad_norm: NonNegative = 0.5
-    """Clip each seed's gradient to this norm (0: do not)."""
+    """Clip each seed's gradient to this norm (0: no clipping)."""
     hidden: tuple[PositiveInt, ...] = (64, 64)
     """Widths of the hidden layers of each network."""
     log_std_init: Annotated[float, Range(-20, 20)] = 0.0
-    """Initial logarithm of the standard deviation of actions in a box."""
+    """Initial log standard deviation of continuous actions."""
     normalize_obs: bool = False
     """Normalise observations by running statistics."""
     normalize_reward: bool = False
-    """Divide rewards by a running standard deviation. That of the discounted return."""
+    """Divide rewards by a running standard deviation. Of the discounted return."""
 
     @property
     def batch_size(self) -> int:

@@ -77,27 +77,27 @@ class Config(ControlConfig):
     batch_size: PositiveInt = 128
     """Samples per gradient step. M transitions."""
     buffer_size: PositiveInt = 10_000
-    """C, transitions that a seed's memory holds."""
+    """C, transitions in each seed's replay memory."""
     learning_starts: NonNegativeInt = 10_000
-    """Timesteps before the first update; until then actions are random."""
+    """Timesteps of random actions before the first update."""
     learning_rate: Positive = 2.5e-4
-    """Step size. Adam."""
+    """Step size. Learning rate of Adam."""
     gamma: Fraction = 0.99
-    """Discount per step."""
+    """Discount factor per step."""
     target_update_interval: PositiveInt = 500
     """Timesteps between updates of the target network."""
     tau: Fraction = 1.0
-    """How far each update moves the target network (1: copy)."""
+    """Polyak coefficient of the target network's update (1: copy)."""
     exploration_fraction: Fraction = 0.5
-    """Fraction of the training over which epsilon falls."""
+    """Fraction of training over which epsilon is annealed."""
     exploration_initial_eps: Fraction = 1.0
-    """Epsilon at the start."""
+    """Initial epsilon."""
     exploration_final_eps: Fraction = 0.05
-    """Epsilon at the end."""
+    """Final epsilon."""
     loss: Literal["huber", "mse"] = "mse"
     """Loss of the TD error."""
     max_grad_norm: NonNegative = 0.0
-    """Clip each seed's gradient to this norm (0: do not)."""
+    """Clip each seed's gradient to this norm (0: no clipping)."""
     hidden: tuple[PositiveInt, ...] = (120, 84)
     """Widths of the hidden layers of each network."""
 

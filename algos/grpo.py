@@ -1,12 +1,12 @@
 """Group Relative Policy Optimization (Shao et al., 2024, arXiv 2402.03300) for control.
 
     python algos/grpo.py --env CartPole-v1
-    python algos/grpo.py --env Pendulum-v1         actions in a box
+    python algos/grpo.py --env Pendulum-v1         continuous actions
 
-PPO without a critic. A group of G episodes begins in one and the same state (on the bridge: with
-one and the same seed, luck included); what an action is worth is how its episode fares against its
-peers. The equations, for the episodes of the policy pi_old that collected them, with g_i,t =
-r_i,t + gamma r_i,t+1 + ..., the return-to-go of episode i:
+PPO without a critic. The G episodes of a group begin in the same state (on the bridge: with the
+same seed, thus with identical transition noise). An action's advantage compares its return-to-go
+with those of the other episodes of the group, its peers. The equations, for episodes collected by
+the policy pi_old, with the return-to-go g_i,t = r_i,t + gamma r_i,t+1 + ... of episode i:
 
     A_i,t   = (g_i,t - mean_j g_j,t) / std_j g_j,t             over the peers j still alive at t
     ratio_t = pi(a_t | s_t) / pi_old(a_t | s_t)
@@ -110,43 +110,44 @@ class Config(ControlConfig):
     """GRPO."""
 
     groups: PositiveInt = 1
-    """K, groups per update, each from a start of its own."""
+    """K, groups per update, each with its own start state."""
     group_size: Annotated[int, Range(2, math.inf)] = 16
-    """G, samples per group. Episodes."""
+    """G, samples per group. A sample is an episode."""
     minibatch_size: PositiveInt = 512
-    """M, samples per gradient step. At most: the last may have fewer."""
+    """M, samples per gradient step. At most; sizes differ by at most 1."""
     epochs: PositiveInt = 4
-    """Passes over the samples. The episodes of an update."""
+    """Passes over the samples. Per update."""
     learning_rate: Positive = 1e-3
-    """Step size. Adam."""
+    """Step size. Learning rate of Adam."""
     anneal_lr: bool = True
-    """Let the learning rate fall linearly to 0."""
+    """Anneal the learning rate linearly to 0."""
     gamma: Fraction = 0.99
-    """Discount per step."""
+    """Discount factor per step."""
     advantage: Literal["return_to_go", "outcome", "process"] = "return_to_go"
-    """How advantages are estimated. What is compared with the peers."""
+    """Advantage estimator. The quantity that is compared within a group."""
     peers: Literal["alive", "all"] = "alive"
-    """Whom to compare with. The episodes that are still going on, or also ended ones, as 0 (no
-    matter for outcome)."""
+    """Episodes to compare with at each step. alive: those still running; all: ended ones too, with
+    remaining rewards of 0. No effect on outcome."""
     std: Literal["group", "batch", "none"] = "group"
-    """Whose standard deviation divides advantages. That of the peers, of the update, or none."""
+    """Standard deviation that divides advantages. Over the peers, over the update, or no
+    division."""
     clip_range: NonNegative = 0.2
-    """Epsilon of the clipped objective (0: do not clip the ratio)."""
+    """Epsilon of the clipped objective (0: no clipping)."""
     clip_range_high: NonNegative = 0.0
-    """Epsilon upwards (0: clip_range)."""
+    """Upper epsilon of the clipped objective (0: clip_range)."""
     kl_coef: NonNegative = 0.0
-    """Beta, weight of the KL to the reference."""
+    """Beta, weight of the KL to the reference policy."""
     reference_updates: Annotated[int, Range(0, math.inf)] = 0
-    """Updates between two references (0: keep the initial policy). An interval, in which the
-    reference becomes the present policy; only with kl_coef."""
+    """Updates between two references (0: keep the initial policy). After this many updates the
+    current policy becomes the reference. Only with kl_coef."""
     entropy_coef: NonNegative = 0.0
     """Weight of the entropy bonus."""
     max_grad_norm: NonNegative = 0.5
-    """Clip each seed's gradient to this norm (0: do not)."""
+    """Clip each seed's gradient to this norm (0: no clipping)."""
     hidden: tuple[PositiveInt, ...] = (64, 64)
     """Widths of the hidden layers of each network."""
     log_std_init: Annotated[float, Range(-20, 20)] = 0.0
-    """Initial logarithm of the standard deviation of actions in a box."""
+    """Initial log standard deviation of continuous actions."""
     normalize_obs: bool = False
     """Normalise observations by running statistics."""
 

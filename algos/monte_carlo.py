@@ -2,12 +2,12 @@
 
     python algos/monte_carlo.py --env RandomWalk-v0
 
-The value of a state is the return to be expected from it, and an episode shows one such return
-after every visit,
+The value of a state is the expected return from it. Every visit in an episode gives one sample of
+that return,
 
     G_t = R_{t+1} + gamma R_{t+2} + gamma^2 R_{t+3} + ... + gamma^(T-t-1) R_T     (SB, eq. 3.11)
 
-Once the episode is over, its visits move the values of their states, for t = 0, ..., T-1:
+After the episode, each visit updates the value of its state, for t = 0, ..., T-1:
 
     V(S_t) <- V(S_t) + alpha [ G_t - V(S_t) ]                                      (SB, eq. 6.1)
 
@@ -57,7 +57,7 @@ class Config(PredictionConfig):
     visits: Literal["first", "every"] = "first"
     """Which visits of a state in an episode to learn from."""
     learning_rate: Fraction = 0.0
-    """Step size. Alpha; 0 is 1 / N(s), the mean of all returns."""
+    """Step size. Alpha; 0 means 1 / N(s), the mean of all returns."""
 
     def make_env(self) -> envs.TabularEnv:
         return envs.make_tabular(self.env)

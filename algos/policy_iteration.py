@@ -1,12 +1,12 @@
-"""Policy iteration (Howard, 1960; Sutton and Barto, 2018, section 4.3): planning, a known model.
+"""Policy iteration (Howard, 1960; Sutton and Barto, 2018, section 4.3): planning with a model.
 
     python algos/policy_iteration.py --env Gridworld-v0 --gif
 
-Two equations in turn. Evaluation: the values of the policy pi, the fixed point of
+Alternates two steps. Evaluation computes the values of the policy pi, the fixed point of
 
     V(s) <- sum_a pi(a|s) sum_s' P(s'|s, a) [ R(s, a, s') + gamma V(s') ]       (SB, eq. 4.5)
 
-and improvement: the action that looks best one step ahead,
+and improvement takes the best action by one-step lookahead,
 
     pi(s) <- argmax_a sum_s' P(s'|s, a) [ R(s, a, s') + gamma V(s') ]           (SB, eq. 4.9)
 
@@ -54,13 +54,13 @@ class Config(PlanningConfig):
     """Policy iteration."""
 
     goal: tuple[int, int] = envs.gridworld.GOAL
-    """Row and column of Gridworld's +1."""
+    """Row and column of Gridworld's goal, reward +1."""
     trap: tuple[int, int] = envs.gridworld.TRAP
-    """Row and column of Gridworld's -1."""
+    """Row and column of Gridworld's trap, reward -1."""
     walls: tuple[int, ...] = ()
-    """Rows and columns of Gridworld's walls: 2 3 2 4 are two of them."""
+    """Rows and columns of Gridworld's walls. 2 3 2 4 places two."""
     evaluation: Literal["sweeps", "exact"] = "sweeps"
-    """Repeat the Bellman equation until it holds, or solve it as a linear system."""
+    """Method of policy evaluation. Iterate the Bellman equation, or solve it as a linear system."""
 
     def make_env(self) -> envs.TabularEnv:
         return envs.make_tabular(self.env, self.goal, self.trap, self.walls)

@@ -3,7 +3,7 @@
     python algos/ppo.py --env CartPole-v1
     python algos/ppo.py --env Pendulum-v1          continuous actions
 
-The equations, for the data of one rollout with the policy that collected it, pi_old:
+The equations, for the data of one rollout collected by the policy pi_old:
 
     delta_t = r_t + gamma V(s_{t+1}) - V(s_t)                                       (paper, eq. 12)
     A_t     = delta_t + gamma lambda A_{t+1}                     generalised advantage (eq. 11)
@@ -92,23 +92,23 @@ class Config(ControlConfig):
     num_steps: PositiveInt = 128
     """T, steps per environment in a rollout."""
     minibatch_size: PositiveInt = 128
-    """M, samples per gradient step. At most N * T, which it must divide."""
+    """M, samples per gradient step. M must divide N * T."""
     epochs: PositiveInt = 4
-    """Passes over the samples. Each rollout."""
+    """Passes over the samples. Per rollout."""
     learning_rate: Positive = 2.5e-4
-    """Step size. Adam."""
+    """Step size. Learning rate of Adam."""
     anneal_lr: bool = True
-    """Let the learning rate fall linearly to 0."""
+    """Anneal the learning rate linearly to 0."""
     gamma: Fraction = 0.99
-    """Discount per step."""
+    """Discount factor per step."""
     gae_lambda: Fraction = 0.95
-    """Lambda of GAE. 0 is the one-step TD error, 1 the Monte Carlo advantage."""
+    """Lambda of GAE. 0 gives the one-step TD error, 1 the Monte Carlo advantage."""
     clip_range: NonNegative = 0.2
-    """Epsilon of the clipped objective (0: do not clip the ratio)."""
+    """Epsilon of the clipped objective (0: no clipping)."""
     anneal_clip: bool = False
-    """Let the clip range fall linearly to 0."""
+    """Anneal the clip range linearly to 0."""
     clip_value_range: NonNegative = 0.0
-    """Clip the change of the value prediction to this (0: do not)."""
+    """Largest change of the value prediction (0: no clipping)."""
     normalize_advantage: bool = True
     """Normalise advantages to mean 0 and standard deviation 1. Per minibatch."""
     entropy_coef: NonNegative = 0.0
@@ -116,18 +116,18 @@ class Config(ControlConfig):
     value_coef: NonNegative = 0.5
     """Weight of the value loss."""
     max_grad_norm: NonNegative = 0.5
-    """Clip each seed's gradient to this norm (0: do not)."""
+    """Clip each seed's gradient to this norm (0: no clipping)."""
     target_kl: NonNegative = 0.0
-    """The most that an update may move the policy: mean KL, nats. A seed's epochs end once its
-    approximate KL exceeds 1.5 times this (0: never)."""
+    """Largest mean KL of an update, in nats. A seed's epochs stop once its approximate KL exceeds
+    1.5 times this (0: never)."""
     hidden: tuple[PositiveInt, ...] = (64, 64)
     """Widths of the hidden layers of each network."""
     log_std_init: Annotated[float, Range(-20, 20)] = 0.0
-    """Initial logarithm of the standard deviation of actions in a box."""
+    """Initial log standard deviation of continuous actions."""
     normalize_obs: bool = False
     """Normalise observations by running statistics."""
     normalize_reward: bool = False
-    """Divide rewards by a running standard deviation. That of the discounted return."""
+    """Divide rewards by a running standard deviation. Of the discounted return."""
 
     @property
     def batch_size(self) -> int:

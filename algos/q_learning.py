@@ -1,4 +1,4 @@
-"""Q-learning (Watkins, 1989; Sutton and Barto, 2018, section 6.5), a table of action values.
+"""Q-learning (Watkins, 1989; Sutton and Barto, 2018, section 6.5): tabular action values.
 
     python algos/q_learning.py --env FrozenLake-v1
 
@@ -6,8 +6,8 @@ The equation, for one transition (s, a, r, s') at a time:
 
     Q(s, a) <- Q(s, a) + alpha [ r + gamma max_a' Q(s', a') - Q(s, a) ]          (SB, eq. 6.8)
 
-with Q(s', .) = 0 where s' is terminal. The behaviour is epsilon-greedy; what is learned is the
-greedy policy, which is evaluated exactly from P and R where the environment has them.
+with Q(s', .) = 0 where s' is terminal. The behaviour policy is epsilon-greedy, the target policy
+greedy. Evaluations of the greedy policy are exact where the environment provides P and R.
 
 Shapes: S seeds, N = 1 environment per seed, X states, A actions. The table is [S, X, A]; one step
 of all seeds is [S, N]. Environments with continuous observations are binned (envs/discretize.py).
@@ -54,19 +54,19 @@ class Config(ControlConfig):
     env: str = "FrozenLake-v1"
     """Environment id."""
     learning_rate: Fraction = 0.5
-    """Step size. Alpha in the first timestep."""
+    """Step size. Alpha at the first timestep."""
     final_learning_rate: Fraction = 0.01
-    """Alpha at the end."""
+    """Alpha at the end of training."""
     gamma: Fraction = 0.99
-    """Discount per step."""
+    """Discount factor per step."""
     exploration_fraction: Fraction = 0.5
-    """Fraction of the training over which epsilon falls."""
+    """Fraction of training over which epsilon is annealed."""
     exploration_initial_eps: Fraction = 1.0
-    """Epsilon at the start."""
+    """Initial epsilon."""
     exploration_final_eps: Fraction = 0.1
-    """Epsilon at the end."""
+    """Final epsilon."""
     initial_value: Annotated[float, Range()] = 0.0
-    """Every entry of the table at the start."""
+    """Initial value of every entry of the table."""
 
     def make_env(self) -> envs.Env:
         return envs.make(self.env, observations="index", actions="discrete", backend=self.backend)

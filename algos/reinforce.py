@@ -1,14 +1,14 @@
-"""REINFORCE (Williams, 1992): the policy gradient from whole episodes.
+"""REINFORCE (Williams, 1992): the policy gradient from complete episodes.
 
     python algos/reinforce.py --env CartPole-v1
-    python algos/reinforce.py --env Pendulum-v1        actions in a box
+    python algos/reinforce.py --env Pendulum-v1        continuous actions
 
 The equations, for episodes of the policy pi, with the return-to-go g_t = r_t + gamma r_{t+1} + ...:
 
     gradient of J = E[ sum_t Phi_t grad log pi(a_t | s_t) ]        (Sutton & Barto, section 13.3)
 
     Phi_t = g_0                 --weight total_return
-            g_t                 --weight return_to_go, the default: what came before a_t is no merit
+            g_t                 --weight return_to_go, the default: rewards before a_t do not count
             g_t - V(s_t)        --weight baseline                  (section 13.4)
             Q(s_t, a_t)         --weight q
 
@@ -94,29 +94,29 @@ class Config(ControlConfig):
     episodes: Annotated[int, Range(2, math.inf)] = 8
     """N, episodes per update."""
     learning_rate: Positive = 1e-3
-    """Step size. The policy's Adam."""
+    """Step size. Learning rate of the policy's Adam."""
     anneal_lr: bool = True
-    """Let the learning rate fall linearly to 0."""
+    """Anneal the learning rate linearly to 0."""
     gamma: Fraction = 0.99
-    """Discount per step."""
+    """Discount factor per step."""
     weight: Literal["total_return", "return_to_go", "baseline", "q"] = "return_to_go"
-    """Phi, what log-probabilities are weighted with."""
+    """Phi, the weight of each action's log-probability."""
     normalize_advantage: Annotated[bool, Renamed("normalize")] = True
-    """Normalise advantages to mean 0 and standard deviation 1. Phi, over the steps of an update."""
+    """Normalise advantages to mean 0 and standard deviation 1. Here Phi, over an update's steps."""
     entropy_coef: NonNegative = 0.0
     """Weight of the entropy bonus."""
     max_grad_norm: NonNegative = 0.5
-    """Clip each seed's gradient to this norm (0: do not)."""
+    """Clip each seed's gradient to this norm (0: no clipping)."""
     critic_updates: PositiveInt = 20
     """Gradient steps of V or Q per update."""
     critic_learning_rate: Positive = 3e-3
-    """Step size of the critic. Adam, for V or Q."""
+    """Learning rate of the critic. Of Adam, for V or Q."""
     minibatch_size: PositiveInt = 256
-    """M, samples per gradient step. Of V or Q."""
+    """M, samples per gradient step. For V or Q."""
     hidden: tuple[PositiveInt, ...] = (64, 64)
     """Widths of the hidden layers of each network."""
     log_std_init: Annotated[float, Range(-20, 20)] = 0.0
-    """Initial logarithm of the standard deviation of actions in a box."""
+    """Initial log standard deviation of continuous actions."""
     normalize_obs: bool = False
     """Normalise observations by running statistics."""
 

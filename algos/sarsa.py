@@ -1,16 +1,15 @@
-"""SARSA (Rummery and Niranjan, 1994; Sutton and Barto, 2018, section 6.4), a table of
-action values.
+"""SARSA (Rummery and Niranjan, 1994; Sutton and Barto, 2018, section 6.4): tabular action values.
 
     python algos/sarsa.py --env CliffWalking-v1
 
-The equation, for one transition (s, a, r, s') and the action a' taken next, at a time:
+The equation, for one transition (s, a, r, s') and the next action a' at a time:
 
     Q(s, a) <- Q(s, a) + alpha [ r + gamma Q(s', a') - Q(s, a) ]                 (SB, eq. 6.7)
 
-with Q(s', .) = 0 where s' is terminal. The behaviour pi is epsilon-greedy, and its values are what
-is learned: SARSA keeps away from a cliff that exploration would step off. What is evaluated is the
-greedy policy, exactly from P and R where the environment has them. Expected SARSA (--expected; van
-Seijen et al., 2009) takes the mean over a' in place of the one that is taken:
+with Q(s', .) = 0 where s' is terminal. SARSA learns the values of the epsilon-greedy behaviour
+policy pi, exploration included, so it keeps away from a cliff that exploration would step off.
+Evaluations are of the greedy policy, and exact where the environment provides P and R. Expected
+SARSA (--expected; van Seijen et al., 2009) averages over a' instead of sampling it:
 
     Q(s, a) <- Q(s, a) + alpha [ r + gamma sum_a' pi(a'|s') Q(s', a') - Q(s, a) ]    (SB, eq. 6.9)
 
@@ -65,21 +64,21 @@ class Config(ControlConfig):
     env: str = "FrozenLake-v1"
     """Environment id."""
     learning_rate: Fraction = 0.5
-    """Step size. Alpha in the first timestep."""
+    """Step size. Alpha at the first timestep."""
     final_learning_rate: Fraction = 0.01
-    """Alpha at the end."""
+    """Alpha at the end of training."""
     gamma: Fraction = 0.99
-    """Discount per step."""
+    """Discount factor per step."""
     exploration_fraction: Fraction = 0.5
-    """Fraction of the training over which epsilon falls."""
+    """Fraction of training over which epsilon is annealed."""
     exploration_initial_eps: Fraction = 1.0
-    """Epsilon at the start."""
+    """Initial epsilon."""
     exploration_final_eps: Fraction = 0.1
-    """Epsilon at the end."""
+    """Final epsilon."""
     initial_value: Annotated[float, Range()] = 0.0
-    """Every entry of the table at the start."""
+    """Initial value of every entry of the table."""
     expected: bool = False
-    """Expected SARSA: the mean over the next action in place of the one that is taken."""
+    """Expected SARSA: the target averages over the next action."""
 
     def make_env(self) -> envs.Env:
         return envs.make(self.env, observations="index", actions="discrete", backend=self.backend)

@@ -1,14 +1,14 @@
-"""Temporal-difference prediction (Sutton, 1988): the values of a fixed policy, bootstrapped.
+"""Temporal-difference prediction (Sutton, 1988): the values of a fixed policy by bootstrapping.
 
     python algos/td_prediction.py --env RandomWalk-v0
 
-Sutton and Barto (2018) are SB. The value of a state is learned from the estimate of the next one,
-while the episode goes on:
+SB is Sutton and Barto (2018). The value of a state is updated from the estimate of the next state,
+during the episode:
 
     V(S_t) <- V(S_t) + alpha [ R_{t+1} + gamma V(S_{t+1}) - V(S_t) ]       TD(0)  (SB, eq. 6.2)
 
-with V = 0 in terminal states. n-step TD looks n steps ahead and then at the estimate, as soon as
-those n steps are taken:
+with V = 0 in terminal states. n-step TD uses n rewards and then the estimate, as soon as those n
+steps are taken:
 
     G_{t:t+n} = R_{t+1} + ... + gamma^(n-1) R_{t+n} + gamma^n V(S_{t+n})          (SB, eq. 7.1)
     V(S_t) <- V(S_t) + alpha [ G_{t:t+n} - V(S_t) ]                               (SB, eq. 7.2)

@@ -1,9 +1,9 @@
 """Trust Region Policy Optimization (Schulman et al., 2015, arXiv 1502.05477).
 
     python algos/trpo.py --env CartPole-v1
-    python algos/trpo.py --env Pendulum-v1         actions in a box
+    python algos/trpo.py --env Pendulum-v1         continuous actions
 
-The equations, for the data of one rollout with the policy that collected it, pi_old:
+The equations, for the data of one rollout collected by the policy pi_old:
 
     ratio_t = pi(a_t | s_t) / pi_old(a_t | s_t)
     maximise L = E[ ratio A ]                                                       (eq. 14)
@@ -99,36 +99,35 @@ class Config(ControlConfig):
     num_steps: PositiveInt = 1024
     """T, steps per environment in a rollout."""
     target_kl: Positive = 0.01
-    """The most that an update may move the policy: mean KL, nats. Delta, over the rollout's
-    states."""
+    """Largest mean KL of an update, in nats. Delta, averaged over the rollout's states."""
     cg_steps: PositiveInt = 15
-    """Steps of conjugate gradients."""
+    """Iterations of conjugate gradient."""
     cg_damping: NonNegative = 0.1
-    """Added to the diagonal of the Fisher matrix."""
+    """Damping, added to the diagonal of the Fisher matrix."""
     line_search_steps: PositiveInt = 10
-    """Step sizes that the line search tries."""
+    """Maximum number of step sizes in the line search."""
     line_search_shrink: Annotated[float, Range(0, 1, open_low=True)] = 0.8
-    """Each step size, as a part of the one before it."""
+    """Ratio of each step size to the one before it."""
     critic_epochs: Annotated[PositiveInt, Renamed("critic_updates")] = 10
-    """Passes over each rollout that fit the value network."""
+    """Passes over each rollout to fit the value network."""
     minibatch_size: PositiveInt = 128
-    """M, samples per gradient step. Of V; at most N * T, which it must divide."""
+    """M, samples per gradient step. For V; M must divide N * T."""
     learning_rate: Positive = 1e-3
-    """Step size. Adam, which fits the value network."""
+    """Step size. Learning rate of Adam for the value network."""
     gamma: Fraction = 0.99
-    """Discount per step."""
+    """Discount factor per step."""
     gae_lambda: Fraction = 0.95
-    """Lambda of GAE. 0 is the one-step TD error, 1 the Monte Carlo advantage."""
+    """Lambda of GAE. 0 gives the one-step TD error, 1 the Monte Carlo advantage."""
     normalize_advantage: bool = True
     """Normalise advantages to mean 0 and standard deviation 1. Per rollout."""
     hidden: tuple[PositiveInt, ...] = (64, 64)
     """Widths of the hidden layers of each network."""
     log_std_init: Annotated[float, Range(-20, 20)] = 0.0
-    """Initial logarithm of the standard deviation of actions in a box."""
+    """Initial log standard deviation of continuous actions."""
     normalize_obs: bool = False
     """Normalise observations by running statistics."""
     normalize_reward: bool = False
-    """Divide rewards by a running standard deviation. That of the discounted return."""
+    """Divide rewards by a running standard deviation. Of the discounted return."""
 
     @property
     def batch_size(self) -> int:

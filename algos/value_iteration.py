@@ -1,13 +1,14 @@
-"""Value iteration (Bellman, 1957; Sutton and Barto, 2018, section 4.4): planning, a known model.
+"""Value iteration (Bellman, 1957; Sutton and Barto, 2018, section 4.4): planning with a model.
 
     python algos/value_iteration.py --env Gridworld-v0 --gif
 
-The equation, for all states at once, again and again:
+The equation, applied to all states at once and repeated:
 
     V(s) <- max_a sum_s' P(s'|s, a) [ R(s, a, s') + gamma V(s') ]              (SB, eq. 4.10)
 
-Every sweep brings V nearer to the optimal values V* by the factor gamma. The Bellman residual, how
-much the next sweep would change V, bounds the distance: max |V - V*| <= residual / (1 - gamma).
+Every sweep shrinks the distance of V to the optimal values V* at least by the factor gamma. The
+Bellman residual, the largest change that the next sweep would make, bounds that distance:
+max |V - V*| <= residual / (1 - gamma).
 
 Shapes: X states, A actions. P is [A, X, X'], the expected reward r is [A, X], V is [X] float64.
 There are no seeds: nothing here is drawn at random.
@@ -44,11 +45,11 @@ class Config(PlanningConfig):
     """Value iteration."""
 
     goal: tuple[int, int] = envs.gridworld.GOAL
-    """Row and column of Gridworld's +1."""
+    """Row and column of Gridworld's goal, reward +1."""
     trap: tuple[int, int] = envs.gridworld.TRAP
-    """Row and column of Gridworld's -1."""
+    """Row and column of Gridworld's trap, reward -1."""
     walls: tuple[int, ...] = ()
-    """Rows and columns of Gridworld's walls: 2 3 2 4 are two of them."""
+    """Rows and columns of Gridworld's walls. 2 3 2 4 places two."""
 
     def make_env(self) -> envs.TabularEnv:
         return envs.make_tabular(self.env, self.goal, self.trap, self.walls)

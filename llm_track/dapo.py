@@ -2,13 +2,13 @@
 
     python llm_track/dapo.py --task addition
 
-GRPO with four changes for long reasoning, each with a flag that switches it off:
+GRPO with four changes for long reasoning, each with a flag that disables it:
 
     clip-higher        the ratio is clipped to [1 - eps_low, 1 + eps_high], eps_high > eps_low: an
                        unlikely token can grow faster, and the entropy does not collapse
                        (--clip-range-high 0.2 is GRPO's)
-    dynamic sampling   prompts whose completions are all right or all wrong are left out, and
-                       sampling goes on until K are left: no part of a step is without a signal
+    dynamic sampling   prompts whose completions are all right or all wrong are discarded, and
+                       sampling continues until K remain, so every prompt gives a gradient
                        (--no-dynamic-sampling)
     token-level loss   the mean over all tokens of a minibatch, not over each completion first:
                        every token weighs alike (--no-token-level)
@@ -93,27 +93,27 @@ class Config(tasks.TaskConfig):
     group_size: Annotated[int, Range(2)] = 8
     """G, samples per group. Completions of a prompt."""
     minibatches: PositiveInt = 4
-    """Minibatches per pass over the samples. A number; minibatch_size, elsewhere, is a size."""
+    """Minibatches per pass over the samples. A number; minibatch_size in algos is a size."""
     epochs: PositiveInt = 1
-    """Passes over the samples. Those of a step."""
+    """Passes over the samples. Per step."""
     learning_rate: Positive = 3e-4
-    """Step size. AdamW."""
+    """Step size. Learning rate of AdamW."""
     temperature: Positive = 1.0
     """Sampling temperature."""
     clip_range: NonNegative = 0.2
-    """Epsilon of the clipped objective (0: do not clip the ratio)."""
+    """Epsilon of the clipped objective (0: no clipping)."""
     clip_range_high: NonNegative = 0.28
-    """Epsilon upwards (0: clip_range)."""
+    """Upper epsilon of the clipped objective (0: clip_range)."""
     dynamic_sampling: bool = True
     """Sample until K prompts have right and wrong completions."""
     max_draws: PositiveInt = 10
-    """Draws of K prompts in a step, at most. Then it learns from those that were found."""
+    """Maximum draws of K prompts per step. Then the step uses the groups found so far."""
     token_level: bool = True
-    """Mean over all tokens. Otherwise over each completion first, as GRPO."""
+    """Average the loss over all tokens. Otherwise over each completion first, as GRPO."""
     overlong_filtering: bool = True
-    """Leave completions that were cut off out of the loss."""
+    """Exclude truncated completions from the loss."""
     overlong_cache: NonNegativeInt = 8
-    """Tokens before the limit where punishment begins (0: never)."""
+    """Tokens before the limit with a length penalty (0: none)."""
     format_weight: NonNegative = 0.1
     """Weight of the format reward beside the accuracy reward."""
     reward_model: str = ""

@@ -3,9 +3,9 @@
     python llm_track/dpo.py --task addition
 
 RLHF without a reward model and without RL. The policy that maximises a reward r under a KL penalty
-to pi_ref is pi(y | x) ~ pi_ref(y | x) exp(r(x, y) / beta) (eq. 4), so every policy is the best one
+to pi_ref is proportional to pi_ref(y | x) exp(r(x, y) / beta) (eq. 4), so every policy is optimal
 for the implicit reward r(x, y) = beta log(pi(y | x) / pi_ref(y | x)) (eq. 5, up to a term of x
-alone). Put into the Bradley-Terry model of a preference of y_w over y_l, it is learned directly:
+alone). Inserted into the Bradley-Terry model of preferring y_w to y_l, it gives the loss:
 
     L(theta) = - E[ log sigmoid(beta log(pi_theta(y_w | x) / pi_ref(y_w | x))
                               - beta log(pi_theta(y_l | x) / pi_ref(y_l | x))) ]       (eq. 7)
@@ -70,19 +70,19 @@ class Config(tasks.TaskConfig):
     group_size: Annotated[int, Range(2)] = 4
     """G, samples per group. Completions of a prompt, of which at most one pair is made."""
     preferences: str = ""
-    """JSONL file of preferences ('': none). Of prompt, chosen and rejected, or of prompt and
-    ranked, in place of pairs of own samples."""
+    """JSONL file of preferences ('': none). Rows of prompt, chosen and rejected, or of prompt and
+    ranked. They replace pairs of the model's own samples."""
     batch_size: PositiveInt = 32
     """Samples per gradient step. N pairs."""
     epochs: PositiveInt = 3
-    """Passes over the samples. All pairs."""
+    """Passes over the samples. Over all pairs."""
     learning_rate: Positive = 3e-4
-    """Step size. AdamW, in the first step."""
+    """Step size. Initial learning rate of AdamW."""
     temperature: Positive = 1.0
-    """Sampling temperature. Of the pairs."""
+    """Sampling temperature. For the pairs."""
     beta: Positive = 0.1
-    """The paper's beta. Weight of the KL to the reference that the implicit reward stands for;
-    kl_coef is that of a penalty."""
+    """The paper's beta. Weight of the implicit KL penalty to the reference; kl_coef weights an
+    explicit one."""
 
     def check(self) -> None:
         super().check()

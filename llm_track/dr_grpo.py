@@ -2,7 +2,7 @@
 
     python llm_track/dr_grpo.py --task addition
 
-GRPO without its two divisions, each of which biases the gradient (sec. 3.1):
+GRPO without its two divisions, which bias the gradient (sec. 3.1):
 
     1/|o_i|   a long wrong answer is punished less per token than a short one, so wrong answers
               grow longer
@@ -71,15 +71,15 @@ class Config(tasks.TaskConfig):
     group_size: Annotated[int, Range(2)] = 8
     """G, samples per group. Completions of a prompt."""
     minibatches: PositiveInt = 4
-    """Minibatches per pass over the samples. A number; minibatch_size, elsewhere, is a size."""
+    """Minibatches per pass over the samples. A number; minibatch_size in algos is a size."""
     epochs: PositiveInt = 1
-    """Passes over the samples. Those of a step."""
+    """Passes over the samples. Per step."""
     learning_rate: Positive = 3e-4
-    """Step size. AdamW."""
+    """Step size. Learning rate of AdamW."""
     temperature: Positive = 1.0
     """Sampling temperature."""
     clip_range: NonNegative = 0.2
-    """Epsilon of the clipped objective (0: do not clip the ratio)."""
+    """Epsilon of the clipped objective (0: no clipping)."""
     format_weight: NonNegative = 0.1
     """Weight of the format reward beside the accuracy reward."""
     reward_model: str = ""

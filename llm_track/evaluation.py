@@ -1,7 +1,7 @@
-"""How well a language model answers held-out prompts: the one evaluation of the LLM track.
+"""Evaluation of a language model on held-out prompts, shared by all methods of the LLM track.
 
-The same prompts and the same random numbers for every seed, method and point of a curve: what
-differs between two evaluations is the model.
+All seeds, methods and points of a curve use the same prompts and the same random numbers, so two
+evaluations differ only in the model.
 
     pass@1      share of samples with the right answer, mean over prompts
     pass@k      chance that at least one of k samples is right, unbiased from n >= k samples:

@@ -3,7 +3,7 @@
     python llm_track/grpo.py --task addition
 
 PPO without a critic: the baseline of a completion is the mean reward of its group, the completions
-of the same prompt. Of each prompt q, pi_old draws G completions o_i; with the ratio
+of the same prompt. For each prompt q, pi_old samples G completions o_i; with the ratio
 r_{i,t} = pi_theta(o_{i,t} | q, o_{i,<t}) / pi_old(o_{i,t} | q, o_{i,<t}) the objective (eq. 3) is
 
     J(theta) = E[ 1/G sum_i 1/|o_i| sum_t { min(r_{i,t} A_{i,t}, clip(r_{i,t}, 1 - eps, 1 + eps)
@@ -80,19 +80,19 @@ class Config(tasks.TaskConfig):
     group_size: Annotated[int, Range(2)] = 8
     """G, samples per group. Completions of a prompt."""
     minibatches: PositiveInt = 4
-    """Minibatches per pass over the samples. A number; minibatch_size, elsewhere, is a size."""
+    """Minibatches per pass over the samples. A number; minibatch_size in algos is a size."""
     epochs: PositiveInt = 1
-    """Passes over the samples. Those of a step."""
+    """Passes over the samples. Per step."""
     learning_rate: Positive = 3e-4
-    """Step size. AdamW."""
+    """Step size. Learning rate of AdamW."""
     temperature: Positive = 1.0
     """Sampling temperature."""
     clip_range: NonNegative = 0.2
-    """Epsilon of the clipped objective (0: do not clip the ratio)."""
+    """Epsilon of the clipped objective (0: no clipping)."""
     kl_coef: NonNegative = 0.04
-    """Beta, weight of the KL to the reference."""
+    """Beta, weight of the KL to the reference policy."""
     supervision: Literal["outcome", "process"] = "outcome"
-    """One reward per completion, or one per step of its thinking."""
+    """One reward per completion, or one per reasoning step."""
     format_weight: NonNegative = 0.1
     """Weight of the format reward beside the accuracy reward."""
     reward_model: str = ""
@@ -100,8 +100,8 @@ class Config(tasks.TaskConfig):
     rules: bool = True
     """Reward by rules: accuracy and format."""
     iterations: PositiveInt = 1
-    """Parts of the training, each with a reference of its own. And with a reward model. A number;
-    control's reference_updates is an interval."""
+    """Parts of the training, each with its own reference. The reward model, if any, is updated too.
+    A number; reference_updates in algos/grpo.py is an interval."""
 
     def check(self) -> None:
         super().check()

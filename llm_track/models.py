@@ -1,10 +1,11 @@
 """The models of the LLM track: the embedded tiny one, or any causal LM of `transformers`.
 
-`--model tiny` needs no download. It is made once, in two steps, and kept in `results/local/models`:
+`--model tiny` needs no download. It is trained once, in two steps, and stored in
+`results/local/models`:
 
     tiny-base   a Llama of 137,984 parameters, pretrained for some seconds on the task's mixed and
-                mostly unformatted text: the start of R1-Zero
-    tiny        tiny-base after `python llm_track/sft.py`: the cold start of R1
+                mostly unformatted text: the start of DeepSeek-R1-Zero
+    tiny        tiny-base after `python llm_track/sft.py`: the cold start of DeepSeek-R1
 
 Anything else is a folder (of a finished run, or as `save_pretrained` writes it) or a hub name. Code
 that comes with a model is never run: `trust_remote_code` is False everywhere (left out, it would

@@ -1,11 +1,11 @@
-"""Reward model: what people, or rules, prefer, as a number (Ouyang et al. 2022, arXiv 2203.02155).
+"""Reward model: a scalar score learned from preferences (Ouyang et al. 2022, arXiv 2203.02155).
 
     python llm_track/reward_model.py --task addition
     python llm_track/reward_model.py --preferences pairs.jsonl
 
 The second step of InstructGPT (sec. 3.5). After Bradley and Terry (1952) completion y_w is
-preferred to y_l with probability sigmoid(r(x, y_w) - r(x, y_l)). Of a prompt x with K ranked
-completions all K (K - 1) / 2 pairs are learned from, and together they weigh as one (eq. 1):
+preferred to y_l with probability sigmoid(r(x, y_w) - r(x, y_l)). For a prompt x with K ranked
+completions the loss is the mean over all K (K - 1) / 2 pairs, so each prompt has weight 1 (eq. 1):
 
     L(theta) = - 1 / (K choose 2) * E_x[ sum over pairs log sigmoid(r(x, y_w) - r(x, y_l)) ]
 
@@ -81,14 +81,14 @@ class Config(tasks.TaskConfig):
     """Reward model."""
 
     preferences: str = ""
-    """JSONL file of preferences ('': none). Of prompt, chosen and rejected, or of prompt and
-    ranked; without, rules rank own samples."""
+    """JSONL file of preferences ('': none). Rows of prompt, chosen and rejected, or of prompt and
+    ranked. Without it, rules rank the model's own samples."""
     prompts: PositiveInt = 32
     """K, prompts per step."""
     group_size: Annotated[int, Range(2)] = 8
     """G, samples per group. Completions of a prompt (not for --preferences)."""
     learning_rate: Positive = 1e-3
-    """Step size. AdamW."""
+    """Step size. Learning rate of AdamW."""
     temperature: Positive = 1.0
     """Sampling temperature."""
 

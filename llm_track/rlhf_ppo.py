@@ -5,8 +5,8 @@
 
 The third step of InstructGPT (sec. 3.5), after "The N implementation details of RLHF with PPO"
 (Huang et al. 2024, arXiv 2403.17031; vwxyzjn/summarize_from_feedback_details). A completion o of a
-prompt q is an episode: its tokens are the actions, the text before each of them is the state s_t =
-(q, o_{<t}), and only the last one is rewarded, with R, apart from the KL to the reference:
+prompt q is an episode: its tokens are the actions, and the text before a token is the state s_t =
+(q, o_{<t}). Every token has a KL penalty to the reference; the last one also has the reward R:
 
     r_t     = -beta log(pi_old(o_t | s_t) / pi_ref(o_t | s_t)) + (R if t is the last token)
     delta_t = r_t + gamma V(s_{t+1}) - V(s_t),      V = 0 after the last token
@@ -87,31 +87,31 @@ class Config(tasks.TaskConfig):
     group_size: PositiveInt = 1
     """G, samples per group. Completions of a prompt."""
     minibatches: PositiveInt = 4
-    """Minibatches per pass over the samples. A number; minibatch_size, elsewhere, is a size."""
+    """Minibatches per pass over the samples. A number; minibatch_size in algos is a size."""
     epochs: PositiveInt = 2
-    """Passes over the samples. Those of a step."""
+    """Passes over the samples. Per step."""
     learning_rate: Positive = 3e-4
-    """Step size. The policy's AdamW."""
+    """Step size. Learning rate of the policy's AdamW."""
     critic_learning_rate: Positive = 3e-3
-    """Step size of the critic. AdamW."""
+    """Learning rate of the critic. Of AdamW."""
     temperature: Positive = 1.0
     """Sampling temperature."""
     gamma: Fraction = 1.0
-    """Discount per step. Here a token."""
+    """Discount factor per step. A step is a token."""
     gae_lambda: Fraction = 0.95
-    """Lambda of GAE. 0 is the one-step TD error, 1 the Monte Carlo advantage."""
+    """Lambda of GAE. 0 gives the one-step TD error, 1 the Monte Carlo advantage."""
     clip_range: NonNegative = 0.2
-    """Epsilon of the clipped objective (0: do not clip the ratio)."""
+    """Epsilon of the clipped objective (0: no clipping)."""
     clip_value_range: NonNegative = 0.2
-    """Clip the change of the value prediction to this (0: do not)."""
+    """Largest change of the value prediction (0: no clipping)."""
     value_coef: NonNegative = 0.1
     """Weight of the value loss."""
     kl_coef: NonNegative = 0.05
-    """Beta, weight of the KL to the reference. In the reward."""
+    """Beta, weight of the KL to the reference policy. Subtracted from the reward."""
     format_weight: NonNegative = 0.1
     """Weight of the format reward beside the accuracy reward."""
     missing_eos_penalty: NonNegative = 1.0
-    """What a completion that is cut off loses of its reward."""
+    """Subtracted from the reward of a truncated completion."""
     reward_model: str = ""
     """Folder or hub name of a reward model. Its score is added to the rewards."""
     rules: bool = True

@@ -2,10 +2,10 @@
 
 Shapes: B samples, P tokens of the longest prompt, T of the longest completion, V the vocabulary.
 Prompts are padded on the left, completions on the right: generated tokens follow one another in
-every row. Padding is told by masks alone, so the padding token may be any token.
+every row. Padding is identified by the masks alone, so the padding token may be any token.
 
-Logits are divided by the sampling temperature here, and nowhere else: log-probabilities are always
-those of the distribution that was sampled from.
+Logits are divided by the sampling temperature here and nowhere else: log-probabilities are always
+those of the sampled distribution.
 """
 
 from __future__ import annotations

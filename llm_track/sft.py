@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: a language model learns the format and the task from demonstrations.
+"""Supervised fine-tuning of a language model on demonstrations of the format and the task.
 
     python llm_track/sft.py --task addition
 
@@ -47,14 +47,14 @@ class Config(tasks.TaskConfig):
     """Supervised fine-tuning."""
 
     model: str = "tiny-base"
-    """tiny-base, tiny, a folder, or a hub name. tiny is what this script makes with its
+    """tiny-base, tiny, a folder, or a hub name. tiny is what this script trains with its
     defaults."""
     total_samples: PositiveInt = 4_800
     """Samples to learn from. Demonstrations."""
     batch_size: PositiveInt = 32
     """Samples per gradient step. N demonstrations."""
     learning_rate: Positive = 3e-3
-    """Step size. AdamW."""
+    """Step size. Learning rate of AdamW."""
 
     def check(self) -> None:
         super().check()

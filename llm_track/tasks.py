@@ -1,6 +1,6 @@
-"""Prompts with answers that a program can check: the rewards of the LLM track.
+"""Prompts with answers that a program can check: the tasks and rewards of the LLM track.
 
-Three tasks are made on the fly and need no download:
+Three tasks are generated on the fly and need no download:
 
     addition    47+85=        <think>7+5=12;4+8+1=13;</think><answer>132</answer>
     mixed       the same with three digits, where most demonstrations leave the thinking empty

@@ -1,4 +1,4 @@
-"""The command line of a training script: a frozen dataclass, its presets, one-line errors.
+"""The command line of a training script: a frozen dataclass, presets, one-line error messages.
 
 Precedence: a flag, then the preset for the chosen environment, then the field's default.
 """
@@ -100,7 +100,7 @@ class ScriptConfig:
     """The flag that every script has."""
 
     results: Annotated[str, Execution()] = RESULTS
-    """Folder of the results."""
+    """Folder for the results."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ class LayerConfig(ScriptConfig):
     """Flags of a script that writes runs or pages: what is published only if it says so."""
 
     publish: bool = False
-    """Write into results, which is what is published."""
+    """Write to results, the published folder."""
 
     def check_publish(self) -> None:
         """Raise UsageError for `--publish` together with a folder of one's own."""
@@ -123,12 +123,12 @@ class RunConfig(ScriptConfig):
     name: Annotated[str, Execution()] = ""
     """Name of the run. Default: a hash of every field that changes a result."""
     device: Annotated[Literal["auto", "cpu", "cuda"], Execution()] = "auto"
-    """Where to compute. auto takes the CPU until the CUDA path is measured."""
+    """Device. auto is the CPU until the CUDA path has been measured."""
     threads: Annotated[int, Range(1, MAX_THREADS), Execution()] = 1
-    """CPU threads. On a CPU a seed has the same bits in any batch and, with a C compiler, for any
-    number of threads, but for means over more than 32,768 of its samples (without: for an equal
-    number, and hidden layers of at least 16 units, a multiple of 4). On CUDA it is equal to
-    rounding."""
+    """CPU threads. With a C compiler a seed's results are bit-identical in any batch and for any
+    number of threads, except that means over more than 32,768 of its samples depend on the number.
+    Without a compiler this needs an equal number of threads and hidden layers of at least 16 units,
+    a multiple of 4. On CUDA results are equal to rounding."""
     track: Annotated[bool, Execution()] = False
     """Also write TensorBoard files into the run's folder."""
     quiet: Annotated[bool, Execution()] = False
@@ -189,10 +189,10 @@ class ControlConfig(SeedsConfig):
     total_timesteps: PositiveInt = 100_000
     """Environment steps per seed."""
     backend: Literal["auto", "gymnasium"] = "auto"
-    """Whose environment. auto: ours where there is one, otherwise Gymnasium's."""
+    """Environment implementation. auto: native where there is one, otherwise Gymnasium's."""
     eval_budget: Annotated[float, Range(0, 1, open_low=True), Added(1.0)] = 1.0
-    """Share of the evaluation protocol. Of its episodes, at least one; below 1 scores are coarser,
-    and a run is not that of 1."""
+    """Fraction of the full evaluation to run. At least one episode. Below 1 scores are noisier, and
+    the run gets another name."""
 
 
 AnyConfig = TypeVar("AnyConfig", bound="DataclassInstance")

@@ -1,4 +1,4 @@
-"""What all kinds of runs share: recording one part of a run, and the command around it."""
+"""Code shared by all kinds of runs: recording one part of a run, and the command that runs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training run of a control algorithm: metrics, evaluations, the final table."""
+"""Records one training run of a control algorithm: metrics, evaluations, the final table."""
 
 from __future__ import annotations
 

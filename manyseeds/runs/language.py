@@ -1,6 +1,6 @@
 """Records one training run of a language model, one seed at a time.
 
-A part `runs/<task>/<algo>/<name>/seeds-003-003/` holds, next to what every part has:
+A part `runs/<task>/<algo>/<name>/seeds-003-003/` contains, besides the files of every part:
 
     curve.parquet       source, algo, task, seed, samples, learn_s, and a column per measure
     metrics.parquet     seed, samples, learn_s, and a column per logged metric, a row per update
@@ -93,29 +93,30 @@ class LanguageConfig(RunConfig):
     task: str = "addition"
     """addition, mixed, countdown, gsm8k, a JSONL file of prompt and answer, or a hub name."""
     model: str = "tiny"
-    """tiny-base, tiny, a folder, or a hub name. tiny is made once, by tiny-base and sft.py."""
+    """tiny-base, tiny, a folder, or a hub name. tiny is tiny-base after sft.py, trained once."""
     seeds: Annotated[Seeds, Execution()] = 1
     """Number of seeds S. Trained one after another."""
     first_seed: Annotated[NonNegativeInt, Execution()] = 0
     """The seeds are first_seed, first_seed + 1, ..."""
     total_samples: PositiveInt = 51_200
-    """Samples to learn from. Completions, those that are thrown away counted."""
+    """Samples to learn from. Completions, including discarded ones."""
     max_new_tokens: NonNegativeInt = 0
     """Longest completion, in tokens (0: the task's)."""
     lora_rank: NonNegativeInt = 0
     """Train low-rank adapters of this rank (0: all weights)."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Precision of computations. auto is bfloat16 where a GPU has it; weights stay in float32."""
+    """Precision of computations. auto is bfloat16 on a GPU that supports it; weights stay
+    float32."""
     evaluations: Annotated[PositiveInt, Execution()] = 10
-    """Evaluations on the learning curve after the first."""
+    """Evaluations after the one before training."""
     eval_budget: Annotated[float, Range(0, 1, open_low=True), Added(1.0)] = 1.0
-    """Share of the evaluation protocol. Of its prompts, at least one; below 1 scores are coarser,
-    and a run is not that of 1."""
+    """Fraction of the full evaluation to run. At least one prompt. Below 1 scores are noisier, and
+    the run gets another name."""
     micro_batch_size: Annotated[PositiveInt, Execution()] = 64
-    """Samples per pass of an update. Changes memory and speed, not the result; sampling has its
-    own."""
+    """Samples per forward and backward pass. Changes memory and speed, not the result. Sampling
+    uses a size of its own."""
     gradient_checkpointing: Annotated[bool, Execution()] = False
-    """Save memory by computing activations twice."""
+    """Save memory by recomputing activations."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -1,8 +1,8 @@
-"""Several processes that train one model, started by `accelerate launch` or `torchrun`.
+"""Data-parallel training of one model, started by `accelerate launch` or `torchrun`.
 
-Every process draws the whole batch's random numbers and works on its share of the rows. A loss is
-written as a sum over the batch of weighted terms: the shares of all processes add up to it, and so
-do their gradients. One process is the same without anything to add.
+Every process draws the random numbers of the whole batch and computes its share of the rows. A loss
+is a sum of weighted terms over the batch, so the losses and gradients of all processes add up to
+those of the batch. A single process needs no communication.
 """
 
 from __future__ import annotations

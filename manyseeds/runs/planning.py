@@ -1,8 +1,7 @@
-"""Planning runs: every sweep in the record, a picture, and the table at the end.
+"""Records one planning run: every sweep, a figure, and the final table.
 
-A planning run is `runs/<env>/<algo>/<name>/plan/`. Beside `config.json`, `summary.json` and
-`DONE.json`, as every run has them, it holds `sweeps.json`, from which the whole planning can be
-replayed:
+A planning run is `runs/<env>/<algo>/<name>/plan/`. Besides `config.json`, `summary.json` and
+`DONE.json`, which every run has, it contains `sweeps.json`, from which all sweeps can be replayed:
 
     schema    2
     algo, env, gamma
@@ -48,12 +47,12 @@ class PlanningConfig(EnvConfig):
     env: str = "Gridworld-v0"
     """Environment id."""
     gamma: Annotated[float, Range(0, 0.999)] = 0.9
-    """Discount per step."""
+    """Discount factor per step."""
     tolerance: Positive = 1e-10
-    """Distance to the optimal values at which to end, relative where they are above 1. Values below
-    it are not told from 0: with a small gamma a far goal is not found."""
+    """Distance to the optimal values at which to stop, relative for values above 1. Smaller values
+    count as 0: with a small gamma a distant goal is not found."""
     gif: Annotated[bool, Execution()] = False
-    """Also draw values and actions after every sweep, or iteration, as a GIF."""
+    """Also write a GIF of values and actions, one frame per sweep or iteration."""
 
     def check(self) -> None:
         if self.device == "cuda":

@@ -1,7 +1,7 @@
-"""Records one prediction run: the values of a fixed policy against the exact ones.
+"""Records one prediction run: the estimated values of a fixed policy and their errors.
 
-S seeds, X states, of which C count, K episodes after which values are compared. A part holds, next
-to what every part has:
+S seeds, X states of which C count, and K episode numbers after which values are compared with the
+exact ones. A part contains, besides the files of every part:
 
     curve.parquet   source, algo, env, seed, episode, timestep (of that seed so far), rms_error
     values.parquet  seed, episode, and a float32 column of values per state that counts
@@ -76,7 +76,7 @@ class PredictionConfig(SeedsConfig):
     total_episodes: Annotated[PositiveInt, Renamed("episodes")] = 100
     """Episodes per seed."""
     gamma: Fraction = 1.0
-    """Discount per step."""
+    """Discount factor per step."""
 
     def check_env(self, env: Any) -> None:
         super().check_env(env)
