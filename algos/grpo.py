@@ -309,8 +309,9 @@ def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
 
 def clip_bounds(config: Config) -> tuple[float, float]:
     """Between which the ratio has a gradient."""
-    low = config.clip_range or math.inf
-    return 1 - low, 1 + (config.clip_range_high or low)
+    if config.clip_range == 0:
+        return -math.inf, math.inf
+    return 1 - config.clip_range, 1 + (config.clip_range_high or config.clip_range)
 
 
 def policy_loss(ratio: Tensor, advantages: Tensor, config: Config) -> Tensor:

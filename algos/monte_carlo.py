@@ -57,7 +57,7 @@ class Config(PredictionConfig):
     visits: Literal["first", "every"] = "first"
     """Which visits of a state in an episode to learn from."""
     learning_rate: Fraction = 0.0
-    """Step size. Alpha; 0 means 1 / N(s), the mean of all returns."""
+    """Step size. Alpha (0: the mean of all returns, 1 / N)."""
 
     def make_env(self) -> envs.TabularEnv:
         return envs.make_tabular(self.env)

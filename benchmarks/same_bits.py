@@ -738,7 +738,7 @@ class Flags:
     migrate: bool = False
     """Bring stored runs to this schema."""
     results: str = str(PUBLISHED)
-    """What to migrate (default: what is published)."""
+    """Folder to migrate."""
     fresh: bool = False
     """Print checksums of what is not stale."""
     only: tuple[str, ...] = ()

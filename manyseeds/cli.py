@@ -174,7 +174,7 @@ class SeedsConfig(EnvConfig):
     """Flags of everything that learns from experience, many seeds at once."""
 
     seeds: Annotated[Seeds, Execution()] = 10
-    """Number of seeds S. Trained together as one batch."""
+    """Number of seeds S. Ours are trained as one batch."""
     first_seed: Annotated[NonNegativeInt, Execution()] = 0
     """The seeds are first_seed, first_seed + 1, ..."""
 
@@ -212,7 +212,7 @@ def published_score(config: Any, preset: Preset | None) -> str:
     if preset is None:
         return ""
     as_there = all(getattr(config, name) == x for name, x in preset.settings.items())
-    return preset.published if as_there else ""
+    return preset.published if as_there and getattr(config, "eval_budget", 1) == 1 else ""
 
 
 def identity(config: RunConfig) -> dict[str, Any]:
@@ -441,7 +441,10 @@ def refusing(config_class: type) -> Iterator[None]:
             choices = ", ".join(event.choices)
             raise UsageError(f"{name} {event.value!r}: must be one of {choices}")
         if isinstance(event, events.InstantiationFailure):
-            raise UsageError(f"{name}: {event.message}")
+            several = event.message.startswith("Could not find valid parse")
+            one = event.message.startswith("no type matching")
+            message = "takes numbers, separated by spaces" if several else event.message
+            raise UsageError(f"{name}: {'takes a number' if one else message}")
         raise UsageError(f"{name}: needs a value")
 
     with events.on_parse_error(refuse):
@@ -458,11 +461,14 @@ def unknown(word: str, config_class: type) -> str:
     """What is said of a word that is no flag."""
     if not word.startswith("--"):
         return f"{word!r}: expected a flag; see --help"
-    for name, marks in field_marks(config_class).items():
+    names = field_marks(config_class)
+    for name, marks in names.items():
         if Renamed(known(word)) in marks:
             return f"{flag(known(word))}: is called {flag(name)} now"
     word = word.partition("=")[0].replace("_", "-")
-    close = closest([flag(field.name) for field in dataclasses.fields(config_class)], word)
+    kinds = {name: hint for name, hint in hints_of(config_class).items() if name in names}
+    flags = [flag(name) for name, hint in kinds.items() if "Positional" not in repr(hint)]
+    close = closest(flags, word)
     return f"{word}: unknown flag" + (f"; did you mean {close}?" if close else "; see --help")
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import os
+import re
 import sys
 import textwrap
 from collections.abc import Mapping
@@ -58,6 +60,8 @@ def show_help(
         table.add_row(Text(title, style="bold"))
         for field in fields:
             default = settings.get(field.name, field.default)
+            if default is dataclasses.MISSING:
+                default = None  # it is computed; the docstring says how
             words = docs[field.name] if details else shortened(docs[field.name])
             table.add_row(*row(field.name, hints[field.name], default, words))
         table.add_row()
@@ -68,7 +72,10 @@ def show_help(
         console.print(table, end="")
         if not details:
             console.print("--details says more of the method and of its flags.")
-    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    try:
+        print("\n".join(line.rstrip() for line in captured.get().splitlines()), flush=True)
+    except BrokenPipeError:  # read by `head`, say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def usage(config_class: type) -> str:
@@ -118,8 +125,12 @@ def row(name: str, hint: Any, default: Any, words: str) -> tuple[Text, Text]:
 
 
 def shortened(text: str) -> str:
-    """A docstring that fits one line, or else its first sentence."""
-    return text if len(text) <= LINE else text.partition(". ")[0].rstrip(".") + "."
+    """A docstring that fits one line, or else its first sentence and what 0 means."""
+    if len(text) <= LINE:
+        return text
+    sentence, _, rest = text.partition(". ")
+    zero = re.search(r" \(0: [^)]*\)", rest)
+    return sentence.rstrip(".") + (zero[0] if zero else "") + "."
 
 
 def documented(config_class: type) -> dict[str, str]:

@@ -102,7 +102,7 @@ def test_estimators_of_a2c_stand_beside_gae(results: Path) -> None:
         result = by_name[key]
         for column, measure in ((5, "final"), (7, "auc")):
             verdict = parity(getattr(result, measure), getattr(reference, measure), result.spec)
-            assert row[column] == verdict_text(verdict)
+            assert row[column] == verdict_text(verdict, result.spec)
     assert (results / "plots" / "a2c-advantages.svg").exists()
     assert policy_gradients.estimators_section([], results) == ""
 

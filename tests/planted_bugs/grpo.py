@@ -128,8 +128,8 @@ BUGS = (
     Bug(
         "grpo: clips alike in both directions",
         "algos/grpo.py",
-        "return 1 - low, 1 + (config.clip_range_high or low)",
-        "return 1 - low, 1 + low",
+        "1 + (config.clip_range_high or config.clip_range)",
+        "1 + config.clip_range",
         "tests/algos/test_grpo.py::test_policy_loss_by_hand",
     ),
     Bug(

@@ -111,8 +111,8 @@ BUGS = (
     Bug(
         "language: ratio: dapo clips alike in both directions",
         "llm_track/dapo.py",
-        "return 1 - low, 1 + (config.clip_range_high or low)",
-        "return 1 - low, 1 + low",
+        "1 + (config.clip_range_high or config.clip_range)",
+        "1 + config.clip_range",
         "tests/llm_track/test_grpo.py::test_a_loss_by_hand",
     ),
     Bug(
