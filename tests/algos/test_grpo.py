@@ -280,6 +280,15 @@ def test_policy_loss_by_hand() -> None:
     torch.testing.assert_close(symmetric, expected)
 
 
+@pytest.mark.parametrize("high", [0.0, 0.5])
+def test_without_a_clip_range_nothing_is_clipped(high: float) -> None:
+    config = grpo.Config(clip_range=0.0, clip_range_high=high)
+    ratio = torch.tensor([[0.01, 0.5, 1.0, 1.8, 90.0]])
+    for advantages in (torch.ones_like(ratio), -torch.ones_like(ratio)):
+        loss = grpo.policy_loss(ratio, advantages, config)
+        torch.testing.assert_close(loss, -ratio * advantages)
+
+
 def test_k3_has_the_mean_of_the_exact_divergence_and_is_never_negative() -> None:
     """By enumeration of the actions: sum_a pi(a) k3(a) = KL(pi, pi_ref)."""
     logits = 3 * torch.randn(2, 200, 6, generator=generator(), dtype=torch.float64)

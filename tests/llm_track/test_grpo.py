@@ -381,6 +381,22 @@ def loss_of(
     return dapo.policy_loss(logprobs, old, advantages, weights, config)
 
 
+@pytest.mark.parametrize("kind", ["grpo", "dr_grpo", "dapo"])
+@float64()
+def test_without_a_clip_range_nothing_is_clipped(kind: str) -> None:
+    """As with a range that no ratio leaves, whatever DAPO's range upwards is."""
+    generator = torch.Generator().manual_seed(0)
+    old, change, advantages = torch.randn(3, 4, 5, generator=generator)
+    mask = torch.ones(4, 5, dtype=torch.bool)
+    module = {"grpo": grpo, "dr_grpo": dr_grpo, "dapo": dapo}[kind]
+    high = {"clip_range_high": 1e9} if kind == "dapo" else {}
+    wide, none = module.Config(clip_range=1e9, **high), module.Config(clip_range=0.0)
+    losses = [loss_of(kind, old + change, old, old, advantages, mask, c) for c in (wide, none)]
+    assert torch.equal(*losses)
+    default = loss_of(kind, old + change, old, old, advantages, mask, module.Config())
+    assert not torch.equal(losses[0], default)
+
+
 LOSSES = [
     ("grpo", {}),
     ("grpo", {"kl_coef": 0.0}),
