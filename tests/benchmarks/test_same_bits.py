@@ -485,7 +485,7 @@ def test_an_interrupt_leaves_nothing(copy: Path, tmp_path: Path, number: signal.
         int(x) for x in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     ]
     process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=180)
     assert process.returncode == 128 + number
     assert errors in ("", "interrupted\n")
     assert_clean(copy, tmp_path)

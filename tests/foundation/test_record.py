@@ -842,10 +842,12 @@ def test_overlapping_commands_train_no_seed_twice() -> None:
 def test_seeds_of_a_process_that_is_interrupted_are_trained_by_the_one_that_waits() -> None:
     (first,) = two_commands(["--seeds", "2"])
     wait_for("runs/CartPole-v1/ppo/x/seeds-000-001/config.json")
+    first.send_signal(signal.SIGSTOP)  # or it might be done before the other has begun
     (second,) = two_commands(["--seeds", "2"])
     assert second.stdout
     assert second.stdout.readline().startswith("waiting for another process")
     first.send_signal(signal.SIGINT)
+    first.send_signal(signal.SIGCONT)
     assert first.communicate(timeout=60)[1].startswith("interrupted; ")
     assert second.communicate(timeout=300)[1] == ""
     assert second.returncode == 0
