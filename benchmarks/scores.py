@@ -24,7 +24,7 @@ from torch import Tensor
 
 import envs
 from benchmarks.measure import origin, write_measured
-from manyseeds.cli import Range, ScriptConfig, check_ranges, exit_with, parse
+from manyseeds.cli import Range, ScriptConfig, exit_with, parse
 from manyseeds.digest import origin_of
 from manyseeds.errors import UsageError
 from manyseeds.seeds import SeedStreams
@@ -42,9 +42,6 @@ class Config(ScriptConfig):
     """Environment id."""
     episodes: Annotated[int, Range(2)] = 10_000
     """Episodes of the random policy. Not needed where its score is exact."""
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
 
 def random_actions(spec: envs.EnvSpec, noise: Tensor) -> Tensor:

@@ -397,7 +397,7 @@ def read_flag(name: str, default: str, args: Sequence[str]) -> str:
 
     alone = dataclasses.make_dataclass("Alone", [(name, str, default)])
     with refusing(alone):
-        found: Any = None
+        found: Any
         found, _ = tyro.cli(alone, args=args, add_help=False, return_unknown_args=True)
     return str(getattr(found, name))
 
@@ -441,10 +441,12 @@ def refusing(config_class: type) -> Iterator[None]:
             choices = ", ".join(event.choices)
             raise UsageError(f"{name} {event.value!r}: must be one of {choices}")
         if isinstance(event, events.InstantiationFailure):
-            several = event.message.startswith("Could not find valid parse")
-            one = event.message.startswith("no type matching")
-            message = "takes numbers, separated by spaces" if several else event.message
-            raise UsageError(f"{name}: {'takes a number' if one else message}")
+            message = event.message
+            if message.startswith("Could not find valid parse"):  # of a tuple
+                message = "takes numbers, separated by spaces"
+            elif message.startswith("no type matching"):  # X | None
+                message = "takes a number"
+            raise UsageError(f"{name}: {message}")
         raise UsageError(f"{name}: needs a value")
 
     with events.on_parse_error(refuse):
@@ -461,14 +463,15 @@ def unknown(word: str, config_class: type) -> str:
     """What is said of a word that is no flag."""
     if not word.startswith("--"):
         return f"{word!r}: expected a flag; see --help"
-    names = field_marks(config_class)
-    for name, marks in names.items():
+    from manyseeds.usage import is_positional
+
+    marked = field_marks(config_class)
+    for name, marks in marked.items():
         if Renamed(known(word)) in marks:
             return f"{flag(known(word))}: is called {flag(name)} now"
     word = word.partition("=")[0].replace("_", "-")
-    kinds = {name: hint for name, hint in hints_of(config_class).items() if name in names}
-    flags = [flag(name) for name, hint in kinds.items() if "Positional" not in repr(hint)]
-    close = closest(flags, word)
+    hints = hints_of(config_class)
+    close = closest([flag(name) for name in marked if not is_positional(hints[name])], word)
     return f"{word}: unknown flag" + (f"; did you mean {close}?" if close else "; see --help")
 
 

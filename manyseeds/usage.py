@@ -29,7 +29,11 @@ GROUPS = {
     "network": {"hidden", "log_std_init", "normalize_obs", "lora_rank", "dtype", "model"},
     "evaluation": {"evaluations", "eval_budget"},
 }
-POSITIONAL = get_args(tyro.conf.Positional[int])[1]
+
+
+def is_positional(hint: Any) -> bool:
+    """Whether a field is given by its place, not by a flag."""
+    return get_args(tyro.conf.Positional[int])[1] in get_args(hint)
 
 
 def show_help(
@@ -83,8 +87,8 @@ def usage(config_class: type) -> str:
     script = Path(sys.argv[0]).resolve()
     name = script.relative_to(ROOT) if script.is_relative_to(ROOT) else script.name
     hints = hints_of(config_class)
-    places = [field.name for field in dataclasses.fields(config_class)]  # type: ignore[arg-type]
-    places = [name.upper() for name in places if POSITIONAL in get_args(hints[name])]
+    names = [field.name for field in dataclasses.fields(config_class)]  # type: ignore[arg-type]
+    places = [name.upper() for name in names if is_positional(hints[name])]
     return " ".join([f"usage: python {name}", *places, "[flags]"])
 
 
@@ -115,7 +119,7 @@ def row(name: str, hint: Any, default: Any, words: str) -> tuple[Text, Text]:
         inner = str
     value = {int: "INT", float: "FLOAT"}.get(inner, "TEXT") + (" ..." if many else "")
     left = f"  {flag(name)} {value}"
-    if POSITIONAL in marks:
+    if is_positional(hint):
         left = f"  {name.upper()}"
     elif kind is bool:
         left = f"  --[no-]{flag(name)[2:]}"
