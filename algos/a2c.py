@@ -63,6 +63,7 @@ from manyseeds.cli import (
     ControlConfig,
     Fraction,
     NonNegative,
+    PerRow,
     Positive,
     PositiveInt,
     Preset,
@@ -78,6 +79,7 @@ from manyseeds.kernels.rollout import Policy
 from manyseeds.kernels.scan import discounted_sums
 from manyseeds.layers import RewardScale, RunningStats, SeedMLP
 from manyseeds.optim import SeedAdam, SeedRMSprop
+from manyseeds.rows import broadcast, used
 from manyseeds.runs.control import Run, main
 from manyseeds.seeds import SeedStreams
 
@@ -90,33 +92,33 @@ class Config(ControlConfig):
     """N, environments per seed."""
     num_steps: PositiveInt = 5
     """T, steps per environment in a rollout."""
-    learning_rate: Positive = 7e-4
+    learning_rate: PerRow[Positive] = 7e-4
     """Step size. Learning rate of the optimizer."""
-    anneal_lr: bool = False
+    anneal_lr: PerRow[bool] = False
     """Anneal the learning rate linearly to 0."""
     optimizer: Literal["rmsprop", "rmsprop_tf", "adam"] = "rmsprop"
     """Optimizer. PyTorch's RMSprop, TensorFlow's RMSprop, or Adam."""
-    gamma: Fraction = 0.99
+    gamma: PerRow[Fraction] = 0.99
     """Discount factor per step."""
     advantage: Literal["gae", "n_step", "monte_carlo"] = "gae"
     """Advantage estimator. monte_carlo: rewards to the end of the episode or rollout; n_step:
     n_steps rewards; both add V of the last state unless it is terminal, and subtract V. gae:
     GAE."""
-    gae_lambda: Fraction = 1.0
+    gae_lambda: PerRow[Fraction] = 1.0
     """Lambda of GAE. 0 gives the one-step TD error, 1 the Monte Carlo advantage."""
     n_steps: Annotated[PositiveInt, Renamed("td_steps")] = 3
     """n of n-step returns. At most num_steps; 1 gives the one-step TD error."""
     normalize_advantage: bool = False
     """Normalise advantages to mean 0 and standard deviation 1. Per rollout."""
-    entropy_coef: NonNegative = 0.0
+    entropy_coef: PerRow[NonNegative] = 0.0
     """Weight of the entropy bonus."""
-    value_coef: NonNegative = 0.5
+    value_coef: PerRow[NonNegative] = 0.5
     """Weight of the value loss."""
-    max_grad_norm: NonNegative = 0.5
+    max_grad_norm: PerRow[NonNegative] = 0.5
     """Clip each seed's gradient to this norm (0: no clipping)."""
     hidden: tuple[PositiveInt, ...] = (64, 64)
     """Widths of the hidden layers of each network."""
-    log_std_init: Annotated[float, Range(-20, 20)] = 0.0
+    log_std_init: PerRow[Annotated[float, Range(-20, 20)]] = 0.0
     """Initial log standard deviation of continuous actions."""
     normalize_obs: bool = False
     """Normalise observations by running statistics."""
@@ -214,8 +216,9 @@ def gae(
     next_values: V of the true successors. A termination is not bootstrapped, a truncation is;
     neither lets an advantage reach back across the end of its episode.
     """
-    deltas = rewards + gamma * next_values * ~terminated - values
-    decay = gamma * gae_lambda * (~(terminated | truncated)).to(deltas.dtype)
+    deltas = rewards + broadcast(gamma, rewards) * next_values * ~terminated - values
+    goes_on = (~(terminated | truncated)).to(deltas.dtype)
+    decay = broadcast(gamma * gae_lambda, goes_on) * goes_on
     return discounted_sums(deltas, decay)
 
 
@@ -233,6 +236,7 @@ def n_step(
     n is smaller where the episode or the rollout ends before: V of the last successor bootstraps
     there, but after a termination.
     """
+    gamma = broadcast(gamma, rewards)
     one_step = rewards + gamma * next_values * ~terminated
     goes_on = ~(terminated | truncated)[:, :-1]
     targets = one_step
@@ -256,6 +260,7 @@ def monte_carlo(
     V of the last successor stands for what would follow, but after a termination.
     """
     following, returns = next_values[:, -1], []
+    gamma = broadcast(gamma, following)
     for t in reversed(range(rewards.shape[1])):
         following = torch.where(truncated[:, t], next_values[:, t], following) * ~terminated[:, t]
         following = rewards[:, t] + gamma * following
@@ -324,9 +329,9 @@ def loss(agent: ActorCritic, batch: Batch, config: Config) -> tuple[Tensor, Term
     advantages = normalize(batch.advantages) if config.normalize_advantage else batch.advantages
     pg_loss = policy_loss(logprobs, advantages)
     v_loss = value_loss(values, batch.returns)
-    total = pg_loss + config.value_coef * v_loss
-    if config.entropy_coef > 0:
-        total = total - config.entropy_coef * entropy.mean(-1)
+    total = pg_loss + broadcast(config.value_coef, v_loss) * v_loss
+    if used(config.entropy_coef):
+        total = total - broadcast(config.entropy_coef, v_loss) * entropy.mean(-1)
     return total, Terms(*(x.detach() for x in (pg_loss, v_loss, entropy, logprobs)))
 
 
@@ -393,8 +398,8 @@ def train(config: Config, run: Run) -> ActorCritic:
     run.evaluate_if_due(0, env, agent)
     timestep = 0
     while timestep < config.total_timesteps:
-        remaining = 1 - timestep / config.total_timesteps
-        lr = config.learning_rate * (remaining if config.anneal_lr else 1)
+        progress = timestep / config.total_timesteps
+        lr = config.learning_rate * (1 - config.anneal_lr * progress)
         state, obs, metrics = iteration(
             state,
             obs,

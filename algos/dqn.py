@@ -50,6 +50,7 @@ from manyseeds.cli import (
     Fraction,
     NonNegative,
     NonNegativeInt,
+    PerRow,
     Positive,
     PositiveInt,
     Preset,
@@ -60,6 +61,7 @@ from manyseeds.kernels import in_c, regression
 from manyseeds.kernels.rollout import Policy
 from manyseeds.layers import SeedMLP
 from manyseeds.optim import SeedAdam
+from manyseeds.rows import broadcast
 from manyseeds.runs.control import Run, main
 from manyseeds.seeds import SeedStreams
 
@@ -80,23 +82,23 @@ class Config(ControlConfig):
     """C, transitions in each seed's replay memory."""
     learning_starts: NonNegativeInt = 10_000
     """Timesteps of random actions before the first update."""
-    learning_rate: Positive = 2.5e-4
+    learning_rate: PerRow[Positive] = 2.5e-4
     """Step size. Learning rate of Adam."""
-    gamma: Fraction = 0.99
+    gamma: PerRow[Fraction] = 0.99
     """Discount factor per step."""
     target_update_interval: PositiveInt = 500
     """Timesteps between updates of the target network."""
-    tau: Fraction = 1.0
+    tau: PerRow[Fraction] = 1.0
     """Polyak coefficient of the target network's update (1: copy)."""
-    exploration_fraction: Fraction = 0.5
+    exploration_fraction: PerRow[Fraction] = 0.5
     """Fraction of training over which epsilon is annealed."""
-    exploration_initial_eps: Fraction = 1.0
+    exploration_initial_eps: PerRow[Fraction] = 1.0
     """Initial epsilon."""
-    exploration_final_eps: Fraction = 0.05
+    exploration_final_eps: PerRow[Fraction] = 0.05
     """Final epsilon."""
     loss: Literal["huber", "mse"] = "mse"
     """Loss of the TD error."""
-    max_grad_norm: NonNegative = 0.0
+    max_grad_norm: PerRow[NonNegative] = 0.0
     """Clip each seed's gradient to this norm (0: no clipping)."""
     hidden: tuple[PositiveInt, ...] = (120, 84)
     """Widths of the hidden layers of each network."""
@@ -152,10 +154,10 @@ class QNetwork(nn.Module):
     def draw(self, streams: SeedStreams, *shape: int, epsilon: Tensor | None = None) -> Tensor:
         """Random actions [S, *shape, 1] with probability epsilon, elsewhere -1: be greedy.
 
-        epsilon: what broadcasts to [S, *shape]; by default its value at the end.
+        epsilon: [S or 1, ...], for the first dimensions of [S, *shape]; by default the last one.
         """
         explores, which = streams.uniform(*shape, 2).unbind(-1)
-        explores = explores < (self.final_eps if epsilon is None else epsilon)
+        explores = explores < broadcast(self.final_eps if epsilon is None else epsilon, explores)
         return torch.where(explores, (which * self.num_actions).floor(), -1.0).unsqueeze(-1)
 
     def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
@@ -221,19 +223,19 @@ class Replay:
         return Transitions(obs, actions.long(), rewards, terminated.bool(), next_obs)
 
 
-def epsilon_at(timestep: int, config: Config) -> float:
-    """Exploration rate of the action after `timestep` timesteps."""
-    if timestep < config.learning_starts:
-        return 1.0
-    horizon = config.exploration_fraction * config.total_timesteps
-    progress = min(timestep / horizon, 1.0) if horizon > 0 else 1.0
-    initial, final = config.exploration_initial_eps, config.exploration_final_eps
-    return initial + progress * (final - initial)
+def epsilon_at(timesteps: Tensor, config: Config) -> Tensor:
+    """Exploration rates [S or 1, F] of the actions after timesteps [1, F] float64."""
+    horizon = broadcast(config.exploration_fraction * config.total_timesteps, timesteps)
+    progress = (timesteps / horizon).nan_to_num(1.0).clamp(max=1)  # NaN: 0 of 0
+    initial = broadcast(config.exploration_initial_eps, timesteps)
+    final = broadcast(config.exploration_final_eps, timesteps)
+    epsilon = initial + progress * (final - initial)
+    return epsilon.masked_fill(timesteps < config.learning_starts, 1.0)
 
 
 def td_target(rewards: Tensor, terminated: Tensor, next_q_values: Tensor, gamma: float) -> Tensor:
     """y [S, B] for rewards and terminated [S, B] and target action values [S, B, A]."""
-    return rewards + gamma * next_q_values.amax(-1) * ~terminated
+    return rewards + broadcast(gamma, rewards) * next_q_values.amax(-1) * ~terminated
 
 
 def td_loss(q_values: Tensor, targets: Tensor, kind: str) -> Tensor:
@@ -279,7 +281,7 @@ def update(
 def update_target(target: QNetwork, net: QNetwork, syncs: int, tau: float) -> None:
     """Apply Q_target <- tau Q + (1 - tau) Q_target `syncs` times at once, in place."""
     for old, new in zip(target.parameters(), net.parameters(), strict=True):
-        old.lerp_(new, 1 - (1 - tau) ** syncs)
+        old.lerp_(new, broadcast(1 - (1 - tau) ** syncs, old))
 
 
 def train(config: Config, run: Run) -> QNetwork:
@@ -319,8 +321,8 @@ def train(config: Config, run: Run) -> QNetwork:
     while timestep < config.total_timesteps:
         before, timestep = timestep, timestep + config.block
         learns = timestep > config.learning_starts
-        epsilons = [epsilon_at(before + f * N, config) for f in range(F)]
-        epsilon = from_host(epsilons, run.device).view(1, F, 1)
+        steps = torch.arange(before, timestep, N, dtype=torch.float64).unsqueeze(0)
+        epsilon = from_host(epsilon_at(steps, config), run.device)
         state, obs, metrics = iteration(
             state,
             obs,

@@ -75,7 +75,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -86,6 +86,7 @@ from manyseeds.cli import (
     ControlConfig,
     Fraction,
     NonNegative,
+    PerRow,
     Positive,
     PositiveInt,
     Preset,
@@ -98,6 +99,7 @@ from manyseeds.kernels.rollout import Policy
 from manyseeds.kernels.scan import discounted_sums
 from manyseeds.layers import RunningStats, SeedMLP, take
 from manyseeds.optim import SeedAdam
+from manyseeds.rows import broadcast, used
 from manyseeds.runs.control import Run, main
 from manyseeds.seeds import SeedStreams
 
@@ -117,11 +119,11 @@ class Config(ControlConfig):
     """M, samples per gradient step. At most; sizes differ by at most 1."""
     epochs: PositiveInt = 4
     """Passes over the samples. Per update."""
-    learning_rate: Positive = 1e-3
+    learning_rate: PerRow[Positive] = 1e-3
     """Step size. Learning rate of Adam."""
-    anneal_lr: bool = True
+    anneal_lr: PerRow[bool] = True
     """Anneal the learning rate linearly to 0."""
-    gamma: Fraction = 0.99
+    gamma: PerRow[Fraction] = 0.99
     """Discount factor per step."""
     advantage: Literal["return_to_go", "outcome", "process"] = "return_to_go"
     """Advantage estimator. The quantity that is compared within a group."""
@@ -131,22 +133,22 @@ class Config(ControlConfig):
     std: Literal["group", "batch", "none"] = "group"
     """Standard deviation that divides advantages. Over the peers, over the update, or no
     division."""
-    clip_range: NonNegative = 0.2
+    clip_range: PerRow[NonNegative] = 0.2
     """Epsilon of the clipped objective (0: no clipping)."""
-    clip_range_high: NonNegative = 0.0
+    clip_range_high: PerRow[NonNegative] = 0.0
     """Upper epsilon of the clipped objective (0: clip_range)."""
-    kl_coef: NonNegative = 0.0
+    kl_coef: PerRow[NonNegative] = 0.0
     """Beta, weight of the KL to the reference policy."""
     reference_updates: Annotated[int, Range(0, math.inf)] = 0
     """Updates between two references (0: keep the initial policy). After this many updates the
     current policy becomes the reference. Only with kl_coef."""
-    entropy_coef: NonNegative = 0.0
+    entropy_coef: PerRow[NonNegative] = 0.0
     """Weight of the entropy bonus."""
-    max_grad_norm: NonNegative = 0.5
+    max_grad_norm: PerRow[NonNegative] = 0.5
     """Clip each seed's gradient to this norm (0: no clipping)."""
     hidden: tuple[PositiveInt, ...] = (64, 64)
     """Widths of the hidden layers of each network."""
-    log_std_init: Annotated[float, Range(-20, 20)] = 0.0
+    log_std_init: PerRow[Annotated[float, Range(-20, 20)]] = 0.0
     """Initial log standard deviation of continuous actions."""
     normalize_obs: bool = False
     """Normalise observations by running statistics."""
@@ -260,7 +262,8 @@ def play(
 def returns_to_go(rewards: Tensor, gamma: float) -> Tensor:
     """r_t + gamma r_{t+1} + ... to the end of the episode; rewards [S, L, ...], 0 after it."""
     rows = rewards.flatten(2)
-    return discounted_sums(rows, torch.full_like(rows, gamma)).view_as(rewards)
+    decay = torch.ones_like(rows) * broadcast(gamma, rows)
+    return discounted_sums(rows, decay).view_as(rewards)
 
 
 def compare(x: Tensor, peers: Tensor, dims: tuple[int, ...], divide: bool) -> Tensor:
@@ -307,16 +310,17 @@ def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
     return x.masked_fill(~mask, 0.0).sum(-1) / mask.sum(-1).clamp(min=1)
 
 
-def clip_bounds(config: Config) -> tuple[float, float]:
+def clip_bounds(config: Config, ratio: Tensor) -> tuple[Any, Any]:
     """Between which the ratio has a gradient."""
-    if config.clip_range == 0:
+    if not used(config.clip_range):
         return -math.inf, math.inf
-    return 1 - config.clip_range, 1 + (config.clip_range_high or config.clip_range)
+    above = config.clip_range_high if used(config.clip_range_high) else config.clip_range
+    return broadcast(1 - config.clip_range, ratio), broadcast(1 + above, ratio)
 
 
 def policy_loss(ratio: Tensor, advantages: Tensor, config: Config) -> Tensor:
     """-min(ratio A, clip(ratio) A) (eq. 3), elementwise."""
-    low, high = clip_bounds(config)
+    low, high = clip_bounds(config, ratio)
     clipped = ratio.clamp(low, high)
     return -torch.minimum(ratio * advantages, clipped * advantages)
 
@@ -388,14 +392,14 @@ def loss(
     log_ratio = logprobs - batch.logprobs
     ratio = log_ratio.exp()
     pg_loss = masked_mean(policy_loss(ratio, batch.advantages, config), valid)
-    total = pg_loss - config.entropy_coef * masked_mean(entropy, valid)
+    total = pg_loss - broadcast(config.entropy_coef, pg_loss) * masked_mean(entropy, valid)
     metrics = {"policy_loss": pg_loss.detach()}
-    if config.kl_coef > 0:
+    if used(config.kl_coef):
         kl = masked_mean(k3(logprobs, batch.reference), valid)
-        total = total + config.kl_coef * kl
+        total = total + broadcast(config.kl_coef, kl) * kl
         metrics["kl"] = kl.detach()
     with torch.no_grad():
-        low, high = clip_bounds(config)
+        low, high = clip_bounds(config, ratio)
         clipped = (ratio < low) | (ratio > high)
         metrics["approx_kl"] = masked_mean(ratio - 1 - log_ratio, valid)
         metrics["clipfrac"] = masked_mean(clipped.float(), valid)
@@ -417,7 +421,7 @@ def update(
     active: which seeds still learn, [S] bool; lr [S, 1]. Returns the metrics of each seed's last
     minibatch, [S]; 0 for a seed that took no step.
     """
-    names = ["policy_loss", "approx_kl", "clipfrac"] + ["kl"] * (config.kl_coef > 0)
+    names = ["policy_loss", "approx_kl", "clipfrac"] + ["kl"] * used(config.kl_coef)
     last = {name: torch.zeros(len(mask), device=mask.device) for name in names}
     for uniforms in shuffle.unbind(1):
         parts = minibatches(mask, uniforms, config.minibatch_size)
@@ -437,7 +441,7 @@ def train(config: Config, run: Run) -> Actor:
     env = config.make_env()
     L, N = env.spec.time_limit, config.num_envs
     actor = Actor(env.spec, config, run.streams("init")).to(run.device)
-    reference = copy.deepcopy(actor) if config.kl_coef > 0 else None
+    reference = copy.deepcopy(actor) if used(config.kl_coef) else None
     optimizer = SeedAdam(actor, eps=1e-5)
     streams = run.streams("train")
     timesteps = torch.zeros(S, dtype=torch.int64, device=run.device)
@@ -446,8 +450,9 @@ def train(config: Config, run: Run) -> Actor:
     while (active := timesteps < config.total_timesteps).any():
         if reference and config.reference_updates and updates % config.reference_updates == 0:
             reference.load_state_dict(actor.state_dict())
-        remaining = (1 - timesteps / config.total_timesteps).clamp(min=0).unsqueeze(1)
-        lr = config.learning_rate * (remaining if config.anneal_lr else torch.ones_like(remaining))
+        progress = (timesteps / config.total_timesteps).clamp(max=1).unsqueeze(1)
+        falling = 1 - broadcast(config.anneal_lr, progress) * progress
+        lr = broadcast(config.learning_rate, falling) * falling
         start_noise = streams.uniform(K, env.initial_noise).repeat_interleave(G, dim=1)
         action_noise = actor.draw(streams, L, N)  # [S, L, N, A or D]
         transition_noise = streams.uniform(L, N, env.transition_noise)

@@ -64,6 +64,7 @@ from manyseeds.cli import (
     ControlConfig,
     Fraction,
     NonNegative,
+    PerRow,
     Positive,
     PositiveInt,
     Preset,
@@ -78,6 +79,7 @@ from manyseeds.kernels.rollout import Policy
 from manyseeds.kernels.scan import discounted_sums, shuffles
 from manyseeds.layers import RewardScale, RunningStats, SeedMLP, take
 from manyseeds.optim import SeedAdam
+from manyseeds.rows import broadcast, used
 from manyseeds.runs.control import Run, main
 from manyseeds.seeds import SeedStreams
 
@@ -95,34 +97,34 @@ class Config(ControlConfig):
     """M, samples per gradient step. M must divide N * T."""
     epochs: PositiveInt = 4
     """Passes over the samples. Per rollout."""
-    learning_rate: Positive = 2.5e-4
+    learning_rate: PerRow[Positive] = 2.5e-4
     """Step size. Learning rate of Adam."""
-    anneal_lr: bool = True
+    anneal_lr: PerRow[bool] = True
     """Anneal the learning rate linearly to 0."""
-    gamma: Fraction = 0.99
+    gamma: PerRow[Fraction] = 0.99
     """Discount factor per step."""
-    gae_lambda: Fraction = 0.95
+    gae_lambda: PerRow[Fraction] = 0.95
     """Lambda of GAE. 0 gives the one-step TD error, 1 the Monte Carlo advantage."""
-    clip_range: NonNegative = 0.2
+    clip_range: PerRow[NonNegative] = 0.2
     """Epsilon of the clipped objective (0: no clipping)."""
-    anneal_clip: bool = False
+    anneal_clip: PerRow[bool] = False
     """Anneal the clip range linearly to 0."""
-    clip_value_range: NonNegative = 0.0
+    clip_value_range: PerRow[NonNegative] = 0.0
     """Largest change of the value prediction (0: no clipping)."""
     normalize_advantage: bool = True
     """Normalise advantages to mean 0 and standard deviation 1. Per minibatch."""
-    entropy_coef: NonNegative = 0.0
+    entropy_coef: PerRow[NonNegative] = 0.0
     """Weight of the entropy bonus."""
-    value_coef: NonNegative = 0.5
+    value_coef: PerRow[NonNegative] = 0.5
     """Weight of the value loss."""
-    max_grad_norm: NonNegative = 0.5
+    max_grad_norm: PerRow[NonNegative] = 0.5
     """Clip each seed's gradient to this norm (0: no clipping)."""
-    target_kl: NonNegative = 0.0
+    target_kl: PerRow[NonNegative] = 0.0
     """Largest mean KL of an update, in nats. A seed's epochs stop once its approximate KL exceeds
     1.5 times this (0: never)."""
     hidden: tuple[PositiveInt, ...] = (64, 64)
     """Widths of the hidden layers of each network."""
-    log_std_init: Annotated[float, Range(-20, 20)] = 0.0
+    log_std_init: PerRow[Annotated[float, Range(-20, 20)]] = 0.0
     """Initial log standard deviation of continuous actions."""
     normalize_obs: bool = False
     """Normalise observations by running statistics."""
@@ -226,8 +228,9 @@ def gae(
     next_values: V of the true successors. A termination is not bootstrapped, a truncation is;
     neither lets an advantage reach back across the end of its episode.
     """
-    deltas = rewards + gamma * next_values * ~terminated - values
-    decay = gamma * gae_lambda * (~(terminated | truncated)).to(deltas.dtype)
+    deltas = rewards + broadcast(gamma, rewards) * next_values * ~terminated - values
+    goes_on = (~(terminated | truncated)).to(deltas.dtype)
+    decay = broadcast(gamma * gae_lambda, goes_on) * goes_on
     return discounted_sums(deltas, decay)
 
 
@@ -248,13 +251,15 @@ def policy_loss(ratio: Tensor, advantages: Tensor, clip_range: Tensor | None) ->
     """-L_clip (eq. 7) per seed, [S]; ratio and advantages [S, M]; without range -E[ratio A]."""
     if clip_range is None:
         return -(ratio * advantages).mean(-1)
+    clip_range = broadcast(clip_range, ratio)
     clipped = ratio.clamp(1 - clip_range, 1 + clip_range)
     return -torch.minimum(ratio * advantages, clipped * advantages).mean(-1)
 
 
 def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip_range: float) -> Tensor:
     """Mean squared error per seed, [S]; the change since the rollout clipped if clip_range > 0."""
-    if clip_range > 0:
+    if used(clip_range):
+        clip_range = broadcast(clip_range, values)
         values = old_values + (values - old_values).clamp(-clip_range, clip_range)
     return (values - returns).square().mean(-1)
 
@@ -294,9 +299,9 @@ def loss(
     advantages = normalize(batch.advantages) if config.normalize_advantage else batch.advantages
     pg_loss = policy_loss(ratio, advantages, clip_range)
     v_loss = value_loss(values, batch.values, batch.returns, config.clip_value_range)
-    total = pg_loss + config.value_coef * v_loss
-    if config.entropy_coef > 0:
-        total = total - config.entropy_coef * entropy.mean(-1)
+    total = pg_loss + broadcast(config.value_coef, v_loss) * v_loss
+    if used(config.entropy_coef):
+        total = total - broadcast(config.entropy_coef, v_loss) * entropy.mean(-1)
     return total, Terms(*(x.detach() for x in (pg_loss, v_loss, entropy, logprobs)))
 
 
@@ -325,7 +330,8 @@ def metrics_of(terms: Terms, batch: Batch, clip_range: Tensor | None) -> dict[st
         "approx_kl": approximate_kl(terms.logprobs, batch.logprobs),
     }
     if clip_range is not None:
-        clipped = ((terms.logprobs - batch.logprobs).exp() - 1).abs() > clip_range
+        deviations = ((terms.logprobs - batch.logprobs).exp() - 1).abs()
+        clipped = deviations > broadcast(clip_range, deviations)
         metrics["clipfrac"] = clipped.float().mean(-1)
     return metrics
 
@@ -343,16 +349,16 @@ def update(
 
     Returns the metrics of the last minibatch and the explained variance, each [S].
     """
-    clip = clip_range if config.clip_range > 0 else None
+    clip = clip_range if used(config.clip_range) else None
     active = torch.ones(len(shuffle), dtype=torch.bool, device=shuffle.device)
     for order in shuffles(shuffle).unbind(1):
         shuffled = [take(x, order).split(config.minibatch, dim=1) for x in batch]
         for fields in zip(*shuffled, strict=True):
             minibatch = Batch(*fields)  # [S, M, ...]
             terms = backpropagate(agent, minibatch, config, clip)
-            if config.target_kl > 0:
+            if used(config.target_kl):
                 kl = approximate_kl(terms.logprobs, minibatch.logprobs)
-                active = active & (kl <= 1.5 * config.target_kl)
+                active = active & (kl <= broadcast(1.5 * config.target_kl, kl))
             optimizer.step(lr, config.max_grad_norm, active)
     metrics = metrics_of(terms, minibatch, clip)
     return metrics | {"explained_variance": explained_variance(batch.values, batch.returns)}
@@ -390,9 +396,9 @@ def train(config: Config, run: Run) -> ActorCritic:
     run.evaluate_if_due(0, env, agent)
     timestep = 0
     while timestep < config.total_timesteps:
-        remaining = 1 - timestep / config.total_timesteps
-        lr = config.learning_rate * (remaining if config.anneal_lr else 1)
-        clip_range = config.clip_range * (remaining if config.anneal_clip else 1)
+        progress = timestep / config.total_timesteps
+        lr = config.learning_rate * (1 - config.anneal_lr * progress)
+        clip_range = config.clip_range * (1 - config.anneal_clip * progress)
         state, obs, metrics = iteration(
             state,
             obs,

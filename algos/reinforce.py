@@ -68,6 +68,7 @@ from manyseeds.cli import (
     ControlConfig,
     Fraction,
     NonNegative,
+    PerRow,
     Positive,
     PositiveInt,
     Preset,
@@ -81,6 +82,7 @@ from manyseeds.kernels.rollout import Policy
 from manyseeds.kernels.scan import discounted_sums
 from manyseeds.layers import RunningStats, SeedMLP, take
 from manyseeds.optim import SeedAdam
+from manyseeds.rows import broadcast
 from manyseeds.runs.control import Run, main
 from manyseeds.seeds import SeedStreams
 
@@ -93,29 +95,29 @@ class Config(ControlConfig):
 
     episodes: Annotated[int, Range(2, math.inf)] = 8
     """N, episodes per update."""
-    learning_rate: Positive = 1e-3
+    learning_rate: PerRow[Positive] = 1e-3
     """Step size. Learning rate of the policy's Adam."""
-    anneal_lr: bool = True
+    anneal_lr: PerRow[bool] = True
     """Anneal the learning rate linearly to 0."""
-    gamma: Fraction = 0.99
+    gamma: PerRow[Fraction] = 0.99
     """Discount factor per step."""
     weight: Literal["total_return", "return_to_go", "baseline", "q"] = "return_to_go"
     """Phi, the weight of each action's log-probability."""
     normalize_advantage: Annotated[bool, Renamed("normalize")] = True
     """Normalise advantages to mean 0 and standard deviation 1. Here Phi, over an update's steps."""
-    entropy_coef: NonNegative = 0.0
+    entropy_coef: PerRow[NonNegative] = 0.0
     """Weight of the entropy bonus."""
-    max_grad_norm: NonNegative = 0.5
+    max_grad_norm: PerRow[NonNegative] = 0.5
     """Clip each seed's gradient to this norm (0: no clipping)."""
     critic_updates: PositiveInt = 20
     """Gradient steps of V or Q per update."""
-    critic_learning_rate: Positive = 3e-3
+    critic_learning_rate: PerRow[Positive] = 3e-3
     """Learning rate of the critic. Of Adam, for V or Q."""
     minibatch_size: PositiveInt = 256
     """M, samples per gradient step. For V or Q."""
     hidden: tuple[PositiveInt, ...] = (64, 64)
     """Widths of the hidden layers of each network."""
-    log_std_init: Annotated[float, Range(-20, 20)] = 0.0
+    log_std_init: PerRow[Annotated[float, Range(-20, 20)]] = 0.0
     """Initial log standard deviation of continuous actions."""
     normalize_obs: bool = False
     """Normalise observations by running statistics."""
@@ -240,7 +242,8 @@ def play(
 def returns_to_go(rewards: Tensor, gamma: float) -> Tensor:
     """r_t + gamma r_{t+1} + ... to the end of the episode; rewards [S, L, ...], 0 after it."""
     rows = rewards.flatten(2)
-    return discounted_sums(rows, torch.full_like(rows, gamma)).view_as(rewards)
+    decay = torch.ones_like(rows) * broadcast(gamma, rows)
+    return discounted_sums(rows, decay).view_as(rewards)
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
@@ -310,7 +313,8 @@ def policy_gradient(
     alive = by_episode(batch.alive)
     pg_loss = -(by_episode(weights) * logprobs).sum(-1)
     entropy = entropy.masked_fill(~alive, 0.0)
-    total = pg_loss - config.entropy_coef * entropy.sum(-1)
+    bonus = entropy.sum(-1).view(S, N)
+    total = pg_loss.view(S, N) - broadcast(config.entropy_coef, bonus) * bonus
     gradients = torch.autograd.grad(total.sum(), list(copies.values()))
 
     square = variance = torch.zeros(S, device=weights.device)
@@ -371,8 +375,8 @@ def train(config: Config, run: Run) -> Actor:
     timesteps = torch.zeros(S, dtype=torch.int64, device=run.device)
     run.evaluate_if_due(timesteps, env, actor)
     while (active := timesteps < config.total_timesteps).any():
-        remaining = (1 - timesteps / config.total_timesteps).clamp(min=0).unsqueeze(1)
-        falling = remaining if config.anneal_lr else torch.ones_like(remaining)
+        progress = (timesteps / config.total_timesteps).clamp(max=1).unsqueeze(1)
+        falling = 1 - broadcast(config.anneal_lr, progress) * progress
         start_noise = streams.uniform(N, env.initial_noise)
         action_noise = actor.draw(streams, L, N)  # [S, L, N, A or D]
         transition_noise = streams.uniform(L, N, env.transition_noise)
@@ -383,9 +387,10 @@ def train(config: Config, run: Run) -> Actor:
         episodes = play(env, actor, start_noise, action_noise, env_noise)
         batch = prepare(actor, episodes, config)
         metrics = policy_gradient(actor, batch, phi(critic, batch, config), config)
-        optimizer.step(config.learning_rate * falling, config.max_grad_norm, active)
+        lr = broadcast(config.learning_rate, falling) * falling
+        optimizer.step(lr, config.max_grad_norm, active)
         if critic is not None and critic_optimizer is not None:
-            lr = config.critic_learning_rate * falling
+            lr = broadcast(config.critic_learning_rate, falling) * falling
             metrics["value_loss"] = fit(critic, critic_optimizer, batch, draws, active, lr)
         alive = batch.alive & active.unsqueeze(1)
         if actor.obs_stats is not None:

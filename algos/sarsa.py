@@ -50,7 +50,8 @@ from torch import Tensor
 
 import envs
 from manyseeds.checkpoint import load_policy
-from manyseeds.cli import ControlConfig, Fraction, Preset, Range, UsageError, parse
+from manyseeds.cli import ControlConfig, Fraction, PerRow, Preset, Range, UsageError, parse
+from manyseeds.rows import broadcast
 from manyseeds.runs.control import Run, main
 from manyseeds.seeds import SeedStreams
 
@@ -63,19 +64,19 @@ class Config(ControlConfig):
 
     env: str = "FrozenLake-v1"
     """Environment id."""
-    learning_rate: Fraction = 0.5
+    learning_rate: PerRow[Fraction] = 0.5
     """Step size. Alpha at the first timestep."""
-    final_learning_rate: Fraction = 0.01
+    final_learning_rate: PerRow[Fraction] = 0.01
     """Alpha at the end of training."""
-    gamma: Fraction = 0.99
+    gamma: PerRow[Fraction] = 0.99
     """Discount factor per step."""
-    exploration_fraction: Fraction = 0.5
+    exploration_fraction: PerRow[Fraction] = 0.5
     """Fraction of training over which epsilon is annealed."""
-    exploration_initial_eps: Fraction = 1.0
+    exploration_initial_eps: PerRow[Fraction] = 1.0
     """Initial epsilon."""
-    exploration_final_eps: Fraction = 0.1
+    exploration_final_eps: PerRow[Fraction] = 0.1
     """Final epsilon."""
-    initial_value: Annotated[float, Range()] = 0.0
+    initial_value: PerRow[Annotated[float, Range()]] = 0.0
     """Initial value of every entry of the table."""
     expected: bool = False
     """Expected SARSA: the target averages over the next action."""
@@ -98,7 +99,8 @@ class QTable:
     def __init__(self, spec: envs.EnvSpec, config: Config, init: SeedStreams) -> None:
         assert spec.num_states is not None
         shape = (len(init.seeds), spec.num_states, spec.num_actions)
-        self.q = torch.full(shape, config.initial_value)
+        self.q = torch.ones(shape)
+        self.q *= broadcast(config.initial_value, self.q)
         self.final_eps = config.exploration_final_eps
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -113,12 +115,17 @@ class QTable:
         """Noise [S, *shape, 3]: whether to explore, with which action, and how ties are broken."""
         return streams.uniform(*shape, 3)
 
-    def act(self, obs: Tensor, noise: Tensor | None = None, epsilon: float | None = None) -> Tensor:
-        """Actions [S, N] for states [S, N]; greedy without noise, epsilon-greedy with [S, N, 3]."""
+    def act(
+        self, obs: Tensor, noise: Tensor | None = None, epsilon: Tensor | None = None
+    ) -> Tensor:
+        """Actions [S, N] for states [S, N]; greedy without noise, epsilon-greedy with [S, N, 3].
+
+        epsilon: [S or 1, 1]; by default its value at the end.
+        """
         values = rows(self.q, obs)
         if noise is None:
             return values.argmax(-1)
-        epsilon = self.final_eps if epsilon is None else epsilon
+        exploration = broadcast(self.final_eps if epsilon is None else epsilon, noise[..., 0])
         num_actions = values.shape[-1]
         explores, which, tie = noise.unbind(-1)
         random = (which * num_actions).long()
@@ -126,7 +133,7 @@ class QTable:
         rank = is_best.cumsum(-1, dtype=tie.dtype)  # counts the best so far
         before = rank <= tie.unsqueeze(-1) * rank[..., -1:]  # the actions before the chosen one
         greedy = before.sum(-1).clamp(max=num_actions - 1)  # NaN has no best
-        return torch.where(explores < epsilon, random, greedy)
+        return torch.where(explores < exploration, random, greedy)
 
 
 def rows(table: Tensor, obs: Tensor) -> Tensor:
@@ -144,25 +151,32 @@ def add_(table: Tensor, obs: Tensor, actions: Tensor, amount: Tensor) -> None:
     table.flatten(1).scatter_add_(1, obs * table.shape[-1] + actions, amount)
 
 
-def linear(progress: float, start: float, end: float, fraction: float = 1.0) -> float:
-    """From start to end over the first `fraction` of the training, then constant."""
-    return start + (end - start) * (min(progress / fraction, 1.0) if fraction > 0 else 1.0)
+def linear(progress: Tensor, start: float, end: float, fraction: float = 1.0) -> Tensor:
+    """From start to end over the first `fraction` of the training, then constant.
+
+    [S or 1, K] for a progress [1, K] from 0 to 1.
+    """
+    start, end, fraction = (broadcast(x, progress) for x in (start, end, fraction))
+    covered = (progress / fraction).nan_to_num(1.0).clamp(max=1)  # NaN: 0 of 0
+    return start + (end - start) * covered
 
 
-def schedules(config: Config, progress: float) -> tuple[float, float]:
-    """Alpha and epsilon at a progress from 0 to 1."""
+def schedules(config: Config, timesteps: Tensor) -> tuple[Tensor, Tensor]:
+    """Alpha and epsilon, [S or 1, K] each, at timesteps [1, K] float64."""
+    progress = timesteps / config.total_timesteps
     alpha = linear(progress, config.learning_rate, config.final_learning_rate)
     start, end = config.exploration_initial_eps, config.exploration_final_eps
     return alpha, linear(progress, start, end, config.exploration_fraction)
 
 
-def expected_value(table: Tensor, obs: Tensor, epsilon: float) -> Tensor:
+def expected_value(table: Tensor, obs: Tensor, epsilon: Tensor) -> Tensor:
     """sum_a pi(a|s) Q(s, a), [S, N]: the mean over the actions that `act` draws in s, [S, N].
 
     All of the best actions are worth the maximum, so it does not matter how `act` breaks ties.
     """
     values = rows(table, obs)
-    return epsilon * values.mean(-1) + (1 - epsilon) * values.amax(-1)
+    mean, best = values.mean(-1), values.amax(-1)
+    return broadcast(epsilon, mean) * mean + broadcast(1 - epsilon, best) * best
 
 
 def td_error(
@@ -175,6 +189,7 @@ def td_error(
     gamma: float,
 ) -> Tensor:
     """r + gamma V(s') - Q(s, a), [S, N], with V(s') = 0 where s' is terminal."""
+    gamma = broadcast(gamma, rewards)
     return rewards + gamma * next_values * ~terminated - lookup(table, obs, actions)
 
 
@@ -185,7 +200,7 @@ def train(config: Config, run: Run) -> QTable:
     policy = QTable(env.spec, config, run.streams("init"))
     streams = run.streams("train")
     state, obs = env.reset(streams.uniform(1, env.initial_noise))
-    _, epsilon = schedules(config, 0.0)
+    _, epsilon = schedules(config, torch.zeros(1, 1, dtype=torch.float64))
     actions = policy.act(obs, policy.draw(streams, 1), epsilon)
     episodes = envs.EpisodeTracker(S, 1)
 
@@ -194,8 +209,10 @@ def train(config: Config, run: Run) -> QTable:
     while timestep < config.total_timesteps:
         block_noise = policy.draw(streams, BLOCK, 2), streams.uniform(BLOCK, 1, env.noise_size)
         rewards, ends, errors = [], [], []
-        for action_noise, env_noise in zip(*(n.unbind(1) for n in block_noise), strict=True):
-            alpha, epsilon = schedules(config, timestep / config.total_timesteps)
+        timesteps = torch.arange(timestep, timestep + BLOCK, dtype=torch.float64).unsqueeze(0)
+        scheduled = (x.split(1, dim=1) for x in schedules(config, timesteps))
+        noise = (x.unbind(1) for x in block_noise)
+        for action_noise, env_noise, alpha, epsilon in zip(*noise, *scheduled, strict=True):
             step = env.step(state, actions, env_noise)
             # Where an episode has ended, the next one begins in another state, with another action.
             both_obs = torch.cat((step.final_obs, step.obs), 1)
@@ -207,7 +224,7 @@ def train(config: Config, run: Run) -> QTable:
             error = td_error(
                 policy.q, obs, actions, step.reward, next_values, step.terminated, config.gamma
             )
-            add_(policy.q, obs, actions, alpha * error)
+            add_(policy.q, obs, actions, broadcast(alpha, error) * error)
             done = step.terminated | step.truncated
             state, obs = step.state, step.obs
             actions = torch.where(done, first_actions, next_actions)

@@ -72,6 +72,7 @@ from manyseeds.cli import (
     ControlConfig,
     Fraction,
     NonNegative,
+    PerRow,
     Positive,
     PositiveInt,
     Preset,
@@ -86,6 +87,7 @@ from manyseeds.kernels.rollout import Policy
 from manyseeds.kernels.scan import discounted_sums, shuffles
 from manyseeds.layers import RewardScale, RunningStats, SeedMLP, take
 from manyseeds.optim import SeedAdam, flatten_parameters, views_like
+from manyseeds.rows import broadcast
 from manyseeds.runs.control import Run, main
 from manyseeds.seeds import SeedStreams
 
@@ -98,11 +100,11 @@ class Config(ControlConfig):
     """N, environments per seed."""
     num_steps: PositiveInt = 1024
     """T, steps per environment in a rollout."""
-    target_kl: Positive = 0.01
+    target_kl: PerRow[Positive] = 0.01
     """Largest mean KL of an update, in nats. Delta, averaged over the rollout's states."""
     cg_steps: PositiveInt = 15
     """Iterations of conjugate gradient."""
-    cg_damping: NonNegative = 0.1
+    cg_damping: PerRow[NonNegative] = 0.1
     """Damping, added to the diagonal of the Fisher matrix."""
     line_search_steps: PositiveInt = 10
     """Maximum number of step sizes in the line search."""
@@ -112,17 +114,17 @@ class Config(ControlConfig):
     """Passes over each rollout to fit the value network."""
     minibatch_size: PositiveInt = 128
     """M, samples per gradient step. For V; M must divide N * T."""
-    learning_rate: Positive = 1e-3
+    learning_rate: PerRow[Positive] = 1e-3
     """Step size. Learning rate of Adam for the value network."""
-    gamma: Fraction = 0.99
+    gamma: PerRow[Fraction] = 0.99
     """Discount factor per step."""
-    gae_lambda: Fraction = 0.95
+    gae_lambda: PerRow[Fraction] = 0.95
     """Lambda of GAE. 0 gives the one-step TD error, 1 the Monte Carlo advantage."""
     normalize_advantage: bool = True
     """Normalise advantages to mean 0 and standard deviation 1. Per rollout."""
     hidden: tuple[PositiveInt, ...] = (64, 64)
     """Widths of the hidden layers of each network."""
-    log_std_init: Annotated[float, Range(-20, 20)] = 0.0
+    log_std_init: PerRow[Annotated[float, Range(-20, 20)]] = 0.0
     """Initial log standard deviation of continuous actions."""
     normalize_obs: bool = False
     """Normalise observations by running statistics."""
@@ -245,8 +247,9 @@ def gae(
     next_values: V of the true successors. A termination is not bootstrapped, a truncation is;
     neither lets an advantage reach back across the end of its episode.
     """
-    deltas = rewards + gamma * next_values * ~terminated - values
-    decay = gamma * gae_lambda * (~(terminated | truncated)).to(deltas.dtype)
+    deltas = rewards + broadcast(gamma, rewards) * next_values * ~terminated - values
+    goes_on = (~(terminated | truncated)).to(deltas.dtype)
+    decay = broadcast(gamma * gae_lambda, goes_on) * goes_on
     return discounted_sums(deltas, decay)
 
 
@@ -308,7 +311,7 @@ def fisher_vector_product(
         v = views_like(vector, parameters)
         j_v = torch.autograd.grad(weighted, u, v, retain_graph=True)
         h_v = torch.autograd.grad(outputs, parameters, hessian(*j_v), retain_graph=True)
-        return flat(h_v, vector) + damping * vector
+        return flat(h_v, vector) + broadcast(damping, vector) * vector
 
     return product
 
@@ -366,7 +369,8 @@ def line_search(
         candidate = theta + shrink**j * step
         new_objective, kl = evaluate(candidate)
         # False for what is not a number, too: from a gradient of 0, say.
-        accept = (found.fraction == 0) & (kl <= target_kl) & (new_objective > objective)
+        within = kl <= broadcast(target_kl, kl)
+        accept = (found.fraction == 0) & within & (new_objective > objective)
         found = Accepted(
             torch.where(accept.unsqueeze(1), candidate, found.theta),
             found.fraction.masked_fill(accept, shrink**j),
@@ -420,7 +424,7 @@ def policy_step(
     fisher = fisher_vector_product(policy, parameters, config.cg_damping)
     direction = conjugate_gradient(fisher, flat(gradients, theta), config.cg_steps)
     curvature = dot(direction, fisher(direction))
-    step = (2 * config.target_kl / curvature).sqrt() * direction
+    step = (broadcast(2 * config.target_kl, curvature) * curvature.reciprocal()).sqrt() * direction
 
     @torch.no_grad()
     def evaluate(candidate: Tensor) -> tuple[Tensor, Tensor]:

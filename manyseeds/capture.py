@@ -13,7 +13,7 @@ function may do:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
@@ -130,9 +130,11 @@ class _Recorded:
         return clone(self.outputs)
 
 
-def from_host(values: float | Sequence[float], device: torch.device) -> Tensor:
+def from_host(values: Tensor | float, device: torch.device) -> Tensor:
     """Numbers as a tensor on a device, float32, without waiting for the device."""
-    host = torch.tensor(values, dtype=torch.float32, pin_memory=device.type == "cuda")
+    host = torch.as_tensor(values, dtype=torch.float32)
+    if device.type == "cuda" and host.device.type == "cpu":
+        host = host.pin_memory()
     return host.to(device, non_blocking=True)
 
 

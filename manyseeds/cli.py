@@ -87,6 +87,13 @@ class Renamed:
     before: str
 
 
+@dataclass(frozen=True)
+class OfRow:
+    """Marks a hyperparameter that may differ between the rows of a batch (manyseeds.rows)."""
+
+
+Hyperparameter = TypeVar("Hyperparameter")
+PerRow = Annotated[Hyperparameter, OfRow()]
 PositiveInt = Annotated[int, Range(1)]
 Seeds = Annotated[int, Range(1, 100_000)]  # all of them are held in memory
 NonNegativeInt = Annotated[int, Range(0)]
@@ -553,6 +560,7 @@ __all__ = [
     "Fraction",
     "NonNegative",
     "NonNegativeInt",
+    "PerRow",
     "Positive",
     "PositiveInt",
     "Preset",

@@ -22,6 +22,7 @@ from manyseeds import kernels
 from manyseeds.kernels import in_c, scan
 from manyseeds.kernels.mlp import networks
 from manyseeds.kernels.rollout import Policy
+from manyseeds.rows import broadcast
 from manyseeds.seeds import SeedStreams
 
 COLUMNS = 16  # the least width of a matrix product
@@ -85,13 +86,14 @@ class SeedMLP(nn.Module):
         self._views: dict[Any, Any] = {}
         self.biases = nn.ParameterList(torch.zeros(seeds, K, 1, n_out) for n_out in sizes[1:])
 
-    def constant(self, size: int, value: float) -> nn.Parameter:
+    def constant(self, size: int, value: Tensor | float) -> nn.Parameter:
         """A parameter `[S, K, 1, size]` that does not depend on the input.
 
         Every parameter of a module that SeedAdam trains has the same first two dimensions. A
         policy uses the first network's; the others never get a gradient.
         """
-        return nn.Parameter(torch.full((*self.weights[0].shape[:2], 1, size), value))
+        ones = torch.ones(*self.weights[0].shape[:2], 1, size)
+        return nn.Parameter(ones * broadcast(value, ones))
 
     def forward(self, x: Tensor) -> list[Tensor]:
         """The outputs of all K networks, `[S, B, outputs[k]]` each, for x `[S, B, in]`."""
@@ -253,7 +255,7 @@ class RewardScale(nn.Module):
 
     open_return: Tensor  # [S, N], of the unfinished episodes
 
-    def __init__(self, seeds: int, envs: int, gamma: float) -> None:
+    def __init__(self, seeds: int, envs: int, gamma: Tensor | float) -> None:
         super().__init__()
         self.gamma = gamma
         self.stats = RunningStats(seeds, 1)
@@ -264,7 +266,7 @@ class RewardScale(nn.Module):
         """Take in a rollout's rewards and ends of episodes, both `[S, T, N]`; scale the rewards."""
         returns = []
         for reward, end in zip(rewards.unbind(1), done.unbind(1), strict=True):
-            total = self.open_return * self.gamma + reward
+            total = self.open_return * broadcast(self.gamma, reward) + reward
             returns.append(total)
             self.open_return.copy_(total.masked_fill(end, 0.0))
         self.stats.update(torch.stack(returns, dim=1).flatten(1).unsqueeze(-1))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from manyseeds import kernels
 from manyseeds.kernels.optim import Stepper
+from manyseeds.rows import broadcast, used
 
 
 class SeedOptimizer:
@@ -28,10 +29,11 @@ class SeedOptimizer:
         self._stepper = Stepper(self.parameters, self.params)
         self._grad_views = views_like(self.grads, self.parameters)
 
-    def gather(self, max_grad_norm: float, mask: Tensor | None) -> Tensor:
+    def gather(self, max_grad_norm: Tensor | float, mask: Tensor | None) -> Tensor:
         """Gather and forget the gradients, and clip them; those that the mask leaves out are 0.
 
-        max_grad_norm: scale each seed's gradient down to this norm (0: never). mask: `[S]` bool.
+        max_grad_norm: scale each seed's gradient down to this norm (0: never), a number or `[S]`.
+        mask: `[S]` bool.
         Returns the norms before clipping, `[S]`.
         """
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
@@ -39,8 +41,9 @@ class SeedOptimizer:
         for p in self.parameters:
             p.grad = None
         norms = torch.linalg.vector_norm(self.grads, dim=1)
-        if max_grad_norm > 0:
-            self.grads.mul_((max_grad_norm / (norms + 1e-6)).clamp(max=1.0).unsqueeze(1))
+        if used(max_grad_norm):
+            scale = broadcast(max_grad_norm, norms) * (norms + 1e-6).reciprocal()
+            self.grads.mul_(scale.clamp(max=1.0).unsqueeze(1))
         if mask is not None:  # also a gradient that is not a number must not reach the moments
             self.grads.masked_fill_(~mask.unsqueeze(1), 0.0)
         return norms
@@ -65,11 +68,15 @@ class SeedAdam(SeedOptimizer):
 
     @torch.no_grad()
     def step(
-        self, lr: Tensor | float, max_grad_norm: float = 0.0, mask: Tensor | None = None
+        self,
+        lr: Tensor | float,
+        max_grad_norm: Tensor | float = 0.0,
+        mask: Tensor | None = None,
     ) -> Tensor:
         """Update the parameters from the gradients, and forget the gradients.
 
-        lr: learning rate, a number or 0-d for all seeds, or `[S, 1]`. max_grad_norm: as `gather`.
+        lr: learning rate, a number or 0-d for all seeds, `[S]` or `[S, 1]`. max_grad_norm: as
+        `gather`.
         mask: `[S]` bool, which seeds to update (None: all).
         Returns the gradient norms before clipping, `[S]`.
         """
@@ -82,7 +89,8 @@ class SeedAdam(SeedOptimizer):
             power.mul_(1 - (1 - beta) * takes_step)
         correction1, correction2 = 1 - self.beta_powers[0], (1 - self.beta_powers[1]).sqrt()
         correction2 = correction2.clamp(min=1e-12)  # no step taken yet: 0 / 0 is to be 0
-        step_size = (takes_step * lr * correction2 / correction1).nan_to_num(0.0)
+        rates = broadcast(lr, self.beta_powers[0])
+        step_size = (takes_step * rates * correction2 / correction1).nan_to_num(0.0)
         weight1, weight2 = ((1 - beta) * takes_step.to(self.params.dtype) for beta in self.betas)
         # Kingma and Ba, the end of section 2: both bias corrections moved into the step size.
         self.mean.lerp_(self.grads, weight1)
@@ -109,7 +117,10 @@ class SeedRMSprop(SeedOptimizer):
 
     @torch.no_grad()
     def step(
-        self, lr: Tensor | float, max_grad_norm: float = 0.0, mask: Tensor | None = None
+        self,
+        lr: Tensor | float,
+        max_grad_norm: Tensor | float = 0.0,
+        mask: Tensor | None = None,
     ) -> Tensor:
         """Update the parameters from the gradients, and forget the gradients; as SeedAdam.step."""
         if kernels.usable(self.params):
@@ -121,7 +132,7 @@ class SeedRMSprop(SeedOptimizer):
             weight = weight * mask.to(self.params.dtype).unsqueeze(1)
         self.square.lerp_(self.grads.square(), weight)
         scale = (self.square + self.eps).sqrt_() if self.tf else self.square.sqrt().add_(self.eps)
-        self.params.sub_((self.grads / scale).mul_(lr))
+        self.params.sub_((self.grads / scale).mul_(broadcast(lr, scale)))
         return norms
 
 

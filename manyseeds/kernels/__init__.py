@@ -114,10 +114,15 @@ def fits(*args: Any) -> bool:
     for arg in args:
         for x in arg if isinstance(arg, tuple) else (arg,):
             if isinstance(x, Tensor) and (
-                x.dtype not in DTYPES or x.device.type != "cpu" or (grads and x.requires_grad)
+                not readable(x) or x.device.type != "cpu" or (grads and x.requires_grad)
             ):
                 return False
     return True
+
+
+def readable(x: Tensor) -> bool:
+    """Whether a kernel reads tensors of this kind: samples, or a hyperparameter's values by row."""
+    return x.dtype in DTYPES or (x.dtype == torch.float64 and x.dim() == 1)
 
 
 def available() -> bool:

@@ -101,7 +101,8 @@ class Run(Recorder):
     ) -> None:
         seeds = requested_seeds(config) if seeds is None else seeds
         super().__init__(config, seeds, directory, algo, source)
-        self.diverged: dict[int, int] = {}  # seed -> timestep at which its loss became NaN
+        self.labels = self.seeds  # what results are named by, one for each of S
+        self.diverged: dict[int, int] = {}  # label -> timestep at which its loss became NaN
         self.windows: list[Window] = []
         # What no window holds yet: timesteps, which seeds learned, metrics; [S] each.
         self._pending: list[tuple[np.ndarray, np.ndarray, dict[str, Tensor]]] = []
@@ -160,8 +161,8 @@ class Run(Recorder):
             values[np.ix_(places, rows)] = torch.stack(stacked, 1).double().cpu().numpy()
             losses = [place for place in places if names[place].endswith("loss")]
             for _, k, i in np.argwhere(own[rows] & ~np.isfinite(values[np.ix_(losses, rows)])):
-                seed, step = self.seeds[i], int(steps[rows[k], i])
-                self.diverged[seed] = min(step, self.diverged.get(seed, step))
+                label, step = self.labels[i], int(steps[rows[k], i])
+                self.diverged[label] = min(step, self.diverged.get(label, step))
         counts = own & ~np.isnan(values)  # [names, K, S]
         n = counts.sum(1)
         sums = np.where(counts, values, 0.0).cumsum(1)[:, -1]
@@ -238,12 +239,12 @@ class Run(Recorder):
         mode: str,
         counts: np.ndarray | None = None,
     ) -> None:
-        for i, seed in enumerate(self.seeds):
+        for i, label in enumerate(self.labels):
             if counts is not None and not counts[i]:
                 continue
             self._rows.append(
                 {
-                    "seed": seed,
+                    "seed": label,
                     "timestep": int(timesteps[i]),
                     "learn_s": self._learned,
                     "return_mean": result.return_mean[i],
@@ -262,12 +263,12 @@ class Run(Recorder):
         for window in self.windows:
             if "train_return" not in window.metrics:
                 continue
-            for i, seed in enumerate(self.seeds):
+            for i, label in enumerate(self.labels):
                 if math.isnan(window.metrics["train_return"][i]):
                     continue  # no episode of this seed ended
                 rows.append(
                     {
-                        "seed": seed,
+                        "seed": label,
                         "timestep": int(window.timesteps[i]),
                         "learn_s": window.learn_s,
                         "return_mean": window.metrics["train_return"][i],
@@ -288,7 +289,7 @@ class Run(Recorder):
         import pandas as pd
 
         frames = [
-            pd.DataFrame({"seed": self.seeds, "timestep": window.timesteps, **window.metrics})[
+            pd.DataFrame({"seed": self.labels, "timestep": window.timesteps, **window.metrics})[
                 window.learning
             ]
             for window in self.windows
@@ -325,7 +326,7 @@ class Run(Recorder):
         threshold = reachable_threshold(env.spec)
         final = {}
         for mode, result in finals.items():
-            scores = zip(map(str, self.seeds), result.return_mean.tolist(), strict=True)
+            scores = zip(map(str, self.labels), result.return_mean.tolist(), strict=True)
             final[mode] = {
                 "iqm": estimate_json(result.return_mean, "iqm"),
                 "mean": estimate_json(result.return_mean, "mean"),
@@ -333,7 +334,7 @@ class Run(Recorder):
                 "per_seed": finite_numbers(dict(scores)),
             }
         greedy = finals["greedy"].return_mean
-        below = [s for s, x in zip(self.seeds, greedy, strict=True) if is_below(x, threshold)]
+        below = [s for s, x in zip(self.labels, greedy, strict=True) if is_below(x, threshold)]
         return {
             **self.head(),
             "seeds": self.seeds,

@@ -1,0 +1,538 @@
+"""Searches hyperparameters: many configurations, each for several seeds, as one batch.
+
+    python benchmarks/search.py --algo ppo --env Pendulum-v1 \\
+        --vary learning_rate=log:1e-4:1e-2:8 gae_lambda=0.9,0.95 --seeds 10
+    python benchmarks/search.py --algo ppo --env Pendulum-v1 --sampler tpe --trials 60 --cut 0.25 \\
+        --vary learning_rate=log:1e-4:1e-2 gae_lambda=linear:0.8:1 num_envs=4,8 clip_range=0.1,0.2
+
+The other flags are those of the algorithm's file, with the same presets: what is not varied has
+the preset's value. Values are `A,B,C`, `log:LOW:HIGH:POINTS` or `linear:LOW:HIGH:POINTS`; a grid
+takes all combinations, `random` and `tpe` take any value between LOW and HIGH. Optuna chooses, a
+batch at a time; hyperparameters that change shapes, such as num_envs, divide a batch.
+
+A configuration is worth the mean final greedy return of its seeds. With `--cut 0.25` trials have a
+quarter of the timesteps, and the best few are then trained at full length. The best of many is
+better than it would be again: the winner is measured once more on fresh seeds (from 1000 on), with
+the preset and stable-baselines3's default hyperparameters beside it, all three trained by our code.
+
+A study is a folder in RESULTS/studies. The same command goes on where it was stopped, and trains
+nothing twice; more --trials or --minutes extend it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from benchmarks import catalog
+from benchmarks.measure import origin
+from benchmarks.sb3_defaults import SB3_DEFAULTS
+from benchmarks.spaces import Choice, Space, configuration, grid, read_space
+from benchmarks.studies import StudyFolder
+from manyseeds import stats
+from manyseeds.cli import (
+    PUBLISHED,
+    ControlConfig,
+    LayerConfig,
+    NonNegative,
+    NonNegativeInt,
+    PositiveInt,
+    Range,
+    Seeds,
+    exit_with,
+    from_preset,
+    identity,
+    parse_both,
+    read_algo,
+    requested_seeds,
+)
+from manyseeds.digest import origin_of
+from manyseeds.errors import UsageError
+from manyseeds.process import set_up_process
+from manyseeds.progress import Progress, console
+from manyseeds.record import ranges, write_json
+from manyseeds.runs.base import failing_in_one_line
+from manyseeds.runs.configurations import MAX_ROWS, RowRun, train_configurations
+from manyseeds.stats import Estimate
+
+if TYPE_CHECKING:
+    import optuna
+
+FIRST_FRESH = 1000  # the first of the fresh seeds
+WINNER, PRESET, SB3 = "chosen by search", "preset", "SB3's defaults"
+MARGIN = 0.05  # of equivalence, in normalised scores
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags(LayerConfig):
+    """What a search has besides the flags of the algorithm."""
+
+    algo: str = "ppo"
+    """Algorithm: the name of its file in algos/."""
+    vary: tuple[str, ...] = ()
+    """What is searched, NAME=VALUES each."""
+    sampler: Literal["grid", "random", "tpe"] = "grid"
+    """Which configurations. All of a grid, random ones, or those that Optuna's TPE suggests."""
+    trials: NonNegativeInt = 0
+    """Number of configurations (0: all of a grid, as many as fit into --minutes otherwise)."""
+    minutes: NonNegative = 0.0
+    """Time for the trials (0: no limit)."""
+    rows: PositiveInt = MAX_ROWS
+    """Largest batch. Configurations times seeds; it bounds the memory."""
+    cut: Annotated[float, Range(0, 1, open_low=True)] = 1.0
+    """Fraction of the timesteps that a trial gets."""
+    finalists: PositiveInt = 4
+    """How many of the best trials are trained at full length, where trials were cut."""
+    fresh_seeds: Seeds = 30
+    """Number of fresh seeds that the winner is measured on."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """One search: what is searched, how, and where it is stored."""
+
+    algo: str
+    config: ControlConfig  # at full length
+    space: Space
+    flags: Flags
+    folder: StudyFolder
+
+    @property
+    def seeds(self) -> list[int]:
+        return list(requested_seeds(self.config))
+
+    @property
+    def fresh(self) -> list[int]:
+        return list(range(FIRST_FRESH, FIRST_FRESH + self.flags.fresh_seeds))
+
+    @property
+    def module(self) -> Any:
+        return catalog.module("algos", self.algo)
+
+    @property
+    def trial_config(self) -> ControlConfig:
+        """The configuration of trials, but for what is searched."""
+        steps = max(round(self.config.total_timesteps * self.flags.cut), 1)
+        return dataclasses.replace(self.config, total_timesteps=steps)
+
+    def point(self, trial: optuna.trial.FrozenTrial, full: bool = False) -> ControlConfig:
+        """The configuration of a trial. Raises UsageError where its fields do not go together."""
+        base = self.config if full else self.trial_config
+        return configuration(base, self.space, trial.params)
+
+    def settings(self) -> dict[str, Any]:
+        """What makes this study another one than others."""
+        return {
+            "algo": self.algo,
+            "env": self.config.env,
+            "config": identity(self.config),
+            "vary": sorted(self.flags.vary),
+            "sampler": self.flags.sampler,
+            "seeds": self.seeds,
+            "fresh_seeds": self.fresh,
+            "cut": self.flags.cut,
+            "finalists": self.flags.finalists,
+        }
+
+
+# ---- Trials ---------------------------------------------------------------------------------
+
+
+def open_journal(search: Search) -> optuna.Study:
+    """Optuna's study of a folder; a grid's points are all waiting in it."""
+    import optuna
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+    search.folder.mend_journal()
+    storage = JournalStorage(JournalFileBackend(str(search.folder.journal)))
+    study = optuna.create_study(
+        storage=storage, study_name="study", direction="maximize", load_if_exists=True
+    )
+    if search.flags.sampler == "grid":
+        for params in grid(search.space)[len(study.trials) :]:
+            study.enqueue_trial(params)
+    return study
+
+
+def ask(search: Search, study: optuna.Study) -> optuna.Trial | None:
+    """The next trial; None where a grid has no more.
+
+    Its sampler begins anew with a seed of the trial's own: a search that was stopped goes on as if
+    it had not been.
+    """
+    import optuna
+
+    number = len(study.trials)
+    if search.flags.sampler == "grid":
+        waiting = study.get_trials(deepcopy=False, states=[optuna.trial.TrialState.WAITING])
+        if not waiting:
+            return None
+    elif search.flags.sampler == "tpe":
+        study.sampler = optuna.samplers.TPESampler(seed=number, multivariate=True)
+    else:
+        study.sampler = optuna.samplers.RandomSampler(seed=number)
+    distributions = {name: values.distribution() for name, values in search.space.items()}
+    return study.ask(distributions)
+
+
+def run_trials(search: Search, study: optuna.Study) -> None:
+    """Train trials, a batch at a time, until there are enough."""
+    import optuna
+
+    flags, seeds = search.flags, search.seeds
+    limit = flags.trials or math.inf
+    if flags.sampler == "grid":
+        limit = min(limit, len(grid(search.space)))
+    per_batch = max(flags.rows // len(seeds), 1)
+    bar = Progress(
+        int(limit) if limit < math.inf else 0,
+        len(seeds),
+        search.config.quiet,
+        live=True,
+        unit="trials",
+        measure="best mean final return",
+    )
+    try:
+        while True:
+            rows = search.folder.rows
+            asked = study.get_trials(deepcopy=False, states=[optuna.trial.TrialState.RUNNING])
+            scores = trial_scores(rows)
+            for trial in asked:  # of a process that was stopped before it told the score
+                if trial.number in scores:
+                    study.tell(trial.number, scores[trial.number])
+            todo = [trial.number for trial in asked if trial.number not in scores]
+            spent = float(rows["seconds"].sum())
+            allowed = room(flags, rows, spent, per_batch)
+            done = len(study.get_trials(deepcopy=False)) - waiting(study)
+            while len(todo) < min(per_batch, allowed) and done < limit:
+                asked_now = ask(search, study)
+                if asked_now is None:
+                    break
+                todo.append(asked_now.number)
+                done += 1
+            if not todo:
+                return
+            train_batch(search, study, todo, bar, done - len(todo), spent)
+    finally:
+        bar.close()
+
+
+def waiting(study: optuna.Study) -> int:
+    """Points of a grid that nobody has asked for yet."""
+    import optuna
+
+    return len(study.get_trials(deepcopy=False, states=[optuna.trial.TrialState.WAITING]))
+
+
+def room(flags: Flags, rows: pd.DataFrame, spent: float, per_batch: int) -> int:
+    """How many more trials fit into `--minutes`, from the seconds that those so far took."""
+    if not flags.minutes:
+        return per_batch
+    left = flags.minutes * 60 - spent
+    if left <= 0:
+        return 0
+    if rows.empty:
+        return per_batch
+    return math.floor(left / (spent / rows["trial"].nunique()))
+
+
+def train_batch(
+    search: Search,
+    study: optuna.Study,
+    numbers: Sequence[int],
+    bar: Progress,
+    before: int,
+    spent: float,
+) -> None:
+    """Train trials, write their rows, then tell Optuna their scores."""
+    import optuna
+
+    trials = study.get_trials(deepcopy=False)
+    configs, kept = [], []
+    for number in numbers:
+        try:
+            configs.append(search.point(trials[number]))
+            kept.append(number)
+        except UsageError:  # its fields do not go together: minibatches that do not divide, say
+            study.tell(number, state=optuna.trial.TrialState.FAIL)
+    if not configs:
+        return
+    began = time.monotonic()
+
+    def told(fraction: float) -> None:
+        bar.update(before + int(fraction * len(kept)), spent + time.monotonic() - began)
+
+    frame = train_configurations(
+        search.module.train, configs, search.seeds, search.flags.rows, told
+    )
+    search.folder.add_rows(labelled(frame, "search", kept, configs, search.space))
+    for number, score in trial_scores(search.folder.rows).items():
+        if number in kept:
+            study.tell(number, score)
+    best = study.best_trial
+    text = f"{best.value:.{digits_of(search)}f} by trial {best.number}"
+    bar.update(before + len(kept), spent + time.monotonic() - began, text)
+
+
+def labelled(
+    frame: pd.DataFrame,
+    stage: str,
+    names: Sequence[int],
+    configs: Sequence[ControlConfig],
+    space: Space,
+) -> pd.DataFrame:
+    """Rows of `train_configurations` as the study stores them, with the values that were varied."""
+    frame = frame.copy()
+    chosen = frame.pop("configuration").to_numpy()
+    frame.insert(0, "stage", stage)
+    frame.insert(1, "trial", np.array(names)[chosen])
+    for name, values in space.items():
+        stored = [getattr(config, name) for config in configs]
+        if isinstance(values, Choice):
+            stored = [as_word(value) for value in stored]
+        frame[name] = [stored[k] for k in chosen]
+    return frame
+
+
+def as_word(value: Any) -> str:
+    """A value as `--vary` has it: 64-64, true."""
+    if isinstance(value, tuple):
+        return "-".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def trial_scores(rows: pd.DataFrame, stage: str = "search") -> dict[int, float]:
+    """The mean final return of each trial, over its seeds."""
+    means: Any = rows[rows["stage"] == stage].groupby("trial")["final"].mean()
+    return {int(number): float(mean) for number, mean in means.items()}
+
+
+def ranked(rows: pd.DataFrame, stage: str) -> list[int]:
+    """Trials, best first: by their mean final return, and among equals by that over training."""
+    means: Any = rows[rows["stage"] == stage].groupby("trial")[["final", "auc"]].mean()
+    best = means.sort_values(["final", "auc"], ascending=False, kind="stable")
+    return [int(number) for number in best.index.tolist()]
+
+
+def digits_of(search: Search) -> int:
+    """Decimals with which a score is worth printing."""
+    return int(search.config.make_env().spec.digits)
+
+
+# ---- The winner -----------------------------------------------------------------------------
+
+
+def run_finalists(search: Search, study: optuna.Study) -> int:
+    """Train the best trials at full length, where trials were cut; returns the winner's number."""
+    rows = search.folder.rows
+    best = ranked(rows, "search")
+    if search.flags.cut == 1:
+        return best[0]
+    finalists = best[: search.flags.finalists]
+    finished = set(rows[rows["stage"] == "finalist"]["trial"])
+    todo = [number for number in finalists if number not in finished]
+    if todo:
+        console.print(f"trials {', '.join(map(str, todo))} at full length")
+        trials = study.get_trials(deepcopy=False)
+        configs = [search.point(trials[number], full=True) for number in todo]
+        frame = train_configurations(search.module.train, configs, search.seeds, search.flags.rows)
+        search.folder.add_rows(labelled(frame, "finalist", todo, configs, search.space))
+    return next(n for n in ranked(search.folder.rows, "finalist") if n in finalists)
+
+
+def candidates(search: Search, study: optuna.Study, winner: int) -> dict[str, ControlConfig]:
+    """What is measured on fresh seeds, by name."""
+    module, env, base = search.module, search.config.env, search.config
+    same: dict[str, Any] = {"total_timesteps": base.total_timesteps}
+    same |= {"eval_budget": base.eval_budget, "threads": base.threads}
+    same |= {"device": base.device, "backend": base.backend}
+    found = {WINNER: search.point(study.get_trials(deepcopy=False)[winner], full=True)}
+    found[PRESET] = from_preset(module.Config, module.PRESETS, env, **same)
+    if search.algo in SB3_DEFAULTS:
+        found[SB3] = module.Config(**{"env": env, **SB3_DEFAULTS[search.algo], **same})
+    return found
+
+
+def measure(search: Search, found: Mapping[str, ControlConfig], winner: int) -> pd.DataFrame:
+    """The rows of the candidates on the fresh seeds, trained where they are missing."""
+    names = list(found)
+    # A search that was extended may have another winner; the others are measured once.
+    numbers = {name: winner if name == WINNER else -k for k, name in enumerate(names)}
+    rows = search.folder.rows
+    finished = set(rows[rows["stage"] == "fresh"]["trial"])
+    todo = [name for name in names if numbers[name] not in finished]
+    for name in todo:
+        console.print(f"{name}: {len(search.fresh)} fresh seeds")
+        frame = train_configurations(
+            search.module.train, [found[name]], search.fresh, search.flags.rows
+        )
+        labels = labelled(frame, "fresh", [numbers[name]], [found[name]], search.space)
+        search.folder.add_rows(labels)
+    rows = search.folder.rows
+    fresh = rows[(rows["stage"] == "fresh") & rows["trial"].isin(numbers.values())]
+    by_number = {number: name for name, number in numbers.items()}
+    return fresh.assign(name=fresh["trial"].map(by_number))
+
+
+def result_of(search: Search, found: Mapping[str, ControlConfig], winner: int) -> dict[str, Any]:
+    """Measure the candidates; result.json: their scores, and the winner against each."""
+    frame = measure(search, found, winner)
+    spec = search.config.make_env().spec
+    finals = {name: rows["final"].to_numpy() for name, rows in frame.groupby("name")}
+    areas = {name: rows["auc"].to_numpy() for name, rows in frame.groupby("name")}
+    known = spec.random_score is not None and spec.reference_score is not None
+    against: dict[str, Any] = {}
+    for name in found:
+        if name == WINNER or not known or len(search.fresh) < 2:
+            continue
+        against[name] = {}
+        for measure_name, values in (("final", finals), ("auc", areas)):
+            if np.isfinite([*values[WINNER], *values[name]]).all():
+                verdict = stats.parity(
+                    values[WINNER], values[name], spec.random_score, spec.reference_score, MARGIN
+                )
+                against[name][measure_name] = {
+                    "verdict": verdict.word,
+                    "difference": dataclasses.asdict(verdict.difference),
+                }
+    rows = search.folder.rows
+    trials = rows[rows["stage"] == "search"]
+    return {
+        "winner": winner,
+        "trials": int(trials["trial"].nunique()),
+        "seconds": {s: float(x) for s, x in rows.groupby("stage")["seconds"].sum().items()},
+        "settings": {name: identity(config) for name, config in found.items()},
+        "final": {name: values.tolist() for name, values in finals.items()},
+        "auc": {name: values.tolist() for name, values in areas.items()},
+        "against": against,
+    }
+
+
+def print_result(search: Search, result: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """How the winner was found and measured, and the preset as it would stand in the file."""
+    from rich.table import Table
+
+    digits = digits_of(search)
+    n, k = result["trials"], len(search.seeds)
+    how = (
+        f"chosen by search ({n} configurations x {k} seeds), measured on {len(search.fresh)} fresh"
+    )
+    table = Table(title=f"{search.algo} on {search.config.env}: {how} seeds")
+    for column in ("", "final return, mean", "return over training", "chosen against it"):
+        table.add_column(column)
+    for name in found:
+        cells = [name]
+        for values in (result["final"][name], result["auc"][name]):
+            finite = np.isfinite(values).all()
+            cells.append(stats.estimate(values, "mean").text(digits) if finite else "unknown")
+        verdict = result["against"].get(name, {}).get("final")
+        cells.append("")
+        if verdict:
+            difference = Estimate(**verdict["difference"]).text(3, "+")
+            cells[-1] = f"{verdict['verdict']} {difference}"
+        table.add_row(*cells)
+    console.print(table)
+    seconds = ", ".join(f"{stage} {s:.0f} s" for stage, s in result["seconds"].items())
+    console.print(f"{seconds}; stored in {search.folder.path}")
+    console.print(preset_text(search, found[WINNER], n))
+
+
+def preset_text(search: Search, config: ControlConfig, trials: int) -> str:
+    """The winner as it would stand in PRESETS of the algorithm's file."""
+    default = type(config)(env=config.env)
+    changed = {
+        field.name: getattr(config, field.name)
+        for field in dataclasses.fields(config)
+        if field.name in identity(config)
+        and (
+            field.name == "total_timesteps"
+            or getattr(config, field.name) != getattr(default, field.name)
+        )
+        and field.name not in ("env", "eval_budget")
+    }
+    source = (
+        f"our own search: {trials} configurations, {len(search.seeds)} seeds each "
+        f"({ranges(search.seeds)}); {len(search.fresh)} fresh seeds ({ranges(search.fresh)})"
+    )
+    return f'"{config.env}": Preset(\n    {changed},\n    source="{source}",\n),'
+
+
+# ---- The command ----------------------------------------------------------------------------
+
+
+def read_flags(args: Sequence[str] | None) -> Search:
+    """The search that a command line asks for. Raises UsageError."""
+    import sys
+
+    words = list(sys.argv[1:] if args is None else args)
+    algos = [
+        name
+        for name in catalog.names("algos")
+        if issubclass(catalog.module("algos", name).Config, ControlConfig)
+    ]
+    algo = read_algo(words, Flags.algo, algos, "a search")
+    module = catalog.module("algos", algo)
+    flags, config = parse_both(Flags, module.Config, module.PRESETS, __doc__, words)
+    space = read_space(flags.vary, config)
+    if flags.sampler == "grid":
+        grid(space)
+    elif not flags.trials and not flags.minutes:
+        raise UsageError(f"--sampler {flags.sampler}: needs --trials or --minutes")
+    if flags.cut * config.total_timesteps < 1:
+        raise UsageError(f"--cut {flags.cut:g}: leaves no timestep")
+    if len(flags.vary) and set(requested_seeds(config)) & set(
+        range(FIRST_FRESH, FIRST_FRESH + flags.fresh_seeds)
+    ):
+        raise UsageError(
+            f"--first-seed {config.first_seed}: seeds from {FIRST_FRESH} on are the fresh ones"
+        )
+    results = PUBLISHED if flags.publish else Path(config.results)
+    search = Search(algo, config, space, flags, StudyFolder(results))
+    folder = StudyFolder.of(results, config.env, algo, config.name, search.settings())
+    return dataclasses.replace(search, folder=folder)
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Search, measure the winner, print it."""
+    try:
+        search = read_flags(args)
+        needs_optuna()
+    except UsageError as error:
+        exit_with(error)
+    with failing_in_one_line("; try a smaller --rows"), search.folder.locked():
+        set_up_process(search.config.threads)
+        origins = [origin_of(x) for x in (search.module.train, RowRun)]
+        search.folder.open(search.settings(), origin(origins, ("optuna",)))
+        study = open_journal(search)
+        run_trials(search, study)
+        if not trial_scores(search.folder.rows):
+            raise UsageError("--vary: no configuration of this space can be trained")
+        winner = run_finalists(search, study)
+        found = candidates(search, study, winner)
+        result = result_of(search, found, winner)
+        write_json(search.folder.path / "result.json", result)
+        print_result(search, result, found)
+
+
+def needs_optuna() -> None:
+    """Raise UsageError without Optuna."""
+    import importlib.util
+
+    if importlib.util.find_spec("optuna") is None:
+        raise UsageError("search.py: needs Optuna; pip install -e '.[search]'")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""The store of searches: `studies/<env>/<algo>/<name>/` in a results folder, one folder each.
+
+study.json says what is searched and by which code; journal.log is Optuna's, with every trial;
+rows.parquet has a line for every seed that was trained; result.json the winner and how it was
+measured. All but the journal are written whole or not at all, and the journal grows by lines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from manyseeds.cli import flag
+from manyseeds.errors import UsageError
+from manyseeds.record import SCHEMA, Locks, parquet_bytes, read_json, write_bytes, write_json
+
+STAGES = ("search", "finalist", "fresh")  # of a row: which question its training answers
+
+
+@dataclass(frozen=True)
+class StudyFolder:
+    """One search in the store."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, results: Path, env: str, algo: str, name: str, settings: Any) -> StudyFolder:
+        """Where the study of these settings belongs; name: '' for a hash of the settings."""
+        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+        return cls(results / "studies" / re.sub("[/:]", "--", env) / algo / (name or digest))
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "journal.log"
+
+    def read(self) -> dict[str, Any] | None:
+        """study.json, or None where there is none yet."""
+        try:
+            return dict(read_json(self.path / "study.json"))
+        except FileNotFoundError:
+            return None
+
+    def open(self, settings: dict[str, Any], about: dict[str, Any]) -> None:
+        """Begin the study, or go on with it; about: by which command and code it began.
+
+        Raises UsageError where the name holds a study of other settings.
+        """
+        there = self.read()
+        if there is None:
+            self.path.mkdir(parents=True, exist_ok=True)
+            content = {"schema": SCHEMA, "kind": "study", **settings, **about}
+            write_json(self.path / "study.json", content)
+            return
+        names = [name for name in settings if there.get(name) != settings[name]]
+        if names:
+            changes = "; ".join(f"{n} {there.get(n)} there, {settings[n]} here" for n in names)
+            raise UsageError(f"--name {self.path.name}: {self.path} holds another study: {changes}")
+
+    def mend_journal(self) -> None:
+        """Remove what a process that was killed has left: half a line, and its lock."""
+        if self.journal.exists():
+            content = self.journal.read_bytes()
+            if not content.endswith(b"\n"):
+                write_bytes(self.journal, content[: content.rfind(b"\n") + 1])
+        for lock in self.path.glob("journal.log.lock*"):
+            lock.unlink()
+
+    @property
+    def rows(self) -> pd.DataFrame:
+        """All rows so far: stage, trial, seed, the scores of `train_configurations`, settings."""
+        try:
+            return pd.read_parquet(self.path / "rows.parquet")
+        except FileNotFoundError:
+            return pd.DataFrame(columns=["stage", "trial", "seed", "final", "auc", "seconds"])
+
+    def add_rows(self, frame: pd.DataFrame) -> None:
+        """Write further rows."""
+        there = self.rows
+        both = pd.concat([there, frame], ignore_index=True) if len(there) else frame
+        write_bytes(self.path / "rows.parquet", parquet_bytes(both))
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the study against other processes. Raises UsageError while another searches it."""
+        with contextlib.closing(Locks(self.path.with_name(f".{self.path.name}.lock"))) as locks:
+            if not locks.acquire(0):
+                raise UsageError(f"{self.path}: is being searched by another process")
+            yield
+
+
+def command_flag(name: str, value: Any) -> str:
+    """A hyperparameter as it is typed: `--clip-range 0.2`, `--no-anneal-lr`."""
+    if isinstance(value, bool):
+        return flag(name) if value else flag(f"no_{name}")
+    values = value if isinstance(value, (tuple, list)) else (value,)
+    return " ".join([flag(name), *map(str, values)])

@@ -1,0 +1,130 @@
+"""Trains many configurations of an algorithm, each for several seeds, as one batch.
+
+    from algos import ppo
+    from manyseeds.runs.configurations import train_configurations
+
+    configs = [ppo.Config(learning_rate=x, total_timesteps=20_000) for x in (1e-4, 1e-3, 1e-2)]
+    scores = train_configurations(ppo.train, configs, seeds=range(5))
+    print(scores.groupby("configuration")["final"].mean())
+
+S rows: one per configuration and seed. A row has the same bits as its training alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from manyseeds import stats
+from manyseeds.evaluate import FINAL_EPISODES, evaluate, share
+from manyseeds.process import resolve_device
+from manyseeds.rows import stack, structure
+from manyseeds.runs.control import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from torch import Tensor
+
+MAX_ROWS = 256  # of a batch: more are hardly faster, and take more memory
+
+
+class RowRun(Run):
+    """A training of rows, in memory: what `train(config, run)` reports to.
+
+    Results are named by the number of the row, from 0 on.
+    """
+
+    def __init__(
+        self,
+        configs: Sequence[Any],
+        seeds: Sequence[int],
+        told: Callable[[float], None] | None = None,
+    ) -> None:
+        """configs, seeds: of each row. told: hears the fraction of the training that is done."""
+        silent = [dataclasses.replace(config, quiet=True) for config in configs]
+        super().__init__(stack(silent, resolve_device(configs[0].device)), seeds)
+        self.labels = list(range(len(seeds)))
+        self._told = told
+
+    def log(self, timestep: int | Tensor, metrics: dict[str, Tensor]) -> None:
+        super().log(timestep, metrics)
+        if self._told is not None:
+            self._told(min(float(self._timesteps.mean()) / self.config.total_timesteps, 1.0))
+
+    def scores(self, policy: Any) -> pd.DataFrame:
+        """Evaluate for the last time; a line per row, with the columns of `train_configurations`
+        that belong to a seed."""
+        import pandas as pd
+
+        self.pause()
+        points = self.curve()
+        points = points[points["mode"] == "greedy"].drop_duplicates(["seed", "timestep"])
+        episodes = share(FINAL_EPISODES, self.config.eval_budget)
+        final = evaluate(self._env, policy, self.seeds, episodes).return_mean
+        areas = {
+            label: stats.area_under_curve(curve["timestep"], curve["return_mean"])
+            for label, curve in points.groupby("seed")
+            if len(curve) > 1
+        }
+        return pd.DataFrame(
+            {
+                "seed": self.seeds,
+                "final": final,
+                "auc": [areas.get(label, math.nan) for label in self.labels],
+                "diverged": [self.diverged.get(label, math.nan) for label in self.labels],
+                "timesteps": self._timesteps,
+            }
+        )
+
+
+def batches(configs: Sequence[Any], seeds: int, rows: int) -> Iterator[list[int]]:
+    """The numbers of configurations that are trained together: alike in structure, all seeds of
+    each in one batch of at most `rows` rows (but at least one configuration)."""
+    alike: dict[tuple[Any, ...], list[int]] = {}
+    for number, config in enumerate(configs):
+        alike.setdefault(structure(config), []).append(number)
+    size = max(rows // seeds, 1)
+    for numbers in alike.values():
+        for first in range(0, len(numbers), size):
+            yield numbers[first : first + size]
+
+
+def train_configurations(
+    train: Callable[[Any, Any], Any],
+    configs: Sequence[Any],
+    seeds: Sequence[int],
+    rows: int = MAX_ROWS,
+    told: Callable[[float], None] | None = None,
+) -> pd.DataFrame:
+    """Train configurations of one algorithm, each for the same seeds; a line per row.
+
+    train: that of the algorithm's file. seeds: in the place of those that the configurations name.
+    rows: at most so many are trained as one batch. told: hears the fraction that is done.
+
+    Columns: configuration (its number), seed, final (greedy return at the end), auc (mean greedy
+    return over training), diverged (the timestep at which the loss was no number, or NaN),
+    timesteps, seconds (of its batch, divided by its rows).
+    """
+    import pandas as pd
+
+    frames, done = [], 0.0
+    for numbers in batches(configs, len(seeds), rows):
+        share_of_all = len(numbers) / len(configs)
+
+        def hear(fraction: float, before: float = done, part: float = share_of_all) -> None:
+            if told is not None:
+                told(before + part * fraction)
+
+        began = time.perf_counter()
+        run = RowRun([configs[k] for k in numbers for _ in seeds], [*seeds] * len(numbers), hear)
+        frame = run.scores(train(run.config, run))
+        frame.insert(0, "configuration", np.repeat(numbers, len(seeds)))
+        frame["seconds"] = (time.perf_counter() - began) / len(frame)
+        frames.append(frame)
+        done += share_of_all
+    return pd.concat(frames).sort_values("configuration", kind="stable", ignore_index=True)
