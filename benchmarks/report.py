@@ -26,6 +26,7 @@ from benchmarks.chapters import (
     environments,
     language_models,
     policy_gradients,
+    sensitivity,
     speed,
     tabular,
     taxonomy,
@@ -556,6 +557,10 @@ def report(results: Path, note: str = "") -> None:
     chapter = tabular.sections(runs, results / "plots")
     chapter += policy_gradients.sections(loaded, results)
     chapter += language_models.sections(methods, results)
+    if written := sensitivity.write_page(results):
+        print(f"page: {written}")
+        chapter += "## Hyperparameters\n\n"
+        chapter += "Searches and sensitivity: [sensitivity.md](sensitivity.md).\n\n"
     page = readme(found, results, figures, note, missing, chapter)
     write_bytes(results / "README.md", page.encode())
     print(f"report: {results / 'README.md'}")

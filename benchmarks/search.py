@@ -6,9 +6,10 @@
         --vary learning_rate=log:1e-4:1e-2 gae_lambda=linear:0.8:1 num_envs=4,8 clip_range=0.1,0.2
 
 The other flags are those of the algorithm's file, with the same presets: what is not varied has
-the preset's value. Values are `A,B,C`, `log:LOW:HIGH:POINTS` or `linear:LOW:HIGH:POINTS`; a grid
-takes all combinations, `random` and `tpe` take any value between LOW and HIGH. Optuna chooses, a
-batch at a time; hyperparameters that change shapes, such as num_envs, divide a batch.
+the preset's value, or with `--base defaults` the file's default. Values are `A,B,C`,
+`log:LOW:HIGH:POINTS` or `linear:LOW:HIGH:POINTS`; a grid takes all combinations, `random` and `tpe`
+take any value between LOW and HIGH. Optuna chooses, a batch at a time; hyperparameters that change
+shapes, such as num_envs, divide a batch.
 
 A configuration is worth the mean final greedy return of its seeds. With `--cut 0.25` trials have a
 quarter of the timesteps, and the best few are then trained at full length. The best of many is
@@ -47,12 +48,12 @@ from manyseeds.cli import (
     NonNegativeInt,
     PositiveInt,
     Range,
-    Seeds,
     exit_with,
     from_preset,
     identity,
     parse_both,
     read_algo,
+    read_flag,
     requested_seeds,
 )
 from manyseeds.digest import origin_of
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
 
 FIRST_FRESH = 1000  # the first of the fresh seeds
 WINNER, PRESET, SB3 = "chosen by search", "preset", "SB3's defaults"
+UNTUNED = -1  # its number in the place of a trial's
 MARGIN = 0.05  # of equivalence, in normalised scores
 
 
@@ -92,8 +94,10 @@ class Flags(LayerConfig):
     """Fraction of the timesteps that a trial gets."""
     finalists: PositiveInt = 4
     """How many of the best trials are trained at full length, where trials were cut."""
-    fresh_seeds: Seeds = 30
-    """Number of fresh seeds that the winner is measured on."""
+    fresh_seeds: Annotated[int, Range(0, 10_000)] = 30
+    """Number of fresh seeds that the winner is measured on (0: it is not)."""
+    base: Literal["preset", "defaults"] = "preset"
+    """What is not varied. The environment's preset, or the algorithm's defaults."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +138,7 @@ class Search:
         return {
             "algo": self.algo,
             "env": self.config.env,
-            "config": identity(self.config),
+            "base": identity(self.config),
             "vary": sorted(self.flags.vary),
             "sampler": self.flags.sampler,
             "seeds": self.seeds,
@@ -334,6 +338,15 @@ def digits_of(search: Search) -> int:
 # ---- The winner -----------------------------------------------------------------------------
 
 
+def run_untuned(search: Search) -> None:
+    """Train what is not varied as it is, for the same seeds and timesteps as a trial."""
+    if (search.folder.rows["stage"] == "untuned").any():
+        return
+    config = search.trial_config
+    frame = train_configurations(search.module.train, [config], search.seeds, search.flags.rows)
+    search.folder.add_rows(labelled(frame, "untuned", [UNTUNED], [config], search.space))
+
+
 def run_finalists(search: Search, study: optuna.Study) -> int:
     """Train the best trials at full length, where trials were cut; returns the winner's number."""
     rows = search.folder.rows
@@ -372,7 +385,7 @@ def measure(search: Search, found: Mapping[str, ControlConfig], winner: int) -> 
     numbers = {name: winner if name == WINNER else -k for k, name in enumerate(names)}
     rows = search.folder.rows
     finished = set(rows[rows["stage"] == "fresh"]["trial"])
-    todo = [name for name in names if numbers[name] not in finished]
+    todo = [name for name in names if numbers[name] not in finished] if search.fresh else []
     for name in todo:
         console.print(f"{name}: {len(search.fresh)} fresh seeds")
         frame = train_configurations(
@@ -390,8 +403,8 @@ def result_of(search: Search, found: Mapping[str, ControlConfig], winner: int) -
     """Measure the candidates; result.json: their scores, and the winner against each."""
     frame = measure(search, found, winner)
     spec = search.config.make_env().spec
-    finals = {name: rows["final"].to_numpy() for name, rows in frame.groupby("name")}
-    areas = {name: rows["auc"].to_numpy() for name, rows in frame.groupby("name")}
+    finals = {n: frame["final"].to_numpy()[frame["name"] == n] for n in found if search.fresh}
+    areas = {n: frame["auc"].to_numpy()[frame["name"] == n] for n in found if search.fresh}
     known = spec.random_score is not None and spec.reference_score is not None
     against: dict[str, Any] = {}
     for name in found:
@@ -414,10 +427,15 @@ def result_of(search: Search, found: Mapping[str, ControlConfig], winner: int) -
         "trials": int(trials["trial"].nunique()),
         "seconds": {s: float(x) for s, x in rows.groupby("stage")["seconds"].sum().items()},
         "settings": {name: identity(config) for name, config in found.items()},
-        "final": {name: values.tolist() for name, values in finals.items()},
-        "auc": {name: values.tolist() for name, values in areas.items()},
+        "final": {name: finite_or_none(values) for name, values in finals.items()},
+        "auc": {name: finite_or_none(values) for name, values in areas.items()},
         "against": against,
     }
+
+
+def finite_or_none(values: np.ndarray) -> list[float | None]:
+    """Numbers as JSON: null for one that is not finite."""
+    return [x if math.isfinite(x) else None for x in values.tolist()]
 
 
 def print_result(search: Search, result: Mapping[str, Any], found: Mapping[str, Any]) -> None:
@@ -426,24 +444,23 @@ def print_result(search: Search, result: Mapping[str, Any], found: Mapping[str, 
 
     digits = digits_of(search)
     n, k = result["trials"], len(search.seeds)
-    how = (
-        f"chosen by search ({n} configurations x {k} seeds), measured on {len(search.fresh)} fresh"
+    console.print(
+        f"{search.algo} on {search.config.env}: chosen by search ({n} configurations x {k} seeds)"
+        + (f", measured on {len(search.fresh)} fresh seeds" if search.fresh else "")
     )
-    table = Table(title=f"{search.algo} on {search.config.env}: {how} seeds")
-    for column in ("", "final return, mean", "return over training", "chosen against it"):
-        table.add_column(column)
-    for name in found:
-        cells = [name]
-        for values in (result["final"][name], result["auc"][name]):
-            finite = np.isfinite(values).all()
-            cells.append(stats.estimate(values, "mean").text(digits) if finite else "unknown")
-        verdict = result["against"].get(name, {}).get("final")
-        cells.append("")
-        if verdict:
-            difference = Estimate(**verdict["difference"]).text(3, "+")
-            cells[-1] = f"{verdict['verdict']} {difference}"
-        table.add_row(*cells)
-    console.print(table)
+    if search.fresh:
+        table = Table(box=None, padding=(0, 2, 0, 0))
+        for column in ("", "final return, mean", "chosen against it"):
+            table.add_column(column)
+        for name, values in result["final"].items():
+            known = None not in values
+            score = stats.estimate(values, "mean").text(digits) if known else "unknown"
+            verdict = result["against"].get(name, {}).get("final")
+            text = ""
+            if verdict:
+                text = f"{verdict['verdict']} {Estimate(**verdict['difference']).text(3, '+')}"
+            table.add_row(name, score, text)
+        console.print(table)
     seconds = ", ".join(f"{stage} {s:.0f} s" for stage, s in result["seconds"].items())
     console.print(f"{seconds}; stored in {search.folder.path}")
     console.print(preset_text(search, found[WINNER], n))
@@ -484,7 +501,9 @@ def read_flags(args: Sequence[str] | None) -> Search:
     ]
     algo = read_algo(words, Flags.algo, algos, "a search")
     module = catalog.module("algos", algo)
-    flags, config = parse_both(Flags, module.Config, module.PRESETS, __doc__, words)
+    plain = read_flag("base", Flags.base, words) == "defaults"
+    presets = {} if plain else module.PRESETS
+    flags, config = parse_both(Flags, module.Config, presets, __doc__, words)
     space = read_space(flags.vary, config)
     if flags.sampler == "grid":
         grid(space)
@@ -519,6 +538,7 @@ def main(args: Sequence[str] | None = None) -> None:
         run_trials(search, study)
         if not trial_scores(search.folder.rows):
             raise UsageError("--vary: no configuration of this space can be trained")
+        run_untuned(search)
         winner = run_finalists(search, study)
         found = candidates(search, study, winner)
         result = result_of(search, found, winner)

@@ -22,8 +22,6 @@ from manyseeds.cli import flag
 from manyseeds.errors import UsageError
 from manyseeds.record import SCHEMA, Locks, parquet_bytes, read_json, write_bytes, write_json
 
-STAGES = ("search", "finalist", "fresh")  # of a row: which question its training answers
-
 
 @dataclass(frozen=True)
 class StudyFolder:
@@ -75,7 +73,8 @@ class StudyFolder:
 
     @property
     def rows(self) -> pd.DataFrame:
-        """All rows so far: stage, trial, seed, the scores of `train_configurations`, settings."""
+        """All rows so far: stage (search, untuned, finalist, fresh), trial, seed, the scores of
+        `train_configurations`, and what was varied."""
         try:
             return pd.read_parquet(self.path / "rows.parquet")
         except FileNotFoundError:

@@ -30,15 +30,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks import catalog
+from benchmarks import catalog, jax_peer
 from benchmarks.chapters.speed import OURS, SUBJECTS, markdown, summarize
 from benchmarks.measure import (
     Case,
@@ -56,7 +54,6 @@ from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.record import gpu, write_bytes
 
-JAX_PYTHON = ROOT / ".venv-jax" / "bin" / "python"
 SB3_BASELINE = ROOT / "benchmarks" / "sb3_baseline.py"
 
 
@@ -100,7 +97,7 @@ class Config(ScriptConfig):
             if "sb3" in subject.peers:
                 cells.append((algo, "sb3", 1))
             cells += [(algo, OURS, S) for S in batches]
-            if "rejax" in subject.peers and jax_finds(self.device):
+            if "rejax" in subject.peers and jax_peer.found(self.device):
                 cells += [(algo, "rejax", S) for S in batches]
         return cells
 
@@ -123,51 +120,12 @@ def measure(algo: str, seeds: str, device: str) -> dict[str, float]:
     return time_training(module, module.Config(**timed_settings(algo), **execution, quiet=True))
 
 
-REJAX = """
-import time
-started = time.perf_counter()
-import json, resource, sys, jax
-from rejax import get_algo
-algo, seeds, steps = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-common = dict(env="CartPole-v1", total_timesteps=steps, eval_freq=steps, learning_rate=2.5e-4,
-              gamma=0.99, skip_initial_evaluation=True)
-extra = dict(
-    ppo=dict(num_envs=4, num_steps=128, num_epochs=4, num_minibatches=4, gae_lambda=0.95,
-             clip_eps=0.2, vf_coef=0.5, ent_coef=0.0, max_grad_norm=0.5,
-             agent_kwargs=dict(activation="tanh")),
-    dqn=dict(num_envs=10, num_epochs=1, buffer_size=10_000, fill_buffer=1_000, batch_size=128,
-             target_update_freq=500, max_grad_norm=10.0, ddqn=False,
-             agent_kwargs=dict(activation="relu")),
-)[algo]
-agent = get_algo(algo).create(**common, **extra)
-if algo == "dqn":  # create() has no way to say it
-    agent = agent.replace(agent=agent.agent.clone(hidden_layer_sizes=(120, 84)))
-agent = agent.replace(eval_callback=lambda algo, ts, rng: ())
-train = jax.jit(jax.vmap(agent.train))
-times = []
-for repeat in range(2):
-    began = time.perf_counter()
-    state, _ = jax.block_until_ready(train(jax.random.split(jax.random.PRNGKey(repeat), seeds)))
-    ended = time.perf_counter()
-    times.append(ended - began)
-    fresh_s = fresh_s if repeat else ended - started
-done = int(state.global_step[0]) * seeds
-memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-if jax.devices()[0].platform != "cpu":
-    memory = jax.devices()[0].memory_stats()["peak_bytes_in_use"]
-warm_up = times[0] - times[1]
-print(json.dumps(dict(timesteps=done, learn_s=times[1], warm_up_s=warm_up, memory=memory,
-                      fresh_s=fresh_s)))
-"""
-
-
 def case(algo: str, system: str, seeds: int, device: str) -> Case:
     """One measurement in a process of its own."""
     labels = {"system": system, "algo": algo, "seeds": seeds}
     if system == "rejax":
-        steps = str(SUBJECTS[algo].settings["total_timesteps"])
-        command = [str(JAX_PYTHON), "-c", REJAX, algo, str(seeds), steps]
-        return Case(labels, command, {"JAX_PLATFORMS": device})
+        steps = SUBJECTS[algo].settings["total_timesteps"]
+        return Case(labels, jax_peer.command(algo, seeds, steps), {"JAX_PLATFORMS": device})
     if system == "sb3":
         config = catalog.module("algos", algo).Config(**timed_settings(algo))
         # All fields: one that is left out would have the value of runs from before it was added.
@@ -182,29 +140,14 @@ def with_speed(m: dict[str, Any]) -> dict[str, Any]:
     return {**m, "timesteps_per_s": m["timesteps"] / m["learn_s"], "fresh_s": fresh_s}
 
 
-@cache
-def jax_finds(device: str) -> bool:
-    """Whether rejax is installed, with a jax that computes on a device."""
-    if not JAX_PYTHON.exists():
-        return False
-    command = [str(JAX_PYTHON), "-c", f"import jax, rejax; jax.devices({device!r})"]
-    return subprocess.run(command, capture_output=True).returncode == 0
-
-
-def jax_versions() -> dict[str, str]:
-    """Versions of the JAX side, asked of its own environment."""
-    code = "from importlib.metadata import version as v; print(v('jax'), v('rejax'))"
-    done = subprocess.run([JAX_PYTHON, "-c", code], capture_output=True, text=True, check=True)
-    jax, rejax = done.stdout.split()
-    return {"jax": jax, "rejax": rejax}
-
-
 def main(args: Sequence[str] | None = None) -> None:
     """Measure, print, and write results/throughput[-cuda].json and results/tables/ beside it."""
     if measured(sys.argv[1:] if args is None else args, measure=measure):
         return
     config = parse(Config, {}, __doc__, args)
-    if any("rejax" in SUBJECTS[a].peers for a in config.chosen()) and not jax_finds(config.device):
+    if any("rejax" in SUBJECTS[a].peers for a in config.chosen()) and not jax_peer.found(
+        config.device
+    ):
         print(
             f"rejax is left out: `make jax-env` installs it; its jax must find the {config.device}"
         )
@@ -232,7 +175,7 @@ def main(args: Sequence[str] | None = None) -> None:
             "measurements": here,
         }
         if any(m["system"] == "rejax" for m in here):
-            stored[algo]["versions"] |= jax_versions()
+            stored[algo]["versions"] |= jax_peer.versions()
         if config.device == "cuda":
             stored[algo]["machine"]["gpu"] = gpu()
     write_measured(path, stored)

@@ -397,6 +397,64 @@ def lines(
     write_bytes(Path(path), figure_bytes(figure, Path(path).suffix))
 
 
+class Panel(NamedTuple):
+    """Scores of K configurations against one of their hyperparameters."""
+
+    row: str  # its panels stand side by side
+    name: str  # of the hyperparameter
+    values: Sequence[Any]  # [K], numbers or words
+    scores: NDArray[np.float64]  # [K]
+    log: bool
+
+
+def scatter_grid(panels: Sequence[Panel], path: Path | str, *, ylabel: str, bins: int) -> None:
+    """A panel per hyperparameter (columns) and environment (rows), with one y axis for all.
+
+    Points are configurations; the line joins the means of `bins` equal parts of them, by the
+    hyperparameter's rank, with 95% intervals. Of words, each is a part. Raises ValueError for an
+    unknown suffix.
+    """
+    import seaborn
+    from matplotlib.figure import Figure
+
+    _check_suffix(path)
+    rows, names = (list(dict.fromkeys(panel[i] for panel in panels)) for i in (0, 1))
+    color = seaborn.color_palette("colorblind")[0]
+    with _style():
+        size = (1.9 * len(names) + 0.6, 2.0 * len(rows) + 0.5)
+        figure = Figure(figsize=size, layout="constrained")
+        grid = figure.subplots(len(rows), len(names), squeeze=False, sharey=True, sharex="col")
+        for row, name, values, scores, log in panels:
+            axes = grid[rows.index(row), names.index(name)]
+            x, parts = _parts(values, bins)
+            axes.scatter(x, scores, s=7, color="0.55", alpha=0.6, linewidths=0)
+            centers = [float(np.median(x[part])) for part in parts]
+            points = [stats.estimate(scores[part], "mean", resamples=2000) for part in parts]
+            low, high = [p.low for p in points], [p.high for p in points]
+            axes.fill_between(centers, low, high, color=color, alpha=0.25, linewidth=0)
+            axes.plot(centers, [p.value for p in points], color=color, marker="o", markersize=3)
+            if log:
+                axes.set_xscale("log")
+            words = [] if np.ndim(values[0]) or not isinstance(values[0], str) else values
+            if words:
+                kinds = sorted(set(words))
+                axes.set_xticks(range(len(kinds)), kinds)
+            last = rows.index(row) == len(rows) - 1
+            first = names.index(name) == 0
+            _label_axes(axes, row if first else "", name if last else "", ylabel if first else "")
+    write_bytes(Path(path), figure_bytes(figure, Path(path).suffix))
+
+
+def _parts(values: Sequence[Any], bins: int) -> tuple[NDArray[np.float64], list[Any]]:
+    """Places on an axis [K], and the indices of each part, in their order."""
+    if isinstance(values[0], str):
+        kinds = sorted(set(values))
+        places = np.array([kinds.index(value) for value in values], dtype=np.float64)
+        return places, [np.flatnonzero(places == k) for k in range(len(kinds))]
+    x = np.asarray(values, dtype=np.float64)
+    return x, [part for part in np.array_split(x.argsort(kind="stable"), bins) if len(part)]
+
+
 # ---- Values and actions of a plan -----------------------------------------------------------
 
 

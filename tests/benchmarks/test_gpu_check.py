@@ -172,12 +172,12 @@ def test_without_a_gpu_it_is_one_line(
 def test_what_is_timed_on_a_gpu(monkeypatch: Patch) -> None:
     """Networks at 10, 1,024 and 8,192 seeds, and rejax only where its jax finds the GPU."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(throughput, "jax_finds", lambda device: False)
+    monkeypatch.setattr(throughput.jax_peer, "found", lambda device: False)
     cells = throughput.Config(device="cuda").cells()
     assert {algo for algo, _, _ in cells} == {"ppo", "a2c", "trpo", "dqn"}
     assert {seeds for _, system, seeds in cells if system != "sb3"} == {10, 1024, 8192}
     assert not [cell for cell in cells if cell[1] == "rejax"]
-    monkeypatch.setattr(throughput, "jax_finds", lambda device: device == "cuda")
+    monkeypatch.setattr(throughput.jax_peer, "found", lambda device: device == "cuda")
     assert ("ppo", "rejax", 8192) in throughput.Config(device="cuda").cells()
     with pytest.raises(UsageError, match="--algos sarsa: tables are trained on the CPU"):
         throughput.Config(device="cuda", algos=("sarsa",))
