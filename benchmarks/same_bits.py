@@ -758,11 +758,12 @@ def main(args: Sequence[str] | None = None) -> None:
             print(json.dumps(fresh_results()))
             return
         if given.migrate:
+            if given.old:
+                raise UsageError(f"--migrate: compares with no commit; leave out {given.old}")
             results = path_of(given.results, "--results")
             print(f"{migrate(results)} parts of {results} migrated to schema {SCHEMA}")
+            return
         if not given.old:
-            if given.migrate:
-                return
             raise UsageError("OLD: name the commit to compare with")
         cases = list(select(CASES, given.only) if given.only else CASES)
         if not cases:
