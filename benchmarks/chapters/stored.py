@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NewType
 
 from manyseeds.cli import FLOAT32_MAX
-from manyseeds.errors import UsageError
+from manyseeds.errors import UsageError, described
 from manyseeds.record import (
     DONE,
     SCHEMA,
@@ -112,8 +112,7 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except BROKEN as error:
-        what = f"{type(error).__name__}: {error}"
-        raise UsageError(f"{path}: has invalid content ({what[:200]})") from error
+        raise UsageError(f"{path}: has invalid content ({described(error)[:200]})") from error
 
 
 @contextlib.contextmanager
