@@ -157,6 +157,10 @@ def _result(run: StoredRun, curves: pd.DataFrame) -> Result:
     spec = scores_of(run.configs[0]["env"], summaries[0])
     means = curves["return_mean"].where(curves["return_mean"].abs() <= FLOAT32_MAX)
     failure_score = means.min() if spec.random_score is None else spec.random_score
+    if np.isnan(failure_score):
+        raise UsageError(
+            f"{run.path}: no return is finite, and {spec.id} has no known random score"
+        )
     curves["return_mean"] = means.fillna(failure_score)
     greedy = curves[curves["mode"] == "greedy"]
     last = greedy.groupby("seed").last()
