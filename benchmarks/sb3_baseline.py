@@ -383,6 +383,13 @@ def train_seed(algo: str, config: ControlConfig, seed: int, part: Path) -> None:
         run.discard()
         print(f"error: seed {seed}: {error}", file=sys.stderr)
         raise SystemExit(1) from None
+    except ValueError as error:
+        run.discard()
+        if "found invalid values" not in str(error):  # what torch says of a distribution of NaN
+            raise
+        why = "SB3's policy became NaN: a reward was not finite, or the training diverged"
+        print(f"error: seed {seed}: {why}", file=sys.stderr)
+        raise SystemExit(1) from None
     except (Exception, KeyboardInterrupt, SystemExit):
         run.discard()
         raise
