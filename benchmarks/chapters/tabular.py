@@ -20,6 +20,7 @@ from benchmarks.chapters.stored import StoredRun, file_name, left_out
 from manyseeds import plots, stats
 from manyseeds.errors import printable
 from manyseeds.plots import Line
+from manyseeds.record import plural
 from manyseeds.runs import prediction
 from manyseeds.runs.planning import Replay
 from manyseeds.stats import Floats
@@ -189,7 +190,7 @@ def error_text(errors: Floats) -> str:
     """The mean of errors `[S]` with its interval, or how many seeds diverged."""
     broken = np.count_nonzero(~np.isfinite(errors))
     if broken:
-        return f"infinite, {broken} of {len(errors)} seeds diverged"
+        return f"infinite, {broken} of {plural(len(errors), 'seed')} diverged"
     return stats.estimate(errors, "mean").text(3)
 
 

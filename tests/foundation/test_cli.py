@@ -541,7 +541,7 @@ def test_a_run_with_a_slash_in_its_id(capsys: pytest.CaptureFixture[str]) -> Non
         assert read_json(part / "config.json")["env"] == "Somebody/Pole-v0"
         assert ppo.load(str(part)).act(torch.zeros(1, 1, 4)).shape == (1, 1)
         run(*args, "--name", "x", "--quiet")
-        assert "All 1 seeds are finished" in capsys.readouterr().out
+        assert "Finished already: 1 seed" in capsys.readouterr().out
     finally:
         del gym.registry["Somebody/Pole-v0"]
 
