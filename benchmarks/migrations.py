@@ -60,14 +60,19 @@ class Migration:
 def rename_flag(command: str, old: str, new: str) -> str:
     """A recorded command with a flag's new name."""
     for before, after in ((old, new), (f"no_{old}", f"no_{new}")):
-        command = re.sub(rf"(?<!\S){flag(before)}(?=[\s=]|$)", flag(after), command)
+        command = re.sub(rf"(?<!\S){written(before)}(?=[\s=]|$)", flag(after), command)
     return command
 
 
 def without_flag(command: str, name: str) -> str:
     """A recorded command without a flag and its value."""
-    command = re.sub(rf"\s{flag('no_' + name)}(?!\S)", "", command)
-    return re.sub(rf"\s{flag(name)}(=\S+|(\s+(?!--)\S+)*)", "", command)
+    command = re.sub(rf"\s{written('no_' + name)}(?!\S)", "", command)
+    return re.sub(rf"\s{written(name)}(=\S+|(?!\S)(\s+(?!--)\S+)*)", "", command)
+
+
+def written(name: str) -> str:
+    """A pattern of how a flag may be written: the command line takes `--n_steps`, too."""
+    return "--" + name.replace("_", "[-_]")
 
 
 # ---- The migrations ------------------------------------------------------------------------

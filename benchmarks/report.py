@@ -425,6 +425,7 @@ def scales(found: Sequence[Pair]) -> str:
 
 
 def published_rows(found: Sequence[Pair]) -> Rows:
+    """Published scores beside ours, of runs with the settings and evaluation of the preset."""
     return [
         (
             escape(pair.env),
@@ -434,7 +435,7 @@ def published_rows(found: Sequence[Pair]) -> Rows:
             pair.preset.published,
         )
         for pair in found
-        if pair.ours and pair.preset and pair.preset.published
+        if pair.ours and pair.preset and pair.preset.published and pair.ours.config == pair.settings
     ]
 
 

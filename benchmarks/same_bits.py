@@ -68,7 +68,7 @@ from manyseeds.cli import (
 from manyseeds.digest import ROOT, Place, find, forget, origin_of, resolve
 from manyseeds.errors import UsageError
 from manyseeds.process import exit_reason
-from manyseeds.record import SCHEMA, all_runs, read_json
+from manyseeds.record import SCHEMA, all_runs, plural, read_json
 from manyseeds.runs.stale import digest_today, part_is_stale
 
 # What is compared of a part, in the order in which differences are looked for.
@@ -715,7 +715,7 @@ def available(cases: Sequence[Case]) -> list[Case]:
     absent = {name for name in packages if importlib.util.find_spec(name) is None}
     for name in sorted(absent):
         count = sum(name in case.needs for case in cases)
-        print(f"skipped  {count} cases that need {name}, which is not installed")
+        print(f"skipped  {plural(count, 'case')}: {name} is not installed")
     return [case for case in cases if not absent.intersection(case.needs)]
 
 
@@ -758,11 +758,12 @@ def main(args: Sequence[str] | None = None) -> None:
             print(json.dumps(fresh_results()))
             return
         if given.migrate:
+            if given.old:
+                raise UsageError(f"--migrate: compares with no commit; leave out {given.old}")
             results = path_of(given.results, "--results")
-            print(f"{migrate(results)} parts of {results} migrated to schema {SCHEMA}")
+            print(f"{plural(migrate(results), 'part')} of {results} migrated to schema {SCHEMA}")
+            return
         if not given.old:
-            if given.migrate:
-                return
             raise UsageError("OLD: name the commit to compare with")
         cases = list(select(CASES, given.only) if given.only else CASES)
         if not cases:
@@ -780,7 +781,7 @@ def main(args: Sequence[str] | None = None) -> None:
         unequal = [outcome for outcome in outcomes if outcome.status != "equal"]
         if given.restamp:
             stamped, left = restamp(given.old, before, proven(outcomes))
-            print(f"{stamped} parts verified equal to {given.old}; {left} are stale")
+            print(f"{plural(stamped, 'part')} verified equal to {given.old}; stale still: {left}")
     except UsageError as error:
         exit_with(error)
     except KeyboardInterrupt:
@@ -791,7 +792,7 @@ def main(args: Sequence[str] | None = None) -> None:
         raise SystemExit(1) from None
     counts = Counter(outcome.status for outcome in outcomes)
     words = ", ".join(f"{counts[status]} {status}" for status in ("equal", "DIFFERS", "FAILED"))
-    print(f"{len(outcomes)} cases: {words}, {time.monotonic() - began:.0f} s")
+    print(f"{plural(len(outcomes), 'case')}: {words}, {time.monotonic() - began:.0f} s")
     if unequal:
         raise SystemExit(1)
 

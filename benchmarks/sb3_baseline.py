@@ -64,7 +64,7 @@ from manyseeds.cli import (
 )
 from manyseeds.errors import UsageError
 from manyseeds.process import exit_reason, set_up_process
-from manyseeds.record import RunFolder, part_name, read_json
+from manyseeds.record import RunFolder, part_name, plural, read_json
 from manyseeds.runs.base import complete
 from manyseeds.runs.control import Run, print_result
 from manyseeds.seeds import SeedStreams
@@ -383,6 +383,13 @@ def train_seed(algo: str, config: ControlConfig, seed: int, part: Path) -> None:
         run.discard()
         print(f"error: seed {seed}: {error}", file=sys.stderr)
         raise SystemExit(1) from None
+    except ValueError as error:
+        run.discard()
+        if "found invalid values" not in str(error):  # what torch says of a distribution of NaN
+            raise
+        why = "SB3's policy became NaN: a reward was not finite, or the training diverged"
+        print(f"error: seed {seed}: {why}", file=sys.stderr)
+        raise SystemExit(1) from None
     except (Exception, KeyboardInterrupt, SystemExit):
         run.discard()
         raise
@@ -505,7 +512,9 @@ def main(args: Sequence[str] | None = None) -> None:
             print(f"error: failed seeds: {', '.join(map(str, failed))}", file=sys.stderr)
             raise SystemExit(1)
 
-    complete(folder, config, missing, train_missing, f"All {len(seeds)} seeds are finished")
+    complete(
+        folder, config, missing, train_missing, f"Finished already: {plural(len(seeds), 'seed')}"
+    )
     print_result(folder, config, BASELINES[algo].presets.get(config.env))
 
 

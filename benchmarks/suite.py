@@ -16,7 +16,7 @@ from typing import Any
 
 from manyseeds.cli import PUBLISHED, RESULTS, RunConfig, flag, from_preset
 from manyseeds.digest import ROOT
-from manyseeds.record import RunFolder
+from manyseeds.record import RunFolder, plural
 
 SCRIPTS = {  # by source
     "manyseeds": "{package}/{algo}.py",
@@ -113,7 +113,7 @@ class Cell:
 
     def __str__(self) -> str:
         settings = "".join(f", {name} {value}" for name, value in self.settings.items())
-        seeds = f", {self.seeds} seeds" if self.seeds else ""
+        seeds = f", {plural(self.seeds, 'seed')}" if self.seeds else ""
         return f"{self.label} on {self.env}{settings}{seeds}"
 
 

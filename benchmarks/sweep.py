@@ -39,7 +39,7 @@ from manyseeds.cli import (
 )
 from manyseeds.errors import UsageError, did_you_mean
 from manyseeds.process import exit_reason
-from manyseeds.record import changed_sources, ranges
+from manyseeds.record import changed_sources, plural, ranges
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -265,7 +265,9 @@ def main(args: Sequence[str] | None = None) -> None:
         raise SystemExit(130) from None
     if failed:
         names = "; ".join(map(str, failed))
-        print(f"error: {len(failed)} of {len(cells)} cells failed: {names}", file=sys.stderr)
+        print(
+            f"error: {len(failed)} of {plural(len(cells), 'cell')} failed: {names}", file=sys.stderr
+        )
         raise SystemExit(1)
 
 

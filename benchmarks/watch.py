@@ -63,7 +63,7 @@ from manyseeds.digest import origin_of
 from manyseeds.errors import UsageError
 from manyseeds.evaluate import CHUNK, FINAL_EPISODES, Policy
 from manyseeds.process import set_up_process
-from manyseeds.record import POLICY, ranges, write_bytes, write_json
+from manyseeds.record import POLICY, plural, ranges, write_bytes, write_json
 from manyseeds.seeds import SeedStreams
 from manyseeds.stats import Estimate, Floats
 
@@ -295,7 +295,7 @@ def play(env: gym.Env[Any, Any], trained: Trained, seed: int, start: int, reel: 
         obs, reward, terminated, truncated, _ = env.step(action)
         step, total, ended = step + 1, total + float(reward), terminated or truncated
         reel.add(step, ended, env)
-    print(f"seed {seed}, reset(seed={start}): return {total:.1f}, {step} steps")
+    print(f"seed {seed}, reset(seed={start}): return {total:.1f}, {plural(step, 'step')}")
 
 
 def watch(
@@ -405,7 +405,9 @@ def check_all(paths: Sequence[str], episodes: int) -> None:
         if part.results != first[0].results:
             raise UsageError(f"{path}: must lie in {first[0].results}, as {paths[0]} does")
     rows = [check(path, parts, episodes) for path, parts in zip(paths, runs, strict=True)]
-    title = f"Native environments against Gymnasium's, {episodes} episodes per seed and side"
+    title = (
+        f"Native environments against Gymnasium's, {plural(episodes, 'episode')} per seed and side"
+    )
     print_table(title, HEADER, [row.cells() for row in rows])
 
     origins = {origin_of(x) for part in first for x in (part.train, *part.env.origins())}

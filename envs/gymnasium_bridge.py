@@ -33,7 +33,7 @@ from torch import Tensor
 
 from envs import NATIVE
 from envs.core import Env, EnvSpec, State, Step
-from manyseeds.errors import UsageError, did_you_mean
+from manyseeds.errors import UsageError, described, did_you_mean
 
 TIME_LIMIT = 1000  # steps, for environments that are registered without a limit
 STALE = (
@@ -319,8 +319,7 @@ def cannot_be_made(env_id: str, error: Exception) -> UsageError:
 def misbehaved(env_id: str, method: str, returns: str, error: Exception) -> UsageError:
     """Says what an environment did in a method, which ought to return `returns`."""
     hint = f"; it must return {returns}" if "unpack" in str(error) else ""
-    reason = f"{type(error).__name__}: {_one_line(error)}"
-    return UsageError(f"--env {env_id}: its {method} failed: {reason}{hint}")
+    return UsageError(f"--env {env_id}: its {method} failed: {described(error)}{hint}")
 
 
 def unsupported(env_id: str, what: str, space: Space[Any] | None) -> UsageError:
@@ -335,4 +334,4 @@ def unsupported(env_id: str, what: str, space: Space[Any] | None) -> UsageError:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+    return " ".join(str(error).split()) or type(error).__name__

@@ -13,9 +13,10 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -392,10 +393,40 @@ def read_words(config_class: type[AnyConfig], args: Sequence[str], default: Any)
     for word in flags:
         if flags.count(word) > 1:
             raise UsageError(f"{flag(word)}: given twice")
+    check_values(config_class, args, default)
     with refusing(config_class):
         return tyro.cli(
             config_class, args=args, default=default, add_help=False, registry=numbers()
         )
+
+
+def check_values(config_class: type, args: Sequence[str], default: Any) -> None:
+    """Raise UsageError for a switch with a value, and for an empty list where empty is the default.
+
+    tyro would read the value as a word of its own; the empty list, such as `--only` with nothing
+    after it, would mean the same as no flag at all.
+    """
+    from manyseeds.usage import is_positional
+
+    hints = hints_of(config_class)
+    flags = {name: hint for name, hint in hints.items() if not is_positional(hint)}
+    for word, after in pairwise([*args, "--"]):
+        if not word.startswith("--") or (name := known(word)) not in flags:
+            continue
+        written, equals, value = word.partition("=")
+        if is_switch(flags[name]):
+            if not equals and len(flags) == len(hints) and not after.startswith("-"):
+                equals, value = " ", after
+            if equals:
+                both = f"{flag(name)} or {flag('no_' + name)}"
+                raise UsageError(f"{written} {value!r}: takes no value; write {both}")
+        elif not equals and after.startswith("--") and getattr(default, name) == ():
+            raise UsageError(f"{written}: needs a value")
+
+
+def is_switch(hint: Any) -> bool:
+    """Whether a field of this type is given as `--name` or `--no-name`, without a value."""
+    return bool in (hint, *get_args(hint)[:1])
 
 
 def read_flag(name: str, default: str, args: Sequence[str]) -> str:
@@ -440,7 +471,7 @@ def refusing(config_class: type) -> Iterator[None]:
 
     def refuse(event: Any) -> None:
         if isinstance(event, events.UnrecognizedArgs):
-            raise UsageError(unknown(event.tokens[0], config_class))
+            raise UsageError(unknown(event.tokens, config_class))
         if getattr(event, "argument", None) is None:
             return  # tyro says it
         name = event.argument.lowered.name_or_flags[0]
@@ -466,8 +497,9 @@ def known(word: str) -> str:
     return name.removeprefix("no_")
 
 
-def unknown(word: str, config_class: type) -> str:
-    """What is said of a word that is no flag."""
+def unknown(words: Sequence[str], config_class: type) -> str:
+    """What is said of the first of some words that is no flag; a value may come after it."""
+    word, *after = words
     if not word.startswith("--"):
         return f"{word!r}: expected a flag; see --help"
     from manyseeds.usage import is_positional
@@ -476,18 +508,27 @@ def unknown(word: str, config_class: type) -> str:
     for name, marks in marked.items():
         if Renamed(known(word)) in marks:
             return f"{flag(known(word))}: is called {flag(name)} now"
-    word = word.partition("=")[0].replace("_", "-")
+    word, equals, _ = word.partition("=")
+    word = word.replace("_", "-")
+    has_value = equals or (after and not after[0].startswith("--"))
     hints = hints_of(config_class)
-    close = closest([flag(name) for name in marked if not is_positional(hints[name])], word)
-    return f"{word}: unknown flag" + (f"; did you mean {close}?" if close else "; see --help")
+    names = [name for name in marked if not is_positional(hints[name])]
+    switches = {name for name in names if has_value and is_switch(hints[name])}
+    close = closest(word.strip("-"), names, switches)
+    return f"{word}: unknown flag" + (f"; did you mean {flag(close)}?" if close else "; see --help")
 
 
-def closest(flags: Sequence[str], word: str) -> str:
-    """The flag that is written most alike, or has the word as a part (--n: --n-steps), or ''."""
-    name = word.strip("-")
-    if alike := difflib.get_close_matches(name, [known[2:] for known in flags], n=1, cutoff=0.7):
-        return f"--{alike[0]}"
-    return min((x for x in flags if name and f"-{name}-" in f"{x}-"), key=len, default="")
+def closest(word: str, names: Sequence[str], switches: Collection[str]) -> str:
+    """The field that a wrong flag, without its dashes, probably means, or ''.
+
+    The one that is written most alike, has these initials (lr: learning_rate) or has the word as a
+    part (n: n_steps). switches: fields that are no answer to a part, since a value was given.
+    """
+    word = word.replace("-", "_")
+    alike = difflib.get_close_matches(word, names, n=1, cutoff=0.7)
+    initials = [x for x in names if "_" in x and word == "".join(p[0] for p in x.split("_"))]
+    parts = [x for x in names if word and f"_{word}_" in f"_{x}_" and x not in switches]
+    return next(iter([*alike, *initials, *sorted(parts, key=len)]), "")
 
 
 def whole_number(text: str) -> int:

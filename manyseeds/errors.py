@@ -27,6 +27,11 @@ def printable(text: str) -> str:
     return "".join(c for c in spaced if unicodedata.category(c)[0] != "C")
 
 
+def described(error: BaseException) -> str:
+    """`ValueError: message` on one line, or `ValueError` where there is no message."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A suffix such as `; did you mean CartPole-v1?`, or the list of what there is."""
     known = list(known)

@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as RichProgress
 
+from manyseeds.record import plural
+
 console = Console(highlight=False, soft_wrap=True)
 
 
@@ -45,7 +47,7 @@ class Progress:
         speed = timestep * self.seeds / max(learn_s, 1e-9)
         left = learn_s * max(self.total - timestep, 0) / max(timestep, 1)
         # One line of a terminal with 80 columns.
-        status = f"{timestep:,}/{self.total:,} x {self.seeds} seeds"
+        status = f"{timestep:,}/{self.total:,} x {plural(self.seeds, 'seed')}"
         if self.returns:
             status += f"  {self.returns}"
         if timestep:

@@ -96,6 +96,11 @@ def ranges(seeds: Iterable[int]) -> str:
     return ", ".join(str(g[0]) if len(g) == 1 else f"{g[0]}-{g[-1]}" for g in groups)
 
 
+def plural(n: int, noun: str) -> str:
+    """A number of things for people: `1 seed`, `30 seeds`."""
+    return f"{n} {noun}" + "s" * (n != 1)
+
+
 def seal(part: Path, local: Sequence[str] = (), weights: str = "") -> None:
     """Declare a part finished: write the checksums of all its files.
 

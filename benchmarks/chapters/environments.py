@@ -11,6 +11,7 @@ import envs
 from benchmarks.chapters.results import command_text, escape, markdown_table, versions_text
 from benchmarks.chapters.stored import ORIGIN
 from manyseeds import stats
+from manyseeds.record import plural
 from manyseeds.stats import Estimate, Floats
 
 STORED = {  # check.json
@@ -98,9 +99,10 @@ def rows_of(stored: dict[str, Any]) -> list[Checked]:
 def markdown(stored: dict[str, Any]) -> str:
     """The table, with the command and commit in check.json."""
     table = markdown_table(HEADER, [row.cells() for row in rows_of(stored)])
+    episodes = stored["episodes"]
     return (
-        f"The greedy policies of n seeds play {stored['episodes']} episodes each in our native "
-        f"environment and {stored['episodes']} other episodes in Gymnasium's. The intervals of the "
+        f"The greedy policies of n seeds play {plural(episodes, 'episode')} each in our native "
+        f"environment and {plural(episodes, 'other episode')} in Gymnasium's. The intervals of the "
         "means are over seeds; that of the difference (native minus Gymnasium) is over episodes, "
         "because both sides have the same policies. The verdict is *agrees* where that interval "
         "contains 0. Correct environments *differ* by chance in one row of twenty; the width of an "

@@ -39,6 +39,7 @@ from benchmarks.suite import (
 from manyseeds import plots, stats
 from manyseeds.cli import from_preset, identity
 from manyseeds.plots import Line
+from manyseeds.record import plural
 
 METRIC_POINTS = 40  # of a curve of metrics
 PPO_NAME = "PPO, with a critic"
@@ -233,7 +234,9 @@ def estimators_section(results: Sequence[Result], folder: Path) -> str:
                 rows.append(
                     (
                         env,
-                        name if settings else f"preset: {name}, {result.config['num_steps']} steps",
+                        name
+                        if settings
+                        else f"preset: {name}, {plural(result.config['num_steps'], 'step')}",
                         str(len(result.seeds)),
                         result.text(result.final),
                         f"{len(result.failures)} of {len(result.seeds)}",
@@ -457,11 +460,12 @@ def critic_text(stored: dict[str, Any], results: Sequence[Result]) -> str:
     return (
         "PPO learns a value function in addition to the policy; GRPO does not, but needs groups of "
         "complete episodes. Both use their presets and the same budget, "
-        f"{stored['seeds']} seeds at once on one core, evaluation off; medians of {repeats} "
-        "interleaved repeats, with the range of the ratio in brackets. Parameters (as stored in "
-        "memory, the last layer padded to 16 columns) and optimizer (gradients and Adam's moments) "
-        "are per seed, memory is that of all seeds. The presets differ in more than the critic: "
-        "epochs, minibatches and the number of episodes per update.\n\n"
+        f"{plural(stored['seeds'], 'seed')} at once on one core, evaluation off; medians of "
+        f"{plural(repeats, 'interleaved repeat')}, with the range of the ratio in brackets. "
+        "Parameters (as stored in memory, the last layer padded to 16 columns) and optimizer "
+        "(gradients and Adam's moments) are per seed, memory is that of all seeds. The presets "
+        "differ in more than the critic: epochs, minibatches and the number of episodes per "
+        "update.\n\n"
         f"{markdown_table(CRITIC_COLUMNS, rows)}\n"
         + command_text(stored, stored["machine"]["cpu"], f"torch {stored['versions']['torch']}")
         + "\n\n"

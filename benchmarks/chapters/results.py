@@ -27,7 +27,7 @@ from benchmarks.chapters.stored import StoredRun, reading
 from manyseeds import plots, stats
 from manyseeds.cli import FLOAT32_MAX
 from manyseeds.errors import UsageError, printable
-from manyseeds.record import ranges
+from manyseeds.record import plural, ranges
 from manyseeds.runs.control import reachable_threshold
 from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Floats, Parity
@@ -157,6 +157,10 @@ def _result(run: StoredRun, curves: pd.DataFrame) -> Result:
     spec = scores_of(run.configs[0]["env"], summaries[0])
     means = curves["return_mean"].where(curves["return_mean"].abs() <= FLOAT32_MAX)
     failure_score = means.min() if spec.random_score is None else spec.random_score
+    if np.isnan(failure_score):
+        raise UsageError(
+            f"{run.path}: no return is finite, and {spec.id} has no known random score"
+        )
     curves["return_mean"] = means.fillna(failure_score)
     greedy = curves[curves["mode"] == "greedy"]
     last = greedy.groupby("seed").last()
@@ -290,13 +294,12 @@ def origins_text(configs: Sequence[dict[str, Any]]) -> str:
 def _origin(config: dict[str, Any]) -> str:
     """Command, code, machine and versions of a part."""
     machine, execution = config["machine"], config["execution"]
-    threads = execution["threads"]
-    where = f"on {execution['device']}, {threads} thread{'s' * (threads > 1)}"
+    where = f"on {execution['device']}, {plural(execution['threads'], 'thread')}"
     if "gpu" in machine:
         where += f", {machine['gpu']}"
     lines = (
         f"{_code(config)}, {commit_of(config)}",
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}; {where}",
+        f"{_processor(machine)}, {machine['system']}; {where}",
         versions_text(config),
     )
     return f"{code(config['command'])}\n" + "".join(f"  - {escape(line)}\n" for line in lines)
@@ -304,6 +307,12 @@ def _origin(config: dict[str, Any]) -> str:
 
 def _code(config: dict[str, Any]) -> str:
     return f"code {config['code']['digest']}" + (" (stale)" if part_is_stale(config) else "")
+
+
+def _processor(machine: dict[str, Any]) -> str:
+    """`AMD EPYC, 2 cores`"""
+    cores = machine["cores"]
+    return f"{machine['cpu']}, {'cores unknown' if cores is None else plural(cores, 'core')}"
 
 
 def markdown_table(header: Sequence[str], rows: Rows) -> str:
@@ -318,12 +327,12 @@ def commands(runs: Sequence[StoredRun]) -> str:
     alike: dict[str, list[str]] = {}
     for config in (config for run in runs for config in run.configs):
         machine = config["machine"]
-        origin = f"{_code(config)}, {commit_of(config)}, {machine['cpu']}, "
-        origin += f"{machine['cores']} cores, {versions_text(config)}"
+        origin = f"{_code(config)}, {commit_of(config)}, {_processor(machine)}, "
+        origin += versions_text(config)
         alike.setdefault(origin, []).append(f"- {code(config['command'])}\n")
     text = ""
     for origin, lines in alike.items():
-        summary = html.escape(printable(f"{len(lines)} commands: {origin}"))
+        summary = html.escape(printable(f"{plural(len(lines), 'command')}: {origin}"))
         text += f"<details><summary>{summary}</summary>\n\n{''.join(lines)}\n</details>\n\n"
     return text
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NewType
 
 from manyseeds.cli import FLOAT32_MAX
-from manyseeds.errors import UsageError
+from manyseeds.errors import UsageError, described
 from manyseeds.record import (
     DONE,
     SCHEMA,
@@ -27,6 +27,7 @@ from manyseeds.record import (
     is_finished,
     is_part,
     layers,
+    plural,
 )
 from manyseeds.runs.stale import part_is_stale
 
@@ -112,8 +113,7 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except BROKEN as error:
-        what = f"{type(error).__name__}: {error}"
-        raise UsageError(f"{path}: has invalid content ({what[:200]})") from error
+        raise UsageError(f"{path}: has invalid content ({described(error)[:200]})") from error
 
 
 @contextlib.contextmanager
@@ -296,7 +296,7 @@ def read_part(part: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         if min(seeds, default=0) < 0 or len(set(seeds)) < len(seeds):
             raise ValueError("seeds must be different, and 0 or above")
         if (kind == "planning") != (not seeds) or (kind == "language" and len(seeds) != 1):
-            raise ValueError(f"a {kind} part cannot have {len(seeds)} seeds")
+            raise ValueError(f"a {kind} part cannot have {plural(len(seeds), 'seed')}")
         part_is_stale(config)  # what it says that its code is may be no code at all
     summary = read(part / "summary.json", SUMMARIES[kind])
     if summary.get("seeds", []) != config["seeds"]:

@@ -20,6 +20,7 @@ from benchmarks.chapters.stored import StoredRun, file_name, left_out
 from manyseeds import plots, stats
 from manyseeds.errors import printable
 from manyseeds.plots import Line
+from manyseeds.record import plural
 from manyseeds.runs import prediction
 from manyseeds.runs.planning import Replay
 from manyseeds.stats import Floats
@@ -185,6 +186,14 @@ def didactic_order(config: dict[str, Any]) -> tuple[float, ...]:
     return (*kind, config["learning_rate"])
 
 
+def error_text(errors: Floats) -> str:
+    """The mean of errors `[S]` with its interval, or how many seeds diverged."""
+    broken = np.count_nonzero(~np.isfinite(errors))
+    if broken:
+        return f"infinite, {broken} of {plural(len(errors), 'seed')} diverged"
+    return stats.estimate(errors, "mean").text(3)
+
+
 def prediction_section(runs: Sequence[StoredRun], figures: Path) -> str:
     """Errors of all methods and step sizes, and the split into bias and variance."""
     if not runs:
@@ -198,7 +207,8 @@ def prediction_section(runs: Sequence[StoredRun], figures: Path) -> str:
         "chance* is the bias expected of n unbiased seeds, standard deviation / sqrt(n - 1). The "
         "bias of the initial values V = 0 vanishes; a constant alpha leaves a bias of the order of "
         "alpha, because the steps of an episode are correlated. With alpha 1/N the estimate is the "
-        "mean of all returns.\n\n"
+        "mean of all returns. A run with a diverged seed has an infinite error, and no line in the "
+        "figures.\n\n"
     )
     rows: Rows = []
     pictures = ""
@@ -215,22 +225,21 @@ def prediction_section(runs: Sequence[StoredRun], figures: Path) -> str:
                 alpha = f"{run.config['learning_rate']:g}" if run.config["learning_rate"] else "1/N"
                 name, n = method(run.config), len(run.seeds)
                 bias, std = np.sqrt(found.bias_squared), np.sqrt(found.variance)
-                early = stats.estimate(found.early_errors, "mean")
-                last = stats.estimate(found.errors[:, -1], "mean")
-                line = plots.mean_line(found.episodes, found.errors)
+                spread = (bias[-1], std[-1], std[-1] / math.sqrt(n - 1) if n > 1 else None)
                 rows.append(
                     (
                         escape(env),
                         escape(name),
                         alpha,
                         str(n),
-                        early.text(3),
-                        last.text(3),
-                        f"{bias[-1]:.3f}",
-                        f"{std[-1]:.3f}",
-                        f"{std[-1] / math.sqrt(n - 1):.3f}" if n > 1 else "",
+                        error_text(found.early_errors),
+                        error_text(found.errors[:, -1]),
+                        *("" if x is None or found.diverged else f"{x:.3f}" for x in spread),
                     )
                 )
+                if found.diverged:
+                    continue  # no mean to draw
+                line = plots.mean_line(found.episodes, found.errors)
                 errors.setdefault(printable(name), {})[f"alpha {alpha}"] = line
                 if run.config["learning_rate"] == SAME_ALPHA:
                     split["bias"][printable(name)] = Line(found.episodes, bias)

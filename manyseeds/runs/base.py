@@ -41,6 +41,7 @@ from manyseeds.record import (
     gpu,
     is_finished,
     part_name,
+    plural,
     provenance,
     read_json,
     seal,
@@ -250,7 +251,7 @@ def complete(
     Seeds that another process is training are waited for, and trained here if it fails.
 
     missing: the unfinished seeds (of a plan: 0). train_missing: trains some of them.
-    finished: what to say when there is none, as "All 10 seeds are finished".
+    finished: what to say when there is none, as "Finished already: 10 seeds".
     together: train all of them as one batch; otherwise one after another, of which other processes
     may take some.
     """
@@ -342,7 +343,9 @@ def complete_seeds(
         for group in consecutive(todo):
             carry_out(config, train, run_class(config, group, folder.path / part_name(group), algo))
 
-    complete(folder, config, missing, train_missing, f"All {len(seeds)} seeds are finished")
+    complete(
+        folder, config, missing, train_missing, f"Finished already: {plural(len(seeds), 'seed')}"
+    )
     return folder
 
 
@@ -372,7 +375,7 @@ def print_table(table: Table, folder: RunFolder, parts: Sequence[Path]) -> None:
 def trained_on(parts: Sequence[Path]) -> str:
     """On which devices, with how many threads parts were trained: `cuda, 1 thread`."""
     found = [read_json(part / "config.json")["execution"] for part in parts]
-    texts = [f"{x['device']}, {x['threads']} thread{'s' * (x['threads'] > 1)}" for x in found]
+    texts = [f"{x['device']}, {plural(x['threads'], 'thread')}" for x in found]
     return " and ".join(dict.fromkeys(texts))
 
 

@@ -37,6 +37,7 @@ from manyseeds.record import (
     RunFolder,
     finite_numbers,
     parquet_bytes,
+    plural,
     ranges,
     read_json,
 )
@@ -392,7 +393,7 @@ def failures_text(seeds: int, kinds: dict[str, set[int]]) -> str:
 
     kinds: the seeds that failed in each way, `below 475`; the first one is named without any, too.
     """
-    text = f"{len(set().union(*kinds.values()))} of {seeds} seeds"
+    text = f"{len(set().union(*kinds.values()))} of {plural(seeds, 'seed')}"
     found = {kind: len(failed) for kind, failed in kinds.items() if failed}
     if len(found) > 1:
         return f"{text}: {', '.join(f'{n} {kind}' for kind, n in found.items())}"
@@ -436,11 +437,12 @@ def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None
     diverged = {seed: t for seed, t in diverged.items() if seed in requested}
     threshold, digits = summaries[0]["threshold"], summaries[0]["digits"]
     episodes = summaries[0]["final"]["greedy"]["episodes"]
-    how = f"{episodes} episodes per seed" if episodes else "exact, from P and R"
+    how = f"{plural(episodes, 'episode')} per seed" if episodes else "exact, from P and R"
     learn_s = sum(s["learn_seconds"] for s in summaries)
     trained = sum(s["timesteps_per_seed"] * len(s["seeds"]) for s in summaries)
 
-    table = Table(show_header=False, title=f"{folder.algo} on {config.env}, {len(requested)} seeds")
+    seeds = plural(len(requested), "seed")
+    table = Table(show_header=False, title=f"{folder.algo} on {config.env}, {seeds}")
     table.add_row("final greedy return", f"IQM {iqm_text(greedy, digits)} ({how})")
     scores = list(zip(requested, greedy, strict=True))
     below = {s for s, x in scores if is_below(x, threshold)}

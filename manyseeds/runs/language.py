@@ -56,6 +56,7 @@ from manyseeds.record import (
     is_finished,
     parquet_bytes,
     part_name,
+    plural,
     read_json,
     write_bytes,
 )
@@ -467,7 +468,7 @@ def complete_seeds_in_turn(
         for seed in todo:
             train_seed(seed, part(seed))
 
-    finished = f"All {len(seeds)} seeds are finished"
+    finished = f"Finished already: {plural(len(seeds), 'seed')}"
     complete(folder, config, missing, train_missing, finished, together=False)
 
 
@@ -478,9 +479,8 @@ def print_result(folder: RunFolder, config: LanguageConfig, preset: Preset | Non
     requested = requested_seeds(config)
     parts = parts_with(folder, requested)
     summaries = [read_json(part / "summary.json") for part in parts]
-    table = Table(
-        show_header=False, title=f"{folder.algo} on {config.task}, {len(requested)} seeds"
-    )
+    seeds = plural(len(requested), "seed")
+    table = Table(show_header=False, title=f"{folder.algo} on {config.task}, {seeds}")
     for name in summaries[0]["final"]:
         values = [[s[when].get(name) for s in summaries] for when in ("initial", "final")]
         if any(x is None for x in values[1]):

@@ -46,7 +46,7 @@ from manyseeds.cli import (
     requested_seeds,
 )
 from manyseeds.progress import Progress
-from manyseeds.record import POLICY, RunFolder, finite_numbers, parquet_bytes, read_json
+from manyseeds.record import POLICY, RunFolder, finite_numbers, parquet_bytes, plural, read_json
 from manyseeds.runs.base import (
     Recorder,
     complete_seeds,
@@ -400,12 +400,12 @@ def print_result(folder: RunFolder, config: PredictionConfig, preset: Preset | N
     S = len(requested)
     chance = f"{std / math.sqrt(S - 1):.{digits}f}" if S > 1 else "unknown"
 
-    episodes = f"{config.total_episodes} episodes"
-    title = f"{folder.algo} on {config.env}, {len(requested)} seeds, {episodes}"
+    episodes = plural(config.total_episodes, "episode")
+    title = f"{folder.algo} on {config.env}, {plural(S, 'seed')}, {episodes}"
     table = Table(show_header=False, title=title)
     final = _text(found.errors[:, -1], digits)
-    table.add_row("RMS error", f"{final} (mean over {len(found.states)} states)")
-    first = f"over the first {min(EARLY, config.total_episodes)} episodes"
+    table.add_row("RMS error", f"{final} (mean over {plural(len(found.states), 'state')})")
+    first = f"over the first {plural(min(EARLY, config.total_episodes), 'episode')}"
     table.add_row("", f"{_text(found.early_errors, digits)} {first}")
     table.add_row("bias", f"{bias:.{digits}f} (by chance alone {chance})")
     table.add_row("standard deviation", f"{std:.{digits}f} over seeds")

@@ -631,7 +631,7 @@ def test_what_a_run_stores(
     assert "published" not in out  # that is of 100 episodes
     before = {p: p.stat().st_mtime_ns for p in part.iterdir()}
     command(module, *args, "--name", "x")
-    assert capsys.readouterr().out.startswith(f"All 3 seeds are finished in {folder.path}.\n")
+    assert capsys.readouterr().out.startswith(f"Finished already: 3 seeds in {folder.path}.\n")
     assert before == {p: p.stat().st_mtime_ns for p in part.iterdir()}
 
 

@@ -178,6 +178,17 @@ def test_flags_of_recorded_commands() -> None:
     assert without_flag(command, "shared_trunk") == command.replace(" --no-shared-trunk", "")
     assert without_flag("x --hidden 8 8 --gamma 1", "hidden") == "x --gamma 1"
     assert without_flag("x --hidden=8 --gamma 1", "gamma") == "x --hidden=8"
+    underscores = "x --td_steps 5 --no_shared_trunk --td-steps_high 1"
+    assert rename_flag(underscores, "td_steps", "n_steps") == underscores.replace(
+        "--td_steps ", "--n-steps "
+    )
+    assert rename_flag(underscores, "shared_trunk", "trunk").count("--no-trunk") == 1
+    assert without_flag(underscores, "shared_trunk") == underscores.replace(
+        " --no_shared_trunk", ""
+    )
+    assert without_flag(underscores, "td_steps_high") == underscores.replace(
+        " --td-steps_high 1", ""
+    )
 
 
 def test_old_code_gets_the_flags_that_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,6 +256,9 @@ def test_an_algorithm_is_proven_by_all_its_cases() -> None:
 def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     for words, message in (
         ([], "OLD: name the commit"),
+        (["HEAD", "--migrate"], "--migrate: compares with no commit; leave out HEAD"),
+        (["--migrate=no"], "--migrate 'no': takes no value; write --migrate or --no-migrate"),
+        (["HEAD", "--only"], "--only: needs a value"),
         (["HEAD", "--workers", "0"], "--workers 0: must be a finite number of at least 1"),
     ):
         with pytest.raises(SystemExit) as stop:

@@ -312,6 +312,17 @@ def test_without_the_preset_the_headline_says_so(tmp_path: Path) -> None:
     assert "not the preset: total_timesteps 20000 (not 100000)" in page
 
 
+def test_a_published_score_stands_beside_the_preset_only(tmp_path: Path) -> None:
+    """Not beside a run with a smaller evaluation, or with other hyperparameters."""
+    plant(tmp_path / "preset", "ppo", around(490.0))
+    assert table(written(tmp_path / "preset"), "Published scores")[0]["algorithm"] == "ppo"
+    for name, value in (("eval_budget", 0.5), ("gamma", 0.9)):
+        plant(tmp_path / name, "ppo", around(490.0), **{name: value})
+        page = written(tmp_path / name)
+        assert table(page, "Final score")[0]["algorithm"] == "ppo (not the preset)"
+        assert "## Published scores" not in page
+
+
 def test_code_of_another_day_is_marked_stale(tmp_path: Path) -> None:
     plant(tmp_path, "ppo", FINALS)
     plant(tmp_path, "sb3-ppo", FINALS, digest="0123456789ab")
@@ -466,7 +477,8 @@ def test_return_that_is_not_finite_is_never_0_where_the_random_score_is_unknown(
     with pytest.raises(SystemExit, match="2"):
         report.main(["--results", str(tmp_path / "b")])
     captured = capsys.readouterr()
-    assert f"left out: {run}: " in captured.out
+    why = "no return is finite, and Foo-v0 has no known random score"
+    assert f"left out: {run}: {why}\n" in captured.out
     assert "no finished, valid run" in captured.err
     assert [path.name for path in (tmp_path / "b").iterdir()] == ["runs"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import os
 import signal
 import subprocess
@@ -13,11 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import sb3_contrib
 import stable_baselines3
 import torch
+from gymnasium.envs.classic_control import CartPoleEnv
+from gymnasium.envs.registration import EnvSpec
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
@@ -450,6 +454,32 @@ TINY += ["--minibatch-size", "64"]
 def tiny_folder(results: Path) -> RunFolder:
     _, config, _ = sb3_baseline.read_flags([*TINY, "--results", str(results)])
     return RunFolder.of(config, "sb3-ppo")
+
+
+class NoReward(CartPoleEnv):
+    """CartPole with rewards that are NaN."""
+
+    def step(self, action: Any) -> Any:
+        obs, _, *ends = super().step(action)
+        return obs, math.nan, *ends
+
+
+@pytest.mark.filterwarnings("ignore:.*The reward is a NaN value")
+def test_rewards_that_are_nan_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SB3 cannot sample from a policy of NaN."""
+    spec = EnvSpec("NoReward-v0", entry_point=NoReward, max_episode_steps=50)
+    monkeypatch.setitem(gym.registry, spec.id, spec)
+    monkeypatch.setattr(sb3_baseline, "_end_with_parent", lambda: None)
+    flags = [*TINY, "--env", "NoReward-v0", "--quiet", "--results", str(tmp_path)]
+    algo, config, _ = sb3_baseline.read_flags(flags)
+    with pytest.raises(SystemExit, match="1"):
+        sb3_baseline.train_seed(algo, config, 3, tmp_path / "seeds-003-003")
+    said = capsys.readouterr().err
+    assert said.startswith("error: seed 3: SB3's policy became NaN: a reward was not finite")
+    assert said.count("\n") == 1
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,28 @@ def test_store_of_one_algorithm_alone(
     assert "left out" not in capsys.readouterr().out
     for target in (part.split(")")[0] for part in page.split("](")[1:]):
         assert target.startswith("#") or Path("results", target).exists(), target
+
+
+def test_a_prediction_that_diverged_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With its seeds that diverged, and beside one that did not; only the latter is drawn."""
+    monkeypatch.chdir(tmp_path)
+    words = "--seeds", "4", "--trace-decay", "1", "--n-steps", "1", "--total-episodes", "20"
+    for alpha in ("0.1", "1"):
+        args = *words, "--learning-rate", alpha
+        command(td_prediction, prediction.main, td_prediction.train, *args)
+    drawn = []
+    monkeypatch.setattr(tabular.plots, "lines", lambda panels, *_, **__: drawn.append(panels))
+    capsys.readouterr()
+    section = tabular.prediction_section(open_runs(Path("results")), tmp_path)
+    assert "left out" not in capsys.readouterr().out
+    fine, diverged = cells(section, "RandomWalk")
+    assert [row[2] for row in (fine, diverged)] == ["0.1", "1"]
+    assert "diverged" not in "".join(fine)
+    assert re.fullmatch(r"infinite, [1-4] of 4 seeds diverged", diverged[5])
+    assert diverged[6:] == ["", "", ""]
+    assert list(drawn[0]["TD(1)"]) == ["alpha 0.1"]
 
 
 def test_plan_of_a_single_sweep_is_left_out(

@@ -694,6 +694,10 @@ def boom(*_: Any, **__: Any) -> Any:
     raise KeyError("boom\nand more")
 
 
+def silent(*_: Any, **__: Any) -> Any:
+    raise ValueError("")
+
+
 STEP = "its step failed: "
 NOTHING = "TypeError: cannot unpack non-iterable NoneType object"
 UNPACK = "; it must return (observation, reward, terminated, truncated, info)"
@@ -712,6 +716,8 @@ SHAPE = "ValueError: an observation of shape (3,), its space has (2,)"
         ("reset", np.zeros(3), "its reset failed: ValueError: too many values to unpack"),
         ("reset", (np.zeros(3), {}), f"its reset failed: {SHAPE}"),
         ("reset", (None, {}), "its reset failed: ValueError: an observation of shape ()"),
+        ("reset", silent, "its reset failed: ValueError"),
+        ("step", silent, f"{STEP}ValueError"),
         ("step", boom, f"{STEP}KeyError: 'boom\\nand more'"),
         ("step", None, f"{STEP}{NOTHING}{UNPACK}"),
         ("step", (np.zeros(2), 0.0, False, {}), f"{STEP}ValueError: not enough values to unpack"),
@@ -728,6 +734,7 @@ def test_what_an_environment_does_wrong_is_one_line(method: str, returns: Any, s
         play(env, [0], 1)
     assert str(error.value).startswith(f"--env {env_id}: {said}")
     assert "\n" not in str(error.value)
+    assert not str(error.value).endswith(": ")
     if "unpack" in said:
         assert "; it must return (observation, " in str(error.value)
 
@@ -859,6 +866,8 @@ def test_other_reasons_that_an_environment_cannot_be_made() -> None:
     assert refusal("bridge/Lost-v0") == message
     gym.register("bridge/OnlyVector-v0", vector_entry_point="no_such_module:Lost")
     assert refusal("bridge/OnlyVector-v0").startswith("--env bridge/OnlyVector-v0: ")
+    gym.register("bridge/Silent-v0", silent)
+    assert refusal("bridge/Silent-v0") == "--env bridge/Silent-v0: ValueError"
 
 
 def test_an_id_may_name_the_module_that_registers_it(

@@ -153,8 +153,20 @@ UNKNOWN_ENV = "unknown environment; there are CartPole-v1, Acrobot-v1"
         ("--batch-size 256", "--batch-size: unknown flag"),  # derived, not a flag
         ("--seeds", "--seeds: needs a value"),
         ("--seeds --quiet", "--seeds: needs a value"),
-        ("--quiet=yes", "'yes': expected a flag; see --help"),
-        ("--anneal-lr False", "'False': expected a flag; see --help"),
+        ("--quiet=yes", "--quiet 'yes': takes no value; write --quiet or --no-quiet"),
+        (
+            "--anneal-lr=False",
+            "--anneal-lr 'False': takes no value; write --anneal-lr or --no-anneal-lr",
+        ),
+        (
+            "--no_anneal_lr no --seeds 3",
+            "--no_anneal_lr 'no': takes no value; write --anneal-lr or --no-anneal-lr",
+        ),
+        ("--lr 1e-3", "--lr: unknown flag; did you mean --learning-rate?"),  # initials
+        ("--lr=1e-3", "--lr: unknown flag; did you mean --learning-rate?"),
+        ("--minibatch 64", "--minibatch: unknown flag; did you mean --minibatch-size?"),  # a part
+        ("--reward", "--reward: unknown flag; did you mean --normalize-reward?"),
+        ("--reward 1", "--reward: unknown flag; see --help"),  # no switch for a value
         ("--seeds 3 4", "'4': expected a flag; see --help"),
         ("CartPole-v1", "'CartPole-v1': expected a flag; see --help"),
         ("-s 3", "'-s': expected a flag; see --help"),
@@ -529,7 +541,7 @@ def test_a_run_with_a_slash_in_its_id(capsys: pytest.CaptureFixture[str]) -> Non
         assert read_json(part / "config.json")["env"] == "Somebody/Pole-v0"
         assert ppo.load(str(part)).act(torch.zeros(1, 1, 4)).shape == (1, 1)
         run(*args, "--name", "x", "--quiet")
-        assert "All 1 seeds are finished" in capsys.readouterr().out
+        assert "Finished already: 1 seed" in capsys.readouterr().out
     finally:
         del gym.registry["Somebody/Pole-v0"]
 

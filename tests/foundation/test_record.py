@@ -33,6 +33,7 @@ from manyseeds.record import (
     RunFolder,
     is_finished,
     part_name,
+    plural,
     seal,
     write_bytes,
     write_json,
@@ -87,6 +88,10 @@ def same_curve(a: RunFolder, b: RunFolder) -> None:
 
 def leftovers(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.rglob(".*"))
+
+
+def test_numbers_of_things() -> None:
+    assert [plural(n, "seed") for n in (0, 1, 2)] == ["0 seeds", "1 seed", "2 seeds"]
 
 
 # ---- One file ---------------------------------------------------------------------------
@@ -378,7 +383,7 @@ def test_what_is_published_is_finished_for_nobody_who_trains(
     assert "finished in" not in capsys.readouterr().out
     assert again.finished_seeds() == {0, 1}
     train(q_learning, *args)
-    assert "All 2 seeds are finished in" in capsys.readouterr().out
+    assert "Finished already: 2 seeds in" in capsys.readouterr().out
 
 
 def test_only_a_sweep_writes_what_is_published(
@@ -678,10 +683,10 @@ def test_what_is_finished_is_reported_and_not_redone(
     monkeypatch.setattr(q_learning, "QTable", never)
     train(q_learning, *args)
     out = capsys.readouterr().out
-    assert out.startswith(f"All 3 seeds are finished in {folder.path}.\n")
+    assert out.startswith(f"Finished already: 3 seeds in {folder.path}.\n")
     assert out.partition("q_learning on FrozenLake-v1, 3 seeds")[2] == table
     train(q_learning, *LAKE, "--seeds", "1", "--first-seed", "1")
-    assert capsys.readouterr().out.startswith(f"All 1 seeds are finished in {folder.path}.\n")
+    assert capsys.readouterr().out.startswith(f"Finished already: 1 seed in {folder.path}.\n")
     assert {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in Path("r").rglob("*.*")} == before
 
 
