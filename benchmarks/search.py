@@ -11,7 +11,8 @@ the preset's value, or with `--base defaults` the file's default. Values are `A,
 take any value between LOW and HIGH. Optuna chooses, a batch at a time; hyperparameters that change
 shapes, such as num_envs, divide a batch.
 
-A configuration is worth the mean final greedy return of its seeds. With `--cut 0.25` trials have a
+A configuration is worth the mean final greedy return of its seeds; among equals, the one with the
+higher return during training is better. With `--cut 0.25` trials have a
 quarter of the timesteps, and the best few are then trained at full length. The best of many is
 better than it would be again: the winner is measured once more on fresh seeds (from 1000 on), with
 the preset and stable-baselines3's default hyperparameters beside it, all three trained by our code.
@@ -60,7 +61,7 @@ from manyseeds.digest import origin_of
 from manyseeds.errors import UsageError
 from manyseeds.process import set_up_process
 from manyseeds.progress import Progress, console
-from manyseeds.record import ranges, write_json
+from manyseeds.record import check_committed, ranges, write_json
 from manyseeds.runs.base import failing_in_one_line
 from manyseeds.runs.configurations import MAX_ROWS, RowRun, train_configurations
 from manyseeds.stats import Estimate
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
 
 FIRST_FRESH = 1000  # the first of the fresh seeds
 WINNER, PRESET, SB3 = "chosen by search", "preset", "SB3's defaults"
+FIRST_BATCH = 4  # trials, where the time of one is not known yet and --minutes limits it
 UNTUNED = -1  # its number in the place of a trial's
 MARGIN = 0.05  # of equivalence, in normalised scores
 
@@ -248,7 +250,7 @@ def room(flags: Flags, rows: pd.DataFrame, spent: float, per_batch: int) -> int:
     if left <= 0:
         return 0
     if rows.empty:
-        return per_batch
+        return min(per_batch, FIRST_BATCH)
     return math.floor(left / (spent / rows["trial"].nunique()))
 
 
@@ -279,7 +281,7 @@ def train_batch(
         bar.update(before + int(fraction * len(kept)), spent + time.monotonic() - began)
 
     frame = train_configurations(
-        search.module.train, configs, search.seeds, search.flags.rows, told
+        search.module.train, configs, search.seeds, search.flags.rows, told, curves=False
     )
     search.folder.add_rows(labelled(frame, "search", kept, configs, search.space))
     for number, score in trial_scores(search.folder.rows).items():
@@ -324,9 +326,9 @@ def trial_scores(rows: pd.DataFrame, stage: str = "search") -> dict[int, float]:
 
 
 def ranked(rows: pd.DataFrame, stage: str) -> list[int]:
-    """Trials, best first: by their mean final return, and among equals by that over training."""
-    means: Any = rows[rows["stage"] == stage].groupby("trial")[["final", "auc"]].mean()
-    best = means.sort_values(["final", "auc"], ascending=False, kind="stable")
+    """Trials, best first: by their mean final return, among equals by that of training itself."""
+    means: Any = rows[rows["stage"] == stage].groupby("trial")[["final", "train_return"]].mean()
+    best = means.sort_values(["final", "train_return"], ascending=False, kind="stable")
     return [int(number) for number in best.index.tolist()]
 
 
@@ -343,7 +345,9 @@ def run_untuned(search: Search) -> None:
     if (search.folder.rows["stage"] == "untuned").any():
         return
     config = search.trial_config
-    frame = train_configurations(search.module.train, [config], search.seeds, search.flags.rows)
+    frame = train_configurations(
+        search.module.train, [config], search.seeds, search.flags.rows, curves=False
+    )
     search.folder.add_rows(labelled(frame, "untuned", [UNTUNED], [config], search.space))
 
 
@@ -360,7 +364,9 @@ def run_finalists(search: Search, study: optuna.Study) -> int:
         console.print(f"trials {', '.join(map(str, todo))} at full length")
         trials = study.get_trials(deepcopy=False)
         configs = [search.point(trials[number], full=True) for number in todo]
-        frame = train_configurations(search.module.train, configs, search.seeds, search.flags.rows)
+        frame = train_configurations(
+            search.module.train, configs, search.seeds, search.flags.rows, curves=False
+        )
         search.folder.add_rows(labelled(frame, "finalist", todo, configs, search.space))
     return next(n for n in ranked(search.folder.rows, "finalist") if n in finalists)
 
@@ -449,7 +455,7 @@ def print_result(search: Search, result: Mapping[str, Any], found: Mapping[str, 
         + (f", measured on {len(search.fresh)} fresh seeds" if search.fresh else "")
     )
     if search.fresh:
-        table = Table(box=None, padding=(0, 2, 0, 0))
+        table = Table(box=None, padding=(0, 1, 0, 0))
         for column in ("", "final return, mean", "chosen against it"):
             table.add_column(column)
         for name, values in result["final"].items():
@@ -531,6 +537,8 @@ def main(args: Sequence[str] | None = None) -> None:
     except UsageError as error:
         exit_with(error)
     with failing_in_one_line("; try a smaller --rows"), search.folder.locked():
+        if search.flags.publish:
+            check_committed()
         set_up_process(search.config.threads)
         origins = [origin_of(x) for x in (search.module.train, RowRun)]
         search.folder.open(search.settings(), origin(origins, ("optuna",)))

@@ -39,7 +39,7 @@ from manyseeds.cli import (
 )
 from manyseeds.errors import UsageError, did_you_mean
 from manyseeds.process import exit_reason
-from manyseeds.record import changed_sources, plural, ranges
+from manyseeds.record import check_committed, plural, ranges
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -238,13 +238,6 @@ def show(cells: Sequence[Cell], results: str, workers: int) -> None:
         report("missing" if groups else "finished", cell, todo if groups else "")
         for task in tasks(cell, results) or [Task(cell)]:
             print(f"          python {shlex.join(task.command(results, workers))}")
-
-
-def check_committed() -> None:
-    """What is published names its commit; UsageError where the sources are those of none."""
-    if changed := changed_sources():
-        more = f" and {len(changed) - 1} more" * (len(changed) > 1)
-        raise UsageError(f"--publish: {changed[0]}{more} differ from the commit; commit first")
 
 
 def main(args: Sequence[str] | None = None) -> None:

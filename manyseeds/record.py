@@ -504,6 +504,13 @@ def changed_sources() -> list[str]:
     return [line[3:] for line in status.splitlines()]
 
 
+def check_committed() -> None:
+    """What is published names its commit; UsageError where the sources are those of none."""
+    if changed := changed_sources():
+        more = f" and {len(changed) - 1} more" * (len(changed) > 1)
+        raise UsageError(f"--publish: {changed[0]}{more} differ from the commit; commit first")
+
+
 def git(*words: str) -> str:
     """What a git command about this checkout prints."""
     done = subprocess.run(

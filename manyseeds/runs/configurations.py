@@ -44,17 +44,26 @@ class RowRun(Run):
         configs: Sequence[Any],
         seeds: Sequence[int],
         told: Callable[[float], None] | None = None,
+        curves: bool = True,
     ) -> None:
-        """configs, seeds: of each row. told: hears the fraction of the training that is done."""
+        """configs, seeds: of each row. told: hears the fraction of the training that is done.
+
+        curves: evaluate during training, too, which may take as long as the training.
+        """
         silent = [dataclasses.replace(config, quiet=True) for config in configs]
         super().__init__(stack(silent, resolve_device(configs[0].device)), seeds)
         self.labels = list(range(len(seeds)))
-        self._told = told
+        self._told, self._curves = told, curves
 
     def log(self, timestep: int | Tensor, metrics: dict[str, Tensor]) -> None:
         super().log(timestep, metrics)
         if self._told is not None:
             self._told(min(float(self._timesteps.mean()) / self.config.total_timesteps, 1.0))
+
+    def evaluate_if_due(self, timestep: int | Tensor, env: Any, policy: Any) -> None:
+        if self._curves:
+            super().evaluate_if_due(timestep, env, policy)
+        self._env = env
 
     def scores(self, policy: Any) -> pd.DataFrame:
         """Evaluate for the last time; a line per row, with the columns of `train_configurations`
@@ -62,8 +71,7 @@ class RowRun(Run):
         import pandas as pd
 
         self.pause()
-        points = self.curve()
-        points = points[points["mode"] == "greedy"].drop_duplicates(["seed", "timestep"])
+        points = pd.DataFrame(self._rows, columns=["seed", "timestep", "return_mean"])
         episodes = share(FINAL_EPISODES, self.config.eval_budget)
         final = evaluate(self._env, policy, self.seeds, episodes).return_mean
         areas = {
@@ -76,10 +84,20 @@ class RowRun(Run):
                 "seed": self.seeds,
                 "final": final,
                 "auc": [areas.get(label, math.nan) for label in self.labels],
+                "train_return": self._train_return(),
                 "diverged": [self.diverged.get(label, math.nan) for label in self.labels],
                 "timesteps": self._timesteps,
             }
         )
+
+    def _train_return(self) -> np.ndarray:
+        """The mean of the windows' training returns, [S]; NaN where no episode has ended."""
+        found = [w.metrics["train_return"] for w in self.windows if "train_return" in w.metrics]
+        returns = np.stack([np.full(len(self.labels), math.nan), *found])
+        known = ~np.isnan(returns)
+        count = known.sum(0)
+        total = np.where(known, returns, 0.0).cumsum(0)[-1]  # a row's bits are its own
+        return np.where(count > 0, total / count.clip(1), math.nan)
 
 
 def batches(configs: Sequence[Any], seeds: int, rows: int) -> Iterator[list[int]]:
@@ -100,15 +118,18 @@ def train_configurations(
     seeds: Sequence[int],
     rows: int = MAX_ROWS,
     told: Callable[[float], None] | None = None,
+    curves: bool = True,
 ) -> pd.DataFrame:
     """Train configurations of one algorithm, each for the same seeds; a line per row.
 
     train: that of the algorithm's file. seeds: in the place of those that the configurations name.
-    rows: at most so many are trained as one batch. told: hears the fraction that is done.
+    rows: at most so many are trained as one batch. told: hears the fraction that is done. curves:
+    evaluate during training, too.
 
     Columns: configuration (its number), seed, final (greedy return at the end), auc (mean greedy
-    return over training), diverged (the timestep at which the loss was no number, or NaN),
-    timesteps, seconds (of its batch, divided by its rows).
+    return over training, NaN without curves), train_return (mean return of the training's own
+    episodes), diverged (the timestep at which the loss was no number, or NaN), timesteps, seconds
+    (of its batch, divided by its rows).
     """
     import pandas as pd
 
@@ -121,7 +142,8 @@ def train_configurations(
                 told(before + part * fraction)
 
         began = time.perf_counter()
-        run = RowRun([configs[k] for k in numbers for _ in seeds], [*seeds] * len(numbers), hear)
+        own = [configs[k] for k in numbers for _ in seeds]
+        run = RowRun(own, [*seeds] * len(numbers), hear, curves)
         frame = run.scores(train(run.config, run))
         frame.insert(0, "configuration", np.repeat(numbers, len(seeds)))
         frame["seconds"] = (time.perf_counter() - began) / len(frame)
