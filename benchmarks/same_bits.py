@@ -13,14 +13,15 @@ same to the bit; NaN equals NaN, and times are left out. A line for each case:
     equal    all of that is the same
     DIFFERS  with the first tensor, column or field that is not, and its largest difference
     FAILED   a script failed, with its last line on stderr
+    new      OLD has no such script; here it runs
 
 `--restamp`: where all cases of an algorithm are equal, its published parts that were not stale at
 OLD, as its own code says, get the digest of today's code and "verified equal to OLD". `--migrate`
 brings parts to today's schema (benchmarks/migrations.py). Nothing else but a sweep writes what is
 published.
 
-The exit status is 0 if all cases are equal, otherwise 1. What cannot be compared, since it needs a
-package that is not installed, is skipped in one line.
+The exit status is 0 if all cases are equal or new, otherwise 1. What cannot be compared, since it
+needs a package that is not installed, is skipped in one line.
 """
 
 from __future__ import annotations
@@ -435,7 +436,7 @@ class Outcome:
     """What came of a case."""
 
     case: Case
-    status: Literal["equal", "DIFFERS", "FAILED"]
+    status: Literal["equal", "DIFFERS", "FAILED", "new"]
     detail: str
     seconds: float  # on both sides together
 
@@ -525,6 +526,8 @@ def judge(case: Case, sides: Sequence[Side], ended: Sequence[Ended]) -> Outcome:
     """Compare what a case has trained on both sides."""
     seconds = sum(how.seconds for how in ended)
     failures = {side.name: how.failure for side, how in zip(sides, ended, strict=True)}
+    if not failures["here"] and not (sides[0].root / case.script).exists():
+        return Outcome(case, "new", f"OLD has no {case.script}", seconds)
     if any(failures.values()):
         if len(set(failures.values())) == 1:
             return Outcome(case, "FAILED", f"on both sides: {failures['here']}", seconds)
@@ -750,7 +753,7 @@ class Flags:
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Compare with a commit; exit status 1 unless everything is equal."""
+    """Compare with a commit; exit status 1 unless everything is equal or new."""
     given = parse(Flags, {}, __doc__, args)
     began = time.monotonic()
     try:
@@ -778,7 +781,7 @@ def main(args: Sequence[str] | None = None) -> None:
                 given.keep,
                 report=lambda outcome: print(outcome, flush=True),
             )
-        unequal = [outcome for outcome in outcomes if outcome.status != "equal"]
+        unequal = [outcome for outcome in outcomes if outcome.status in ("DIFFERS", "FAILED")]
         if given.restamp:
             stamped, left = restamp(given.old, before, proven(outcomes))
             print(f"{plural(stamped, 'part')} verified equal to {given.old}; stale still: {left}")
@@ -792,6 +795,8 @@ def main(args: Sequence[str] | None = None) -> None:
         raise SystemExit(1) from None
     counts = Counter(outcome.status for outcome in outcomes)
     words = ", ".join(f"{counts[status]} {status}" for status in ("equal", "DIFFERS", "FAILED"))
+    if counts["new"]:
+        words += f", {counts['new']} new"
     print(f"{plural(len(outcomes), 'case')}: {words}, {time.monotonic() - began:.0f} s")
     if unequal:
         raise SystemExit(1)

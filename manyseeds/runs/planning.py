@@ -230,8 +230,10 @@ def print_result(folder: RunFolder, config: PlanningConfig, preset: Preset | Non
     table.add_row("value of the start", f"{summary['start_value']:.6g}")
     if abs(summary["start_value"]) < max(config.tolerance, TIED):
         table.add_row("", "too near to 0 to tell which action is best")
-    score = f"{summary['score']:.{spec.digits}f} (exact, at most {spec.time_limit} steps"
-    table.add_row("undiscounted return", f"{score}; reference {spec.reference_score:g})")
+    how = f"exact, at most {spec.time_limit} steps"
+    if spec.reference_score is not None:
+        how += f"; reference {spec.reference_score:g}"
+    table.add_row("undiscounted return", f"{summary['score']:.{spec.digits}f} ({how})")
     if preset is None:
         table.add_row("preset", f"none for {config.env}: the defaults")
     table.add_row("time", f"{summary['learn_seconds']:.2f} s")

@@ -313,6 +313,21 @@ def test_a_start_that_is_worth_nothing_is_pointed_out(
     assert json.loads((part / "summary.json").read_text())["score"] == (0.0 if near else 1.0)
 
 
+def test_an_environment_without_a_reference_is_planned_too(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unmeasured() -> envs.NativeEnv:
+        env = envs.RandomWalk()
+        env.spec = dataclasses.replace(env.spec, random_score=None, reference_score=None)
+        return env
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(envs.NATIVE, "RandomWalk-v0", unmeasured)
+    plan_by_command("value", "--env", "RandomWalk-v0")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "undiscounted return │ 1.0 (exact, at most 1000 steps) │" in said
+
+
 def test_pictures_are_of_every_sweep_or_of_each_iterations_last() -> None:
     rows = [0, 0, 0], [1, 1, 2, 2, 3]
     for iterations, steps in zip(rows, ([0, 1, 2], [1, 3, 4]), strict=True):

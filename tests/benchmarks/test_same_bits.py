@@ -14,6 +14,7 @@ import sys
 import time
 from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -30,6 +31,7 @@ from manyseeds.digest import ROOT
 from manyseeds.runs.language import LanguageConfig
 
 CASE = Case("algos/ppo.py", "CartPole-v1")
+IN_CASES = "show what is missing in benchmarks/cases.py"
 LANGUAGE = ("sft", "reward_model", "dpo", "rlhf_ppo", "grpo", "dr_grpo", "dapo")
 
 
@@ -195,6 +197,22 @@ def test_runs_are_equal_where_all_their_parts_are(tmp_path: Path) -> None:
     assert compared() == "parts (seeds-000-000 in OLD, seeds-000-000, seeds-001-001 here)"
 
 
+@pytest.mark.parametrize(
+    ("here", "text"),
+    [
+        ("", "new      ppo CartPole-v1: OLD has no algos/ppo.py, 1.5 s"),
+        ("a", "FAILED   ppo CartPole-v1: OLD: FileNotFoundError; here: a, 1.5 s"),
+    ],
+)
+def test_a_case_is_new_where_only_old_lacks_its_script(
+    tmp_path: Path, here: str, text: str
+) -> None:
+    sides: Any = [SimpleNamespace(name="OLD", root=tmp_path)]
+    sides.append(SimpleNamespace(name="here", root=ROOT))
+    ended = [same_bits.Ended(0.5, "FileNotFoundError"), same_bits.Ended(1.0, here)]
+    assert str(same_bits.judge(CASE, sides, ended)) == text
+
+
 # ---- The cases -----------------------------------------------------------------------------
 
 
@@ -268,7 +286,7 @@ def test_every_script_and_baseline_has_a_case() -> None:
     scripts += [ROOT / "llm_track" / f"{name}.py" for name in LANGUAGE]
     assert len(scripts) >= 12 + 7
     missing = {str(x.relative_to(ROOT)) for x in scripts} - {case.script for case in CASES}
-    assert not missing, "give them cases in benchmarks/cases.py"
+    assert not missing, IN_CASES
     has_main = {
         file.stem
         for file in (ROOT / "llm_track").glob("*.py")
@@ -296,7 +314,8 @@ def test_every_choice_of_a_config_is_in_some_case(configs: dict[str, Any]) -> No
     shared = {name for base in (ControlConfig, LanguageConfig) for name in get_type_hints(base)}
     for config_class in {type(config) for config in configs.values()}:
         own = {(name, x) for name, x in literals(config_class) if name not in shared}
-        assert own <= shown[config_class], config_class.__module__
+        missing = own - shown[config_class]
+        assert not missing, f"{config_class.__module__}: {IN_CASES}"
     for config_class in (ControlConfig, LanguageConfig):
         assert literals(config_class) <= shown[config_class]
 
@@ -310,7 +329,8 @@ def test_every_switch_of_a_config_is_on_and_off_in_some_case(configs: dict[str, 
     for config_class, found in shown.items():
         names = {name for name, hint in get_type_hints(config_class).items() if hint is bool}
         for name in names - execution:
-            assert found >= {(name, True), (name, False)}, config_class.__module__
+            missing = {(name, True), (name, False)} - found
+            assert not missing, f"{config_class.__module__}: {IN_CASES}"
 
 
 def test_a_flag_replaces_the_one_of_the_budget() -> None:

@@ -24,6 +24,8 @@ from tests.envs.test_envs import monte_carlo
 NEW = ["CliffWalking-v1", "Taxi-v4", "Gridworld-v0", "RandomWalk-v0"]
 GYMNASIUMS = ["CliffWalking-v1", "Taxi-v4"]
 TABULAR = [env_id for env_id in envs.NATIVE if isinstance(envs.NATIVE[env_id](), TabularEnv)]
+# Several panels, or actions that do not lead where their arrows point (a wind).
+NOT_ALONG_ARROWS = {"Taxi-v4"}
 CELLS = list(itertools.product(range(8), range(8)))
 
 
@@ -243,7 +245,7 @@ def test_episodes_are_gymnasiums_free_running(env_id: str) -> None:
     assert truncations > 30
 
 
-@pytest.mark.parametrize("env_id", NEW)
+@pytest.mark.parametrize("env_id", TABULAR)
 def test_starts_are_drawn_from_the_start_distribution(env_id: str) -> None:
     env = envs.make(env_id)
     assert isinstance(env, TabularEnv)
@@ -538,7 +540,7 @@ def test_layout_shows_every_state_once(env_id: str) -> None:
         assert layout.marks[start] == "S"
 
 
-@pytest.mark.parametrize("env_id", [env_id for env_id in TABULAR if env_id != "Taxi-v4"])
+@pytest.mark.parametrize("env_id", [x for x in TABULAR if x not in NOT_ALONG_ARROWS])
 def test_arrows_point_where_actions_lead(env_id: str) -> None:
     """The most likely successor is the neighbour on paper, or a step that is stopped (or falls)."""
     env = envs.make(env_id)
@@ -553,7 +555,8 @@ def test_arrows_point_where_actions_lead(env_id: str) -> None:
             target = panel[row][column] if inside else x
             if env.layout.marks.get(target) == "C":
                 target = env.start.argmax().item()
-            assert env.P[a, x, target] > 0.3
+            wrong = f"{sign} in state {x} does not lead to state {target}"
+            assert env.P[a, x, target] > 0.3, f"{wrong}: mend it, or add to NOT_ALONG_ARROWS"
 
 
 def test_taxi_has_a_panel_for_each_errand() -> None:
@@ -609,7 +612,7 @@ def test_gymnasiums_own_have_our_limit_and_scores(env_id: str) -> None:
         state = step.state
 
 
-@pytest.mark.parametrize("env_id", ["Gridworld-v0", "RandomWalk-v0"])
+@pytest.mark.parametrize("env_id", [x for x in envs.NATIVE if x not in gym.registry])
 def test_what_gymnasium_does_not_have(env_id: str) -> None:
     with pytest.raises(UsageError) as error:
         envs.make(env_id, backend="gymnasium")

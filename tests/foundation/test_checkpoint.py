@@ -13,32 +13,27 @@ from manyseeds.record import RunFolder
 from manyseeds.runs import control
 from manyseeds.runs.control import Run, main
 from manyseeds.seeds import SeedStreams
+from tests.algos.test_seed_axis import BUDGETS
 
 
-@pytest.mark.parametrize("algo", ["reinforce", "a2c", "trpo", "ppo", "grpo", "dqn", "q_learning"])
+@pytest.mark.parametrize("algo", BUDGETS)
 def test_a_stored_policy_acts_as_the_trained_one(
     algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, few in (("POINTS", 1), ("FINAL_EPISODES", 4)):
         monkeypatch.setattr(control, name, few)
     module = importlib.import_module(f"algos.{algo}")
-    small = {"dqn": {"learning_starts": 200}, "trpo": {"num_steps": 64}}
-    config = module.Config(
-        env="CartPole-v1",
-        seeds=3,
-        total_timesteps=512,
-        results=str(tmp_path),
-        quiet=True,
-        **small.get(algo, {}),
-    )
+    settings = {"env": "CartPole-v1", "results": str(tmp_path), **BUDGETS[algo]}
+    config = module.Config(seeds=3, quiet=True, **settings)
     main(config, module.train, module.PRESETS)
     trained = module.train(config, Run(config))  # training again gives the same bits
     (part,) = RunFolder.of(config, algo).parts()
     loaded = module.load(str(part))
     for name, tensor in trained.state_dict().items():
         assert torch.equal(tensor, loaded.state_dict()[name])
-    tabular = algo == "q_learning"
-    obs = torch.randint(0, 100, (3, 64)) if tabular else torch.randn(3, 64, 4)
+    spec = config.make_env().spec
+    states = spec.num_states
+    obs = torch.randint(0, states, (3, 64)) if states else torch.randn(3, 64, spec.obs_size)
     assert torch.equal(trained.act(obs), loaded.act(obs))
     noise = loaded.draw(SeedStreams([0, 1, 2], "evaluate"), 64)
     assert torch.equal(trained.act(obs, noise), loaded.act(obs, noise))

@@ -16,7 +16,11 @@ from typing import Any
 
 import pytest
 
+import envs
 from algos import ppo
+from benchmarks import catalog
+from benchmarks.chapters import taxonomy
+from benchmarks.suite import SUITES
 from manyseeds.cli import from_preset, parse
 from manyseeds.digest import ROOT
 from manyseeds.record import RunFolder
@@ -56,6 +60,28 @@ def test_what_pages_name_is_there(page: str) -> None:
     assert len(names) > 3
     for name in names:
         pkgutil.resolve_name(name)  # raises where there is none
+
+
+def test_every_algorithm_is_on_the_pages_and_in_the_suites() -> None:
+    names = catalog.names("algos")
+    for page, link in (("README.md", "(algos/{}.py)"), ("algos/README.md", "| [{0}.py]({0}.py) |")):
+        text = (ROOT / page).read_text()
+        missing = [name for name in names if link.format(name) not in text]
+        assert not missing, f"give it a row in {page}"
+    tree = str(taxonomy.TREE)
+    missing = [name for name in names if f"'algos/{name}.py'" not in tree]
+    assert not missing, "give it a place in TREE of benchmarks/chapters/taxonomy.py"
+    trained = {cell.algo for cells in SUITES.values() for cell in cells if cell.package == "algos"}
+    assert trained == set(names), "give it cells in SUITES of benchmarks/suite.py"
+
+
+def test_every_environment_is_in_the_readme() -> None:
+    """One id of each class."""
+    kinds: dict[type, list[str]] = {}
+    for env_id, build in envs.NATIVE.items():
+        kinds.setdefault(type(build()), []).append(env_id)
+    missing = [ids for ids in kinds.values() if not any(env_id in README for env_id in ids)]
+    assert not missing, "name it in README.md"
 
 
 def test_versions_agree() -> None:
