@@ -25,6 +25,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shlex
+import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -39,6 +41,7 @@ from benchmarks import catalog
 from benchmarks.measure import origin
 from benchmarks.sb3_defaults import SB3_DEFAULTS
 from benchmarks.spaces import Choice, Space, configuration, grid, read_space
+from benchmarks.stated import STATED
 from benchmarks.studies import StudyFolder
 from manyseeds import stats
 from manyseeds.cli import (
@@ -58,7 +61,7 @@ from manyseeds.cli import (
     requested_seeds,
 )
 from manyseeds.digest import origin_of
-from manyseeds.errors import UsageError
+from manyseeds.errors import UsageError, did_you_mean
 from manyseeds.process import set_up_process
 from manyseeds.progress import Progress, console
 from manyseeds.record import check_committed, ranges, write_json
@@ -80,6 +83,8 @@ MARGIN = 0.05  # of equivalence, in normalised scores
 class Flags(LayerConfig):
     """What a search has besides the flags of the algorithm."""
 
+    stated: str = ""
+    """Name of a search in benchmarks/stated.py, whose flags are taken; others may follow."""
     algo: str = "ppo"
     """Algorithm: the name of its file in algos/."""
     vary: tuple[str, ...] = ()
@@ -497,9 +502,11 @@ def preset_text(search: Search, config: ControlConfig, trials: int) -> str:
 
 def read_flags(args: Sequence[str] | None) -> Search:
     """The search that a command line asks for. Raises UsageError."""
-    import sys
-
     words = list(sys.argv[1:] if args is None else args)
+    if stated := read_flag("stated", "", words):
+        if stated not in STATED:
+            raise UsageError(f"--stated {stated}: no such search{did_you_mean(stated, STATED)}")
+        words += shlex.split(STATED[stated])
     algos = [
         name
         for name in catalog.names("algos")
