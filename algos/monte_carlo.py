@@ -44,7 +44,8 @@ from torch import Tensor
 
 import envs
 from manyseeds.checkpoint import read_policy
-from manyseeds.cli import Fraction, Preset, parse
+from manyseeds.cli import Fraction, PerRow, Preset, parse
+from manyseeds.rows import broadcast, used
 from manyseeds.runs.prediction import PredictionConfig, PredictionRun, main, random_policy
 
 BLOCK = 10  # episodes that are played side by side
@@ -56,7 +57,7 @@ class Config(PredictionConfig):
 
     visits: Literal["first", "every"] = "first"
     """Which visits of a state in an episode to learn from."""
-    learning_rate: Fraction = 0.0
+    learning_rate: PerRow[Fraction] = 0.0
     """Step size. Alpha (0: the mean of all returns, 1 / N)."""
 
     def make_env(self) -> envs.TabularEnv:
@@ -131,7 +132,8 @@ def learn(
     steps = (x.unsqueeze(-1).unbind(1) for x in (states, targets, visits))
     for state, target, visit in zip(*steps, strict=True):  # [S, 1] each
         counts.scatter_add_(1, state, visit.to(counts.dtype))
-        step_size = alpha or 1 / counts.gather(1, state).clamp(min=1)
+        mean = 1 / counts.gather(1, state).clamp(min=1)
+        step_size = broadcast(alpha, target) if used(alpha) else mean
         error = target - values.gather(1, state)
         values.scatter_add_(1, state, torch.where(visit, step_size * error, 0.0))
 

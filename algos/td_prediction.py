@@ -53,7 +53,8 @@ from torch import Tensor
 
 import envs
 from manyseeds.checkpoint import read_policy
-from manyseeds.cli import Fraction, PositiveInt, Preset, Range, UsageError, parse
+from manyseeds.cli import Fraction, PerRow, PositiveInt, Preset, Range, UsageError, parse
+from manyseeds.rows import broadcast, used
 from manyseeds.runs.prediction import PredictionConfig, PredictionRun, main, random_policy
 
 BLOCK = 10  # episodes that are played side by side
@@ -65,9 +66,9 @@ class Config(PredictionConfig):
 
     n_steps: PositiveInt = 1
     """n of n-step returns."""
-    trace_decay: Fraction = 0.0
+    trace_decay: PerRow[Fraction] = 0.0
     """Lambda of TD(lambda)."""
-    learning_rate: Annotated[float, Range(0, 1, open_low=True)] = 0.1
+    learning_rate: PerRow[Annotated[float, Range(0, 1, open_low=True)]] = 0.1
     """Step size. Alpha."""
 
     def make_env(self) -> envs.TabularEnv:
@@ -145,7 +146,8 @@ def learn_n_step(values: Tensor, episode: Episodes, n: int, gamma: float, alpha:
     steps = (x.unsqueeze(-1).unbind(1) for x in (states[:, :-1], later, sums, factors, alive))
     for state, ahead, reward, factor, runs in zip(*steps, strict=True):  # [S, 1] each
         error = reward + factor * values.gather(1, ahead) - values.gather(1, state)
-        values.scatter_add_(1, state, torch.where(runs, alpha * error, 0.0))
+        step = broadcast(alpha, error) * error
+        values.scatter_add_(1, state, torch.where(runs, step, 0.0))
 
 
 def learn_traces(
@@ -159,9 +161,10 @@ def learn_traces(
     steps = (x.unsqueeze(-1).unbind(1) for x in columns)
     for state, successor, reward, factor, runs in zip(*steps, strict=True):  # [S, 1] each
         error = reward + factor * values.gather(1, successor) - values.gather(1, state)
-        traces *= gamma * trace_decay
+        traces *= broadcast(gamma * trace_decay, traces)
         traces.scatter_add_(1, state, one)
-        values += torch.where(runs, alpha * error, 0.0) * traces
+        step = broadcast(alpha, error) * error
+        values += torch.where(runs, step, 0.0) * traces
 
 
 def train(config: Config, run: PredictionRun) -> Tensor:
@@ -179,7 +182,7 @@ def train(config: Config, run: PredictionRun) -> Tensor:
             N = min(BLOCK, config.total_episodes - number)
             played = play(env, policy, streams.uniform(N, 1 + 2 * env.spec.time_limit))
         episode = Episodes(*(x[:, number % BLOCK] for x in played))
-        if config.trace_decay > 0:
+        if used(config.trace_decay):
             learn_traces(values, episode, config.trace_decay, config.gamma, config.learning_rate)
         else:
             learn_n_step(values, episode, config.n_steps, config.gamma, config.learning_rate)
