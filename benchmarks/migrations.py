@@ -217,8 +217,9 @@ def rewrite(part: Path, records: Records, run: Path) -> None:
 
 def result_of(part: Path) -> str:
     """The checksum of a part's curve, or of a plan's sweeps without their head; '' without any."""
-    if (part / "curve.parquet").exists():
-        return sha256_of(part / "curve.parquet")
+    for table in ("curve.parquet", "rows.parquet"):  # of a run, of a study
+        if (part / table).exists():
+            return sha256_of(part / table)
     if not (part / REPLAY).exists():
         return ""
     return hashlib.sha256((part / REPLAY).read_bytes().partition(b"\n")[2]).hexdigest()

@@ -57,6 +57,7 @@ from tyro.conf import Positional
 from benchmarks import catalog
 from benchmarks.cases import CASES, FILES, Case, command_line, select
 from benchmarks.migrations import MIGRATIONS, Code, migrate, recover, result_of, stamp
+from benchmarks.studies import finished_studies
 from manyseeds.cli import (
     PUBLISHED,
     PositiveInt,
@@ -615,10 +616,15 @@ print(json.dumps([hashlib.sha256(x).hexdigest() for x in contents]))
 """
 
 
+def published() -> list[Path]:
+    """The published parts of runs, and the studies, whose rows are trainings too."""
+    parts = [part for run in all_runs(PUBLISHED) for part in run.parts()]
+    return parts + finished_studies(PUBLISHED)
+
+
 def fresh_results() -> list[str]:
     """What identifies the results of the published parts that are not stale, checksums."""
-    parts = [part for run in all_runs(PUBLISHED) for part in run.parts()]
-    return [result_of(p) for p in parts if not part_is_stale(read_json(p / "config.json"))]
+    return [result_of(p) for p in published() if not part_is_stale(read_json(p / "config.json"))]
 
 
 def fresh_at(old: str) -> set[str]:
@@ -645,7 +651,7 @@ def stamps_today() -> dict[Path, Code]:
     """What each published part would say of its code now."""
     recover(PUBLISHED)  # what an interruption has left
     found = {}
-    for part in [part for run in all_runs(PUBLISHED) for part in run.parts()]:
+    for part in published():
         config = read_json(part / "config.json")
         origins = origins_today(config)
         found[part] = Code(digest_today(origins, config["kind"]), list(origins))

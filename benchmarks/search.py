@@ -38,7 +38,6 @@ import numpy as np
 import pandas as pd
 
 from benchmarks import catalog
-from benchmarks.measure import origin
 from benchmarks.sb3_defaults import SB3_DEFAULTS
 from benchmarks.spaces import Choice, Space, configuration, grid, read_space
 from benchmarks.stated import STATED
@@ -64,9 +63,10 @@ from manyseeds.digest import origin_of
 from manyseeds.errors import UsageError, did_you_mean
 from manyseeds.process import set_up_process
 from manyseeds.progress import Progress, console
-from manyseeds.record import check_committed, ranges, write_json
-from manyseeds.runs.base import failing_in_one_line
-from manyseeds.runs.configurations import MAX_ROWS, RowRun, train_configurations
+from manyseeds.record import check_committed, provenance, ranges, seal, write_json
+from manyseeds.runs.base import failing_in_one_line, without_results
+from manyseeds.runs.configurations import MAX_ROWS, train_configurations
+from manyseeds.runs.control import Run
 from manyseeds.stats import Estimate
 
 if TYPE_CHECKING:
@@ -145,13 +145,22 @@ class Search:
         return {
             "algo": self.algo,
             "env": self.config.env,
-            "base": identity(self.config),
+            "config": identity(self.config),
             "vary": sorted(self.flags.vary),
             "sampler": self.flags.sampler,
             "seeds": self.seeds,
             "fresh_seeds": self.fresh,
             "cut": self.flags.cut,
             "finalists": self.flags.finalists,
+        }
+
+    def about(self) -> dict[str, Any]:
+        """By which command, on what and by which code it is searched, for config.json."""
+        origins = sorted({origin_of(self.module.train), *self.config.origins()})
+        return {
+            "execution": {"device": self.config.device, "threads": self.config.threads},
+            "command": "python " + shlex.join(without_results(sys.argv)),
+            **provenance(origins, ("optuna",), Run.kind_origins()),
         }
 
 
@@ -547,8 +556,7 @@ def main(args: Sequence[str] | None = None) -> None:
         if search.flags.publish:
             check_committed()
         set_up_process(search.config.threads)
-        origins = [origin_of(x) for x in (search.module.train, RowRun)]
-        search.folder.open(search.settings(), origin(origins, ("optuna",)))
+        search.folder.open(search.settings(), search.about())
         study = open_journal(search)
         run_trials(search, study)
         if not trial_scores(search.folder.rows):
@@ -558,6 +566,7 @@ def main(args: Sequence[str] | None = None) -> None:
         found = candidates(search, study, winner)
         result = result_of(search, found, winner)
         write_json(search.folder.path / "result.json", result)
+        seal(search.folder.path)
         print_result(search, result, found)
 
 

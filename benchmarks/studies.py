@@ -1,8 +1,9 @@
 """The store of searches: `studies/<env>/<algo>/<name>/` in a results folder, one folder each.
 
-study.json says what is searched and by which code; journal.log is Optuna's, with every trial;
-rows.parquet has a line for every seed that was trained; result.json the winner and how it was
-measured. All but the journal are written whole or not at all, and the journal grows by lines.
+config.json says what is searched and by which code, as that of a run does; journal.log is Optuna's,
+with every trial; rows.parquet has a line for every seed that was trained; result.json the winner
+and how it was measured. All but the journal are written whole or not at all, and the journal grows
+by lines. DONE.json seals a study that has come to its end; it may be extended, and is sealed anew.
 """
 
 from __future__ import annotations
@@ -18,9 +19,17 @@ from typing import Any
 
 import pandas as pd
 
-from manyseeds.cli import flag
 from manyseeds.errors import UsageError
-from manyseeds.record import SCHEMA, Locks, parquet_bytes, read_json, write_bytes, write_json
+from manyseeds.record import (
+    DONE,
+    SCHEMA,
+    Locks,
+    is_finished,
+    parquet_bytes,
+    read_json,
+    write_bytes,
+    write_json,
+)
 
 
 @dataclass(frozen=True)
@@ -39,24 +48,18 @@ class StudyFolder:
     def journal(self) -> Path:
         return self.path / "journal.log"
 
-    def read(self) -> dict[str, Any] | None:
-        """study.json, or None where there is none yet."""
-        try:
-            return dict(read_json(self.path / "study.json"))
-        except FileNotFoundError:
-            return None
-
     def open(self, settings: dict[str, Any], about: dict[str, Any]) -> None:
         """Begin the study, or go on with it; about: by which command and code it began.
 
         Raises UsageError where the name holds a study of other settings.
         """
-        there = self.read()
-        if there is None:
+        path = self.path / "config.json"
+        if not path.exists():
             self.path.mkdir(parents=True, exist_ok=True)
-            content = {"schema": SCHEMA, "kind": "study", **settings, **about}
-            write_json(self.path / "study.json", content)
+            head = {"schema": SCHEMA, "kind": "control", "source": "manyseeds"}
+            write_json(path, {**head, **settings, **about})
             return
+        there = read_json(path)
         names = [name for name in settings if there.get(name) != settings[name]]
         if names:
             changes = "; ".join(f"{n} {there.get(n)} there, {settings[n]} here" for n in names)
@@ -95,9 +98,6 @@ class StudyFolder:
             yield
 
 
-def command_flag(name: str, value: Any) -> str:
-    """A hyperparameter as it is typed: `--clip-range 0.2`, `--no-anneal-lr`."""
-    if isinstance(value, bool):
-        return flag(name) if value else flag(f"no_{name}")
-    values = value if isinstance(value, (tuple, list)) else (value,)
-    return " ".join([flag(name), *map(str, values)])
+def finished_studies(results: Path) -> list[Path]:
+    """The folders of the studies of one layer of results that have come to an end."""
+    return sorted(p.parent for p in results.glob(f"studies/*/*/*/{DONE}") if is_finished(p.parent))

@@ -26,19 +26,23 @@ from benchmarks.chapters.results import (
     place,
     print_table,
 )
-from benchmarks.chapters.stored import NUMBER, left_out, read, read_table
+from benchmarks.chapters.stored import NAME, NUMBER, left_out, read, read_table
+from benchmarks.studies import finished_studies
 from manyseeds import plots, stats
 from manyseeds.errors import UsageError
 from manyseeds.plots import Panel
-from manyseeds.record import layers, ranges
+from manyseeds.record import layers, ranges, write_bytes
+from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Estimate
 
 STUDY: dict[str, Any] = {
     "command": str,
-    "code": {"digest": str, "commit": str},
+    "code": {"digest": str, "commit": str, "origins": [NAME]},
+    "versions": {str: str},
     "algo": str,
     "env": str,
-    "base": {str: object},
+    "config": {str: object},
+    "kind": str,
     "vary": [str],
     "sampler": str,
     "seeds": [int],
@@ -80,6 +84,11 @@ class Study:
         return envs.make(self.env).spec
 
     @property
+    def label(self) -> str:
+        """`ppo`, `ppo (stale)`"""
+        return escape(self.algo) + " (stale)" * part_is_stale(self.about)
+
+    @property
     def names(self) -> list[str]:
         """The hyperparameters that were varied."""
         return [word.partition("=")[0].strip("-").replace("-", "_") for word in self.about["vary"]]
@@ -98,23 +107,22 @@ def load(results: Path) -> list[Study]:
     """The finished studies of a results folder and of the published one below it."""
     found: dict[tuple[str, ...], Study] = {}
     for layer in layers(results):
-        for path in sorted(layer.glob("studies/*/*/*/result.json")):
-            with left_out(path.parent):
-                about = read(path.parent / "study.json", STUDY)
-                result = read(path, RESULT)
+        for path in finished_studies(layer):
+            with left_out(path):
+                about, result = (
+                    read(path / "config.json", STUDY),
+                    read(path / "result.json", RESULT),
+                )
                 numbers = ("trial", "seed", "final", "auc", "seconds")
-                rows = read_table(path.parent / "rows.parquet", numbers, ("stage",))
+                rows = read_table(path / "rows.parquet", numbers, ("stage",))
                 if about["env"] not in envs.NATIVE:
-                    raise UsageError(f"{path.parent}: {about['env']} is no environment of ours")
-                study = Study(path.parent, about, result, rows)
-                found.setdefault(path.parent.parts[-3:], study)
+                    raise UsageError(f"{path}: {about['env']} is no environment of ours")
+                found.setdefault(path.parts[-3:], Study(path, about, result, rows))
     return sorted(found.values(), key=lambda s: (s.algo, s.env, s.path.name))
 
 
 def write_page(results: Path) -> Path | None:
     """Write sensitivity.md with its figures; returns its path, or None without studies."""
-    from manyseeds.record import write_bytes
-
     studies = load(results)
     if not studies:
         return None
@@ -155,7 +163,7 @@ def searches_section(studies: Sequence[Study], results: Path) -> str:
             rows.append(
                 (
                     escape(study.env),
-                    escape(study.algo),
+                    study.label,
                     link(search_text(study), place(study.path, results)),
                     score_text(finals[chosen], digits),
                     escape(name),
@@ -225,7 +233,7 @@ def together(studies: Sequence[Study]) -> list[Together]:
     groups: dict[str, list[Study]] = {}
     for study in studies:
         about = study.about
-        base = {k: v for k, v in about["base"].items() if k not in ("env", "total_timesteps")}
+        base = {k: v for k, v in about["config"].items() if k not in ("env", "total_timesteps")}
         trials = study.result["trials"]
         key = json.dumps(
             [about["algo"], about["vary"], about["seeds"], base, trials], sort_keys=True
@@ -260,7 +268,7 @@ def sensitivity_section(studies: Sequence[Study], results: Path) -> str:
         for i, study in enumerate(group.studies):
             cells = (stats.estimate(x[i], "mean").text(3) for x in (untuned, for_all, for_each))
             n = f"{study.result['trials']} x {untuned.shape[1]}"
-            rows.append((escape(group.algo), escape(study.env), n, *cells))
+            rows.append((study.label, escape(study.env), n, *cells))
         if len(group.studies) > 1:
             means = (for_each.mean(0), for_all.mean(0), (for_each - for_all).mean(0))
             cells = (stats.estimate(x, "mean").text(3) for x in means)
