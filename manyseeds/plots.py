@@ -416,6 +416,7 @@ def scatter_grid(panels: Sequence[Panel], path: Path | str, *, ylabel: str, bins
     """
     import seaborn
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
     _check_suffix(path)
     rows, names = (list(dict.fromkeys(panel[i] for panel in panels)) for i in (0, 1))
@@ -426,33 +427,44 @@ def scatter_grid(panels: Sequence[Panel], path: Path | str, *, ylabel: str, bins
         grid = figure.subplots(len(rows), len(names), squeeze=False, sharey=True, sharex="col")
         for row, name, values, scores, log in panels:
             axes = grid[rows.index(row), names.index(name)]
-            x, parts = _parts(values, bins)
+            x, kinds, parts = _parts(values, bins)
             axes.scatter(x, scores, s=7, color="0.55", alpha=0.6, linewidths=0)
             centers = [float(np.median(x[part])) for part in parts]
             points = [stats.estimate(scores[part], "mean", resamples=2000) for part in parts]
-            low, high = [p.low for p in points], [p.high for p in points]
-            axes.fill_between(centers, low, high, color=color, alpha=0.25, linewidth=0)
-            axes.plot(centers, [p.value for p in points], color=color, marker="o", markersize=3)
+            low, high = ([getattr(p, end) for p in points] for end in ("low", "high"))
+            means = [p.value for p in points]
+            look: dict[str, Any] = {"color": color, "marker": "o", "markersize": 3}
+            if kinds:
+                axes.vlines(centers, low, high, color=color)
+                axes.plot(centers, means, linestyle="", **look)
+            else:
+                axes.fill_between(centers, low, high, color=color, alpha=0.25, linewidth=0)
+                axes.plot(centers, means, **look)
+            last, first = row == rows[-1], name == names[0]
+            _label_axes(axes, row if first else "", name if last else "", ylabel if first else "")
+            if kinds:
+                axes.set_xticks(range(len(kinds)), kinds)
+                axes.set_xlim(-0.5, len(kinds) - 0.5)
+                continue
             if log:
                 axes.set_xscale("log")
-            words = [] if np.ndim(values[0]) or not isinstance(values[0], str) else values
-            if words:
-                kinds = sorted(set(words))
-                axes.set_xticks(range(len(kinds)), kinds)
-            last = rows.index(row) == len(rows) - 1
-            first = names.index(name) == 0
-            _label_axes(axes, row if first else "", name if last else "", ylabel if first else "")
+                axes.xaxis.set_minor_formatter(NullFormatter())
+            axes.xaxis.set_major_locator(LogLocator(numticks=5) if log else MaxNLocator(3))
+            axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
     write_bytes(Path(path), figure_bytes(figure, Path(path).suffix))
 
 
-def _parts(values: Sequence[Any], bins: int) -> tuple[NDArray[np.float64], list[Any]]:
-    """Places on an axis [K], and the indices of each part, in their order."""
+def _parts(
+    values: Sequence[Any], bins: int
+) -> tuple[NDArray[np.float64], list[str], list[NDArray[np.int64]]]:
+    """Places on an axis [K], the words at 0, 1, ... if values are words, and the parts' indices."""
     if isinstance(values[0], str):
         kinds = sorted(set(values))
         places = np.array([kinds.index(value) for value in values], dtype=np.float64)
-        return places, [np.flatnonzero(places == k) for k in range(len(kinds))]
+        return places, kinds, [np.flatnonzero(places == k) for k in range(len(kinds))]
     x = np.asarray(values, dtype=np.float64)
-    return x, [part for part in np.array_split(x.argsort(kind="stable"), bins) if len(part)]
+    parts = np.array_split(x.argsort(kind="stable"), bins)
+    return x, [], [part for part in parts if len(part)]
 
 
 # ---- Values and actions of a plan -----------------------------------------------------------
