@@ -111,7 +111,9 @@ def assert_rows_equal_their_solo_runs(
     for name in varying(type(configs[0])):
         assert isinstance(getattr(run.config, name), torch.Tensor), name
     weights = train(run.config, run).state_dict()
-    curve, metrics = (frame.drop(columns="learn_s", errors="ignore") for frame in (run.curve(), run.metrics()))
+    curve, metrics = (
+        frame.drop(columns="learn_s", errors="ignore") for frame in (run.curve(), run.metrics())
+    )
     for row in checked:
         config, seed = rows[row]
         alone = Run(config, [seed])
@@ -127,9 +129,7 @@ def assert_rows_equal_their_solo_runs(
 
 def test_every_control_algorithm_is_among_the_cases() -> None:
     control_algos = {
-        name
-        for name in catalog.names("algos")
-        if issubclass(module_of(name).Config, ControlConfig)
+        name for name in catalog.names("algos") if issubclass(module_of(name).Config, ControlConfig)
     }
     assert {algo for algo, _ in CASES.values()} == control_algos
 
