@@ -8,14 +8,16 @@ import random
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from benchmarks import catalog
 from manyseeds.cli import ControlConfig
 from manyseeds.rows import stack, structure, varying
+from manyseeds.runs import configurations as module_docs
 from manyseeds.runs import control
-from manyseeds.runs.configurations import RowRun
+from manyseeds.runs.configurations import RowRun, batches, train_configurations
 from manyseeds.runs.control import Run
 
 # From which values of a hyperparameter are drawn. None is 0, which would divide a batch.
@@ -152,6 +154,41 @@ def test_rows_that_agree_have_a_number() -> None:
     train = module_of("ppo").train
     one, other = train(batch, both).state_dict(), train(config, seeds).state_dict()
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_configurations_of_several_structures() -> None:
+    """Results are in the order of the configurations, however they are put into batches."""
+    settings = [{"num_steps": 16}, {"num_steps": 32}, {"entropy_coef": 0.1}, {"num_steps": 32}]
+    configs = [
+        module_of("ppo").Config(
+            **{**PPO, "epochs": 1, "learning_rate": 1e-3 * (k + 1), "eval_budget": 0.05, **x}
+        )
+        for k, x in enumerate(settings)
+    ]
+    assert list(batches(configs, seeds=2, rows=8)) == [[0], [1, 3], [2]]
+    assert list(batches(configs, seeds=2, rows=1)) == [[0], [1], [3], [2]]
+    heard: list[float] = []
+    train = module_of("ppo").train
+    frame = train_configurations(train, configs, [3, 8], told=heard.append)
+    assert frame["configuration"].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert frame["seed"].tolist() == [3, 8] * 4
+    assert heard == sorted(heard)
+    assert heard[-1] == pytest.approx(1)
+    apart = [train_configurations(train, [config], [3, 8], rows=1) for config in configs]
+    for column in ("seed", "final", "auc", "timesteps"):
+        np.testing.assert_array_equal(frame[column], pd.concat(apart)[column])
+
+
+def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """That of manyseeds/runs/configurations.py, with fewer timesteps and seeds."""
+    lines = str(module_docs.__doc__).splitlines()
+    code = "\n".join(line[4:] for line in lines if line.startswith("    "))
+    assert code.count("20_000") == code.count("range(5)") == 1
+    code = code.replace("20_000", "2_048").replace("range(5)", "range(2)")
+    exec(code, {})
+    printed = capsys.readouterr().out
+    assert "configuration" in printed
+    assert [line.split()[0] for line in printed.splitlines()[1:4]] == ["0", "1", "2"]
 
 
 @pytest.mark.slow

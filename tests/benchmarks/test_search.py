@@ -203,7 +203,7 @@ def test_a_search_of_a_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "SB3's defaults: left out; --total-timesteps 256" in printed
     assert 'source="our own search: 6 configurations, 2 seeds each' in printed
     rows = found.folder.rows
-    assert rows["stage"].value_counts().to_dict() == {"search": 12, "fresh": 2}
+    assert rows["stage"].value_counts().to_dict() == {"search": 12, "fresh": 4}
     assert not rows.duplicated(["stage", "trial", "seed"]).any()
     assert params(found) == spaces.grid(found.space)
     own = rows[rows["stage"] == "search"]
