@@ -225,9 +225,11 @@ def test_a_search_of_a_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     again = train_configurations(ppo.train, [configs[result["winner"]]], [1000, 1001])
     assert fresh["final"].tolist() == again["final"].tolist()
 
-    before = {path.name: path.read_bytes() for path in found.folder.path.iterdir()}
+    names = ["study.json", "rows.parquet", "result.json"]
+    before = [(found.folder.path / name).read_bytes() for name in names]
     run(tmp_path, words)
-    assert before == {path.name: path.read_bytes() for path in found.folder.path.iterdir()}
+    assert before == [(found.folder.path / name).read_bytes() for name in names]
+    assert params(found) == spaces.grid(found.space)
 
 
 def test_trials_that_are_cut_have_finalists(tmp_path: Path) -> None:
@@ -250,7 +252,7 @@ def test_more_trials_extend_a_search(sampler: str, tmp_path: Path) -> None:
     longer = run(tmp_path / "a", f"{words} --trials 8")
     assert longer.folder.path == short.folder.path
     rows = longer.folder.rows
-    assert len(params(longer)) == 8
+    assert len({tuple(point.values()) for point in params(longer)}) == 8  # no two are equal
     assert not rows.duplicated(["stage", "trial", "seed"]).any()
     pd.testing.assert_frame_equal(rows[: len(first)], first)
     whole = run(tmp_path / "b", f"{words} --trials 8")
@@ -389,8 +391,9 @@ def test_a_search_that_is_killed_goes_on(sampler: str, tmp_path: Path) -> None:
     out, err = again.communicate(timeout=300)
     assert (again.returncode, err) == (0, "")
     assert "chosen by search (16 configurations x 2 seeds)" in out
-    whole = run(tmp_path / "whole", words)
-    assert params(found) == params(whole)
+    undisturbed = start(tmp_path / "whole", words)
+    undisturbed.communicate(timeout=300)
+    assert params(found) == params(find(tmp_path / "whole", words))
     rows = found.folder.rows
     assert not rows.duplicated(["stage", "trial", "seed"]).any()
     pd.testing.assert_frame_equal(rows[: len(there)], there)
