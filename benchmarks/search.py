@@ -52,7 +52,6 @@ from manyseeds.cli import (
     PositiveInt,
     Range,
     exit_with,
-    from_preset,
     identity,
     parse_both,
     read_algo,
@@ -168,7 +167,7 @@ class Search:
 
 
 def open_journal(search: Search) -> optuna.Study:
-    """Optuna's study of a folder; a grid's points are all waiting in it."""
+    """Optuna's study of a folder."""
     import optuna
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
@@ -177,34 +176,36 @@ def open_journal(search: Search) -> optuna.Study:
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     search.folder.mend_journal()
     storage = JournalStorage(JournalFileBackend(str(search.folder.journal)))
-    study = optuna.create_study(
+    return optuna.create_study(
         storage=storage, study_name="study", direction="maximize", load_if_exists=True
     )
-    if search.flags.sampler == "grid":
-        for params in grid(search.space)[len(study.trials) :]:
-            study.enqueue_trial(params)
-    return study
 
 
-def ask(search: Search, study: optuna.Study) -> optuna.Trial | None:
-    """The next trial; None where a grid has no more.
+def ask(search: Search, study: optuna.Study, count: int) -> list[int]:
+    """Choose the next trials; returns their numbers.
 
-    Its sampler begins anew with a seed of the trial's own: a search that was stopped goes on as if
-    it had not been.
+    Each has a sampler with a seed of its own, and is one line of the journal: a search that was
+    stopped goes on as if it had not been.
     """
     import optuna
 
-    number = len(study.trials)
-    if search.flags.sampler == "grid":
-        waiting = study.get_trials(deepcopy=False, states=[optuna.trial.TrialState.WAITING])
-        if not waiting:
-            return None
-    elif search.flags.sampler == "tpe":
-        study.sampler = optuna.samplers.TPESampler(seed=number, multivariate=True)
-    else:
-        study.sampler = optuna.samplers.RandomSampler(seed=number)
+    trials = study.get_trials(deepcopy=False)
+    numbers = list(range(len(trials), len(trials) + count))
     distributions = {name: values.distribution() for name, values in search.space.items()}
-    return study.ask(distributions)
+    points = grid(search.space) if search.flags.sampler == "grid" else []
+    memory = optuna.create_study(direction="maximize")  # study.ask writes a line per parameter
+    memory.add_trials([] if points else trials)
+    for number in numbers:
+        if search.flags.sampler == "tpe":
+            memory.sampler = optuna.samplers.TPESampler(seed=number, multivariate=True)
+        else:
+            memory.sampler = optuna.samplers.RandomSampler(seed=number)
+        params = points[number] if points else memory.ask(distributions).params
+        running = optuna.trial.TrialState.RUNNING
+        study.add_trial(
+            optuna.trial.create_trial(state=running, params=params, distributions=distributions)
+        )
+    return numbers
 
 
 def run_trials(search: Search, study: optuna.Study) -> None:
@@ -227,6 +228,7 @@ def run_trials(search: Search, study: optuna.Study) -> None:
     try:
         while True:
             rows = search.folder.rows
+            rows = rows[rows["stage"] == "search"]
             asked = study.get_trials(deepcopy=False, states=[optuna.trial.TrialState.RUNNING])
             scores = trial_scores(rows)
             for trial in asked:  # of a process that was stopped before it told the score
@@ -235,25 +237,14 @@ def run_trials(search: Search, study: optuna.Study) -> None:
             todo = [trial.number for trial in asked if trial.number not in scores]
             spent = float(rows["seconds"].sum())
             allowed = room(flags, rows, spent, per_batch)
-            done = len(study.get_trials(deepcopy=False)) - waiting(study)
-            while len(todo) < min(per_batch, allowed) and done < limit:
-                asked_now = ask(search, study)
-                if asked_now is None:
-                    break
-                todo.append(asked_now.number)
-                done += 1
+            done = len(study.get_trials(deepcopy=False))
+            before = done - len(todo)
+            todo += ask(search, study, int(min(min(per_batch, allowed) - len(todo), limit - done)))
             if not todo:
                 return
-            train_batch(search, study, todo, bar, done - len(todo), spent)
+            train_batch(search, study, todo, bar, before, spent)
     finally:
         bar.close()
-
-
-def waiting(study: optuna.Study) -> int:
-    """Points of a grid that nobody has asked for yet."""
-    import optuna
-
-    return len(study.get_trials(deepcopy=False, states=[optuna.trial.TrialState.WAITING]))
 
 
 def room(flags: Flags, rows: pd.DataFrame, spent: float, per_batch: int) -> int:
@@ -392,9 +383,14 @@ def candidates(search: Search, study: optuna.Study, winner: int) -> dict[str, Co
     same |= {"eval_budget": base.eval_budget, "threads": base.threads}
     same |= {"device": base.device, "backend": base.backend}
     found = {WINNER: search.point(study.get_trials(deepcopy=False)[winner], full=True)}
-    found[PRESET] = from_preset(module.Config, module.PRESETS, env, **same)
+    others = {PRESET: dict(module.PRESETS[env].settings) if env in module.PRESETS else {}}
     if search.algo in SB3_DEFAULTS:
-        found[SB3] = module.Config(**{"env": env, **SB3_DEFAULTS[search.algo], **same})
+        others[SB3] = SB3_DEFAULTS[search.algo]
+    for name, settings in others.items():
+        try:
+            found[name] = module.Config(**{"env": env, **settings, **same})
+        except UsageError as error:  # of few timesteps, fewer than a rollout of theirs
+            console.print(f"{name}: left out; {error}")
     return found
 
 
@@ -526,6 +522,7 @@ def read_flags(args: Sequence[str] | None) -> Search:
     plain = read_flag("base", Flags.base, words) == "defaults"
     presets = {} if plain else module.PRESETS
     flags, config = parse_both(Flags, module.Config, presets, __doc__, words)
+    flags.check_publish()
     space = read_space(flags.vary, config)
     if flags.sampler == "grid":
         grid(space)

@@ -143,6 +143,11 @@ def test_a_td_error_that_is_not_a_number_stays_one(kind: str) -> None:
         assert p.grad[1].isfinite().all()
 
 
+def epsilon_at(timestep: int, config: dqn.Config) -> float:
+    """The exploration rate at one timestep."""
+    return dqn.epsilon_at(torch.tensor([[timestep]], dtype=torch.float64), config).item()
+
+
 def test_epsilon_schedule() -> None:
     config = dqn.Config(
         total_timesteps=1000,
@@ -153,12 +158,12 @@ def test_epsilon_schedule() -> None:
     )
     points = {0: 0.8, 250: 0.45, 500: 0.1, 501: 0.1, 999: 0.1, 2000: 0.1}
     for timestep, epsilon in points.items():
-        assert dqn.epsilon_at(timestep, config) == pytest.approx(epsilon)
+        assert epsilon_at(timestep, config) == pytest.approx(epsilon)
     late = dqn.Config(total_timesteps=1000, learning_starts=300)
-    assert dqn.epsilon_at(299, late) == 1.0
-    assert dqn.epsilon_at(300, late) < 1.0
+    assert epsilon_at(299, late) == 1.0
+    assert epsilon_at(300, late) < 1.0
     none = dqn.Config(total_timesteps=1000, learning_starts=0, exploration_fraction=0.0)
-    assert dqn.epsilon_at(0, none) == pytest.approx(0.05)
+    assert epsilon_at(0, none) == pytest.approx(0.05)
 
 
 @pytest.mark.parametrize("N", [1, 2])
@@ -169,14 +174,14 @@ def test_epsilon_falls_while_training(N: int, monkeypatch: pytest.MonkeyPatch) -
 
     def spy(self: Any, streams: SeedStreams, F: int, envs: int, *, epsilon: Tensor) -> Tensor:
         assert envs == N
-        used.extend(epsilon.expand(1, F, 1).flatten().tolist())
+        used.extend(epsilon.expand(1, F).flatten().tolist())
         return draw(self, streams, F, N, epsilon=epsilon)
 
     monkeypatch.setattr(dqn.QNetwork, "draw", spy)
     settings = {"total_timesteps": 80, "learning_starts": 10, "train_freq": 4, "batch_size": 4}
     train_on(Counter(), monkeypatch, num_envs=N, exploration_fraction=0.5, **settings)
     config = dqn.Config(**settings, exploration_fraction=0.5)
-    assert used == pytest.approx([dqn.epsilon_at(t, config) for t in range(0, 80, N)])
+    assert used == pytest.approx([epsilon_at(t, config) for t in range(0, 80, N)])
     assert used[-1] < used[30 // N] < used[0] == 1.0
 
 

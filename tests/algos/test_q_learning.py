@@ -66,11 +66,11 @@ class Recorded:
         act = module.QTable.act
 
         def recorded_act(
-            policy: Any, obs: Tensor, noise: Tensor | None = None, epsilon: float | None = None
+            policy: Any, obs: Tensor, noise: Tensor | None = None, epsilon: Tensor | None = None
         ) -> Tensor:
             actions = act(policy, obs, noise, epsilon)
             if epsilon is not None:  # not an evaluation
-                self.asked.append((obs, actions, epsilon))
+                self.asked.append((obs, actions, epsilon.item()))
             return actions
 
         class RecordedEnv(envs.TabularEnv):
@@ -147,13 +147,15 @@ def test_epsilon_falls_while_training(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_linear_schedule() -> None:
     points = {0.0: 1.0, 0.25: 0.55, 0.5: 0.1, 0.75: 0.1, 1.0: 0.1, 1.5: 0.1}
-    for progress, value in points.items():
-        assert q_learning.linear(progress, 1.0, 0.1, 0.5) == pytest.approx(value)
-    assert q_learning.linear(0.0, 1.0, 0.1, 0.0) == pytest.approx(0.1)
+    progress = torch.tensor([list(points)], dtype=torch.float64)
+    got = q_learning.linear(progress, 1.0, 0.1, 0.5)
+    assert got.tolist() == [pytest.approx(list(points.values()))]
+    assert q_learning.linear(progress, 1.0, 0.1, 0.0).tolist() == [pytest.approx([0.1] * 6)]
     config = q_learning.Config(**SETTINGS)
-    for timestep in (0, 200, 400, 800, 999):
-        got = q_learning.schedules(config, timestep / 800)
-        assert got == pytest.approx((alpha_at(timestep), epsilon_at(timestep)))
+    timesteps = [0, 200, 400, 800, 999]
+    alpha, epsilon = q_learning.schedules(config, torch.tensor([timesteps], dtype=torch.float64))
+    assert alpha.tolist() == [pytest.approx([alpha_at(t) for t in timesteps])]
+    assert epsilon.tolist() == [pytest.approx([epsilon_at(t) for t in timesteps])]
 
 
 # Two seeds, two states, three actions.
@@ -203,7 +205,8 @@ def shares(policy: q_learning.QTable, epsilon: float) -> Tensor:
     A = policy.q.shape[-1]
     axes = [(torch.arange(n) + 0.5) / n for n in (20, A, 12)]
     noise = torch.cartesian_prod(*axes).unsqueeze(0)
-    actions = policy.act(torch.zeros(noise.shape[:2], dtype=torch.int64), noise, epsilon)
+    obs = torch.zeros(noise.shape[:2], dtype=torch.int64)
+    actions = policy.act(obs, noise, torch.tensor([[epsilon]]))
     return torch.bincount(actions[0], minlength=A) / noise.shape[1]
 
 
@@ -218,7 +221,8 @@ def test_ties_are_broken_at_random_while_learning() -> None:
     # Not even the largest uniform chooses an action that is not among the best.
     largest = torch.full((1, 1, 3), 1 - 2**-24)
     policy = table_policy([1.0, 1.0, 1.0, 0.0])
-    assert policy.act(torch.zeros(1, 1, dtype=torch.int64), largest, 0.0).item() == 2
+    never = torch.zeros(1, 1)
+    assert policy.act(torch.zeros(1, 1, dtype=torch.int64), largest, never).item() == 2
 
 
 def test_without_an_epsilon_the_last_one_is_taken() -> None:

@@ -99,7 +99,7 @@ def test_updates_by_hand() -> None:
     sampled = sarsa.lookup(table, next_obs, next_actions)
     assert sampled.tolist() == [[3.0], [-5.0]]
     # epsilon 0.75: 0.25 for each of three actions, and 0.25 more for the best one
-    mean = sarsa.expected_value(table, next_obs, 0.75)
+    mean = sarsa.expected_value(table, next_obs, torch.tensor([[0.75]]))
     assert mean.tolist() == [[0.25 * (3 + 4 + 8 + 8)], [0.25 * (-3 - 6 - 5 - 3)]]
 
     rewards, terminated = torch.tensor([[1.0], [-1.0]]), torch.tensor([[False], [True]])
@@ -123,7 +123,8 @@ def test_the_expectation_is_the_mean_over_what_the_behaviour_does(
 ) -> None:
     """Ties included: by enumeration, and as the mean of the values that `act` samples."""
     policy = table_policy(values, sarsa)
-    got = sarsa.expected_value(policy.q, torch.zeros(1, 1, dtype=torch.int64), epsilon).item()
+    obs = torch.zeros(1, 1, dtype=torch.int64)
+    got = sarsa.expected_value(policy.q, obs, torch.tensor([[epsilon]])).item()
     assert got == pytest.approx(expectation(np.array(values), epsilon))
     assert got == pytest.approx((shares(policy, epsilon) * torch.tensor(values)).sum().item())
 

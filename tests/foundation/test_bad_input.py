@@ -60,6 +60,17 @@ MISTAKES = [
         "same_bits.py HEAD --only", "same_bits.py HEAD --migrate",
         "sb3_baseline.py --algo none", "sb3_baseline.py --algo", "sb3_baseline.py --clip-range 0",
         "sb3_baseline.py --workers 0", "critic_cost.py --repeats 0", "gpu_check.py --only",
+        *(f"search.py --quiet {vary}" for vary in (
+            "", "--vary lr=1", "--vary seeds=1,2", "--vary env=a", "--vary device=cpu",
+            "--vary total_timesteps=1,2", "--vary gamma", "--vary gamma=", "--vary gamma=0.9,x",
+            "--vary gamma=0.9,0.9", "--vary gamma=0.9,2", "--vary gamma=0.9 gamma=0.8",
+            "--vary learning_rate=log:0:1:8", "--vary learning_rate=log:1:0.1:8",
+            "--vary learning_rate=log:1:1:8", "--vary learning_rate=exp:0.1:1:8",
+            "--vary learning_rate=log:0.1:1:1", "--vary learning_rate=log:0.1:1",
+            "--vary gamma=0.9 --sampler random", "--vary gamma=0.9 --first-seed 999",
+            "--vary gamma=0.9 --cut 0", "--vary gamma=0.9 --publish --results x",
+            "--algo td_prediction --vary gamma=0.9", "--algo a2c --vary td_steps=1,2",
+        )),
         "trl_baseline.py --algo none", "trl_speed.py --algo none", "llm_critic_cost.py -x",
     )),
 ]  # fmt: skip

@@ -130,6 +130,7 @@ def test_python_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 # What scripts import.
 IMPORTED = {"cases", "catalog", "measure", "migrations", "suite"}
+IMPORTED |= {"sb3_defaults", "spaces", "studies"}
 IMPORTED |= {"tasks", "models", "sampling", "evaluation"}
 
 

@@ -26,6 +26,7 @@ from tests.planted_bugs import (
     language_preferences,
     language_tasks,
     policy_gradients,
+    rows,
     tabular,
 )
 from tests.planted_bugs.planting import Copy
@@ -39,6 +40,7 @@ CHAPTERS = {
         dqn,
         policy_gradients,
         grpo,
+        rows,
         language_models,
         language_groups,
         language_preferences,

@@ -258,8 +258,8 @@ BUGS = (
     Bug(
         "CUDA: an optimizer looks whether to clip",
         "manyseeds/optim.py",
-        "        if max_grad_norm > 0:\n",
-        "        if max_grad_norm > 0 and (norms > max_grad_norm).any():\n",
+        "        if used(max_grad_norm):\n",
+        "        if used(max_grad_norm) and (norms > max_grad_norm).any():\n",
         "tests/foundation/test_cuda.py::test_an_iteration_stays_on_its_device[ppo]",
     ),
     Bug(

@@ -58,8 +58,8 @@ BUGS = (
     Bug(
         "entropy sign: grpo",
         "algos/grpo.py",
-        "total = pg_loss - config.entropy_coef",
-        "total = pg_loss + config.entropy_coef",
+        "total = pg_loss - broadcast",
+        "total = pg_loss + broadcast",
         "tests/algos/test_grpo.py::test_the_entropy_bonus_raises_the_entropy_and_the_penalty_pulls_back",
     ),
     Bug(
@@ -128,8 +128,8 @@ BUGS = (
     Bug(
         "grpo: clips alike in both directions",
         "algos/grpo.py",
-        "1 + (config.clip_range_high or config.clip_range)",
-        "1 + config.clip_range",
+        "broadcast(1 + above, ratio)",
+        "broadcast(1 + config.clip_range, ratio)",
         "tests/algos/test_grpo.py::test_policy_loss_by_hand",
     ),
     Bug(

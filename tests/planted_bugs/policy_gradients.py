@@ -6,8 +6,8 @@ BUGS = (
     Bug(
         "timeout as an end: ppo's GAE does not bootstrap",
         "algos/ppo.py",
-        "deltas = rewards + gamma * next_values * ~terminated - values",
-        "deltas = rewards + gamma * next_values * ~(terminated | truncated) - values",
+        "rewards) * next_values * ~terminated - values",
+        "rewards) * next_values * ~(terminated | truncated) - values",
         "tests/algos/test_ppo.py::test_gae_by_hand[torch]",
     ),
     Bug(
@@ -76,8 +76,8 @@ BUGS = (
     Bug(
         "an end and a timeout at once: ppo bootstraps",
         "algos/ppo.py",
-        "deltas = rewards + gamma * next_values * ~terminated - values",
-        "deltas = rewards + gamma * next_values * (~terminated | truncated) - values",
+        "rewards) * next_values * ~terminated - values",
+        "rewards) * next_values * (~terminated | truncated) - values",
         "tests/algos/test_ppo.py::test_gae_by_hand[torch]",
     ),
     Bug(
@@ -153,7 +153,7 @@ BUGS = (
     Bug(
         "spread of advantages: trpo takes a step that is no number",
         "algos/trpo.py",
-        "(kl <= target_kl) & (new_objective > objective)",
+        "within & (new_objective > objective)",
         "~(kl > target_kl) & ~(new_objective <= objective)",
         "tests/algos/test_trpo.py::test_a_flat_objective_moves_nothing",
     ),
@@ -237,15 +237,15 @@ BUGS = (
     Bug(
         "entropy sign: ppo",
         "algos/ppo.py",
-        "- config.entropy_coef * entropy.mean(-1)",
-        "+ config.entropy_coef * entropy.mean(-1)",
+        "- broadcast(config.entropy_coef, v_loss) * entropy.mean(-1)",
+        "+ broadcast(config.entropy_coef, v_loss) * entropy.mean(-1)",
         "tests/algos/test_ppo.py::test_entropy_bonus_raises_entropy[torch]",
     ),
     Bug(
         "entropy sign: a2c",
         "algos/a2c.py",
-        "- config.entropy_coef * entropy.mean(-1)",
-        "+ config.entropy_coef * entropy.mean(-1)",
+        "- broadcast(config.entropy_coef, v_loss) * entropy.mean(-1)",
+        "+ broadcast(config.entropy_coef, v_loss) * entropy.mean(-1)",
         "tests/algos/test_a2c.py::test_entropy_bonus_raises_entropy[torch]",
     ),
     Bug(
@@ -258,8 +258,8 @@ BUGS = (
     Bug(
         "entropy sign: reinforce",
         "algos/reinforce.py",
-        "total = pg_loss - config.entropy_coef",
-        "total = pg_loss + config.entropy_coef",
+        "total = pg_loss.view(S, N) - broadcast",
+        "total = pg_loss.view(S, N) + broadcast",
         "tests/algos/test_reinforce.py::test_entropy_bonus_raises_the_entropy",
     ),
     Bug(
@@ -335,15 +335,15 @@ BUGS = (
     Bug(
         "trpo: no constraint",
         "algos/trpo.py",
-        "(found.fraction == 0) & (kl <= target_kl) &",
+        "(found.fraction == 0) & within &",
         "(found.fraction == 0) &",
         "tests/algos/test_trpo.py::test_line_search_takes_the_first_that_fits_per_seed",
     ),
     Bug(
         "trpo: no improvement is asked for",
         "algos/trpo.py",
-        "(kl <= target_kl) & (new_objective > objective)",
-        "(kl <= target_kl)",
+        "within & (new_objective > objective)",
+        "within",
         "tests/algos/test_trpo.py::test_line_search_takes_the_first_that_fits_per_seed",
     ),
     Bug(
@@ -363,14 +363,14 @@ BUGS = (
     Bug(
         "trpo: half of the squared length",
         "algos/trpo.py",
-        "step = (2 * config.target_kl / curvature)",
-        "step = (config.target_kl / curvature)",
+        "step = (broadcast(2 * config.target_kl, curvature)",
+        "step = (broadcast(config.target_kl, curvature)",
         "tests/algos/test_trpo.py::test_the_step_is_that_of_a_dense_fisher_solve[discrete]",
     ),
     Bug(
         "trpo: no damping",
         "algos/trpo.py",
-        "return flat(h_v, vector) + damping * vector",
+        "return flat(h_v, vector) + broadcast(damping, vector) * vector",
         "return flat(h_v, vector)",
         "tests/algos/test_trpo.py::test_fisher_vector_product_is_the_dense_hessian_of_kl[discrete]",
     ),
@@ -392,8 +392,8 @@ BUGS = (
     Bug(
         "reinforce: the return-to-go is off by one",
         "algos/reinforce.py",
-        "    return discounted_sums(rows, torch.full_like(rows, gamma)).view_as(rewards)\n",
-        "    following = discounted_sums(rows, torch.full_like(rows, gamma))[:, 1:]\n"
+        "    return discounted_sums(rows, decay).view_as(rewards)\n",
+        "    following = discounted_sums(rows, decay)[:, 1:]\n"
         "    return nn.functional.pad(following, (0, 0, 0, 1)).view_as(rewards)\n",
         "tests/algos/test_reinforce.py::test_returns_and_order_of_a_batch",
     ),
@@ -466,8 +466,8 @@ BUGS = (
     Bug(
         "ppo: a seed that has stopped starts again",
         "algos/ppo.py",
-        "active = active & (kl <= 1.5 * config.target_kl)",
-        "active = kl <= 1.5 * config.target_kl",
+        "active = active & (kl <= broadcast(1.5 * config.target_kl, kl))",
+        "active = kl <= broadcast(1.5 * config.target_kl, kl)",
         "tests/algos/test_ppo.py::test_a_seed_that_has_stopped_stays_stopped",
     ),
     Bug(

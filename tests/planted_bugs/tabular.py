@@ -69,8 +69,8 @@ BUGS = (
     Bug(
         "sarsa: an expectation without exploration",
         "algos/sarsa.py",
-        "return epsilon * values.mean(-1) + (1 - epsilon) * values.amax(-1)",
-        "return values.amax(-1)",
+        "return broadcast(epsilon, mean) * mean + broadcast(1 - epsilon, best) * best",
+        "return best",
         "tests/algos/test_sarsa.py::test_the_expectation_is_the_mean_over_what_the_behaviour_does",
     ),
     Bug(

@@ -1,0 +1,440 @@
+"""The search of hyperparameters: reading spaces, and studies that survive what happens to them."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from algos import dqn, ppo
+from benchmarks import search, spaces
+from benchmarks.sb3_baseline import BASELINES
+from benchmarks.sb3_defaults import SB3_DEFAULTS
+from manyseeds.cli import Renamed, UsageError, field_marks
+from manyseeds.digest import ROOT
+from manyseeds.runs import configurations
+from manyseeds.runs.configurations import train_configurations
+
+# ---- Spaces ---------------------------------------------------------------------------------
+
+
+def read(*words: str, config: Any = None) -> spaces.Space:
+    return spaces.read_space(words, config or ppo.Config())
+
+
+def test_what_is_read() -> None:
+    space = read(
+        "learning_rate=log:1e-4:1e-2:3",
+        "gae_lambda=linear:0.8:1:3",
+        "--clip-range=0.1,0.2",
+        "anneal_lr=yes,no",
+        "epochs=linear:1:4:8",
+        "hidden=64-64,32",
+    )
+    # What divides a batch comes first.
+    assert list(space)[:2] == ["epochs", "hidden"]
+    values = {name: [x.value(stored) for stored in x.grid()] for name, x in space.items()}
+    assert values == {
+        "learning_rate": [1e-4, 1e-3, 1e-2],
+        "gae_lambda": [0.8, 0.9, 1.0],
+        "clip_range": [0.1, 0.2],
+        "anneal_lr": [True, False],
+        "epochs": [1, 2, 3, 4],  # not one value twice
+        "hidden": [(64, 64), (32,)],
+    }
+    assert len(spaces.grid(space)) == 3 * 3 * 2 * 2 * 4 * 2
+    point = spaces.configuration(ppo.Config(), space, spaces.grid(space)[-1])
+    assert (point.hidden, point.epochs, point.anneal_lr) == ((32,), 4, False)
+    assert (point.learning_rate, point.gae_lambda, point.clip_range) == (1e-2, 1.0, 0.2)
+
+
+def test_values_between_two_ends_are_short_and_stay_between_them() -> None:
+    span = spaces.Span(0.12345, 0.98765, log=False, whole=False, points=0)
+    assert span.value(0.333333333) == 0.3333
+    assert span.low <= span.value(0.12345) < 0.1236
+    assert span.value(0.98765) == 0.98765  # 0.9877 would be beyond
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("", "--vary: name what to vary, as learning_rate=log:1e-4:1e-2:8"),
+        ("lerning_rate=1", "--vary lerning_rate: no such hyperparameter; did you mean"),
+        ("=1", "--vary : no such hyperparameter"),
+        ("env=CartPole-v1", "--vary env: cannot vary within a search; give --env"),
+        ("seeds=1,2", "--vary seeds: cannot vary within a search; give --seeds"),
+        ("device=cpu", "--vary device: cannot vary within a search; give --device"),
+        ("total_timesteps=1,2", "cannot vary within a search; give --total-timesteps"),
+        ("gamma", "--vary gamma: needs values, as gamma=A,B or gamma=log:LOW:HIGH:8"),
+        ("gamma=", "'' is no value of gamma"),
+        ("gamma=0.9,", "'' is no value of gamma"),
+        ("gamma=0.9,x", "'x' is no value of gamma"),
+        ("gamma=0.9,0.90", "a value is given twice"),
+        ("gamma=nan", "must be a number from 0 to 1"),
+        ("gamma=0.9,2", "--vary gamma=2.0: must be a number from 0 to 1"),
+        ("gamma=linear:0.5:2", "--vary gamma=2.0: must be a number from 0 to 1"),
+        ("learning_rate=linear:0:1:2", "--vary learning_rate=0.0: must be a finite number above 0"),
+        ("learning_rate=log:1:1:2", "the range is empty"),
+        ("learning_rate=log:1:0.1:2", "the range is reversed"),
+        ("learning_rate=log:0:1:2", "a logarithmic scale begins above 0"),
+        ("learning_rate=log:nan:1:2", "the range is"),
+        ("learning_rate=exp:0.1:1:2", "'exp' is no scale; there are log and linear"),
+        ("learning_rate=log:0.1", "must be log:LOW:HIGH or log:LOW:HIGH:POINTS"),
+        ("learning_rate=log:0.1:1:", "must be log:LOW:HIGH or log:LOW:HIGH:POINTS"),
+        ("learning_rate=log:0.1:1:2:3", "must be log:LOW:HIGH or log:LOW:HIGH:POINTS"),
+        ("learning_rate=log:0.1:1:2.5", "must be log:LOW:HIGH or log:LOW:HIGH:POINTS"),
+        ("learning_rate=log:0.1:1:1", "needs at least 2 points"),
+        ("epochs=linear:1.5:4", "must be linear:LOW:HIGH or linear:LOW:HIGH:POINTS"),
+        ("epochs=1.5", "'1.5' is no value of epochs"),
+        ("epochs=0,1", "--vary epochs=0: must be"),
+        ("hidden=64-x", "'64-x' is no value of hidden"),
+        ("hidden=linear:1:2", "is no number; give its values, as hidden=A,B"),
+        ("anneal_lr=1", "'1' is no value of anneal_lr"),
+        ("gamma=0.9 --gamma=0.8", "--vary gamma: given twice"),
+    ],
+)
+def test_bad_spaces_are_refused_in_one_line(words: str, message: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        read(*words.split())
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_an_old_name_is_answered_with_the_new_one() -> None:
+    from algos import a2c
+
+    (new, old), *_ = (
+        (name, mark.before)
+        for name, marks in field_marks(a2c.Config).items()
+        for mark in marks
+        if isinstance(mark, Renamed)
+    )
+    with pytest.raises(UsageError, match=f"--vary {old}: is called {new} now"):
+        read(f"{old}=1,2", config=a2c.Config())
+
+
+def test_one_of_some_words() -> None:
+    space = read("loss=huber,mse", config=dqn.Config())
+    assert spaces.grid(space) == [{"loss": "huber"}, {"loss": "mse"}]
+    with pytest.raises(UsageError, match="'mae' is no value of loss"):
+        read("loss=mae", config=dqn.Config())
+
+
+# ---- The command ----------------------------------------------------------------------------
+
+TINY = (
+    "--algo ppo --env CartPole-v1 --total-timesteps 256 --num-envs 2 --num-steps 64 "
+    "--minibatch-size 64 --epochs 1 --hidden 8 --eval-budget 0.05 --fresh-seeds 2 --seeds 2 --quiet"
+)
+RATES = "--vary learning_rate=log:1e-4:1e-2:3"
+
+
+@pytest.fixture(autouse=True)
+def fewer_evaluations(few_evaluations: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configurations, "FINAL_EPISODES", 4)
+
+
+def find(results: Path, words: str) -> search.Search:
+    """The search of a command, read and not run."""
+    return search.read_flags(shlex.split(f"{TINY} --results {results} {words}"))
+
+
+def run(results: Path, words: str) -> search.Search:
+    """The command, run."""
+    search.main(shlex.split(f"{TINY} --results {results} {words}"))
+    return find(results, words)
+
+
+def params(found: search.Search) -> list[dict[str, Any]]:
+    """What each trial of a journal has chosen."""
+    return [trial.params for trial in search.open_journal(found).get_trials(deepcopy=False)]
+
+
+def refused(capsys: pytest.CaptureFixture[str], results: Path, words: str) -> str:
+    """The one line with which a command is refused."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stopped:
+        search.main(shlex.split(f"{TINY} --results {results} {words}"))
+    out, err = capsys.readouterr()
+    assert (stopped.value.code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("error: ")
+    return err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("", "--vary: name what to vary"),
+        ("--vary gamma=linear:0.5:1", "a grid needs a number of points, as linear:0.5:1:8"),
+        ("--vary gamma=0.9 --sampler random", "--sampler random: needs --trials or --minutes"),
+        ("--vary gamma=0.9 --sampler tpe", "--sampler tpe: needs --trials or --minutes"),
+        (f"{RATES} --first-seed 999", "seeds from 1000 on are the fresh ones"),
+        (f"{RATES} --cut 0.001", "--cut 0.001: leaves no timestep"),
+        (f"{RATES} --cut 2", "--cut 2"),
+        (f"{RATES} --finalists 0", "--finalists 0"),
+        (f"{RATES} --sampler best", "--sampler"),
+        (f"{RATES} --publish", "--publish: writes what is published, and takes no --results"),
+        ("--vary minibatch_size=7,9", "no configuration of this space can be trained"),
+    ],
+)
+def test_commands_that_are_refused(
+    words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in refused(capsys, tmp_path, words)
+
+
+def test_a_search_of_a_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """End to end; again, it trains nothing; its rows are what a plain training gives."""
+    words = f"{RATES} gamma=0.9,0.99"
+    found = run(tmp_path, words)
+    printed = capsys.readouterr().out
+    assert "chosen by search (6 configurations x 2 seeds)" in printed
+    assert "SB3's defaults: left out; --total-timesteps 256" in printed
+    assert 'source="our own search: 6 configurations, 2 seeds each' in printed
+    rows = found.folder.rows
+    assert rows["stage"].value_counts().to_dict() == {"search": 12, "fresh": 4}
+    assert not rows.duplicated(["stage", "trial", "seed"]).any()
+    assert params(found) == spaces.grid(found.space)
+    own = rows[rows["stage"] == "search"]
+    trials = search.open_journal(found).get_trials(deepcopy=False)
+    configs = [found.point(trial) for trial in trials]
+    plain = train_configurations(ppo.train, configs, [0, 1])
+    for column in ("seed", "final", "auc", "timesteps"):
+        np.testing.assert_array_equal(own[column], plain[column])
+    assert own["trial"].tolist() == plain["configuration"].tolist()
+    assert own["learning_rate"].tolist() == [c.learning_rate for c in configs for _ in (0, 1)]
+    means = own.groupby("trial")["final"].mean()
+    assert [trial.value for trial in trials] == pytest.approx(means.tolist())
+
+    result = json.loads((found.folder.path / "result.json").read_text())
+    assert means[result["winner"]] == means.max()
+    fresh = rows[(rows["stage"] == "fresh") & (rows["trial"] == result["winner"])]
+    assert fresh["seed"].tolist() == [1000, 1001]
+    assert result["final"]["chosen by search"] == fresh["final"].tolist()
+    again = train_configurations(ppo.train, [configs[result["winner"]]], [1000, 1001])
+    assert fresh["final"].tolist() == again["final"].tolist()
+
+    names = ["config.json", "rows.parquet", "result.json"]
+    before = [(found.folder.path / name).read_bytes() for name in names]
+    run(tmp_path, words)
+    assert before == [(found.folder.path / name).read_bytes() for name in names]
+    assert params(found) == spaces.grid(found.space)
+
+
+def test_trials_that_are_cut_have_finalists(tmp_path: Path) -> None:
+    found = run(tmp_path, f"{RATES} --cut 0.5 --finalists 2")
+    rows = found.folder.rows
+    by_stage = {stage: set(group["timesteps"]) for stage, group in rows.groupby("stage")}
+    assert by_stage == {"search": {128}, "finalist": {256}, "fresh": {256}}
+    best = search.ranked(rows, "search")[:2]
+    assert set(rows[rows["stage"] == "finalist"]["trial"]) == set(best)
+    result = json.loads((found.folder.path / "result.json").read_text())
+    assert result["winner"] == search.ranked(rows, "finalist")[0]
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+def test_more_trials_extend_a_search(sampler: str, tmp_path: Path) -> None:
+    """The first trials stay, and the others are those of a search that had all from the start."""
+    words = f"--vary learning_rate=log:1e-4:1e-2 epochs=1,2 --sampler {sampler} --rows 4"
+    short = run(tmp_path / "a", f"{words} --trials 4")
+    first = short.folder.rows
+    longer = run(tmp_path / "a", f"{words} --trials 8")
+    assert longer.folder.path == short.folder.path
+    rows = longer.folder.rows
+    assert len({tuple(point.values()) for point in params(longer)}) == 8  # no two are equal
+    assert not rows.duplicated(["stage", "trial", "seed"]).any()
+    pd.testing.assert_frame_equal(rows[: len(first)], first)
+    whole = run(tmp_path / "b", f"{words} --trials 8")
+    assert params(longer) == params(whole)
+
+
+def test_another_study_is_refused_under_the_same_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path, f"{RATES} --name mine")
+    message = refused(capsys, tmp_path, f"{RATES} --name mine --gamma 0.5 --cut 0.5")
+    assert "--name mine" in message
+    assert "holds another study" in message
+    assert "cut 1.0 there, 0.5 here" in message
+
+
+def test_configurations_that_cannot_be_trained_are_skipped(tmp_path: Path) -> None:
+    """128 samples do not divide into minibatches of 48."""
+    found = run(tmp_path, "--vary minibatch_size=32,48,64")
+    trials = search.open_journal(found).get_trials(deepcopy=False)
+    assert [trial.state.name for trial in trials] == ["COMPLETE", "FAIL", "COMPLETE"]
+    rows = found.folder.rows
+    assert set(rows[rows["stage"] == "search"]["trial"]) == {0, 2}
+
+
+def test_the_time_limit_stops_a_search(tmp_path: Path) -> None:
+    words = f"{RATES.rpartition(':')[0]} --sampler random --rows 2 --minutes"
+    found = run(tmp_path, f"{words} 0.0001")
+    count = len(params(found))
+    assert count == 1  # one batch is trained in any case
+    run(tmp_path, f"{words} 0.0001")
+    assert len(params(found)) == count
+    run(tmp_path, f"{words} 0.0001 --trials 1")
+    # The seconds of the fresh seeds are none of the trials'.
+    rows = found.folder.rows
+    own = rows[rows["stage"] == "search"]["seconds"].sum()
+    minutes = 2.5 * own / 60
+    flags = search.read_flags(
+        shlex.split(f"{TINY} --results {tmp_path} {words} {minutes:.6f}")
+    ).flags
+    assert search.room(flags, rows[rows["stage"] == "search"], own, 100) == 1
+    run(tmp_path, f"{words} {minutes:.6f}")
+    assert len(params(found)) > count
+
+
+# ---- What happens to a study ----------------------------------------------------------------
+
+SPACES = {
+    "grid": "--vary learning_rate=log:1e-4:1e-2:4 gae_lambda=0.8,0.9 epochs=1,2",
+    "random": "--vary learning_rate=log:1e-4:1e-2 epochs=1,2 --sampler random --trials 16",
+    "tpe": "--vary learning_rate=log:1e-4:1e-2 epochs=1,2 --sampler tpe --trials 16",
+}
+
+
+# Of a line of Optuna's journal: what it does.
+CREATE_TRIAL, SET_TRIAL_STATE_VALUES = 4, 6
+
+
+def places(lines: list[bytes], operation: int) -> list[int]:
+    """Where a journal has lines of a kind."""
+    return [k for k, line in enumerate(lines) if json.loads(line)["op_code"] == operation]
+
+
+@pytest.mark.parametrize("sampler", SPACES)
+def test_a_journal_that_ends_anywhere_goes_on_alike(sampler: str, tmp_path: Path) -> None:
+    """A killed process leaves some of the journal's lines, and half a line at its end."""
+    words = f"{SPACES[sampler]} --rows 8"
+    whole = run(tmp_path / "whole", words)
+    lines = whole.folder.journal.read_bytes().splitlines(keepends=True)
+    expected, rows = params(whole), whole.folder.rows
+    cut = find(tmp_path / "cut", words)
+    cut.folder.open(cut.settings(), {})
+    for count in range(1, len(lines)):
+        head = b"".join(lines[:count]) + lines[count][: len(lines[count]) // 2]
+        cut.folder.journal.write_bytes(head)
+        study = search.open_journal(cut)
+        trials = study.get_trials(deepcopy=False)
+        assert [trial.params for trial in trials] == expected[: len(trials)]
+    # Ended when four trials were chosen, of which none was trained.
+    chosen = places(lines, CREATE_TRIAL)
+    cut.folder.journal.write_bytes(b"".join(lines[: chosen[2] + 1]) + lines[chosen[3]][:20])
+    (cut.folder.path.parent / "journal.log.lock").touch()
+    run(tmp_path / "cut", words)
+    assert params(cut) == expected
+    own = cut.folder.rows
+    assert not own.duplicated(["stage", "trial", "seed"]).any()
+    columns = ["stage", "trial", "seed", "final", "auc"]
+    pd.testing.assert_frame_equal(own[columns], rows[columns])
+
+
+def test_rows_that_no_score_was_told_of_are_not_trained_again(tmp_path: Path) -> None:
+    """The process ended between writing rows and telling Optuna."""
+    words = f"{SPACES['tpe']} --rows 8"
+    whole = run(tmp_path, words)
+    expected, rows = params(whole), whole.folder.rows
+    lines = whole.folder.journal.read_bytes().splitlines(keepends=True)
+    told = places(lines, SET_TRIAL_STATE_VALUES)
+    whole.folder.journal.write_bytes(b"".join(lines[: told[1]]))
+    four = rows[(rows["stage"] == "search") & (rows["trial"] < 4)]
+    whole.folder.path.joinpath("rows.parquet").unlink()
+    whole.folder.add_rows(four)
+    run(tmp_path, words)
+    assert params(whole) == expected
+    pd.testing.assert_frame_equal(whole.folder.rows[:8], rows[:8])
+    assert not whole.folder.rows.duplicated(["stage", "trial", "seed"]).any()
+
+
+def start(results: Path, words: str) -> subprocess.Popen[str]:
+    """The command as a process of its own."""
+    command = [sys.executable, "benchmarks/search.py", *shlex.split(f"{TINY} {words}")]
+    return subprocess.Popen(
+        [*command, "--results", str(results)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampler", SPACES)
+def test_a_search_that_is_killed_goes_on(sampler: str, tmp_path: Path) -> None:
+    words = f"{SPACES[sampler]} --rows 8"
+    found = find(tmp_path / "killed", words)
+    process = start(tmp_path / "killed", words)
+    deadline = time.monotonic() + 120
+    while len(found.folder.rows) < 8:  # the first batch is trained, and a second one begins
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    there = found.folder.rows
+    assert len(there) < 32  # not yet done
+    again = start(tmp_path / "killed", words)
+    out, err = again.communicate(timeout=300)
+    assert (again.returncode, err) == (0, "")
+    assert "chosen by search (16 configurations x 2 seeds)" in out
+    undisturbed = start(tmp_path / "whole", words)
+    undisturbed.communicate(timeout=300)
+    assert params(found) == params(find(tmp_path / "whole", words))
+    rows = found.folder.rows
+    assert not rows.duplicated(["stage", "trial", "seed"]).any()
+    pd.testing.assert_frame_equal(rows[: len(there)], there)
+    assert rows["stage"].value_counts()["search"] == 32
+
+
+def test_two_processes_never_search_one_study(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = find(tmp_path, RATES)
+    with found.folder.locked():
+        process = start(tmp_path, RATES)
+        out, err = process.communicate(timeout=300)
+    assert (process.returncode, out) == (2, "")
+    assert err.startswith("error: ")
+    assert err.endswith("is being searched by another process\n")
+    assert err.count("\n") == 1
+
+
+# ---- stable-baselines3's defaults -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("algo", SB3_DEFAULTS)
+def test_sb3_defaults_are_those_of_its_classes(algo: str) -> None:
+    """Every argument that our Config is translated to is the default of SB3's own signature."""
+    baseline = BASELINES[algo]
+    config: Any = baseline.config(**SB3_DEFAULTS[algo])
+    defaults = {
+        name: parameter.default
+        for name, parameter in inspect.signature(baseline.model).parameters.items()
+    }
+    arguments = baseline.arguments(config)
+    policy = arguments.pop("policy_kwargs")
+    arguments.pop("use_sde", None)
+    if algo == "dqn":
+        assert policy["net_arch"] == [64, 64]
+    else:
+        assert policy["net_arch"] == {"pi": [64, 64], "vf": [64, 64]}
+        assert policy["log_std_init"] == 0.0
+    assert not {name for name, value in arguments.items() if defaults[name] != value}
+    assert config.num_envs == 1
+    unset = {name for name in SB3_DEFAULTS[algo]} - {f for f in vars(config)}
+    assert not unset
+    assert all(math.isfinite(x) for x in arguments.values() if isinstance(x, float))
