@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 
+from algos import monte_carlo, td_prediction
 from benchmarks import catalog
 from manyseeds.cli import ControlConfig
 from manyseeds.rows import stack, structure, varying
@@ -19,6 +20,7 @@ from manyseeds.runs import configurations as module_docs
 from manyseeds.runs import control
 from manyseeds.runs.configurations import RowRun, batches, train_configurations
 from manyseeds.runs.control import Run
+from manyseeds.runs.prediction import PredictionRun
 
 # From which values of a hyperparameter are drawn. None is 0, which would divide a batch.
 SPANS: dict[str, tuple[float, float]] = {
@@ -197,3 +199,28 @@ def test_rows_of_a_large_batch_equal_their_solo_runs(algo: str) -> None:
     configs = configurations(algo, 64, CASES[algo][1])
     checked = random.Random(1).sample(range(640), 10)
     assert_rows_equal_their_solo_runs(algo, configs, list(range(10)), checked)
+
+
+@pytest.mark.parametrize(
+    ("module", "settings"),
+    [
+        (td_prediction, [{"trace_decay": 0.3}, {"trace_decay": 0.8}]),
+        (td_prediction, [{"n_steps": 3}, {"n_steps": 3}]),
+        (monte_carlo, [{}, {}]),
+    ],
+)
+def test_a_row_of_prediction_equals_its_solo_run(
+    module: Any, settings: list[dict[str, Any]]
+) -> None:
+    """Step sizes and trace decay of its own."""
+    budget = {"env": "RandomWalk-v0", "total_episodes": 12, "quiet": True}
+    rates = (0.1, 0.25)
+    configs = [
+        module.Config(**budget, **own, learning_rate=rate)
+        for own, rate in zip(settings, rates, strict=True)
+    ]
+    rows = [(config, seed) for config in configs for seed in (3, 4)]
+    batch = stack([config for config, _ in rows])
+    values = module.train(batch, PredictionRun(batch, [seed for _, seed in rows]))
+    for row, (config, seed) in zip(values, rows, strict=True):
+        assert torch.equal(row, module.train(config, PredictionRun(config, [seed]))[0])

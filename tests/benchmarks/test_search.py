@@ -203,14 +203,14 @@ def test_a_search_of_a_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "SB3's defaults: left out; --total-timesteps 256" in printed
     assert 'source="our own search: 6 configurations, 2 seeds each' in printed
     rows = found.folder.rows
-    assert rows["stage"].value_counts().to_dict() == {"search": 12, "fresh": 4}
+    assert rows["stage"].value_counts().to_dict() == {"search": 12, "fresh": 4, "untuned": 2}
     assert not rows.duplicated(["stage", "trial", "seed"]).any()
     assert params(found) == spaces.grid(found.space)
     own = rows[rows["stage"] == "search"]
     trials = search.open_journal(found).get_trials(deepcopy=False)
     configs = [found.point(trial) for trial in trials]
     plain = train_configurations(ppo.train, configs, [0, 1])
-    for column in ("seed", "final", "auc", "timesteps"):
+    for column in ("seed", "final", "train_return", "timesteps"):
         np.testing.assert_array_equal(own[column], plain[column])
     assert own["trial"].tolist() == plain["configuration"].tolist()
     assert own["learning_rate"].tolist() == [c.learning_rate for c in configs for _ in (0, 1)]
@@ -236,7 +236,7 @@ def test_trials_that_are_cut_have_finalists(tmp_path: Path) -> None:
     found = run(tmp_path, f"{RATES} --cut 0.5 --finalists 2")
     rows = found.folder.rows
     by_stage = {stage: set(group["timesteps"]) for stage, group in rows.groupby("stage")}
-    assert by_stage == {"search": {128}, "finalist": {256}, "fresh": {256}}
+    assert by_stage == {"search": {128}, "untuned": {128}, "finalist": {256}, "fresh": {256}}
     best = search.ranked(rows, "search")[:2]
     assert set(rows[rows["stage"] == "finalist"]["trial"]) == set(best)
     result = json.loads((found.folder.path / "result.json").read_text())
