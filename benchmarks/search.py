@@ -2,14 +2,15 @@
 
     python benchmarks/search.py --algo ppo --env Pendulum-v1 \\
         --vary learning_rate=log:1e-4:1e-2:8 gae_lambda=0.9,0.95 --seeds 10
-    python benchmarks/search.py --algo ppo --env Pendulum-v1 --sampler tpe --trials 60 --cut 0.25 \\
-        --vary learning_rate=log:1e-4:1e-2 gae_lambda=linear:0.8:1 num_envs=4,8 clip_range=0.1,0.2
 
 The other flags are those of the algorithm's file, with the same presets: what is not varied has
 the preset's value, or with `--base defaults` the file's default. Values are `A,B,C`,
 `log:LOW:HIGH:POINTS` or `linear:LOW:HIGH:POINTS`; a grid takes all combinations, `random` and `tpe`
 take any value between LOW and HIGH. Optuna chooses, a batch at a time; hyperparameters that change
-shapes, such as num_envs, divide a batch.
+shapes, such as num_envs, divide a batch. A larger search:
+
+    python benchmarks/search.py --algo ppo --env Pendulum-v1 --sampler tpe --minutes 10 --cut 0.5 \\
+        --vary learning_rate=log:1e-4:1e-2 gae_lambda=linear:0.8:1 num_envs=4,8 clip_range=0.1,0.2
 
 A configuration is worth the mean final greedy return of its seeds; among equals, the one with the
 higher return during training is better. With `--cut 0.25` trials have a
@@ -83,7 +84,7 @@ class Flags(LayerConfig):
     """What a search has besides the flags of the algorithm."""
 
     stated: str = ""
-    """Name of a search in benchmarks/stated.py, whose flags are taken; others may follow."""
+    """A search of benchmarks/stated.py, for all other flags."""
     algo: str = "ppo"
     """Algorithm: the name of its file in algos/."""
     vary: tuple[str, ...] = ()
@@ -91,7 +92,7 @@ class Flags(LayerConfig):
     sampler: Literal["grid", "random", "tpe"] = "grid"
     """Which configurations. All of a grid, random ones, or those that Optuna's TPE suggests."""
     trials: NonNegativeInt = 0
-    """Number of configurations (0: all of a grid, as many as fit into --minutes otherwise)."""
+    """Configurations (0: a whole grid, or what --minutes take)."""
     minutes: NonNegative = 0.0
     """Time for the trials (0: no limit)."""
     rows: PositiveInt = MAX_ROWS
@@ -99,9 +100,9 @@ class Flags(LayerConfig):
     cut: Annotated[float, Range(0, 1, open_low=True)] = 1.0
     """Fraction of the timesteps that a trial gets."""
     finalists: PositiveInt = 4
-    """How many of the best trials are trained at full length, where trials were cut."""
+    """Best trials that are trained in full, after a cut."""
     fresh_seeds: Annotated[int, Range(0, 10_000)] = 30
-    """Number of fresh seeds that the winner is measured on (0: it is not)."""
+    """Fresh seeds that the winner is measured on (0: none)."""
     base: Literal["preset", "defaults"] = "preset"
     """What is not varied. The environment's preset, or the algorithm's defaults."""
 

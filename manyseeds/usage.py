@@ -60,7 +60,10 @@ def show_help(
             parts[-1] += f": {preset.source}." if details else "."
     docs, hints = documented(config_class), hints_of(config_class)
     table = Table.grid(padding=(0, 2, 0, 0))
+    owner = taken_from(config_class)
     for title, fields in grouped(config_class).items():
+        if owner and not details and title in ("algorithm", "network"):
+            continue
         table.add_row(Text(title, style="bold"))
         for field in fields:
             default = settings.get(field.name, field.default)
@@ -74,12 +77,20 @@ def show_help(
     with console.capture() as captured:
         console.print(*parts, sep="\n\n", end="\n\n")
         console.print(table, end="")
+        if not details and owner:
+            console.print(f"The flags of {owner} are taken, too: python {owner} --help")
         if not details:
             console.print("--details says more of the method and of its flags.")
     try:
         print("\n".join(line.rstrip() for line in captured.get().splitlines()), flush=True)
     except BrokenPipeError:  # read by `head`, say
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def taken_from(config_class: type) -> str:
+    """The script whose flags another script takes as well (`cli.parse_both`), or ''."""
+    first, *others = config_class.__bases__
+    return first.__module__.replace(".", "/") + ".py" if others else ""
 
 
 def usage(config_class: type) -> str:
