@@ -21,6 +21,7 @@ from benchmarks import sb3_baseline, suite, sweep, trl_baseline
 from benchmarks.chapters.stored import open_run
 from benchmarks.chapters.tabular import curve_of
 from benchmarks.suite import SUITES, Cell
+from manyseeds import record
 from manyseeds.cli import identity, parse
 from manyseeds.digest import ROOT
 from manyseeds.process import exit_reason
@@ -366,7 +367,7 @@ def test_publishing_trains_what_is_missing_and_nothing_else(
     published: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Published runs come without weights; a script alone would train them all again."""
-    monkeypatch.setattr(sweep, "changed_sources", lambda: [])
+    monkeypatch.setattr(record, "changed_sources", lambda: [])
     two = Cell("q_learning", "CartPole-v1", 2, settings=TINY_Q)
     assert sweep.sweep([two], "published", workers=1) == []
     first = sealed(published)
@@ -400,7 +401,7 @@ def test_what_is_published_is_missing_for_the_user(
 def test_nothing_is_published_of_sources_without_a_commit(
     published: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sweep, "changed_sources", lambda: ["algos/mine.py", "x.c"])
+    monkeypatch.setattr(record, "changed_sources", lambda: ["algos/mine.py", "x.c"])
     with pytest.raises(SystemExit) as stop:
         sweep.main(["--suite", "test", "--publish"])
     assert stop.value.code == 2

@@ -695,7 +695,7 @@ def test_failures_are_said_once() -> None:
     both = {**below, "below 475": {3, 4}}
     assert run_module.failures_text(10, both) == "2 of 10 seeds: 2 below 475, 1 diverged"
     unknown = {"without a finite return": set[int](), "diverged": set[int]()}
-    assert run_module.failures_text(1, unknown) == "0 of 1 seeds without a finite return"
+    assert run_module.failures_text(1, unknown) == "0 of 1 seed without a finite return"
 
 
 @pytest.mark.usefixtures("pictures")

@@ -111,11 +111,24 @@ def test_make_targets_exist() -> None:
     assert {"benchmark", "test", "test-all"} <= targets
 
 
+PYTHON_BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.mark.usefixtures("few_evaluations")
+def test_configurations_example(capsys: pytest.CaptureFixture[str]) -> None:
+    """The block with its timesteps cut."""
+    (block,) = [block for block in PYTHON_BLOCKS if "train_configurations" in block]
+    scope: dict[str, Any] = {}
+    exec(block.replace("20_000", "512"), scope)
+    assert len(scope["scores"]) == 15
+    assert "configuration" in capsys.readouterr().out
+
+
 @pytest.mark.usefixtures("few_evaluations")
 def test_python_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The block runs as it stands; the stored run that it loads is made first, and is smaller."""
     monkeypatch.chdir(tmp_path)
-    (block,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    (block,) = [block for block in PYTHON_BLOCKS if "load(" in block]
     (part,) = re.findall(r'load\("(.*?)"\)', block)
     preset = from_preset(ppo.Config, ppo.PRESETS, "CartPole-v1")
     assert Path(part).parent == RunFolder.of(preset, "ppo").path
@@ -130,7 +143,7 @@ def test_python_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 # What scripts import.
 IMPORTED = {"cases", "catalog", "measure", "migrations", "suite"}
-IMPORTED |= {"sb3_defaults", "spaces", "studies"}
+IMPORTED |= {"jax_peer", "sb3_defaults", "spaces", "stated", "studies"}
 IMPORTED |= {"tasks", "models", "sampling", "evaluation"}
 
 
