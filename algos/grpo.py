@@ -321,7 +321,7 @@ def clip_bounds(config: Config, ratio: Tensor) -> tuple[Any, Any]:
 def policy_loss(ratio: Tensor, advantages: Tensor, config: Config) -> Tensor:
     """-min(ratio A, clip(ratio) A) (eq. 3), elementwise."""
     low, high = clip_bounds(config, ratio)
-    clipped = ratio.clamp(low, high)
+    clipped = ratio.clamp(min=low).clamp(max=high)  # each a number, or one per row
     return -torch.minimum(ratio * advantages, clipped * advantages)
 
 

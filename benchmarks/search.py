@@ -25,12 +25,14 @@ nothing twice; more --trials or --minutes extend it.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import math
 import shlex
 import sys
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -63,9 +65,9 @@ from manyseeds.digest import origin_of
 from manyseeds.errors import UsageError, did_you_mean
 from manyseeds.process import set_up_process
 from manyseeds.progress import Progress, console
-from manyseeds.record import check_committed, provenance, ranges, seal, write_json
+from manyseeds.record import check_committed, plural, provenance, ranges, seal, write_json
 from manyseeds.runs.base import failing_in_one_line, without_results
-from manyseeds.runs.configurations import MAX_ROWS, train_configurations
+from manyseeds.runs.configurations import MAX_ROWS, batches, train_configurations
 from manyseeds.runs.control import Run
 from manyseeds.stats import Estimate
 
@@ -75,7 +77,8 @@ if TYPE_CHECKING:
 FIRST_FRESH = 1000  # the first of the fresh seeds
 WINNER, PRESET, SB3 = "chosen by search", "preset", "SB3's defaults"
 FIRST_BATCH = 4  # trials, where the time of one is not known yet and --minutes limits it
-UNTUNED = -1  # its number in the place of a trial's
+MAX_REFUSED = 25  # batches
+UNTUNED, OTHER = -1, -2  # numbers in the place of a trial's
 MARGIN = 0.05  # of equivalence, in normalised scores
 
 
@@ -130,15 +133,14 @@ class Search:
         return catalog.module("algos", self.algo)
 
     @property
-    def trial_config(self) -> ControlConfig:
-        """The configuration of trials, but for what is searched."""
-        steps = max(round(self.config.total_timesteps * self.flags.cut), 1)
-        return dataclasses.replace(self.config, total_timesteps=steps)
+    def trial_timesteps(self) -> int:
+        """Timesteps of a trial."""
+        return max(round(self.config.total_timesteps * self.flags.cut), 1)
 
     def point(self, trial: optuna.trial.FrozenTrial, full: bool = False) -> ControlConfig:
         """The configuration of a trial. Raises UsageError where its fields do not go together."""
-        base = self.config if full else self.trial_config
-        return configuration(base, self.space, trial.params)
+        steps = self.config.total_timesteps if full else self.trial_timesteps
+        return configuration(self.config, self.space, trial.params, total_timesteps=steps)
 
     def settings(self) -> dict[str, Any]:
         """What makes this study another one than others."""
@@ -158,6 +160,7 @@ class Search:
         """By which command, on what and by which code it is searched, for config.json."""
         origins = sorted({origin_of(self.module.train), *self.config.origins()})
         return {
+            "base": self.flags.base,
             "execution": {"device": self.config.device, "threads": self.config.threads},
             "command": "python " + shlex.join(without_results(sys.argv)),
             **provenance(origins, ("optuna",), Run.kind_origins()),
@@ -226,6 +229,7 @@ def run_trials(search: Search, study: optuna.Study) -> None:
         unit="trials",
         measure="best mean final return",
     )
+    refused = 0  # batches in a row without any configuration that can be trained
     try:
         while True:
             rows = search.folder.rows
@@ -234,7 +238,7 @@ def run_trials(search: Search, study: optuna.Study) -> None:
             scores = trial_scores(rows)
             for trial in asked:  # of a process that was stopped before it told the score
                 if trial.number in scores:
-                    study.tell(trial.number, scores[trial.number])
+                    tell(study, trial.number, scores[trial.number])
             todo = [trial.number for trial in asked if trial.number not in scores]
             spent = float(rows["seconds"].sum())
             allowed = room(flags, rows, spent, per_batch)
@@ -243,7 +247,10 @@ def run_trials(search: Search, study: optuna.Study) -> None:
             todo += ask(search, study, int(min(min(per_batch, allowed) - len(todo), limit - done)))
             if not todo:
                 return
-            train_batch(search, study, todo, bar, before, spent)
+            refused = 0 if train_batch(search, study, todo, bar, before, spent) else refused + 1
+            if refused == MAX_REFUSED:
+                console.print(f"{refused} batches in a row could not be trained: the search ends")
+                return
     finally:
         bar.close()
 
@@ -267,8 +274,11 @@ def train_batch(
     bar: Progress,
     before: int,
     spent: float,
-) -> None:
-    """Train trials, write their rows, then tell Optuna their scores."""
+) -> int:
+    """Train trials; after each batch, write its rows, then tell Optuna the scores.
+
+    Returns how many could be trained.
+    """
     import optuna
 
     trials = study.get_trials(deepcopy=False)
@@ -279,23 +289,46 @@ def train_batch(
             kept.append(number)
         except UsageError:  # its fields do not go together: minibatches that do not divide, say
             study.tell(number, state=optuna.trial.TrialState.FAIL)
-    if not configs:
-        return
-    began = time.monotonic()
+    began, done = time.monotonic(), before
+    for chosen in batches(configs, len(search.seeds), search.flags.rows):
 
-    def told(fraction: float) -> None:
-        bar.update(before + int(fraction * len(kept)), spent + time.monotonic() - began)
+        def told(fraction: float, first: int = done, size: int = len(chosen)) -> None:
+            bar.update(first + int(fraction * size), spent + time.monotonic() - began)
 
-    frame = train_configurations(
-        search.module.train, configs, search.seeds, search.flags.rows, told, curves=False
-    )
-    search.folder.add_rows(labelled(frame, "search", kept, configs, search.space))
-    for number, score in trial_scores(search.folder.rows).items():
-        if number in kept:
-            study.tell(number, score)
-    best = study.best_trial
-    text = f"{best.value:.{digits_of(search)}f} by trial {best.number}"
-    bar.update(before + len(kept), spent + time.monotonic() - began, text)
+        own, names = [configs[k] for k in chosen], [kept[k] for k in chosen]
+        train_rows(search, "search", own, names, search.seeds, told)
+        scores = trial_scores(search.folder.rows)
+        for number in names:
+            tell(study, number, scores[number])
+        done += len(chosen)
+        best = ranked(search.folder.rows, "search")[0]
+        text = f"{scores[best]:.{digits_of(search)}f} by trial {best}"
+        bar.update(done, spent + time.monotonic() - began, text)
+    return len(configs)
+
+
+def train_rows(
+    search: Search,
+    stage: str,
+    configs: Sequence[ControlConfig],
+    names: Sequence[int],
+    seeds: Sequence[int],
+    told: Callable[[float], None] | None = None,
+) -> None:
+    """Train configurations, named by numbers, and write their rows."""
+    train, rows = search.module.train, search.flags.rows
+    frame = train_configurations(train, configs, seeds, rows, told, curves=stage == "fresh")
+    search.folder.add_rows(labelled(frame, stage, names, configs, search.space))
+
+
+def tell(study: optuna.Study, number: int, score: float) -> None:
+    """Tell Optuna a trial's score; one that is not finite is a failure."""
+    import optuna
+
+    if math.isfinite(score):
+        study.tell(number, score)
+    else:
+        study.tell(number, state=optuna.trial.TrialState.FAIL)
 
 
 def labelled(
@@ -310,12 +343,19 @@ def labelled(
     chosen = frame.pop("configuration").to_numpy()
     frame.insert(0, "stage", stage)
     frame.insert(1, "trial", np.array(names)[chosen])
+    frame.insert(2, "settings", np.array([digest(config) for config in configs])[chosen])
     for name, values in space.items():
         stored = [getattr(config, name) for config in configs]
         if isinstance(values, Choice):
             stored = [as_word(value) for value in stored]
         frame[name] = [stored[k] for k in chosen]
     return frame
+
+
+def digest(config: ControlConfig) -> str:
+    """What tells configurations apart: a hash of every field that changes a result."""
+    fields = json.dumps(identity(config), sort_keys=True)
+    return hashlib.sha256(fields.encode()).hexdigest()[:8]
 
 
 def as_word(value: Any) -> str:
@@ -325,16 +365,19 @@ def as_word(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def trial_scores(rows: pd.DataFrame, stage: str = "search") -> dict[int, float]:
-    """The mean final return of each trial, over its seeds."""
-    means: Any = rows[rows["stage"] == stage].groupby("trial")["final"].mean()
+def trial_scores(rows: pd.DataFrame) -> dict[int, float]:
+    """The mean final return of each trial, over its seeds; -inf where one is unknown."""
+    chosen = rows[rows["stage"] == "search"]
+    means: Any = chosen["final"].fillna(-math.inf).groupby(chosen["trial"]).mean()
     return {int(number): float(mean) for number, mean in means.items()}
 
 
 def ranked(rows: pd.DataFrame, stage: str) -> list[int]:
     """Trials, best first: by their mean final return, among equals by that of training itself."""
-    means: Any = rows[rows["stage"] == stage].groupby("trial")[["final", "train_return"]].mean()
-    best = means.sort_values(["final", "train_return"], ascending=False, kind="stable")
+    scores = ["final", "train_return"]
+    chosen = rows[rows["stage"] == stage]
+    means: Any = chosen[scores].fillna(-math.inf).groupby(chosen["trial"]).mean()
+    best = means.sort_values(scores, ascending=False, kind="stable")
     return [int(number) for number in best.index.tolist()]
 
 
@@ -350,11 +393,12 @@ def run_untuned(search: Search) -> None:
     """Train what is not varied as it is, for the same seeds and timesteps as a trial."""
     if (search.folder.rows["stage"] == "untuned").any():
         return
-    config = search.trial_config
-    frame = train_configurations(
-        search.module.train, [config], search.seeds, search.flags.rows, curves=False
-    )
-    search.folder.add_rows(labelled(frame, "untuned", [UNTUNED], [config], search.space))
+    try:
+        config = dataclasses.replace(search.config, total_timesteps=search.trial_timesteps)
+    except UsageError as error:
+        console.print(f"untuned: left out; {error}")
+        return
+    train_rows(search, "untuned", [config], [UNTUNED], search.seeds)
 
 
 def run_finalists(search: Search, study: optuna.Study) -> int:
@@ -369,11 +413,9 @@ def run_finalists(search: Search, study: optuna.Study) -> int:
     if todo:
         console.print(f"trials {', '.join(map(str, todo))} at full length")
         trials = study.get_trials(deepcopy=False)
-        configs = [search.point(trials[number], full=True) for number in todo]
-        frame = train_configurations(
-            search.module.train, configs, search.seeds, search.flags.rows, curves=False
-        )
-        search.folder.add_rows(labelled(frame, "finalist", todo, configs, search.space))
+        for number in todo:
+            config = search.point(trials[number], full=True)
+            train_rows(search, "finalist", [config], [number], search.seeds)
     return next(n for n in ranked(search.folder.rows, "finalist") if n in finalists)
 
 
@@ -397,23 +439,19 @@ def candidates(search: Search, study: optuna.Study, winner: int) -> dict[str, Co
 
 def measure(search: Search, found: Mapping[str, ControlConfig], winner: int) -> pd.DataFrame:
     """The rows of the candidates on the fresh seeds, trained where they are missing."""
-    names = list(found)
-    # A search that was extended may have another winner; the others are measured once.
-    numbers = {name: winner if name == WINNER else -k for k, name in enumerate(names)}
+    for name, config in found.items() if search.fresh else ():
+        rows = search.folder.rows
+        if ((rows["stage"] == "fresh") & (rows["settings"] == digest(config))).any():
+            continue
+        console.print(f"{name}: {plural(len(search.fresh), 'fresh seed')}")
+        train_rows(search, "fresh", [config], [winner if name == WINNER else OTHER], search.fresh)
     rows = search.folder.rows
-    finished = set(rows[rows["stage"] == "fresh"]["trial"])
-    todo = [name for name in names if numbers[name] not in finished] if search.fresh else []
-    for name in todo:
-        console.print(f"{name}: {len(search.fresh)} fresh seeds")
-        frame = train_configurations(
-            search.module.train, [found[name]], search.fresh, search.flags.rows
-        )
-        labels = labelled(frame, "fresh", [numbers[name]], [found[name]], search.space)
-        search.folder.add_rows(labels)
-    rows = search.folder.rows
-    fresh = rows[(rows["stage"] == "fresh") & rows["trial"].isin(numbers.values())]
-    by_number = {number: name for name, number in numbers.items()}
-    return fresh.assign(name=fresh["trial"].map(by_number))
+    fresh = rows[rows["stage"] == "fresh"]
+    frames = [
+        fresh[fresh["settings"] == digest(config)].drop_duplicates("seed").assign(name=name)
+        for name, config in found.items()
+    ]
+    return pd.concat(frames)
 
 
 def result_of(search: Search, found: Mapping[str, ControlConfig], winner: int) -> dict[str, Any]:
@@ -496,10 +534,10 @@ def preset_text(search: Search, config: ControlConfig, trials: int) -> str:
         )
         and field.name not in ("env", "eval_budget")
     }
-    source = (
-        f"our own search: {trials} configurations, {len(search.seeds)} seeds each "
-        f"({ranges(search.seeds)}); {len(search.fresh)} fresh seeds ({ranges(search.fresh)})"
-    )
+    source = f"our own search: {trials} configurations, {plural(len(search.seeds), 'seed')} each "
+    source += f"({ranges(search.seeds)})"
+    if search.fresh:
+        source += f"; {plural(len(search.fresh), 'fresh seed')} ({ranges(search.fresh)})"
     return f'"{config.env}": Preset(\n    {changed},\n    source="{source}",\n),'
 
 
@@ -531,11 +569,11 @@ def read_flags(args: Sequence[str] | None) -> Search:
         raise UsageError(f"--sampler {flags.sampler}: needs --trials or --minutes")
     if flags.cut * config.total_timesteps < 1:
         raise UsageError(f"--cut {flags.cut:g}: leaves no timestep")
-    if len(flags.vary) and set(requested_seeds(config)) & set(
-        range(FIRST_FRESH, FIRST_FRESH + flags.fresh_seeds)
-    ):
+    fresh = range(FIRST_FRESH, FIRST_FRESH + flags.fresh_seeds)
+    if set(requested_seeds(config)) & set(fresh):
         raise UsageError(
-            f"--first-seed {config.first_seed}: seeds from {FIRST_FRESH} on are the fresh ones"
+            f"--seeds {config.seeds}: those from {FIRST_FRESH} on are fresh ones; take others by "
+            "--first-seed"
         )
     results = PUBLISHED if flags.publish else Path(config.results)
     search = Search(algo, config, space, flags, StudyFolder(results))

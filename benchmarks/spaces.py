@@ -9,6 +9,7 @@ hidden=64-64,128                   one of these, several numbers each
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 import numpy as np
 
 from manyseeds.cli import (
+    FLOAT32_MAX,
     AnyConfig,
     Execution,
     Range,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 FIXED = {"env", "backend", "total_timesteps", "eval_budget"}  # what is learned, how it is scored
+MAX_POINTS = 100_000  # of a grid
 DIGITS = 4  # significant, of values between two ends
 
 
@@ -103,7 +106,7 @@ def read_space(words: Sequence[str], config: Any) -> Space:
         check_values(name, values, type(config))
     # Those that divide a batch first: points of a grid that go together then lie side by side.
     together = varying(type(config))
-    return {name: space[name] for name in sorted(space, key=lambda name: name in together)}
+    return {name: space[name] for name in sorted(space, key=lambda x: (x in together, x))}
 
 
 def check_name(name: str, word: str, config_class: type) -> None:
@@ -203,6 +206,8 @@ def check_values(name: str, values: Choice | Span, config_class: type) -> None:
         for value in map(values.value, ends):
             if isinstance(mark, Range) and value not in mark:
                 raise UsageError(f"--vary {name}={value}: must be {mark}")
+            if isinstance(value, float) and abs(value) > FLOAT32_MAX:
+                raise UsageError(f"--vary {name}={value}: must be a finite number in float32")
 
 
 def grid(space: Space) -> list[dict[str, Any]]:
@@ -213,11 +218,18 @@ def grid(space: Space) -> list[dict[str, Any]]:
                 f"--vary {name}: a grid needs a number of points, as "
                 f"{'log' if values.log else 'linear'}:{values.low:g}:{values.high:g}:8"
             )
+    sizes = [v.points if isinstance(v, Span) else len(v.words) for v in space.values()]
+    if math.prod(sizes) > MAX_POINTS:
+        raise UsageError(
+            f"--vary: a grid of {math.prod(sizes):,} points is too large; --sampler random or tpe"
+        )
     points = product(*(values.grid() for values in space.values()))
     return [dict(zip(space, point, strict=True)) for point in points]
 
 
-def configuration(config: AnyConfig, space: Space, stored: Mapping[str, Any]) -> AnyConfig:
+def configuration(
+    config: AnyConfig, space: Space, stored: Mapping[str, Any], **others: Any
+) -> AnyConfig:
     """The Config of a point of a journal. Raises UsageError where its fields do not go together."""
     values = {name: space[name].value(x) for name, x in stored.items()}
-    return dataclasses.replace(config, **values)  # type: ignore[type-var]
+    return dataclasses.replace(config, **values, **others)  # type: ignore[type-var]

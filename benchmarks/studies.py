@@ -64,6 +64,12 @@ class StudyFolder:
         if names:
             changes = "; ".join(f"{n} {there.get(n)} there, {settings[n]} here" for n in names)
             raise UsageError(f"--name {self.path.name}: {self.path} holds another study: {changes}")
+        if there["code"]["digest"] != about["code"]["digest"]:
+            raise UsageError(
+                f"{self.path}: the code that trains has changed since; give another --name"
+            )
+        if there["command"] != about["command"]:  # more trials, say
+            write_json(path, {**there, "command": about["command"]})
 
     def mend_journal(self) -> None:
         """Remove what a process that was killed has left: half a line, and its lock."""
@@ -99,5 +105,9 @@ class StudyFolder:
 
 
 def finished_studies(results: Path) -> list[Path]:
-    """The folders of the studies of one layer of results that have come to an end."""
-    return sorted(p.parent for p in results.glob(f"studies/*/*/*/{DONE}") if is_finished(p.parent))
+    """The folders of the studies of one layer of results that have come to an end.
+
+    Raises UsageError for one of another schema.
+    """
+    found = results.glob(f"studies/*/*/[!.]*/{DONE}")
+    return sorted(path.parent for path in found if is_finished(path.parent))

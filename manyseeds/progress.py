@@ -47,11 +47,13 @@ class Progress:
         speed = timestep * self.seeds / max(learn_s, 1e-9)
         left = learn_s * max(self.total - timestep, 0) / max(timestep, 1)
         # One line of a terminal with 80 columns.
-        status = f"{timestep:,}/{self.total:,} x {plural(self.seeds, 'seed')}"
+        whole = f"/{self.total:,}" if self.total else ""  # how many is not always known
+        status = f"{timestep:,}{whole} x {plural(self.seeds, 'seed')}"
         if self.returns:
             status += f"  {self.returns}"
         if timestep:
-            status += f"  {speed:,.0f} {self.unit}/s  {left:.0f} s left"
+            status += f"  {speed:,.0f} {self.unit}/s"
+            status += f"  {left:.0f} s left" if self.total else ""
         if self._bar:
             self._bar.update(self._task, completed=timestep, status=status)
         elif returns and not self.quiet:

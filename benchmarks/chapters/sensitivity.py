@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 import envs
+from benchmarks import catalog
 from benchmarks.chapters.results import (
     Rows,
     code,
@@ -48,6 +49,7 @@ STUDY: dict[str, Any] = {
     "seeds": [int],
     "fresh_seeds": [int],
     "cut": float,
+    "base?": str,
 }
 RESULT: dict[str, Any] = {
     "winner": int,
@@ -93,6 +95,15 @@ class Study:
         """The hyperparameters that were varied."""
         return [word.partition("=")[0].strip("-").replace("-", "_") for word in self.about["vary"]]
 
+    def check(self) -> None:
+        """Read all that the page needs, so that a broken study raises here."""
+        search_rows(self)
+        part_is_stale(self.about)
+        ranges(self.about["seeds"])
+        if is_wide(self):
+            self.normalised("untuned").to_numpy()[0]
+            panels_of(self)
+
     def normalised(self, stage: str) -> pd.DataFrame:
         """Scores by trial and seed, [trials, seeds]: 0 a random policy, 1 the reference."""
         rows = self.rows[self.rows["stage"] == stage]
@@ -109,15 +120,17 @@ def load(results: Path) -> list[Study]:
     for layer in layers(results):
         for path in finished_studies(layer):
             with left_out(path):
-                about, result = (
-                    read(path / "config.json", STUDY),
-                    read(path / "result.json", RESULT),
-                )
+                about = read(path / "config.json", STUDY)
+                result = read(path / "result.json", RESULT)
+                if about["kind"] != "control" or about["algo"] not in catalog.names("algos"):
+                    raise UsageError(f"{path}: {about['algo']} is no algorithm that is searched")
                 numbers = ("trial", "seed", "final", "auc", "seconds")
                 rows = read_table(path / "rows.parquet", numbers, ("stage",))
                 if about["env"] not in envs.NATIVE:
                     raise UsageError(f"{path}: {about['env']} is no environment of ours")
-                found.setdefault(path.parts[-3:], Study(path, about, result, rows))
+                study = Study(path, about, result, rows)
+                study.check()
+                found.setdefault(path.parts[-3:], study)
     return sorted(found.values(), key=lambda s: (s.algo, s.env, s.path.name))
 
 
@@ -137,8 +150,10 @@ def write_page(results: Path) -> Path | None:
 
 
 def is_wide(study: Study) -> bool:
-    """Whether a study took random configurations, enough to see what matters."""
-    return study.about["sampler"] == "random" and study.result["trials"] >= MANY
+    """Whether a study took random configurations around the defaults, enough of them."""
+    about = study.about
+    random = about["sampler"] == "random" and about["cut"] == 1
+    return random and about.get("base") == "defaults" and study.result["trials"] >= MANY
 
 
 # ---- What was found -------------------------------------------------------------------------
@@ -148,29 +163,7 @@ FOUND = ("environment", "algorithm", "search", "chosen", "against", "its score",
 
 def searches_section(studies: Sequence[Study], results: Path) -> str:
     """Winners on fresh seeds, against the preset and SB3's defaults."""
-    rows: Rows = []
-    for study in studies:
-        finals = study.result["final"]
-        if not finals:
-            continue
-        digits = study.spec.digits
-        chosen, *others = finals
-        for name in others:
-            verdict = study.result["against"].get(name, {}).get("final")
-            text = "none"
-            if verdict:
-                text = f"{verdict['verdict']} {Estimate(**verdict['difference']).text(3, '+')}"
-            rows.append(
-                (
-                    escape(study.env),
-                    study.label,
-                    link(search_text(study), place(study.path, results)),
-                    score_text(finals[chosen], digits),
-                    escape(name),
-                    score_text(finals[name], digits),
-                    text,
-                )
-            )
+    rows: Rows = [row for study in studies for row in search_rows(study, results)]
     if not rows:
         return ""
     print_table("Searches", FOUND, rows)
@@ -181,6 +174,29 @@ def searches_section(studies: Sequence[Study], results: Path) -> str:
         "against. Scores are mean final greedy returns with their 95% interval; the difference is "
         "that of normalised scores.\n\n" + markdown_table(FOUND, rows) + "\n"
     )
+
+
+def search_rows(study: Study, results: Path = Path()) -> Rows:
+    """The winner of a study against each of the others."""
+    finals, digits = study.result["final"], study.spec.digits
+    rows: Rows = []
+    for name in [*finals][1:]:
+        verdict = study.result["against"].get(name, {}).get("final")
+        text = "none"
+        if verdict:
+            text = f"{escape(verdict['verdict'])} {Estimate(**verdict['difference']).text(3, '+')}"
+        rows.append(
+            (
+                escape(study.env),
+                study.label,
+                link(search_text(study), place(study.path, results)),
+                score_text(finals[next(iter(finals))], digits),
+                escape(name),
+                score_text(finals[name], digits),
+                text,
+            )
+        )
+    return rows
 
 
 def search_text(study: Study) -> str:
@@ -217,7 +233,10 @@ class Together:
         A seed is scored by the configuration that is best for the other seeds: the best of many
         is not credited with its luck.
         """
-        scores = np.stack([s.normalised("search").to_numpy() for s in self.studies])
+        tables = [s.normalised("search") for s in self.studies]
+        common = sorted(set.intersection(*(set(table.index) for table in tables)))
+        # A return that is not known counts as a random policy's.
+        scores = np.stack([table.loc[common].fillna(0.0).to_numpy() for table in tables])
         untuned = np.stack([s.normalised("untuned").to_numpy()[0] for s in self.studies])
         seeds = scores.shape[2]
         for_all, for_each = np.empty_like(untuned), np.empty_like(untuned)
@@ -259,7 +278,8 @@ def sensitivity_section(studies: Sequence[Study], results: Path) -> str:
         "defaults of the algorithm's file, *tuned for this one* the best configuration of this "
         "environment, *tuned once for all* that with the best mean over the environments; both are "
         "chosen without the seed that they are scored by. *Sensitivity* is the mean of what tuning "
-        "for each environment gains over tuning once for all (Adkins et al., 2024).\n\n"
+        "for each environment gains over tuning once for all (Adkins et al., 2024). Intervals "
+        "are over the seeds alone: environments and configurations are fixed.\n\n"
     )
     rows: Rows = []
     summary: Rows = []
@@ -291,16 +311,21 @@ def sensitivity_section(studies: Sequence[Study], results: Path) -> str:
 
 def draw(group: Together, path: Path) -> None:
     """A row of panels per environment, a column per hyperparameter."""
-    panels = []
-    for study in group.studies:
-        means = study.normalised("search").mean(axis=1)
-        rows = study.rows[study.rows["stage"] == "search"].groupby("trial").first()
-        for name in study.names:
-            words = dict(word.partition("=")[::2] for word in study.about["vary"])
-            log = str(words.get(name, "")).startswith("log:")
-            values = rows.loc[means.index, name]
-            panels.append(Panel(study.env, name, values.tolist(), means.to_numpy(), log))
+    panels = [panel for study in group.studies for panel in panels_of(study)]
     plots.scatter_grid(panels, path, ylabel="normalised score", bins=BINS)
+
+
+def panels_of(study: Study) -> list[Panel]:
+    """The scores of a study's configurations against each hyperparameter."""
+    means = study.normalised("search").fillna(0.0).mean(axis=1)
+    rows = study.rows[study.rows["stage"] == "search"].groupby("trial").first()
+    words = dict(word.partition("=")[::2] for word in study.about["vary"])
+    panels = []
+    for name in study.names:
+        log = str(words.get(name, "")).startswith("log:")
+        values = rows.loc[means.index, name]
+        panels.append(Panel(study.env, name, values.tolist(), means.to_numpy(), log))
+    return panels
 
 
 # ---- Where it is from -----------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 
-from algos import monte_carlo, td_prediction
+from algos import grpo, monte_carlo, td_prediction
 from benchmarks import catalog
 from manyseeds.cli import ControlConfig
 from manyseeds.rows import stack, structure, varying
@@ -224,3 +224,22 @@ def test_a_row_of_prediction_equals_its_solo_run(
     values = module.train(batch, PredictionRun(batch, [seed for _, seed in rows]))
     for row, (config, seed) in zip(values, rows, strict=True):
         assert torch.equal(row, module.train(config, PredictionRun(config, [seed]))[0])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"clip_range_high": (0.3, 0.4)}, {"clip_range": (0.1, 0.2), "clip_range_high": (0.3,)}],
+)
+def test_one_bound_of_grpo_may_differ_alone(fields: dict[str, tuple[float, ...]]) -> None:
+    """The other one stays a number."""
+    budget = {"groups": 2, "group_size": 2, "total_timesteps": 100, "quiet": True}
+    configs = [
+        grpo.Config(**budget, **{name: values[k % len(values)] for name, values in fields.items()})
+        for k in range(2)
+    ]
+    batch = stack(configs)
+    together = grpo.train(batch, Run(batch, [3, 3]))
+    for k, config in enumerate(configs):
+        alone = grpo.train(config, Run(config, [3]))
+        for name, values in alone.state_dict().items():
+            assert torch.equal(together.state_dict()[name][k], values[0])

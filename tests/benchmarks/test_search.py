@@ -179,7 +179,7 @@ def refused(capsys: pytest.CaptureFixture[str], results: Path, words: str) -> st
         ("--vary gamma=linear:0.5:1", "a grid needs a number of points, as linear:0.5:1:8"),
         ("--vary gamma=0.9 --sampler random", "--sampler random: needs --trials or --minutes"),
         ("--vary gamma=0.9 --sampler tpe", "--sampler tpe: needs --trials or --minutes"),
-        (f"{RATES} --first-seed 999", "seeds from 1000 on are the fresh ones"),
+        (f"{RATES} --first-seed 999", "those from 1000 on are fresh ones"),
         (f"{RATES} --cut 0.001", "--cut 0.001: leaves no timestep"),
         (f"{RATES} --cut 2", "--cut 2"),
         (f"{RATES} --finalists 0", "--finalists 0"),
@@ -324,7 +324,7 @@ def test_a_journal_that_ends_anywhere_goes_on_alike(sampler: str, tmp_path: Path
     lines = whole.folder.journal.read_bytes().splitlines(keepends=True)
     expected, rows = params(whole), whole.folder.rows
     cut = find(tmp_path / "cut", words)
-    cut.folder.open(cut.settings(), {})
+    cut.folder.open(cut.settings(), cut.about())
     for count in range(1, len(lines)):
         head = b"".join(lines[:count]) + lines[count][: len(lines[count]) // 2]
         cut.folder.journal.write_bytes(head)
@@ -436,3 +436,47 @@ def test_sb3_defaults_are_those_of_its_classes(algo: str) -> None:
     assert not {name for name, value in arguments.items() if defaults[name] != value}
     assert config.num_envs == 1
     assert all(math.isfinite(x) for x in arguments.values() if isinstance(x, float))
+
+
+def test_the_order_of_what_is_varied_does_not_matter(tmp_path: Path) -> None:
+    one = find(tmp_path, "--vary learning_rate=0.1,0.5 gamma=0.9,0.95")
+    other = find(tmp_path, "--vary gamma=0.9,0.95 learning_rate=0.1,0.5")
+    assert one.folder == other.folder
+    assert spaces.grid(one.space) == spaces.grid(other.space)
+
+
+def test_a_space_that_cannot_be_trained_ends_the_search(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Although its time has not run out."""
+    words = "--sampler random --minutes 1 --vary minibatch_size=7,11"
+    with pytest.raises(SystemExit):
+        run(tmp_path, words)
+    assert "no configuration of this space can be trained" in capsys.readouterr().err
+
+
+def test_an_unknown_return_is_the_worst() -> None:
+    rows = pd.DataFrame(
+        {
+            "stage": "search",
+            "trial": [0, 0, 1, 1],
+            "final": [math.nan, 100.0, 90.0, 90.0],
+            "train_return": 0.0,
+        }
+    )
+    assert search.ranked(rows, "search") == [1, 0]
+    assert search.trial_scores(rows) == {0: -math.inf, 1: 90.0}
+
+
+def test_a_study_of_other_code_is_not_extended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = run(tmp_path, RATES)
+    path = found.folder.path / "config.json"
+    config = json.loads(path.read_text())
+    config["code"]["digest"] = "another"
+    path.write_text(json.dumps(config))
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        run(tmp_path, RATES)
+    assert "the code that trains has changed since" in capsys.readouterr().err
