@@ -97,7 +97,7 @@ BUGS = (
     Bug(
         "td: traces without decay",
         "algos/td_prediction.py",
-        "traces *= gamma * trace_decay",
+        "traces *= broadcast(gamma * trace_decay, traces)",
         "traces *= gamma",
         "tests/algos/test_prediction.py::test_traces_equal_the_slow_loop",
     ),
