@@ -12,11 +12,11 @@ shapes, such as num_envs, divide a batch. A larger search:
     python benchmarks/search.py --algo ppo --env Pendulum-v1 --sampler tpe --minutes 10 --cut 0.5 \\
         --vary learning_rate=log:1e-4:1e-2 gae_lambda=linear:0.8:1 num_envs=4,8 clip_range=0.1,0.2
 
-A configuration is worth the mean final greedy return of its seeds; among equals, the one with the
-higher return during training is better. With `--cut 0.25` trials have a
-quarter of the timesteps, and the best few are then trained at full length. The best of many is
-better than it would be again: the winner is measured once more on fresh seeds (from 1000 on), with
-the preset and stable-baselines3's default hyperparameters beside it, all three trained by our code.
+A configuration's score is the mean final greedy return of its seeds; of equal ones, that with the
+higher return during training is better. With `--cut 0.25` trials have a quarter of the timesteps,
+and the best few are then trained at full length. The best score of many is too high: the winner is
+measured again on fresh seeds (from 1000 on), beside the preset and stable-baselines3's default
+hyperparameters, all three trained by our code.
 
 A study is a folder in RESULTS/studies. The same command goes on where it was stopped, and trains
 nothing twice; more --trials or --minutes extend it.
@@ -25,8 +25,6 @@ nothing twice; more --trials or --minutes extend it.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import math
 import shlex
 import sys
@@ -41,6 +39,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks import catalog
+from benchmarks.chapters.results import MARGIN
 from benchmarks.sb3_defaults import SB3_DEFAULTS
 from benchmarks.spaces import Choice, Space, configuration, grid, read_space
 from benchmarks.stated import STATED
@@ -65,7 +64,15 @@ from manyseeds.digest import origin_of
 from manyseeds.errors import UsageError, did_you_mean
 from manyseeds.process import set_up_process
 from manyseeds.progress import Progress, console
-from manyseeds.record import check_committed, plural, provenance, ranges, seal, write_json
+from manyseeds.record import (
+    check_committed,
+    hash_of,
+    plural,
+    provenance,
+    ranges,
+    seal,
+    write_json,
+)
 from manyseeds.runs.base import failing_in_one_line, without_results
 from manyseeds.runs.configurations import MAX_ROWS, batches, train_configurations
 from manyseeds.runs.control import Run
@@ -79,7 +86,6 @@ WINNER, PRESET, SB3 = "chosen by search", "preset", "SB3's defaults"
 FIRST_BATCH = 4  # trials, where the time of one is not known yet and --minutes limits it
 MAX_REFUSED = 25  # batches
 UNTUNED, OTHER = -1, -2  # numbers in the place of a trial's
-MARGIN = 0.05  # of equivalence, in normalised scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,13 +118,19 @@ class Flags(LayerConfig):
 
 @dataclass(frozen=True)
 class Search:
-    """One search: what is searched, how, and where it is stored."""
+    """One search: what is searched, and how."""
 
     algo: str
     config: ControlConfig  # at full length
     space: Space
     flags: Flags
-    folder: StudyFolder
+
+    @property
+    def folder(self) -> StudyFolder:
+        """Where it is stored."""
+        results = PUBLISHED if self.flags.publish else Path(self.config.results)
+        name, settings = self.config.name, self.settings()
+        return StudyFolder.of(results, self.config.env, self.algo, name, settings)
 
     @property
     def seeds(self) -> list[int]:
@@ -343,19 +355,13 @@ def labelled(
     chosen = frame.pop("configuration").to_numpy()
     frame.insert(0, "stage", stage)
     frame.insert(1, "trial", np.array(names)[chosen])
-    frame.insert(2, "settings", np.array([digest(config) for config in configs])[chosen])
+    frame.insert(2, "settings", np.array([hash_of(identity(config)) for config in configs])[chosen])
     for name, values in space.items():
         stored = [getattr(config, name) for config in configs]
         if isinstance(values, Choice):
             stored = [as_word(value) for value in stored]
         frame[name] = [stored[k] for k in chosen]
     return frame
-
-
-def digest(config: ControlConfig) -> str:
-    """What tells configurations apart: a hash of every field that changes a result."""
-    fields = json.dumps(identity(config), sort_keys=True)
-    return hashlib.sha256(fields.encode()).hexdigest()[:8]
 
 
 def as_word(value: Any) -> str:
@@ -439,18 +445,16 @@ def candidates(search: Search, study: optuna.Study, winner: int) -> dict[str, Co
 
 def measure(search: Search, found: Mapping[str, ControlConfig], winner: int) -> pd.DataFrame:
     """The rows of the candidates on the fresh seeds, trained where they are missing."""
+    settings = {name: hash_of(identity(config)) for name, config in found.items()}
     for name, config in found.items() if search.fresh else ():
         rows = search.folder.rows
-        if ((rows["stage"] == "fresh") & (rows["settings"] == digest(config))).any():
+        if ((rows["stage"] == "fresh") & (rows["settings"] == settings[name])).any():
             continue
         console.print(f"{name}: {plural(len(search.fresh), 'fresh seed')}")
         train_rows(search, "fresh", [config], [winner if name == WINNER else OTHER], search.fresh)
     rows = search.folder.rows
-    fresh = rows[rows["stage"] == "fresh"]
-    frames = [
-        fresh[fresh["settings"] == digest(config)].drop_duplicates("seed").assign(name=name)
-        for name, config in found.items()
-    ]
+    fresh = rows[rows["stage"] == "fresh"].drop_duplicates(["settings", "seed"])
+    frames = [fresh[fresh["settings"] == key].assign(name=name) for name, key in settings.items()]
     return pd.concat(frames)
 
 
@@ -575,10 +579,7 @@ def read_flags(args: Sequence[str] | None) -> Search:
             f"--seeds {config.seeds}: those from {FIRST_FRESH} on are fresh ones; take others by "
             "--first-seed"
         )
-    results = PUBLISHED if flags.publish else Path(config.results)
-    search = Search(algo, config, space, flags, StudyFolder(results))
-    folder = StudyFolder.of(results, config.env, algo, config.name, search.settings())
-    return dataclasses.replace(search, folder=folder)
+    return Search(algo, config, space, flags)
 
 
 def main(args: Sequence[str] | None = None) -> None:

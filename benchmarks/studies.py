@@ -9,9 +9,6 @@ by lines. DONE.json seals a study that has come to its end; it may be extended, 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +21,8 @@ from manyseeds.record import (
     DONE,
     SCHEMA,
     Locks,
+    folder_of,
+    hash_of,
     is_finished,
     parquet_bytes,
     read_json,
@@ -41,8 +40,7 @@ class StudyFolder:
     @classmethod
     def of(cls, results: Path, env: str, algo: str, name: str, settings: Any) -> StudyFolder:
         """Where the study of these settings belongs; name: '' for a hash of the settings."""
-        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
-        return cls(results / "studies" / re.sub("[/:]", "--", env) / algo / (name or digest))
+        return cls(results / "studies" / folder_of(env) / algo / (name or hash_of(settings)))
 
     @property
     def journal(self) -> Path:

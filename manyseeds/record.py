@@ -69,6 +69,16 @@ def parquet_bytes(frame: pd.DataFrame) -> bytes:
     return buffer.getvalue()
 
 
+def hash_of(settings: Any) -> str:
+    """Eight letters that name settings, of what JSON can hold."""
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def folder_of(subject: str) -> str:
+    """The name of the folder of an environment or task; ids may be module:Name/Env-v0."""
+    return re.sub("[/:]", "--", subject)
+
+
 def part_name(seeds: Sequence[int]) -> str:
     """The folder of consecutive seeds: seeds-000-009."""
     return f"seeds-{seeds[0]:03d}-{seeds[-1]:03d}"
@@ -297,11 +307,8 @@ class RunFolder:
     def of(cls, config: RunConfig, algo: str) -> RunFolder:
         """Where the run of a config belongs."""
         fields = identity(config)
-        digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
-        group = re.sub(
-            "[/:]", "--", fields.get("env") or fields["task"]
-        )  # ids as module:Name/Env-v0
-        return cls(Path(config.results) / "runs" / group / algo / (config.name or digest[:8]))
+        group = folder_of(fields.get("env") or fields["task"])
+        return cls(Path(config.results) / "runs" / group / algo / (config.name or hash_of(fields)))
 
     @property
     def algo(self) -> str:
