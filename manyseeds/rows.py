@@ -18,13 +18,14 @@ from manyseeds.cli import AnyConfig, OfRow, field_marks
 
 
 def broadcast(value: Any, x: Tensor) -> Any:
-    """A hyperparameter to compute with x `[S, ...]`: a number stays one, `[S]` is `[S, 1, ...]`.
+    """A hyperparameter to compute with x `[S, ...]`: a number stays one, `[S]` is `[S, 1, ...]`
+    of the type and on the device of x.
 
     Values of rows are float64 until they meet x, as Python's numbers are: both round alike.
     """
     if not isinstance(value, Tensor) or value.dim() == 0:
         return value
-    return value.to(x.dtype).view(*value.shape, *(1 for _ in range(x.dim() - value.dim())))
+    return value.to(x).view(*value.shape, *(1 for _ in range(x.dim() - value.dim())))
 
 
 def used(value: Tensor | float) -> bool:

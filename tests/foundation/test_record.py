@@ -740,9 +740,9 @@ def command(results: str) -> list[str]:
 
 
 def two_commands(*flags: list[str], script: str = "algos/ppo.py") -> list[subprocess.Popen[str]]:
-    """Start trainings of one run side by side."""
+    """Start trainings of one run side by side, of a second or more each."""
     common = [sys.executable, str(ROOT / script), "--results", "r", "--name", "x"]
-    common += ["--total-timesteps", "20000", "--quiet"]
+    common += ["--total-timesteps", "60000", "--quiet"]
     return [
         subprocess.Popen(
             [*common, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -34,6 +34,11 @@ def test_values_of_rows_meet_the_first_dimension() -> None:
     assert broadcast(values.view(2, 1), x).shape == (2, 1, 1)  # [S, F] for x [S, F, N]
 
 
+def test_values_of_rows_go_where_they_are_used() -> None:
+    values = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    assert broadcast(values, torch.ones(2, 3, device="meta")).device.type == "meta"
+
+
 def test_a_number_stays_one() -> None:
     x = torch.ones(2, 3)
     assert broadcast(0.5, x) == 0.5
