@@ -226,8 +226,9 @@ def result_of(part: Path) -> str:
 
 
 def recover(results: Path) -> None:
-    """Put back the parts that an interruption of `rewrite` has left under another name."""
-    for old in results.glob("runs/*/*/*/.*.old"):
+    """Put back the parts, and studies, that an interruption of `rewrite` has left under another
+    name."""
+    for old in (*results.glob("runs/*/*/*/.*.old"), *results.glob("studies/*/*/.*.old")):
         part = old.with_name(old.name.removeprefix(".").removesuffix(".old"))
         if part.exists():
             shutil.rmtree(old)

@@ -24,6 +24,7 @@ nothing twice; more --trials or --minutes extend it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import shlex
@@ -233,14 +234,8 @@ def run_trials(search: Search, study: optuna.Study) -> None:
     if flags.sampler == "grid":
         limit = min(limit, len(grid(search.space)))
     per_batch = max(flags.rows // len(seeds), 1)
-    bar = Progress(
-        int(limit) if limit < math.inf else 0,
-        len(seeds),
-        search.config.quiet,
-        live=True,
-        unit="trials",
-        measure="best mean final return",
-    )
+    total = int(limit) * search.trial_timesteps if limit < math.inf else 0
+    bar = bar_of(search, total, len(seeds), "best mean final return")
     refused = 0  # batches in a row without any configuration that can be trained
     try:
         while True:
@@ -301,11 +296,12 @@ def train_batch(
             kept.append(number)
         except UsageError:  # its fields do not go together: minibatches that do not divide, say
             study.tell(number, state=optuna.trial.TrialState.FAIL)
-    began, done = time.monotonic(), before
+    began, done, timesteps = time.monotonic(), before, search.trial_timesteps
     for chosen in batches(configs, len(search.seeds), search.flags.rows):
 
         def told(fraction: float, first: int = done, size: int = len(chosen)) -> None:
-            bar.update(first + int(fraction * size), spent + time.monotonic() - began)
+            now = int((first + fraction * size) * timesteps)
+            bar.update(now, spent + time.monotonic() - began)
 
         own, names = [configs[k] for k in chosen], [kept[k] for k in chosen]
         train_rows(search, "search", own, names, search.seeds, told)
@@ -315,7 +311,7 @@ def train_batch(
         done += len(chosen)
         best = ranked(search.folder.rows, "search")[0]
         text = f"{scores[best]:.{digits_of(search)}f} by trial {best}"
-        bar.update(done, spent + time.monotonic() - began, text)
+        bar.update(done * timesteps, spent + time.monotonic() - began, text)
     return len(configs)
 
 
@@ -325,12 +321,31 @@ def train_rows(
     configs: Sequence[ControlConfig],
     names: Sequence[int],
     seeds: Sequence[int],
-    told: Callable[[float], None] | None = None,
+    told: Callable[[float], None],
 ) -> None:
     """Train configurations, named by numbers, and write their rows."""
     train, rows = search.module.train, search.flags.rows
     frame = train_configurations(train, configs, seeds, rows, told, curves=stage == "fresh")
     search.folder.add_rows(labelled(frame, stage, names, configs, search.space))
+
+
+def train_one(
+    search: Search, stage: str, config: ControlConfig, name: int, seeds: Sequence[int], text: str
+) -> None:
+    """Train one configuration under a progress bar of its own, and write its rows."""
+    began, timesteps = time.monotonic(), config.total_timesteps
+    bar = bar_of(search, timesteps, len(seeds), text)
+
+    def told(fraction: float) -> None:
+        bar.update(int(fraction * timesteps), time.monotonic() - began)
+
+    with contextlib.closing(bar):
+        train_rows(search, stage, [config], [name], seeds, told)
+
+
+def bar_of(search: Search, timesteps: int, seeds: int, text: str) -> Progress:
+    """A progress bar of `timesteps` per seed, 0 where that is not known; text: of what."""
+    return Progress(timesteps, seeds, search.config.quiet, live=True, measure=text)
 
 
 def tell(study: optuna.Study, number: int, score: float) -> None:
@@ -404,7 +419,7 @@ def run_untuned(search: Search) -> None:
     except UsageError as error:
         console.print(f"untuned: left out; {error}")
         return
-    train_rows(search, "untuned", [config], [UNTUNED], search.seeds)
+    train_one(search, "untuned", config, UNTUNED, search.seeds, "untuned")
 
 
 def run_finalists(search: Search, study: optuna.Study) -> int:
@@ -416,12 +431,11 @@ def run_finalists(search: Search, study: optuna.Study) -> int:
     finalists = best[: search.flags.finalists]
     finished = set(rows[rows["stage"] == "finalist"]["trial"])
     todo = [number for number in finalists if number not in finished]
-    if todo:
-        console.print(f"trials {', '.join(map(str, todo))} at full length")
-        trials = study.get_trials(deepcopy=False)
-        for number in todo:
-            config = search.point(trials[number], full=True)
-            train_rows(search, "finalist", [config], [number], search.seeds)
+    trials = study.get_trials(deepcopy=False) if todo else []
+    for number in todo:
+        config = search.point(trials[number], full=True)
+        text = f"trial {number} at full length"
+        train_one(search, "finalist", config, number, search.seeds, text)
     return next(n for n in ranked(search.folder.rows, "finalist") if n in finalists)
 
 
@@ -450,8 +464,8 @@ def measure(search: Search, found: Mapping[str, ControlConfig], winner: int) -> 
         rows = search.folder.rows
         if ((rows["stage"] == "fresh") & (rows["settings"] == settings[name])).any():
             continue
-        console.print(f"{name}: {plural(len(search.fresh), 'fresh seed')}")
-        train_rows(search, "fresh", [config], [winner if name == WINNER else OTHER], search.fresh)
+        number = winner if name == WINNER else OTHER
+        train_one(search, "fresh", config, number, search.fresh, f"{name} on fresh seeds")
     rows = search.folder.rows
     fresh = rows[rows["stage"] == "fresh"].drop_duplicates(["settings", "seed"])
     frames = [fresh[fresh["settings"] == key].assign(name=name) for name, key in settings.items()]

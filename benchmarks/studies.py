@@ -102,10 +102,11 @@ class StudyFolder:
             yield
 
 
-def finished_studies(results: Path) -> list[Path]:
-    """The folders of the studies of one layer of results that have come to an end.
+def sealed_studies(results: Path) -> list[Path]:
+    """The folders of the studies of one layer of results that say they have come to an end."""
+    return sorted(path.parent for path in results.glob(f"studies/*/*/[!.]*/{DONE}"))
 
-    Raises UsageError for one of another schema.
-    """
-    found = results.glob(f"studies/*/*/[!.]*/{DONE}")
-    return sorted(path.parent for path in found if is_finished(path.parent))
+
+def finished_studies(results: Path) -> list[Path]:
+    """Those that are what was sealed. Raises UsageError for one of another schema."""
+    return [path for path in sealed_studies(results) if is_finished(path)]

@@ -28,11 +28,11 @@ from benchmarks.chapters.results import (
     print_table,
 )
 from benchmarks.chapters.stored import NAME, NUMBER, left_out, read, read_table
-from benchmarks.studies import finished_studies
+from benchmarks.studies import sealed_studies
 from manyseeds import plots, stats
 from manyseeds.errors import UsageError
 from manyseeds.plots import Panel
-from manyseeds.record import layers, ranges, write_bytes
+from manyseeds.record import is_finished, layers, ranges, write_bytes
 from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Estimate
 
@@ -118,8 +118,10 @@ def load(results: Path) -> list[Study]:
     """The finished studies of a results folder and of the published one below it."""
     found: dict[tuple[str, ...], Study] = {}
     for layer in layers(results):
-        for path in finished_studies(layer):
+        for path in sealed_studies(layer):
             with left_out(path):
+                if not is_finished(path):
+                    raise UsageError(f"{path}: is not what was sealed; search again")
                 about = read(path / "config.json", STUDY)
                 result = read(path / "result.json", RESULT)
                 if about["kind"] != "control" or about["algo"] not in catalog.names("algos"):

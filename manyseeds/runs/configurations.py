@@ -101,8 +101,8 @@ class RowRun(Run):
 
 
 def batches(configs: Sequence[Any], seeds: int, rows: int) -> Iterator[list[int]]:
-    """The numbers of configurations that are trained together: alike in structure, all seeds of
-    each in one batch of at most `rows` rows (but at least one configuration)."""
+    """The numbers of configurations that are trained together: alike in structure, and with all
+    their seeds at most `rows` rows, or one configuration."""
     alike: dict[tuple[Any, ...], list[int]] = {}
     for number, config in enumerate(configs):
         alike.setdefault(structure(config), []).append(number)
@@ -135,18 +135,20 @@ def train_configurations(
 
     frames, done = [], 0.0
     for numbers in batches(configs, len(seeds), rows):
-        share_of_all = len(numbers) / len(configs)
+        for first in range(0, len(seeds), rows):
+            block = list(seeds[first : first + rows])
+            share_of_all = len(numbers) * len(block) / (len(configs) * len(seeds))
 
-        def hear(fraction: float, before: float = done, part: float = share_of_all) -> None:
-            if told is not None:
-                told(before + part * fraction)
+            def hear(fraction: float, before: float = done, part: float = share_of_all) -> None:
+                if told is not None:
+                    told(before + part * fraction)
 
-        began = time.perf_counter()
-        own = [configs[k] for k in numbers for _ in seeds]
-        run = RowRun(own, [*seeds] * len(numbers), hear, curves)
-        frame = run.scores(train(run.config, run))
-        frame.insert(0, "configuration", np.repeat(numbers, len(seeds)))
-        frame["seconds"] = (time.perf_counter() - began) / len(frame)
-        frames.append(frame)
-        done += share_of_all
+            began = time.perf_counter()
+            own = [configs[k] for k in numbers for _ in block]
+            run = RowRun(own, block * len(numbers), hear, curves)
+            frame = run.scores(train(run.config, run))
+            frame.insert(0, "configuration", np.repeat(numbers, len(block)))
+            frame["seconds"] = (time.perf_counter() - began) / len(frame)
+            frames.append(frame)
+            done += share_of_all
     return pd.concat(frames).sort_values("configuration", kind="stable", ignore_index=True)

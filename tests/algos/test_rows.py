@@ -176,7 +176,14 @@ def test_configurations_of_several_structures() -> None:
     assert frame["seed"].tolist() == [3, 8] * 4
     assert heard == sorted(heard)
     assert heard[-1] == pytest.approx(1)
-    apart = [train_configurations(train, [config], [3, 8], rows=1) for config in configs]
+    sizes: list[int] = []
+
+    def train_counted(config: Any, run: Any) -> Any:
+        sizes.append(len(run.seeds))
+        return train(config, run)
+
+    apart = [train_configurations(train_counted, [config], [3, 8], rows=1) for config in configs]
+    assert sizes == [1] * 8  # --rows bounds a batch, the seeds of one configuration too
     for column in ("seed", "final", "auc", "timesteps"):
         np.testing.assert_array_equal(frame[column], pd.concat(apart)[column])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
+import re
 import shlex
 import signal
 import subprocess
@@ -232,8 +233,16 @@ def test_a_search_of_a_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert params(found) == spaces.grid(found.space)
 
 
-def test_trials_that_are_cut_have_finalists(tmp_path: Path) -> None:
+def test_trials_that_are_cut_have_finalists(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "TINY", TINY.replace(" --quiet", ""))
     found = run(tmp_path, f"{RATES} --cut 0.5 --finalists 2")
+    printed = capsys.readouterr().out
+    assert re.search(r"^384/384 x 2 seeds  [\d.]+ by trial \d  [\d,]+ steps/s", printed, re.M)
+    stages = ["untuned", "trial \\d at full length", "chosen by search on fresh seeds"]
+    for stage in ["best mean final return", *stages]:  # each has a bar
+        assert re.search(rf"^timesteps x seeds, {stage}, speed$", printed, re.M), stage
     rows = found.folder.rows
     by_stage = {stage: set(group["timesteps"]) for stage, group in rows.groupby("stage")}
     assert by_stage == {"search": {128}, "untuned": {128}, "finalist": {256}, "fresh": {256}}
