@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from manyseeds import stats
 from manyseeds.record import write_bytes
+from manyseeds.stats import Estimate
 
 # matplotlib and seaborn take seconds to import, so the functions that draw import them.
 if TYPE_CHECKING:
@@ -459,12 +461,46 @@ def _parts(
 ) -> tuple[NDArray[np.float64], list[str], list[NDArray[np.int64]]]:
     """Places on an axis [K], the words at 0, 1, ... if values are words, and the parts' indices."""
     if isinstance(values[0], str):
-        kinds = sorted(set(values))
+        kinds = sorted(set(values), key=_word_order)
         places = np.array([kinds.index(value) for value in values], dtype=np.float64)
         return places, kinds, [np.flatnonzero(places == k) for k in range(len(kinds))]
     x = np.asarray(values, dtype=np.float64)
     parts = np.array_split(x.argsort(kind="stable"), bins)
     return x, [], [part for part in parts if len(part)]
+
+
+def _word_order(word: str) -> tuple[list[float], str]:
+    """By the numbers in a word: 8, 16, 128; 64-64 before 120-84."""
+    return [float(x) for x in re.findall(r"\d+(?:\.\d+)?(?:e[-+]?\d+)?", word)], word
+
+
+def plane(
+    places: Mapping[str, tuple[Estimate, Estimate]], path: Path | str, *, xlabel: str, ylabel: str
+) -> None:
+    """A point per name, with the intervals of its x and of its y. Raises ValueError for an unknown
+    suffix."""
+    from matplotlib.figure import Figure
+
+    _check_suffix(path)
+    with _style():
+        figure = Figure(figsize=(5.0, 3.6), layout="constrained")
+        axes = figure.subplots()
+        for name, look in _looks(list(places)).items():
+            x, y = places[name]
+            wide, high = ([[p.value - p.low], [p.high - p.value]] for p in (x, y))
+            color = look["color"]
+            axes.errorbar(x.value, y.value, high, wide, fmt="o", color=color, capsize=2)
+            axes.annotate(
+                name,
+                (x.value, y.value),
+                xytext=(6, 5),
+                textcoords="offset points",
+                color=color,
+                fontsize=9,
+            )
+        axes.set(xlabel=xlabel, ylabel=ylabel)
+        axes.margins(0.15)
+    write_bytes(Path(path), figure_bytes(figure, Path(path).suffix))
 
 
 # ---- Values and actions of a plan -----------------------------------------------------------

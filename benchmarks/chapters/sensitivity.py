@@ -160,21 +160,26 @@ def is_wide(study: Study) -> bool:
 
 # ---- What was found -------------------------------------------------------------------------
 
-FOUND = ("environment", "algorithm", "search", "chosen", "against", "its score", "difference")
+FOUND = (
+    *("environment", "algorithm", "search", "chosen", "against", "its score"),
+    *("difference", "difference over training"),
+)
 
 
 def searches_section(studies: Sequence[Study], results: Path) -> str:
     """Winners on fresh seeds, against the preset and SB3's defaults."""
-    rows: Rows = [row for study in studies for row in search_rows(study, results)]
+    found = [(study, row) for study in studies for row in search_rows(study, results)]
+    rows: Rows = [row for _, row in found]
     if not rows:
         return ""
-    print_table("Searches", FOUND, rows)
+    print_table("Searches", FOUND, [(*row[:2], search_text(s), *row[3:]) for s, row in found])
     return (
         "## Searches\n\n"
         "*Chosen by search (n configurations x k seeds), measured on m fresh seeds*: the winner of "
         "a search is trained again on seeds that it was not chosen by, and so is what it is set "
         "against. Scores are mean final greedy returns with their 95% interval; the difference is "
-        "that of normalised scores.\n\n" + markdown_table(FOUND, rows) + "\n"
+        "that of normalised scores, at the end and of the mean over training (the area under the "
+        "learning curve).\n\n" + markdown_table(FOUND, rows) + "\n"
     )
 
 
@@ -183,10 +188,7 @@ def search_rows(study: Study, results: Path = Path()) -> Rows:
     finals, digits = study.result["final"], study.spec.digits
     rows: Rows = []
     for name in [*finals][1:]:
-        verdict = study.result["against"].get(name, {}).get("final")
-        text = "none"
-        if verdict:
-            text = f"{escape(verdict['verdict'])} {Estimate(**verdict['difference']).text(3, '+')}"
+        verdicts = study.result["against"].get(name, {})
         rows.append(
             (
                 escape(study.env),
@@ -195,10 +197,16 @@ def search_rows(study: Study, results: Path = Path()) -> Rows:
                 score_text(finals[next(iter(finals))], digits),
                 escape(name),
                 score_text(finals[name], digits),
-                text,
+                *(verdict_text(verdicts.get(measure)) for measure in ("final", "auc")),
             )
         )
     return rows
+
+
+def verdict_text(verdict: dict[str, Any] | None) -> str:
+    if not verdict:
+        return "none"
+    return f"{escape(verdict['verdict'])} {Estimate(**verdict['difference']).text(3, '+')}"
 
 
 def search_text(study: Study) -> str:
@@ -273,6 +281,7 @@ def sensitivity_section(studies: Sequence[Study], results: Path) -> str:
     groups = together(studies)
     if not groups:
         return ""
+    (results / "plots").mkdir(exist_ok=True)
     text = (
         "## Sensitivity\n\n"
         "Random configurations around an algorithm's defaults, the same ones on each environment. "
@@ -285,6 +294,7 @@ def sensitivity_section(studies: Sequence[Study], results: Path) -> str:
     )
     rows: Rows = []
     summary: Rows = []
+    places: dict[tuple[str, ...], dict[str, tuple[Estimate, Estimate]]] = {}  # by environments
     for group in groups:
         untuned, for_all, for_each = group.held_out()
         for i, study in enumerate(group.studies):
@@ -293,13 +303,24 @@ def sensitivity_section(studies: Sequence[Study], results: Path) -> str:
             rows.append((study.label, escape(study.env), n, *cells))
         if len(group.studies) > 1:
             means = (for_each.mean(0), for_all.mean(0), (for_each - for_all).mean(0))
-            cells = (stats.estimate(x, "mean").text(3) for x in means)
-            names = ", ".join(escape(study.env) for study in group.studies)
-            summary.append((escape(group.algo), names, *cells))
+            tuned, _, sensitivity = found = [stats.estimate(x, "mean") for x in means]
+            names = tuple(study.env for study in group.studies)
+            cells = (x.text(3) for x in found)
+            summary.append((escape(group.algo), escape(", ".join(names)), *cells))
+            places.setdefault(names, {})[group.algo] = (sensitivity, tuned)
     print_table("Tuning", TUNING, rows)
     text += markdown_table(TUNING, rows) + "\n"
     if summary:
         text += markdown_table(SUMMARY, summary) + "\n"
+    names, points = max(places.items(), key=lambda item: len(item[1]), default=((), {}))
+    if len(points) > 1:  # algorithms on the same environments
+        path = results / "plots" / "sensitivity.svg"
+        labels = {"xlabel": "sensitivity", "ylabel": "score, tuned for each environment"}
+        plots.plane(points, path, **labels)
+        print(f"plot: {path}")
+        where = escape(", ".join(names))
+        text += f"Score against sensitivity on {where}; above and to the left is better:\n\n"
+        text += picture("Score against sensitivity of each algorithm", path)
     for group in groups:
         path = results / "plots" / f"sensitivity-{group.algo}.svg"
         draw(group, path)

@@ -1,0 +1,175 @@
+"""The page of searches: what tuning gains, by hand-worked scores, and studies that are broken."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import envs
+from benchmarks.chapters import sensitivity
+from benchmarks.studies import StudyFolder
+from manyseeds import plots
+from manyseeds.record import SCHEMA, seal, write_json
+
+SEEDS = [100, 101]
+SCORES = {  # normalised, [configurations, seeds]
+    "CartPole-v1": [[0.9, 0.1], [0.5, 0.5], [0.0, 0.0]],
+    "Pendulum-v1": [[0.2, 0.2], [0.3, 0.3], [1.0, 1.0]],
+}
+UNTUNED = {"CartPole-v1": [0.4, 0.6], "Pendulum-v1": [0.0, 0.1]}
+
+
+@pytest.fixture(autouse=True)
+def three_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sensitivity, "MANY", 3)
+
+
+def plant(results: Path, algo: str, env: str, shift: float = 0.0, **changes: Any) -> Path:
+    """A finished search of three random configurations around the defaults, two seeds each."""
+    folder = StudyFolder(results / "studies" / env / algo / "x")
+    about = {
+        "command": "python benchmarks/search.py",
+        "code": {"digest": "", "commit": "1234567", "origins": [f"algos.{algo}:train"]},
+        "versions": {},
+        "algo": algo,
+        "env": env,
+        "config": {"env": env, "gamma": 0.99},
+        "vary": ["gamma=linear:0.9:0.99", "num_steps=8,16,128"],
+        "sampler": "random",
+        "seeds": SEEDS,
+        "fresh_seeds": [1000, 1001],
+        "cut": 1.0,
+        "base": "defaults",
+    }
+    folder.path.mkdir(parents=True)
+    head = {"schema": SCHEMA, "kind": "control", "source": "manyseeds"}
+    write_json(folder.path / "config.json", {**head, **about, **changes})
+    spec = envs.make(env).spec
+    assert spec.random_score is not None
+    assert spec.reference_score is not None
+    span = spec.reference_score - spec.random_score
+    rows = [
+        ("search", trial, seed, spec.random_score + (score + shift) * span, 0.9 + trial / 100, word)
+        for trial, (scores, word) in enumerate(zip(SCORES[env], ("16", "128", "8"), strict=True))
+        for seed, score in zip(SEEDS, scores, strict=True)
+    ]
+    rows += [
+        ("untuned", -1, seed, spec.random_score + score * span, 0.99, "8")
+        for seed, score in zip(SEEDS, UNTUNED[env], strict=True)
+    ]
+    frame = pd.DataFrame(rows, columns=["stage", "trial", "seed", "final", "gamma", "num_steps"])
+    folder.add_rows(frame.assign(auc=np.nan, seconds=1.0))
+    exact = {"value": 0.5, "low": 0.25, "high": 0.75, "n": 2}
+    result = {
+        "winner": 0,
+        "trials": 3,
+        "seconds": {"search": 6.0},
+        "settings": {},
+        "final": {"chosen by search": [10.0, 20.0], "preset": [5.0, None]},
+        "against": {"preset": {"final": {"verdict": "better", "difference": exact}}},
+    }
+    write_json(folder.path / "result.json", result)
+    seal(folder.path)
+    return folder.path
+
+
+def test_a_seed_is_scored_by_what_is_best_for_the_others(tmp_path: Path) -> None:
+    for env in SCORES:
+        plant(tmp_path, "ppo", env)
+    (group,) = sensitivity.together(sensitivity.load(tmp_path))
+    assert [study.env for study in group.studies] == ["CartPole-v1", "Pendulum-v1"]
+    untuned, for_all, for_each = group.held_out()
+    np.testing.assert_allclose(untuned, [[0.4, 0.6], [0.0, 0.1]], atol=1e-12)
+    # On CartPole seed 100 has the score of configuration 1, which is best for seed 101.
+    np.testing.assert_allclose(for_each, [[0.5, 0.1], [1.0, 1.0]], atol=1e-12)
+    # Best for seed 101 over both is configuration 2, for seed 100 it is configuration 0.
+    np.testing.assert_allclose(for_all, [[0.0, 0.1], [1.0, 0.2]], atol=1e-12)
+
+
+def test_the_page(tmp_path: Path) -> None:
+    for algo, shift in (("ppo", 0.0), ("a2c", 0.1)):
+        for env in SCORES:
+            plant(tmp_path, algo, env, shift)
+    plant(tmp_path, "dqn", "CartPole-v1")  # another set of environments
+    path = sensitivity.write_page(tmp_path)
+    assert path
+    text = path.read_text()
+    assert (
+        "| CartPole-v1 | ppo (stale) | [3 x 2, 2 fresh](studies/CartPole-v1/ppo/x) | 15.0" in text
+    )
+    assert "| preset | unknown | better +0.500 [+0.250, +0.750] | none |" in text
+    lines = [line for line in text.splitlines() if line.startswith("| ppo | CartPole-v1, Pend")]
+    assert len(lines) == 1
+    assert lines[0].split("|")[-2].strip().startswith("0.325 [")  # (0.5 - 0 + 0.1 - 0.1) / 4 + ...
+    figures = sorted(figure.name for figure in (tmp_path / "plots").iterdir())
+    names = ["-a2c", "-dqn", "-ppo", ""]
+    assert figures == [f"sensitivity{name}.svg" for name in names]
+    assert all(f"](plots/{name})" in text for name in figures)
+    assert "on CartPole-v1, Pendulum-v1; above and to the left" in text
+    before = {figure: figure.read_bytes() for figure in (tmp_path / "plots").iterdir()}
+    sensitivity.write_page(tmp_path)
+    assert all(figure.read_bytes() == content for figure, content in before.items())
+
+
+def test_the_plane_shows_what_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Algorithms on the same environments: sensitivity to the right, tuned scores upwards."""
+    drawn: list[Any] = []
+    monkeypatch.setattr(plots, "plane", lambda places, path, **_: drawn.append(places))
+    for algo, shift in (("ppo", 0.0), ("a2c", 0.1)):
+        for env in SCORES:
+            plant(tmp_path, algo, env, shift)
+    plant(tmp_path, "dqn", "CartPole-v1")
+    sensitivity.write_page(tmp_path)
+    (places,) = drawn
+    found = {algo: [estimate.value for estimate in place] for algo, place in places.items()}
+    assert sorted(found) == ["a2c", "ppo"]
+    assert found["ppo"] == pytest.approx([0.325, 0.65])
+    assert found["a2c"] == pytest.approx([0.325, 0.75])
+
+
+def test_what_was_not_sampled_around_the_defaults_is_left_out(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", "CartPole-v1", sampler="tpe")
+    plant(tmp_path, "a2c", "CartPole-v1", base="preset")
+    plant(tmp_path, "reinforce", "CartPole-v1", cut=0.5)
+    path = sensitivity.write_page(tmp_path)
+    assert path
+    assert "## Searches" in path.read_text()
+    assert "## Sensitivity" not in path.read_text()
+
+
+@pytest.mark.parametrize("broken", ["schema", "truncated", "config", "result", "algo"])
+def test_broken_studies_are_left_out_in_one_line(
+    broken: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = plant(tmp_path, "ppo", "Pendulum-v1")
+    bad = plant(tmp_path, "ppo", "CartPole-v1")
+    if broken == "schema":
+        done = json.loads((bad / "DONE.json").read_text())
+        write_json(bad / "DONE.json", {**done, "schema": 99})
+    elif broken == "truncated":
+        content = (bad / "rows.parquet").read_bytes()
+        (bad / "rows.parquet").write_bytes(content[:-9])
+    else:
+        name = "result.json" if broken == "result" else "config.json"
+        content = {} if broken != "algo" else json.loads((bad / name).read_text())
+        write_json(bad / name, {**content, "algo": "nothing"})
+        seal(bad)
+    (study,) = sensitivity.load(tmp_path)
+    assert study.path == good
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"left out: {bad}")
+
+
+def test_words_are_in_the_order_of_their_numbers() -> None:
+    _, kinds, parts = plots._parts(["16", "128", "8", "16"], 8)
+    assert kinds == ["8", "16", "128"]
+    assert [part.tolist() for part in parts] == [[2], [0, 3], [1]]
+    _, kinds, _ = plots._parts(["256-256", "64-64", "120-84"], 8)
+    assert kinds == ["64-64", "120-84", "256-256"]
+    assert plots._parts(["true", "false"], 8)[1] == ["false", "true"]
+    assert plots._parts(["0.001", "0", "1e-05"], 8)[1] == ["0", "1e-05", "0.001"]
