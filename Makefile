@@ -34,7 +34,7 @@ test: install ## fast tests, then lint
 	$(LINT)
 
 test-all: install ## all tests, then lint
-	$(PY) -m pytest -n $(WORKERS) --dist worksteal
+	$(PY) -m pytest -n $(WORKERS) --dist worksteal --durations 60
 	$(LINT)
 
 gpu-check: install ## on a machine with a GPU: compare CUDA with the CPU, then measure its speed

@@ -32,22 +32,19 @@ from benchmarks.chapters import (
     taxonomy,
 )
 from benchmarks.chapters.results import (
-    MARGIN,
-    MIN_SEEDS,
     Result,
     Rows,
+    decision_text,
     differences,
     escape,
     link,
     load_result,
     markdown_table,
     origins_text,
-    parity,
     picture,
     place,
     print_table,
     settings_text,
-    verdict_text,
 )
 from benchmarks.chapters.stored import (
     StoredRun,
@@ -58,6 +55,7 @@ from benchmarks.chapters.stored import (
     section_of,
 )
 from benchmarks.suite import SUITES, Cell
+from benchmarks.verdicts import LEVEL, LOOKS, MARGIN, Verdict, decide
 from manyseeds import plots, stats
 from manyseeds.cli import PUBLISHED, LayerConfig, Preset, exit_with, parse
 from manyseeds.errors import UsageError, printable
@@ -65,7 +63,6 @@ from manyseeds.evaluate import CURVE_EPISODES, FINAL_EPISODES, POINTS
 from manyseeds.record import ranges, write_bytes
 from manyseeds.runs.control import reachable_threshold
 from manyseeds.runs.stale import part_is_stale
-from manyseeds.stats import Parity
 
 SB3 = "sb3-"  # how the store names a baseline: sb3-ppo stands beside ppo
 SIDES = ("manyseeds", "stable-baselines3")  # of every figure, in the same colours everywhere
@@ -77,19 +74,22 @@ PROTOCOL = f"""\
   algorithms. In tabular environments the greedy policy's return is computed exactly from P and R
   instead. *Final score* is the greedy return after training, not the best one during training.
 - **Interval.** One seed is one observation, and n is the number of seeds. `498.2 [493.1, 500.0]` is
-  a statistic over seeds with its 95% percentile-bootstrap interval. The IQM is the mean of the
-  middle half of the seeds; the mean weights all seeds equally. At n=10 such an interval covers
-  about 90% instead of 95%, at n=5 about 84%.
+  a statistic over seeds with its 95% expanded-percentile bootstrap interval. The IQM is the mean of
+  the middle half of the seeds; the mean weights all seeds equally.
 - **Failure.** A seed that ends below the environment's reward threshold, or that diverged (its
   loss became NaN or infinite). All statistics include the failures. A non-finite return is replaced
   by the random policy's score, or where that is unknown by the lowest return of the run.
 - **Verdict.** Ours against stable-baselines3 (SB3) with the same hyperparameters, network and
   evaluation. The number is the difference of the mean normalised scores (0: random policy, 1:
-  reference), ours minus SB3's, with its 95% interval. An interval within ±{MARGIN} is *equivalent*;
-  otherwise one above 0 is *better* and one below 0 *worse*. Any other interval is *inconclusive*,
-  and `needs n=40` estimates the number of seeds per side for a verdict. There is no verdict with
-  fewer than {MIN_SEEDS} seeds per side, or where the environment's random or reference score is
-  unknown. Verdicts use the mean, not the IQM, so that failed seeds count.
+  reference), ours minus SB3's, with its {1 - LEVEL:.1%} interval, and p that of a permutation test.
+  An interval within ±{MARGIN} is *equivalent*, from {stats.EQUIVALENCE_SEEDS} seeds a side on;
+  otherwise one above 0 is *better* and one below 0 *worse* where p agrees. Where all seeds of both
+  sides score the same, the cell is *saturated*: what is said is how many seeds may fail unseen. Any
+  other interval is *undecided*. Verdicts are looked at with {", ".join(map(str, LOOKS))} seeds a
+  side, and the first look that decides is the verdict, n its seeds a side: at this level, all looks
+  together err in at most 5% of cases. There is none with fewer than {LOOKS[0]} seeds a side, or
+  where the environment's random or reference score is unknown. Verdicts use the mean, not the IQM,
+  so that failed seeds count.
 - **Learning speed.** AUC is the area under the learning curve divided by its length, that is, the
   mean greedy return over training. Timesteps to threshold is the first evaluation at or above the
   reward threshold, the median over the seeds that reach it; the next column has their number.
@@ -114,11 +114,15 @@ class Pair:
     def headline(self) -> list[Result]:
         return [result for result in (self.ours, self.sb3) if result]
 
-    def verdict(self, measure: str) -> Parity | None:
+    def verdict(self, measure: str) -> Verdict | None:
         """Of the `final` scores or the `auc`; None without both sides or with too few seeds."""
         if self.ours is None or self.sb3 is None:
             return None
-        return parity(getattr(self.ours, measure), getattr(self.sb3, measure), self.ours.spec)
+        spec = self.ours.spec
+        if spec.random_score is None or spec.reference_score is None:
+            return None
+        ours, theirs = (getattr(side, measure) for side in (self.ours, self.sb3))
+        return decide(ours, theirs, spec.random_score, spec.reference_score)
 
 
 def is_sb3(result: Result) -> bool:
@@ -200,7 +204,7 @@ def verdict_cell(pair: Pair, result: Result, measure: str) -> str:
     """The verdict, in the row of our run only."""
     if result is pair.sb3:
         return ""
-    return "no SB3 run" if pair.sb3 is None else verdict_text(pair.verdict(measure), result.spec)
+    return "no SB3 run" if pair.sb3 is None else decision_text(pair.verdict(measure), result.spec)
 
 
 def failures_text(result: Result) -> str:
@@ -305,7 +309,7 @@ def csv_tables(found: Sequence[Pair]) -> dict[str, pd.DataFrame]:
             verdict = pair.verdict(measure)
             if verdict is None or pair.ours is None or pair.sb3 is None:
                 continue
-            d = verdict.difference
+            d = verdict.parity.difference
             verdicts.append(
                 {
                     "env": printable(pair.env),
@@ -313,11 +317,13 @@ def csv_tables(found: Sequence[Pair]) -> dict[str, pd.DataFrame]:
                     "measure": measure,
                     "n": len(pair.ours.seeds),
                     "n_sb3": len(pair.sb3.seeds),
+                    "look": verdict.look,
                     "difference": d.value,
                     "low": d.low,
                     "high": d.high,
-                    "verdict": verdict.word,
-                    "seeds_needed": verdict.seeds_needed,
+                    "p": verdict.parity.p,
+                    "verdict": verdict.parity.word,
+                    "decided": verdict.decided,
                 }
             )
     tables = {"seeds": per_seed, "scores": per_run, "verdicts": verdicts}

@@ -40,7 +40,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks import catalog
-from benchmarks.chapters.results import MARGIN
+from benchmarks.chapters.sensitivity import against_text
 from benchmarks.sb3_defaults import SB3_DEFAULTS
 from benchmarks.spaces import Choice, Space, configuration, grid, read_space
 from benchmarks.stated import STATED
@@ -77,7 +77,6 @@ from manyseeds.record import (
 from manyseeds.runs.base import failing_in_one_line, without_results
 from manyseeds.runs.configurations import MAX_ROWS, batches, train_configurations
 from manyseeds.runs.control import Run
-from manyseeds.stats import Estimate
 
 if TYPE_CHECKING:
     import optuna
@@ -473,26 +472,10 @@ def measure(search: Search, found: Mapping[str, ControlConfig], winner: int) -> 
 
 
 def result_of(search: Search, found: Mapping[str, ControlConfig], winner: int) -> dict[str, Any]:
-    """Measure the candidates; result.json: their scores, and the winner against each."""
+    """Measure the candidates; result.json: their scores."""
     frame = measure(search, found, winner)
-    spec = search.config.make_env().spec
     finals = {n: frame["final"].to_numpy()[frame["name"] == n] for n in found if search.fresh}
     areas = {n: frame["auc"].to_numpy()[frame["name"] == n] for n in found if search.fresh}
-    known = spec.random_score is not None and spec.reference_score is not None
-    against: dict[str, Any] = {}
-    for name in found:
-        if name == WINNER or not known or len(search.fresh) < 2:
-            continue
-        against[name] = {}
-        for measure_name, values in (("final", finals), ("auc", areas)):
-            if np.isfinite([*values[WINNER], *values[name]]).all():
-                verdict = stats.parity(
-                    values[WINNER], values[name], spec.random_score, spec.reference_score, MARGIN
-                )
-                against[name][measure_name] = {
-                    "verdict": verdict.word,
-                    "difference": dataclasses.asdict(verdict.difference),
-                }
     rows = search.folder.rows
     trials = rows[rows["stage"] == "search"]
     return {
@@ -502,7 +485,6 @@ def result_of(search: Search, found: Mapping[str, ControlConfig], winner: int) -
         "settings": {name: identity(config) for name, config in found.items()},
         "final": {name: finite_or_none(values) for name, values in finals.items()},
         "auc": {name: finite_or_none(values) for name, values in areas.items()},
-        "against": against,
     }
 
 
@@ -515,8 +497,8 @@ def print_result(search: Search, result: Mapping[str, Any], found: Mapping[str, 
     """How the winner was found and measured, and the preset as it would stand in the file."""
     from rich.table import Table
 
-    digits = digits_of(search)
-    n, k = result["trials"], len(search.seeds)
+    spec = search.config.make_env().spec
+    digits, n, k = int(spec.digits), result["trials"], len(search.seeds)
     console.print(
         f"{search.algo} on {search.config.env}: chosen by search ({n} configurations x {k} seeds)"
         + (f", measured on {len(search.fresh)} fresh seeds" if search.fresh else "")
@@ -528,10 +510,7 @@ def print_result(search: Search, result: Mapping[str, Any], found: Mapping[str, 
         for name, values in result["final"].items():
             known = None not in values
             score = stats.estimate(values, "mean").text(digits) if known else "unknown"
-            verdict = result["against"].get(name, {}).get("final")
-            text = ""
-            if verdict:
-                text = f"{verdict['verdict']} {Estimate(**verdict['difference']).text(3, '+')}"
+            text = "" if name == WINNER else against_text(result["final"], name, spec)
             table.add_row(name, score, text)
         console.print(table)
     seconds = ", ".join(f"{stage} {s:.0f} s" for stage, s in result["seconds"].items())

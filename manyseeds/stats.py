@@ -7,15 +7,17 @@ Every function that gives an interval refuses NaN and infinity. A diverged seed 
 dropping it would flatter the algorithm: the caller gives it its failure score first.
 
 Sources: Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical
-Precipice" (arXiv 2108.13264), for the IQM and the stratified bootstrap; `scipy.stats.bootstrap`
-and `scipy.stats.trim_mean` for the computation.
+Precipice" (arXiv 2108.13264), for the IQM and the stratified bootstrap; Hesterberg 2015, "What
+Teachers Should Know About the Bootstrap" (The American Statistician 69), for expanded percentiles;
+`scipy.stats` for the computation. `benchmarks/error_rates.py` simulates how often intervals and
+verdicts err.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -26,6 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 Statistic = Literal["iqm", "mean"]
 
+EQUIVALENCE_SEEDS = 30  # of fewer, a failure in ten seeds stays unseen too often
 BOOTSTRAP_SEED = 2108_13264  # constant: the same data always prints the same interval
 
 
@@ -56,9 +59,9 @@ class Estimate:
 class Parity:
     """Verdict of `parity`."""
 
-    word: Literal["equivalent", "better", "worse", "inconclusive"]
-    difference: Estimate  # of normalised scores, ours minus theirs; n counts both sides
-    seeds_needed: int | None  # per side, only for "inconclusive"
+    word: Literal["equivalent", "better", "worse", "undecided", "saturated"]
+    difference: Estimate  # of normalised scores, ours minus theirs; n is that of one side
+    p: float  # of the permutation test that both sides are alike
 
 
 def iqm(values: ArrayLike, axis: int = -1) -> Any:
@@ -83,10 +86,7 @@ def estimate(
     differ). For a list the statistic is that of all values together, and seeds are resampled
     within each task: the stratified bootstrap of Agarwal et al. 2021. `n` is the number of values.
 
-    The percentile interval is somewhat narrow at few seeds. On normal data a nominal 95% interval
-    covers the mean in 84% of cases at n=5, 89% at n=10 and 93.5% at n=30, the IQM in 93% at n=10
-    and 94% at n=30 (3000 simulated samples each; tests/foundation/test_stats.py repeats those of
-    the mean on a smaller scale).
+    The percentiles are expanded (`expanded_tail`): plain ones are too narrow at few seeds.
     With a single seed (in any task) there is no interval: `low` and `high` are NaN.
 
     Raises ValueError for NaN or infinite values, for no values, and for other shapes.
@@ -144,26 +144,26 @@ def parity(
     random: float,
     reference: float,
     margin: float = 0.05,
+    confidence: float = 0.95,
 ) -> Parity:
     """Do we score what they score? `ours` is `[S1]`, `theirs` is `[S2]`, raw scores per seed.
 
-    d is our mean normalised score minus theirs, with a 95% interval from the unpaired bootstrap.
-    The mean, not the IQM: an IQM cuts off the failed seeds, and a verdict must count them.
+    d is our mean normalised score minus theirs, with its interval from the unpaired bootstrap. The
+    mean, not the IQM: an IQM cuts off the failed seeds, and a verdict must count them.
 
-        equivalent    the interval lies inside [-margin, margin]
-        better        else: it lies above 0
-        worse         else: it lies below 0
-        inconclusive  else: more seeds are needed
-
-    `seeds_needed` (per side) assumes that d stays and that the interval shrinks around it as
-    1 / sqrt(n), where n is the harmonic mean of S1 and S2. It is the smallest n whose interval
-    fits inside the margin or excludes 0, whichever comes first. Read it as an order of magnitude.
-    As for `estimate`, the interval is somewhat narrow at n=10.
+        saturated   every seed of both sides has the same score: all that is known of the
+                    difference is how many seeds may fail unseen (`failure_bound`)
+        equivalent  the interval lies inside [-margin, margin], and there are EQUIVALENCE_SEEDS
+        better      it lies above 0 and not inside the margin, and the permutation test agrees:
+                    p < 1 - confidence
+        worse       likewise below 0
+        undecided   else
 
     Raises ValueError for fewer than two seeds on a side and for NaN or infinite scores.
     """
     a, b = (normalise(_sample(side), random, reference) for side in (ours, theirs))
-    if min(len(a), len(b)) < 2:
+    n = min(len(a), len(b))
+    if n < 2:
         raise ValueError(f"parity needs two seeds or more per side, got {len(a)} and {len(b)}")
     if margin <= 0:
         raise ValueError(f"margin is {margin}, must be > 0")
@@ -171,37 +171,63 @@ def parity(
     def difference(a: Floats, b: Floats, axis: int) -> Any:
         return a.mean(axis=axis) - b.mean(axis=axis)
 
-    d = _bootstrap([a, b], difference)
-    if -margin <= d.low and d.high <= margin:
-        return Parity("equivalent", d, None)
-    if d.low > 0:
-        return Parity("better", d, None)
-    if d.high < 0:
-        return Parity("worse", d, None)
-    n = 2 / (1 / len(a) + 1 / len(b))
-    return Parity("inconclusive", d, _seeds_needed(d, n, margin))
+    d = replace(_bootstrap([a, b], difference, confidence), n=n)
+    p = permutation_p(a, b)
+    same = bool(np.ptp(np.concatenate([a, b])) == 0)
+    word = word_of(d.low, d.high, p, n, margin, 1 - confidence, same)
+    return Parity(word, d, p)
 
 
-def _seeds_needed(d: Estimate, n: float, margin: float) -> int:
-    """Seeds per side for a verdict; `d` is inconclusive and was measured with `n` per side.
+def word_of(
+    low: float, high: float, p: float, n: int, margin: float, level: float, same: bool
+) -> Literal["equivalent", "better", "worse", "undecided", "saturated"]:
+    """The word for an interval of a difference, as `parity` says. n: seeds a side."""
+    if same:
+        return "saturated"
+    if -margin <= low and high <= margin:
+        return "equivalent" if n >= EQUIVALENCE_SEEDS else "undecided"
+    if p >= level or low <= 0 <= high:
+        return "undecided"
+    return "better" if low > 0 else "worse"
 
-    The interval with m seeds is [d - s * below, d + s * above], s = sqrt(n / m). Each verdict
-    asks for s under a bound. Both arms are used, not their mean, so that a lopsided interval
-    never asks for fewer seeds than there are.
+
+def permutation_p(a: Floats, b: Floats, resamples: int = 10_000) -> float:
+    """Two-sided p of the permutation test on the difference of means of `[S1]` and `[S2]`.
+
+    Of all permutations, or of so many random ones where there are more.
     """
-    below, above = d.value - d.low, d.high - d.value
+    from scipy.stats import permutation_test
 
-    def largest_s(room: float, arm: float) -> float:  # largest s with s * arm <= room
-        return room / arm if arm > 0 else math.inf
+    if np.ptp(np.concatenate([a, b])) == 0:
+        return 1.0
+    rng = np.random.default_rng(BOOTSTRAP_SEED)
+    found = permutation_test(
+        (a, b),
+        lambda a, b, axis: a.mean(axis=axis) - b.mean(axis=axis),
+        n_resamples=resamples,
+        vectorized=True,
+        rng=rng,
+    )
+    return float(found.pvalue)
 
-    fits = min(largest_s(margin + d.value, below), largest_s(margin - d.value, above))
-    excludes_zero = largest_s(abs(d.value), below if d.value > 0 else above)
-    needed = []
-    if fits > 0:  # otherwise |d| >= margin: never equivalent
-        needed.append(math.ceil(n / fits**2))
-    if excludes_zero > 0:  # strict: at equality the interval still touches 0
-        needed.append(math.floor(n / excludes_zero**2) + 1)
-    return min(needed)
+
+def failure_bound(failures: int, n: int, confidence: float = 0.95) -> float:
+    """Upper bound on the share of seeds that fail, of which `failures` of n did (Clopper-Pearson,
+    one-sided): 26% for 0 of 10, 9.5% for 0 of 30."""
+    from scipy.stats import beta
+
+    return float(beta.ppf(confidence, failures + 1, n - failures)) if failures < n else 1.0
+
+
+def expanded_tail(n: int, confidence: float) -> float:
+    """The tail below which the bootstrap distribution of samples of n is cut off, on each side.
+
+    Plain percentiles are too narrow by sqrt((n - 1) / n), and by the normal distribution's tail in
+    the place of Student's: Phi(-sqrt(n / (n - 1)) t_{n-1}) makes up for both (Hesterberg 2015).
+    """
+    from scipy.stats import norm, t
+
+    return float(norm.cdf(math.sqrt(n / (n - 1)) * t.ppf((1 - confidence) / 2, n - 1)))
 
 
 def _bootstrap(
@@ -210,7 +236,8 @@ def _bootstrap(
     confidence: float = 0.95,
     resamples: int = 10_000,
 ) -> Estimate:
-    """Percentile interval of `statistic(*samples, axis)`, each sample resampled on its own."""
+    """Interval of `statistic(*samples, axis)`, each sample resampled on its own: the percentiles
+    of the smallest one (as R's package `resample`)."""
     from scipy.stats import bootstrap
 
     value = float(statistic(*samples, axis=-1))
@@ -219,16 +246,17 @@ def _bootstrap(
         return Estimate(value, math.nan, math.nan, n)
     if all(np.ptp(sample) == 0 for sample in samples):  # exact, where resampling would round
         return Estimate(value, value, value, n)
-    interval = bootstrap(
+    found = bootstrap(
         tuple(samples),
         statistic,
         n_resamples=resamples,
         vectorized=True,
-        confidence_level=confidence,
         method="percentile",
         rng=np.random.default_rng(BOOTSTRAP_SEED),
-    ).confidence_interval
-    return Estimate(value, float(interval.low), float(interval.high), n)
+    ).bootstrap_distribution
+    tail = expanded_tail(min(len(sample) for sample in samples), confidence)
+    low, high = np.quantile(found, [tail, 1 - tail])
+    return Estimate(value, float(low), float(high), n)
 
 
 def _sample(values: ArrayLike) -> Floats:

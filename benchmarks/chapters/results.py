@@ -24,6 +24,7 @@ from rich.table import Table
 
 import envs
 from benchmarks.chapters.stored import StoredRun, reading
+from benchmarks.verdicts import LOOKS, MARGIN, Verdict
 from manyseeds import plots, stats
 from manyseeds.cli import FLOAT32_MAX
 from manyseeds.errors import UsageError, printable
@@ -31,9 +32,6 @@ from manyseeds.record import plural, ranges
 from manyseeds.runs.control import reachable_threshold
 from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Floats, Parity
-
-MIN_SEEDS = 5  # per side: bootstrap intervals of fewer are far too narrow
-MARGIN = 0.05  # of the normalised score: smaller differences count as equivalent
 
 Rows = list[tuple[str, ...]]  # of a table for people
 
@@ -190,28 +188,40 @@ def _result(run: StoredRun, curves: pd.DataFrame) -> Result:
     )
 
 
-def parity(ours: Floats, theirs: Floats, spec: Scores) -> Parity | None:
-    """Verdict on two arrays of scores, `[S1]` and `[S2]`.
+def parity(ours: Floats, theirs: Floats, spec: Scores | envs.EnvSpec) -> Parity | None:
+    """The verdict on two arrays of scores, `[S1]` and `[S2]`, that are looked at once.
 
     None with too few seeds on a side, or where the random or the reference score is unknown.
     """
     random, reference = spec.random_score, spec.reference_score
-    if min(len(ours), len(theirs)) < MIN_SEEDS or random is None or reference is None:
+    if min(len(ours), len(theirs)) < LOOKS[0] or random is None or reference is None:
         return None
     return stats.parity(ours, theirs, random, reference, MARGIN)
 
 
-def verdict_text(verdict: Parity | None, spec: Scores) -> str:
-    """`worse -0.120 [-0.180, -0.061]`; an inconclusive one says how many seeds are needed.
+def verdict_text(verdict: Parity | None, spec: Scores | envs.EnvSpec) -> str:
+    """`worse -0.120 [-0.180, -0.061], p=0.002`, or why there is no verdict.
 
-    Without a verdict it says why. spec: of the environment, as for `parity`.
+    spec: of the environment, as for `parity`.
     """
     if verdict is None:
         if spec.random_score is None or spec.reference_score is None:
             return "none (random or reference score unknown)"
-        return f"none (needs {MIN_SEEDS} seeds per side)"
-    text = f"{verdict.word} {verdict.difference.text(3, '+')}"
-    return text + (f", needs n={verdict.seeds_needed}" if verdict.seeds_needed else "")
+        return f"none (needs {LOOKS[0]} seeds a side)"
+    if verdict.word == "saturated":
+        bound = stats.failure_bound(0, verdict.difference.n)
+        return f"saturated: all seeds score the same, at most {bound:.1%} do not"
+    p = "p<0.001" if verdict.p < 0.001 else f"p={verdict.p:.3f}"
+    return f"{verdict.word} {verdict.difference.text(3, '+')}, {p}"
+
+
+def decision_text(verdict: Verdict | None, spec: Scores) -> str:
+    """The same of a verdict by the rule of benchmarks/verdicts.py, with the seeds a side that it
+    rests on: `equivalent +0.001 [-0.012, +0.014], p=0.71, n=30`."""
+    if verdict is None:
+        return verdict_text(None, spec)
+    text = f"{verdict_text(verdict.parity, spec)}, n={verdict.look}"
+    return text + (f"; next look at {verdict.due}" if verdict.due else "")
 
 
 # ---- Stored text in Markdown ----------------------------------------------------------------

@@ -7,7 +7,7 @@ Evaluating Hyperparameter Sensitivity in Reinforcement Learning".
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,11 @@ from benchmarks.chapters.results import (
     escape,
     link,
     markdown_table,
+    parity,
     picture,
     place,
     print_table,
+    verdict_text,
 )
 from benchmarks.chapters.stored import NAME, NUMBER, left_out, read, read_table
 from benchmarks.studies import sealed_studies
@@ -57,7 +59,7 @@ RESULT: dict[str, Any] = {
     "seconds": {str: float},
     "settings": {str: {str: object}},
     "final": {str: [(NUMBER, None)]},
-    "against": {str: {str: {"verdict": str, "difference": {str: (NUMBER, None)}}}},
+    "auc": {str: [(NUMBER, None)]},
 }
 MANY = 30  # configurations from which on a study says something of sensitivity
 BINS = 8  # of a hyperparameter's values in a figure
@@ -188,7 +190,6 @@ def search_rows(study: Study, results: Path = Path()) -> Rows:
     finals, digits = study.result["final"], study.spec.digits
     rows: Rows = []
     for name in [*finals][1:]:
-        verdicts = study.result["against"].get(name, {})
         rows.append(
             (
                 escape(study.env),
@@ -197,16 +198,20 @@ def search_rows(study: Study, results: Path = Path()) -> Rows:
                 score_text(finals[next(iter(finals))], digits),
                 escape(name),
                 score_text(finals[name], digits),
-                *(verdict_text(verdicts.get(measure)) for measure in ("final", "auc")),
+                *(against_text(study.result[m], name, study.spec) for m in ("final", "auc")),
             )
         )
     return rows
 
 
-def verdict_text(verdict: dict[str, Any] | None) -> str:
-    if not verdict:
-        return "none"
-    return f"{escape(verdict['verdict'])} {Estimate(**verdict['difference']).text(3, '+')}"
+def against_text(
+    scores: Mapping[str, Sequence[float | None]], name: str, spec: envs.EnvSpec
+) -> str:
+    """The verdict on the first scores, those of what was chosen, against those of a name."""
+    ours, theirs = next(iter(scores.values())), scores[name]
+    if None in ours or None in theirs:
+        return "none (a score is unknown)"
+    return verdict_text(parity(np.array(ours), np.array(theirs), spec), spec)
 
 
 def search_text(study: Study) -> str:

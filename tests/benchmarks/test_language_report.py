@@ -81,7 +81,7 @@ def stored(results: Path, algo: str, name: str, when: str = "final") -> list[flo
 def test_a_store_of_language_models_alone_has_a_report(
     results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chapter_results, "MIN_SEEDS", SEEDS)
+    monkeypatch.setattr(chapter_results, "LOOKS", (SEEDS,))
     measured = {"cpu": "x"}
     speed = {"samples_per_s": {"manyseeds": 20.0, "trl": 10.0}, "ratio": 2.0, "ratio_low": 1.5}
     speed |= {"ratio_high": 2.5, "repeats": 3, "command": "python a", "machine": measured}
@@ -114,7 +114,7 @@ def test_a_store_of_language_models_alone_has_a_report(
     assert changed[2] == "kl_coef 0.0 (not 0.04)"
     (against,) = cells(page, "addition", "grpo", "", "pass@1")
     assert against[5] == against[6]  # the same training twice
-    assert "+0.000 [" in against[7]
+    assert against[7].startswith("saturated: ")
     assert cells(page, "grpo", "20", "10", "2.00 [1.50, 2.50]", "3")
     accuracy = np.mean(stored(results, "reward_model", "accuracy"))
     (judged,) = cells(page, "addition", "reward_model", str(SEEDS))
@@ -151,7 +151,7 @@ def test_store_of_one_method_alone(
 def test_few_seeds_get_no_verdict(results: Path) -> None:
     section = language_models.trl_section(language_models.methods(open_runs(results)), results)
     (against,) = cells(section, "addition", "grpo", "", "pass@1")
-    assert against[7] == "none (needs 5 seeds per side)"
+    assert against[7] == "none (needs 10 seeds a side)"
 
 
 def test_one_seed_has_no_interval(results: Path) -> None:

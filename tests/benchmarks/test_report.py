@@ -17,8 +17,7 @@ import pytest
 
 import envs
 from algos import q_learning
-from benchmarks import compare, report
-from benchmarks.chapters import results as chapter_results
+from benchmarks import compare, report, verdicts
 from manyseeds import record, stats
 from manyseeds.cli import from_preset, identity
 from manyseeds.digest import ROOT
@@ -191,13 +190,13 @@ def test_one_seed_has_no_interval_and_no_verdict(tmp_path: Path) -> None:
     plant(tmp_path, "sb3-ppo", {0: 480.0})
     row = table(written(tmp_path), "Final score")[0]
     assert row["IQM [95%]"] == "480.0 (no interval, n=1)"
-    assert row["against SB3"] == "none (needs 5 seeds per side)"
+    assert row["against SB3"] == "none (needs 10 seeds a side)"
 
 
 def test_tables_for_programs_hold_the_same_numbers_unrounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chapter_results, "MIN_SEEDS", 4)
+    monkeypatch.setattr(verdicts, "LOOKS", (4,))
     plant(tmp_path, "ppo", FINALS, diverged={3: 512})
     plant(tmp_path, "sb3-ppo", FINALS)
     written(tmp_path)
@@ -210,8 +209,9 @@ def test_tables_for_programs_hold_the_same_numbers_unrounded(
     scores = pd.read_csv(tmp_path / "tables/scores.csv").set_index("algo")
     assert scores.loc["ppo", "final_iqm"] == 485.0
     assert scores.loc["ppo", "final_mean_low"] == stats.estimate(ours["final"], "mean").low
-    verdicts = pd.read_csv(tmp_path / "tables/verdicts.csv").set_index("measure")
-    assert verdicts.loc["final", "difference"] == 0
+    table = pd.read_csv(tmp_path / "tables/verdicts.csv").set_index("measure")
+    assert table.loc["final", "difference"] == 0
+    assert table.loc["final", "look"] == 4
 
 
 # ---- Verdicts and failures ------------------------------------------------------------
@@ -222,10 +222,13 @@ def test_tables_for_programs_hold_the_same_numbers_unrounded(
     [(485.0, 450.0, "better"), (480.0, 485.0, "equivalent"), (450.0, 485.0, "worse")],
 )
 def test_planted_verdict(tmp_path: Path, ours: float, theirs: float, word: str) -> None:
-    plant(tmp_path, "ppo", around(ours))
-    plant(tmp_path, "sb3-ppo", around(theirs))
+    plant(tmp_path, "ppo", around(ours, 30))
+    plant(tmp_path, "sb3-ppo", around(theirs, 30))
     page = written(tmp_path)
-    assert table(page, "Final score")[0]["against SB3"].startswith(f"{word} ")
+    text = table(page, "Final score")[0]["against SB3"]
+    assert text.startswith(f"{word} ")
+    # No sequence goes on once it is decided; of fewer than 30 seeds none is equivalent.
+    assert text.endswith(", n=30" if word == "equivalent" else "p<0.001, n=10")
     assert table(page, "Final score")[1]["against SB3"] == ""
 
 
@@ -237,19 +240,26 @@ def test_verdict_shows_the_normalised_difference(tmp_path: Path) -> None:
 
 
 def test_verdict_on_the_area_is_its_own(tmp_path: Path) -> None:
-    plant(tmp_path, "ppo", around(485.0), middle=200.0)
-    plant(tmp_path, "sb3-ppo", around(485.0), middle=400.0)
+    plant(tmp_path, "ppo", around(485.0, 30), middle=200.0)
+    plant(tmp_path, "sb3-ppo", around(485.2, 30), middle=400.0)
     page = written(tmp_path)
     assert table(page, "Final score")[0]["against SB3"].startswith("equivalent ")
     assert table(page, "Learning speed")[0]["AUC against SB3"].startswith("worse -0.209 [")
 
 
-def test_inconclusive_verdict_names_the_seeds_it_needs(tmp_path: Path) -> None:
-    plant(tmp_path, "ppo", dict.fromkeys(range(6), 500.0))
-    plant(tmp_path, "sb3-ppo", dict.fromkeys(range(5), 500.0) | {5: 100.0})
+def test_an_undecided_verdict_names_the_next_look(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", dict.fromkeys(range(30), 500.0))
+    plant(tmp_path, "sb3-ppo", dict.fromkeys(range(19), 500.0) | {5: 100.0})
     text = table(written(tmp_path), "Final score")[0]["against SB3"]
-    assert text.startswith("inconclusive ")
-    assert int(text.rpartition("needs n=")[2]) > 6
+    assert text.startswith("undecided +0.084 [")
+    assert text.endswith(", n=10; next look at 20")
+
+
+def test_a_saturated_cell_says_what_may_be_unseen(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", dict.fromkeys(range(30), 500.0))
+    plant(tmp_path, "sb3-ppo", dict.fromkeys(range(30), 500.0))
+    text = table(written(tmp_path), "Final score")[0]["against SB3"]
+    assert text == "saturated: all seeds score the same, at most 9.5% do not, n=30"
 
 
 def test_sb3_is_set_against_the_run_with_its_hyperparameters(tmp_path: Path) -> None:
@@ -586,9 +596,9 @@ def compared(*words: str | Path) -> None:
 def test_compare_sets_later_runs_against_the_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = plant(tmp_path, "ppo", around(485.0)).path
-    slower = plant(tmp_path, "sb3-ppo", around(450.0)).path
-    short = plant(tmp_path, "ppo", around(485.0), total_timesteps=1024, name="short").path
+    first = plant(tmp_path, "ppo", around(485.0, 30)).path
+    slower = plant(tmp_path, "sb3-ppo", around(450.0, 30)).path
+    short = plant(tmp_path, "ppo", around(485.0, 30), total_timesteps=1024, name="short").path
     picture = tmp_path / "picture.svg"
     compared(first, slower, f"{short}/", "--out", picture)
     out = capsys.readouterr().out

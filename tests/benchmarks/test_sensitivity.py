@@ -64,14 +64,14 @@ def plant(results: Path, algo: str, env: str, shift: float = 0.0, **changes: Any
     ]
     frame = pd.DataFrame(rows, columns=["stage", "trial", "seed", "final", "gamma", "num_steps"])
     folder.add_rows(frame.assign(auc=np.nan, seconds=1.0))
-    exact = {"value": 0.5, "low": 0.25, "high": 0.75, "n": 2}
+    chosen, alike = [10.0, 20.0] * 5, [10.0, 12.0] * 5
     result = {
         "winner": 0,
         "trials": 3,
         "seconds": {"search": 6.0},
         "settings": {},
-        "final": {"chosen by search": [10.0, 20.0], "preset": [5.0, None]},
-        "against": {"preset": {"final": {"verdict": "better", "difference": exact}}},
+        "final": {"chosen by search": chosen, "preset": [5.0] * 10, "other": [5.0] * 9 + [None]},
+        "auc": {"chosen by search": alike, "preset": alike, "other": alike},
     }
     write_json(folder.path / "result.json", result)
     seal(folder.path)
@@ -100,9 +100,10 @@ def test_the_page(tmp_path: Path) -> None:
     assert path
     text = path.read_text()
     assert (
-        "| CartPole-v1 | ppo (stale) | [3 x 2, 2 fresh](studies/CartPole-v1/ppo/x) | 15.0" in text
+        "| CartPole-v1 | ppo (stale) | [3 x 2, 2 fresh](studies/CartPole-v1/ppo/x) | 15.0 [" in text
     )
-    assert "| preset | unknown | better +0.500 [+0.250, +0.750] | none |" in text
+    assert "| preset | 5.0 [5.0, 5.0] | undecided +0.021 [" in text
+    assert "| other | unknown | none (a score is unknown) | undecided +0.000 [" in text
     lines = [line for line in text.splitlines() if line.startswith("| ppo | CartPole-v1, Pend")]
     assert len(lines) == 1
     assert lines[0].split("|")[-2].strip().startswith("0.325 [")  # (0.5 - 0 + 0.1 - 0.1) / 4 + ...

@@ -1,0 +1,55 @@
+"""The rule by which a comparison with stable-baselines3 is decided, stated before the runs.
+
+A verdict is looked at with 10, 20, 30 and 60 seeds a side, the first ones of each: at every look
+by the interval of the same level (Pocock 1977, "Group sequential methods in the design and analysis
+of clinical trials"), chosen so that all looks together err in at most 5% of cases. The first look
+that decides is the verdict, and no seeds are added after it. `benchmarks/error_rates.py` simulates
+the rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from manyseeds import stats
+from manyseeds.stats import Floats, Parity
+
+LOOKS = (10, 20, 30, 60)  # seeds a side
+LEVEL = 0.018  # of the two-sided interval at each look
+MARGIN = 0.05  # of the normalised score: smaller differences count as equivalent
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the rule says with the seeds that there are."""
+
+    parity: Parity
+    look: int  # seeds a side that it rests on
+    due: int | None  # the next look; None: decided, or at the last one
+
+    @property
+    def decided(self) -> bool:
+        return is_decided(self.parity.word, self.look)
+
+
+def is_decided(word: str, look: int) -> bool:
+    """Whether a word ends the looking. Equal scores may hide failures, as equivalence may."""
+    if word == "saturated":
+        return look >= stats.EQUIVALENCE_SEEDS
+    return word != "undecided"
+
+
+def decide(ours: Floats, theirs: Floats, random: float, reference: float) -> Verdict | None:
+    """The verdict on scores `[S1]` and `[S2]`, in the order of the seeds; None below 10 a side."""
+    n = min(len(ours), len(theirs))
+    found: Verdict | None = None
+    for i, look in enumerate(LOOKS):
+        if look > n:
+            break
+        parity = stats.parity(ours[:look], theirs[:look], random, reference, MARGIN, 1 - LEVEL)
+        decided = is_decided(parity.word, look)
+        due = None if decided or look == LOOKS[-1] else LOOKS[i + 1]
+        found = Verdict(parity, look, due)
+        if decided:
+            break
+    return found

@@ -1,0 +1,121 @@
+"""The rule for verdicts, and its simulated error rates."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import error_rates, verdicts
+from benchmarks.verdicts import LEVEL, LOOKS, decide
+from manyseeds import stats
+from manyseeds.digest import ROOT
+from manyseeds.stats import Floats
+
+
+def scores(mean: float, sd: float, n: int, seed: int) -> Floats:
+    return np.random.default_rng(seed).normal(mean, sd, n)
+
+
+def test_the_first_look_that_decides_is_the_verdict() -> None:
+    """Ten seeds are far apart, and what follows does not count any more."""
+    ours = np.concatenate([scores(0.5, 0.01, 10, 0), np.ones(50)])
+    theirs = np.concatenate([scores(0.9, 0.01, 10, 1), np.zeros(50)])
+    found = decide(ours, theirs, 0, 1)
+    assert found
+    assert (found.parity.word, found.look, found.due, found.decided) == ("worse", 10, None, True)
+    assert found.parity == stats.parity(ours[:10], theirs[:10], 0, 1, 0.05, 1 - LEVEL)
+
+
+def test_looks_go_on_until_one_decides() -> None:
+    """Both sides are alike: equivalence is said from 30 seeds on."""
+    ours, theirs = scores(0.9, 0.01, 60, 0), scores(0.9, 0.01, 60, 1)
+    assert decide(ours[:9], theirs, 0, 1) is None
+    for n, look, due in ((10, 10, 20), (19, 10, 20), (20, 20, 30), (29, 20, 30)):
+        found = decide(ours, theirs[:n], 0, 1)
+        assert found
+        assert (found.parity.word, found.look, found.due) == ("undecided", look, due)
+    for n in (30, 45, 60):
+        found = decide(ours[:n], theirs, 0, 1)
+        assert found
+        assert (found.parity.word, found.look, found.due) == ("equivalent", 30, None)
+
+
+def test_the_last_look_may_leave_it_open() -> None:
+    ours, theirs = scores(0.5, 0.3, 80, 3), scores(0.5, 0.3, 80, 4)
+    found = decide(ours, theirs, 0, 1)
+    assert found
+    assert (found.parity.word, found.look, found.due) == ("undecided", 60, None)
+    assert not found.decided
+
+
+def test_equal_scores_are_looked_at_up_to_thirty_seeds() -> None:
+    for n, decided in ((10, False), (20, False), (30, True)):
+        found = decide(np.ones(n), np.ones(n), 0, 1)
+        assert found
+        assert (found.parity.word, found.decided) == ("saturated", decided)
+
+
+# ---- Simulation -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [10, 30])
+def test_the_simulation_says_what_the_rule_says(n: int) -> None:
+    """Word by word, but for samples whose interval or p lies within the bootstrap's noise."""
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(0.9, 0.05, (60, n)), rng.normal(0.87, 0.05, (60, n))
+    fast = error_rates.looked_at(a, b)
+    slow = [stats.parity(x, y, 0, 1, 0.05, 1 - LEVEL).word for x, y in zip(a, b, strict=True)]
+    assert len(set(slow)) > 1
+    assert np.mean(fast == np.array(slow)) >= 0.95
+
+
+def test_the_simulation_stops_where_the_rule_does() -> None:
+    rng = np.random.default_rng(1)
+    a, b = rng.normal(0.9, 0.02, (40, 60)), rng.normal(0.87, 0.02, (40, 60))
+    words, used = error_rates.decided(a, b)
+    found = [decide(x, y, 0, 1) for x, y in zip(a, b, strict=True)]
+    assert np.mean([f.parity.word for f in found if f] == words) >= 0.95
+    assert np.mean([f.look for f in found if f] == used) >= 0.9
+    assert set(used) > {10}
+
+
+def test_distributions_differ_by_what_they_say() -> None:
+    alike, apart = error_rates.distributions(np.array([0.0, 1.0]))
+    shape = (1000, 1000)
+    for ours, theirs in apart.values():
+        rng = np.random.default_rng(0)
+        d = theirs(rng, shape).mean() - ours(rng, shape).mean()
+        assert abs(d) == pytest.approx(verdicts.MARGIN, abs=0.002)
+    assert set(alike) >= {"normal", "heavy tails", "one in ten fails", "DQN's own"}
+
+
+def test_coverage_of_a_known_case() -> None:
+    """Normal scores: near 95% for all n."""
+    for share in error_rates.coverage(error_rates.normal, "mean", 200):
+        assert 0.88 <= share <= 0.995
+
+
+def test_published_error_rates_hold() -> None:
+    """At most 5% over all looks, but for the one case that no rule of so few seeds can tell."""
+    path = ROOT / "results" / "error_rates.json"
+    stored = json.loads(path.read_text())
+    assert (stored["looks"], stored["level"]) == (list(LOOKS), LEVEL)
+    noise = 2 * np.sqrt(0.05 * 0.95 / stored["samples"])
+    for rates in stored["alike"].values():
+        assert rates["better"] + rates["worse"] <= 0.05 + noise
+    for name, rates in stored["apart"].items():
+        if not name.startswith("one in twenty"):
+            assert rates["equivalent"] <= 0.05 + noise
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    error_rates.main(["--samples", "4", "--results", str(tmp_path)])
+    stored = json.loads((tmp_path / "error_rates.json").read_text())
+    assert stored["samples"] == 4
+    for rates in (*stored["alike"].values(), *stored["apart"].values()):
+        words = [share for kind, share in rates.items() if kind != "seeds"]
+        assert sum(words) == pytest.approx(1)
+    assert "alike, normal" in capsys.readouterr().out
