@@ -80,7 +80,7 @@ def compare(paths: Sequence[str], out: Path) -> None:
             str(len(r.seeds)),
             r.text(r.final),
             r.text(r.final, "mean"),
-            f"{len(r.failures)} of {len(r.seeds)}",
+            r.failures_text(),
             r.text(r.auc),
             f"{r.timesteps:,}",
         )

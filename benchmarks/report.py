@@ -32,6 +32,7 @@ from benchmarks.chapters import (
     taxonomy,
 )
 from benchmarks.chapters.results import (
+    FLOOR,
     Result,
     Rows,
     decision_text,
@@ -76,12 +77,14 @@ PROTOCOL = f"""\
 - **Interval.** One seed is one observation, and n is the number of seeds. `498.2 [493.1, 500.0]` is
   a statistic over seeds with its 95% expanded-percentile bootstrap interval. The IQM is the mean of
   the middle half of the seeds; the mean weights all seeds equally.
-- **Failure.** A seed that ends below the environment's reward threshold, or that diverged (its
-  loss became NaN or infinite). All statistics include the failures. A non-finite return is replaced
+- **Failure.** A seed that ends below the environment's reward threshold, or without one below a
+  normalised score of {FLOOR}, or that diverged (its loss became NaN or infinite). `0 of 30, at most
+  10%`: so many of all seeds may fail, by the upper end of a one-sided 95% interval
+  (Clopper-Pearson). All statistics include the failures. A non-finite return is replaced
   by the random policy's score, or where that is unknown by the lowest return of the run.
 - **Verdict.** Ours against stable-baselines3 (SB3) with the same hyperparameters, network and
   evaluation. The number is the difference of the mean normalised scores (0: random policy, 1:
-  reference), ours minus SB3's, with its {1 - LEVEL:.1%} interval, and p that of a permutation test.
+  reference), ours minus SB3's, with its {1 - LEVEL:.0%} interval, and p that of a permutation test.
   An interval within ±{MARGIN} is *equivalent*, from {stats.EQUIVALENCE_SEEDS} seeds a side on;
   otherwise one above 0 is *better* and one below 0 *worse* where p agrees. Where all seeds of both
   sides score the same, the cell is *saturated*: what is said is how many seeds may fail unseen. Any
@@ -207,12 +210,6 @@ def verdict_cell(pair: Pair, result: Result, measure: str) -> str:
     return "no SB3 run" if pair.sb3 is None else decision_text(pair.verdict(measure), result.spec)
 
 
-def failures_text(result: Result) -> str:
-    """`2 of 10 (1 diverged)`"""
-    text = f"{len(result.failures)} of {len(result.seeds)}"
-    return text + (f" ({len(result.diverged)} diverged)" if result.diverged else "")
-
-
 def rows_of(found: Sequence[Pair], cells: Callable[[Pair, Result], Sequence[str]]) -> Rows:
     """A row for each headline run: environment, algorithm and n, then its cells."""
     return [
@@ -228,7 +225,7 @@ def final_rows(found: Sequence[Pair]) -> Rows:
         lambda pair, r: (
             r.text(r.final),
             r.text(r.final, "mean"),
-            failures_text(r),
+            r.failures_text(),
             verdict_cell(pair, r, "final"),
         ),
     )
@@ -263,7 +260,7 @@ def other_rows(found: Sequence[Pair], results: Path) -> Rows:
             str(len(r.seeds)),
             r.text(r.final),
             r.text(r.final, "mean"),
-            failures_text(r),
+            r.failures_text(),
             changes_text(pair, r) or "the preset",
         )
         for pair in found

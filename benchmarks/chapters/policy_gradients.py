@@ -239,7 +239,7 @@ def estimators_section(results: Sequence[Result], folder: Path) -> str:
                         else f"preset: {name}, {plural(result.config['num_steps'], 'step')}",
                         str(len(result.seeds)),
                         result.text(result.final),
-                        f"{len(result.failures)} of {len(result.seeds)}",
+                        result.failures_text(),
                         against(result, gae, "final"),
                         result.text(result.auc, "mean"),
                         against(result, gae, "auc"),
@@ -357,7 +357,7 @@ def advantages_section(results: Sequence[Result], folder: Path) -> str:
                         str(len(result.seeds)),
                         result.text(result.final),
                         result.text(result.final, "mean"),
-                        f"{len(result.failures)} of {len(result.seeds)}",
+                        result.failures_text(),
                         result.text(result.auc, "mean"),
                         silent,
                     )

@@ -33,6 +33,7 @@ from manyseeds.runs.control import reachable_threshold
 from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Floats, Parity
 
+FLOOR = 0.1  # normalised score below which nothing was learned
 Rows = list[tuple[str, ...]]  # of a table for people
 
 
@@ -45,6 +46,13 @@ class Scores:
     random_score: float | None
     reference_score: float | None
     digits: int
+
+
+def floor_of(spec: Scores) -> float | None:
+    """The return that has a normalised score of FLOOR."""
+    if spec.random_score is None or spec.reference_score is None:
+        return None
+    return spec.random_score + FLOOR * (spec.reference_score - spec.random_score)
 
 
 def scores_of(env: str, summary: dict[str, Any]) -> Scores:
@@ -116,11 +124,26 @@ class Result:
 
     @property
     def failures(self) -> list[int]:
-        """The seeds that ended below the reward threshold or diverged."""
+        """The seeds that diverged, or ended below the reward threshold; where there is none, those
+        that ended hardly above a random policy."""
         bar = reachable_threshold(self.spec)
+        bar = floor_of(self.spec) if bar is None else bar
         bar = -math.inf if bar is None else bar
         pairs = zip(self.seeds, self.final, strict=True)
         return [seed for seed, score in pairs if score < bar or seed in self.diverged]
+
+    def failures_text(self) -> str:
+        """`2 of 10 (1 diverged), at most 51%`: the bound is that of the share of all seeds. `-`
+        where nothing says what a failure is."""
+        n, failed = len(self.seeds), len(self.failures)
+        text = f"{failed} of {n}"
+        if reachable_threshold(self.spec) is None:
+            if floor_of(self.spec) is None and not self.diverged:
+                return "-"
+            text += f" below {FLOOR}" * (floor_of(self.spec) is not None)
+        if self.diverged:
+            text += f" ({len(self.diverged)} diverged)"
+        return f"{text}, at most {stats.failure_bound(failed, n):.0%}"
 
     def threshold_texts(self) -> tuple[str, str]:
         """When half of the seeds that reach the threshold have, and how many do: `12,800` and

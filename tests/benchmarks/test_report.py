@@ -132,7 +132,7 @@ def test_final_scores_are_those_of_the_data(tmp_path: Path) -> None:
     assert row["environment"] == ENV
     assert row["algorithm"] == "ppo"
     assert row["n"] == "4"
-    assert row["failures"] == "1 of 4"
+    assert row["failures"] == "1 of 4, at most 75%"
     assert row["against SB3"] == "no SB3 run"
 
 
@@ -273,15 +273,36 @@ def test_sb3_is_set_against_the_run_with_its_hyperparameters(tmp_path: Path) -> 
 def test_failed_seed_is_counted_and_named(tmp_path: Path) -> None:
     plant(tmp_path, "ppo", {0: 480.0, 1: 9.4, 2: 300.0}, diverged={1: 12_032})
     page = written(tmp_path)
-    assert table(page, "Final score")[0]["failures"] == "2 of 3 (1 diverged)"
+    assert table(page, "Final score")[0]["failures"] == "2 of 3 (1 diverged), at most 98%"
     assert "seed 1 (9.4, diverged at timestep 12,032), seed 2 (300.0)" in page
+
+
+def test_without_a_threshold_a_failure_has_learned_nothing(tmp_path: Path) -> None:
+    """Pendulum has none: a failure has a normalised score below 0.1."""
+    spec = envs.make("Pendulum-v1").spec
+    assert spec.random_score is not None
+    assert spec.reference_score is not None
+    floor = spec.random_score + 0.1 * (spec.reference_score - spec.random_score)
+    plant(tmp_path, "ppo", {0: floor - 1, 1: floor + 1}, env="Pendulum-v1")
+    page = written(tmp_path)
+    assert table(page, "Final score")[0]["failures"] == "1 of 2 below 0.1, at most 97%"
+    assert f"- ppo on Pendulum-v1: seed 0 ({floor - 1:.1f})" in page
+
+
+def test_without_any_scale_there_are_no_failures(tmp_path: Path) -> None:
+    run = plant_foreign(tmp_path, "ppo", around(485.0), "Foo-v0")
+    (part,) = run.glob("seeds-*")
+    summary = read_json(part / "summary.json") | {"threshold": None}
+    write_json(part / "summary.json", summary)
+    seal(part)
+    assert table(written(tmp_path), "Final score")[0]["failures"] == "-"
 
 
 def test_return_that_is_not_finite_counts_as_random(tmp_path: Path) -> None:
     plant(tmp_path, "ppo", {0: 480.0, 1: float("nan")}, diverged={1: 256})
     row = table(written(tmp_path), "Final score")[0]
     assert row["mean [95%]"].startswith(f"{(480 + 22.1) / 2:.1f} [")
-    assert row["failures"] == "1 of 2 (1 diverged)"
+    assert row["failures"] == "1 of 2 (1 diverged), at most 97%"
 
 
 # ---- The store ------------------------------------------------------------------------
@@ -416,7 +437,7 @@ def test_environment_of_somebody_else_is_shown_as_far_as_it_is_known(
     page = written(tmp_path)
     row = table(page, "Final score")[1]
     assert row["environment"] == "Gone-v0"
-    assert row["failures"] == "2 of 3 (1 diverged)"
+    assert row["failures"] == "2 of 3 (1 diverged), at most 98%"
     # A seed without a finite return counts as the lowest of the run, which is a sampled one.
     assert row["mean [95%]"].startswith(f"{(0.7 + 0.25 - 9.75) / 3:.2f} [")
     scale = "random or reference score unknown, so no verdicts"
