@@ -24,6 +24,7 @@ import pandas as pd
 from benchmarks import catalog
 from benchmarks.chapters import (
     environments,
+    evidence,
     language_models,
     policy_gradients,
     sensitivity,
@@ -64,6 +65,7 @@ from manyseeds.evaluate import CURVE_EPISODES, FINAL_EPISODES, POINTS
 from manyseeds.record import ranges, write_bytes
 from manyseeds.runs.control import reachable_threshold
 from manyseeds.runs.stale import part_is_stale
+from manyseeds.stats import Floats
 
 SB3 = "sb3-"  # how the store names a baseline: sb3-ppo stands beside ppo
 SIDES = ("manyseeds", "stable-baselines3")  # of every figure, in the same colours everywhere
@@ -126,6 +128,19 @@ class Pair:
             return None
         ours, theirs = (getattr(side, measure) for side in (self.ours, self.sb3))
         return decide(ours, theirs, spec.random_score, spec.reference_score)
+
+    def normalised(self, measure: str) -> tuple[Floats, Floats]:
+        """Scores of both sides, where there is a verdict: 0 a random policy, 1 the reference."""
+        assert self.ours is not None
+        assert self.sb3 is not None
+        spec = self.ours.spec
+        assert spec.random_score is not None
+        assert spec.reference_score is not None
+        ours, theirs = (
+            stats.normalise(getattr(side, measure), spec.random_score, spec.reference_score)
+            for side in (self.ours, self.sb3)
+        )
+        return ours, theirs
 
 
 def is_sb3(result: Result) -> bool:
@@ -338,6 +353,7 @@ MEASURED: tuple[tuple[str, str, Any, Callable[[Any], str]], ...] = (  # title, f
         speed.STORED,
         partial(speed.markdown, device="cuda"),
     ),
+    ("Error rates of verdicts", "error_rates.json", evidence.STORED, evidence.error_rates),
     (
         "Native environments against Gymnasium's",
         "tables/check.json",
@@ -369,6 +385,7 @@ def readme(
         text += f"## Final score\n\n{markdown_table(FINAL, final_rows(found))}\n"
         text += failures_list(found)
         text += f"## Learning speed\n\n{markdown_table(SPEED, speed_rows(found))}\n"
+        text += verdicts_together(found)
         text += "## Learning curves\n\n"
         for env, figure in figures.items():
             text += picture(f"Learning curves on {env}", figure)
@@ -394,6 +411,18 @@ def readme(
         for result in (*pair.headline, *pair.others):
             text += provenance_of(pair, result, results)
     return text.rstrip("\n") + "\n"
+
+
+def verdicts_together(found: Sequence[Pair]) -> str:
+    """What the verdicts say together, of the final scores and of learning speed."""
+    text = ""
+    for measure, name in (("final", "final score"), ("auc", "learning speed (AUC)")):
+        judged = [(pair, verdict) for pair in found if (verdict := pair.verdict(measure))]
+        if not judged:
+            continue
+        scores = [pair.normalised(measure) for pair, _ in judged]
+        text += evidence.together_text([verdict for _, verdict in judged], scores, name)
+    return f"## All verdicts together\n\n{text}\n" if text else ""
 
 
 def failures_list(found: Sequence[Pair]) -> str:

@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from benchmarks.chapters.results import Rows, command_text, escape, markdown_table, print_table
 from benchmarks.chapters.stored import NUMBER
 from benchmarks.verdicts import Verdict
@@ -84,37 +82,33 @@ def error_rates(stored: dict[str, Any]) -> str:
         f"{stored['samples']:,} simulated comparisons each, looked at with {looks} seeds a side as "
         f"above. Sides that are alike:\n\n"
     )
-    names = ("scores", "better or worse", "equivalent", "saturated", "undecided", "mean seeds")
+    alike = ("scores", "better or worse", "equivalent", "saturated", "undecided", "mean seeds")
     rows: Rows = []
     for name, r in stored["alike"].items():
-        shares = (r["better"] + r["worse"], r["equivalent"], r["saturated"], r["undecided"])
+        shares = [r["better"] + r["worse"], r["equivalent"], r["saturated"], r["undecided"]]
         rows.append((escape(name), *(f"{x:.1%}" for x in shares), f"{r['seeds']:.0f}"))
-    print_table("Verdicts on sides that are alike", names, rows)
-    text += markdown_table(names, rows)
+    print_table("Verdicts on sides that are alike", alike, rows)
+    text += markdown_table(alike, rows)
     text += f"\nSides that differ by exactly the margin, {stored['margin']}:\n\n"
-    names = ("scores", "equivalent", "the side that is", "the other side", *names[3:])
+    apart = ("scores", "equivalent", "the right side better", "the wrong one", *alike[3:])
     rows = []
     for name, r in stored["apart"].items():
         first, second = sorted((r["better"], r["worse"]), reverse=True)
-        shares = (r["equivalent"], first, second, r["saturated"], r["undecided"])
+        shares = [r["equivalent"], first, second, r["saturated"], r["undecided"]]
         rows.append((escape(name), *(f"{x:.1%}" for x in shares), f"{r['seeds']:.0f}"))
-    print_table("Verdicts on sides that differ by the margin", names, rows)
-    text += markdown_table(names, rows)
+    print_table("Verdicts on sides that differ by the margin", apart, rows)
+    text += markdown_table(apart, rows)
     text += (
         "\nThe last row is what no rule can hold with fewer than 59 seeds: 0.95^58 of all samples "
         "show no failure. That is why failures are counted beside the verdicts, with their bound.\n"
         "\nHow often the 95% intervals contain what they estimate, by the number of seeds:\n\n"
     )
-    names = ("scores", "statistic", *(f"n={n}" for n in stored["seeds"]))
+    covered = ("scores", "statistic", *(f"n={n}" for n in stored["seeds"]))
     rows = [
         (escape(name), "IQM" if statistic == "iqm" else statistic, *(f"{x:.1%}" for x in shares))
         for name, both in stored["coverage"].items()
         for statistic, shares in both.items()
     ]
-    print_table("Coverage of intervals", names, rows)
-    text += markdown_table(names, rows)
+    print_table("Coverage of intervals", covered, rows)
+    text += markdown_table(covered, rows)
     return text + f"\n{command_text(stored)}\n"
-
-
-def normalised(values: Floats, random: float, reference: float) -> Floats:
-    return np.asarray((values - random) / (reference - random))
