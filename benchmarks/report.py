@@ -36,6 +36,7 @@ from benchmarks.chapters.results import (
     FLOOR,
     Result,
     Rows,
+    decision,
     decision_text,
     differences,
     escape,
@@ -57,7 +58,7 @@ from benchmarks.chapters.stored import (
     section_of,
 )
 from benchmarks.suite import SUITES, Cell
-from benchmarks.verdicts import LEVEL, LOOKS, MARGIN, Verdict, decide
+from benchmarks.verdicts import LEVEL, LOOKS, MARGIN, Verdict
 from manyseeds import plots, stats
 from manyseeds.cli import PUBLISHED, LayerConfig, Preset, exit_with, parse
 from manyseeds.errors import UsageError, printable
@@ -123,11 +124,7 @@ class Pair:
         """Of the `final` scores or the `auc`; None without both sides or with too few seeds."""
         if self.ours is None or self.sb3 is None:
             return None
-        spec = self.ours.spec
-        if spec.random_score is None or spec.reference_score is None:
-            return None
-        ours, theirs = (getattr(side, measure) for side in (self.ours, self.sb3))
-        return decide(ours, theirs, spec.random_score, spec.reference_score)
+        return decision(self.ours, self.sb3, measure)
 
     def normalised(self, measure: str) -> tuple[Floats, Floats]:
         """Scores of both sides, where there is a verdict: 0 a random policy, 1 the reference."""

@@ -45,6 +45,7 @@ from benchmarks.sb3_defaults import SB3_DEFAULTS
 from benchmarks.spaces import Choice, Space, configuration, grid, read_space
 from benchmarks.stated import STATED
 from benchmarks.studies import StudyFolder
+from benchmarks.verdicts import FIRST_FRESH
 from manyseeds import stats
 from manyseeds.cli import (
     PUBLISHED,
@@ -81,7 +82,6 @@ from manyseeds.runs.control import Run
 if TYPE_CHECKING:
     import optuna
 
-FIRST_FRESH = 1000  # the first of the fresh seeds
 WINNER, PRESET, SB3 = "chosen by search", "preset", "SB3's defaults"
 FIRST_BATCH = 4  # trials, where the time of one is not known yet and --minutes limits it
 MAX_REFUSED = 25  # batches

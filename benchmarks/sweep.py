@@ -2,7 +2,7 @@
 
     python benchmarks/sweep.py --suite quick --seeds 30 --workers 2
     python benchmarks/sweep.py --suite policy-gradient --only sb3          # some of its cells
-    python benchmarks/sweep.py --suite classic-control --publish           # into results/runs
+    python benchmarks/sweep.py --suite classic-control --until-decided --publish
 
 What is finished is skipped without starting a process, so that after a kill, a crash or a full
 disk the same command again does what is left. A cell that fails is reported, the others go on, and
@@ -27,6 +27,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.chapters.results import load_result, seeds_due
+from benchmarks.chapters.stored import open_run
 from benchmarks.suite import SUITES, Cell
 from manyseeds.cli import (
     PUBLISHED,
@@ -58,6 +60,9 @@ class Flags(LayerConfig):
     """Cells whose `sb3`, `ppo/CartPole-v1` or the like is among these words (default: all)."""
     cut: bool = False
     """Cut budgets and seeds, for a look; the results go to RESULTS/cut."""
+    until_decided: bool = False
+    """Add seeds until verdicts are decided. By the rule of benchmarks/verdicts.py: SB3's seeds, and
+    ours where they are too few for the same look."""
     dry_run: bool = False
     """Only show the commands and what is missing."""
 
@@ -73,6 +78,9 @@ class Flags(LayerConfig):
         self.check_publish()
         if self.publish and self.cut:
             raise UsageError("--publish: a cut is never published")
+        if self.until_decided and (self.seeds or self.cut):
+            which = "--seeds" if self.seeds else "--cut"
+            raise UsageError(f"--until-decided: says how many seeds there are; without {which}")
 
     @property
     def folder(self) -> str:
@@ -211,6 +219,30 @@ def sweep(cells: Sequence[Cell], results: str, workers: int) -> list[Task]:
     return failed
 
 
+def sweep_until_decided(cells: Sequence[Cell], results: str, workers: int) -> list[Task]:
+    """Sweep, look at the verdicts and sweep again, until none is due; returns the failed tasks."""
+    while True:
+        now = [dataclasses.replace(cell, seeds=seeds_asked_for(cell, results)) for cell in cells]
+        failed = sweep(now, results, workers)
+        after = [seeds_asked_for(cell, results) for cell in cells]
+        if failed or after == [cell.seeds for cell in now]:
+            return failed
+
+
+def seeds_asked_for(cell: Cell, results: str) -> int:
+    """The seeds of a cell by the rule: those that the next look needs, and never fewer than the
+    suite says."""
+    sides = [dataclasses.replace(cell, source=source) for source in ("manyseeds", "sb3")]
+    folders = [side.folder(results) for side in sides]
+    if cell.package != "algos" or not cell.seeds or not all(f.parts() for f in folders):
+        return cell.seeds
+    ours, theirs = (load_result(open_run(folder)) for folder in folders)
+    due = seeds_due(ours, theirs)
+    if cell.source == "manyseeds":  # more than the suite says where SB3 has them, too
+        due = min(due, len(theirs.seeds))
+    return max(cell.seeds, due)
+
+
 def finish(job: Job, results: str) -> bool:
     """Report a task whose process has ended; whether it is finished, as the store says."""
     seconds = f"{time.monotonic() - job.began:.0f} s"
@@ -250,7 +282,8 @@ def main(args: Sequence[str] | None = None) -> None:
             return
         if flags.publish:
             check_committed()
-        failed = sweep(cells, flags.folder, flags.workers)
+        run = sweep_until_decided if flags.until_decided else sweep
+        failed = run(cells, flags.folder, flags.workers)
     except UsageError as error:
         exit_with(error)
     except KeyboardInterrupt:

@@ -17,6 +17,7 @@ from manyseeds import stats
 from manyseeds.stats import Floats, Parity
 
 LOOKS = (10, 20, 30, 60)  # seeds a side
+FIRST_FRESH = 1000  # the first of the seeds that nothing was chosen by
 LEVEL = 0.01  # at each look, two-sided
 MARGIN = 0.05  # of the normalised score: smaller differences count as equivalent
 

@@ -24,7 +24,7 @@ from rich.table import Table
 
 import envs
 from benchmarks.chapters.stored import StoredRun, reading
-from benchmarks.verdicts import LOOKS, MARGIN, Verdict
+from benchmarks.verdicts import FIRST_FRESH, LOOKS, MARGIN, Verdict, decide
 from manyseeds import plots, stats
 from manyseeds.cli import FLOAT32_MAX
 from manyseeds.errors import UsageError, printable
@@ -236,6 +236,25 @@ def verdict_text(verdict: Parity | None, spec: Scores | envs.EnvSpec) -> str:
         return f"saturated: all seeds score the same, at most {bound:.1%} do not"
     p = "p<0.001" if verdict.p < 0.001 else f"p={verdict.p:.3f}"
     return f"{verdict.word} {verdict.difference.text(3, '+')}, {p}"
+
+
+def decision(ours: Result, theirs: Result, measure: str) -> Verdict | None:
+    """The verdict of the rule, of benchmarks/verdicts.py, on the `final` scores or the `auc`.
+
+    Fresh seeds do not count: they are for what was chosen, or found, by the others. None with too
+    few seeds on a side, or where the random or the reference score is unknown.
+    """
+    random, reference = ours.spec.random_score, ours.spec.reference_score
+    if random is None or reference is None:
+        return None
+    a, b = (getattr(r, measure)[np.array(r.seeds) < FIRST_FRESH] for r in (ours, theirs))
+    return decide(a, b, random, reference)
+
+
+def seeds_due(ours: Result, theirs: Result) -> int:
+    """How many seeds a side the rule asks for, so that both verdicts are decided."""
+    verdicts = [decision(ours, theirs, measure) for measure in ("final", "auc")]
+    return max(v.due or v.look if v else LOOKS[0] for v in verdicts)
 
 
 def decision_text(verdict: Verdict | None, spec: Scores) -> str:

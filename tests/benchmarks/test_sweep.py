@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -27,6 +28,7 @@ from manyseeds.digest import ROOT
 from manyseeds.process import exit_reason
 from manyseeds.record import RunFolder, seal, write_json
 from manyseeds.runs import control
+from tests.benchmarks.test_report import plant
 
 TINY_PPO = {"total_timesteps": 512, "num_envs": 2, "num_steps": 64, "hidden": (8,)}
 TINY_Q = {"total_timesteps": 500}
@@ -421,3 +423,75 @@ def test_nothing_is_published_of_sources_without_a_commit(
 def test_only_picks_cells(words: list[str], expected: set[str]) -> None:
     cells = parse(sweep.Flags, {}, "", ["--suite", "quick", "--only", *words]).cells()
     assert {f"{cell.label}/{cell.env}" for cell in cells} == expected
+
+
+# ---- Until verdicts are decided -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spread", "apart", "rounds"),
+    [
+        (2.0, 100.0, [(30, 10)]),  # decided at the first look
+        (2.0, 0.0, [(30, 10), (30, 20), (30, 30)]),  # equivalent, which is said from 30 on
+        (150.0, 0.0, [(30, 10), (30, 20), (30, 30), (30, 60), (60, 60)]),
+    ],
+)
+def test_seeds_are_added_until_verdicts_are_decided(
+    spread: float,
+    apart: float,
+    rounds: list[tuple[int, int]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(0)
+    scores = {name: rng.normal(300, spread, 60) for name in ("ppo", "sb3-ppo")}
+    scores["ppo"] += apart
+    asked: list[tuple[int, ...]] = []
+
+    def trained(cells: list[Cell], results: str, workers: int) -> list[Any]:
+        asked.append(tuple(cell.seeds for cell in cells))
+        for cell in cells:
+            shutil.rmtree(cell.folder(results).path, ignore_errors=True)
+            finals = dict(enumerate(scores[cell.label][: cell.seeds].tolist()))
+            plant(tmp_path, cell.label, finals)
+        return []
+
+    monkeypatch.setattr(sweep, "sweep", trained)
+    cells = [Cell("ppo", "CartPole-v1", 30), Cell("ppo", "CartPole-v1", 10, "sb3")]
+    assert not sweep.sweep_until_decided(cells, str(tmp_path), 1)
+    assert asked == rounds
+
+
+def test_a_failure_ends_the_adding_of_seeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = [Cell("ppo", "CartPole-v1", 30), Cell("ppo", "CartPole-v1", 10, "sb3")]
+    failed = [sweep.Task(cells[0])]
+    monkeypatch.setattr(sweep, "sweep", lambda *_: failed)
+    assert sweep.sweep_until_decided(cells, str(tmp_path), 1) == failed
+
+
+def test_cells_without_a_counterpart_have_the_seeds_of_the_suite(tmp_path: Path) -> None:
+    for cell in (Cell("reinforce", "CartPole-v1", 30), Cell("policy_iteration", "Taxi-v4", 0)):
+        assert sweep.seeds_asked_for(cell, str(tmp_path)) == cell.seeds
+    plant(tmp_path, "reinforce", {0: 300.0})
+    cell = Cell("reinforce", "CartPole-v1", 30)
+    assert sweep.seeds_asked_for(cell, str(tmp_path)) == 30
+
+
+def test_fresh_seeds_do_not_decide(tmp_path: Path) -> None:
+    """Those from 1000 on are for what the others have chosen or found."""
+    ours = {seed: 480.0 + seed % 3 for seed in range(10)}
+    fresh = {seed: 100.0 for seed in range(1000, 1030)}
+    plant(tmp_path, "ppo", ours | fresh)
+    plant(tmp_path, "sb3-ppo", {seed: 480.0 + seed % 4 for seed in range(10)} | fresh)
+    assert sweep.seeds_asked_for(Cell("ppo", "CartPole-v1", 10, "sb3"), str(tmp_path)) == 20
+
+
+@pytest.mark.parametrize("words", ["--seeds 3", "--cut"])
+def test_until_decided_says_how_many_seeds(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        sweep.main(["--until-decided", *words.split()])
+    err = capsys.readouterr().err
+    assert err.startswith("error: --until-decided: says how many seeds there are; without --")
+    assert err.count("\n") == 1
