@@ -47,6 +47,7 @@ from benchmarks.chapters.results import (
     picture,
     place,
     print_table,
+    seeds_due,
     settings_text,
 )
 from benchmarks.chapters.stored import (
@@ -99,6 +100,8 @@ PROTOCOL = f"""\
 - **Learning speed.** AUC is the area under the learning curve divided by its length, that is, the
   mean greedy return over training. Timesteps to threshold is the first evaluation at or above the
   reward threshold, the median over the seeds that reach it; the next column has their number.
+- **n** is the number of seeds; `10 of 20` where the suites say another number. That is 30 for ours,
+  and for SB3 as many as decide both verdicts.
 - **Stale** marks a run whose code has changed since, in a way that may change its curve. **Not the
   preset** marks a run with other hyperparameters than the algorithm's command with `--env` alone.
 """
@@ -115,6 +118,7 @@ class Pair:
     ours: Result | None = None  # the headline: the runs at these settings, where they exist
     sb3: Result | None = None
     others: list[Result] = field(default_factory=list)
+    suite_seeds: dict[str, int] = field(default_factory=dict)  # of the headline, by name
 
     @property
     def headline(self) -> list[Result]:
@@ -151,6 +155,7 @@ def pairs(results: Sequence[Result]) -> list[Pair]:
     most seeds, ours before SB3's. SB3's counterpart is the run with the very same settings.
     """
     groups: dict[tuple[str, str], list[Result]] = {}
+    cells = suite_cells()
     for result in results:
         key = (result.spec.id, result.algo.removeprefix(SB3))
         groups.setdefault(key, []).append(result)
@@ -166,6 +171,9 @@ def pairs(results: Sequence[Result]) -> list[Pair]:
                 pair.sb3 = result
             else:
                 pair.others.append(result)
+        for result in pair.headline:
+            if asked := cells.get((env, result.algo, result.run.path.name)):
+                pair.suite_seeds[result.algo] = asked
         found.append(pair)
     return found
 
@@ -215,6 +223,29 @@ def label(pair: Pair, result: Result) -> str:
     return escape(result.algo) + (f" ({', '.join(marks)})" if marks else "")
 
 
+def seeds_text(pair: Pair, result: Result) -> str:
+    """`30`, or `10 of 30` where the suites say another number.
+
+    They say it of SB3's only for the first look: then as many as decide both verdicts, and ours
+    no fewer than SB3's.
+    """
+    n = len(result.seeds)
+    asked = pair.suite_seeds.get(result.algo, n)
+    if result.algo in pair.suite_seeds and pair.ours and pair.sb3:
+        due = seeds_due(pair.ours, pair.sb3)
+        asked = max(asked, due if result is pair.sb3 else min(due, len(pair.sb3.seeds)))
+    return str(n) if n == asked else f"{n} of {asked}"
+
+
+def suite_cells() -> dict[tuple[str, str, str], int]:
+    """The seeds that the suites say, the most, by environment, algorithm and name of the run."""
+    found: dict[tuple[str, str, str], int] = {}
+    for cell in (cell for cells in SUITES.values() for cell in cells if cell.package == "algos"):
+        name = (cell.env, cell.label, cell.folder().path.name)
+        found[name] = max(cell.seeds, found.get(name, 0))
+    return found
+
+
 def verdict_cell(pair: Pair, result: Result, measure: str) -> str:
     """The verdict, in the row of our run only."""
     if result is pair.sb3:
@@ -225,7 +256,7 @@ def verdict_cell(pair: Pair, result: Result, measure: str) -> str:
 def rows_of(found: Sequence[Pair], cells: Callable[[Pair, Result], Sequence[str]]) -> Rows:
     """A row for each headline run: environment, algorithm and n, then its cells."""
     return [
-        (escape(pair.env), label(pair, r), str(len(r.seeds)), *cells(pair, r))
+        (escape(pair.env), label(pair, r), seeds_text(pair, r), *cells(pair, r))
         for pair in found
         for r in pair.headline
     ]

@@ -131,7 +131,7 @@ def test_final_scores_are_those_of_the_data(tmp_path: Path) -> None:
     assert row["IQM [95%]"] == stats.estimate(list(FINALS.values())).text()
     assert row["environment"] == ENV
     assert row["algorithm"] == "ppo"
-    assert row["n"] == "4"
+    assert row["n"] == "4 of 30"
     assert row["failures"] == "1 of 4, at most 75%"
     assert row["against SB3"] == "no SB3 run"
 
@@ -174,14 +174,14 @@ def test_every_table_row_shows_its_number_of_seeds(tmp_path: Path) -> None:
     plant(tmp_path, "sb3-ppo", {0: 480.0, 1: 490.0})
     page = written(tmp_path)
     for title in ("Final score", "Learning speed", "Details"):
-        assert [row["n"] for row in table(page, title)] == ["4", "2"]
+        assert [row["n"] for row in table(page, title)] == ["4 of 30", "2 of 10"]
     assert [row["n"] for row in table(page, "Published scores")] == ["4"]
     assert [row["n"] for row in table(page, "Other runs")] == ["3"]
 
 
 def test_parts_are_put_together_and_a_seed_counts_once(tmp_path: Path) -> None:
     plant(tmp_path, "ppo", FINALS, parts=[[0, 1], [1, 2, 3]])
-    assert table(written(tmp_path), "Final score")[0]["n"] == "4"
+    assert table(written(tmp_path), "Final score")[0]["n"] == "4 of 30"
     assert list(pd.read_csv(tmp_path / "tables/seeds.csv")["seed"]) == [0, 1, 2, 3]
 
 
