@@ -16,8 +16,8 @@ PPO_SPACE = (
 )
 DQN_SPACE = (
     "learning_rate=log:1e-4:1e-2 gamma=0.95,0.98,0.99 tau=0.1,0.5,1 batch_size=32,64,128 "
-    "buffer_size=10000,50000,100000 target_update_interval=10,100,500 train_freq=16,64,256 "
-    "gradient_steps=8,32,128 exploration_fraction=linear:0.05:0.5 max_grad_norm=0,1,10 "
+    "buffer_size=10000,50000,100000 target_update_interval=10,100,500 train_freq=64,256 "
+    "gradient_steps=32,128 exploration_fraction=linear:0.05:0.5 max_grad_norm=0,1,10 "
     "exploration_final_eps=linear:0.01:0.15 hidden=64-64,120-84,256-256 loss=huber,mse"
 )
 ACTIONS = " log_std_init=linear:-1:1"

@@ -214,9 +214,9 @@ SUITES = {
     # The cuts together take about five minutes on two cores, most of it SB3.
     "quick": (
         Cell("ppo", "CartPole-v1", 30, cut={"seeds": 10}),
-        Cell("ppo", "CartPole-v1", 30, "sb3", cut={"seeds": 2}),
+        Cell("ppo", "CartPole-v1", LOOKS[0], "sb3", cut={"seeds": 2}),
         Cell("dqn", "CartPole-v1", 30, cut={"seeds": 3}),
-        Cell("dqn", "CartPole-v1", 10, "sb3", cut={"seeds": 2}),
+        Cell("dqn", "CartPole-v1", LOOKS[0], "sb3", cut={"seeds": 2}),
         Cell("q_learning", "FrozenLake-v1", 10, cut=SHORT_Q),
         Cell("q_learning", "CartPole-v1", 10, cut=SHORT_Q),
     ),

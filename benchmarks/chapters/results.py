@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -238,6 +239,7 @@ def verdict_text(verdict: Parity | None, spec: Scores | envs.EnvSpec) -> str:
     return f"{verdict.word} {verdict.difference.text(3, '+')}, {p}"
 
 
+@cache  # a report asks for each in several tables
 def decision(ours: Result, theirs: Result, measure: str) -> Verdict | None:
     """The verdict of the rule, of benchmarks/verdicts.py, on the `final` scores or the `auc`.
 
