@@ -44,11 +44,13 @@ from benchmarks.chapters.results import (
     load_result,
     markdown_table,
     origins_text,
+    parity,
     picture,
     place,
     print_table,
     seeds_due,
     settings_text,
+    verdict_text,
 )
 from benchmarks.chapters.stored import (
     StoredRun,
@@ -58,8 +60,9 @@ from benchmarks.chapters.stored import (
     open_runs,
     section_of,
 )
+from benchmarks.revised import FRESH, REVISED
 from benchmarks.suite import SUITES, Cell
-from benchmarks.verdicts import LEVEL, LOOKS, MARGIN, Verdict
+from benchmarks.verdicts import FIRST_FRESH, LEVEL, LOOKS, MARGIN, Verdict
 from manyseeds import plots, stats
 from manyseeds.cli import PUBLISHED, LayerConfig, Preset, exit_with, parse
 from manyseeds.errors import UsageError, printable
@@ -70,6 +73,7 @@ from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Floats
 
 SB3 = "sb3-"  # how the store names a baseline: sb3-ppo stands beside ppo
+MEASURES = {"final": "final score", "auc": "learning speed (AUC)"}
 SIDES = ("manyseeds", "stable-baselines3")  # of every figure, in the same colours everywhere
 
 PROTOCOL = f"""\
@@ -156,7 +160,7 @@ def pairs(results: Sequence[Result]) -> list[Pair]:
     """
     groups: dict[tuple[str, str], list[Result]] = {}
     cells = suite_cells()
-    for result in results:
+    for result in map(without_fresh, results):
         key = (result.spec.id, result.algo.removeprefix(SB3))
         groups.setdefault(key, []).append(result)
     found = []
@@ -176,6 +180,12 @@ def pairs(results: Sequence[Result]) -> list[Pair]:
                 pair.suite_seeds[result.algo] = asked
         found.append(pair)
     return found
+
+
+def without_fresh(result: Result) -> Result:
+    """A run without the seeds that only a revised verdict asks for, where it has others."""
+    seeds = [seed for seed in result.seeds if seed < FIRST_FRESH]
+    return result.only(seeds) if 0 < len(seeds) < len(result.seeds) else result
 
 
 def plain_command(algo: str, env: str) -> tuple[Preset | None, dict[str, Any]]:
@@ -212,6 +222,10 @@ DETAILS = (
     "std over episodes",
     "sampled, IQM [95%]",
 )
+REVISED_COLUMNS = (
+    *("environment", "algorithm", "of", "published first", "then", "what changed"),
+    "on fresh seeds",
+)
 TARGETS = ("environment", "algorithm", "n", "target", "mean [95%]", "result")
 PUBLISHED_SCORES = ("environment", "algorithm", "n", "ours, mean [95%]", "published")
 OTHERS = ("environment", "algorithm", "run", "n", "IQM [95%]", "mean [95%]", "failures", "settings")
@@ -241,6 +255,8 @@ def suite_cells() -> dict[tuple[str, str, str], int]:
     """The seeds that the suites say, the most, by environment, algorithm and name of the run."""
     found: dict[tuple[str, str, str], int] = {}
     for cell in (cell for cells in SUITES.values() for cell in cells if cell.package == "algos"):
+        if cell.first_seed:
+            continue
         name = (cell.env, cell.label, cell.folder().path.name)
         found[name] = max(cell.seeds, found.get(name, 0))
     return found
@@ -393,6 +409,7 @@ MEASURED: tuple[tuple[str, str, Any, Callable[[Any], str]], ...] = (  # title, f
 
 def readme(
     found: Sequence[Pair],
+    loaded: Sequence[Result],
     results: Path,
     figures: dict[str, Path],
     note: str,
@@ -414,6 +431,7 @@ def readme(
         text += failures_list(found)
         text += f"## Learning speed\n\n{markdown_table(SPEED, speed_rows(found))}\n"
         text += verdicts_together(found)
+        text += revised_verdicts(loaded)
         text += "## Learning curves\n\n"
         for env, figure in figures.items():
             text += picture(f"Learning curves on {env}", figure)
@@ -444,13 +462,38 @@ def readme(
 def verdicts_together(found: Sequence[Pair]) -> str:
     """What the verdicts say together, of the final scores and of learning speed."""
     text = ""
-    for measure, name in (("final", "final score"), ("auc", "learning speed (AUC)")):
+    for measure, name in MEASURES.items():
         judged = [(pair, verdict) for pair in found if (verdict := pair.verdict(measure))]
         if not judged:
             continue
         scores = [pair.normalised(measure) for pair, _ in judged]
         text += evidence.together_text([verdict for _, verdict in judged], scores, name)
     return f"## All verdicts together\n\n{text}\n" if text else ""
+
+
+def revised_verdicts(results: Sequence[Result]) -> str:
+    """The verdicts that changed after they were published, and what fresh seeds say."""
+    rows: Rows = []
+    for entry in REVISED:
+        sides = []
+        for algo in (entry.algo, SB3 + entry.algo):
+            of_cell = [r for r in results if (r.algo, r.spec.id) == (algo, entry.env)]
+            fresh = [r.only(FRESH) for r in of_cell if set(FRESH) <= set(r.seeds)]
+            sides += fresh[:1]
+        text = "not trained yet"
+        if len(sides) == 2:
+            ours, theirs = (getattr(side, entry.measure) for side in sides)
+            text = verdict_text(parity(ours, theirs, sides[0].spec), sides[0].spec)
+        name = MEASURES[entry.measure]
+        rows.append((entry.env, entry.algo, name, entry.first, entry.then, entry.why, text))
+    if all(row[-1] == "not trained yet" for row in rows):
+        return ""
+    print_table("Revised verdicts", REVISED_COLUMNS, rows)
+    return (
+        "## Revised verdicts\n\nPublished, then changed, and therefore decided anew on fresh seeds "
+        f"({ranges(FRESH)}) of both sides, looked at once with 95% intervals:\n\n"
+        f"{markdown_table(REVISED_COLUMNS, rows)}\n"
+    )
 
 
 def failures_list(found: Sequence[Pair]) -> str:
@@ -556,17 +599,17 @@ def missing_cells(results: Path, runs: Sequence[StoredRun]) -> list[str]:
 
     Of cells that differ only in the number of seeds, the largest.
     """
-    largest: dict[tuple[str, ...], Cell] = {}
+    largest: dict[tuple[tuple[str, ...], int], Cell] = {}
     for cell in (cell for suite in SUITES.values() for cell in suite):
-        name = cell.folder(str(results)).path.parts[-3:]
+        name = (cell.folder(str(results)).path.parts[-3:], cell.first_seed)
         largest[name] = max(cell, largest.get(name, cell), key=lambda c: c.seeds)
     finished = {run.path.parts[-3:]: set(run.seeds) for run in runs}
     found = []
-    for name, cell in largest.items():
-        seeds = set(range(cell.seeds)) - finished.get(name, set())
+    for (run, _), cell in largest.items():
+        seeds = set(cell.all_seeds) - finished.get(run, set())
         if seeds:
             found.append(f"{cell}: {ranges(seeds)}")
-        elif name not in finished:
+        elif run not in finished:
             found.append(str(cell))
     return found
 
@@ -622,7 +665,7 @@ def report(results: Path, note: str = "") -> None:
         print(f"page: {written}")
         chapter += "## Hyperparameters\n\n"
         chapter += "Searches and sensitivity: [sensitivity.md](sensitivity.md).\n\n"
-    page = readme(found, results, figures, note, missing, chapter)
+    page = readme(found, loaded, results, figures, note, missing, chapter)
     write_bytes(results / "README.md", page.encode())
     print(f"report: {results / 'README.md'}")
     for line in missing:

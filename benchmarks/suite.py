@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.revised import FRESH, REVISED
 from benchmarks.verdicts import LOOKS
 from manyseeds.cli import PUBLISHED, RESULTS, RunConfig, flag, from_preset
 from manyseeds.digest import ROOT
@@ -38,6 +39,7 @@ class Cell:
     cut: Mapping[str, Any] = field(default_factory=dict)  # "seeds" and budgets of the cut suite
     target: float | None = None  # the mean final score that we want to see
     package: str = "algos"  # or llm_track
+    first_seed: int = 0
 
     @property
     def script(self) -> str:
@@ -74,8 +76,8 @@ class Cell:
         words += ["--env" if self.package == "algos" else "--task", self.env]
         if self.seeds:
             words += ["--seeds", str(len(seeds) or self.seeds)]
-        if seeds and seeds[0]:
-            words += ["--first-seed", str(seeds[0])]
+        if first := seeds[0] if seeds else self.first_seed:
+            words += ["--first-seed", str(first)]
         for name, value in self.settings.items():
             if isinstance(value, bool):
                 words.append(flag(name) if value else flag(f"no_{name}"))
@@ -93,13 +95,18 @@ class Cell:
         module: Any = importlib.import_module(f"{self.package}.{self.algo}")
         overrides = {**self.settings, "results": results}
         if self.seeds:
-            overrides["seeds"] = self.seeds
+            overrides |= {"seeds": self.seeds, "first_seed": self.first_seed}
         config: RunConfig = from_preset(module.Config, module.PRESETS, self.env, **overrides)
         return config
 
     def folder(self, results: str = RESULTS) -> RunFolder:
         """Where its run belongs."""
         return RunFolder.of(self.config(results), self.label)
+
+    @property
+    def all_seeds(self) -> range:
+        """Its seeds."""
+        return range(self.first_seed, self.first_seed + self.seeds)
 
     def missing(self, results: str = RESULTS) -> list[list[int]]:
         """The seeds that its command would train, in runs of consecutive ones; a plan's are none.
@@ -110,11 +117,12 @@ class Cell:
         with_weights = Path(results).resolve() != PUBLISHED
         if not self.seeds:
             return [] if folder.parts(with_weights) else [[]]
-        return folder.missing(range(self.seeds), with_weights)
+        return folder.missing(self.all_seeds, with_weights)
 
     def __str__(self) -> str:
         settings = "".join(f", {name} {value}" for name, value in self.settings.items())
         seeds = f", {plural(self.seeds, 'seed')}" if self.seeds else ""
+        seeds += f" from {self.first_seed} on" if self.first_seed else ""
         return f"{self.label} on {self.env}{settings}{seeds}"
 
 
@@ -260,6 +268,12 @@ SUITES = {
                 ("CartPole-v1", None),
             )
         ),
+    ),
+    # Published verdicts that changed since, decided anew on fresh seeds.
+    "revised": tuple(
+        Cell(algo, env, len(FRESH), source, cut=SHORT, first_seed=FRESH[0])
+        for algo, env in dict.fromkeys((r.algo, r.env) for r in REVISED)
+        for source in ("manyseeds", "sb3")
     ),
     # Ablations of policy gradients: how advantages are estimated, GRPO beside PPO at one budget,
     # the weights of REINFORCE.

@@ -232,9 +232,11 @@ def sweep_until_decided(cells: Sequence[Cell], results: str, workers: int) -> li
 def seeds_asked_for(cell: Cell, results: str) -> int:
     """The seeds of a cell by the rule: those that the next look needs, and never fewer than the
     suite says."""
+    if cell.package != "algos" or not cell.seeds or cell.first_seed:
+        return cell.seeds
     sides = [dataclasses.replace(cell, source=source) for source in ("manyseeds", "sb3")]
     folders = [side.folder(results) for side in sides]
-    if cell.package != "algos" or not cell.seeds or not all(f.parts() for f in folders):
+    if not all(folder.parts() for folder in folders):
         return cell.seeds
     ours, theirs = (load_result(open_run(folder)) for folder in folders)
     due = seeds_due(ours, theirs)

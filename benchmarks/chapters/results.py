@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -93,6 +93,15 @@ class Result:
         reached = [stats.timesteps_to_threshold(*curve, bar)[0] for curve in curves]
         object.__setattr__(self, "auc", np.array(auc))
         object.__setattr__(self, "reached", np.array(reached))
+
+    def only(self, seeds: Sequence[int]) -> Result:
+        """The same run with some of its seeds."""
+        chosen = np.isin(self.seeds, seeds)
+        arrays = {name: getattr(self, name)[chosen] for name in ("final", "sampled", "episode_std")}
+        kept = [seed for seed in self.seeds if seed in set(seeds)]
+        curve = self.curve[self.curve["seed"].isin(kept)]
+        diverged = {seed: t for seed, t in self.diverged.items() if seed in set(kept)}
+        return replace(self, seeds=kept, curve=curve, diverged=diverged, **arrays)
 
     @property
     def configs(self) -> list[dict[str, Any]]:

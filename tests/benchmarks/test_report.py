@@ -18,6 +18,7 @@ import pytest
 import envs
 from algos import q_learning
 from benchmarks import compare, report, verdicts
+from benchmarks.revised import Revised
 from manyseeds import record, stats
 from manyseeds.cli import from_preset, identity
 from manyseeds.digest import ROOT
@@ -724,3 +725,36 @@ def test_report_shows_both_layers_and_writes_beside_the_first(
     report.main(["--publish", "--note", "a test"])
     page = (published / "README.md").read_text()
     assert [row["algorithm"] for row in table(page, "Final score")] == ["ppo"]
+
+
+# ---- Revised verdicts -----------------------------------------------------------------
+
+
+def test_revised_verdicts_are_those_of_fresh_seeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both values as they were published, and what 30 fresh seeds a side say; they alone."""
+    entry = Revised("ppo", ENV, "final", "worse -0.1", "inconclusive -0.01", "code | changed")
+    monkeypatch.setattr(report, "REVISED", (entry, entry._replace(measure="auc")))
+    fresh = {1000 + seed: score for seed, score in around(485.0, 30).items()}
+    plant(tmp_path, "ppo", around(450.0) | fresh)
+    plant(tmp_path, "sb3-ppo", around(485.0) | fresh)
+    page = written(tmp_path)
+    ours, theirs = table(page, "Final score")
+    assert (ours["n"], theirs["n"]) == ("10 of 30", "10 of 20")  # the fresh ones do not count
+    rows = page.split("## Revised verdicts\n\n")[1].split("\n\n")[1].splitlines()[2:]
+    assert len(rows) == 2
+    assert "| worse -0.1 | inconclusive -0.01 | " in rows[0]
+    assert "| equivalent +0.000 [" in rows[0]
+    assert "| learning speed (AUC) |" in rows[1]
+
+
+def test_without_fresh_seeds_nothing_is_revised(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", around(450.0))
+    assert "## Revised verdicts" not in written(tmp_path)
+
+
+def test_a_run_of_fresh_seeds_alone_is_shown(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", {1000: 480.0, 1001: 490.0})
+    (row,) = table(written(tmp_path), "Final score")
+    assert row["n"] == "2 of 30"
