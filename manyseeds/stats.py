@@ -9,8 +9,7 @@ dropping it would flatter the algorithm: the caller gives it its failure score f
 Sources: Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical
 Precipice" (arXiv 2108.13264), for the IQM and the stratified bootstrap; Hesterberg 2015, "What
 Teachers Should Know About the Bootstrap" (The American Statistician 69), for expanded percentiles;
-`scipy.stats` for the computation. `benchmarks/error_rates.py` simulates how often intervals and
-verdicts err.
+`scipy.stats` for the computation.
 """
 
 from __future__ import annotations

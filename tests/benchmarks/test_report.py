@@ -453,7 +453,7 @@ def test_terminal_shows_the_tables_and_where_the_files_are(
     out = capsys.readouterr().out
     assert "485.0 [" in out
     assert f"plot: {tmp_path}/plots/CartPole-v1.svg" in out
-    assert "missing: sb3-ppo on CartPole-v1, 30 seeds: 0-29" in out
+    assert "missing: sb3-ppo on CartPole-v1, 10 seeds: 0-9" in out
 
 
 def test_store_without_a_finished_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -483,8 +483,8 @@ CHANGES: dict[str, tuple[str, str, str, set[str]]] = {
     ),
     "a preset": (
         "algos/ppo.py",
-        '"num_steps": 32, "minibatch_size": 256',
-        '"num_steps": 64',
+        '"num_steps": 32, "minibatch_size": 256, "epochs": 20',
+        '"num_steps": 64, "epochs": 20',
         set(),
     ),
     "the key of a language run": (
