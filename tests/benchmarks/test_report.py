@@ -228,6 +228,8 @@ def test_planted_verdict(tmp_path: Path, ours: float, theirs: float, word: str) 
     page = written(tmp_path)
     text = table(page, "Final score")[0]["against SB3"]
     assert text.startswith(f"{word} ")
+    assert f"at the same settings (1 comparison): 1 {word}.**" in page
+    assert f"- final score: 1 {word}. Of 1 interval" in page
     # No sequence goes on once it is decided; of fewer than 30 seeds none is equivalent.
     assert text.endswith(", n=30" if word == "equivalent" else "p<0.001, n=10")
     assert table(page, "Final score")[1]["against SB3"] == ""
