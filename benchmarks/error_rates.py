@@ -5,9 +5,9 @@
 Draws the scores of seeds from distributions whose difference is known, and looks at them by the
 rule of benchmarks/verdicts.py. Two sides that are alike should be called better or worse in at most
 5% of cases, over all looks; two that differ by exactly the margin should be called equivalent in
-at most 5%. And it counts how often the published intervals contain what they estimate. The last
-distribution is what DQN's seeds scored on CartPole, ours and SB3's. Writes error_rates.json, which
-report.py shows.
+at most 5%. And it counts how often the published intervals contain what they estimate. *DQN's own*
+are what its seeds scored on CartPole, ours and SB3's. Writes error_rates.json, which report.py
+shows.
 
 The bootstrap and the permutations are those of `manyseeds.stats`, for many samples at once: the
 means of all resamples of n scores are one product with an [n, R] matrix. T samples, n seeds, R

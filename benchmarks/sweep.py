@@ -220,13 +220,22 @@ def sweep(cells: Sequence[Cell], results: str, workers: int) -> list[Task]:
 
 
 def sweep_until_decided(cells: Sequence[Cell], results: str, workers: int) -> list[Task]:
-    """Sweep, look at the verdicts and sweep again, until none is due; returns the failed tasks."""
+    """Sweep, look at the verdicts and sweep again, until none is due; returns the failed tasks.
+
+    What fails is not tried again, nor looked at; the other comparisons go on.
+    """
+    failed: list[Task] = []
     while True:
-        now = [dataclasses.replace(cell, seeds=seeds_asked_for(cell, results)) for cell in cells]
-        failed = sweep(now, results, workers)
-        after = [seeds_asked_for(cell, results) for cell in cells]
-        if failed or after == [cell.seeds for cell in now]:
+        broken = {(task.cell.algo, task.cell.env) for task in failed}
+        now = [c for c in asked_for(cells, results) if (c.algo, c.env) not in broken]
+        failed += (failing := sweep(now, results, workers))
+        if not failing and asked_for(now, results) == now:
             return failed
+
+
+def asked_for(cells: Sequence[Cell], results: str) -> list[Cell]:
+    """The cells with the seeds that the rule asks for."""
+    return [dataclasses.replace(cell, seeds=seeds_asked_for(cell, results)) for cell in cells]
 
 
 def seeds_asked_for(cell: Cell, results: str) -> int:
@@ -241,7 +250,7 @@ def seeds_asked_for(cell: Cell, results: str) -> int:
     ours, theirs = (load_result(open_run(folder)) for folder in folders)
     due = seeds_due(ours, theirs)
     if cell.source == "manyseeds":  # more than the suite says where SB3 has them, too
-        due = min(due, len(theirs.seeds))
+        due = min(due, theirs.first_seeds)
     return max(cell.seeds, due)
 
 
@@ -280,7 +289,8 @@ def main(args: Sequence[str] | None = None) -> None:
     cells = flags.cells()
     try:
         if flags.dry_run:
-            show(cells, flags.folder, flags.workers)
+            due = asked_for(cells, flags.folder) if flags.until_decided else cells
+            show(due, flags.folder, flags.workers)
             return
         if flags.publish:
             check_committed()

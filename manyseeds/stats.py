@@ -193,7 +193,7 @@ def word_of(
 def permutation_p(a: Floats, b: Floats, resamples: int = 10_000) -> float:
     """Two-sided p of the permutation test on the difference of means of `[S1]` and `[S2]`.
 
-    Of all permutations, or of so many random ones where there are more.
+    Of all permutations, or of so many random ones where there are more; twice the smaller tail.
     """
     from scipy.stats import permutation_test
 

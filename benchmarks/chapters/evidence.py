@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import NormalDist
 from typing import Any
 
 from benchmarks.chapters.results import Rows, command_text, escape, markdown_table, print_table
 from benchmarks.chapters.stored import NUMBER
 from benchmarks.verdicts import Verdict
-from manyseeds.record import plural
-from manyseeds.stats import Floats
+from manyseeds.stats import Parity
 
 RATES = {str: NUMBER}
 STORED: dict[str, Any] = {  # error_rates.json
@@ -38,37 +38,30 @@ def counted(verdicts: Sequence[Verdict]) -> str:
     return ", ".join(f"{words.count(word)} {word}" for word in WORDS if word in words)
 
 
-def z_of(ours: Floats, theirs: Floats) -> float:
-    """The difference of means in its standard errors (Welch); 0 where nothing varies."""
-    d = ours.mean() - theirs.mean()
-    error = math.sqrt(ours.var(ddof=1) / len(ours) + theirs.var(ddof=1) / len(theirs))
-    return float(d / error) if error > 0 else 0.0
+def z_of(parity: Parity) -> float:
+    """The z of a permutation test, with the sign of the difference."""
+    return math.copysign(NormalDist().inv_cdf(1 - parity.p / 2), parity.difference.value)
 
 
-def together_text(
-    verdicts: Sequence[Verdict], scores: Sequence[tuple[Floats, Floats]], name: str
-) -> str:
-    """How many verdicts of a measure there are of each kind, how many intervals exclude 0 and how
-    many would by chance, and Stouffer's pooled z. scores: ours and theirs, normalised.
+def together_text(verdicts: Sequence[Verdict], name: str) -> str:
+    """How many verdicts of a measure there are of each kind, how many would be better or worse by
+    chance, and Stouffer's pooled z.
 
     Saturated cells are left out of the last two: nothing varies there.
     """
-    open_cells = [
-        (v, s) for v, s in zip(verdicts, scores, strict=True) if v.parity.word != "saturated"
-    ]
+    found = [v.parity for v in verdicts if v.parity.word != "saturated"]
     text = f"- {name}: {counted(verdicts)}"
-    if not open_cells:
+    if not found:
         return text + ".\n"
-    k = len(open_cells)
-    excluding = sum(
-        v.parity.difference.low > 0 or v.parity.difference.high < 0 for v, _ in open_cells
-    )
-    pooled = sum(z_of(*s) for _, s in open_cells) / math.sqrt(k)
+    k = len(found)
+    differ = sum(parity.word in ("better", "worse") for parity in found)
+    pooled = sum(map(z_of, found)) / math.sqrt(k)
     p = math.erfc(abs(pooled) / math.sqrt(2))
     return text + (
-        f". Of {plural(k, 'interval')} that are not saturated, {excluding} exclude 0; if all pairs "
-        f"were alike, at most {0.05 * k:.1f} would. Pooled z {pooled:+.2f} (p={p:.2f}; above 0: "
-        "ours scores higher).\n"
+        f". Not saturated: {k}; better or worse: {differ}; if all pairs were alike, {0.05 * k:.1f} "
+        f"would be on average, or fewer. Pooled z of the permutation tests {pooled:+.2f}, "
+        f"p={p:.2f} (above 0: ours scores higher; approximate, since looking ends with a "
+        "decision).\n"
     )
 
 
@@ -89,18 +82,22 @@ def error_rates(stored: dict[str, Any]) -> str:
         rows.append((escape(name), *(f"{x:.1%}" for x in shares), f"{r['seeds']:.0f}"))
     print_table("Verdicts on sides that are alike", alike, rows)
     text += markdown_table(alike, rows)
-    text += f"\nSides that differ by exactly the margin, {stored['margin']}:\n\n"
-    apart = ("scores", "equivalent", "the right side better", "the wrong one", *alike[3:])
+    text += (
+        f"\nSides that differ by exactly the margin, {stored['margin']}: ours is worse, but for "
+        "*skewed, the other way*.\n\n"
+    )
+    apart = ("scores", "equivalent", "better", "worse", *alike[3:])
     rows = []
     for name, r in stored["apart"].items():
-        first, second = sorted((r["better"], r["worse"]), reverse=True)
-        shares = [r["equivalent"], first, second, r["saturated"], r["undecided"]]
+        shares = [r["equivalent"], r["better"], r["worse"], r["saturated"], r["undecided"]]
         rows.append((escape(name), *(f"{x:.1%}" for x in shares), f"{r['seeds']:.0f}"))
     print_table("Verdicts on sides that differ by the margin", apart, rows)
     text += markdown_table(apart, rows)
     text += (
-        "\nThe last row is what no rule can hold with fewer than 59 seeds: 0.95^58 of all samples "
-        "show no failure. That is why failures are counted beside the verdicts, with their bound.\n"
+        "\nThe last row is a limit of the rule: where fewer than one seed in ten fails, and badly, "
+        "30 seeds often show no failure, and the sides are called equivalent. No rule that calls "
+        "sides without failures equivalent can hold 5% there with fewer than 59 seeds, 0.95^58. "
+        "That is why failures are counted beside the verdicts, with their bound.\n"
         "\nHow often the 95% intervals contain what they estimate, by the number of seeds:\n\n"
     )
     covered = ("scores", "statistic", *(f"n={n}" for n in stored["seeds"]))

@@ -25,7 +25,7 @@ from rich.table import Table
 
 import envs
 from benchmarks.chapters.stored import StoredRun, reading
-from benchmarks.verdicts import FIRST_FRESH, LOOKS, MARGIN, Verdict, decide
+from benchmarks.verdicts import LOOKS, MARGIN, Verdict, decide
 from manyseeds import plots, stats
 from manyseeds.cli import FLOAT32_MAX
 from manyseeds.errors import UsageError, printable
@@ -104,6 +104,12 @@ class Result:
         return replace(self, seeds=kept, curve=curve, diverged=diverged, **arrays)
 
     @property
+    def first_seeds(self) -> int:
+        """How many of the seeds 0, 1, 2, ... there are, up to the first that is missing."""
+        gaps = [i for i, seed in enumerate(self.seeds) if seed != i]
+        return gaps[0] if gaps else len(self.seeds)
+
+    @property
     def configs(self) -> list[dict[str, Any]]:
         """config.json of every part."""
         return self.run.configs
@@ -153,7 +159,7 @@ class Result:
             text += f" below {FLOOR}" * (floor_of(self.spec) is not None)
         if self.diverged:
             text += f" ({len(self.diverged)} diverged)"
-        return f"{text}, at most {stats.failure_bound(failed, n):.0%}"
+        return f"{text}, at most {math.ceil(100 * stats.failure_bound(failed, n))}%"
 
     def threshold_texts(self) -> tuple[str, str]:
         """When half of the seeds that reach the threshold have, and how many do: `12,800` and
@@ -243,7 +249,7 @@ def verdict_text(verdict: Parity | None, spec: Scores | envs.EnvSpec) -> str:
         return f"none (needs {LOOKS[0]} seeds a side)"
     if verdict.word == "saturated":
         bound = stats.failure_bound(0, verdict.difference.n)
-        return f"saturated: all seeds score the same, at most {bound:.1%} do not"
+        return f"saturated: all seeds score the same; on each side at most {bound:.1%} do not"
     p = "p<0.001" if verdict.p < 0.001 else f"p={verdict.p:.3f}"
     return f"{verdict.word} {verdict.difference.text(3, '+')}, {p}"
 
@@ -252,13 +258,14 @@ def verdict_text(verdict: Parity | None, spec: Scores | envs.EnvSpec) -> str:
 def decision(ours: Result, theirs: Result, measure: str) -> Verdict | None:
     """The verdict of the rule, of benchmarks/verdicts.py, on the `final` scores or the `auc`.
 
-    Fresh seeds do not count: they are for what was chosen, or found, by the others. None with too
-    few seeds on a side, or where the random or the reference score is unknown.
+    It counts the seeds 0, 1, 2, ... up to the first that is missing: what is decided stays so when
+    others are added. None with too few of them on a side, or where the random or the reference
+    score is unknown.
     """
     random, reference = ours.spec.random_score, ours.spec.reference_score
     if random is None or reference is None:
         return None
-    a, b = (getattr(r, measure)[np.array(r.seeds) < FIRST_FRESH] for r in (ours, theirs))
+    a, b = (getattr(r, measure)[: r.first_seeds] for r in (ours, theirs))
     return decide(a, b, random, reference)
 
 

@@ -19,6 +19,7 @@ import pytest
 
 from algos import ppo, q_learning
 from benchmarks import sb3_baseline, suite, sweep, trl_baseline
+from benchmarks.chapters.results import load_result
 from benchmarks.chapters.stored import open_run
 from benchmarks.chapters.tabular import curve_of
 from benchmarks.suite import SUITES, Cell
@@ -462,13 +463,29 @@ def test_seeds_are_added_until_verdicts_are_decided(
     assert asked == rounds
 
 
-def test_a_failure_ends_the_adding_of_seeds(
+def test_what_fails_is_not_tried_again_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cells = [Cell("ppo", "CartPole-v1", 30), Cell("ppo", "CartPole-v1", 10, "sb3")]
-    failed = [sweep.Task(cells[0])]
-    monkeypatch.setattr(sweep, "sweep", lambda *_: failed)
-    assert sweep.sweep_until_decided(cells, str(tmp_path), 1) == failed
+    """PPO's comparison fails at once; A2C's has its three looks."""
+    pairs = [(algo, source) for algo in ("ppo", "a2c") for source in ("manyseeds", "sb3")]
+    cells = [Cell(algo, "CartPole-v1", 10, source) for algo, source in pairs]
+    failed = sweep.Task(cells[1])
+    asked: list[list[str]] = []
+    rng = np.random.default_rng(0)
+
+    def trained(cells: list[Cell], results: str, workers: int) -> list[Any]:
+        asked.append([f"{cell.label} {cell.seeds}" for cell in cells])
+        for cell in cells:
+            shutil.rmtree(cell.folder(results).path, ignore_errors=True)
+            scores = rng.normal(300, 2, cell.seeds).tolist()
+            plant(tmp_path, cell.label, dict(enumerate(scores)))
+        return [failed] if len(asked) == 1 else []
+
+    monkeypatch.setattr(sweep, "sweep", trained)
+    assert sweep.sweep_until_decided(cells, str(tmp_path), 1) == [failed]
+    assert asked[0] == ["ppo 10", "sb3-ppo 10", "a2c 10", "sb3-a2c 10"]
+    assert all("ppo" not in word for words in asked[1:] for word in words)
+    assert asked[-1] == ["a2c 30", "sb3-a2c 30"]
 
 
 def test_cells_without_a_counterpart_have_the_seeds_of_the_suite(tmp_path: Path) -> None:
@@ -477,6 +494,28 @@ def test_cells_without_a_counterpart_have_the_seeds_of_the_suite(tmp_path: Path)
     plant(tmp_path, "reinforce", {0: 300.0})
     cell = Cell("reinforce", "CartPole-v1", 30)
     assert sweep.seeds_asked_for(cell, str(tmp_path)) == 30
+
+
+def test_a_seed_that_is_missing_ends_what_is_looked_at(tmp_path: Path) -> None:
+    """Else a verdict could be withdrawn when it is filled in."""
+    plant(tmp_path, "ppo", {seed: 480.0 + seed % 3 for seed in range(10)})
+    plant(tmp_path, "sb3-ppo", {seed: 100.0 + seed % 4 for seed in range(20, 30)})
+    sb3 = Cell("ppo", "CartPole-v1", 5, "sb3")
+    assert sweep.seeds_asked_for(sb3, str(tmp_path)) == 10
+    result = load_result(open_run(sb3.folder(str(tmp_path))))
+    assert (result.first_seeds, len(result.seeds)) == (0, 10)
+
+
+def test_a_dry_run_says_what_the_rule_asks_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for algo in ("ppo", "sb3-ppo"):
+        plant(tmp_path, algo, {seed: 480.0 + seed % 3 for seed in range(10)})
+    cells = (Cell("ppo", "CartPole-v1", 10), Cell("ppo", "CartPole-v1", 10, "sb3"))
+    monkeypatch.setitem(suite.SUITES, "test", cells)
+    words = ["--suite", "test", "--until-decided", "--dry-run", "--results", str(tmp_path)]
+    sweep.main(words)
+    assert "sb3-ppo on CartPole-v1, 20 seeds: train seeds 10-19" in capsys.readouterr().out
 
 
 def test_fresh_seeds_do_not_decide(tmp_path: Path) -> None:

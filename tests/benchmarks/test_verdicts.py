@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks import error_rates, verdicts
+from benchmarks.chapters import evidence
 from benchmarks.verdicts import LEVEL, LOOKS, decide
 from manyseeds import stats
 from manyseeds.digest import ROOT
@@ -119,3 +120,20 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         words = [share for kind, share in rates.items() if kind != "seeds"]
         assert sum(words) == pytest.approx(1)
     assert "alike, normal" in capsys.readouterr().out
+
+
+def test_verdicts_together() -> None:
+    """Strong evidence counts although nothing varies, with the sign of the difference."""
+    worse, better = (decide(np.full(10, x), np.full(10, 0.6), 0, 1) for x in (0.4, 0.8))
+    same = decide(np.full(10, 0.6), np.full(10, 0.6), 0, 1)
+    assert worse
+    assert better
+    assert same
+    assert evidence.z_of(worse.parity) == -evidence.z_of(better.parity) < -3
+    text = evidence.together_text([worse, better, same], "final score")
+    assert text.startswith(
+        "- final score: 1 better, 1 worse, 1 saturated. Not saturated: 2; better"
+    )
+    assert "or worse: 2; if all pairs were alike, 0.1 would be on average" in text
+    assert "Pooled z of the permutation tests +0.00, p=1.00" in text
+    assert evidence.together_text([same], "x") == "- x: 1 saturated.\n"
