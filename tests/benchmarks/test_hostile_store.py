@@ -460,6 +460,7 @@ MEASURED = (
     "llm_critic_cost.json",
     "trl_speed.json",
     "tables/check.json",
+    "error_rates.json",
 )
 
 
@@ -477,8 +478,8 @@ def test_broken_measurements(
     for i, mutant in enumerate(mutants(content)):
         text = json.dumps(mutant).replace(f'"{HUGE}"', "1e400")
         (tmp_path / name).write_text(text.replace(f'"{DEEP}"', "[" * 9999 + "]" * 9999))
-        if name in ("throughput.json", "tables/check.json"):
-            page = report.readme([], tmp_path, {}, "", [], "")
+        if name in ("throughput.json", "tables/check.json", "error_rates.json"):
+            page = report.readme([], [], tmp_path, {}, "", [], "")
         elif name == "critic_cost.json":
             page = policy_gradients.critic_section([run], tmp_path)
         elif name == "llm_critic_cost.json":
