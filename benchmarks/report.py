@@ -230,14 +230,12 @@ def label(pair: Pair, result: Result) -> str:
 def seeds_text(pair: Pair, result: Result) -> str:
     """`30`, or `10 of 30` where it should have more.
 
-    They say it of SB3's only for the first look: then as many as decide both verdicts, and ours
-    no fewer than SB3's.
+    The suites say how many; where verdicts are due, the rule may ask for more.
     """
     n = len(result.seeds)
     asked = pair.suite_seeds.get(result.algo, n)
     if result.algo in pair.suite_seeds and pair.ours and pair.sb3:
-        due = seeds_due(pair.ours, pair.sb3)
-        asked = max(asked, due if result is pair.sb3 else min(due, pair.sb3.first_seeds))
+        asked = max(asked, seeds_due(pair.ours, pair.sb3)[result is pair.sb3])
     return str(n) if n >= asked else f"{n} of {asked}"
 
 

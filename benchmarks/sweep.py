@@ -248,10 +248,7 @@ def seeds_asked_for(cell: Cell, results: str) -> int:
     if not all(folder.parts() for folder in folders):
         return cell.seeds
     ours, theirs = (load_result(open_run(folder)) for folder in folders)
-    due = seeds_due(ours, theirs)
-    if cell.source == "manyseeds":  # more than the suite says where SB3 has them, too
-        due = min(due, theirs.first_seeds)
-    return max(cell.seeds, due)
+    return max(cell.seeds, seeds_due(ours, theirs)[cell.source == "sb3"])
 
 
 def finish(job: Job, results: str) -> bool:

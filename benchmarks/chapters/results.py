@@ -106,8 +106,7 @@ class Result:
     @property
     def first_seeds(self) -> int:
         """How many of the seeds 0, 1, 2, ... there are, up to the first that is missing."""
-        gaps = [i for i, seed in enumerate(self.seeds) if seed != i]
-        return gaps[0] if gaps else len(self.seeds)
+        return next((i for i, seed in enumerate(self.seeds) if seed != i), len(self.seeds))
 
     @property
     def configs(self) -> list[dict[str, Any]]:
@@ -269,10 +268,12 @@ def decision(ours: Result, theirs: Result, measure: str) -> Verdict | None:
     return decide(a, b, random, reference)
 
 
-def seeds_due(ours: Result, theirs: Result) -> int:
-    """How many seeds a side the rule asks for, so that both verdicts are decided."""
+def seeds_due(ours: Result, theirs: Result) -> tuple[int, int]:
+    """How many seeds of ours and of theirs the rule asks for, so that both verdicts are decided:
+    of ours no more than theirs has."""
     verdicts = [decision(ours, theirs, measure) for measure in ("final", "auc")]
-    return max(v.due or v.look if v else LOOKS[0] for v in verdicts)
+    due = max(v.due or v.look if v else LOOKS[0] for v in verdicts)
+    return min(due, theirs.first_seeds), due
 
 
 def decision_text(verdict: Verdict | None, spec: Scores) -> str:
