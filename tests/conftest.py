@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,6 +37,15 @@ def _blank_pictures() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(plots, "figure_bytes", blank)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _heeded_interrupt() -> None:
+    """Commands that a test starts heed Ctrl-C, whatever the tests' own process does.
+
+    A background job of a shell has SIGINT ignored, and what it starts inherits that.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -280,9 +280,7 @@ def test_kill_9_loses_only_what_was_running(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks processes up in /proc")
 def test_interrupt_ends_the_cells(tmp_path: Path) -> None:
-    # A background job of a shell starts with SIGINT ignored; a person's command does not.
-    heed = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
-    process = start_sweep([LONG], tmp_path, **heed)
+    process = start_sweep([LONG], tmp_path)
     wait_for(lambda: list(tmp_path.glob("runs/*/*/*/seeds-*/config.json")))
     (cell,) = children(process.pid)
     process.send_signal(signal.SIGINT)
