@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.random  # NumPy would at its first use, and an import of it can swallow Ctrl-C
 import torch
 from torch import Tensor
 
