@@ -218,14 +218,14 @@ def weight_norm(agent: Agent) -> torch.Tensor:
 def main(args: Sequence[str] | None = None) -> None:
     """Train the seeds that are not finished yet and print the table of the run."""
     words = sys.argv[1:] if args is None else args
-    if jax is None and not {"-h", "--help"} & set(words):
-        exit_with(UsageError(f"rejax is not installed here: make jax-env, then {jax_peer.PYTHON}"))
     try:
         name = read_algo(words, Flags.algo, PEERS, "rejax")
         peer = PEERS[name]
         _, config = parse_both(Flags, peer.config, peer.presets, __doc__, words)
         peer.arguments(config)
         refuse(config.env not in ENVS, f"--env {config.env}", f"has {', '.join(ENVS)}")
+        if jax is None:
+            raise UsageError(f"rejax is not installed here: make jax-env, then {jax_peer.PYTHON}")
     except UsageError as error:
         exit_with(error)
     folder = RunFolder.of(config, f"rejax-{name}")

@@ -38,7 +38,6 @@ from benchmarks.sb3_baseline import (
     PPOPolicy,
     complete_run,
 )
-from manyseeds.cli import exit_with
 from manyseeds.errors import UsageError
 
 try:
@@ -55,6 +54,12 @@ class SBXFlags(Flags):
 
     algo: str = "ppo"
     """Algorithm: ppo or dqn."""
+
+
+def check_installed() -> None:
+    """Raise UsageError where SBX is not."""
+    if sbx is None:
+        raise UsageError(f"SBX is not installed here: make jax-env, then {jax_peer.PYTHON}")
 
 
 class SBXPPOPolicy(PPOPolicy):
@@ -76,8 +81,9 @@ class SBXPPOPolicy(PPOPolicy):
     def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
         """Actions [1, N] or [1, N, D] for obs [1, N, O]; the mode without noise."""
         statistics = self.model.get_vec_normalize_env()
-        seen = obs[0].numpy()
-        seen = seen if statistics is None else statistics.normalize_obs(seen).astype(np.float32)
+        seen: Any = obs[0].numpy()
+        if statistics is not None:
+            seen = np.asarray(statistics.normalize_obs(seen), dtype=np.float32)
         outputs = self.head(self.policy.actor_state.params, seen)
         first, *stddev = (torch.from_numpy(np.array(x)) for x in outputs)
         if stddev:
@@ -103,6 +109,7 @@ class SBXPPOBaseline(PPOBaseline):
             raise UsageError(
                 f"--target-kl {config.target_kl}: in SBX it changes the learning rate instead"
             )
+        check_installed()
         arguments = PPOBaseline.arguments(config)
         arguments["policy_kwargs"]["activation_fn"] = linen.tanh
         return arguments
@@ -139,6 +146,7 @@ class SBXDQNBaseline(DQNBaseline):
     def arguments(config: dqn.Config) -> dict[str, Any]:
         if len(config.hidden) != 2 or len(set(config.hidden)) > 1:
             raise UsageError("--hidden: SBX's Q-network has two hidden layers of one width")
+        check_installed()
         arguments = DQNBaseline.arguments(config)
         del arguments["max_grad_norm"]  # 3.
         arguments["policy_kwargs"]["activation_fn"] = linen.relu
@@ -155,10 +163,7 @@ SBX = Library(
 
 def main(args: Sequence[str] | None = None) -> None:
     """What the command does."""
-    words = sys.argv[1:] if args is None else args
-    if sbx is None and not {"-h", "--help"} & set(words):
-        exit_with(UsageError(f"SBX is not installed here: make jax-env, then {jax_peer.PYTHON}"))
-    complete_run(SBX, SBXFlags, __doc__, words)
+    complete_run(SBX, SBXFlags, __doc__, sys.argv[1:] if args is None else args)
 
 
 if __name__ == "__main__":

@@ -62,8 +62,8 @@ def section(loaded: Sequence[Result], results: Path) -> str:
                 parity(getattr(a, name), getattr(b, name), a.spec) for name in ("final", "auc")
             ]
             words += [verdict.word for verdict in verdicts if verdict]
-            texts = tuple(verdict_text(verdict, a.spec) for verdict in verdicts)
-            pairs.append((env, algo, NAMES[one], NAMES[other], *texts))
+            judged = [verdict_text(verdict, a.spec) for verdict in verdicts]
+            pairs.append((env, algo, NAMES[one], NAMES[other], *judged))
     print_table("Interchangeability", PAIRS, pairs)
     differ = sum(word in ("better", "worse") for word in words)
     own = ", ".join(
