@@ -107,7 +107,7 @@ $(STAMP): requirements.lock pyproject.toml | $(VENV)/bin/pip
 	$(call INSTALL,$(VENV),-r $(VENV)/.locked)
 
 # rejax and gymnax beside this project, to time ourselves against them.
-jax-env: .venv-jax/.installed ## set up .venv-jax, with rejax and gymnax
+jax-env: .venv-jax/.installed ## set up .venv-jax, with rejax, gymnax and SBX
 
 .venv-jax/.installed: requirements.lock pyproject.toml | .venv-jax/bin/pip
 	$(call INSTALL,.venv-jax,--no-build-isolation -e ".[jax]")

@@ -313,7 +313,28 @@ BASELINES: dict[str, type[Baseline]] = {
     "ppo": PPOBaseline,
     "dqn": DQNBaseline,
 }
-PACKAGES = {"trpo": ("stable-baselines3", "sb3-contrib")}  # of what is not in SB3 itself
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library whose algorithms are trained with our hyperparameters, through SB3's interface."""
+
+    name: str  # how the store names its runs: sb3-ppo
+    title: str  # in messages
+    baselines: Mapping[str, type[Baseline]]
+    packages: Mapping[str, tuple[str, ...]]  # whose versions are recorded; "" for all the others
+
+    def packages_of(self, algo: str) -> tuple[str, ...]:
+        """The packages that an algorithm is made of."""
+        return self.packages.get(algo, self.packages[""])
+
+
+SB3 = Library(
+    "sb3",
+    "SB3",
+    BASELINES,
+    {"": ("stable-baselines3",), "trpo": ("stable-baselines3", "sb3-contrib")},
+)
 
 
 class RunCallback(BaseCallback):
@@ -369,15 +390,14 @@ def train(baseline: type[Baseline], config: Any, run: Run) -> SB3Policy:
     return policy
 
 
-def train_seed(algo: str, config: ControlConfig, seed: int, part: Path) -> None:
+def train_seed(library: Library, algo: str, config: ControlConfig, seed: int, part: Path) -> None:
     """Train one seed and store it as a part: what a worker process does."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     set_up_process(config.threads)
-    baseline = BASELINES[algo]
-    run = Run(config, [seed], part, f"sb3-{algo}", source="sb3")
+    baseline = library.baselines[algo]
+    run = Run(config, [seed], part, f"{library.name}-{algo}", source=library.name)
     try:
-        packages = PACKAGES.get(algo, ("stable-baselines3",))
-        run.open([train, baseline], packages)
+        run.open([train, baseline], library.packages_of(algo))
         run.finish(train(baseline, config, run))
     except (OSError, UsageError) as error:  # a full disk, a folder that vanished
         run.discard()
@@ -405,7 +425,12 @@ def _end_with_parent() -> None:
 
 
 def train_seeds(
-    algo: str, config: ControlConfig, folder: RunFolder, seeds: Sequence[int], workers: int
+    library: Library,
+    algo: str,
+    config: ControlConfig,
+    folder: RunFolder,
+    seeds: Sequence[int],
+    workers: int,
 ) -> list[int]:
     """Train seeds, `workers` at a time; returns those that failed.
 
@@ -420,7 +445,8 @@ def train_seeds(
             while waiting and len(running) < workers:
                 seed = waiting.pop(0)
                 part = folder.path / part_name([seed])
-                process = context.Process(target=train_seed, args=(algo, quiet, seed, part))
+                work = (library, algo, quiet, seed, part)
+                process = context.Process(target=train_seed, args=work)
                 # Workers inherit that Ctrl-C is ignored: the parent ends them itself.
                 handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
                 process.start()
@@ -469,14 +495,23 @@ def measure(algo: str, settings: str) -> dict[str, float]:
     }
 
 
-def read_flags(args: Sequence[str]) -> tuple[str, ControlConfig, int]:
+def read_flags(
+    args: Sequence[str],
+    library: Library = SB3,
+    flags_class: type[Flags] = Flags,
+    description: str | None = __doc__,
+) -> tuple[str, ControlConfig, int]:
     """Algorithm, its Config and the number of workers; a mistake is one line and status 2."""
     try:
-        algo = read_algo(args, Flags.algo, BASELINES, "SB3")
-        baseline = BASELINES[algo]
-        flags, config = parse_both(Flags, baseline.config, baseline.presets, __doc__, args)
+        algo = read_algo(args, flags_class.algo, library.baselines, library.title)
+        baseline = library.baselines[algo]
+        flags, config = parse_both(
+            flags_class, baseline.config, baseline.presets, description, args
+        )
         if config.device == "cuda":
-            raise UsageError("--device cuda: SB3's small networks are trained on the CPU")
+            raise UsageError(
+                f"--device cuda: {library.title}'s small networks are trained on the CPU"
+            )
         if isinstance(config, ppo.Config) and config.anneal_clip and config.clip_range == 0:
             raise UsageError("--clip-range 0: SB3 cannot anneal it; add --no-anneal-clip")
         check_env(config)
@@ -495,27 +530,33 @@ def check_env(config: ControlConfig) -> None:
         raise UsageError(f"--env {config.env}: SB3 needs actions that begin at 0")
 
 
-def main(args: Sequence[str] | None = None) -> None:
-    """Train the seeds that are not finished yet and print the table of the run."""
-    words = sys.argv[1:] if args is None else args
-    if measured(words, measure=measure):
-        return
-    algo, config, workers = read_flags(words)
-    folder = RunFolder.of(config, f"sb3-{algo}")
+def complete_run(
+    library: Library, flags_class: type[Flags], description: str | None, args: Sequence[str]
+) -> None:
+    """Train the seeds of a command that are not finished yet and print the table of the run."""
+    algo, config, workers = read_flags(args, library, flags_class, description)
+    folder = RunFolder.of(config, f"{library.name}-{algo}")
     seeds = requested_seeds(config)
 
     def missing() -> list[int]:
         return [seed for group in folder.missing(seeds) for seed in group]
 
     def train_missing(todo: Sequence[int]) -> None:
-        if failed := train_seeds(algo, config, folder, todo, workers):
+        if failed := train_seeds(library, algo, config, folder, todo, workers):
             print(f"error: failed seeds: {', '.join(map(str, failed))}", file=sys.stderr)
             raise SystemExit(1)
 
     complete(
         folder, config, missing, train_missing, f"Finished already: {plural(len(seeds), 'seed')}"
     )
-    print_result(folder, config, BASELINES[algo].presets.get(config.env))
+    print_result(folder, config, library.baselines[algo].presets.get(config.env))
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """What the command does."""
+    words = sys.argv[1:] if args is None else args
+    if not measured(words, measure=measure):
+        complete_run(SB3, Flags, __doc__, words)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ from manyseeds.record import RunFolder, plural
 SCRIPTS = {  # by source
     "manyseeds": "{package}/{algo}.py",
     "sb3": "benchmarks/sb3_baseline.py",
+    "sbx": "benchmarks/sbx_baseline.py",
+    "rejax": "benchmarks/rejax_baseline.py",
     "trl": "benchmarks/trl_baseline.py",
 }
 
@@ -86,7 +88,7 @@ class Cell:
                 words += [flag(name), *map(str, values)]
         if results != RESULTS:
             words += ["--results", results]
-        if self.source == "sb3" and workers > 1:
+        if self.source in ("sb3", "sbx") and workers > 1:
             words += ["--workers", str(workers)]
         return words
 
@@ -198,6 +200,18 @@ A2C_ADVANTAGES: tuple[dict[str, Any], ...] = (
     {**LONG_ROLLOUT, "advantage": "monte_carlo"},
 )
 
+# PPO and DQN by four libraries with the hyperparameters that all of them can set: no schedules, of
+# which rejax has none, and budgets at which nothing is learned any more.
+LIBRARIES = ("manyseeds", "sb3", "sbx", "rejax")
+COMMON: dict[tuple[str, str], dict[str, Any]] = {
+    ("ppo", "CartPole-v1"): {"anneal_lr": False, "anneal_clip": False},
+    ("ppo", "Acrobot-v1"): {"total_timesteps": 200_000},
+    ("ppo", "MountainCar-v0"): {"total_timesteps": 300_000},
+    ("dqn", "CartPole-v1"): {},
+    ("dqn", "Acrobot-v1"): {},
+    ("dqn", "MountainCar-v0"): {},
+}
+
 CONTROL = {  # the environments of each algorithm
     "ppo": CLASSIC,
     "a2c": CLASSIC,
@@ -274,6 +288,12 @@ SUITES = {
         Cell(algo, env, len(FRESH), source, cut=SHORT, first_seed=FRESH[0])
         for algo, env in dict.fromkeys((r.algo, r.env) for r in REVISED)
         for source in ("manyseeds", "sb3")
+    ),
+    # Whether PPO is PPO and DQN is DQN, whoever wrote it; SBX and rejax need `make jax-env`.
+    "interchange": tuple(
+        Cell(algo, env, 30, library, settings, cut=SHORT)
+        for (algo, env), settings in COMMON.items()
+        for library in LIBRARIES
     ),
     # Ablations of policy gradients: how advantages are estimated, GRPO beside PPO at one budget,
     # the weights of REINFORCE.

@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import jax_peer
 from benchmarks.chapters.results import load_result, seeds_due
 from benchmarks.chapters.stored import open_run
 from benchmarks.suite import SUITES, Cell
@@ -152,7 +153,7 @@ class Job:
 
 def slots(task: Task, workers: int) -> int:
     """Processes that a task keeps busy: SB3 trains W seeds at a time, everything else is one."""
-    return workers if task.cell.source == "sb3" else 1
+    return workers if task.cell.source in ("sb3", "sbx") else 1
 
 
 def start(task: Task, results: str, workers: int) -> Job:
@@ -165,7 +166,7 @@ def start(task: Task, results: str, workers: int) -> Job:
     published = {PUBLISHING: "1"} if is_published(results) else {}
     with open(log, "wb") as output:
         process = subprocess.Popen(
-            [sys.executable, *task.command(results, workers)],
+            [str(python_of(cell)), *task.command(results, workers)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -173,6 +174,15 @@ def start(task: Task, results: str, workers: int) -> Job:
             preexec_fn=_end_with_parent if sys.platform == "linux" else None,
         )
     return Job(task, process, slots(task, workers), log, time.monotonic())
+
+
+def python_of(cell: Cell) -> Path:
+    """The interpreter that has what a cell needs; UsageError where it is not set up."""
+    if cell.source not in ("sbx", "rejax"):
+        return Path(sys.executable)
+    if not jax_peer.PYTHON.exists():
+        raise UsageError(f"{cell}: needs {jax_peer.PYTHON}: make jax-env")
+    return jax_peer.PYTHON
 
 
 def _end_with_parent() -> None:
@@ -241,7 +251,8 @@ def asked_for(cells: Sequence[Cell], results: str) -> list[Cell]:
 def seeds_asked_for(cell: Cell, results: str) -> int:
     """The seeds of a cell by the rule: those that the next look needs, and never fewer than the
     suite says."""
-    if cell.package != "algos" or not cell.seeds or cell.first_seed:
+    looked_at = cell.package == "algos" and cell.source in ("manyseeds", "sb3")
+    if not looked_at or not cell.seeds or cell.first_seed:
         return cell.seeds
     sides = [dataclasses.replace(cell, source=source) for source in ("manyseeds", "sb3")]
     folders = [side.folder(results) for side in sides]
@@ -289,6 +300,8 @@ def main(args: Sequence[str] | None = None) -> None:
             due = asked_for(cells, flags.folder) if flags.until_decided else cells
             show(due, flags.folder, flags.workers)
             return
+        for cell in cells:
+            python_of(cell)  # before any is trained
         if flags.publish:
             check_committed()
         run = sweep_until_decided if flags.until_decided else sweep

@@ -475,7 +475,7 @@ def test_rewards_that_are_nan_are_one_line(
     flags = [*TINY, "--env", "NoReward-v0", "--quiet", "--results", str(tmp_path)]
     algo, config, _ = sb3_baseline.read_flags(flags)
     with pytest.raises(SystemExit, match="1"):
-        sb3_baseline.train_seed(algo, config, 3, tmp_path / "seeds-003-003")
+        sb3_baseline.train_seed(sb3_baseline.SB3, algo, config, 3, tmp_path / "seeds-003-003")
     said = capsys.readouterr().err
     assert said.startswith("error: seed 3: SB3's policy became NaN: a reward was not finite")
     assert said.count("\n") == 1

@@ -1,0 +1,86 @@
+"""Whether PPO is PPO and DQN is DQN: four libraries, the same hyperparameters, verdicts pairwise.
+
+After "Are Deep RL implementations interchangeable?" (Hundt et al., arXiv 2503.22575), which found
+that they are not, on Atari.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+
+from benchmarks.chapters.results import (
+    Result,
+    Rows,
+    escape,
+    link,
+    markdown_table,
+    parity,
+    place,
+    print_table,
+    verdict_text,
+)
+from benchmarks.suite import COMMON, LIBRARIES, Cell
+from manyseeds.digest import ROOT
+
+NAMES = {"manyseeds": "manyseeds", "sb3": "SB3", "sbx": "SBX", "rejax": "rejax"}
+SCORES = ("environment", "algorithm", "library", "n", "mean [95%]", "AUC, mean [95%]", "failures")
+PAIRS = ("environment", "algorithm", "of", "against", "final score", "learning speed (AUC)")
+SCRIPTS = ("sb3", "sbx", "rejax")  # whose files say what stays their own
+
+
+def found_runs(loaded: Sequence[Result]) -> dict[tuple[str, str], dict[str, Result]]:
+    """The runs of each algorithm and environment with the common settings, by library."""
+    by_cell = {(r.spec.id, r.algo, r.run.path.name): r for r in loaded}
+    found = {}
+    for (algo, env), settings in COMMON.items():
+        runs = {}
+        for library in LIBRARIES:
+            cell = Cell(algo, env, 1, library, settings)
+            if result := by_cell.get((env, cell.label, cell.folder().path.name)):
+                runs[library] = result
+        found[algo, env] = runs
+    return found
+
+
+def section(loaded: Sequence[Result], results: Path) -> str:
+    """Scores by library, and every pair's verdicts; '' without a run of a third library."""
+    found = {key: runs for key, runs in found_runs(loaded).items() if {"sbx", "rejax"} & set(runs)}
+    if not found:
+        return ""
+    scores: Rows = []
+    pairs: Rows = []
+    words: list[str] = []
+    for (algo, env), runs in found.items():
+        for library, r in runs.items():
+            texts = (r.text(r.final, "mean"), r.text(r.auc, "mean"), r.failures_text())
+            scores.append((env, algo, NAMES[library], str(len(r.seeds)), *texts))
+        for one, other in combinations(runs, 2):
+            a, b = runs[one], runs[other]
+            verdicts = [
+                parity(getattr(a, name), getattr(b, name), a.spec) for name in ("final", "auc")
+            ]
+            words += [verdict.word for verdict in verdicts if verdict]
+            judged = [verdict_text(verdict, a.spec) for verdict in verdicts]
+            pairs.append((env, algo, NAMES[one], NAMES[other], *judged))
+    print_table("Interchangeability", PAIRS, pairs)
+    differ = sum(word in ("better", "worse") for word in words)
+    own = ", ".join(
+        link(NAMES[name], place(ROOT / "benchmarks" / f"{name}_baseline.py", results))
+        for name in SCRIPTS
+    )
+    return (
+        "## Interchangeability\n\n"
+        "The same algorithm by several libraries with the hyperparameters that all of them can "
+        "set, each in its own environments and all evaluated in ours. "
+        f"{differ} of {len(words)} verdicts say that two libraries differ. Verdicts are looked at "
+        "once, by 95% intervals. What stays each library's own, such as which gradients are "
+        f"clipped and whether a time limit ends an episode, is said in the files of {own}.\n\n"
+        f"{markdown_table(SCORES, scores)}\n{markdown_table(PAIRS, pairs)}\n"
+    )
+
+
+def is_peer(result: Result) -> bool:
+    """Whether a run is of a library that only this chapter shows."""
+    return escape(result.algo).split("-")[0] in ("sbx", "rejax")

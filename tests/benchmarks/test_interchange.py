@@ -1,0 +1,190 @@
+"""PPO and DQN of the JAX libraries: translated settings, loaded weights, the chapter."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from algos import dqn, ppo
+from benchmarks import jax_peer, rejax_baseline, sbx_baseline, suite, sweep
+from benchmarks.chapters import interchange
+from benchmarks.chapters.results import load_result
+from benchmarks.chapters.stored import open_runs
+from benchmarks.rejax_baseline import dqn_arguments, layers_of, ours_with, ppo_arguments
+from benchmarks.suite import Cell
+from manyseeds.cli import from_preset
+from manyseeds.digest import ROOT
+from manyseeds.record import read_json
+from manyseeds.runs.control import Run
+from manyseeds.seeds import SeedStreams
+
+
+def random_layers(sizes: tuple[int, ...], rng: np.random.Generator) -> dict[str, dict]:
+    """Parameters of 3 seeds as rejax names them: hidden layers numbered, the last one alone."""
+    made = [
+        {"kernel": rng.normal(size=(3, a, b)), "bias": rng.normal(size=(3, b))}
+        for a, b in itertools.pairwise(sizes)
+    ]
+    made = [{name: x.astype(np.float32) for name, x in layer.items()} for layer in made]
+    # The last one first: their order in the file says nothing.
+    hidden = {f"Dense_{i}": layer for i, layer in reversed(list(enumerate(made[:-1])))}
+    return {"action_logits": made[-1], "features": hidden}
+
+
+def forward(params: dict, x: np.ndarray, activation) -> np.ndarray:
+    for i in range(len(params["features"])):
+        layer = params["features"][f"Dense_{i}"]
+        x = activation(x @ layer["kernel"] + layer["bias"][:, None])
+    return x @ params["action_logits"]["kernel"] + params["action_logits"]["bias"][:, None]
+
+
+def test_a_policy_of_rejax_is_loaded() -> None:
+    rng = np.random.default_rng(0)
+    config = ppo.Config(hidden=(8, 6), normalize_obs=True)
+    params = random_layers((4, 8, 6, 2), rng)
+    mean, var = rng.normal(size=(3, 4)), rng.uniform(0.5, 2, size=(3, 4))
+    agent = ppo.ActorCritic(config.make_env().spec, config, SeedStreams(range(3), "init"))
+    ours_with(agent, {"layers": params, "mean": mean, "var": var})
+    obs = rng.normal(size=(3, 5, 4)).astype(np.float32)
+    seen = (obs - mean[:, None]) / np.sqrt(var[:, None] + 1e-8)
+    logits = forward(params, seen, np.tanh)
+    found = agent.networks.only(0, agent.features(torch.from_numpy(obs)))
+    np.testing.assert_allclose(found.detach().numpy(), logits, atol=1e-4)
+    np.testing.assert_array_equal(agent.act(torch.from_numpy(obs)).numpy(), logits.argmax(-1))
+
+
+def test_action_values_of_rejax_are_loaded() -> None:
+    rng = np.random.default_rng(0)
+    config = dqn.Config(hidden=(8, 8))
+    params = random_layers((4, 8, 8, 2), rng)
+    agent = dqn.QNetwork(config.make_env().spec, config, SeedStreams(range(3), "init"))
+    ours_with(agent, {"layers": params})
+    obs = rng.normal(size=(3, 5, 4)).astype(np.float32)
+    q_values = forward(params, obs, lambda x: np.maximum(x, 0))
+    found = agent(torch.from_numpy(obs)).detach().numpy()
+    np.testing.assert_allclose(found, q_values, atol=1e-4)
+
+
+def test_layers_are_in_order_from_ten_on() -> None:
+    rng = np.random.default_rng(0)
+    params = random_layers((4, *range(5, 17), 2), rng)
+    widths = [kernel.shape[-1] for kernel, _ in layers_of(params)]
+    assert widths == [*range(5, 17), 2]
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [("CartPole-v1", (2, 1)), ("Acrobot-v1", (1, 1)), ("MountainCar-v0", (2, 1))],
+)
+def test_updates_per_step_of_dqn_are_kept(env: str, expected: tuple[int, int]) -> None:
+    config = from_preset(dqn.Config, dqn.PRESETS, env)
+    arguments = dqn_arguments(config)
+    assert (arguments["num_envs"], arguments["num_epochs"]) == expected
+    assert arguments["num_epochs"] / arguments["num_envs"] == config.updates / config.block
+    assert arguments["polyak"] == 0.0  # tau 1: the target becomes the network
+
+
+def test_minibatches_of_ppo() -> None:
+    config = from_preset(ppo.Config, ppo.PRESETS, "MountainCar-v0")
+    arguments = ppo_arguments(config)
+    assert arguments["num_minibatches"] * config.minibatch == config.num_envs * config.num_steps
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ("--algo ppo --env CartPole-v1", "--anneal-lr"),  # its preset has a schedule
+        ("--algo ppo --env Pendulum-v1 --clip-range 0", "--clip-range"),
+        ("--algo ppo --env Pendulum-v1 --target-kl 0.1", "--target-kl"),
+        ("--algo ppo --env Taxi-v4", "--env"),
+        ("--algo a2c", "--algo"),
+    ],
+)
+def test_what_rejax_does_not_have(
+    flags: str, named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit:
+        rejax_baseline.main(flags.split())
+    assert exit.value.code == 2
+    error = capsys.readouterr().err
+    assert named in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ("--algo ppo --clip-value-range 0.2", "--clip-value-range"),
+        ("--algo ppo --target-kl 0.1", "--target-kl"),
+        ("--algo dqn --hidden 64 32", "--hidden"),
+        ("--algo a2c", "--algo"),
+    ],
+)
+def test_what_sbx_does_not_have(flags: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit:
+        sbx_baseline.main(flags.split())
+    assert exit.value.code == 2
+    error = capsys.readouterr().err
+    assert named in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("library", ["sbx", "rejax"])
+def test_without_the_jax_environment(
+    library: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(jax_peer, "PYTHON", tmp_path / "none")
+    only = f"{library}-ppo/CartPole-v1"
+    with pytest.raises(SystemExit) as exit:
+        sweep.main(["--suite", "interchange", "--only", only, "--results", str(tmp_path)])
+    assert exit.value.code == 2
+    assert "make jax-env" in capsys.readouterr().err
+
+
+def test_the_chapter_judges_every_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"num_envs": 2, "num_steps": 32, "minibatch_size": 32, "epochs": 1}
+    settings |= {"total_timesteps": 128}
+    monkeypatch.setattr(interchange, "COMMON", {("ppo", "CartPole-v1"): settings})
+    for library, seeds in (("manyseeds", 10), ("sb3", 3), ("rejax", 10)):
+        cell = Cell("ppo", "CartPole-v1", seeds, library, settings)
+        config = cell.config(str(tmp_path))
+        part = cell.folder(str(tmp_path)).path / "seeds-000-009"
+        run = Run(config, range(seeds), part, cell.label, library)
+        run.open([ppo.train])
+        run.finish(ppo.train(config, run))
+    loaded = [load_result(run) for run in open_runs(tmp_path)]
+    text = interchange.section(loaded, tmp_path)
+    assert "0 of 2 verdicts" in text  # the same scores, judged for the one pair with enough seeds
+    rows = [line for line in text.splitlines() if line.startswith("| CartPole-v1 | ppo |")]
+    assert len(rows) == 3 + 3
+    (judged,) = (line for line in rows if "| manyseeds | rejax |" in line)
+    assert judged.count("+0.000") >= 2
+    for line in rows:
+        if "| SB3 | rejax |" in line or "| manyseeds | SB3 |" in line:
+            assert line.count("needs 10 seeds a side") == 2
+    assert interchange.section([r for r in loaded if not interchange.is_peer(r)], tmp_path) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not jax_peer.found("cpu"), reason="no .venv-jax")
+@pytest.mark.parametrize("script", ["sbx", "rejax"])
+@pytest.mark.parametrize("algo", ["ppo", "dqn"])
+def test_the_libraries_train(script: str, algo: str, tmp_path: Path) -> None:
+    cell = Cell(algo, "CartPole-v1", 2, script, suite.COMMON[algo, "CartPole-v1"])
+    words = [*cell.command(str(tmp_path)), "--total-timesteps", "2560", "--quiet"]
+    subprocess.run([str(jax_peer.PYTHON), *words], cwd=ROOT, check=True, timeout=600)
+    (run,) = open_runs(tmp_path)
+    result = load_result(run)
+    assert result.seeds == [0, 1]
+    assert result.algo == f"{script}-{algo}"
+    assert result.timesteps >= 2560
+    (versions,) = {str(read_json(part / "config.json")["versions"]) for part in run.parts}
+    assert ("rejax" if script == "rejax" else "sbx-rl") in versions
