@@ -269,6 +269,7 @@ def test_learns_the_optimum_while_it_acts_at_random(monkeypatch: pytest.MonkeyPa
     assert (learned.argmax(-1) == optimum.argmax(-1)).all()
 
 
+@pytest.mark.slow
 def test_reaches_the_optimum_without_slip() -> None:
     """The shortest path is found, and Q equals the optimal action values along it."""
     policy, run = train("FrozenLakeNotSlippery-v1", range(4), total_timesteps=10_000)
