@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import os
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +17,13 @@ from tests.random_models import KINDS, make_model
 set_up_process(threads=1)
 gc.set_threshold(20_000, 10, 10)  # rarer than by default: 1% of the time
 figure_bytes = plots.figure_bytes
+COLLECTED = pytest.StashKey[set[str]]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the ids of all tests, also of those that -m and -k leave out."""
+    config.stash[COLLECTED] = {item.nodeid for item in items}
 
 
 def pytest_collection_finish() -> None:
@@ -71,6 +79,15 @@ def folder(request: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
 def qwen(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A folder with a small random Qwen2."""
     return make_model("qwen2", tmp_path_factory.mktemp("models") / "qwen2")
+
+
+@pytest.fixture(scope="session")
+def tiny_results(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A results folder whose tiny models all tests share, also those of other workers."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    return str(folder / "tiny")
 
 
 @pytest.fixture

@@ -413,7 +413,7 @@ def test_boards_are_the_same_bytes_for_the_same_plan(tmp_path: Path) -> None:
     env = plan.env
     pictures = [
         plots.Board("x", np.array(s.values), np.array(s.actions), env.ends.numpy())
-        for s in plan.sweeps[:4]
+        for s in plan.sweeps[:2]
     ]
     for suffix in (".svg", ".png", ".gif"):
         for folder in ("a", "b"):

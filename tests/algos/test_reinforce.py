@@ -386,6 +386,7 @@ def test_the_critic_has_not_seen_the_episodes_that_it_weights(
     assert order == ["play", "phi", "policy_gradient", "fit"] * (len(order) // 4)
 
 
+@pytest.mark.slow
 def test_v_and_q_approach_the_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rewards of 1 for 5 steps, gamma 0.5: 1.9375, 1.875, 1.75, 1.5, 1."""
     for weight in ("baseline", "q"):

@@ -281,6 +281,7 @@ def test_neighbouring_seeds_share_no_environment_seed(algo: str) -> None:
     assert len(set(seeds)) == 4 * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", CONFIGS)
 def test_protocol(algo: str) -> None:
     """Evaluations are at the update boundaries, and training is what SB3 does without us."""

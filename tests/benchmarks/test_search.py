@@ -8,7 +8,6 @@ import math
 import re
 import shlex
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -23,9 +22,9 @@ from benchmarks import search, spaces
 from benchmarks.sb3_baseline import BASELINES
 from benchmarks.sb3_defaults import SB3_DEFAULTS
 from manyseeds.cli import Renamed, UsageError, field_marks
-from manyseeds.digest import ROOT
 from manyseeds.runs import configurations
 from manyseeds.runs.configurations import train_configurations
+from tests.processes import Script
 
 # ---- Spaces ---------------------------------------------------------------------------------
 
@@ -369,16 +368,10 @@ def test_rows_that_no_score_was_told_of_are_not_trained_again(tmp_path: Path) ->
     assert not whole.folder.rows.duplicated(["stage", "trial", "seed"]).any()
 
 
-def start(results: Path, words: str) -> subprocess.Popen[str]:
+def start(results: Path, words: str) -> Script:
     """The command as a process of its own."""
-    command = [sys.executable, "benchmarks/search.py", *shlex.split(f"{TINY} {words}")]
-    return subprocess.Popen(
-        [*command, "--results", str(results)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = shlex.split(f"{TINY} {words}")
+    return Script("benchmarks/search.py", *command, "--results", str(results))
 
 
 @pytest.mark.slow
@@ -393,15 +386,13 @@ def test_a_search_that_is_killed_goes_on(sampler: str, tmp_path: Path) -> None:
         assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
-    process.communicate()
+    process.wait()
     there = found.folder.rows
     assert len(there) < 32  # not yet done
-    again = start(tmp_path / "killed", words)
-    out, err = again.communicate(timeout=300)
-    assert (again.returncode, err) == (0, "")
-    assert "chosen by search (16 configurations x 2 seeds)" in out
-    undisturbed = start(tmp_path / "whole", words)
-    undisturbed.communicate(timeout=300)
+    again = start(tmp_path / "killed", words).run()
+    assert (again.poll(), again.stderr) == (0, "")
+    assert "chosen by search (16 configurations x 2 seeds)" in again.stdout
+    start(tmp_path / "whole", words).wait()
     assert params(found) == params(find(tmp_path / "whole", words))
     rows = found.folder.rows
     assert not rows.duplicated(["stage", "trial", "seed"]).any()
@@ -414,12 +405,11 @@ def test_two_processes_never_search_one_study(
 ) -> None:
     found = find(tmp_path, RATES)
     with found.folder.locked():
-        process = start(tmp_path, RATES)
-        out, err = process.communicate(timeout=300)
-    assert (process.returncode, out) == (2, "")
-    assert err.startswith("error: ")
-    assert err.endswith("is being searched by another process\n")
-    assert err.count("\n") == 1
+        process = start(tmp_path, RATES).run()
+    assert (process.poll(), process.stdout) == (2, "")
+    assert process.stderr.startswith("error: ")
+    assert process.stderr.endswith("is being searched by another process\n")
+    assert process.stderr.count("\n") == 1
 
 
 # ---- stable-baselines3's defaults -----------------------------------------------------------

@@ -91,6 +91,7 @@ def test_a_seed_is_scored_by_what_is_best_for_the_others(tmp_path: Path) -> None
     np.testing.assert_allclose(for_all, [[0.0, 0.1], [1.0, 0.2]], atol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_page(tmp_path: Path) -> None:
     for algo, shift in (("ppo", 0.0), ("a2c", 0.1)):
         for env in SCORES:

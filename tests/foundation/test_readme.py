@@ -203,6 +203,7 @@ def helps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return printed
 
 
+@pytest.mark.slow
 def test_every_script_explains_itself_from_anywhere(helps: dict[str, str]) -> None:
     """`python DIR/x.py` puts DIR first on the path: no file may hide a module others import."""
     for script, printed in helps.items():
@@ -223,6 +224,7 @@ def test_every_script_explains_itself_from_anywhere(helps: dict[str, str]) -> No
 EXAMPLE = re.compile(r"(?:python|accelerate launch .*?) (\w+/\w+\.py)((?:\\\n|[^`\n])*)")
 
 
+@pytest.mark.slow
 def test_every_example_names_a_script_and_its_flags(helps: dict[str, str]) -> None:
     """In the READMEs that people write, and in the docstrings of modules."""
     pages = [ROOT / folder / "README.md" for folder in ("", "algos", "llm_track")]

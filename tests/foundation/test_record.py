@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -25,7 +24,6 @@ from benchmarks.chapters.stored import StoredRun, open_run
 from benchmarks.chapters.tabular import curve_of
 from manyseeds import cli, record
 from manyseeds.cli import parse
-from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.record import (
     DONE,
@@ -40,6 +38,7 @@ from manyseeds.record import (
 )
 from manyseeds.runs import control
 from manyseeds.runs.control import Run, main
+from tests.processes import Script
 
 # What a run of one part writes, in this order.
 FILES = ["config.json", "curve.parquet", "metrics.parquet", "policy.safetensors", "curve.png"]
@@ -733,22 +732,16 @@ def test_a_hole_in_the_middle_is_filled() -> None:
 # ---- Real processes ---------------------------------------------------------------------
 
 
-def command(results: str) -> list[str]:
-    script = str(ROOT / "algos" / "ppo.py")
-    budget = ["--total-timesteps", "5000", "--seeds", "2"]
-    return [sys.executable, script, *budget, "--results", results, "--name", "x"]
+def command(results: str, timesteps: int = 5000, **limits: int) -> Script:
+    """Start a training of a second."""
+    words = f"--total-timesteps {timesteps} --seeds 2 --results {results} --name x"
+    return Script("algos/ppo.py", *words.split(), **limits)
 
 
-def two_commands(*flags: list[str], script: str = "algos/ppo.py") -> list[subprocess.Popen[str]]:
-    """Start trainings of one run side by side, of a second or more each."""
-    common = [sys.executable, str(ROOT / script), "--results", "r", "--name", "x"]
-    common += ["--total-timesteps", "60000", "--quiet"]
-    return [
-        subprocess.Popen(
-            [*common, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        for words in flags
-    ]
+def training(*flags: str) -> Script:
+    """Start a longer training of the run x."""
+    words = "--results r --name x --total-timesteps 30000 --quiet"
+    return Script("algos/ppo.py", *words.split(), *flags)
 
 
 def wait_for(pattern: str, n: int = 1) -> None:
@@ -816,15 +809,14 @@ def test_a_part_of_other_settings_that_appears_meanwhile_stops_the_seal(
 def test_two_processes_train_the_seeds_of_one_run() -> None:
     """Disjoint ones at the same time; killed, the plain command trains what is missing."""
     parts = "runs/CartPole-v1/ppo/x/seeds-*"
-    both = two_commands(["--seeds", "2"], ["--seeds", "2", "--first-seed", "2"])
+    both = training("--seeds", "2"), training("--seeds", "2", "--first-seed", "2")
     wait_for(f"{parts}/config.json", n=2)  # both are training: nobody waits for anybody
     assert all(process.poll() is None for process in both)
     for process in both:
-        process.kill()
-        process.communicate()
+        process.send_signal(signal.SIGKILL)
+        process.wait()
     assert not RunFolder(Path("r/runs/CartPole-v1/ppo/x")).parts()
-    (plain,) = two_commands(["--seeds", "4"])
-    assert plain.communicate(timeout=300)[1] == ""
+    assert training("--seeds", "4").run().stderr == ""
     folder = RunFolder(Path("r/runs/CartPole-v1/ppo/x"))
     assert [part.name for part in folder.parts()] == ["seeds-000-003"]
     assert not leftovers(Path("r"))
@@ -833,29 +825,29 @@ def test_two_processes_train_the_seeds_of_one_run() -> None:
 @pytest.mark.slow
 def test_overlapping_commands_train_no_seed_twice() -> None:
     """The second trains what the first has not taken, waits for the rest, and shows all."""
-    (first,) = two_commands(["--seeds", "3"])
+    first = training("--seeds", "3")
     wait_for("runs/CartPole-v1/ppo/x/seeds-000-002/config.json")
-    (second,) = two_commands(["--seeds", "4", "--first-seed", "1"])
-    outputs = [process.communicate(timeout=300) for process in (first, second)]
-    assert [error for _, error in outputs] == ["", ""]
+    second = training("--seeds", "4", "--first-seed", "1")
+    assert [process.run().stderr for process in (first, second)] == ["", ""]
     folder = RunFolder(Path("r/runs/CartPole-v1/ppo/x"))
     assert [part.name for part in folder.parts()] == ["seeds-000-002", "seeds-003-004"]
-    assert "ppo on CartPole-v1, 4 seeds" in outputs[1][0]
+    assert "ppo on CartPole-v1, 4 seeds" in second.stdout
 
 
 @pytest.mark.slow
 def test_seeds_of_a_process_that_is_interrupted_are_trained_by_the_one_that_waits() -> None:
-    (first,) = two_commands(["--seeds", "2"])
+    first = training("--seeds", "2")
     wait_for("runs/CartPole-v1/ppo/x/seeds-000-001/config.json")
     first.send_signal(signal.SIGSTOP)  # or it might be done before the other has begun
-    (second,) = two_commands(["--seeds", "2"])
-    assert second.stdout
-    assert second.stdout.readline().startswith("waiting for another process")
+    second = training("--seeds", "2")
+    while not second.stdout.startswith("waiting for another process"):
+        assert second.poll() is None
+        time.sleep(0.01)
     first.send_signal(signal.SIGINT)
     first.send_signal(signal.SIGCONT)
-    assert first.communicate(timeout=60)[1].startswith("interrupted; ")
-    assert second.communicate(timeout=300)[1] == ""
-    assert second.returncode == 0
+    assert first.run().stderr.startswith("interrupted; ")
+    assert second.run().stderr == ""
+    assert second.poll() == 0
     assert RunFolder(Path("r/runs/CartPole-v1/ppo/x")).finished_seeds() == {0, 1}
     assert not leftovers(Path("r"))
 
@@ -875,8 +867,9 @@ def test_a_lock_survives_that_its_file_is_removed(removed: str) -> None:
 @pytest.mark.slow
 def test_kill_9_at_random_moments() -> None:
     """A real process and a real SIGKILL, at random times and as each file appears."""
+    undisturbed = command("whole")
     began = time.monotonic()
-    subprocess.run(command("whole"), check=True, capture_output=True, timeout=300)
+    assert undisturbed.wait() == 0
     duration = time.monotonic() - began
     whole = RunFolder(Path("whole/runs/CartPole-v1/ppo/x"))
     part = Path("r/runs/CartPole-v1/ppo/x/seeds-000-001")
@@ -886,7 +879,7 @@ def test_kill_9_at_random_moments() -> None:
     moments += ["config.json", "curve.parquet", "policy.safetensors", "summary.json"]
     killed = 0
     for moment in moments:
-        process = subprocess.Popen(command("r"), stdout=subprocess.DEVNULL)
+        process = command("r")
         if isinstance(moment, float):
             time.sleep(moment)
         else:
@@ -901,8 +894,8 @@ def test_kill_9_at_random_moments() -> None:
             same_curve(RunFolder(part.parent), whole)
             shutil.rmtree("r")
     assert killed >= 3
-    again = subprocess.run(command("r"), capture_output=True, text=True, timeout=300)
-    assert (again.returncode, again.stderr) == (0, "")
+    again = command("r").run()
+    assert (again.poll(), again.stderr) == (0, "")
     assert is_finished(part)
     assert leftovers(part) == []
     same_curve(RunFolder(part.parent), whole)
@@ -911,21 +904,14 @@ def test_kill_9_at_random_moments() -> None:
 @pytest.mark.slow
 def test_a_real_file_that_cannot_grow() -> None:
     """The kernel refuses a write (RLIMIT_FSIZE); with space again the run is finished."""
-    small = [*command("r"), "--total-timesteps", "1024"]
-    small.remove("--total-timesteps")
-    small.remove("5000")
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, 12_000))
-
-    process = subprocess.run(small, capture_output=True, text=True, preexec_fn=limit, timeout=120)
-    assert process.returncode == 1
+    process = command("r", timesteps=1024, file_limit=12_000).run()
+    assert process.poll() == 1
     assert process.stderr == "error: [Errno 27] File too large\n"
     part = Path("r/runs/CartPole-v1/ppo/x/seeds-000-001")
     assert not is_finished(part)
     assert leftovers(part) == []
     assert not (part / "summary.json").exists()
-    subprocess.run(small, check=True, capture_output=True, timeout=120)
+    assert command("r", timesteps=1024).wait() == 0
     assert is_finished(part)
 
 

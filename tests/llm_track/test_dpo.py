@@ -457,11 +457,11 @@ def test_preferences_that_do_not_fit_are_refused(
 
 
 @pytest.mark.slow
-def test_it_learns_addition(tmp_path: Path) -> None:
+def test_it_learns_addition(tiny_results: str) -> None:
     """With the preset; the tiny model is made on the way."""
     settings = dpo.PRESETS["addition"].settings
     config = dpo.Config(
-        results=str(tmp_path), total_samples=12_800, evaluations=1, quiet=True, **settings
+        results=tiny_results, total_samples=12_800, evaluations=1, quiet=True, **settings
     )
     run = LanguageRun(config, [0])
     run.open([])

@@ -1307,4 +1307,6 @@ def test_the_base_model_of_r1_zero_is_made(tmp_path: Path) -> None:
     assert tokenizer.eos_token_id == 1
     again, _ = models.load_model(config, CPU, Processes())
     assert digest(again) == digest(policy)
-    assert not (tmp_path / "models").joinpath("runs").exists()  # no cold start
+    store = models.tiny_store(config)
+    assert (store / "base-addition").is_dir()
+    assert not (store / "runs").exists()  # no cold start

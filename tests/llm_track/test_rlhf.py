@@ -819,16 +819,15 @@ def test_an_interrupted_training_goes_on_as_if_nothing_had_been(
 
 
 @pytest.mark.slow
-def test_both_learn_addition(tmp_path: Path) -> None:
+def test_both_learn_addition(tiny_results: str) -> None:
     """The reward model by rules, PPO with the rules; the tiny model is made on the way."""
-    results = str(tmp_path)
-    rm = reward_model.Config(results=results, total_samples=20_480, evaluations=1, quiet=True)
+    rm = reward_model.Config(results=tiny_results, total_samples=20_480, evaluations=1, quiet=True)
     _, summary, run = train_without_folder(reward_model, rm)
     assert summary["initial"]["accuracy"] == 0.5
     # Over 1,200 pairs, each met for the first time; chance is 0.5 +- 0.014.
     assert run.metrics().tail(40)["accuracy"].mean() > 0.55
     ppo = rlhf_ppo.Config(
-        results=results, gae_lambda=1.0, total_samples=5_120, evaluations=1, quiet=True
+        results=tiny_results, gae_lambda=1.0, total_samples=5_120, evaluations=1, quiet=True
     )
     _, summary, run = train_without_folder(rlhf_ppo, ppo, seed=100)
     assert summary["final"]["pass@1"] > summary["initial"]["pass@1"] + 0.1

@@ -54,7 +54,8 @@ METHODS: dict[str, Any] = {
     "dapo": dapo,
 }
 
-
+FAST = ("sft", "grpo")
+SOME_SLOW = [x if x in FAST else pytest.param(x, marks=pytest.mark.slow) for x in METHODS]
 SMALL = {"sft": {"batch_size": 16}, "dpo": {"batch_size": 8, "group_size": 4}}
 
 
@@ -103,7 +104,7 @@ def interrupt(*args: Any) -> Any:
     raise Interrupted
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", SOME_SLOW)
 @pytest.mark.usefixtures("small")
 def test_an_interrupted_training_goes_on_as_if_nothing_had_happened(
     name: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -237,10 +238,7 @@ def test_rl_does_not_begin_with_what_was_learned_before(
     assert not set(map(tuple, steps["sft"])) & set(map(tuple, steps["grpo"]))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [x if x in ("sft", "grpo") else pytest.param(x, marks=pytest.mark.slow) for x in METHODS],
-)
+@pytest.mark.parametrize("name", SOME_SLOW)
 @pytest.mark.usefixtures("small")
 def test_micro_batches_do_not_change_what_is_learned(
     name: str, model: Path, tmp_path: Path

@@ -96,7 +96,12 @@ class Copy:
         self.server = subprocess.Popen(
             [sys.executable, "-c", SERVER],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(folder), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+            env={
+                **os.environ,
+                "PYTHONPATH": str(folder),
+                "PYTHONDONTWRITEBYTECODE": "",  # what no bug changes is compiled once
+                "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
