@@ -51,6 +51,7 @@ from manyseeds.cli import PositiveInt, Range, ScriptConfig, exit_with, from_pres
 from manyseeds.errors import UsageError
 from manyseeds.optim import SeedAdam
 from manyseeds.process import set_up_process
+from manyseeds.record import finite_numbers
 from manyseeds.runs.control import Run
 from manyseeds.seeds import SeedStreams
 
@@ -280,7 +281,7 @@ def measure_stage(
             "stage": stage,
             "seed": seed,
             "return": returns[i],
-            "explained": {k: share[i] for k, share in shares.items()},
+            "explained": finite_numbers({k: share[i] for k, share in shares.items()}),
         }
         for i, seed in enumerate(seeds)
     ]

@@ -26,6 +26,7 @@ from benchmarks.chapters import (
     ablations,
     environments,
     evidence,
+    gradient_variance,
     language_models,
     policy_gradients,
     sensitivity,
@@ -661,6 +662,7 @@ def report(results: Path, note: str = "") -> None:
     chapter = tabular.sections(runs, results / "plots")
     chapter += policy_gradients.sections(loaded, results)
     chapter += ablations.sections(loaded, results)
+    chapter += gradient_variance.section(results)
     chapter += language_models.sections(methods, results)
     if written := sensitivity.write_page(results):
         print(f"page: {written}")

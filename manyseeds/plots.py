@@ -478,13 +478,19 @@ Groups = Mapping[str, Mapping[str, NDArray[np.float64]]]  # line -> value -> sco
 
 
 def scores_by_value(
-    panels: Mapping[str, Groups], path: Path | str, *, xlabel: str, ylabel: str, columns: int = 2
+    panels: Mapping[str, Groups],
+    path: Path | str,
+    *,
+    xlabel: str,
+    ylabel: str,
+    columns: int = 2,
+    log_y: bool = False,
 ) -> None:
     """One panel per key (its title): scores of seeds against the values of one setting.
 
     Values stand at equal distances, in the order in which the lines of a panel name them. A line
-    is the IQM over seeds with its 95% interval; small points are seeds. A value without scores is a
-    gap in its line. Raises ValueError for an unknown suffix.
+    is the IQM over seeds with its 95% interval, joined where values are numbers; small points are
+    seeds. A value without scores is a gap in its line. Raises ValueError for an unknown suffix.
     """
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -501,6 +507,7 @@ def scores_by_value(
             bottom = i + columns >= len(panels)
             _label_axes(axes, title, xlabel if bottom else "", "" if i % columns else ylabel)
             names = list(dict.fromkeys(value for group in groups.values() for value in group))
+            numbers = all(re.fullmatch(r"[-+.\de]+", name) for name in names)
             for k, (line, group) in enumerate(groups.items()):
                 color = looks[line]["color"]
                 shift = 0.3 * (k - (len(groups) - 1) / 2)  # lines side by side
@@ -514,9 +521,14 @@ def scores_by_value(
                     point = stats.estimate(scores)
                     middle[j], low[j], high[j] = point.value, point.low, point.high
                 axes.vlines(places, low, high, color=color, linewidth=1.6)
-                axes.plot(places, middle, marker="o", markersize=4, **looks[line])
-            axes.set_xticks(range(len(names)), names)
+                look = looks[line] if numbers else {"color": color, "linestyle": ""}
+                axes.plot(places, middle, marker="o", markersize=4, **look)
+            slant: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
+            crowded = sum(map(len, names)) > 60
+            axes.set_xticks(range(len(names)), names, **slant if crowded else {})
             axes.set_xlim(-0.5, len(names) - 0.5)
+            if log_y:
+                axes.set_yscale("log")
         for axes in grid[len(panels) :]:
             axes.remove()
         handles = [Line2D([], [], label=name, **look) for name, look in looks.items() if name]
