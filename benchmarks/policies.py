@@ -123,7 +123,9 @@ def train_and_write(cell: Cell, results: str) -> Finals:
         raise UsageError("is stale: its code has changed since; train it again first")
     final = final_scores(run)
     seeds = median_and_worst(final)
-    config = dataclasses.replace(cell.config(results), quiet=True, seeds=len(seeds))
+    config = cell.config(results)
+    assert isinstance(config, ControlConfig), "only these are kept"
+    config = dataclasses.replace(config, quiet=True, seeds=len(seeds))
     set_up_process(config.threads)
     training = Run(config, seeds)
     policy = catalog.module("algos", cell.algo).train(config, training)
