@@ -23,8 +23,10 @@ import pandas as pd
 
 from benchmarks import catalog
 from benchmarks.chapters import (
+    ablations,
     environments,
     evidence,
+    gradient_variance,
     language_models,
     policy_gradients,
     sensitivity,
@@ -659,6 +661,8 @@ def report(results: Path, note: str = "") -> None:
     missing = [] if note else missing_cells(results, runs)
     chapter = tabular.sections(runs, results / "plots")
     chapter += policy_gradients.sections(loaded, results)
+    chapter += ablations.sections(loaded, results)
+    chapter += gradient_variance.section(results)
     chapter += language_models.sections(methods, results)
     if written := sensitivity.write_page(results):
         print(f"page: {written}")

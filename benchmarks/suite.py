@@ -212,6 +212,84 @@ COMMON: dict[tuple[str, str], dict[str, Any]] = {
     ("dqn", "MountainCar-v0"): {},
 }
 
+
+@dataclass(frozen=True)
+class Ablation:
+    """Runs that differ from a base in one field and, where there are several lines, in another."""
+
+    name: str
+    algo: str
+    varied: str  # the field
+    values: tuple[Any, ...]
+    lines: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"": {}})
+
+    def values_on(self, env: str) -> tuple[Any, ...]:
+        """The values in an environment, with that of its base among them; numbers ascend."""
+        base = BASES[self.algo, env][self.varied]
+        values = tuple(dict.fromkeys((*self.values, base)))
+        return values if isinstance(base, bool | str) else tuple(sorted(values))
+
+    def cell(self, env: str, line: str, value: Any) -> Cell:
+        """The cell of a value. Without the settings that the base has anyway, so that it is the
+        same cell in every ablation, and on CartPole the preset's."""
+        chosen = {**self.lines[line], self.varied: value}
+        base = BASES[self.algo, env]
+        settings = {name: x for name, x in chosen.items() if base[name] != x}
+        if (self.algo, env) in SHORTENED:
+            settings["total_timesteps"] = SHORTENED[self.algo, env]
+        return Cell(self.algo, env, 30, settings=settings, cut=SHORT)
+
+
+ABLATION_ENVS = ("CartPole-v1", "Acrobot-v1")
+# What the presets have of the fields that are ablated.
+BASES: dict[tuple[str, str], dict[str, Any]] = {
+    ("ppo", "CartPole-v1"): {"learning_rate": 1e-3, "clip_range": 0.2, "gae_lambda": 0.8}
+    | {"normalize_advantage": True, "epochs": 20},
+    ("ppo", "Acrobot-v1"): {"learning_rate": 3e-4, "clip_range": 0.2, "gae_lambda": 0.94}
+    | {"normalize_advantage": True, "epochs": 4},
+    **{
+        ("reinforce", env): {"weight": "return_to_go", "normalize_advantage": True}
+        for env in ABLATION_ENVS
+    },
+}
+# Budgets that are not the preset's: of a million timesteps, the fifth that GRPO has.
+SHORTENED = {("ppo", "Acrobot-v1"): BUDGETS["Acrobot-v1"]}
+ABLATIONS = (
+    Ablation(
+        "clipping",
+        "ppo",
+        "learning_rate",
+        (1e-4, 3e-4, 1e-3, 3e-3, 1e-2),
+        {"clip range 0.2": {"clip_range": 0.2}, "no clipping": {"clip_range": 0.0}},
+    ),
+    Ablation("lambda", "ppo", "gae_lambda", (0.0, 0.5, 0.8, 0.9, 0.95, 1.0)),
+    Ablation("normalisation", "ppo", "normalize_advantage", (True, False)),
+    Ablation("epochs", "ppo", "epochs", (1, 3, 5, 10, 20)),
+    Ablation(
+        "weights",
+        "reinforce",
+        "weight",
+        WEIGHTS,
+        {
+            "normalised weights": {"normalize_advantage": True},
+            "raw weights": {"normalize_advantage": False},
+        },
+    ),
+)
+
+
+def ablation_cells() -> tuple[Cell, ...]:
+    """The cells of all ablations, each once."""
+    cells = [
+        ablation.cell(env, line, value)
+        for env in ABLATION_ENVS
+        for ablation in ABLATIONS
+        for line in ablation.lines
+        for value in ablation.values_on(env)
+    ]
+    return tuple({(c.algo, c.env, *sorted(c.settings.items())): c for c in cells}.values())
+
+
 CONTROL = {  # the environments of each algorithm
     "ppo": CLASSIC,
     "a2c": CLASSIC,
@@ -295,8 +373,7 @@ SUITES = {
         for (algo, env), settings in COMMON.items()
         for library in LIBRARIES
     ),
-    # Ablations of policy gradients: how advantages are estimated, GRPO beside PPO at one budget,
-    # the weights of REINFORCE.
+    # Policy gradients: how advantages are estimated, and GRPO beside PPO at one budget.
     "policy-gradient": (
         *(
             Cell("a2c", env, 10, settings=settings, cut=SHORT)
@@ -313,18 +390,9 @@ SUITES = {
             Cell("ppo", env, 10, settings={"total_timesteps": budget}, cut=SHORT)
             for env, budget in BUDGETS.items()
         ),
-        *(
-            Cell(
-                "reinforce",
-                "CartPole-v1",
-                10,
-                settings={"weight": weight, **scale},
-                cut=SHORT,
-            )
-            for scale in ({}, {"normalize_advantage": False})
-            for weight in WEIGHTS
-        ),
     ),
+    # One or two hyperparameters at a time, about two hours of one core.
+    "ablations": ablation_cells(),
     # Language models, about a minute a seed: what is missing of base and SFT is made first.
     "language-models": (
         *(

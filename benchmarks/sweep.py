@@ -10,7 +10,9 @@ the exit status is 1. What the cells print goes to RESULTS/logs/.
 
 Runs go to the user's layer, results/local, and what is published is not looked at. `--publish`
 trains the seeds that the published layer lacks and writes them there; the sources must be those of
-a commit, which the runs name.
+a commit, which the runs name. Runs are published without weights, but for those of two seeds of
+each of our cells, the median and the worst: they are trained once more, must score what is
+published, and go to results/policies (`benchmarks/policies.py`).
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from pathlib import Path
 from benchmarks import jax_peer
 from benchmarks.chapters.results import load_result, seeds_due
 from benchmarks.chapters.stored import open_run
+from benchmarks.policies import keep, lacking
 from benchmarks.suite import SUITES, Cell
 from manyseeds.cli import (
     PUBLISHED,
@@ -45,6 +48,7 @@ from manyseeds.process import exit_reason
 from manyseeds.record import check_committed, plural, ranges
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+WITHOUT_POLICIES = ("ablations",)  # suites whose policies would be as large as all the others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +86,11 @@ class Flags(LayerConfig):
         if self.until_decided and (self.seeds or self.cut):
             which = "--seeds" if self.seeds else "--cut"
             raise UsageError(f"--until-decided: says how many seeds there are; without {which}")
+
+    @property
+    def keeps_policies(self) -> bool:
+        """Whether policies are published with the runs."""
+        return self.publish and self.suite not in WITHOUT_POLICIES
 
     @property
     def folder(self) -> str:
@@ -299,20 +308,24 @@ def main(args: Sequence[str] | None = None) -> None:
         if flags.dry_run:
             due = asked_for(cells, flags.folder) if flags.until_decided else cells
             show(due, flags.folder, flags.workers)
+            for cell in lacking(cells, flags.folder) if flags.keeps_policies else ():
+                print(f"missing   policies of {cell}")
             return
         for cell in cells:
             python_of(cell)  # before any is trained
         if flags.publish:
             check_committed()
         run = sweep_until_decided if flags.until_decided else sweep
-        failed = run(cells, flags.folder, flags.workers)
+        failed = [str(task) for task in run(cells, flags.folder, flags.workers)]
+        if flags.keeps_policies:
+            failed += keep(cells, flags.folder)
     except UsageError as error:
         exit_with(error)
     except KeyboardInterrupt:
         print("interrupted; the same command again runs what is missing", file=sys.stderr)
         raise SystemExit(130) from None
     if failed:
-        names = "; ".join(map(str, failed))
+        names = "; ".join(failed)
         print(
             f"error: {len(failed)} of {plural(len(cells), 'cell')} failed: {names}", file=sys.stderr
         )

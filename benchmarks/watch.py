@@ -3,7 +3,8 @@
     python benchmarks/watch.py results/runs/CartPole-v1/ppo/169f4dbf
     python benchmarks/watch.py --check results/runs/CartPole-v1/ppo/169f4dbf [RUN ...]
 
-A RUN is the folder of a run or one of its parts `seeds-000-009`, with weights on this machine.
+A RUN is the folder of a run or one of its parts `seeds-000-009`, with weights on this machine. Of a
+published run, the GIF can show the median and the worst seed (results/policies).
 The module of an environment `module:Name-v0` is imported only if `--env module:Name-v0` says so.
 
 **The GIF** is drawn by Gymnasium's renderer: the greedy policy of the median seed by final return,
@@ -53,12 +54,13 @@ import envs
 from benchmarks import catalog
 from benchmarks.chapters.environments import HEADER, Checked, markdown
 from benchmarks.chapters.results import print_table
-from benchmarks.chapters.stored import BROKEN, file_name, find_and_open, reading
+from benchmarks.chapters.stored import BROKEN, file_name, find_and_open, find_file, reading
 from benchmarks.measure import origin
+from benchmarks.policies import Finals, final_scores, median_and_worst, policies_name
 from envs.gymnasium_bridge import cannot_be_made, registered_id
 from manyseeds import stats
 from manyseeds.checkpoint import read_policy
-from manyseeds.cli import ControlConfig, exit_with, given_runs, parse, path_of
+from manyseeds.cli import ControlConfig, exit_with, given_runs, identity, parse, path_of
 from manyseeds.digest import origin_of
 from manyseeds.errors import UsageError
 from manyseeds.evaluate import CHUNK, FINAL_EPISODES, Policy
@@ -82,11 +84,12 @@ RESAMPLES = 2000
 class Trained:
     """The policies of one part; what is per seed has the order of `seeds`."""
 
-    part: Path
+    part: Path  # or the file of published policies
+    run: Path
     algo: str
     config: ControlConfig
     seeds: list[int]
-    final: list[float]  # greedy return at the end of the training
+    final: Finals  # greedy returns at the end of the training, of all seeds of the run
     diverged: set[int]
     policy: Policy
     train: Callable[..., Any]  # where the code that made the policy begins
@@ -96,10 +99,6 @@ class Trained:
         """What the policy was trained in, or the native version of it where there is one."""
         env: envs.Env = replace(self.config, backend="auto").make_env()
         return env
-
-    @property
-    def run(self) -> Path:
-        return self.part.parent
 
     @property
     def results(self) -> Path:
@@ -119,9 +118,12 @@ class Trained:
             raise UsageError(f"{self.part}: its weights do not fit its environment") from error
 
 
-def load_trained(path: str, trusted_env: str | None = None) -> list[Trained]:
+def load_trained(
+    path: str, trusted_env: str | None = None, published: bool = False
+) -> list[Trained]:
     """The parts of RUN whose weights are on this machine.
 
+    published: and, last, its published policies, if there are some.
     trusted_env: the id `module:Name-v0`, of all that import a module, that may be made; None where
     only our own environments are wanted.
     Raises UsageError in one line: no such folder, nothing finished, another kind of run, a
@@ -151,35 +153,42 @@ def load_trained(path: str, trusted_env: str | None = None) -> list[Trained]:
     if trusted_env and trusted_env != env_id:
         raise UsageError(f"--env {trusted_env}: {path} is on {env_id}")
     command = run.configs[0]["command"]
-    there = [(p, s) for p, s in zip(run.parts, run.summaries, strict=True) if (p / POLICY).exists()]
+    there = [part for part in run.parts if (part / POLICY).exists()]
+    if published:
+        file = find_file(run.path.parents[3], policies_name(run.path))
+        there += [file] if file.exists() else []
     if not there:
         raise UsageError(f"{path}: no weights on this machine; to train it: {command}")
 
     module = catalog.module("algos", algo)
+    with reading(run.path):
+        final = final_scores(run)
+        diverged = {int(seed) for summary in run.summaries for seed in summary["diverged"]}
     found = []
-    for part, summary in there:
+    for part in there:
         try:
             config, seeds, _ = read_policy(part, module.Config, trusted_env or "")
             policy = module.load(part, trusted_env or "")
         except (*BROKEN, RuntimeError, SafetensorError) as error:  # another field, another shape
             raise UsageError(
-                f"{part}: its weights do not fit today's algos/{algo}.py; remove that folder and "
-                f"train it again: {command}"
+                f"{part}: its weights do not fit today's algos/{algo}.py; remove that "
+                f"{'file' if part.is_file() else 'folder'} and train it again: {command}"
             ) from error
-        with reading(part / "summary.json"):
-            final = summary["final"]["greedy"]["per_seed"]
-            found.append(
-                Trained(
-                    part=part,
-                    algo=algo,
-                    config=config,
-                    seeds=seeds,
-                    final=[final[str(seed)] for seed in seeds],
-                    diverged={int(seed) for seed in summary["diverged"]},
-                    policy=policy,
-                    train=module.train,
-                )
+        if part.is_file() and (identity(config) != run.config or not set(seeds) <= {*run.seeds}):
+            raise UsageError(f"{part}: is of another run than {run.path}")
+        found.append(
+            Trained(
+                part=part,
+                run=run.path,
+                algo=algo,
+                config=config,
+                seeds=seeds,
+                final=final,
+                diverged=diverged,
+                policy=policy,
+                train=module.train,
             )
+        )
     return found
 
 
@@ -248,10 +257,11 @@ class Reel:
 
 
 def median_seed(parts: Sequence[Trained]) -> int:
-    """The seed in the middle by final return (of two, the lower); NaN is worse than any."""
-    final = {seed: x for part in parts for seed, x in zip(part.seeds, part.final, strict=True)}
-    ranked = sorted(final, key=lambda s: (-math.inf if math.isnan(final[s]) else final[s], s))
-    return ranked[(len(ranked) - 1) // 2]
+    """The median of the run by final return, or of the seeds that have weights."""
+    final = parts[0].final
+    there = {seed: final.get(seed) for part in parts for seed in part.seeds}
+    wanted = median_and_worst(final)[0]
+    return wanted if wanted in there else median_and_worst(there)[0]
 
 
 def rendered(env_id: str, time_limit: int) -> gym.Env[Any, Any]:
@@ -307,7 +317,7 @@ def watch(
     trusted_env: str = "",
 ) -> None:
     """Write the GIF of a run, by default RESULTS/watch/ENV-ALGORITHM.gif."""
-    parts = load_trained(path, trusted_env)
+    parts = load_trained(path, trusted_env, published=True)
     if seed is None:
         seed = median_seed(parts)
     trained = next((part for part in parts if seed in part.seeds), None)
@@ -433,7 +443,7 @@ class Flags:
     check: bool = False
     """Play on both sides, write the table."""
     seed: int | None = None
-    """Which seed to show (default: the median)."""
+    """Which seed to show (default: the median; of equal ones the first)."""
     out: str = ""
     """Default: RESULTS/watch/ENV-ALGORITHM.gif."""
     env: str = ""

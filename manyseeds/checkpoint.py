@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from manyseeds.cli import PUBLISHED, RESULTS, AnyConfig, EnvConfig, from_identity
@@ -14,16 +16,39 @@ from manyseeds.errors import UsageError
 from manyseeds.record import POLICY, is_finished, read_json
 from manyseeds.seeds import SeedStreams
 
+ABOUT = "manyseeds"  # what a file of policies says of itself, as JSON
 
-def to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    """Tensors of a policy, the seed as first dimension, as one safetensors file."""
-    return safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in tensors.items()})
+
+def to_bytes(tensors: Mapping[str, Tensor], about: Mapping[str, Any] | None = None) -> bytes:
+    """Tensors of a policy, the seed as first dimension, as one safetensors file.
+
+    about: "config" (an `identity`), "seeds" and what else there is; then the file can be loaded
+    without a run around it.
+    """
+    copied = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
+    return safetensors.torch.save(copied, None if about is None else {ABOUT: json.dumps(about)})
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    """What a file of policies says of itself, its "config" and "seeds" at least.
+
+    Raises UsageError for a file that says nothing, or is none.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads(file.metadata()[ABOUT])
+        if isinstance(about["config"], dict) and all(type(x) is int for x in about["seeds"]):
+            return dict(about)
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RecursionError):
+        pass
+    raise UsageError(f"{path}: holds no policies that say what they are")
 
 
 def read_policy(
     part: str | Path, config_class: type[AnyConfig], trusted_env: str = ""
 ) -> tuple[AnyConfig, list[int], dict[str, Tensor]]:
-    """Config, seeds and tensors of a finished part such as `.../seeds-000-009`.
+    """Config, seeds and tensors of a finished part such as `.../seeds-000-009`, or of a file of
+    policies, results/policies/ENV/ALGORITHM/NAME.safetensors.
 
     Of a published part that was trained here, too, it is the latter, which has weights.
     trusted_env: the id `module:Name-v0` of the part's environment where importing a module makes
@@ -32,14 +57,18 @@ def read_policy(
     Raises UsageError for a folder that is not a finished part, or whose weights are not there.
     """
     part = own_part(Path(part))
-    if not is_finished(part) or not (part / POLICY).exists():
+    file = part if part.is_file() else part / POLICY
+    if part.is_file():
+        stored = read_about(part)
+    elif is_finished(part) and file.exists():
+        stored = read_json(part / "config.json")
+    else:
         raise UsageError(f"{part}: not a finished part with {POLICY}; train it here first")
-    stored = read_json(part / "config.json")
     env = str(stored["config"].get("env", ""))
     if ":" in env and env != trusted_env:
         raise UsageError(f"{part}: to load it would import the module of {env}; name it to agree")
     config = from_identity(config_class, stored["config"])
-    return config, stored["seeds"], safetensors.torch.load_file(part / POLICY)
+    return config, stored["seeds"], safetensors.torch.load_file(file)
 
 
 def own_part(part: Path) -> Path:

@@ -474,6 +474,69 @@ def _word_order(word: str) -> tuple[list[float], str]:
     return [float(x) for x in re.findall(r"\d+(?:\.\d+)?(?:e[-+]?\d+)?", word)], word
 
 
+Groups = Mapping[str, Mapping[str, NDArray[np.float64]]]  # line -> value -> scores [S]
+
+
+def scores_by_value(
+    panels: Mapping[str, Groups],
+    path: Path | str,
+    *,
+    xlabel: str,
+    ylabel: str,
+    columns: int = 2,
+    log_y: bool = False,
+) -> None:
+    """One panel per key (its title): scores of seeds against the values of one setting.
+
+    Values stand at equal distances, in the order in which the lines of a panel name them. A line
+    is the IQM over seeds with its 95% interval, joined where values are numbers; small points are
+    seeds. A value without scores is a gap in its line. Raises ValueError for an unknown suffix.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    _check_suffix(path)
+    looks = _looks(list(dict.fromkeys(line for groups in panels.values() for line in groups)))
+    columns = min(columns, len(panels))
+    rows = -(-len(panels) // columns)
+    with _style():
+        figure = Figure(figsize=(4.2 * columns + 0.4, 3.0 * rows + 0.6), layout="constrained")
+        grid = figure.subplots(rows, columns, squeeze=False).flatten()
+        for i, (title, groups) in enumerate(panels.items()):
+            axes = grid[i]
+            bottom = i + columns >= len(panels)
+            _label_axes(axes, title, xlabel if bottom else "", "" if i % columns else ylabel)
+            names = list(dict.fromkeys(value for group in groups.values() for value in group))
+            numbers = all(re.fullmatch(r"[-+.\de]+", name) for name in names)
+            for k, (line, group) in enumerate(groups.items()):
+                color = looks[line]["color"]
+                shift = 0.3 * (k - (len(groups) - 1) / 2)  # lines side by side
+                places = np.arange(len(names)) + shift
+                middle, low, high = (np.full(len(names), math.nan) for _ in range(3))
+                for j, name in enumerate(names):
+                    if not len(scores := group.get(name, ())):
+                        continue
+                    spread = places[j] + np.linspace(-0.09, 0.09, len(scores))
+                    axes.scatter(spread, scores, s=6, color=color, alpha=0.35, linewidths=0)
+                    point = stats.estimate(scores)
+                    middle[j], low[j], high[j] = point.value, point.low, point.high
+                axes.vlines(places, low, high, color=color, linewidth=1.6)
+                look = looks[line] if numbers else {"color": color, "linestyle": ""}
+                axes.plot(places, middle, marker="o", markersize=4, **look)
+            slant: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
+            crowded = sum(map(len, names)) > 60
+            axes.set_xticks(range(len(names)), names, **slant if crowded else {})
+            axes.set_xlim(-0.5, len(names) - 0.5)
+            if log_y:
+                axes.set_yscale("log")
+        for axes in grid[len(panels) :]:
+            axes.remove()
+        handles = [Line2D([], [], label=name, **look) for name, look in looks.items() if name]
+        if handles:
+            _legend(figure, handles, "IQM over seeds, 95% interval; points are seeds")
+    write_bytes(Path(path), figure_bytes(figure, Path(path).suffix))
+
+
 def plane(
     places: Mapping[str, tuple[Estimate, Estimate]], path: Path | str, *, xlabel: str, ylabel: str
 ) -> None:

@@ -1,8 +1,8 @@
 """The policy-gradient chapter of the report: REINFORCE weights, A2C's advantages, and no critic.
 
-Reads the runs of `python benchmarks/sweep.py --suite policy-gradient` and the measurements of
-`benchmarks/critic_cost.py`; `report.py` writes the sections that these functions return, and their
-figures.
+Reads the runs of `python benchmarks/sweep.py --suite policy-gradient`, those of REINFORCE of
+`--suite ablations`, and the measurements of `benchmarks/critic_cost.py`; `report.py` writes the
+sections that these functions return, and their figures.
 """
 
 from __future__ import annotations

@@ -198,11 +198,13 @@ def test_action_is_clipped_to_the_box(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("final", "seed"),
-    [({0: 5.0, 1: 9.0, 2: 7.0}, 2), ({0: 9.0, 3: 5.0}, 3), ({0: math.nan, 1: 1.0, 2: 2.0}, 1)],
+    ("there", "seed"),
+    [([0, 1, 2, 3, 4], 2), ([2, 1], 2), ([0, 1, 3], 0), ([3, 4], 3)],
 )
-def test_median_seed(final: dict[int, float], seed: int) -> None:
-    parts: Any = [SimpleNamespace(seeds=[k], final=[x]) for k, x in final.items()]
+def test_median_seed(there: list[int], seed: int) -> None:
+    """That of the run where it has weights, else that of the seeds that have."""
+    final = {0: 5.0, 1: 9.0, 2: 7.0, 3: math.nan, 4: 8.0}
+    parts: Any = [SimpleNamespace(seeds=[k], final=final) for k in there]
     assert watch.median_seed(parts) == seed
 
 

@@ -1,0 +1,203 @@
+"""Published policies: which seeds, that they are those of the run, and how they are shown."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+
+from algos import ppo
+from benchmarks import policies, suite, sweep
+from benchmarks.chapters.stored import open_run
+from benchmarks.policies import keep, lacking, median_and_worst, policies_file
+from benchmarks.suite import Cell
+from manyseeds import record
+from manyseeds.checkpoint import read_about, to_bytes
+from manyseeds.record import POLICY, read_json, seal, write_json
+from tests.benchmarks.test_watch import BUDGETS, refused, shown, store
+
+
+@pytest.mark.parametrize(
+    ("final", "seeds"),
+    [
+        ({0: 5.0, 1: 9.0, 2: 7.0}, [2, 0]),
+        ({0: 9.0, 3: 5.0}, [3]),  # of two, the lower is the median, and the worst
+        ({4: 1.0, 5: 2.0, 6: 2.0, 7: 2.0, 8: 3.0}, [5, 4]),  # the lowest of those that tie
+        ({0: 500.0, 1: 500.0, 2: 500.0}, [0]),
+        ({0: None, 1: 1.0, 2: math.nan, 3: 2.0, 4: 3.0}, [1, 0]),
+    ],
+)
+def test_median_and_worst(final: dict[int, float | None], seeds: list[int]) -> None:
+    assert median_and_worst(final) == seeds
+
+
+def cell_of(algo: str, env: str) -> Cell:
+    return Cell(algo, env, 5, settings=BUDGETS[algo])
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> tuple[Path, Path]:
+    """A results folder with five seeds of PPO in two parts; and the folder of the run."""
+    for seeds in ([0, 1, 2], [3, 4]):
+        part = store(tmp_path, "ppo", "Pendulum-v1", seeds)
+    return tmp_path, part.parent
+
+
+CELL = cell_of("ppo", "Pendulum-v1")
+
+
+def test_two_seeds_are_trained_again_to_the_same_weights(
+    published: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, run = published
+    before = {}
+    for part in sorted(run.glob("seeds-*")):
+        tensors = safetensors.torch.load_file(part / POLICY)
+        for i, seed in enumerate(read_json(part / "config.json")["seeds"]):
+            before[seed] = {name: tensor[i] for name, tensor in tensors.items()}
+        (part / POLICY).unlink()
+        seal(part)
+    final = policies.final_scores(open_run(record.RunFolder(run)))
+    wanted = median_and_worst(final)
+    assert len(wanted) == 2
+
+    assert lacking([CELL, CELL], str(results)) == [CELL]
+    assert keep([CELL], str(results)) == []
+    assert capsys.readouterr().out.startswith("kept      policies of ppo on Pendulum-v1")
+    file = policies_file(run)
+    assert file == results / "policies" / "Pendulum-v1" / "ppo" / f"{run.name}.safetensors"
+    about = read_about(file)
+    assert about["seeds"] == wanted
+    assert about["final"] == [final[seed] for seed in wanted]
+    kept = safetensors.torch.load_file(file)
+    for i, seed in enumerate(wanted):
+        assert kept.keys() == before[seed].keys()
+        for name, tensor in kept.items():
+            assert tensor[i].equal(before[seed][name]), (seed, name)
+    loaded = ppo.load(str(file))
+    assert loaded.state_dict().keys() == kept.keys()
+
+    written = file.stat().st_mtime_ns
+    assert lacking([CELL], str(results)) == []
+    assert keep([CELL], str(results)) == []
+    assert file.stat().st_mtime_ns == written
+
+    # What watch.py shows of them, with no other weights on this machine.
+    capsys.readouterr()
+    shown(run, "--out", results / "x.gif")
+    assert capsys.readouterr().out.startswith(f"seed {wanted[0]}, reset(seed=0)")
+    shown(run, "--seed", wanted[1], "--out", results / "x.gif")
+    assert capsys.readouterr().out.startswith(f"seed {wanted[1]}, reset(seed=0)")
+    (other, *_) = (seed for seed in final if seed not in wanted)
+    error = refused(capsys, run, "--seed", other)
+    assert f"--seed {other}: " in error
+    assert f"has weights of the seeds {record.ranges(wanted)}\n" in error
+    assert "no weights on this machine" in refused(capsys, run, "--check")
+
+
+def change_scores(run: Path, add: float) -> None:
+    """Let a run say that it has scored something else."""
+    for part in run.glob("seeds-*"):
+        summary = read_json(part / "summary.json")
+        scores = summary["final"]["greedy"]["per_seed"]
+        for seed in scores:
+            scores[seed] += add
+        write_json(part / "summary.json", summary)
+        seal(part)
+
+
+def test_other_scores_than_published_are_refused(
+    published: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, run = published
+    change_scores(run, 1.0)
+    (failed,) = keep([CELL], str(results))
+    assert "as published" in failed
+    assert "score [" in failed
+    assert not policies_file(run).exists()
+
+
+def test_scores_that_change_ask_for_other_policies(published: tuple[Path, Path]) -> None:
+    results, run = published
+    assert keep([CELL], str(results)) == []
+    change_scores(run, 1.0)
+    assert lacking([CELL], str(results)) == [CELL]
+
+
+def test_a_stale_run_and_too_many_bytes_are_refused(
+    published: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, run = published
+    with monkeypatch.context() as patch:
+        patch.setattr(policies, "MAX_BYTES", 1000)
+        (failed,) = keep([CELL], str(results))
+        assert "bytes in all, more than 1000" in failed
+    monkeypatch.setattr(policies, "part_is_stale", lambda config: True)
+    (failed,) = keep([CELL], str(results))
+    assert "is stale" in failed
+    assert not policies_file(run).exists()
+
+
+def test_whose_policies_are_published(tmp_path: Path) -> None:
+    others = [
+        Cell("ppo", "CartPole-v1", 10, "sb3"),
+        Cell("policy_iteration", "Gridworld-v0", 0),
+        Cell("td_prediction", "RandomWalk-v0", 10),
+        Cell("sft", "addition", 5, package="llm_track"),
+        Cell("ppo", "CartPole-v1", 10, first_seed=1000),
+    ]
+    assert not any(map(policies.keeps, others))
+    assert policies.keeps(CELL)
+    assert lacking([CELL, *others], str(tmp_path)) == []  # nothing is finished
+
+
+def test_a_sweep_that_publishes_keeps_policies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "published"
+    cell = Cell("q_learning", "FrozenLake-v1", 3, settings=BUDGETS["q_learning"])
+    store(folder, "q_learning", "FrozenLake-v1", [0, 1, 2])
+    for module in (sweep, suite):
+        monkeypatch.setattr(module, "PUBLISHED", folder)
+    monkeypatch.setattr(record, "changed_sources", lambda: [])
+    monkeypatch.setitem(suite.SUITES, "test", (cell,))
+    monkeypatch.setitem(suite.SUITES, "ablations", (cell,))
+    monkeypatch.chdir(tmp_path)
+    sweep.main(["--suite", "ablations", "--publish"])
+    assert not (folder / "policies").exists()
+    sweep.main(["--suite", "test", "--publish", "--dry-run"])
+    assert f"missing   policies of {cell}\n" in capsys.readouterr().out
+    sweep.main(["--suite", "test", "--publish"])
+    (file,) = folder.rglob("policies/*/*/*.safetensors")
+    assert read_about(file)["algo"] == "q_learning"
+    change_scores(next(folder.glob("runs/*/*/*")), 1.0)
+    with pytest.raises(SystemExit) as stop:
+        sweep.main(["--suite", "test", "--publish"])
+    assert stop.value.code == 1
+    assert "failed: policies of q_learning on FrozenLake-v1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("broken", ["text", "silent", "list", "seeds", "other", "shapes"])
+def test_a_file_that_anybody_may_have_made(
+    broken: str, published: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, run = published
+    assert keep([CELL], str(results)) == []
+    for part in run.glob("seeds-*"):
+        (part / POLICY).unlink()
+        seal(part)
+    file = policies_file(run)
+    about, tensors = read_about(file), safetensors.torch.load_file(file)
+    content: dict[str, Any] = {
+        "text": b"nothing of the kind",
+        "silent": to_bytes(tensors),
+        "list": to_bytes(tensors, {**about, "config": ["ppo"]}),
+        "seeds": to_bytes(tensors, {**about, "seeds": [7, 8]}),
+        "other": to_bytes(tensors, {**about, "config": {**about["config"], "gamma": 0.5}}),
+        "shapes": to_bytes({name: x[:1] for name, x in tensors.items()}, about),
+    }
+    file.write_bytes(content[broken])
+    assert refused(capsys, run).count("\n") == 1
