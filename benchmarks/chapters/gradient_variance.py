@@ -113,6 +113,13 @@ class Stage:
         """Between the mean of a weight and the gradient."""
         return self.figures[weight]["dot"] / np.sqrt(self.signal(weight) * self.signal(REFERENCE))
 
+    def is_biased(self, weight: str) -> bool:
+        """Whether the interval of the cosine lies below 1."""
+        if weight in UNBIASED or weight not in self.figures:
+            return False
+        cosine = self.cosine(weight)
+        return bool(np.isfinite(cosine).all() and stats.estimate(cosine, "mean").high < 1)
+
 
 def text_of(stored: dict[str, Any], folder: Path) -> str:
     """The section of gradient_variance.json."""
@@ -185,6 +192,8 @@ def sentence(stages: dict[str, Stage]) -> str:
         parts.append(f"higher at every stage with {', '.join(higher)}")
     if other:
         parts.append(f"not the same or not known at every stage with {', '.join(other)}")
+    if biased := [weight_name(w) for w in weights if any(s.is_biased(w) for s in stages.values())]:
+        parts.append(f"and at some stage the mean points elsewhere with {', '.join(biased)}")
     return (
         "**From the same number of episodes, the relative variance of the gradient is, compared "
         f"with that of R(tau), {'; '.join(parts)}.**"

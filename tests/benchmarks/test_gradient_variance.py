@@ -211,7 +211,8 @@ def test_factors_and_cosines(tmp_path: Path) -> None:
     assert (
         "lower at every stage with return-to-go (8 to 8 times), return-to-go minus V (16 to 16 "
         "times), GAE, lambda 0.9 (64 to 64 times); higher at every stage with GRPO, return-to-go; "
-        "not the same or not known at every stage with Q.**" in page
+        "not the same or not known at every stage with Q; and at some stage the mean points "
+        "elsewhere with GAE, lambda 0.9.**" in page
     )
     assert "half, mean return 20.0 (V explains 50%)." in page
     assert (tmp_path / "plots" / "gradient-variance.svg").exists()
