@@ -160,6 +160,6 @@ def key(pairs: Sequence[Pair]) -> str:
     signs = ", ".join(f"{sign} {word}" for word, sign in SIGNS.items())
     return (
         "Mean final score (0 random policy, 1 reference; the best in bold), the verdict against "
-        f"SB3 ({signs}; none: not in SB3), and timesteps per seed. {STALE} stale, {FEW} fewer "
-        "seeds than the rule asks for, - does not apply.\n"
+        f"SB3 ({signs}; none: no SB3 run), and timesteps per seed. {STALE} stale, {FEW} fewer "
+        "seeds than the rule asks for, - does not apply, empty: not run.\n"
     )

@@ -20,10 +20,11 @@ import pytest
 
 from algos import monte_carlo, policy_iteration, value_iteration
 from benchmarks import catalog, compare, report, watch
-from benchmarks.chapters import evidence, front_page, language_models
+from benchmarks.chapters import evidence, front_page, language_models, tables
 from benchmarks.chapters.environment_pages import page_name
-from benchmarks.chapters.results import code, escape, load_result, print_table
+from benchmarks.chapters.results import code, escape, link, load_result, print_table
 from benchmarks.chapters.stored import file_name, open_run
+from benchmarks.chapters.tables import Sides
 from manyseeds import plots
 from manyseeds.cli import parse
 from manyseeds.digest import ROOT, code_digest, file_of
@@ -209,6 +210,40 @@ def test_file_names_stay_in_their_folder() -> None:
         assert len(name) <= 80
         assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-"), name
         assert not name.startswith(".")
+
+
+def test_tables_for_programs_and_for_papers_hold_text() -> None:
+    cell = f"{link(NASTY, Path('a b'))}<br>**{escape('a_b|c')}** {code('x`y')}"
+    assert tables.plain(cell) == f"{printable(NASTY)}; a_b|c x`y"
+    rows = [(Sides("[1](x) 50% & more", "{b}_^~\\\\"), "**undecided**<br>+0.1"), ("=1+1", "-2.0")]
+    text = tables.expanded(rows)
+    assert text == [
+        ["1 50% & more", "undecided; +0.1"],
+        ["{b}_^~\\", ""],
+        ["=1+1", "-2.0"],
+    ]
+    assert tables.csv_text(("a", "b"), text).splitlines()[1:] == [
+        "1 50% & more,undecided; +0.1",
+        "{b}_^~\\,",
+        "'=1+1,-2.0",
+    ]
+    latex = tables.latex_text(("a", "n"), [*text, ["[x]", "-"]]).splitlines()
+    assert latex[1] == r"\begin{tabular}{lr}"
+    assert [line for line in latex if line.endswith(r"\\")] == [
+        r"a & n \\",
+        r"1 50\% \& more & undecided; +0.1 \\",
+        r"\{b\}\_\textasciicircum{}\textasciitilde{}\textbackslash{} &  \\",
+        r"=1+1 & -2.0 \\",
+        r"{[}x] & - \\",
+    ]
+    assert [latex[i] for i in (2, 4, 9)] == [r"\toprule", r"\midrule", r"\bottomrule"]
+
+
+def test_every_table_of_the_report_has_its_files() -> None:
+    """`markdown_table` alone writes none: who calls it, but for the tables of measurements?"""
+    chapters = ROOT / "benchmarks/chapters"
+    callers = {x.name for x in chapters.glob("*.py") if "markdown_table(" in x.read_text()}
+    assert callers == {"results.py", "tables.py", "speed.py"}
 
 
 def test_terminal_shows_no_markup_and_no_control(capsys: pytest.CaptureFixture[str]) -> None:
