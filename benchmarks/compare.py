@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
+from benchmarks.chapters.names import display
 from benchmarks.chapters.results import (
     MARGIN,
     Result,
@@ -34,7 +35,7 @@ from manyseeds.runs.control import reachable_threshold
 def labels(results: Sequence[Result]) -> list[str]:
     """The shortest names that tell the runs apart: algorithm, with the run's name, or the path."""
     choices = (
-        [r.algo for r in results],
+        [display(r.algo) for r in results],
         [f"{r.algo}/{r.run.path.name}" for r in results],
     )
     for choice in choices:

@@ -1,12 +1,14 @@
 """Learning-curve figures, for the end of a run and for the report.
 
-A line is the IQM over seeds, its band the 95% bootstrap interval (`stats.estimate`) at every
-evaluation. Data are tidy frames with the columns `seed, timestep, return_mean, mode, episodes`
-(others are ignored); the curve is their greedy evaluations.
+A learning curve is the IQM over seeds, its band the 95% bootstrap interval (`stats.estimate`) at
+every evaluation; the legend says so, and how many seeds each line has. Data are tidy frames with
+the columns `seed, timestep, return_mean, mode, episodes` (others are ignored); the curve is their
+greedy evaluations.
 
-Figures depend on nothing but the data: matplotlib's defaults and bundled font, whatever the
-user's matplotlibrc says; no date and a fixed hash salt in SVG. White and opaque, so that they read
-on light and dark pages. pyplot is not used, so no global figure and no backend is touched.
+Figures depend on nothing but the data: matplotlib's defaults, whatever the user's matplotlibrc
+says; no date and a fixed hash salt in SVG. An SVG has no background, and the colours of its text
+and axes have the same contrast to white and to dark pages; its text is text. A PNG is white. pyplot
+is not used, so no global figure and no backend is touched.
 """
 
 from __future__ import annotations
@@ -32,36 +34,43 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 FORMATS = (".svg", ".png")
-LINE_STYLES = ("-", "--", ":", "-.")  # the palette has ten colours, then the style changes
+LINE_STYLES = ("-", "--", ":", "-.")  # there are eight colours, then the style changes
+
+INK = "#787878"  # contrast 4.4 to white, and 4.3 to GitHub's dark page
 
 STYLE: dict[str, Any] = {
     "figure.dpi": 100,
     "savefig.dpi": 200,
     "svg.hashsalt": "manyseeds",
-    "svg.fonttype": "path",  # glyphs as outlines: the same picture wherever it is opened
-    "font.family": "DejaVu Sans",  # comes with matplotlib
+    "svg.fonttype": "none",  # text is text: it can be selected, searched and read aloud
+    "font.family": ["DejaVu Sans"],  # comes with matplotlib
     "font.size": 9,
+    "text.color": INK,
     "text.parse_math": False,  # a dollar sign in a name is a dollar sign
+    "axes.facecolor": "none",
     "axes.titlesize": 10,
-    "axes.labelcolor": "0.15",
-    "axes.edgecolor": "0.4",
+    "axes.titlecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": INK,
     "axes.linewidth": 0.8,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,
     "axes.grid": True,
-    "grid.color": "0.92",
-    "grid.linewidth": 0.8,
-    "xtick.color": "0.4",
-    "ytick.color": "0.4",
-    "xtick.labelcolor": "0.15",
-    "ytick.labelcolor": "0.15",
+    "grid.color": INK,
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.6,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
     "lines.linewidth": 1.8,
     "lines.solid_capstyle": "round",
     "legend.frameon": False,
     "legend.fontsize": 8.5,
     "legend.title_fontsize": 8,
 }
+IQM_LEGEND = "IQM over seeds, 95% bootstrap interval"
 
 
 def learning_curves(
@@ -70,38 +79,44 @@ def learning_curves(
     *,
     title: str,
     threshold: float | None = None,
-    reference: float | None = None,
 ) -> None:
     """One panel, one line per group, written to `path` (.svg or .png).
 
-    A single group also shows its seeds as faint lines. `threshold` and `reference` are scores
-    drawn as horizontal lines. Raises ValueError for an unknown suffix, for a group without curve
-    rows, and for seeds with missing or non-finite evaluations.
+    A single group also shows its seeds as faint lines. `threshold` is a score drawn as a horizontal
+    line. Raises ValueError for an unknown suffix, for a group without curve rows, and for seeds
+    with missing or non-finite evaluations.
     """
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
     _check_suffix(path)
+    if not groups:
+        raise ValueError("no curves to draw")
+    looks = _looks(list(groups))
     with _style():
-        figure = _draw({title: groups}, (5.6, 4.0), {title: threshold}, reference)
+        figure = Figure(figsize=(5.6, 4.0), layout="constrained")
+        axes = figure.subplots()
+        handles = []
+        for name, frame in groups.items():
+            timesteps, returns = curve_of(name, frame)
+            n, color = len(returns), looks[name]["color"]
+            if len(groups) == 1 and n > 1:
+                faint: dict[str, Any] = {"alpha": min(0.25, 25 / n), "linewidth": 0.6}
+                axes.plot(timesteps, returns.T, color=color, zorder=1.5, **faint)
+            _draw_line(axes, iqm_line(name, frame), looks[name])
+            handles.append(Line2D([], [], label=with_n(name, n), **looks[name]))
+        _draw_score(axes, threshold, "--")
+        if threshold is not None:
+            handles.append(Line2D([], [], label="reward threshold", **_score_look("--")))
+        _label_axes(axes, title, xlabel="timesteps per seed", ylabel="greedy return")
+        several = any(frame["seed"].nunique() > 1 for frame in groups.values())
+        _legend(figure, handles, IQM_LEGEND if several else None)
     write_bytes(Path(path), figure_bytes(figure, Path(path).suffix))
 
 
-def grid_of_curves(
-    panels: dict[str, dict[str, DataFrame]],
-    path: Path | str,
-    *,
-    thresholds: dict[str, float | None],
-    names: Sequence[str] = (),
-) -> None:
-    """One panel per key (its title), at most three columns, with one legend for all.
-
-    A group keeps its colour in every panel, and in every figure with the same `names`, the groups
-    that come first. `thresholds` may lack a panel. Writes and raises as `learning_curves` does.
-    """
-    _check_suffix(path)
-    columns = min(3, len(panels))
-    size = (3.3 * columns + 0.4, 2.4 * -(-len(panels) // 3) + 0.9)
-    with _style():
-        figure = _draw(panels, size, thresholds, first=names)
-    write_bytes(Path(path), figure_bytes(figure, Path(path).suffix))
+def with_n(name: str, n: int) -> str:
+    """`PPO, n = 30`, or the name alone of a line that is of no seeds."""
+    return f"{name}, n = {n}" if n else name
 
 
 def prediction_errors(
@@ -134,13 +149,13 @@ def prediction_errors(
         axes = figure.subplots()
         low, high = [point.low for point in points], [point.high for point in points]
         axes.fill_between(x, low, high, color=color[0], alpha=0.2, linewidth=0)
-        label = f"RMS error (mean, 95% interval, n={n})"
+        label = with_n("RMS error (mean, 95% interval)", n)
         axes.plot(x, [point.value for point in points], color=color[0], label=label, zorder=3)
         if n > 1:
             axes.plot(x, bias, color=color[1], linestyle="--", label="bias")
             axes.plot(x, std, color=color[2], linestyle="-.", label="standard deviation over seeds")
             chance = std / np.sqrt(n - 1)
-            look: dict[str, Any] = {"color": "0.3", "linewidth": 1.0, "linestyle": ":"}
+            look: dict[str, Any] = {"color": INK, "linewidth": 1.0, "linestyle": ":"}
             axes.plot(x, chance, label="bias by chance alone", **look)
         axes.set_ylim(bottom=0)
         _label_axes(axes, title, xlabel="episodes per seed", ylabel="error of the values")
@@ -154,58 +169,9 @@ def figure_bytes(figure: Figure, suffix: str) -> bytes:
     buffer = io.BytesIO()
     metadata = {"Date": None, "Creator": None} if suffix == ".svg" else {"Software": None}
     with _style():
-        figure.savefig(buffer, format=suffix[1:], metadata=metadata)
+        face = "none" if suffix == ".svg" else "white"
+        figure.savefig(buffer, format=suffix[1:], metadata=metadata, facecolor=face)
     return buffer.getvalue()
-
-
-def _draw(
-    panels: dict[str, dict[str, DataFrame]],
-    size: tuple[float, float],
-    thresholds: dict[str, float | None],
-    reference: float | None = None,
-    first: Sequence[str] = (),
-) -> Figure:
-    """Figure of `size` inches with a panel per key, at most three columns, and one legend."""
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
-
-    found = dict.fromkeys(name for groups in panels.values() for name in groups)
-    if not found:
-        raise ValueError("no curves to draw")
-    order = list(dict.fromkeys((*first, *found)))
-    names = [name for name in order if name in found]
-    looks = _looks(order)
-
-    figure = Figure(figsize=size, layout="constrained")
-    columns = min(3, len(panels))
-    grid = figure.subplots(-(-len(panels) // columns), columns, squeeze=False).flatten()
-    seeds: dict[str, list[int]] = {name: [] for name in names}  # per panel that has the group
-    for i, (title, groups) in enumerate(panels.items()):
-        axes = grid[i]
-        for name, frame in groups.items():
-            n = _draw_group(axes, name, frame, looks[name], faint_seeds=len(names) == 1)
-            seeds[name].append(n)
-        _draw_score(axes, thresholds.get(title), "--")
-        _draw_score(axes, reference, ":")
-        _label_axes(
-            axes,
-            title,
-            xlabel="timesteps per seed" if i + columns >= len(panels) else "",
-            ylabel="greedy return" if i % columns == 0 else "",
-        )
-    for axes in grid[len(panels) :]:
-        axes.remove()
-
-    handles = [
-        Line2D([], [], label=f"{name} (n={_span(seeds[name])})", **looks[name]) for name in names
-    ]
-    if any(thresholds.get(title) is not None for title in panels):
-        handles.append(Line2D([], [], label="reward threshold", **_score_look("--")))
-    if reference is not None:
-        handles.append(Line2D([], [], label="reference score", **_score_look(":")))
-    has_interval = any(n > 1 for counts in seeds.values() for n in counts)
-    _legend(figure, handles, "IQM over seeds, 95% bootstrap interval" if has_interval else None)
-    return figure
 
 
 def _looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -213,6 +179,7 @@ def _looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     import seaborn
 
     palette = seaborn.color_palette("colorblind")
+    palette = [*palette[:6], palette[9], palette[7]]  # without what is too light for a white page
     return {
         name: {
             "color": palette[i % len(palette)],
@@ -234,25 +201,12 @@ def _legend(figure: Figure, handles: Sequence[Any], title: str | None) -> None:
     )
 
 
-def _draw_group(
-    axes: Axes, name: str, frame: DataFrame, look: dict[str, Any], faint_seeds: bool
-) -> int:
-    """Line and band of one group; the number of its seeds."""
-    timesteps, returns = curve_of(name, frame)
-    points = [stats.estimate(column) for column in returns.T]
-    low, high = [point.low for point in points], [point.high for point in points]
-    if faint_seeds and len(returns) > 1:
-        axes.plot(
-            timesteps,
-            returns.T,
-            color=look["color"],
-            alpha=min(0.25, 25 / len(returns)),
-            linewidth=0.6,
-            zorder=1.5,
-        )
-    axes.fill_between(timesteps, low, high, color=look["color"], alpha=0.2, linewidth=0)
-    axes.plot(timesteps, [point.value for point in points], zorder=3, **look)
-    return len(returns)
+def _draw_line(axes: Axes, line: Line, look: Mapping[str, Any]) -> None:
+    """A line on its band."""
+    if line.low is not None and line.high is not None:
+        band: dict[str, Any] = {"color": look["color"], "alpha": 0.2, "linewidth": 0}
+        axes.fill_between(line.x, line.low, line.high, **band)
+    axes.plot(line.x, line.y, zorder=3, **look)
 
 
 def curve_of(name: str, frame: DataFrame) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -293,12 +247,12 @@ def _draw_score(axes: Axes, score: float | None, linestyle: str) -> None:
         textcoords="offset points",
         verticalalignment="center",
         fontsize="small",
-        color="0.3",
+        color=INK,
     )
 
 
 def _score_look(linestyle: str) -> dict[str, Any]:
-    return {"color": "0.3", "linestyle": linestyle, "linewidth": 1.0}
+    return {"color": INK, "linestyle": linestyle, "linewidth": 1.0}
 
 
 def _label_axes(axes: Axes, title: str, xlabel: str, ylabel: str) -> None:
@@ -308,12 +262,6 @@ def _label_axes(axes: Axes, title: str, xlabel: str, ylabel: str) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 50k, 1M
     axes.margins(x=0.02)
-
-
-def _span(counts: list[int]) -> str:
-    """`10`, or `10-30` where panels differ."""
-    low, high = min(counts), max(counts)
-    return str(low) if low == high else f"{low}-{high}"
 
 
 def _style() -> Any:
@@ -338,65 +286,115 @@ class Line(NamedTuple):
     y: ArrayLike  # [K]
     low: ArrayLike | None = None
     high: ArrayLike | None = None
+    n: int = 0  # seeds; 0: it is no statistic over seeds
 
 
 def mean_line(x: Any, curves: NDArray[np.float64]) -> Line:
     """The mean over seeds of curves `[S, K]`, with its 95% interval, at x `[K]`."""
-    points = [stats.estimate(column, "mean", resamples=2000) for column in curves.T]
-    bounds = zip(*[(p.value, p.low, p.high) for p in points], strict=True)
-    return Line(x, *bounds)
+    return _line_of(x, curves, "mean", 2000)
+
+
+def iqm_line(name: str, frame: DataFrame) -> Line:
+    """The IQM over seeds of a learning curve. Raises ValueError as `curve_of` does."""
+    return _line_of(*curve_of(name, frame), "iqm", 10_000)
+
+
+def _line_of(
+    x: Any, curves: NDArray[np.float64], statistic: stats.Statistic, resamples: int
+) -> Line:
+    points = [stats.estimate(column, statistic, resamples=resamples) for column in curves.T]
+    value, low, high = zip(*[(p.value, p.low, p.high) for p in points], strict=True)
+    return Line(x, value, low, high, len(curves))
 
 
 def lines(
-    panels: dict[str, dict[str, Line]],
+    panels: Mapping[str, Mapping[str, Line]],
     path: Path | str,
     *,
     xlabel: str,
     ylabel: str,
     legend: str | None = None,
+    log_x: bool = False,
     log_y: bool | Sequence[str] = False,
     columns: int = 3,
+    share_x: bool = False,
     share_y: bool = False,
     floors: Mapping[str, float] | None = None,
+    threshold: float | None = None,
+    first: Sequence[str] = (),
+    size: tuple[float, float] = (3.3, 2.5),
 ) -> None:
     """One panel per key (its title) and one legend, titled `legend`; written to `path`.
 
-    A name keeps its colour in every panel. floors: where a panel's y axis begins, whatever lies
-    below. log_y: which panels have a logarithmic y axis, all or some by title. Raises ValueError
-    for an unknown suffix.
+    A name keeps its colour in every panel, and in every figure with the same names `first`. The
+    legend says how many seeds a line has; where that differs between panels, each panel has a
+    legend of its own. log_x: from the first point above 0 on. log_y: which panels have a
+    logarithmic y axis, all or some by title. floors: where a panel's y axis begins, whatever lies
+    below. threshold: a score, as a horizontal line in every panel. size: inches of a panel. Raises
+    ValueError for an unknown suffix.
     """
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
     _check_suffix(path)
-    looks = _looks(list(dict.fromkeys(name for group in panels.values() for name in group)))
+    names = dict.fromkeys(name for group in panels.values() for name in group)
+    looks = _looks(list(dict.fromkeys((*first, *names))))
+    counts = {name: {g[name].n for g in panels.values() if name in g} for name in names}
+    apart = any(len(found) > 1 for found in counts.values())
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
     with _style():
-        size = (3.3 * columns + 0.4, 2.5 * rows + 0.9)
-        figure = Figure(figsize=size, layout="constrained")
-        grid = figure.subplots(rows, columns, squeeze=False, sharey=share_y).flatten()
+        inches = (size[0] * columns + 0.4, size[1] * rows + 0.9)
+        figure = Figure(figsize=inches, layout="constrained")
+        sharing: dict[str, Any] = {"sharex": share_x, "sharey": share_y}
+        grid = figure.subplots(rows, columns, squeeze=False, **sharing).flatten()
         for i, (title, group) in enumerate(panels.items()):
             for name, line in group.items():
-                if line.low is not None and line.high is not None:
-                    color = looks[name]["color"]
-                    grid[i].fill_between(
-                        line.x, line.low, line.high, color=color, alpha=0.2, linewidth=0
-                    )
-                grid[i].plot(line.x, line.y, **looks[name])
+                _draw_line(grid[i], _positive(line) if log_x else line, looks[name])
+            _draw_score(grid[i], threshold, "--")
             bottom = i + columns >= len(panels)
             _label_axes(grid[i], title, xlabel if bottom else "", "" if i % columns else ylabel)
+            grid[i].tick_params(labelbottom=bottom or not share_x)
             if floors and title in floors:
                 grid[i].set_ylim(bottom=floors[title])
+            if log_x:
+                _log_x(grid[i])
             if log_y is True or (log_y and title in log_y):
                 grid[i].set_yscale("log")
                 grid[i].yaxis.set_major_formatter(lambda y, _: f"{y:.0e}")
+            if apart:
+                own = [
+                    Line2D([], [], label=with_n(name, line.n), **looks[name])
+                    for name, line in group.items()
+                ]
+                grid[i].legend(handles=own, fontsize=7, handlelength=1.4, loc="best")
         for axes in grid[len(panels) :]:
             axes.remove()
-        _legend(
-            figure, [Line2D([], [], label=name, **look) for name, look in looks.items()], legend
-        )
+        labels = {name: name if apart else with_n(name, min(counts[name])) for name in names}
+        handles = [Line2D([], [], label=labels[name], **looks[name]) for name in names]
+        if threshold is not None:
+            handles.append(Line2D([], [], label="reward threshold", **_score_look("--")))
+        _legend(figure, handles, legend)
     write_bytes(Path(path), figure_bytes(figure, Path(path).suffix))
+
+
+def _positive(line: Line) -> Line:
+    """A line from its first point above 0 on, for a logarithmic axis."""
+    kept = np.asarray(line.x) > 0
+    x, y, low, high = (None if a is None else np.asarray(a)[kept] for a in line[:4])
+    assert x is not None
+    assert y is not None
+    return Line(x, y, low, high, line.n)
+
+
+def _log_x(axes: Axes) -> None:
+    """A logarithmic x axis with ticks such as 10k, 20k, 50k, 100k."""
+    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 class Panel(NamedTuple):
@@ -576,6 +574,7 @@ class Board(NamedTuple):
     values: NDArray[np.float64]  # [X]
     actions: NDArray[np.int64]  # [X], greedy
     ends: NDArray[np.bool_]  # [X], states that are over: they show their letter only
+    best: NDArray[np.bool_] | None = None  # [X, A], all greedy actions where they are known
 
 
 def boards(
@@ -636,8 +635,8 @@ def _draw_board(
 ) -> None:
     """One grid of cells: value above, action below, a letter where the layout has one.
 
-    Walls, marked #, are grey. An arrow is the first of the best actions where several tie: which
-    others do is not in the record of a plan.
+    Walls, marked #, are grey. Actions that tie stand side by side where all greedy actions are
+    known, otherwise the first of them stands alone.
     """
     from matplotlib.patches import Rectangle
 
@@ -661,8 +660,12 @@ def _draw_board(
             continue
         value = round(float(picture.values[state]), digits) + 0.0  # never -0
         axes.text(column, row - 0.22, f"{value:g}", fontsize=size - 0.5, **look)
-        sign = layout.actions[picture.actions[state]]
-        axes.text(column, row + 0.2, sign, fontsize=size + 2, **look)
+        best = [picture.actions[state]]
+        if picture.best is not None:
+            best = np.flatnonzero(picture.best[state]).tolist()
+        sign = "".join(layout.actions[action] for action in best)
+        fontsize = size + (2, 2, 1, -0.5)[min(len(best), 4) - 1]
+        axes.text(column, row + 0.2, sign, fontsize=fontsize, **look)
         axes.text(column - 0.36, row + 0.34, mark, fontsize=size - 1, **look)
 
 
@@ -716,7 +719,8 @@ def _draw_branches(
         color = "#dfe8f3" if is_leaf else "0.95"
         box = {"boxstyle": "round,pad=0.35", "facecolor": color, "edgecolor": "0.7"}
         text = f"{name}\n{below}" if is_leaf else name
-        axes.text(x + 0.04, y, text, va="center", ha="left", fontsize=7, bbox=box, zorder=3)
+        look: dict[str, Any] = {"va": "center", "ha": "left", "fontsize": 7, "color": "0.15"}
+        axes.text(x + 0.04, y, text, bbox=box, zorder=3, **look)
         places.append((float(x), y))
         if not is_leaf:
             for right, lower in _draw_branches(axes, below, level + 1, top, depth):

@@ -1,7 +1,7 @@
 """The ablations of the report: what is claimed of PPO's and REINFORCE's parts, and what is found.
 
 Reads the runs of `python benchmarks/sweep.py --suite ablations`; `report.py` writes the sections
-that `sections` returns, and their figures.
+that `page` returns, and their figures.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from benchmarks.chapters.results import (
     Result,
     Rows,
     commands,
-    markdown_table,
     parity,
     picture,
     verdict_text,
 )
+from benchmarks.chapters.tables import table
 from benchmarks.suite import ABLATION_ENVS, ABLATIONS, BASES, Ablation
 from manyseeds import plots
 from manyseeds.cli import identity
@@ -147,13 +147,12 @@ COLUMNS = (
 PAIR_COLUMNS = ("environment", "comparison", "final score", "AUC", "claim")
 
 
-def sections(results: Sequence[Result], folder: Path) -> str:
+def page(results: Sequence[Result], folder: Path) -> str:
     """A section per claim that there are runs for; figures go into folder/plots."""
     found = [section for claim in CLAIMS if (section := claim_section(claim, results, folder))]
     if not found:
         return ""
     return (
-        "## Ablations\n\n"
         "One or two hyperparameters at a time, everything else as in the preset, but for PPO's "
         "budget on Acrobot-v1, which is a fifth of the preset's. Each claim is one that is often "
         "made; which comparisons decide it, and by final score or by AUC, was stated before the "
@@ -199,12 +198,12 @@ def claim_section(claim: Claim, results: Sequence[Result], folder: Path) -> str:
     figure = folder / "plots" / f"ablation-{ablation.name}.svg"
     draw(claim, runs, figure)
     return (
-        f"### {claim.title}\n\n"
+        f"## {claim.title}\n\n"
         f"{sentence(claim, answers)}\n\n"
         f"{claim.about}\n\n"
         + picture(f"Scores against {ablation.varied.replace('_', ' ')}", figure)
-        + f"{markdown_table(PAIR_COLUMNS, comparisons)}\n"
-        + f"{markdown_table(COLUMNS, rows)}\n"
+        + f"{table(folder, f'ablation-{ablation.name}-comparisons', PAIR_COLUMNS, comparisons)}\n"
+        + f"{table(folder, f'ablation-{ablation.name}', COLUMNS, rows)}\n"
         + commands([result.run for result in runs.values()])
     )
 

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 import envs
-from benchmarks.chapters.results import command_text, escape, markdown_table, versions_text
+from benchmarks.chapters.names import display
+from benchmarks.chapters.results import command_text, escape, versions_text
+from benchmarks.chapters.speed import Table, plain_table
 from benchmarks.chapters.stored import ORIGIN
 from manyseeds import stats
 from manyseeds.record import plural
@@ -53,7 +55,7 @@ class Checked:
         sides = (stats.estimate(x, "mean").text(digits) for x in (self.native, self.gymnasium))
         d = self.difference
         value, low, high = (f"{x:+.{digits + 1}f}" for x in (d.value, d.low, d.high))
-        name = (self.env, escape(self.algo), escape(self.run), str(len(self.seeds)))
+        name = (self.env, escape(display(self.algo)), escape(self.run), str(len(self.seeds)))
         return (*name, *sides, f"{value} [{low}, {high}]", self.verdict)
 
     def json(self) -> dict[str, Any]:
@@ -96,9 +98,9 @@ def rows_of(stored: dict[str, Any]) -> list[Checked]:
     return [Checked.of(row) for row in stored["rows"] if row["env"] in envs.NATIVE]
 
 
-def markdown(stored: dict[str, Any]) -> str:
+def markdown(stored: dict[str, Any], table: Table = plain_table) -> str:
     """The table, with the command and commit in check.json."""
-    table = markdown_table(HEADER, [row.cells() for row in rows_of(stored)])
+    checked = table("native-against-gymnasium", HEADER, [row.cells() for row in rows_of(stored)])
     episodes = stored["episodes"]
     return (
         f"The greedy policies of n seeds play {plural(episodes, 'episode')} each in our native "
@@ -107,5 +109,5 @@ def markdown(stored: dict[str, Any]) -> str:
         "because both sides have the same policies. The verdict is *agrees* where that interval "
         "contains 0. Correct environments *differ* by chance in one row of twenty; the width of an "
         "interval bounds the difference that a row may have missed.\n"
-        f"\n{table}\n{command_text(stored, versions_text(stored))}\n"
+        f"\n{checked}\n{command_text(stored, versions_text(stored))}\n"
     )

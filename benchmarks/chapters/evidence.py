@@ -1,16 +1,77 @@
-"""The report's sections on what the verdicts are worth: counted together, and simulated."""
+"""The report's page of verdicts: all of them, what they are worth together, simulated error rates,
+revised verdicts, and how the numbers of the report are to be read."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
-from benchmarks.chapters.results import Rows, command_text, escape, markdown_table, print_table
-from benchmarks.chapters.stored import NUMBER
-from benchmarks.verdicts import Verdict
+from benchmarks.chapters.comparison import MEASURES, SB3, Pair, plain_command
+from benchmarks.chapters.environment_pages import anchor, page_name
+from benchmarks.chapters.names import display
+from benchmarks.chapters.results import (
+    FLOOR,
+    Result,
+    Rows,
+    command_text,
+    decision_text,
+    escape,
+    link,
+    parity,
+    print_table,
+    verdict_text,
+)
+from benchmarks.chapters.stored import NUMBER, find_file, section_of
+from benchmarks.chapters.tables import table
+from benchmarks.revised import FRESH, REVISED
+from benchmarks.verdicts import LEVEL, LOOKS, MARGIN, Verdict
+from manyseeds import stats
+from manyseeds.evaluate import CURVE_EPISODES, FINAL_EPISODES, POINTS
+from manyseeds.record import ranges
 from manyseeds.stats import Parity
+
+HOW_TO_READ = f"""\
+- **Evaluation.** Each seed is evaluated {POINTS + 1} times, before training and at the first update
+  after every 1/{POINTS} of it, on {CURVE_EPISODES} episodes, and after training on
+  {FINAL_EPISODES}: greedy policy, raw rewards, and the same start states for all seeds and
+  algorithms. In tabular environments the greedy policy's return is computed exactly from P and R
+  instead. *Final score* is the greedy return after training, not the best one during training.
+- **Interval.** One seed is one observation, and n is the number of seeds. `498.2 [493.1, 500.0]` is
+  a statistic over seeds with its 95% expanded-percentile bootstrap interval. The IQM is the mean of
+  the middle half of the seeds; the mean weights all seeds equally.
+- **Failure.** A seed that ends below the environment's reward threshold, or without one below a
+  normalised score of {FLOOR}, or that diverged (its loss became NaN or infinite). `0 of 30, at most
+  10%`: so many of all seeds may fail, by the upper end of a one-sided 95% interval
+  (Clopper-Pearson). All statistics include the failures. A non-finite return is replaced
+  by the random policy's score, or where that is unknown by the lowest return of the run.
+- **Verdict.** Ours against stable-baselines3 (SB3) with the same hyperparameters, network and
+  evaluation. The number is the difference of the mean normalised scores (0: random policy, 1:
+  reference), ours minus SB3's, with its {1 - LEVEL:.0%} interval, and p that of a permutation test.
+  An interval within ±{MARGIN} is *equivalent*, from {stats.EQUIVALENCE_SEEDS} seeds a side on;
+  otherwise one above 0 is *better* and one below 0 *worse* where p agrees. Where all seeds of both
+  sides score the same, the cell is *saturated*: what is said is how many seeds may fail unseen. Any
+  other interval is *undecided*. Verdicts are looked at with {", ".join(map(str, LOOKS))} seeds a
+  side, and the first look that decides is the verdict, n its seeds a side. In simulations
+  (`error_rates.py`) sides that are alike are called better or worse in less than 5% of cases over
+  all looks.
+  *Equivalent* can still hide rare failures, up to the bound beside it. There is no verdict before
+  both sides have the seeds 0 to {LOOKS[0] - 1}, or where the environment's random or reference
+  score is unknown. Verdicts use the mean, not the IQM, so that failed seeds count. The rule was
+  stated on 2026-11-22: the seeds that were published before had been looked at by another one.
+  Verdicts on ablations, searches, language models and revised ones are looked at once, by 95%
+  intervals and p < 0.05.
+- **Learning speed.** AUC is the area under the learning curve divided by its length, that is, the
+  mean greedy return over training. Timesteps to threshold is the first evaluation at or above the
+  reward threshold, the median over the seeds that reach it, with their number in brackets.
+- **n** is the number of seeds; `10 of 20` where the next look needs 20. Ours has 30 at least, SB3
+  as many as decide both verdicts.
+- **Stale** marks a run whose code has changed since, in a way that may change its curve. **Not the
+  preset** marks a run with other hyperparameters than the algorithm's command with `--env` alone.
+"""
 
 RATES = {str: NUMBER}
 STORED: dict[str, Any] = {  # error_rates.json
@@ -29,7 +90,72 @@ STORED: dict[str, Any] = {  # error_rates.json
 WORDS = ("equivalent", "better", "worse", "saturated", "undecided")
 
 
-# ---- All verdicts together ------------------------------------------------------------------
+ALL = ("environment", "algorithm", "final score", "learning speed (AUC)")
+REVISED_COLUMNS = (
+    *("environment", "algorithm", "of", "published first", "then", "what changed"),
+    "on fresh seeds",
+)
+
+
+def page(found: Sequence[Pair], loaded: Sequence[Result], folder: Path) -> str:
+    """The page. loaded: all control runs, with the fresh seeds that `found` lacks. folder: of the
+    results, where the tables are written."""
+    rates = section_of(
+        find_file(folder, "error_rates.json"), STORED, partial(error_rates, folder=folder)
+    )
+    text = all_verdicts(found, folder) + revised_verdicts(loaded, folder)
+    if rates:
+        text += f"## Error rates of verdicts\n\n{rates}\n"
+    return text + f"## How to read this\n\n{HOW_TO_READ}"
+
+
+# ---- All verdicts ---------------------------------------------------------------------------
+
+
+def all_verdicts(found: Sequence[Pair], folder: Path) -> str:
+    """Every verdict in full, and what they say together; empty without any."""
+    judged = [pair for pair in found if pair.verdict("final") and pair.ours]
+    if not judged:
+        return ""
+    rows: Rows = [
+        (
+            escape(pair.env),
+            link(display(pair.algo), Path(page_name(pair.env)), anchor(pair.algo)),
+            *(decision_text(pair.verdict(m), pair.headline[0].spec) for m in MEASURES),
+        )
+        for pair in judged
+    ]
+    text = f"## All verdicts\n\n{table(folder, 'all-verdicts', ALL, rows)}\nTogether:\n\n"
+    for measure, name in MEASURES.items():
+        of_measure = [verdict for pair in judged if (verdict := pair.verdict(measure))]
+        text += together_text(of_measure, name)
+    return text + "\n"
+
+
+def revised_verdicts(results: Sequence[Result], folder: Path) -> str:
+    """The verdicts that changed after they were published, and what fresh seeds say."""
+    rows: Rows = []
+    for entry in REVISED:
+        sides = []
+        _, settings = plain_command(entry.algo, entry.env)
+        for name in (entry.algo, SB3 + entry.algo):
+            of_cell = [r for r in results if (r.algo, r.config) == (name, settings)]
+            sides += [r.only(FRESH) for r in of_cell if set(FRESH) <= set(r.seeds)]
+        text = "not trained yet"
+        if len(sides) == 2:
+            ours, theirs = (getattr(side, entry.measure) for side in sides)
+            text = verdict_text(parity(ours, theirs, sides[0].spec), sides[0].spec)
+        algo, name = display(entry.algo), MEASURES[entry.measure]
+        why = escape(entry.why)
+        rows.append((entry.env, algo, name, entry.first, entry.then, why, text))
+    if all(row[-1] == "not trained yet" for row in rows):
+        return ""
+    print_table("Revised verdicts", REVISED_COLUMNS, rows)
+    return (
+        "## Revised verdicts\n\nPublished, then changed, and therefore decided anew on fresh seeds "
+        f"({ranges(FRESH)}) of both sides, looked at once with 95% intervals:\n\n"
+        f"{table(folder, 'revised-verdicts', REVISED_COLUMNS, rows)}\n"
+    )
 
 
 def counted(verdicts: Sequence[Verdict]) -> str:
@@ -68,7 +194,7 @@ def together_text(verdicts: Sequence[Verdict], name: str) -> str:
 # ---- Simulated error rates ------------------------------------------------------------------
 
 
-def error_rates(stored: dict[str, Any]) -> str:
+def error_rates(stored: dict[str, Any], folder: Path) -> str:
     """The tables of benchmarks/error_rates.py."""
     looks = ", ".join(map(str, stored["looks"]))
     text = (
@@ -81,7 +207,7 @@ def error_rates(stored: dict[str, Any]) -> str:
         shares = [r["better"] + r["worse"], r["equivalent"], r["saturated"], r["undecided"]]
         rows.append((escape(name), *(f"{x:.1%}" for x in shares), f"{r['seeds']:.0f}"))
     print_table("Verdicts on sides that are alike", alike, rows)
-    text += markdown_table(alike, rows)
+    text += table(folder, "error-rates-alike", alike, rows)
     text += (
         f"\nSides that differ by exactly the margin, {stored['margin']}: ours is worse, but for "
         "*skewed, the other way*.\n\n"
@@ -92,7 +218,7 @@ def error_rates(stored: dict[str, Any]) -> str:
         shares = [r["equivalent"], r["better"], r["worse"], r["saturated"], r["undecided"]]
         rows.append((escape(name), *(f"{x:.1%}" for x in shares), f"{r['seeds']:.0f}"))
     print_table("Verdicts on sides that differ by the margin", apart, rows)
-    text += markdown_table(apart, rows)
+    text += table(folder, "error-rates-apart", apart, rows)
     text += (
         "\nThe last row is a limit of the rule: where fewer than one seed in ten fails, and badly, "
         "30 seeds often show no failure, and the sides are called equivalent. No rule that calls "
@@ -107,5 +233,5 @@ def error_rates(stored: dict[str, Any]) -> str:
         for statistic, shares in both.items()
     ]
     print_table("Coverage of intervals", covered, rows)
-    text += markdown_table(covered, rows)
+    text += table(folder, "error-rates-coverage", covered, rows)
     return text + f"\n{command_text(stored)}\n"

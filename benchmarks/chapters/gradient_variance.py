@@ -1,4 +1,4 @@
-"""The report's section on the variance of the policy gradient, from gradient_variance.json.
+"""The report's page on the variance of the policy gradient, from gradient_variance.json.
 
 `benchmarks/gradient_variance.py` says what was measured. S is the number of seeds.
 """
@@ -16,10 +16,10 @@ from benchmarks.chapters.results import (
     Rows,
     command_text,
     escape,
-    markdown_table,
     picture,
 )
 from benchmarks.chapters.stored import NAME, ORIGIN, find_file, section_of
+from benchmarks.chapters.tables import table
 from manyseeds import plots, stats
 from manyseeds.record import plural
 from manyseeds.stats import Floats
@@ -67,8 +67,8 @@ COLUMNS = (
 )
 
 
-def section(folder: Path) -> str:
-    """The whole section; '' without measurements. The figure goes into folder/plots."""
+def page(folder: Path) -> str:
+    """The whole page; '' without measurements. The figure goes into folder/plots."""
     path = find_file(folder, "gradient_variance.json")
     return section_of(path, STORED, partial(text_of, folder=folder))
 
@@ -122,7 +122,7 @@ class Stage:
 
 
 def text_of(stored: dict[str, Any], folder: Path) -> str:
-    """The section of gradient_variance.json."""
+    """The page of gradient_variance.json."""
     names = list(dict.fromkeys(m["stage"] for m in stored["measurements"]))
     stages = {name: Stage(stored, name) for name in names}
     rows: Rows = [
@@ -142,7 +142,6 @@ def text_of(stored: dict[str, Any], folder: Path) -> str:
     draw(stages, figure)
     policies = "; ".join(policies_text(name, stage) for name, stage in stages.items())
     return (
-        "## Variance of the policy gradient\n\n"
         f"{sentence(stages)}\n\n"
         f"REINFORCE trains {plural(stored['seeds'], 'seed')} on {escape(stored['env'])} for "
         f"{stored['total_timesteps']:,} timesteps with its preset. Its policies at several stages "
@@ -158,7 +157,7 @@ def text_of(stored: dict[str, Any], folder: Path) -> str:
         "All episodes of an estimate with GRPO's weights begin in the same state. Geometric means "
         "over seeds, arithmetic ones of cosines.\n\n"
         f"Policies: {policies}.\n\n"
-        f"{markdown_table(COLUMNS, rows)}\n"
+        f"{table(folder, 'gradient-variance', COLUMNS, rows)}\n"
         + picture("Relative variance of the gradient with each weight", figure)
         + command_text(stored, stored["machine"]["cpu"], f"torch {stored['versions']['torch']}")
         + "\n\n"

@@ -10,17 +10,16 @@ from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 
+from benchmarks.chapters.names import display
 from benchmarks.chapters.results import (
     Result,
     Rows,
-    escape,
     link,
-    markdown_table,
     parity,
     place,
-    print_table,
     verdict_text,
 )
+from benchmarks.chapters.tables import table
 from benchmarks.suite import COMMON, LIBRARIES, Cell
 from manyseeds.digest import ROOT
 
@@ -44,7 +43,7 @@ def found_runs(loaded: Sequence[Result]) -> dict[tuple[str, str], dict[str, Resu
     return found
 
 
-def section(loaded: Sequence[Result], results: Path) -> str:
+def page(loaded: Sequence[Result], results: Path) -> str:
     """Scores by library, and every pair's verdicts; '' without a run of a third library."""
     found = {key: runs for key, runs in found_runs(loaded).items() if {"sbx", "rejax"} & set(runs)}
     if not found:
@@ -55,7 +54,7 @@ def section(loaded: Sequence[Result], results: Path) -> str:
     for (algo, env), runs in found.items():
         for library, r in runs.items():
             texts = (r.text(r.final, "mean"), r.text(r.auc, "mean"), r.failures_text())
-            scores.append((env, algo, NAMES[library], str(len(r.seeds)), *texts))
+            scores.append((env, display(algo), NAMES[library], str(len(r.seeds)), *texts))
         for one, other in combinations(runs, 2):
             a, b = runs[one], runs[other]
             verdicts = [
@@ -63,24 +62,18 @@ def section(loaded: Sequence[Result], results: Path) -> str:
             ]
             words += [verdict.word for verdict in verdicts if verdict]
             judged = [verdict_text(verdict, a.spec) for verdict in verdicts]
-            pairs.append((env, algo, NAMES[one], NAMES[other], *judged))
-    print_table("Interchangeability", PAIRS, pairs)
+            pairs.append((env, display(algo), NAMES[one], NAMES[other], *judged))
     differ = sum(word in ("better", "worse") for word in words)
     own = ", ".join(
         link(NAMES[name], place(ROOT / "benchmarks" / f"{name}_baseline.py", results))
         for name in SCRIPTS
     )
     return (
-        "## Interchangeability\n\n"
         "The same algorithm by several libraries with the hyperparameters that all of them can "
         "set, each in its own environments and all evaluated in ours. "
         f"{differ} of {len(words)} verdicts say that two libraries differ. Verdicts are looked at "
         "once, by 95% intervals. What stays each library's own, such as which gradients are "
         f"clipped and whether a time limit ends an episode, is said in the files of {own}.\n\n"
-        f"{markdown_table(SCORES, scores)}\n{markdown_table(PAIRS, pairs)}\n"
+        f"{table(results, 'interchange-scores', SCORES, scores)}\n"
+        f"{table(results, 'interchange-verdicts', PAIRS, pairs)}\n"
     )
-
-
-def is_peer(result: Result) -> bool:
-    """Whether a run is of a library that only this chapter shows."""
-    return escape(result.algo).split("-")[0] in ("sbx", "rejax")

@@ -1,8 +1,12 @@
-"""The report's sections on the LLM track: final scores, parity with TRL, length, speed, cost."""
+"""The report's page on the LLM track: final scores, parity with TRL, length, speed, cost.
+
+folder: of the results; figures go into its plots/, tables into its tables/.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -10,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks import catalog
+from benchmarks.chapters.names import display
 from benchmarks.chapters.results import (
     Rows,
     Scores,
@@ -18,8 +23,8 @@ from benchmarks.chapters.results import (
     cost_cells,
     differences,
     escape,
+    fold,
     link,
-    markdown_table,
     origins_text,
     parity,
     picture,
@@ -40,6 +45,7 @@ from benchmarks.chapters.stored import (
     reading,
     section_of,
 )
+from benchmarks.chapters.tables import table
 from manyseeds import plots, stats
 from manyseeds.errors import printable
 from manyseeds.runs.stale import part_is_stale
@@ -49,7 +55,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ORDER = ("sft", "reward_model", "dpo", "rlhf_ppo", "grpo", "dr_grpo", "dapo")
-TARGETS = {"addition": 0.8}  # pass@1 to which samples and seconds are counted
+TARGETS = {"addition": 0.8}  # pass@1 to which samples are counted
 
 
 class Method:
@@ -87,7 +93,7 @@ class Method:
     @property
     def label(self) -> str:
         """The method, marked where its code has changed since."""
-        return escape(self.algo) + (" (stale)" if self.stale else "")
+        return escape(display(self.algo)) + (" (stale)" if self.stale else "")
 
     def values(self, name: str, when: str = "final") -> Floats:
         """A measure of each seed, [S]; a seed without it is NaN."""
@@ -121,7 +127,7 @@ class Method:
 
     def _frames(self) -> list[pd.DataFrame]:
         """The curve of each seed, and at which of its points each row was due."""
-        numbers = ("samples", "learn_s", self.headline)
+        numbers = ("samples", self.headline)
         found = [read_table(part / "curve.parquet", numbers) for part in self.parts]
         last = max(map(len, found)) - 1
         for rows in found:
@@ -129,19 +135,16 @@ class Method:
             rows["point"] = due.clip(upper=last)
         return found
 
-    def curve(self, name: str, axis: str = "samples") -> tuple[Floats, Floats]:
-        """An axis [K], the mean over seeds, and a measure [S, K], at points that all seeds have.
-
-        axis: samples, or learn_s, the seconds of learning.
-        """
+    def curve(self, name: str) -> tuple[Floats, Floats]:
+        """Samples [K], the mean over seeds, and a measure [S, K], at points that all seeds have."""
         by_point = [rows.set_index("point") for rows in self.frames]
         common = sorted(set.intersection(*(set(rows.index) for rows in by_point)))
-        x, y = (np.array([rows.loc[common, n] for rows in by_point]) for n in (axis, name))
+        x, y = (np.array([rows.loc[common, n] for rows in by_point]) for n in ("samples", name))
         return x.mean(0), y.astype(float)
 
-    def line(self, name: str, axis: str = "samples") -> plots.Line:
+    def line(self, name: str) -> plots.Line:
         """The mean of a measure with its interval, where it is finite for all seeds."""
-        x, y = self.curve(name, axis)
+        x, y = self.curve(name)
         whole = np.isfinite(y).all(0) & np.isfinite(x)
         return plots.mean_line(x[whole], y[:, whole]) if whole.any() else plots.Line([], [])
 
@@ -151,17 +154,6 @@ class Method:
         there = [x for x in first if not np.isnan(x)]
         count = f"{len(there)} of {len(first)}"
         return f"{np.median(there):,.0f} ({count})" if there else f"never ({count})"
-
-    @property
-    def speed(self) -> str:
-        """Samples per second of learning, the median over seeds."""
-        return f"{median(summary['samples_per_second'] for summary in self.summaries):,.0f}"
-
-    @property
-    def seconds(self) -> str:
-        """Seconds of a seed with its evaluations, the median, and those of the first seed."""
-        all_of_them = [summary["total_seconds"] for summary in self.summaries]
-        return f"{median(all_of_them):,.0f} ({all_of_them[0]:,.0f})"
 
 
 def methods(runs: Sequence[StoredRun]) -> list[Method]:
@@ -180,10 +172,10 @@ def methods(runs: Sequence[StoredRun]) -> list[Method]:
 
 
 def sections(found: Sequence[Method], folder: Path) -> str:
-    """The chapter on language models, empty without runs; figures go into folder/plots."""
+    """The chapter on language models, empty without runs."""
     if not found:
         return ""
-    text = "## Language models\n\n"
+    text = ""
     for title, section in (
         ("Scores before and after training", score_section),
         ("The reward model", reward_section),
@@ -191,10 +183,10 @@ def sections(found: Sequence[Method], folder: Path) -> str:
         ("Against TRL", trl_section),
         ("Cost of the critic of a language model", critic_section),
         ("Transcripts", transcript_section),
-        ("Provenance of the language models", provenance_section),
+        ("Provenance", provenance_section),
     ):
         if content := section(found, folder):
-            text += f"### {title}\n\n{content}"
+            text += f"## {title}\n\n{content}"
     return text
 
 
@@ -211,9 +203,8 @@ COLUMNS = (
     "format",
     "length",
     "samples to 0.8, median (seeds)",
-    "samples/s",
-    "seconds per seed, median (first seed)",
 )
+CAPTION = "mean over seeds, 95% interval"
 
 
 def score_section(found: Sequence[Method], folder: Path) -> str:
@@ -237,47 +228,40 @@ def score_section(found: Sequence[Method], folder: Path) -> str:
                 m.mean_text("format"),
                 m.mean_text("length", digits=1),
                 m.reached(target) if target and m.algo != "sft" else "",
-                m.speed,
-                m.seconds,
             )
         )
     text = (
         "Held-out prompts, 16 samples each at temperature 1; every method but SFT starts from the "
         "same SFT model. Samples are completions generated for training, including discarded ones; "
         "SFT's are demonstrations. The evaluations before and after training use the same prompts "
-        "and random numbers; the gain is their difference. Seconds are those of the whole training "
-        "of a seed, evaluations included, on one core, with background load in some runs; those of "
-        "the first seed include the training of the base and SFT models where they were not stored "
-        "yet.\n\n" + markdown_table(COLUMNS, rows) + "\n"
+        "and random numbers; the gain is their difference.\n\n"
+        + table(folder, "language-scores", COLUMNS, rows)
+        + "\n"
     )
     for task in dict.fromkeys(m.task for m in shown):
         here = [m for m in shown if m.task == task and m.algo in ORDER and m.algo != "sft"]
         if not here:
             continue
         panels = {}
-        shown_task = printable(task)
-        for name, title in (("pass@1", f"pass@1, {shown_task}"), ("length", "length, tokens")):
-            panels[title] = {m.algo: m.line(name) for m in here}
+        length = "length, tokens"
+        for name, title in (("pass@1", f"pass@1, {printable(task)}"), ("length", length)):
+            panels[title] = {display(m.algo): m.line(name) for m in here}
         path = folder / "plots" / f"language-{file_name(task)}.svg"
-        plots.lines(panels, path, xlabel="samples", ylabel="")
+        axes: dict[str, Any] = {"xlabel": "samples", "ylabel": "", "legend": CAPTION}
+        plots.lines(panels, path, floors={length: 0.0}, first=list(map(display, ORDER)), **axes)
         text += picture(f"pass@1 and length on {task}", path)
-        panels = {
-            f"{name}, {shown_task}": {m.algo: m.line(name, "learn_s") for m in here}
-            for name in ("pass@1", "entropy")
-        }
-        path = folder / "plots" / f"language-{file_name(task)}-seconds.svg"
-        plots.lines(panels, path, xlabel="seconds of learning", ylabel="")
-        text += picture(f"pass@1 and entropy over seconds on {task}", path)
     for algo in ORDER:  # for llm_track/README.md
         alone = {
-            f"{name}, {printable(m.task)}": {algo: m.line(name)}
+            f"{name}, {printable(m.task)}": {display(algo): m.line(name)}
             for m in shown
             if m.algo == algo
             for name in ("pass@1", "length")
         }
         if alone:
             path = folder / "plots" / f"language-{algo}.svg"
-            plots.lines(alone, path, xlabel="samples", ylabel="", columns=2)
+            floors = dict.fromkeys((title for title in alone if title.startswith("length")), 0.0)
+            axes = {"xlabel": "samples", "ylabel": "", "legend": CAPTION, "columns": 2}
+            plots.lines(alone, path, floors=floors, **axes)
     return text
 
 
@@ -288,24 +272,20 @@ def reward_section(found: Sequence[Method], folder: Path) -> str:
         return ""
     names = ("accuracy", "margin", "loss")
     rows: Rows = [
-        (escape(m.task), m.label, str(len(m.summaries)), *map(m.text, names), m.speed, m.seconds)
-        for m in shown
+        (escape(m.task), m.label, str(len(m.summaries)), *map(m.text, names)) for m in shown
     ]
-    columns = (
-        "task", "method", "n", "accuracy on pairs, mean [95%]", "margin", "loss", "samples/s",
-        "seconds per seed, median (first seed)",
-    )  # fmt: skip
+    columns = ("task", "method", "n", "accuracy on pairs, mean [95%]", "margin", "loss")
     path = folder / "plots" / "language-reward_model.svg"
     panels = {
-        f"{name}, {printable(m.task)}": {m.algo: m.line(name)}
+        f"{name}, {printable(m.task)}": {display(m.algo): m.line(name)}
         for m in shown
         for name in ("accuracy", "loss")
     }
-    plots.lines(panels, path, xlabel="samples", ylabel="")
+    plots.lines(panels, path, xlabel="samples", ylabel="", legend=CAPTION)
     return (
         "Pairs of a right and a wrong completion by the SFT model of held-out prompts. Before "
         "training the head is 0: every pair is a tie, and the loss is log 2.\n\n"
-        f"{markdown_table(columns, rows)}\n"
+        f"{table(folder, 'language-reward-model', columns, rows)}\n"
         + picture("Held-out accuracy and loss of the reward model", path)
     )
 
@@ -332,7 +312,7 @@ def ablation_section(found: Sequence[Method], folder: Path) -> str:
     )  # fmt: skip
     return (
         "All other settings are those of the plain command, whose row is above.\n\n"
-        f"{markdown_table(columns, rows)}\n"
+        f"{table(folder, 'language-ablations', columns, rows)}\n"
     )
 
 
@@ -366,10 +346,10 @@ def trl_section(found: Sequence[Method], folder: Path) -> str:
             verdict = verdict_text(parity(a, b, scale), scale)
             changed = differences(ours.settings, ours.plain_settings or ours.settings)
             scores = ours.text(name), theirs.text(name)
-            names = escape(ours.task), escape(algo), changed, escape(name)
+            names = escape(ours.task), escape(display(algo)), changed, escape(name)
             rows.append((*names, seeds, *scores, verdict))
             sides = {"manyseeds": ours, "TRL": theirs}
-            panels[printable(f"{name}, {algo} on {ours.task}")] = {
+            panels[printable(f"{name}, {display(algo)} on {ours.task}")] = {
                 side: m.line(name) for side, m in sides.items()
             }
     text = ""
@@ -378,12 +358,14 @@ def trl_section(found: Sequence[Method], folder: Path) -> str:
         text = (
             "Both use the same task, model, hyperparameters, number of samples and evaluation. "
             "Verdicts are defined as for the other algorithms, with the difference of the measure "
-            f"itself.\n\n{markdown_table(columns, rows)}\n"
+            f"itself.\n\n{table(folder, 'language-trl', columns, rows)}\n"
         )
         figure = folder / "plots" / "language-trl.svg"
-        plots.lines(panels, figure, xlabel="samples", ylabel="", columns=2)
+        plots.lines(panels, figure, xlabel="samples", ylabel="", legend=CAPTION, columns=2)
         text += picture("Learning curves, ours and TRL", figure)
-    return text + section_of(find_file(folder, "trl_speed.json"), SPEED, speed_text)
+    return text + section_of(
+        find_file(folder, "trl_speed.json"), SPEED, partial(speed_text, folder)
+    )
 
 
 SPEED = {  # trl_speed.json
@@ -398,7 +380,7 @@ SPEED = {  # trl_speed.json
 }
 
 
-def speed_text(stored: dict[str, Any]) -> str:
+def speed_text(folder: Path, stored: dict[str, Any]) -> str:
     """What benchmarks/trl_speed.py measured."""
     rows: Rows = []
     for algo, row in stored.items():
@@ -406,14 +388,14 @@ def speed_text(stored: dict[str, Any]) -> str:
         ratio = f"{row['ratio']:.2f} [{row['ratio_low']:.2f}, {row['ratio_high']:.2f}]"
         where = f"{row['machine']['cpu']}, trl {row['versions']['trl']}"
         n = str(row["repeats"])
-        rows.append((escape(algo), *speeds, ratio, n, code(row["command"]), escape(where)))
+        rows.append((escape(display(algo)), *speeds, ratio, n, code(row["command"]), escape(where)))
     columns = (
         "method", "ours, samples/s", "TRL, samples/s", "ratio [range]", "repeats", "command",
         "machine",
     )  # fmt: skip
     return (
         "Training speed on one core, interleaved repeats, evaluation off; medians.\n\n"
-        f"{markdown_table(columns, rows)}\n"
+        f"{table(folder, 'language-speed', columns, rows)}\n"
     )
 
 
@@ -427,10 +409,10 @@ STORED = {  # llm_critic_cost.json
 def critic_section(found: Sequence[Method], folder: Path) -> str:
     """rlhf_ppo against grpo, as benchmarks/llm_critic_cost.py measured them."""
     path = find_file(folder, "llm_critic_cost.json")
-    return section_of(path, STORED, lambda stored: critic_text(stored, found))
+    return section_of(path, STORED, lambda stored: critic_text(stored, found, folder))
 
 
-def critic_text(stored: dict[str, Any], found: Sequence[Method]) -> str:
+def critic_text(stored: dict[str, Any], found: Sequence[Method], folder: Path) -> str:
     """The table of llm_critic_cost.json."""
     rows: Rows = []
     measured = stored["measurements"]
@@ -445,7 +427,7 @@ def critic_text(stored: dict[str, Any], found: Sequence[Method]) -> str:
         ]
         rows.append(
             (
-                escape(algo),
+                escape(display(algo)),
                 escape(passes),
                 *cost_cells(here),
                 f"{1e3 * median(m['learn_s'] / m['samples'] for m in here):.2f}",
@@ -462,10 +444,10 @@ def critic_text(stored: dict[str, Any], found: Sequence[Method]) -> str:
         "samples to 0.8, median (seeds)",
     )
     return (
-        "Both use their presets on `addition` (rlhf_ppo also with grpo's single pass), on one "
+        "Both use their presets on `addition` (RLHF-PPO also with GRPO's single pass), on one "
         "core, evaluation off; medians of interleaved repeats. Memory is the increase during "
         "training over the process after its imports.\n\n"
-        f"{markdown_table(columns, rows)}\n"
+        f"{table(folder, 'language-critic-cost', columns, rows)}\n"
         + command_text(stored, stored["machine"]["cpu"], f"torch {stored['versions']['torch']}")
         + "\n\n"
     )
@@ -489,8 +471,8 @@ def transcript_section(found: Sequence[Method], folder: Path) -> str:
                     rows.append((escape(task), f"{x['samples']:,}", *written, verdict))
     if not rows:
         return ""
-    columns = ("task", "samples", "prompt", "completion (grpo, first seed)", "")
-    return markdown_table(columns, rows) + "\n"
+    columns = ("task", "samples", "prompt", "completion (GRPO, first seed)", "")
+    return table(folder, "language-transcripts", columns, rows) + "\n"
 
 
 def seed_table(found: Sequence[Method]) -> pd.DataFrame:
@@ -506,7 +488,6 @@ def seed_table(found: Sequence[Method]) -> pd.DataFrame:
             "seed": summary["seeds"][0],
             "when": when,
             "samples": summary["samples"] * (when == "final"),
-            "seconds": summary["total_seconds"] * (when == "final"),
             **{printable(name): value for name, value in summary[when].items()},
         }
         for m in found
@@ -521,7 +502,7 @@ def provenance_section(found: Sequence[Method], folder: Path) -> str:
     text = ""
     for m in found:
         path = place(m.run.path, folder)
-        text += f"**{m.label} on {escape(m.task)}**, n={len(m.summaries)}: {link(path, path)}\n\n"
-        text += origins_text(m.configs)
-        text += f"- hyperparameters: {settings_text(m.settings)}\n\n"
+        name = f"{display(m.algo)}{' (stale)' * m.stale} on {m.task}, n = {len(m.summaries)}"
+        content = f"{link(path, path)}\n\n{origins_text(m.configs)}"
+        text += fold(name, f"{content}- hyperparameters: {settings_text(m.settings)}\n")
     return text

@@ -2,7 +2,8 @@
 
 Reads the runs of `python benchmarks/sweep.py --suite policy-gradient`, those of REINFORCE of
 `--suite ablations`, and the measurements of `benchmarks/critic_cost.py`; `report.py` writes the
-sections that these functions return, and their figures.
+page that `sections` returns. folder: of the results; figures go into its plots/, tables into its
+tables/.
 """
 
 from __future__ import annotations
@@ -16,18 +17,19 @@ import numpy as np
 import pandas as pd
 
 from benchmarks import catalog
+from benchmarks.chapters.names import display
 from benchmarks.chapters.results import (
     Result,
     Rows,
     command_text,
     commands,
     cost_cells,
-    markdown_table,
     parity,
     picture,
     verdict_text,
 )
 from benchmarks.chapters.stored import COST, ORIGIN, find_file, left_out, section_of
+from benchmarks.chapters.tables import table
 from benchmarks.suite import (
     A2C_ADVANTAGES,
     ABLATED,
@@ -47,7 +49,7 @@ STDS = {"group": "", "batch": ", std of the batch", "none": ", no std"}
 
 
 def sections(results: Sequence[Result], folder: Path) -> str:
-    """All sections that there are runs for; figures go into folder/plots."""
+    """All sections that there are runs for."""
     text = ""
     for title, section in (
         ("REINFORCE weights", weights_section),
@@ -112,8 +114,8 @@ def geometric_mean(result: Result, name: str, share: float = 1) -> tuple[Line, s
     early = logs.to_numpy()[:, [float(timestep) <= end for timestep in logs.columns]]
     overall = stats.estimate(early.mean(axis=1), "mean")
     value, low, high = (f"{10**x:.3g}" for x in (overall.value, overall.low, overall.high))
-    bounds = (10 ** np.asarray(y) for y in (line.y, line.low, line.high))
-    return Line(line.x, *bounds), f"{value} [{low}, {high}]"
+    y, lower, upper = (10 ** np.asarray(x) for x in line[1:4])
+    return Line(line.x, y, lower, upper, line.n), f"{value} [{low}, {high}]"
 
 
 def signal_to_noise(result: Result) -> np.ndarray:
@@ -183,7 +185,7 @@ def weights_section(results: Sequence[Result], folder: Path) -> str:
         "acts as a baseline and hides most of the differences; `--no-normalize-advantage` keeps "
         "the raw weights. The weight Q has a small variance, at the price of the bias of a learned "
         "Q network.\n\n"
-        f"{markdown_table(WEIGHT_COLUMNS, rows)}\n"
+        f"{table(folder, 'reinforce-weights', WEIGHT_COLUMNS, rows)}\n"
         + picture("Returns and variance of the gradient for four weights", figure)
         + commands(runs)
     )
@@ -286,7 +288,7 @@ def estimators_section(results: Sequence[Result], folder: Path) -> str:
         "better than GAE in both measures, the others cannot be told from GAE, and Monte Carlo "
         "has the lowest mean. No estimator is best everywhere. The verdicts are not corrected "
         "for their number.\n\n"
-        f"{markdown_table(ESTIMATOR_COLUMNS, rows)}\n"
+        f"{table(folder, 'a2c-advantages', ESTIMATOR_COLUMNS, rows)}\n"
         + picture("Returns and mean squared advantages of A2C, by estimator", figure)
         + commands(runs)
     )
@@ -395,7 +397,7 @@ def advantages_section(results: Sequence[Result], folder: Path) -> str:
             "all advantages are 0."
         )
     return (
-        f"{text}\n\n{markdown_table(ADVANTAGE_COLUMNS, rows)}\n"
+        f"{text}\n\n{table(folder, 'grpo-advantages', ADVANTAGE_COLUMNS, rows)}\n"
         + picture("Greedy returns with each advantage", figure)
         + commands(runs)
     )
@@ -428,10 +430,10 @@ STORED = {  # critic_cost.json
 def critic_section(results: Sequence[Result], folder: Path) -> str:
     """PPO against GRPO at the same budget; empty without measurements."""
     path = find_file(folder, "critic_cost.json")
-    return section_of(path, STORED, lambda stored: critic_text(stored, results))
+    return section_of(path, STORED, lambda stored: critic_text(stored, results, folder))
 
 
-def critic_text(stored: dict[str, Any], results: Sequence[Result]) -> str:
+def critic_text(stored: dict[str, Any], results: Sequence[Result], folder: Path) -> str:
     """The table of critic_cost.json."""
     rows: Rows = []
     for env in ABLATED:
@@ -449,7 +451,7 @@ def critic_text(stored: dict[str, Any], results: Sequence[Result]) -> str:
             rows.append(
                 (
                     env,
-                    algo,
+                    display(algo),
                     *cost_cells(here),
                     f"{median(seconds[algo]):.1f}",
                     f"{median(ratios):.2f} [{min(ratios):.2f}, {max(ratios):.2f}]",
@@ -466,7 +468,7 @@ def critic_text(stored: dict[str, Any], results: Sequence[Result]) -> str:
         "(gradients and Adam's moments) are per seed, memory is that of all seeds. The presets "
         "differ in more than the critic: epochs, minibatches and the number of episodes per "
         "update.\n\n"
-        f"{markdown_table(CRITIC_COLUMNS, rows)}\n"
+        f"{table(folder, 'critic-cost', CRITIC_COLUMNS, rows)}\n"
         + command_text(stored, stored["machine"]["cpu"], f"torch {stored['versions']['torch']}")
         + "\n\n"
     )

@@ -308,9 +308,9 @@ def place(path: Path, page: Path) -> Path:
     return Path(os.path.relpath(path, page))
 
 
-def link(text: Any, path: Path) -> str:
+def link(text: Any, path: Path, anchor: str = "") -> str:
     """A link to a file or folder of the store, relative to the page."""
-    return f"[{escape(text)}]({quote(str(path))})"
+    return f"[{escape(text)}]({quote(str(path))}{'#' * bool(anchor)}{quote(anchor)})"
 
 
 def picture(text: str, path: Path) -> str:
@@ -386,11 +386,24 @@ def _processor(machine: dict[str, Any]) -> str:
     return f"{machine['cpu']}, {'cores unknown' if cores is None else plural(cores, 'core')}"
 
 
+def is_number(cell: str) -> bool:
+    """Whether a cell is a number without an interval: `-13.0`, `1,024`."""
+    return bool(re.fullmatch(r"-?[\d,.]+", cell))
+
+
 def markdown_table(header: Sequence[str], rows: Rows) -> str:
-    """A table whose cells are Markdown: `escape` what is stored."""
-    align = ["---:" if name == "n" else "---" for name in header]
+    """A table whose cells are Markdown: `escape` what is stored. Numbers stand at the right."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(header)
+    right = [name == "n" or all(map(is_number, x)) for name, x in zip(header, columns, strict=True)]
+    align = ["---:" if x else "---" for x in right]
     lines = [header, align, *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def fold(summary: str, content: str) -> str:
+    """Markdown that a reader opens by a click. summary: text, which may be stored text."""
+    title = re.sub(r"[\[\]`*_]", lambda c: f"&#{ord(c[0])};", html.escape(printable(summary)))
+    return f"<details><summary>{title}</summary>\n\n{content.strip()}\n\n</details>\n\n"
 
 
 def commands(runs: Sequence[StoredRun]) -> str:
@@ -403,8 +416,7 @@ def commands(runs: Sequence[StoredRun]) -> str:
         alike.setdefault(origin, []).append(f"- {code(config['command'])}\n")
     text = ""
     for origin, lines in alike.items():
-        summary = html.escape(printable(f"{plural(len(lines), 'command')}: {origin}"))
-        text += f"<details><summary>{summary}</summary>\n\n{''.join(lines)}\n</details>\n\n"
+        text += fold(f"{plural(len(lines), 'command')}: {origin}", "".join(lines))
     return text
 
 

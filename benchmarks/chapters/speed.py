@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from benchmarks.chapters.results import command_text, escape, versions_text
+from benchmarks.chapters.names import display
+from benchmarks.chapters.results import Rows, command_text, escape, markdown_table, versions_text
 from benchmarks.chapters.stored import ORIGIN
 
 OURS = "manyseeds"
@@ -24,7 +26,6 @@ STORED = {str: {**ORIGIN, "machine": {"cpu": str, "gpu?": str}, "rows": [ROW]}} 
 class Subject:
     """An algorithm with the settings and batch sizes that are timed."""
 
-    title: str
     settings: dict[str, Any]
     env: str = "CartPole-v1"
     seeds: tuple[int, ...] = (1, 10, 32)
@@ -34,21 +35,19 @@ class Subject:
 
 TABLES: dict[str, Any] = {"seeds": (1, 10, 100, 1000), "seeds_on_cuda": (), "peers": ()}
 SUBJECTS = {
-    "ppo": Subject("PPO", {"total_timesteps": 102_400}, peers=("sb3", "rejax")),
-    "a2c": Subject("A2C", {"total_timesteps": 40_000}),
+    "ppo": Subject({"total_timesteps": 102_400}, peers=("sb3", "rejax")),
+    "a2c": Subject({"total_timesteps": 40_000}),
     "trpo": Subject(
-        "TRPO",
         {"num_steps": 512, "minibatch_size": 512, "critic_epochs": 20}
         | {"cg_damping": 1e-3, "gae_lambda": 0.98, "total_timesteps": 20_480},
     ),
     "dqn": Subject(
-        "DQN",
         {"total_timesteps": 20_000, "learning_starts": 1_000}
         | {"loss": "huber", "max_grad_norm": 10.0},
         peers=("sb3", "rejax"),
     ),
-    "q_learning": Subject("Q-learning", {"total_timesteps": 20_000}, "FrozenLake-v1", **TABLES),
-    "sarsa": Subject("SARSA", {"total_timesteps": 20_000}, "FrozenLake-v1", **TABLES),
+    "q_learning": Subject({"total_timesteps": 20_000}, "FrozenLake-v1", **TABLES),
+    "sarsa": Subject({"total_timesteps": 20_000}, "FrozenLake-v1", **TABLES),
 }
 
 
@@ -83,44 +82,79 @@ def summarize(measurements: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-def markdown(stored: dict[str, dict[str, Any]], device: str) -> str:
+Table = Callable[[str, Sequence[str], Rows], str]  # of a name, a header and rows: Markdown
+
+
+def plain_table(_: str, header: Sequence[str], rows: Rows) -> str:
+    """A table without files of its own."""
+    return markdown_table(header, rows)
+
+
+def markdown(stored: dict[str, dict[str, Any]], device: str, table: Table = plain_table) -> str:
     """The tables, one for each algorithm of throughput.json."""
     place = "one thread on one core" if device == "cpu" else "on one GPU, SB3 on one core"
-    lines = [
+    text = (
         "Timesteps per second of all seeds together, training and logging, evaluation off; "
         f"{place}. Medians of n interleaved repeats; the ratio is computed within each repeat, "
         "with its range over repeats in brackets. SB3 trains one seed at a time: S seeds run at "
         "the same timesteps/s and take S times the wall time of one. Warm-up: seconds of "
         "compilation or capture before that speed is reached. Fresh process: seconds from the "
         "start of the process to the end of one training, imports and warm-up included. Memory: "
-        "peak memory of the process, on a GPU that of the device.",
-    ]
+        "peak memory of the process, on a GPU that of the device.\n"
+    )
     for algo in (algo for algo in SUBJECTS if algo in stored):
         block, subject = stored[algo], SUBJECTS[algo]
         machine = block["machine"]
         reference = "times SB3" if "sb3" in subject.peers else "times one seed"
-        columns = ["system", "seeds", "timesteps/s", reference, "warm-up, s", "fresh process, s"]
-        columns += ["memory, MiB", "n"]
-        lines += [
-            "",
-            f"### {subject.title} on {subject.env}",
-            "",
-            f"| {' | '.join(columns)} |",
-            "|---|---:|---:|---|---:|---:|---:|---:|",
-        ]
+        columns = ("system", "seeds", "timesteps/s", reference, "warm-up, s", "fresh process, s")
+        rows: Rows = []
         for r in block["rows"]:
-            ratio = f"{r['ratio']:.1f} [{r['ratio_low']:.1f}, {r['ratio_high']:.1f}]"
             warm_up = f"{r['warm_up_s']:.0f}"
             if r["system"] in ("sb3", OURS) and device == "cpu":
                 warm_up = "none"
-            lines.append(
-                f"| {escape(r['system'])} | {r['seeds']:,} | {r['timesteps_per_s']:,.0f} "
-                f"| {ratio} | {warm_up} | {r['fresh_s']:.1f} | {r['memory_mib']:,.0f} "
-                f"| {r['repeats']} |"
+            rows.append(
+                (
+                    escape(r["system"]),
+                    f"{r['seeds']:,}",
+                    f"{r['timesteps_per_s']:,.0f}",
+                    f"{r['ratio']:.1f} [{r['ratio_low']:.1f}, {r['ratio_high']:.1f}]",
+                    warm_up,
+                    f"{r['fresh_s']:.1f}",
+                    f"{r['memory_mib']:,.0f}",
+                    str(r["repeats"]),
+                )
             )
+        name = f"speed-{algo}" + "-cuda" * (device == "cuda")
+        text += f"\n### {display(algo)} on {subject.env}\n\n"
+        text += table(name, (*columns, "memory, MiB", "n"), rows)
         note = f"{subject.settings['total_timesteps']:,} timesteps per seed"
         if algo == "dqn" and any(r["system"] == "rejax" for r in block["rows"]):
             note += "; rejax's DQN has ten environments, so it also updates every 10 timesteps"
         on = escape(machine.get("gpu", machine["cpu"]))
-        lines += ["", f"{note}; {on}. {command_text(block, versions_text(block))}"]
-    return "\n".join(lines) + "\n"
+        text += f"\n{note}; {on}. {command_text(block, versions_text(block))}\n"
+    return text
+
+
+SHOWN_SEEDS = 10  # of the line on the front page
+
+
+def summary(stored: dict[str, dict[str, Any]]) -> str:
+    """How many times SB3's speed ten seeds have, of each algorithm that SB3 has, as one line."""
+    found = []
+    env = ""
+    for algo, subject in SUBJECTS.items():
+        if algo not in stored or "sb3" not in subject.peers:
+            continue
+        env = subject.env
+        ratios = {
+            r["system"]: r["ratio"] for r in stored[algo]["rows"] if r["seeds"] == SHOWN_SEEDS
+        }
+        if OURS in ratios:
+            peer = f" (rejax {ratios['rejax']:.0f})" if "rejax" in ratios else ""
+            found.append(f"{display(algo)} **{ratios[OURS]:.0f}**{peer}")
+    if not found:
+        return ""
+    return (
+        f"Timesteps per second of {SHOWN_SEEDS} seeds trained at once on {env}, on one CPU core, "
+        f"as multiples of SB3's, which trains one seed at a time: {', '.join(found)}.\n"
+    )

@@ -98,8 +98,6 @@ SUMMARIES: dict[str, dict[str, Shape]] = {  # by the kind of run
         "initial": MEASURES,
         "final": MEASURES,
         "samples": int,
-        "samples_per_second": float,
-        "total_seconds": float,
     },
 }
 

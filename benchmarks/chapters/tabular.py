@@ -1,7 +1,7 @@
 """The tabular chapter of the report: planning, prediction, and control along the cliff.
 
-Reads the runs of `python benchmarks/sweep.py --suite tabular`; `report.py` writes the sections that
-these functions return, and their figures, into the results.
+Reads the runs of `python benchmarks/sweep.py --suite tabular`; `report.py` writes the pages that
+these functions return. folder: of the results; figures go into its plots/, tables into its tables/.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 import envs
-from benchmarks.chapters.results import Rows, commands, escape, markdown_table, picture
+from benchmarks.chapters.names import display
+from benchmarks.chapters.results import Rows, commands, escape, picture
 from benchmarks.chapters.stored import StoredRun, file_name, left_out
+from benchmarks.chapters.tables import table
 from manyseeds import plots, stats
 from manyseeds.errors import printable
-from manyseeds.plots import Line
+from manyseeds.plots import Board, Line
 from manyseeds.record import plural
 from manyseeds.runs import prediction
 from manyseeds.runs.planning import Replay
@@ -28,19 +31,6 @@ from manyseeds.stats import Floats
 BOTH = ("policy_iteration", "value_iteration")
 PICTURES = (1, 2, 3, 5, 8)  # iterations or sweeps that are shown, besides the last
 WINDOWS = 40  # points of a curve of training returns
-
-
-def sections(runs: Sequence[StoredRun], figures: Path) -> str:
-    """All sections that the store has runs for; their figures are written into a folder."""
-    text = ""
-    for title, section, kind in (
-        ("Planning", planning_section, "planning"),
-        ("Prediction", prediction_section, "prediction"),
-        ("Along the cliff", cliff_section, "control"),
-    ):
-        if content := section([run for run in runs if run.kind == kind], figures):
-            text += f"## {title}\n\n{content}"
-    return text
 
 
 # ---- Planning -------------------------------------------------------------------------
@@ -67,7 +57,7 @@ class Planned(NamedTuple):
     residuals: Floats  # of its sweeps
 
 
-def planning_section(runs: Sequence[StoredRun], figures: Path) -> str:
+def planning_section(runs: Sequence[StoredRun], folder: Path) -> str:
     """Iterations and residuals against gamma, and the pictures; empty without such runs."""
     found: dict[tuple[str, float], dict[str, Planned]] = {}
     for run in runs:
@@ -106,7 +96,7 @@ def planning_section(runs: Sequence[StoredRun], figures: Path) -> str:
             y = sides["value_iteration"].residuals
             y[y == 0] = np.finfo(np.float64).tiny  # no change at all: the line falls
             panels.setdefault(printable(env), {})[f"gamma {gamma:g}"] = Line(np.arange(len(y)), y)
-    figure = figures / "value_iteration.svg"
+    figure = folder / "plots" / "value_iteration.svg"
     if panels:
         plots.lines(
             panels,
@@ -125,7 +115,7 @@ def planning_section(runs: Sequence[StoredRun], figures: Path) -> str:
         "the greedy policy, undiscounted and under the time limit; the optimal policy for a small "
         "gamma may not be optimal under the time limit.\n"
     )
-    text += f"\n{markdown_table(PLANNING, rows)}\n"
+    text += f"\n{table(folder, 'planning', PLANNING, rows)}\n"
     if panels:
         text += picture("Bellman residual of value iteration over sweeps", figure)
     for algo in BOTH:
@@ -133,14 +123,22 @@ def planning_section(runs: Sequence[StoredRun], figures: Path) -> str:
         if plain is None:
             continue
         run, replay, _ = plain
-        figure = figures / f"{algo}-{run.env}.svg"
+        figure = folder / "plots" / f"{algo}-{run.env}.svg"
         with left_out(run.path):
             steps = replay.steps
             if algo == "value_iteration":
                 steps = steps[1:]  # sweep 0 is all zeros
             chosen = [steps[k - 1] for k in PICTURES if k < len(steps)] + [steps[-1]]
-            plots.boards([replay.board(k) for k in chosen], replay.layout, figure)
-            text += picture(f"Values and greedy actions of {algo}", figure)
+            boards = [replay.board(k) for k in chosen]
+            shown = [
+                board._replace(
+                    title=board.title.replace(algo, display(algo)),
+                    best=greedy_actions(run.env, replay.gamma, board),
+                )
+                for board in boards
+            ]
+            plots.boards(shown, replay.layout, figure)
+            text += picture(f"Values and greedy actions of {display(algo)}", figure)
     return text + commands([plan.run for sides in found.values() for plan in sides.values()])
 
 
@@ -152,6 +150,21 @@ def headline(plans: Sequence[Planned]) -> Planned | None:
         if plan.run.env == "Gridworld-v0" and settings == wanted:
             return plan
     return None
+
+
+def greedy_actions(env_id: str, gamma: float, board: Board) -> NDArray[np.bool_]:
+    """All greedy actions for the values of a board, `[X, A]`, those that tie included.
+
+    Recorded values have six significant digits. Where the recorded action is greedy for other
+    values, as before an improvement of the policy, it stands alone.
+    """
+    env = envs.NATIVE[env_id]()
+    assert isinstance(env, envs.TabularEnv)
+    P, R = env.P.numpy(), env.R.numpy()
+    q = (P * (R + gamma * np.where(board.ends, 0.0, board.values))).sum(-1).T  # [X, A]
+    best = q >= q.max(axis=1, keepdims=True) - 1e-5 * np.abs(q).max()
+    recorded = np.eye(q.shape[1], dtype=bool)[board.actions]
+    return np.where((best & recorded).any(axis=1, keepdims=True), best, recorded)
 
 
 # ---- Prediction -----------------------------------------------------------------------
@@ -194,7 +207,7 @@ def error_text(errors: Floats) -> str:
     return stats.estimate(errors, "mean").text(3)
 
 
-def prediction_section(runs: Sequence[StoredRun], figures: Path) -> str:
+def prediction_section(runs: Sequence[StoredRun], folder: Path) -> str:
     """Errors of all methods and step sizes, and the split into bias and variance."""
     if not runs:
         return ""
@@ -242,19 +255,19 @@ def prediction_section(runs: Sequence[StoredRun], figures: Path) -> str:
                 line = plots.mean_line(found.episodes, found.errors)
                 errors.setdefault(printable(name), {})[f"alpha {alpha}"] = line
                 if run.config["learning_rate"] == SAME_ALPHA:
-                    split["bias"][printable(name)] = Line(found.episodes, bias)
-                    split["standard deviation"][printable(name)] = Line(found.episodes, std)
+                    split["bias"][printable(name)] = Line(found.episodes, bias, n=n)
+                    split["standard deviation"][printable(name)] = Line(found.episodes, std, n=n)
         for name, panels, ylabel, legend in (
             ("errors", errors, "RMS error", "mean over seeds, 95% interval"),
             ("bias-variance", split, "error of the values", f"alpha {SAME_ALPHA:g}"),
         ):
             if not panels or not all(panels.values()):
                 continue
-            path = figures / f"prediction-{name}-{file_name(env)}.svg"
+            path = folder / "plots" / f"prediction-{name}-{file_name(env)}.svg"
             plots.lines(panels, path, xlabel="episodes", ylabel=ylabel, legend=legend, share_y=True)
             what = "RMS errors" if name == "errors" else "Bias and standard deviation"
             pictures += picture(f"{what} of predicted values on {env}", path)
-    return text + markdown_table(PREDICTION, rows) + "\n" + pictures + commands(runs)
+    return text + table(folder, "prediction", PREDICTION, rows) + "\n" + pictures + commands(runs)
 
 
 # ---- Along the cliff ------------------------------------------------------------------
@@ -286,13 +299,13 @@ def online_returns(run: StoredRun) -> pd.DataFrame:
     return rows.groupby(["seed", part])["return_mean"].mean().unstack("part")
 
 
-def cliff_section(found: Sequence[StoredRun], figures: Path) -> str:
+def cliff_section(found: Sequence[StoredRun], folder: Path) -> str:
     """Returns on CliffWalking: online, while exploring, and of the greedy policy."""
     runs: dict[str, StoredRun] = {}
     for run in found:
         if run.env == CLIFF and run.algo in ("q_learning", "sarsa"):
-            name = "Q-learning" if run.algo == "q_learning" else "SARSA"
-            runs["Expected SARSA" if run.config.get("expected") else name] = run
+            name = display(run.algo)
+            runs[f"Expected {name}" if run.config.get("expected") else name] = run
     if len(runs) < 2:
         return ""
     rows: Rows = []
@@ -302,8 +315,8 @@ def cliff_section(found: Sequence[StoredRun], figures: Path) -> str:
         with left_out(run.path):
             online = online_returns(run)
             greedy = curve_of(run).query("mode == 'greedy'").drop_duplicates(["seed", "timestep"])
-            table = greedy.pivot(index="seed", columns="timestep", values="return_mean")
-            whole = [frame.dropna(axis="columns") for frame in (online, table)]
+            final = greedy.pivot(index="seed", columns="timestep", values="return_mean")
+            whole = [frame.dropna(axis="columns") for frame in (online, final)]
             lines = [plots.mean_line(frame.columns, frame.to_numpy()) for frame in whole]
             late = online.iloc[:, -WINDOWS // 10 :].mean(axis="columns")
             rows.append(
@@ -311,14 +324,14 @@ def cliff_section(found: Sequence[StoredRun], figures: Path) -> str:
                     name,
                     str(len(online)),
                     stats.estimate(late, "mean").text(),
-                    stats.estimate(table.iloc[:, -1], "mean").text(),
+                    stats.estimate(final.iloc[:, -1], "mean").text(),
                 )
             )
             for title, line in zip(panels, lines, strict=True):
                 panels[title][name] = line
     if not rows:
         return ""
-    figure = figures / "cliff.svg"
+    figure = folder / "plots" / "cliff.svg"
     plots.lines(
         panels,
         figure,
@@ -335,6 +348,6 @@ def cliff_section(found: Sequence[StoredRun], figures: Path) -> str:
         "for the edge, -20.8 for the row above it, whose greedy return is -15, and -22.3 for the "
         "safest path. Expected SARSA finds the best of the three; SARSA, with noisier updates, "
         "stays one row further from the edge.)\n\n"
-        f"{markdown_table(ON_THE_CLIFF, rows)}\n"
+        f"{table(folder, 'cliff', ON_THE_CLIFF, rows)}\n"
         + picture("Online and greedy returns on CliffWalking", figure)
     )

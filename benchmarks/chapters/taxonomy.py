@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from benchmarks.chapters.names import NAMES
 from manyseeds import plots
 from manyseeds.digest import ROOT
 
@@ -16,29 +17,29 @@ from manyseeds.digest import ROOT
 TREE: dict[str, Any] = {
     "Reinforcement\nlearning": {
         "the model is known:\nplanning": {
-            "Policy iteration": "algos/policy_iteration.py",
-            "Value iteration": "algos/value_iteration.py",
+            NAMES["policy_iteration"]: "algos/policy_iteration.py",
+            NAMES["value_iteration"]: "algos/value_iteration.py",
         },
         "learn the values of\na fixed policy": {
-            "from whole returns": {"Monte Carlo": "algos/monte_carlo.py"},
+            "from whole returns": {NAMES["monte_carlo"]: "algos/monte_carlo.py"},
             "from estimates\n(bootstrapping)": {"TD(0), n-step, TD(λ)": "algos/td_prediction.py"},
         },
         "learn action values,\nact on them": {
             "a table": {
-                "Q-learning": "algos/q_learning.py",
+                NAMES["q_learning"]: "algos/q_learning.py",
                 "SARSA, Expected SARSA": "algos/sarsa.py",
             },
-            "a network": {"DQN": "algos/dqn.py"},
+            "a network": {NAMES["dqn"]: "algos/dqn.py"},
         },
         "learn the policy\nitself": {
             "without a critic": {
-                "REINFORCE": "algos/reinforce.py",
-                "GRPO": "algos/grpo.py",
+                NAMES["reinforce"]: "algos/reinforce.py",
+                NAMES["grpo"]: "algos/grpo.py",
             },
             "with a critic": {
-                "A2C": "algos/a2c.py",
-                "TRPO": "algos/trpo.py",
-                "PPO": "algos/ppo.py",
+                NAMES["a2c"]: "algos/a2c.py",
+                NAMES["trpo"]: "algos/trpo.py",
+                NAMES["ppo"]: "algos/ppo.py",
             },
         },
     }

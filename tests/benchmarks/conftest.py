@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import report
+from benchmarks.chapters import comparison
 from manyseeds import plots
 
 WHOLE = {"test_same_store_gives_the_same_bytes", "test_real_run_evaluated_exactly"}
@@ -19,6 +19,6 @@ def short_report(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
         path.write_text("<svg/>")
 
     if Path(request.path).stem == "test_report" and request.function.__name__ not in WHOLE:
-        monkeypatch.setattr(plots, "grid_of_curves", write)
+        monkeypatch.setattr(plots, "lines", write)
         monkeypatch.setattr(plots, "tree", write)
-        monkeypatch.setattr(report, "SUITES", {"quick": report.SUITES["quick"]})
+        monkeypatch.setattr(comparison, "SUITES", {"quick": comparison.SUITES["quick"]})

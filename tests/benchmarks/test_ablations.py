@@ -86,7 +86,7 @@ def test_a_sentence_per_claim_from_the_verdicts(tmp_path: Path) -> None:
         finals["CartPole-v1", "clip range 0.2", x] = clipped
         finals["CartPole-v1", "no clipping", x] = free
     finals["CartPole-v1", "clip range 0.2", 1e-4] = scores(50)  # its counterpart is missing
-    page = ablations.sections(make_runs(tmp_path, CLIPPING, finals), tmp_path)
+    page = ablations.page(make_runs(tmp_path, CLIPPING, finals), tmp_path)
     (line,) = (line for line in page.splitlines() if line.startswith(f"**{CLIPPING.text}**"))
     assert line == (
         f"**{CLIPPING.text}**: by final score, in 4 comparisons, *true* in 1 of 4, on CartPole-v1 "
@@ -109,7 +109,7 @@ def test_learning_speed_decides_where_it_was_said_to(tmp_path: Path) -> None:
         result.auc[:] = -100 + np.linspace(-3, 3, 30)
         if result.config["gae_lambda"] == 0.0:
             result.auc[:] -= 200
-    page = ablations.sections(loaded, tmp_path)
+    page = ablations.page(loaded, tmp_path)
     assert (
         "by learning speed (AUC), in 2 comparisons, *true* in 1 of 2, on Acrobot-v1 (0.94 against "
         "0); *false* in 1 of 2, on Acrobot-v1 (0.94 against 1)." in page
@@ -121,16 +121,16 @@ def test_too_few_seeds_decide_nothing_and_half_a_pair_is_not_shown(tmp_path: Pat
         ("CartPole-v1", "raw weights", weight): scores(mean, seeds=5)
         for weight, mean in (("total_return", 100), ("return_to_go", 400))
     }
-    page = ablations.sections(make_runs(tmp_path / "a", WEIGHTS, few), tmp_path)
+    page = ablations.page(make_runs(tmp_path / "a", WEIGHTS, few), tmp_path)
     assert "*undecided* in 1 of 1, on CartPole-v1 (return_to_go against total_return, raw" in page
     alone = {("CartPole-v1", "raw weights", "q"): scores(100)}
-    page = ablations.sections(make_runs(tmp_path / "b", WEIGHTS, alone), tmp_path)
+    page = ablations.page(make_runs(tmp_path / "b", WEIGHTS, alone), tmp_path)
     assert page == ""
 
 
 def test_no_runs_no_section(tmp_path: Path) -> None:
     plant(tmp_path, "ppo", scores(480), gamma=0.5)  # of no ablation
-    assert ablations.sections([load_result(run) for run in open_runs(tmp_path)], tmp_path) == ""
+    assert ablations.page([load_result(run) for run in open_runs(tmp_path)], tmp_path) == ""
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.ablation.name)

@@ -141,7 +141,7 @@ def test_measured_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(stored["measurements"]) == len(gradient_variance.STAGES) * len(weights) * 2
     early, *_, late = (p["return"] for p in stored["policies"] if p["seed"] == 0)
     assert early != late  # another policy
-    page = chapter.section(tmp_path)
+    page = chapter.page(tmp_path)
     assert len(cells(page, "untrained")) == len(weights)
 
 
@@ -182,7 +182,7 @@ def stored_of(figures: dict[str, tuple[float, float, float]]) -> dict[str, Any]:
 def page_of(figures: dict[str, tuple[float, float, float]], folder: Path) -> str:
     (folder / "plots").mkdir(exist_ok=True)
     (folder / "gradient_variance.json").write_text(json.dumps(stored_of(figures)))
-    return chapter.section(folder)
+    return chapter.page(folder)
 
 
 def test_factors_and_cosines(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_factors_and_cosines(tmp_path: Path) -> None:
 
 
 def test_without_measurements_no_section(tmp_path: Path) -> None:
-    assert chapter.section(tmp_path) == ""
+    assert chapter.page(tmp_path) == ""
 
 
 def test_a_seed_that_is_missing_is_left_out_with_a_line(
@@ -228,5 +228,5 @@ def test_a_seed_that_is_missing_is_left_out_with_a_line(
     stored = stored_of({"total_return": (8.0, 1.0, 1.0), "baseline": (4.0, 1.0, 1.0)})
     stored["measurements"].pop()
     (tmp_path / "gradient_variance.json").write_text(json.dumps(stored))
-    assert chapter.section(tmp_path) == ""
+    assert chapter.page(tmp_path) == ""
     assert "half: baseline lacks a seed" in capsys.readouterr().out

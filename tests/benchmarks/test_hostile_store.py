@@ -20,16 +20,29 @@ import pytest
 
 from algos import monte_carlo, policy_iteration, value_iteration
 from benchmarks import catalog, compare, report, watch
-from benchmarks.chapters import language_models
-from benchmarks.chapters.results import code, escape, load_result, print_table
+from benchmarks.chapters import evidence, front_page, language_models, tables
+from benchmarks.chapters.environment_pages import page_name
+from benchmarks.chapters.results import code, escape, link, load_result, print_table
 from benchmarks.chapters.stored import file_name, open_run
+from benchmarks.chapters.tables import Sides
 from manyseeds import plots
 from manyseeds.cli import parse
 from manyseeds.digest import ROOT, code_digest, file_of
 from manyseeds.errors import UsageError, printable
 from manyseeds.record import RunFolder, parquet_bytes, read_json, seal, write_bytes, write_json
 from manyseeds.runs import planning, prediction, stale
-from tests.benchmarks.test_report import around, plant, table, written
+from tests.benchmarks.test_report import (
+    FINAL,
+    around,
+    check_links,
+    front,
+    generated,
+    markup,
+    plant,
+    side,
+    table,
+    written,
+)
 from tests.benchmarks.test_watch import store
 
 EVIL = "evil_module:Env-v0"
@@ -96,11 +109,11 @@ def test_report_imports_nothing_that_is_stored(
         part = plant(results, "ppo", around(480.0), name=f"n{i}").path / "seeds-000-009"
         rewrite(part, "config.json", named(env, algo=algo))
         rewrite(part, "summary.json", known)
-    shown = {(r["environment"], r["algorithm"]) for r in table(written(results), "Final score")}
-    assert shown == {
-        (EVIL, "ppo (not the preset)"), (EVIL, "evil_module"), (EVIL, "../../x"),
-        ("Pong-v9", "dqn (not the preset)"),
-    }  # fmt: skip
+    names = {r["algorithm"] for r in table(written(results, EVIL), "Scores")}
+    assert names == {"PPO (not the preset)", "evil_module", "../../x"}
+    (pong,) = table((results / page_name("Pong-v9")).read_text(), "Scores")
+    assert pong["algorithm"] == "DQN (not the preset)"
+    assert check_links(results) == generated(results)
     assert "left out" not in capsys.readouterr().out
 
 
@@ -165,12 +178,6 @@ def test_what_is_no_code_is_left_out(
     stale.digest_today.cache_clear()
 
 
-def markup(page: str) -> str:
-    """What of a page is not escaped, and stands in no code span."""
-    page = re.sub(r"(?<![\\`])(`+)(?!`).*?(?<!`)\1(?!`)", "", page)
-    return re.sub(r"\\.", "", page)
-
-
 # ---- Text -----------------------------------------------------------------------------------
 
 
@@ -205,6 +212,40 @@ def test_file_names_stay_in_their_folder() -> None:
         assert not name.startswith(".")
 
 
+def test_tables_for_programs_and_for_papers_hold_text() -> None:
+    cell = f"{link(NASTY, Path('a b'))}<br>**{escape('a_b|c')}** {code('x`y')}"
+    assert tables.plain(cell) == f"{printable(NASTY)}; a_b|c x`y"
+    rows = [(Sides("[1](x) 50% & more", "{b}_^~\\\\"), "**undecided**<br>+0.1"), ("=1+1", "-2.0")]
+    text = tables.expanded(rows)
+    assert text == [
+        ["1 50% & more", "undecided; +0.1"],
+        ["{b}_^~\\", ""],
+        ["=1+1", "-2.0"],
+    ]
+    assert tables.csv_text(("a", "b"), text).splitlines()[1:] == [
+        "1 50% & more,undecided; +0.1",
+        "{b}_^~\\,",
+        "'=1+1,-2.0",
+    ]
+    latex = tables.latex_text(("a", "n"), [*text, ["[x]", "-"]]).splitlines()
+    assert latex[1] == r"\begin{tabular}{lr}"
+    assert [line for line in latex if line.endswith(r"\\")] == [
+        r"a & n \\",
+        r"1 50\% \& more & undecided; +0.1 \\",
+        r"\{b\}\_\textasciicircum{}\textasciitilde{}\textbackslash{} &  \\",
+        r"=1+1 & -2.0 \\",
+        r"{[}x] & - \\",
+    ]
+    assert [latex[i] for i in (2, 4, 9)] == [r"\toprule", r"\midrule", r"\bottomrule"]
+
+
+def test_every_table_of_the_report_has_its_files() -> None:
+    """`markdown_table` alone writes none: who calls it, but for the tables of measurements?"""
+    chapters = ROOT / "benchmarks/chapters"
+    callers = {x.name for x in chapters.glob("*.py") if "markdown_table(" in x.read_text()}
+    assert callers == {"results.py", "tables.py", "speed.py"}
+
+
 def test_terminal_shows_no_markup_and_no_control(capsys: pytest.CaptureFixture[str]) -> None:
     print_table("[red]title[/red]\x1b[2J", ("[b]a[/b]",), [("[link=x]y[/link]\x1b]0;z\x07",)])
     out = capsys.readouterr().out
@@ -233,18 +274,26 @@ def test_hostile_text_is_shown_as_text(
     odd = folder.parent / "x](y) <b> | \x1b[1m"
     folder.rename(odd)
     capsys.readouterr()
-    page = written(tmp_path)
+    page = written(tmp_path, NASTY)
     out = capsys.readouterr().out
     assert "left out" not in out
-    assert "\x1b" not in page + out
-    assert "<script" not in markup(page)
-    for target in re.findall(r"\]\(([^)]*)\)", markup(page)):
-        assert re.fullmatch(r"(#|runs|plots|tables)[\w/%.-]*", target), target
-    assert not [line for line in page.splitlines() if line.startswith("# not")]
+    assert "\x1b" not in out
     assert page.count("\n## ") == plain.count("\n## ") - 1  # its published score is not known
     for line in (line for line in markup(page).splitlines() if line.startswith("| ")):
-        assert line.count("|") in (7, 8, 9), line  # bars of the tables with 6, 7 and 8 columns
+        assert line.count("|") in (9, 10), line  # bars of the tables with 8 and 9 columns
+    for path in generated(tmp_path):
+        page = path.read_text()
+        assert "\x1b" not in page
+        assert "<script" not in markup(page)
+        for target in re.findall(r"\]\(([^)]*)\)", markup(page)):
+            where = r"(#|(\.\./)?(runs|plots|tables|environments|[\w-]+\.md))[\w/%.#-]*"
+            assert re.fullmatch(where, target), target
+        assert not [line for line in page.splitlines() if line.startswith("# not")]
+    assert check_links(tmp_path) == generated(tmp_path)
     assert not list(tmp_path.parent.glob("*.svg"))
+    for path in (tmp_path / "tables").glob("*.tex"):
+        assert "<script" not in path.read_text(), path
+        assert path.read_text().count("\n\\") == 5  # tabular, its rules, its end
 
     other = plant(tmp_path / "b", "ppo", around(480.0)).path
     out = ["--out", str(tmp_path / "x.svg")]
@@ -321,9 +370,10 @@ def broken_tables(run: Path, file: str, subject: str) -> list[Path]:
 
 
 def reported(results: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str, list[str]]:
-    """The page, and the runs that were left out."""
+    """All pages together, and the runs that were left out."""
     capsys.readouterr()
-    page = written(results, "a test")
+    front(results, "a test")
+    page = "\n".join(path.read_text() for path in sorted(generated(results)))
     lines = capsys.readouterr().out.splitlines()
     assert "\x1b" not in "".join(lines)
     return page, [line for line in lines if line.startswith("left out: ")]
@@ -339,8 +389,9 @@ def test_broken_control_runs(
     found += copies(run, "summary.json", mutants(read_json(part / "summary.json")))
     found += broken_tables(run, "curve.parquet", "return_mean")
     page, left_out = reported(tmp_path, capsys)
-    (row,) = (r for r in table(page, "Final score") if r["algorithm"] == "ppo")
-    assert row["mean [95%]"] == "480.0 [480.0, 480.0]"
+    rows = table((tmp_path / page_name("CartPole-v1")).read_text(), "Scores")
+    (row,) = (r for r in rows if r["algorithm"].startswith("PPO<br>"))
+    assert side(row, FINAL) == "480.0 [480.0, 480.0]"
     assert row["against SB3"].startswith("none (needs 10 seeds")
     assert 0.4 * len(found) < len(left_out) < len(found)
     assert not any(str(sb3) in line or f"{part}/" in line for line in left_out)
@@ -412,8 +463,8 @@ def test_broken_tabular_runs(
     left += broken_tables(predicted, "values.parquet", "seed")
     left += broken_tables(predicted, "curve.parquet", "rms_error")
     page, lines = reported(results, capsys)
-    assert "## Planning\n" in page
-    assert "## Prediction\n" in page
+    assert "# Planning\n" in page
+    assert "# Prediction\n" in page
     assert 0.3 * len(left) < len(lines)
 
 
@@ -431,9 +482,9 @@ def language_run(results: Path, algo: str = "grpo") -> Path:
     write_json(part / "config.json", {**config, "config": settings})
     measures = {"pass@1": 0.5, "length": 9.0, "entropy": 0.2, "format": 1.0, "greedy": 0.4}
     summary = {"seeds": [0], "headline": "pass@1", "initial": measures, "final": measures}
-    summary |= {"samples": 64, "samples_per_second": 8.0, "total_seconds": 9.0, "diverged": None}
+    summary |= {"samples": 64, "diverged": None}
     write_json(part / "summary.json", summary)
-    rows = [{"seed": 0, "samples": n, "learn_s": n / 8, **measures} for n in (0, 32, 64)]
+    rows = [{"seed": 0, "samples": n, **measures} for n in (0, 32, 64)]
     write_bytes(part / "curve.parquet", parquet_bytes(pd.DataFrame(rows)))
     said = [{"prompt": "1+1=", "completion": NASTY, "samples": n, "right": False} for n in (0, 64)]
     write_json(part / "transcripts.json", said)
@@ -450,7 +501,7 @@ def test_broken_language_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     found += broken_tables(run, "curve.parquet", "pass@1")
     page, left_out = reported(tmp_path, capsys)
     assert 0.3 * len(found) < len(left_out)
-    assert "### Transcripts\n" in page
+    assert "## Transcripts\n" in page
     assert "<script" not in markup(page)
 
 
@@ -474,6 +525,7 @@ def test_broken_measurements(
     from manyseeds.digest import ROOT
 
     content = read_json(ROOT / "results" / name)
+    store = report.Store(tmp_path, [], [], [], [], [])
     if name == "gradient_variance.json":  # fewer: each of many mutants draws a figure of them
         kept = ("total_return", "return_to_go", "baseline")
         rows = [m for m in content["measurements"] if m["stage"] == "half" and m["seed"] < 2]
@@ -485,14 +537,18 @@ def test_broken_measurements(
     for i, mutant in enumerate(mutants(content)):
         text = json.dumps(mutant).replace(f'"{HUGE}"', "1e400")
         (tmp_path / name).write_text(text.replace(f'"{DEEP}"', "[" * 9999 + "]" * 9999))
-        if name in ("throughput.json", "tables/check.json", "error_rates.json"):
-            page = report.readme([], [], tmp_path, {}, "", [], "")
+        if name == "throughput.json":
+            page = report.speed_page(store) + front_page.page([], tmp_path, "", [])
+        elif name == "tables/check.json":
+            page = report.check_page(store)
+        elif name == "error_rates.json":
+            page = evidence.page([], [], tmp_path)
         elif name == "critic_cost.json":
             page = policy_gradients.critic_section([run], tmp_path)
         elif name == "llm_critic_cost.json":
             page = language_models.critic_section([], tmp_path)
         elif name == "gradient_variance.json":
-            page = gradient_variance.section(tmp_path)
+            page = gradient_variance.page(tmp_path)
         else:
             page = language_models.trl_section([], tmp_path)
         assert "<script" not in markup(page), i

@@ -12,7 +12,7 @@ import torch
 
 from algos import dqn, ppo
 from benchmarks import jax_peer, rejax_baseline, sbx_baseline, suite, sweep
-from benchmarks.chapters import interchange
+from benchmarks.chapters import comparison, interchange
 from benchmarks.chapters.results import load_result
 from benchmarks.chapters.stored import open_runs
 from benchmarks.rejax_baseline import dqn_arguments, layers_of, ours_with, ppo_arguments
@@ -161,16 +161,18 @@ def test_the_chapter_judges_every_pair(tmp_path: Path, monkeypatch: pytest.Monke
         run.open([ppo.train])
         run.finish(ppo.train(config, run))
     loaded = [load_result(run) for run in open_runs(tmp_path)]
-    text = interchange.section(loaded, tmp_path)
+    text = interchange.page(loaded, tmp_path)
     assert "0 of 2 verdicts" in text  # the same scores, judged for the one pair with enough seeds
-    rows = [line for line in text.splitlines() if line.startswith("| CartPole-v1 | ppo |")]
+    rows = [line for line in text.splitlines() if line.startswith("| CartPole-v1 | PPO |")]
     assert len(rows) == 3 + 3
     (judged,) = (line for line in rows if "| manyseeds | rejax |" in line)
     assert judged.count("+0.000") >= 2
     for line in rows:
         if "| SB3 | rejax |" in line or "| manyseeds | SB3 |" in line:
             assert line.count("needs 10 seeds a side") == 2
-    assert interchange.section([r for r in loaded if not interchange.is_peer(r)], tmp_path) == ""
+    assert interchange.page([r for r in loaded if r.algo != "rejax-ppo"], tmp_path) == ""
+    (pair,) = comparison.pairs(loaded)
+    assert [r.algo for r in (*pair.headline, *pair.others)] == ["ppo", "sb3-ppo"]
 
 
 @pytest.mark.slow

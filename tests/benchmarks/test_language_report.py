@@ -18,6 +18,7 @@ from transformers import LlamaForCausalLM
 from benchmarks import llm_critic_cost, report
 from benchmarks.chapters import language_models
 from benchmarks.chapters import results as chapter_results
+from benchmarks.chapters.names import display
 from benchmarks.chapters.stored import open_runs
 from llm_track import evaluation, grpo, models, reward_model, rlhf_ppo, tasks
 from manyseeds.cli import Preset, from_preset
@@ -25,7 +26,8 @@ from manyseeds.record import RunFolder, part_name, provenance, read_json
 from manyseeds.runs import language
 from manyseeds.runs.base import carry_out
 from manyseeds.runs.language import LanguageRun
-from tests.benchmarks.test_hostile_store import language_run, markup
+from tests.benchmarks.test_hostile_store import language_run
+from tests.benchmarks.test_report import check_links, generated
 
 SEEDS = 2
 
@@ -88,36 +90,38 @@ def test_a_store_of_language_models_alone_has_a_report(
     content = {"grpo": {**speed, "versions": {"trl": "1"}}}
     (results / "trl_speed.json").write_text(json.dumps(content))
     report.report(results, note="a test")
-    page = (results / "README.md").read_text()
+    page = (results / "language-models.md").read_text()
     for title in (
         "Scores before and after training",
         "The reward model",
         "Ablations",
         "Against TRL",
         "Transcripts",
-        "Provenance of the language models",
+        "Provenance",
     ):
-        assert f"### {title}\n" in page
-    assert "## Final score" not in page
+        assert f"## {title}\n" in page
+    assert check_links(results) == generated(results)
+    assert not list((results / "environments").iterdir())
+    assert not list(results.glob("plots/*seconds*"))
     for figure in ("language-addition", "language-reward_model", "language-trl", "language-grpo"):
         assert f"plots/{figure}.svg" in page or figure == "language-grpo"
         assert (results / "plots" / f"{figure}.svg").stat().st_size > 1000
 
     # Its numbers are those of the store.
     first, last = (stored(results, "grpo", "pass@1", when) for when in ("initial", "final"))
-    (reached,) = [row for row in cells(page, "addition", "grpo") if len(row) == 13]
+    (reached,) = [row for row in cells(page, "addition", "GRPO") if len(row) == 11]
     assert reached[2] == str(SEEDS)
     assert reached[3] == f"{np.mean(first):.3f}"
     assert reached[4].startswith(f"{np.mean(last):.3f} [")
     assert reached[5].startswith(f"{np.mean(last) - np.mean(first):+.3f} [")
-    (changed,) = [row for row in cells(page, "addition", "grpo") if "kl_coef" in row[2]]
+    (changed,) = [row for row in cells(page, "addition", "GRPO") if "kl_coef" in row[2]]
     assert changed[2] == "kl_coef 0.0 (not 0.04)"
-    (against,) = cells(page, "addition", "grpo", "", "pass@1")
+    (against,) = cells(page, "addition", "GRPO", "", "pass@1")
     assert against[5] == against[6]  # the same training twice
     assert against[7].startswith("saturated: ")
-    assert cells(page, "grpo", "20", "10", "2.00 [1.50, 2.50]", "3")
+    assert cells(page, "GRPO", "20", "10", "2.00 [1.50, 2.50]", "3")
     accuracy = np.mean(stored(results, "reward_model", "accuracy"))
-    (judged,) = cells(page, "addition", "reward_model", str(SEEDS))
+    (judged,) = cells(page, "addition", "Reward model", str(SEEDS))
     assert judged[3].startswith(f"{accuracy:.3f} [")
     assert page.count("- hyperparameters: ") == 4
     assert page.count("commit ") >= 4
@@ -139,18 +143,17 @@ def test_store_of_one_method_alone(
     else:
         language_run(tmp_path, algo)
     report.report(tmp_path, note="a test")
-    page = (tmp_path / "README.md").read_text()
+    page = (tmp_path / "language-models.md").read_text()
     assert "left out" not in capsys.readouterr().out
-    assert "### Provenance of the language models\n" in page
+    assert "## Provenance\n" in page
     assert f"/{algo}/" in page
     assert not re.search(r"\bnan\b", page)
-    for target in re.findall(r"\]\(([^)]*)\)", markup(page)):
-        assert target.startswith("#") or (tmp_path / target).exists(), target
+    assert check_links(tmp_path) == generated(tmp_path)
 
 
 def test_few_seeds_get_no_verdict(results: Path) -> None:
     section = language_models.trl_section(language_models.methods(open_runs(results)), results)
-    (against,) = cells(section, "addition", "grpo", "", "pass@1")
+    (against,) = cells(section, "addition", "GRPO", "", "pass@1")
     assert against[7] == "none (needs 10 seeds a side)"
 
 
@@ -184,7 +187,8 @@ def test_what_the_critic_costs_is_counted(results: Path, monkeypatch: pytest.Mon
     path.write_text(json.dumps({"command": "python x", "measurements": measurements, **origin}))
     found = language_models.methods(open_runs(results))
     text = language_models.critic_section(found, results)
-    rows = [cells(text, *case.values())[0] for case in llm_critic_cost.CASES]
+    cases = [(display(case["algo"]), case["passes"]) for case in llm_critic_cost.CASES]
+    rows = [cells(text, *case)[0] for case in cases]
     for row, m in zip(rows, measurements, strict=True):
         assert row[2] == f"{m['parameters']:,.0f}"
         assert row[5] == f"{1e3 * median([m['learn_s'] / m['samples']]):.2f}"

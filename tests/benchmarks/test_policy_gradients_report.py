@@ -137,7 +137,7 @@ def test_cost_of_the_critic(results: Path, tmp_path: Path) -> None:
     loaded = [load_result(folder) for folder in open_runs(results)]
     section = policy_gradients.critic_section(loaded, tmp_path)
     ours, theirs = cells(section, "CartPole-v1")
-    assert (ours[1], theirs[1]) == ("ppo", "grpo")
+    assert (ours[1], theirs[1]) == ("PPO", "GRPO")
     assert ours[6].startswith("1.00")
     assert theirs[2] == f"{figures['grpo']['parameters']:,.0f}"
     assert theirs[7] != ""

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,9 @@ import pytest
 import envs
 from algos import q_learning
 from benchmarks import compare, report, verdicts
+from benchmarks.chapters import evidence, front_page, tables
+from benchmarks.chapters.environment_pages import page_name
+from benchmarks.chapters.names import display
 from benchmarks.revised import Revised
 from manyseeds import record, stats
 from manyseeds.cli import from_preset, identity
@@ -109,15 +113,33 @@ def around(mean: float, n: int = 10) -> dict[int, float]:
 
 
 def table(page: str, title: str) -> list[dict[str, str]]:
-    """The rows of the table under a heading."""
-    lines = page.split(f"## {title}\n\n")[1].split("\n\n")[0].splitlines()
+    """The rows of the first table under a heading, without the anchors of rows."""
+    lines = [x for x in page.split(f"# {title}\n\n")[1].splitlines() if x[:1] in ("|", "#")]
+    end = next((i for i, line in enumerate(lines) if line.startswith("#")), len(lines))
+    lines = [re.sub(r'<a id="[^"]*"></a>', "", line) for line in lines[:end]]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return [dict(zip(cells[0], row, strict=True)) for row in cells[2:]]
 
 
-def written(results: Path, note: str = "") -> str:
+def written(results: Path, env: str = ENV, note: str = "") -> str:
+    """The page of an environment, of a whole report."""
+    report.report(results, note)
+    return (results / page_name(env)).read_text()
+
+
+def front(results: Path, note: str = "") -> str:
+    """README.md."""
     report.report(results, note)
     return (results / "README.md").read_text()
+
+
+def side(row: dict[str, str], column: str, of: int = 0) -> str:
+    """The line of a cell that is ours (0) or SB3's (1)."""
+    return row[column].split("<br>")[of]
+
+
+FINAL, AUC = "final score, mean [95%]", "AUC, mean [95%]"
+MATRIX, COLUMN = "Which algorithm for which environment", f"[{ENV}](environments/{ENV}.md)"
 
 
 # ---- Numbers --------------------------------------------------------------------------
@@ -125,13 +147,15 @@ def written(results: Path, note: str = "") -> str:
 
 def test_final_scores_are_those_of_the_data(tmp_path: Path) -> None:
     plant(tmp_path, "ppo", FINALS)
-    (row,) = table(written(tmp_path), "Final score")
+    page = written(tmp_path)
+    (row,) = table(page, "Scores")
+    assert row[FINAL].startswith("392.5 [")
     # Sorted: 100, 480, 490, 500. Half of four seeds is cut, one at each end.
-    assert row["IQM [95%]"].startswith("485.0 [")
-    assert row["mean [95%]"].startswith("392.5 [")
-    assert row["IQM [95%]"] == stats.estimate(list(FINALS.values())).text()
-    assert row["environment"] == ENV
-    assert row["algorithm"] == "ppo"
+    (details,) = table(page, "Details")
+    assert details["final score, IQM [95%]"].startswith("485.0 [")
+    assert details["final score, IQM [95%]"] == stats.estimate(list(FINALS.values())).text()
+    assert page.startswith(f"{report.MARK}\n\n← [Results](../README.md)\n\n# {ENV}\n")
+    assert row["algorithm"] == "PPO"
     assert row["n"] == "4 of 30"
     assert row["failures"] == "1 of 4, at most 76%"
     assert row["against SB3"] == "no SB3 run"
@@ -139,25 +163,25 @@ def test_final_scores_are_those_of_the_data(tmp_path: Path) -> None:
 
 def test_learning_speed_is_that_of_the_data(tmp_path: Path) -> None:
     plant(tmp_path, "ppo", FINALS)
-    (row,) = table(written(tmp_path), "Learning speed")
+    page = written(tmp_path)
+    (row,) = table(page, "Scores")
     # Mean of the trapezoids (20 + 300) / 2 and (300 + final) / 2: 275, 280, 277.5 and 180.
-    assert row["AUC, IQM [95%]"].startswith("276.2 [")
-    assert row["timesteps to threshold"] == "100,000"
-    assert row["reached by"] == "3 of 4"
+    assert row[AUC].startswith("253.1 [")
+    assert table(page, "Details")[0]["AUC, IQM [95%]"].startswith("276.2 [")
+    assert row["to threshold (seeds)"] == "100,000 (3 of 4)"
+    assert row["timesteps"] == "100,000"
 
 
 def test_threshold_reached_on_the_way(tmp_path: Path) -> None:
     plant(tmp_path, "ppo", FINALS, middle=475.0)
-    (row,) = table(written(tmp_path), "Learning speed")
-    assert row["timesteps to threshold"] == "50,000"
-    assert row["reached by"] == "4 of 4"
+    (row,) = table(written(tmp_path), "Scores")
+    assert row["to threshold (seeds)"] == "50,000 (4 of 4)"
 
 
 def test_threshold_never_reached(tmp_path: Path) -> None:
     plant(tmp_path, "ppo", {0: 30.0, 1: 40.0})
-    (row,) = table(written(tmp_path), "Learning speed")
-    assert row["timesteps to threshold"] == "never"
-    assert row["reached by"] == "0 of 2"
+    (row,) = table(written(tmp_path), "Scores")
+    assert row["to threshold (seeds)"] == "never (0 of 2)"
 
 
 def test_spread_over_seeds_and_over_episodes_apart(tmp_path: Path) -> None:
@@ -166,7 +190,7 @@ def test_spread_over_seeds_and_over_episodes_apart(tmp_path: Path) -> None:
     assert row["std over seeds"] == "195.2"  # sqrt of (87.5² + 107.5² + 97.5² + 292.5²) / 3
     assert row["std over episodes"] == "7.0"
     assert row["worst seed"] == "100.0"
-    assert row["sampled, IQM [95%]"].startswith("475.0 [")
+    assert row["sampled actions, IQM [95%]"].startswith("475.0 [")
 
 
 def test_every_table_row_shows_its_number_of_seeds(tmp_path: Path) -> None:
@@ -174,23 +198,23 @@ def test_every_table_row_shows_its_number_of_seeds(tmp_path: Path) -> None:
     plant(tmp_path, "ppo", {0: 480.0, 1: 490.0, 2: 500.0}, gamma=0.9)
     plant(tmp_path, "sb3-ppo", {0: 480.0, 1: 490.0})
     page = written(tmp_path)
-    for title in ("Final score", "Learning speed", "Details"):
-        assert [row["n"] for row in table(page, title)] == ["4 of 30", "2 of 10"]
-    assert [row["n"] for row in table(page, "Published scores")] == ["4"]
+    for title in ("Scores", "Details"):
+        assert [row["n"] for row in table(page, title)] == ["4 of 30<br>2 of 10"]
+    assert [row["n"] for row in table(page, "Targets and published scores")] == ["4"]
     assert [row["n"] for row in table(page, "Other runs")] == ["3"]
 
 
 def test_parts_are_put_together_and_a_seed_counts_once(tmp_path: Path) -> None:
     plant(tmp_path, "ppo", FINALS, parts=[[0, 1], [1, 2, 3]])
-    assert table(written(tmp_path), "Final score")[0]["n"] == "4 of 30"
+    assert table(written(tmp_path), "Scores")[0]["n"] == "4 of 30"
     assert list(pd.read_csv(tmp_path / "tables/seeds.csv")["seed"]) == [0, 1, 2, 3]
 
 
 def test_one_seed_has_no_interval_and_no_verdict(tmp_path: Path) -> None:
     plant(tmp_path, "ppo", {0: 480.0})
     plant(tmp_path, "sb3-ppo", {0: 480.0})
-    row = table(written(tmp_path), "Final score")[0]
-    assert row["IQM [95%]"] == "480.0 (no interval, n=1)"
+    row = table(written(tmp_path), "Scores")[0]
+    assert side(row, FINAL) == "480.0 (no interval, n=1)"
     assert row["against SB3"] == "none (needs 10 seeds a side)"
 
 
@@ -225,36 +249,47 @@ def test_tables_for_programs_hold_the_same_numbers_unrounded(
 def test_planted_verdict(tmp_path: Path, ours: float, theirs: float, word: str) -> None:
     plant(tmp_path, "ppo", around(ours, 30))
     plant(tmp_path, "sb3-ppo", around(theirs, 30))
-    page = written(tmp_path)
-    text = table(page, "Final score")[0]["against SB3"]
-    assert text.startswith(f"{word} ")
-    assert f"at the same settings (1 comparison): 1 {word}.**" in page
+    text = table(written(tmp_path), "Scores")[0]["against SB3"]
+    assert text.startswith(f"**{word}**<br>")
+    # No sequence goes on once it is decided; of fewer than 30 seeds none is equivalent.
+    assert text.endswith(", n = 30" if word == "equivalent" else ", n = 10")
+    counts = [f"{x} in {int(x == word)}" for x in evidence.WORDS]
+    outcome = "In 1 comparison with stable-baselines3 (SB3) at the same settings, the final score"
+    page = (tmp_path / "README.md").read_text()
+    assert f"**{outcome} is {', '.join(counts)}; learning speed is " in page
+    (cell,) = (row[f"[{ENV}](environments/{ENV}.md)"] for row in table(page, MATRIX))
+    shown = f"{(ours - 22.1) / (500 - 22.1):.2f}"
+    assert cell.startswith(f"**[{shown}](environments/{ENV}.md#ppo)** {front_page.SIGNS[word]}<br>")
+    page = (tmp_path / "verdicts.md").read_text()
     differ = 0 if word == "equivalent" else 1
     assert f"- final score: 1 {word}. Not saturated: 1; better or worse: {differ};" in page
-    # No sequence goes on once it is decided; of fewer than 30 seeds none is equivalent.
+    text = table(page, "All verdicts")[0]["final score"]
+    assert text.startswith(f"{word} ")
     assert text.endswith(", n=30" if word == "equivalent" else "p<0.001, n=10")
-    assert table(page, "Final score")[1]["against SB3"] == ""
 
 
 def test_verdict_shows_the_normalised_difference(tmp_path: Path) -> None:
     plant(tmp_path, "ppo", around(485.0))
     plant(tmp_path, "sb3-ppo", around(450.0))
-    text = table(written(tmp_path), "Final score")[0]["against SB3"]
-    assert text.startswith(f"better {35 / (500 - 22.1):+.3f} [")
+    text = table(written(tmp_path), "Scores")[0]["against SB3"]
+    assert text.startswith(f"**better**<br>{35 / (500 - 22.1):+.3f} [")
 
 
 def test_verdict_on_the_area_is_its_own(tmp_path: Path) -> None:
     plant(tmp_path, "ppo", around(485.0, 30), middle=200.0)
     plant(tmp_path, "sb3-ppo", around(485.2, 30), middle=400.0)
     page = written(tmp_path)
-    assert table(page, "Final score")[0]["against SB3"].startswith("equivalent ")
-    assert table(page, "Learning speed")[0]["AUC against SB3"].startswith("worse -0.209 [")
+    (row,) = table(page, "Scores")
+    assert row["against SB3"].startswith("**equivalent**<br>")
+    assert row["AUC against SB3"].startswith("**worse**<br>-0.209 [")
 
 
 def test_an_undecided_verdict_names_the_next_look(tmp_path: Path) -> None:
     plant(tmp_path, "ppo", dict.fromkeys(range(30), 500.0))
     plant(tmp_path, "sb3-ppo", dict.fromkeys(range(19), 500.0) | {5: 100.0})
-    text = table(written(tmp_path), "Final score")[0]["against SB3"]
+    written(tmp_path)
+    page = (tmp_path / "verdicts.md").read_text()
+    text = table(page, "All verdicts")[0]["final score"]
     assert text.startswith("undecided +0.084 [")
     assert text.endswith(", n=10; next look at 20")
 
@@ -262,7 +297,9 @@ def test_an_undecided_verdict_names_the_next_look(tmp_path: Path) -> None:
 def test_a_saturated_cell_says_what_may_be_unseen(tmp_path: Path) -> None:
     plant(tmp_path, "ppo", dict.fromkeys(range(30), 500.0))
     plant(tmp_path, "sb3-ppo", dict.fromkeys(range(30), 500.0))
-    text = table(written(tmp_path), "Final score")[0]["against SB3"]
+    assert table(written(tmp_path), "Scores")[0]["against SB3"] == "**saturated**<br>n = 30"
+    page = (tmp_path / "verdicts.md").read_text()
+    text = table(page, "All verdicts")[0]["final score"]
     assert text == "saturated: all seeds score the same; on each side at most 9.5% do not, n=30"
 
 
@@ -270,14 +307,14 @@ def test_sb3_is_set_against_the_run_with_its_hyperparameters(tmp_path: Path) -> 
     plant(tmp_path, "ppo", around(485.0))
     plant(tmp_path, "sb3-ppo", around(485.0), gamma=0.9)
     page = written(tmp_path)
-    assert table(page, "Final score")[0]["against SB3"] == "no SB3 run"
+    assert table(page, "Scores")[0]["against SB3"] == "no SB3 run"
     assert table(page, "Other runs")[0]["settings"] == "gamma 0.9 (not 0.98)"
 
 
 def test_failed_seed_is_counted_and_named(tmp_path: Path) -> None:
     plant(tmp_path, "ppo", {0: 480.0, 1: 9.4, 2: 300.0}, diverged={1: 12_032})
     page = written(tmp_path)
-    assert table(page, "Final score")[0]["failures"] == "2 of 3 (1 diverged), at most 99%"
+    assert table(page, "Scores")[0]["failures"] == "2 of 3 (1 diverged), at most 99%"
     assert "seed 1 (9.4, diverged at timestep 12,032), seed 2 (300.0)" in page
 
 
@@ -288,9 +325,9 @@ def test_without_a_threshold_a_failure_has_learned_nothing(tmp_path: Path) -> No
     assert spec.reference_score is not None
     floor = spec.random_score + 0.1 * (spec.reference_score - spec.random_score)
     plant(tmp_path, "ppo", {0: floor - 1, 1: floor + 1}, env="Pendulum-v1")
-    page = written(tmp_path)
-    assert table(page, "Final score")[0]["failures"] == "1 of 2 below 0.1, at most 98%"
-    assert f"- ppo on Pendulum-v1: seed 0 ({floor - 1:.1f})" in page
+    page = written(tmp_path, "Pendulum-v1")
+    assert table(page, "Scores")[0]["failures"] == "1 of 2 below 0.1, at most 98%"
+    assert f"- PPO: seed 0 ({floor - 1:.1f})" in page
 
 
 def test_without_any_scale_there_are_no_failures(tmp_path: Path) -> None:
@@ -299,13 +336,13 @@ def test_without_any_scale_there_are_no_failures(tmp_path: Path) -> None:
     summary = read_json(part / "summary.json") | {"threshold": None}
     write_json(part / "summary.json", summary)
     seal(part)
-    assert table(written(tmp_path), "Final score")[0]["failures"] == "-"
+    assert table(written(tmp_path, "Foo-v0"), "Scores")[0]["failures"] == "-"
 
 
 def test_return_that_is_not_finite_counts_as_random(tmp_path: Path) -> None:
     plant(tmp_path, "ppo", {0: 480.0, 1: float("nan")}, diverged={1: 256})
-    row = table(written(tmp_path), "Final score")[0]
-    assert row["mean [95%]"].startswith(f"{(480 + 22.1) / 2:.1f} [")
+    row = table(written(tmp_path), "Scores")[0]
+    assert row[FINAL].startswith(f"{(480 + 22.1) / 2:.1f} [")
     assert row["failures"] == "1 of 2 (1 diverged), at most 98%"
 
 
@@ -333,7 +370,7 @@ def test_headline_is_the_preset_whatever_else_there_is(tmp_path: Path) -> None:
     plant(tmp_path, "ppo", around(400.0, 20), gamma=0.9)
     plant(tmp_path, "ppo", around(490.0))
     page = written(tmp_path)
-    assert table(page, "Final score")[0]["mean [95%]"].startswith("490.0")
+    assert table(page, "Scores")[0][FINAL].startswith("490.0")
     (other,) = table(page, "Other runs")
     assert other["mean [95%]"].startswith("400.0")
 
@@ -342,27 +379,29 @@ def test_without_the_preset_the_headline_says_so(tmp_path: Path) -> None:
     plant(tmp_path, "ppo", around(490.0), total_timesteps=20_000)
     plant(tmp_path, "ppo", around(490.0, 2), gamma=0.9)
     page = written(tmp_path)
-    row = table(page, "Final score")[0]
-    assert (row["algorithm"], row["n"]) == ("ppo (not the preset)", "10")
+    row = table(page, "Scores")[0]
+    assert (row["algorithm"], row["n"]) == ("PPO (not the preset)", "10")
     assert "not the preset: total_timesteps 20000 (not 100000)" in page
 
 
 def test_a_published_score_stands_beside_the_preset_only(tmp_path: Path) -> None:
     """Not beside a run with a smaller evaluation, or with other hyperparameters."""
     plant(tmp_path / "preset", "ppo", around(490.0))
-    assert table(written(tmp_path / "preset"), "Published scores")[0]["algorithm"] == "ppo"
+    title = "Targets and published scores"
+    assert table(written(tmp_path / "preset"), title)[0]["algorithm"] == "PPO"
     for name, value in (("eval_budget", 0.5), ("gamma", 0.9)):
         plant(tmp_path / name, "ppo", around(490.0), **{name: value})
         page = written(tmp_path / name)
-        assert table(page, "Final score")[0]["algorithm"] == "ppo (not the preset)"
-        assert "## Published scores" not in page
+        assert table(page, "Scores")[0]["algorithm"] == "PPO (not the preset)"
+        assert title not in page
 
 
 def test_code_of_another_day_is_marked_stale(tmp_path: Path) -> None:
     plant(tmp_path, "ppo", FINALS)
     plant(tmp_path, "sb3-ppo", FINALS, digest="0123456789ab")
     page = written(tmp_path)
-    assert [row["algorithm"] for row in table(page, "Final score")] == ["ppo", "sb3-ppo (stale)"]
+    assert table(page, "Scores")[0]["algorithm"] == "PPO<br>SB3's PPO (stale)"
+    assert front_page.STALE in table((tmp_path / "README.md").read_text(), MATRIX)[0][COLUMN]
     assert "code 0123456789ab (stale), commit c0ffee" in page
     assert list(pd.read_csv(tmp_path / "tables/scores.csv")["stale"]) == [False, True]
 
@@ -375,14 +414,163 @@ def test_each_part_keeps_its_command(tmp_path: Path) -> None:
     assert "gamma 0.98" in page
 
 
-def test_links_and_pictures_lead_somewhere(tmp_path: Path) -> None:
-    plant(tmp_path, "ppo", FINALS)
-    plant(tmp_path, "sb3-ppo", FINALS)
+def markup(page: str) -> str:
+    """What of a page is not escaped, and stands in no code span."""
+    page = re.sub(r"(?<![\\`])(`+)(?!`).*?(?<!`)\1(?!`)", "", page)
+    return re.sub(r"\\.", "", page)
+
+
+def targets_of(page: Path) -> list[str]:
+    """What the links and pictures of a page lead to."""
+    return re.findall(r"\]\(([^)]*)\)", markup(page.read_text()))
+
+
+def check_links(results: Path) -> set[Path]:
+    """Follow every link of every page from README.md on, to files, anchors and headings; the pages
+    that are reached."""
+    reached, waiting = set(), [(results / "README.md").resolve()]
+    while waiting:
+        page = waiting.pop()
+        reached.add(page)
+        for target in targets_of(page):
+            path, _, anchor = unquote(target).partition("#")
+            file = (page.parent / path).resolve() if path else page
+            assert file.exists(), f"{page}: {target}"
+            if anchor:
+                text = file.read_text()
+                heads = (x.lstrip("# ") for x in text.splitlines() if x.startswith("#"))
+                slugs = {re.sub(r"[^\w -]", "", x.lower()).replace(" ", "-") for x in heads}
+                assert f'<a id="{anchor}"></a>' in text or anchor in slugs, f"{page}: {target}"
+            if file.suffix == ".md" and file not in reached:
+                waiting.append(file)
+    return reached
+
+
+def generated(results: Path) -> set[Path]:
+    return {x.resolve() for x in results.rglob("*.md") if x.read_text().startswith(report.MARK)}
+
+
+def test_every_link_of_every_page_leads_somewhere(tmp_path: Path) -> None:
+    """And every page can be reached from the first, and leads back."""
+    plant(tmp_path, "ppo", around(485.0))
+    plant(tmp_path, "sb3-ppo", around(485.0))
+    plant(tmp_path, "a2c", around(-200.0), env="Pendulum-v1")
+    plant(tmp_path, "sarsa", around(8.0), env="Taxi-v4")
+    for name in ("throughput.json", "tables/check.json", "error_rates.json"):
+        (tmp_path / "tables").mkdir(exist_ok=True)
+        shutil.copy(ROOT / "results" / name, tmp_path / name)
     page = written(tmp_path)
-    targets = [part.split(")")[0] for part in page.split("](")[1:]]
-    assert "plots/CartPole-v1.svg" in targets
-    for target in targets:
-        assert target.startswith("#") or (tmp_path / target).exists(), target
+    assert "../plots/CartPole-v1.svg" in page
+    assert check_links(tmp_path) == generated(tmp_path)
+    assert len(generated(tmp_path)) == 1 + 3 + 4  # environments; verdicts, speed, check, missing
+    for path in generated(tmp_path) - {(tmp_path / "README.md").resolve()}:
+        back = "../README.md" if path.parent.name == "environments" else "README.md"
+        assert f"← [Results]({back})\n" in path.read_text()
+
+
+def test_links_of_the_published_pages_lead_somewhere() -> None:
+    assert check_links(ROOT / "results") == generated(ROOT / "results")
+
+
+def test_pages_of_a_former_report_are_removed_and_no_other_file(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", FINALS)
+    former = plant(tmp_path, "sarsa", around(8.0), env="Taxi-v4")
+    written(tmp_path)
+    mine = [tmp_path / "notes.md", tmp_path / "environments/notes.md"]
+    for path in mine:
+        path.write_text(f"# Notes\n\n{report.MARK}\n")
+    shutil.rmtree(former.path)
+    assert (tmp_path / "environments/Taxi-v4.md").exists()
+    written(tmp_path)
+    assert not (tmp_path / "environments/Taxi-v4.md").exists()
+    assert all(path.exists() for path in mine)
+
+
+def test_a_page_of_somebody_else_is_not_overwritten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plant(tmp_path, "ppo", FINALS)
+    (tmp_path / "verdicts.md").write_text("mine")
+    with pytest.raises(SystemExit, match="2"):
+        report.main(["--results", str(tmp_path)])
+    assert capsys.readouterr().err.count("\n") == 1
+    assert (tmp_path / "verdicts.md").read_text() == "mine"
+    assert not (tmp_path / "README.md").exists()
+
+
+def test_one_environment_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plant(tmp_path, "ppo", FINALS)
+    plant(tmp_path, "ppo", around(-200.0), env="Pendulum-v1")
+    report.main(["--results", str(tmp_path), "--env", ENV])
+    assert [path.name for path in tmp_path.rglob("*.md")] == [f"{ENV}.md"]
+    alone = (tmp_path / page_name(ENV)).read_text()
+    out = capsys.readouterr().out
+    assert "392.5 [" in out
+    assert "Pendulum" not in out
+    assert written(tmp_path) == alone
+    capsys.readouterr()
+    with pytest.raises(SystemExit, match="2"):
+        report.main(["--results", str(tmp_path), "--env", "Pendulum"])
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "did you mean Pendulum-v1?" in error
+
+
+# ---- The first page -------------------------------------------------------------------
+
+
+MAX_LINES = 90  # three screens, with its only figure
+
+
+def rendered_lines(page: str) -> int:
+    """About how many lines of a screen 1280 px wide a page has, its figure as 24."""
+    lines = [line for line in page.splitlines() if line and not line.startswith(("<!--", "| ---"))]
+    text = sum(1 + len(re.sub(r"\]\([^)]*\)", "", line)) // 130 for line in lines)
+    return text + page.count("<br>") // 5 + 23 * page.count("![")
+
+
+def test_the_first_page_is_short() -> None:
+    page = (ROOT / "results/README.md").read_text()
+    assert page.count("![") == 1
+    assert rendered_lines(page) <= MAX_LINES
+
+
+def test_readme_opens_with_the_outcome_of_the_report() -> None:
+    readme = (ROOT / "README.md").read_text()
+    sentence = readme.split(front_page.BEGIN)[1].split(front_page.END)[0].strip()
+    assert sentence.startswith("In ")
+    assert f"**{sentence}**\n" in (ROOT / "results/README.md").read_text()
+
+
+def test_publishing_renews_the_outcome_of_the_readme(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(f"a\n{front_page.BEGIN}\nold\n{front_page.END}\nb\n")
+    front_page.update_readme(readme, "new")
+    assert readme.read_text() == f"a\n{front_page.BEGIN}\nnew\n{front_page.END}\nb\n"
+    readme.write_text("mine")
+    front_page.update_readme(readme, "new")
+    assert readme.read_text() == "mine"
+
+
+def test_the_matrix_says_what_is_best_missing_and_does_not_apply(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", around(490.0))
+    plant(tmp_path, "a2c", around(400.0))
+    plant(tmp_path, "dqn", around(-120.0), env="MountainCar-v0")
+    plant(tmp_path, "sb3-trpo", around(490.0))
+    plant(tmp_path, "ppo", around(-200.0), env="Pendulum-v1")
+    plant(tmp_path, "sarsa", around(0.7), env="FrozenLake-v1")
+    page = front(tmp_path)
+    rows = {row[""].strip("*"): row for row in table(page, MATRIX)}
+    pendulum = "[Pendulum-v1](environments/Pendulum-v1.md)"
+    assert list(rows) == ["PPO", "A2C", "TRPO", "DQN"]
+    few = f" {front_page.FEW}<br>"
+    assert rows["PPO"][COLUMN] == f"**[0.98](environments/{ENV}.md#ppo)**{few}100k"
+    assert rows["A2C"][COLUMN].startswith(f"[0.79](environments/{ENV}.md#a2c)")
+    assert rows["TRPO"][COLUMN] == f"[missing](environments/{ENV}.md#trpo)"
+    assert rows["DQN"][COLUMN] == "missing"
+    assert rows["DQN"][pendulum] == "-"
+    (sarsa,) = table(page, "Tabular algorithms")
+    assert "[0.94](environments/FrozenLake-v1.md#sarsa)" in " ".join(sarsa.values())
 
 
 def test_same_store_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -394,33 +582,36 @@ def test_same_store_gives_the_same_bytes(tmp_path: Path) -> None:
         report.report(results)
     files = [path.relative_to(first) for path in first.rglob("*") if path.is_file()]
     assert Path("plots/CartPole-v1.svg") in files
+    assert Path("tables/environment-CartPole-v1.tex") in files
     for file in files:
         assert (first / file).read_bytes() == (second / file).read_bytes(), file
 
 
 def test_note_stands_at_the_top_and_replaces_the_missing_cells(tmp_path: Path) -> None:
     plant(tmp_path, "ppo", FINALS)
-    assert "\n- ppo on CartPole-v1, 30 seeds: 4-29\n" in written(tmp_path)
-    page = written(tmp_path, note="A cut, never to be quoted.")
-    assert page.startswith("# Results\n\n> **A cut, never to be quoted.**\n")
-    assert "## Missing" not in page
+    assert "(missing.md)" in front(tmp_path)
+    assert "\n- ppo on CartPole-v1, 30 seeds: 4-29\n" in (tmp_path / "missing.md").read_text()
+    page = front(tmp_path, note="A cut, never to be quoted.")
+    start = f"{report.MARK}\n\n# Results\n\n> **A cut, never to be quoted.**\n"
+    assert page.startswith(start)
+    assert "missing.md" not in page
+    assert not (tmp_path / "missing.md").exists()
 
 
 @pytest.mark.parametrize(
-    ("stored", "table", "heading"),
+    ("stored", "page", "row"),
     [
-        ("throughput.json", "tables/throughput.md", "Speed"),
-        ("tables/check.json", "tables/check.md", "Native environments against Gymnasium's"),
+        ("throughput.json", "speed.md", "| manyseeds | 10 | 236,249 | 36.7 [36.4, 38.4] |"),
+        ("tables/check.json", "environments.md", "| CartPole-v1 | PPO | 169f4dbf | 10 |"),
+        ("error_rates.json", "verdicts.md", "| one in ten fails | mean |"),
     ],
 )
-def test_what_was_measured_has_its_section(
-    stored: str, table: str, heading: str, tmp_path: Path
-) -> None:
+def test_what_was_measured_has_its_page(stored: str, page: str, row: str, tmp_path: Path) -> None:
     plant(tmp_path, "ppo", FINALS)
-    assert f"## {heading}" not in written(tmp_path)
+    assert f"({page})" not in front(tmp_path) or page == "verdicts.md"
     shutil.copy(ROOT / "results" / stored, tmp_path / stored)
-    expected = (ROOT / "results" / table).read_text()
-    assert f"## {heading}\n\n{expected}\n" in written(tmp_path)
+    assert f"({page})" in front(tmp_path)
+    assert row in (tmp_path / page).read_text()
 
 
 def test_environment_of_somebody_else_is_shown_as_far_as_it_is_known(
@@ -432,20 +623,22 @@ def test_environment_of_somebody_else_is_shown_as_far_as_it_is_known(
     finals = {0: 0.7, 1: 0.25, 2: math.nan}
     run = plant(tmp_path, "q_learning", finals, env="Gone-v0", diverged={2: 9})
     monkeypatch.delitem(envs.NATIVE, "Gone-v0")
-    assert len(table(written(tmp_path), "Final score")) == 1
+    written(tmp_path)
+    assert not (tmp_path / page_name("Gone-v0")).exists()
     assert f"left out: {run.path}" in capsys.readouterr().out
     part = run.path / "seeds-000-002"
     known = {"threshold": 0.5, "digits": 2}
     write_json(part / "summary.json", read_json(part / "summary.json") | known)
     seal(part)
-    page = written(tmp_path)
-    row = table(page, "Final score")[1]
-    assert row["environment"] == "Gone-v0"
+    page = written(tmp_path, "Gone-v0")
+    (row,) = table(page, "Scores")
     assert row["failures"] == "2 of 3 (1 diverged), at most 99%"
     # A seed without a finite return counts as the lowest of the run, which is a sampled one.
-    assert row["mean [95%]"].startswith(f"{(0.7 + 0.25 - 9.75) / 3:.2f} [")
+    assert row[FINAL].startswith(f"{(0.7 + 0.25 - 9.75) / 3:.2f} [")
     scale = "random or reference score unknown, so no verdicts"
-    assert f"- Gone-v0: reward threshold 0.5, {scale}\n" in page
+    assert f"\nReward threshold 0.5; {scale}.\n" in page
+    shown = table((tmp_path / "README.md").read_text(), "Tabular algorithms")
+    assert "[-2.93 (raw)](environments/Gone-v0.md" in str(shown)
 
 
 def test_terminal_shows_the_tables_and_where_the_files_are(
@@ -454,8 +647,8 @@ def test_terminal_shows_the_tables_and_where_the_files_are(
     plant(tmp_path, "ppo", FINALS)
     report.main(["--results", str(tmp_path)])
     out = capsys.readouterr().out
-    assert "485.0 [" in out
-    assert f"plot: {tmp_path}/plots/CartPole-v1.svg" in out
+    assert "392.5 [" in out
+    assert f"page: {tmp_path}/environments/CartPole-v1.md" in out
     assert "missing: sb3-ppo on CartPole-v1, 10 seeds: 0-9" in out
 
 
@@ -486,10 +679,9 @@ def test_no_verdict_without_a_random_and_a_reference_score(
 ) -> None:
     first = plant_foreign(tmp_path, "ppo", around(485.0), "Foo-v0")
     second = plant_foreign(tmp_path, "sb3-ppo", around(485.0), "Foo-v0")
-    page = written(tmp_path)
+    (row,) = table(written(tmp_path, "Foo-v0"), "Scores")
     why = "none (random or reference score unknown)"
-    assert table(page, "Final score")[0]["against SB3"] == why
-    assert table(page, "Learning speed")[0]["AUC against SB3"] == why
+    assert row["against SB3"] == row["AUC against SB3"] == why
     assert not (tmp_path / "tables/verdicts.csv").exists()
     capsys.readouterr()
     compared(first, second, "--out", tmp_path / "x.svg")
@@ -501,7 +693,7 @@ def test_return_that_is_not_finite_is_never_0_where_the_random_score_is_unknown(
 ) -> None:
     """It counts as the lowest return of the run; a run without any finite return is invalid."""
     plant_foreign(tmp_path, "ppo", {0: 480.0, 1: math.nan, 2: 470.0}, "Foo-v0")
-    written(tmp_path)
+    front(tmp_path)
     seeds = pd.read_csv(tmp_path / "tables/seeds.csv")
     assert list(seeds["final"]) == [480.0, -1.0, 470.0]  # the lowest of its training returns
     run = plant_foreign(tmp_path / "b", "ppo", {0: math.nan}, "Foo-v0")
@@ -521,24 +713,11 @@ def test_return_that_is_not_finite_is_never_0_where_the_random_score_is_unknown(
 def test_environment_id_with_a_namespace(tmp_path: Path) -> None:
     env = "weird:ns/Foo-v0"
     plant_foreign(tmp_path, "ppo", around(485.0), env)
-    page = written(tmp_path)
-    assert table(page, "Final score")[0]["environment"] == env
-    targets = [part.split(")")[0] for part in page.split("](")[1:]]
-    (figure,) = [target for target in targets if target.startswith("plots/")]
+    page = written(tmp_path, env)
+    (figure,) = re.findall(r"\(\.\./(plots/[^)]*)\)", page)
     assert figure.startswith("plots/weird-ns-Foo-v0-")
-    for target in targets:
-        assert target.startswith("#") or (tmp_path / target).exists(), target
+    assert check_links(tmp_path) == generated(tmp_path)
     assert {path.parent for path in tmp_path.rglob("*.svg")} == {tmp_path / "plots"}
-
-
-def test_anchors_lead_to_headings(tmp_path: Path) -> None:
-    plant(tmp_path, "ppo", FINALS)
-    page = written(tmp_path)
-    headings = [line.lstrip("# ") for line in page.splitlines() if line.startswith("#")]
-    slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    anchors = {part.split(")")[0] for part in page.split("](#")[1:]}
-    assert anchors
-    assert anchors <= slugs
 
 
 CONTROL = ("a2c", "dqn", "grpo", "ppo", "q_learning", "reinforce", "sarsa", "trpo", "sb3-ppo")
@@ -547,8 +726,9 @@ CONTROL = ("a2c", "dqn", "grpo", "ppo", "q_learning", "reinforce", "sarsa", "trp
 @pytest.mark.parametrize("algo", CONTROL)
 def test_store_of_one_algorithm_alone(algo: str, tmp_path: Path) -> None:
     plant(tmp_path, algo, FINALS)
-    (row,) = table(written(tmp_path, "a test"), "Final score")
-    assert row["algorithm"] == algo
+    (row,) = table(written(tmp_path, note="a test"), "Scores")
+    assert row["algorithm"] == display(algo)
+    assert check_links(tmp_path) == generated(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -557,6 +737,9 @@ def test_store_of_one_algorithm_alone(algo: str, tmp_path: Path) -> None:
         ("README.md", True),
         ("tables", False),
         ("plots", False),
+        ("environments", False),
+        ("verdicts.md", True),
+        ("environments/CartPole-v1.md", True),
         ("tables/seeds.csv", True),
         ("plots/CartPole-v1.svg", True),
     ],
@@ -587,7 +770,8 @@ def test_full_disk_is_one_line(
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(report, "write_bytes", full)
+    for module in (report, tables):
+        monkeypatch.setattr(module, "write_bytes", full)
     with pytest.raises(SystemExit, match="2"):
         report.main(["--results", str(tmp_path)])
     error = capsys.readouterr().err
@@ -602,11 +786,11 @@ def test_real_run_evaluated_exactly(tmp_path: Path) -> None:
     run = Run(config, [0, 1, 2], folder.path / "seeds-000-002", "q_learning")
     run.open([q_learning.train])
     summary = run.finish(q_learning.train(config, run))
-    page = written(tmp_path)
+    page = written(tmp_path, "FrozenLake-v1")
     finals = list(summary["final"]["greedy"]["per_seed"].values())
-    (row,) = table(page, "Final score")
-    assert row["mean [95%]"].startswith(f"{np.mean(finals):.3f} ")
-    assert row["algorithm"] == "q_learning (not the preset)"
+    (row,) = table(page, "Scores")
+    assert row[FINAL].startswith(f"{np.mean(finals):.3f} ")
+    assert row["algorithm"] == "Q-learning (not the preset)"
     assert table(page, "Details")[0]["std over episodes"] == "exact"
     assert (tmp_path / "plots/FrozenLake-v1.svg").exists()
 
@@ -719,15 +903,14 @@ def test_report_shows_both_layers_and_writes_beside_the_first(
     plant(local, "dqn", FINALS)
     shutil.copy(ROOT / "results/throughput.json", published / "throughput.json")
     report.main(["--note", "a test"])
-    page = (local / "README.md").read_text()
-    assert [row["algorithm"] for row in table(page, "Final score")] == ["dqn", "ppo"]
-    assert "## Speed\n" in page
-    for target in (part.split(")")[0] for part in page.split("](")[1:]):
-        assert target.startswith("#") or (local / target).exists(), target
+    page = (local / page_name(ENV)).read_text()
+    assert [row["algorithm"] for row in table(page, "Scores")] == ["PPO", "DQN"]
+    assert "](speed.md)" in (local / "README.md").read_text()
+    assert check_links(local) == generated(local)
     assert not (published / "README.md").exists()
     report.main(["--publish", "--note", "a test"])
-    page = (published / "README.md").read_text()
-    assert [row["algorithm"] for row in table(page, "Final score")] == ["ppo"]
+    page = (published / page_name(ENV)).read_text()
+    assert [row["algorithm"] for row in table(page, "Scores")] == ["PPO"]
 
 
 # ---- Revised verdicts -----------------------------------------------------------------
@@ -738,13 +921,13 @@ def test_revised_verdicts_are_those_of_fresh_seeds(
 ) -> None:
     """Both values as they were published, and what 30 fresh seeds a side say; they alone."""
     entry = Revised("ppo", ENV, "final", "worse -0.1", "inconclusive -0.01", "code | changed")
-    monkeypatch.setattr(report, "REVISED", (entry, entry._replace(measure="auc")))
+    monkeypatch.setattr(evidence, "REVISED", (entry, entry._replace(measure="auc")))
     fresh = {1000 + seed: score for seed, score in around(485.0, 30).items()}
     plant(tmp_path, "ppo", around(450.0) | fresh)
     plant(tmp_path, "sb3-ppo", around(485.0) | fresh)
-    page = written(tmp_path)
-    ours, theirs = table(page, "Final score")
-    assert (ours["n"], theirs["n"]) == ("10 of 30", "10 of 20")  # the fresh ones do not count
+    (row,) = table(written(tmp_path), "Scores")
+    assert row["n"] == "10 of 30<br>10 of 20"  # the fresh ones do not count
+    page = (tmp_path / "verdicts.md").read_text()
     rows = page.split("## Revised verdicts\n\n")[1].split("\n\n")[1].splitlines()[2:]
     assert len(rows) == 2
     assert "| worse -0.1 | inconclusive -0.01 | " in rows[0]
@@ -754,10 +937,11 @@ def test_revised_verdicts_are_those_of_fresh_seeds(
 
 def test_without_fresh_seeds_nothing_is_revised(tmp_path: Path) -> None:
     plant(tmp_path, "ppo", around(450.0))
-    assert "## Revised verdicts" not in written(tmp_path)
+    written(tmp_path)
+    assert "Revised verdicts" not in (tmp_path / "verdicts.md").read_text()
 
 
 def test_a_run_of_fresh_seeds_alone_is_shown(tmp_path: Path) -> None:
     plant(tmp_path, "ppo", {1000: 480.0, 1001: 490.0})
-    (row,) = table(written(tmp_path), "Final score")
+    (row,) = table(written(tmp_path), "Scores")
     assert row["n"] == "2 of 30"

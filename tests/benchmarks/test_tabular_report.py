@@ -17,6 +17,7 @@ from benchmarks.chapters.stored import open_runs
 from manyseeds.cli import parse
 from manyseeds.record import read_json, seal, write_json
 from manyseeds.runs import control, planning, prediction
+from tests.benchmarks.test_report import check_links, generated
 
 
 def command(module: Any, main: Any, function: Any, *args: str) -> None:
@@ -71,7 +72,7 @@ def last_returns(results: Path) -> tuple[dict[str, float], dict[str, float]]:
 def test_sections_hold_what_the_runs_found(results: Path) -> None:
     def section(write: Any, kind: str) -> str:
         runs = [run for run in open_runs(results) if run.kind == kind]
-        return str(write(runs, results / "plots"))
+        return str(write(runs, results))
 
     planning = section(tabular.planning_section, "planning")
     for row, gamma in zip(cells(planning, "Gridworld"), (0.5, 0.9), strict=True):
@@ -120,11 +121,10 @@ def test_store_of_one_algorithm_alone(
     short = ("--seeds", "2", "--total-episodes", "3") if function == "train" else ()
     command(module, main, getattr(module, function), *short)
     report.main(["--results", "results", "--note", "a test"])
-    page = Path("results/README.md").read_text()
-    assert ("## Planning" if function == "solve" else "## Prediction") in page
+    page = "planning.md" if function == "solve" else "prediction.md"
+    assert f"]({page})" in Path("results/README.md").read_text()
     assert "left out" not in capsys.readouterr().out
-    for target in (part.split(")")[0] for part in page.split("](")[1:]):
-        assert target.startswith("#") or Path("results", target).exists(), target
+    assert check_links(Path("results")) == generated(Path("results"))
 
 
 def test_a_prediction_that_diverged_is_shown(
@@ -167,5 +167,4 @@ def test_plan_of_a_single_sweep_is_left_out(
 def test_without_such_runs_there_is_no_section(tmp_path: Path) -> None:
     for section in (tabular.planning_section, tabular.prediction_section, tabular.cliff_section):
         assert section([], tmp_path) == ""
-    assert tabular.sections([], tmp_path) == ""
     assert not list(tmp_path.iterdir())

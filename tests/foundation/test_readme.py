@@ -20,6 +20,7 @@ import envs
 from algos import ppo
 from benchmarks import catalog
 from benchmarks.chapters import taxonomy
+from benchmarks.chapters.names import NAMES
 from benchmarks.suite import SUITES
 from manyseeds.cli import from_preset, parse
 from manyseeds.digest import ROOT
@@ -35,9 +36,10 @@ ROOMS = "manyseeds|envs|algos|llm_track|benchmarks|tests"
 
 
 def anchors(page: Path) -> set[str]:
-    """What links may name after `#` in a page: its headings, as GitHub writes them."""
+    """What links may name after `#` in a page: its headings, as GitHub writes them, and marks."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-") for text in headings}
+    marks = set(re.findall(r'<a id="([^"]*)"></a>', page.read_text()))
+    return marks | {re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-") for text in headings}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -68,6 +70,8 @@ def test_every_algorithm_is_on_the_pages_and_in_the_suites() -> None:
         text = (ROOT / page).read_text()
         missing = [name for name in names if link.format(name) not in text]
         assert not missing, f"give it a row in {page}"
+    unnamed = [name for name in (*names, *catalog.names("llm_track")) if name not in NAMES]
+    assert not unnamed, "give it a name in NAMES of benchmarks/chapters/names.py"
     tree = str(taxonomy.TREE)
     missing = [name for name in names if f"'algos/{name}.py'" not in tree]
     assert not missing, "give it a place in TREE of benchmarks/chapters/taxonomy.py"

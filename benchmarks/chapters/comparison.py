@@ -1,0 +1,247 @@
+"""Our runs beside stable-baselines3's: what is compared, what is missing, unrounded tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import envs
+from benchmarks import catalog
+from benchmarks.chapters.names import display, place_of
+from benchmarks.chapters.results import Result, decision, differences, escape, seeds_due
+from benchmarks.chapters.stored import StoredRun
+from benchmarks.chapters.tables import Cell, Sides
+from benchmarks.suite import SUITES
+from benchmarks.suite import Cell as SuiteCell
+from benchmarks.verdicts import FIRST_FRESH, Verdict
+from manyseeds import stats
+from manyseeds.cli import Preset
+from manyseeds.errors import printable
+from manyseeds.record import ranges
+from manyseeds.runs.stale import part_is_stale
+
+SB3 = "sb3-"  # how the store names a baseline: sb3-ppo stands beside ppo
+ELSEWHERE = ("sbx-", "rejax-")  # of benchmarks/chapters/interchange.py alone
+MEASURES = {"final": "final score", "auc": "learning speed (AUC)"}
+TABULAR = ("q_learning", "sarsa")  # algorithms with tables instead of networks
+
+
+@dataclass
+class Pair:
+    """All runs of one algorithm on one environment, ours and SB3's."""
+
+    env: str
+    algo: str
+    preset: Preset | None
+    settings: dict[str, Any]  # what the algorithm's command with --env alone would train with
+    ours: Result | None = None  # the headline: the runs at these settings, where they exist
+    sb3: Result | None = None
+    others: list[Result] = field(default_factory=list)
+    suite_seeds: dict[str, int] = field(default_factory=dict)  # of the headline, by name
+
+    @property
+    def headline(self) -> list[Result]:
+        return [result for result in (self.ours, self.sb3) if result]
+
+    def verdict(self, measure: str) -> Verdict | None:
+        """Of the `final` scores or the `auc`; None without both sides or with too few seeds."""
+        if self.ours is None or self.sb3 is None:
+            return None
+        return decision(self.ours, self.sb3, measure)
+
+    def sides(self, write: Callable[[Result], str]) -> Cell:
+        """A cell with a line for each headline run."""
+        texts = [write(result) for result in self.headline]
+        return Sides(*texts) if len(texts) == 2 else texts[0]
+
+    def changes(self, result: Result) -> str:
+        """How a run differs from the settings of the plain command: `gamma 0.9 (not 0.98)`."""
+        return differences(result.config, self.settings or result.config)
+
+    def label(self, result: Result) -> str:
+        """`PPO`, `SB3's PPO (stale)`"""
+        marks = ["stale"] * is_stale(result) + ["not the preset"] * bool(self.changes(result))
+        return escape(display(result.algo)) + (f" ({', '.join(marks)})" if marks else "")
+
+    def seeds_asked(self, result: Result) -> int:
+        """How many seeds a headline run should have, at least those that it has.
+
+        The suites say how many; where verdicts are due, the rule may ask for more.
+        """
+        asked = self.suite_seeds.get(result.algo, 0)
+        if asked and self.ours and self.sb3:
+            asked = max(asked, seeds_due(self.ours, self.sb3)[result is self.sb3])
+        return max(asked, len(result.seeds))
+
+    def seeds_text(self, result: Result) -> str:
+        """`30`, or `10 of 30` where it should have more."""
+        n, asked = len(result.seeds), self.seeds_asked(result)
+        return str(n) if n == asked else f"{n} of {asked}"
+
+
+def is_stale(result: Result) -> bool:
+    return any(part_is_stale(config) for config in result.configs)
+
+
+def pairs(results: Sequence[Result]) -> list[Pair]:
+    """The runs grouped by environment and algorithm, each with its headline chosen.
+
+    That is the run with the settings of the plain command. Without one it is the run with the
+    most seeds, ours before SB3's. SB3's counterpart is the run with the very same settings.
+    Other libraries have a page of their own.
+    """
+    groups: dict[tuple[str, str], list[Result]] = {}
+    cells = suite_cells()
+    for result in map(without_fresh, results):
+        if result.algo.startswith(ELSEWHERE):
+            continue
+        key = (result.spec.id, result.algo.removeprefix(SB3))
+        groups.setdefault(key, []).append(result)
+    found = []
+    for (env, algo), members in sorted(groups.items(), key=lambda x: (x[0][0], place_of(x[0][1]))):
+        preset, settings = plain_command(algo, env)
+        best = max(
+            members,
+            key=lambda r: (r.config == settings, not r.algo.startswith(SB3), len(r.seeds)),
+        )
+        pair = Pair(env, algo, preset, settings)
+        for result in sorted(members, key=lambda r: -len(r.seeds)):
+            is_sb3 = result.algo.startswith(SB3)
+            if result.config == best.config and not is_sb3 and pair.ours is None:
+                pair.ours = result
+            elif result.config == best.config and is_sb3 and pair.sb3 is None:
+                pair.sb3 = result
+            else:
+                pair.others.append(result)
+        for result in pair.headline:
+            if asked := cells.get((env, result.algo, result.run.path.name)):
+                pair.suite_seeds[result.algo] = asked
+        found.append(pair)
+    return found
+
+
+def without_fresh(result: Result) -> Result:
+    """A run without the seeds that only a revised verdict asks for, where it has others."""
+    seeds = [seed for seed in result.seeds if seed < FIRST_FRESH]
+    return result.only(seeds) if 0 < len(seeds) < len(result.seeds) else result
+
+
+def plain_command(algo: str, env: str) -> tuple[Preset | None, dict[str, Any]]:
+    """The preset of an environment, if any, and the settings that `--env ENV` trains with."""
+    if algo not in catalog.names("algos"):
+        return None, {}
+    preset = catalog.module("algos", algo).PRESETS.get(env)
+    return preset, catalog.plain_settings("algos", algo, env)
+
+
+# ---- What the suites ask for ----------------------------------------------------------------
+
+
+def suite_cells() -> dict[tuple[str, str, str], int]:
+    """The seeds that the suites say, the most, by environment, algorithm and name of the run."""
+    found: dict[tuple[str, str, str], int] = {}
+    for cell in (cell for cells in SUITES.values() for cell in cells if cell.package == "algos"):
+        if cell.first_seed:
+            continue
+        name = (cell.env, cell.label, cell.folder().path.name)
+        found[name] = max(cell.seeds, found.get(name, 0))
+    return found
+
+
+def targets() -> dict[tuple[str, str], float]:
+    """The suites' targets for the mean final score, by environment and algorithm."""
+    cells = (cell for suite in SUITES.values() for cell in suite)
+    return {(cell.env, cell.algo): cell.target for cell in cells if cell.target is not None}
+
+
+def missing_cells(results: Path, runs: Sequence[StoredRun]) -> list[str]:
+    """Cells of the suites that are not finished: `ppo on CartPole-v1, 30 seeds: 10-29`.
+
+    Of cells that differ only in the number of seeds, the largest.
+    """
+    largest: dict[tuple[tuple[str, ...], int], SuiteCell] = {}
+    for cell in (cell for suite in SUITES.values() for cell in suite):
+        name = (cell.folder(str(results)).path.parts[-3:], cell.first_seed)
+        largest[name] = max(cell, largest.get(name, cell), key=lambda c: c.seeds)
+    finished = {run.path.parts[-3:]: set(run.seeds) for run in runs}
+    found = []
+    for (run, _), cell in largest.items():
+        seeds = set(cell.all_seeds) - finished.get(run, set())
+        if seeds:
+            found.append(f"{cell}: {ranges(seeds)}")
+        elif run not in finished:
+            found.append(str(cell))
+    return found
+
+
+def is_due(algo: str, env: str) -> bool:
+    """Whether a suite has the plain command of an algorithm on an environment."""
+    cells = (cell for suite in SUITES.values() for cell in suite if cell.source == "manyseeds")
+    return any((cell.algo, cell.env) == (algo, env) and not cell.settings for cell in cells)
+
+
+def applies(algo: str, env: str) -> bool:
+    """Whether an algorithm can train on an environment: its actions and observations fit."""
+    return env not in envs.NATIVE or bool(catalog.plain_settings("algos", algo, env))
+
+
+# ---- Unrounded ------------------------------------------------------------------------------
+
+
+def csv_tables(found: Sequence[Pair]) -> dict[str, pd.DataFrame]:
+    """The numbers behind the report, unrounded: per seed, per run, per verdict."""
+    per_seed: list[dict[str, Any]] = []
+    per_run: list[dict[str, Any]] = []
+    verdicts: list[dict[str, Any]] = []
+    for pair in found:
+        for r in (*pair.headline, *pair.others):
+            key = {"env": pair.env, "algo": r.algo, "run": r.run.path.name}
+            key = {name: printable(text) for name, text in key.items()}
+            for i, seed in enumerate(r.seeds):
+                scores = {
+                    "final": r.final[i],
+                    "sampled": r.sampled[i],
+                    "auc": r.auc[i],
+                    "timesteps_to_threshold": r.reached[i],
+                    "diverged_at": r.diverged.get(seed),
+                    "failed": seed in r.failures,
+                }
+                per_seed.append({**key, "seed": seed, **scores})
+            row = {**key, "headline": r in pair.headline, "stale": is_stale(r), "n": len(r.seeds)}
+            row |= {"timesteps": r.timesteps, "failures": len(r.failures)}
+            row |= {"diverged": len(r.diverged), "reached_threshold": np.isfinite(r.reached).sum()}
+            for measure in ("final", "sampled", "auc"):
+                values = getattr(r, measure)
+                for statistic in ("iqm", "mean"):
+                    e = stats.estimate(values, statistic)  # type: ignore[arg-type]
+                    name = f"{measure}_{statistic}"
+                    row |= {name: e.value, f"{name}_low": e.low, f"{name}_high": e.high}
+            per_run.append(row)
+        for measure in MEASURES:
+            verdict = pair.verdict(measure)
+            if verdict is None or pair.ours is None or pair.sb3 is None:
+                continue
+            d = verdict.parity.difference
+            verdicts.append(
+                {
+                    "env": printable(pair.env),
+                    "algo": printable(pair.algo),
+                    "measure": measure,
+                    "n": len(pair.ours.seeds),
+                    "n_sb3": len(pair.sb3.seeds),
+                    "look": verdict.look,
+                    "difference": d.value,
+                    "low": d.low,
+                    "high": d.high,
+                    "p": verdict.parity.p,
+                    "verdict": verdict.parity.word,
+                    "decided": verdict.decided,
+                }
+            )
+    tables = {"seeds": per_seed, "scores": per_run, "verdicts": verdicts}
+    return {name: pd.DataFrame(rows) for name, rows in tables.items() if rows}

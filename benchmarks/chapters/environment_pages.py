@@ -1,0 +1,342 @@
+"""A page for each environment: its curves, one table of all algorithms, and where each row is from.
+
+Pages lie in environments/ of the results, so what they link to begins with `../`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.chapters.comparison import Pair, is_stale, targets
+from benchmarks.chapters.names import NAMES, display
+from benchmarks.chapters.results import (
+    Result,
+    Rows,
+    code,
+    escape,
+    fold,
+    link,
+    origins_text,
+    place,
+    print_table,
+    settings_text,
+    verdict_text,
+)
+from benchmarks.chapters.stored import file_name
+from benchmarks.chapters.tables import Cell, Sides, expanded, table
+from benchmarks.verdicts import Verdict
+from manyseeds import plots
+from manyseeds.errors import printable
+from manyseeds.plots import Line
+from manyseeds.runs.control import reachable_threshold
+
+FOLDER = "environments"
+UP = "../"  # from a page to the results
+SIDES = ("manyseeds", "SB3")  # of every figure, in the same colours everywhere
+UNEQUAL = 3  # budgets that differ by more are drawn on a logarithmic axis
+
+SCORES = (
+    "algorithm",
+    "n",
+    "final score, mean [95%]",
+    "against SB3",
+    "AUC, mean [95%]",
+    "AUC against SB3",
+    "failures",
+    "to threshold (seeds)",
+    "timesteps",
+)
+TARGETS = ("algorithm", "n", "mean [95%]", "target", "result", "published")
+DETAILS = (
+    "algorithm",
+    "n",
+    "final score, IQM [95%]",
+    "AUC, IQM [95%]",
+    "worst seed",
+    "std over seeds",
+    "std over episodes",
+    "sampled actions, IQM [95%]",
+)
+OTHERS = ("algorithm", "run", "n", "IQM [95%]", "mean [95%]", "failures", "settings")
+
+
+def page_name(env: str) -> str:
+    """The page of an environment, as seen from the folder of the results."""
+    return f"{FOLDER}/{file_name(env)}.md"
+
+
+def anchor(algo: str) -> str:
+    """What a link to the row of an algorithm names after `#`."""
+    return file_name(algo)
+
+
+def figure_names(env: str) -> tuple[str, str]:
+    """The files in plots/ of the figure with all algorithms, and of those against SB3."""
+    return f"{file_name(env)}.svg", f"{file_name(env)}-sb3.svg"
+
+
+def page(here: Sequence[Pair], results: Path) -> str:
+    """The page of an environment, from its pairs; its figures and tables are written."""
+    env = here[0].env
+    text = scale_text(here[0].headline[0])
+    text += draw(here, results)
+    text += "## Scores\n\n" + score_note(here)
+    text += table(results, f"environment-{file_name(env)}", SCORES, score_rows(here), UP)
+    text += failures_list(here)
+    for title, name, header, rows in (
+        ("Targets and published scores", "targets", TARGETS, target_rows(here)),
+        ("Details", "details", DETAILS, detail_rows(here)),
+        ("Other runs", "runs", OTHERS, other_rows(here, results)),
+    ):
+        if rows:
+            stem = f"environment-{file_name(env)}-{name}"
+            text += f"\n## {title}\n\n{table(results, stem, header, rows, UP)}"
+    return text + "\n## Provenance\n\n" + provenance(here, results)
+
+
+def show(here: Sequence[Pair]) -> None:
+    """Print the table of an environment."""
+    print_table(here[0].env, SCORES, expanded(score_rows(here)))
+
+
+def scale_text(result: Result) -> str:
+    """Threshold, random and reference score of the environment."""
+    spec = result.spec
+    bar = spec.reward_threshold
+    threshold = "No reward threshold" if bar is None else f"Reward threshold {bar:g}"
+    if bar != reachable_threshold(spec):
+        threshold += " (above the best policy's score, so it counts no failures)"
+    scale = "random or reference score unknown, so no verdicts"
+    if spec.reference_score is not None and spec.random_score is not None:
+        scale = f"random policy {spec.random_score:g}, reference {spec.reference_score:g}"
+    return f"{threshold}; {scale}.\n\n"
+
+
+# ---- Figures --------------------------------------------------------------------------------
+
+
+def draw(here: Sequence[Pair], results: Path) -> str:
+    """All algorithms on one axis, then each beside SB3's; both figures as Markdown."""
+    env, folder = here[0].env, results / "plots"
+    together, apart = (folder / name for name in figure_names(env))
+    threshold = reachable_threshold(here[0].headline[0].spec)
+    curves = {(pair.algo, r is pair.sb3): curve(r) for pair in here for r in pair.headline}
+    budgets = [r.timesteps_requested for pair in here for r in pair.headline]
+    log_x = max(budgets) > UNEQUAL * min(budgets) > 0
+    text = ""
+    axes: dict[str, Any] = {
+        "xlabel": "timesteps per seed" + " (logarithmic)" * log_x,
+        "ylabel": "greedy return",
+        "legend": plots.IQM_LEGEND,
+    }
+    ours = {printable(display(p.algo)): curves[p.algo, False] for p in here if p.ours}
+    if ours:
+        plots.lines(
+            {printable(env): ours},
+            together,
+            first=list(NAMES.values()),
+            threshold=threshold,
+            log_x=log_x,
+            size=(7.0, 3.6),
+            **axes,
+        )
+        text += picture(f"Learning curves of all algorithms on {env}", together)
+    panels: dict[str, dict[str, Line]] = {}
+    for pair in here:
+        if pair.sb3 or not ours:
+            sides = {name: curves.get((pair.algo, name == SIDES[1])) for name in SIDES}
+            found = {name: line for name, line in sides.items() if line}
+            panels[printable(display(pair.algo))] = found
+    if panels:
+        plots.lines(
+            panels,
+            apart,
+            first=SIDES,
+            threshold=threshold,
+            log_x=log_x,
+            share_x=True,
+            share_y=True,
+            **axes,
+        )
+        text += picture(f"Learning curves on {env}, ours and SB3's", apart)
+        text += "All panels have the same axes.\n\n"
+    return text
+
+
+def curve(result: Result) -> Line:
+    """The IQM of the greedy return over training."""
+    return plots.iqm_line(result.algo, result.curve)
+
+
+def picture(text: str, path: Path) -> str:
+    return f"!{link(text, Path(UP, 'plots', path.name))}\n\n"
+
+
+# ---- Tables ---------------------------------------------------------------------------------
+
+
+def score_note(here: Sequence[Pair]) -> str:
+    """What the table needs to be read, one paragraph."""
+    text = "Means over n seeds with their 95% intervals. "
+    if any(pair.sb3 for pair in here):
+        text += (
+            "The second line of a row is SB3 at the same settings; a verdict has the difference of "
+            "the normalised means, ours minus SB3's, and the seeds a side that it rests on. "
+        )
+    return text + f"Terms: [how to read this]({UP}verdicts.md#how-to-read-this).\n\n"
+
+
+def verdict_cell(pair: Pair, measure: str) -> str:
+    """The word, and below it the difference."""
+    if pair.sb3 is None or pair.ours is None:
+        return "no SB3 run" if pair.sb3 is None else "no run of ours"
+    return short_verdict(pair.verdict(measure), pair)
+
+
+def short_verdict(verdict: Verdict | None, pair: Pair) -> str:
+    """`equivalent<br>+0.001 [-0.012, +0.014], n = 30`, or why there is none."""
+    if verdict is None:
+        return verdict_text(None, pair.headline[0].spec)
+    difference = (
+        "" if verdict.parity.word == "saturated" else verdict.parity.difference.text(3, "+")
+    )
+    parts = ", ".join(filter(None, (difference, f"n = {verdict.look}")))
+    return f"**{verdict.parity.word}**<br>{parts}"
+
+
+def name_cell(pair: Pair) -> Cell:
+    """The names of both sides, with the anchor of the row."""
+    names = pair.sides(pair.label)
+    mark = f'<a id="{anchor(pair.algo)}"></a>'
+    return Sides(mark + names.ours, names.theirs) if isinstance(names, Sides) else mark + names
+
+
+def score_rows(here: Sequence[Pair]) -> list[tuple[Cell, ...]]:
+    """A row for each algorithm, ours and SB3's."""
+
+    def to_threshold(r: Result) -> str:
+        when, seeds = r.threshold_texts()
+        return f"{when} ({seeds})" if seeds else when
+
+    return [
+        (
+            name_cell(pair),
+            pair.sides(pair.seeds_text),
+            pair.sides(lambda r: r.text(r.final, "mean")),
+            verdict_cell(pair, "final"),
+            pair.sides(lambda r: r.text(r.auc, "mean")),
+            verdict_cell(pair, "auc"),
+            pair.sides(Result.failures_text),
+            pair.sides(to_threshold),
+            pair.sides(lambda r: f"{r.timesteps:,}"),
+        )
+        for pair in here
+    ]
+
+
+def detail_rows(here: Sequence[Pair]) -> list[tuple[Cell, ...]]:
+    def spread(r: Result) -> str:
+        return f"{r.final.std(ddof=1):.{r.digits}f}" if len(r.seeds) > 1 else "-"
+
+    def over_episodes(r: Result) -> str:
+        return "exact" if r.exact else f"{r.episode_std.mean():.{r.digits}f}"
+
+    return [
+        (
+            pair.sides(pair.label),
+            pair.sides(pair.seeds_text),
+            pair.sides(lambda r: r.text(r.final)),
+            pair.sides(lambda r: r.text(r.auc)),
+            pair.sides(lambda r: f"{r.final.min():.{r.digits}f}"),
+            pair.sides(spread),
+            pair.sides(over_episodes),
+            pair.sides(lambda r: r.text(r.sampled)),
+        )
+        for pair in here
+    ]
+
+
+def target_rows(here: Sequence[Pair]) -> Rows:
+    """The suites' targets for the mean final score, met or missed, and published scores beside
+    runs with the settings and evaluation of the preset."""
+    rows: Rows = []
+    asked = targets()
+    for pair in here:
+        target = asked.get((pair.env, pair.algo))
+        published = pair.preset.published if pair.preset else ""
+        if pair.ours is None:
+            continue
+        if pair.ours.config != pair.settings:
+            published = ""
+        if target is None and not published:
+            continue
+        cells = ["", ""]
+        if target is not None:
+            cells = [f"{target:g}", "met" if pair.ours.final.mean() >= target else "missed"]
+        mean = pair.ours.text(pair.ours.final, "mean")
+        rows.append((pair.label(pair.ours), str(len(pair.ours.seeds)), mean, *cells, published))
+    return rows
+
+
+def other_rows(here: Sequence[Pair], results: Path) -> Rows:
+    return [
+        (
+            escape(display(r.algo)) + " (stale)" * is_stale(r),
+            link(r.run.path.name, place(r.run.path, results / FOLDER)),
+            str(len(r.seeds)),
+            r.text(r.final),
+            r.text(r.final, "mean"),
+            r.failures_text(),
+            pair.changes(r) or "the preset",
+        )
+        for pair in here
+        for r in pair.others
+    ]
+
+
+def failures_list(here: Sequence[Pair]) -> str:
+    """Every failed seed by number, folded away."""
+    lines = []
+    for pair in here:
+        for r in pair.headline:
+            scores = dict(zip(r.seeds, r.final, strict=True))
+            seeds = []
+            for seed in r.failures:
+                when = f", diverged at timestep {r.diverged[seed]:,}" if seed in r.diverged else ""
+                seeds.append(f"seed {seed} ({scores[seed]:.{r.digits}f}{when})")
+            if seeds:
+                lines.append(f"- {escape(display(r.algo))}: {', '.join(seeds)}\n")
+    return "\n" + fold("Failed seeds", "".join(lines)) if lines else ""
+
+
+# ---- Provenance -----------------------------------------------------------------------------
+
+
+def provenance(here: Sequence[Pair], results: Path) -> str:
+    """Commands, code, machine and hyperparameters of each run, behind a fold."""
+    text = ""
+    for pair in here:
+        for result in (*pair.headline, *pair.others):
+            stale = " (stale)" * is_stale(result)
+            name = f"{display(result.algo)}{stale}, n = {len(result.seeds)}"
+            if result in pair.others:
+                name += f", run {result.run.path.name}"
+            text += fold(name, provenance_of(pair, result, results))
+    return text
+
+
+def provenance_of(pair: Pair, result: Result, results: Path) -> str:
+    """Where a run is from; parts with the same origin are grouped."""
+    path = place(result.run.path, results / FOLDER)
+    shown = place(result.run.path, results)
+    text = f"{link(shown, path)}\n\n{origins_text(result.configs)}"
+    if result is pair.sb3 and pair.ours:
+        return text + f"- hyperparameters: the same as those of {code(pair.algo)} above\n"
+    values = settings_text({k: v for k, v in result.config.items() if k != "env"})
+    source = f" ({pair.preset.source})" if pair.preset else ""
+    if changes := pair.changes(result):
+        text += f"- not the preset: {changes}\n"
+        source = ""
+    return text + f"- hyperparameters{source}: {values}\n"

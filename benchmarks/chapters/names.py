@@ -1,0 +1,44 @@
+"""What people read for an algorithm or a method; commands and folders have the short names."""
+
+from __future__ import annotations
+
+NAMES = {  # in the order of tables and legends, which is that of the colours of figures
+    "ppo": "PPO",
+    "a2c": "A2C",
+    "trpo": "TRPO",
+    "dqn": "DQN",
+    "grpo": "GRPO",
+    "reinforce": "REINFORCE",
+    "q_learning": "Q-learning",
+    "sarsa": "SARSA",
+    "policy_iteration": "Policy iteration",
+    "value_iteration": "Value iteration",
+    "monte_carlo": "Monte Carlo",
+    "td_prediction": "TD prediction",
+    "sft": "SFT",
+    "reward_model": "Reward model",
+    "rlhf_ppo": "RLHF-PPO",
+    "dpo": "DPO",
+    "dr_grpo": "Dr. GRPO",
+    "dapo": "DAPO",
+}
+OWNERS = {
+    "sb3-": "SB3's ",
+    "sbx-": "SBX's ",
+    "rejax-": "rejax's ",
+    "trl-": "TRL's ",
+}  # of baselines, as the store names them
+
+
+def display(algo: str) -> str:
+    """`SB3's PPO` for `sb3-ppo`; a name that is not ours stays as it is."""
+    for prefix, owner in OWNERS.items():
+        if algo.startswith(prefix):
+            return owner + display(algo.removeprefix(prefix))
+    return NAMES.get(algo, algo)
+
+
+def place_of(algo: str) -> tuple[int, str]:
+    """A sorting key: in the order of NAMES, others behind them by their name."""
+    known = list(NAMES)
+    return (known.index(algo) if algo in NAMES else len(known), algo)

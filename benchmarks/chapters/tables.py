@@ -1,0 +1,108 @@
+"""The tables of the report: Markdown on the page, CSV and LaTeX in the folder tables/.
+
+Every table of the report goes through `table`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.chapters.results import markdown_table
+from manyseeds.record import write_bytes
+
+
+class Sides(NamedTuple):
+    """A cell with a line for our run and one for the baseline's."""
+
+    ours: str
+    theirs: str
+
+
+Cell = str | Sides
+
+# What LaTeX reads as something else, and what its fonts lack.
+LATEX = {
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+    **{c: f"\\{c}" for c in "&%$#_{}"},
+    **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"},
+    **{"▲": r"$\uparrow$", "▼": r"$\downarrow$", "≡": r"$\equiv$", "⏎": r"$\hookleftarrow$"},
+    **{"†": r"\dag{}", "‡": r"\ddag{}", "\N{GREEK SMALL LETTER LAMDA}": r"$\lambda$"},
+}
+MARKUP = re.compile(
+    r"\\(?P<escaped>.)"
+    r"|\[(?P<label>(?:\\.|[^\]\\])*)\]\([^)]*\)"
+    r"|(?P<fence>`+)(?P<code>.+?)(?P=fence)"
+    r'|(?P<gap><br>)|<a id="[^"]*"></a>|</?code>|\*\*'
+)
+
+
+def plain(cell: str) -> str:
+    """A cell without its Markdown, as text."""
+
+    def text_of(match: re.Match[str]) -> str:
+        if match["label"] is not None:
+            return plain(match["label"])
+        if match["code"] is not None:
+            return match["code"].strip()
+        return match["escaped"] or ("; " if match["gap"] else "")
+
+    return MARKUP.sub(text_of, cell)
+
+
+def expanded(rows: Sequence[Sequence[Cell]]) -> list[list[str]]:
+    """A row of text for each side of a row; what is not of a side stands in the first."""
+    found = []
+    for row in rows:
+        sides = 2 if any(isinstance(cell, Sides) for cell in row) else 1
+        for side in range(sides):
+            cells = [c[side] if isinstance(c, Sides) else c * (side == 0) for c in row]
+            found.append([plain(text) for text in cells])
+    return found
+
+
+def table(
+    folder: Path, name: str, header: Sequence[str], rows: Sequence[Sequence[Cell]], up: str = ""
+) -> str:
+    """A table as Markdown, with a line below it that links its files tables/NAME.csv and .tex.
+
+    folder: of the results, where the files are written. Cells are Markdown, a cell of `Sides` has
+    two lines. up: the path from the page's folder to the folder of the results, such as `../`.
+    """
+    (folder / "tables").mkdir(parents=True, exist_ok=True)
+    text = expanded(rows)
+    for suffix, content in ((".csv", csv_text(header, text)), (".tex", latex_text(header, text))):
+        write_bytes(folder / "tables" / f"{name}{suffix}", content.encode())
+    lines = [tuple("<br>".join(c) if isinstance(c, Sides) else c for c in row) for row in rows]
+    files = f"[CSV]({up}tables/{name}.csv), [LaTeX]({up}tables/{name}.tex)"
+    return f"{markdown_table(header, lines)}\n<sub>This table as {files}.</sub>\n"
+
+
+def csv_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table as CSV. Text that a spreadsheet would run as a formula gets an apostrophe."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows([re.sub(r"^(?=[=@]|[+-](?![\d.]|$))", "'", x) for x in row] for row in rows)
+    return buffer.getvalue()
+
+
+def latex_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A tabular with the rules of booktabs, every cell escaped."""
+    align = "".join("r" if name == "n" else "l" for name in header)
+    lines = [" & ".join(map(latex, row)) + r" \\" for row in (header, *rows)]
+    body = "\n".join(lines[1:])
+    return (
+        f"% \\usepackage{{booktabs}}\n\\begin{{tabular}}{{{align}}}\n\\toprule\n{lines[0]}\n"
+        f"\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}\n"
+    )
+
+
+def latex(text: str) -> str:
+    """Text as LaTeX; a bracket at the start would be read as an option of the row before."""
+    escaped = "".join(LATEX.get(c, c) for c in text)
+    return f"{{{escaped[0]}}}{escaped[1:]}" if escaped[:1] in ("[", "*") else escaped
