@@ -93,7 +93,7 @@ def test_a_sentence_per_claim_from_the_verdicts(tmp_path: Path) -> None:
         "(learning rate 0.003); *false* in 2 of 4, on CartPole-v1 (learning rate 0.001, learning "
         "rate 0.01); *undecided* in 1 of 4, on CartPole-v1 (learning rate 0.0003)."
     )
-    assert page.count("### ") == 1
+    assert page.count("## ") == 1
     assert "| CartPole-v1 | clip range 0.2 | 0.001 (preset) | 30 |" in page
     assert "no clipping | 0.0001" not in page
     svg = (tmp_path / "plots" / "ablation-clipping.svg").read_text()
