@@ -492,6 +492,7 @@ def scores_by_value(
     """
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
+    from matplotlib.ticker import NullFormatter
 
     _check_suffix(path)
     looks = _looks(list(dict.fromkeys(line for groups in panels.values() for line in groups)))
@@ -527,6 +528,8 @@ def scores_by_value(
             axes.set_xlim(-0.5, len(names) - 0.5)
             if log_y:
                 axes.set_yscale("log")
+                axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+                axes.yaxis.set_minor_formatter(NullFormatter())
         for axes in grid[len(panels) :]:
             axes.remove()
         handles = [Line2D([], [], label=name, **look) for name, look in looks.items() if name]
