@@ -15,14 +15,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from unittest import mock
 
 from manyseeds.digest import ROOT
 
 SERVER = multiprocessing.get_context("forkserver")
-# The scripts' own modules, and what they import only when they need it.
-LIBRARIES = ["gymnasium", "pandas", "pyarrow.parquet", "rich.progress", "safetensors.torch"]
-LIBRARIES += ["scipy.stats", "scipy.special", "seaborn", "matplotlib.pyplot", "optuna"]
-SERVER.set_forkserver_preload(["algos.ppo", "benchmarks.search", *LIBRARIES])
+SERVER.set_forkserver_preload(["tests.preloaded"])
 
 
 class Script:
@@ -36,7 +34,8 @@ class Script:
         self.output = Path(self.kept.name)
         args = (script, words, os.getcwd(), dict(os.environ), str(self.output), file_limit)
         self.process = SERVER.Process(target=_run, args=args, daemon=True)
-        self.process.start()
+        with mock.patch.dict(os.environ, PYTHONPATH=str(ROOT)):  # for what is preloaded
+            self.process.start()
         while self.poll() is None and not (self.output / "stderr").exists():
             time.sleep(0.001)  # the first waits for the imports
 
