@@ -22,12 +22,8 @@ NAMES = {  # in the order of tables and legends, which is that of the colours of
     "dr_grpo": "Dr. GRPO",
     "dapo": "DAPO",
 }
-OWNERS = {
-    "sb3-": "SB3's ",
-    "sbx-": "SBX's ",
-    "rejax-": "rejax's ",
-    "trl-": "TRL's ",
-}  # of baselines, as the store names them
+# Of baselines, as the store names them.
+OWNERS = {"sb3-": "SB3's ", "sbx-": "SBX's ", "rejax-": "rejax's ", "trl-": "TRL's "}
 
 
 def display(algo: str) -> str:
