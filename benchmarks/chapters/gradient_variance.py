@@ -165,8 +165,12 @@ def text_of(stored: dict[str, Any], folder: Path) -> str:
 
 
 def sentence(stages: dict[str, Stage]) -> str:
-    """Which weights have a smaller relative variance than R(tau), and by which factor."""
-    lower, higher, other = [], [], []
+    """Which weights have a smaller relative variance than R(tau), and by which factor.
+
+    Those of one kind, such as all of GAE, are named once.
+    """
+    lower: dict[str, list[float]] = {}  # by kind, the factors
+    higher, other = [], []
     weights = dict.fromkeys(weight for stage in stages.values() for weight in stage.weights)
     for weight in weights:
         if weight == WORST:
@@ -176,27 +180,33 @@ def sentence(stages: dict[str, Stage]) -> str:
             other.append(weight_name(weight))
             continue
         found = [stats.estimate(x, "mean") for x in logs]
-        factors = [10**e.value for e in found]
-        text = f"{weight_name(weight)} ({shown(min(factors))} to {shown(max(factors))} times)"
         if all(e.low > 0 for e in found):
-            lower.append(text)
+            lower.setdefault(kind_of(weight), []).extend(10**e.value for e in found)
         elif all(e.high < 0 for e in found):
             higher.append(weight_name(weight))
         else:
             other.append(weight_name(weight))
     parts = []
     if lower:
-        parts.append(f"lower at every stage with {', '.join(lower)}")
+        texts = [f"{kind} ({shown(min(x))} to {shown(max(x))} times)" for kind, x in lower.items()]
+        parts.append(f"lower at every stage with {', '.join(texts)}")
     if higher:
         parts.append(f"higher at every stage with {', '.join(higher)}")
     if other:
         parts.append(f"not the same or not known at every stage with {', '.join(other)}")
-    if biased := [weight_name(w) for w in weights if any(s.is_biased(w) for s in stages.values())]:
+    biased = [kind_of(w) for w in weights if any(s.is_biased(w) for s in stages.values())]
+    if biased := list(dict.fromkeys(biased)):
         parts.append(f"and at some stage the mean points elsewhere with {', '.join(biased)}")
     return (
         "**From the same number of episodes, the relative variance of the gradient is, compared "
         f"with that of R(tau), {'; '.join(parts)}.**"
     )
+
+
+def kind_of(weight: str) -> str:
+    """`GAE` for all of its lambdas, `GRPO` for all of its advantages, else the weight's name."""
+    name = weight_name(weight)
+    return next((kind for kind in ("GAE", "GRPO") if name.startswith(f"{kind}, ")), name)
 
 
 def weight_name(weight: str) -> str:

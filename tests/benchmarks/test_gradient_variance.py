@@ -205,14 +205,14 @@ def test_factors_and_cosines(tmp_path: Path) -> None:
     assert rows["R(tau)"][5] == ""
     assert rows["return-to-go"][5].startswith("8 [8, 8]")
     assert rows["return-to-go minus V"][5:] == ["16 [16, 16]", "1, by definition"]
-    assert rows["GAE, lambda 0.9"][5:] == ["64 [64, 64]", "0.50 [0.50, 0.50]"]
+    assert rows["GAE"][5:] == ["64 [64, 64]", "0.50 [0.50, 0.50]"]
     assert rows["GRPO, return-to-go"][5:] == ["0.4 [0.4, 0.4]", "1.00 [1.00, 1.00]"]
     assert rows["Q"][4:] == ["no signal in 2 of 2"] * 3
     assert (
         "lower at every stage with return-to-go (8 to 8 times), return-to-go minus V (16 to 16 "
-        "times), GAE, lambda 0.9 (64 to 64 times); higher at every stage with GRPO, return-to-go; "
+        "times), GAE (64 to 64 times); higher at every stage with GRPO, return-to-go; "
         "not the same or not known at every stage with Q; and at some stage the mean points "
-        "elsewhere with GAE, lambda 0.9.**" in page
+        "elsewhere with GAE.**" in page
     )
     assert "half, mean return 20.0 (V explains 50%)." in page
     assert (tmp_path / "plots" / "gradient-variance.svg").exists()
