@@ -205,7 +205,7 @@ def test_factors_and_cosines(tmp_path: Path) -> None:
     assert rows["R(tau)"][5] == ""
     assert rows["return-to-go"][5].startswith("8 [8, 8]")
     assert rows["return-to-go minus V"][5:] == ["16 [16, 16]", "1, by definition"]
-    assert rows["GAE"][5:] == ["64 [64, 64]", "0.50 [0.50, 0.50]"]
+    assert rows["GAE, lambda 0.9"][5:] == ["64 [64, 64]", "0.50 [0.50, 0.50]"]
     assert rows["GRPO, return-to-go"][5:] == ["0.4 [0.4, 0.4]", "1.00 [1.00, 1.00]"]
     assert rows["Q"][4:] == ["no signal in 2 of 2"] * 3
     assert (
