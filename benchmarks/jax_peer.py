@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 from manyseeds.digest import ROOT
 
@@ -58,6 +60,14 @@ print(json.dumps(dict(timesteps=done, learn_s=times[1], warm_up_s=warm_up, memor
 def command(algo: str, rows: int, timesteps: int, rates: Sequence[float] = ()) -> list[str]:
     """What trains rows at once, twice, and prints its figures; rates: a learning rate of each."""
     return [str(PYTHON), "-c", MEASURE, algo, str(rows), str(timesteps), json.dumps(list(rates))]
+
+
+def optional(name: str) -> Any:
+    """A module of the JAX environment; None where it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
 
 
 @cache

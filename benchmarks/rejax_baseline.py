@@ -48,11 +48,8 @@ from manyseeds.record import RunFolder, part_name, plural
 from manyseeds.runs.base import complete
 from manyseeds.runs.control import Run, print_result
 
-try:
-    import jax
-    from rejax import get_algo
-except ImportError:  # the module can be read where it cannot be used
-    jax = get_algo = None
+# The module can be read where it cannot be used.
+jax, rejax = jax_peer.optional("jax"), jax_peer.optional("rejax")
 
 Agent = ppo.ActorCritic | dqn.QNetwork
 PACKAGES = ("rejax", "gymnax", "jax")
@@ -181,7 +178,7 @@ def train(peer: Peer, config: Any, run: Run) -> Agent:
     """Train all seeds of a run; returns our agent with their weights."""
     env = config.make_env()
     every = math.ceil(config.total_timesteps / POINTS)
-    algo = get_algo({ppo.Config: "ppo", dqn.Config: "dqn"}[peer.config]).create(
+    algo = rejax.get_algo({ppo.Config: "ppo", dqn.Config: "dqn"}[peer.config]).create(
         env=config.env,
         total_timesteps=every * POINTS,
         eval_freq=every,
@@ -224,7 +221,7 @@ def main(args: Sequence[str] | None = None) -> None:
         _, config = parse_both(Flags, peer.config, peer.presets, __doc__, words)
         peer.arguments(config)
         refuse(config.env not in ENVS, f"--env {config.env}", f"has {', '.join(ENVS)}")
-        if jax is None:
+        if rejax is None:
             raise UsageError(f"rejax is not installed here: make jax-env, then {jax_peer.PYTHON}")
     except UsageError as error:
         exit_with(error)

@@ -40,12 +40,9 @@ from benchmarks.sb3_baseline import (
 )
 from manyseeds.errors import UsageError
 
-try:
-    import jax
-    import sbx
-    from flax import linen
-except ImportError:  # the module can be read where it cannot be used
-    jax = sbx = linen = None
+# The module can be read where it cannot be used.
+jax, sbx = jax_peer.optional("jax"), jax_peer.optional("sbx")
+linen = jax_peer.optional("flax.linen")
 
 
 @dataclass(frozen=True, kw_only=True)

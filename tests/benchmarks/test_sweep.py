@@ -18,13 +18,13 @@ import pandas as pd
 import pytest
 
 from algos import ppo, q_learning
-from benchmarks import sb3_baseline, suite, sweep, trl_baseline
+from benchmarks import rejax_baseline, sb3_baseline, sbx_baseline, suite, sweep, trl_baseline
 from benchmarks.chapters.results import load_result
 from benchmarks.chapters.stored import open_run
 from benchmarks.chapters.tabular import curve_of
 from benchmarks.suite import SUITES, Cell
 from manyseeds import record
-from manyseeds.cli import identity, parse
+from manyseeds.cli import identity, parse, parse_both
 from manyseeds.digest import ROOT
 from manyseeds.process import exit_reason
 from manyseeds.record import RunFolder, seal, write_json
@@ -96,6 +96,11 @@ def test_a_command_means_what_the_cell_says(cell: Cell) -> None:
         assert (algo, workers) == (cell.algo, 3)
     elif cell.source == "trl":
         flags, config = trl_baseline.read_flags(args)
+        assert flags.algo == cell.algo
+    elif cell.source in ("sbx", "rejax"):
+        flags_class = {"sbx": sbx_baseline.SBXFlags, "rejax": rejax_baseline.Flags}[cell.source]
+        module = importlib.import_module(f"{cell.package}.{cell.algo}")
+        flags, config = parse_both(flags_class, module.Config, module.PRESETS, "", args)
         assert flags.algo == cell.algo
     else:
         module = importlib.import_module(f"{cell.package}.{cell.algo}")

@@ -333,7 +333,7 @@ def test_table_has_all_runs_and_says_where_it_comes_from(
     header, _, *rows = [line for line in page.splitlines() if line.startswith("|")]
     assert header.startswith("| environment | algorithm | run | n |")
     name = second.parent.name
-    assert rows[1].startswith(f"| FrozenLake-v1 | q_learning | {name} | 2 | 0.")
+    assert rows[1].startswith(f"| FrozenLake-v1 | Q-learning | {name} | 2 | 0.")
     assert content["command"] in page
     assert "FrozenLake-v1" in capsys.readouterr().out
 
