@@ -13,11 +13,13 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks import catalog
 from benchmarks.chapters.stored import StoredRun, open_run
 from benchmarks.suite import Cell
 from benchmarks.verdicts import FIRST_FRESH
+from manyseeds import kernels
 from manyseeds.checkpoint import read_about, to_bytes
 from manyseeds.cli import ControlConfig, identity
 from manyseeds.errors import UsageError
@@ -28,6 +30,10 @@ from manyseeds.runs.stale import part_is_stale
 
 MAX_BYTES = 10 * 2**20  # of all files together
 Finals = dict[int, float | None]  # by seed; None is no number
+
+
+class OtherBuild(UsageError):
+    """A seed scores something else here, where other instructions or another compiler compute."""
 
 
 def policies_name(run: Path) -> str:
@@ -91,6 +97,8 @@ def keep(cells: Sequence[Cell], results: str) -> list[str]:
     for cell in lacking(cells, results):
         try:
             scores = train_and_write(cell, results)
+        except OtherBuild as error:
+            print(f"skipped   policies of {cell}: {error}", flush=True)
         except UsageError as error:
             failed.append(f"policies of {cell}: {error}")
             print(f"failed    {failed[-1]}", flush=True)
@@ -98,6 +106,15 @@ def keep(cells: Sequence[Cell], results: str) -> list[str]:
             said = ", ".join(f"seed {seed} scores {score}" for seed, score in scores.items())
             print(f"kept      policies of {cell}: {said}", flush=True)
     return failed
+
+
+def builds(run: StoredRun, seeds: Sequence[int]) -> list[Any]:
+    """Of each part that has one of the seeds, what its record says has computed it."""
+    return [
+        config["execution"].get("kernels")
+        for config in run.configs
+        if set(seeds) & set(config["seeds"])
+    ]
 
 
 def is_kept(path: Path, run: StoredRun) -> bool:
@@ -115,8 +132,8 @@ def train_and_write(cell: Cell, results: str) -> Finals:
     """Train the two seeds of a cell anew and write their policies; their final scores.
 
     Raises UsageError where the run's code has changed since, where a seed scores something else
-    than is published (on another CPU or with another compiler last bits differ), and where all
-    files together would become too large.
+    than is published, and where all files together would become too large. OtherBuild where a seed
+    scores something else and was trained by another build of the kernels: last bits differ.
     """
     run = open_run(cell.folder(results))
     if any(part_is_stale(config) for config in run.configs):
@@ -133,10 +150,11 @@ def train_and_write(cell: Cell, results: str) -> Finals:
     scores: Finals = {seed: found[str(seed)] for seed in seeds}
     published = {seed: final[seed] for seed in seeds}
     if scores != published:
-        raise UsageError(
-            f"seeds {ranges(seeds)} score {list(scores.values())} here, "
-            f"{list(published.values())} as published"
-        )
+        text = f"seeds {ranges(seeds)} score {list(scores.values())} here, "
+        text += f"{list(published.values())} as published"
+        if any(build != kernels.execution() for build in builds(run, seeds)):
+            raise OtherBuild(f"{text} by another build of the kernels")
+        raise UsageError(text)
     about = {
         "algo": cell.algo,
         "config": identity(config),

@@ -120,6 +120,21 @@ def test_other_scores_than_published_are_refused(
     assert not policies_file(run).exists()
 
 
+def test_another_build_of_the_kernels_is_no_failure(
+    published: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, run = published
+    change_scores(run, 1.0)
+    for part in run.glob("seeds-*"):
+        config = read_json(part / "config.json")
+        config["execution"]["kernels"] = {"instructions": "another"}
+        write_json(part / "config.json", config)
+        seal(part)
+    assert keep([CELL], str(results)) == []
+    assert "skipped   policies of" in capsys.readouterr().out
+    assert not policies_file(run).exists()
+
+
 def test_scores_that_change_ask_for_other_policies(published: tuple[Path, Path]) -> None:
     results, run = published
     assert keep([CELL], str(results)) == []
