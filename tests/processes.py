@@ -6,6 +6,7 @@ instead of several.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import resource
@@ -44,8 +45,10 @@ class Script:
         return self.process.exitcode
 
     def send_signal(self, number: signal.Signals) -> None:
+        """As with Popen, nothing happens where it has ended."""
         assert self.process.pid
-        os.kill(self.process.pid, number)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid, number)
 
     def wait(self, timeout: float = 300) -> int:
         """Its exit status. Raises TimeoutError, after it has killed the process."""
