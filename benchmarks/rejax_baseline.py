@@ -68,6 +68,7 @@ class Flags:
 class Peer:
     """An algorithm of rejax, and how the Config of ours that it follows is translated."""
 
+    name: str
     config: type[ControlConfig]
     presets: Mapping[str, Preset]
     arguments: Callable[[Any], dict[str, Any]]  # of rejax's `create`
@@ -162,15 +163,14 @@ def layers_of(params: Mapping[str, Any]) -> list[tuple[np.ndarray, np.ndarray]]:
     return [(np.array(kernel), np.array(bias)) for kernel, bias in hidden + last]
 
 
+def kept_of_dqn(state: Any) -> dict[str, Any]:
+    """Of one seed: the action values."""
+    return {"layers": state.q_ts.params["params"]}
+
+
 PEERS: dict[str, Peer] = {
-    "ppo": Peer(ppo.Config, ppo.PRESETS, ppo_arguments, kept_of_ppo, ppo.ActorCritic),
-    "dqn": Peer(
-        dqn.Config,
-        dqn.PRESETS,
-        dqn_arguments,
-        lambda state: {"layers": state.q_ts.params["params"]},
-        dqn.QNetwork,
-    ),
+    "ppo": Peer("ppo", ppo.Config, ppo.PRESETS, ppo_arguments, kept_of_ppo, ppo.ActorCritic),
+    "dqn": Peer("dqn", dqn.Config, dqn.PRESETS, dqn_arguments, kept_of_dqn, dqn.QNetwork),
 }
 
 
@@ -178,7 +178,7 @@ def train(peer: Peer, config: Any, run: Run) -> Agent:
     """Train all seeds of a run; returns our agent with their weights."""
     env = config.make_env()
     every = math.ceil(config.total_timesteps / POINTS)
-    algo = rejax.get_algo({ppo.Config: "ppo", dqn.Config: "dqn"}[peer.config]).create(
+    algo = rejax.get_algo(peer.name).create(
         env=config.env,
         total_timesteps=every * POINTS,
         eval_freq=every,
@@ -187,7 +187,7 @@ def train(peer: Peer, config: Any, run: Run) -> Agent:
         max_grad_norm=config.max_grad_norm or math.inf,
         **peer.arguments(config),
     )
-    if peer.config is dqn.Config:  # create() has no way to say it
+    if peer.name == "dqn":  # create() has no way to say it
         algo = algo.replace(agent=algo.agent.clone(hidden_layer_sizes=config.hidden))
 
     def kept(algo: Any, state: Any, key: Any) -> dict[str, Any]:

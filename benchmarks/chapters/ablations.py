@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from benchmarks.chapters.comparison import MEASURES
 from benchmarks.chapters.results import (
     Result,
     Rows,
@@ -28,7 +29,6 @@ from manyseeds.cli import identity
 from manyseeds.record import plural
 
 Measure = Literal["final", "auc"]
-MEASURES: dict[Measure, str] = {"final": "final score", "auc": "learning speed (AUC)"}
 WORDS = {"better": "true", "worse": "false", "equivalent": "false"}  # of verdicts; else undecided
 ANSWERS = ("true", "false", "undecided")
 

@@ -142,11 +142,16 @@ def plain_command(algo: str, env: str) -> tuple[Preset | None, dict[str, Any]]:
 # ---- What the suites ask for ----------------------------------------------------------------
 
 
+def all_cells() -> list[SuiteCell]:
+    """The cells of all suites."""
+    return [cell for cells in SUITES.values() for cell in cells]
+
+
 def suite_cells() -> dict[tuple[str, str, str], int]:
     """The seeds that the suites say, the most, by environment, algorithm and name of the run."""
     found: dict[tuple[str, str, str], int] = {}
-    for cell in (cell for cells in SUITES.values() for cell in cells if cell.package == "algos"):
-        if cell.first_seed:
+    for cell in all_cells():
+        if cell.package != "algos" or cell.first_seed:
             continue
         name = (cell.env, cell.label, cell.folder().path.name)
         found[name] = max(cell.seeds, found.get(name, 0))
@@ -155,8 +160,7 @@ def suite_cells() -> dict[tuple[str, str, str], int]:
 
 def targets() -> dict[tuple[str, str], float]:
     """The suites' targets for the mean final score, by environment and algorithm."""
-    cells = (cell for suite in SUITES.values() for cell in suite)
-    return {(cell.env, cell.algo): cell.target for cell in cells if cell.target is not None}
+    return {(c.env, c.algo): c.target for c in all_cells() if c.target is not None}
 
 
 def missing_cells(results: Path, runs: Sequence[StoredRun]) -> list[str]:
@@ -165,7 +169,7 @@ def missing_cells(results: Path, runs: Sequence[StoredRun]) -> list[str]:
     Of cells that differ only in the number of seeds, the largest.
     """
     largest: dict[tuple[tuple[str, ...], int], SuiteCell] = {}
-    for cell in (cell for suite in SUITES.values() for cell in suite):
+    for cell in all_cells():
         name = (cell.folder(str(results)).path.parts[-3:], cell.first_seed)
         largest[name] = max(cell, largest.get(name, cell), key=lambda c: c.seeds)
     finished = {run.path.parts[-3:]: set(run.seeds) for run in runs}
@@ -181,8 +185,8 @@ def missing_cells(results: Path, runs: Sequence[StoredRun]) -> list[str]:
 
 def is_due(algo: str, env: str) -> bool:
     """Whether a suite has the plain command of an algorithm on an environment."""
-    cells = (cell for suite in SUITES.values() for cell in suite if cell.source == "manyseeds")
-    return any((cell.algo, cell.env) == (algo, env) and not cell.settings for cell in cells)
+    ours = (cell for cell in all_cells() if cell.source == "manyseeds")
+    return any((cell.algo, cell.env) == (algo, env) and not cell.settings for cell in ours)
 
 
 def applies(algo: str, env: str) -> bool:

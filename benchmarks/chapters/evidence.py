@@ -90,7 +90,7 @@ STORED: dict[str, Any] = {  # error_rates.json
 WORDS = ("equivalent", "better", "worse", "saturated", "undecided")
 
 
-ALL = ("environment", "algorithm", "final score", "learning speed (AUC)")
+ALL = ("environment", "algorithm", *MEASURES.values())
 REVISED_COLUMNS = (
     *("environment", "algorithm", "of", "published first", "then", "what changed"),
     "on fresh seeds",

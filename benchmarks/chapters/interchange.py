@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 
+from benchmarks.chapters.comparison import MEASURES
 from benchmarks.chapters.names import display
 from benchmarks.chapters.results import (
     Result,
@@ -25,7 +26,7 @@ from manyseeds.digest import ROOT
 
 NAMES = {"manyseeds": "manyseeds", "sb3": "SB3", "sbx": "SBX", "rejax": "rejax"}
 SCORES = ("environment", "algorithm", "library", "n", "mean [95%]", "AUC, mean [95%]", "failures")
-PAIRS = ("environment", "algorithm", "of", "against", "final score", "learning speed (AUC)")
+PAIRS = ("environment", "algorithm", "of", "against", *MEASURES.values())
 SCRIPTS = ("sb3", "sbx", "rejax")  # whose files say what stays their own
 
 
@@ -58,7 +59,7 @@ def page(loaded: Sequence[Result], results: Path) -> str:
         for one, other in combinations(runs, 2):
             a, b = runs[one], runs[other]
             verdicts = [
-                parity(getattr(a, name), getattr(b, name), a.spec) for name in ("final", "auc")
+                parity(getattr(a, measure), getattr(b, measure), a.spec) for measure in MEASURES
             ]
             words += [verdict.word for verdict in verdicts if verdict]
             judged = [verdict_text(verdict, a.spec) for verdict in verdicts]
