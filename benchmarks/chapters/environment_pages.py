@@ -6,6 +6,7 @@ Pages lie in environments/ of the results, so what they link to begins with `../
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ SCORES = (
     "to threshold (seeds)",
     "timesteps",
 )
-TARGETS = ("algorithm", "n", "mean [95%]", "target", "result", "published")
+TARGETS = ("algorithm", "n", "mean [95%]", "target", "result")
 DETAILS = (
     "algorithm",
     "n",
@@ -59,6 +60,15 @@ DETAILS = (
     "std over episodes",
     "sampled actions, IQM [95%]",
 )
+# The documentation of CleanRL: means over 3 seeds of 500,000 timesteps.
+CLEANRL = {
+    ("CartPole-v1", "ppo"): "490.0 +- 6.1",
+    ("CartPole-v1", "dqn"): "488.7 +- 16.1",
+    ("Acrobot-v1", "ppo"): "-86.4 +- 1.3",
+    ("Acrobot-v1", "dqn"): "-91.5 +- 7.2",
+    ("MountainCar-v0", "ppo"): "-200.0 +- 0.0",
+    ("MountainCar-v0", "dqn"): "-194.9 +- 8.5",
+}
 OTHERS = ("algorithm", "run", "n", "IQM [95%]", "mean [95%]", "failures", "settings")
 
 
@@ -85,8 +95,9 @@ def page(here: Sequence[Pair], results: Path) -> str:
     text += "## Scores\n\n" + score_note(here)
     text += table(results, f"environment-{file_name(env)}", SCORES, score_rows(here), UP)
     text += failures_list(here)
+    text += equal_budgets(here, results)
     for title, name, header, rows in (
-        ("Targets and published scores", "targets", TARGETS, target_rows(here)),
+        ("Targets", "targets", TARGETS, target_rows(here)),
         ("Details", "details", DETAILS, detail_rows(here)),
         ("Other runs", "runs", OTHERS, other_rows(here, results)),
     ):
@@ -259,25 +270,66 @@ def detail_rows(here: Sequence[Pair]) -> list[tuple[Cell, ...]]:
 
 
 def target_rows(here: Sequence[Pair]) -> Rows:
-    """The suites' targets for the mean final score, met or missed, and published scores beside
-    runs with the settings and evaluation of the preset."""
+    """The suites' targets for the mean final score, met or missed."""
     rows: Rows = []
     asked = targets()
     for pair in here:
         target = asked.get((pair.env, pair.algo))
-        published = pair.preset.published if pair.preset else ""
-        if pair.ours is None:
+        if pair.ours is None or target is None:
             continue
-        if pair.ours.config != pair.settings:
-            published = ""
-        if target is None and not published:
-            continue
-        cells = ["", ""]
-        if target is not None:
-            cells = [f"{target:g}", "met" if pair.ours.final.mean() >= target else "missed"]
         mean = pair.ours.text(pair.ours.final, "mean")
-        rows.append((pair.label(pair.ours), str(len(pair.ours.seeds)), mean, *cells, published))
+        result = "met" if pair.ours.final.mean() >= target else "missed"
+        n = str(len(pair.ours.seeds))
+        rows.append((pair.label(pair.ours), n, mean, f"{target:g}", result))
     return rows
+
+
+def equal_budgets(here: Sequence[Pair], results: Path) -> str:
+    """A table of scores after equal numbers of timesteps, and of published ones; `` where there is
+    nothing to compare."""
+    budgets = sorted({r.timesteps_requested for pair in here for r in pair.headline})
+    published = [published_text(pair) for pair in here]
+    if len(budgets) == 1 and not any(published):
+        return ""
+    header = ["algorithm", "n", *(f"{budget:,}" for budget in budgets), "published"]
+
+    def at(budget: int, r: Result) -> str:
+        if budget > r.timesteps_requested:
+            return ""
+        text = r.text(r.score_at(budget), "mean")
+        return f"**{text}**" if budget == r.timesteps_requested else text
+
+    rows = [
+        (
+            pair.sides(pair.label),
+            pair.sides(lambda r: str(len(r.seeds))),
+            *(pair.sides(partial(at, budget)) for budget in budgets),
+            text,
+        )
+        for pair, text in zip(here, published, strict=True)
+    ]
+    stem = f"environment-{file_name(here[0].env)}-budgets"
+    return (
+        "\n## At an equal budget\n\n"
+        "Mean scores after as many timesteps, with their 95% intervals. In bold: at the end of a "
+        "run, in the episodes of the final evaluation. Elsewhere during a longer run, in fewer "
+        "episodes, whose learning rate may still be high. Published: "
+        "+- is over the episodes of one agent (the zoo) or over seeds (CleanRL).\n\n"
+    ) + table(results, stem, header, rows, UP)
+
+
+def published_text(pair: Pair) -> str:
+    """Scores that others have published, beside a run with every setting of the preset."""
+    if pair.headline[0].config != pair.settings:
+        return ""
+    found = []
+    if pair.preset and pair.preset.published:
+        text = pair.preset.published
+        budget = "" if "timesteps" in text else f" at {pair.settings['total_timesteps']:,}"
+        found.append(f"{text}{budget}")
+    if score := CLEANRL.get((pair.env, pair.algo)):
+        found.append(f"CleanRL {score} over the last 100 training episodes, 3 seeds, at 500,000")
+    return "<br>".join(found)
 
 
 def other_rows(here: Sequence[Pair], results: Path) -> Rows:

@@ -137,6 +137,15 @@ class Result:
         """The budget per seed; `timesteps` are at least as many, to the end of an update."""
         return int(self.config["total_timesteps"])
 
+    def score_at(self, timesteps: int) -> Floats:
+        """The greedy return after as many timesteps, `[S]`: the final score where that is the
+        budget, and between two evaluations during training a straight line."""
+        if timesteps == self.timesteps_requested:
+            return self.final
+        by_seed = self.curve.pivot(index="timestep", columns="seed", values="return_mean")
+        points = by_seed.index.to_numpy()
+        return np.array([np.interp(timesteps, points, by_seed[seed]) for seed in self.seeds])
+
     @property
     def failures(self) -> list[int]:
         """The seeds that diverged, or ended below the reward threshold; where there is none, those

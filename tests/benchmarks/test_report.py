@@ -139,6 +139,7 @@ def side(row: dict[str, str], column: str, of: int = 0) -> str:
 
 
 FINAL, AUC = "final score, mean [95%]", "AUC, mean [95%]"
+BUDGETS = "At an equal budget"
 MATRIX, COLUMN = "Which algorithm for which environment", f"[{ENV}](environments/{ENV}.md)"
 
 
@@ -200,7 +201,7 @@ def test_every_table_row_shows_its_number_of_seeds(tmp_path: Path) -> None:
     page = written(tmp_path)
     for title in ("Scores", "Details"):
         assert [row["n"] for row in table(page, title)] == ["4 of 30<br>2 of 10"]
-    assert [row["n"] for row in table(page, "Targets and published scores")] == ["4"]
+    assert [row["n"] for row in table(page, BUDGETS)] == ["4<br>2"]
     assert [row["n"] for row in table(page, "Other runs")] == ["3"]
 
 
@@ -387,13 +388,31 @@ def test_without_the_preset_the_headline_says_so(tmp_path: Path) -> None:
 def test_a_published_score_stands_beside_the_preset_only(tmp_path: Path) -> None:
     """Not beside a run with a smaller evaluation, or with other hyperparameters."""
     plant(tmp_path / "preset", "ppo", around(490.0))
-    title = "Targets and published scores"
-    assert table(written(tmp_path / "preset"), title)[0]["algorithm"] == "PPO"
+    (row,) = table(written(tmp_path / "preset"), BUDGETS)
+    assert "500.0 +- 0.0, one agent (rl-baselines3-zoo" in row["published"]
+    assert "CleanRL 490.0 +- 6.1" in row["published"]
     for name, value in (("eval_budget", 0.5), ("gamma", 0.9)):
         plant(tmp_path / name, "ppo", around(490.0), **{name: value})
         page = written(tmp_path / name)
         assert table(page, "Scores")[0]["algorithm"] == "PPO (not the preset)"
-        assert title not in page
+        assert BUDGETS not in page and "Targets" not in page
+
+
+@pytest.mark.parametrize(("score", "result"), [(480.0, "met"), (470.0, "missed")])
+def test_targets_of_the_suites(tmp_path: Path, score: float, result: str) -> None:
+    plant(tmp_path, "grpo", {0: score})
+    (row,) = table(written(tmp_path), "Targets")
+    assert (row["algorithm"], row["target"], row["result"]) == ("GRPO", "475", result)
+
+
+def test_scores_at_an_equal_budget(tmp_path: Path) -> None:
+    """A shorter run's final scores beside a longer one's evaluations at that time."""
+    plant(tmp_path, "ppo", {0: 480.0, 1: 490.0})
+    plant(tmp_path, "a2c", {0: 500.0, 1: 500.0})
+    ppo, a2c = table(written(tmp_path), BUDGETS)
+    assert ppo["100,000"].startswith("**485.0 [") and ppo["500,000"] == ""
+    assert a2c["500,000"].startswith("**500.0 [")
+    assert a2c["100,000"].startswith(f"{RANDOM + 0.4 * (300.0 - RANDOM):.1f} [")  # of 500,000
 
 
 def test_code_of_another_day_is_marked_stale(tmp_path: Path) -> None:
