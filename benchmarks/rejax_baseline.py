@@ -27,6 +27,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ from manyseeds.cli import (
 from manyseeds.errors import UsageError
 from manyseeds.evaluate import POINTS
 from manyseeds.record import RunFolder, part_name, plural
-from manyseeds.runs.base import complete
+from manyseeds.runs.base import carry_out, complete
 from manyseeds.runs.control import Run, print_result
 
 # The module can be read where it cannot be used.
@@ -233,14 +234,8 @@ def main(args: Sequence[str] | None = None) -> None:
 
     def train_missing(todo: Sequence[int]) -> None:
         run = Run(config, todo, folder.path / part_name(todo), f"rejax-{name}", "rejax")
-        try:
-            run.open([train, peer.arguments, peer.kept], PACKAGES)
-            run.finish(train(peer, config, run))
-        except BaseException:
-            run.discard()
-            raise
-        finally:
-            run.close()
+        definitions = [train, peer.arguments, peer.kept]
+        carry_out(config, partial(train, peer), run, definitions, PACKAGES)
 
     complete(
         folder, config, missing, train_missing, f"Finished already: {plural(len(seeds), 'seed')}"

@@ -349,10 +349,20 @@ def complete_seeds(
     return folder
 
 
-def carry_out(config: AnyConfig, train: Callable[[AnyConfig, Any], Any], run: Recorder) -> None:
-    """Train and store one part."""
+def carry_out(
+    config: AnyConfig,
+    train: Callable[[AnyConfig, Any], Any],
+    run: Recorder,
+    definitions: Sequence[Any] = (),
+    packages: Sequence[str] = (),
+) -> None:
+    """Train and store one part.
+
+    definitions: what the code begins with, where that is not `train` alone. packages: whose
+    versions decide its curves, besides those of every run.
+    """
     try:
-        run.open([train])
+        run.open(definitions or [train], packages)
         run.finish(train(config, run))
     except (Exception, KeyboardInterrupt, SystemExit):
         run.discard()
