@@ -142,9 +142,9 @@ class Result:
         budget, and between two evaluations during training a straight line."""
         if timesteps == self.timesteps_requested:
             return self.final
-        by_seed = self.curve.pivot(index="timestep", columns="seed", values="return_mean")
-        points = by_seed.index.to_numpy()
-        return np.array([np.interp(timesteps, points, by_seed[seed]) for seed in self.seeds])
+        by_seed = self.curve.sort_values("timestep").groupby("seed")
+        curves = [by_seed.get_group(seed) for seed in self.seeds]
+        return np.array([np.interp(timesteps, c["timestep"], c["return_mean"]) for c in curves])
 
     @property
     def failures(self) -> list[int]:
