@@ -24,6 +24,7 @@ What stays rejax's own:
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -152,16 +153,15 @@ def ours_with(agent: Agent, kept: dict[str, Any]) -> Agent:
 
 
 def layers_of(params: Mapping[str, Any]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Kernels and biases from the input on: hidden layers are numbered, the last one is not."""
-    hidden, last = [], []
-    for name, inner in params.items():
-        if "kernel" in inner:
-            last.append((inner["kernel"], inner["bias"]))
-        else:
-            numbered = sorted(inner, key=lambda layer: int(layer.rpartition("_")[2]))
-            hidden += [(inner[layer]["kernel"], inner[layer]["bias"]) for layer in numbered]
-        assert len(last) <= 1, name
-    return [(np.array(kernel), np.array(bias)) for kernel, bias in hidden + last]
+    """Kernels and biases from the input on: the layers of a network within, then its own."""
+
+    def numbered(layers: Mapping[str, Any]) -> list[Any]:
+        found = [name for name in layers if "kernel" in layers[name]]
+        return [layers[x] for x in sorted(found, key=lambda x: int(re.sub(r"\D", "", x) or 0))]
+
+    within = [layer for inner in params.values() for layer in numbered(inner)]
+    layers = within + numbered(params)
+    return [(np.array(layer["kernel"]), np.array(layer["bias"])) for layer in layers]
 
 
 def kept_of_dqn(state: Any) -> dict[str, Any]:

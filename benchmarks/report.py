@@ -28,6 +28,7 @@ from benchmarks.chapters import (
     ablations,
     environment_pages,
     environments,
+    estimators,
     evidence,
     front_page,
     gradient_variance,
@@ -90,6 +91,10 @@ def speed_page(store: Store) -> str:
         write = partial(speed.markdown, device=device, table=partial(table, store.results))
         if section := section_of(find_file(store.results, name), speed.STORED, write):
             text += f"## {title}\n\n{section}\n"
+    write_rows = partial(speed.rows_text, table=partial(table, store.results))
+    path = find_file(store.results, "rows_speed.json")
+    if section := section_of(path, speed.STORED_ROWS, write_rows):
+        text += f"## Many configurations at once\n\n{section}\n"
     return text
 
 
@@ -158,6 +163,12 @@ CHAPTERS = (
         "Language models",
         "SFT to DAPO on small tasks, and against TRL",
         lambda store: language_models.sections(store.methods, store.results),
+    ),
+    Chapter(
+        "estimators.md",
+        "Estimators, exactly",
+        "bias and variance of the language methods' gradients and KL terms, without sampling",
+        lambda store: estimators.page(store.results),
     ),
     Chapter(
         "sensitivity.md",

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import catalog, jax_peer
+from benchmarks.chapters.speed import PLAIN, VARIED
 from benchmarks.measure import (
     Case,
     in_turn,
@@ -39,7 +40,6 @@ from manyseeds.rows import stack
 SB3_BASELINE = ROOT / "benchmarks" / "sb3_baseline.py"
 RATES, SEEDS = 64, 10
 ROWS = RATES * SEEDS
-PLAIN, VARIED = "640 seeds", "64 learning rates x 10 seeds"
 
 
 @dataclass(frozen=True, kw_only=True)

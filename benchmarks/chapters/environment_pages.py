@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
 from benchmarks.chapters.comparison import Pair, is_stale, targets
 from benchmarks.chapters.names import NAMES, display
 from benchmarks.chapters.results import (
+    FLOOR,
     Result,
     Rows,
     code,
     escape,
+    floor_of,
     fold,
     link,
     origins_text,
@@ -38,6 +41,7 @@ UP = "../"  # from a page to the results
 SIDES = ("manyseeds", "SB3")  # of every figure, in the same colours everywhere
 UNEQUAL = 3  # budgets that differ by more are drawn on a logarithmic axis
 
+TO_THRESHOLD = "to threshold (seeds)"
 SCORES = (
     "algorithm",
     "n",
@@ -46,7 +50,7 @@ SCORES = (
     "AUC, mean [95%]",
     "AUC against SB3",
     "failures",
-    "to threshold (seeds)",
+    TO_THRESHOLD,
     "timesteps",
 )
 TARGETS = ("algorithm", "n", "mean [95%]", "target", "result")
@@ -93,7 +97,8 @@ def page(here: Sequence[Pair], results: Path) -> str:
     text = scale_text(here[0].headline[0])
     text += draw(here, results)
     text += "## Scores\n\n" + score_note(here)
-    text += table(results, f"environment-{file_name(env)}", SCORES, score_rows(here), UP)
+    scores, lines = score_table(here)
+    text += table(results, f"environment-{file_name(env)}", scores, lines, UP)
     text += failures_list(here)
     text += equal_budgets(here, results)
     for title, name, header, rows in (
@@ -109,7 +114,8 @@ def page(here: Sequence[Pair], results: Path) -> str:
 
 def show(here: Sequence[Pair]) -> None:
     """Print the table of an environment."""
-    print_table(here[0].env, SCORES, expanded(score_rows(here)))
+    header, rows = score_table(here)
+    print_table(here[0].env, header, expanded(rows))
 
 
 def scale_text(result: Result) -> str:
@@ -117,6 +123,8 @@ def scale_text(result: Result) -> str:
     spec = result.spec
     bar = spec.reward_threshold
     threshold = "No reward threshold" if bar is None else f"Reward threshold {bar:g}"
+    if bar is None and floor_of(spec) is not None:
+        threshold += f" (a normalised score below {FLOOR} is a failure)"
     if bar != reachable_threshold(spec):
         threshold += " (above the best policy's score, so it counts no failures)"
     scale = "random or reference score unknown, so no verdicts"
@@ -224,8 +232,19 @@ def name_cell(pair: Pair) -> Cell:
     return Sides(mark + names.ours, names.theirs) if isinstance(names, Sides) else mark + names
 
 
+def score_table(here: Sequence[Pair]) -> tuple[Sequence[str], Sequence[Sequence[Cell]]]:
+    """Header and rows: one for each algorithm, ours and SB3's. Without a threshold nothing is said
+    of when it is reached."""
+    shown = [
+        name != TO_THRESHOLD or reachable_threshold(here[0].headline[0].spec) is not None
+        for name in SCORES
+    ]
+    rows = [list(compress(row, shown)) for row in score_rows(here)]
+    return list(compress(SCORES, shown)), rows
+
+
 def score_rows(here: Sequence[Pair]) -> list[tuple[Cell, ...]]:
-    """A row for each algorithm, ours and SB3's."""
+    """The cells of all of SCORES."""
 
     def to_threshold(r: Result) -> str:
         when, seeds = r.threshold_texts()
@@ -312,8 +331,8 @@ def equal_budgets(here: Sequence[Pair], results: Path) -> str:
     return (
         "\n## At an equal budget\n\n"
         "Mean scores after as many timesteps, with their 95% intervals. In bold: at the end of a "
-        "run, in the episodes of the final evaluation. Elsewhere during a longer run, in fewer "
-        "episodes, whose learning rate may still be high. Published: "
+        "run, in the episodes of its final evaluation. Elsewhere: during a longer run, in fewer "
+        "episodes, with a learning rate that may still be high. Published: "
         "+- is over the episodes of one agent (the zoo) or over seeds (CleanRL).\n\n"
     ) + table(results, stem, header, rows, UP)
 

@@ -161,10 +161,9 @@ class Result:
         where nothing says what a failure is."""
         n, failed = len(self.seeds), len(self.failures)
         text = f"{failed} of {n}"
-        if reachable_threshold(self.spec) is None:
-            if floor_of(self.spec) is None and not self.diverged:
-                return "-"
-            text += f" below {FLOOR}" * (floor_of(self.spec) is not None)
+        bars = reachable_threshold(self.spec), floor_of(self.spec)
+        if bars == (None, None) and not self.diverged:
+            return "-"
         if self.diverged:
             text += f" ({len(self.diverged)} diverged)"
         return f"{text}, at most {math.ceil(100 * stats.failure_bound(failed, n))}%"

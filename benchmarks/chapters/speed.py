@@ -9,9 +9,10 @@ from typing import Any
 
 from benchmarks.chapters.names import display
 from benchmarks.chapters.results import Rows, command_text, escape, markdown_table, versions_text
-from benchmarks.chapters.stored import ORIGIN
+from benchmarks.chapters.stored import NAME, ORIGIN
 
 OURS = "manyseeds"
+PEERS = ("sb3", "rejax")
 ROW = {
     "system": str,
     "seeds": int,
@@ -20,6 +21,14 @@ ROW = {
     **dict.fromkeys(("warm_up_s", "fresh_s", "memory_mib"), float),
 }
 STORED = {str: {**ORIGIN, "machine": {"cpu": str, "gpu?": str}, "rows": [ROW]}}  # throughput.json
+STORED_ROWS = {  # rows_speed.json
+    **ORIGIN,
+    "total_timesteps": int,
+    "measurements": [
+        {"repeat": int, "system": NAME, "rows": int, "timesteps": float, "learn_s": float}
+    ],
+}
+PLAIN, VARIED = "640 seeds", "64 learning rates x 10 seeds"
 
 
 @dataclass(frozen=True)
@@ -133,6 +142,39 @@ def markdown(stored: dict[str, dict[str, Any]], device: str, table: Table = plai
         on = escape(machine.get("gpu", machine["cpu"]))
         text += f"\n{note}; {on}. {command_text(block, versions_text(block))}\n"
     return text
+
+
+def rows_text(stored: dict[str, Any], table: Table = plain_table) -> str:
+    """What hyperparameters of their own cost the rows of a batch: the table of rows_speed.json."""
+    by_repeat: dict[int, dict[str, float]] = {}  # seconds per timestep of one row
+    rows_of: dict[str, int] = {}
+    for m in stored["measurements"]:
+        rows_of[m["system"]] = m["rows"]
+        by_repeat.setdefault(m["repeat"], {})[m["system"]] = m["learn_s"] / m["timesteps"]
+    repeats = list(by_repeat.values())
+    ratios = {s: [r[s] / r[PLAIN] for r in repeats] for s in rows_of}
+    lines: Rows = [
+        (
+            escape(system),
+            f"{rows:,}",
+            f"{1 / median(r[system] for r in repeats):,.0f}",
+            f"{median(found):.2f} [{min(found):.2f}, {max(found):.2f}]",
+            str(len(repeats)),
+        )
+        for (system, rows), found in zip(rows_of.items(), ratios.values(), strict=True)
+    ]
+    peers = ", ".join(f"{escape(s)} {median(ratios[s]):.1f} times" for s in ratios if s in PEERS)
+    header = ("system", "rows at once", "timesteps/s", f"time, {PLAIN} = 1", "n")
+    return (
+        f"**{VARIED} of PPO take {median(ratios[VARIED]):.2f} times as long as {PLAIN}"
+        + f"; {peers}" * bool(peers)
+        + ".** CartPole-v1, CleanRL's sizes, evaluation off, one thread on one core, "
+        f"{stored['total_timesteps']:,} timesteps per row, a part of a training. Medians of n "
+        "interleaved repeats, with their range in brackets. rejax has a learning rate for each "
+        "row, too; SB3 trains one row after another, so that one was measured.\n\n"
+        f"{table('speed-rows', header, lines)}\n"
+        f"{command_text(stored, versions_text(stored))}\n"
+    )
 
 
 SHOWN_SEEDS = 10  # of the line on the front page

@@ -77,9 +77,14 @@ def table(
     text = expanded(rows)
     for suffix, content in ((".csv", csv_text(header, text)), (".tex", latex_text(header, text))):
         write_bytes(folder / "tables" / f"{name}{suffix}", content.encode())
-    lines = [tuple("<br>".join(c) if isinstance(c, Sides) else c for c in row) for row in rows]
+    lines = [tuple(two_lines(c) if isinstance(c, Sides) else c for c in row) for row in rows]
     files = f"[CSV]({up}tables/{name}.csv), [LaTeX]({up}tables/{name}.tex)"
     return f"{markdown_table(header, lines)}\n<sub>This table as {files}.</sub>\n"
+
+
+def two_lines(sides: Sides) -> str:
+    """Both lines of a cell, neither broken where it is long: they stand beside those of others."""
+    return "<br>".join(re.sub(r"(?<!<a) ", "\N{NO-BREAK SPACE}", line) for line in sides)
 
 
 def csv_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

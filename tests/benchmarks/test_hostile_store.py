@@ -513,6 +513,8 @@ MEASURED = (
     "tables/check.json",
     "error_rates.json",
     "gradient_variance.json",
+    "rows_speed.json",
+    "llm_oracle.json",
 )
 
 

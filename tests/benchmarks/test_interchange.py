@@ -73,8 +73,11 @@ def test_action_values_of_rejax_are_loaded() -> None:
 def test_layers_are_in_order_from_ten_on() -> None:
     rng = np.random.default_rng(0)
     params = random_layers((4, *range(5, 17), 2), rng)
-    widths = [kernel.shape[-1] for kernel, _ in layers_of(params)]
-    assert widths == [*range(5, 17), 2]
+    # PPO's hidden layers are those of a network within; DQN's stand beside the last one.
+    own = params["features"] | {"Dense_12": params["action_logits"]}
+    for named in (params, own):
+        widths = [kernel.shape[-1] for kernel, _ in layers_of(named)]
+        assert widths == [*range(5, 17), 2]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,139 @@
+"""The exact estimators: sums over groups against the track's own losses on every single group."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks import llm_oracle as oracle
+from benchmarks.llm_oracle import Estimator, Prompt
+from llm_track import dapo, dr_grpo, grpo
+
+GROUP = 3
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small() -> Any:
+    """Seven completions of at most two tokens, in groups of three: 343 groups."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for name, value in (("V", 3), ("T", 2), ("G", GROUP)):
+            monkeypatch.setattr(oracle, name, value)
+        yield
+
+
+@pytest.fixture(scope="module")
+def models() -> tuple[Any, Any]:
+    """The policy that has sampled, and another one."""
+    return oracle.make_model(3), oracle.make_model(4)
+
+
+def prompt(model: Any) -> list[Prompt]:
+    return [Prompt(model, 0)]
+
+
+def test_all_completions_have_probability_one(models: tuple[Any, Any]) -> None:
+    (x,) = prompt(models[0])
+    assert len(x.p) == 7
+    assert x.p.sum().item() == pytest.approx(1, abs=1e-12)
+    assert x.gradient_of_mean(torch.ones(7, dtype=torch.float64)).abs().max() < 1e-12
+
+
+def test_the_true_gradient_is_that_of_the_expected_reward(models: tuple[Any, Any]) -> None:
+    model = models[0]
+    x = prompt(model)
+    found = oracle.true_gradient(x)
+    direction = [torch.randn_like(p) for p in model.parameters()]
+    h = 1e-5
+
+    def reward(step: float) -> float:
+        (y,) = prompt(oracle.moved(model, direction, step))
+        return y.mean(y.rewards).item()
+
+    slope = (reward(h) - reward(-h)) / (2 * h)
+    along = found @ torch.cat([d.flatten() for d in direction])
+    assert along.item() == pytest.approx(slope, rel=1e-6)
+
+
+def weights_of_dapo(mask: Tensor) -> Tensor:
+    return dapo.token_weights(mask, torch.tensor(GROUP), mask.sum(), token_level=True)
+
+
+def without_kl(*arguments: Any) -> Tensor:
+    """GRPO's loss where the reference is the policy itself, which kl_coef 0 leaves out anyway."""
+    logprobs, old, advantages, weights, config = arguments
+    return grpo.policy_loss(logprobs, old, logprobs, advantages, weights, config)
+
+
+METHODS: dict[str, tuple[Any, Callable[..., Tensor], Any, Estimator]] = {
+    "grpo": (
+        grpo.Config(clip_range=0.2, kl_coef=0.0),
+        without_kl,
+        lambda mask: grpo.token_weights(mask, GROUP),
+        Estimator("", grpo.group_advantages, "sample", 0.8, 1.2),
+    ),
+    "dr_grpo": (
+        dr_grpo.Config(clip_range=0.0),
+        dr_grpo.policy_loss,
+        lambda mask: dr_grpo.token_weights(mask, GROUP, 2),
+        Estimator("", dr_grpo.group_advantages, "constant"),
+    ),
+    "dapo": (
+        dapo.Config(clip_range=0.2, clip_range_high=0.28),
+        dapo.policy_loss,
+        weights_of_dapo,
+        Estimator("", dapo.group_advantages, "token", 0.8, 1.28),
+    ),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_sums_over_groups_are_those_of_the_tracks_losses(
+    method: str, models: tuple[Any, Any]
+) -> None:
+    config, policy_loss, weights, estimator = METHODS[method]
+    then, now = (prompt(model) for model in models)
+    expected, square = oracle.moments(now, then, estimator)
+    (x,), (y,) = then, now
+    mean, squared = torch.zeros_like(expected), 0.0
+    for group in itertools.product(range(7), repeat=GROUP):
+        rows = list(group)
+        logprobs = y.logprobs[rows].clone().requires_grad_()
+        advantages = estimator.advantages(x.rewards[rows].unsqueeze(0)).view(-1, 1)
+        tokens = weights(x.mask[rows])
+        loss = policy_loss(logprobs, x.logprobs[rows], advantages, tokens, config)
+        (slope,) = torch.autograd.grad(loss, logprobs)
+        gradient = -(slope.unsqueeze(-1) * y.scores[rows]).sum((0, 1))
+        p = x.p[rows].prod().item()
+        mean += p * gradient
+        squared += p * gradient.square().sum().item()
+    torch.testing.assert_close(mean, expected, rtol=1e-9, atol=1e-12)
+    assert squared == pytest.approx(square.item(), rel=1e-9)
+
+
+def test_which_estimators_are_unbiased(models: tuple[Any, Any]) -> None:
+    """Up to their scale; leave-one-out's is 1 but for the constant 1/T."""
+    x = prompt(models[0])
+    true = oracle.true_gradient(x)
+    figures = {e.name: oracle.compared(*oracle.moments(x, x, e), true) for e in oracle.ESTIMATORS}
+    for name in ("REINFORCE, no baseline", "leave-one-out (RLOO)", "mean (Dr. GRPO)"):
+        assert figures[name]["bias"] < 1e-10
+    assert figures["leave-one-out (RLOO)"]["scale"] == pytest.approx(1 / 2)
+    assert figures["mean (Dr. GRPO)"]["scale"] == pytest.approx((1 - 1 / GROUP) / 2)
+    assert figures["mean, per sample"]["bias"] > 0.01
+    assert figures["mean and std, per token (DAPO)"]["bias"] > 0.01
+
+
+def test_k1_in_the_reward_is_the_kl_and_in_the_loss_nothing(models: tuple[Any, Any]) -> None:
+    then, now = (prompt(model) for model in models)
+    rows = {(row["name"], row["place"]): row for row in oracle.measure_kl(now, then)}
+    assert rows["k1", "reward"]["bias"] < 1e-10
+    assert rows["k1", "reward"]["scale"] == pytest.approx(1)
+    assert rows["k1", "loss"]["cosine"] is None
+    for name in ("k1", "k3"):  # the values of both are unbiased
+        assert rows[name, "loss"]["value"] == pytest.approx(rows[name, "loss"]["kl"])
+    assert rows["k2", "loss"]["value"] != pytest.approx(rows["k2", "loss"]["kl"], rel=1e-3)
