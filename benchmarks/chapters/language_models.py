@@ -14,6 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks import catalog
+from benchmarks.chapters.language_measures import (
+    CAPTION,
+    length_section,
+    many_samples_section,
+    steps_section,
+)
 from benchmarks.chapters.names import display
 from benchmarks.chapters.results import (
     Rows,
@@ -117,6 +123,10 @@ class Method:
         gains = self.values(self.headline) - self.values(self.headline, "initial")
         return stats.estimate(gains, "mean").text(3, "+")
 
+    def has(self, name: str) -> bool:
+        """Whether the curves of all seeds have a measure."""
+        return all(name in rows for rows in self.frames)
+
     def against(self, other: Method) -> str:
         """Final headline minus another run's, paired by seed; empty where the seeds differ."""
         name = self.headline
@@ -178,6 +188,9 @@ def sections(found: Sequence[Method], folder: Path) -> str:
     text = ""
     for title, section in (
         ("Scores before and after training", score_section),
+        ("Many samples per prompt", many_samples_section),
+        ("Lengths of right and wrong completions", length_section),
+        ("Dynamic sampling, over steps and over samples", steps_section),
         ("The reward model", reward_section),
         ("Ablations", ablation_section),
         ("Against TRL", trl_section),
@@ -204,7 +217,6 @@ COLUMNS = (
     "length",
     "samples to 0.8, median (seeds)",
 )
-CAPTION = "mean over seeds, 95% interval"
 
 
 def score_section(found: Sequence[Method], folder: Path) -> str:
