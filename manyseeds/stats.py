@@ -44,8 +44,12 @@ class Estimate:
     n: int
 
     def text(self, digits: int = 1, sign: Literal["", "+"] = "") -> str:
-        """`498.2 [493.1, 500.0]`, or `498.2 (no interval, n=1)`; sign: also write a plus."""
-        value, low, high = (f"{x:{sign}.{digits}f}" for x in (self.value, self.low, self.high))
+        """`498.2 [493.1, 500.0]`, or `498.2 (no interval, n=1)`; sign: also write a plus.
+
+        A value that is 0 when rounded has no minus. A bound has: it tells on which side of 0 it is.
+        """
+        value = f"{self.value:{sign}z.{digits}f}"
+        low, high = (f"{x:{sign}.{digits}f}" for x in (self.low, self.high))
         if math.isnan(self.low):
             return f"{value} (no interval, n={self.n})"
         return f"{value} [{low}, {high}]"

@@ -487,7 +487,7 @@ def print_result(folder: RunFolder, config: LanguageConfig, preset: Preset | Non
             continue
         text = stats.estimate(values[1], "mean", resamples=2000).text(3)
         if all(x is not None for x in values[0]):
-            text += f", at the beginning {np.mean(values[0]):.3f}"
+            text += f", at the beginning {np.mean(values[0]):z.3f}"
         table.add_row(name, text)
     diverged = {s["seeds"][0]: s["diverged"] for s in summaries if s["diverged"] is not None}
     words = ", ".join(f"seed {seed} at {n:,} samples" for seed, n in diverged.items())

@@ -129,6 +129,11 @@ def test_text() -> None:
     assert result.text(digits=0) == "498 [493, 500]"
 
 
+def test_zero_has_no_minus_but_a_bound_tells_its_side() -> None:
+    assert Estimate(-0.0002, -0.006, -0.0001, 10).text(3) == "0.000 [-0.006, -0.000]"
+    assert Estimate(-0.0002, -0.006, 0.006, 10).text(3, "+") == "+0.000 [-0.006, +0.006]"
+
+
 def test_fast_enough_for_the_progress_bar() -> None:
     """3 ms here; without vectorisation it would be hundreds."""
     values = np.random.default_rng(3).normal(size=30)
