@@ -1,0 +1,279 @@
+"""Completions of a model, graded: rejection sampling, greedy answers, and scores of any model.
+
+    python llm_track/generate.py --model tiny --task addition --samples 16
+    python llm_track/generate.py --model RUN --task gsm8k --split test --greedy
+    python llm_track/generate.py --model RUN --task addition --split train --prompts 2000 \\
+        --samples 4 --keep right --most 1 --out right.jsonl
+
+Prints pass@1, pass@k and cons@k of the prompts (llm_track/evaluation.py). `--out` keeps completions
+as JSONL, a row each: prompt, completion, answer, right, format. Such a file is what
+`sft.py --task right.jsonl` learns from: with `--keep right` this is the rejection sampling of
+DeepSeek-R1 (arXiv 2501.12948, sec. 2.3.3), and the data of its distillation (sec. 2.4).
+
+The random numbers of a prompt depend on `--seed` and its place alone. A file that was left
+unfinished is gone on with by the same command; what it holds is written after every batch, and
+FILE.state.json beside it says how far it is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+
+from llm_track import models, sampling, tasks
+from llm_track.evaluation import cons_at_k, pass_at_k
+from manyseeds.cli import (
+    MAX_THREADS,
+    NonNegativeInt,
+    Positive,
+    PositiveInt,
+    Range,
+    ScriptConfig,
+    check_device,
+    parse,
+    path_of,
+)
+from manyseeds.errors import UsageError
+from manyseeds.process import resolve_device, set_up_process
+from manyseeds.progress import console
+from manyseeds.record import write_json
+from manyseeds.runs.base import failing_in_one_line
+from manyseeds.runs.parallel import Processes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ScriptConfig):
+    """Graded completions."""
+
+    model: str = "tiny"
+    """tiny-base, tiny, a folder (of a finished run, too), or a hub name."""
+    task: str = "addition"
+    """addition, mixed, countdown, gsm8k, a JSONL file of prompt and answer, or a hub name."""
+    split: Literal["test", "train"] = "test"
+    """Prompts that were held out, or those that are trained on."""
+    prompts: NonNegativeInt = 256
+    """Prompts, from the first one on (0: all of a file or data set)."""
+    samples: PositiveInt = 16
+    """k, completions of each prompt."""
+    greedy: bool = False
+    """The likeliest completion of each prompt instead."""
+    temperature: Positive = 1.0
+    """Sampling temperature."""
+    seed: NonNegativeInt = 0
+    """Of the random numbers."""
+    keep: Literal["all", "right", "wrong"] = "all"
+    """Which completions go to --out."""
+    most: NonNegativeInt = 0
+    """Different completions of a prompt that are kept at most (0: any number, equal ones too)."""
+    out: str = ""
+    """JSONL file for the completions (default: none, only scores)."""
+    max_new_tokens: NonNegativeInt = 0
+    """Longest completion, in tokens (0: the task's)."""
+    batch_size: PositiveInt = 256
+    """Completions side by side."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Precision of computations. auto is bfloat16 on a GPU that supports it."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Device. auto is the CPU."""
+    threads: Annotated[int, Range(1, MAX_THREADS)] = 1
+    """CPU threads."""
+    quiet: bool = False
+    """Print only the final table."""
+
+    @property
+    def k(self) -> int:
+        """Completions of each prompt."""
+        return 1 if self.greedy else self.samples
+
+    def as_run(self) -> tasks.TaskConfig:
+        """The flags that loading a model reads."""
+        return tasks.TaskConfig(
+            task=self.task,
+            model=self.model,
+            max_new_tokens=self.max_new_tokens,
+            dtype=self.dtype,
+            device=self.device,
+            threads=self.threads,
+            results=self.results,
+            quiet=self.quiet,
+        )
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the rows of a file, with digests of the data that it names."""
+        how = ("results", "out", "batch_size", "threads", "quiet")
+        fields = {name: x for name, x in asdict(self).items() if name not in how}
+        return fields | self.as_run().contents()
+
+
+def problems_of(config: Config) -> list[tasks.Problem]:
+    """The prompts, each once. Raises UsageError where a generated task is asked for all."""
+    task = tasks.make(config.task)
+    generated = task.id in tasks.GENERATED
+    if generated and config.prompts == 0:
+        raise UsageError(f"--prompts 0: {config.task} has no end")
+    if config.split == "test":
+        found = task.test(config.prompts or sys.maxsize)
+    elif generated:
+        # More than are needed: a prompt that is drawn twice counts once.
+        drawn = task.train(np.random.default_rng(config.seed), 4 * config.prompts)
+        found = list({p.prompt: p for p in drawn}.values())
+    else:
+        found = list(task.trained_on())
+    return found[: config.prompts or None]
+
+
+def draws(config: Config, places: range, T: int) -> torch.Tensor:
+    """Uniform numbers [n * k, T] of the prompts at some places."""
+    rows = [
+        np.random.default_rng((config.seed, i)).random((config.k, T), dtype=np.float32)
+        for i in places
+    ]
+    return torch.from_numpy(np.concatenate(rows))
+
+
+class Output:
+    """The file that is written, and how far it is: prompts done, bytes, counts by prompt."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.path = path_of(config.out, "--out") if config.out else None
+        self.right: list[list[bool]] = []  # [prompts done, k]
+        self.framed: list[float] = []  # share of completions in the format, by prompt
+        self.tokens: list[float] = []  # mean length, by prompt
+        self.solved: list[bool] = []  # whether the most frequent answer is right, by prompt
+        self.bytes = 0
+        if self.path is None:
+            return
+        state = self.state_path
+        if state.exists():
+            self._resume(state)
+        elif self.path.exists():
+            raise UsageError(f"--out {config.out}: exists already")
+        if not self.path.parent.is_dir():
+            raise UsageError(f"--out {config.out}: there is no folder {self.path.parent}")
+
+    @property
+    def state_path(self) -> Path:
+        assert self.path is not None
+        return self.path.with_name(f"{self.path.name}.state.json")
+
+    def _resume(self, state: Path) -> None:
+        """Go on with a file of the same settings; what was written of an unfinished batch goes."""
+        assert self.path is not None
+        try:
+            stored = json.loads(state.read_text())
+            if stored["settings"] != json.loads(json.dumps(self.config.identity())):
+                raise UsageError(f"--out {self.config.out}: was begun with other settings")
+            self.right, self.framed = stored["right"], stored["format"]
+            self.tokens, self.solved = stored["length"], stored["solved"]
+            self.bytes = stored["bytes"]
+            with self.path.open("r+b") as file:
+                file.truncate(self.bytes)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"--out {self.config.out}: {state.name} is broken: {error}") from None
+
+    def add(self, rows: Sequence[Sequence[tasks.Graded]], lengths: np.ndarray) -> None:
+        """The completions of some more prompts, k of each; lengths [prompts, k], in tokens."""
+        task = tasks.make(self.config.task)
+        text = ""
+        for group, tokens in zip(rows, lengths, strict=True):
+            right = [x.accuracy == 1 for x in group]
+            votes = [task.vote(x.text) for x in group]
+            self.right.append(right)
+            self.framed.append(float(np.mean([x.format for x in group])))
+            self.tokens.append(float(tokens.mean()))
+            self.solved.append(cons_at_k([votes], np.array([right])) == 1)
+            for x in self._kept(group):
+                row: dict[str, Any] = {"prompt": x.problem.prompt, "completion": x.text}
+                row |= {"answer": x.problem.answer, "right": x.accuracy == 1}
+                text += json.dumps({**row, "format": x.format == 1}) + "\n"
+        if self.path is None:
+            return
+        content = text.encode()
+        with self.path.open("ab") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        self.bytes += len(content)
+        state = {"settings": self.config.identity(), "bytes": self.bytes, "right": self.right}
+        state |= {"format": self.framed, "length": self.tokens, "solved": self.solved}
+        write_json(self.state_path, state)
+
+    def _kept(self, group: Sequence[tasks.Graded]) -> list[tasks.Graded]:
+        wanted = {"all": (0, 1), "right": (1,), "wrong": (0,)}[self.config.keep]
+        kept = [x for x in group if x.accuracy in wanted]
+        if not self.config.most:
+            return kept
+        return list({x.text: x for x in kept}.values())[: self.config.most]
+
+    def scores(self) -> dict[str, float]:
+        """The measures over all prompts."""
+        right, k = np.array(self.right), self.config.k
+        found = {"greedy" if self.config.greedy else "pass@1": float(right.mean())}
+        if k > 1:
+            found |= {f"pass@{k}": pass_at_k(right, k), f"cons@{k}": float(np.mean(self.solved))}
+        return {
+            **found,
+            "format": np.mean(self.framed).item(),
+            "length": np.mean(self.tokens).item(),
+        }
+
+
+@torch.no_grad()
+def generate(config: Config) -> dict[str, float]:
+    """Complete and grade all prompts that are not done yet; the scores of all."""
+    task, as_run = tasks.make(config.task), config.as_run()
+    problems = problems_of(config)
+    output = Output(config)
+    device = resolve_device(config.device)
+    policy, tokenizer = models.load_model(as_run, device, Processes(device))
+    prompts = sampling.encode_prompts(tokenizer, task, [p.prompt for p in problems])
+    T = models.completion_tokens(as_run)
+    each = max(config.batch_size // config.k, 1)
+    for start in range(len(output.right), len(problems), each):
+        places = range(start, min(start + each, len(problems)))
+        repeated = [i for i in places for _ in range(config.k)]
+        samples = sampling.sample(
+            policy,
+            tokenizer,
+            [prompts[i] for i in repeated],
+            draws(config, places, T).to(device),
+            config.temperature,
+            config.greedy,
+        )
+        texts = sampling.decode(tokenizer, samples)
+        graded = [task.grade(problems[i], text) for i, text in zip(repeated, texts, strict=True)]
+        groups = [graded[j : j + config.k] for j in range(0, len(graded), config.k)]
+        output.add(groups, samples.lengths.cpu().numpy().reshape(-1, config.k))
+        if not config.quiet:
+            console.print(f"{places.stop:,} of {len(problems):,} prompts", highlight=False)
+    return output.scores()
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Generate, and print the table."""
+    from rich.table import Table
+
+    config = parse(Config, {}, __doc__, args)
+    with failing_in_one_line("; try a smaller --batch-size"):
+        check_device(config.device)
+        set_up_process(config.threads)
+        scores = generate(config)
+    table = Table(show_header=False, title=f"{config.model} on {config.task}, {config.split}")
+    for name, value in scores.items():
+        table.add_row(name, f"{value:.3f}")
+    if config.out:
+        table.add_row("stored", config.out)
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""Graded completions of a model: files, scores, and going on where it stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from llm_track import generate, sampling, tasks
+from llm_track.generate import Config
+from manyseeds.errors import UsageError
+
+SMALL = {"prompts": 7, "samples": 4, "batch_size": 8, "max_new_tokens": 12, "quiet": True}
+
+
+@pytest.fixture(autouse=True)
+def _even(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right is what has an even number of characters: a random model is right now and then."""
+    even = lambda self, problem, text: float(len(text) % 2 == 0)  # noqa: E731
+    monkeypatch.setattr(tasks.Addition, "accuracy", even)
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_scores_are_those_of_the_rows(qwen: str, tmp_path: Path) -> None:
+    config = Config(model=qwen, out=str(tmp_path / "x.jsonl"), **SMALL)  # type: ignore[arg-type]
+    scores = generate.generate(config)
+    written = rows(tmp_path / "x.jsonl")
+    assert len(written) == 7 * 4
+    right = np.array([row["right"] for row in written])
+    assert 0 < right.mean() < 1
+    assert scores["pass@1"] == pytest.approx(right.mean())
+    assert scores["pass@4"] == pytest.approx(right.reshape(7, 4).any(1).mean())
+    assert [row["prompt"] for row in written[::4]] == [
+        p.prompt for p in tasks.make("addition").test(7)
+    ]
+    assert all(row["right"] == (len(row["completion"]) % 2 == 0) for row in written)
+
+
+def test_what_is_kept(qwen: str, tmp_path: Path) -> None:
+    plain = Config(model=qwen, out=str(tmp_path / "all.jsonl"), **SMALL)  # type: ignore[arg-type]
+    generate.generate(plain)
+    everything = rows(tmp_path / "all.jsonl")
+    for keep in ("right", "wrong"):
+        path = tmp_path / f"{keep}.jsonl"
+        scores = generate.generate(replace(plain, keep=keep, out=str(path)))  # type: ignore[arg-type]
+        assert rows(path) == [row for row in everything if row["right"] == (keep == "right")]
+        assert scores["pass@1"] == pytest.approx(np.mean([row["right"] for row in everything]))
+    path = tmp_path / "one.jsonl"
+    generate.generate(replace(plain, keep="right", most=1, out=str(path)))
+    prompts = [row["prompt"] for row in rows(path)]
+    assert len(set(prompts)) == len(prompts) > 0
+
+
+def test_the_likeliest_completion(qwen: str) -> None:
+    config = Config(model=qwen, greedy=True, **SMALL)  # type: ignore[arg-type]
+    scores = generate.generate(config)
+    assert set(scores) == {"greedy", "format", "length"}
+    assert generate.generate(replace(config, seed=5)) == scores
+
+
+def killed_at(batch: int, kill: Callable[[], None]) -> Callable[..., Any]:
+    """sampling.sample, which ends the process in a batch."""
+    calls = 0
+    real = sampling.sample
+
+    def sample(*arguments: Any, **settings: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > batch:
+            kill()
+        return real(*arguments, **settings)
+
+    return sample
+
+
+@pytest.mark.parametrize("torn", [b"", b'{"prompt": "1+'])
+def test_goes_on_where_it_was_killed(
+    qwen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torn: bytes
+) -> None:
+    """Also where the file got a part of a batch that the state does not know of."""
+    whole = Config(model=qwen, out=str(tmp_path / "whole.jsonl"), **SMALL)  # type: ignore[arg-type]
+    scores = generate.generate(whole)
+    path = tmp_path / "x.jsonl"
+    config = replace(whole, out=str(path))
+
+    def kill() -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sampling, "sample", killed_at(2, kill))
+        with pytest.raises(KeyboardInterrupt):
+            generate.generate(config)
+    assert len(rows(path)) == 2 * 8
+    with path.open("ab") as file:
+        file.write(torn)
+    assert generate.generate(config) == scores
+    assert path.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+    assert generate.generate(config) == scores  # finished: nothing is left to do
+    assert path.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+
+
+def test_bad_files_in_one_line(qwen: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    config = Config(model=qwen, out=str(path), **{**SMALL, "prompts": 1})  # type: ignore[arg-type]
+    path.write_text("mine\n")
+    with pytest.raises(UsageError, match="exists already"):
+        generate.generate(config)
+    assert path.read_text() == "mine\n"
+    path.unlink()
+    generate.generate(config)
+    with pytest.raises(UsageError, match="begun with other settings"):
+        generate.generate(replace(config, seed=1))
+    with pytest.raises(UsageError, match="there is no folder"):
+        generate.generate(replace(config, out=str(tmp_path / "none/x.jsonl")))
+    (tmp_path / "x.jsonl.state.json").write_text("{")
+    with pytest.raises(UsageError, match="is broken"):
+        generate.generate(config)
+    with pytest.raises(UsageError, match="--prompts 0: addition has no end"):
+        generate.generate(replace(config, prompts=0, out=""))
+
+
+def test_gsm8k_form_and_learning_from_what_was_kept(qwen: str, tmp_path: Path) -> None:
+    data = tmp_path / "math.jsonl"
+    lines = [
+        {"question": f"What is {i} + 1?", "answer": f"It is so. #### {i + 1}"} for i in range(40)
+    ]
+    data.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    task = tasks.make(str(data))
+    path = tmp_path / "x.jsonl"
+    for split, count in (("test", len(task.test(99))), ("train", 40 - len(task.test(99)))):
+        config = Config(model=qwen, task=str(data), split=split, prompts=0, samples=2, quiet=True)  # type: ignore[arg-type]
+        generate.generate(replace(config, max_new_tokens=4, out=str(path)))
+        written = rows(path)
+        assert len(written) == 2 * count
+        path.with_name("x.jsonl.state.json").unlink()
+        if split == "test":
+            path.unlink()
+    written = [row for row in written if row["completion"].strip()]
+    path.write_text("".join(json.dumps(row) + "\n" for row in written))
+    learned = tasks.make(str(path))  # as sft.py --task x.jsonl reads it
+    assert isinstance(learned, tasks.JsonlTask)
+    found = {(p.prompt, p.answer, p.demonstration) for p in (*learned.trained, *learned.tested)}
+    assert found == {(r["prompt"], r["answer"], r["completion"].strip()) for r in written}
+    assert len(found) > 10
