@@ -45,7 +45,7 @@ from manyseeds.process import set_up_process
 
 V, T, G = 5, 4, 8  # tokens (0 ends a completion), longest completion, completions per group
 KL_STEP = 0.05  # nats per completion, the KL between a policy and its reference
-CLIP_STEP = 0.01  # likewise, between a policy and the one that has sampled
+CLIP_STEP = 0.02  # likewise, between a policy and the one that has sampled
 CHUNK = 64  # tokens whose gradients are taken at once
 
 

@@ -75,6 +75,7 @@ def test_the_presets_cell_is_the_presets_run() -> None:
         assert identity(cell.config()) == plain
 
 
+@pytest.mark.slow
 def test_a_sentence_per_claim_from_the_verdicts(tmp_path: Path) -> None:
     finals = {}
     for x, (clipped, free) in {

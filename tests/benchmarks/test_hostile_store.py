@@ -254,6 +254,7 @@ def test_terminal_shows_no_markup_and_no_control(capsys: pytest.CaptureFixture[s
     assert "\x1b" not in out
 
 
+@pytest.mark.slow
 def test_hostile_text_is_shown_as_text(
     tmp_path: Path, trap: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -379,6 +380,7 @@ def reported(results: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str, li
     return page, [line for line in lines if line.startswith("left out: ")]
 
 
+@pytest.mark.slow
 def test_broken_control_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -492,6 +494,7 @@ def language_run(results: Path, algo: str = "grpo") -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_broken_language_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = language_run(tmp_path)
     found = []
@@ -506,7 +509,7 @@ def test_broken_language_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 MEASURED = (
-    "throughput.json",
+    pytest.param("throughput.json", marks=pytest.mark.slow),
     "critic_cost.json",
     "llm_critic_cost.json",
     "trl_speed.json",
@@ -523,7 +526,7 @@ def test_broken_measurements(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is read by its section alone."""
-    from benchmarks.chapters import gradient_variance, policy_gradients
+    from benchmarks.chapters import estimators, gradient_variance, policy_gradients
     from manyseeds.digest import ROOT
 
     content = read_json(ROOT / "results" / name)
@@ -551,6 +554,10 @@ def test_broken_measurements(
             page = language_models.critic_section([], tmp_path)
         elif name == "gradient_variance.json":
             page = gradient_variance.page(tmp_path)
+        elif name == "rows_speed.json":
+            page = report.speed_page(store)
+        elif name == "llm_oracle.json":
+            page = estimators.page(tmp_path)
         else:
             page = language_models.trl_section([], tmp_path)
         assert "<script" not in markup(page), i

@@ -152,6 +152,7 @@ def test_without_the_jax_environment(
     assert "make jax-env" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_chapter_judges_every_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"num_envs": 2, "num_steps": 32, "minibatch_size": 32, "epochs": 1}
     settings |= {"total_timesteps": 128}

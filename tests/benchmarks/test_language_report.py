@@ -29,6 +29,7 @@ from manyseeds.runs.language import LanguageRun
 from tests.benchmarks.test_hostile_store import language_run
 from tests.benchmarks.test_report import check_links, generated
 
+pytestmark = pytest.mark.slow  # trains models
 SEEDS = 2
 
 

@@ -270,6 +270,7 @@ def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 # ---- The published runs -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_published_run_is_what_its_settings_say() -> None:
     """Its name is the hash of its identity, and its origins are those of a new run."""
     parts = sorted(PUBLISHED.glob("runs/*/*/*/*"))

@@ -49,6 +49,7 @@ def published(tmp_path: Path) -> tuple[Path, Path]:
 CELL = cell_of("ppo", "Pendulum-v1")
 
 
+@pytest.mark.slow
 def test_two_seeds_are_trained_again_to_the_same_weights(
     published: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

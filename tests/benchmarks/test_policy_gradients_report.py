@@ -60,6 +60,7 @@ def train_all() -> None:
     command(ppo)
 
 
+@pytest.mark.slow
 def test_sections_hold_what_the_runs_found(results: Path) -> None:
     loaded = [load_result(folder) for folder in open_runs(results)]
     weights = policy_gradients.weights_section(loaded, results)

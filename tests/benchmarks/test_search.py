@@ -400,6 +400,7 @@ def test_a_search_that_is_killed_goes_on(sampler: str, tmp_path: Path) -> None:
     assert rows["stage"].value_counts()["search"] == 32
 
 
+@pytest.mark.slow
 def test_two_processes_never_search_one_study(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

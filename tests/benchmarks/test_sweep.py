@@ -432,6 +432,7 @@ def test_only_picks_cells(words: list[str], expected: set[str]) -> None:
 # ---- Until verdicts are decided -------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spread", "apart", "rounds"),
     [

@@ -417,6 +417,7 @@ def test_prompts_are_ours(
 # ---- Runs ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", BASELINES)
 def test_a_run_is_stored_as_ours_are(
     algo: str, tmp_path: Path, model: str, preferences: str, monkeypatch: pytest.MonkeyPatch
