@@ -68,8 +68,8 @@ nats.
 {table(folder, "estimators-kl", *kl_table(stored))}
 Per completion, with a sum over its tokens; with d = log pi - log pi\\_ref of a token, k1 = d, \
 k2 = d²/2, k3 = exp(-d) + d - 1. *In the reward* it is a number that weighs the gradient of the \
-whole completion's log-probability; *in the loss* each token's term is differentiated. The policy \
-is {stored["steps"]["kl"]:g} nats per completion from its reference, the other way round.
+whole completion's log-probability; *in the loss* each token's term is differentiated. The KL \
+from the reference to the policy is {stored["steps"]["kl"]:g} nats per completion.
 
 ## Clipping
 
@@ -142,7 +142,7 @@ def effects(row: dict[str, Any]) -> tuple[str, str]:
 
 
 def names(rows: list[dict[str, Any]]) -> str:
-    return ", ".join(escape(x["name"]) for x in rows) or "none"
+    return "; ".join(escape(x["name"]) for x in rows) or "none"
 
 
 def group_sentence(stored: dict[str, Any]) -> str:
@@ -153,13 +153,13 @@ def group_sentence(stored: dict[str, Any]) -> str:
     biased = sorted((x for x in rows if not is_unbiased(x)), key=lambda x: -x["bias"])
     text = f"**Without bias, but for a constant factor: {names(unbiased)}."
     if biased:
-        listed = ", ".join(
+        listed = "; ".join(
             f"{escape(x['name'])} {x['bias']:.0%} ({x['length_wrong']:+.2f})" for x in biased
         )
         text += (
-            " The others' means contain something else beside the gradient, by so much of its "
-            f"length, and change the length of wrong completions, which the gradient itself "
-            f"changes by {true:+.2f} tokens per unit of reward: {listed}."
+            " The means of the others deviate from the gradient by a share of its length; in "
+            "brackets is by how many tokens they lengthen wrong completions per unit of reward, "
+            f"where the gradient itself does by {true:+.2f}: {listed}."
         )
     return text + "**"
 
@@ -188,5 +188,8 @@ def clip_sentence(stored: dict[str, Any]) -> str:
     """How much of the gradient each clip leaves."""
     rows = stored["clips"]
     free = rows[0]["scale"]
-    listed = ", ".join(f"{escape(x['name'])}: {x['scale'] / free:.0%}" for x in rows[1:])
-    return f"**Of the gradient without a clip each epsilon leaves, along its direction, {listed}.**"
+    listed = "; ".join(f"{x['scale'] / free:.0%} with {escape(x['name'])}" for x in rows[1:])
+    return (
+        "**Of the gradient without a clip, each pair of epsilons leaves along its direction: "
+        f"{listed}.**"
+    )

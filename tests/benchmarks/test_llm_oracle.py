@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import llm_oracle as oracle
+from benchmarks.chapters import estimators
 from benchmarks.llm_oracle import Estimator, Prompt
 from llm_track import dapo, dr_grpo, grpo
 
@@ -137,3 +140,42 @@ def test_k1_in_the_reward_is_the_kl_and_in_the_loss_nothing(models: tuple[Any, A
     for name in ("k1", "k3"):  # the values of both are unbiased
         assert rows[name, "loss"]["value"] == pytest.approx(rows[name, "loss"]["kl"])
     assert rows["k2", "loss"]["value"] != pytest.approx(rows["k2", "loss"]["kl"], rel=1e-3)
+
+
+def test_the_page_says_which_are_unbiased(tmp_path: Path) -> None:
+    row = {"scale": 1.0, "cosine": 1.0, "bias": 1e-15, "noise": 2.0}
+    effects = {"length_wrong": 0.5, "entropy": 1.0}
+    biased = {**row, "bias": 0.25, "length_wrong": 1.5}
+    nothing = {"scale": 0.0, "cosine": None, "bias": None, "noise": None}
+    value = {"value": 0.1, "std": 1.0, "kl": 0.1}
+    stored = {
+        "command": "a",
+        "code": {"digest": "0" * 12, "commit": "c0ffee"},
+        "machine": {"cpu": "x"},
+        "versions": {"torch": "1", "transformers": "2"},
+        "sizes": {"K": 1, "V": 3, "T": 2, "G": 3, "completions": 7},
+        "steps": {"kl": 0.1, "clip": 0.2},
+        "prompts": [{"right": 0.5, "length": 2.0}],
+        "exact": effects,
+        "estimators": [
+            {"name": "good", "average": "constant", **effects, **row},
+            {"name": "long", "average": "sample", **effects, **biased},
+        ],
+        "kl": [
+            {"name": "k1", "place": "reward", **value, **row},
+            {"name": "k1", "place": "loss", **value, **nothing},
+            {"name": "k2", "place": "loss", **value, **row, "value": 0.2, "bias": 0.01},
+        ],
+        "clips": [
+            {"name": "none", "above": 0.0, "below": 0.0, **row, **effects},
+            {"name": "0.2, 0.2", "above": 0.1, "below": 0.0, **row, **effects, "scale": 0.5},
+        ],
+    }
+    (tmp_path / "llm_oracle.json").write_text(json.dumps(stored))
+    page = estimators.page(tmp_path)
+    assert "Without bias, but for a constant factor: good." in page
+    assert "where the gradient itself does by +0.50: long 25% (+1.50)." in page
+    assert "value of the KL: k1; for its gradient: k1 in the reward." in page
+    assert "The mean of k1 in the loss is 0." in page
+    assert "k2 in the loss 1%" in page
+    assert "50% with 0.2, 0.2." in page
