@@ -51,6 +51,8 @@ signal.
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -68,6 +70,7 @@ from manyseeds.runs.language import LanguageRun, main
 
 EPS = 1e-4
 MAX_GRAD_NORM = 1.0
+BLOCK = 256  # tokens
 PAIRS = 64  # of completions, per step of the reward model in an iterative training
 
 
@@ -169,13 +172,24 @@ def process_advantages(
 
 def last_tokens(tokenizer: Any, tokens: Sequence[int], ends: Sequence[int]) -> list[int]:
     """The index of the token with which each prefix of `ends` characters is complete."""
+
+    def length(first: int, last: int) -> int:
+        return len(tokenizer.decode(tokens[first:last], skip_special_tokens=True))
+
+    # Long completions are searched block by block, where the blocks' texts make up the whole.
+    starts = list(range(0, len(tokens), BLOCK))
+    done = list(itertools.accumulate((length(s, s + BLOCK) for s in starts), initial=0))
+    if done[-1] != length(0, len(tokens)):
+        starts, done = [0], [0, done[-1]]
     found = []
     for end in ends:
-        low, high = 0, len(tokens) - 1
+        block = min(bisect.bisect_left(done, end, lo=1), len(starts)) - 1
+        start = starts[block]
+        low, high = start, (*starts, len(tokens))[block + 1] - 1
         while low < high:  # the first index whose prefix is long enough
             middle = (low + high) // 2
-            text = tokenizer.decode(tokens[: middle + 1], skip_special_tokens=True)
-            low, high = (low, middle) if len(text) >= end else (middle + 1, high)
+            enough = done[block] + length(start, middle + 1) >= end
+            low, high = (low, middle) if enough else (middle + 1, high)
         found.append(low)
     return found
 

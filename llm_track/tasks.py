@@ -43,6 +43,7 @@ from manyseeds.record import folder_digest
 from manyseeds.runs.language import LanguageConfig
 
 THINK, END_THINK, ANSWER, END_ANSWER = TAGS = ("<think>", "</think>", "<answer>", "</answer>")
+MAX_STEPS = 64  # of a thought
 MAX_NUMBER = 64  # characters of what is read as a number or an expression
 TEST_SHARE = 16  # one prompt in so many is never trained on
 
@@ -237,9 +238,11 @@ def formatted(thought: str, answer: str) -> str:
 
 
 def separated(thought: str) -> list[tuple[int, str]]:
-    """The steps of a thought, each ended by `;`: their ends and texts. A rest is a step, too."""
+    """The steps of a thought, each ended by `;`: their ends and texts. A rest is a step, too, and
+    so is all that follows the first 64: more than any problem has, and stuffed thoughts are long.
+    """
     found, start = [], 0
-    for piece in thought.split(";"):
+    for piece in thought.split(";", MAX_STEPS):
         end = min(start + len(piece) + 1, len(thought))
         if piece:
             found.append((end, piece))

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import itertools
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -192,7 +193,11 @@ def test_the_token_that_ends_a_step_by_hand(tokenizer: Any) -> None:
     assert tokenizer.decode(tokens[7]) == tokenizer.decode(tokens[14]) == ";"
 
 
-def test_the_token_that_ends_a_step_may_reach_beyond_it(tokenizer: Any, pieces: Any) -> None:
+@pytest.mark.parametrize("block", [grpo.BLOCK, 3])
+def test_the_token_that_ends_a_step_may_reach_beyond_it(
+    tokenizer: Any, pieces: Any, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpo, "BLOCK", block)
     for made in (tokenizer, pieces):
         beyond = several = 0
         for problem in tasks.make("addition").train(np.random.default_rng(1), 30):
@@ -211,6 +216,43 @@ def test_the_token_that_ends_a_step_may_reach_beyond_it(tokenizer: Any, pieces: 
                 beyond += lengths[k] > end
             several += len(tokens) < len(text) / 2
         assert (beyond > 100 and several == 30) or made is tokenizer
+
+
+class Stripping:
+    """A tokenizer whose texts lose a space at their beginning, as SentencePiece's do."""
+
+    def decode(self, tokens: Sequence[int], skip_special_tokens: bool) -> str:
+        assert skip_special_tokens
+        return " ".join("abc"[:n] for n in tokens)
+
+
+def test_where_blocks_do_not_make_up_the_whole_prefixes_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(grpo, "BLOCK", 2)
+    tokens = [1, 3, 2, 3, 1]  # a abc ab abc a
+    found = grpo.last_tokens(Stripping(), tokens, range(1, 15))
+    assert found == [0] + [1] * 4 + [2] * 3 + [3] * 4 + [4] * 2
+
+
+@pytest.mark.parametrize("task", ["addition", "countdown"])
+@pytest.mark.parametrize("piece", ["1+1=2;", "a;", ";", "((((1+((((((((1;"])
+def test_stuffed_completions_take_no_time(task: str, piece: str, tokenizer: Any) -> None:
+    """100,000 characters; 0.05 s here. Without its limits it would be minutes."""
+    made = tasks.make(task)
+    (problem,) = made.test(1)
+    text = tasks.formatted(piece * (100_000 // len(piece)), "1")
+    texts = [text, tasks.formatted("1;", "2")]
+    prompts = [problem.prompt] * 2
+    samples = sampling.from_texts(tokenizer, made, prompts, texts, 200_000, torch.device("cpu"))
+    graded = [made.grade(problem, x) for x in texts]
+    began = time.process_time()
+    found = grpo.step_advantages(
+        tokenizer, made, graded, samples, torch.tensor([1.0, 0.0]), group_size=2
+    )
+    assert time.process_time() - began < 0.5
+    assert found.isfinite().all()
+    assert len(made.steps(problem, text)) <= tasks.MAX_STEPS + 1
 
 
 @pytest.mark.parametrize("kind", ["characters", "pieces"])
