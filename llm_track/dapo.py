@@ -46,7 +46,7 @@ Implementation details, and where defaults leave the paper:
  7. No KL to a reference (sec. 2.3).
  8. AdamW without weight decay (the paper: 0.1), learning rate 3e-4 for the tiny model (the paper:
     1e-6 for 32B), without its warm-up; the gradient is clipped to a norm of 1. No step is taken on
-    a gradient of exactly 0: Adam would drift on; nor on NaN.
+    a gradient of exactly 0: Adam would drift on; nor on NaN or infinity.
  9. Logits are divided by `--temperature` in sampling and in training.
 
 Logged per step: reward, accuracy, format, length and entropy (nats per token) of all samples drawn;
@@ -324,7 +324,7 @@ def update(
             sums += torch.stack([loss, *((weights * x).sum() for x in terms)])
     processes.sum_gradients(parameters)
     grad_norm = torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM).to(run.device)
-    if grad_norm > 0:
+    if 0 < grad_norm < math.inf:
         optimizer.step()
     optimizer.zero_grad()
     names = ("loss", "clipfrac", "approx_kl")

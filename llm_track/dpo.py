@@ -33,7 +33,8 @@ Implementation details, and where defaults leave the paper:
     is divided into.
  6. Every pass goes through all pairs in a new order; a step may end one pass and begin the next.
  7. AdamW without weight decay, a rate that falls linearly to 0 (as TRL), the gradient clipped to a
-    norm of 1 (the paper: RMSprop, 1e-6 after a warm-up of 150 steps, batches of 64).
+    norm of 1 (the paper: RMSprop, 1e-6 after a warm-up of 150 steps, batches of 64). No step is
+    taken on a gradient of NaN or infinity.
  8. The loss only widens a margin: the log-probability of the chosen completions may fall with that
     of the rejected ones (Pal et al. 2024, arXiv 2402.13228). So it is logged.
  9. Beta is 0.1, as in the paper, but 1 in the presets. There a right and a wrong completion differ
@@ -46,6 +47,7 @@ logprob_rejected (nats per completion), grad_norm, pairs (how many there are to 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -172,7 +174,8 @@ def update(
             sums += torch.stack([loss, *(x.sum() / config.batch_size for x in terms)])
     processes.sum_gradients(parameters)
     grad_norm = torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM)
-    optimizer.step()
+    if 0 < grad_norm < math.inf:
+        optimizer.step()
     optimizer.zero_grad()
     names = ["loss", "accuracy", "margin", "reward_chosen", "reward_rejected"]
     names += ["logprob_chosen", "logprob_rejected"]

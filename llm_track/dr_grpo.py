@@ -34,7 +34,7 @@ Implementation details, and where defaults leave the paper:
  6. pi_old's log-probabilities are those of the sampling itself, unless it computed in bfloat16.
  7. AdamW without weight decay, learning rate 3e-4 for the tiny model (the paper: 1e-6 for 7B), no
     schedule; the gradient is clipped to a norm of 1. No step is taken on a gradient of exactly 0:
-    Adam would drift on; nor on NaN.
+    Adam would drift on; nor on NaN or infinity.
  8. Logits are divided by `--temperature` in sampling and in training.
 
 Logged per step: reward, accuracy, format, length and entropy (nats per token) of the samples; loss,
@@ -222,7 +222,7 @@ def update(
             sums += torch.stack([loss, *((weights * x).sum() for x in terms)])
     processes.sum_gradients(parameters)
     grad_norm = torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM)
-    if grad_norm > 0:
+    if 0 < grad_norm < math.inf:
         optimizer.step()
     optimizer.zero_grad()
     names = ("loss", "clipfrac", "approx_kl")

@@ -40,7 +40,7 @@ Implementation details, and where defaults leave the paper:
     graded samples, a tenth of them old, at the policy's learning rate.
  9. AdamW without weight decay, learning rate 3e-4 for the tiny model (the paper: 1e-6 for 7B), no
     schedule; the gradient is clipped to a norm of 1. No step is taken on a gradient of exactly 0:
-    Adam would drift on; nor on NaN.
+    Adam would drift on; nor on NaN or infinity.
 10. Logits are divided by `--temperature` in sampling and in training.
 
 Logged per step: reward, accuracy, format, length and entropy (nats per token) of the samples; loss,
@@ -302,7 +302,7 @@ def update(
             sums += torch.stack([loss, *((weights * x).sum() for x in terms)])
     processes.sum_gradients(parameters)
     grad_norm = torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM)
-    if grad_norm > 0:
+    if 0 < grad_norm < math.inf:
         optimizer.step()
     optimizer.zero_grad()
     names = ("loss", "kl", "clipfrac", "approx_kl")
@@ -350,8 +350,9 @@ def learn_preferences(
         ]
         chosen, rejected = (sampling.scores(reward_model, samples) for samples in both)
         bradley_terry_loss(chosen, rejected).mean().backward()
-        torch.nn.utils.clip_grad_norm_(reward_model.parameters(), MAX_GRAD_NORM)
-        optimizer.step()
+        grad_norm = torch.nn.utils.clip_grad_norm_(reward_model.parameters(), MAX_GRAD_NORM)
+        if 0 < grad_norm < math.inf:
+            optimizer.step()
         optimizer.zero_grad()
 
 

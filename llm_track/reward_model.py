@@ -42,7 +42,8 @@ Implementation details:
     heads of transformers have no bias to hold it. GRPO does not see a constant; the critic of
     rlhf_ppo.py begins as the reward model itself, and so with it.)
  6. AdamW without weight decay, a constant learning rate; the gradient is clipped to a norm of 1.
-    All weights are learned, so that `--lora-rank` is refused.
+    No step is taken on a gradient of NaN or infinity. All weights are learned, so
+    that `--lora-rank` is refused.
 
 Evaluated on pairs that are made once, of held-out prompts (or read from the held-out tenth of a
 file): accuracy, the share of pairs that are ranked right, ties counting one half; margin, the mean
@@ -53,6 +54,7 @@ Logged per step: loss, accuracy and margin of its pairs, grad_norm, pairs (their
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -297,7 +299,7 @@ def update(
         sums += torch.stack([(weights[rows] * x).sum() for x in terms])
     processes.sum_gradients(parameters)
     grad_norm = torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM)
-    if grad_norm > 0:
+    if 0 < grad_norm < math.inf:
         optimizer.step()
     optimizer.zero_grad()
     metrics = dict(zip(("loss", "accuracy", "margin"), processes.sum(sums), strict=True))

@@ -45,7 +45,7 @@ Implementation details, and where defaults leave the source (N: Huang et al. 202
  9. AdamW without weight decay, for policy and critic apart, without a schedule; the gradient of
     each is clipped to a norm of 1. Learning rates are for the tiny model (N: 3e-6 for both, falling
     linearly to 0, epsilon 1e-5, no clipping). No step is taken on a gradient of exactly 0: Adam
-    would drift on; nor on NaN.
+    would drift on; nor on NaN or infinity.
 10. Logits are divided by `--temperature` in sampling and in training; it is 1 (N: 0.7).
 11. Two passes over the samples of a step (N: four); `--gae-lambda` is 1 in the presets (N: 0.95).
 12. No pretraining loss is mixed in (the paper's PPO-ptx).
@@ -342,7 +342,7 @@ def update(
         parameters = models.trainable(model)
         processes.sum_gradients(parameters)
         norms.append(torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM))
-        if norms[-1] > 0:
+        if 0 < norms[-1] < math.inf:
             optimizer.step()
         optimizer.zero_grad()
     names = ("loss", "policy_loss", "value_loss", "kl", "clipfrac", "approx_kl")

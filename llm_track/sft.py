@@ -16,6 +16,7 @@ Implementation details:
     divided into (dividing each micro-batch by its own tokens weighs short ones more: transformers
     #34191).
  3. AdamW without weight decay, a constant learning rate; the gradient is clipped to a norm of 1.
+    No step is taken on a gradient of NaN or infinity.
  4. Demonstrations of addition, mixed and countdown are made on the fly; a data set's own come from
     its rows (GSM8K: the reasoning before ####).
 
@@ -27,6 +28,7 @@ Logged per step: loss (nats per token), grad_norm.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,7 +110,8 @@ def train(config: Config, run: LanguageRun) -> Any:
             loss += share.detach()
         processes.sum_gradients(parameters)
         grad_norm = torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM)
-        optimizer.step()
+        if 0 < grad_norm < math.inf:
+            optimizer.step()
         optimizer.zero_grad()
 
         step += 1

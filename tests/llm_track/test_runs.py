@@ -272,6 +272,29 @@ def test_seeds_are_parts_of_their_own_and_differ(model: Path, tmp_path: Path) ->
     assert {x["samples"] for x in transcripts} == {0, 32, 64}
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("name", SOME_SLOW)
+@pytest.mark.usefixtures("small")
+def test_no_step_is_taken_on_a_gradient_of_nan_or_infinity(
+    name: str, bad: float, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clip = torch.nn.utils.clip_grad_norm_
+    weights: dict[Any, torch.Tensor] = {}
+
+    def spoilt(parameters: Any, *rest: Any) -> Any:
+        parameters = list(parameters)
+        parameters[0].grad.view(-1)[0] = bad
+        for p in parameters:
+            weights.setdefault(p, p.detach().clone())
+        return clip(parameters, *rest)
+
+    config = config_of(name, model, tmp_path, total_samples=32)
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", spoilt)
+    METHODS[name].train(config, LanguageRun(config, [0]))
+    assert weights
+    assert all(torch.equal(p, before) for p, before in weights.items())
+
+
 LAUNCH = """
 import importlib
 from llm_track import evaluation, tasks

@@ -216,14 +216,14 @@ BUGS = (
     Bug(
         "language: no gradient: grpo steps all the same",
         "llm_track/grpo.py",
-        "    if grad_norm > 0:\n        optimizer.step()\n",
+        "    if 0 < grad_norm < math.inf:\n        optimizer.step()\n",
         "    optimizer.step()\n",
         "tests/llm_track/test_grpo.py::test_without_a_gradient_nothing_moves",
     ),
     Bug(
         "language: no gradient: dapo steps all the same",
         "llm_track/dapo.py",
-        "    if grad_norm > 0:\n        optimizer.step()\n",
+        "    if 0 < grad_norm < math.inf:\n        optimizer.step()\n",
         "    optimizer.step()\n",
         "tests/llm_track/test_grpo.py::test_without_a_gradient_nothing_moves",
     ),
