@@ -9,7 +9,7 @@
 
 Anything else is a folder (of a finished run, or as `save_pretrained` writes it) or a hub name. Code
 that comes with a model is never run: `trust_remote_code` is False everywhere (left out, it would
-mean to ask).
+mean to ask), and weights are read from safetensors files only, never from pickles.
 """
 
 from __future__ import annotations
@@ -223,9 +223,18 @@ def find(name: str, config: LanguageConfig, processes: Processes) -> str:
 
 
 def read(name: str, kind: Any, what: str, **settings: Any) -> tuple[Any, Any]:
-    """Model and tokenizer from a folder or a hub; a failure is a UsageError naming the flag."""
+    """Model and tokenizer from a folder or a hub; a failure is a UsageError naming the flag.
+
+    Weights are read from safetensors only: a pickle can run any code.
+    """
     with failing_in_one_line(name, what):
-        model = kind.from_pretrained(name, dtype=torch.float32, trust_remote_code=False, **settings)
+        model = kind.from_pretrained(
+            name,
+            dtype=torch.float32,
+            trust_remote_code=False,
+            use_safetensors=True,
+            **settings,
+        )
     tokenizer = read_tokenizer(name, what)
     model.config.pad_token_id = tokenizer.pad_token_id
     return model, tokenizer

@@ -76,7 +76,6 @@ from manyseeds.runs.parallel import Processes
 if TYPE_CHECKING:
     import pandas as pd
 
-CHECKPOINTS = 20
 # SFT and reward model have prompts of their own: what is trained from them should not begin with
 # what they have seen.
 PURPOSES = {
@@ -113,6 +112,9 @@ class LanguageConfig(RunConfig):
     eval_budget: Annotated[float, Range(0, 1, open_low=True), Added(1.0)] = 1.0
     """Fraction of the full evaluation to run. At least one prompt. Below 1 scores are noisier, and
     the run gets another name."""
+    checkpoints: Annotated[NonNegativeInt, Execution()] = 20
+    """Resumable checkpoints during training (0: none). An interrupted run continues from the last.
+    """
     micro_batch_size: Annotated[PositiveInt, Execution()] = 64
     """Samples per forward and backward pass. Changes memory and speed, not the result. Sampling
     uses a size of its own."""
@@ -272,12 +274,14 @@ class LanguageRun(Recorder):
         *optimizers: torch.optim.Optimizer,
         **extra: Any,
     ) -> None:
-        """Write a checkpoint at the first call, and at the first at or after each twentieth.
+        """Write a checkpoint at the first call, and at the first at or after each k-th part.
 
+        k is `--checkpoints`; with 0 none is written.
         extra: what else, as JSON, `restore` is to give back.
         """
-        point = self.samples * CHECKPOINTS // self.config.total_samples
-        if point <= self._saved:
+        count = self.config.checkpoints
+        point = self.samples * count // self.config.total_samples
+        if count == 0 or point <= self._saved:
             return
         self._saved = point
         if self.directory is None or not self.processes.main:
@@ -288,7 +292,7 @@ class LanguageRun(Recorder):
             for i, state in optimizer.state_dict()["state"].items():
                 tensors |= {f"optimizer.{k}.{i}.{name}": x for name, x in state.items()}
         state = {
-            "of": self._origin(), "step": step, "samples": self.samples, "saved": self._saved,
+            "of": self._origin(), "step": step, "samples": self.samples,
             "learned": self._learned, "total": self.total_s + self._before,
             "diverged": self.diverged, "extra": extra, "initial": self._initial,
             "rows": self._rows,
@@ -331,7 +335,8 @@ class LanguageRun(Recorder):
                     i, _, field = rest.partition(".")
                     content["state"].setdefault(int(i), {})[field] = x
             optimizer.load_state_dict(content)
-        self.samples, self._saved = state["samples"], state["saved"]
+        self.samples = state["samples"]
+        self._saved = self.samples * self.config.checkpoints // self.config.total_samples
         self._initial = state["initial"]
         self._rows, self._metrics = state["rows"], state["metrics"]
         self._point = self._due(int(self._rows[-1]["samples"]))  # perhaps of other --evaluations

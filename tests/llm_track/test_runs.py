@@ -175,6 +175,23 @@ def test_a_checkpoint_of_other_settings_is_not_used(
 
 
 @pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(("checkpoints", "steps"), [(0, []), (2, [1, 4, 8]), (100, range(1, 9))])
+def test_checkpoints_are_written_as_often_as_asked_for(
+    checkpoints: int, steps: Any, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = []
+
+    def listen(path: Path, content: bytes) -> None:
+        if path.name == language.CHECKPOINT:
+            state = safetensors.torch.load(content)["state"]
+            written.append(json.loads(bytes(state.numpy()))["step"])
+
+    monkeypatch.setattr(language, "write_bytes", listen)
+    train("sft", config_of("sft", model, tmp_path, checkpoints=checkpoints))
+    assert written == list(steps)
+
+
+@pytest.mark.usefixtures("small")
 def test_an_interruption_at_the_very_end_loses_nothing(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from scipy.stats import chisquare
 from torch import Tensor
@@ -658,6 +660,19 @@ def test_code_that_comes_with_a_model_is_never_run(tmp_path: Path, model_type: s
         assert message == (
             f"--model {folder}: needs code of its own to be run, which this project never does"
         )
+
+
+@pytest.mark.usefixtures("offline")
+def test_pickled_weights_are_refused(qwen: str, tmp_path: Path) -> None:
+    """Also where they are harmless: what a pickle runs is known only once it has run."""
+    folder = tmp_path / "m"
+    shutil.copytree(qwen, folder)
+    weights = safetensors.torch.load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+    message = refusal(str(folder))
+    assert message.startswith(f"--model {folder}: ")
+    assert "safetensors" in message
 
 
 def test_beyond_the_context_is_refused(tmp_path: Path) -> None:
