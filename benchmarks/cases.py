@@ -65,7 +65,8 @@ class Case:
     def needs(self) -> list[str]:
         """The optional packages without which it cannot run."""
         trl, lora = BASELINES.get(self.script) == "trl", "--lora-rank" in self.flags
-        return ["trl"] * trl + ["peft"] * lora
+        graded = "--grader math-verify" in self.flags
+        return ["trl"] * trl + ["peft"] * lora + ["math_verify"] * graded
 
     @property
     def options(self) -> dict[str, list[str]]:
@@ -315,6 +316,7 @@ LANGUAGE = (
         "addition",
         f"countdown {OTHER} --gradient-checkpointing",
         SUMS,
+        f"{SUMS} --grader math-verify",
     ),
 )
 

@@ -197,7 +197,7 @@ class SFTBaseline(Baseline):
 
     @classmethod
     def prepare(cls, config: Any, run: LanguageRun, folder: str) -> Prepared:
-        trl, task, N = library(), tasks.make(config.task), config.batch_size
+        trl, task, N = library(), tasks.make(config.task, config.grader), config.batch_size
         policy, tokenizer = models.load_model(config, run.device, run.processes)
         shown = [p.demonstration for p in task.trained_on()]
         models.check_completions(config, tokenizer, shown, f"--task {config.task}")
@@ -232,7 +232,11 @@ class RewardModelBaseline(Baseline):
 
     @classmethod
     def prepare(cls, config: Any, run: LanguageRun, folder: str) -> Prepared:
-        trl, task, B = library(), tasks.make(config.task), config.prompts * config.group_size
+        trl, task, B = (
+            library(),
+            tasks.make(config.task, config.grader),
+            config.prompts * config.group_size,
+        )
         policy, tokenizer = models.load_model(config, run.device, run.processes)
         model = models.load_scalar(config.model, config, run.device, run.processes, "--model")
         held_out = reward_model.held_out_pairs(policy, tokenizer, task, config, run.device)
@@ -287,7 +291,7 @@ class DPOBaseline(Baseline):
 
     @classmethod
     def prepare(cls, config: Any, run: LanguageRun, folder: str) -> Prepared:
-        trl, task, N = library(), tasks.make(config.task), config.batch_size
+        trl, task, N = library(), tasks.make(config.task, config.grader), config.batch_size
         given = []
         if config.preferences:
             given = tasks.read_preferences(path_of(config.preferences, "--preferences"))
@@ -375,7 +379,7 @@ class GRPOBaseline(Baseline):
 
     @classmethod
     def prepare(cls, config: Any, run: LanguageRun, folder: str) -> Prepared:
-        trl, task = library(), tasks.make(config.task)
+        trl, task = library(), tasks.make(config.task, config.grader)
         policy, tokenizer = models.load_model(config, run.device, run.processes)
         evaluator = TaskEvaluator(policy, tokenizer, task, config, models.Reference(policy))
         settings = cls.arguments(config)
@@ -467,7 +471,7 @@ def token_rows(
 ) -> list[tuple[list[int], list[int]]]:
     """Ids of prompts and of completions, which end as `sampling.from_texts` lets them end."""
     prompts, completions = zip(*pairs, strict=True)
-    task, T = tasks.make(config.task), models.completion_tokens(config)
+    task, T = tasks.make(config.task, config.grader), models.completion_tokens(config)
     samples = sampling.from_texts(tokenizer, task, prompts, completions, T, torch.device("cpu"))
     fields = samples.prompts, samples.prompt_mask, samples.tokens, samples.mask
     return [(p[m].tolist(), t[k].tolist()) for p, m, t, k in zip(*fields, strict=True)]

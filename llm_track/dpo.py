@@ -185,7 +185,7 @@ def update(
 
 def train(config: Config, run: LanguageRun) -> Any:
     """Train one seed; returns the policy."""
-    processes, task = run.processes, tasks.make(config.task)
+    processes, task = run.processes, tasks.make(config.task, config.grader)
     given = []
     if config.preferences:
         given = tasks.read_preferences(path_of(config.preferences, "--preferences"))

@@ -252,7 +252,7 @@ def sample_metrics(
 
 def train(config: Config, run: LanguageRun) -> Any:
     """Train one seed; returns the policy."""
-    processes, task = run.processes, tasks.make(config.task)
+    processes, task = run.processes, tasks.make(config.task, config.grader)
     processes.share(config.prompts)  # a group stays in one process
     policy, tokenizer = models.load_model(config, run.device, processes)
     reward_model = None

@@ -363,7 +363,7 @@ def bradley_terry_loss(chosen: Tensor, rejected: Tensor) -> Tensor:
 
 def train(config: Config, run: LanguageRun) -> Any:
     """Train one seed; returns the policy."""
-    processes, task = run.processes, tasks.make(config.task)
+    processes, task = run.processes, tasks.make(config.task, config.grader)
     processes.share(config.prompts)  # a group stays in one process
     policy, tokenizer = models.load_model(config, run.device, processes)
     start = models.Reference(policy)  # what evaluations measure the KL to

@@ -308,7 +308,7 @@ def update(
 
 def train(config: Config, run: LanguageRun) -> Any:
     """Train one seed; returns the reward model."""
-    processes, task = run.processes, tasks.make(config.task)
+    processes, task = run.processes, tasks.make(config.task, config.grader)
     if not config.preferences:
         processes.share(config.prompts)  # a group stays in one process
     policy, tokenizer = models.load_model(config, run.device, processes)

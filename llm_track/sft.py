@@ -79,7 +79,7 @@ def negative_log_likelihood(logprobs: Tensor, mask: Tensor, total_tokens: Tensor
 
 def train(config: Config, run: LanguageRun) -> Any:
     """Train one seed; returns the model."""
-    processes, task = run.processes, tasks.make(config.task)
+    processes, task = run.processes, tasks.make(config.task, config.grader)
     mine = processes.share(config.batch_size)
     policy, tokenizer = models.load_model(config, run.device, processes)
     shown = [p.demonstration for p in task.trained_on()]

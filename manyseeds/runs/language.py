@@ -92,6 +92,9 @@ class LanguageConfig(RunConfig):
 
     task: str = "addition"
     """addition, mixed, countdown, gsm8k, a JSONL file of prompt and answer, or a hub name."""
+    grader: Annotated[Literal["rules", "math-verify"], Added("rules")] = "rules"
+    """How answers of a data set are compared. rules: as numbers or texts. math-verify: also as
+    mathematics, with that package."""
     model: str = "tiny"
     """tiny-base, tiny, a folder, or a hub name. tiny is tiny-base after sft.py, trained once."""
     seeds: Annotated[Seeds, Execution()] = 1

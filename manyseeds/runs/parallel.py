@@ -99,11 +99,11 @@ class Processes:
         """Add up the gradients of all processes, in each of them, in one message."""
         if self.size == 1:
             return
-        parameters = list(parameters)
+        gradients = []
         for p in parameters:
             if p.grad is None:  # another process may have one
                 p.grad = torch.zeros_like(p)
-        gradients = [p.grad for p in parameters]
+            gradients.append(p.grad)
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         dist.all_reduce(flat)
         parts = flat.split([gradient.numel() for gradient in gradients])

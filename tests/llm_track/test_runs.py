@@ -373,6 +373,11 @@ def test_two_processes_train_what_one_does(
         ("dapo", ["--model", "no/such/folder"], "--model no/such/folder:"),
         ("dapo", ["--overlong-cache", "33"], "--overlong-cache 33: completions have 32 tokens"),
         ("grpo", ["--supervision", "process", "--task", GSM8K], "--supervision process:"),
+        (
+            "grpo",
+            ["--grader", "math-verify"],
+            "--grader math-verify: addition has rules of its own",
+        ),
         ("sft", ["--task", PLAIN], f"--task {PLAIN}: has rows without a completion to learn"),
         ("dpo", ["--preferences", "~nobody-here/x"], "--preferences ~nobody-here/x: "),
         ("reward_model", ["--preferences", "~nobody-here/x"], "--preferences ~nobody-here/x: "),
@@ -540,7 +545,7 @@ def test_other_content_of_a_file_is_another_run(tmp_path: Path) -> None:
     assert found[0] == found[2] != found[1]
     problems = [json.dumps({"prompt": f"{k}+1", "answer": k + 1}) for k in range(8)]
     path.write_text("\n".join(problems))
-    tasks.make.cache_clear()
+    tasks.named.cache_clear()
     before = RunFolder.of(grpo.Config(task=str(path), model="x"), "grpo").path
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -589,7 +594,7 @@ def test_what_does_not_fit_is_one_line(
         (long_completion, "sft", f"--task {path}: has a completion of 33 tokens, more than the 30"),
     ):
         path.write_text("".join(json.dumps(x) + "\n" for x in [*rows, row]))
-        tasks.make.cache_clear()
+        tasks.named.cache_clear()
         config = config_of(name, model, results, task=str(path), max_new_tokens=30)
         with pytest.raises(SystemExit, match="2"):
             language.main(config, METHODS[name].train, {})
