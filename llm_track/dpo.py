@@ -114,7 +114,10 @@ def make_pairs(
         problems = [p for p in task.train(rng, PROMPTS)[mine] for _ in range(G)]
         uniforms = run.uniforms(block, PROMPTS, G, T)[mine].flatten(0, 1)
         prompts = sampling.encode_prompts(tokenizer, task, [p.prompt for p in problems])
-        samples = sampling.sample(policy, tokenizer, prompts, uniforms, config.temperature)
+        samples = sampling.sample(
+            policy, tokenizer, prompts, uniforms, config.temperature,
+            size=config.sampling_batch_size,
+        )  # fmt: skip
         texts = sampling.decode(tokenizer, samples)
         graded = [task.grade(p, text) for p, text in zip(problems, texts, strict=True)]
         pairs += tasks.pairs_of(run.processes.gather_lists(graded), rng)

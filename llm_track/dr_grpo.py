@@ -174,7 +174,9 @@ def collect(
     mine = run.processes.share(K * G)
     problems, uniforms = problems[mine], run.uniforms(step, K * G, T)[mine]
     prompts = sampling.encode_prompts(tokenizer, task, [p.prompt for p in problems])
-    samples = sampling.sample(policy, tokenizer, prompts, uniforms, config.temperature)
+    samples = sampling.sample(
+        policy, tokenizer, prompts, uniforms, config.temperature, size=config.sampling_batch_size
+    )
     if policy.computes_in_half:
         old = sampling.in_batches(
             lambda part: sampling.logprobs(policy, part, config.temperature),

@@ -314,7 +314,8 @@ def completion_tokens(config: LanguageConfig) -> int:
 
 def prompts_of(task: tasks.Task) -> list[str]:
     """The prompts of a task that are checked against a model's context."""
-    return [p.prompt for p in (*task.trained_on(), *task.test(256))]
+    tested = task.tested if isinstance(task, tasks.JsonlTask) else task.test(256)
+    return [p.prompt for p in (*task.trained_on(), *tested)]
 
 
 def check_context(

@@ -156,15 +156,13 @@ def grade_completions(
     task: tasks.Task,
     problems: Sequence[tasks.Problem],
     uniforms: Tensor,
-    temperature: float,
+    config: Config,
 ) -> list[tasks.Graded]:
     """Complete each problem with its row of uniforms [B, T], and grade it."""
     prompts = sampling.encode_prompts(tokenizer, task, [p.prompt for p in problems])
-    texts: list[str] = []
-    for i in range(0, len(prompts), SAMPLING_BATCH):
-        rows = slice(i, i + SAMPLING_BATCH)
-        samples = sampling.sample(policy, tokenizer, prompts[rows], uniforms[rows], temperature)
-        texts += sampling.decode(tokenizer, samples)
+    size = config.sampling_batch_size or SAMPLING_BATCH
+    samples = sampling.sample(policy, tokenizer, prompts, uniforms, config.temperature, size=size)
+    texts = sampling.decode(tokenizer, samples)
     return [task.grade(p, text) for p, text in zip(problems, texts, strict=True)]
 
 
@@ -176,7 +174,7 @@ def draw_pairs(
     problems = [p for p in task.train(run.rng("pairs", step), K) for _ in range(G)]
     mine = run.processes.share(K * G)
     problems, uniforms = problems[mine], run.uniforms(step, K * G, T, purpose="pair samples")[mine]
-    graded = grade_completions(policy, tokenizer, task, problems, uniforms, config.temperature)
+    graded = grade_completions(policy, tokenizer, task, problems, uniforms, config)
     return tasks.pairs_of(run.processes.gather_lists(graded), run.rng("minibatches", step))
 
 
@@ -188,7 +186,7 @@ def held_out_pairs(
     prompts = share(HELD_OUT_PROMPTS, config.eval_budget)
     problems = [p for p in task.test(prompts) for _ in range(G)]
     uniforms = torch.from_numpy(rng.random((len(problems), T), dtype=np.float32)).to(device)
-    graded = grade_completions(policy, tokenizer, task, problems, uniforms, config.temperature)
+    graded = grade_completions(policy, tokenizer, task, problems, uniforms, config)
     pairs = tasks.pairs_of(graded, rng)
     if not pairs:
         raise UsageError(

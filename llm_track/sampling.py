@@ -191,13 +191,20 @@ def sample(
     uniforms: Tensor,
     temperature: float = 1.0,
     greedy: bool = False,
+    size: int = 0,
 ) -> Samples:
-    """Complete prompts (B lists of ids).
+    """Complete prompts (B lists of ids), `size` of them at a time (0: all).
 
     uniforms: [B, T] in [0, 1), one for each token: the draw of a row depends on no other row, so
     neither on the batch it is in, nor on the process. greedy: take the likeliest token instead
     (entropy and log-probabilities stay those at the temperature).
     """
+    if 0 < size < len(prompts):
+        parts = [slice(i, i + size) for i in range(0, len(prompts), size)]
+        return joined([
+            sample(model, tokenizer, prompts[part], uniforms[part], temperature, greedy)
+            for part in parts
+        ])  # fmt: skip
     device = uniforms.device
     ids, mask = pad_left(prompts, tokenizer.pad_token_id, device)
     training = model.training  # with gradient checkpointing: then transformers keeps no cache

@@ -112,6 +112,12 @@ class LanguageConfig(RunConfig):
     float32."""
     evaluations: Annotated[PositiveInt, Execution()] = 10
     """Evaluations after the one before training."""
+    eval_prompts: Annotated[PositiveInt, Added(128)] = 128
+    """Held-out prompts of each evaluation during training. Before and after it there are 256, or
+    all prompts of a data set."""
+    eval_samples: Annotated[PositiveInt, Added(4)] = 4
+    """Samples per prompt of each evaluation during training. N give pass@N and cons@N, and, where
+    N is larger than 4, pass@4 and cons@4, too. Before and after the training there are 16."""
     eval_budget: Annotated[float, Range(0, 1, open_low=True), Added(1.0)] = 1.0
     """Fraction of the full evaluation to run. At least one prompt. Below 1 scores are noisier, and
     the run gets another name."""
@@ -121,6 +127,9 @@ class LanguageConfig(RunConfig):
     micro_batch_size: Annotated[PositiveInt, Execution()] = 64
     """Samples per forward and backward pass. Changes memory and speed, not the result. Sampling
     uses a size of its own."""
+    sampling_batch_size: Annotated[NonNegativeInt, Execution()] = 0
+    """Completions generated side by side (0: all of a step). Changes memory and speed, not the
+    result beyond rounding. Evaluations take 512 with 0."""
     gradient_checkpointing: Annotated[bool, Execution()] = False
     """Save memory by recomputing activations."""
 

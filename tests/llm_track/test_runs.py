@@ -317,8 +317,7 @@ import importlib
 from llm_track import evaluation, tasks
 from manyseeds.runs.language import main
 tasks.Addition.accuracy = lambda self, problem, completion: float(len(completion) % 2 == 0)
-evaluation.CURVE_PROMPTS = evaluation.FINAL_PROMPTS = 4
-evaluation.CURVE_SAMPLES = evaluation.FINAL_SAMPLES = 2
+evaluation.curve_size = evaluation.final_size = lambda of: (4, 2)
 for name, settings in {runs}.items():
     method = importlib.import_module(f"llm_track.{{name}}")
     main(method.Config(**settings), method.train, {{}})

@@ -156,6 +156,20 @@ def test_a_row_does_not_depend_on_the_others(model: Any, tokenizer: Any) -> None
         assert alone.ended[0] == whole.ended[i]
 
 
+@pytest.mark.parametrize("size", [1, 3, 4, 100])
+def test_samples_do_not_depend_on_how_many_are_side_by_side(
+    llama: Any, tokenizer: Any, size: int
+) -> None:
+    prompts = tokenizer(["1+2=", "345+67=", "8", "90+1=", "2+2=", "5"])["input_ids"]
+    uniforms = torch.rand(6, 12, generator=torch.Generator().manual_seed(3))
+    whole = sampling.sample(llama, tokenizer, prompts, uniforms)
+    parts = sampling.sample(llama, tokenizer, prompts, uniforms, size=size)
+    assert torch.equal(parts.mask, whole.mask)
+    assert torch.equal(parts.prompt_mask, whole.prompt_mask)
+    assert torch.equal(parts.tokens * parts.mask, whole.tokens * whole.mask)
+    torch.testing.assert_close(parts.logprobs, whole.logprobs, rtol=1e-4, atol=1e-5)
+
+
 def test_equal_prompts_with_other_random_numbers_differ(llama: Any, tokenizer: Any) -> None:
     prompts = encoded(tokenizer, ["1+2="] * 16)
     samples = sampling.sample(llama, tokenizer, prompts, uniforms(16, 12))
