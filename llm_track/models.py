@@ -394,15 +394,35 @@ def trainable(*models: Any) -> list[nn.Parameter]:
     return [p for model in models for p in model.parameters() if p.requires_grad]
 
 
+def store_rounded(model: Any) -> None:
+    """Keep the weights of linear layers in bfloat16, as the computations round them at every use.
+
+    What is computed stays the same to the bit, for about half the memory. Embeddings and norms
+    compute in float32 and stay as they are, and so does a head that is tied to the embeddings.
+    """
+    from transformers.pytorch_utils import Conv1D
+
+    embeddings = [m for m in model.modules() if isinstance(m, nn.Embedding)]
+    kept = {id(p) for m in embeddings for p in m.parameters()}
+    for module in model.modules():
+        if isinstance(module, (nn.Linear, Conv1D)):
+            for p in module.parameters(recurse=False):
+                if id(p) not in kept:
+                    p.data = p.data.to(torch.bfloat16)
+
+
 class Reference:
     """The frozen model that a policy is kept close to: a copy, or itself without LoRA's adapters.
 
+    A copy of a policy that computes in bfloat16 is stored in it where that changes nothing.
     Raises UsageError from `reset` with LoRA: what is frozen there has no adapters.
     """
 
     def __init__(self, policy: Any) -> None:
         self.adapters = hasattr(policy, "disable_adapter")
         self.model = policy if self.adapters else copy.deepcopy(policy).requires_grad_(False)
+        if policy.computes_in_half and not self.adapters:
+            store_rounded(self.model)
 
     def reset(self, policy: Any) -> None:
         """Take the present policy as the reference."""

@@ -22,7 +22,7 @@ from llm_track.sampling import Samples
 from manyseeds.errors import UsageError
 from manyseeds.runs.language import LanguageConfig
 from manyseeds.runs.parallel import Processes
-from tests.random_models import digest
+from tests.random_models import digest, make_model
 
 KINDS = ["llama", "qwen2", "gpt2"]
 CPU = torch.device("cpu")
@@ -427,6 +427,90 @@ def test_a_gradient_is_the_same_in_one_piece_and_in_many(exact: tuple[Any, Sampl
     close(gradients[2], gradients[0], 1e-9)
 
 
+# ---- Many logits ---------------------------------------------------------------------------
+
+
+def both_paths(
+    model: Any, samples: Samples, monkeypatch: pytest.MonkeyPatch, temperature: float = 0.7
+) -> list[tuple[Tensor, list[Tensor]]]:
+    """Log-probabilities and gradients with all logits at once, and with those of five tokens."""
+    found = []
+    V = model.config.vocab_size
+    for limit in (sampling.MAX_LOGITS, 5 * V + 1):
+        monkeypatch.setattr(sampling, "MAX_LOGITS", limit)
+        logp = sampling.logprobs(model, samples, temperature)
+        assert not logp[~samples.mask].any()
+        (logp * torch.arange(1.0, 1 + logp.numel()).view_as(logp).sin()).sum().backward()
+        gradients = [p.grad.clone() for p in models.trainable(model)]
+        model.zero_grad()
+        found.append((logp.detach(), gradients))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "llama", "gpt2"])
+@pytest.mark.parametrize("settings", [{}, {"gradient_checkpointing": True}, {"lora_rank": 2}])
+def test_in_chunks_there_are_the_same_log_probabilities(
+    kind: str, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "lora_rank" in settings:
+        pytest.importorskip("peft")
+    config = LanguageConfig(model=make_model(kind, tmp_path / "m"), **settings)
+    model, tokenizer = models.load_model(config, CPU, Processes())
+    if "lora_rank" in settings:  # adapters begin as 0
+        for p in models.trainable(model):
+            torch.nn.init.normal_(p, std=0.1)
+    texts = ["<think>1+2=3;</think><answer>3</answer>", "12", "", "<answer>a longer one"]
+    prompts = ["1+2=", "3", "45+67=", "8+9="]
+    samples = sampling.from_texts(tokenizer, tasks.make("addition"), prompts, texts, 16, CPU)
+    calls = []
+    chunks = sampling.logprobs_in_chunks
+    monkeypatch.setattr(
+        sampling, "logprobs_in_chunks", lambda *args: (calls.append(args[3]), chunks(*args))[1]
+    )
+    (expected, gradients), (found, others) = both_paths(model, samples, monkeypatch)
+    assert calls == [5]
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert sum(float(x.abs().sum()) for x in gradients) > 1
+    for x, y in zip(others, gradients, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
+
+
+def test_in_chunks_only_a_chunk_of_logits_is_kept(
+    llama: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ["1" * 30, "2" * 40]
+    samples = sampling.from_texts(tokenizer, tasks.make("addition"), ["1", "2"], texts, 64, CPU)
+    V, kept = llama.config.vocab_size, []
+    monkeypatch.setattr(sampling, "MAX_LOGITS", 5 * V)
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda x: (kept.append(x.numel() if x.shape[-1] == V else 0), x)[1], lambda x: x
+    ):
+        sampling.logprobs(llama, samples)
+    assert max(kept) <= 5 * V
+
+
+@pytest.mark.parametrize("scaled", ["says so", "does so"])
+def test_scaled_logits_are_computed_at_once(
+    scaled: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = random_model("llama")
+    samples = sampling.from_texts(tokenizer, tasks.make("addition"), ["1"], ["23"], 8, CPU)
+    if scaled == "says so":
+        model.config.final_logit_softcapping = 30.0
+    else:
+        forward = model.forward
+
+        def doubled(*args: Any, **rest: Any) -> Any:
+            found = forward(*args, **rest)
+            found.logits = 2 * found.logits
+            return found
+
+        model.forward = doubled
+    expected = sampling.logprobs(model, samples)
+    monkeypatch.setattr(sampling, "MAX_LOGITS", 1)
+    assert torch.equal(sampling.logprobs(model, samples), expected)
+
+
 def test_positions_do_not_count_the_padding() -> None:
     mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 0, 0]]).bool()
     assert sampling.positions(mask).tolist() == [[0, 0, 0, 1, 2], [0, 1, 2, 2, 2]]
@@ -713,6 +797,31 @@ def test_the_reference_stays_and_can_be_reset(kind: str, tokenizer: Any) -> None
     close(reference.logprobs(samples, 0.7, 4), samples.logprobs, 1e-4)
     reference.reset(model)
     close(reference.logprobs(samples, 0.7, 4), moved, 1e-4)
+
+
+def test_a_reference_in_half_precision_is_stored_in_it(folder: str) -> None:
+    """For less memory, and the same to the bit; also after a reset."""
+    config = LanguageConfig(model=folder, dtype="bfloat16")
+    policy, tokenizer = models.load_model(config, CPU, Processes())
+    samples = sampling.from_texts(
+        tokenizer, tasks.make("addition"), ["1+2=", "5"], ["12 or so", "3"], 16, CPU
+    )
+    reference = models.Reference(policy)
+    stored = {p.dtype for p in reference.model.parameters()}
+    assert stored == {torch.float32, torch.bfloat16}
+    assert {p.dtype for p in policy.parameters()} == {torch.float32}
+    sizes = [sum(p.nbytes for p in m.parameters()) for m in (reference.model, policy)]
+    assert sizes[0] < 0.8 * sizes[1]
+    for _ in range(2):
+        expected = sampling.logprobs(policy, samples).detach()
+        assert torch.equal(reference.logprobs(samples, 1.0, 2), expected)
+        with torch.no_grad():
+            for p in policy.parameters():
+                p.mul_(1.01)
+        assert not torch.equal(
+            reference.logprobs(samples, 1.0, 2), sampling.logprobs(policy, samples)
+        )
+        reference.reset(policy)
 
 
 def test_half_precision_is_refused_on_a_gpu_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
