@@ -65,8 +65,7 @@ class Case:
     def needs(self) -> list[str]:
         """The optional packages without which it cannot run."""
         trl, lora = BASELINES.get(self.script) == "trl", "--lora-rank" in self.flags
-        graded = "--grader math-verify" in self.flags
-        return ["trl"] * trl + ["peft"] * lora + ["math_verify"] * graded
+        return ["trl"] * trl + ["peft"] * lora
 
     @property
     def options(self) -> dict[str, list[str]]:
@@ -316,7 +315,7 @@ LANGUAGE = (
         "addition",
         f"countdown {OTHER} --gradient-checkpointing",
         SUMS,
-        f"{SUMS} --grader math-verify",
+        "addition --lr-schedule cosine --warmup 0.5",
     ),
 )
 

@@ -118,10 +118,11 @@ def library() -> Any:
 
 def common_arguments(config: Any) -> dict[str, Any]:
     """Arguments that all of TRL's configs share, but for folder, seed and batches."""
+    refuse(config, warmup=0.0, lr_schedule=type(config).lr_schedule)
     device = resolve_device(config.device)
     return {
         "learning_rate": config.learning_rate,
-        "lr_scheduler_type": "constant",
+        "lr_scheduler_type": config.lr_schedule,  # of DPO linear: to 0, as llm_track/dpo.py
         "weight_decay": 0.0,
         "max_grad_norm": 1.0,
         "use_cpu": device.type == "cpu",
@@ -281,7 +282,6 @@ class DPOBaseline(Baseline):
     @classmethod
     def arguments(cls, config: Any) -> dict[str, Any]:
         return common_arguments(config) | {
-            "lr_scheduler_type": "linear",  # from the learning rate to 0, as llm_track/dpo.py
             "beta": config.beta,
             "loss_type": ["sigmoid"],
             "max_length": None,

@@ -32,9 +32,9 @@ Implementation details, and where defaults leave the paper:
  5. The loss is a mean over the pairs of an optimizer step, whatever micro-batches and processes it
     is divided into.
  6. Every pass goes through all pairs in a new order; a step may end one pass and begin the next.
- 7. AdamW without weight decay, a rate that falls linearly to 0 (as TRL), the gradient clipped to a
-    norm of 1 (the paper: RMSprop, 1e-6 after a warm-up of 150 steps, batches of 64). No step is
-    taken on a gradient of NaN or infinity.
+ 7. AdamW without weight decay, a rate that falls linearly to 0 (as TRL; `--lr-schedule`), the
+    gradient clipped to a norm of 1 (the paper: RMSprop, 1e-6 after a warm-up of 150 steps, batches
+    of 64). No step is taken on a gradient of NaN or infinity.
  8. The loss only widens a margin: the log-probability of the chosen completions may fall with that
     of the rejected ones (Pal et al. 2024, arXiv 2402.13228). So it is logged.
  9. Beta is 0.1, as in the paper, but 1 in the presets. There a right and a wrong completion differ
@@ -50,7 +50,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
@@ -58,7 +58,7 @@ from torch import Tensor
 from llm_track import models, sampling, tasks
 from llm_track.evaluation import TaskEvaluator
 from llm_track.tasks import Preference
-from manyseeds.cli import Positive, PositiveInt, Preset, Range, UsageError, parse, path_of
+from manyseeds.cli import Added, Positive, PositiveInt, Preset, Range, UsageError, parse, path_of
 from manyseeds.runs.language import LanguageRun, main
 
 MAX_GRAD_NORM = 1.0
@@ -80,6 +80,8 @@ class Config(tasks.TaskConfig):
     """Passes over the samples. Over all pairs."""
     learning_rate: Positive = 3e-4
     """Step size. Initial learning rate of AdamW."""
+    lr_schedule: Annotated[Literal["constant", "linear", "cosine"], Added("linear")] = "linear"
+    """Learning rate after the warm-up. linear, cosine: falling to 0 at the end of the training."""
     temperature: Positive = 1.0
     """Sampling temperature. For the pairs."""
     beta: Positive = 0.1
@@ -218,8 +220,7 @@ def train(config: Config, run: LanguageRun) -> Any:
     steps = -(-axis // (2 * N)) if given else -(-config.epochs * len(pairs) // N)
     while step < steps:
         rows = rows_of_step(step, N, len(pairs), run)[processes.rank :: processes.size]
-        for group in optimizer.param_groups:
-            group["lr"] = config.learning_rate * (1 - step / steps)
+        models.set_learning_rate(optimizer, config.learning_rate, step / steps, config)
         batch = [pairs[i] for i in rows]
         metrics = update(policy, reference, tokenizer, task, optimizer, batch, config, run)
 

@@ -270,6 +270,8 @@ def train(config: Config, run: LanguageRun) -> Any:
     step, _ = run.restore(trained, optimizer)
     run.evaluate_if_due(run.samples, evaluator)
     while run.samples < config.total_samples:
+        done = run.samples / config.total_samples
+        models.set_learning_rate(optimizer, config.learning_rate, done, config)
         samples, graded = collect(policy, tokenizer, task, config, run, step)
         rewards = rewards_of(graded, samples, reward_model, config)
         groups = group_advantages(rewards.view(-1, config.group_size))

@@ -394,6 +394,9 @@ def train(config: Config, run: LanguageRun) -> Any:
     old_pairs = [tasks.Preference(*pair) for pair in state.get("old_pairs", [])]
     run.evaluate_if_due(run.samples, evaluator)
     while run.samples < config.total_samples:
+        for x in optimizers:
+            done = run.samples / config.total_samples
+            models.set_learning_rate(x, config.learning_rate, done, config)
         samples, graded = collect(policy, tokenizer, task, config, run, step)
         rewards = rewards_of(graded, samples, reward_model, config)
         if config.supervision == "process":
@@ -416,18 +419,18 @@ def train(config: Config, run: LanguageRun) -> Any:
         step += 1
         metrics = {k: torch.stack([x[k] for x in found]).mean() for k in found[0]}
         metrics |= sample_metrics(samples, graded, rewards, config.group_size, run)
-        done = run.samples + B
+        after = run.samples + B
         if reward_model is not None and config.iterations > 1:
             pairs += tasks.pairs_of(processes.gather_lists(graded), shuffle)
         share = config.total_samples // config.iterations
-        if run.samples // share < done // share < config.iterations:
+        if run.samples // share < after // share < config.iterations:
             reference.reset(policy)
             if reward_model is not None:
                 replay = run.rng("init", step).permutation(len(old_pairs))[: len(pairs) // 9]
                 lesson = pairs + [old_pairs[i] for i in replay]
                 learn_preferences(reward_model, optimizers[1], tokenizer, task, lesson, config, run)
                 old_pairs, pairs = old_pairs + pairs, []
-        run.log(done, metrics)
+        run.log(after, metrics)
         run.save_if_due(step, trained, *optimizers, pairs=pairs, old_pairs=old_pairs)
         run.evaluate_if_due(run.samples, evaluator)
     return policy

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import os
 import subprocess
 import sys
@@ -409,6 +410,30 @@ def store_rounded(model: Any) -> None:
             for p in module.parameters(recurse=False):
                 if id(p) not in kept:
                     p.data = p.data.to(torch.bfloat16)
+
+
+def learning_rate(initial: float, done: float, config: LanguageConfig) -> float:
+    """The learning rate after a share `done` of the training, 0 <= done < 1.
+
+    It rises linearly from 0 to its initial value within `--warmup`, and then follows
+    `--lr-schedule` to the end: a function of the samples alone, so that resuming needs no state.
+    """
+    if done < config.warmup:
+        return initial * done / config.warmup
+    left = 1 - (done - config.warmup) / (1 - config.warmup)  # 1 after the warm-up, 0 at the end
+    if config.lr_schedule == "linear":
+        return initial * left
+    if config.lr_schedule == "cosine":
+        return initial * (1 - math.cos(math.pi * left)) / 2
+    return initial
+
+
+def set_learning_rate(
+    optimizer: torch.optim.Optimizer, initial: float, done: float, config: LanguageConfig
+) -> None:
+    """Give all weights of an optimizer the learning rate after a share of the training."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate(initial, done, config)
 
 
 class Reference:

@@ -324,18 +324,20 @@ def train(config: Config, run: LanguageRun) -> Any:
     step, _ = run.restore(parameters, optimizer)
     run.evaluate_if_due(run.samples, evaluator)
     while run.samples < config.total_samples:
+        done = run.samples / config.total_samples
+        models.set_learning_rate(optimizer, config.learning_rate, done, config)
         if config.preferences:
             pairs = next_pairs(groups, config, run, step)
-            done = run.samples + 2 * len(pairs)
+            after = run.samples + 2 * len(pairs)
         else:
             pairs = draw_pairs(policy, tokenizer, task, config, run, step)
-            done = run.samples + config.prompts * config.group_size
+            after = run.samples + config.prompts * config.group_size
         metrics: dict[str, float | Tensor] = {"pairs": len(pairs)}
         if pairs:
             metrics |= update(reward_model, optimizer, tokenizer, task, pairs, config, run)
 
         step += 1
-        run.log(done, metrics)
+        run.log(after, metrics)
         run.save_if_due(step, parameters, optimizer)
         run.evaluate_if_due(run.samples, evaluator)
     return reward_model

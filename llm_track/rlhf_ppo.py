@@ -383,12 +383,10 @@ def train(config: Config, run: LanguageRun) -> Any:
         origin = ("--reward-model", config.reward_model)
         reward_model = models.load_scalar(origin[1], config, run.device, processes, origin[0])
     critic = models.load_scalar(origin[1], config, run.device, processes, origin[0])
+    rates = config.learning_rate, config.critic_learning_rate
     optimizers = [
         torch.optim.AdamW(models.trainable(model), lr=rate, weight_decay=0.0)
-        for model, rate in (
-            (policy, config.learning_rate),
-            (critic, config.critic_learning_rate),
-        )
+        for model, rate in zip((policy, critic), rates, strict=True)
     ]
     trained = models.trainable(policy, critic)
     evaluator = TaskEvaluator(policy, tokenizer, task, config, reference)
@@ -397,6 +395,9 @@ def train(config: Config, run: LanguageRun) -> Any:
     step, _ = run.restore(trained, *optimizers)
     run.evaluate_if_due(run.samples, evaluator)
     while run.samples < config.total_samples:
+        done = run.samples / config.total_samples
+        for optimizer, rate in zip(optimizers, rates, strict=True):
+            models.set_learning_rate(optimizer, rate, done, config)
         samples, graded = collect(policy, tokenizer, task, config, run, step)
         rewards = rewards_of(graded, samples, reward_model, config)
         rewards -= config.missing_eos_penalty * ~samples.ended

@@ -94,6 +94,8 @@ def train(config: Config, run: LanguageRun) -> Any:
     step, _ = run.restore(parameters, optimizer)
     run.evaluate_if_due(run.samples, evaluator)
     while run.samples < config.total_samples:
+        done = run.samples / config.total_samples
+        models.set_learning_rate(optimizer, config.learning_rate, done, config)
         problems = task.train(run.rng("demonstrations", step), N)[mine]
         batch = sampling.from_texts(
             tokenizer, task, [p.prompt for p in problems], [p.demonstration for p in problems],

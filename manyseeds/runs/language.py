@@ -35,6 +35,7 @@ from manyseeds.cli import (
     Added,
     AnyConfig,
     Execution,
+    Fraction,
     NonNegativeInt,
     PositiveInt,
     Preset,
@@ -110,6 +111,10 @@ class LanguageConfig(RunConfig):
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of computations. auto is bfloat16 on a GPU that supports it; weights stay
     float32."""
+    warmup: Annotated[Fraction, Added(0.0)] = 0.0
+    """Fraction of the training in which the learning rate rises. Linearly, from 0."""
+    lr_schedule: Annotated[Literal["constant", "linear", "cosine"], Added("constant")] = "constant"
+    """Learning rate after the warm-up. linear, cosine: falling to 0 at the end of the training."""
     evaluations: Annotated[PositiveInt, Execution()] = 10
     """Evaluations after the one before training."""
     eval_prompts: Annotated[PositiveInt, Added(128)] = 128

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -100,7 +101,7 @@ class Interrupted(Exception):
     """What stops a training in these tests."""
 
 
-def interrupt(*args: Any) -> Any:
+def interrupt(*args: Any, **options: Any) -> Any:
     raise Interrupted
 
 
@@ -172,6 +173,62 @@ def test_a_checkpoint_of_other_settings_is_not_used(
     assert train("sft", other) == part
     found, expected = weights(part), weights(train("sft", fresh))
     assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, [1.0, 1.0, 1.0, 1.0]),
+        ({"warmup": 0.5}, [0.0, 0.5, 1.0, 1.0]),
+        ({"lr_schedule": "linear"}, [1.0, 0.75, 0.5, 0.25]),
+        ({"lr_schedule": "linear", "warmup": 0.5}, [0.0, 0.5, 1.0, 0.5]),
+        ({"lr_schedule": "cosine"}, [1.0, (2 + 2**0.5) / 4, 0.5, (2 - 2**0.5) / 4]),
+        ({"warmup": 1.0}, [0.0, 0.25, 0.5, 0.75]),
+    ],
+)
+def test_learning_rates_by_hand(settings: dict[str, Any], expected: list[float]) -> None:
+    config = language.LanguageConfig(**settings)
+    found = [models.learning_rate(3e-4, k / 4, config) for k in range(4)]
+    assert found == pytest.approx([3e-4 * x for x in expected])
+
+
+@pytest.mark.parametrize("name", SOME_SLOW)
+@pytest.mark.usefixtures("small")
+def test_every_method_follows_the_schedule(
+    name: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after an interruption: the rate is a function of the samples."""
+    extra = {"dapo": {"dynamic_sampling": False}, "dpo": {"epochs": 1}}.get(name, {})
+    shape = {"warmup": 0.25, "lr_schedule": "cosine", "total_samples": 64}
+    config = config_of(name, model, tmp_path, checkpoints=100, **shape, **extra)
+    rates: list[float] = []  # as shares of the initial ones
+    step, log = torch.optim.AdamW.step, LanguageRun.log
+
+    def spy(self: Any, *args: Any) -> Any:
+        rates.append(self.param_groups[0]["lr"] / self.defaults["lr"])
+        return step(self, *args)
+
+    def stop(self: LanguageRun, samples: int, metrics: Any) -> None:
+        log(self, samples, metrics)
+        if samples >= 32 and len(stopped) == 0:
+            stopped.append(samples)
+            LanguageRun.save_if_due = interrupt  # type: ignore[method-assign]
+
+    stopped: list[int] = []
+    monkeypatch.setattr(torch.optim.AdamW, "step", spy)
+    whole = weights(train(name, config))
+    expected, rates[:] = rates[:], []
+    with monkeypatch.context() as patch:
+        patch.setattr(LanguageRun, "log", stop)
+        patch.setattr(LanguageRun, "save_if_due", LanguageRun.save_if_due)
+        with pytest.raises(Interrupted):
+            train(name, replace(config, results=str(tmp_path / "again")))
+    before = len(rates)
+    found = weights(train(name, replace(config, results=str(tmp_path / "again"))))
+    assert expected[0] == 0
+    assert max(expected) > 0.9 > expected[-1]
+    assert rates[before:] == expected[-len(rates[before:]) :]
+    assert all(torch.equal(found[key], whole[key]) for key in whole)
 
 
 @pytest.mark.usefixtures("small")

@@ -90,8 +90,8 @@ BUGS = (
     Bug(
         "language: critic: learns at the policy's learning rate, and the other way round",
         "llm_track/rlhf_ppo.py",
-        "(policy, config.learning_rate),\n            (critic, config.critic_learning_rate),\n",
-        "(policy, config.critic_learning_rate),\n            (critic, config.learning_rate),\n",
+        "rates = config.learning_rate, config.critic_learning_rate\n",
+        "rates = config.critic_learning_rate, config.learning_rate\n",
         "tests/llm_track/test_rlhf.py::test_each_learns_at_its_own_learning_rate",
     ),
     Bug(
