@@ -204,7 +204,10 @@ class SFTBaseline(Baseline):
         models.check_completions(config, tokenizer, shown, f"--task {config.task}")
         evaluator = TaskEvaluator(policy, tokenizer, task, config, models.Reference(policy))
         steps = math.ceil(config.total_samples / N)
-        drawn = (task.train(run.rng("demonstrations", k), N) for k in range(steps))
+        drawn = (
+            tasks.next_problems(task, N, k * N, run, "demonstrations", run.rng("demonstrations", k))
+            for k in range(steps)
+        )
         problems = [p for batch in drawn for p in batch]
         rows = token_rows(tokenizer, config, [(p.prompt, p.demonstration) for p in problems])
         sizes = batches(N, steps, config.micro_batch_size)
@@ -456,7 +459,13 @@ def problems_of(
     run: LanguageRun, task: tasks.Task, steps: int, n: int, *draw: int
 ) -> list[tasks.Problem]:
     """The problems that a run of ours with this seed draws, n for a step, in their order."""
-    return [p for step in range(steps) for p in task.train(run.rng("prompts", step, *draw), n)]
+    return [
+        p
+        for step in range(steps)
+        for p in tasks.next_problems(
+            task, n, step * n, run, "prompts", run.rng("prompts", step, *draw)
+        )
+    ]
 
 
 def prompt_of(tokenizer: Any, task: tasks.Task, prompt: str) -> Any:

@@ -239,7 +239,9 @@ def collect(
 ) -> tuple[Samples, list[tasks.Graded]]:
     """Draw prompts, complete each of them G times, and grade them; the share of this process."""
     K, G, T = config.prompts, config.group_size, models.completion_tokens(config)
-    problems = [p for p in task.train(run.rng("prompts", step, draw), K) for _ in range(G)]
+    start, rng = run.samples // G + draw * K, run.rng("prompts", step, draw)
+    drawn = tasks.next_problems(task, K, start, run, "prompts", rng)
+    problems = [p for p in drawn for _ in range(G)]
     mine = run.processes.share(K * G)
     problems, uniforms = problems[mine], run.uniforms(step, K * G, T, part=draw)[mine]
     prompts = sampling.encode_prompts(tokenizer, task, [p.prompt for p in problems])

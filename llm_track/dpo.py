@@ -113,7 +113,8 @@ def make_pairs(
     blocks = -(-config.total_samples // (PROMPTS * G))
     for block in range(blocks):
         rng = run.rng("prompts", block)
-        problems = [p for p in task.train(rng, PROMPTS)[mine] for _ in range(G)]
+        drawn = tasks.next_problems(task, PROMPTS, block * PROMPTS, run, "prompts", rng)
+        problems = [p for p in drawn[mine] for _ in range(G)]
         uniforms = run.uniforms(block, PROMPTS, G, T)[mine].flatten(0, 1)
         prompts = sampling.encode_prompts(tokenizer, task, [p.prompt for p in problems])
         samples = sampling.sample(

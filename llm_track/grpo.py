@@ -249,7 +249,8 @@ def collect(
 ) -> tuple[Samples, list[tasks.Graded]]:
     """Draw prompts, complete each of them G times, and grade them; the share of this process."""
     K, G, T = config.prompts, config.group_size, models.completion_tokens(config)
-    problems = [p for p in task.train(run.rng("prompts", step), K) for _ in range(G)]
+    drawn = tasks.next_problems(task, K, step * K, run, "prompts", run.rng("prompts", step))
+    problems = [p for p in drawn for _ in range(G)]
     mine = run.processes.share(K * G)
     problems, uniforms = problems[mine], run.uniforms(step, K * G, T)[mine]
     prompts = sampling.encode_prompts(tokenizer, task, [p.prompt for p in problems])

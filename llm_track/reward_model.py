@@ -171,7 +171,8 @@ def draw_pairs(
 ) -> list[tasks.Preference]:
     """The pairs of a step, in every process all of them."""
     K, G, T = config.prompts, config.group_size, models.completion_tokens(config)
-    problems = [p for p in task.train(run.rng("pairs", step), K) for _ in range(G)]
+    drawn = tasks.next_problems(task, K, step * K, run, "pairs", run.rng("pairs", step))
+    problems = [p for p in drawn for _ in range(G)]
     mine = run.processes.share(K * G)
     problems, uniforms = problems[mine], run.uniforms(step, K * G, T, purpose="pair samples")[mine]
     graded = grade_completions(policy, tokenizer, task, problems, uniforms, config)

@@ -96,7 +96,8 @@ def train(config: Config, run: LanguageRun) -> Any:
     while run.samples < config.total_samples:
         done = run.samples / config.total_samples
         models.set_learning_rate(optimizer, config.learning_rate, done, config)
-        problems = task.train(run.rng("demonstrations", step), N)[mine]
+        rng = run.rng("demonstrations", step)
+        problems = tasks.next_problems(task, N, step * N, run, "demonstrations", rng)[mine]
         batch = sampling.from_texts(
             tokenizer, task, [p.prompt for p in problems], [p.demonstration for p in problems],
             T, run.device,

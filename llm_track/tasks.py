@@ -41,7 +41,7 @@ from manyseeds.cli import flag, path_of
 from manyseeds.digest import boundary
 from manyseeds.errors import UsageError, did_you_mean
 from manyseeds.record import folder_digest
-from manyseeds.runs.language import LanguageConfig
+from manyseeds.runs.language import LanguageConfig, LanguageRun
 
 THINK, END_THINK, ANSWER, END_ANSWER = TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 MAX_NUMBER = 64  # characters of what is read as a number or an expression
@@ -468,8 +468,14 @@ class JsonlTask(Task):
     instruction: str = INSTRUCTION
     equal: Callable[[str, str], bool] | None = None  # of the right answer and the given one
 
-    def train(self, rng: np.random.Generator, n: int) -> list[Problem]:
-        return [self.trained[i] for i in rng.integers(0, len(self.trained), n)]
+    def passes(
+        self, orders: Callable[[int], np.random.Generator], start: int, n: int
+    ) -> list[Problem]:
+        """Problems start to start + n of passes through all, the k-th shuffled by orders(k)."""
+        N = len(self.trained)
+        places = range(start, start + n)
+        order = {k: orders(k).permutation(N) for k in {place // N for place in places}}
+        return [self.trained[order[place // N][place % N]] for place in places]
 
     def test(self, n: int) -> list[Problem]:
         return list(self.tested[:n])
@@ -492,6 +498,19 @@ class JsonlTask(Task):
             return None
         value = number(answer)
         return answer if value is None else str(value)
+
+
+def next_problems(
+    task: Task, n: int, start: int, run: LanguageRun, purpose: str, rng: np.random.Generator
+) -> list[Problem]:
+    """n problems to train on, after `start` others: from rng, or of a data set without replacement.
+
+    A data set is passed through in orders that depend on seed, purpose and pass only, so that a
+    resumed run continues where it was interrupted.
+    """
+    if isinstance(task, JsonlTask):
+        return task.passes(lambda k: run.rng(purpose, k), start, n)
+    return task.train(rng, n)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -175,6 +175,39 @@ def test_a_checkpoint_of_other_settings_is_not_used(
     assert all(torch.equal(found[key], expected[key]) for key in expected)
 
 
+@pytest.mark.parametrize("name", SOME_SLOW)
+@pytest.mark.usefixtures("small")
+def test_a_data_set_is_passed_through_without_replacement(
+    name: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every pass takes each prompt once, in an order of its own."""
+    rows = [{"prompt": f"{k}?", "answer": k, "completion": "x"} for k in range(26)]
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = tasks.make(str(path))
+    assert isinstance(task, tasks.JsonlTask)
+    monkeypatch.setattr(tasks.JsonlTask, "accuracy", of_even_length)
+    monkeypatch.setattr(dpo, "PROMPTS", 8)
+    drawn: list[str] = []
+    real = tasks.next_problems
+
+    def listen(*args: Any) -> list[tasks.Problem]:
+        found = real(*args)
+        drawn.extend(p.prompt for p in found)
+        return found
+
+    monkeypatch.setattr(tasks, "next_problems", listen)
+    total = 64 if name == "sft" else 256
+    config = config_of(name, model, tmp_path, task=str(path), max_new_tokens=8, total_samples=total)
+    METHODS[name].train(config, LanguageRun(config, [0]))
+    N = len(task.trained)
+    passes = [drawn[i : i + N] for i in range(0, len(drawn), N)]
+    assert len(passes) > 2
+    assert all(sorted(x) == sorted(p.prompt for p in task.trained) for x in passes[:-1])
+    assert len(set(passes[-1])) == len(passes[-1])
+    assert passes[0] != passes[1]
+
+
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [

@@ -684,9 +684,20 @@ def test_of_one_file_a_part_is_held_out() -> None:
     assert trained
     assert tested.isdisjoint(trained)
     assert len(tested | trained) == 9
-    assert set(p.prompt for p in made.train(rng(), 500)) == trained
+    assert [p.prompt for p in made.passes(rng, 0, len(made.trained))] != sorted(trained)
+    assert {p.prompt for p in made.passes(rng, 0, len(made.trained))} == trained
     assert made.test(1000) == list(made.tested)
     assert made.instruction
+
+
+def test_problems_of_a_pass_depend_on_their_place_alone() -> None:
+    """However many are drawn at a time, and wherever a training was interrupted."""
+    made = tasks.make(str(GSM8K))
+    assert isinstance(made, JsonlTask)
+    whole = made.passes(rng, 0, 30)
+    for n in (1, 4, 7):
+        parts = [made.passes(rng, start, n) for start in range(0, 28, n)]
+        assert [p for part in parts for p in part][:28] == whole[:28]
 
 
 def test_equal_prompts_stay_on_one_side(tmp_path: Path) -> None:

@@ -230,8 +230,8 @@ BUGS = (
     Bug(
         "language: reference: refreshed at the end, too",
         "llm_track/grpo.py",
-        "< done // share < config.iterations:",
-        "< done // share:",
+        "< after // share < config.iterations:",
+        "< after // share:",
         "tests/llm_track/test_grpo.py::test_the_reference_is_refreshed_between_the_parts",
     ),
     Bug(
@@ -265,22 +265,22 @@ BUGS = (
     Bug(
         "language: groups: grpo's prompts are interleaved",
         "llm_track/grpo.py",
-        '[p for p in task.train(run.rng("prompts", step), K) for _ in range(G)]',
-        '[p for _ in range(G) for p in task.train(run.rng("prompts", step), K)]',
+        "[p for p in drawn for _ in range(G)]",
+        "[p for _ in range(G) for p in drawn]",
         "tests/llm_track/test_grpo.py::test_a_group_is_completions_of_one_prompt[grpo]",
     ),
     Bug(
         "language: groups: dr_grpo's prompts are interleaved",
         "llm_track/dr_grpo.py",
-        '[p for p in task.train(run.rng("prompts", step), K) for _ in range(G)]',
-        '[p for _ in range(G) for p in task.train(run.rng("prompts", step), K)]',
+        "[p for p in drawn for _ in range(G)]",
+        "[p for _ in range(G) for p in drawn]",
         "tests/llm_track/test_grpo.py::test_a_group_is_completions_of_one_prompt[dr_grpo]",
     ),
     Bug(
         "language: groups: dapo's prompts are interleaved",
         "llm_track/dapo.py",
-        '[p for p in task.train(run.rng("prompts", step, draw), K) for _ in range(G)]',
-        '[p for _ in range(G) for p in task.train(run.rng("prompts", step, draw), K)]',
+        "[p for p in drawn for _ in range(G)]",
+        "[p for _ in range(G) for p in drawn]",
         "tests/llm_track/test_grpo.py::test_a_group_is_completions_of_one_prompt[dapo]",
     ),
     Bug(
