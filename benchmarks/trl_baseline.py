@@ -200,7 +200,8 @@ class SFTBaseline(Baseline):
     def prepare(cls, config: Any, run: LanguageRun, folder: str) -> Prepared:
         trl, task, N = library(), tasks.make(config.task, config.grader), config.batch_size
         policy, tokenizer = models.load_model(config, run.device, run.processes)
-        shown = [p.demonstration for p in task.trained_on()]
+        task = sampling.with_opening(task, tokenizer)
+        shown = [task.shown(p) for p in task.trained_on()]
         models.check_completions(config, tokenizer, shown, f"--task {config.task}")
         evaluator = TaskEvaluator(policy, tokenizer, task, config, models.Reference(policy))
         steps = math.ceil(config.total_samples / N)
@@ -209,7 +210,7 @@ class SFTBaseline(Baseline):
             for k in range(steps)
         )
         problems = [p for batch in drawn for p in batch]
-        rows = token_rows(tokenizer, config, [(p.prompt, p.demonstration) for p in problems])
+        rows = token_rows(tokenizer, config, [(p.prompt, task.shown(p)) for p in problems])
         sizes = batches(N, steps, config.micro_batch_size)
         trainer = trl.SFTTrainer(
             policy,
@@ -242,6 +243,7 @@ class RewardModelBaseline(Baseline):
             config.prompts * config.group_size,
         )
         policy, tokenizer = models.load_model(config, run.device, run.processes)
+        task = sampling.with_opening(task, tokenizer)
         model = models.load_scalar(config.model, config, run.device, run.processes, "--model")
         held_out = reward_model.held_out_pairs(policy, tokenizer, task, config, run.device)
         evaluator = reward_model.PairEvaluator(model, tokenizer, task, config, held_out)
@@ -299,6 +301,7 @@ class DPOBaseline(Baseline):
         if config.preferences:
             given = tasks.read_preferences(path_of(config.preferences, "--preferences"))
         policy, tokenizer = models.load_model(config, run.device, run.processes)
+        task = sampling.with_opening(task, tokenizer)
         if given:
             models.check_preferences(config, policy, tokenizer, given)
         evaluator = TaskEvaluator(policy, tokenizer, task, config, models.Reference(policy))
@@ -384,6 +387,7 @@ class GRPOBaseline(Baseline):
     def prepare(cls, config: Any, run: LanguageRun, folder: str) -> Prepared:
         trl, task = library(), tasks.make(config.task, config.grader)
         policy, tokenizer = models.load_model(config, run.device, run.processes)
+        task = sampling.with_opening(task, tokenizer)
         evaluator = TaskEvaluator(policy, tokenizer, task, config, models.Reference(policy))
         settings = cls.arguments(config)
         updates, B = settings["logging_steps"], config.prompts * config.group_size
@@ -504,7 +508,7 @@ def rules(task: tasks.Task, problems: Sequence[tasks.Problem]) -> list[Callable[
         return [task.grade(problems[i], text).accuracy for i, text in graded]
 
     def format(completions: Sequence[Any], **_: Any) -> list[float]:
-        return [tasks.format_reward(text) for text in texts(completions)]
+        return [task.format(text) for text in texts(completions)]
 
     return [accuracy, format]
 

@@ -361,6 +361,7 @@ def train(config: Config, run: LanguageRun) -> Any:
     processes, task = run.processes, tasks.make(config.task, config.grader)
     processes.share(config.prompts)  # a group stays in one process
     policy, tokenizer = models.load_model(config, run.device, processes)
+    task = sampling.with_opening(task, tokenizer)
     reward_model = None
     if config.reward_model:
         reward_model = models.load_scalar(

@@ -198,6 +198,7 @@ def train(config: Config, run: LanguageRun) -> Any:
     else:
         processes.share(PROMPTS)
     policy, tokenizer = models.load_model(config, run.device, processes)
+    task = sampling.with_opening(task, tokenizer)
     if given:
         models.check_preferences(config, policy, tokenizer, given)
     reference = models.Reference(policy)

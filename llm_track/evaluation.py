@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from llm_track import models, sampling
-from llm_track.tasks import JsonlTask, Problem, Task, format_reward
+from llm_track.tasks import JsonlTask, Problem, Task
 from manyseeds.evaluate import share
 from manyseeds.runs.language import LanguageConfig
 
@@ -107,7 +107,7 @@ class TaskEvaluator:
             **{f"pass@{k}": pass_at_k(right, k) for k in sizes},
             **{f"cons@{k}": cons_of_groups(votes, right, k) for k in sizes},
             "greedy": float(self._grade(problems, self._complete(problems, greedy=True)[0]).mean()),
-            "format": float(np.mean([format_reward(text) for text in texts])),
+            "format": float(np.mean([self.task.format(text) for text in texts])),
             "length": float(lengths.mean()),
             "length_right": float(lengths[right == 1].mean()) if right.any() else math.nan,
             "length_wrong": float(lengths[right == 0].mean()) if not right.all() else math.nan,

@@ -369,6 +369,7 @@ def train(config: Config, run: LanguageRun) -> Any:
     processes, task = run.processes, tasks.make(config.task, config.grader)
     processes.share(config.prompts)  # a group stays in one process
     policy, tokenizer = models.load_model(config, run.device, processes)
+    task = sampling.with_opening(task, tokenizer)
     start = models.Reference(policy)  # what evaluations measure the KL to
     reference = models.Reference(policy) if config.iterations > 1 else start
     reward_model = None

@@ -311,6 +311,7 @@ def train(config: Config, run: LanguageRun) -> Any:
     if not config.preferences:
         processes.share(config.prompts)  # a group stays in one process
     policy, tokenizer = models.load_model(config, run.device, processes)
+    task = sampling.with_opening(task, tokenizer)
     reward_model = models.load_scalar(config.model, config, run.device, processes, "--model")
     if config.preferences:
         groups, held_out = read_split(config.preferences)

@@ -378,6 +378,7 @@ def train(config: Config, run: LanguageRun) -> Any:
     processes, task = run.processes, tasks.make(config.task, config.grader)
     processes.share(config.prompts)  # a group stays in one process
     policy, tokenizer = models.load_model(config, run.device, processes)
+    task = sampling.with_opening(task, tokenizer)
     reference = models.Reference(policy)
     reward_model, origin = None, ("--model", config.model)
     if config.reward_model:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 import jinja2
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from llm_track.tasks import Task
+from llm_track.tasks import THINK, Task
 
 MAX_LOGITS = 2**26  # that are held at a time, with copies and gradients: 256 MB each
 SCALED_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier")
@@ -111,6 +111,19 @@ def chats(tokenizer: Any, task: Task, prompts: Sequence[str]) -> list[list[dict[
     except jinja2.TemplateError:
         return [[{"role": "user", "content": f"{task.instruction}\n\n{p}"}] for p in prompts]
     return [[told, {"role": "user", "content": p}] for p in prompts]
+
+
+def with_opening(task: Task, tokenizer: Any) -> Task:
+    """The task of a model whose chat template itself opens the thinking, otherwise the same.
+
+    The prompts of such a model (DeepSeek-R1) end with `<think>`, and its completions begin within.
+    """
+    if tokenizer.chat_template is None:
+        return task
+    (chat,) = chats(tokenizer, task, [""])
+    prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+    opens = prompt.rstrip().endswith(THINK)
+    return replace(task, opening=THINK) if opens else task  # type: ignore[type-var]
 
 
 def pad_left(

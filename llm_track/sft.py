@@ -82,7 +82,8 @@ def train(config: Config, run: LanguageRun) -> Any:
     processes, task = run.processes, tasks.make(config.task, config.grader)
     mine = processes.share(config.batch_size)
     policy, tokenizer = models.load_model(config, run.device, processes)
-    shown = [p.demonstration for p in task.trained_on()]
+    task = sampling.with_opening(task, tokenizer)
+    shown = [task.shown(p) for p in task.trained_on()]
     models.check_completions(config, tokenizer, shown, f"--task {config.task}")
     reference = models.Reference(policy)
     parameters = models.trainable(policy)
@@ -99,7 +100,7 @@ def train(config: Config, run: LanguageRun) -> Any:
         rng = run.rng("demonstrations", step)
         problems = tasks.next_problems(task, N, step * N, run, "demonstrations", rng)[mine]
         batch = sampling.from_texts(
-            tokenizer, task, [p.prompt for p in problems], [p.demonstration for p in problems],
+            tokenizer, task, [p.prompt for p in problems], [task.shown(p) for p in problems],
             T, run.device,
         )  # fmt: skip
         total_tokens = processes.sum(batch.mask.sum())

@@ -236,6 +236,7 @@ class Task:
     instruction = ""  # what a model with a chat template is told first
     max_new_tokens: int  # enough for every demonstration
     base_steps: int  # of the pretraining of tiny-base
+    opening: str  # `<think>` where prompts end with it (sampling.with_opening), otherwise ''
 
     def train(self, rng: np.random.Generator, n: int) -> list[Problem]:
         """n problems, drawn with replacement from those that are trained on."""
@@ -268,7 +269,20 @@ class Task:
     def grade(self, problem: Problem, completion: str) -> Graded:
         """What the rules say of a completion."""
         accuracy = self.accuracy(problem, completion)
-        return Graded(problem, completion, accuracy, format_reward(completion))
+        return Graded(problem, completion, accuracy, self.format(completion))
+
+    def format(self, completion: str) -> float:
+        """The format reward of a completion together with what its prompt opens."""
+        return format_reward(self.opening + completion)
+
+    def thinking(self, completion: str) -> tuple[int, str]:
+        """Where the thinking begins in a completion, and its text."""
+        start, text = thinking(self.opening + completion)
+        return max(start - len(self.opening), 0), text
+
+    def shown(self, problem: Problem) -> str:
+        """The demonstration without what its prompt opens."""
+        return problem.demonstration.removeprefix(self.opening)
 
     def text(self, rng: np.random.Generator) -> str:
         """A piece of the mostly unformatted text that the tiny base model is made from."""
@@ -355,6 +369,7 @@ class Addition(GeneratedTask):
     empty: float  # share of demonstrations without a thought
     max_new_tokens: int
     base_steps: int
+    opening: str = ""
 
     def draw(self, rng: np.random.Generator) -> Problem:
         a, b = (int(x) for x in rng.integers(10 ** (self.digits - 1), 10**self.digits, 2))
@@ -382,7 +397,7 @@ class Addition(GeneratedTask):
         return float(answer_of(completion) == problem.answer)
 
     def steps(self, problem: Problem, completion: str) -> list[Step]:
-        start, thought = thinking(completion)
+        start, thought = self.thinking(completion)
         right = self.columns(*self._terms(problem))
         return [
             Step(start + end, float(k < len(right) and text == right[k]))
@@ -397,6 +412,7 @@ class Countdown(GeneratedTask):
     id: str
     max_new_tokens: int
     base_steps: int
+    opening: str = ""
 
     def draw(self, rng: np.random.Generator) -> Problem:
         while True:
@@ -427,7 +443,7 @@ class Countdown(GeneratedTask):
     def steps(self, problem: Problem, completion: str) -> list[Step]:
         """A step is right if it takes numbers that are there and its arithmetic is true."""
         left, _ = self._given(problem)
-        start, thought = thinking(completion)
+        start, thought = self.thinking(completion)
         found = []
         for end, text in separated(thought):
             term, _, value = text.partition("=")
@@ -466,6 +482,7 @@ class JsonlTask(Task):
     max_new_tokens: int = 256
     base_steps: int = 0
     instruction: str = INSTRUCTION
+    opening: str = ""
     equal: Callable[[str, str], bool] | None = None  # of the right answer and the given one
 
     def passes(

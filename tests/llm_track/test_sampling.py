@@ -25,6 +25,7 @@ from manyseeds.runs.parallel import Processes
 from tests.random_models import digest, make_model
 
 KINDS = ["llama", "qwen2", "gpt2"]
+GSM8K = str(Path(__file__).parent / "data" / "gsm8k.jsonl")
 CPU = torch.device("cpu")
 PROMPTS = ["1+2=", "47+85=", "3 5 7 to 22:", "9", "<think>7+5=12;</think>", "abc def ghi jkl mno"]
 
@@ -599,6 +600,34 @@ def test_a_chat_template_without_a_system_role(tokenizer: Any) -> None:
     chat.chat_template = "{{ raise_exception('no chat at all') }}"
     with pytest.raises(Exception, match="no chat at all"):
         sampling.encode_prompts(chat, tasks.make("addition"), ["1+2="])
+
+
+THINKING_TEMPLATE = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]<think>\n{% endif %}"
+)
+
+
+def test_a_template_may_open_the_thinking(tokenizer: Any) -> None:
+    """Then completions are graded as if it stood before them, and steps end where they do."""
+    task = tasks.make("addition")
+    assert sampling.with_opening(task, tokenizer) is task
+    chatty = copy.deepcopy(tokenizer)
+    chatty.chat_template = THINKING_TEMPLATE.replace("<think>", "")
+    assert sampling.with_opening(task, chatty) is task
+    chatty.chat_template = THINKING_TEMPLATE
+    opened = sampling.with_opening(task, chatty)
+    problem = tasks.Problem("47+85=", "132", "<think>7+5=12;</think><answer>132</answer>")
+    inside = "7+5=12;4+8+1=13;</think><answer>132</answer>"
+    assert opened.grade(problem, inside) == tasks.Graded(problem, inside, 1.0, 1.0)
+    assert opened.grade(problem, f"<think>{inside}").format == 0
+    assert task.grade(problem, inside).format == 0
+    assert [step.end for step in opened.steps(problem, inside)] == [7, 16]
+    assert all(step.reward == 1 for step in opened.steps(problem, inside))
+    assert opened.steps(problem, "no end") == []
+    assert opened.shown(problem) == "7+5=12;</think><answer>132</answer>"
+    assert task.shown(problem) == problem.demonstration
+    assert sampling.with_opening(tasks.make(GSM8K), chatty).format(inside) == 1
 
 
 @pytest.mark.parametrize("lora_rank", [0, 4])
