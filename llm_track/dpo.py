@@ -81,7 +81,7 @@ class Config(tasks.TaskConfig):
     learning_rate: Positive = 3e-4
     """Step size. Initial learning rate of AdamW."""
     lr_schedule: Annotated[Literal["constant", "linear", "cosine"], Added("linear")] = "linear"
-    """Learning rate after the warm-up. linear, cosine: falling to 0 at the end of the training."""
+    """Learning rate schedule. linear, cosine: falling to 0 after the warm-up."""
     temperature: Positive = 1.0
     """Sampling temperature. For the pairs."""
     beta: Positive = 0.1

@@ -92,7 +92,8 @@ class LanguageConfig(RunConfig):
     """Flags that every script of the LLM track has."""
 
     task: str = "addition"
-    """addition, mixed, countdown, gsm8k, a JSONL file of prompt and answer, or a hub name."""
+    """addition, mixed, countdown, gsm8k, a file or a hub name. A file is JSONL, with a prompt and an
+    answer in each row."""
     grader: Annotated[Literal["rules", "math-verify"], Added("rules")] = "rules"
     """How answers of a data set are compared. rules: as numbers or texts. math-verify: also as
     mathematics, with that package."""
@@ -114,7 +115,7 @@ class LanguageConfig(RunConfig):
     warmup: Annotated[Fraction, Added(0.0)] = 0.0
     """Fraction of the training in which the learning rate rises. Linearly, from 0."""
     lr_schedule: Annotated[Literal["constant", "linear", "cosine"], Added("constant")] = "constant"
-    """Learning rate after the warm-up. linear, cosine: falling to 0 at the end of the training."""
+    """Learning rate schedule. linear, cosine: falling to 0 after the warm-up."""
     evaluations: Annotated[PositiveInt, Execution()] = 10
     """Evaluations after the one before training."""
     eval_prompts: Annotated[PositiveInt, Added(128)] = 128
