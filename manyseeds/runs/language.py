@@ -92,8 +92,8 @@ class LanguageConfig(RunConfig):
     """Flags that every script of the LLM track has."""
 
     task: str = "addition"
-    """addition, mixed, countdown, gsm8k, a file or a hub name. A file is JSONL, with a prompt and an
-    answer in each row."""
+    """addition, mixed, countdown, gsm8k, a file or a hub name. A file is JSONL, with a prompt and
+    an answer in each row."""
     grader: Annotated[Literal["rules", "math-verify"], Added("rules")] = "rules"
     """How answers of a data set are compared. rules: as numbers or texts. math-verify: also as
     mathematics, with that package."""
