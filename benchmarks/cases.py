@@ -315,6 +315,7 @@ LANGUAGE = (
         "addition",
         f"countdown {OTHER} --gradient-checkpointing",
         SUMS,
+        "addition --lr-schedule cosine --warmup 0.5",
     ),
 )
 

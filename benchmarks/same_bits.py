@@ -13,7 +13,7 @@ same to the bit; NaN equals NaN, and times are left out. A line for each case:
     equal    all of that is the same
     DIFFERS  with the first tensor, column or field that is not, and its largest difference
     FAILED   a script failed, with its last line on stderr
-    new      OLD has no such script; here it runs
+    new      OLD has no such script or flag; here it runs
 
 `--restamp`: where all cases of an algorithm are equal, its published parts that were not stale at
 OLD, as its own code says, get the digest of today's code and "verified equal to OLD". `--migrate`
@@ -527,8 +527,11 @@ def judge(case: Case, sides: Sequence[Side], ended: Sequence[Ended]) -> Outcome:
     """Compare what a case has trained on both sides."""
     seconds = sum(how.seconds for how in ended)
     failures = {side.name: how.failure for side, how in zip(sides, ended, strict=True)}
-    if not failures["here"] and not (sides[0].root / case.script).exists():
-        return Outcome(case, "new", f"OLD has no {case.script}", seconds)
+    if not failures["here"]:
+        if not (sides[0].root / case.script).exists():
+            return Outcome(case, "new", f"OLD has no {case.script}", seconds)
+        if any("unknown flag" in (said or "") for said in failures.values()):
+            return Outcome(case, "new", "OLD has no such flag", seconds)
     if any(failures.values()):
         if len(set(failures.values())) == 1:
             return Outcome(case, "FAILED", f"on both sides: {failures['here']}", seconds)
@@ -685,9 +688,10 @@ def origins_today(config: dict[str, Any]) -> tuple[str, ...]:
 
 
 def proven(outcomes: Sequence[Outcome]) -> set[tuple[str, str, bool]]:
-    """Whose runs (`Case.trains`) all cases were compared of, and found equal."""
+    """Whose runs (`Case.trains`) all cases were compared of, and found equal, or new."""
     equal = {outcome.case for outcome in outcomes if outcome.status == "equal"}
-    return {case.trains for case in CASES} - {case.trains for case in CASES if case not in equal}
+    known = equal | {outcome.case for outcome in outcomes if outcome.status == "new"}
+    return {case.trains for case in equal} - {case.trains for case in CASES if case not in known}
 
 
 def restamp(

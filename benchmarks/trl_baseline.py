@@ -118,10 +118,11 @@ def library() -> Any:
 
 def common_arguments(config: Any) -> dict[str, Any]:
     """Arguments that all of TRL's configs share, but for folder, seed and batches."""
+    refuse(config, warmup=0.0, lr_schedule=type(config).lr_schedule)
     device = resolve_device(config.device)
     return {
         "learning_rate": config.learning_rate,
-        "lr_scheduler_type": "constant",
+        "lr_scheduler_type": config.lr_schedule,  # of DPO linear: to 0, as llm_track/dpo.py
         "weight_decay": 0.0,
         "max_grad_norm": 1.0,
         "use_cpu": device.type == "cpu",
@@ -197,15 +198,19 @@ class SFTBaseline(Baseline):
 
     @classmethod
     def prepare(cls, config: Any, run: LanguageRun, folder: str) -> Prepared:
-        trl, task, N = library(), tasks.make(config.task), config.batch_size
+        trl, task, N = library(), tasks.make(config.task, config.grader), config.batch_size
         policy, tokenizer = models.load_model(config, run.device, run.processes)
-        shown = [p.demonstration for p in task.trained_on()]
+        task = sampling.with_opening(task, tokenizer)
+        shown = [task.shown(p) for p in task.trained_on()]
         models.check_completions(config, tokenizer, shown, f"--task {config.task}")
         evaluator = TaskEvaluator(policy, tokenizer, task, config, models.Reference(policy))
         steps = math.ceil(config.total_samples / N)
-        drawn = (task.train(run.rng("demonstrations", k), N) for k in range(steps))
+        drawn = (
+            tasks.next_problems(task, N, k * N, run, "demonstrations", run.rng("demonstrations", k))
+            for k in range(steps)
+        )
         problems = [p for batch in drawn for p in batch]
-        rows = token_rows(tokenizer, config, [(p.prompt, p.demonstration) for p in problems])
+        rows = token_rows(tokenizer, config, [(p.prompt, task.shown(p)) for p in problems])
         sizes = batches(N, steps, config.micro_batch_size)
         trainer = trl.SFTTrainer(
             policy,
@@ -232,8 +237,13 @@ class RewardModelBaseline(Baseline):
 
     @classmethod
     def prepare(cls, config: Any, run: LanguageRun, folder: str) -> Prepared:
-        trl, task, B = library(), tasks.make(config.task), config.prompts * config.group_size
+        trl, task, B = (
+            library(),
+            tasks.make(config.task, config.grader),
+            config.prompts * config.group_size,
+        )
         policy, tokenizer = models.load_model(config, run.device, run.processes)
+        task = sampling.with_opening(task, tokenizer)
         model = models.load_scalar(config.model, config, run.device, run.processes, "--model")
         held_out = reward_model.held_out_pairs(policy, tokenizer, task, config, run.device)
         evaluator = reward_model.PairEvaluator(model, tokenizer, task, config, held_out)
@@ -277,7 +287,6 @@ class DPOBaseline(Baseline):
     @classmethod
     def arguments(cls, config: Any) -> dict[str, Any]:
         return common_arguments(config) | {
-            "lr_scheduler_type": "linear",  # from the learning rate to 0, as llm_track/dpo.py
             "beta": config.beta,
             "loss_type": ["sigmoid"],
             "max_length": None,
@@ -287,11 +296,12 @@ class DPOBaseline(Baseline):
 
     @classmethod
     def prepare(cls, config: Any, run: LanguageRun, folder: str) -> Prepared:
-        trl, task, N = library(), tasks.make(config.task), config.batch_size
+        trl, task, N = library(), tasks.make(config.task, config.grader), config.batch_size
         given = []
         if config.preferences:
             given = tasks.read_preferences(path_of(config.preferences, "--preferences"))
         policy, tokenizer = models.load_model(config, run.device, run.processes)
+        task = sampling.with_opening(task, tokenizer)
         if given:
             models.check_preferences(config, policy, tokenizer, given)
         evaluator = TaskEvaluator(policy, tokenizer, task, config, models.Reference(policy))
@@ -375,8 +385,9 @@ class GRPOBaseline(Baseline):
 
     @classmethod
     def prepare(cls, config: Any, run: LanguageRun, folder: str) -> Prepared:
-        trl, task = library(), tasks.make(config.task)
+        trl, task = library(), tasks.make(config.task, config.grader)
         policy, tokenizer = models.load_model(config, run.device, run.processes)
+        task = sampling.with_opening(task, tokenizer)
         evaluator = TaskEvaluator(policy, tokenizer, task, config, models.Reference(policy))
         settings = cls.arguments(config)
         updates, B = settings["logging_steps"], config.prompts * config.group_size
@@ -452,7 +463,13 @@ def problems_of(
     run: LanguageRun, task: tasks.Task, steps: int, n: int, *draw: int
 ) -> list[tasks.Problem]:
     """The problems that a run of ours with this seed draws, n for a step, in their order."""
-    return [p for step in range(steps) for p in task.train(run.rng("prompts", step, *draw), n)]
+    return [
+        p
+        for step in range(steps)
+        for p in tasks.next_problems(
+            task, n, step * n, run, "prompts", run.rng("prompts", step, *draw)
+        )
+    ]
 
 
 def prompt_of(tokenizer: Any, task: tasks.Task, prompt: str) -> Any:
@@ -467,7 +484,7 @@ def token_rows(
 ) -> list[tuple[list[int], list[int]]]:
     """Ids of prompts and of completions, which end as `sampling.from_texts` lets them end."""
     prompts, completions = zip(*pairs, strict=True)
-    task, T = tasks.make(config.task), models.completion_tokens(config)
+    task, T = tasks.make(config.task, config.grader), models.completion_tokens(config)
     samples = sampling.from_texts(tokenizer, task, prompts, completions, T, torch.device("cpu"))
     fields = samples.prompts, samples.prompt_mask, samples.tokens, samples.mask
     return [(p[m].tolist(), t[k].tolist()) for p, m, t, k in zip(*fields, strict=True)]
@@ -491,7 +508,7 @@ def rules(task: tasks.Task, problems: Sequence[tasks.Problem]) -> list[Callable[
         return [task.grade(problems[i], text).accuracy for i, text in graded]
 
     def format(completions: Sequence[Any], **_: Any) -> list[float]:
-        return [tasks.format_reward(text) for text in texts(completions)]
+        return [task.format(text) for text in texts(completions)]
 
     return [accuracy, format]
 

@@ -46,7 +46,7 @@ Implementation details, and where defaults leave the paper:
  7. No KL to a reference (sec. 2.3).
  8. AdamW without weight decay (the paper: 0.1), learning rate 3e-4 for the tiny model (the paper:
     1e-6 for 32B), without its warm-up; the gradient is clipped to a norm of 1. No step is taken on
-    a gradient of exactly 0: Adam would drift on; nor on NaN.
+    a gradient of exactly 0: Adam would drift on; nor on NaN or infinity.
  9. Logits are divided by `--temperature` in sampling and in training.
 
 Logged per step: reward, accuracy, format, length and entropy (nats per token) of all samples drawn;
@@ -239,11 +239,15 @@ def collect(
 ) -> tuple[Samples, list[tasks.Graded]]:
     """Draw prompts, complete each of them G times, and grade them; the share of this process."""
     K, G, T = config.prompts, config.group_size, models.completion_tokens(config)
-    problems = [p for p in task.train(run.rng("prompts", step, draw), K) for _ in range(G)]
+    start, rng = run.samples // G + draw * K, run.rng("prompts", step, draw)
+    drawn = tasks.next_problems(task, K, start, run, "prompts", rng)
+    problems = [p for p in drawn for _ in range(G)]
     mine = run.processes.share(K * G)
     problems, uniforms = problems[mine], run.uniforms(step, K * G, T, part=draw)[mine]
     prompts = sampling.encode_prompts(tokenizer, task, [p.prompt for p in problems])
-    samples = sampling.sample(policy, tokenizer, prompts, uniforms, config.temperature)
+    samples = sampling.sample(
+        policy, tokenizer, prompts, uniforms, config.temperature, size=config.sampling_batch_size
+    )
     if policy.computes_in_half:
         old = sampling.in_batches(
             lambda part: sampling.logprobs(policy, part, config.temperature),
@@ -324,7 +328,7 @@ def update(
             sums += torch.stack([loss, *((weights * x).sum() for x in terms)])
     processes.sum_gradients(parameters)
     grad_norm = torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM).to(run.device)
-    if grad_norm > 0:
+    if 0 < grad_norm < math.inf:
         optimizer.step()
     optimizer.zero_grad()
     names = ("loss", "clipfrac", "approx_kl")
@@ -354,9 +358,10 @@ def sample_metrics(
 
 def train(config: Config, run: LanguageRun) -> Any:
     """Train one seed; returns the policy."""
-    processes, task = run.processes, tasks.make(config.task)
+    processes, task = run.processes, tasks.make(config.task, config.grader)
     processes.share(config.prompts)  # a group stays in one process
     policy, tokenizer = models.load_model(config, run.device, processes)
+    task = sampling.with_opening(task, tokenizer)
     reward_model = None
     if config.reward_model:
         reward_model = models.load_scalar(
@@ -369,6 +374,8 @@ def train(config: Config, run: LanguageRun) -> Any:
     step, _ = run.restore(trained, optimizer)
     run.evaluate_if_due(run.samples, evaluator)
     while run.samples < config.total_samples:
+        done = run.samples / config.total_samples
+        models.set_learning_rate(optimizer, config.learning_rate, done, config)
         samples, graded, index = collect_step(policy, tokenizer, task, config, run, step)
         rewards = rewards_of(graded, samples, reward_model, config)
         groups = group_advantages(rewards.view(-1, config.group_size))

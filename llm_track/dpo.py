@@ -32,8 +32,9 @@ Implementation details, and where defaults leave the paper:
  5. The loss is a mean over the pairs of an optimizer step, whatever micro-batches and processes it
     is divided into.
  6. Every pass goes through all pairs in a new order; a step may end one pass and begin the next.
- 7. AdamW without weight decay, a rate that falls linearly to 0 (as TRL), the gradient clipped to a
-    norm of 1 (the paper: RMSprop, 1e-6 after a warm-up of 150 steps, batches of 64).
+ 7. AdamW without weight decay, a rate that falls linearly to 0 (as TRL; `--lr-schedule`), the
+    gradient clipped to a norm of 1 (the paper: RMSprop, 1e-6 after a warm-up of 150 steps, batches
+    of 64). No step is taken on a gradient of NaN or infinity.
  8. The loss only widens a margin: the log-probability of the chosen completions may fall with that
     of the rejected ones (Pal et al. 2024, arXiv 2402.13228). So it is logged.
  9. Beta is 0.1, as in the paper, but 1 in the presets. There a right and a wrong completion differ
@@ -46,9 +47,10 @@ logprob_rejected (nats per completion), grad_norm, pairs (how many there are to 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
@@ -56,7 +58,7 @@ from torch import Tensor
 from llm_track import models, sampling, tasks
 from llm_track.evaluation import TaskEvaluator
 from llm_track.tasks import Preference
-from manyseeds.cli import Positive, PositiveInt, Preset, Range, UsageError, parse, path_of
+from manyseeds.cli import Added, Positive, PositiveInt, Preset, Range, UsageError, parse, path_of
 from manyseeds.runs.language import LanguageRun, main
 
 MAX_GRAD_NORM = 1.0
@@ -78,6 +80,8 @@ class Config(tasks.TaskConfig):
     """Passes over the samples. Over all pairs."""
     learning_rate: Positive = 3e-4
     """Step size. Initial learning rate of AdamW."""
+    lr_schedule: Annotated[Literal["constant", "linear", "cosine"], Added("linear")] = "linear"
+    """Learning rate schedule. linear, cosine: falling to 0 after the warm-up."""
     temperature: Positive = 1.0
     """Sampling temperature. For the pairs."""
     beta: Positive = 0.1
@@ -109,10 +113,14 @@ def make_pairs(
     blocks = -(-config.total_samples // (PROMPTS * G))
     for block in range(blocks):
         rng = run.rng("prompts", block)
-        problems = [p for p in task.train(rng, PROMPTS)[mine] for _ in range(G)]
+        drawn = tasks.next_problems(task, PROMPTS, block * PROMPTS, run, "prompts", rng)
+        problems = [p for p in drawn[mine] for _ in range(G)]
         uniforms = run.uniforms(block, PROMPTS, G, T)[mine].flatten(0, 1)
         prompts = sampling.encode_prompts(tokenizer, task, [p.prompt for p in problems])
-        samples = sampling.sample(policy, tokenizer, prompts, uniforms, config.temperature)
+        samples = sampling.sample(
+            policy, tokenizer, prompts, uniforms, config.temperature,
+            size=config.sampling_batch_size,
+        )  # fmt: skip
         texts = sampling.decode(tokenizer, samples)
         graded = [task.grade(p, text) for p, text in zip(problems, texts, strict=True)]
         pairs += tasks.pairs_of(run.processes.gather_lists(graded), rng)
@@ -172,7 +180,8 @@ def update(
             sums += torch.stack([loss, *(x.sum() / config.batch_size for x in terms)])
     processes.sum_gradients(parameters)
     grad_norm = torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM)
-    optimizer.step()
+    if 0 < grad_norm < math.inf:
+        optimizer.step()
     optimizer.zero_grad()
     names = ["loss", "accuracy", "margin", "reward_chosen", "reward_rejected"]
     names += ["logprob_chosen", "logprob_rejected"]
@@ -182,13 +191,14 @@ def update(
 
 def train(config: Config, run: LanguageRun) -> Any:
     """Train one seed; returns the policy."""
-    processes, task = run.processes, tasks.make(config.task)
+    processes, task = run.processes, tasks.make(config.task, config.grader)
     given = []
     if config.preferences:
         given = tasks.read_preferences(path_of(config.preferences, "--preferences"))
     else:
         processes.share(PROMPTS)
     policy, tokenizer = models.load_model(config, run.device, processes)
+    task = sampling.with_opening(task, tokenizer)
     if given:
         models.check_preferences(config, policy, tokenizer, given)
     reference = models.Reference(policy)
@@ -212,8 +222,7 @@ def train(config: Config, run: LanguageRun) -> Any:
     steps = -(-axis // (2 * N)) if given else -(-config.epochs * len(pairs) // N)
     while step < steps:
         rows = rows_of_step(step, N, len(pairs), run)[processes.rank :: processes.size]
-        for group in optimizer.param_groups:
-            group["lr"] = config.learning_rate * (1 - step / steps)
+        models.set_learning_rate(optimizer, config.learning_rate, step / steps, config)
         batch = [pairs[i] for i in rows]
         metrics = update(policy, reference, tokenizer, task, optimizer, batch, config, run)
 

@@ -34,7 +34,7 @@ Implementation details, and where defaults leave the paper:
  6. pi_old's log-probabilities are those of the sampling itself, unless it computed in bfloat16.
  7. AdamW without weight decay, learning rate 3e-4 for the tiny model (the paper: 1e-6 for 7B), no
     schedule; the gradient is clipped to a norm of 1. No step is taken on a gradient of exactly 0:
-    Adam would drift on; nor on NaN.
+    Adam would drift on; nor on NaN or infinity.
  8. Logits are divided by `--temperature` in sampling and in training.
 
 Logged per step: reward, accuracy, format, length and entropy (nats per token) of the samples; loss,
@@ -170,11 +170,14 @@ def collect(
 ) -> tuple[Samples, list[tasks.Graded]]:
     """Draw prompts, complete each of them G times, and grade them; the share of this process."""
     K, G, T = config.prompts, config.group_size, models.completion_tokens(config)
-    problems = [p for p in task.train(run.rng("prompts", step), K) for _ in range(G)]
+    drawn = tasks.next_problems(task, K, step * K, run, "prompts", run.rng("prompts", step))
+    problems = [p for p in drawn for _ in range(G)]
     mine = run.processes.share(K * G)
     problems, uniforms = problems[mine], run.uniforms(step, K * G, T)[mine]
     prompts = sampling.encode_prompts(tokenizer, task, [p.prompt for p in problems])
-    samples = sampling.sample(policy, tokenizer, prompts, uniforms, config.temperature)
+    samples = sampling.sample(
+        policy, tokenizer, prompts, uniforms, config.temperature, size=config.sampling_batch_size
+    )
     if policy.computes_in_half:
         old = sampling.in_batches(
             lambda part: sampling.logprobs(policy, part, config.temperature),
@@ -222,7 +225,7 @@ def update(
             sums += torch.stack([loss, *((weights * x).sum() for x in terms)])
     processes.sum_gradients(parameters)
     grad_norm = torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM)
-    if grad_norm > 0:
+    if 0 < grad_norm < math.inf:
         optimizer.step()
     optimizer.zero_grad()
     names = ("loss", "clipfrac", "approx_kl")
@@ -252,9 +255,10 @@ def sample_metrics(
 
 def train(config: Config, run: LanguageRun) -> Any:
     """Train one seed; returns the policy."""
-    processes, task = run.processes, tasks.make(config.task)
+    processes, task = run.processes, tasks.make(config.task, config.grader)
     processes.share(config.prompts)  # a group stays in one process
     policy, tokenizer = models.load_model(config, run.device, processes)
+    task = sampling.with_opening(task, tokenizer)
     reward_model = None
     if config.reward_model:
         reward_model = models.load_scalar(
@@ -268,6 +272,8 @@ def train(config: Config, run: LanguageRun) -> Any:
     step, _ = run.restore(trained, optimizer)
     run.evaluate_if_due(run.samples, evaluator)
     while run.samples < config.total_samples:
+        done = run.samples / config.total_samples
+        models.set_learning_rate(optimizer, config.learning_rate, done, config)
         samples, graded = collect(policy, tokenizer, task, config, run, step)
         rewards = rewards_of(graded, samples, reward_model, config)
         groups = group_advantages(rewards.view(-1, config.group_size))

@@ -7,8 +7,13 @@ evaluations differ only in the model.
     pass@k      chance that at least one of k samples is right, unbiased from n >= k samples:
                 1 - C(n - c, k) / C(n, k) where c are right (Chen et al. 2021, arXiv 2107.03374)
     cons@k      share of prompts for which the most frequent of k answers is right (the first one
-                given among equally frequent ones)
+                given among equally frequent ones); from n > k samples the mean over disjoint
+                groups of k
     greedy      share of prompts that the likeliest completion answers right
+
+Points of a curve take `--eval-prompts` prompts with `--eval-samples` samples each. The evaluations
+before and after the training take 16 samples each of 256 prompts of a generated task, and of all
+held-out prompts of a data set.
 """
 
 from __future__ import annotations
@@ -23,13 +28,13 @@ import numpy as np
 import torch
 
 from llm_track import models, sampling
-from llm_track.tasks import Problem, Task, format_reward
+from llm_track.tasks import JsonlTask, Problem, Task
 from manyseeds.evaluate import share
 from manyseeds.runs.language import LanguageConfig
 
-CURVE_PROMPTS, CURVE_SAMPLES = 128, 4
-FINAL_PROMPTS, FINAL_SAMPLES = 256, 16
-BATCH = 512  # completions side by side
+FINAL_PROMPTS, FINAL_SAMPLES = 256, 16  # of a generated task; of a data set all prompts
+CURVE_K = 4  # pass@4 and cons@4 are measured at every point of a curve that has as many samples
+BATCH = 512  # completions side by side, unless --sampling-batch-size says otherwise
 TEMPERATURE = 1.0
 TRANSCRIPTS = 3
 SEED = 2501_12948  # of the random numbers, for everybody the same
@@ -56,6 +61,24 @@ def cons_at_k(votes: Sequence[Sequence[str | None]], right: np.ndarray) -> float
     return solved / len(votes)
 
 
+def cons_of_groups(votes: Sequence[Sequence[str | None]], right: np.ndarray, k: int) -> float:
+    """The mean of cons@k over the disjoint groups of k of n >= k samples; [prompts, n] both."""
+    starts = range(0, right.shape[1] - k + 1, k)
+    groups = [cons_at_k([v[i : i + k] for v in votes], right[:, i : i + k]) for i in starts]
+    return float(np.mean(groups))
+
+
+def curve_size(config: LanguageConfig) -> tuple[int, int]:
+    """Prompts, and samples of each, in evaluations during the training."""
+    return config.eval_prompts, config.eval_samples
+
+
+def final_size(task: Task) -> tuple[int, int]:
+    """Prompts, and samples of each, in the evaluations before and after the training."""
+    prompts = len(task.tested) if isinstance(task, JsonlTask) else FINAL_PROMPTS
+    return prompts, FINAL_SAMPLES
+
+
 class TaskEvaluator:
     """Measures a policy; `LanguageRun.evaluate_if_due` calls it."""
 
@@ -69,7 +92,7 @@ class TaskEvaluator:
 
     def __call__(self, final: bool) -> tuple[dict[str, float], list[dict[str, Any]]]:
         """The measures by name, and the first transcripts."""
-        prompts, n = (FINAL_PROMPTS, FINAL_SAMPLES) if final else (CURVE_PROMPTS, CURVE_SAMPLES)
+        prompts, n = final_size(self.task) if final else curve_size(self.config)
         problems = self.task.test(share(prompts, self.config.eval_budget))
         repeated = [problem for problem in problems for _ in range(n)]
         texts, samples = self._complete(repeated, greedy=False)
@@ -78,12 +101,13 @@ class TaskEvaluator:
         votes = [[self.task.vote(texts[i * n + j]) for j in range(n)] for i in range(len(problems))]
         tokens = sum(int(x.mask.sum()) for x in samples)
         solved = right.mean(1)
+        sizes = {n} if final or n < CURVE_K else sorted({CURVE_K, n})
         measures = {
             "pass@1": float(right.mean()),
-            f"pass@{n}": pass_at_k(right, n),
-            f"cons@{n}": cons_at_k(votes, right),
+            **{f"pass@{k}": pass_at_k(right, k) for k in sizes},
+            **{f"cons@{k}": cons_of_groups(votes, right, k) for k in sizes},
             "greedy": float(self._grade(problems, self._complete(problems, greedy=True)[0]).mean()),
-            "format": float(np.mean([format_reward(text) for text in texts])),
+            "format": float(np.mean([self.task.format(text) for text in texts])),
             "length": float(lengths.mean()),
             "length_right": float(lengths[right == 1].mean()) if right.any() else math.nan,
             "length_wrong": float(lengths[right == 0].mean()) if not right.all() else math.nan,
@@ -113,8 +137,9 @@ class TaskEvaluator:
         device = next(self.policy.parameters()).device
         texts: list[str] = []
         samples = []
-        for i in range(0, len(problems), BATCH):
-            part = prompts[i : i + BATCH]
+        size = self.config.sampling_batch_size or BATCH
+        for i in range(0, len(problems), size):
+            part = prompts[i : i + size]
             uniforms = torch.from_numpy(rng.random((len(part), T), dtype=np.float32)).to(device)
             found = sampling.sample(
                 self.policy, self.tokenizer, part, uniforms, TEMPERATURE, greedy

@@ -40,7 +40,7 @@ Implementation details, and where defaults leave the paper:
     graded samples, a tenth of them old, at the policy's learning rate.
  9. AdamW without weight decay, learning rate 3e-4 for the tiny model (the paper: 1e-6 for 7B), no
     schedule; the gradient is clipped to a norm of 1. No step is taken on a gradient of exactly 0:
-    Adam would drift on; nor on NaN.
+    Adam would drift on; nor on NaN or infinity.
 10. Logits are divided by `--temperature` in sampling and in training.
 
 Logged per step: reward, accuracy, format, length and entropy (nats per token) of the samples; loss,
@@ -263,11 +263,14 @@ def collect(
 ) -> tuple[Samples, list[tasks.Graded]]:
     """Draw prompts, complete each of them G times, and grade them; the share of this process."""
     K, G, T = config.prompts, config.group_size, models.completion_tokens(config)
-    problems = [p for p in task.train(run.rng("prompts", step), K) for _ in range(G)]
+    drawn = tasks.next_problems(task, K, step * K, run, "prompts", run.rng("prompts", step))
+    problems = [p for p in drawn for _ in range(G)]
     mine = run.processes.share(K * G)
     problems, uniforms = problems[mine], run.uniforms(step, K * G, T)[mine]
     prompts = sampling.encode_prompts(tokenizer, task, [p.prompt for p in problems])
-    samples = sampling.sample(policy, tokenizer, prompts, uniforms, config.temperature)
+    samples = sampling.sample(
+        policy, tokenizer, prompts, uniforms, config.temperature, size=config.sampling_batch_size
+    )
     if policy.computes_in_half:
         old = sampling.in_batches(
             lambda part: sampling.logprobs(policy, part, config.temperature),
@@ -316,7 +319,7 @@ def update(
             sums += torch.stack([loss, *((weights * x).sum() for x in terms)])
     processes.sum_gradients(parameters)
     grad_norm = torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM)
-    if grad_norm > 0:
+    if 0 < grad_norm < math.inf:
         optimizer.step()
     optimizer.zero_grad()
     names = ("loss", "kl", "clipfrac", "approx_kl")
@@ -364,8 +367,9 @@ def learn_preferences(
         ]
         chosen, rejected = (sampling.scores(reward_model, samples) for samples in both)
         bradley_terry_loss(chosen, rejected).mean().backward()
-        torch.nn.utils.clip_grad_norm_(reward_model.parameters(), MAX_GRAD_NORM)
-        optimizer.step()
+        grad_norm = torch.nn.utils.clip_grad_norm_(reward_model.parameters(), MAX_GRAD_NORM)
+        if 0 < grad_norm < math.inf:
+            optimizer.step()
         optimizer.zero_grad()
 
 
@@ -376,9 +380,10 @@ def bradley_terry_loss(chosen: Tensor, rejected: Tensor) -> Tensor:
 
 def train(config: Config, run: LanguageRun) -> Any:
     """Train one seed; returns the policy."""
-    processes, task = run.processes, tasks.make(config.task)
+    processes, task = run.processes, tasks.make(config.task, config.grader)
     processes.share(config.prompts)  # a group stays in one process
     policy, tokenizer = models.load_model(config, run.device, processes)
+    task = sampling.with_opening(task, tokenizer)
     start = models.Reference(policy)  # what evaluations measure the KL to
     reference = models.Reference(policy) if config.iterations > 1 else start
     reward_model = None
@@ -405,6 +410,9 @@ def train(config: Config, run: LanguageRun) -> Any:
     old_pairs = [tasks.Preference(*pair) for pair in state.get("old_pairs", [])]
     run.evaluate_if_due(run.samples, evaluator)
     while run.samples < config.total_samples:
+        for x in optimizers:
+            done = run.samples / config.total_samples
+            models.set_learning_rate(x, config.learning_rate, done, config)
         samples, graded = collect(policy, tokenizer, task, config, run, step)
         rewards = rewards_of(graded, samples, reward_model, config)
         if config.supervision == "process":
@@ -427,18 +435,18 @@ def train(config: Config, run: LanguageRun) -> Any:
         step += 1
         metrics = {k: torch.stack([x[k] for x in found]).mean() for k in found[0]}
         metrics |= sample_metrics(samples, graded, rewards, config.group_size, run)
-        done = run.samples + B
+        after = run.samples + B
         if reward_model is not None and config.iterations > 1:
             pairs += tasks.pairs_of(processes.gather_lists(graded), shuffle)
         share = config.total_samples // config.iterations
-        if run.samples // share < done // share < config.iterations:
+        if run.samples // share < after // share < config.iterations:
             reference.reset(policy)
             if reward_model is not None:
                 replay = run.rng("init", step).permutation(len(old_pairs))[: len(pairs) // 9]
                 lesson = pairs + [old_pairs[i] for i in replay]
                 learn_preferences(reward_model, optimizers[1], tokenizer, task, lesson, config, run)
                 old_pairs, pairs = old_pairs + pairs, []
-        run.log(done, metrics)
+        run.log(after, metrics)
         run.save_if_due(step, trained, *optimizers, pairs=pairs, old_pairs=old_pairs)
         run.evaluate_if_due(run.samples, evaluator)
     return policy

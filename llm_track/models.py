@@ -9,13 +9,14 @@
 
 Anything else is a folder (of a finished run, or as `save_pretrained` writes it) or a hub name. Code
 that comes with a model is never run: `trust_remote_code` is False everywhere (left out, it would
-mean to ask).
+mean to ask), and weights are read from safetensors files only, never from pickles.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import os
 import subprocess
 import sys
@@ -223,9 +224,18 @@ def find(name: str, config: LanguageConfig, processes: Processes) -> str:
 
 
 def read(name: str, kind: Any, what: str, **settings: Any) -> tuple[Any, Any]:
-    """Model and tokenizer from a folder or a hub; a failure is a UsageError naming the flag."""
+    """Model and tokenizer from a folder or a hub; a failure is a UsageError naming the flag.
+
+    Weights are read from safetensors only: a pickle can run any code.
+    """
     with failing_in_one_line(name, what):
-        model = kind.from_pretrained(name, dtype=torch.float32, trust_remote_code=False, **settings)
+        model = kind.from_pretrained(
+            name,
+            dtype=torch.float32,
+            trust_remote_code=False,
+            use_safetensors=True,
+            **settings,
+        )
     tokenizer = read_tokenizer(name, what)
     model.config.pad_token_id = tokenizer.pad_token_id
     return model, tokenizer
@@ -305,7 +315,8 @@ def completion_tokens(config: LanguageConfig) -> int:
 
 def prompts_of(task: tasks.Task) -> list[str]:
     """The prompts of a task that are checked against a model's context."""
-    return [p.prompt for p in (*task.trained_on(), *task.test(256))]
+    tested = task.tested if isinstance(task, tasks.JsonlTask) else task.test(256)
+    return [p.prompt for p in (*task.trained_on(), *tested)]
 
 
 def check_context(
@@ -384,15 +395,59 @@ def trainable(*models: Any) -> list[nn.Parameter]:
     return [p for model in models for p in model.parameters() if p.requires_grad]
 
 
+def store_rounded(model: Any) -> None:
+    """Keep the weights of linear layers in bfloat16, as the computations round them at every use.
+
+    What is computed stays the same to the bit, for about half the memory. Embeddings and norms
+    compute in float32 and stay as they are, and so does a head that is tied to the embeddings.
+    """
+    from transformers.pytorch_utils import Conv1D
+
+    embeddings = [m for m in model.modules() if isinstance(m, nn.Embedding)]
+    kept = {id(p) for m in embeddings for p in m.parameters()}
+    for module in model.modules():
+        if isinstance(module, (nn.Linear, Conv1D)):
+            for p in module.parameters(recurse=False):
+                if id(p) not in kept:
+                    p.data = p.data.to(torch.bfloat16)
+
+
+def learning_rate(initial: float, done: float, config: LanguageConfig) -> float:
+    """The learning rate after a share `done` of the training, 0 <= done < 1.
+
+    It rises linearly from 0 to its initial value within `--warmup`, and then follows
+    `--lr-schedule` to the end: a function of the samples alone, so that resuming needs no state.
+    """
+    if done < config.warmup:
+        return initial * done / config.warmup
+    left = 1 - (done - config.warmup) / (1 - config.warmup)  # 1 after the warm-up, 0 at the end
+    if config.lr_schedule == "linear":
+        return initial * left
+    if config.lr_schedule == "cosine":
+        return initial * (1 - math.cos(math.pi * left)) / 2
+    return initial
+
+
+def set_learning_rate(
+    optimizer: torch.optim.Optimizer, initial: float, done: float, config: LanguageConfig
+) -> None:
+    """Give all weights of an optimizer the learning rate after a share of the training."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate(initial, done, config)
+
+
 class Reference:
     """The frozen model that a policy is kept close to: a copy, or itself without LoRA's adapters.
 
+    A copy of a policy that computes in bfloat16 is stored in it where that changes nothing.
     Raises UsageError from `reset` with LoRA: what is frozen there has no adapters.
     """
 
     def __init__(self, policy: Any) -> None:
         self.adapters = hasattr(policy, "disable_adapter")
         self.model = policy if self.adapters else copy.deepcopy(policy).requires_grad_(False)
+        if policy.computes_in_half and not self.adapters:
+            store_rounded(self.model)
 
     def reset(self, policy: Any) -> None:
         """Take the present policy as the reference."""

@@ -42,7 +42,8 @@ Implementation details:
     heads of transformers have no bias to hold it. GRPO does not see a constant; the critic of
     rlhf_ppo.py begins as the reward model itself, and so with it.)
  6. AdamW without weight decay, a constant learning rate; the gradient is clipped to a norm of 1.
-    All weights are learned, so that `--lora-rank` is refused.
+    No step is taken on a gradient of NaN or infinity. All weights are learned, so
+    that `--lora-rank` is refused.
 
 Evaluated on pairs that are made once, of held-out prompts (or read from the held-out tenth of a
 file): accuracy, the share of pairs that are ranked right, ties counting one half; margin, the mean
@@ -53,6 +54,7 @@ Logged per step: loss, accuracy and margin of its pairs, grad_norm, pairs (their
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -154,15 +156,13 @@ def grade_completions(
     task: tasks.Task,
     problems: Sequence[tasks.Problem],
     uniforms: Tensor,
-    temperature: float,
+    config: Config,
 ) -> list[tasks.Graded]:
     """Complete each problem with its row of uniforms [B, T], and grade it."""
     prompts = sampling.encode_prompts(tokenizer, task, [p.prompt for p in problems])
-    texts: list[str] = []
-    for i in range(0, len(prompts), SAMPLING_BATCH):
-        rows = slice(i, i + SAMPLING_BATCH)
-        samples = sampling.sample(policy, tokenizer, prompts[rows], uniforms[rows], temperature)
-        texts += sampling.decode(tokenizer, samples)
+    size = config.sampling_batch_size or SAMPLING_BATCH
+    samples = sampling.sample(policy, tokenizer, prompts, uniforms, config.temperature, size=size)
+    texts = sampling.decode(tokenizer, samples)
     return [task.grade(p, text) for p, text in zip(problems, texts, strict=True)]
 
 
@@ -171,10 +171,11 @@ def draw_pairs(
 ) -> list[tasks.Preference]:
     """The pairs of a step, in every process all of them."""
     K, G, T = config.prompts, config.group_size, models.completion_tokens(config)
-    problems = [p for p in task.train(run.rng("pairs", step), K) for _ in range(G)]
+    drawn = tasks.next_problems(task, K, step * K, run, "pairs", run.rng("pairs", step))
+    problems = [p for p in drawn for _ in range(G)]
     mine = run.processes.share(K * G)
     problems, uniforms = problems[mine], run.uniforms(step, K * G, T, purpose="pair samples")[mine]
-    graded = grade_completions(policy, tokenizer, task, problems, uniforms, config.temperature)
+    graded = grade_completions(policy, tokenizer, task, problems, uniforms, config)
     return tasks.pairs_of(run.processes.gather_lists(graded), run.rng("minibatches", step))
 
 
@@ -186,7 +187,7 @@ def held_out_pairs(
     prompts = share(HELD_OUT_PROMPTS, config.eval_budget)
     problems = [p for p in task.test(prompts) for _ in range(G)]
     uniforms = torch.from_numpy(rng.random((len(problems), T), dtype=np.float32)).to(device)
-    graded = grade_completions(policy, tokenizer, task, problems, uniforms, config.temperature)
+    graded = grade_completions(policy, tokenizer, task, problems, uniforms, config)
     pairs = tasks.pairs_of(graded, rng)
     if not pairs:
         raise UsageError(
@@ -297,7 +298,7 @@ def update(
         sums += torch.stack([(weights[rows] * x).sum() for x in terms])
     processes.sum_gradients(parameters)
     grad_norm = torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM)
-    if grad_norm > 0:
+    if 0 < grad_norm < math.inf:
         optimizer.step()
     optimizer.zero_grad()
     metrics = dict(zip(("loss", "accuracy", "margin"), processes.sum(sums), strict=True))
@@ -306,10 +307,11 @@ def update(
 
 def train(config: Config, run: LanguageRun) -> Any:
     """Train one seed; returns the reward model."""
-    processes, task = run.processes, tasks.make(config.task)
+    processes, task = run.processes, tasks.make(config.task, config.grader)
     if not config.preferences:
         processes.share(config.prompts)  # a group stays in one process
     policy, tokenizer = models.load_model(config, run.device, processes)
+    task = sampling.with_opening(task, tokenizer)
     reward_model = models.load_scalar(config.model, config, run.device, processes, "--model")
     if config.preferences:
         groups, held_out = read_split(config.preferences)
@@ -324,18 +326,20 @@ def train(config: Config, run: LanguageRun) -> Any:
     step, _ = run.restore(parameters, optimizer)
     run.evaluate_if_due(run.samples, evaluator)
     while run.samples < config.total_samples:
+        done = run.samples / config.total_samples
+        models.set_learning_rate(optimizer, config.learning_rate, done, config)
         if config.preferences:
             pairs = next_pairs(groups, config, run, step)
-            done = run.samples + 2 * len(pairs)
+            after = run.samples + 2 * len(pairs)
         else:
             pairs = draw_pairs(policy, tokenizer, task, config, run, step)
-            done = run.samples + config.prompts * config.group_size
+            after = run.samples + config.prompts * config.group_size
         metrics: dict[str, float | Tensor] = {"pairs": len(pairs)}
         if pairs:
             metrics |= update(reward_model, optimizer, tokenizer, task, pairs, config, run)
 
         step += 1
-        run.log(done, metrics)
+        run.log(after, metrics)
         run.save_if_due(step, parameters, optimizer)
         run.evaluate_if_due(run.samples, evaluator)
     return reward_model

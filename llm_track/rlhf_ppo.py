@@ -45,7 +45,7 @@ Implementation details, and where defaults leave the source (N: Huang et al. 202
  9. AdamW without weight decay, for policy and critic apart, without a schedule; the gradient of
     each is clipped to a norm of 1. Learning rates are for the tiny model (N: 3e-6 for both, falling
     linearly to 0, epsilon 1e-5, no clipping). No step is taken on a gradient of exactly 0: Adam
-    would drift on; nor on NaN.
+    would drift on; nor on NaN or infinity.
 10. Logits are divided by `--temperature` in sampling and in training; it is 1 (N: 0.7).
 11. Two passes over the samples of a step (N: four); `--gae-lambda` is 1 in the presets (N: 0.95).
 12. No pretraining loss is mixed in (the paper's PPO-ptx).
@@ -251,11 +251,14 @@ def collect(
 ) -> tuple[Samples, list[tasks.Graded]]:
     """Draw prompts, complete each of them G times, and grade them; the share of this process."""
     K, G, T = config.prompts, config.group_size, models.completion_tokens(config)
-    problems = [p for p in task.train(run.rng("prompts", step), K) for _ in range(G)]
+    drawn = tasks.next_problems(task, K, step * K, run, "prompts", run.rng("prompts", step))
+    problems = [p for p in drawn for _ in range(G)]
     mine = run.processes.share(K * G)
     problems, uniforms = problems[mine], run.uniforms(step, K * G, T)[mine]
     prompts = sampling.encode_prompts(tokenizer, task, [p.prompt for p in problems])
-    samples = sampling.sample(policy, tokenizer, prompts, uniforms, config.temperature)
+    samples = sampling.sample(
+        policy, tokenizer, prompts, uniforms, config.temperature, size=config.sampling_batch_size
+    )
     if policy.computes_in_half:
         old = sampling.in_batches(
             lambda part: sampling.logprobs(policy, part, config.temperature),
@@ -342,7 +345,7 @@ def update(
         parameters = models.trainable(model)
         processes.sum_gradients(parameters)
         norms.append(torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM))
-        if norms[-1] > 0:
+        if 0 < norms[-1] < math.inf:
             optimizer.step()
         optimizer.zero_grad()
     names = ("loss", "policy_loss", "value_loss", "kl", "clipfrac", "approx_kl")
@@ -372,21 +375,20 @@ def sample_metrics(
 
 def train(config: Config, run: LanguageRun) -> Any:
     """Train one seed; returns the policy."""
-    processes, task = run.processes, tasks.make(config.task)
+    processes, task = run.processes, tasks.make(config.task, config.grader)
     processes.share(config.prompts)  # a group stays in one process
     policy, tokenizer = models.load_model(config, run.device, processes)
+    task = sampling.with_opening(task, tokenizer)
     reference = models.Reference(policy)
     reward_model, origin = None, ("--model", config.model)
     if config.reward_model:
         origin = ("--reward-model", config.reward_model)
         reward_model = models.load_scalar(origin[1], config, run.device, processes, origin[0])
     critic = models.load_scalar(origin[1], config, run.device, processes, origin[0])
+    rates = config.learning_rate, config.critic_learning_rate
     optimizers = [
         torch.optim.AdamW(models.trainable(model), lr=rate, weight_decay=0.0)
-        for model, rate in (
-            (policy, config.learning_rate),
-            (critic, config.critic_learning_rate),
-        )
+        for model, rate in zip((policy, critic), rates, strict=True)
     ]
     trained = models.trainable(policy, critic)
     evaluator = TaskEvaluator(policy, tokenizer, task, config, reference)
@@ -395,6 +397,9 @@ def train(config: Config, run: LanguageRun) -> Any:
     step, _ = run.restore(trained, *optimizers)
     run.evaluate_if_due(run.samples, evaluator)
     while run.samples < config.total_samples:
+        done = run.samples / config.total_samples
+        for optimizer, rate in zip(optimizers, rates, strict=True):
+            models.set_learning_rate(optimizer, rate, done, config)
         samples, graded = collect(policy, tokenizer, task, config, run, step)
         rewards = rewards_of(graded, samples, reward_model, config)
         rewards -= config.missing_eos_penalty * ~samples.ended

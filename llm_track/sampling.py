@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 import jinja2
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
-from llm_track.tasks import Task
+from llm_track.tasks import THINK, Task
 
+MAX_LOGITS = 2**26  # that are held at a time, with copies and gradients: 256 MB each
+SCALED_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier")
 COMPACT = 0.75  # rows that have ended are dropped once they are a quarter of the batch
 
 
@@ -110,6 +113,19 @@ def chats(tokenizer: Any, task: Task, prompts: Sequence[str]) -> list[list[dict[
     return [[told, {"role": "user", "content": p}] for p in prompts]
 
 
+def with_opening(task: Task, tokenizer: Any) -> Task:
+    """The task of a model whose chat template itself opens the thinking, otherwise the same.
+
+    The prompts of such a model (DeepSeek-R1) end with `<think>`, and its completions begin within.
+    """
+    if tokenizer.chat_template is None:
+        return task
+    (chat,) = chats(tokenizer, task, [""])
+    prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+    opens = prompt.rstrip().endswith(THINK)
+    return replace(task, opening=THINK) if opens else task  # type: ignore[type-var]
+
+
 def pad_left(
     rows: Sequence[Sequence[int]], pad: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
@@ -191,13 +207,20 @@ def sample(
     uniforms: Tensor,
     temperature: float = 1.0,
     greedy: bool = False,
+    size: int = 0,
 ) -> Samples:
-    """Complete prompts (B lists of ids).
+    """Complete prompts (B lists of ids), `size` of them at a time (0: all).
 
     uniforms: [B, T] in [0, 1), one for each token: the draw of a row depends on no other row, so
     neither on the batch it is in, nor on the process. greedy: take the likeliest token instead
     (entropy and log-probabilities stay those at the temperature).
     """
+    if 0 < size < len(prompts):
+        parts = [slice(i, i + size) for i in range(0, len(prompts), size)]
+        return joined([
+            sample(model, tokenizer, prompts[part], uniforms[part], temperature, greedy)
+            for part in parts
+        ])  # fmt: skip
     device = uniforms.device
     ids, mask = pad_left(prompts, tokenizer.pad_token_id, device)
     training = model.training  # with gradient checkpointing: then transformers keeps no cache
@@ -298,13 +321,68 @@ def sequences(samples: Samples) -> dict[str, Tensor]:
 
 
 def logprobs(model: Any, samples: Samples, temperature: float = 1.0) -> Tensor:
-    """Log pi of each token of the completions, [B, T], 0 outside the mask; differentiable."""
+    """Log pi of each token of the completions, [B, T], 0 outside the mask; differentiable.
+
+    Where the logits [B, T, V] are many, only those of a part of the tokens are held at a time.
+    """
     T = samples.tokens.shape[1]
+    V = model.config.get_text_config().vocab_size
+    if samples.tokens.numel() * V > MAX_LOGITS and has_plain_head(model, samples):
+        return logprobs_in_chunks(model, samples, temperature, max(MAX_LOGITS // V, 1))
     with precision(model, samples.tokens.device):
         output = model(**sequences(samples), use_cache=False, logits_to_keep=T + 1)
     logits = output.logits[:, :-1].float() / temperature
     logp = logits.log_softmax(-1).gather(-1, samples.tokens.unsqueeze(-1)).squeeze(-1)
     return logp * samples.mask
+
+
+def logprobs_in_chunks(model: Any, samples: Samples, temperature: float, tokens: int) -> Tensor:
+    """As `logprobs`, with the logits of so many tokens at a time: computed, used, and computed
+    again for their gradient."""
+    T = samples.tokens.shape[1]
+    inner = without_adapters(model)
+
+    def of_chunk(hidden: Tensor, chosen: Tensor) -> Tensor:
+        """Log pi of tokens [N] from the hidden states before them [N, H]."""
+        logits = inner.get_output_embeddings()(hidden).float() / temperature
+        return logits.log_softmax(-1).gather(-1, chosen.unsqueeze(-1)).squeeze(-1)
+
+    with precision(model, samples.tokens.device):
+        hidden = inner.base_model(**sequences(samples), use_cache=False).last_hidden_state
+        hidden = hidden[:, -T - 1 : -1][samples.mask]  # [tokens of all completions, H]
+        chunks = zip(hidden.split(tokens), samples.tokens[samples.mask].split(tokens), strict=True)
+        logp = [
+            checkpoint(of_chunk, *chunk, use_reentrant=False, preserve_rng_state=False)
+            for chunk in chunks
+        ]
+    found = torch.zeros(samples.tokens.shape, device=samples.tokens.device)
+    return found.masked_scatter(samples.mask, torch.cat(logp))
+
+
+def without_adapters(model: Any) -> Any:
+    """The model of transformers, whose layers LoRA may have replaced, without PEFT's wrapper."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def has_plain_head(model: Any, samples: Samples) -> bool:
+    """Whether a model's logits are its output embeddings of the last hidden state, no more.
+
+    Not those of a model that scales them, by what its config says or by what it computes.
+    """
+    inner = without_adapters(model)
+    config = inner.config.get_text_config()
+    if any(getattr(config, name, None) not in (None, 1.0) for name in SCALED_LOGITS):
+        return False
+    if inner.base_model is inner or inner.get_output_embeddings() is None:
+        return False
+    if not hasattr(inner, "plain_head"):
+        inputs = {name: x[:1] for name, x in sequences(samples).items()}
+        with torch.no_grad(), precision(model, samples.tokens.device):
+            expected = inner(**inputs, use_cache=False, logits_to_keep=1).logits.float()
+            hidden = inner.base_model(**inputs, use_cache=False).last_hidden_state[:, -1:]
+            found = inner.get_output_embeddings()(hidden).float()
+        inner.plain_head = torch.allclose(found, expected, rtol=1e-3, atol=1e-3)
+    return bool(inner.plain_head)
 
 
 def scalars(model: Any, samples: Samples) -> Tensor:

@@ -16,6 +16,7 @@ Implementation details:
     divided into (dividing each micro-batch by its own tokens weighs short ones more: transformers
     #34191).
  3. AdamW without weight decay, a constant learning rate; the gradient is clipped to a norm of 1.
+    No step is taken on a gradient of NaN or infinity.
  4. Demonstrations of addition, mixed and countdown are made on the fly; a data set's own come from
     its rows (GSM8K: the reasoning before ####).
 
@@ -27,6 +28,7 @@ Logged per step: loss (nats per token), grad_norm.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,10 +79,11 @@ def negative_log_likelihood(logprobs: Tensor, mask: Tensor, total_tokens: Tensor
 
 def train(config: Config, run: LanguageRun) -> Any:
     """Train one seed; returns the model."""
-    processes, task = run.processes, tasks.make(config.task)
+    processes, task = run.processes, tasks.make(config.task, config.grader)
     mine = processes.share(config.batch_size)
     policy, tokenizer = models.load_model(config, run.device, processes)
-    shown = [p.demonstration for p in task.trained_on()]
+    task = sampling.with_opening(task, tokenizer)
+    shown = [task.shown(p) for p in task.trained_on()]
     models.check_completions(config, tokenizer, shown, f"--task {config.task}")
     reference = models.Reference(policy)
     parameters = models.trainable(policy)
@@ -92,9 +95,12 @@ def train(config: Config, run: LanguageRun) -> Any:
     step, _ = run.restore(parameters, optimizer)
     run.evaluate_if_due(run.samples, evaluator)
     while run.samples < config.total_samples:
-        problems = task.train(run.rng("demonstrations", step), N)[mine]
+        done = run.samples / config.total_samples
+        models.set_learning_rate(optimizer, config.learning_rate, done, config)
+        rng = run.rng("demonstrations", step)
+        problems = tasks.next_problems(task, N, step * N, run, "demonstrations", rng)[mine]
         batch = sampling.from_texts(
-            tokenizer, task, [p.prompt for p in problems], [p.demonstration for p in problems],
+            tokenizer, task, [p.prompt for p in problems], [task.shown(p) for p in problems],
             T, run.device,
         )  # fmt: skip
         total_tokens = processes.sum(batch.mask.sum())
@@ -108,7 +114,8 @@ def train(config: Config, run: LanguageRun) -> Any:
             loss += share.detach()
         processes.sum_gradients(parameters)
         grad_norm = torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM)
-        optimizer.step()
+        if 0 < grad_norm < math.inf:
+            optimizer.step()
         optimizer.zero_grad()
 
         step += 1

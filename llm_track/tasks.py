@@ -14,7 +14,8 @@ tags, then the answer between answer tags, nothing else), and, where the thinkin
 each step that is right (process supervision, arXiv 2402.03300, sec. 4.1.3).
 
 Nothing a model writes is ever run. Arithmetic is parsed with a whitelist of syntax nodes, short
-texts only; numbers are ASCII digits.
+texts only; numbers are ASCII digits. `--grader math-verify` hands short answers to the parser of
+that package, which reads LaTeX.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ import itertools
 import json
 import re
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache
@@ -40,11 +41,12 @@ from manyseeds.cli import flag, path_of
 from manyseeds.digest import boundary
 from manyseeds.errors import UsageError, did_you_mean
 from manyseeds.record import folder_digest
-from manyseeds.runs.language import LanguageConfig
+from manyseeds.runs.language import LanguageConfig, LanguageRun
 
 THINK, END_THINK, ANSWER, END_ANSWER = TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 MAX_STEPS = 64  # of a thought
 MAX_NUMBER = 64  # characters of what is read as a number or an expression
+MAX_EXPRESSION = 256  # characters of what math-verify reads
 TEST_SHARE = 16  # one prompt in so many is never trained on
 
 INSTRUCTION = (
@@ -115,13 +117,65 @@ def thinking(completion: str) -> tuple[int, str]:
     return start + len(THINK), completion[start + len(THINK) : end]
 
 
-def number(text: str) -> Decimal | None:
+def decimal(text: str) -> Decimal | None:
     """`-1,234.50` or `$3` as a number; None for anything else, such as `1_0` or `1.5*2`."""
     text = text.strip()
     if len(text) > MAX_NUMBER:
         return None
     plain = re.fullmatch(r"(-?)\$?([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(\.[0-9]+)?", text, re.ASCII)
     return Decimal(text.replace(",", "").replace("$", "")) if plain else None
+
+
+DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
+AMOUNT = re.compile(rf"([+-]?)(?:\\?\$)?({DIGITS}(?:\.[0-9]*)?|\.[0-9]+)(?: ?\\?%)?", re.ASCII)
+QUOTIENT = re.compile(rf"([+-]?)({DIGITS}) ?/ ?({DIGITS})", re.ASCII)
+PART = r"(?:\{([0-9]+)\}|([0-9]))"  # LaTeX: in braces, or one digit
+FRACTION = re.compile(rf"([+-]?)\\[dt]?frac ?{PART} ?{PART}", re.ASCII)
+
+
+def number(text: str) -> Fraction | None:
+    """The number that a text is, in digits, as a quotient or in LaTeX; None for anything else.
+
+    `-1,234.50`, `+1000`, `18.`, `.5`, `1/2`, `\\frac{1}{2}`, `\\dfrac12`. A dollar or percent sign
+    is a unit: `$3` is 3, `50%` is 50. None also for more than 64 characters and a division by 0.
+    """
+    text = text.strip()
+    if len(text) > MAX_NUMBER:
+        return None
+    if found := AMOUNT.fullmatch(text):
+        value = Fraction(found[2].replace(",", "").removesuffix("."))
+    elif found := QUOTIENT.fullmatch(text) or FRACTION.fullmatch(text):
+        above, below = (int(x.replace(",", "")) for x in found.groups()[1:] if x)
+        if below == 0:
+            return None
+        value = Fraction(above, below)
+    else:
+        return None
+    return -value if found[1] == "-" else value
+
+
+def math_verify_grader() -> Callable[[str, str], bool]:
+    """Whether an answer equals the right one (the first argument) as math-verify compares them.
+
+    Both are read as LaTeX. Raises UsageError where the package is not installed.
+    """
+    try:
+        from math_verify import LatexExtractionConfig, parse, verify
+    except ImportError:
+        raise UsageError(
+            "--grader math-verify: needs math-verify; pip install -e '.[math]'"
+        ) from None
+
+    def read(text: str) -> Any:
+        inside = text.strip().strip("$")
+        return parse(f"${inside}$", extraction_config=[LatexExtractionConfig()])
+
+    def equal(right: str, given: str) -> bool:
+        if len(given) > MAX_EXPRESSION:
+            return False
+        return bool(verify(read(right), read(given)))
+
+    return equal
 
 
 OPERATORS: dict[type[ast.operator], Any] = {
@@ -183,6 +237,7 @@ class Task:
     instruction = ""  # what a model with a chat template is told first
     max_new_tokens: int  # enough for every demonstration
     base_steps: int  # of the pretraining of tiny-base
+    opening: str  # `<think>` where prompts end with it (sampling.with_opening), otherwise ''
 
     def train(self, rng: np.random.Generator, n: int) -> list[Problem]:
         """n problems, drawn with replacement from those that are trained on."""
@@ -201,7 +256,7 @@ class Task:
         answer = answer_of(completion)
         if answer is None:
             return None
-        value = number(answer)
+        value = decimal(answer)
         return answer if value is None else str(value.normalize())
 
     def steps(self, problem: Problem, completion: str) -> list[Step]:
@@ -215,7 +270,20 @@ class Task:
     def grade(self, problem: Problem, completion: str) -> Graded:
         """What the rules say of a completion."""
         accuracy = self.accuracy(problem, completion)
-        return Graded(problem, completion, accuracy, format_reward(completion))
+        return Graded(problem, completion, accuracy, self.format(completion))
+
+    def format(self, completion: str) -> float:
+        """The format reward of a completion together with what its prompt opens."""
+        return format_reward(self.opening + completion)
+
+    def thinking(self, completion: str) -> tuple[int, str]:
+        """Where the thinking begins in a completion, and its text."""
+        start, text = thinking(self.opening + completion)
+        return max(start - len(self.opening), 0), text
+
+    def shown(self, problem: Problem) -> str:
+        """The demonstration without what its prompt opens."""
+        return problem.demonstration.removeprefix(self.opening)
 
     def text(self, rng: np.random.Generator) -> str:
         """A piece of the mostly unformatted text that the tiny base model is made from."""
@@ -304,6 +372,7 @@ class Addition(GeneratedTask):
     empty: float  # share of demonstrations without a thought
     max_new_tokens: int
     base_steps: int
+    opening: str = ""
 
     def draw(self, rng: np.random.Generator) -> Problem:
         a, b = (int(x) for x in rng.integers(10 ** (self.digits - 1), 10**self.digits, 2))
@@ -331,7 +400,7 @@ class Addition(GeneratedTask):
         return float(answer_of(completion) == problem.answer)
 
     def steps(self, problem: Problem, completion: str) -> list[Step]:
-        start, thought = thinking(completion)
+        start, thought = self.thinking(completion)
         right = self.columns(*self._terms(problem))
         return [
             Step(start + end, float(k < len(right) and text == right[k]))
@@ -346,6 +415,7 @@ class Countdown(GeneratedTask):
     id: str
     max_new_tokens: int
     base_steps: int
+    opening: str = ""
 
     def draw(self, rng: np.random.Generator) -> Problem:
         while True:
@@ -376,7 +446,7 @@ class Countdown(GeneratedTask):
     def steps(self, problem: Problem, completion: str) -> list[Step]:
         """A step is right if it takes numbers that are there and its arithmetic is true."""
         left, _ = self._given(problem)
-        start, thought = thinking(completion)
+        start, thought = self.thinking(completion)
         found = []
         for end, text in separated(thought):
             term, _, value = text.partition("=")
@@ -403,8 +473,11 @@ class Countdown(GeneratedTask):
 
 @dataclass(frozen=True)
 class JsonlTask(Task):
-    """Prompts and answers from a file or a data set; right is what equals the answer as a number,
-    or, where it is none, as a text."""
+    """Prompts and answers from a file or a data set.
+
+    Right is what equals the answer as a number, or, where it is none, as a text; and with `equal`
+    what that finds equal to the answer.
+    """
 
     id: str
     trained: Sequence[Problem]
@@ -412,9 +485,17 @@ class JsonlTask(Task):
     max_new_tokens: int = 256
     base_steps: int = 0
     instruction: str = INSTRUCTION
+    opening: str = ""
+    equal: Callable[[str, str], bool] | None = None  # of the right answer and the given one
 
-    def train(self, rng: np.random.Generator, n: int) -> list[Problem]:
-        return [self.trained[i] for i in rng.integers(0, len(self.trained), n)]
+    def passes(
+        self, orders: Callable[[int], np.random.Generator], start: int, n: int
+    ) -> list[Problem]:
+        """Problems start to start + n of passes through all, the k-th shuffled by orders(k)."""
+        N = len(self.trained)
+        places = range(start, start + n)
+        order = {k: orders(k).permutation(N) for k in {place // N for place in places}}
+        return [self.trained[order[place // N][place % N]] for place in places]
 
     def test(self, n: int) -> list[Problem]:
         return list(self.tested[:n])
@@ -427,7 +508,29 @@ class JsonlTask(Task):
         if answer is None:
             return 0.0
         right, given = number(problem.answer), number(answer)
-        return float(answer == problem.answer if right is None else given == right)
+        if answer == problem.answer if right is None else given == right:
+            return 1.0
+        return float(self.equal is not None and self.equal(problem.answer, answer))
+
+    def vote(self, completion: str) -> str | None:
+        answer = answer_of(completion)
+        if answer is None:
+            return None
+        value = number(answer)
+        return answer if value is None else str(value)
+
+
+def next_problems(
+    task: Task, n: int, start: int, run: LanguageRun, purpose: str, rng: np.random.Generator
+) -> list[Problem]:
+    """n problems to train on, after `start` others: from rng, or of a data set without replacement.
+
+    A data set is passed through in orders that depend on seed, purpose and pass only, so that a
+    resumed run continues where it was interrupted.
+    """
+    if isinstance(task, JsonlTask):
+        return task.passes(lambda k: run.rng(purpose, k), start, n)
+    return task.train(rng, n)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -436,6 +539,8 @@ class TaskConfig(LanguageConfig):
 
     def check(self) -> None:
         make(self.task)
+        if self.grader != "rules" and self.task in GENERATED:
+            raise UsageError(f"--grader {self.grader}: {self.task} has rules of its own")
 
     def origins(self) -> list[str]:
         task = [f"llm_track.tasks:GENERATED[{self.task}]"] if self.task in GENERATED else []
@@ -492,12 +597,21 @@ GENERATED: dict[str, GeneratedTask] = boundary(
 HUB = {"gsm8k": ("openai/gsm8k", "main")}  # short names
 
 
-@cache
-def make(task: str) -> Task:
+def make(task: str, grader: str = "rules") -> Task:
     """A task by name, by the path of a JSONL file or of a folder of them, or by hub name.
 
-    Raises UsageError for what is none of these, and for a malformed row (file and line).
+    grader: that of a task that is read; see `--grader`. Raises UsageError for what is none of
+    these, for a malformed row (file and line), and for a grader that is not installed.
     """
+    made = named(task)
+    if grader == "math-verify" and isinstance(made, JsonlTask):
+        return replace(made, equal=math_verify_grader())
+    return made
+
+
+@cache
+def named(task: str) -> Task:
+    """A task by name; a file or data set is read once."""
     if task in GENERATED:
         return GENERATED[task]
     path = path_of(task, "--task")

@@ -27,7 +27,7 @@ WIDTH = 100  # columns at most, and where the output is no terminal
 LINE = 56  # letters of a docstring that fit beside a flag
 GROUPS = {
     "network": {"hidden", "log_std_init", "normalize_obs", "lora_rank", "dtype", "model"},
-    "evaluation": {"evaluations", "eval_budget"},
+    "evaluation": {"evaluations", "eval_budget", "eval_prompts", "eval_samples"},
 }
 
 

@@ -102,7 +102,5 @@ def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Language models are evaluated on four prompts, two samples each."""
     from llm_track import evaluation
 
-    for name in ("CURVE_PROMPTS", "FINAL_PROMPTS"):
-        monkeypatch.setattr(evaluation, name, 4)
-    for name in ("CURVE_SAMPLES", "FINAL_SAMPLES"):
-        monkeypatch.setattr(evaluation, name, 2)
+    monkeypatch.setattr(evaluation, "curve_size", lambda config: (4, 2))
+    monkeypatch.setattr(evaluation, "final_size", lambda task: (4, 2))

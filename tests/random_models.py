@@ -22,7 +22,10 @@ def make_model(kind: str, folder: Path, scalar: bool = False) -> str:
     shared |= {"initializer_range": 0.2, "bos_token_id": None}
     shared |= {"pad_token_id": tokenizer.pad_token_id}
     torch.manual_seed(0)
-    if kind == "gpt2":
+    if kind == "llama":
+        config = models.tiny_config(tokenizer)
+        model = transformers.LlamaForCausalLM(config)
+    elif kind == "gpt2":
         config = transformers.GPT2Config(n_layer=1, n_embd=32, n_head=2, n_positions=128, **shared)
         model = transformers.GPT2LMHeadModel(config)
     else:

@@ -35,6 +35,7 @@ from manyseeds.cli import (
     Added,
     AnyConfig,
     Execution,
+    Fraction,
     NonNegativeInt,
     PositiveInt,
     Preset,
@@ -76,7 +77,6 @@ from manyseeds.runs.parallel import Processes
 if TYPE_CHECKING:
     import pandas as pd
 
-CHECKPOINTS = 20
 # SFT and reward model have prompts of their own: what is trained from them should not begin with
 # what they have seen.
 PURPOSES = {
@@ -92,7 +92,11 @@ class LanguageConfig(RunConfig):
     """Flags that every script of the LLM track has."""
 
     task: str = "addition"
-    """addition, mixed, countdown, gsm8k, a JSONL file of prompt and answer, or a hub name."""
+    """addition, mixed, countdown, gsm8k, a file or a hub name. A file is JSONL, with a prompt and
+    an answer in each row."""
+    grader: Annotated[Literal["rules", "math-verify"], Added("rules")] = "rules"
+    """How answers of a data set are compared. rules: as numbers or texts. math-verify: also as
+    mathematics, with that package."""
     model: str = "tiny"
     """tiny-base, tiny, a folder, or a hub name. tiny is tiny-base after sft.py, trained once."""
     seeds: Annotated[Seeds, Execution()] = 1
@@ -108,14 +112,30 @@ class LanguageConfig(RunConfig):
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of computations. auto is bfloat16 on a GPU that supports it; weights stay
     float32."""
+    warmup: Annotated[Fraction, Added(0.0)] = 0.0
+    """Fraction of the training in which the learning rate rises. Linearly, from 0."""
+    lr_schedule: Annotated[Literal["constant", "linear", "cosine"], Added("constant")] = "constant"
+    """Learning rate schedule. linear, cosine: falling to 0 after the warm-up."""
     evaluations: Annotated[PositiveInt, Execution()] = 10
     """Evaluations after the one before training."""
+    eval_prompts: Annotated[PositiveInt, Added(128)] = 128
+    """Held-out prompts of each evaluation during training. Before and after it there are 256, or
+    all prompts of a data set."""
+    eval_samples: Annotated[PositiveInt, Added(4)] = 4
+    """Samples per prompt of each evaluation during training. N give pass@N and cons@N, and, where
+    N is larger than 4, pass@4 and cons@4, too. Before and after the training there are 16."""
     eval_budget: Annotated[float, Range(0, 1, open_low=True), Added(1.0)] = 1.0
     """Fraction of the full evaluation to run. At least one prompt. Below 1 scores are noisier, and
     the run gets another name."""
+    checkpoints: Annotated[NonNegativeInt, Execution()] = 20
+    """Resumable checkpoints during training (0: none). An interrupted run continues from the last.
+    """
     micro_batch_size: Annotated[PositiveInt, Execution()] = 64
     """Samples per forward and backward pass. Changes memory and speed, not the result. Sampling
     uses a size of its own."""
+    sampling_batch_size: Annotated[NonNegativeInt, Execution()] = 0
+    """Completions generated side by side (0: all of a step). Changes memory and speed, not the
+    result beyond rounding. Evaluations take 512 with 0."""
     gradient_checkpointing: Annotated[bool, Execution()] = False
     """Save memory by recomputing activations."""
 
@@ -272,12 +292,14 @@ class LanguageRun(Recorder):
         *optimizers: torch.optim.Optimizer,
         **extra: Any,
     ) -> None:
-        """Write a checkpoint at the first call, and at the first at or after each twentieth.
+        """Write a checkpoint at the first call, and at the first at or after each k-th part.
 
+        k is `--checkpoints`; with 0 none is written.
         extra: what else, as JSON, `restore` is to give back.
         """
-        point = self.samples * CHECKPOINTS // self.config.total_samples
-        if point <= self._saved:
+        count = self.config.checkpoints
+        point = self.samples * count // self.config.total_samples
+        if count == 0 or point <= self._saved:
             return
         self._saved = point
         if self.directory is None or not self.processes.main:
@@ -288,7 +310,7 @@ class LanguageRun(Recorder):
             for i, state in optimizer.state_dict()["state"].items():
                 tensors |= {f"optimizer.{k}.{i}.{name}": x for name, x in state.items()}
         state = {
-            "of": self._origin(), "step": step, "samples": self.samples, "saved": self._saved,
+            "of": self._origin(), "step": step, "samples": self.samples,
             "learned": self._learned, "total": self.total_s + self._before,
             "diverged": self.diverged, "extra": extra, "initial": self._initial,
             "rows": self._rows,
@@ -331,7 +353,8 @@ class LanguageRun(Recorder):
                     i, _, field = rest.partition(".")
                     content["state"].setdefault(int(i), {})[field] = x
             optimizer.load_state_dict(content)
-        self.samples, self._saved = state["samples"], state["saved"]
+        self.samples = state["samples"]
+        self._saved = self.samples * self.config.checkpoints // self.config.total_samples
         self._initial = state["initial"]
         self._rows, self._metrics = state["rows"], state["metrics"]
         self._point = self._due(int(self._rows[-1]["samples"]))  # perhaps of other --evaluations

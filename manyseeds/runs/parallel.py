@@ -96,13 +96,19 @@ class Processes:
         return [item for part in parts for item in part]
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Add up the gradients of all processes, in each of them."""
+        """Add up the gradients of all processes, in each of them, in one message."""
         if self.size == 1:
             return
+        gradients = []
         for p in parameters:
             if p.grad is None:  # another process may have one
                 p.grad = torch.zeros_like(p)
-            dist.all_reduce(p.grad)
+            gradients.append(p.grad)
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        dist.all_reduce(flat)
+        parts = flat.split([gradient.numel() for gradient in gradients])
+        for gradient, part in zip(gradients, parts, strict=True):
+            gradient.copy_(part.view_as(gradient))
 
     def broadcast(self, content: Any = None) -> Any:
         """What the main process gives, in each of them."""

@@ -41,9 +41,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def make_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("CURVE_PROMPTS", "FINAL_PROMPTS"):
-        monkeypatch.setattr(evaluation, name, 4)
-    monkeypatch.setattr(evaluation, "CURVE_SAMPLES", 2)
+    monkeypatch.setattr(evaluation, "FINAL_PROMPTS", 4)
+    monkeypatch.setattr(evaluation, "curve_size", lambda config: (4, 2))
     even = lambda self, problem, text: float(len(text) % 2 == 0)  # noqa: E731
     monkeypatch.setattr(tasks.Addition, "accuracy", even)
     torch.manual_seed(0)

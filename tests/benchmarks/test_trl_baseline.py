@@ -395,8 +395,8 @@ def test_loss_of_the_reward_model_is_ours(
 def test_prompts_are_ours(
     algo: str, tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("CURVE_PROMPTS", "CURVE_SAMPLES", "FINAL_PROMPTS", "FINAL_SAMPLES"):
-        monkeypatch.setattr(evaluation, name, 1)
+    for name in ("curve_size", "final_size"):
+        monkeypatch.setattr(evaluation, name, lambda of: (1, 1))
     config = config_of(algo, model, "")
     drawn: list[tasks.Problem] = []
     draw = tasks.GeneratedTask.train
@@ -425,8 +425,8 @@ def test_a_run_is_stored_as_ours_are(
     if algo == "reward_model":
         for name in ("draw_pairs", "held_out_pairs"):
             monkeypatch.setattr(reward_model, name, pairs_by_hand)
-    for name in ("CURVE_PROMPTS", "FINAL_PROMPTS", "CURVE_SAMPLES", "FINAL_SAMPLES"):
-        monkeypatch.setattr(evaluation, name, 4)
+    for name in ("curve_size", "final_size"):
+        monkeypatch.setattr(evaluation, name, lambda of: (4, 4))
     config = config_of(algo, model, preferences)
     taken: list[int] = []
     step = torch.optim.AdamW.step

@@ -237,7 +237,7 @@ def test_pairs_are_the_policy_s_own(qwen: str, monkeypatch: pytest.MonkeyPatch) 
         graded.append(grade(self, problem, text))
         return graded[-1]
 
-    def spy_sample(*args: Any) -> Any:
+    def spy_sample(*args: Any, **options: Any) -> Any:
         temperatures.append(args[4])
         return sample(*args)
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from llm_track import evaluation, models, sampling, tasks
-from llm_track.evaluation import TaskEvaluator, cons_at_k, pass_at_k
+from llm_track.evaluation import TaskEvaluator, cons_at_k, cons_of_groups, pass_at_k
 from manyseeds.runs.language import LanguageConfig
 
 # ---- pass@k and cons@k ---------------------------------------------------------------------
@@ -71,15 +71,26 @@ def test_numbers_written_in_two_ways_vote_together() -> None:
     assert cons_at_k([votes], np.array([[1, 0, 1, 1, 0]])) == 1
 
 
+def test_cons_of_more_samples_is_the_mean_over_groups() -> None:
+    votes = [["1", "1", "2", "2", "3", "3"], [*"454", None, None, None]]
+    right = np.array([[0, 0, 1, 1, 1, 1], [1, 0, 1, 0, 0, 0]])
+    # Groups of three: 1 and 4 win, then 2 or 3, the first one, and nobody.
+    groups = [cons_at_k([v[i : i + 3] for v in votes], right[:, i : i + 3]) for i in (0, 3)]
+    assert groups == [0.5, 0.5]
+    assert cons_of_groups(votes, right, 3) == 0.5
+    assert cons_of_groups(votes, right, 6) == cons_at_k(votes, right)
+    assert cons_of_groups(votes, right, 4) == cons_at_k([v[:4] for v in votes], right[:, :4])
+
+
 # ---- The evaluator -------------------------------------------------------------------------
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("CURVE_PROMPTS", 5), ("FINAL_PROMPTS", 9), ("BATCH", 7)):
+    """Three samples each of five prompts; at the end four of nine; seven side by side."""
+    monkeypatch.setattr(evaluation, "curve_size", lambda config: (5, 3))
+    for name, value in (("FINAL_PROMPTS", 9), ("FINAL_SAMPLES", 4), ("BATCH", 7)):
         monkeypatch.setattr(evaluation, name, value)
-    monkeypatch.setattr(evaluation, "CURVE_SAMPLES", 3)
-    monkeypatch.setattr(evaluation, "FINAL_SAMPLES", 4)
 
 
 def random_policy() -> tuple[Any, Any]:
@@ -218,6 +229,22 @@ def test_the_kl_to_itself_is_0_in_half_precision() -> None:
     assert measures["kl"] == 0.0
 
 
+def test_the_size_of_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than 4 samples give the measures at 4, too; the prompts are those asked for."""
+    seen = []
+    test = tasks.GeneratedTask.test
+    monkeypatch.setattr(
+        tasks.GeneratedTask, "test", lambda self, n: (seen.append(n), test(self, n))[1]
+    )
+    measures, _ = evaluator(eval_prompts=3, eval_samples=9, sampling_batch_size=4)(False)
+    assert seen == [3]
+    names = {name for name in measures if name.startswith(("pass@", "cons@"))}
+    assert names == {"pass@1", "pass@4", "pass@9", "cons@4", "cons@9"}
+    usual = evaluation.curve_size(LanguageConfig())
+    assert usual == (128, 4)
+    assert evaluation.final_size(tasks.make("addition")) == (256, 16)
+
+
 @pytest.mark.usefixtures("small")
 def test_a_small_test_set_is_evaluated_whole(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
@@ -228,3 +255,5 @@ def test_a_small_test_set_is_evaluated_whole(tmp_path: Path) -> None:
     measures, transcripts = TaskEvaluator(policy, tokenizer, task, config)(True)
     assert len(transcripts) == min(3, len(task.test(100)))
     assert "kl" not in measures
+    many = tasks.JsonlTask("many", [], [tasks.Problem("1?", "1")] * 1319)
+    assert evaluation.final_size(many) == (1319, 4)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -100,7 +101,7 @@ class Interrupted(Exception):
     """What stops a training in these tests."""
 
 
-def interrupt(*args: Any) -> Any:
+def interrupt(*args: Any, **options: Any) -> Any:
     raise Interrupted
 
 
@@ -172,6 +173,112 @@ def test_a_checkpoint_of_other_settings_is_not_used(
     assert train("sft", other) == part
     found, expected = weights(part), weights(train("sft", fresh))
     assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+@pytest.mark.parametrize("name", SOME_SLOW)
+@pytest.mark.usefixtures("small")
+def test_a_data_set_is_passed_through_without_replacement(
+    name: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every pass takes each prompt once, in an order of its own."""
+    rows = [{"prompt": f"{k}?", "answer": k, "completion": "x"} for k in range(26)]
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = tasks.make(str(path))
+    assert isinstance(task, tasks.JsonlTask)
+    monkeypatch.setattr(tasks.JsonlTask, "accuracy", of_even_length)
+    monkeypatch.setattr(dpo, "PROMPTS", 8)
+    drawn: list[str] = []
+    real = tasks.next_problems
+
+    def listen(*args: Any) -> list[tasks.Problem]:
+        found = real(*args)
+        drawn.extend(p.prompt for p in found)
+        return found
+
+    monkeypatch.setattr(tasks, "next_problems", listen)
+    total = 64 if name == "sft" else 256
+    config = config_of(name, model, tmp_path, task=str(path), max_new_tokens=8, total_samples=total)
+    METHODS[name].train(config, LanguageRun(config, [0]))
+    N = len(task.trained)
+    passes = [drawn[i : i + N] for i in range(0, len(drawn), N)]
+    assert len(passes) > 2
+    assert all(sorted(x) == sorted(p.prompt for p in task.trained) for x in passes[:-1])
+    assert len(set(passes[-1])) == len(passes[-1])
+    assert passes[0] != passes[1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, [1.0, 1.0, 1.0, 1.0]),
+        ({"warmup": 0.5}, [0.0, 0.5, 1.0, 1.0]),
+        ({"lr_schedule": "linear"}, [1.0, 0.75, 0.5, 0.25]),
+        ({"lr_schedule": "linear", "warmup": 0.5}, [0.0, 0.5, 1.0, 0.5]),
+        ({"lr_schedule": "cosine"}, [1.0, (2 + 2**0.5) / 4, 0.5, (2 - 2**0.5) / 4]),
+        ({"warmup": 1.0}, [0.0, 0.25, 0.5, 0.75]),
+    ],
+)
+def test_learning_rates_by_hand(settings: dict[str, Any], expected: list[float]) -> None:
+    config = language.LanguageConfig(**settings)
+    found = [models.learning_rate(3e-4, k / 4, config) for k in range(4)]
+    assert found == pytest.approx([3e-4 * x for x in expected])
+
+
+@pytest.mark.parametrize("name", SOME_SLOW)
+@pytest.mark.usefixtures("small")
+def test_every_method_follows_the_schedule(
+    name: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after an interruption: the rate is a function of the samples."""
+    extra = {"dapo": {"dynamic_sampling": False}, "dpo": {"epochs": 1}}.get(name, {})
+    shape = {"warmup": 0.25, "lr_schedule": "cosine", "total_samples": 64}
+    config = config_of(name, model, tmp_path, checkpoints=100, **shape, **extra)
+    rates: list[float] = []  # as shares of the initial ones
+    step, log = torch.optim.AdamW.step, LanguageRun.log
+
+    def spy(self: Any, *args: Any) -> Any:
+        rates.append(self.param_groups[0]["lr"] / self.defaults["lr"])
+        return step(self, *args)
+
+    def stop(self: LanguageRun, samples: int, metrics: Any) -> None:
+        log(self, samples, metrics)
+        if samples >= 32 and len(stopped) == 0:
+            stopped.append(samples)
+            LanguageRun.save_if_due = interrupt  # type: ignore[method-assign]
+
+    stopped: list[int] = []
+    monkeypatch.setattr(torch.optim.AdamW, "step", spy)
+    whole = weights(train(name, config))
+    expected, rates[:] = rates[:], []
+    with monkeypatch.context() as patch:
+        patch.setattr(LanguageRun, "log", stop)
+        patch.setattr(LanguageRun, "save_if_due", LanguageRun.save_if_due)
+        with pytest.raises(Interrupted):
+            train(name, replace(config, results=str(tmp_path / "again")))
+    before = len(rates)
+    found = weights(train(name, replace(config, results=str(tmp_path / "again"))))
+    assert expected[0] == 0
+    assert max(expected) > 0.9 > expected[-1]
+    assert rates[before:] == expected[-len(rates[before:]) :]
+    assert all(torch.equal(found[key], whole[key]) for key in whole)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(("checkpoints", "steps"), [(0, []), (2, [1, 4, 8]), (100, range(1, 9))])
+def test_checkpoints_are_written_as_often_as_asked_for(
+    checkpoints: int, steps: Any, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = []
+
+    def listen(path: Path, content: bytes) -> None:
+        if path.name == language.CHECKPOINT:
+            state = safetensors.torch.load(content)["state"]
+            written.append(json.loads(bytes(state.numpy()))["step"])
+
+    monkeypatch.setattr(language, "write_bytes", listen)
+    train("sft", config_of("sft", model, tmp_path, checkpoints=checkpoints))
+    assert written == list(steps)
 
 
 @pytest.mark.usefixtures("small")
@@ -272,13 +379,35 @@ def test_seeds_are_parts_of_their_own_and_differ(model: Path, tmp_path: Path) ->
     assert {x["samples"] for x in transcripts} == {0, 32, 64}
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("name", SOME_SLOW)
+@pytest.mark.usefixtures("small")
+def test_no_step_is_taken_on_a_gradient_of_nan_or_infinity(
+    name: str, bad: float, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clip = torch.nn.utils.clip_grad_norm_
+    weights: dict[Any, torch.Tensor] = {}
+
+    def spoilt(parameters: Any, *rest: Any) -> Any:
+        parameters = list(parameters)
+        parameters[0].grad.view(-1)[0] = bad
+        for p in parameters:
+            weights.setdefault(p, p.detach().clone())
+        return clip(parameters, *rest)
+
+    config = config_of(name, model, tmp_path, total_samples=32)
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", spoilt)
+    METHODS[name].train(config, LanguageRun(config, [0]))
+    assert weights
+    assert all(torch.equal(p, before) for p, before in weights.items())
+
+
 LAUNCH = """
 import importlib
 from llm_track import evaluation, tasks
 from manyseeds.runs.language import main
 tasks.Addition.accuracy = lambda self, problem, completion: float(len(completion) % 2 == 0)
-evaluation.CURVE_PROMPTS = evaluation.FINAL_PROMPTS = 4
-evaluation.CURVE_SAMPLES = evaluation.FINAL_SAMPLES = 2
+evaluation.curve_size = evaluation.final_size = lambda of: (4, 2)
 for name, settings in {runs}.items():
     method = importlib.import_module(f"llm_track.{{name}}")
     main(method.Config(**settings), method.train, {{}})
@@ -333,6 +462,11 @@ def test_two_processes_train_what_one_does(
         ("dapo", ["--model", "no/such/folder"], "--model no/such/folder:"),
         ("dapo", ["--overlong-cache", "33"], "--overlong-cache 33: completions have 32 tokens"),
         ("grpo", ["--supervision", "process", "--task", GSM8K], "--supervision process:"),
+        (
+            "grpo",
+            ["--grader", "math-verify"],
+            "--grader math-verify: addition has rules of its own",
+        ),
         ("sft", ["--task", PLAIN], f"--task {PLAIN}: has rows without a completion to learn"),
         ("dpo", ["--preferences", "~nobody-here/x"], "--preferences ~nobody-here/x: "),
         ("reward_model", ["--preferences", "~nobody-here/x"], "--preferences ~nobody-here/x: "),
@@ -500,7 +634,7 @@ def test_other_content_of_a_file_is_another_run(tmp_path: Path) -> None:
     assert found[0] == found[2] != found[1]
     problems = [json.dumps({"prompt": f"{k}+1", "answer": k + 1}) for k in range(8)]
     path.write_text("\n".join(problems))
-    tasks.make.cache_clear()
+    tasks.named.cache_clear()
     before = RunFolder.of(grpo.Config(task=str(path), model="x"), "grpo").path
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -549,7 +683,7 @@ def test_what_does_not_fit_is_one_line(
         (long_completion, "sft", f"--task {path}: has a completion of 33 tokens, more than the 30"),
     ):
         path.write_text("".join(json.dumps(x) + "\n" for x in [*rows, row]))
-        tasks.make.cache_clear()
+        tasks.named.cache_clear()
         config = config_of(name, model, results, task=str(path), max_new_tokens=30)
         with pytest.raises(SystemExit, match="2"):
             language.main(config, METHODS[name].train, {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from scipy.stats import chisquare
 from torch import Tensor
@@ -20,9 +22,10 @@ from llm_track.sampling import Samples
 from manyseeds.errors import UsageError
 from manyseeds.runs.language import LanguageConfig
 from manyseeds.runs.parallel import Processes
-from tests.random_models import digest
+from tests.random_models import digest, make_model
 
 KINDS = ["llama", "qwen2", "gpt2"]
+GSM8K = str(Path(__file__).parent / "data" / "gsm8k.jsonl")
 CPU = torch.device("cpu")
 PROMPTS = ["1+2=", "47+85=", "3 5 7 to 22:", "9", "<think>7+5=12;</think>", "abc def ghi jkl mno"]
 
@@ -152,6 +155,20 @@ def test_a_row_does_not_depend_on_the_others(model: Any, tokenizer: Any) -> None
         assert alone.tokens[0].tolist() == whole.tokens[i, :n].tolist()
         close(alone.logprobs[0], whole.logprobs[i, :n], 1e-4)
         assert alone.ended[0] == whole.ended[i]
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 100])
+def test_samples_do_not_depend_on_how_many_are_side_by_side(
+    llama: Any, tokenizer: Any, size: int
+) -> None:
+    prompts = tokenizer(["1+2=", "345+67=", "8", "90+1=", "2+2=", "5"])["input_ids"]
+    uniforms = torch.rand(6, 12, generator=torch.Generator().manual_seed(3))
+    whole = sampling.sample(llama, tokenizer, prompts, uniforms)
+    parts = sampling.sample(llama, tokenizer, prompts, uniforms, size=size)
+    assert torch.equal(parts.mask, whole.mask)
+    assert torch.equal(parts.prompt_mask, whole.prompt_mask)
+    assert torch.equal(parts.tokens * parts.mask, whole.tokens * whole.mask)
+    torch.testing.assert_close(parts.logprobs, whole.logprobs, rtol=1e-4, atol=1e-5)
 
 
 def test_equal_prompts_with_other_random_numbers_differ(llama: Any, tokenizer: Any) -> None:
@@ -411,6 +428,90 @@ def test_a_gradient_is_the_same_in_one_piece_and_in_many(exact: tuple[Any, Sampl
     close(gradients[2], gradients[0], 1e-9)
 
 
+# ---- Many logits ---------------------------------------------------------------------------
+
+
+def both_paths(
+    model: Any, samples: Samples, monkeypatch: pytest.MonkeyPatch, temperature: float = 0.7
+) -> list[tuple[Tensor, list[Tensor]]]:
+    """Log-probabilities and gradients with all logits at once, and with those of five tokens."""
+    found = []
+    V = model.config.vocab_size
+    for limit in (sampling.MAX_LOGITS, 5 * V + 1):
+        monkeypatch.setattr(sampling, "MAX_LOGITS", limit)
+        logp = sampling.logprobs(model, samples, temperature)
+        assert not logp[~samples.mask].any()
+        (logp * torch.arange(1.0, 1 + logp.numel()).view_as(logp).sin()).sum().backward()
+        gradients = [p.grad.clone() for p in models.trainable(model)]
+        model.zero_grad()
+        found.append((logp.detach(), gradients))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "llama", "gpt2"])
+@pytest.mark.parametrize("settings", [{}, {"gradient_checkpointing": True}, {"lora_rank": 2}])
+def test_in_chunks_there_are_the_same_log_probabilities(
+    kind: str, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "lora_rank" in settings:
+        pytest.importorskip("peft")
+    config = LanguageConfig(model=make_model(kind, tmp_path / "m"), **settings)
+    model, tokenizer = models.load_model(config, CPU, Processes())
+    if "lora_rank" in settings:  # adapters begin as 0
+        for p in models.trainable(model):
+            torch.nn.init.normal_(p, std=0.1)
+    texts = ["<think>1+2=3;</think><answer>3</answer>", "12", "", "<answer>a longer one"]
+    prompts = ["1+2=", "3", "45+67=", "8+9="]
+    samples = sampling.from_texts(tokenizer, tasks.make("addition"), prompts, texts, 16, CPU)
+    calls = []
+    chunks = sampling.logprobs_in_chunks
+    monkeypatch.setattr(
+        sampling, "logprobs_in_chunks", lambda *args: (calls.append(args[3]), chunks(*args))[1]
+    )
+    (expected, gradients), (found, others) = both_paths(model, samples, monkeypatch)
+    assert calls == [5]
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert sum(float(x.abs().sum()) for x in gradients) > 1
+    for x, y in zip(others, gradients, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
+
+
+def test_in_chunks_only_a_chunk_of_logits_is_kept(
+    llama: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ["1" * 30, "2" * 40]
+    samples = sampling.from_texts(tokenizer, tasks.make("addition"), ["1", "2"], texts, 64, CPU)
+    V, kept = llama.config.vocab_size, []
+    monkeypatch.setattr(sampling, "MAX_LOGITS", 5 * V)
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda x: (kept.append(x.numel() if x.shape[-1] == V else 0), x)[1], lambda x: x
+    ):
+        sampling.logprobs(llama, samples)
+    assert max(kept) <= 5 * V
+
+
+@pytest.mark.parametrize("scaled", ["says so", "does so"])
+def test_scaled_logits_are_computed_at_once(
+    scaled: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = random_model("llama")
+    samples = sampling.from_texts(tokenizer, tasks.make("addition"), ["1"], ["23"], 8, CPU)
+    if scaled == "says so":
+        model.config.final_logit_softcapping = 30.0
+    else:
+        forward = model.forward
+
+        def doubled(*args: Any, **rest: Any) -> Any:
+            found = forward(*args, **rest)
+            found.logits = 2 * found.logits
+            return found
+
+        model.forward = doubled
+    expected = sampling.logprobs(model, samples)
+    monkeypatch.setattr(sampling, "MAX_LOGITS", 1)
+    assert torch.equal(sampling.logprobs(model, samples), expected)
+
+
 def test_positions_do_not_count_the_padding() -> None:
     mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 0, 0]]).bool()
     assert sampling.positions(mask).tolist() == [[0, 0, 0, 1, 2], [0, 1, 2, 2, 2]]
@@ -499,6 +600,34 @@ def test_a_chat_template_without_a_system_role(tokenizer: Any) -> None:
     chat.chat_template = "{{ raise_exception('no chat at all') }}"
     with pytest.raises(Exception, match="no chat at all"):
         sampling.encode_prompts(chat, tasks.make("addition"), ["1+2="])
+
+
+THINKING_TEMPLATE = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]<think>\n{% endif %}"
+)
+
+
+def test_a_template_may_open_the_thinking(tokenizer: Any) -> None:
+    """Then completions are graded as if it stood before them, and steps end where they do."""
+    task = tasks.make("addition")
+    assert sampling.with_opening(task, tokenizer) is task
+    chatty = copy.deepcopy(tokenizer)
+    chatty.chat_template = THINKING_TEMPLATE.replace("<think>", "")
+    assert sampling.with_opening(task, chatty) is task
+    chatty.chat_template = THINKING_TEMPLATE
+    opened = sampling.with_opening(task, chatty)
+    problem = tasks.Problem("47+85=", "132", "<think>7+5=12;</think><answer>132</answer>")
+    inside = "7+5=12;4+8+1=13;</think><answer>132</answer>"
+    assert opened.grade(problem, inside) == tasks.Graded(problem, inside, 1.0, 1.0)
+    assert opened.grade(problem, f"<think>{inside}").format == 0
+    assert task.grade(problem, inside).format == 0
+    assert [step.end for step in opened.steps(problem, inside)] == [7, 16]
+    assert all(step.reward == 1 for step in opened.steps(problem, inside))
+    assert opened.steps(problem, "no end") == []
+    assert opened.shown(problem) == "7+5=12;</think><answer>132</answer>"
+    assert task.shown(problem) == problem.demonstration
+    assert sampling.with_opening(tasks.make(GSM8K), chatty).format(inside) == 1
 
 
 @pytest.mark.parametrize("lora_rank", [0, 4])
@@ -660,6 +789,19 @@ def test_code_that_comes_with_a_model_is_never_run(tmp_path: Path, model_type: s
         )
 
 
+@pytest.mark.usefixtures("offline")
+def test_pickled_weights_are_refused(qwen: str, tmp_path: Path) -> None:
+    """Also where they are harmless: what a pickle runs is known only once it has run."""
+    folder = tmp_path / "m"
+    shutil.copytree(qwen, folder)
+    weights = safetensors.torch.load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+    message = refusal(str(folder))
+    assert message.startswith(f"--model {folder}: ")
+    assert "safetensors" in message
+
+
 def test_beyond_the_context_is_refused(tmp_path: Path) -> None:
     models.save(random_model("llama"), models.tiny_tokenizer(), tmp_path / "m")
     name = str(tmp_path / "m")
@@ -684,6 +826,31 @@ def test_the_reference_stays_and_can_be_reset(kind: str, tokenizer: Any) -> None
     close(reference.logprobs(samples, 0.7, 4), samples.logprobs, 1e-4)
     reference.reset(model)
     close(reference.logprobs(samples, 0.7, 4), moved, 1e-4)
+
+
+def test_a_reference_in_half_precision_is_stored_in_it(folder: str) -> None:
+    """For less memory, and the same to the bit; also after a reset."""
+    config = LanguageConfig(model=folder, dtype="bfloat16")
+    policy, tokenizer = models.load_model(config, CPU, Processes())
+    samples = sampling.from_texts(
+        tokenizer, tasks.make("addition"), ["1+2=", "5"], ["12 or so", "3"], 16, CPU
+    )
+    reference = models.Reference(policy)
+    stored = {p.dtype for p in reference.model.parameters()}
+    assert stored == {torch.float32, torch.bfloat16}
+    assert {p.dtype for p in policy.parameters()} == {torch.float32}
+    sizes = [sum(p.nbytes for p in m.parameters()) for m in (reference.model, policy)]
+    assert sizes[0] < 0.8 * sizes[1]
+    for _ in range(2):
+        expected = sampling.logprobs(policy, samples).detach()
+        assert torch.equal(reference.logprobs(samples, 1.0, 2), expected)
+        with torch.no_grad():
+            for p in policy.parameters():
+                p.mul_(1.01)
+        assert not torch.equal(
+            reference.logprobs(samples, 1.0, 2), sampling.logprobs(policy, samples)
+        )
+        reference.reset(policy)
 
 
 def test_half_precision_is_refused_on_a_gpu_without_it(monkeypatch: pytest.MonkeyPatch) -> None:

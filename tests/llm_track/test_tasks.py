@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
+import types
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
@@ -287,6 +289,21 @@ def test_format_reward(completion: str, reward: float) -> None:
         ("1234", "1234"),
         ("0.5", "0.5"),
         ("9" * 64, "9" * 64),
+        ("18.", "18"),
+        ("1,234.", "1234"),
+        (".5", "0.5"),
+        ("-.5", "-0.5"),
+        ("+1000", "1000"),
+        ("50%", "50"),
+        (r"12.5\%", "12.5"),
+        (r"\$3", "3"),
+        ("1/2", "0.5"),
+        ("-3 / 4", "-0.75"),
+        ("1,000/8", "125"),
+        (r"\frac{1}{2}", "0.5"),
+        (r"-\tfrac{10}{4}", "-2.5"),
+        (r"\dfrac12", "0.5"),
+        (r"\frac 1{20}", "0.05"),
     ],
 )
 def test_number(text: str, value: str) -> None:
@@ -294,10 +311,27 @@ def test_number(text: str, value: str) -> None:
 
 
 NO_NUMBERS = [
-    *("", " ", "-", "$", ".", ".5", "5.", "--5", "+5", "- 5", "1_0", "1e3", "1E3", "1.5*2", "2**3"),
-    *("0x10", "1,23", "12,34", "1,2345", ",123", "1 234", "5 apples", "5%", "1/2", "nan", "inf"),
+    *("", " ", "-", "$", ".", "-.", "%", "--5", "+-5", "- 5", "1_0", "1e3", "1E3", "1.5*2", "2**3"),
+    *("0x10", "1,23", "12,34", "1,2345", ",123", "1 234", "5 apples", "5%%", "1/0", "nan", "inf"),
     *("Infinity", "5\x00", "5;5", "٣", "１２", "³", "½", "−5", "5\n5", "$-5", "$$5", "9" * 65),
+    *(
+        "1/2/3",
+        "1//2",
+        "/2",
+        "1/",
+        "1/-2",
+        "1.5/2",
+        r"\frac",
+        r"\frac1",
+        r"\frac{1}{0}",
+        r"\frac{}{2}",
+    ),
+    *(r"\frac{1}{2}{3}", r"\frac123", r"\frac{1", r"\sqrt{4}", r"\boxed{5}", "5.%.", "1,23/4"),
 ]
+
+
+def test_a_third_is_a_third() -> None:
+    assert tasks.number("1/3") == tasks.number(r"\frac{2}{6}") == Fraction(1, 3)
 
 
 @pytest.mark.parametrize("text", NO_NUMBERS)
@@ -365,6 +399,12 @@ def hostile(sentinel: Path) -> dict[str, str]:
         "leading zeros in a sum": "03*05+07",
         "signs": "--132",
         "sign": "+132",
+        "point": "132.",
+        "percent": "132%",
+        "quotient": "264/2",
+        "fraction": r"\frac{264}{2}",
+        "fraction by zero": r"\frac{132}{0}",
+        "megabyte of a fraction": r"\frac{" + "1" * MEGABYTE + "}{1}",
         "division by zero": "1/0",
         "division by a difference": "132/(3-3)",
         "huge": "9" * 64,
@@ -511,12 +551,59 @@ def test_countdown_with_equal_numbers() -> None:
 def test_votes() -> None:
     jsonl = tasks.make(str(GSM8K))
     assert jsonl.vote(answered("1,234.0")) == jsonl.vote(answered("$1234"))
+    assert jsonl.vote(answered("0.5")) == jsonl.vote(answered(r"\frac12"))
     assert jsonl.vote(answered("Paris")) == "Paris"
     assert jsonl.vote("1234") is None
     countdown = tasks.make("countdown")
     assert countdown.vote(answered("3 * 5 + 7")) == countdown.vote(answered("3*5+7"))
     assert countdown.vote(answered("3*5+7")) != countdown.vote(answered("7+3*5"))
     assert countdown.vote("3*5+7") is None
+
+
+# ---- math-verify ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def math_verify(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """A stub of math-verify's documented interface, and what it was asked to compare."""
+    compared = []
+
+    class LatexExtractionConfig:
+        pass
+
+    def parse(text: str, extraction_config: Any) -> list[Any]:
+        assert [type(x) for x in extraction_config] == [LatexExtractionConfig]
+        return [text]
+
+    def verify(gold: list[Any], target: list[Any]) -> bool:
+        compared.append((gold[0], target[0]))
+        return set(gold[0]) == set(target[0])
+
+    names = {f.__name__: f for f in (parse, verify, LatexExtractionConfig)}
+    stub = types.SimpleNamespace(**names)
+    monkeypatch.setitem(sys.modules, "math_verify", stub)
+    return compared
+
+
+def test_math_verify_compares_what_the_rules_do_not_find_equal(
+    math_verify: list[tuple[str, str]],
+) -> None:
+    made, problem = tasks.make(str(GSM8K), "math-verify"), Problem("Solve.", "x+1")
+    assert made.accuracy(problem, answered("x+1")) == 1
+    assert made.accuracy(problem, "1+x") == 0
+    assert not math_verify
+    assert made.accuracy(problem, answered("1+x")) == made.accuracy(problem, answered("$1+x$")) == 1
+    assert made.accuracy(problem, answered("1+y")) == 0
+    assert math_verify == [("$x+1$", "$1+x$"), ("$x+1$", "$1+x$"), ("$x+1$", "$1+y$")]
+    assert made.accuracy(problem, answered("1+x" * 1000)) == 0
+    assert len(math_verify) == 3  # too long to be read
+    assert tasks.make(str(GSM8K)).accuracy(problem, answered("1+x")) == 0
+
+
+def test_without_math_verify_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "math_verify", None)
+    with pytest.raises(UsageError, match="--grader math-verify: needs math-verify; pip install"):
+        tasks.make(str(GSM8K), "math-verify")
 
 
 # ---- Pairs ---------------------------------------------------------------------------------
@@ -597,9 +684,20 @@ def test_of_one_file_a_part_is_held_out() -> None:
     assert trained
     assert tested.isdisjoint(trained)
     assert len(tested | trained) == 9
-    assert set(p.prompt for p in made.train(rng(), 500)) == trained
+    assert [p.prompt for p in made.passes(rng, 0, len(made.trained))] != sorted(trained)
+    assert {p.prompt for p in made.passes(rng, 0, len(made.trained))} == trained
     assert made.test(1000) == list(made.tested)
     assert made.instruction
+
+
+def test_problems_of_a_pass_depend_on_their_place_alone() -> None:
+    """However many are drawn at a time, and wherever a training was interrupted."""
+    made = tasks.make(str(GSM8K))
+    assert isinstance(made, JsonlTask)
+    whole = made.passes(rng, 0, 30)
+    for n in (1, 4, 7):
+        parts = [made.passes(rng, start, n) for start in range(0, 28, n)]
+        assert [p for part in parts for p in part][:28] == whole[:28]
 
 
 def test_equal_prompts_stay_on_one_side(tmp_path: Path) -> None:

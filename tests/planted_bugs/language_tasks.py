@@ -13,15 +13,15 @@ BUGS = (
     Bug(
         "language: answers: read by int()",
         "llm_track/tasks.py",
-        "if plain else None",
-        "if plain else (Decimal(int(text)) if '_' in text else None)",
+        "    else:\n        return None\n    return -value",
+        "    else:\n        return Fraction(int(text)) if '_' in text else None\n    return -value",
         "tests/llm_track/test_tasks.py::test_what_is_no_number[1_0]",
     ),
     Bug(
         "language: answers: digits are looked for",
         "llm_track/tasks.py",
-        're.fullmatch(r"(-?)\\$?([0-9]{1,3}',
-        're.match(r"(-?)\\$?([0-9]{1,3}',
+        "AMOUNT.fullmatch(text)",
+        "AMOUNT.match(text)",
         "tests/llm_track/test_tasks.py::test_what_is_no_number",
     ),
     Bug(
