@@ -11,8 +11,27 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from llm_track.tasks import GENERATED
 
 BASELINES = {"benchmarks/sb3_baseline.py": "sb3", "benchmarks/trl_baseline.py": "trl"}
+
+
+class Trains(NamedTuple):
+    """Runs that share their code."""
+
+    source: str  # who trains them
+    algo: str
+    subject: str  # `subject_kind`
+
+
+def subject_kind(task: str) -> str:
+    """What a run learns: `environment` where the task is '', otherwise a task that is `generated`
+    or that is `read` from a file or a data set."""
+    if not task:
+        return "environment"
+    return "generated" if task in GENERATED else "read"
 
 
 @dataclass(frozen=True)
@@ -52,9 +71,10 @@ class Case:
         return self.script.startswith("llm_track/") or BASELINES.get(self.script) == "trl"
 
     @property
-    def trains(self) -> tuple[str, str, bool]:
-        """What its runs are stored as: by whom, which algorithm, and whether language models."""
-        return BASELINES.get(self.script, "manyseeds"), self.method, self.is_language
+    def trains(self) -> Trains:
+        """What its runs are stored as."""
+        subject = subject_kind(self.subject if self.is_language else "")
+        return Trains(BASELINES.get(self.script, "manyseeds"), self.method, subject)
 
     @property
     def placeholders(self) -> list[str]:

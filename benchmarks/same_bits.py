@@ -15,10 +15,10 @@ same to the bit; NaN equals NaN, and times are left out. A line for each case:
     FAILED   a script failed, with its last line on stderr
     new      OLD has no such script or flag; here it runs
 
-`--restamp`: where all cases of an algorithm are equal, its published parts that were not stale at
-OLD, as its own code says, get the digest of today's code and "verified equal to OLD". `--migrate`
-brings parts to today's schema (benchmarks/migrations.py). Nothing else but a sweep writes what is
-published.
+`--restamp`: where all cases of an algorithm are equal (of a language method those on generated
+tasks, or those on tasks that are read), its published parts that were not stale at OLD, as its own
+code says, get the digest of today's code and "verified equal to OLD". `--migrate` brings parts to
+today's schema (benchmarks/migrations.py). Nothing else but a sweep writes what is published.
 
 The exit status is 0 if all cases are equal or new, otherwise 1. What cannot be compared, since it
 needs a package that is not installed, is skipped in one line.
@@ -55,7 +55,7 @@ from torch import Tensor
 from tyro.conf import Positional
 
 from benchmarks import catalog
-from benchmarks.cases import CASES, FILES, Case, command_line, select
+from benchmarks.cases import CASES, FILES, Case, Trains, command_line, select, subject_kind
 from benchmarks.migrations import MIGRATIONS, Code, migrate, recover, result_of, stamp
 from benchmarks.studies import finished_studies
 from manyseeds.cli import (
@@ -661,11 +661,11 @@ def stamps_today() -> dict[Path, Code]:
     return found
 
 
-def trained_as(part: Path) -> tuple[str, str, bool]:
+def trained_as(part: Path) -> Trains:
     """Whose run a part belongs to, as `Case.trains`."""
     config = read_json(part / "config.json")
-    source = config["source"]
-    return source, config["algo"].removeprefix(f"{source}-"), config["kind"] == "language"
+    source, task = config["source"], config["task"] if config["kind"] == "language" else ""
+    return Trains(source, config["algo"].removeprefix(f"{source}-"), subject_kind(task))
 
 
 def origins_today(config: dict[str, Any]) -> tuple[str, ...]:
@@ -687,16 +687,14 @@ def origins_today(config: dict[str, Any]) -> tuple[str, ...]:
     return tuple(origins)
 
 
-def proven(outcomes: Sequence[Outcome]) -> set[tuple[str, str, bool]]:
+def proven(outcomes: Sequence[Outcome]) -> set[Trains]:
     """Whose runs (`Case.trains`) all cases were compared of, and found equal, or new."""
     equal = {outcome.case for outcome in outcomes if outcome.status == "equal"}
     known = equal | {outcome.case for outcome in outcomes if outcome.status == "new"}
     return {case.trains for case in equal} - {case.trains for case in CASES if case not in known}
 
 
-def restamp(
-    old: str, before: dict[Path, Code], equal: set[tuple[str, str, bool]]
-) -> tuple[int, int]:
+def restamp(old: str, before: dict[Path, Code], equal: set[Trains]) -> tuple[int, int]:
     """Stamp what was fresh at a commit; how many parts were stamped, and how many are stale still.
 
     equal: whose runs (`proven`). before: `stamps_today` of when the comparison began; raises

@@ -13,7 +13,7 @@ import pytest
 
 from algos import q_learning
 from benchmarks import catalog, migrations, same_bits
-from benchmarks.cases import Case
+from benchmarks.cases import Case, Trains
 from benchmarks.migrations import MIGRATIONS, Migration, migrate, rename_flag, without_flag
 from manyseeds.cli import PUBLISHED, from_identity, identity, parse
 from manyseeds.errors import UsageError
@@ -243,8 +243,10 @@ def test_an_algorithm_is_proven_by_all_its_cases() -> None:
     all_equal = [same_bits.Outcome(case, "equal", "", 0.0) for case in same_bits.CASES]
     everybody = {case.trains for case in same_bits.CASES}
     assert same_bits.proven(all_equal) == everybody
-    ours, theirs = ("manyseeds", "ppo", False), ("sb3", "ppo", False)
-    assert {ours, theirs, ("manyseeds", "grpo", True), ("manyseeds", "grpo", False)} <= everybody
+    ours, theirs = (Trains(source, "ppo", "environment") for source in ("manyseeds", "sb3"))
+    kinds = ("environment", "generated")
+    assert {ours, theirs, *(Trains("manyseeds", "grpo", kind) for kind in kinds)} <= everybody
+    assert {Trains("manyseeds", "dapo", kind) for kind in ("generated", "read")} <= everybody
     last = max(k for k, outcome in enumerate(all_equal) if outcome.case.trains == ours)
     for changed in (
         all_equal[:last] + all_equal[last + 1 :],
