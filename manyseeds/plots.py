@@ -407,12 +407,14 @@ class Panel(NamedTuple):
     log: bool
 
 
-def scatter_grid(panels: Sequence[Panel], path: Path | str, *, ylabel: str, bins: int) -> None:
+def scatter_grid(
+    panels: Sequence[Panel], path: Path | str, *, ylabel: str, bins: int, legend: str
+) -> None:
     """A panel per hyperparameter (columns) and environment (rows), with one y axis for all.
 
     Points are configurations; the line joins the means of `bins` equal parts of them, by the
-    hyperparameter's rank, with 95% intervals. Of words, each is a part. Raises ValueError for an
-    unknown suffix.
+    hyperparameter's rank, with 95% intervals. Of words, each is a part. legend: a line of text
+    below all. Raises ValueError for an unknown suffix.
     """
     import seaborn
     from matplotlib.figure import Figure
@@ -449,9 +451,16 @@ def scatter_grid(panels: Sequence[Panel], path: Path | str, *, ylabel: str, bins
             if log:
                 axes.set_xscale("log")
                 axes.xaxis.set_minor_formatter(NullFormatter())
-            axes.xaxis.set_major_locator(LogLocator(numticks=5) if log else MaxNLocator(3))
-            axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+            axes.xaxis.set_major_locator(LogLocator(numticks=4) if log else MaxNLocator(3))
+            axes.xaxis.set_major_formatter(lambda x, _: short_number(x))
+        figure.supxlabel(legend, size=8, color=INK)
     write_bytes(Path(path), figure_bytes(figure, Path(path).suffix))
+
+
+def short_number(x: float) -> str:
+    """`0.92`, `100`, `1e-4`"""
+    text = f"{x:g}" if abs(x) >= 0.001 or x == 0 else f"{x:.0e}"
+    return text.replace("e-0", "e-").replace("e+0", "e+")
 
 
 def _parts(

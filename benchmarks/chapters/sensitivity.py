@@ -338,7 +338,12 @@ def sensitivity_section(studies: Sequence[Study], results: Path) -> str:
 def draw(group: Together, path: Path) -> None:
     """A row of panels per environment, a column per hyperparameter."""
     panels = [panel for study in group.studies for panel in panels_of(study)]
-    plots.scatter_grid(panels, path, ylabel="normalised score", bins=BINS)
+    sizes = {
+        f"{s.result['trials']} configurations x {len(s.about['seeds'])} seeds": 0
+        for s in group.studies
+    }
+    legend = f"Points: {' or '.join(sizes)}. Lines: means of {BINS} parts, 95% intervals."
+    plots.scatter_grid(panels, path, ylabel="normalised score", bins=BINS, legend=legend)
 
 
 def panels_of(study: Study) -> list[Panel]:

@@ -171,3 +171,11 @@ def test_words_are_in_the_order_of_their_numbers() -> None:
     assert kinds == ["64-64", "120-84", "256-256"]
     assert plots._parts(["true", "false"], 8)[1] == ["false", "true"]
     assert plots._parts(["0.001", "0", "1e-05"], 8)[1] == ["0", "1e-05", "0.001"]
+
+
+@pytest.mark.parametrize(
+    ("x", "text"),
+    [(0.0, "0"), (0.92, "0.92"), (100.0, "100"), (0.001, "0.001"), (1e-4, "1e-4"), (3e-5, "3e-5")],
+)
+def test_numbers_of_an_axis_are_short(x: float, text: str) -> None:
+    assert plots.short_number(x) == text
