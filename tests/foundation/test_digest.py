@@ -507,7 +507,7 @@ CHANGES: dict[str, tuple[str, str, str, set[str]]] = {
     ),
     "the sum of gradients": (
         "manyseeds/runs/parallel.py",
-        "dist.all_reduce(p.grad)",
+        "dist.all_reduce(flat)",
         "pass",
         LANGUAGE,
     ),

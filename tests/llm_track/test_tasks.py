@@ -853,7 +853,7 @@ def test_a_data_set_laid_out_as_on_the_hub(tmp_path: Path, monkeypatch: pytest.M
     rows = [json.loads(line) for line in GSM8K.read_text().splitlines()]
     name = as_on_the_hub(tmp_path / "gsm8k", {"train": rows[:6], "test": rows[6:]})
     monkeypatch.setitem(tasks.HUB, "gsm8k", (name, "main"))
-    made = tasks.make.__wrapped__("gsm8k")
+    made = tasks.named.__wrapped__("gsm8k")
     assert isinstance(made, JsonlTask)
     assert [p.prompt for p in made.trained] == [row["question"] for row in rows[:6]]
     assert [p.answer for p in made.test(3)] == ["18", "350", "200"]
