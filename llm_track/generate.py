@@ -230,11 +230,12 @@ class Output:
 @torch.no_grad()
 def generate(config: Config) -> dict[str, float]:
     """Complete and grade all prompts that are not done yet; the scores of all."""
-    task, as_run = tasks.make(config.task), config.as_run()
+    as_run = config.as_run()
     problems = problems_of(config)
     output = Output(config)
     device = resolve_device(config.device)
     policy, tokenizer = models.load_model(as_run, device, Processes(device))
+    task = sampling.with_opening(tasks.make(config.task), tokenizer)
     prompts = sampling.encode_prompts(tokenizer, task, [p.prompt for p in problems])
     T = models.completion_tokens(as_run)
     each = max(config.batch_size // config.k, 1)
