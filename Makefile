@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install benchmark report test test-all gpu-check lint check-arm64 format jax-env clean FORCE
+.PHONY: help install benchmark report site browser test test-all gpu-check lint check-arm64 format jax-env clean FORCE
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -30,6 +30,14 @@ benchmark: install ## train the quick suite and write its report, in results/loc
 
 report: install ## tables and plots of every finished run, in results/local
 	$(PY) benchmarks/report.py
+
+site: install ## the published results as a static site, build/site/index.html
+	$(PY) benchmarks/website.py --results results
+
+browser: ## a browser for the tests of the site: Debian's chromium
+	@command -v chromium chromium-browser google-chrome || { command -v apt-get > /dev/null || { echo \
+	"make: there is no apt-get here; install chromium by hand" >&2; exit 1; }; \
+	apt-get update && apt-get install -y chromium; }
 
 test: install ## fast tests, then lint
 	$(PY) -m pytest -m "not slow" -n $(WORKERS) --dist worksteal

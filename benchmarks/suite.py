@@ -133,6 +133,8 @@ SHORT = {"seeds": 3, "total_timesteps": 20_000}
 SHORT_LANGUAGE = {"seeds": 1, "total_samples": 2_560}
 # Settings that TRL has, too: it neither samples again nor punishes long completions.
 LIKE_TRL: dict[str, dict[str, Any]] = {
+    "sft": {},
+    "reward_model": {},
     "dpo": {},
     "grpo": {},
     "dr_grpo": {},
@@ -145,10 +147,38 @@ DAPO_SWITCHES: tuple[dict[str, Any], ...] = (
     {"token_level": False},
     {"overlong_filtering": False, "overlong_cache": 0},
 )
-GRPO_MODES: tuple[dict[str, Any], ...] = (
-    {"supervision": "process"},
-    {"iterations": 4},
-    {"model": "tiny-base"},  # without SFT, as R1-Zero
+GRPO_MODES: tuple[dict[str, Any], ...] = ({"supervision": "process"}, {"iterations": 4})
+# Experiments, each of which can show a claim of a paper to be true or false; see
+# chapters/language_claims.py. R1-Zero begins without SFT, from bases of which one has no signal.
+ZERO = {"total_samples": 25_600, "eval_samples": 16}
+R1_ZERO: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("grpo", {"model": "tiny-base", **ZERO}),
+    *((algo, {"model": "tiny-base-800", **ZERO}) for algo in ("grpo", "dr_grpo", "rlhf_ppo")),
+)
+LEARNED = {"reward_model": "tiny-reward", "total_samples": 12_800, "eval_samples": 16}
+RLHF: tuple[tuple[str, dict[str, Any]], ...] = (
+    *(("rlhf_ppo", {**LEARNED, "rules": False, "kl_coef": beta}) for beta in (0.05, 0.2, 0.5)),
+    ("rlhf_ppo", LEARNED),
+    *(("grpo", {**LEARNED, "rules": False, "iterations": n}) for n in (1, 4)),
+)
+# On countdown, with so many gradient steps per rollout that the clip acts.
+CLIPPED = {"minibatches": 16, "epochs": 2, "dynamic_sampling": False, "eval_samples": 16}
+CLIP_HIGHER = tuple({**CLIPPED, "clip_range_high": high} for high in (0.2, 0.28, 0.5))
+# DAPO's token-level loss and overlong handling, each alone, where many completions are cut off.
+PLAIN_DAPO = {"dynamic_sampling": False, "clip_range_high": 0.2, "max_new_tokens": 36}
+OFF = {"token_level": False, "overlong_filtering": False, "overlong_cache": 0}
+LONG: tuple[dict[str, Any], ...] = (
+    {**PLAIN_DAPO, **OFF},
+    {**PLAIN_DAPO, **OFF, "token_level": True},
+    {**PLAIN_DAPO, **OFF, "overlong_filtering": True},
+    {**PLAIN_DAPO, **OFF, "overlong_cache": 8},
+)
+# PPO with GRPO's prompts, passes and weight of the KL.
+EQUAL = {"prompts": 32, "group_size": 8, "epochs": 1, "kl_coef": 0.04}
+EXPERIMENTS: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
+    *((algo, "addition", 5, x) for algo, x in (*R1_ZERO, *RLHF, ("rlhf_ppo", EQUAL))),
+    *(("dapo", "countdown", 10, x) for x in CLIP_HIGHER),
+    *(("dapo", "rambling", 10, x) for x in LONG),
 )
 SHORT_PREDICTION = {"seeds": 10, "total_episodes": 20}
 
@@ -310,6 +340,18 @@ TARGETS = {  # mean final scores
     ("grpo", "Pendulum-v1"): -190.0,
 }
 
+
+def language(
+    algo: str,
+    task: str,
+    seeds: int = 5,
+    settings: Mapping[str, Any] | None = None,
+    source: str = "manyseeds",
+) -> Cell:
+    """A cell of the language track."""
+    return Cell(algo, task, seeds, source, settings or {}, SHORT_LANGUAGE, package="llm_track")
+
+
 SUITES = {
     # The cuts together take about five minutes on two cores, most of it SB3.
     "quick": (
@@ -396,27 +438,26 @@ SUITES = {
     # Language models, about a minute a seed: what is missing of base and SFT is made first.
     "language-models": (
         *(
-            Cell(algo, task, 5, package="llm_track", cut=SHORT_LANGUAGE)
+            language(algo, "addition", 10, settings, source)
+            for algo, settings in LIKE_TRL.items()
+            for source in ("manyseeds", "trl")
+        ),
+        *(
+            language(algo, task)
             for task, algos in (
-                ("addition", ("sft", "reward_model", "dpo", "rlhf_ppo", "grpo", "dr_grpo", "dapo")),
+                ("addition", ("rlhf_ppo", "dapo")),
                 ("mixed", ("grpo", "dr_grpo", "dapo")),
                 ("countdown", ("grpo", "dapo")),
+                ("checking", ("grpo",)),
             )
             for algo in algos
         ),
         *(
-            Cell(algo, "addition", 5, "trl", settings, cut=SHORT_LANGUAGE, package="llm_track")
-            for algo, settings in LIKE_TRL.items()
-        ),
-        *(
-            Cell(algo, "addition", 5, settings=settings, cut=SHORT_LANGUAGE, package="llm_track")
-            for algo, settings in LIKE_TRL.items()
-            if settings
-        ),
-        *(
-            Cell(algo, "addition", 5, settings=settings, cut=SHORT_LANGUAGE, package="llm_track")
+            language(algo, "addition", 5, settings)
             for algo, variants in (("dapo", DAPO_SWITCHES), ("grpo", GRPO_MODES))
             for settings in variants
         ),
+        *(language(algo, "rambling", 10) for algo in ("grpo", "dr_grpo")),
+        *(language(*experiment) for experiment in EXPERIMENTS),
     ),
 }

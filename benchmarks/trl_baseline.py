@@ -193,6 +193,10 @@ class SFTBaseline(Baseline):
 
     @classmethod
     def arguments(cls, config: Any) -> dict[str, Any]:
+        if config.demonstrations:
+            raise UsageError(
+                f"--demonstrations {config.demonstrations}: here TRL learns from the task's own"
+            )
         ordered = {"max_length": None, "train_sampling_strategy": "sequential"}
         return common_arguments(config) | ordered
 

@@ -9,7 +9,8 @@ logging inside. Every measurement is a process of its own with one thread, pinne
 two take turns, so that a slow minute of a shared machine meets both. What counts is the ratio
 within a repeat.
 
-The measurement of a method replaces its former one in results/trl_speed.json.
+The measurement of a method replaces its former one with the same settings in
+results/trl_speed.json.
 """
 
 from __future__ import annotations
@@ -105,6 +106,13 @@ def measure_both(flags: Flags, config: LanguageConfig) -> list[dict[str, Any]]:
     return [{**m, "samples_per_s": m["samples"] / m["learn_s"]} for m in measurements]
 
 
+def name_of(algo: str, config: LanguageConfig) -> str:
+    """The method, and what differs from its preset: `grpo, total_samples 2560`."""
+    plain, own = catalog.plain_settings("llm_track", algo, config.task) or {}, identity(config)
+    changed = (f", {name} {x}" for name, x in own.items() if plain.get(name) != x)
+    return algo + "".join(changed)
+
+
 def main(args: Sequence[str] | None = None) -> None:
     """Measure, print, and write results/trl_speed.json."""
     words = sys.argv[1:] if args is None else args
@@ -120,7 +128,8 @@ def main(args: Sequence[str] | None = None) -> None:
     row = summary(measurements)
     path = Path(config.results) / "trl_speed.json"
     stored = json.loads(path.read_text()) if path.exists() else {}
-    stored[algo] = {
+    stored[name_of(algo, config)] = {
+        "algo": algo,
         **origin([f"llm_track.{algo}:train"], packages=("transformers", "trl", "accelerate")),
         "settings": identity(config),
         **row,

@@ -51,7 +51,9 @@ Implementation details, and where defaults leave the paper:
 
 Logged per step: reward, accuracy, format, length and entropy (nats per token) of all samples drawn;
 all_solved and all_failed, the shares of groups without a signal; drawn, the samples of the step;
-loss, clipfrac, approx_kl (k3 to pi_old), grad_norm of its minibatches (means).
+of its minibatches (means) loss, grad_norm, and over the tokens that they learn from clipfrac
+(ratios outside the clip range), clip_low and clip_high (where the clip acts: of a negative
+advantage, of a positive one), approx_kl (k3 to pi_old).
 """
 
 from __future__ import annotations
@@ -138,6 +140,8 @@ PRESETS = {
     ),
     "mixed": Preset({}, source="addition's"),
     "countdown": Preset({}, source="addition's"),
+    "rambling": Preset({}, source="addition's"),
+    "checking": Preset({}, source="addition's"),
 }
 
 
@@ -315,8 +319,10 @@ def update(
     mine = np.flatnonzero(np.isin(batch.index.cpu(), rows))
     learned = batch.learned[mine]
     counts = processes.sum(torch.stack([learned.any(1).sum(), learned.sum()]))
+    signal = (batch.advantages[mine] * learned).any(1)
+    mine = mine[signal.cpu().numpy()]  # the others have exactly no gradient
     low, high = clip_bounds(config)
-    sums = torch.zeros(3, device=run.device)
+    sums = torch.zeros(6, device=run.device)
     for part in batch.parts(mine, config.micro_batch_size):
         logprobs = sampling.logprobs(policy, part, config.temperature)
         weights = token_weights(part.learned, counts[0], counts[1], config.token_level)
@@ -324,16 +330,24 @@ def update(
         loss.backward()
         with torch.no_grad():
             ratio = (logprobs - part.logprobs).exp()
-            terms = (ratio < low) | (ratio > high), k3(part.logprobs, logprobs)
-            sums += torch.stack([loss, *((weights * x).sum() for x in terms)])
+            below, above = ratio < low, ratio > high
+            of_tokens = (
+                torch.ones_like(ratio),
+                below | above,
+                below & (part.advantages < 0),
+                above & (part.advantages > 0),
+                k3(part.logprobs, logprobs),
+            )
+            sums += torch.stack([loss, *((part.learned * x).sum() for x in of_tokens)])
     processes.sum_gradients(parameters)
     grad_norm = torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM).to(run.device)
     if 0 < grad_norm < math.inf:
         optimizer.step()
     optimizer.zero_grad()
-    names = ("loss", "clipfrac", "approx_kl")
-    metrics = dict(zip(names, processes.sum(sums), strict=True))
-    return {**metrics, "grad_norm": grad_norm}
+    loss, tokens, *means = processes.sum(sums)
+    names = ("clipfrac", "clip_low", "clip_high", "approx_kl")
+    metrics = {name: x / tokens.clamp(min=1) for name, x in zip(names, means, strict=True)}
+    return {"loss": loss, **metrics, "grad_norm": grad_norm}
 
 
 def sample_metrics(
@@ -365,10 +379,10 @@ def train(config: Config, run: LanguageRun) -> Any:
     reward_model = None
     if config.reward_model:
         reward_model = models.load_scalar(
-            config.reward_model, config, run.device, processes, "--reward-model"
+            config.reward_model, config, run.device, processes, "--reward-model", run.seed
         )
     trained = models.trainable(policy)
-    optimizer = torch.optim.AdamW(trained, lr=config.learning_rate, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(trained, lr=config.learning_rate, weight_decay=0.0, fused=True)
     evaluator = TaskEvaluator(policy, tokenizer, task, config, models.Reference(policy))
 
     step, _ = run.restore(trained, optimizer)

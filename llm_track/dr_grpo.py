@@ -37,9 +37,11 @@ Implementation details, and where defaults leave the paper:
     Adam would drift on; nor on NaN or infinity.
  8. Logits are divided by `--temperature` in sampling and in training.
 
-Logged per step: reward, accuracy, format, length and entropy (nats per token) of the samples; loss,
-clipfrac, approx_kl (k3 to pi_old), grad_norm of its minibatches (means); all_solved and all_failed,
-the shares of groups without a signal.
+Logged per step: reward, accuracy, format, length and entropy (nats per token) of the samples; of
+its minibatches (means) loss, grad_norm, and over the tokens that they learn from clipfrac (ratios
+outside the clip range), clip_low and clip_high (where the clip acts: of a negative advantage, of a
+positive one), approx_kl (k3 to pi_old); all_solved and all_failed, the shares of groups without a
+signal.
 """
 
 from __future__ import annotations
@@ -100,6 +102,8 @@ PRESETS = {
     ),
     "mixed": Preset({}, source="addition's"),
     "countdown": Preset({}, source="addition's"),
+    "rambling": Preset({}, source="addition's"),
+    "checking": Preset({}, source="addition's"),
 }
 
 
@@ -212,25 +216,35 @@ def update(
     """One gradient step on some rows of the whole batch; returns metrics."""
     processes, parameters = run.processes, models.trainable(policy)
     mine = processes.mine(rows, config.prompts * config.group_size)
+    mine = mine[batch.advantages[mine].any(1).cpu().numpy()]  # the others have exactly no gradient
     longest = models.completion_tokens(config)
-    sums = torch.zeros(3, device=run.device)
+    eps = config.clip_range or math.inf
+    sums = torch.zeros(6, device=run.device)
     for part in batch.parts(mine, config.micro_batch_size):
         logprobs = sampling.logprobs(policy, part, config.temperature)
         weights = token_weights(part.mask, len(rows), longest)
         loss = policy_loss(logprobs, part.logprobs, part.advantages, weights, config)
         loss.backward()
         with torch.no_grad():
-            clipped = ((logprobs - part.logprobs).exp() - 1).abs() > (config.clip_range or math.inf)
-            terms = clipped, k3(part.logprobs, logprobs)
-            sums += torch.stack([loss, *((weights * x).sum() for x in terms)])
+            ratio = (logprobs - part.logprobs).exp()
+            below, above = ratio < 1 - eps, ratio > 1 + eps
+            of_tokens = (
+                torch.ones_like(ratio),
+                below | above,
+                below & (part.advantages < 0),
+                above & (part.advantages > 0),
+                k3(part.logprobs, logprobs),
+            )
+            sums += torch.stack([loss, *((part.mask * x).sum() for x in of_tokens)])
     processes.sum_gradients(parameters)
-    grad_norm = torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM)
+    grad_norm = torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM).to(run.device)
     if 0 < grad_norm < math.inf:
         optimizer.step()
     optimizer.zero_grad()
-    names = ("loss", "clipfrac", "approx_kl")
-    metrics = dict(zip(names, processes.sum(sums), strict=True))
-    return {**metrics, "grad_norm": grad_norm}
+    loss, tokens, *means = processes.sum(sums)
+    names = ("clipfrac", "clip_low", "clip_high", "approx_kl")
+    metrics = {name: x / tokens.clamp(min=1) for name, x in zip(names, means, strict=True)}
+    return {"loss": loss, **metrics, "grad_norm": grad_norm}
 
 
 def sample_metrics(
@@ -262,10 +276,10 @@ def train(config: Config, run: LanguageRun) -> Any:
     reward_model = None
     if config.reward_model:
         reward_model = models.load_scalar(
-            config.reward_model, config, run.device, processes, "--reward-model"
+            config.reward_model, config, run.device, processes, "--reward-model", run.seed
         )
     trained = models.trainable(policy)
-    optimizer = torch.optim.AdamW(trained, lr=config.learning_rate, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(trained, lr=config.learning_rate, weight_decay=0.0, fused=True)
     evaluator = TaskEvaluator(policy, tokenizer, task, config, models.Reference(policy))
     B = config.prompts * config.group_size
 

@@ -115,6 +115,7 @@ class TaskEvaluator:
             "truncated": 1 - float(np.mean(np.concatenate([x.ended.cpu() for x in samples]))),
             "all_solved": float((solved == 1).mean()),
             "all_failed": float((solved == 0).mean()),
+            **self.task.measures(repeated, texts),
         }
         if self.reference is not None:
             measures["kl"] = sum(float(self._kl(x)) for x in samples) / tokens

@@ -54,9 +54,11 @@ class Config(ScriptConfig):
     """Graded completions."""
 
     model: str = "tiny"
-    """tiny-base, tiny, a folder (of a finished run, too), or a hub name."""
+    """tiny, tiny-base, tiny-base-800, micro-base-800, a folder, or a hub name. The folder may be
+    that of a finished run."""
     task: str = "addition"
-    """addition, mixed, countdown, gsm8k, a JSONL file of prompt and answer, or a hub name."""
+    """A generated task (addition, mixed, ...), gsm8k, a JSONL file of prompt and answer, or a hub
+    name."""
     split: Literal["test", "train"] = "test"
     """Prompts that were held out, or those that are trained on."""
     prompts: NonNegativeInt = 256

@@ -43,10 +43,11 @@ Implementation details, and where defaults leave the paper:
     Adam would drift on; nor on NaN or infinity.
 10. Logits are divided by `--temperature` in sampling and in training.
 
-Logged per step: reward, accuracy, format, length and entropy (nats per token) of the samples; loss,
-kl (k3 to the reference; to pi_old where `--kl-coef` is 0), clipfrac, approx_kl (k3 to pi_old),
-grad_norm of its minibatches (means); all_solved and all_failed, the shares of groups without a
-signal.
+Logged per step: reward, accuracy, format, length and entropy (nats per token) of the samples; of
+its minibatches (means) loss, grad_norm, and over the tokens that they learn from kl (k3 to the
+reference; to pi_old where `--kl-coef` is 0), clipfrac (ratios outside the clip range), clip_low and
+clip_high (where the clip acts: of a negative advantage, of a positive one), approx_kl (k3 to
+pi_old); all_solved and all_failed, the shares of groups without a signal.
 """
 
 from __future__ import annotations
@@ -126,6 +127,8 @@ PRESETS = {
     ),
     "mixed": Preset({}, source="addition's"),
     "countdown": Preset({}, source="addition's"),
+    "rambling": Preset({}, source="addition's"),
+    "checking": Preset({}, source="addition's"),
 }
 
 
@@ -305,7 +308,10 @@ def update(
     """One gradient step on some rows of the whole batch; returns metrics."""
     processes, parameters = run.processes, models.trainable(policy)
     mine = processes.mine(rows, config.prompts * config.group_size)
-    sums = torch.zeros(4, device=run.device)
+    if config.kl_coef == 0:  # without an advantage exactly no gradient
+        mine = mine[batch.advantages[mine].any(1).cpu().numpy()]
+    eps = config.clip_range or math.inf
+    sums = torch.zeros(7, device=run.device)
     for part in batch.parts(mine, config.micro_batch_size):
         logprobs = sampling.logprobs(policy, part, config.temperature)
         weights = token_weights(part.mask, len(rows))
@@ -314,17 +320,26 @@ def update(
         )
         loss.backward()
         with torch.no_grad():
-            clipped = ((logprobs - part.logprobs).exp() - 1).abs() > (config.clip_range or math.inf)
-            terms = k3(logprobs, part.reference), clipped, k3(part.logprobs, logprobs)
-            sums += torch.stack([loss, *((weights * x).sum() for x in terms)])
+            ratio = (logprobs - part.logprobs).exp()
+            below, above = ratio < 1 - eps, ratio > 1 + eps
+            of_tokens = (
+                torch.ones_like(ratio),
+                k3(logprobs, part.reference),
+                below | above,
+                below & (part.advantages < 0),
+                above & (part.advantages > 0),
+                k3(part.logprobs, logprobs),
+            )
+            sums += torch.stack([loss, *((part.mask * x).sum() for x in of_tokens)])
     processes.sum_gradients(parameters)
-    grad_norm = torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM)
+    grad_norm = torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM).to(run.device)
     if 0 < grad_norm < math.inf:
         optimizer.step()
     optimizer.zero_grad()
-    names = ("loss", "kl", "clipfrac", "approx_kl")
-    metrics = dict(zip(names, processes.sum(sums), strict=True))
-    return {**metrics, "grad_norm": grad_norm}
+    loss, tokens, *means = processes.sum(sums)
+    names = ("kl", "clipfrac", "clip_low", "clip_high", "approx_kl")
+    metrics = {name: x / tokens.clamp(min=1) for name, x in zip(names, means, strict=True)}
+    return {"loss": loss, **metrics, "grad_norm": grad_norm}
 
 
 def sample_metrics(
@@ -389,10 +404,10 @@ def train(config: Config, run: LanguageRun) -> Any:
     reward_model = None
     if config.reward_model:
         reward_model = models.load_scalar(
-            config.reward_model, config, run.device, processes, "--reward-model"
+            config.reward_model, config, run.device, processes, "--reward-model", run.seed
         )
     trained = models.trainable(policy)
-    optimizer = torch.optim.AdamW(trained, lr=config.learning_rate, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(trained, lr=config.learning_rate, weight_decay=0.0, fused=True)
     optimizers = [optimizer]
     if config.iterations > 1:
         trained = [*trained, *reference.model.parameters()]
@@ -400,7 +415,7 @@ def train(config: Config, run: LanguageRun) -> Any:
             trained += reward_model.parameters()
             rate = config.learning_rate
             optimizers.append(
-                torch.optim.AdamW(reward_model.parameters(), lr=rate, weight_decay=0.0)
+                torch.optim.AdamW(reward_model.parameters(), lr=rate, weight_decay=0.0, fused=True)
             )
     evaluator = TaskEvaluator(policy, tokenizer, task, config, start)
     B = config.prompts * config.group_size

@@ -1,11 +1,16 @@
-"""The models of the LLM track: the embedded tiny one, or any causal LM of `transformers`.
+"""The models of the LLM track: the embedded tiny ones, or any causal LM of `transformers`.
 
 `--model tiny` needs no download. It is trained once, in two steps, and stored in
-`results/local/models`:
+`results/local/models`, as the other models are that have a name here:
 
-    tiny-base   a Llama of 137,984 parameters, pretrained for some seconds on the task's mixed and
-                mostly unformatted text: the start of DeepSeek-R1-Zero
-    tiny        tiny-base after `python llm_track/sft.py`: the cold start of DeepSeek-R1
+    tiny-base       a Llama of 137,984 parameters, pretrained for some seconds on the task's mixed
+                    and mostly unformatted text
+    tiny            tiny-base after `python llm_track/sft.py`: the cold start of DeepSeek-R1
+    tiny-base-800   tiny-base pretrained for 800 steps, strong enough for RL without SFT: the start
+                    of DeepSeek-R1-Zero
+    micro-base-800  likewise, with one layer of width 32: what tiny can be distilled into
+    tiny-reward     `--reward-model` only: tiny after `python llm_track/reward_model.py`, another
+                    one for each seed
 
 Anything else is a folder (of a finished run, or as `save_pretrained` writes it) or a hub name. Code
 that comes with a model is never run: `trust_remote_code` is False everywhere (left out, it would
@@ -21,6 +26,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +45,22 @@ from manyseeds.runs.parallel import Processes
 
 CHARACTERS = "".join(chr(i) for i in range(32, 127)) + "\n"
 BASE_BATCH, BASE_LEARNING_RATE = 32, 2e-3
+
+
+@dataclass(frozen=True)
+class Base:
+    """How a base model is made."""
+
+    steps: int = 0  # of its pretraining (0: the task's)
+    width: int = 64
+    layers: int = 2
+
+
+BASES = {
+    "tiny-base": Base(),
+    "tiny-base-800": Base(steps=800),
+    "micro-base-800": Base(steps=800, width=32, layers=1),
+}
 
 
 # ---- The tiny model ------------------------------------------------------------------------
@@ -66,15 +88,15 @@ def tiny_tokenizer() -> Any:
     )
 
 
-def tiny_config(tokenizer: Any) -> Any:
-    """Two layers of width 64, four heads, embeddings tied; 256 positions."""
+def tiny_config(tokenizer: Any, width: int = 64, layers: int = 2) -> Any:
+    """Some layers of a width, four heads, embeddings tied; 256 positions."""
     from transformers import LlamaConfig
 
     return LlamaConfig(
         vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=256,
-        num_hidden_layers=2,
+        hidden_size=width,
+        intermediate_size=4 * width,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         max_position_embeddings=256,
         # At this width the usual 0.02 makes weights so small that a step of RL changes everything.
@@ -86,16 +108,17 @@ def tiny_config(tokenizer: Any) -> Any:
     )
 
 
-def make_base(task: tasks.Task, folder: Path) -> None:
-    """Pretrain tiny-base on a task's text, by next-token prediction, and save it."""
+def make_base(task: tasks.Task, base: Base, folder: Path) -> None:
+    """Pretrain a base model on a task's text, by next-token prediction, and save it."""
     from transformers import LlamaForCausalLM
 
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
     tokenizer = tiny_tokenizer()
-    model = LlamaForCausalLM(tiny_config(tokenizer))
+    model = LlamaForCausalLM(tiny_config(tokenizer, base.width, base.layers))
     optimizer = torch.optim.AdamW(model.parameters(), lr=BASE_LEARNING_RATE)
-    for step in range(task.base_steps):
+    steps = base.steps or task.base_steps
+    for step in range(steps):
         texts = [task.text(rng) + tokenizer.eos_token for _ in range(BASE_BATCH)]
         batch = tokenizer(texts, padding=True, return_tensors="pt", padding_side="right")
         ids, mask = batch["input_ids"], batch["attention_mask"].bool()
@@ -105,23 +128,25 @@ def make_base(task: tasks.Task, folder: Path) -> None:
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for group in optimizer.param_groups:
-            group["lr"] = BASE_LEARNING_RATE * (1 - step / task.base_steps)
+            group["lr"] = BASE_LEARNING_RATE * (1 - step / steps)
         optimizer.step()
         optimizer.zero_grad()
     save(model, tokenizer, folder)
 
 
 @boundary
-def tiny_store(config: LanguageConfig) -> Path:
-    """Where the tiny models of a run's task, as today's code makes them, are kept."""
-    digest = code_digest([*tasks.tiny_origins(config.task), *LanguageRun.kind_origins()])
-    return Path(config.results) / "models" / f"tiny-{digest}"
+def store_of(name: str, config: LanguageConfig) -> Path:
+    """Where a model of the run's task, as today's code makes it, is kept."""
+    kind = "reward" if name == tasks.REWARD else "tiny"
+    origins = tasks.made_origins(name, config.task)
+    digest = code_digest([*origins, *LanguageRun.kind_origins()])
+    return Path(config.results) / "models" / f"{kind}-{digest}"
 
 
-def find_tiny(name: str, config: LanguageConfig, processes: Processes) -> Path:
-    """The folder of tiny or tiny-base for the run's task; the first time, they are made.
+def find_made(name: str, config: LanguageConfig, processes: Processes, seed: int = 0) -> Path:
+    """The folder of a model of tasks.MADE for the run's task; the first time, it is made.
 
-    Raises UsageError where a completion does not fit into their context.
+    seed: of tiny-reward. Raises UsageError where a completion does not fit into its context.
     """
     task = tasks.make(config.task)
     if task.id not in tasks.GENERATED:
@@ -130,17 +155,25 @@ def find_tiny(name: str, config: LanguageConfig, processes: Processes) -> Path:
         )
     tokenizer = tiny_tokenizer()
     check_context(config, tiny_config(tokenizer), tokenizer, prompts_of(task))
-    store = tiny_store(config)
-    if name == "tiny-base":
-        base = store / f"base-{task.id}"
+    store = store_of(name, config)
+    if name in BASES:
+        folder = store / f"{name.removeprefix('tiny-')}-{task.id}"
         with processes.main_first(), alone(store):
-            if not (base / "config.json").exists():
-                make_base(task, base)
-        return base
-    part = store / "runs" / task.id / "sft" / "tiny" / "seeds-000-000"
+            if not (folder / "config.json").exists():
+                make_base(task, BASES[name], folder)
+        return folder
+    script, flags = "sft.py", ["--name", name]
+    if name == tasks.REWARD:
+        tiny = find_made("tiny", config, processes)
+        script = "reward_model.py"
+        flags += ["--model", str(tiny.resolve()), "--first-seed", str(seed)]
+    else:
+        seed = 0
+    algo = script.removesuffix(".py")
+    part = store / "runs" / task.id / algo / name / f"seeds-{seed:03d}-{seed:03d}"
     with processes.main_first(), alone(store):
         if not is_finished(part) or not (part / "model").exists():
-            run_script("sft.py", config, store, "--name", "tiny")
+            run_script(script, config, store, *flags)
     return part / "model"
 
 
@@ -151,7 +184,15 @@ def run_script(script: str, config: LanguageConfig, results: Path, *flags: str) 
     command += ["--evaluations", "1", *flags]
     if not config.quiet:
         console.print(f"once: python {' '.join(command)}")
-    here = {name: value for name, value in os.environ.items() if name not in Processes.VARIABLES}
+    run_command(command, script)
+
+
+def run_command(command: Sequence[str], name: str) -> None:
+    """Run a script of the checkout, one process with this code; what stands after `python`.
+
+    A failure is a UsageError with its last line after the name.
+    """
+    here = {key: value for key, value in os.environ.items() if key not in Processes.VARIABLES}
     done = subprocess.run(
         [sys.executable, str(ROOT / command[0]), *command[1:]],
         env={**here, "PYTHONPATH": str(ROOT)},
@@ -161,7 +202,7 @@ def run_script(script: str, config: LanguageConfig, results: Path, *flags: str) 
     )
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [""]
-        raise UsageError(f"{script}: {lines[-1].removeprefix('error: ')}")
+        raise UsageError(f"{name}: {lines[-1].removeprefix('error: ')}")
 
 
 # ---- Loading and saving --------------------------------------------------------------------
@@ -186,15 +227,21 @@ def load_model(
 
 
 def load_scalar(
-    name: str, config: LanguageConfig, device: torch.device, processes: Processes, what: str
+    name: str,
+    config: LanguageConfig,
+    device: torch.device,
+    processes: Processes,
+    what: str,
+    seed: int = 0,
 ) -> Any:
     """A model with one scalar per token: the reward model or causal LM `name` with a scalar head.
 
-    A causal LM's head is new and begins at 0, so its scalars do. what: the flag, for errors.
+    A causal LM's head is new and begins at 0, so its scalars do. what: the flag, for errors. seed:
+    of tiny-reward.
     """
     from transformers import AutoModelForSequenceClassification
 
-    path = find(name, config, processes)
+    path = find(name, config, processes, seed)
     model, own = read(path, AutoModelForSequenceClassification, what, num_labels=1)
     policy = read_tokenizer(find(config.model, config, processes), "--model")
     if own.get_vocab() != policy.get_vocab():
@@ -213,10 +260,10 @@ def trained_head(model: Any) -> bool:
     return any("SequenceClassification" in name for name in model.config.architectures or [])
 
 
-def find(name: str, config: LanguageConfig, processes: Processes) -> str:
-    """The folder, or the hub name, that a model's name stands for."""
+def find(name: str, config: LanguageConfig, processes: Processes, seed: int = 0) -> str:
+    """The folder, or the hub name, that a model's name stands for. seed: of tiny-reward."""
     if name in tasks.MADE:
-        return str(find_tiny(name, config, processes))
+        return str(find_made(name, config, processes, seed))
     path = path_of(name, "--model")
     if path.is_dir():
         return str(tasks.model_folder(path))

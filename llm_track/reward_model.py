@@ -109,6 +109,8 @@ PRESETS = {
     "addition": Preset({}, source="our own search: the better of 2 learning rates, 1 seed"),
     "mixed": Preset({}, source="addition's"),
     "countdown": Preset({}, source="addition's"),
+    "rambling": Preset({}, source="addition's"),
+    "checking": Preset({}, source="addition's"),
 }
 
 
@@ -320,7 +322,7 @@ def train(config: Config, run: LanguageRun) -> Any:
     else:
         held_out = held_out_pairs(policy, tokenizer, task, config, run.device)
     parameters = models.trainable(reward_model)
-    optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=0.0, fused=True)
     evaluator = PairEvaluator(reward_model, tokenizer, task, config, held_out)
 
     step, _ = run.restore(parameters, optimizer)

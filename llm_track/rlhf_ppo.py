@@ -52,9 +52,10 @@ Implementation details, and where defaults leave the source (N: Huang et al. 202
 
 Logged per step: reward (with what is lost by being cut off), accuracy, format, length and entropy
 (nats per token) of the samples, all_solved and all_failed (shares of groups of equal prompts; with
-G = 1 of completions); loss, policy_loss, value_loss, kl (k3 to the reference), clipfrac, approx_kl
-(k3 to pi_old), grad_norm and critic_grad_norm of its minibatches (means); explained_variance of the
-returns by V_old.
+G = 1 of completions); of its minibatches (means) loss, policy_loss, value_loss, kl (k3 to the
+reference), clipfrac (ratios outside the clip range), clip_low and clip_high (where the clip acts:
+of a negative advantage, of a positive one), approx_kl (k3 to pi_old), grad_norm, critic_grad_norm;
+explained_variance of the returns by V_old.
 """
 
 from __future__ import annotations
@@ -134,6 +135,8 @@ PRESETS = {
     ),
     "mixed": Preset({"gae_lambda": 1.0}, source="addition's"),
     "countdown": Preset({"gae_lambda": 1.0}, source="addition's"),
+    "rambling": Preset({"gae_lambda": 1.0}, source="addition's"),
+    "checking": Preset({"gae_lambda": 1.0}, source="addition's"),
 }
 
 
@@ -325,7 +328,8 @@ def update(
     processes = run.processes
     mine = processes.mine(rows, config.prompts * config.group_size)
     total_tokens = processes.sum(batch.mask[mine].sum())
-    sums = torch.zeros(6, device=run.device)
+    eps = config.clip_range or math.inf
+    sums = torch.zeros(8, device=run.device)
     for part in batch.parts(mine, config.micro_batch_size):
         logprobs = sampling.logprobs(policy, part, config.temperature)
         values = values_of(critic, part)
@@ -337,9 +341,16 @@ def update(
         loss = losses[0] + config.value_coef * losses[1]
         loss.backward()
         with torch.no_grad():
-            clipped = ((logprobs - part.logprobs).exp() - 1).abs() > (config.clip_range or math.inf)
-            terms = k3(logprobs, part.reference), clipped, k3(part.logprobs, logprobs)
-            sums += torch.stack([loss, *losses, *((weights * x).sum() for x in terms)])
+            ratio = (logprobs - part.logprobs).exp()
+            below, above = ratio < 1 - eps, ratio > 1 + eps
+            of_tokens = (
+                k3(logprobs, part.reference),
+                below | above,
+                below & (part.advantages < 0),
+                above & (part.advantages > 0),
+                k3(part.logprobs, logprobs),
+            )
+            sums += torch.stack([loss, *losses, *((weights * x).sum() for x in of_tokens)])
     norms = []
     for model, optimizer in zip((policy, critic), optimizers, strict=True):
         parameters = models.trainable(model)
@@ -348,7 +359,10 @@ def update(
         if 0 < norms[-1] < math.inf:
             optimizer.step()
         optimizer.zero_grad()
-    names = ("loss", "policy_loss", "value_loss", "kl", "clipfrac", "approx_kl")
+    names = (
+        "loss", "policy_loss", "value_loss",
+        "kl", "clipfrac", "clip_low", "clip_high", "approx_kl",
+    )  # fmt: skip
     metrics = dict(zip(names, processes.sum(sums), strict=True))
     return {**metrics, "grad_norm": norms[0], "critic_grad_norm": norms[1]}
 
@@ -383,11 +397,13 @@ def train(config: Config, run: LanguageRun) -> Any:
     reward_model, origin = None, ("--model", config.model)
     if config.reward_model:
         origin = ("--reward-model", config.reward_model)
-        reward_model = models.load_scalar(origin[1], config, run.device, processes, origin[0])
-    critic = models.load_scalar(origin[1], config, run.device, processes, origin[0])
+        reward_model = models.load_scalar(
+            origin[1], config, run.device, processes, origin[0], run.seed
+        )
+    critic = models.load_scalar(origin[1], config, run.device, processes, origin[0], run.seed)
     rates = config.learning_rate, config.critic_learning_rate
     optimizers = [
-        torch.optim.AdamW(models.trainable(model), lr=rate, weight_decay=0.0)
+        torch.optim.AdamW(models.trainable(model), lr=rate, weight_decay=0.0, fused=True)
         for model, rate in zip((policy, critic), rates, strict=True)
     ]
     trained = models.trainable(policy, critic)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 import jinja2
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -25,6 +26,7 @@ from llm_track.tasks import THINK, Task
 MAX_LOGITS = 2**26  # that are held at a time, with copies and gradients: 256 MB each
 SCALED_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier")
 COMPACT = 0.75  # rows that have ended are dropped once they are a quarter of the batch
+PASS = 150  # tokens that take as long as what a forward and backward pass costs besides
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,30 @@ class Samples:
     def parts(self, rows: Any, size: int) -> Iterator[Self]:
         """Some rows in micro-batches of at most `size`, those of like length together."""
         rows = torch.as_tensor(rows, device=self.tokens.device)
-        rows = rows[self.lengths[rows].argsort(stable=True)]
-        for part in rows.split(size) if len(rows) else ():
+        widths, order = self.lengths[rows].sort(stable=True)
+        sizes = micro_batches(widths.cpu().numpy() + self.prompts.shape[1], size)
+        for part in rows[order].split(sizes) if sizes else ():
             yield self[part]
+
+
+def micro_batches(widths: np.ndarray, size: int) -> list[int]:
+    """How many of the rows, in ascending order of their widths [B] in tokens, to take at a time.
+
+    At most `size`; otherwise as is fastest: every micro-batch is padded to its widest row, and is
+    one more pass.
+    """
+    least, sizes = [0.0], []
+    for end in range(1, len(widths) + 1):  # the least cost of the first rows, and its last part
+        start = max(end - size, 0)
+        costs = np.array(least[start:]) + np.arange(end - start, 0, -1) * widths[end - 1] + PASS
+        best = int(costs.argmin())
+        least.append(costs[best])
+        sizes.append(end - start - best)
+    found = []
+    while sizes:
+        found.append(sizes[-1])
+        del sizes[-found[-1] :]
+    return found[::-1]
 
 
 def joined(parts: Sequence[Samples]) -> Samples:
@@ -223,11 +246,17 @@ def sample(
         ])  # fmt: skip
     device = uniforms.device
     ids, mask = pad_left(prompts, tokenizer.pad_token_id, device)
+    different, group = torch.unique(ids.masked_fill(~mask, -1), dim=0, return_inverse=True)
+    first = torch.arange(len(ids), device=device)
+    if len(different) == len(ids):
+        group = first
+    else:  # a row that has each of the prompts
+        first = first.new_zeros(len(different)).scatter(0, group, first)
     training = model.training  # with gradient checkpointing: then transformers keeps no cache
     model.eval()
     with precision(model, device), rounding_once(model):  # around all tokens
         tokens, logprobs, entropy, lengths, ended = _sample(
-            model, ids, mask, uniforms, temperature, greedy, tokenizer
+            model, ids[first], mask[first], group, uniforms, temperature, greedy, tokenizer
         )
     model.train(training)
     T = int(lengths.max())
@@ -250,12 +279,17 @@ def _sample(
     model: Any,
     ids: Tensor,
     mask: Tensor,
+    group: Tensor,
     uniforms: Tensor,
     temperature: float,
     greedy: bool,
     tokenizer: Any,
 ) -> tuple[Tensor, ...]:
-    """Tokens, log-probabilities and entropies [B, T], lengths [B] int64, ended [B] bool."""
+    """Tokens, log-probabilities and entropies [B, T], lengths [B] int64, ended [B] bool.
+
+    ids, mask: the different prompts, each of which the model reads once. group: [B] int64, which of
+    them each row completes.
+    """
     from transformers import DynamicCache
 
     B, T = uniforms.shape
@@ -268,16 +302,19 @@ def _sample(
     last = end_tokens(model, tokenizer).to(ids.device)
     cache = DynamicCache(config=model.config)
     inputs, places = ids, positions(mask)
-    mask = mask.long()
+    padded, mask = not mask.all(), mask.long()
     for t in range(T):
         logits = model(
             input_ids=inputs,
-            attention_mask=mask,
-            position_ids=places,
+            attention_mask=mask if padded else None,
+            position_ids=places if padded else None,
             past_key_values=cache,
             use_cache=True,
             logits_to_keep=1,
         ).logits[:, -1]
+        if t == 0 and len(group) > len(ids):
+            cache.batch_select_indices(group)
+            logits, places, mask = logits[group], places[group], mask[group]
         logp = (logits.float() / temperature).log_softmax(-1)  # [rows, V]
         p = logp.exp()
         if greedy:
@@ -310,14 +347,18 @@ def _sample(
 # ---- Teacher forcing -----------------------------------------------------------------------
 
 
-def sequences(samples: Samples) -> dict[str, Tensor]:
-    """Prompts with their completions, [B, P + T], as a model takes them."""
-    mask = torch.cat([samples.prompt_mask, samples.mask], 1)
-    return {
-        "input_ids": torch.cat([samples.prompts, samples.tokens], 1),
-        "attention_mask": mask.long(),
-        "position_ids": positions(mask),
-    }
+def sequences(samples: Samples, last: bool = True) -> dict[str, Tensor]:
+    """Prompts with their completions, [B, P + T], as a model takes them; with the last token, or
+    without it, [B, P + T - 1].
+
+    Where no prompt is padded nothing needs a mask: no token attends to the padding behind it.
+    """
+    L = samples.prompts.shape[1] + samples.tokens.shape[1] - (not last)
+    ids = torch.cat([samples.prompts, samples.tokens], 1)[:, :L]
+    if samples.prompt_mask.all():
+        return {"input_ids": ids}
+    mask = torch.cat([samples.prompt_mask, samples.mask], 1)[:, :L]
+    return {"input_ids": ids, "attention_mask": mask.long(), "position_ids": positions(mask)}
 
 
 def logprobs(model: Any, samples: Samples, temperature: float = 1.0) -> Tensor:
@@ -330,8 +371,8 @@ def logprobs(model: Any, samples: Samples, temperature: float = 1.0) -> Tensor:
     if samples.tokens.numel() * V > MAX_LOGITS and has_plain_head(model, samples):
         return logprobs_in_chunks(model, samples, temperature, max(MAX_LOGITS // V, 1))
     with precision(model, samples.tokens.device):
-        output = model(**sequences(samples), use_cache=False, logits_to_keep=T + 1)
-    logits = output.logits[:, :-1].float() / temperature
+        output = model(**sequences(samples, last=False), use_cache=False, logits_to_keep=T)
+    logits = output.logits.float() / temperature
     logp = logits.log_softmax(-1).gather(-1, samples.tokens.unsqueeze(-1)).squeeze(-1)
     return logp * samples.mask
 
@@ -348,8 +389,9 @@ def logprobs_in_chunks(model: Any, samples: Samples, temperature: float, tokens:
         return logits.log_softmax(-1).gather(-1, chosen.unsqueeze(-1)).squeeze(-1)
 
     with precision(model, samples.tokens.device):
-        hidden = inner.base_model(**sequences(samples), use_cache=False).last_hidden_state
-        hidden = hidden[:, -T - 1 : -1][samples.mask]  # [tokens of all completions, H]
+        inputs = sequences(samples, last=False)
+        hidden = inner.base_model(**inputs, use_cache=False).last_hidden_state
+        hidden = hidden[:, -T:][samples.mask]  # [tokens of all completions, H]
         chunks = zip(hidden.split(tokens), samples.tokens[samples.mask].split(tokens), strict=True)
         logp = [
             checkpoint(of_chunk, *chunk, use_reentrant=False, preserve_rng_state=False)
@@ -408,8 +450,9 @@ def in_batches(function: Callable[[Samples], Tensor], samples: Samples, size: in
 
     A result with T columns is padded with 0 to the width of the whole batch.
     """
-    parts = [function(samples[i : i + size]) for i in range(0, len(samples), size)]
+    order = samples.lengths.argsort(stable=True)  # as `parts` takes them
+    parts = [function(part) for part in samples.parts(range(len(samples)), size)]
     width = samples.tokens.shape[1]
     if parts[0].dim() > 1:
         parts = [torch.nn.functional.pad(x, (0, width - x.shape[1])) for x in parts]
-    return torch.cat(parts)
+    return torch.cat(parts)[order.argsort()]

@@ -17,8 +17,9 @@ Implementation details:
     #34191).
  3. AdamW without weight decay, a constant learning rate; the gradient is clipped to a norm of 1.
     No step is taken on a gradient of NaN or infinity.
- 4. Demonstrations of addition, mixed and countdown are made on the fly; a data set's own come from
-    its rows (GSM8K: the reasoning before ####).
+ 4. Demonstrations of a generated task are made on the fly; a data set's own come from its rows
+    (GSM8K: the reasoning before ####). `--demonstrations` learns from others, for example right
+    samples of a model (rejection sampling, DeepSeek-R1, sec. 2.3.3: `generate.py --keep right`).
 
 Evaluated as every method here, on held-out prompts (llm_track/evaluation.py).
 The model that `--model tiny` stands for is this script's, with its defaults, from seed 0.
@@ -30,14 +31,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from llm_track import models, sampling, tasks
 from llm_track.evaluation import TaskEvaluator
-from manyseeds.cli import Positive, PositiveInt, Preset, parse
+from manyseeds.cli import Added, Positive, PositiveInt, Preset, parse, path_of
 from manyseeds.errors import UsageError
 from manyseeds.runs.language import LanguageRun, main
 
@@ -49,18 +50,23 @@ class Config(tasks.TaskConfig):
     """Supervised fine-tuning."""
 
     model: str = "tiny-base"
-    """tiny-base, tiny, a folder, or a hub name. tiny is what this script trains with its
-    defaults."""
+    """tiny, tiny-base, tiny-base-800, micro-base-800, a folder, or a hub name. tiny is what this
+    script trains with its defaults."""
     total_samples: PositiveInt = 4_800
     """Samples to learn from. Demonstrations."""
     batch_size: PositiveInt = 32
     """Samples per gradient step. N demonstrations."""
     learning_rate: Positive = 3e-3
     """Step size. Learning rate of AdamW."""
+    demonstrations: Annotated[str, Added("")] = ""
+    """JSONL file of demonstrations ('': the task's own). A prompt, an answer and a completion in
+    each row, as generate.py writes them."""
 
     def check(self) -> None:
         super().check()
-        if not all(p.demonstration for p in tasks.make(self.task).trained_on()):
+        if self.demonstrations:
+            read_demonstrations(self)
+        elif not all(p.demonstration for p in tasks.make(self.task).trained_on()):
             raise UsageError(f"--task {self.task}: has rows without a completion to learn from")
 
 
@@ -69,7 +75,17 @@ PRESETS = {
     "addition": Preset({"total_samples": 3_200}, SEARCHED),
     "mixed": Preset({"total_samples": 9_600}, SEARCHED),
     "countdown": Preset({"total_samples": 9_600}, SEARCHED),
+    "rambling": Preset({"total_samples": 5_600}, SEARCHED),
+    "checking": Preset({"total_samples": 5_600}, SEARCHED),
 }
+
+
+def read_demonstrations(config: Config) -> tasks.Task:
+    """What `--demonstrations` names, as something to draw from. UsageError for a bad file."""
+    path = path_of(config.demonstrations, "--demonstrations")
+    if not path.is_file():
+        raise UsageError(f"--demonstrations {config.demonstrations}: there is no such file")
+    return tasks.read_demonstrations(path, tasks.make(config.task))
 
 
 def negative_log_likelihood(logprobs: Tensor, mask: Tensor, total_tokens: Tensor) -> Tensor:
@@ -83,11 +99,16 @@ def train(config: Config, run: LanguageRun) -> Any:
     mine = processes.share(config.batch_size)
     policy, tokenizer = models.load_model(config, run.device, processes)
     task = sampling.with_opening(task, tokenizer)
-    shown = [task.shown(p) for p in task.trained_on()]
-    models.check_completions(config, tokenizer, shown, f"--task {config.task}")
+    source, what = task, f"--task {config.task}"
+    if config.demonstrations:
+        source, what = read_demonstrations(config), f"--demonstrations {config.demonstrations}"
+        prompts = [p.prompt for p in source.trained_on()]
+        models.check_context(config, policy.config, tokenizer, prompts)
+    shown = [task.shown(p) for p in source.trained_on()]
+    models.check_completions(config, tokenizer, shown, what)
     reference = models.Reference(policy)
     parameters = models.trainable(policy)
-    optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=0.0, fused=True)
     evaluator = TaskEvaluator(policy, tokenizer, task, config, reference)
     T = models.completion_tokens(config)
     N = config.batch_size
@@ -98,7 +119,7 @@ def train(config: Config, run: LanguageRun) -> Any:
         done = run.samples / config.total_samples
         models.set_learning_rate(optimizer, config.learning_rate, done, config)
         rng = run.rng("demonstrations", step)
-        problems = tasks.next_problems(task, N, step * N, run, "demonstrations", rng)[mine]
+        problems = tasks.next_problems(source, N, step * N, run, "demonstrations", rng)[mine]
         batch = sampling.from_texts(
             tokenizer, task, [p.prompt for p in problems], [task.shown(p) for p in problems],
             T, run.device,

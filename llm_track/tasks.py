@@ -1,10 +1,12 @@
 """Prompts with answers that a program can check: the tasks and rewards of the LLM track.
 
-Three tasks are generated on the fly and need no download:
+Some tasks are generated on the fly and need no download:
 
     addition    47+85=        <think>7+5=12;4+8+1=13;</think><answer>132</answer>
     mixed       the same with three digits, where most demonstrations leave the thinking empty
     countdown   3 5 7 to 22:  <think>3*5=15;15+7=22;</think><answer>3*5+7</answer>
+    rambling    addition, the thinking of random length: 7+5=12;hm;hm;4+8+1=13;hm;
+    checking    addition, where the thinking mends some columns: 7+5=14;wait;7+5=12;4+8+1=13;
 
 `gsm8k` and any JSONL file, or data set on a hub, of prompts and answers are read (`JsonlTask`).
 
@@ -25,11 +27,11 @@ import contextlib
 import hashlib
 import itertools
 import json
+import math
 import re
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -48,6 +50,8 @@ MAX_STEPS = 64  # of a thought
 MAX_NUMBER = 64  # characters of what is read as a number or an expression
 MAX_EXPRESSION = 256  # characters of what math-verify reads
 TEST_SHARE = 16  # one prompt in so many is never trained on
+
+FILLER, WAIT = "hm", "wait"  # steps of a thought that are no column
 
 INSTRUCTION = (
     "Solve the problem. Reason step by step between <think> and </think>, then give the final "
@@ -115,15 +119,6 @@ def thinking(completion: str) -> tuple[int, str]:
     if start < 0 or end < start:
         return 0, ""
     return start + len(THINK), completion[start + len(THINK) : end]
-
-
-def decimal(text: str) -> Decimal | None:
-    """`-1,234.50` or `$3` as a number; None for anything else, such as `1_0` or `1.5*2`."""
-    text = text.strip()
-    if len(text) > MAX_NUMBER:
-        return None
-    plain = re.fullmatch(r"(-?)\$?([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(\.[0-9]+)?", text, re.ASCII)
-    return Decimal(text.replace(",", "").replace("$", "")) if plain else None
 
 
 DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
@@ -256,12 +251,16 @@ class Task:
         answer = answer_of(completion)
         if answer is None:
             return None
-        value = decimal(answer)
-        return answer if value is None else str(value.normalize())
+        value = number(answer)
+        return answer if value is None else str(value)
 
     def steps(self, problem: Problem, completion: str) -> list[Step]:
         """The steps of the thinking, none where the task has none."""
         return []
+
+    def measures(self, problems: Sequence[Problem], completions: Sequence[str]) -> dict[str, float]:
+        """What an evaluation measures of this task besides what it measures of all."""
+        return {}
 
     def trained_on(self) -> Sequence[Problem]:
         """All problems that are trained on, or, where they are made on the fly, some."""
@@ -287,7 +286,7 @@ class Task:
 
     def text(self, rng: np.random.Generator) -> str:
         """A piece of the mostly unformatted text that the tiny base model is made from."""
-        raise UsageError(f"--model tiny: made for addition, mixed and countdown, not for {self.id}")
+        raise UsageError(f"--model tiny: made for {', '.join(GENERATED)}, not for {self.id}")
 
 
 def held_out(prompt: str) -> bool:
@@ -406,6 +405,114 @@ class Addition(GeneratedTask):
             Step(start + end, float(k < len(right) and text == right[k]))
             for k, (end, text) in enumerate(separated(thought))
         ]
+
+
+@dataclass(frozen=True)
+class VariedAddition(Addition):
+    """Addition whose demonstrations differ in more than the numbers: `lines` says how."""
+
+    def lines(self, columns: Sequence[str], rng: np.random.Generator) -> list[str]:
+        """What is written down where these columns are right."""
+        raise NotImplementedError
+
+    def draw(self, rng: np.random.Generator) -> Problem:
+        problem = super().draw(rng)
+        lines = self.lines(self.columns(*self._terms(problem)), rng)
+        thought = "".join(f"{line};" for line in lines)
+        return problem._replace(demonstration=formatted(thought, problem.answer))
+
+    def thought(self, problem: Problem) -> str:
+        return thinking(problem.demonstration)[1]
+
+    def graded(self, problem: Problem, columns: Sequence[tuple[int, str]]) -> list[Step]:
+        """Steps of columns given by where they end and their texts."""
+        right = self.columns(*self._terms(problem))
+        return [
+            Step(end, float(k < len(right) and text == right[k]))
+            for k, (end, text) in enumerate(columns)
+        ]
+
+
+@dataclass(frozen=True)
+class Rambling(VariedAddition):
+    """Addition with demonstrations of random length: `hm;` is neither right nor wrong."""
+
+    fillers: float = 0.0  # mean number in a demonstration; geometric, up to `most`
+    most: int = 0
+
+    def lines(self, columns: Sequence[str], rng: np.random.Generator) -> list[str]:
+        found = list(columns)
+        for _ in range(min(rng.geometric(1 / (1 + self.fillers)) - 1, self.most)):
+            found.insert(int(rng.integers(len(found) + 1)), FILLER)
+        return found
+
+    def steps(self, problem: Problem, completion: str) -> list[Step]:
+        """The columns; a filler is no step."""
+        start, thought = self.thinking(completion)
+        columns = [(start + end, text) for end, text in separated(thought) if text != FILLER]
+        return self.graded(problem, columns)
+
+
+@dataclass(frozen=True)
+class Checking(VariedAddition):
+    """Addition whose demonstrations write some columns wrong, then `wait;` and the right one."""
+
+    slips: float = 0.0  # share of columns
+
+    def lines(self, columns: Sequence[str], rng: np.random.Generator) -> list[str]:
+        found = []
+        for line in columns:
+            if rng.random() < self.slips:
+                terms, _, total = line.partition("=")
+                wrong = (int(total) + int(rng.integers(1, 20))) % 20  # any other of 0 to 19
+                found += [f"{terms}={wrong}", WAIT]
+            found.append(line)
+        return found
+
+    def steps(self, problem: Problem, completion: str) -> list[Step]:
+        """The columns that are left standing: `wait` takes the one before back."""
+        start, thought = self.thinking(completion)
+        standing: list[tuple[int, str]] = []
+        for end, text in separated(thought):
+            if text == WAIT:
+                standing = standing[:-1]
+            else:
+                standing.append((start + end, text))
+        return self.graded(problem, standing)
+
+    def corrections(self, problem: Problem, completion: str) -> list[tuple[bool, bool, bool]]:
+        """Of each column that is written: whether it is right, whether `wait` follows, and whether
+        the right column follows on that."""
+        texts = [text for _, text in separated(self.thinking(completion)[1])]
+        right, found, k = self.columns(*self._terms(problem)), [], 0
+        for text, *rest in (texts[i : i + 3] for i in range(len(texts))):
+            if text == WAIT:
+                k = max(k - 1, 0)
+                continue
+            wanted = right[k] if k < len(right) else None
+            waits = rest[:1] == [WAIT]
+            found.append((text == wanted, waits, waits and rest[1:] == [wanted]))
+            k += 1
+        return found
+
+    def measures(self, problems: Sequence[Problem], completions: Sequence[str]) -> dict[str, float]:
+        """P(wait) of a completion, P(wait | column wrong), P(wait | column right) and
+        P(right column | wait after a wrong one); NaN where there is no such column."""
+        pairs = zip(problems, completions, strict=True)
+        columns = [self.corrections(problem, text) for problem, text in pairs]
+        every = [column for found in columns for column in found]
+
+        def share(of: Sequence[bool]) -> float:
+            return sum(of) / len(of) if of else math.nan
+
+        return {
+            "wait": share([any(waits for _, waits, _ in found) for found in columns]),
+            "wait_if_wrong": share([waits for right, waits, _ in every if not right]),
+            "wait_if_right": share([waits for right, waits, _ in every if right]),
+            "right_after_wait": share(
+                [mended for right, waits, mended in every if waits and not right]
+            ),
+        }
 
 
 @dataclass(frozen=True)
@@ -539,13 +646,16 @@ class TaskConfig(LanguageConfig):
 
     def check(self) -> None:
         make(self.task)
+        if self.model == REWARD:
+            raise UsageError(f"--model {REWARD}: scores completions; for --reward-model")
         if self.grader != "rules" and self.task in GENERATED:
             raise UsageError(f"--grader {self.grader}: {self.task} has rules of its own")
 
     def origins(self) -> list[str]:
         task = [f"llm_track.tasks:GENERATED[{self.task}]"] if self.task in GENERATED else []
-        made = tiny_origins(self.task) if self.model == "tiny" else []
-        return [*super().origins(), *task, *made]
+        begun_with = {self.model, getattr(self, "reward_model", "")} & {"tiny", REWARD}
+        made = (made_origins(name, self.task) for name in sorted(begun_with))
+        return [*super().origins(), *task, *dict.fromkeys(x for part in made for x in part)]
 
     def contents(self) -> dict[str, str]:
         """Digests of the JSONL files that are learned from, and of the models that are begun with.
@@ -553,7 +663,7 @@ class TaskConfig(LanguageConfig):
         Of a model on a hub its revision. The tiny models are made by code.
         """
         found = {}
-        for name in ("task", "preferences"):
+        for name in ("task", "preferences", "demonstrations"):
             path = getattr(self, name, "")
             known = path_of(path, flag(name))
             files = sorted(known.glob("*.jsonl")) if known.is_dir() else [known]
@@ -572,17 +682,18 @@ class TaskConfig(LanguageConfig):
 # ---- Reading data --------------------------------------------------------------------------
 
 HUB_SECONDS = 10  # to wait for the commit of a model
-MADE = ("tiny", "tiny-base")  # models that are made at first use
+REWARD = "tiny-reward"
+# Models that are made at first use; see models.py.
+MADE = ("tiny", "tiny-base", "tiny-base-800", "micro-base-800", REWARD)
 
 
-def tiny_origins(task: str) -> list[str]:
-    """Where the code begins that makes the tiny models of a generated task."""
+def made_origins(name: str, task: str) -> list[str]:
+    """Where the code begins that makes a model of a generated task."""
+    scripts = ["sft", "reward_model"] if name == REWARD else ["sft"]
+    parts = ("train", "Config", "Config()", f"PRESETS[{task}]")
     return [
         "llm_track.models:make_base",
-        "llm_track.sft:train",
-        "llm_track.sft:Config",
-        "llm_track.sft:Config()",
-        f"llm_track.sft:PRESETS[{task}]",
+        *(f"llm_track.{script}:{part}" for script in scripts for part in parts),
         f"llm_track.tasks:GENERATED[{task}]",
     ]
 
@@ -592,6 +703,12 @@ GENERATED: dict[str, GeneratedTask] = boundary(
         "addition": Addition("addition", digits=2, empty=0.0, max_new_tokens=32, base_steps=200),
         "mixed": Addition("mixed", digits=3, empty=0.6, max_new_tokens=48, base_steps=800),
         "countdown": Countdown("countdown", max_new_tokens=40, base_steps=300),
+        "rambling": Rambling(
+            "rambling", 2, empty=0.0, max_new_tokens=64, base_steps=800, fillers=4.0, most=12
+        ),
+        "checking": Checking(
+            "checking", 2, empty=0.0, max_new_tokens=64, base_steps=800, slips=0.25
+        ),
     }
 )
 HUB = {"gsm8k": ("openai/gsm8k", "main")}  # short names
@@ -742,6 +859,25 @@ def hub_revision(model: str) -> str:
         copy = try_to_load_from_cache(model, "config.json")
         return Path(copy).parent.name if isinstance(copy, str) else ""
     return ""
+
+
+def read_demonstrations(path: Path, task: Task) -> JsonlTask:
+    """Prompts and completions from a JSONL file, as generate.py writes them, to learn a task from.
+
+    Raises UsageError with file and line for a malformed row, for one without a completion, and for
+    a prompt that is held out from the task.
+    """
+    tested = {p.prompt for p in task.tested} if isinstance(task, JsonlTask) else None
+    problems = []
+    for line, row in rows_of(path):
+        where = f"{path}, line {line}"
+        problem = problem_of(row, where)
+        if not isinstance(row.get("completion"), str) or not row["completion"]:
+            raise UsageError(f"{where}: has no completion to learn from")
+        if held_out(problem.prompt) if tested is None else problem.prompt in tested:
+            raise UsageError(f"{where}: this prompt of {task.id} is held out for evaluations")
+        problems.append(problem._replace(demonstration=row["completion"]))
+    return JsonlTask(str(path), problems, [])
 
 
 def read_preferences(path: Path) -> list[Preference]:

@@ -13,12 +13,17 @@ is not used, so no global figure and no backend is touched.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import inspect
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -71,6 +76,56 @@ STYLE: dict[str, Any] = {
     "legend.title_fontsize": 8,
 }
 IQM_LEGEND = "IQM over seeds, 95% bootstrap interval"
+
+
+# ---- Figures that are kept instead of drawn --------------------------------------------------
+
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True)
+class KeptFigure:
+    """A call of a function below: its name and its arguments, the path excepted."""
+
+    kind: str
+    arguments: dict[str, Any]
+
+
+_kept: ContextVar[dict[str, KeptFigure] | None] = ContextVar("kept", default=None)
+
+
+@contextlib.contextmanager
+def kept() -> Iterator[dict[str, KeptFigure]]:
+    """Within the block, report figures are neither drawn nor written: the dictionary gets their
+    data, by the name of the file."""
+    figures: dict[str, KeptFigure] = {}
+    token = _kept.set(figures)
+    try:
+        yield figures
+    finally:
+        _kept.reset(token)
+
+
+def is_kept() -> bool:
+    """Whether this runs within a block of `kept`."""
+    return _kept.get() is not None
+
+
+def keepable(draw: Callable[P, None]) -> Callable[P, None]:
+    """A function that draws to `path`, or within a block of `kept` only keeps its arguments."""
+
+    @functools.wraps(draw)
+    def draw_or_keep(*args: P.args, **kwargs: P.kwargs) -> None:
+        figures = _kept.get()
+        if figures is None:
+            draw(*args, **kwargs)
+            return
+        bound = inspect.signature(draw).bind(*args, **kwargs)
+        bound.apply_defaults()
+        path = Path(bound.arguments.pop("path"))
+        figures[path.name] = KeptFigure(draw.__name__, dict(bound.arguments))
+
+    return draw_or_keep
 
 
 def learning_curves(
@@ -307,6 +362,7 @@ def _line_of(
     return Line(x, value, low, high, len(curves))
 
 
+@keepable
 def lines(
     panels: Mapping[str, Mapping[str, Line]],
     path: Path | str,
@@ -407,6 +463,7 @@ class Panel(NamedTuple):
     log: bool
 
 
+@keepable
 def scatter_grid(
     panels: Sequence[Panel], path: Path | str, *, ylabel: str, bins: int, legend: str
 ) -> None:
@@ -429,12 +486,9 @@ def scatter_grid(
         grid = figure.subplots(len(rows), len(names), squeeze=False, sharey=True, sharex="col")
         for row, name, values, scores, log in panels:
             axes = grid[rows.index(row), names.index(name)]
-            x, kinds, parts = _parts(values, bins)
+            x, kinds, line = binned(values, scores, bins)
             axes.scatter(x, scores, s=7, color="0.55", alpha=0.6, linewidths=0)
-            centers = [float(np.median(x[part])) for part in parts]
-            points = [stats.estimate(scores[part], "mean", resamples=2000) for part in parts]
-            low, high = ([getattr(p, end) for p in points] for end in ("low", "high"))
-            means = [p.value for p in points]
+            centers, means, low, high = line.x, line.y, line.low, line.high
             look: dict[str, Any] = {"color": color, "marker": "o", "markersize": 3}
             if kinds:
                 axes.vlines(centers, low, high, color=color)
@@ -455,6 +509,18 @@ def scatter_grid(
             axes.xaxis.set_major_formatter(lambda x, _: short_number(x))
         figure.supxlabel(legend, size=8, color=INK)
     write_bytes(Path(path), figure_bytes(figure, Path(path).suffix))
+
+
+def binned(
+    values: Sequence[Any], scores: NDArray[np.float64], bins: int
+) -> tuple[NDArray[np.float64], list[str], Line]:
+    """Places of values on an axis [K], the words at 0, 1, ... if they are words, and the mean score
+    with its 95% interval of each of `bins` parts by rank, at its median place."""
+    x, kinds, parts = _parts(values, bins)
+    centers = [float(np.median(x[part])) for part in parts]
+    points = [stats.estimate(scores[part], "mean", resamples=2000) for part in parts]
+    mean, low, high = ([getattr(p, name) for p in points] for name in ("value", "low", "high"))
+    return x, kinds, Line(centers, mean, low, high)
 
 
 def short_number(x: float) -> str:
@@ -484,6 +550,7 @@ def _word_order(word: str) -> tuple[list[float], str]:
 Groups = Mapping[str, Mapping[str, NDArray[np.float64]]]  # line -> value -> scores [S]
 
 
+@keepable
 def scores_by_value(
     panels: Mapping[str, Groups],
     path: Path | str,
@@ -547,6 +614,7 @@ def scores_by_value(
     write_bytes(Path(path), figure_bytes(figure, Path(path).suffix))
 
 
+@keepable
 def plane(
     places: Mapping[str, tuple[Estimate, Estimate]], path: Path | str, *, xlabel: str, ylabel: str
 ) -> None:
@@ -589,6 +657,7 @@ class Board(NamedTuple):
     best: NDArray[np.bool_] | None = None  # [X, A], all greedy actions where they are known
 
 
+@keepable
 def boards(
     pictures: Sequence[Board], layout: Any, path: Path | str, *, columns: int | None = None
 ) -> None:

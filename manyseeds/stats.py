@@ -108,6 +108,33 @@ def estimate(
     return _bootstrap(tasks, pooled, confidence, resamples)
 
 
+def probability_of_improvement(
+    ours: Sequence[ArrayLike], theirs: Sequence[ArrayLike], resamples: int = 2000
+) -> Estimate:
+    """The chance that a run of ours scores above one of theirs, the mean over tasks.
+
+    `ours` and `theirs` have an array of scores per task, `[S1]` and `[S2]`, which may differ in
+    size. Equal scores count half. The 95% interval is the stratified bootstrap of Agarwal et al.
+    2021: seeds of each side are resampled within each task. `n` is the number of scores.
+
+    Raises ValueError for NaN or infinite scores and for different numbers of tasks.
+    """
+    if len(ours) != len(theirs) or not ours:
+        raise ValueError(f"need as many tasks on both sides, got {len(ours)} and {len(theirs)}")
+
+    def chance(a: Floats, b: Floats) -> Any:
+        x, y = a[..., :, None], b[..., None, :]
+        return (x > y).mean((-2, -1)) + 0.5 * (x == y).mean((-2, -1))
+
+    def mean_chance(*samples: Floats, axis: int) -> Any:
+        half = len(samples) // 2
+        pairs = zip(samples[:half], samples[half:], strict=True)
+        return np.mean([chance(a, b) for a, b in pairs], axis=0)
+
+    samples = [_sample(task) for task in (*ours, *theirs)]
+    return _bootstrap(samples, mean_chance, resamples=resamples)
+
+
 def area_under_curve(timesteps: ArrayLike, returns: ArrayLike) -> Any:
     """Trapezoid area divided by the span of `timesteps`: the mean return over training.
 

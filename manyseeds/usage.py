@@ -56,7 +56,7 @@ def show_help(
         subject = subject_of(config_class)
         parts.append(f"{flag(subject)} with a preset: {', '.join(presets)}.")
         if preset := presets.get(settings.get(subject, "")):
-            parts[-1] += f" Defaults are those of {settings[subject]}"
+            parts[-1] += f" Defaults as for {settings[subject]}"
             parts[-1] += f": {preset.source}." if details else "."
     docs, hints = documented(config_class), hints_of(config_class)
     table = Table.grid(padding=(0, 2, 0, 0))

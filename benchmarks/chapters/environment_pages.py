@@ -6,7 +6,7 @@ Pages lie in environments/ of the results, so what they link to begins with `../
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -93,10 +93,13 @@ def figure_names(env: str) -> tuple[str, str]:
 
 def page(here: Sequence[Pair], results: Path) -> str:
     """The page of an environment, from its pairs; its figures and tables are written."""
+    return scale_text(here[0].headline[0]) + draw(here, results) + sections(here, results)
+
+
+def sections(here: Sequence[Pair], results: Path) -> str:
+    """All of the page below its figures: scores, budgets, targets, other runs, provenance."""
     env = here[0].env
-    text = scale_text(here[0].headline[0])
-    text += draw(here, results)
-    text += "## Scores\n\n" + score_note(here)
+    text = "## Scores\n\n" + score_note(here)
     scores, lines = score_table(here)
     text += table(results, f"environment-{file_name(env)}", scores, lines, UP)
     text += failures_list(here)
@@ -142,8 +145,7 @@ def draw(here: Sequence[Pair], results: Path) -> str:
     together, apart = (folder / name for name in figure_names(env))
     threshold = reachable_threshold(here[0].headline[0].spec)
     curves = {(pair.algo, r is pair.sb3): curve(r) for pair in here for r in pair.headline}
-    budgets = [r.timesteps_requested for pair in here for r in pair.headline]
-    log_x = max(budgets) > UNEQUAL * min(budgets) > 0
+    log_x = is_log_x(here)
     text = ""
     axes: dict[str, Any] = {
         "xlabel": "timesteps per seed" + " (logarithmic)" * log_x,
@@ -184,6 +186,13 @@ def draw(here: Sequence[Pair], results: Path) -> str:
     return text
 
 
+def is_log_x(here: Sequence[Pair]) -> bool:
+    """Whether the budgets differ so much that timesteps are on a logarithmic axis."""
+    budgets = [r.timesteps_requested for pair in here for r in pair.headline]
+    return max(budgets) > UNEQUAL * min(budgets) > 0
+
+
+@cache  # the site asks for it, too
 def curve(result: Result) -> Line:
     """The IQM of the greedy return over training."""
     return plots.iqm_line(result.algo, result.curve)

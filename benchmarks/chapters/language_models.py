@@ -40,6 +40,7 @@ from benchmarks.chapters.results import (
 )
 from benchmarks.chapters.stored import (
     COST,
+    NAME,
     ORIGIN,
     StoredRun,
     check,
@@ -52,6 +53,7 @@ from benchmarks.chapters.stored import (
     section_of,
 )
 from benchmarks.chapters.tables import table
+from benchmarks.suite import EXPERIMENTS
 from manyseeds import plots, stats
 from manyseeds.errors import printable
 from manyseeds.runs.stale import part_is_stale
@@ -95,6 +97,15 @@ class Method:
     def plain(self) -> bool:
         """Whether a run has the script's own settings for its task."""
         return self.settings == self.plain_settings
+
+    @property
+    def of_experiment(self) -> bool:
+        """Whether a run belongs to an experiment of chapters/language_claims.py."""
+        return any(
+            (self.algo, self.task) == (algo, task)
+            and self.settings == {**(self.plain_settings or {}), **settings}
+            for algo, task, _, settings in EXPERIMENTS
+        )
 
     @property
     def label(self) -> str:
@@ -307,7 +318,7 @@ def ablation_section(found: Sequence[Method], folder: Path) -> str:
     rows: Rows = []
     for m in found:
         plain_one = next((p for p in found if (p.algo, p.task) == (m.algo, m.task) and p.plain), m)
-        if m is plain_one or m.algo.startswith("trl-"):
+        if m is plain_one or m.algo.startswith("trl-") or m.of_experiment:
             continue
         if {m.headline, plain_one.headline} != {"pass@1"}:
             continue
@@ -382,6 +393,8 @@ def trl_section(found: Sequence[Method], folder: Path) -> str:
 
 SPEED = {  # trl_speed.json
     str: {
+        "algo": NAME,
+        "settings": {"total_samples": int},
         "command": str,
         "machine": {"cpu": str},
         "samples_per_s": {"manyseeds": float, "trl": float},
@@ -395,15 +408,17 @@ SPEED = {  # trl_speed.json
 def speed_text(folder: Path, stored: dict[str, Any]) -> str:
     """What benchmarks/trl_speed.py measured."""
     rows: Rows = []
-    for algo, row in stored.items():
+    for name, row in stored.items():
+        changed = name.removeprefix(row["algo"]).removeprefix(", ")
         speeds = (f"{row['samples_per_s'][system]:,.0f}" for system in ("manyseeds", "trl"))
         ratio = f"{row['ratio']:.2f} [{row['ratio_low']:.2f}, {row['ratio_high']:.2f}]"
         where = f"{row['machine']['cpu']}, trl {row['versions']['trl']}"
         n = str(row["repeats"])
-        rows.append((escape(display(algo)), *speeds, ratio, n, code(row["command"]), escape(where)))
+        method = escape(display(row["algo"])), escape(changed)
+        rows.append((*method, *speeds, ratio, n, code(row["command"]), escape(where)))
     columns = (
-        "method", "ours, samples/s", "TRL, samples/s", "ratio [range]", "repeats", "command",
-        "machine",
+        "method", "changed", "ours, samples/s", "TRL, samples/s", "ratio [range]", "repeats",
+        "command", "machine",
     )  # fmt: skip
     return (
         "Training speed on one core, interleaved repeats, evaluation off; medians.\n\n"

@@ -284,7 +284,8 @@ def sensitivity_section(studies: Sequence[Study], results: Path) -> str:
     groups = together(studies)
     if not groups:
         return ""
-    (results / "plots").mkdir(exist_ok=True)
+    if not plots.is_kept():
+        (results / "plots").mkdir(exist_ok=True)
     text = (
         "## Sensitivity\n\n"
         "Random configurations around an algorithm's defaults, the same ones on each environment. "

@@ -10,9 +10,13 @@ from typing import Any
 from benchmarks.chapters.names import display
 from benchmarks.chapters.results import Rows, command_text, escape, markdown_table, versions_text
 from benchmarks.chapters.stored import NAME, ORIGIN
+from manyseeds.errors import printable
+from manyseeds.plots import Line
 
 OURS = "manyseeds"
 PEERS = ("sb3", "rejax")
+LABELS = {"sb3": "SB3"}  # of systems in figures, where they differ from their names
+SYSTEMS = (OURS, "SB3", "rejax")  # in the order of the colours
 ROW = {
     "system": str,
     "seeds": int,
@@ -142,6 +146,26 @@ def markdown(stored: dict[str, dict[str, Any]], device: str, table: Table = plai
         on = escape(machine.get("gpu", machine["cpu"]))
         text += f"\n{note}; {on}. {command_text(block, versions_text(block))}\n"
     return text
+
+
+def lines_of(stored: dict[str, dict[str, Any]]) -> dict[str, dict[str, Line]]:
+    """Timesteps/s over the number of seeds: a panel per algorithm, a line per system.
+
+    SB3, which was timed with one seed, has the same timesteps/s for any number of them.
+    """
+    panels = {}
+    for algo in (algo for algo in SUBJECTS if algo in stored):
+        rows = stored[algo]["rows"]
+        sizes = sorted({r["seeds"] for r in rows})
+        lines = {}
+        for system in dict.fromkeys(r["system"] for r in rows):
+            own = sorted((r["seeds"], r["timesteps_per_s"]) for r in rows if r["system"] == system)
+            if system == "sb3":
+                own = [(seeds, own[0][1]) for seeds in sizes]
+            x, y = zip(*own, strict=True)
+            lines[LABELS.get(system, printable(system))] = Line(x, y)
+        panels[f"{display(algo)} on {SUBJECTS[algo].env}"] = lines
+    return panels
 
 
 def rows_text(stored: dict[str, Any], table: Table = plain_table) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.chapters.results import markdown_table
+from manyseeds import plots
 from manyseeds.record import write_bytes
 
 
@@ -72,12 +73,15 @@ def table(
 
     folder: of the results, where the files are written. Cells are Markdown, a cell of `Sides` has
     two lines. up: the path from the page's folder to the folder of the results, such as `../`.
+    Where figures are kept, not drawn (`plots.kept`), no files are written or linked.
     """
+    lines = [tuple(two_lines(c) if isinstance(c, Sides) else c for c in row) for row in rows]
+    if plots.is_kept():
+        return markdown_table(header, lines)
     (folder / "tables").mkdir(parents=True, exist_ok=True)
     text = expanded(rows)
     for suffix, content in ((".csv", csv_text(header, text)), (".tex", latex_text(header, text))):
         write_bytes(folder / "tables" / f"{name}{suffix}", content.encode())
-    lines = [tuple(two_lines(c) if isinstance(c, Sides) else c for c in row) for row in rows]
     files = f"[CSV]({up}tables/{name}.csv), [LaTeX]({up}tables/{name}.tex)"
     return f"{markdown_table(header, lines)}\n<sub>This table as {files}.</sub>\n"
 

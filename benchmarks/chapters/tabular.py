@@ -128,8 +128,9 @@ def planning_section(runs: Sequence[StoredRun], folder: Path) -> str:
             steps = replay.steps
             if algo == "value_iteration":
                 steps = steps[1:]  # sweep 0 is all zeros
-            chosen = [steps[k - 1] for k in PICTURES if k < len(steps)] + [steps[-1]]
-            boards = [replay.board(k) for k in chosen]
+            if not plots.is_kept():  # the site shows all steps, one after another
+                steps = [steps[k - 1] for k in PICTURES if k < len(steps)] + [steps[-1]]
+            boards = [replay.board(k) for k in steps]
             shown = [
                 board._replace(
                     title=board.title.replace(algo, display(algo)),

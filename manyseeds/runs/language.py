@@ -92,13 +92,14 @@ class LanguageConfig(RunConfig):
     """Flags that every script of the LLM track has."""
 
     task: str = "addition"
-    """addition, mixed, countdown, gsm8k, a file or a hub name. A file is JSONL, with a prompt and
-    an answer in each row."""
+    """addition, mixed, countdown, rambling, checking, gsm8k, a file or a hub name. A file is JSONL,
+    with a prompt and an answer in each row."""
     grader: Annotated[Literal["rules", "math-verify"], Added("rules")] = "rules"
     """How answers of a data set are compared. rules: as numbers or texts. math-verify: also as
     mathematics, with that package."""
     model: str = "tiny"
-    """tiny-base, tiny, a folder, or a hub name. tiny is tiny-base after sft.py, trained once."""
+    """tiny, tiny-base, tiny-base-800, micro-base-800, a folder, or a hub name. tiny is tiny-base
+    after sft.py, trained once; see llm_track/models.py."""
     seeds: Annotated[Seeds, Execution()] = 1
     """Number of seeds S. Trained one after another."""
     first_seed: Annotated[NonNegativeInt, Execution()] = 0

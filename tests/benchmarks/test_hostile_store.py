@@ -19,12 +19,14 @@ import pandas as pd
 import pytest
 
 from algos import monte_carlo, policy_iteration, value_iteration
-from benchmarks import catalog, compare, report, watch
-from benchmarks.chapters import evidence, front_page, language_models, tables
+from benchmarks import catalog, compare, watch
+from benchmarks.chapters import contents, evidence, front_page, language_models, tables
 from benchmarks.chapters.environment_pages import page_name
 from benchmarks.chapters.results import code, escape, link, load_result, print_table
 from benchmarks.chapters.stored import file_name, open_run
 from benchmarks.chapters.tables import Sides
+from benchmarks.web import grpo
+from benchmarks.web.page import html
 from manyseeds import plots
 from manyseeds.cli import parse
 from manyseeds.digest import ROOT, code_digest, file_of
@@ -518,6 +520,7 @@ MEASURED = (
     "gradient_variance.json",
     "rows_speed.json",
     "llm_oracle.json",
+    "grpo_group.json",
 )
 
 
@@ -530,7 +533,7 @@ def test_broken_measurements(
     from manyseeds.digest import ROOT
 
     content = read_json(ROOT / "results" / name)
-    store = report.Store(tmp_path, [], [], [], [], [])
+    store = contents.Store(tmp_path, [], [], [], [], [])
     if name == "gradient_variance.json":  # fewer: each of many mutants draws a figure of them
         kept = ("total_return", "return_to_go", "baseline")
         rows = [m for m in content["measurements"] if m["stage"] == "half" and m["seed"] < 2]
@@ -543,9 +546,9 @@ def test_broken_measurements(
         text = json.dumps(mutant).replace(f'"{HUGE}"', "1e400")
         (tmp_path / name).write_text(text.replace(f'"{DEEP}"', "[" * 9999 + "]" * 9999))
         if name == "throughput.json":
-            page = report.speed_page(store) + front_page.page([], tmp_path, "", [])
+            page = contents.speed_page(store) + front_page.page([], tmp_path, "", [])
         elif name == "tables/check.json":
-            page = report.check_page(store)
+            page = contents.check_page(store)
         elif name == "error_rates.json":
             page = evidence.page([], [], tmp_path)
         elif name == "critic_cost.json":
@@ -555,9 +558,13 @@ def test_broken_measurements(
         elif name == "gradient_variance.json":
             page = gradient_variance.page(tmp_path)
         elif name == "rows_speed.json":
-            page = report.speed_page(store)
+            page = contents.speed_page(store)
         elif name == "llm_oracle.json":
             page = estimators.page(tmp_path)
+        elif name == "grpo_group.json":
+            page = "".join(html(each, [each]) for each in grpo.pages(tmp_path))
+            assert NASTY not in page, i
+            page = re.sub(r"<script\b.*?</script>", "", page, flags=re.DOTALL)  # the site's own
         else:
             page = language_models.trl_section([], tmp_path)
         assert "<script" not in markup(page), i

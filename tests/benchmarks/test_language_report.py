@@ -54,6 +54,8 @@ def make_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setitem(module.PRESETS, "addition", Preset(settings, "a test"))
 
     folder = tmp_path / "results"
+    for name in ("plots", "tables"):
+        (folder / name).mkdir(parents=True)
     execution = {"results": str(folder), "seeds": SEEDS, "evaluations": 2, "quiet": True}
     plain = from_preset(grpo.Config, grpo.PRESETS, "addition", **execution)
     language.main(plain, grpo.train, grpo.PRESETS)
@@ -87,7 +89,8 @@ def test_a_store_of_language_models_alone_has_a_report(
     measured = {"cpu": "x"}
     speed = {"samples_per_s": {"manyseeds": 20.0, "trl": 10.0}, "ratio": 2.0, "ratio_low": 1.5}
     speed |= {"ratio_high": 2.5, "repeats": 3, "command": "python a", "machine": measured}
-    content = {"grpo": {**speed, "versions": {"trl": "1"}}}
+    of = {"algo": "grpo", "settings": {"total_samples": 32}, "versions": {"trl": "1"}}
+    content = {"grpo, kl_coef 0.0": {**speed, **of}}
     (results / "trl_speed.json").write_text(json.dumps(content))
     report.report(results, note="a test")
     page = (results / "language-models.md").read_text()
@@ -119,7 +122,7 @@ def test_a_store_of_language_models_alone_has_a_report(
     (against,) = cells(page, "addition", "GRPO", "", "pass@1")
     assert against[5] == against[6]  # the same training twice
     assert against[7].startswith("saturated: ")
-    assert cells(page, "GRPO", "20", "10", "2.00 [1.50, 2.50]", "3")
+    assert cells(page, "GRPO", "kl_coef 0.0", "20", "10", "2.00 [1.50, 2.50]", "3")
     accuracy = np.mean(stored(results, "reward_model", "accuracy"))
     (judged,) = cells(page, "addition", "Reward model", str(SEEDS))
     assert judged[3].startswith(f"{accuracy:.3f} [")

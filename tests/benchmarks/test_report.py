@@ -495,7 +495,8 @@ def test_every_link_of_every_page_leads_somewhere(tmp_path: Path) -> None:
 
 
 def test_links_of_the_published_pages_lead_somewhere() -> None:
-    assert check_links(ROOT / "results") == generated(ROOT / "results")
+    own = {x.resolve() for x in (ROOT / "results" / "local").rglob("*.md")}
+    assert check_links(ROOT / "results") == generated(ROOT / "results") - own
 
 
 def test_pages_of_a_former_report_are_removed_and_no_other_file(tmp_path: Path) -> None:

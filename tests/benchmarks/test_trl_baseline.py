@@ -28,6 +28,7 @@ from llm_track import (  # noqa: E402
     sft,
     tasks,
 )
+from manyseeds.cli import from_preset  # noqa: E402
 from manyseeds.record import is_finished, read_json  # noqa: E402
 from manyseeds.runs.language import LanguageRun  # noqa: E402
 from manyseeds.runs.parallel import Processes  # noqa: E402
@@ -487,3 +488,10 @@ def test_speed_is_taken_on_both_sides(model: str) -> None:
     ]
     row = trl_speed.summary(measurements)
     assert (row["ratio"], row["ratio_low"], row["ratio_high"]) == (2.0, 1.5, 3.0)
+
+
+def test_a_measurement_is_named_by_what_is_not_the_preset() -> None:
+    plain = from_preset(grpo.Config, grpo.PRESETS, "addition")
+    assert trl_speed.name_of("grpo", plain) == "grpo"
+    changed = dataclasses.replace(plain, kl_coef=0.0, total_samples=2_560)
+    assert trl_speed.name_of("grpo", changed) == "grpo, total_samples 2560, kl_coef 0.0"

@@ -54,6 +54,8 @@ MISTAKES = [
         "sweep.py --suite none", "sweep.py --only nobody", "sweep.py --only",
         "sweep.py --workers 0",
         "sweep.py --publish --results x", "report.py --results /no/such", "report.py x",
+        "website.py --results /no/such", "website.py --out /", "website.py x",
+        "website.py --out ''",
         "compare.py", "compare.py /no/such", "compare.py --out", "watch.py", "watch.py /no/such",
         "watch.py x --seed a", "watch.py x --fps 1", "watch.py x --check --fps 30",
         "throughput.py --algos none", "throughput.py --algos",

@@ -6,6 +6,8 @@ import contextlib
 import copy
 import itertools
 import math
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -756,23 +758,22 @@ def test_an_update_equals_a_slow_loop(name: str, settings: dict[str, Any], folde
     equal(got, expected, 1e-6)  # some modules compute in float32
     assert float(metrics["grad_norm"]) == pytest.approx(expected.norm().item(), rel=1e-4)
     assert expected.norm() > 0.02
-    # The other metrics, with the same weights.
-    with torch.no_grad():
-        mask = mask.double()
-        n = mask.sum(1, keepdim=True).clamp(min=1)
-        weights = {
-            "grpo": mask / n / len(ROWS),
-            "dr_grpo": mask / T_MAX / len(ROWS),
-            "dapo": mask / mask.sum() if settings == {} else mask / n / mask.sum(1).count_nonzero(),
-        }[name]
+    with torch.no_grad():  # the other metrics are means over tokens
         ratio = (logprobs - batch.logprobs[ROWS]).exp()
-        outside = (ratio < 1 - config.clip_range) | (ratio > high)
-        wanted = {"clipfrac": outside, "approx_kl": ratio - 1 - ratio.log()}
+        low, better = 1 - config.clip_range, batch.advantages[ROWS] > 0
+        wanted = {
+            "clipfrac": (ratio < low) | (ratio > high),
+            "clip_low": (ratio < low) & ~better,
+            "clip_high": (ratio > high) & better,
+            "approx_kl": ratio - 1 - ratio.log(),
+        }
+        assert all(wanted[key][mask].any() for key in ("clip_low", "clip_high"))
         if name == "grpo":
             quotient = (reference - logprobs).exp()
             wanted["kl"] = quotient - quotient.log() - 1
         for key, x in wanted.items():
-            assert float(metrics[key]) == pytest.approx(float((weights * x).sum()), abs=1e-6), key
+            mean = float(x[mask].double().mean())
+            assert float(metrics[key]) == pytest.approx(mean, abs=1e-6), key
 
 
 @pytest.mark.parametrize(("name", "settings"), UPDATES)
@@ -794,6 +795,56 @@ def test_neither_micro_batches_nor_padding_matter(
             assert float(metrics[key]) == pytest.approx(float(x), abs=1e-9), key
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_rows_without_a_signal_are_left_out_of_the_update(name: str, folder: str) -> None:
+    """They have exactly no gradient, unless there is a KL: fewer forward passes, the same step."""
+    settings: dict[str, Any] = {"micro_batch_size": 1}
+    if name == "grpo":
+        settings["kl_coef"] = 0.0
+    config, policy, _, batch = made(name, folder, **settings)
+    advantages = batch.advantages.clone()
+    advantages[ROWS[::2]] = 0.0
+    batch = replace(batch, advantages=advantages)
+    calls = []
+
+    def counted(update_all: bool) -> Tensor:
+        kept = sampling.logprobs
+
+        def logprobs(model: Any, part: Any, temperature: float) -> Tensor:
+            calls[-1] += len(part)
+            return kept(model, part, temperature)
+
+        calls.append(0)
+        faint = (
+            batch.advantages
+            if not update_all
+            else batch.advantages.where(batch.advantages != 0, 1e-300)
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sampling, "logprobs", logprobs)
+            return gradient_of(name, config, policy, replace(batch, advantages=faint))[1]
+
+    got, expected = counted(False), counted(True)
+    learned = batch.learned[ROWS].any(1) if name == "dapo" else torch.ones(len(ROWS)).bool()
+    assert calls == [int(learned[1::2].sum()), int(learned.sum())]
+    assert expected.norm() > 0.01
+    equal(got, expected, 1e-12)
+    if name == "grpo":
+        calls.clear()
+        config = replace(config, kl_coef=0.04)
+        counted(False)
+        assert calls == [len(ROWS)]
+
+
+def test_nothing_to_learn_from_is_no_step(folder: str) -> None:
+    config, policy, _, batch = made("dr_grpo", folder)
+    metrics, gradient = gradient_of(
+        "dr_grpo", config, policy, replace(batch, advantages=batch.advantages * 0)
+    )
+    assert not gradient.any()
+    assert {float(x) for x in metrics.values()} == {0.0}
+
+
 def test_places_tell_what_is_learned_from(qwen: str) -> None:
     """Places shuffled among more samples than are learned from: the same update."""
     config, policy, _, batch = made("dapo", qwen)
@@ -808,7 +859,7 @@ def test_places_tell_what_is_learned_from(qwen: str) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_without_a_gradient_nothing_moves(name: str, qwen: str) -> None:
-    """Neither weights nor moments, where a step of Adam before has left momentum."""
+    """Nor with one that is not finite: neither weights nor moments, where a step of Adam before has left momentum."""
     settings = {"kl_coef": 0.0} if name == "grpo" else {}
     config, policy, _, batch = made(name, qwen, **settings)
     run, module = LanguageRun(config, [0]), METHODS[name]
@@ -829,6 +880,10 @@ def test_without_a_gradient_nothing_moves(name: str, qwen: str) -> None:
         assert metrics["loss"] == 0
         assert metrics["grad_norm"] == 0
         assert all(map(torch.equal, state(), before))
+    endless = replace(batch, advantages=torch.full_like(batch.advantages, math.inf))
+    metrics = module.update(policy, optimizer, endless, ROWS, config, run)
+    assert not metrics["grad_norm"].isfinite()
+    assert all(map(torch.equal, state(), before))
     metrics = module.update(policy, optimizer, batch, ROWS, config, run)
     assert metrics["grad_norm"] > 0
     assert not any(map(torch.equal, state(), before))
@@ -1349,6 +1404,46 @@ def test_the_base_model_of_r1_zero_is_made(tmp_path: Path) -> None:
     assert tokenizer.eos_token_id == 1
     again, _ = models.load_model(config, CPU, Processes())
     assert digest(again) == digest(policy)
-    store = models.tiny_store(config)
+    store = models.store_of(config.model, config)
     assert (store / "base-addition").is_dir()
     assert not (store / "runs").exists()  # no cold start
+
+
+@pytest.mark.slow
+def test_the_stronger_and_the_smaller_base_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fewer = {
+        "tiny-base-800": models.Base(steps=3),
+        "micro-base-800": models.Base(steps=3, width=32, layers=1),
+    }
+    monkeypatch.setattr(models, "BASES", {**models.BASES, **fewer})
+    for name, parameters in (("tiny-base-800", 137_984), ("micro-base-800", 19_776)):
+        config = config_of("grpo", name, results=str(tmp_path))
+        policy, _ = models.load_model(config, CPU, Processes())
+        assert sum(p.numel() for p in policy.parameters()) == parameters
+    folders = [path.name for path in models.store_of("tiny", config).iterdir() if path.is_dir()]
+    assert sorted(folders) == ["base-800-addition", "micro-base-800-addition"]
+
+
+@pytest.mark.slow
+def test_every_seed_has_a_reward_model_of_its_own(tmp_path: Path) -> None:
+    """tiny-reward is what reward_model.py trains from the same seed."""
+    import safetensors.torch
+
+    config = config_of("grpo", "tiny", results=str(tmp_path), threads=1)
+    rewards = [
+        models.load_scalar(tasks.REWARD, config, CPU, Processes(), "--reward-model", seed)
+        for seed in (3, 4)
+    ]
+    assert digest(rewards[0]) != digest(rewards[1])
+    script = Path(grpo.__file__).with_name("reward_model.py")
+    command = [sys.executable, str(script), "--seeds", "1", "--first-seed", "3", "--name", "x"]
+    subprocess.run(
+        [*command, "--results", str(tmp_path), "--evaluations", "1", "--quiet"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    (found,) = tmp_path.glob("runs/addition/reward_model/x/seeds-003-003/model/model.safetensors")
+    weights = safetensors.torch.load_file(found)
+    own = rewards[0].state_dict()
+    assert all(torch.equal(own[name], x) for name, x in weights.items())

@@ -30,6 +30,7 @@ from llm_track import (
     models,
     reward_model,
     rlhf_ppo,
+    sampling,
     sft,
     tasks,
 )
@@ -468,6 +469,10 @@ def test_two_processes_train_what_one_does(
             "--grader math-verify: addition has rules of its own",
         ),
         ("sft", ["--task", PLAIN], f"--task {PLAIN}: has rows without a completion to learn"),
+        ("sft", ["--demonstrations", PLAIN], f"{PLAIN}, line 1: has no completion to learn from"),
+        ("sft", ["--demonstrations", "x.jsonl"], "--demonstrations x.jsonl: there is no such"),
+        ("sft", ["--model", "tiny-reward"], "--model tiny-reward: scores completions"),
+        ("grpo", ["--model", "tiny-reward"], "--model tiny-reward: scores completions"),
         ("dpo", ["--preferences", "~nobody-here/x"], "--preferences ~nobody-here/x: "),
         ("reward_model", ["--preferences", "~nobody-here/x"], "--preferences ~nobody-here/x: "),
         ("grpo", ["--model", "~nobody-here/x"], "--model ~nobody-here/x: "),
@@ -495,6 +500,32 @@ def test_bad_input_is_one_line(
     assert error.startswith(f"error: {message}")
     assert error.count("\n") == 1
     assert not results.exists()
+
+
+def test_sft_learns_from_given_demonstrations_and_nothing_else(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each once before any twice; the file's content is part of the run's name."""
+    path = tmp_path / "right.jsonl"
+    prompts = [p for k in range(20) if not tasks.held_out(p := f"1{k % 10}+{k + 20}=")][:8]
+    rows = [{"prompt": p, "answer": k, "completion": f"so {k}"} for k, p in enumerate(prompts)]
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    settings = {"batch_size": 4, "total_samples": 16, "demonstrations": str(path)}
+    config = config_of("sft", model, tmp_path / "results", task="addition", **settings)
+    learned = []
+    kept = sampling.from_texts
+
+    def from_texts(tokenizer: Any, task: Any, prompts: Any, texts: Any, *rest: Any) -> Any:
+        learned.append(list(texts))
+        return kept(tokenizer, task, prompts, texts, *rest)
+
+    monkeypatch.setattr(sampling, "from_texts", from_texts)
+    language.main(config, sft.train, {})
+    both = [sorted(learned[i] + learned[i + 1]) for i in (0, 2)]
+    assert both == [[f"so {k}" for k in range(8)]] * 2
+    before = RunFolder.of(config, "sft").path
+    path.write_text("\n".join(json.dumps(row) for row in rows[1:]))
+    assert RunFolder.of(config, "sft").path != before
 
 
 def test_bad_input_is_one_line_of_a_command(tmp_path: Path) -> None:
@@ -653,7 +684,7 @@ def test_the_tiny_model_is_made_by_one_process_at_a_time(
     """Two commands that are started together on fresh results: one waits for the other."""
     made = []
 
-    def make_slowly(task: tasks.Task, folder: Path) -> None:
+    def make_slowly(task: tasks.Task, base: models.Base, folder: Path) -> None:
         time.sleep(0.2)
         made.append(folder)
         folder.mkdir(parents=True)
@@ -662,7 +693,7 @@ def test_the_tiny_model_is_made_by_one_process_at_a_time(
     monkeypatch.setattr(models, "make_base", make_slowly)
     config = grpo.Config(model="tiny-base", results=str(tmp_path))
     asked = (config.model, config, Processes())
-    threads = [threading.Thread(target=models.find_tiny, args=asked) for _ in range(3)]
+    threads = [threading.Thread(target=models.find_made, args=asked) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -690,3 +721,26 @@ def test_what_does_not_fit_is_one_line(
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith(f"error: {message}")
         assert not results.exists()
+
+
+def test_tiny_is_one_model_for_all_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the reward model has one for each."""
+    trained = []
+
+    def run_script(script: str, config: Any, results: Path, *flags: str) -> None:
+        trained.append((script, *flags))
+        seed = int(flags[-1]) if "--first-seed" in flags else 0
+        part = results / "runs" / "addition" / script.removesuffix(".py") / flags[1]
+        (part / f"seeds-{seed:03d}-{seed:03d}" / "model").mkdir(parents=True, exist_ok=True)
+
+    monkeypatch.setattr(models, "run_script", run_script)
+    config = grpo.Config(results=str(tmp_path))
+    found = {seed: models.find_made("tiny", config, Processes(), seed) for seed in (0, 7)}
+    assert found[0] == found[7]
+    assert found[0].parent.name == "seeds-000-000"
+    rewards = {
+        seed: models.find_made(tasks.REWARD, config, Processes(), seed).parent.name
+        for seed in (0, 7)
+    }
+    assert rewards == {0: "seeds-000-000", 7: "seeds-007-007"}
+    assert {x[0] for x in trained} == {"sft.py", "reward_model.py"}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.stats import chisquare
 from torch import Tensor
 
@@ -899,3 +902,58 @@ def test_adapters_are_merged_on_the_cpu(tmp_path: Path) -> None:
     models.save(model, models.tiny_tokenizer(), tmp_path / "model")
     assert model.device == torch.device("cuda")
     assert (tmp_path / "model").is_dir()
+
+
+@given(
+    st.lists(st.integers(1, 60), min_size=1, max_size=12),
+    st.integers(1, 12),
+)
+def test_micro_batches_are_the_cheapest_there_are(widths: list[int], size: int) -> None:
+    """Among all ways to cut the sorted rows: padded tokens, and PASS for each part."""
+    widths = sorted(widths)
+
+    def cost(sizes: Sequence[int]) -> float:
+        ends = list(itertools.accumulate(sizes))
+        return sum(n * widths[end - 1] + sampling.PASS for n, end in zip(sizes, ends, strict=True))
+
+    def cuts(n: int) -> Iterator[tuple[int, ...]]:
+        if n == 0:
+            yield ()
+        for k in range(1, min(n, size) + 1):
+            yield from ((*rest, k) for rest in cuts(n - k))
+
+    found = sampling.micro_batches(np.array(widths), size)
+    assert sum(found) == len(widths)
+    assert max(found) <= size
+    assert cost(found) == min(map(cost, cuts(len(widths))))
+
+
+def test_micro_batches_separate_few_long_rows_from_many_short_ones() -> None:
+    widths = np.array([20] * 60 + [200] * 4)
+    assert sampling.micro_batches(widths, 64) == [60, 4]
+    assert sampling.micro_batches(np.full(64, 20), 64) == [64]
+    assert sampling.micro_batches(np.array([], dtype=int), 64) == []
+
+
+def test_a_prompt_is_read_once_however_often_it_is_completed(model: Any) -> None:
+    """A padding token within a prompt makes it another one than the same tokens after padding."""
+    tokenizer = models.tiny_tokenizer()
+    pad = tokenizer.pad_token_id
+    prompts = [[7, 8], [pad, 7, 8], [7, 8], [9], [pad, 7, 8]]
+    uniforms = torch.rand(5, 6, generator=torch.Generator().manual_seed(0))
+    read = []
+    forward = model.forward
+
+    def counting(*args: Any, **inputs: Any) -> Any:
+        read.append(len(inputs["input_ids"]))
+        return forward(*args, **inputs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "forward", counting)
+        together = sampling.sample(model, tokenizer, prompts, uniforms)
+    assert read[:2] == [3, 5]
+    for i, prompt in enumerate(prompts):
+        alone = sampling.sample(model, tokenizer, [prompt], uniforms[i : i + 1])
+        n = int(alone.lengths)
+        assert together.tokens[i, :n].tolist() == alone.tokens[0].tolist()
+        assert torch.allclose(together.logprobs[i, :n], alone.logprobs[0], atol=1e-5)

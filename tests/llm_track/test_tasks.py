@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 import types
@@ -23,6 +24,7 @@ from manyseeds.errors import UsageError
 
 GSM8K = Path(__file__).parent / "data" / "gsm8k.jsonl"
 GENERATED = sorted(tasks.GENERATED)
+VARIED = ("rambling", "checking")
 COUNTDOWN = Problem("3 5 7 to 22:", "3*5+7")
 
 
@@ -81,6 +83,8 @@ def test_the_held_out_prompts_are_these() -> None:
         "addition": ["45+94=", "76+10=", "27+98="],
         "countdown": ["6 5 3 to 21:", "3 1 2 to 9:", "5 2 5 to 20:"],
         "mixed": ["800+378=", "593+659=", "345+783="],
+        "rambling": ["13+96=", "74+26=", "18+86="],
+        "checking": ["61+45=", "70+21=", "57+98="],
     }
 
 
@@ -112,6 +116,9 @@ def test_a_demonstration_earns_everything(task: str) -> None:
         assert all(step.reward == 1 for step in steps), problem
         # Each ends with its `;`, the last where the thinking ends.
         assert all(problem.demonstration[step.end - 1] == ";" for step in steps)
+        if task in VARIED:
+            assert len(steps) == 2
+            continue
         if steps:
             assert problem.demonstration[steps[-1].end :].startswith("</think>")
         assert len(steps) == problem.demonstration.count(";")
@@ -152,6 +159,84 @@ def test_addition_traces_carry() -> None:
     assert made.thought(Problem("10+20=", "30")) == "0+0=0;1+2=3;"
     problem = tasks.GENERATED["mixed"].train(rng(), 1)[0]
     assert len(problem.prompt) == len("123+456=")
+
+
+def test_demonstrations_of_rambling_have_any_length() -> None:
+    texts = [p.demonstration for p in tasks.make("rambling").train(rng(), 4000)]
+    counts = np.array([text.count("hm;") for text in texts])
+    expected = sum(0.8**k for k in range(1, 13))  # of a geometric number that is cut at 12
+    assert abs(counts.mean() - expected) < 0.2
+    assert {int(n) for n in counts} == set(range(13))
+    assert any("<think>hm;" in text for text in texts)
+    assert any("hm;</think>" in text for text in texts)
+
+
+def test_demonstrations_of_checking_mend_what_is_wrong() -> None:
+    made = tasks.GENERATED["checking"]
+    problems = made.train(rng(), 4000)
+    found = made.measures(problems, [p.demonstration for p in problems])
+    assert abs(found["wait"] - (1 - 0.75**2)) < 0.03
+    assert (found["wait_if_wrong"], found["wait_if_right"], found["right_after_wait"]) == (1, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("thought", "steps", "corrections"),
+    [
+        ("7+5=12;4+8+1=13;", [1, 1], [(True, False, False), (True, False, False)]),
+        ("7+5=11;4+8+1=13;", [0, 1], [(False, False, False), (True, False, False)]),
+        ("7+5=11;wait;7+5=12;4+8+1=13;", [1, 1],
+         [(False, True, True), (True, False, False), (True, False, False)]),
+        ("7+5=12;wait;7+5=11;", [0], [(True, True, False), (False, False, False)]),
+        ("7+5=11;wait;7+5=10;wait;7+5=12;", [1],
+         [(False, True, False), (False, True, True), (True, False, False)]),
+        ("wait;wait;7+5=12;", [1], [(True, False, False)]),
+        ("7+5=12;4+8+1=13;0+0=0;", [1, 1, 0],
+         [(True, False, False), (True, False, False), (False, False, False)]),
+        ("7+5=11;wait;", [], [(False, True, False)]),
+    ],
+)  # fmt: skip
+def test_what_is_taken_back_is_no_step(
+    thought: str, steps: list[int], corrections: list[tuple[bool, bool, bool]]
+) -> None:
+    task, problem = tasks.GENERATED["checking"], Problem("47+85=", "132")
+    text = tasks.formatted(thought, "132")
+    assert [step.reward for step in task.steps(problem, text)] == steps
+    assert task.corrections(problem, text) == corrections
+
+
+def test_measures_of_nothing_are_no_numbers() -> None:
+    task, problem = tasks.GENERATED["checking"], Problem("47+85=", "132")
+    found = task.measures([problem], ["no thinking"])
+    assert found["wait"] == 0
+    assert all(math.isnan(found[name]) for name in found if name != "wait")
+
+
+def test_fillers_are_no_steps() -> None:
+    task, problem = tasks.GENERATED["rambling"], Problem("47+85=", "132")
+    text = tasks.formatted("hm;7+5=12;hm;hm;4+8+1=12;hm;", "132")
+    assert [step.reward for step in task.steps(problem, text)] == [1, 0]
+    assert [text[: step.end].split("=")[-1] for step in task.steps(problem, text)] == ["12;", "12;"]
+
+
+def test_demonstrations_are_read_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "right.jsonl"
+    task = tasks.make("addition")
+    given = task.train(rng(), 3)
+    rows = [{"prompt": p.prompt, "answer": f"no #### {k}", "completion": f" so {k}"}
+            for k, p in enumerate(given)]  # fmt: skip
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    found = tasks.read_demonstrations(path, task)
+    assert [p.demonstration for p in found.trained_on()] == [" so 0", " so 1", " so 2"]
+    path.write_text(json.dumps(rows[0]) + "\n" + json.dumps({"prompt": "2+2=", "answer": 4}))
+    with pytest.raises(UsageError, match=r"right\.jsonl, line 2: has no completion to learn from"):
+        tasks.read_demonstrations(path, task)
+    path.write_text(json.dumps({**rows[0], "prompt": task.test(1)[0].prompt}))
+    with pytest.raises(UsageError, match=r"line 1: this prompt of addition is held out"):
+        tasks.read_demonstrations(path, task)
+    held = tasks.make(str(GSM8K)).test(1)[0].prompt
+    path.write_text(json.dumps({**rows[0], "prompt": held}))
+    with pytest.raises(UsageError, match=r"line 1: this prompt of .* is held out"):
+        tasks.read_demonstrations(path, tasks.make(str(GSM8K)))
 
 
 def test_most_demonstrations_of_mixed_have_an_empty_thought() -> None:
@@ -810,12 +895,14 @@ def test_an_unknown_task_gets_a_suggestion(task: str, meant: str) -> None:
 
 
 def test_a_task_unlike_any_gets_the_list() -> None:
-    with pytest.raises(UsageError, match="there are addition, mixed, countdown, gsm8k"):
+    with pytest.raises(
+        UsageError, match="there are addition, mixed, countdown, rambling, checking"
+    ):
         tasks.make("zzz")
 
 
 def test_tiny_is_not_made_for_a_file() -> None:
-    with pytest.raises(UsageError, match="--model tiny: made for addition, mixed and countdown"):
+    with pytest.raises(UsageError, match="--model tiny: made for addition, mixed, countdown"):
         tasks.make(str(GSM8K)).text(rng())
 
 

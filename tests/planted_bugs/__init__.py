@@ -27,6 +27,7 @@ from tests.planted_bugs import (
     language_tasks,
     policy_gradients,
     rows,
+    site,
     tabular,
 )
 from tests.planted_bugs.planting import Copy
@@ -41,6 +42,7 @@ CHAPTERS = {
         policy_gradients,
         grpo,
         rows,
+        site,
         language_models,
         language_groups,
         language_preferences,

@@ -304,4 +304,33 @@ BUGS = (
         'run.rng("minibatches", step).permutation(places)',
         "tests/llm_track/test_grpo.py::test_every_epoch_has_an_order_of_its_own[dapo]",
     ),
+    Bug(
+        "language: no signal: rows are left out in spite of a KL",
+        "llm_track/grpo.py",
+        "    if config.kl_coef == 0:\n        mine",
+        "    if config.kl_coef >= 0:\n        mine",
+        "tests/llm_track/test_grpo.py"
+        "::test_rows_without_a_signal_are_left_out_of_the_update[qwen2-grpo]",
+    ),
+    Bug(
+        "language: clip: the wrong side is said to act",
+        "llm_track/dr_grpo.py",
+        "below & (part.advantages < 0)",
+        "below & (part.advantages > 0)",
+        "tests/llm_track/test_grpo.py::test_an_update_equals_a_slow_loop[qwen2-dr_grpo-settings1]",
+    ),
+    Bug(
+        "language: stored group: all numbers of its first completion",
+        "benchmarks/grpo_group.py",
+        "for name, x in numbers.items()},",
+        "for name, x in numbers.items() for i in [first]},",
+        "tests/benchmarks/test_grpo_group.py::test_what_is_stored",
+    ),
+    Bug(
+        "language: stored group: any group is a mixed one",
+        "benchmarks/grpo_group.py",
+        "if 0 < right[k] < 1]",
+        "if 0 <= right[k] <= 1]",
+        "tests/benchmarks/test_grpo_group.py::test_groups_that_are_not_there",
+    ),
 )

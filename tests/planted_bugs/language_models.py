@@ -6,8 +6,8 @@ BUGS = (
     Bug(
         "language: temperature: missing in training",
         "llm_track/sampling.py",
-        "logits = output.logits[:, :-1].float() / temperature",
-        "logits = output.logits[:, :-1].float()",
+        "logits = output.logits.float() / temperature",
+        "logits = output.logits.float()",
         "tests/llm_track/test_grpo.py::test_an_update_equals_a_slow_loop[qwen2-grpo-settings0]",
     ),
     Bug(
@@ -34,8 +34,8 @@ BUGS = (
     Bug(
         "language: token mask: the cache sees the padding",
         "llm_track/sampling.py",
-        "            attention_mask=mask,\n",
-        "            attention_mask=torch.ones_like(mask),\n",
+        "attention_mask=mask if padded else None",
+        "attention_mask=None",
         "tests/llm_track/test_sampling.py::test_sampling_and_teacher_forcing_agree[llama-0.6]",
     ),
     Bug(
@@ -55,9 +55,24 @@ BUGS = (
     Bug(
         "language: shifted log-probabilities: by one",
         "llm_track/sampling.py",
-        "logits = output.logits[:, :-1].float()",
-        "logits = output.logits[:, 1:].float()",
+        "output = model(**sequences(samples, last=False), use_cache=False, logits_to_keep=T)",
+        "output = model(**sequences(samples), use_cache=False, logits_to_keep=T)",
         "tests/llm_track/test_sampling.py::test_sampling_and_teacher_forcing_agree[llama-1.0]",
+    ),
+    Bug(
+        "language: token mask: a padding token within a prompt is taken for padding",
+        "llm_track/sampling.py",
+        "torch.unique(ids.masked_fill(~mask, -1), dim=0, return_inverse=True)",
+        "torch.unique(ids, dim=0, return_inverse=True)",
+        "tests/llm_track/test_sampling.py"
+        "::test_a_prompt_is_read_once_however_often_it_is_completed[llama]",
+    ),
+    Bug(
+        "language: micro-batches: a pass costs nothing",
+        "llm_track/sampling.py",
+        "np.arange(end - start, 0, -1) * widths[end - 1] + PASS",
+        "np.arange(end - start, 0, -1) * widths[end - 1]",
+        "tests/llm_track/test_sampling.py::test_micro_batches_are_the_cheapest_there_are",
     ),
     Bug(
         "language: cut off: it counts as ended",

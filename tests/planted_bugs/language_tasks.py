@@ -80,4 +80,19 @@ BUGS = (
         're.findall("[0-9]+", prompt)',
         "tests/llm_track/test_tasks.py::test_the_order_of_numbers_does_not_matter_for_what_is_held_out",
     ),
+    Bug(
+        "language: steps: what is taken back still counts",
+        "llm_track/tasks.py",
+        "                standing = standing[:-1]",
+        "                pass",
+        "tests/llm_track/test_tasks.py"
+        "::test_what_is_taken_back_is_no_step[7+5=11;wait;7+5=12;4+8+1=13;-steps2-corrections2]",
+    ),
+    Bug(
+        "language: demonstrations: those of the task instead of the given ones",
+        "llm_track/sft.py",
+        'tasks.next_problems(source, N, step * N, run, "demonstrations", rng)',
+        'tasks.next_problems(task, N, step * N, run, "demonstrations", rng)',
+        "tests/llm_track/test_runs.py::test_sft_learns_from_given_demonstrations_and_nothing_else",
+    ),
 )

@@ -1,0 +1,179 @@
+"""The page across environments: algorithms compared on the environments that they share.
+
+After Agarwal et al., 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice":
+the IQM over all runs, performance profiles, and the probability of improvement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.chapters.comparison import TABULAR, Pair, applies
+from benchmarks.chapters.front_page import order
+from benchmarks.chapters.names import NAMES, display, place_of
+from benchmarks.chapters.results import Rows, escape, picture
+from benchmarks.chapters.tables import table
+from manyseeds import plots, stats
+from manyseeds.errors import printable
+from manyseeds.plots import Line
+from manyseeds.stats import Floats
+
+# Scores at which a profile is computed: more of them where most runs end.
+THRESHOLDS = np.round(np.concatenate([np.arange(0, 0.8, 0.05), np.arange(0.8, 1.101, 0.02)]), 2)
+Scores = dict[str, dict[str, Floats]]  # algorithm -> environment -> normalised final scores [S]
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Environments, and all algorithms that have runs on each of them."""
+
+    envs: tuple[str, ...]
+    algos: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        return ", ".join(self.envs)
+
+
+def page(found: Sequence[Pair], folder: Path) -> str:
+    """The page; empty where no two algorithms share an environment. folder: of the results, where
+    figures and tables are written."""
+    pairs = [pair for pair in found if pair.algo not in TABULAR]
+    scores = normalised(pairs)
+    sets = shared_sets(scores)
+    if not sets:
+        return ""
+    panels = {}
+    rows: Rows = []
+    for shared in sets:
+        lines = {}
+        for algo in shared.algos:
+            tasks = tasks_of(scores[algo], shared.envs)
+            n = f"{len(tasks)} x {len(tasks[0])}"
+            cells = (stats.estimate(tasks, name).text(3) for name in ("iqm", "mean"))
+            rows.append((escape(shared.title), escape(display(algo)), n, *cells))
+            lines[printable(display(algo))] = profile(tasks)
+        panels[printable(shared.title)] = lines
+    figure = folder / "plots" / "profiles.svg"
+    plots.lines(
+        panels,
+        figure,
+        first=list(NAMES.values()),
+        xlabel="normalised score",
+        ylabel="share of runs above it",
+        legend="share of runs, 95% interval",
+        columns=2,
+    )
+    text = (
+        "Normalised final scores (0: random policy, 1: reference) of our runs, on the environments "
+        "that algorithms share. Of an algorithm as many seeds count on each environment: those of "
+        "the one with the fewest, so that all environments have the same weight. Intervals are 95% "
+        "bootstraps over seeds within each environment; environments are fixed, so nothing is said "
+        "of other ones. A cell without runs is *missing*, and an algorithm is compared only on "
+        "environments on which it has runs.\n\n"
+        "## Scores\n\nMean normalised final scores.\n\n"
+        f"{table(folder, 'aggregate-cells', *cell_table(scores, pairs))}\n"
+        "## IQM over shared environments\n\n"
+        "The IQM is the mean of the middle half of all runs; n: environments x seeds.\n\n"
+        f"{table(folder, 'aggregate', COLUMNS, rows)}\n"
+        "## Performance profiles\n\n"
+        "The share of an algorithm's runs with a score above each value. A line above another one "
+        "everywhere is better whatever the score that is asked for.\n\n"
+        + picture("Performance profiles", figure)
+        + "## Probability of improvement\n\n"
+        "The chance that a run of the algorithm of the row scores above one of the column (equal "
+        "scores count half), the mean over environments. Above 0.5 the row is better more often "
+        "than not; this says nothing of by how much.\n\n"
+    )
+    most, all_algos = sets[0], max(sets, key=lambda s: len(s.algos))
+    for i, shared in enumerate(dict.fromkeys((most, all_algos))):
+        name = f"improvement{f'-{i}' * bool(i)}"
+        text += f"### On {escape(shared.title)}\n\n"
+        text += table(folder, name, *improvement_table(scores, shared)) + "\n"
+    return text
+
+
+COLUMNS = ("environments", "algorithm", "n", "IQM [95%]", "mean [95%]")
+
+
+def normalised(pairs: Sequence[Pair]) -> Scores:
+    """The scores of our headline runs on environments whose scale is known, in order of seeds."""
+    found: Scores = {}
+    for pair in sorted(pairs, key=lambda pair: place_of(pair.algo)):
+        if pair.ours is None:
+            continue
+        random, reference = pair.ours.spec.random_score, pair.ours.spec.reference_score
+        if random is not None and reference is not None:
+            scores = stats.normalise(pair.ours.final, random, reference)
+            found.setdefault(pair.algo, {})[pair.env] = scores
+    return found
+
+
+def shared_sets(scores: Scores) -> list[Shared]:
+    """The sets of environments that two or more algorithms share, each with all algorithms that
+    have runs on it; most environments first."""
+    have = {algo: frozenset(envs) for algo, envs in scores.items()}
+    common = set()
+    for size in range(2, len(have) + 1):
+        common |= {frozenset.intersection(*some) for some in combinations(have.values(), size)}
+    found = [
+        Shared(
+            tuple(sorted(envs, key=order)),
+            tuple(algo for algo, own in have.items() if envs <= own),
+        )
+        for envs in common
+        if envs
+    ]
+    return sorted(found, key=lambda s: (-len(s.envs), -len(s.algos), s.envs))
+
+
+def tasks_of(own: dict[str, Floats], envs: Sequence[str]) -> list[Floats]:
+    """The scores of an algorithm on some environments, equally many seeds of each."""
+    n = min(len(own[env]) for env in envs)
+    return [own[env][:n] for env in envs]
+
+
+def profile(tasks: Sequence[Floats]) -> Line:
+    """The share of runs above each of THRESHOLDS, with its interval."""
+    points = [
+        stats.estimate([(task > x).astype(float) for task in tasks], "mean", resamples=2000)
+        for x in THRESHOLDS
+    ]
+    value, low, high = zip(*[(p.value, p.low, p.high) for p in points], strict=True)
+    return Line(THRESHOLDS, value, low, high, sum(map(len, tasks)))
+
+
+def cell_table(scores: Scores, pairs: Sequence[Pair]) -> tuple[tuple[str, ...], Rows]:
+    """Mean scores of all algorithms on all environments."""
+    envs = sorted({pair.env for pair in pairs}, key=order)
+    known = {(pair.algo, pair.env) for pair in pairs if pair.ours}
+    rows: Rows = []
+    for algo, own in scores.items():
+        cells = []
+        for env in envs:
+            if env in own:
+                cells.append(f"{own[env].mean():.3f} (n = {len(own[env])})")
+            elif (algo, env) in known:
+                cells.append("no scale")
+            else:
+                cells.append("missing" if applies(algo, env) else "-")
+        rows.append((escape(display(algo)), *cells))
+    return ("algorithm", *map(escape, envs)), rows
+
+
+def improvement_table(scores: Scores, shared: Shared) -> tuple[tuple[str, ...], Rows]:
+    """The probability that the algorithm of a row beats that of a column."""
+    rows: Rows = []
+    for a in shared.algos:
+        cells = []
+        for b in shared.algos:
+            ours, theirs = (tasks_of(scores[algo], shared.envs) for algo in (a, b))
+            chance = stats.probability_of_improvement(ours, theirs)
+            cells.append("" if a == b else chance.text(2))
+        rows.append((escape(display(a)), *cells))
+    return ("over", *(escape(display(b)) for b in shared.algos)), rows

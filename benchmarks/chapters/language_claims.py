@@ -1,0 +1,500 @@
+"""The report's page on what the language papers claim: an experiment, a figure, a sentence each.
+
+The runs are those of the suite `language-models`; an experiment without its runs has no section.
+folder: of the results; figures go into its plots/, tables into its tables/.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.chapters.language_measures import CAPTION, change, word
+from benchmarks.chapters.language_models import Method
+from benchmarks.chapters.names import display
+from benchmarks.chapters.results import Rows, command_text, escape, picture
+from benchmarks.chapters.stored import NAME, ORIGIN, find_file, read_table, section_of
+from benchmarks.chapters.tables import table
+from benchmarks.suite import CLIP_HIGHER, EQUAL, LONG, R1_ZERO, RLHF
+from manyseeds import plots, stats
+from manyseeds.stats import Floats
+
+SOLVED = 0.7  # accuracy of the training samples that R1-Zero is to reach
+WITHIN = 12_800  # samples
+LATE = 0.25  # of the training: what a metric is averaged over
+
+Section = Callable[[Sequence[Method], Path], str]
+
+
+def page(found: Sequence[Method], folder: Path) -> str:
+    """The whole page; '' without any of its runs."""
+    text = ""
+    for title, section in SECTIONS.items():
+        if content := section(found, folder):
+            text += f"## {title}\n\n{content}"
+    return text
+
+
+# ---- Reading runs --------------------------------------------------------------------------
+
+
+def run_of(
+    found: Sequence[Method], algo: str, task: str, settings: Mapping[str, Any]
+) -> Method | None:
+    """The run that differs from its plain command by these settings alone."""
+    for m in found:
+        if (m.algo, m.task) == (algo, task) and m.settings == {**plain_of(m), **settings}:
+            return m
+    return None
+
+
+def plain_of(m: Method) -> dict[str, Any]:
+    """The settings of the plain command."""
+    return m.plain_settings or {}
+
+
+def metric(m: Method, name: str, share: float = LATE) -> Floats:
+    """The mean of a metric over the last share of each seed's training, [S]."""
+    found = []
+    for part in m.parts:
+        rows = read_table(part / "metrics.parquet", ("samples", name))
+        late = rows["samples"] > (1 - share) * rows["samples"].max()
+        found.append(rows.loc[late, name].mean())
+    return np.array(found)
+
+
+def metric_at_points(m: Method, name: str) -> Floats:
+    """A metric of the training samples at each evaluation, [S, K]: its mean since the one before.
+
+    At the first evaluation, that of the first step, whose samples are the initial model's.
+    """
+    points, _ = m.curve(m.headline)
+    found = []
+    for part in m.parts:
+        rows = read_table(part / "metrics.parquet", ("samples", name))
+        x, y = rows["samples"].to_numpy(), rows[name].to_numpy()
+        means = [y[0]]
+        for before, after in itertools.pairwise(points):
+            inside = (x > before) & (x <= after)
+            means.append(y[inside].mean() if inside.any() else np.nan)
+        found.append(means)
+    return np.array(found)
+
+
+def both(m: Method, name: str, digits: int = 3) -> tuple[str, str]:
+    """A measure before the training, and after it with its interval."""
+    return m.mean_text(name, "initial", digits), m.text(name, digits=digits)
+
+
+def seeds_of(m: Method) -> list[int]:
+    """The seed of each part."""
+    return [config["seeds"][0] for config in m.configs]
+
+
+def paired(a: Mapping[int, float], b: Mapping[int, float]) -> stats.Estimate | None:
+    """a - b, values by seed, over the seeds that both have: they learn from the same prompts."""
+    both = sorted(a.keys() & b.keys())
+    if not both:
+        return None
+    return stats.estimate(np.array([a[seed] - b[seed] for seed in both]), "mean")
+
+
+def by_seed(m: Method, values: Floats) -> dict[int, float]:
+    """Values [S] of a run by their seeds."""
+    return dict(zip(seeds_of(m), values.tolist(), strict=True))
+
+
+def bold(said: Sequence[str]) -> str:
+    """Sentences of an outcome in bold; '' without any."""
+    return f"**{'; '.join(said)}.** " if said else ""
+
+
+# ---- R1-Zero -------------------------------------------------------------------------------
+
+ZERO_COLUMNS = (
+    *("base", "method", "n", "pass@1 before", "after, mean [95%]", "pass@16 before"),
+    *("after", "cons@16 before", "after", "format before", "after", "length before", "after"),
+    f"seeds with accuracy above {SOLVED} within {WITHIN:,} samples",
+)
+
+
+def solved_early(m: Method) -> int:
+    """Seeds whose accuracy on training samples exceeds SOLVED within WITHIN samples."""
+    count = 0
+    for part in m.parts:
+        rows = read_table(part / "metrics.parquet", ("samples", "accuracy"))
+        count += bool((rows.loc[rows["samples"] <= WITHIN, "accuracy"] > SOLVED).any())
+    return count
+
+
+def zero_section(found: Sequence[Method], folder: Path) -> str:
+    """RL from a base model, without SFT."""
+    pairs = [(x, run_of(found, algo, "addition", x)) for algo, x in R1_ZERO]
+    shown = [(settings["model"], m) for settings, m in pairs if m]
+    if not shown:
+        return ""
+    rows: Rows = []
+    for base, m in shown:
+        before_after: list[str] = []
+        for name, digits in (("pass@16", 3), ("cons@16", 3), ("format", 3), ("length", 1)):
+            before_after += [m.mean_text(name, w, digits) for w in ("initial", "final")]
+        n = len(m.summaries)
+        early = f"{solved_early(m)} of {n}"
+        rows.append((escape(base), m.label, str(n), *both(m, "pass@1"), *before_after, early))
+    panels = {
+        title: {f"{display(m.algo)} from {base}": m.line(name) for base, m in shown}
+        for name, title in (("pass@1", "pass@1"), ("length", "length, tokens"))
+    }
+    path = folder / "plots" / "language-zero.svg"
+    floors = {"length, tokens": 0.0}
+    plots.lines(panels, path, xlabel="samples", ylabel="", legend=CAPTION, columns=2, floors=floors)
+    sentence = "".join(zero_sentence(base, m) for base, m in shown)
+    return (
+        f"**{sentence.strip()}** DeepSeek-R1-Zero (arXiv 2501.12948, sec. 2.2) learns from rules "
+        "alone, without SFT.\n\n"
+        + table(folder, "language-zero", ZERO_COLUMNS, rows)
+        + "\n"
+        + picture("pass@1 and length of R1-Zero", path)
+    )
+
+
+def zero_sentence(base: str, m: Method) -> str:
+    """What became of one base under one method."""
+    (one, after), many = both(m, "pass@1"), m.mean_text("pass@16", "initial")
+    return (
+        f"{escape(display(m.algo))} from {escape(base)} (pass@16 {many}): pass@1 {one} to {after}, "
+        f"{solved_early(m)} of {len(m.summaries)} seeds above {SOLVED} within {WITHIN:,} samples. "
+    )
+
+
+# ---- Over-optimisation ---------------------------------------------------------------------
+
+RLHF_COLUMNS = (
+    *("method", "reward", "n", "learned reward before", "after, mean [95%]"),
+    *("pass@1 before", "highest", "after, mean [95%]", "KL, nats per token"),
+)
+
+
+def reward_name(settings: Mapping[str, Any]) -> str:
+    """What a run of the RLHF chain is rewarded by."""
+    name = "learned" if settings.get("rules") is False else "learned and rules"
+    if "kl_coef" in settings:
+        name += f", beta {settings['kl_coef']:g}"
+    if settings.get("iterations", 1) > 1:
+        name += f", refreshed in {settings['iterations']} iterations"
+    return name
+
+
+def rlhf_section(found: Sequence[Method], folder: Path) -> str:
+    """The learned reward and the true accuracy against the KL."""
+    pairs = [(reward_name(x), run_of(found, algo, "addition", x)) for algo, x in RLHF]
+    shown = [(name, m) for name, m in pairs if m]
+    if not shown:
+        return ""
+    rows: Rows = []
+    rewards: dict[str, plots.Line] = {}
+    scores: dict[str, plots.Line] = {}
+    said = []
+    for name, m in shown:
+        reward = metric_at_points(m, "reward")
+        kl, score = m.curve("kl")[1].mean(0), m.curve("pass@1")[1]
+        line = f"{display(m.algo)}: {name}"
+        rewards[line], scores[line] = plots.mean_line(kl, reward), plots.mean_line(kl, score)
+        best = score.mean(0).max()
+        ends = stats.estimate(reward[:, -1], "mean").text(2)
+        rows.append(
+            (
+                m.label, name, str(len(m.summaries)), f"{reward[:, 0].mean():.2f}", ends,
+                m.mean_text("pass@1", "initial"), f"{best:.3f}", m.text("pass@1"),
+                m.mean_text("kl"),
+            )
+        )  # fmt: skip
+        gain = change(m, "pass@1")
+        if gain is not None and "rules" not in name:
+            said.append(
+                f"{escape(display(m.algo))}, {name}: the learned reward goes from "
+                f"{reward[:, 0].mean():.2f} to {reward[:, -1].mean():.2f}, and pass@1 is "
+                f"{word(gain)} ({gain.text(3, '+')})"
+            )
+    panels = {"learned reward": rewards, "pass@1": scores}
+    path = folder / "plots" / "language-overoptimisation.svg"
+    xlabel = "KL to the initial model, nats per token"
+    plots.lines(panels, path, xlabel=xlabel, ylabel="", legend=CAPTION, columns=2)
+    return (
+        f"{bold(said)}Every seed has a reward model of its own, "
+        "`reward_model.py` with its defaults. The reward shown is what training samples earn, "
+        "with the format's and the rules' part where there is one, and for PPO less 1 where a "
+        "completion is cut off; it is averaged since the evaluation before.\n\n"
+        + table(folder, "language-overoptimisation", RLHF_COLUMNS, rows)
+        + "\n"
+        + picture("Learned reward and pass@1 against the KL", path)
+    )
+
+
+# ---- The R1 pipeline -----------------------------------------------------------------------
+
+PIPELINE: dict[str, Any] = {  # llm_pipeline.json
+    **ORIGIN,
+    "settings": {"task": NAME, "rl_samples": int, "prompts": int, "sft_samples": int},
+    "rows": [
+        {"seed": int, "stage": NAME, "samples": int}
+        | dict.fromkeys(("pass@1", "pass@16", "cons@16", "format", "length"), float)
+    ],
+}
+PIPELINE_COLUMNS = (
+    *("stage", "n", "samples learned from", "pass@1, mean [95%]", "pass@16, mean [95%]"),
+    *("cons@16", "format", "length"),
+)
+
+
+def pipeline_section(found: Sequence[Method], folder: Path) -> str:
+    """The stages of DeepSeek-R1, and distillation against RL."""
+    path = find_file(folder, "llm_pipeline.json")
+    return section_of(path, PIPELINE, partial(pipeline_text, folder=folder))
+
+
+def pipeline_text(stored: dict[str, Any], folder: Path) -> str:
+    """The table of llm_pipeline.json, and its sentence."""
+    rows: Rows = []
+    values: dict[str, dict[str, dict[int, float]]] = {}
+    for stage in dict.fromkeys(row["stage"] for row in stored["rows"]):
+        here = [row for row in stored["rows"] if row["stage"] == stage]
+        names = ("pass@1", "pass@16", "cons@16", "format", "length")
+        of = {name: np.array([row[name] for row in here]) for name in names}
+        seeds = [row["seed"] for row in here]
+        values[stage] = {name: dict(zip(seeds, x.tolist(), strict=True)) for name, x in of.items()}
+        cells = [stats.estimate(of[name], "mean").text(3) for name in names[:2]]
+        cells += [f"{of[name].mean():.{d}f}" for name, d in zip(names[2:], (3, 3, 1), strict=True)]
+        samples = f"{np.mean([row['samples'] for row in here]):,.0f}"
+        rows.append((escape(stage), str(len(here)), samples, *cells))
+    settings = stored["settings"]
+    return (
+        f"{pipeline_sentence(values)}"
+        "DeepSeek-R1 (arXiv 2501.12948, sec. 2.3) goes through these stages in this order, "
+        f"here on {escape(settings['task'])}; the two stages of SFT after RL learn from right "
+        f"samples of {settings['prompts']:,} prompts by the model after RL.\n\n"
+        f"{table(folder, 'language-pipeline', PIPELINE_COLUMNS, rows)}\n"
+        + command_text(stored, stored["machine"]["cpu"])
+        + "\n\n"
+    )
+
+
+def pipeline_sentence(values: Mapping[str, Mapping[str, Mapping[int, float]]]) -> str:
+    """Distillation against RL on the small base, and RL again against RL; '' without them."""
+    said = []
+    for a, b, name in (
+        ("RL again", "RL", "pass@1"),
+        ("RL again", "RL", "pass@16"),
+        ("distillation", "RL on small base", "pass@1"),
+        ("distillation", "RL on small base", "pass@16"),
+    ):
+        if a in values and b in values and (gain := paired(values[a][name], values[b][name])):
+            said.append(f"{name} is {word(gain)} after {a} than after {b} ({gain.text(3, '+')})")
+    return bold(said)
+
+
+# ---- Clip-higher ---------------------------------------------------------------------------
+
+CLIP_COLUMNS = (
+    *("upper clip", "n", "clipped above", "clipped below", "entropy before", "after, mean [95%]"),
+    *("pass@1, mean [95%]", "pass@16 before", "after, mean [95%]"),
+)
+
+
+def clip_section(found: Sequence[Method], folder: Path) -> str:
+    """What a larger upper clip range does where the clip acts."""
+    pairs = [(x["clip_range_high"], run_of(found, "dapo", "countdown", x)) for x in CLIP_HIGHER]
+    shown = [(high, m) for high, m in pairs if m]
+    if len(shown) < 2:
+        return ""
+    rows: Rows = []
+    for high, m in shown:
+        acts = (f"{metric(m, name, 1.0).mean():.2%}" for name in ("clip_high", "clip_low"))
+        n = str(len(m.summaries))
+        rows.append(
+            (f"{high:g}", n, *acts, *both(m, "entropy"), m.text("pass@1"), *both(m, "pass@16"))
+        )
+    (low, plain), *others = shown
+    said = []
+    for high, m in others:
+        for name in ("entropy", "pass@16"):
+            gain = paired(*(by_seed(run, run.values(name)) for run in (m, plain)))
+            if gain is None:
+                continue
+            said.append(
+                f"{name} with {high:g} is {word(gain)} than with {low:g} ({gain.text(3, '+')})"
+            )
+    panels = {
+        name: {f"upper clip {high:g}": m.line(name) for high, m in shown}
+        for name in ("entropy", "pass@16")
+    }
+    path = folder / "plots" / "language-clip-higher.svg"
+    plots.lines(panels, path, xlabel="samples", ylabel="", legend=CAPTION, columns=2)
+    return (
+        f"{bold(said)}DAPO (arXiv 2503.14476, sec. 3.1) raises the upper clip range "
+        "to keep the entropy up. Shares are of the tokens that are learned from, where the clip "
+        "takes the gradient away; dynamic sampling is off.\n\n"
+        + table(folder, "language-clip-higher", CLIP_COLUMNS, rows)
+        + "\n"
+        + picture("Entropy and pass@16 by the upper clip range", path)
+    )
+
+
+# ---- Length --------------------------------------------------------------------------------
+
+LENGTH_COLUMNS = (
+    *("method", "changed", "n", "pass@1, mean [95%]", "right ones before", "after"),
+    *("wrong ones before", "after", "wrong minus right, mean [95%]", "cut off before", "after"),
+)
+CHANGED = ("none of the three", "token-level loss", "overlong filtering", "soft punishment")
+
+
+def length_section(found: Sequence[Method], folder: Path) -> str:
+    """Lengths where the task leaves them free, under GRPO, Dr. GRPO and parts of DAPO."""
+    shown = [
+        (display(algo), "", m)
+        for algo in ("grpo", "dr_grpo")
+        if (m := run_of(found, algo, "rambling", {}))
+    ]
+    parts = [
+        (display("dapo"), name, m)
+        for name, settings in zip(CHANGED, LONG, strict=True)
+        if (m := run_of(found, "dapo", "rambling", settings))
+    ]
+    rows: Rows = [length_row(m, changed) for _, changed, m in (*shown, *parts)]
+    if not rows:
+        return ""
+    text = ""
+    extra = [by_seed(m, m.values("length_wrong") - m.values("length_right")) for _, _, m in shown]
+    if len(extra) == 2 and (difference := paired(*extra)):
+        text = (
+            "**By how much wrong completions are longer than right ones is "
+            f"{word(difference)} after GRPO than after Dr. GRPO ({difference.text(1, '+')} "
+            "tokens).** "
+        )
+    text += (
+        "In `rambling` the thinking of the demonstrations has random filler, so that length is "
+        "free. The runs of DAPO have completions of at most 36 tokens, without dynamic sampling "
+        "and with a symmetric clip, and each of its other parts alone.\n\n"
+        f"{table(folder, 'language-free-length', LENGTH_COLUMNS, rows)}\n"
+    )
+    if shown:
+        panels = {
+            title: {name: m.line(measure) for name, _, m in shown}
+            for measure, title in (
+                ("length_right", "right ones, tokens"),
+                ("length_wrong", "wrong ones, tokens"),
+            )
+        }
+        path = folder / "plots" / "language-free-length.svg"
+        axes: dict[str, Any] = {"xlabel": "samples", "ylabel": "", "legend": CAPTION}
+        plots.lines(panels, path, columns=2, floors=dict.fromkeys(panels, 0.0), **axes)
+        text += picture("Lengths of right and of wrong completions of rambling", path)
+    return text
+
+
+def length_row(m: Method, changed: str) -> tuple[str, ...]:
+    """A row of the table of lengths."""
+    extra = m.values("length_wrong") - m.values("length_right")
+    apart = "" if np.isnan(extra).any() else stats.estimate(extra, "mean").text(1, "+")
+    cells = [
+        m.mean_text(name, when, 1)
+        for name in ("length_right", "length_wrong")
+        for when in ("initial", "final")
+    ]
+    cut = (m.mean_text("truncated", when) for when in ("initial", "final"))
+    return (m.label, changed, str(len(m.summaries)), m.text("pass@1"), *cells, apart, *cut)
+
+
+# ---- Self-correction -----------------------------------------------------------------------
+
+WAITS = {
+    "wait": "P(wait)",
+    "wait_if_wrong": "P(wait | wrong column)",
+    "wait_if_right": "P(wait | right column)",
+    "right_after_wait": "P(right column | wait after a wrong one)",
+}
+
+
+def correction_section(found: Sequence[Method], folder: Path) -> str:
+    """How often a model takes a column back, before, during and after RL."""
+    m = run_of(found, "grpo", "checking", {})
+    if m is None:
+        return ""
+    rows: Rows = []
+    said = []
+    for name, title in WAITS.items():
+        gain = change(m, name)
+        cells = both(m, name)
+        rows.append((title.replace("|", "\\|"), *cells, gain.text(3, "+") if gain else ""))
+        if gain is not None:
+            change_of = f"({cells[0]} before, {gain.text(3, '+')})"
+            said.append(f"{title.replace('|', 'given')} is {word(gain)} after RL {change_of}")
+    panels = {
+        title: {display("grpo"): m.line(name)} for name, title in WAITS.items() if m.has(name)
+    }
+    path = folder / "plots" / "language-correction.svg"
+    axes: dict[str, Any] = {"xlabel": "samples", "ylabel": "", "legend": CAPTION}
+    figure = ""
+    if panels:
+        plots.lines(panels, path, columns=2, floors=dict.fromkeys(panels, 0.0), **axes)
+        figure = picture("Self-correction over the training", path)
+    columns = ("", "before", "after, mean [95%]", "gain, paired [95%]")
+    if (m.values("wait", "initial") > 0).all():
+        said = ["The model corrects itself before any RL, as its demonstrations do", *said]
+    return (
+        f"{bold(said)}In `checking` a quarter of the demonstrations' columns are first "
+        "written wrong, followed by `wait;` and the right one. P(wait) is of a whole "
+        "completion.\n\n" + table(folder, "language-correction", columns, rows) + "\n" + figure
+    )
+
+
+# ---- PPO and GRPO at equal settings --------------------------------------------------------
+
+EQUAL_COLUMNS = ("method", "passes", "prompts per step", "n", "pass@1, mean [95%]", "KL")
+
+
+def equal_section(found: Sequence[Method], folder: Path) -> str:
+    """PPO with its own settings and with GRPO's, beside GRPO."""
+    wanted: tuple[tuple[str, dict[str, Any]], ...]
+    wanted = (("rlhf_ppo", EQUAL), ("rlhf_ppo", {}), ("grpo", {}))
+    shown = [m for algo, x in wanted if (m := run_of(found, algo, "addition", x))]
+    if len(shown) < 3:
+        return ""
+    rows: Rows = [
+        (
+            m.label, str(m.settings["epochs"]), str(m.settings["prompts"]), str(len(m.summaries)),
+            m.text("pass@1"), m.mean_text("kl"),
+        )
+        for m in shown
+    ]  # fmt: skip
+    equal, _, grpo = shown
+    gain = paired(*(by_seed(m, m.values("pass@1")) for m in (equal, grpo)))
+    said = []
+    if gain:
+        said = [
+            f"With GRPO's prompts, passes and weight of the KL, pass@1 of PPO is {word(gain)} than "
+            f"GRPO's ({gain.text(3, '+')}, {gain.n} seeds)"
+        ]
+    return (
+        f"{bold(said)}PPO's own preset makes two passes over 256 "
+        "prompts with a sample each, GRPO one pass over 32 prompts with eight samples each. PPO "
+        "subtracts the KL from the reward, and 1 where a completion is cut off; GRPO adds the KL "
+        "to the loss.\n\n" + table(folder, "language-equal", EQUAL_COLUMNS, rows) + "\n"
+    )
+
+
+SECTIONS: dict[str, Section] = {
+    "R1-Zero: reinforcement learning without SFT": zero_section,
+    "A learned reward is over-optimised": rlhf_section,
+    "The stages of DeepSeek-R1": pipeline_section,
+    "Clip-higher and entropy": clip_section,
+    "Length": length_section,
+    "Self-correction": correction_section,
+    "PPO and GRPO with equal settings": equal_section,
+}

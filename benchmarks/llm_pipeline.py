@@ -1,0 +1,196 @@
+"""The pipeline of DeepSeek-R1 with tiny models, and distillation against RL on a smaller one.
+
+    python benchmarks/llm_pipeline.py --task addition --seeds 5
+
+The stages of DeepSeek-R1 (arXiv 2501.12948, sec. 2.3), each a command of the track:
+
+    base               a base model
+    cold start         SFT of the base on a few demonstrations
+    RL                 GRPO from the cold start
+    rejection SFT      SFT of the base on right samples of that model
+    RL again           GRPO from there
+
+and those of its section 2.4, with a smaller base:
+
+    small base         a base model of fewer parameters
+    distillation       SFT of the small base on the same right samples
+    RL on small base   GRPO with as many samples as the distillation learns from
+
+Every stage ends with the track's evaluation. Models and samples are kept in --work, so that an
+interrupted command goes on where it was. The report reads results/llm_pipeline.json, to which the
+scores of each finished seed are added.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import origin, write_measured
+from llm_track import tasks
+from llm_track.models import run_command
+from manyseeds.cli import NonNegativeInt, PositiveInt, ScriptConfig, exit_with, parse
+from manyseeds.errors import UsageError
+from manyseeds.progress import console
+from manyseeds.record import read_json
+
+STORED = "llm_pipeline.json"
+MEASURES = ("pass@1", "pass@16", "cons@16", "format", "length")
+TRAINED = ("sft", "grpo")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ScriptConfig):
+    """The pipeline of DeepSeek-R1."""
+
+    task: str = "addition"
+    """A generated task."""
+    seeds: PositiveInt = 5
+    """Number of seeds."""
+    first_seed: NonNegativeInt = 0
+    """The first seed."""
+    rl_samples: PositiveInt = 12_800
+    """Samples of each stage of RL on the tiny model."""
+    prompts: PositiveInt = 2_048
+    """Prompts that right samples are collected from."""
+    sft_samples: PositiveInt = 12_800
+    """Samples that rejection SFT and distillation learn from, and RL on the small base."""
+    work: str = "results/local/pipeline"
+    """Folder for models and samples."""
+
+    def __post_init__(self) -> None:
+        if self.task not in tasks.GENERATED:
+            raise UsageError(f"--task {self.task}: must be {', '.join(tasks.GENERATED)}")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage: the script that trains its model, flags, and which evaluation scores it."""
+
+    name: str
+    script: str
+    flags: tuple[str, ...]
+    when: str = "final"  # or initial: the model before the training
+
+
+def stages(config: Config, seed: int) -> list[Stage]:
+    """All stages of a seed; a base shares the command of what is trained from it."""
+    right, rl, sft = samples_of(config, seed), str(config.rl_samples), str(config.sft_samples)
+
+    def after(name: str) -> str:
+        return str(folder_of(config, name, seed) / "model")
+
+    learned = ("--demonstrations", str(right), "--total-samples", sft)
+    cold = ("--model", "tiny-base")
+    distilled = ("--model", "micro-base-800", *learned)
+    return [
+        Stage("base", "sft", cold, "initial"),
+        Stage("cold start", "sft", cold),
+        Stage("RL", "grpo", ("--model", after("cold start"), "--total-samples", rl)),
+        Stage("rejection SFT", "sft", ("--model", "tiny-base", *learned)),
+        Stage("RL again", "grpo", ("--model", after("rejection SFT"), "--total-samples", rl)),
+        Stage("small base", "sft", distilled, "initial"),
+        Stage("distillation", "sft", distilled),
+        Stage("RL on small base", "grpo", ("--model", "micro-base-800", "--total-samples", sft)),
+    ]
+
+
+def run_name(stage: str, seed: int) -> str:
+    """The name of a stage's run; a stage before a training has that of the training."""
+    stage = {"base": "cold start", "small base": "distillation"}.get(stage, stage)
+    return f"{stage.replace(' ', '-').lower()}-{seed}"
+
+
+def folder_of(config: Config, stage: str, seed: int) -> Path:
+    """Where the run of a stage is."""
+    algo = "grpo" if stage.startswith("RL") else "sft"
+    runs = Path(config.work).resolve() / "runs" / config.task / algo
+    return runs / run_name(stage, seed) / f"seeds-{seed:03d}-{seed:03d}"
+
+
+def samples_of(config: Config, seed: int) -> Path:
+    """The right samples of the model after RL."""
+    return Path(config.work).resolve() / f"right-{config.task}-{seed}.jsonl"
+
+
+def training(config: Config, stage: Stage, seed: int) -> list[str]:
+    """The command that trains a stage, without `python`."""
+    return [
+        f"llm_track/{stage.script}.py", "--task", config.task, *stage.flags,
+        "--first-seed", str(seed), "--seeds", "1", "--evaluations", "1",
+        "--name", run_name(stage.name, seed), "--results", str(Path(config.work).resolve()),
+    ]  # fmt: skip
+
+
+def sampling(config: Config, seed: int) -> list[str]:
+    """The command that collects right samples of the model after RL, without `python`."""
+    return [
+        "llm_track/generate.py", "--task", config.task,
+        "--model", str(folder_of(config, "RL", seed) / "model"),
+        "--split", "train", "--prompts", str(config.prompts), "--samples", "4", "--keep", "right",
+        "--most", "1", "--seed", str(seed), "--out", str(samples_of(config, seed)),
+        "--results", str(Path(config.work).resolve()),
+    ]  # fmt: skip
+
+
+def run(command: Sequence[str]) -> None:
+    """Run a command of the track; a failure is a UsageError with its last line."""
+    console.print(f"python {shlex.join(command)}", soft_wrap=True)
+    run_command([*command, "--quiet"], command[0])
+
+
+def scores(config: Config, seed: int) -> list[dict[str, Any]]:
+    """Train whatever stage of a seed is not finished; a row of scores for each of them."""
+    rows = []
+    for stage in stages(config, seed):
+        if stage.name == "rejection SFT":
+            run(sampling(config, seed))
+        run(training(config, stage, seed))
+        summary = read_json(folder_of(config, stage.name, seed) / "summary.json")
+        found = {name: summary[stage.when][name] for name in MEASURES}
+        samples = summary["samples"] * (stage.when == "final")
+        rows.append({"seed": seed, "stage": stage.name, "samples": samples, **found})
+    return rows
+
+
+def origins(config: Config) -> list[str]:
+    """Where the code begins that decides the scores."""
+    parts = ("train", "Config", "Config()", f"PRESETS[{config.task}]")
+    return [
+        *(f"llm_track.{script}:{part}" for script in TRAINED for part in parts),
+        "llm_track.generate:generate",
+        f"llm_track.tasks:GENERATED[{config.task}]",
+    ]
+
+
+def settings_of(config: Config) -> dict[str, Any]:
+    """What decides the scores, but for the seeds."""
+    names = ("task", "rl_samples", "prompts", "sft_samples")
+    return {name: getattr(config, name) for name in names}
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run all stages of all seeds that are not stored yet."""
+    config = parse(Config, {}, __doc__, args)
+    path = Path(config.results) / STORED
+    stored = json.loads(path.read_text()) if path.exists() else {}
+    if stored and stored["settings"] != settings_of(config):
+        exit_with(UsageError(f"--results {config.results}: {STORED} has other settings"))
+    rows = stored.get("rows", [])
+    try:
+        for seed in range(config.first_seed, config.first_seed + config.seeds):
+            if any(row["seed"] == seed for row in rows):
+                continue
+            rows += scores(config, seed)
+            made = {"settings": settings_of(config), "rows": rows}
+            write_measured(path, {**origin(origins(config), ["transformers"]), **made})
+    except UsageError as error:
+        exit_with(error)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""A page for each environment: all curves on one axis with switches, and what the report says.
+
+The IQM and the mean with their intervals are computed here, as the report does; static/
+environment.js draws them, and the median and the seeds from the seeds' curves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.chapters import environment_pages
+from benchmarks.chapters.comparison import Pair, is_stale
+from benchmarks.chapters.contents import Store, by_environment
+from benchmarks.chapters.environment_pages import curve, is_log_x
+from benchmarks.chapters.names import NAMES, display
+from benchmarks.chapters.results import Result, commit_of, versions_text
+from benchmarks.chapters.stored import file_name
+from benchmarks.chapters.tables import plain
+from benchmarks.web.chapter import TABLES, environment_file, targets_of, written
+from benchmarks.web.figures import numbers
+from benchmarks.web.markdown import render
+from benchmarks.web.page import CHARTS, Page
+from manyseeds import plots
+from manyseeds.errors import printable
+from manyseeds.record import ranges
+from manyseeds.runs.control import reachable_threshold
+
+FILMED = ("median", "worst")  # seeds, by their final score
+FORMATS = (".webm", ".mp4", ".gif", ".webp", ".svg")  # of films, the first that there is
+
+
+def pages(store: Store, films: Path) -> list[Page]:
+    """A page for each environment with control runs. films: a folder that has, or may have, films
+    as ENV/ALGORITHM-median.webm and ENV/ALGORITHM-worst.webm."""
+    return [environment_page(here, store, films) for here in by_environment(store.found).values()]
+
+
+def environment_page(here: Sequence[Pair], store: Store, films: Path) -> Page:
+    env, spec = here[0].env, here[0].headline[0].spec
+    text, _ = written(lambda: environment_pages.sections(here, store.results))
+    data = {
+        "env": printable(env),
+        "threshold": reachable_threshold(spec),
+        "random": spec.random_score,
+        "reference": spec.reference_score,
+        "log_x": is_log_x(here),
+        "runs": [run_json(pair, result, films) for pair in here for result in pair.headline],
+    }
+    context = {
+        "scale": render(environment_pages.scale_text(here[0].headline[0]), {}, {}),
+        "data": data,
+        "body": render(text, {}, targets_of(store)),
+    }
+    scripts = (*CHARTS, "static/environment.js", TABLES)
+    file, title = environment_file(env), printable(env)
+    return Page(file, title, "environment.html.j2", context, scripts, "environments.html")
+
+
+def run_json(pair: Pair, result: Result, films: Path) -> dict[str, Any]:
+    """A run: its curves, their statistics, and where it is from.
+
+    `place` is that of the algorithm's colour, which both sides have.
+    """
+    x, curves = plots.curve_of(result.algo, result.curve)
+    finals = result.final
+    order = np.argsort(finals, kind="stable")
+    return {
+        "key": result.algo,
+        "algorithm": pair.algo,
+        "name": printable(display(pair.algo)),
+        "side": "SB3" if result is pair.sb3 else "manyseeds",
+        "place": list(NAMES).index(pair.algo) if pair.algo in NAMES else len(NAMES),
+        "stale": is_stale(result),
+        "budget": result.timesteps_requested,
+        "seeds": result.seeds,
+        "median": result.seeds[order[(len(order) - 1) // 2]],
+        "worst": result.seeds[order[0]],
+        "failures": result.failures,
+        "diverged": {str(seed): when for seed, when in result.diverged.items()},
+        "final": numbers(finals),
+        "digits": result.digits,
+        "x": numbers(x),
+        "curves": [numbers(row) for row in curves],
+        "iqm": band(curve(result)),
+        "mean": band(plots.mean_line(x, curves)),
+        "origins": origins(result),
+        "settings": {
+            printable(name): printable(str(value))
+            for name, value in result.config.items()
+            if name != "env"
+        },
+        "changes": plain(pair.changes(result)),
+        "films": films_of(pair.env, result.algo, films),
+    }
+
+
+def band(line: plots.Line) -> dict[str, Any]:
+    """A statistic over seeds with its interval."""
+    return {name: numbers(getattr(line, name)) for name in ("y", "low", "high")}
+
+
+def origins(result: Result) -> list[dict[str, str]]:
+    """Command, commit, machine and versions of the parts of a run; equal ones once."""
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for config in result.configs:
+        lines = (config["command"], commit_of(config), config["machine"]["cpu"])
+        alike.setdefault((*lines, versions_text(config)), []).extend(config["seeds"])
+    names = ("command", "commit", "machine", "versions")
+    return [
+        {"seeds": ranges(seeds), **dict(zip(names, map(printable, key), strict=True))}
+        for key, seeds in alike.items()
+    ]
+
+
+def films_of(env: str, algo: str, films: Path) -> dict[str, str]:
+    """The films of a run's median and worst seed, as a page links them."""
+    found = {}
+    for which in FILMED:
+        names = [f"{file_name(env)}/{file_name(algo)}-{which}{suffix}" for suffix in FORMATS]
+        for name in names:
+            if (films / name).is_file():
+                found[which] = f"{films.name}/{name}"
+                break
+    return found

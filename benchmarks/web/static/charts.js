@@ -1,0 +1,253 @@
+// Draws the figures of the report's chapters, from the data of figures.py.
+"use strict";
+
+(async () => {
+  const places = [...document.querySelectorAll("[data-chart]")];
+  if (!places.length) return;
+  const figures = await unpack("page-charts");
+  const draw = { lines, scores_by_value: scores, scatter_grid: scatter, plane, boards };
+  const seen = new IntersectionObserver(
+    (entries) => {
+      for (const { target, isIntersecting } of entries) {
+        if (!isIntersecting) continue;
+        seen.unobserve(target);
+        const figure = figures[target.dataset.chart];
+        target.textContent = "";
+        draw[figure.kind](target, figure);
+      }
+    },
+    { rootMargin: "600px" },
+  );
+  for (const place of places) seen.observe(place);
+})();
+
+// ---- What charts are made of ------------------------------------------------------------------
+
+// Panels side by side, one `draw(panel, width)` for each, drawn again when `redraw` is called.
+function grid(holder, panels, draw, smallest = 300) {
+  const box = element("div", { class: "panels", style: `--smallest: ${smallest}px` });
+  const cells = panels.map((panel) => {
+    const cell = element("div", { class: "panel" });
+    if (panel.title) cell.append(element("div", { class: "panel-title" }, panel.title));
+    const inner = element("div");
+    cell.append(inner);
+    box.append(cell);
+    return [panel, inner];
+  });
+  holder.append(box);
+  let width = 0;
+  const redraw = () => {
+    if (width) for (const [panel, inner] of cells) inner.replaceChildren(draw(panel, inner.clientWidth));
+  };
+  drawWhenSized(box, (now) => { width = now; redraw(); });
+  return redraw;
+}
+
+// Buttons that show and hide the lines of a name in all panels.
+function legend(holder, names, note, change) {
+  const hidden = new Set();
+  const box = element("div", { class: "legend" });
+  names.forEach(([name, place]) => {
+    const button = element("button", { type: "button", "aria-pressed": "true" }, swatch(place), name);
+    button.addEventListener("click", () => {
+      hidden.has(name) ? hidden.delete(name) : hidden.add(name);
+      button.setAttribute("aria-pressed", String(!hidden.has(name)));
+      change();
+    });
+    box.append(button);
+  });
+  if (note) box.append(element("span", { class: "note" }, note));
+  holder.append(box);
+  return hidden;
+}
+
+// ---- Kinds of figures -------------------------------------------------------------------------
+
+function lines(holder, figure) {
+  const place = new Map(figure.names.map((name, i) => [name, i]));
+  const there = figure.names.filter((name) => figure.panels.some((p) => p.lines.some((l) => l.name === name)));
+  const shared = figure.share_y ? extent(figure.panels, figure) : null;
+  const draw = (panel, width) => {
+    const shown = panel.lines.filter((line) => !hidden.has(line.name));
+    return linesPanel(panel, shown, figure, place, shared, width);
+  };
+  let redraw = () => {};
+  const hidden = legend(holder, there.map((name) => [name, place.get(name)]), figure.legend, () => redraw());
+  redraw = grid(holder, figure.panels, draw, figure.panels.length > 1 ? 280 : 480);
+}
+
+// The extent of y over all panels, floors respected.
+function extent(panels, figure) {
+  const values = panels.flatMap((p) => p.lines.flatMap((l) => [...l.y, ...l.low, ...l.high]));
+  return d3.extent([...values, figure.threshold].filter((y) => y != null));
+}
+
+function linesPanel(panel, shown, figure, place, shared, width) {
+  const rows = shown.flatMap((line) =>
+    line.x.map((x, i) => ({ name: line.name, n: line.n, x, y: line.y[i], low: line.low[i], high: line.high[i] })));
+  const kept = rows.filter((r) => r.y != null && (!figure.log_x || r.x > 0) && (!panel.log_y || r.y > 0));
+  const look = { z: "name", stroke: (r) => colour(place.get(r.name)) };
+  const y = { label: figure.ylabel || null, grid: !panel.log_y, type: panel.log_y ? "log" : "linear", nice: true };
+  if (shared && !panel.log_y) y.domain = shared;
+  if (panel.floor != null) { // whatever lies below is cut off
+    y.domain = [panel.floor, d3.max(kept, (r) => r.high ?? r.y)];
+    y.clamp = true;
+  }
+  const text = (r) =>
+    `${r.name}\n${figure.xlabel || "x"}: ${exact(r.x)}\n${interval(r.y, r.low, r.high)}${r.n ? `, n = ${r.n}` : ""}`;
+  return Plot.plot({
+    style: STYLE,
+    width,
+    height: Math.round(Math.min(380, Math.max(210, 0.6 * width))),
+    marginLeft: 48,
+    marginBottom: 38,
+    ariaLabel: panel.title || figure.ylabel,
+    x: { label: figure.xlabel || null, type: figure.log_x ? "log" : "linear", tickFormat: short, ticks: Math.max(3, width / 90) },
+    y: { ...y, tickFormat: short },
+    marks: [
+      panel.log_y ? powers(kept) : null,
+      figure.threshold == null ? null : Plot.ruleY([figure.threshold], { stroke: "var(--soft)", strokeDasharray: "5 4" }),
+      Plot.areaY(kept.filter((r) => r.low != null && r.high != null), {
+        x: "x", y1: "low", y2: "high", z: "name", fill: (r) => colour(place.get(r.name)), fillOpacity: 0.14,
+      }),
+      ...shown.map((line) => Plot.lineY(kept.filter((r) => r.name === line.name), {
+        x: "x", y: "y", stroke: colour(place.get(line.name)), strokeWidth: 2,
+        strokeDasharray: dash(place.get(line.name)),
+      })),
+      Plot.dot(kept, Plot.pointer({ x: "x", y: "y", r: 4, fill: look.stroke, maxRadius: 60 })),
+      Plot.tip(kept, Plot.pointer({ x: "x", y: "y", title: text, maxRadius: 60 })),
+    ],
+  });
+}
+
+// Lines at powers of ten, for a logarithmic axis: Plot's own grid has a line per tick.
+function powers(rows) {
+  const [low, high] = d3.extent(rows, (r) => Math.log10(r.y));
+  return Plot.gridY(d3.range(Math.floor(low), Math.ceil(high) + 1).map((k) => 10 ** k));
+}
+
+// Scores of seeds at each value of a setting, with their IQM.
+function scores(holder, figure) {
+  const place = new Map(figure.names.map((name, i) => [name, i]));
+  let redraw = () => {};
+  const named = figure.names.filter((name) => name).map((name) => [name, place.get(name)]);
+  const hidden = legend(holder, named, figure.legend, () => redraw());
+  const draw = (panel, width) => {
+    const shift = (p) => (figure.names.length > 1 ? (place.get(p.name) - (figure.names.length - 1) / 2) * 10 : 0);
+    const shown = panel.points.filter((p) => !hidden.has(p.name));
+    const text = (p) => [p.name, p.value, `IQM ${interval(p.y, p.low, p.high)}, n = ${p.seeds.length}`].filter(Boolean).join("\n");
+    const longest = d3.max(panel.values, (v) => v.length);
+    const slanted = longest * panel.values.length * 7 > width - 60;
+    const marks = d3.groups(shown, (p) => p.name).flatMap(([, points]) => {
+      const dx = shift(points[0]);
+      const stroke = colour(place.get(points[0].name));
+      const seeds = points.flatMap((p) => p.seeds.map((y) => ({ ...p, y })));
+      return [
+        Plot.dot(seeds, { x: "value", y: "y", dx, r: 1.8, fill: stroke, fillOpacity: 0.35 }),
+        Plot.ruleX(points, { x: "value", y1: "low", y2: "high", dx, stroke, strokeWidth: 2 }),
+        Plot.dot(points, { x: "value", y: "y", dx, r: 4, fill: stroke }),
+        Plot.tip(points, Plot.pointer({ x: "value", y: "y", dx, title: text, maxRadius: 30 })),
+      ];
+    });
+    return Plot.plot({
+      style: STYLE, width, height: 260 + (slanted ? 40 : 0), marginLeft: 52,
+      marginBottom: slanted ? Math.min(110, 6 * longest + 24) : 34, ariaLabel: panel.title,
+      x: { type: "point", domain: panel.values, label: figure.xlabel || null, tickRotate: slanted ? -35 : 0 },
+      y: { type: figure.log_y ? "log" : "linear", grid: true, label: figure.ylabel || null, tickFormat: short, nice: true },
+      marks,
+    });
+  };
+  redraw = grid(holder, figure.panels, draw, 320);
+}
+
+// Scores of configurations against each hyperparameter, a row of panels per environment.
+function scatter(holder, figure) {
+  holder.append(element("p", { class: "note" }, figure.legend));
+  const domain = d3.extent(figure.panels.flatMap((p) => p.y));
+  for (const [row, panels] of d3.groups(figure.panels, (p) => p.row)) {
+    holder.append(element("div", { class: "row-title" }, row));
+    const titled = panels.map((p) => ({ ...p, title: p.name }));
+    grid(holder, titled, (p, width) => scatterPanel(p, domain, figure.ylabel, width), 190);
+  }
+}
+
+function scatterPanel(panel, domain, ylabel, width) {
+  const points = panel.x.map((x, i) => ({ x, y: panel.y[i] }));
+  const parts = panel.line.x.map((x, i) => ({ x, y: panel.line.y[i], low: panel.line.low[i], high: panel.line.high[i] }));
+  const word = (x) => panel.words[x] ?? exact(x);
+  const words = panel.words.length > 0;
+  const x = words
+    ? { domain: [-0.5, panel.words.length - 0.5], ticks: d3.range(panel.words.length), tickFormat: (k) => panel.words[k] }
+    : { type: panel.log ? "log" : "linear", ticks: 4, tickFormat: short };
+  return Plot.plot({
+    style: STYLE, width, height: 180, marginLeft: 40, ariaLabel: panel.name,
+    x: { ...x, label: null },
+    y: { domain, grid: true, label: ylabel, tickFormat: short },
+    marks: [
+      Plot.dot(points, { x: "x", y: "y", r: 2, fill: "var(--soft)", fillOpacity: 0.5 }),
+      words ? Plot.ruleX(parts, { x: "x", y1: "low", y2: "high", stroke: "var(--accent)", strokeWidth: 2 })
+        : Plot.areaY(parts, { x: "x", y1: "low", y2: "high", fill: "var(--accent)", fillOpacity: 0.2 }),
+      words ? null : Plot.lineY(parts, { x: "x", y: "y", stroke: "var(--accent)", strokeWidth: 2 }),
+      Plot.dot(parts, { x: "x", y: "y", r: 3, fill: "var(--accent)" }),
+      Plot.tip(points, Plot.pointer({ x: "x", y: "y", title: (p) => `${panel.name} ${word(p.x)}\nscore ${exact(p.y)}`, maxRadius: 30 })),
+    ],
+  });
+}
+
+// A point per name, with the intervals of its x and of its y.
+function plane(holder, figure) {
+  const points = figure.points.map((p, i) => ({
+    name: p.name, place: i, x: p.x[0], xl: p.x[1], xh: p.x[2], y: p.y[0], yl: p.y[1], yh: p.y[2],
+  }));
+  const stroke = (p) => colour(p.place);
+  const text = (p) => `${p.name}\n${figure.xlabel}: ${interval(p.x, p.xl, p.xh)}\n${figure.ylabel}: ${interval(p.y, p.yl, p.yh)}`;
+  grid(holder, [{}], (_, width) => Plot.plot({
+    style: STYLE, width: Math.min(width, 640), height: 360, marginLeft: 48, marginRight: 70, ariaLabel: figure.ylabel,
+    x: { label: figure.xlabel, grid: true, nice: true, tickFormat: short },
+    y: { label: figure.ylabel, grid: true, nice: true, tickFormat: short },
+    marks: [
+      Plot.ruleY(points, { y: "y", x1: "xl", x2: "xh", stroke }),
+      Plot.ruleX(points, { x: "x", y1: "yl", y2: "yh", stroke }),
+      Plot.dot(points, { x: "x", y: "y", r: 4, fill: stroke }),
+      Plot.text(points, { x: "x", y: "y", text: "name", dx: 8, dy: -8, textAnchor: "start", fill: stroke }),
+      Plot.tip(points, Plot.pointer({ x: "x", y: "y", title: text, maxRadius: 40 })),
+    ],
+  }), 480);
+}
+
+// The steps of a plan: values and greedy actions of all states, with a slider over the steps.
+function boards(holder, figure) {
+  const last = figure.steps[figure.steps.length - 1];
+  const open = (step, state) => !step.ends.includes(state);
+  const limit = d3.max(last.values, (v, state) => (open(last, state) ? Math.abs(v) : 0)) || 1;
+  const digits = Math.max(0, 2 - Math.floor(Math.log10(limit)));
+  const title = element("output", { class: "panel-title" });
+  const slider = element("input", {
+    type: "range", min: 0, max: figure.steps.length - 1, value: figure.steps.length - 1, "aria-label": "step",
+  });
+  const box = element("div", { class: "boards" });
+  const show = () => {
+    const step = figure.steps[slider.value];
+    title.textContent = step.title;
+    box.replaceChildren(...figure.panels.map((panel) => board(panel, step, figure.marks, limit, digits)));
+  };
+  slider.addEventListener("input", show);
+  holder.append(element("div", { class: "stepper" }, slider, title), box);
+  show();
+}
+
+function board(panel, step, marks, limit, digits) {
+  const rows = panel.states.map((row) => element("tr", {}, ...row.map((state) => {
+    if (state < 0) return element("td", { class: "none" });
+    const mark = marks[state] ?? "";
+    if (step.ends.includes(state)) return element("td", { class: mark === "#" ? "wall" : "end" }, mark === "#" ? "" : mark);
+    const value = step.values[state];
+    const share = Math.round(Math.min(1, Math.abs(value) / limit) * 60);
+    const tint = value < 0 ? "--c3" : "--c0";
+    const shown = (+value.toFixed(digits) + 0).toString();
+    return element("td", { style: `background: color-mix(in srgb, var(${tint}) ${share}%, transparent)` },
+      element("span", { class: "value" }, shown), element("span", { class: "action" }, step.actions[state]),
+      mark ? element("span", { class: "mark" }, mark) : "");
+  })));
+  return element("table", { class: "board" }, panel.title ? element("caption", {}, panel.title) : "", element("tbody", {}, ...rows));
+}

@@ -1,0 +1,524 @@
+/* The gridworld page: its state, its address, and what is drawn from them.
+ *
+ * What is shown is a function of the state alone: the world, the step of each method, and the
+ * settings of the learners. An edit changes the state; everything is then computed again and drawn.
+ */
+"use strict";
+
+const Gridworld = (() => {
+  const { inFive } = GridworldBoard;
+  const { ACTIONS, cellOf, indexOf } = GridworldEngine;
+  const { EXAMPLES, END, LIMITS, WORLD, THINGS, beginning, numberOf, fitInto } = GridworldState;
+  const { WINDOW } = GridworldCharts;
+  const { find, all, say } = Interactive;
+  const PLANNERS = {
+    policy: GridworldEngine.policyIteration,
+    value: GridworldEngine.valueIteration,
+  };
+  const LEARNERS = ["q_learning", "sarsa"];
+  const NAMES = {
+    policy: "Policy iteration",
+    value: "Value iteration",
+    q_learning: "Q-learning",
+    sarsa: "SARSA",
+  };
+  const FRAME_MS = 30; // of learning, between two looks at the page
+  const WALK_MS = 180; // a step of a walk
+
+  let first; // the world that the page begins with
+  let state;
+  let problem = "";
+  const boards = {};
+  const shown = { plans: {}, learners: null, model: null };
+
+  /** Read the address; a wrong one gives the beginning and a line that says why. */
+  function readAddress() {
+    try {
+      state = GridworldState.stateOf(Interactive.readFields(), first);
+      problem = "";
+    } catch (error) {
+      state = beginning(first);
+      problem = `The address of this page was not understood. ${error.message}.`;
+    }
+  }
+
+  const writeAddress = () => Interactive.writeFields(GridworldState.fieldsOf(state, first));
+
+  // ---- Edits -------------------------------------------------------------------------------
+
+  let scheduled = false;
+
+  /** Compute and draw once before the next frame, however many edits there are. */
+  function changed() {
+    if (scheduled) return;
+    scheduled = true;
+    requestAnimationFrame(() => {
+      scheduled = false;
+      solve();
+      draw();
+    });
+  }
+
+  function edit(change) {
+    change(state.world);
+    problem = "";
+    changed();
+  }
+
+  const moveThing = (thing, place) => edit((world) => (world[thing] = cellOf(place, world.size)));
+
+  function setWall(place, built) {
+    edit((world) => {
+      world.walls = world.walls.filter((wall) => indexOf(wall, world.size) !== place);
+      if (built) world.walls.push(cellOf(place, world.size));
+    });
+  }
+
+  /** Take over a number that was typed or dragged; a wrong one is told and left alone. */
+  function setNumber(name, text) {
+    try {
+      const value = numberOf(name, text);
+      if (name === "size") fitInto(state.world, value);
+      else if (WORLD.includes(name)) state.world[name] = value;
+      else state.learning[name] = value;
+      problem = "";
+    } catch (error) {
+      problem = `${error.message}.`;
+    }
+    changed();
+  }
+
+  // ---- Computing ---------------------------------------------------------------------------
+
+  /** Compute what the state asks for, of the tab that is shown. */
+  function solve() {
+    shown.model = GridworldEngine.makeModel(state.world);
+    for (const name of Object.keys(PLANNERS)) {
+      shown.plans[name] = PLANNERS[name](shown.model, state.world.gamma);
+    }
+    if (state.tab === "learn") restartLearners();
+  }
+
+  /** The number of the step of a plan that is shown. */
+  const placeOf = (name) => {
+    const last = shown.plans[name].length - 1;
+    return state.at[name] === END ? last : Math.min(state.at[name], last);
+  };
+
+  /** Show another step of a plan; its last one stays the last when the world changes. */
+  function goTo(name, place) {
+    const last = shown.plans[name].length - 1;
+    state.at[name] = place >= last ? END : Math.max(0, place);
+    draw();
+  }
+
+  const MOVES = {
+    start: () => 0,
+    back: (name) => placeOf(name) - 1,
+    step: (name) => placeOf(name) + 1,
+    end: (name) => shown.plans[name].length - 1,
+    improve(name) {
+      const steps = shown.plans[name];
+      const next = steps.findIndex((step, k) => k > placeOf(name) && step.kind === "improvement");
+      return next < 0 ? steps.length - 1 : next;
+    },
+  };
+
+  const settingsOf = () => ({ ...state.learning, gamma: state.world.gamma });
+
+  /** Begin anew and run to the episode of the state, in pieces that leave the page usable. */
+  function restartLearners() {
+    shown.learners = Object.fromEntries(
+      LEARNERS.map((name) => [name, GridworldEngine.makeLearner(name, shown.model, settingsOf())]),
+    );
+    runEpisodes();
+  }
+
+  let running = 0; // a later run ends the former
+
+  function runEpisodes() {
+    const mine = ++running;
+    const settings = settingsOf();
+    const piece = () => {
+      if (mine !== running) return;
+      const until = performance.now() + FRAME_MS;
+      const behind = () =>
+        LEARNERS.filter((name) => shown.learners[name].returns.length < settings.episodes);
+      let left = behind();
+      while (left.length && performance.now() < until) {
+        for (let k = 0; k < 200; k++) {
+          for (const name of left) {
+            if (shown.learners[name].returns.length < settings.episodes) {
+              GridworldEngine.learn(shown.learners[name], shown.model, settings);
+            }
+          }
+        }
+        left = behind();
+      }
+      drawLearners();
+      if (left.length) requestAnimationFrame(piece);
+    };
+    piece();
+  }
+
+  function stepLearners() {
+    for (const name of LEARNERS)
+      GridworldEngine.learn(shown.learners[name], shown.model, settingsOf());
+    state.learning.episodes = Math.min(
+      ...LEARNERS.map((name) => shown.learners[name].returns.length),
+    );
+    drawLearners();
+    writeAddress();
+  }
+
+  let walking = 0;
+
+  function walk(on) {
+    clearInterval(walking);
+    walking = on ? setInterval(stepLearners, WALK_MS) : 0;
+    find('[data-learn="walk"]').setAttribute("aria-pressed", String(on));
+    find('[data-learn="walk"]').textContent = on ? "Pause" : "Walk";
+  }
+
+  function learnMore(what) {
+    if (what === "walk") return walk(!walking);
+    walk(false);
+    if (what === "step") return stepLearners();
+    const done = Math.max(...LEARNERS.map((name) => shown.learners[name].returns.length));
+    state.learning.episodes =
+      what === "over" ? 0 : Math.min(done + Number(what), LIMITS.episodes[1]);
+    if (what === "over") restartLearners();
+    else runEpisodes();
+    writeAddress();
+  }
+
+  // ---- Drawing -----------------------------------------------------------------------------
+
+  function draw() {
+    for (const tab of ["plan", "learn"]) {
+      find(`#${tab}`).hidden = tab !== state.tab;
+      find(`#tab-${tab}`).setAttribute("aria-selected", String(tab === state.tab));
+      find(`#tab-${tab}`).tabIndex = tab === state.tab ? 0 : -1;
+    }
+    find(".learning").hidden = state.tab !== "learn";
+    if (state.tab !== "learn") walk(false);
+    document.documentElement.classList.toggle("large", state.large);
+    find("#large").setAttribute("aria-pressed", String(state.large));
+    Interactive.tell(problem);
+    drawSettings();
+    if (state.tab === "plan") {
+      for (const name of Object.keys(PLANNERS)) drawPlan(name);
+      drawSums();
+      const plans = Object.keys(PLANNERS).map((name) => ({
+        name: NAMES[name],
+        steps: shown.plans[name],
+        here: shown.plans[name][placeOf(name)],
+      }));
+      GridworldCharts.drawResiduals(find("#residuals"), plans);
+    } else {
+      drawLearners();
+    }
+    writeAddress();
+  }
+
+  const settingOf = (name) => state.learning[name] ?? state.world[name];
+
+  function drawSettings() {
+    for (const setting of all("[data-setting]")) {
+      for (const input of all("input", setting)) {
+        if (input !== document.activeElement) input.value = settingOf(setting.dataset.setting);
+      }
+    }
+    const match = Object.keys(EXAMPLES).find(
+      (name) => JSON.stringify({ ...first, ...EXAMPLES[name] }) === JSON.stringify(state.world),
+    );
+    find("#example").value = match || "";
+  }
+
+  /** The part of a view that all boards share. */
+  function worldView(values) {
+    const { model } = shown;
+    const walls = new Set(state.world.walls.map((wall) => indexOf(wall, state.world.size)));
+    const things = Object.fromEntries(THINGS.map((name) => [name, model[name]]));
+    const scale = Math.max(
+      1e-9,
+      Math.abs(state.world.goalReward),
+      Math.abs(state.world.trapReward),
+    );
+    return { values, walls, things, scale, ends: model.ends };
+  }
+
+  const placeName = (place) => {
+    const [row, column] = cellOf(place, state.world.size);
+    return `row ${row + 1}, column ${column + 1}`;
+  };
+
+  function labelOf(view, place, actions) {
+    const thing = THINGS.find((name) => view.things[name] === place);
+    const what = view.walls.has(place) ? "wall" : thing || "empty";
+    const best = actions.map((action) => ACTIONS[action]).join(", ");
+    const numbers = view.ends[place] ? "" : `, value ${inFive(view.values[place])}, best: ${best}`;
+    return `${placeName(place)}: ${what}${numbers}`;
+  }
+
+  function drawPlan(name) {
+    const steps = shown.plans[name];
+    const place = placeOf(name);
+    const step = steps[place];
+    const q = GridworldEngine.actionValues(step.V, shown.model, state.world.gamma);
+    const view = worldView(step.V);
+    view.arrows = (cell) => arrowsOf(step, q, cell);
+    view.label = (cell) => labelOf(view, cell, GridworldEngine.greedyActions(q, cell));
+    boards[name].draw(view);
+    const root = find(`.method[data-method="${name}"]`);
+    find(".status", root).textContent = statusOf(name, place);
+    const scrubber = find(".scrubber", root);
+    scrubber.max = steps.length - 1;
+    scrubber.value = place;
+    scrubber.setAttribute("aria-valuetext", `${place} of ${steps.length - 1}`);
+    const atEnd = place === steps.length - 1;
+    for (const button of all("[data-do]", root)) {
+      const forward = ["step", "improve", "end"].includes(button.dataset.do);
+      button.setAttribute("aria-disabled", String(forward ? atEnd : place === 0));
+    }
+    const next = atEnd ? step : steps[place + 1];
+    find('[data-do="step"]', root).textContent = atEnd
+      ? "Done"
+      : { improvement: "Improve", end: "Improve", sweep: "Sweep" }[next.kind];
+  }
+
+  /** The class of each arrow of a cell: solid for the policy's action, even for those of the random
+   * policy, faint for actions that are best for the values but not the policy's. */
+  function arrowsOf(step, q, cell) {
+    const best = GridworldEngine.greedyActions(q, cell);
+    if (!step.policy) return Object.fromEntries(best.map((action) => [action, "solid"]));
+    const arrows = Object.fromEntries(best.map((action) => [action, "faint"]));
+    const action = step.policy[cell];
+    if (action === GridworldEngine.RANDOM) return { 0: "even", 1: "even", 2: "even", 3: "even" };
+    return { ...arrows, [action]: "solid" };
+  }
+
+  const counted = (n, word) => `${n.toLocaleString("en")} ${word}${n === 1 ? "" : "s"}`;
+  const short = (x) =>
+    x === 0 ? "0" : x >= 0.001 ? x.toPrecision(3) : x.toExponential(1).replace("e-", "e−");
+
+  /** What a step of a plan has done, in a sentence or two. */
+  function statusOf(name, place) {
+    const steps = shown.plans[name];
+    const step = steps[place];
+    if (name === "value") {
+      if (step.kind === "start") return "Start: all values are 0.";
+      const end = place === steps.length - 1 ? "All values are optimal. " : "";
+      const bound = step.residual / (1 - state.world.gamma);
+      return (
+        `${end}Sweep ${step.sweep} of ${steps.length - 1}. Bellman residual ${short(step.residual)}: ` +
+        `no value is further than ${short(bound)} from V*.`
+      );
+    }
+    const policy = step.iteration === 1 ? "the random policy" : `policy ${step.iteration}`;
+    if (step.kind === "start") return "Start: all values are 0, and the policy is random.";
+    if (step.kind === "sweep") {
+      const done = step.change <= step.enough ? ` ${capital(policy)} is evaluated.` : "";
+      return `Sweep ${step.sweep}, evaluating ${policy}: largest change ${short(step.change)}.${done}`;
+    }
+    if (step.kind === "end") {
+      return (
+        `The best actions are those of ${policy}: it is optimal. ` +
+        `${counted(step.iteration, "policy").replace("policys", "policies")}, ${counted(step.sweep, "sweep")}.`
+      );
+    }
+    return (
+      `Improved to policy ${step.iteration}: ${counted(step.changed.length, "cell")} changed. ` +
+      "Its values are not known yet."
+    );
+  }
+
+  const capital = (text) => text[0].toUpperCase() + text.slice(1);
+
+  // ---- One cell ----------------------------------------------------------------------------
+
+  function drawSums() {
+    const place = selectedPlace();
+    find("#cell-title").textContent = `One cell: ${placeName(place)}`;
+    for (const name of Object.keys(PLANNERS)) {
+      const step = shown.plans[name][placeOf(name)];
+      find(`.cell-sum[data-method="${name}"]`).replaceChildren(...sumOf(name, step, place));
+    }
+  }
+
+  const selectedPlace = () =>
+    state.selected !== null && state.selected < shown.model.X ? state.selected : shown.model.start;
+
+  /** The next sweep of a cell, with its numbers. */
+  function sumOf(name, step, place) {
+    const title = element("h3", {}, NAMES[name]);
+    const { model } = shown;
+    if (model.ends[place]) {
+      const what = model.isWall[place] ? "A wall" : "The episode ends here, so the cell";
+      return [title, element("p", {}, `${what} has no value of its own.`)];
+    }
+    const q = GridworldEngine.actionValues(step.V, model, state.world.gamma).subarray(
+      4 * place,
+      4 * place + 4,
+    );
+    const best = GridworldEngine.greedyActions(q, 0);
+    const columns = ["action", "reward", "γ × next value", "Q"];
+    const head = columns.map((text) => element("th", { scope: "col" }, text));
+    const table = element("table", { class: "sums" }, element("tr", {}, ...head));
+    q.forEach((value, action) => {
+      const reward = model.r[4 * place + action];
+      const next = state.world.gamma ? (value - reward) / state.world.gamma : 0;
+      const product = `${state.world.gamma} × ${inFive(next)}`;
+      const texts = [ACTIONS[action], inFive(reward), product, inFive(value)];
+      const cells = texts.map((text) => element("td", {}, text));
+      table.append(element("tr", { class: best.includes(action) ? "best" : "" }, ...cells));
+    });
+    return [title, table, element("p", { class: "equation" }, backupOf(name, step, place, q))];
+  }
+
+  function backupOf(name, step, place, q) {
+    const top = Math.max(...q);
+    if (name === "value") return `next sweep: V = max of the Q = ${inFive(top)}`;
+    const action = step.policy[place];
+    if (action === GridworldEngine.RANDOM) {
+      return `next sweep: V = ¼ of the sum of the Q = ${inFive((q[0] + q[1] + q[2] + q[3]) / 4)}`;
+    }
+    return `next sweep: V = Q of the policy's action, ${ACTIONS[action]} = ${inFive(q[action])}`;
+  }
+
+  // ---- Learners ----------------------------------------------------------------------------
+
+  function drawLearners() {
+    if (!shown.learners) return;
+    for (const name of LEARNERS) drawLearner(name);
+    const learners = LEARNERS.map((name) => ({
+      name: NAMES[name],
+      returns: shown.learners[name].returns,
+    }));
+    GridworldCharts.drawReturns(find("#returns"), learners, state.learning.episodes);
+  }
+
+  function drawLearner(name) {
+    const learner = shown.learners[name];
+    const view = worldView(GridworldEngine.best(learner.q));
+    const best = (cell) => GridworldEngine.greedyActions(learner.q, cell);
+    view.arrows = (cell) => Object.fromEntries(best(cell).map((action) => [action, "solid"]));
+    view.label = (cell) => labelOf(view, cell, best(cell));
+    view.walker = learner.state;
+    view.path = learner.path.length > 1 ? learner.path : learner.lastPath || [];
+    boards[name].draw(view);
+    const root = find(`.method[data-method="${name}"]`);
+    const recent = learner.returns.slice(-WINDOW);
+    const mean = recent.length ? recent.reduce((sum, x) => sum + x, 0) / recent.length : null;
+    const optimal = shown.plans.value.at(-1).V[shown.model.start];
+    find(".status", root).textContent =
+      `${counted(learner.returns.length, "episode")}, ${counted(learner.steps, "step")}. ` +
+      `Value of the start ${inFive(view.values[shown.model.start])} (V* ${inFive(optimal)}). ` +
+      (mean === null ? "" : `Mean return of the last ${recent.length}: ${inFive(mean)}.`);
+    find(".now", root).textContent = lastUpdate(learner);
+  }
+
+  /** The latest update with its numbers. */
+  function lastUpdate(learner) {
+    const x = learner.last;
+    if (!x) return "No step yet.";
+    const { alpha } = state.learning;
+    const gamma = state.world.gamma;
+    const next = x.terminated
+      ? "0"
+      : `${gamma} × ${inFive(gamma ? (x.target - x.reward) / gamma : 0)}`;
+    return (
+      `${ACTIONS[x.action]} from ${placeName(x.state)}: ${inFive(x.after)} = ` +
+      `${inFive(x.before)} + ${alpha} × [ ${inFive(x.reward)} + ${next} − ${inFive(x.before)} ]`
+    );
+  }
+
+  // ---- The page ----------------------------------------------------------------------------
+
+  function choose(name) {
+    state.tab = name;
+    changed();
+    find(`#tab-${name}`).focus();
+  }
+
+  function listen() {
+    for (const setting of all("[data-setting]")) {
+      for (const input of all("input", setting)) {
+        const { setting: name } = setting.dataset;
+        Interactive.follow(
+          input,
+          (text) => setNumber(name, text),
+          () => settingOf(name),
+        );
+      }
+    }
+    for (const button of all("[data-do]")) {
+      const name = button.closest(".method").dataset.method;
+      button.addEventListener("click", () => goTo(name, MOVES[button.dataset.do](name)));
+    }
+    for (const scrubber of all(".scrubber")) {
+      const name = scrubber.closest(".method").dataset.method;
+      scrubber.addEventListener("input", () => goTo(name, Number(scrubber.value)));
+    }
+    for (const button of all("[data-learn]")) {
+      button.addEventListener("click", () => learnMore(button.dataset.learn));
+    }
+    for (const tab of ["plan", "learn"]) {
+      const button = find(`#tab-${tab}`);
+      button.addEventListener("click", () => choose(tab));
+      button.addEventListener("keydown", (event) => {
+        if (["ArrowLeft", "ArrowRight"].includes(event.key))
+          choose(tab === "plan" ? "learn" : "plan");
+      });
+    }
+    for (const form of all("form"))
+      form.addEventListener("submit", (event) => event.preventDefault());
+    find("#example").addEventListener("change", (event) => {
+      const example = EXAMPLES[event.target.value];
+      if (example) state.world = structuredClone({ ...first, ...example });
+      changed();
+    });
+    find("#large").addEventListener("click", () => {
+      state.large = !state.large;
+      changed();
+    });
+    find("#reset").addEventListener("click", () => {
+      state = { ...beginning(first), tab: state.tab, large: state.large };
+      changed();
+    });
+    find("#copy").addEventListener("click", Interactive.copyLink);
+    addEventListener("hashchange", () => {
+      readAddress();
+      changed();
+    });
+    addEventListener("resize", changed);
+  }
+
+  function select(place) {
+    if (place === state.selected) return;
+    state.selected = place;
+    if (state.tab === "plan") drawSums();
+  }
+
+  /** Begin, with the first world. */
+  function open(world) {
+    first = world;
+    for (const name of Object.keys(EXAMPLES)) find("#example").append(new Option(name, name));
+    for (const name of [...Object.keys(PLANNERS), ...LEARNERS]) {
+      const element = find(`.method[data-method="${name}"] .grid`);
+      boards[name] = new GridworldBoard.Board(element, {
+        move: moveThing,
+        wall: setWall,
+        select,
+        say,
+      });
+    }
+    find(".app").hidden = false;
+    readAddress();
+    listen();
+    solve();
+    draw();
+  }
+
+  return { open };
+})();

@@ -1,0 +1,98 @@
+"""Writes the results as a static site: pages with interactive charts, opened from a file.
+
+    python benchmarks/website.py                       your own runs and the published ones
+    python benchmarks/website.py --results results     the published runs alone (make site)
+
+Open OUT/index.html in a browser; the site needs no network and no server. The folder is replaced as
+a whole, but for its folder films/. The same store gives the same bytes. Invalid parts are left out,
+with a line that says why.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.chapters.contents import Store, read_store
+from benchmarks.web import chapter, environment, front, gridworld, grpo
+from benchmarks.web.page import HERE, Page, html
+from manyseeds.cli import ScriptConfig, exit_with, parse
+from manyseeds.errors import UsageError
+from manyseeds.record import layers, write_bytes
+
+MARK = ".manyseeds-site"  # a file in every folder that this script has written
+FILMS = "films"  # a folder of the site that other commands write
+ASSETS = {"static": "*", "vendor": "*"}
+
+
+def site_pages(store: Store, out: Path) -> list[Page]:
+    """All pages, in the order in which they are written."""
+    curves = environment.pages(store, out / FILMS)
+    interactive = [*gridworld.pages(), *grpo.pages(store.results)]
+    return [*front.pages(store), *curves, *chapter.pages(store), *interactive]
+
+
+def check_out(out: Path) -> None:
+    """Raise UsageError for a folder that this script has not written and that is not empty."""
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"--out {out}: is not a folder")
+    if out.is_dir() and any(out.iterdir()) and not (out / MARK).is_file():
+        raise UsageError(f"--out {out}: has files that are no site; name an empty or a new folder")
+
+
+def clear(out: Path) -> None:
+    """Remove a former site, but for its films."""
+    for path in out.iterdir():
+        if path.name == FILMS:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def write_site(results: Path, out: Path) -> None:
+    """Write the site of a results folder. Raises UsageError where there is no such folder, and for
+    an `out` that is no site."""
+    if not any(layer.is_dir() for layer in layers(results)):
+        raise UsageError(f"--results {results}: there is no such folder")
+    check_out(out)
+    pages = site_pages(read_store(results), out)
+    texts = {page.file: html(page, pages) for page in pages}
+    out.mkdir(parents=True, exist_ok=True)
+    clear(out)
+    write_bytes(out / MARK, b"")
+    for folder in ASSETS:
+        shutil.copytree(HERE / folder, out / folder)
+    for file, text in texts.items():
+        write_bytes(out / file, text.encode())
+    size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    print(f"site: {out / 'index.html'} ({len(pages)} pages, {size / 2**20:.1f} MiB)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags(ScriptConfig):
+    """Flags of the site."""
+
+    out: str = "build/site"
+    """Folder for the site."""
+
+    def __post_init__(self) -> None:
+        if not self.out:
+            raise UsageError("--out '': must name a folder")
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    flags = parse(Flags, {}, __doc__, args)
+    try:
+        write_site(Path(flags.results), Path(flags.out))
+    except UsageError as error:
+        exit_with(error)
+    except OSError as error:  # no space, no permission
+        exit_with(UsageError(f"--out {flags.out}: {error}"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,257 @@
+"""What the report says of the language papers' claims, from runs whose outcome is planted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks import catalog
+from benchmarks.chapters import language_claims as chapter
+from benchmarks.chapters.language_models import Method
+from benchmarks.chapters.stored import ORIGIN
+from benchmarks.suite import CLIP_HIGHER, EQUAL, EXPERIMENTS, LONG, R1_ZERO, RLHF
+from manyseeds.digest import ROOT
+from manyseeds.record import parquet_bytes, write_bytes
+
+SEEDS = 5
+Ends = Mapping[str, tuple[float, float]]
+
+
+def method(
+    folder: Path,
+    algo: str,
+    task: str,
+    settings: Mapping[str, Any],
+    measures: Ends,
+    metrics: Ends | None = None,
+) -> Any:
+    """A run whose measures and metrics go in a line from one end to the other, and differ by a
+    thousandth from seed to seed."""
+    plain = catalog.plain_settings("llm_track", algo, task) or {}
+    total = {**plain, **settings}["total_samples"]
+    points = np.linspace(0, total, 6)
+    frames, parts, summaries = [], [], []
+    for seed in range(SEEDS):
+        part = folder / f"{algo}-{len(list(folder.glob('*')))}-{seed}"
+        part.mkdir(parents=True)
+        parts.append(part)
+        done = np.linspace(0, total, 51)[1:]
+        rows = {"samples": done} | {
+            name: start + (end - start) * done / total + 0.001 * seed
+            for name, (start, end) in (metrics or {}).items()
+        }
+        write_bytes(part / "metrics.parquet", parquet_bytes(pd.DataFrame(rows)))
+        lines = {
+            name: start + (end - start) * points / total + 0.001 * seed
+            for name, (start, end) in measures.items()
+        }
+        frames.append(pd.DataFrame({"samples": points, "point": range(6), **lines}))
+        summaries.append({
+            "initial": {name: x[0] for name, x in lines.items()},
+            "final": {name: x[-1] for name, x in lines.items()},
+            "seeds": [seed],
+        })  # fmt: skip
+    found = object.__new__(Method)
+    vars(found).update(
+        algo=algo,
+        task=task,
+        headline="pass@1",
+        stale=False,
+        settings={**plain, **settings},
+        plain_settings=plain,
+        configs=[{"seeds": [seed]} for seed in range(SEEDS)],
+        summaries=summaries,
+        frames=frames,
+        parts=parts,
+        run=SimpleNamespace(path=folder),
+    )
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("plots", "tables", "runs"):
+        (tmp_path / name).mkdir()
+    return tmp_path
+
+
+MANY = {"pass@16": (0.9, 0.98), "cons@16": (0.5, 0.9), "format": (0.2, 0.95)}
+
+
+def test_r1_zero_rises_where_the_base_has_a_signal(folder: Path) -> None:
+    weak, *strong = [
+        method(
+            folder / "runs", algo, "addition", settings,
+            {"pass@1": (0.0, 0.0) if settings["model"] == "tiny-base" else (0.1, 0.8),
+             "length": (10.0, 20.0), **MANY},
+            {"accuracy": (0.0, 0.1) if settings["model"] == "tiny-base" else (0.1, 1.5)},
+        )
+        for algo, settings in R1_ZERO
+    ]  # fmt: skip
+    text = chapter.zero_section([weak, *strong], folder)
+    assert "GRPO from tiny-base-800 (pass@16 0.902): pass@1 0.102 to 0.802 [" in text
+    # 0.1 + 1.4 x > 0.7 from x = 0.43 on, and 12,800 samples are half of the training.
+    assert "5 of 5 seeds above 0.7 within 12,800 samples" in text
+    assert "GRPO from tiny-base (pass@16 0.902): pass@1 0.002 to 0.002 [" in text
+    assert "0 of 5 seeds above 0.7" in text
+    assert text.count("| tiny-base-800 |") == 3
+    assert (folder / "plots/language-zero.svg").exists()
+    assert chapter.zero_section([], folder) == ""
+
+
+def test_a_reward_that_rises_while_accuracy_falls(folder: Path) -> None:
+    runs = [
+        method(
+            folder / "runs", algo, "addition", settings,
+            {"pass@1": (0.5, 0.1) if settings.get("rules") is False else (0.5, 0.8),
+             "kl": (0.0, 0.5)},
+            {"reward": (1.0, 3.0)},
+        )
+        for algo, settings in RLHF
+    ]  # fmt: skip
+    text = chapter.rlhf_section(runs, folder)
+    # The metric of the last fifth of the training: from 2.6 to 3.0 in ten steps.
+    said = "the learned reward goes from 1.04 to 2.82, and pass@1 is lower (-0.400 ["
+    assert text.count(said) == 5
+    assert "RLHF-PPO, learned, beta 0.05: " in text
+    assert "GRPO, learned, refreshed in 4 iterations: " in text
+    assert "| RLHF-PPO | learned and rules | 5 |" in text
+
+
+def test_clip_higher_that_changes_nothing_is_said_to(folder: Path) -> None:
+    runs = [
+        method(
+            folder / "runs", "dapo", "countdown", settings,
+            {"pass@1": (0.2, 0.6), "pass@16": (0.7, 0.6),
+             "entropy": (0.5, 0.3 if settings["clip_range_high"] > 0.4 else 0.1)},
+            {"clip_high": (0.03, 0.03), "clip_low": (0.01, 0.01)},
+        )
+        for settings in CLIP_HIGHER
+    ]  # fmt: skip
+    text = chapter.clip_section(runs, folder)
+    assert "entropy with 0.28 is neither higher nor lower than with 0.2 (+0.000 [" in text
+    assert "entropy with 0.5 is higher than with 0.2 (+0.200 [" in text
+    assert "pass@16 with 0.5 is neither higher nor lower" in text
+    assert "| 0.2 | 5 | 3.20% | 1.20% |" in text
+    assert chapter.clip_section(runs[:1], folder) == ""
+
+
+def test_lengths_are_compared_where_they_are_free(folder: Path) -> None:
+    common = {"pass@1": (0.3, 0.6), "truncated": (0.1, 0.2), "length_right": (30.0, 25.0)}
+    runs = [
+        method(folder / "runs", algo, "rambling", {}, {**common, "length_wrong": (30.0, end)})
+        for algo, end in (("grpo", 40.0), ("dr_grpo", 28.0))
+    ]
+    runs += [
+        method(folder / "runs", "dapo", "rambling", x, {**common, "length_wrong": (30.0, 31.0)})
+        for x in LONG
+    ]
+    text = chapter.length_section(runs, folder)
+    assert "is higher after GRPO than after Dr. GRPO (+12.0 [" in text
+    assert "| DAPO | token-level loss | 5 |" in text
+    assert text.count("\n| DAPO |") == 4
+    assert "+15.0 [" in text
+
+
+def test_self_correction_that_was_there_before(folder: Path) -> None:
+    waits = {"wait": (0.4, 0.5), "wait_if_wrong": (0.9, 0.95), "wait_if_right": (0.05, 0.02),
+             "right_after_wait": (0.6, 0.9)}  # fmt: skip
+    run = method(folder / "runs", "grpo", "checking", {}, {"pass@1": (0.3, 0.8), **waits})
+    text = chapter.correction_section([run], folder)
+    assert text.startswith("**The model corrects itself before any RL, as its demonstrations do; ")
+    assert "P(wait given wrong column) is higher after RL (0.902 before, +0.050 [" in text
+    assert "P(wait given right column) is lower after RL" in text
+    assert "| P(wait \\| wrong column) | 0.902 |" in text
+
+
+def test_a_model_that_never_corrects_itself(folder: Path) -> None:
+    run = method(folder / "runs", "grpo", "checking", {}, {"pass@1": (0.3, 0.8)})
+    for summary in run.summaries:
+        for when in ("initial", "final"):
+            summary[when]["wait"] = 0.0
+    text = chapter.correction_section([run], folder)
+    assert text.startswith("**P(wait) is neither higher nor lower after RL (0.000 before, ")
+    assert "corrects itself before any RL" not in text
+
+
+def test_seeds_are_paired_by_their_numbers(folder: Path) -> None:
+    """A score that depends on the seed alone makes no difference between two runs of others."""
+    runs = [
+        method(folder / "runs", algo, "addition", x, {"pass@1": (0.5, 0.8), "kl": (0.0, 0.2)})
+        for algo, x in (("rlhf_ppo", EQUAL), ("rlhf_ppo", {}), ("grpo", {}))
+    ]
+    for k, summary in enumerate(runs[0].summaries):
+        summary["final"]["pass@1"] = 0.8 + 0.001 * (k + 1)
+        runs[0].configs[k] = {"seeds": [k + 1]}
+    text = chapter.equal_section(runs, folder)
+    assert "is neither higher nor lower than GRPO's (+0.000 [" in text
+    assert "4 seeds)" in text
+    runs[0].configs = [{"seeds": [k + 100]} for k in range(SEEDS)]
+    assert chapter.equal_section(runs, folder).startswith("PPO's own preset")
+
+
+def test_ppo_with_grpo_s_settings(folder: Path) -> None:
+    runs = [
+        method(folder / "runs", algo, "addition", x, {"pass@1": (0.5, end), "kl": (0.0, 0.2)})
+        for algo, x, end in (("rlhf_ppo", EQUAL, 0.8), ("rlhf_ppo", {}, 0.95), ("grpo", {}, 0.9))
+    ]
+    text = chapter.equal_section(runs, folder)
+    assert "pass@1 of PPO is lower than GRPO's (-0.100 [" in text
+    assert text.count("\n| RLHF-PPO |") == 2
+    assert chapter.equal_section(runs[:2], folder) == ""
+
+
+def pipeline(folder: Path, gain: float) -> str:
+    rows = [
+        {"seed": seed, "stage": stage, "samples": 100, "pass@1": x + 0.001 * seed, "pass@16": x,
+         "cons@16": x, "format": 1.0, "length": 20.0}
+        for seed in range(3)
+        for stage, x in (("RL", 0.6), ("RL again", 0.6 + gain), ("distillation", 0.5),
+                         ("RL on small base", 0.1))
+    ]  # fmt: skip
+    stored = json.loads((ROOT / "results" / "llm_oracle.json").read_text())
+    origin = {name: stored[name] for name in ORIGIN}
+    settings = {"task": "addition", "rl_samples": 1, "prompts": 64, "sft_samples": 1}
+    content = {**origin, "settings": settings, "rows": rows}
+    (folder / "llm_pipeline.json").write_text(json.dumps(content))
+    return chapter.pipeline_section([], folder)
+
+
+def test_the_stages_of_r1(folder: Path) -> None:
+    text = pipeline(folder, 0.2)
+    assert "pass@1 is higher after RL again than after RL (+0.200 [" in text
+    assert "pass@1 is higher after distillation than after RL on small base (+0.400 [" in text
+    assert "| RL again | 3 | 100 | 0.801 [" in text
+    assert "is neither higher nor lower after RL again" in pipeline(folder, 0.0)
+
+
+def test_every_experiment_of_the_suite_is_shown_on_the_page(folder: Path) -> None:
+    """And none of them is a plain run."""
+    measures = {name: (0.2, 0.4) for name in ("pass@1", "pass@16", "cons@16", "kl", "format")}
+    measures |= {name: (20.0, 30.0) for name in ("length", "length_right", "length_wrong")}
+    measures |= {"entropy": (0.3, 0.2), "truncated": (0.0, 0.1)}
+    metrics = {name: (0.1, 0.2) for name in ("accuracy", "reward", "clip_high", "clip_low")}
+    runs = [
+        method(folder / "runs", algo, task, settings, measures, metrics)
+        for algo, task, _, settings in EXPERIMENTS
+    ]
+    runs += [
+        method(folder / "runs", algo, "addition", {}, measures) for algo in ("grpo", "rlhf_ppo")
+    ]
+    assert all(m.of_experiment for m in runs[: len(EXPERIMENTS)])
+    assert not any(m.of_experiment or not m.plain for m in runs[len(EXPERIMENTS) :])
+    page = chapter.page(runs, folder)
+    titles = [x.removeprefix("## ") for x in page.splitlines() if x.startswith("## ")]
+    assert titles == [
+        title
+        for title in chapter.SECTIONS
+        if title not in ("The stages of DeepSeek-R1", "Self-correction")
+    ]
+    assert chapter.page([], folder) == ""

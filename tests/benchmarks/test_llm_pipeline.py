@@ -1,0 +1,186 @@
+"""The pipeline of DeepSeek-R1: its commands, its scores, and going on after an interruption."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from benchmarks import llm_pipeline
+from benchmarks.llm_pipeline import MEASURES, Config
+from llm_track import generate, grpo, sft
+from manyseeds.cli import parse
+from manyseeds.digest import ROOT, code_digest
+from manyseeds.errors import UsageError
+
+STAGES = [
+    *("base", "cold start", "RL", "rejection SFT", "RL again"),
+    *("small base", "distillation", "RL on small base"),
+]
+
+
+def flag(command: Sequence[str], name: str) -> str:
+    return command[list(command).index(name) + 1]
+
+
+class Track:
+    """Stands for the commands of the track; the n-th training ends with a pass@1 of n / 10."""
+
+    def __init__(self) -> None:
+        self.commands: list[list[str]] = []
+
+    def __call__(self, command: Sequence[str]) -> None:
+        self.commands.append(list(command))
+        if command[0] == "llm_track/generate.py":
+            Path(flag(command, "--out")).write_text("")
+            return
+        algo = Path(command[0]).stem
+        seed = int(flag(command, "--first-seed"))
+        runs = Path(flag(command, "--results")) / "runs" / flag(command, "--task") / algo
+        part = runs / flag(command, "--name") / f"seeds-{seed:03d}-{seed:03d}"
+        if part.exists():
+            return
+        part.mkdir(parents=True)
+        done = len(list(Path(flag(command, "--results")).rglob("summary.json"))) + 1
+        ends = {"initial": 0.0, "final": done / 10}
+        summary = {when: dict.fromkeys(MEASURES, x) for when, x in ends.items()}
+        (part / "summary.json").write_text(json.dumps({"samples": 100, **summary}))
+
+
+@pytest.fixture
+def track(monkeypatch: pytest.MonkeyPatch) -> Track:
+    found = Track()
+    monkeypatch.setattr(llm_pipeline, "run", found)
+    return found
+
+
+def command_line(tmp_path: Path, *flags: str) -> list[str]:
+    return ["--results", str(tmp_path / "results"), "--work", str(tmp_path / "work"), *flags]
+
+
+def test_every_stage_begins_with_what_it_says(tmp_path: Path, track: Track) -> None:
+    llm_pipeline.main(command_line(tmp_path, "--seeds", "1", "--first-seed", "3"))
+    stored = json.loads((tmp_path / "results" / "llm_pipeline.json").read_text())
+    assert [row["stage"] for row in stored["rows"]] == STAGES
+    assert {row["seed"] for row in stored["rows"]} == {3}
+    by_stage = {row["stage"]: row for row in stored["rows"]}
+    assert by_stage["base"]["pass@1"] == by_stage["small base"]["pass@1"] == 0
+    assert by_stage["base"]["samples"] == 0
+    final = [by_stage[name]["pass@1"] for name in STAGES if "base" not in name or "RL" in name]
+    assert final == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+
+    runs = {flag(c, "--name"): c for c in track.commands if "generate" not in c[0]}
+    (collected,) = {tuple(c) for c in track.commands if "generate" in c[0]}
+    work = tmp_path / "work" / "runs" / "addition"
+
+    def model(algo: str, name: str) -> str:
+        return str(work / algo / name / "seeds-003-003" / "model")
+
+    assert flag(runs["cold-start-3"], "--model") == "tiny-base"
+    assert "--demonstrations" not in runs["cold-start-3"]
+    assert flag(runs["rl-3"], "--model") == model("sft", "cold-start-3")
+    assert flag(collected, "--model") == model("grpo", "rl-3")
+    assert flag(collected, "--keep") == "right"
+    assert flag(collected, "--split") == "train"
+    for name, base in (("rejection-sft-3", "tiny-base"), ("distillation-3", "micro-base-800")):
+        assert flag(runs[name], "--model") == base
+        assert flag(runs[name], "--demonstrations") == flag(collected, "--out")
+    assert flag(runs["rl-again-3"], "--model") == model("sft", "rejection-sft-3")
+    small = runs["rl-on-small-base-3"], runs["distillation-3"]
+    assert [flag(c, "--model") for c in small] == ["micro-base-800"] * 2
+    assert len({flag(c, "--total-samples") for c in small}) == 1
+
+
+def test_the_scripts_take_all_of_its_commands(tmp_path: Path, track: Track) -> None:
+    """Their own parsers do; models and demonstrations are not there yet."""
+    llm_pipeline.main(command_line(tmp_path, "--seeds", "1"))
+    modules = {"sft": sft, "grpo": grpo, "generate": generate}
+    for command in track.commands:
+        module = modules[Path(command[0]).stem]
+        words = list(command[1:])
+        if "--demonstrations" in words:
+            k = words.index("--demonstrations")
+            words[k : k + 2] = []
+        config = parse(module.Config, getattr(module, "PRESETS", {}), "", words)
+        assert config.task == "addition"
+
+
+def test_finished_seeds_are_not_trained_again(tmp_path: Path, track: Track) -> None:
+    llm_pipeline.main(command_line(tmp_path, "--seeds", "1"))
+    once = len(track.commands)
+    llm_pipeline.main(command_line(tmp_path, "--seeds", "2"))
+    assert len(track.commands) == 2 * once
+    stored = json.loads((tmp_path / "results" / "llm_pipeline.json").read_text())
+    assert [row["seed"] for row in stored["rows"]] == [0] * len(STAGES) + [1] * len(STAGES)
+
+
+def test_what_is_finished_of_an_interrupted_seed_is_kept(
+    tmp_path: Path, track: Track, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(command: Sequence[str]) -> None:
+        if "generate" in command[0]:
+            raise UsageError("generate.py: no space left")
+        track(command)
+
+    monkeypatch.setattr(llm_pipeline, "run", interrupted)
+    with pytest.raises(SystemExit, match="2"):
+        llm_pipeline.main(command_line(tmp_path, "--seeds", "1"))
+    assert not (tmp_path / "results" / "llm_pipeline.json").exists()
+    monkeypatch.setattr(llm_pipeline, "run", track)
+    llm_pipeline.main(command_line(tmp_path, "--seeds", "1"))
+    stored = json.loads((tmp_path / "results" / "llm_pipeline.json").read_text())
+    assert [row["pass@1"] for row in stored["rows"]][1:3] == pytest.approx([0.1, 0.2])
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--task", "gsm8k"], "--task gsm8k: must be addition, mixed"),
+        (["--seeds", "0"], "--seeds 0: must be"),
+    ],
+)
+def test_bad_input_is_one_line(
+    flags: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        llm_pipeline.main(command_line(tmp_path, *flags))
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {message}")
+    assert error.count("\n") == 1
+
+
+def test_other_settings_are_not_mixed_with_stored_ones(
+    tmp_path: Path, track: Track, capsys: pytest.CaptureFixture[str]
+) -> None:
+    llm_pipeline.main(command_line(tmp_path, "--seeds", "1"))
+    with pytest.raises(SystemExit, match="2"):
+        llm_pipeline.main(command_line(tmp_path, "--seeds", "2", "--rl-samples", "256"))
+    assert "llm_pipeline.json has other settings" in capsys.readouterr().err
+
+
+def test_a_stage_that_fails_is_one_line() -> None:
+    with pytest.raises(UsageError, match=r"llm_track/sft.py: --model tiny-reward: scores"):
+        llm_pipeline.run(["llm_track/sft.py", "--model", "tiny-reward"])
+
+
+def test_the_defaults_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert Config().seeds == 5
+    with pytest.raises(SystemExit, match="0"):
+        llm_pipeline.main(["--help"])
+    assert "DeepSeek-R1" in capsys.readouterr().out
+
+
+def test_its_measures_are_those_of_real_runs() -> None:
+    """Published ones of both scripts have all of them, before and after the training."""
+    for algo in llm_pipeline.TRAINED:
+        summary = next((ROOT / "results/runs/addition" / algo).glob("*/seeds-*/summary.json"))
+        stored = json.loads(summary.read_text())
+        assert {*MEASURES} <= {*stored["initial"]} & {*stored["final"]}
+
+
+def test_what_decides_the_scores_is_in_the_digest() -> None:
+    assert code_digest(llm_pipeline.origins(Config())) != code_digest(
+        llm_pipeline.origins(Config(task="mixed"))
+    )

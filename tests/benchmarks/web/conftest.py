@@ -1,0 +1,77 @@
+"""A small store whose site all tests look at, and a browser."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks import website
+from benchmarks.chapters import comparison
+from manyseeds.digest import ROOT
+from tests.benchmarks.test_report import around, plant
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+PENDULUM = "Pendulum-v1"
+
+
+PUBLISHED = (  # runs of other kinds, and measurements
+    "runs/addition/grpo/d7ba9c22",
+    "runs/addition/dapo/9fff7511",
+    "runs/Gridworld-v0/policy_iteration",
+    "runs/Gridworld-v0/value_iteration",
+    "throughput.json",
+)
+
+
+def plant_store(results: Path) -> None:
+    """PPO and SB3's PPO, A2C, and REINFORCE on two environments, ten seeds each; and PUBLISHED."""
+    for name in PUBLISHED:
+        source, target = ROOT / "results" / name, results / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target)
+        else:
+            shutil.copy(source, target)
+    plant(results, "ppo", around(490.0), middle=250.0)
+    plant(results, "sb3-ppo", around(480.0), middle=200.0)
+    plant(results, "a2c", around(450.0), diverged={3: 500})
+    plant(results, "reinforce", around(300.0))
+    plant(results, "ppo", around(-200.0), env=PENDULUM, middle=-600.0)
+    plant(results, "reinforce", around(-1000.0), env=PENDULUM, middle=-1100.0)
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site of the small store."""
+    folder = tmp_path_factory.mktemp("site")
+    plant_store(folder / "results")
+    return write(folder / "results", folder / "out")
+
+
+def write(results: Path, out: Path) -> Path:
+    """The site of a store, with the quick suite alone as what should be there."""
+    results.mkdir(exist_ok=True)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(comparison, "SUITES", {"quick": comparison.SUITES["quick"]})
+        website.main(["--results", str(results), "--out", str(out)])
+    return out
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Chromium; tests that need it are skipped where there is none."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright (extra dev)")
+    found = next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None:
+        pytest.skip("needs a browser: make browser installs Debian's chromium")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()

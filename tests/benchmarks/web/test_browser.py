@@ -1,0 +1,314 @@
+"""The site in a real browser, without a network."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from benchmarks import website
+from manyseeds.digest import ROOT
+from tests.benchmarks.test_hostile_store import rewrite
+from tests.benchmarks.web.conftest import PENDULUM, write
+
+CARTPOLE = "environment-CartPole-v1.html"
+
+
+@contextmanager
+def opened(
+    browser: Any, site: Path, file: str, width: int = 1280, scheme: str = "light", **options: Any
+) -> Iterator[Any]:
+    """A page of the site; at the end there must have been no error, dialog or request."""
+    context = browser.new_context(
+        viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True, **options
+    )
+    wrong: list[str] = []
+    page = context.new_page()
+    page.set_default_timeout(120_000)  # of a busy machine
+    page.on("console", lambda message: wrong.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("dialog", lambda dialog: (wrong.append("dialog"), dialog.dismiss()))
+    page.on("request", lambda r: wrong.append(r.url) if r.url.startswith("http") else None)
+    name, _, state = file.partition("#")
+    page.goto(f"{(site / name).as_uri()}{'#' * bool(state)}{state}")
+    yield page
+    context.close()
+    assert not wrong
+
+
+def curves(page: Any) -> int:
+    """How many lines the chart of an environment has."""
+    return int(page.locator("#curves .curve path").count())
+
+
+def state(page: Any) -> str:
+    return str(page.evaluate("location.hash"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_every_page(browser: Any, site: Path, width: int, scheme: str) -> None:
+    files = sorted(path.name for path in site.glob("*.html"))
+    assert {"index.html", "environments.html", CARTPOLE, "verdicts.html"} <= {*files}
+    for file in files:
+        with opened(browser, site, file, width, scheme) as page:
+            assert page.locator("h1").count() == 1, file
+            height = page.evaluate("document.documentElement.scrollHeight")
+            for y in range(0, height, 700):  # charts are drawn when they come into view
+                page.evaluate(f"scrollTo(0, {y})")
+                page.wait_for_timeout(30)
+            assert page.locator("[data-chart]:not(:has(svg, table))").count() == 0, file
+            wide = page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= width, f"{file} scrolls sideways: {wide}"
+
+
+def test_links_lead_somewhere(site: Path) -> None:
+    for path in site.glob("*.html"):
+        text = path.read_text()
+        for link in re.findall(r'(?:href|src)="([^"]*)"', text):
+            file, _, anchor = link.partition("#")
+            if file == "data:,":
+                continue
+            target = site / file if file else path
+            assert target.is_file(), f"{path.name}: {link}"
+            if anchor and "=" not in anchor:
+                assert f'id="{anchor}"' in target.read_text(), f"{path.name}: {link}"
+
+
+def test_front_page_answers(browser: Any, site: Path) -> None:
+    with opened(browser, site, "index.html") as page:
+        matrix = page.locator(".matrix").first
+        rows = [row.inner_text().split() for row in matrix.locator("tbody tr").all()]
+        assert rows[0][:3] == ["PPO", "0.98", "?"]
+        assert [row[0] for row in rows] == ["PPO", "A2C", "REINFORCE", "Best"]
+        assert "undecided" in matrix.inner_text()
+        matrix.locator("tbody tr", has_text="PPO").locator("a").nth(1).click()
+        assert page.locator("h1").inner_text() == PENDULUM
+        page.locator("#curves svg").wait_for()
+        assert state(page) == "#algorithms=ppo"
+        assert curves(page) == 1
+
+
+def test_switches(browser: Any, site: Path) -> None:
+    with opened(browser, site, CARTPOLE) as page:
+        page.locator("#curves svg").wait_for()
+        assert curves(page) == 3  # PPO, A2C, REINFORCE
+        page.get_by_label("SB3 (dashed)").check()
+        assert curves(page) == 4
+        page.get_by_label("all seeds").check()
+        assert curves(page) == 40
+        page.get_by_label("REINFORCE").uncheck()
+        assert curves(page) == 30
+        page.get_by_label("median").check()
+        assert "no interval" in page.locator("#about").inner_text()
+        assert curves(page) == 3
+        page.get_by_label("normalised score").check()
+        assert "normalised score" in page.locator("#curves svg").text_content()
+        page.get_by_label("cut at the common budget").check()
+        assert "100k" in page.locator("#curves svg").text_content()  # PPO's; A2C has 500k
+        assert "500k" not in page.locator("#curves svg").text_content()
+        expected = "#algorithms=ppo,a2c&sb3=1&common=1&normalised=1&show=median"
+        assert state(page) == expected
+
+
+def test_the_address_has_the_state(browser: Any, site: Path) -> None:
+    given = "#algorithms=ppo,a2c&sb3=1&show=seeds&run=sb3-ppo&seed=4"
+    with opened(browser, site, CARTPOLE + given) as page:
+        page.locator("#curves svg").wait_for()
+        assert curves(page) == 30
+        assert page.get_by_label("SB3 (dashed)").is_checked()
+        assert not page.get_by_label("REINFORCE").is_checked()
+        assert page.locator("#run").input_value() == "sb3-ppo"
+        assert "Seed 4" in page.locator("#run-details").inner_text()
+        assert state(page) == given
+        page.evaluate("location.hash = '#show=mean'")
+        page.wait_for_function("document.querySelectorAll('#curves .curve path').length === 3")
+    with opened(browser, site, f"{CARTPOLE}#algorithms=x&show=no&run=<b>&seed=-1") as page:
+        page.locator("#curves svg").wait_for()  # what is no state is ignored
+        assert curves(page) == 0
+
+
+def test_details_of_a_run(browser: Any, site: Path) -> None:
+    with opened(browser, site, CARTPOLE) as page:
+        details = page.locator("#run-details")
+        details.wait_for()
+        assert "python the-command-of ppo seeds-000-009" in details.inner_text()
+        assert "commit c0ffee" in details.inner_text()
+        assert "learning_rate" in details.inner_text()
+        page.locator("#run").select_option("a2c")
+        assert "python the-command-of a2c" in details.inner_text()
+        assert state(page) == "#run=a2c"
+        page.locator("#seed").select_option("3")
+        assert "Seed 3: final score 450.5, diverged at timestep 500" in details.inner_text()
+        assert state(page) == "#run=a2c&seed=3"
+        page.locator("#run").focus()
+        page.keyboard.press("ArrowUp")
+        assert state(page) == "#run=sb3-ppo"
+        assert page.evaluate("document.activeElement.id") == "run"
+        details.get_by_text("Copy").click()
+        details.get_by_text("Copied").wait_for()
+
+
+def test_a_click_on_a_seed(browser: Any, site: Path) -> None:
+    with opened(browser, site, f"{CARTPOLE}#algorithms=a2c&show=seeds") as page:
+        box = page.locator("#curves svg").bounding_box()
+        page.mouse.move(box["x"] + box["width"] - 17, box["y"] + 60)
+        page.locator("#curves [aria-label=tip] tspan").first.wait_for()
+        tip = page.locator("#curves [aria-label=tip]").text_content()
+        assert re.search(r"A2C, seed \d", tip)
+        assert re.search(r"44[89]\.5|450\.5", tip)
+        page.mouse.click(box["x"] + box["width"] - 17, box["y"] + 60)
+        assert re.search(
+            r"Seed \d: final score 4(49|50)\.5", page.locator("#run-details").inner_text()
+        )
+        assert "run=a2c&seed=" in state(page)
+
+
+def test_the_keyboard_reaches_all_switches(browser: Any, site: Path) -> None:
+    with opened(browser, site, CARTPOLE) as page:
+        page.locator("#curves svg").wait_for()
+        page.get_by_label("PPO", exact=True).focus()
+        page.keyboard.press("Space")
+        assert state(page) == "#algorithms=a2c,reinforce"
+        reached = set()
+        for _ in range(12):
+            page.keyboard.press("Tab")
+            reached.add(page.evaluate("document.activeElement.name || document.activeElement.id"))
+        assert {"algorithm", "sb3", "show", "common", "normalised", "log", "run"} <= reached
+
+
+def test_transcripts(browser: Any, site: Path) -> None:
+    with opened(browser, site, "language-models.html") as page:
+        table = page.locator(".transcripts")
+        table.locator("td").first.wait_for()
+        assert page.locator("[name=method]").input_value() == "GRPO"
+        rows = table.locator("tbody tr").all()
+        assert len(rows) == 11
+        assert "✗ wrong" in table.inner_text()
+        assert "✓ right" in rows[-1].inner_text()
+        before = table.inner_text()
+        page.locator("[name=seed]").select_option("1")
+        assert table.inner_text() != before
+        assert "method=GRPO&seed=1" in state(page)
+        after = table.inner_text()
+        page.reload()
+        table.locator("td").first.wait_for()
+        assert table.inner_text() == after
+
+
+def test_steps_of_a_plan(browser: Any, site: Path) -> None:
+    with opened(browser, site, "planning.html") as page:
+        place = page.locator("[data-chart]", has=page.locator(".board")).first
+        place.wait_for()
+        slider = place.locator("input")
+        assert int(slider.get_attribute("max")) > 5
+        shown = place.locator(".board").inner_text()
+        slider.fill("0")
+        assert place.locator(".board").inner_text() != shown
+        assert "iteration 1" in place.locator("output").inner_text()
+
+
+def test_lines_of_a_figure_can_be_hidden(browser: Any, site: Path) -> None:
+    with opened(browser, site, "speed.html") as page:
+        button = page.locator(".legend button", has_text="SB3").first
+        button.wait_for()
+        page.locator(".panel svg").first.wait_for()
+        lines = page.locator(".panel").first.locator("[aria-label=line] path")
+        assert lines.count() == 3
+        button.focus()
+        page.keyboard.press("Enter")
+        assert button.get_attribute("aria-pressed") == "false"
+        assert lines.count() == 2
+
+
+def test_tables_can_be_sorted(browser: Any, site: Path) -> None:
+    with opened(browser, site, CARTPOLE) as page:
+        table = page.locator("table", has_text="AUC against SB3").first
+        column = table.locator("thead button", has_text="final score")
+
+        def scores() -> list[float]:
+            cells = table.locator("tbody tr td:nth-child(3)").all_inner_texts()
+            return [float(cell.split()[0]) for cell in cells]
+
+        assert scores() == [490.0, 450.0, 300.0]
+        column.click()
+        assert scores() == [300.0, 450.0, 490.0]
+        assert table.locator("th[aria-sort=ascending]").inner_text().startswith("final score")
+        column.click()
+        assert scores() == [490.0, 450.0, 300.0]
+        table.locator("thead button", has_text="algorithm").focus()
+        page.keyboard.press("Enter")
+        assert scores() == [450.0, 490.0, 300.0]  # A2C, PPO, REINFORCE
+        assert table.locator("th[aria-sort]").count() == 1
+
+
+def test_films(browser: Any, site: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    film = out / "films" / "CartPole-v1" / "ppo-worst.gif"
+    film.parent.mkdir(parents=True)
+    (out / website.MARK).touch()
+    Image.new("P", (60, 40)).save(film)
+    with opened(browser, write(site.parent / "results", out), CARTPOLE) as page:
+        shown = page.locator("#run-details .films img")
+        shown.wait_for()
+        assert shown.get_attribute("alt") == "PPO, worst seed (0)"
+        page.wait_for_function("document.querySelector('.films img').naturalWidth === 60")
+        page.locator("#run").select_option("a2c")
+        assert page.locator("#run-details .films").count() == 0
+
+
+def test_hostile_transcripts_are_text(browser: Any, site: Path, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    shutil.copytree(site.parent / "results", results)
+    evil = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"
+
+    def change(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [{**row, "completion": evil, "prompt": evil} for row in rows]
+
+    (part,) = results.glob("runs/addition/grpo/d7ba9c22/seeds-000-000")
+    rewrite(part, "transcripts.json", change)
+    with opened(browser, write(results, tmp_path / "out"), "language-models.html") as page:
+        table = page.locator(".transcripts")
+        table.locator("td").first.wait_for()
+        assert evil in table.inner_text()
+        assert page.locator("main img").count() == 0
+
+
+def test_no_inline_script_runs(browser: Any, site: Path, tmp_path: Path) -> None:
+    """Were stored text ever to become markup, its scripts would still not run."""
+    shutil.copytree(site, tmp_path / "site")
+    page_file = tmp_path / "site" / "environments.html"
+    evil = "<script>document.title = 'evil'</script><img src=x onerror=\"document.title = 'evil'\">"
+    page_file.write_text(page_file.read_text().replace("</main>", f"{evil}</main>"))
+    context = browser.new_context(offline=True)
+    page = context.new_page()
+    page.goto(page_file.as_uri())
+    page.wait_for_timeout(200)
+    assert page.title() == "Environments - manyseeds"
+    context.close()
+
+
+def test_without_scripts_there_are_the_tables(browser: Any, site: Path) -> None:
+    with opened(browser, site, CARTPOLE, java_script_enabled=False) as page:
+        assert "The curves need scripts" in page.locator("#curves").inner_text()
+        text = page.locator("table").first.inner_text().replace("\N{NO-BREAK SPACE}", " ")
+        assert re.search(r"490\.0 \[489\.\d, 490\.\d\]", text)
+
+
+@pytest.mark.slow
+def test_the_published_results(browser: Any, tmp_path: Path) -> None:
+    """All published runs: at most 5 MB, and every page fits a telephone and a wide screen."""
+    website.main(["--results", str(ROOT / "results"), "--out", str(tmp_path)])
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) < 5e6
+    for path in sorted(tmp_path.glob("*.html")):
+        for width in (390, 1600):
+            with opened(browser, tmp_path, path.name, width) as page:
+                wide = page.evaluate("document.documentElement.scrollWidth")
+                assert wide <= width, path.name

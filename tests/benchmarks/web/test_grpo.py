@@ -1,0 +1,408 @@
+"""The GRPO page: its numbers against the language track's own functions, in a real browser."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.web import grpo as page_of_grpo
+from benchmarks.web.page import HERE, html
+from llm_track import dapo, dr_grpo, grpo, rlhf_ppo
+from llm_track.tasks import Graded
+from manyseeds.digest import ROOT
+from manyseeds.runs.parallel import Processes
+from tests.benchmarks.web.test_browser import opened
+
+STORED = json.loads((ROOT / "results" / page_of_grpo.FILE).read_text())
+PAGE = "grpo.html"
+METHODS = page_of_grpo.methods(page_of_grpo.TASK, STORED["longest"])
+
+
+@pytest.fixture(scope="module")
+def engine(browser: Any) -> Any:
+    """A blank page with the engine's functions."""
+    page = browser.new_page()
+    page.add_script_tag(path=HERE / "static" / "grpo_engine.js")
+    return page
+
+
+@pytest.fixture(autouse=True)
+def _double_precision() -> Iterator[None]:
+    """A browser's numbers have 64 bits; so have the tensors that the track makes here."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def computed(engine: Any, completions: list[dict[str, Any]], settings: dict[str, Any]) -> Any:
+    return engine.evaluate("([c, s]) => GrpoEngine.compute(c, s)", [completions, settings])
+
+
+class Reference:
+    """What the track's functions make of a group, in float64; the group is the minibatch."""
+
+    def __init__(self, completions: list[dict[str, Any]], settings: dict[str, Any]) -> None:
+        self.completions, self.settings = completions, settings
+        self.lengths = torch.tensor([len(x["tokens"]) for x in completions])
+        T = int(self.lengths.max())
+        self.mask = torch.arange(T) < self.lengths.unsqueeze(1)
+
+        def padded(name: str) -> Tensor:
+            rows = [x[name] + [0.0] * (T - len(x[name])) for x in completions]
+            return torch.tensor(rows)
+
+        self.old, self.current, self.reference, self.values = map(padded, page_of_grpo.NUMBERS)
+        self.ended = torch.tensor([x["ended"] for x in completions])
+        self.rewards = self._rewards()
+        self.advantages = self._advantages()
+        self.learned = self._learned()
+
+    def _rewards(self) -> Tensor:
+        """By the track's own `rewards_of`, where a reward is not given."""
+        s = self.settings
+        graded = [Graded(None, "", float(x["right"]), float(x["format"])) for x in self.completions]
+        samples = SimpleNamespace(tokens=torch.zeros(1), lengths=self.lengths)
+        config = SimpleNamespace(
+            format_weight=s["formatWeight"],
+            rules=True,
+            max_new_tokens=s["longest"],
+            overlong_cache=s["overlongCache"],
+        )
+        signed = dapo.rewards_of(graded, samples, None, config)
+        plain = grpo.rewards_of(graded, samples, None, config)
+        punished = dapo.overlong_punishment(self.lengths, s["longest"], s["overlongCache"])
+        rewards = signed if s["signed"] else plain + punished
+        rewards -= s["missingEosPenalty"] * ~self.ended
+        for i, x in enumerate(self.completions):
+            if x.get("reward") is not None:
+                rewards[i] = x["reward"]
+        return rewards
+
+    def _advantages(self) -> Tensor:
+        s = self.settings
+        if s["advantage"] == "critic":
+            by_token = rlhf_ppo.token_rewards(
+                self.rewards, self.old, self.reference, self.mask, s["kl"]
+            )
+            found = rlhf_ppo.gae(by_token, self.values, self.mask, s["gamma"], s["lambda"])
+            return rlhf_ppo.whiten(found, self.mask, Processes(torch.device("cpu")))
+        module: Any = grpo if s["std"] else dr_grpo
+        found = module.group_advantages(self.rewards.unsqueeze(0))[0]
+        return found.unsqueeze(1).expand_as(self.old) * self.mask
+
+    def _learned(self) -> Tensor:
+        """DAPO's mask of what is learned from: mixed groups, completions that have ended."""
+        s = self.settings
+        right = sum(x["right"] for x in self.completions)
+        mixed = not s["dynamicSampling"] or 0 < right < len(self.completions)
+        keeps = self.ended if s["overlongFiltering"] else torch.ones_like(self.ended)
+        return self.mask & (keeps & mixed).unsqueeze(1)
+
+    def weights(self) -> Tensor:
+        s, completions = self.settings, self.learned.any(1).sum()
+        if s["normalise"] == "constant":
+            return dr_grpo.token_weights(self.learned, max(int(completions), 1), s["longest"])
+        token_level = s["normalise"] == "tokens"
+        return dapo.token_weights(self.learned, completions, self.learned.sum(), token_level)
+
+    def loss(self, current: Tensor) -> Tensor:
+        """By the clipped objective of DAPO, and GRPO's KL."""
+        s = self.settings
+        config = SimpleNamespace(clip_range=s["clipLow"], clip_range_high=s["clipHigh"])
+        loss = dapo.policy_loss(current, self.old, self.advantages, self.weights(), config)
+        if s["advantage"] == "group":
+            loss = loss + s["kl"] * (self.weights() * grpo.k3(current, self.reference)).sum()
+        return loss
+
+
+def check(engine: Any, completions: list[dict[str, Any]], settings: dict[str, Any]) -> None:
+    """Rewards, advantages, ratios, weights, loss and its gradient, to 1e-9."""
+    found, reference = computed(engine, completions, settings), Reference(completions, settings)
+    current = reference.current.requires_grad_()
+    loss = reference.loss(current)
+    loss.backward()
+    low, high = dapo.clip_bounds(
+        SimpleNamespace(clip_range=settings["clipLow"], clip_range_high=settings["clipHigh"])
+    )
+    ratio = (current - reference.old).exp()
+    outside = (ratio < low) | (ratio > high)
+    expected = {
+        "advantage": reference.advantages,
+        "ratio": ratio,
+        "weight": reference.weights(),
+        "push": -current.grad,
+        "kl": grpo.k3(current, reference.reference),
+        "outside": outside,
+        "stopped": (ratio.clamp(low, high) - ratio) * reference.advantages < 0,
+    }
+    np.testing.assert_allclose(found["rewards"], reference.rewards, rtol=1e-9, atol=1e-9)
+    for name, tensor in expected.items():
+        ours = [x[name] for row in found["rows"] for x in row["tokens"]]
+        theirs = tensor[reference.mask].tolist()
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9, err_msg=name)
+    np.testing.assert_allclose(found["loss"], loss.item(), rtol=1e-9, atol=1e-9)
+    share = (reference.weights() * outside).sum().item()
+    np.testing.assert_allclose(found["clipfrac"], share, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("group", STORED["groups"])
+@pytest.mark.parametrize("method", METHODS)
+def test_methods_as_they_are(engine: Any, method: str, group: str) -> None:
+    check(engine, STORED["groups"][group]["completions"], METHODS[method])
+
+
+def edited(seed: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """A stored group with some rewards and marks changed, and settings of a random mixture."""
+    rng = np.random.default_rng(seed)
+    names = list(STORED["groups"])
+    completions = copy.deepcopy(STORED["groups"][names[rng.integers(len(names))]]["completions"])
+    for x in completions:
+        if rng.random() < 0.3:
+            x["reward"] = float(rng.choice([0.0, 1.0, rng.normal()]))
+        if rng.random() < 0.3:
+            x["right"] = not x["right"]
+    longest = STORED["longest"]
+    settings = {
+        "advantage": str(rng.choice(["group", "group", "critic"])),
+        "std": bool(rng.random() < 0.5),
+        "normalise": str(rng.choice(["completion", "tokens", "constant"])),
+        "kl": float(rng.choice([0.0, 0.04, rng.uniform(0, 2)])),
+        "signed": bool(rng.random() < 0.5),
+        "formatWeight": float(rng.choice([0.0, 0.1, 1.0])),
+        "overlongCache": int(rng.integers(0, longest + 1) * (rng.random() < 0.7)),
+        "missingEosPenalty": float(rng.choice([0.0, 1.0])),
+        "overlongFiltering": bool(rng.random() < 0.5),
+        "dynamicSampling": bool(rng.random() < 0.5),
+        "gamma": float(rng.choice([1.0, 0.9])),
+        "lambda": float(rng.choice([0.0, 0.95, 1.0])),
+        "clipLow": float(rng.choice([0.0, 0.2, rng.uniform(0, 0.9)])),
+        "clipHigh": float(rng.choice([0.0, 0.28, rng.uniform(0, 2)])),
+        "longest": longest,
+    }
+    return completions, settings
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_edits_and_switches(engine: Any, seed: int) -> None:
+    check(engine, *edited(seed))
+
+
+def test_equal_rewards_teach_nothing(engine: Any) -> None:
+    completions = [{**x, "reward": 0.3} for x in STORED["groups"]["mixed"]["completions"]]
+    for method in ("grpo", "dr_grpo", "dapo"):
+        found = computed(engine, completions, {**METHODS[method], "kl": 0.0})
+        assert {x["push"] for row in found["rows"] for x in row["tokens"]} <= {0, -0.0}
+
+
+def test_presets_are_those_of_the_track() -> None:
+    """The names that the page has for them mean what the track's flags mean."""
+    grpo_config, dapo_config = grpo.Config(), dapo.Config()
+    assert METHODS["grpo"]["kl"] == grpo_config.kl_coef
+    assert METHODS["dapo"]["clipHigh"] == dapo_config.clip_range_high > dapo_config.clip_range
+    assert METHODS["ppo"]["lambda"] == rlhf_ppo.PRESETS["addition"].settings["gae_lambda"]
+    assert not METHODS["dr_grpo"]["std"]
+    assert METHODS["dr_grpo"]["kl"] == 0
+
+
+def test_the_stored_group_is_worth_looking_at() -> None:
+    """Right and wrong completions, one that is cut off, ratios beyond the clip on both sides."""
+    completions = STORED["groups"]["mixed"]["completions"]
+    assert {x["right"] for x in completions} == {True, False}
+    assert not all(x["ended"] for x in completions)
+    ratios = [np.exp(np.subtract(x["current"], x["old"])) for x in completions]
+    assert min(map(np.min, ratios)) < 0.8
+    assert max(map(np.max, ratios)) > 1.28
+
+
+# ---- The page --------------------------------------------------------------------------------
+
+
+def write(folder: Path, stored: dict[str, Any]) -> Path:
+    """A site of the page of some groups alone."""
+    page = page_of_grpo.page_of(stored)
+    for name in ("static", "vendor"):
+        shutil.copytree(HERE / name, folder / name)
+    (folder / page.file).write_text(html(page, [page]))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("site"), STORED)
+
+
+def shown_advantages(page: Any) -> list[float]:
+    texts = page.locator(".completion .advantage").all_inner_texts()
+    return [float(x.split("= ")[1].replace("\N{MINUS SIGN}", "-")) for x in texts]
+
+
+def expected_advantages(completions: list[dict[str, Any]], method: str) -> list[float]:
+    """The mean over the tokens of each completion."""
+    found = Reference(completions, METHODS[method])
+    return ((found.advantages * found.mask).sum(1) / found.lengths).tolist()
+
+
+def test_methods_rewards_and_marks_as_a_reader_changes_them(browser: Any, alone: Path) -> None:
+    completions = copy.deepcopy(STORED["groups"]["mixed"]["completions"])
+    with opened(browser, alone, PAGE) as page:
+        for name, method in {
+            "DAPO": "dapo",
+            "PPO": "ppo",
+            "Dr. GRPO": "dr_grpo",
+            "GRPO": "grpo",
+        }.items():
+            page.get_by_role("button", name=name, exact=True).click()
+            expected = expected_advantages(completions, method)
+            np.testing.assert_allclose(shown_advantages(page), expected, atol=6e-4)
+        page.get_by_label("Reward of completion 3").fill("0.7")
+        page.locator(".completion .mark").nth(7).click()
+        completions[2]["reward"] = 0.7
+        completions[7]["right"] = not completions[7]["right"]
+        expected = expected_advantages(completions, "grpo")
+        np.testing.assert_allclose(shown_advantages(page), expected, atol=6e-4)
+        page.get_by_label("Divide by std").uncheck()
+        expected = expected_advantages(completions, "dr_grpo")
+        np.testing.assert_allclose(shown_advantages(page), expected, atol=6e-4)
+        assert page.evaluate("location.hash") == "#std=false&flipped=8&rewards=3%3A0.7"
+        page.reload()
+        np.testing.assert_allclose(shown_advantages(page), expected, atol=6e-4)
+        page.get_by_role("button", name="Reset").click()
+        expected = expected_advantages(STORED["groups"]["mixed"]["completions"], "grpo")
+        np.testing.assert_allclose(shown_advantages(page), expected, atol=6e-4)
+
+
+def test_filters_leave_out(browser: Any, alone: Path) -> None:
+    """Overlong filtering leaves out what was cut off, dynamic sampling groups without contrast."""
+    completions = STORED["groups"]["mixed"]["completions"]
+    with opened(browser, alone, PAGE) as page:
+        struck = page.locator(".token.left-out")
+        assert struck.count() == 0
+        page.get_by_label("Overlong filtering").check()
+        assert struck.count() == sum(len(x["tokens"]) for x in completions if not x["ended"])
+        page.get_by_label("Overlong filtering").uncheck()
+        page.get_by_label("Dynamic sampling").check()
+        assert struck.count() == 0
+        for i, x in enumerate(completions):
+            if not x["right"]:
+                page.locator(".completion .mark").nth(i).click()
+        assert struck.count() == sum(len(x["tokens"]) for x in completions)
+        assert "discards this group" in page.locator(".group-sum").inner_text()
+
+
+def test_tokens_by_keyboard(browser: Any, alone: Path) -> None:
+    with opened(browser, alone, PAGE) as page:
+        page.locator('.token[aria-selected="true"]').focus()
+        for key in ("ArrowDown", "ArrowRight", "ArrowRight", "ArrowUp", "ArrowLeft"):
+            page.keyboard.press(key)
+        title = page.locator("#token-title")
+        before = title.inner_text()
+        assert before.startswith("Completion 1, token ")
+        page.keyboard.press("ArrowDown")
+        assert title.inner_text().startswith("Completion 2, token ")
+        assert page.locator('.token[aria-selected="true"]').count() == 1
+        assert page.locator('.token[tabindex="0"]').count() == 1
+
+
+def test_the_numbers_of_a_clipped_token(browser: Any, alone: Path) -> None:
+    """The formula with numbers, for the token that the page begins with."""
+    first = STORED["groups"]["mixed"]["completions"][0]
+    change = np.subtract(first["current"], first["old"])
+    t = int(np.abs(change).argmax())
+    with opened(browser, alone, PAGE) as page:
+        text = page.locator(".sums-list").inner_text()
+        assert page.locator("#token-title").inner_text() == (
+            f"Completion 1, token {t + 1}: {first['tokens'][t]}"
+        )
+    assert f"= {np.exp(change[t]):.3f}" in text
+    assert "The clip takes the gradient away: the token has grown enough" in text
+    assert f"1 / (8 × {len(first['tokens'])})" in text
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ("method=ppo2", "method ppo2: must be ppo, grpo, dr_grpo, dapo"),
+        ("group=<i>", "group <i>: must be mixed"),
+        ("kl=-1", "kl -1: must be a number from 0 to 5"),
+        ("overlongCache=2.5", "overlongCache 2.5: must be a whole number from 0 to 32"),
+        ("std=1", "std 1: must be true, false"),
+        ("rewards=9:1", "rewards 9: there is no such completion"),
+        ("rewards=1:x", "reward x: must be a number from -10 to 10"),
+    ],
+)
+@pytest.mark.slow
+def test_an_address_that_is_wrong_says_why(
+    browser: Any, alone: Path, fields: str, words: str
+) -> None:
+    with opened(browser, alone, f"{PAGE}#{fields}") as page:
+        assert words in page.locator(".problem").inner_text()
+        assert page.evaluate("location.hash") == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280, 1600])
+@pytest.mark.parametrize("state", ["", "method=ppo&group=all+wrong"])
+def test_no_page_scrolls_sideways(
+    browser: Any, alone: Path, width: int, theme: str, state: str
+) -> None:
+    with opened(browser, alone, f"{PAGE}#{state}", width, theme) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_hostile_text_is_shown_as_text(browser: Any, tmp_path: Path) -> None:
+    stored = copy.deepcopy(STORED)
+    hostile = "</script><img src=x onerror=alert(1)>"
+    group = stored["groups"].pop("mixed")
+    group["prompt"] = group["answer"] = group["completions"][0]["tokens"][0] = hostile
+    stored["groups"] = {hostile: group}
+    stored["command"] = hostile
+    with opened(browser, write(tmp_path, stored), PAGE) as page:
+        assert page.locator(".token").first.inner_text() == hostile
+        assert hostile in page.locator(".answer").inner_text()
+        assert page.locator("img").count() == 0
+
+
+def test_without_scripts_there_is_a_table(browser: Any, alone: Path) -> None:
+    with opened(browser, alone, PAGE, java_script_enabled=False) as page:
+        rows = page.locator(".without tr").all_inner_texts()
+    expected = expected_advantages(STORED["groups"]["mixed"]["completions"], "grpo")
+    found = [float(row.split("\t")[-1]) for row in rows[1:]]
+    np.testing.assert_allclose(found, expected, atol=6e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda x: x["groups"].clear(), "has no group"),
+        (lambda x: x["groups"]["mixed"]["completions"][0]["old"].pop(), "its numbers as many"),
+        (lambda x: x["groups"]["mixed"].update(completions=[]), "must have 2 to 64 completions"),
+        (lambda x: x["groups"]["mixed"]["completions"][0]["old"].insert(0, 1e9), "as many"),
+        (lambda x: x["groups"]["mixed"]["completions"][0].update(right=1), "right"),
+        (lambda x: x.update(longest=0), "longest must be 1 to 64"),
+    ],
+)
+def test_groups_that_no_page_can_show_are_left_out(
+    change: Callable[[Any], Any], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored = copy.deepcopy(STORED)
+    change(stored)
+    (tmp_path / page_of_grpo.FILE).write_text(json.dumps(stored))
+    assert page_of_grpo.pages(tmp_path) == []
+    said = capsys.readouterr().out
+    assert said.startswith("left out: ")
+    assert words in said
+
+
+def test_no_file_no_page(tmp_path: Path) -> None:
+    assert page_of_grpo.pages(tmp_path) == []

@@ -1,0 +1,257 @@
+"""What `make site` writes, without a browser: bytes, numbers, stores of all sizes, bad input."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import html
+import json
+import re
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import website
+from benchmarks.chapters import environment_pages
+from benchmarks.chapters.contents import open_store
+from benchmarks.chapters.front_page import outcome
+from benchmarks.chapters.tables import expanded
+from benchmarks.web import environment, figures, markdown
+from benchmarks.web.page import HERE, inline_json, packed, policy, templates
+from manyseeds import plots
+from manyseeds.plots import Line
+from manyseeds.record import RunFolder
+from tests.benchmarks.test_hostile_store import NASTY, SCRIPT, named, rewrite
+from tests.benchmarks.test_report import around, plant
+from tests.benchmarks.web.conftest import plant_store, write
+
+CARTPOLE = "environment-CartPole-v1.html"
+
+
+def text_of(page: Path) -> str:
+    """The text of a page, without tags."""
+    plain = re.sub(r"<script.*?</script>|<[^>]*>", " ", page.read_text(), flags=re.DOTALL)
+    return re.sub(r"\s+", " ", html.unescape(plain))
+
+
+def data_of(page: Path, name: str = "page-data") -> Any:
+    """The data inside a page."""
+    found = re.search(rf'id="{name}">([\w+/=]+)<', page.read_text())
+    assert found
+    return json.loads(gzip.decompress(base64.b64decode(found[1])))
+
+
+def test_same_store_gives_the_same_bytes(site: Path, tmp_path: Path) -> None:
+    again = write(site.parent / "results", tmp_path / "again")
+    files = sorted(path.relative_to(site) for path in site.rglob("*") if path.is_file())
+    assert files == sorted(p.relative_to(again) for p in again.rglob("*") if p.is_file())
+    for file in files:
+        assert (again / file).read_bytes() == (site / file).read_bytes(), file
+
+
+def test_the_store_is_not_written_to(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    plant(results, "ppo", around(480.0))
+    write(results, tmp_path / "out")
+    assert [path.name for path in results.iterdir()] == ["runs"]
+
+
+def test_numbers_are_those_of_the_report(site: Path) -> None:
+    store = open_store(site.parent / "results", with_missing=False)
+    here = [pair for pair in store.found if pair.env == "CartPole-v1"]
+    _, rows = environment_pages.score_table(here)
+    text = text_of(site / CARTPOLE).replace("\N{NO-BREAK SPACE}", " ")
+    for cell in (cell for row in expanded(rows) for cell in row):
+        for part in cell.split("; "):
+            assert part in text
+    front = text_of(site / "index.html")
+    assert outcome(store.found) in front
+    runs = {run["key"]: run for run in data_of(site / CARTPOLE)["runs"]}
+    assert [*runs] == ["ppo", "sb3-ppo", "a2c", "reinforce"]
+    ppo = here[0].ours
+    assert ppo
+    line = environment_pages.curve(ppo)
+    np.testing.assert_allclose(runs["ppo"]["iqm"]["y"], line.y, rtol=1e-5)
+    np.testing.assert_allclose(runs["ppo"]["iqm"]["high"], np.asarray(line.high), rtol=1e-5)
+    np.testing.assert_allclose(runs["ppo"]["final"], ppo.final)
+    assert np.shape(runs["ppo"]["curves"]) == (10, 3)
+    assert (runs["a2c"]["worst"], runs["a2c"]["diverged"]) == (0, {"3": 500})
+
+
+# ---- Stores of all sizes ----------------------------------------------------------------------
+
+
+def test_no_run(tmp_path: Path) -> None:
+    out = write(tmp_path / "results", tmp_path / "out")
+    assert "no finished runs" in text_of(out / "index.html")
+
+
+def test_one_run_of_one_seed(tmp_path: Path) -> None:
+    plant(tmp_path / "results", "ppo", {0: 480.0})
+    out = write(tmp_path / "results", tmp_path / "out")
+    (run,) = data_of(out / CARTPOLE)["runs"]
+    assert run["iqm"] == {"y": [20, 300, 480], "low": [None] * 3, "high": [None] * 3}
+    assert (run["median"], run["worst"]) == (0, 0)
+
+
+def test_sixty_seeds(tmp_path: Path) -> None:
+    for algo in ("ppo", "sb3-ppo"):
+        plant(tmp_path / "results", algo, around(480.0, 60))
+    out = write(tmp_path / "results", tmp_path / "out")
+    assert [len(run["curves"]) for run in data_of(out / CARTPOLE)["runs"]] == [60, 60]
+
+
+# ---- Stored text ------------------------------------------------------------------------------
+
+
+def test_hostile_text_is_text(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    evil = "</script><script>alert(1)</script>"
+    part = plant(results, "ppo", around(480.0)).path / "seeds-000-009"
+    rewrite(part, "config.json", named(evil, command=f"{NASTY} {evil}", algo=SCRIPT))
+    rewrite(part, "summary.json", lambda s: {**s, "threshold": 475.0, "digits": 1})
+    out = write(results, tmp_path / "out")
+    pages = sorted(out.glob("environment-*.html"))
+    assert len(pages) == 1
+    for page in (*pages, out / "index.html", out / "environments.html"):
+        assert "<script>alert" not in page.read_text()
+        assert "javascript:" not in re.sub(r">[^<]*<", "><", page.read_text())
+        assert evil in text_of(page)
+    (run,) = data_of(pages[0])["runs"]
+    assert evil in run["origins"][0]["command"]
+
+
+def test_only_the_tags_of_the_report_are_tags() -> None:
+    text = f'a<br>b <sub>c</sub> <img src=x onerror=y> <a id="ppo"></a>\n\n{SCRIPT}<br>{SCRIPT}\n'
+    shown = str(markdown.render(text, {}, {}))
+    assert "<br>" in shown
+    assert "<sub>c</sub>" in shown
+    assert '<a id="ppo"></a>' in shown
+    assert "<img" not in shown
+    assert "<script" not in shown
+
+
+def test_links_lead_to_the_site_or_are_text() -> None:
+    text = "[a](../verdicts.md#how-to-read-this) [b](../runs/x/y) [c](#d) ![e](plots/f.svg)"
+    shown = str(markdown.render(text, {"f.svg": 3}, {"verdicts.md": "verdicts.html"}))
+    assert '<a href="verdicts.html#how-to-read-this">a</a>' in shown
+    assert "<span>b</span>" in shown
+    assert '<a href="#d">c</a>' in shown
+    assert 'data-chart="3"' in shown
+
+
+def test_json_cannot_end_its_element() -> None:
+    assert "<" not in inline_json({"x": "</script>"})
+    assert json.loads(inline_json({"x": "</script>"})) == {"x": "</script>"}
+    assert re.fullmatch(r"[\w+/=]+", packed({"x": "</script>"}))
+
+
+def test_inline_scripts_of_templates_run_alone() -> None:
+    """Known by their digest in the policy; data inside them cannot end the element."""
+    source = (
+        "{% block main %}{{ title }}{% endblock %}"
+        "{% block scripts %}<script>open({{ data | inline_json }});</script>{% endblock %}"
+    )
+    template = templates().from_string(source)
+    found = policy(template, {"title": "<script>evil()</script>", "data": "</script>"})
+    digest = base64.b64encode(sha256(b'open("\\u003c/script>");').digest()).decode()
+    assert f"script-src 'self' file: 'sha256-{digest}';" in found
+    assert found.count("sha256") == 1
+    assert "sha256" not in policy(templates().get_template("front.html.j2"), {})
+
+
+def test_packed_data_have_no_date() -> None:
+    assert base64.b64decode(packed([1]))[4:8] == bytes(4)
+
+
+# ---- Figures ----------------------------------------------------------------------------------
+
+
+def test_figures_are_kept_not_drawn(tmp_path: Path) -> None:
+    panels = {"left": {"a": Line([0, 1], [2.0, np.nan], [1, 2], [3, 4], n=5)}}
+    with plots.kept() as found:
+        assert plots.is_kept()
+        plots.lines(panels, tmp_path / "x.svg", xlabel="steps", ylabel="", first=["b"])
+    assert not plots.is_kept()
+    assert not list(tmp_path.iterdir())
+    data = figures.figure_json(found["x.svg"])
+    assert data["kind"] == "lines"
+    assert data["names"] == ["b", "a"]
+    (line,) = data["panels"][0]["lines"]
+    assert line == {"name": "a", "x": [0, 1], "y": [2, None], "low": [1, 2], "high": [3, 4], "n": 5}
+
+
+def test_films_are_shown_where_there_are_any(tmp_path: Path) -> None:
+    results, out = tmp_path / "results", tmp_path / "out"
+    plant(results, "ppo", around(480.0))
+    (out / "films" / "CartPole-v1").mkdir(parents=True)
+    (out / website.MARK).touch()
+    (out / "films" / "CartPole-v1" / "ppo-worst.webm").write_bytes(b"film")
+    write(results, out)
+    (run,) = data_of(out / CARTPOLE)["runs"]
+    assert run["films"] == {"worst": "films/CartPole-v1/ppo-worst.webm"}
+    assert (out / "films" / "CartPole-v1" / "ppo-worst.webm").read_bytes() == b"film"
+    assert environment.films_of("Pendulum-v1", "ppo", out / "films") == {}
+
+
+# ---- Files ------------------------------------------------------------------------------------
+
+
+def test_vendored_files_are_what_they_say() -> None:
+    listed = json.loads((HERE / "vendor" / "vendor.json").read_text())
+    scripts = {path.name for path in (HERE / "vendor").glob("*.js")}
+    assert {entry["file"] for entry in listed} == scripts
+    for entry in listed:
+        content = (HERE / "vendor" / entry["file"]).read_bytes()
+        assert sha256(content).hexdigest() == entry["sha256"]
+        assert f"v{entry['version']} ".encode() in content[:100]
+        assert (HERE / "vendor" / entry["licence_file"]).is_file()
+
+
+def test_pages_ask_for_nothing_outside(site: Path) -> None:
+    for page in site.glob("*.html"):
+        assert not re.search(r'(?:src|href)="(?:https?:)?//', page.read_text()), page.name
+
+
+def test_a_folder_with_other_files_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine").write_text("x")
+    (tmp_path / "results").mkdir()
+    for out in (tmp_path, tmp_path / "mine"):
+        with pytest.raises(SystemExit) as stop:
+            website.main(["--results", str(tmp_path / "results"), "--out", str(out)])
+        assert stop.value.code == 2
+        assert f"--out {out}" in capsys.readouterr().err
+    assert (tmp_path / "mine").read_text() == "x"
+
+
+def test_results_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        website.main(["--results", str(tmp_path / "no"), "--out", str(tmp_path / "out")])
+    assert stop.value.code == 2
+    assert f"--results {tmp_path / 'no'}: there is no such folder" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_former_site_is_replaced(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    plant_store(tmp_path / "first")
+    write(tmp_path / "first", out)
+    assert (out / "environment-Pendulum-v1.html").is_file()
+    plant(tmp_path / "second", "ppo", {0: 480.0})
+    write(tmp_path / "second", out)
+    assert not (out / "environment-Pendulum-v1.html").exists()
+
+
+def test_broken_parts_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = tmp_path / "results"
+    plant(results, "ppo", around(480.0))
+    folder: RunFolder = plant(results, "a2c", around(450.0))
+    rewrite(folder.path / "seeds-000-009", "summary.json", lambda s: {**s, "final": 1})
+    out = write(results, tmp_path / "out")
+    assert [run["key"] for run in data_of(out / CARTPOLE)["runs"]] == ["ppo"]
+    assert "left out: " in capsys.readouterr().out

@@ -1,0 +1,72 @@
+"""The site, and the chapter across environments: benchmarks/web, benchmarks/chapters/aggregate."""
+
+from tests.planted_bugs.planting import Bug
+
+PAGES = "tests/benchmarks/web/test_site.py"
+AGGREGATE = "tests/benchmarks/test_aggregate.py"
+
+BUGS = (
+    Bug(
+        "site: all tags within Markdown are let through",
+        "benchmarks/web/markdown.py",
+        "parts += [str(escape(text[end : tag.start()])), tag[0]]",
+        "parts += [text[end : tag.start()], tag[0]]",
+        f"{PAGES}::test_only_the_tags_of_the_report_are_tags",
+    ),
+    Bug(
+        "site: templates escape nothing",
+        "benchmarks/web/page.py",
+        "autoescape=True",
+        "autoescape=False",
+        f"{PAGES}::test_hostile_text_is_text",
+    ),
+    Bug(
+        "site: text ends the script that it is in",
+        "benchmarks/web/page.py",
+        'text.replace("<", "\\\\u003c")',
+        "text",
+        f"{PAGES}::test_json_cannot_end_its_element",
+    ),
+    Bug(
+        "site: data have the time at which they were compressed",
+        "benchmarks/web/page.py",
+        "gzip.compress(text.encode(), mtime=0)",
+        "gzip.compress(text.encode())",
+        f"{PAGES}::test_packed_data_have_no_date",
+    ),
+    Bug(
+        "site: a folder with other files is emptied",
+        "benchmarks/website.py",
+        "any(out.iterdir()) and not (out / MARK).is_file()",
+        "not any(out.iterdir())",
+        f"{PAGES}::test_a_folder_with_other_files_is_left_alone",
+    ),
+    Bug(
+        "site: films are removed",
+        "benchmarks/website.py",
+        "if path.name == FILMS:",
+        "if not path.name:",
+        f"{PAGES}::test_films_are_shown_where_there_are_any",
+    ),
+    Bug(
+        "aggregate: equal scores count for nobody",
+        "manyseeds/stats.py",
+        "return (x > y).mean((-2, -1)) + 0.5 * (x == y).mean((-2, -1))",
+        "return (x > y).mean((-2, -1))",
+        f"{AGGREGATE}::test_probability_of_improvement",
+    ),
+    Bug(
+        "aggregate: environments with more seeds weigh more",
+        "benchmarks/chapters/aggregate.py",
+        "return [own[env][:n] for env in envs]",
+        "return [own[env] for env in envs]",
+        f"{AGGREGATE}::test_as_many_seeds_of_each_environment",
+    ),
+    Bug(
+        "aggregate: a profile counts runs at a score as above it",
+        "benchmarks/chapters/aggregate.py",
+        "(task > x).astype(float)",
+        "(task >= x).astype(float)",
+        f"{AGGREGATE}::test_profile",
+    ),
+)
