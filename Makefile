@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install benchmark report site browser test test-all gpu-check lint check-arm64 format jax-env clean FORCE
+.PHONY: help install benchmark report site films browser test test-all gpu-check lint check-arm64 format jax-env clean FORCE
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -33,6 +33,9 @@ report: install ## tables and plots of every finished run, in results/local
 
 site: install ## the published results as a static site, build/site/index.html
 	$(PY) benchmarks/website.py --results results
+
+films: install ## the site with films of the policies: the median and the worst seed of each run
+	$(PY) benchmarks/website.py --results results --films
 
 browser: ## a browser for the tests of the site: Debian's chromium
 	@command -v chromium chromium-browser google-chrome || { command -v apt-get > /dev/null || { echo \

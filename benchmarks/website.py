@@ -2,10 +2,12 @@
 
     python benchmarks/website.py                       your own runs and the published ones
     python benchmarks/website.py --results results     the published runs alone (make site)
+    python benchmarks/website.py --results results --films    with films (make films)
 
-Open OUT/index.html in a browser; the site needs no network and no server. The folder is replaced as
-a whole, but for its folder films/. The same store gives the same bytes. Invalid parts are left out,
-with a line that says why.
+Open OUT/index.html in a browser; the site needs no network and no server. `--films` draws an
+episode of the median and of the worst seed of each run whose weights are on this machine, some
+minutes in all. The folder is replaced as a whole, but for its films. The same store gives the same
+bytes. Invalid parts are left out, with a line that says why.
 """
 
 from __future__ import annotations
@@ -16,20 +18,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.chapters.contents import Store, read_store
-from benchmarks.web import chapter, environment, front, gridworld, grpo
+from benchmarks.web import chapter, environment, films, front, gridworld, grpo
 from benchmarks.web.page import HERE, Page, html
 from manyseeds.cli import ScriptConfig, exit_with, parse
 from manyseeds.errors import UsageError
 from manyseeds.record import layers, write_bytes
 
 MARK = ".manyseeds-site"  # a file in every folder that this script has written
-FILMS = "films"  # a folder of the site that other commands write
 ASSETS = {"static": "*", "vendor": "*"}
 
 
 def site_pages(store: Store, out: Path) -> list[Page]:
     """All pages, in the order in which they are written."""
-    curves = environment.pages(store, out / FILMS)
+    curves = environment.pages(store, out / films.FOLDER)
     interactive = [*gridworld.pages(), *grpo.pages(store.results)]
     return [*front.pages(store), *curves, *chapter.pages(store), *interactive]
 
@@ -45,7 +46,7 @@ def check_out(out: Path) -> None:
 def clear(out: Path) -> None:
     """Remove a former site, but for its films."""
     for path in out.iterdir():
-        if path.name == FILMS:
+        if path.name == films.FOLDER:
             continue
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -53,15 +54,21 @@ def clear(out: Path) -> None:
             path.unlink()
 
 
-def write_site(results: Path, out: Path) -> None:
-    """Write the site of a results folder. Raises UsageError where there is no such folder, and for
-    an `out` that is no site."""
+def write_site(results: Path, out: Path, drawn: bool = False) -> None:
+    """Write the site of a results folder; drawn: with new films.
+
+    Raises UsageError where there is no such folder, and for an `out` that is no site.
+    """
     if not any(layer.is_dir() for layer in layers(results)):
         raise UsageError(f"--results {results}: there is no such folder")
     check_out(out)
-    pages = site_pages(read_store(results), out)
-    texts = {page.file: html(page, pages) for page in pages}
+    store = read_store(results)
     out.mkdir(parents=True, exist_ok=True)
+    write_bytes(out / MARK, b"")
+    if drawn:
+        films.write_films(store, out / films.FOLDER)
+    pages = site_pages(store, out)
+    texts = {page.file: html(page, pages) for page in pages}
     clear(out)
     write_bytes(out / MARK, b"")
     for folder in ASSETS:
@@ -78,6 +85,8 @@ class Flags(ScriptConfig):
 
     out: str = "build/site"
     """Folder for the site."""
+    films: bool = False
+    """Draw films of the policies anew."""
 
     def __post_init__(self) -> None:
         if not self.out:
@@ -87,7 +96,7 @@ class Flags(ScriptConfig):
 def main(args: Sequence[str] | None = None) -> None:
     flags = parse(Flags, {}, __doc__, args)
     try:
-        write_site(Path(flags.results), Path(flags.out))
+        write_site(Path(flags.results), Path(flags.out), flags.films)
     except UsageError as error:
         exit_with(error)
     except OSError as error:  # no space, no permission

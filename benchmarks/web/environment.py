@@ -10,18 +10,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmarks.chapters import environment_pages
 from benchmarks.chapters.comparison import Pair, is_stale
 from benchmarks.chapters.contents import Store, by_environment
 from benchmarks.chapters.environment_pages import curve, is_log_x
 from benchmarks.chapters.names import NAMES, display
 from benchmarks.chapters.results import Result, commit_of, versions_text
-from benchmarks.chapters.stored import file_name
 from benchmarks.chapters.tables import plain
 from benchmarks.web.chapter import TABLES, environment_file, targets_of, written
 from benchmarks.web.figures import numbers
+from benchmarks.web.films import films_of, ranked_seeds
 from benchmarks.web.markdown import render
 from benchmarks.web.page import CHARTS, Page
 from manyseeds import plots
@@ -29,13 +27,9 @@ from manyseeds.errors import printable
 from manyseeds.record import ranges
 from manyseeds.runs.control import reachable_threshold
 
-FILMED = ("median", "worst")  # seeds, by their final score
-FORMATS = (".webm", ".mp4", ".gif", ".webp", ".svg")  # of films, the first that there is
-
 
 def pages(store: Store, films: Path) -> list[Page]:
-    """A page for each environment with control runs. films: a folder that has, or may have, films
-    as ENV/ALGORITHM-median.webm and ENV/ALGORITHM-worst.webm."""
+    """A page for each environment with control runs. films: a folder that may have films."""
     return [environment_page(here, store, films) for here in by_environment(store.found).values()]
 
 
@@ -66,8 +60,6 @@ def run_json(pair: Pair, result: Result, films: Path) -> dict[str, Any]:
     `place` is that of the algorithm's colour, which both sides have.
     """
     x, curves = plots.curve_of(result.algo, result.curve)
-    finals = result.final
-    order = np.argsort(finals, kind="stable")
     return {
         "key": result.algo,
         "algorithm": pair.algo,
@@ -77,11 +69,10 @@ def run_json(pair: Pair, result: Result, films: Path) -> dict[str, Any]:
         "stale": is_stale(result),
         "budget": result.timesteps_requested,
         "seeds": result.seeds,
-        "median": result.seeds[order[(len(order) - 1) // 2]],
-        "worst": result.seeds[order[0]],
+        **ranked_seeds(result),
         "failures": result.failures,
         "diverged": {str(seed): when for seed, when in result.diverged.items()},
-        "final": numbers(finals),
+        "final": numbers(result.final),
         "digits": result.digits,
         "x": numbers(x),
         "curves": [numbers(row) for row in curves],
@@ -114,15 +105,3 @@ def origins(result: Result) -> list[dict[str, str]]:
         {"seeds": ranges(seeds), **dict(zip(names, map(printable, key), strict=True))}
         for key, seeds in alike.items()
     ]
-
-
-def films_of(env: str, algo: str, films: Path) -> dict[str, str]:
-    """The films of a run's median and worst seed, as a page links them."""
-    found = {}
-    for which in FILMED:
-        names = [f"{file_name(env)}/{file_name(algo)}-{which}{suffix}" for suffix in FORMATS]
-        for name in names:
-            if (films / name).is_file():
-                found[which] = f"{films.name}/{name}"
-                break
-    return found

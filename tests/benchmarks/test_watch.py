@@ -1,4 +1,4 @@
-"""Trained policies in Gymnasium's own environments: as a GIF, and as a check of ours."""
+"""Trained policies in Gymnasium's own environments: as a film, and as a check of ours."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import math
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,7 @@ from torch import Tensor
 
 import envs
 from algos import policy_iteration, q_learning
-from benchmarks import watch
+from benchmarks import films, trained, watch
 from manyseeds.checkpoint import to_bytes
 from manyseeds.cli import from_preset, parse
 from manyseeds.digest import ROOT
@@ -116,7 +117,7 @@ def test_frame_for_every_step_at_the_speed_of_the_environment(
     assert "(201 frames, " in capsys.readouterr().out  # 200 steps and the start
     frames, duration = opened(tmp_path / "x.gif")
     assert 195 <= len(frames) <= 201
-    assert {frame.size for frame in frames} == {(400, 400)}  # of 500 x 500
+    assert {frame.size for frame in frames} == {(400, 440)}  # of 500 x 500, and the caption
     assert duration == pytest.approx(200 / 30 * 1000 + 1000, abs=10)
 
 
@@ -124,7 +125,7 @@ def test_long_episode_is_thinned_and_takes_as_long(
     pendulum: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown(pendulum, "--out", tmp_path / "all.gif")
-    monkeypatch.setattr(watch, "MAX_FRAMES", 50)
+    monkeypatch.setattr(films, "MAX_FRAMES", 50)
     shown(pendulum, "--out", tmp_path / "some.gif")
     frames, duration = opened(tmp_path / "all.gif")
     fewer, same = opened(tmp_path / "some.gif")
@@ -162,7 +163,7 @@ def test_plays_the_seed_asked_for(
         frames, duration = opened(tmp_path / "x.gif")
         steps = (duration - 1000) // 20
         assert f"seed {seed}, reset(seed=0): return {steps}.0, {steps} " in capsys.readouterr().out
-        assert frames[0].size == (400, 267)  # of 600 x 400
+        assert frames[0].size == (400, 307)  # of 600 x 400, and the caption
         cart = np.asarray(frames[-1])[200:205].sum(-1) < 100
         where[seed] = cart.any(0).nonzero()[0].mean()
     assert where[0] < 195
@@ -190,11 +191,11 @@ def test_plays_what_gymnasium_plays(
     assert duration == sum(steps) * 250 + 2 * 1000
 
 
-def test_action_is_clipped_to_the_box(capsys: pytest.CaptureFixture[str]) -> None:
-    env = watch.rendered("MountainCarContinuous-v0", 50)
+def test_action_is_clipped_to_the_box() -> None:
+    stage = films.GymnasiumStage("MountainCarContinuous-v0", 50)
     policy: Any = SimpleNamespace(seeds=[5], act=lambda obs: torch.full((1, 1, 1), 3.0))
-    watch.play(env, policy, seed=5, start=0, reel=watch.Reel(30))
-    assert "return -5.0, 50 steps" in capsys.readouterr().out  # 0.1 for each full throttle
+    total, steps = films.play(stage, policy, seed=5, start=0, reel=films.Reel(30, ""))
+    assert (round(total, 6), steps) == (-5.0, 50)  # 0.1 for each full throttle
 
 
 @pytest.mark.parametrize(
@@ -205,13 +206,83 @@ def test_median_seed(there: list[int], seed: int) -> None:
     """That of the run where it has weights, else that of the seeds that have."""
     final = {0: 5.0, 1: 9.0, 2: 7.0, 3: math.nan, 4: 8.0}
     parts: Any = [SimpleNamespace(seeds=[k], final=final) for k in there]
-    assert watch.median_seed(parts) == seed
+    assert trained.median_seed(parts) == seed
+
+
+def board_of(walk: Callable[[q_learning.QTable], None], env: str, results: Path) -> trained.Trained:
+    """Q-learning with a changed table on a board of ours."""
+    (found,) = trained.load_trained(str(store(results, "q_learning", env, [0, 7], walk)), "")
+    return found
+
+
+def test_board_of_our_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Down to the lowest row, then right to the goal: the disc goes that way."""
+
+    def down_then_right(policy: q_learning.QTable) -> None:
+        policy.q = torch.zeros_like(policy.q)
+        policy.q[:, :56, 1] = 1
+        policy.q[:, 56:, 2] = 1
+
+    policy = board_of(down_then_right, "Gridworld-v0", tmp_path)
+    assert policy.env.layout.actions[1:3] == ("↓", "→")  # type: ignore[attr-defined]
+    shown(policy.part, "--seed", "7", "--out", tmp_path / "x.gif")
+    assert "seed 7, reset(seed=0): return 1.0, 14 steps" in capsys.readouterr().out
+    frames, duration = opened(tmp_path / "x.gif")
+    assert duration == 14 * 250 + 1000
+    side, blue = films.CELL, (31, 111, 178)
+    x, y = (385 - 8 * side - 1) // 2, 0
+    for step, frame in enumerate(frames):
+        row, column = (step, 0) if step < 8 else (7, step - 7)
+        discs = {
+            (i, j)
+            for i in range(8)
+            for j in range(8)
+            for pixel in [frame.getpixel((x + j * side + side // 3, y + i * side + side // 2))]
+            if max(abs(a - b) for a, b in zip(pixel, blue, strict=True)) < 24  # type: ignore[arg-type]
+        }
+        assert discs == {(row, column)}
+
+
+def test_board_of_several_panels_and_of_one_row(tmp_path: Path) -> None:
+    """The panel with the agent is drawn, and cells shrink where there are many."""
+    walk = board_of(lambda policy: None, "RandomWalk-v0", tmp_path)
+    stage = films.stage_of(walk)
+    stage.reset(0)
+    assert stage.picture().width <= films.MAX_SIDE + 1
+    taxi = films.BoardStage(envs.Taxi())
+    board = next(iter(taxi.env.layout.panels.values()))
+    taxi.reset(0)
+    assert taxi.picture().size == (48 * len(board[0]) + 1, 48 * len(board) + 1)
+
+
+def test_caption_has_seed_step_and_return(cartpole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is drawn below each frame, and who is the median and who the worst."""
+    drawn: list[tuple[str, ...]] = []
+
+    def captioned(image: Image.Image, lines: tuple[str, ...]) -> Image.Image:
+        drawn.append(lines)
+        return image
+
+    (policy,) = trained.load_trained(str(cartpole), "")
+    policy = replace(policy, final={0: 11.0, 1: 9.0, 2: 30.0})
+    with monkeypatch.context() as patched:
+        patched.setattr(films, "captioned", captioned)
+        films.film(policy, 0)
+    assert drawn[0] == ("Q-learning on CartPole-v1, seed 0 (median)", "step 0, return 0.0")
+    assert drawn[-1] == (drawn[0][0], "step 11, return 11.0")
+    assert films.title_of(policy, 1).endswith("seed 1 (worst)")
+    assert films.title_of(policy, 2).endswith("seed 2")
+    image = films.captioned(Image.new("RGB", (50, 30)), drawn[0])
+    assert image.size == (films.MIN_WIDTH, 30 + 2 * films.LINE + 4)
+    text = np.asarray(image)[32:].min(axis=(1, 2))
+    assert (text[: films.LINE] < 128).any()
+    assert (text[films.LINE :] < 128).any()
 
 
 def test_lies_beside_the_results(cartpole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown(cartpole.parent, "--seed", "0")
     path = cartpole.parents[4] / "watch/CartPole-v1-q_learning.gif"
-    assert f"gif: {path} (" in capsys.readouterr().out
+    assert f"film: {path} (" in capsys.readouterr().out
     assert opened(path)[0]
 
 
@@ -375,7 +446,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
         (["{tmp}/seeds-000-009"], "no finished seeds"),
         (["{run}", "--seed", "3"], "weights of the seeds 0-2"),
         (["{run}", "--seed", "x"], "--seed"),
-        (["{run}", "{run}"], "one GIF shows one run"),
+        (["{run}", "{run}"], "one film shows one run"),
         (["{run}", "--out", "{tmp}/x.png"], "must end in .gif"),
         (["{run}", "--out", "{tmp}/nowhere/x.gif"], "is not a folder"),
         (["{run}", "--out", "{tmp}/folder.gif"], "folder.gif"),
@@ -383,8 +454,8 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
         (["{run}", "--fps", "nan"], "--fps nan"),
         (["{run}", "--episodes", "0"], "--episodes 0: must be at least 1"),
         (["{run}", "--check", "--episodes", "19"], "--episodes 19: must be at least 20"),
-        (["{run}", "--check", "--seed", "0"], "--seed: is for the GIF"),
-        (["{run}", "--check", "--out", "x.gif"], "--out: is for the GIF"),
+        (["{run}", "--check", "--seed", "0"], "--seed: is for the film"),
+        (["{run}", "--check", "--out", "x.gif"], "--out: is for the film"),
         (["--check", "{run}", "{run}/"], "given twice"),
         (["--check", "{run}", "{lake}"], "must lie in"),
     ],
@@ -426,15 +497,12 @@ def test_algorithm_that_is_a_path(
 
 
 @pytest.mark.parametrize("env", ["Gridworld-v0", "RandomWalk-v0"])
-def test_environment_of_our_own(
+def test_environment_of_our_own_is_not_checked(
     env: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     part = store(tmp_path, "q_learning", env, [0])
-    for words in ([part], ["--check", part]):
-        error = refused(capsys, *words)
-        assert f"Gymnasium has no {env}, so there is no renderer" in error
-        assert "curve.png" in error
-    assert (part / "curve.png").exists()
+    error = refused(capsys, "--check", part)
+    assert f"Gymnasium has no {env}, so there is nothing to check against" in error
 
 
 def test_planning_run_plays_no_episodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -469,12 +537,13 @@ def test_weights_of_another_version(
     assert "do not fit today's algos/q_learning.py" in refused(capsys, lake)
 
 
-def test_environment_that_gymnasium_does_not_have(
+def test_board_that_gymnasium_does_not_have(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     part = store(tmp_path, "q_learning", "FrozenLakeNotSlippery-v1", [0])
-    for words in ([part], ["--check", part]):
-        assert "Gymnasium has no FrozenLakeNotSlippery-v1" in refused(capsys, *words)
+    assert "Gymnasium has no FrozenLakeNotSlippery-v1" in refused(capsys, "--check", part)
+    shown(part, "--out", tmp_path / "x.gif")
+    assert opened(tmp_path / "x.gif")[0][0].size == (films.MIN_WIDTH, 4 * films.CELL + 1 + 40)
 
 
 @pytest.mark.parametrize("fixture", ["cartpole", "lake"])

@@ -859,7 +859,7 @@ def test_places_tell_what_is_learned_from(qwen: str) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_without_a_gradient_nothing_moves(name: str, qwen: str) -> None:
-    """Nor with one that is not finite: neither weights nor moments, where a step of Adam before has left momentum."""
+    """Nor with one that is not finite: neither weights nor moments, where Adam has momentum."""
     settings = {"kl_coef": 0.0} if name == "grpo" else {}
     config, policy, _, batch = made(name, qwen, **settings)
     run, module = LanguageRun(config, [0]), METHODS[name]

@@ -188,9 +188,7 @@ const inRanges = (seed, ranges) => ranges.split(", ").some((range) => {
 
 function film(which, seed, file, name) {
   const says = `${name}, ${which} seed (${seed})`;
-  const shown = /\.(webm|mp4)$/.test(file)
-    ? element("video", { src: file, controls: true, loop: true, muted: true, playsinline: true, preload: "metadata", "aria-label": says })
-    : element("img", { src: file, alt: says, loading: "lazy" });
+  const shown = element("img", { src: file, alt: says, loading: "lazy" });
   return element("figure", {}, shown, element("figcaption", {}, says));
 }
 

@@ -55,12 +55,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(folder / "results", folder / "out")
 
 
-def write(results: Path, out: Path) -> Path:
+def write(results: Path, out: Path, *flags: str) -> Path:
     """The site of a store, with the quick suite alone as what should be there."""
     results.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(comparison, "SUITES", {"quick": comparison.SUITES["quick"]})
-        website.main(["--results", str(results), "--out", str(out)])
+        website.main(["--results", str(results), "--out", str(out), *flags])
     return out
 
 

@@ -13,19 +13,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from benchmarks import website
 from benchmarks.chapters import environment_pages
 from benchmarks.chapters.contents import open_store
 from benchmarks.chapters.front_page import outcome
 from benchmarks.chapters.tables import expanded
-from benchmarks.web import environment, figures, markdown
+from benchmarks.web import figures, films, markdown
 from benchmarks.web.page import HERE, inline_json, packed, policy, templates
 from manyseeds import plots
 from manyseeds.plots import Line
-from manyseeds.record import RunFolder
+from manyseeds.record import RunFolder, read_json, seal, write_json
 from tests.benchmarks.test_hostile_store import NASTY, SCRIPT, named, rewrite
 from tests.benchmarks.test_report import around, plant
+from tests.benchmarks.test_watch import store
 from tests.benchmarks.web.conftest import plant_store, write
 
 CARTPOLE = "environment-CartPole-v1.html"
@@ -189,12 +191,40 @@ def test_films_are_shown_where_there_are_any(tmp_path: Path) -> None:
     plant(results, "ppo", around(480.0))
     (out / "films" / "CartPole-v1").mkdir(parents=True)
     (out / website.MARK).touch()
-    (out / "films" / "CartPole-v1" / "ppo-worst.webm").write_bytes(b"film")
+    (out / "films" / "CartPole-v1" / "ppo-worst.gif").write_bytes(b"film")
     write(results, out)
     (run,) = data_of(out / CARTPOLE)["runs"]
-    assert run["films"] == {"worst": "films/CartPole-v1/ppo-worst.webm"}
-    assert (out / "films" / "CartPole-v1" / "ppo-worst.webm").read_bytes() == b"film"
-    assert environment.films_of("Pendulum-v1", "ppo", out / "films") == {}
+    assert run["films"] == {"worst": "films/CartPole-v1/ppo-worst.gif"}
+    assert (out / "films" / "CartPole-v1" / "ppo-worst.gif").read_bytes() == b"film"
+    assert films.films_of("Pendulum-v1", "ppo", out / "films") == {}
+
+
+def test_films_are_drawn_of_what_has_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the median and the worst seed; the page names the same ones."""
+    results, out = tmp_path / "results", tmp_path / "out"
+    plant(results, "ppo", around(480.0))
+    part = store(results, "q_learning", "FrozenLake-v1", [0, 1, 2])
+    summary = read_json(part / "summary.json")
+    summary["final"]["greedy"]["per_seed"] = {"0": 0.5, "1": 0.1, "2": 0.9}
+    write_json(part / "summary.json", summary)
+    seal(part)
+    write(results, out, "--films")
+    said = capsys.readouterr().out
+    (without,) = [line for line in said.splitlines() if line.startswith("no film: ")]
+    assert "no weights on this machine" in without
+    (run,) = data_of(out / "environment-FrozenLake-v1.html")["runs"]
+    assert (run["median"], run["worst"]) == (0, 1)
+    for rank, seed in (("median", 0), ("worst", 1)):
+        assert run["films"][rank] == f"films/FrozenLake-v1/q_learning-{rank}.gif"
+        assert f"-{rank}.gif (" in said
+        assert f"seed {seed}, reset(seed=0)" in said
+        with Image.open(out / run["films"][rank]) as gif:
+            assert gif.format == "GIF"
+    before = (out / run["films"]["worst"]).read_bytes()
+    write(results, out)  # they stay where they are not drawn anew
+    assert (out / run["films"]["worst"]).read_bytes() == before
 
 
 # ---- Files ------------------------------------------------------------------------------------

@@ -1,0 +1,65 @@
+"""Films of trained policies for the pages of the environments: the median and the worst seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks import catalog
+from benchmarks.chapters.contents import Store, by_environment
+from benchmarks.chapters.results import Result
+from benchmarks.chapters.stored import file_name
+from benchmarks.films import film
+from benchmarks.policies import median_and_worst
+from benchmarks.trained import load_trained
+from manyseeds.errors import UsageError
+from manyseeds.process import set_up_process
+from manyseeds.record import write_bytes
+
+FOLDER = "films"  # of the site
+RANKS = ("median", "worst")  # of seeds, by their final score
+
+
+def ranked_seeds(result: Result) -> dict[str, int]:
+    """The median and the worst seed of a run; one seed can be both."""
+    seeds = median_and_worst(dict(zip(result.seeds, result.final.tolist(), strict=True)))
+    return dict(zip(RANKS, (seeds[0], seeds[-1]), strict=True))
+
+
+def name_of(env: str, algo: str, rank: str) -> str:
+    """The file of a film in its folder."""
+    return f"{file_name(env)}/{file_name(algo)}-{rank}.gif"
+
+
+def films_of(env: str, algo: str, films: Path) -> dict[str, str]:
+    """The films of a run that there are in a folder of films, as a page links them."""
+    names = {rank: name_of(env, algo, rank) for rank in RANKS}
+    return {rank: f"{FOLDER}/{x}" for rank, x in names.items() if (films / x).is_file()}
+
+
+def write_films(store: Store, films: Path) -> None:
+    """Draw the runs that the pages show, where there are weights of the median or worst seed."""
+    set_up_process(threads=1)
+    for here in by_environment(store.found).values():
+        for pair in here:
+            for result in pair.headline:
+                if result.algo in catalog.names("algos"):
+                    write_films_of(result, films)
+
+
+def write_films_of(result: Result, films: Path) -> None:
+    """Draw one run; a line for each film, or one that says why there is none."""
+    env = result.run.config["env"]
+    try:
+        parts = load_trained(str(result.run.path), trusted_env="")
+        for rank, seed in ranked_seeds(result).items():
+            trained = next((part for part in parts if seed in part.seeds), None)
+            if trained is None:
+                print(f"no film: {result.run.path}: has no weights of seed {seed}")
+                continue
+            path = films / name_of(env, result.algo, rank)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            made = film(trained, seed)
+            write_bytes(path, made.gif)
+            print(f"film: {path} ({made.size}, {made.episodes[0]})", flush=True)
+    except UsageError as error:
+        print(f"no film: {error}")
