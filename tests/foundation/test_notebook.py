@@ -1,0 +1,64 @@
+"""The notebook: it runs from top to bottom, and what is stored of it is of its own code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from manyseeds.digest import ROOT
+
+TOUR = ROOT / "examples" / "tour.ipynb"
+SAID = (  # what the code prints, up to its numbers
+    "10 seeds of 30,720 timesteps in",
+    "IQM of the final score:",
+    "learning speed against A2C:",
+    "final score against SB3:",
+    "learning speed without the minimum:",
+    "learning_rate",
+    "reset(seed=0): return",
+)
+
+
+def printed(notebook: nbformat.NotebookNode) -> str:
+    """All text that its cells have put out."""
+    outputs = [x for cell in notebook.cells for x in cell.get("outputs", ())]
+    return "\n".join(x.get("text") or str(x.get("data", {}).get("text/plain")) for x in outputs)
+
+
+def pictures(notebook: nbformat.NotebookNode) -> list[str]:
+    """The kinds of its pictures, in their order."""
+    outputs = [x for cell in notebook.cells for x in cell.get("outputs", ())]
+    return [kind for x in outputs for kind in x.get("data", {}) if kind.startswith("image/")]
+
+
+def test_stored_outputs_are_those_of_one_run() -> None:
+    notebook = nbformat.read(TOUR, as_version=4)
+    nbformat.validate(notebook)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    assert pictures(notebook) == ["image/png"] * 4 + ["image/gif"]
+    for text in SAID:
+        assert text in printed(notebook)
+
+
+@pytest.mark.slow
+def test_runs_from_top_to_bottom(tmp_path: Path) -> None:
+    """In a folder of its own: it writes nothing beside itself."""
+    notebook = nbformat.read(TOUR, as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = []
+    resources = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(notebook, timeout=600, resources=resources).execute()
+    assert pictures(notebook) == ["image/png"] * 4 + ["image/gif"]
+    said = printed(notebook)
+    for text in SAID:
+        assert text in said
+    # The same training as the one without the changed line would differ by exactly nothing.
+    (line,) = (x for x in said.splitlines() if x.startswith("learning speed without the minimum"))
+    assert "saturated" not in line
+    assert "difference +0.000 [+0.000, +0.000]" not in line
+    assert not list(tmp_path.iterdir())
