@@ -54,8 +54,8 @@ class Config(ScriptConfig):
     """Graded completions."""
 
     model: str = "tiny"
-    """tiny, tiny-base, tiny-base-800, micro-base-800, a folder, or a hub name. The folder may be
-    that of a finished run."""
+    """tiny, a base of it, a folder, or a hub name. The bases are tiny-base, tiny-base-800 and
+    micro-base-800; the folder may be that of a finished run."""
     task: str = "addition"
     """A generated task (addition, mixed, ...), gsm8k, a JSONL file of prompt and answer, or a hub
     name."""

@@ -50,8 +50,8 @@ class Config(tasks.TaskConfig):
     """Supervised fine-tuning."""
 
     model: str = "tiny-base"
-    """tiny, tiny-base, tiny-base-800, micro-base-800, a folder, or a hub name. tiny is what this
-    script trains with its defaults."""
+    """tiny, a base of it, a folder, or a hub name. The bases are tiny-base, tiny-base-800 and
+    micro-base-800; tiny is what this script trains with its defaults."""
     total_samples: PositiveInt = 4_800
     """Samples to learn from. Demonstrations."""
     batch_size: PositiveInt = 32

@@ -92,14 +92,14 @@ class LanguageConfig(RunConfig):
     """Flags that every script of the LLM track has."""
 
     task: str = "addition"
-    """addition, mixed, countdown, rambling, checking, gsm8k, a file or a hub name. A file is JSONL,
-    with a prompt and an answer in each row."""
+    """A task with a preset, gsm8k, a file, or a hub name. A file is JSONL, with a prompt and an
+    answer in each row."""
     grader: Annotated[Literal["rules", "math-verify"], Added("rules")] = "rules"
     """How answers of a data set are compared. rules: as numbers or texts. math-verify: also as
     mathematics, with that package."""
     model: str = "tiny"
-    """tiny, tiny-base, tiny-base-800, micro-base-800, a folder, or a hub name. tiny is tiny-base
-    after sft.py, trained once; see llm_track/models.py."""
+    """tiny, a base of it, a folder, or a hub name. The bases are tiny-base, tiny-base-800 and
+    micro-base-800; tiny is tiny-base after sft.py, trained once; see llm_track/models.py."""
     seeds: Annotated[Seeds, Execution()] = 1
     """Number of seeds S. Trained one after another."""
     first_seed: Annotated[NonNegativeInt, Execution()] = 0

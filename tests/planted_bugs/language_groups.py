@@ -307,8 +307,8 @@ BUGS = (
     Bug(
         "language: no signal: rows are left out in spite of a KL",
         "llm_track/grpo.py",
-        "    if config.kl_coef == 0:\n        mine",
-        "    if config.kl_coef >= 0:\n        mine",
+        "    if config.kl_coef == 0:  # without",
+        "    if config.kl_coef >= 0:  # without",
         "tests/llm_track/test_grpo.py"
         "::test_rows_without_a_signal_are_left_out_of_the_update[qwen2-grpo]",
     ),
