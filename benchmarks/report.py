@@ -120,7 +120,7 @@ def report(results: Path, note: str = "") -> None:
         content = frame.to_csv(index=False, lineterminator="\n")
         write_bytes(results / "tables" / f"{name}.csv", content.encode())
     if results.resolve() == PUBLISHED.resolve():
-        front_page.update_readme(PUBLISHED.parent / "README.md", front_page.outcome(store.found))
+        front_page.update_readme(PUBLISHED.parent / "README.md", front_page.excerpt(front))
     remove_former(results, written)
     for path in written:
         print(f"page: {path}")

@@ -22,7 +22,7 @@ MISSING, STALE, FEW = "missing", "†", "‡"
 # The figure's environment is the first of these that there are runs on: on none of them do all
 # algorithms end at the same score.
 FIGURES = ("Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "CartPole-v1")
-# Where the sentence of outcome stands in README.md of the project.
+# Where the outcome stands in README.md of the project.
 BEGIN, END = "<!-- outcome, written by report.py --publish -->", "<!-- end of outcome -->"
 
 
@@ -73,14 +73,24 @@ def outcome(found: Sequence[Pair]) -> str:
     )
 
 
-def update_readme(path: Path, sentence: str) -> None:
-    """Put the sentence of outcome between its marks in a README.md that has them."""
+def excerpt(page: str) -> str:
+    """The sentence of outcome, the first matrix and its key from a page, for README.md."""
+    paragraphs = page.split("\n\n")
+    sentence = next((x.strip("*") for x in paragraphs if x.startswith("**In ")), "")
+    matrix = next((x for x in paragraphs if x.startswith("|")), "")
+    signs = next((x.strip() for x in paragraphs if x.startswith("Mean final score")), "")
+    parts = (sentence, matrix.replace("](environments/", "](results/environments/"), signs)
+    return "\n\n".join(filter(None, parts))
+
+
+def update_readme(path: Path, text: str) -> None:
+    """Put a text between the marks of the outcome in a README.md that has them."""
     if not path.is_file():
         return
-    text = path.read_text()
-    before, begin, rest = text.partition(BEGIN)
+    old = path.read_text()
+    before, begin, rest = old.partition(BEGIN)
     _, end, after = rest.partition(END)
-    if begin and end and (new := f"{before}{begin}\n{sentence}\n{end}{after}") != text:
+    if begin and end and (new := f"{before}{begin}\n{text}\n{end}{after}") != old:
         write_bytes(path, new.encode())
 
 

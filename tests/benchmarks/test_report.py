@@ -563,10 +563,19 @@ def test_the_first_page_is_short() -> None:
 
 
 def test_readme_opens_with_the_outcome_of_the_report() -> None:
+    """The sentence, the matrix, whose links lead somewhere, and what its signs say."""
     readme = (ROOT / "README.md").read_text()
-    sentence = readme.split(front_page.BEGIN)[1].split(front_page.END)[0].strip()
+    text = readme.split(front_page.BEGIN)[1].split(front_page.END)[0].strip()
+    page = (ROOT / "results/README.md").read_text()
+    sentence, matrix, signs = text.split("\n\n")
     assert sentence.startswith("In ")
-    assert f"**{sentence}**\n" in (ROOT / "results/README.md").read_text()
+    assert f"**{sentence}**\n" in page
+    assert matrix.replace("](results/", "](") in page
+    links = re.findall(r"\]\(([^)#]+)", matrix)
+    assert len(links) > len(matrix.splitlines())
+    assert all((ROOT / link).is_file() for link in links)
+    assert signs in page
+    assert text == front_page.excerpt(page)
 
 
 def test_publishing_renews_the_outcome_of_the_readme(tmp_path: Path) -> None:
