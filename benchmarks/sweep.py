@@ -104,7 +104,8 @@ class Flags(LayerConfig):
         if self.until_decided and (self.seeds or self.cut):
             which = "--seeds" if self.seeds else "--cut"
             raise UsageError(f"--until-decided: says how many seeds there are; without {which}")
-        if self.until_decided and self.share[1] > 1:
+        _, shards = self.share
+        if self.until_decided and shards > 1:
             raise UsageError("--until-decided: looks at all seeds; without --shard")
         if self.publish and self.launcher != "local":
             raise UsageError(
@@ -112,6 +113,9 @@ class Flags(LayerConfig):
             )
         if self.slurm and self.launcher != "slurm":
             raise UsageError("--slurm: is for --launcher slurm")
+        for word in self.slurm:
+            if not all(word.partition("=")):
+                raise UsageError(f"--slurm {word}: must be KEY=VALUE, such as time=120")
 
     @property
     def share(self) -> tuple[int, int]:

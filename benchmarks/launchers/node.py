@@ -15,7 +15,6 @@ import io
 import json
 import os
 import pickle
-import platform
 import shutil
 import subprocess
 import sys
@@ -33,13 +32,14 @@ from manyseeds.record import PLAN, RunFolder, clear, commit, is_finished, is_par
 from manyseeds.runs.stale import installed
 
 ROOMS = ("manyseeds", "envs", "algos", "llm_track", "benchmarks")
+MIN_FREE = 100 * 2**20  # bytes that a node's store must have room for
 PACKAGES = ("torch", "numpy", "gymnasium", "stable-baselines3", "sb3-contrib", "transformers")
 
 
 class Answer(NamedTuple):
     """What a node has to say of a task."""
 
-    status: int | None  # of the command; None: the node has another version and has not begun
+    status: int | None  # of the command; None: the node cannot take any task
     said: str
     archive: bytes = b""  # a tar file of the parts that are finished
 
@@ -72,10 +72,20 @@ def differences(theirs: dict[str, str], ours: dict[str, str]) -> str:
     )
 
 
-def carry_out(task: Task, workers: int) -> Answer:
+def refusal(theirs: dict[str, str], store: Path) -> str:
+    """Why this node takes no task of a sweep with a version, '' where it does."""
+    if other := differences(describe(), theirs):
+        return f"has another version: {other}"
+    try:
+        store.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(store).free
+    except OSError as error:
+        return f"has no store: {error}"
+    return f"has {free // 2**20} MiB left in {store}" if free < MIN_FREE else ""
+
+
+def carry_out(task: Task, store: Path, workers: int) -> Answer:
     """Train a task in the store of this node; the parts that it finished are removed from there."""
-    store = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
-    store = store / "manyseeds" / "node" / version()["sources"]
     done = subprocess.run(
         [str(python_of(task.cell)), *task.command(str(store), workers)],
         stdin=subprocess.DEVNULL,
@@ -153,15 +163,15 @@ def main() -> None:
     """Read a request, write an answer: a line of JSON, then the archive."""
     request = pickle.load(sys.stdin.buffer)
     os.chdir(ROOT)  # the record of a run holds its command as a person types it there
-    node = f"node {platform.node()}"
-    if other := differences(describe(), request["version"]):
-        answer = Answer(None, f"{node} has another version: {other}")
+    caches = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
+    store = caches / "manyseeds" / "node" / version()["sources"]
+    if reason := refusal(request["version"], store):
+        answer = Answer(None, reason)
     else:
         try:
-            answer = carry_out(pickle.loads(request["task"]), request["workers"])
+            answer = carry_out(pickle.loads(request["task"]), store, request["workers"])
         except (OSError, UsageError) as error:
             answer = Answer(1, str(error))
-        answer = answer._replace(said=f"{node}, {answer.said}")
     head = {"status": answer.status, "said": answer.said}
     sys.stdout.buffer.write(json.dumps(head).encode() + b"\n" + answer.archive)
 

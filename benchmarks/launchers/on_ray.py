@@ -25,8 +25,8 @@ from manyseeds.record import Locks
 NODE = "ray.io/node-id"  # a label that Ray gives every node
 
 
-def on_node(request: bytes) -> tuple[str, bytes]:
-    """Runs on a node, which knows nothing of this module: the node's id, its answer."""
+def on_node(request: bytes) -> tuple[str, str, bytes]:
+    """Runs on a node, which knows nothing of this module: its id, its address, its answer."""
     import ctypes
     import subprocess
     import sys
@@ -42,7 +42,7 @@ def on_node(request: bytes) -> tuple[str, bytes]:
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().split("\n")[-1]
         raise RuntimeError(f"exit status {done.returncode}: {said}")
-    return ray.get_runtime_context().get_node_id(), done.stdout
+    return ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address(), done.stdout
 
 
 def import_ray() -> Any:
@@ -60,7 +60,7 @@ class RayLauncher:
 
     results: str
     workers: int
-    refused: dict[str, str] = field(default_factory=dict)  # nodes of another version, by id
+    refused: set[str] = field(default_factory=set)  # nodes that take no task, by id
     flying: dict[Any, tuple[Task, float]] = field(default_factory=dict)
     locks: dict[Any, Locks] = field(default_factory=dict)  # by run
 
@@ -70,8 +70,9 @@ class RayLauncher:
         try:
             context = ray.init("auto", log_to_driver=False, logging_level="ERROR")
         except ConnectionError:
+            where = f"at {address}" if (address := os.environ.get("RAY_ADDRESS")) else "here"
             raise UsageError(
-                "--launcher ray: no cluster here; ray start --head, or set RAY_ADDRESS"
+                f"--launcher ray: no cluster {where}; ray start --head, or set RAY_ADDRESS"
             ) from None
         ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
         self.remote = ray.remote(on_node)
@@ -169,22 +170,19 @@ class RayLauncher:
         seconds = f"{time.monotonic() - began:.0f} s"
         config, folder = task.cell.config(self.results), task.cell.folder(self.results)
         try:
-            node, content = self.ray.get(reference)
+            node, address, content = self.ray.get(reference)
             answer = read_answer(content)
+            said = f"node {address}: {answer.said}"
             if answer.status is None:
                 if node not in self.refused:
-                    yield Event("refused", task, answer.said)
-                self.refused[node] = answer.said
-                alive = {x["NodeID"] for x in self.ray.nodes() if x["Alive"]}
-                if alive - set(self.refused):
+                    yield Event("refused", task, said)
+                self.refused.add(node)
+                if {x["NodeID"] for x in self.ray.nodes() if x["Alive"]} - self.refused:
                     self.submit(task)
                     return
-                self.give_back(task)
-                yield Event("failed", task, f"no node is left; {answer.said}")
-                return
+                raise UsageError(f"no node is left; {said}")
             receive(answer.archive, folder, config)
             done = answer.status == 0 and task.finished(self.results)
-            said = answer.said
         except (UsageError, OSError) as error:
             done, said = False, str(error)
         except self.ray.exceptions.RayError as error:
