@@ -9,6 +9,7 @@ asks the store.
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import socket
 import sys

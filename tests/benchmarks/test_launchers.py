@@ -29,7 +29,7 @@ from manyseeds.errors import UsageError
 from manyseeds.record import RunFolder, is_finished
 from manyseeds.runs import control
 from tests.benchmarks.test_sweep import TINY_PPO, TINY_Q, sealed, wait_for
-from tests.ray_cluster import PYTHON, environment, installed, kill
+from tests.ray_cluster import PYTHON, Cluster, environment, installed, kill
 
 CELLS = (
     Cell("q_learning", "FrozenLake-v1", 4, settings=TINY_Q),
