@@ -82,6 +82,8 @@ class Flags(LayerConfig):
     seed in each."""
     shard: str = "1/1"
     """Do one of N shares, as I/N. Every N-th command of the suite, so that N machines divide it."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Device. auto is the CPU until the CUDA path has been measured. Baselines choose their own."""
     list: bool = False
     """Only list the commands of the suite in order, with what is finished and what runs."""
     watch: bool = False
@@ -151,6 +153,14 @@ class Flags(LayerConfig):
             if not self.only or any(map(cell.matches, self.only))
         ]
         cells = [cell.shortened() if self.cut else cell for cell in chosen]
+        if self.device != "auto":
+            ours = {"device": self.device}
+            cells = [
+                dataclasses.replace(c, settings={**c.settings, **ours})
+                if c.source == "manyseeds"
+                else c
+                for c in cells
+            ]
         S = self.seeds
         return [dataclasses.replace(c, seeds=S) if S and c.seeds else c for c in cells]
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.launchers.node import describe, read_answer, receive
-from benchmarks.launchers.tasks import Event, Task, slots
+from benchmarks.launchers.tasks import Event, Task, on_gpu, slots
 from manyseeds.errors import UsageError, described
 from manyseeds.record import Locks
 
@@ -79,12 +79,21 @@ class RayLauncher:
         self.remote = ray.remote(on_node)
         self.head = context.address_info["gcs_address"]
         self.version = describe()
+        self.check_needs(tasks)
         waiting = sorted(tasks, key=lambda task: -slots(task, self.workers))
         with contextlib.ExitStack() as self.stack:
             try:
                 yield from self.go(waiting)
             finally:
                 self.close()
+
+    def check_needs(self, tasks: Sequence[Task]) -> None:
+        """Raise UsageError for what no node has: Ray would wait for one that has it."""
+        nodes = [x["Resources"] for x in self.ray.nodes() if x["Alive"]]
+        if max(slots(task, self.workers) for task in tasks) > max(x.get("CPU", 0) for x in nodes):
+            raise UsageError(f"--workers {self.workers}: no node of the cluster has so many CPUs")
+        if any(map(on_gpu, tasks)) and not any(x.get("GPU") for x in nodes):
+            raise UsageError("--device cuda: no node of the cluster has a GPU")
 
     def go(self, waiting: list[Task]) -> Generator[Event, None, None]:
         """Start what there is room for, take what has ended, until nothing is left."""
@@ -155,12 +164,11 @@ class RayLauncher:
     def submit(self, task: Task) -> None:
         """Hand a task to Ray, which takes none of the nodes that have refused one."""
         request = {"version": self.version, "task": pickle.dumps(task), "workers": self.workers}
-        cuda = task.cell.config().device == "cuda"
         others = {NODE: f"!in({','.join(self.refused)})"} if self.refused else None
         remote = self.remote.options(
             name=str(task),
             num_cpus=slots(task, self.workers),
-            num_gpus=int(cuda),
+            num_gpus=int(on_gpu(task)),
             label_selector=others,
         )
         self.flying[remote.remote(pickle.dumps(request))] = task, time.monotonic()

@@ -23,6 +23,7 @@ from benchmarks.launchers.tasks import (
     end_with_parent,
     last_line,
     log_of,
+    on_gpu,
     python_of,
     slots,
 )
@@ -122,7 +123,7 @@ class SlurmLauncher:
 
     def needs(self, task: Task) -> tuple[int, int]:
         """CPUs and GPUs of a task."""
-        return slots(task, self.workers), int(task.cell.config().device == "cuda")
+        return slots(task, self.workers), int(on_gpu(task))
 
     def submit(self, group: Sequence[Task]) -> list[str]:
         """Submit an array; the ids of its jobs."""

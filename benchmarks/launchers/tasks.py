@@ -95,6 +95,11 @@ def slots(task: Task, workers: int) -> int:
     return min(workers, task.count) if task.cell.source in ("sb3", "sbx") else 1
 
 
+def on_gpu(task: Task) -> bool:
+    """Whether a task trains on CUDA."""
+    return task.cell.config().device == "cuda"
+
+
 def log_of(task: Task, results: str) -> Path:
     """The file for the output of a task, in a folder that is made where it is missing."""
     log = Path(results) / "logs" / f"{task.name}.log"

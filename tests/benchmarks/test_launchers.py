@@ -24,6 +24,7 @@ from benchmarks.launchers.tasks import Event, all_tasks
 from benchmarks.same_bits import compare_parts
 from benchmarks.suite import SUITES, Cell
 from benchmarks.sweep import Plan
+from manyseeds.cli import parse
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.record import RunFolder, is_finished
@@ -158,6 +159,13 @@ def test_mistakes_are_one_line(
     error = capsys.readouterr().err
     assert error.startswith(f"error: {message}")
     assert error.count("\n") == 1
+
+
+def test_a_device_is_for_our_algorithms_and_names_no_other_run() -> None:
+    flags = parse(sweep.Flags, {}, "", ["--suite", "quick", "--device", "cuda"])
+    for cell, plain in zip(flags.cells(), SUITES["quick"], strict=True):
+        assert (cell.config().device == "cuda") == (cell.source == "manyseeds")
+        assert cell.folder().path == plain.folder().path
 
 
 # ---- What arrives from a node -------------------------------------------------------------
@@ -388,7 +396,7 @@ def mounted(tmp_path: Path) -> Iterator[Callable[..., Path]]:
 def test_a_store_that_becomes_read_only(mounted: Any, by_hand: Path, tmp_path: Path) -> None:
     results = mounted("size=50m") / "results"
     process = start((LONG, *CELLS), results, "--block", "2", "--workers", "1")
-    wait_for(lambda: list(results.glob("runs/*/ppo/*/seeds-*/config.json")), 120)
+    wait_for(lambda: list(results.glob("runs/*/ppo/*/seeds-*/config.json")), 300)
     mounted("remount", "ro")
     assert process.stdout
     (trainer,) = [p for p in children_of(process.pid) if "ppo.py" in words_of(p)]
@@ -454,7 +462,7 @@ def test_a_worker_and_a_node_that_are_lost_are_replaced(
 ) -> None:
     results = tmp_path / "results"
     process = start(CELLS, results, *RAY, RAY_ADDRESS=cluster.address)
-    wait_for(lambda: training(cluster, 1) and training(cluster, 2), 120)
+    wait_for(lambda: training(cluster, 1) and training(cluster, 2), 300)
     trainers = training(cluster, 1)
     (worker,) = cluster.workers(1, "ray::")
     kill(worker)
@@ -479,7 +487,7 @@ def test_what_fails_on_a_node_is_named_and_the_others_go_on(
         found[:] = [pid for k in (1, 2) for pid in cluster.workers(k, "2000000")]
         return any("ppo.py" in words_of(pid) for pid in found)
 
-    wait_for(trains, 120)
+    wait_for(trains, 300)
     for pid in found:
         if "algos/ppo.py" in words_of(pid) and "launchers" not in words_of(pid):
             kill(pid)
@@ -498,7 +506,7 @@ def test_a_driver_that_is_killed_is_started_again(
 ) -> None:
     results = tmp_path / "results"
     process = start((*CELLS, LONG), results, *RAY, RAY_ADDRESS=cluster.address)
-    wait_for(lambda: sealed_parts(results) and (training(cluster, 1) or training(cluster, 2)), 200)
+    wait_for(lambda: sealed_parts(results) and (training(cluster, 1) or training(cluster, 2)), 300)
     trainers = [*training(cluster, 1), *training(cluster, 2)]
     process.kill()
     process.communicate()
@@ -515,7 +523,7 @@ def test_a_head_that_is_gone_ends_the_sweep_in_one_line(by_hand: Path, tmp_path:
     results = tmp_path / "results"
     with Cluster(tmp_path) as cluster:
         process = start((LONG, *CELLS), results, *RAY, RAY_ADDRESS=cluster.address)
-        wait_for(lambda: training(cluster, 1), 120)
+        wait_for(lambda: training(cluster, 1), 300)
         address = cluster.address
         cluster.remove(1)
         _, err = end(process, 2)
