@@ -154,15 +154,14 @@ class Flags(LayerConfig):
         ]
         cells = [cell.shortened() if self.cut else cell for cell in chosen]
         if self.device != "auto":
-            ours = {"device": self.device}
-            cells = [
-                dataclasses.replace(c, settings={**c.settings, **ours})
-                if c.source == "manyseeds"
-                else c
-                for c in cells
-            ]
+            cells = [self.on_device(cell) for cell in cells]
         S = self.seeds
         return [dataclasses.replace(c, seeds=S) if S and c.seeds else c for c in cells]
+
+    def on_device(self, cell: Cell) -> Cell:
+        """A cell on the chosen device, if it is ours."""
+        settings = {**cell.settings, "device": self.device}
+        return dataclasses.replace(cell, settings=settings) if cell.source == "manyseeds" else cell
 
 
 class Launcher(Protocol):
