@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install benchmark report site films picture browser test test-all gpu-check lint check-arm64 format jax-env clean FORCE
+.PHONY: help install benchmark report site films picture browser test test-all gpu-check lint check-arm64 format jax-env ray-env slurm-test clean FORCE
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -81,7 +81,7 @@ format: install ## rewrite the code in the project's style
 	$(PY) -m ruff format .
 
 clean: ## remove the environments and caches, never results
-	rm -rf .venv .venv-jax build *.egg-info
+	rm -rf .venv .venv-jax .venv-ray build *.egg-info
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -131,6 +131,18 @@ jax-env: .venv-jax/.installed ## set up .venv-jax, with rejax, gymnax and SBX
 .venv-jax/.installed: requirements.lock pyproject.toml | .venv-jax/bin/pip
 	$(call INSTALL,.venv-jax,--no-build-isolation -e ".[jax]")
 
+# A sweep on a cluster: the locked versions, Ray and submitit. The tests of launchers find it.
+ray-env: .venv-ray/.installed ## set up .venv-ray, with Ray and submitit, for sweeps on clusters
+
+.venv-ray/.installed: requirements.lock pyproject.toml | .venv-ray/bin/pip
+	$(call INSTALL,.venv-ray,--no-build-isolation -r .venv-ray/.locked -e ".[cluster]")
+
+slurm-test: .venv-ray/.installed ## sweeps on a Slurm of one node, which is set up for it (Debian)
+	@command -v slurmctld > /dev/null || { command -v apt-get > /dev/null || { echo \
+	"make: there is no apt-get here; install slurmctld, slurmd and munge by hand" >&2; exit 1; }; \
+	apt-get update && apt-get install -y --no-install-recommends slurmctld slurmd slurm-client munge; }
+	.venv-ray/bin/python -m pytest -rs tests/benchmarks/test_slurm.py
+
 # Another torch also picks its setuptools (2.12 wants one below 82). The locked
 # stable-baselines3 asks for torch 2.8 or newer.
 UNLOCKED := $(if $(subst $(LOCKED_TORCH),,$(TORCH)),torch|setuptools,torch)
@@ -148,7 +160,7 @@ define INSTALL
 @echo "$(TORCH)" > $@
 endef
 
-.venv/bin/pip .venv-jax/bin/pip:
+.venv/bin/pip .venv-jax/bin/pip .venv-ray/bin/pip:
 	@command -v $(PYTHON) > /dev/null || { echo "make: there is no $(PYTHON) here; \
 	name a Python 3.11 or newer: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
 	@$(PYTHON) -c "$$CHECK_PYTHON" $(PYTHON)

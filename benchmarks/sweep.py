@@ -1,12 +1,16 @@
 """Runs the cells of a suite that are not finished yet, each as the command a person would type.
 
     python benchmarks/sweep.py --suite quick --seeds 30 --workers 2
-    python benchmarks/sweep.py --suite policy-gradient --only sb3          # some of its cells
+    python benchmarks/sweep.py --suite policy-gradient --only sb3       # some of its cells
     python benchmarks/sweep.py --suite classic-control --until-decided --publish
+    python benchmarks/sweep.py --suite ablations --block 10 --shard 2/8   # the second of 8 machines
+    python benchmarks/sweep.py --suite ablations --block 10 --launcher ray
+    python benchmarks/sweep.py --suite ablations --watch                  # in another terminal
 
 What is finished is skipped without starting a process, so that after a kill, a crash or a full
 disk the same command again does what is left. A cell that fails is reported, the others go on, and
-the exit status is 1. What the cells print goes to RESULTS/logs/.
+the exit status is 1. What the cells print goes to RESULTS/logs/. How several machines share the
+work: benchmarks/CLUSTER.md.
 
 Runs go to the user's layer, results/local, and what is published is not looked at. `--publish`
 trains the seeds that the published layer lacks and writes them there; the sources must be those of
@@ -17,26 +21,28 @@ published, and go to results/policies (`benchmarks/policies.py`).
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import os
 import shlex
-import signal
-import subprocess
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
+from typing import Literal, Protocol
 
-from benchmarks import jax_peer
 from benchmarks.chapters.results import load_result, seeds_due
 from benchmarks.chapters.stored import open_run
+from benchmarks.launchers.display import Display, watch, write_event
+from benchmarks.launchers.local import LocalLauncher
+from benchmarks.launchers.on_ray import RayLauncher
+from benchmarks.launchers.on_slurm import SlurmLauncher
+from benchmarks.launchers.tasks import Event, Task, all_tasks, is_published, python_of
 from benchmarks.policies import keep, lacking
 from benchmarks.suite import SUITES, Cell
 from manyseeds.cli import (
     PUBLISHED,
-    PUBLISHING,
     LayerConfig,
     NonNegativeInt,
     PositiveInt,
@@ -44,10 +50,8 @@ from manyseeds.cli import (
     parse,
 )
 from manyseeds.errors import UsageError, did_you_mean
-from manyseeds.process import exit_reason
 from manyseeds.record import check_committed, plural, ranges
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 WITHOUT_POLICIES = ("ablations",)  # suites whose policies would be as large as all the others
 
 
@@ -70,6 +74,22 @@ class Flags(LayerConfig):
     ours where they are too few for the same look."""
     dry_run: bool = False
     """Only show the commands and what is missing."""
+    launcher: Literal["local", "ray", "slurm"] = "local"
+    """Where the commands run. local: processes of this machine. ray: a Ray cluster, which needs no
+    shared folder. slurm: jobs, which share the folder of the results; see benchmarks/CLUSTER.md."""
+    block: NonNegativeInt = 0
+    """Seeds of one command (0: all of a cell). Curves do not depend on it. Language models have one
+    seed in each."""
+    shard: str = "1/1"
+    """Do one of N shares, as I/N. Every N-th command of the suite, so that N machines divide it."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Device. auto is the CPU until the CUDA path has been measured. Baselines choose their own."""
+    list: bool = False
+    """Only list the commands of the suite in order, with what is finished and what runs."""
+    watch: bool = False
+    """Only show the progress of another sweep on these results. Until all is finished."""
+    slurm: tuple[str, ...] = ()
+    """What the jobs ask of Slurm, as KEY=VALUE. In sbatch's words: partition=short time=120."""
 
     def __post_init__(self) -> None:
         if self.suite not in SUITES:
@@ -86,6 +106,26 @@ class Flags(LayerConfig):
         if self.until_decided and (self.seeds or self.cut):
             which = "--seeds" if self.seeds else "--cut"
             raise UsageError(f"--until-decided: says how many seeds there are; without {which}")
+        _, shards = self.share
+        if self.until_decided and shards > 1:
+            raise UsageError("--until-decided: looks at all seeds; without --shard")
+        if self.publish and self.launcher != "local":
+            raise UsageError(
+                f"--publish: trains on this machine; without --launcher {self.launcher}"
+            )
+        if self.slurm and self.launcher != "slurm":
+            raise UsageError("--slurm: is for --launcher slurm")
+        for word in self.slurm:
+            if not all(word.partition("=")):
+                raise UsageError(f"--slurm {word}: must be KEY=VALUE, such as time=120")
+
+    @property
+    def share(self) -> tuple[int, int]:
+        """I and N of --shard."""
+        first, _, count = self.shard.partition("/")
+        if not (first.isdecimal() and count.isdecimal() and 1 <= int(first) <= int(count)):
+            raise UsageError(f"--shard {self.shard}: must be I/N, with I from 1 to N, such as 2/8")
+        return int(first), int(count)
 
     @property
     def keeps_policies(self) -> bool:
@@ -99,7 +139,13 @@ class Flags(LayerConfig):
             return os.path.relpath(PUBLISHED)
         return str(Path(self.results) / "cut") if self.cut else self.results
 
-    def cells(self) -> list[Cell]:
+    @property
+    def plan(self) -> Plan:
+        """How the cells are run."""
+        names = ("workers", "launcher", "block", "share", "slurm")
+        return Plan(results=self.folder, **{name: getattr(self, name) for name in names})
+
+    def cells(self) -> Sequence[Cell]:
         """The cells as they are to be run."""
         chosen = [
             cell
@@ -107,138 +153,84 @@ class Flags(LayerConfig):
             if not self.only or any(map(cell.matches, self.only))
         ]
         cells = [cell.shortened() if self.cut else cell for cell in chosen]
+        if self.device != "auto":
+            cells = [self.on_device(cell) for cell in cells]
         S = self.seeds
         return [dataclasses.replace(c, seeds=S) if S and c.seeds else c for c in cells]
 
-
-@dataclass(frozen=True)
-class Task:
-    """One command: a cell, or in the published layer some consecutive seeds of it."""
-
-    cell: Cell
-    seeds: tuple[int, ...] = ()  # those that it trains (empty: whatever the command finds missing)
-
-    def command(self, results: str, workers: int) -> list[str]:
-        """What stands after `python`."""
-        return self.cell.command(results, workers, self.seeds)
-
-    def finished(self, results: str) -> bool:
-        """Whether the store has what it trains."""
-        missing = self.cell.missing(results)
-        if not self.seeds:
-            return not missing
-        return not any(seed in group for group in missing for seed in self.seeds)
-
-    def __str__(self) -> str:
-        return str(self.cell) + (f" ({ranges(self.seeds)})" if self.seeds else "")
+    def on_device(self, cell: Cell) -> Cell:
+        """A cell on the chosen device, if it is ours."""
+        settings = {**cell.settings, "device": self.device}
+        return dataclasses.replace(cell, settings=settings) if cell.source == "manyseeds" else cell
 
 
-def tasks(cell: Cell, results: str) -> list[Task]:
-    """The commands that train what is missing of a cell; one, but for the published layer.
+class Launcher(Protocol):
+    """Runs tasks somewhere; see benchmarks/launchers."""
 
-    There a script cannot see what is finished: runs that came with a checkout have no weights.
-    """
-    missing = cell.missing(results)
-    if cell.seeds and is_published(results):
-        return [Task(cell, tuple(group)) for group in missing]
-    return [Task(cell)] if missing else []
+    def run(self, tasks: Sequence[Task]) -> Generator[Event, None, None]:
+        """What happens to the tasks, until every one has finished or failed."""
 
 
-def is_published(results: str) -> bool:
-    """Whether a folder is the published layer."""
-    return Path(results).resolve() == PUBLISHED
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How cells are divided into tasks, and where these run."""
+
+    results: str
+    workers: int = 2
+    launcher: Literal["local", "ray", "slurm"] = "local"
+    block: int = 0
+    share: tuple[int, int] = (1, 1)
+    slurm: tuple[str, ...] = ()
+
+    def tasks(self, cells: Sequence[Cell]) -> list[Task]:
+        """The tasks of this share, finished or not."""
+        first, count = self.share
+        return all_tasks(cells, self.block)[first - 1 :: count]
+
+    def missing(self, cell: Cell, tasks: Sequence[Task]) -> list[Task]:
+        """What is left of some tasks of a cell.
+
+        In the published layer a script cannot see what is finished, since runs that came with a
+        checkout have no weights, and neither can one on a node that does not have the store: their
+        commands name the seeds.
+        """
+        missing = cell.missing(self.results)
+        whole = self.launcher != "ray" and not is_published(self.results)
+        return [left for task in tasks for left in task.without(missing, whole)]
+
+    def launcher_of(self) -> Launcher:
+        """What runs the tasks."""
+        if self.launcher == "ray":
+            return RayLauncher(self.results, self.workers)
+        if self.launcher == "slurm":
+            return SlurmLauncher(self.results, self.workers, self.slurm)
+        return LocalLauncher(self.results, self.workers)
 
 
-@dataclass
-class Job:
-    """A task while it runs."""
-
-    task: Task
-    process: subprocess.Popen[bytes]
-    slots: int
-    log: Path
-    began: float
-
-
-def slots(task: Task, workers: int) -> int:
-    """Processes that a task keeps busy: SB3 trains W seeds at a time, everything else is one."""
-    return workers if task.cell.source in ("sb3", "sbx") else 1
-
-
-def start(task: Task, results: str, workers: int) -> Job:
-    """Start the command of a task, its output in a log file."""
-    cell = task.cell
-    name = f"{cell.label}-{cell.env}-{cell.folder(results).path.name}"
-    name += f"-{task.seeds[0]}" if task.seeds else ""
-    log = Path(results) / "logs" / f"{name}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    published = {PUBLISHING: "1"} if is_published(results) else {}
-    with open(log, "wb") as output:
-        process = subprocess.Popen(
-            [str(python_of(cell)), *task.command(results, workers)],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **published},
-            preexec_fn=_end_with_parent if sys.platform == "linux" else None,
-        )
-    return Job(task, process, slots(task, workers), log, time.monotonic())
-
-
-def python_of(cell: Cell) -> Path:
-    """The interpreter that has what a cell needs; UsageError where it is not set up."""
-    if cell.source not in ("sbx", "rejax"):
-        return Path(sys.executable)
-    if not jax_peer.PYTHON.exists():
-        raise UsageError(f"{cell}: needs {jax_peer.PYTHON}: make jax-env")
-    return jax_peer.PYTHON
-
-
-def _end_with_parent() -> None:
-    """Kill this process when the sweep dies, even by kill -9: a rerun must not meet an orphan."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def sweep(cells: Sequence[Cell], results: str, workers: int) -> list[Task]:
-    """Run what is missing, at most `workers` processes at a time; returns the failed tasks."""
-    waiting: list[Task] = []
+def sweep(cells: Sequence[Cell], plan: Plan) -> list[Task]:
+    """Run what is missing; returns the failed tasks."""
+    todo: list[Task] = []
     failed: list[Task] = []
-    for cell in cells:
-        if todo := tasks(cell, results):
-            waiting += todo
+    tasks = plan.tasks(cells)
+    for cell, of_cell in groupby(tasks, lambda task: task.cell):
+        if left := plan.missing(cell, list(of_cell)):
+            todo += left
         else:
             report("skipped", cell, "finished already")
-    # Baselines are the longest and take all workers: they come first, one after another.
-    waiting.sort(key=lambda task: -slots(task, workers))
-    running: list[Job] = []
-    try:
-        while waiting or running:
-            free = workers - sum(job.slots for job in running)
-            if waiting and slots(waiting[0], workers) <= free:
-                task = waiting.pop(0)
-                try:
-                    running.append(start(task, results, workers))
-                    report("started", task)
-                except OSError as error:  # a full disk, no memory for a process
-                    report("failed", task, str(error))
-                    failed.append(task)
-                continue
-            ended = [job for job in running if job.process.poll() is not None]
-            for job in ended:
-                running.remove(job)
-                if not finish(job, results):
-                    failed.append(job.task)
-            if not ended:
-                time.sleep(0.1)
-    finally:
-        for job in running:
-            job.process.terminate()
-        for job in running:
-            job.process.wait()
+    if not todo:
+        return failed
+    with Display(tasks, todo) as display, closing(plan.launcher_of().run(todo)) as events:
+        write_event(plan.results, "began", done=display.done)
+        for event in events:
+            report(*event)
+            write_event(plan.results, event.what, task=str(event.task), detail=event.detail)
+            display.add(event)
+            if event.what == "failed":
+                failed.append(event.task)
     return failed
 
 
-def sweep_until_decided(cells: Sequence[Cell], results: str, workers: int) -> list[Task]:
+def sweep_until_decided(cells: Sequence[Cell], plan: Plan) -> list[Task]:
     """Sweep, look at the verdicts and sweep again, until none is due; returns the failed tasks.
 
     What fails is not tried again, nor looked at; the other comparisons go on.
@@ -246,9 +238,9 @@ def sweep_until_decided(cells: Sequence[Cell], results: str, workers: int) -> li
     failed: list[Task] = []
     while True:
         broken = {(task.cell.algo, task.cell.env) for task in failed}
-        now = [c for c in asked_for(cells, results) if (c.algo, c.env) not in broken]
-        failed += (failing := sweep(now, results, workers))
-        if not failing and asked_for(now, results) == now:
+        now = [c for c in asked_for(cells, plan.results) if (c.algo, c.env) not in broken]
+        failed += (failing := sweep(now, plan))
+        if not failing and asked_for(now, plan.results) == now:
             return failed
 
 
@@ -271,52 +263,58 @@ def seeds_asked_for(cell: Cell, results: str) -> int:
     return max(cell.seeds, seeds_due(ours, theirs)[cell.source == "sb3"])
 
 
-def finish(job: Job, results: str) -> bool:
-    """Report a task whose process has ended; whether it is finished, as the store says."""
-    seconds = f"{time.monotonic() - job.began:.0f} s"
-    if job.process.returncode == 0 and job.task.finished(results):
-        report("finished", job.task, seconds)
-        return True
-    lines = job.log.read_text(errors="replace").split("\n")
-    said = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
-    reason = exit_reason(job.process.returncode)
-    report("failed", job.task, f"{seconds}, {reason}: {said}; see {job.log}")
-    return False
-
-
 def report(what: str, task: Task | Cell, detail: str = "") -> None:
     """One line of progress."""
     print(f"{what:<9} {task}" + (f": {detail}" if detail else ""), flush=True)
 
 
-def show(cells: Sequence[Cell], results: str, workers: int) -> None:
+def show(cells: Sequence[Cell], plan: Plan) -> None:
     """What every cell would train, and by which commands; of a finished one its command."""
-    for cell in cells:
-        groups = cell.missing(results)
-        seeds = ranges(seed for group in groups for seed in group)
+    for cell, of_cell in groupby(plan.tasks(cells), lambda task: task.cell):
+        tasks = list(of_cell)
+        left = plan.missing(cell, tasks)
+        asked = {seed for task in tasks for seed in task.seeds or cell.all_seeds}
+        seeds = ranges(
+            seed for group in cell.missing(plan.results) for seed in group if seed in asked
+        )
         todo = f"train seeds {seeds}" if seeds else "plan"
-        report("missing" if groups else "finished", cell, todo if groups else "")
-        for task in tasks(cell, results) or [Task(cell)]:
-            print(f"          python {shlex.join(task.command(results, workers))}")
+        report("missing" if left else "finished", cell, todo if left else "")
+        for task in left or tasks:
+            print(f"          python {shlex.join(task.command(plan.results, plan.workers))}")
+
+
+def list_tasks(cells: Sequence[Cell], plan: Plan) -> None:
+    """A line for every task of the share: its number in the suite, its state, its seeds."""
+    first, count = plan.share
+    for k, task in enumerate(plan.tasks(cells)):
+        left = plan.missing(task.cell, [task])
+        asked = task.seeds or task.cell.all_seeds or [0]
+        running = left and task.cell.folder(plan.results).in_training(asked)
+        state = "running" if running else "missing" if left else "finished"
+        print(f"{first + k * count:>5} {state:<9} {task}")
 
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run a suite; exit status 1 if a cell failed."""
     flags = parse(Flags, {}, __doc__, args)
-    cells = flags.cells()
+    cells, plan = flags.cells(), flags.plan
     try:
         if flags.dry_run:
             due = asked_for(cells, flags.folder) if flags.until_decided else cells
-            show(due, flags.folder, flags.workers)
+            show(due, plan)
             for cell in lacking(cells, flags.folder) if flags.keeps_policies else ():
                 print(f"missing   policies of {cell}")
             return
+        if flags.list:
+            return list_tasks(cells, plan)
+        if flags.watch:
+            return watch(plan.tasks(cells), plan.results)
         for cell in cells:
             python_of(cell)  # before any is trained
         if flags.publish:
             check_committed()
         run = sweep_until_decided if flags.until_decided else sweep
-        failed = [str(task) for task in run(cells, flags.folder, flags.workers)]
+        failed = [str(task) for task in run(cells, plan)]
         if flags.keeps_policies:
             failed += keep(cells, flags.folder)
     except UsageError as error:
@@ -326,9 +324,9 @@ def main(args: Sequence[str] | None = None) -> None:
         raise SystemExit(130) from None
     if failed:
         names = "; ".join(failed)
-        print(
-            f"error: {len(failed)} of {plural(len(cells), 'cell')} failed: {names}", file=sys.stderr
-        )
+        what = "command" if plan.block else "cell"
+        count = plural(len(plan.tasks(cells)), what)
+        print(f"error: {len(failed)} of {count} failed: {names}", file=sys.stderr)
         raise SystemExit(1)
 
 

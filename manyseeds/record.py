@@ -22,6 +22,7 @@ import os
 import platform
 import re
 import shutil
+import struct
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -337,6 +338,33 @@ class RunFolder:
         finished = self.finished_seeds(with_weights)
         return consecutive(set(seeds) - finished)
 
+    def in_training(self, seeds: Iterable[int]) -> set[int]:
+        """Those of some seeds (a plan: 0) that another process has locked.
+
+        Not for a process that holds such locks: closing the file would release them.
+        """
+        query = "hhqqi"  # struct flock of Linux: type, whence, start, length, pid
+        try:
+            file = os.open(self._lock, os.O_RDONLY)
+        except FileNotFoundError:
+            return set()
+        try:
+            found = set()
+            for seed in seeds:
+                asked = struct.pack(query, fcntl.F_WRLCK, os.SEEK_SET, seed, 1, 0)
+                if (
+                    struct.unpack(query, fcntl.fcntl(file, fcntl.F_GETLK, asked))[0]
+                    != fcntl.F_UNLCK
+                ):
+                    found.add(seed)
+            return found
+        finally:
+            os.close(file)
+
+    @property
+    def _lock(self) -> Path:
+        return self.path.with_name(f".{self.path.name}.lock")
+
     def check_identity(self, ours: dict[str, Any]) -> None:
         """Refuse a name that already holds a run with other hyperparameters (an `identity`)."""
         for part in self.parts():
@@ -365,7 +393,7 @@ class RunFolder:
         except OSError as error:
             raise UsageError(f"--results {self.path.parents[3]}: {error.strerror}") from None
         try:
-            with contextlib.closing(Locks(self.path.with_name(f".{self.path.name}.lock"))) as locks:
+            with contextlib.closing(Locks(self._lock)) as locks:
                 ours = identity(config)
                 theirs = json.loads(locks.enter(json.dumps(ours, sort_keys=True).encode()))
                 self._check_same(theirs, ours, "is being trained with")

@@ -12,6 +12,7 @@ import safetensors.torch
 from algos import ppo
 from benchmarks import policies, suite, sweep
 from benchmarks.chapters.stored import open_run
+from benchmarks.launchers import tasks
 from benchmarks.policies import keep, lacking, median_and_worst, policies_file
 from benchmarks.suite import Cell
 from manyseeds import record
@@ -178,7 +179,7 @@ def test_a_sweep_that_publishes_keeps_policies(
     folder = tmp_path / "published"
     cell = Cell("q_learning", "FrozenLake-v1", 3, settings=BUDGETS["q_learning"])
     store(folder, "q_learning", "FrozenLake-v1", [0, 1, 2])
-    for module in (sweep, suite):
+    for module in (sweep, suite, tasks):
         monkeypatch.setattr(module, "PUBLISHED", folder)
     monkeypatch.setattr(record, "changed_sources", lambda: [])
     monkeypatch.setitem(suite.SUITES, "test", (cell,))

@@ -22,7 +22,10 @@ from benchmarks import rejax_baseline, sb3_baseline, sbx_baseline, suite, sweep,
 from benchmarks.chapters.results import load_result
 from benchmarks.chapters.stored import open_run
 from benchmarks.chapters.tabular import curve_of
+from benchmarks.launchers import local, tasks
+from benchmarks.launchers.tasks import Task
 from benchmarks.suite import SUITES, Cell
+from benchmarks.sweep import Plan
 from manyseeds import record
 from manyseeds.cli import identity, parse, parse_both
 from manyseeds.digest import ROOT
@@ -192,12 +195,12 @@ def test_exit_reason() -> None:
 def test_ten_seeds_then_thirty_trains_twenty(tmp_path: Path) -> None:
     ten = Cell("ppo", "CartPole-v1", 10, settings=TINY_PPO)
     thirty = Cell("ppo", "CartPole-v1", 30, settings=TINY_PPO)
-    assert sweep.sweep([ten], str(tmp_path), workers=1) == []
+    assert sweep.sweep([ten], Plan(results=str(tmp_path), workers=1)) == []
     first = sealed(tmp_path)
     assert [p.parent.name for p in first] == ["seeds-000-009"]
     assert thirty.missing(str(tmp_path)) == [list(range(10, 30))]
 
-    assert sweep.sweep([thirty], str(tmp_path), workers=1) == []
+    assert sweep.sweep([thirty], Plan(results=str(tmp_path), workers=1)) == []
     second = sealed(tmp_path)
     assert sorted(p.parent.name for p in second) == ["seeds-000-009", "seeds-010-029"]
     assert first.items() <= second.items()
@@ -231,7 +234,7 @@ def test_deleting_a_third_redoes_exactly_that(
         shutil.rmtree(done.parent)
     lost = [[s for group in cell.missing(str(tmp_path)) for s in group] for cell in cells]
     assert sum(map(len, lost)) == 4
-    assert sweep.sweep(cells, str(tmp_path), workers=2) == []
+    assert sweep.sweep(cells, Plan(results=str(tmp_path), workers=2)) == []
 
     after = sealed(tmp_path)
     kept = {path: at for path, at in before.items() if path not in deleted}
@@ -247,7 +250,7 @@ def test_deleting_a_third_redoes_exactly_that(
         pd.testing.assert_frame_equal(returns(cell, tmp_path), curve)
 
     capsys.readouterr()
-    assert sweep.sweep(cells, str(tmp_path), workers=2) == []
+    assert sweep.sweep(cells, Plan(results=str(tmp_path), workers=2)) == []
     assert capsys.readouterr().out.count("skipped") == 2
     assert sealed(tmp_path) == after
 
@@ -299,9 +302,9 @@ def test_interrupt_ends_the_cells(tmp_path: Path) -> None:
 def test_a_crashed_cell_is_reported_and_the_others_finish(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = sweep.start
+    start = local.start
 
-    def start_and_kill(task: sweep.Task, results: str, workers: int) -> sweep.Job:
+    def start_and_kill(task: Task, results: str, workers: int) -> local.Job:
         job = start(task, results, workers)
         if task.cell is LONG:
             job.process.kill()  # as the kernel does when memory is out
@@ -313,7 +316,7 @@ def test_a_crashed_cell_is_reported_and_the_others_finish(
     (folder.path / "seeds-007-007").mkdir(parents=True)
     write_json(folder.path / "seeds-007-007" / "config.json", {"config": {}, "seeds": [7]})
     seal(folder.path / "seeds-007-007")
-    monkeypatch.setattr(sweep, "start", start_and_kill)
+    monkeypatch.setattr(local, "start", start_and_kill)
     monkeypatch.setitem(suite.SUITES, "test", (refused, TINY[1], LONG, TINY[2]))
     with pytest.raises(SystemExit) as stop:
         sweep.main(["--suite", "test", "--results", str(tmp_path)])
@@ -360,7 +363,7 @@ def test_a_full_disk_fails_the_cell_and_is_made_good(tmp_path: Path) -> None:
 def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty published layer, for the sweep; a suite `test` of two cells."""
     folder = tmp_path / "published"
-    for module in (sweep, suite):
+    for module in (sweep, suite, tasks):
         monkeypatch.setattr(module, "PUBLISHED", folder)
     cells = (TINY[1], Cell("q_learning", "CartPole-v1", 3, settings=TINY_Q))
     monkeypatch.setitem(suite.SUITES, "test", cells)
@@ -375,7 +378,7 @@ def test_publishing_trains_what_is_missing_and_nothing_else(
     """Published runs come without weights; a script alone would train them all again."""
     monkeypatch.setattr(record, "changed_sources", lambda: [])
     two = Cell("q_learning", "CartPole-v1", 2, settings=TINY_Q)
-    assert sweep.sweep([two], "published", workers=1) == []
+    assert sweep.sweep([two], Plan(results="published", workers=1)) == []
     first = sealed(published)
     for weights in published.rglob("policy.safetensors"):
         weights.unlink()
@@ -398,7 +401,7 @@ def test_publishing_trains_what_is_missing_and_nothing_else(
 def test_what_is_published_is_missing_for_the_user(
     published: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert sweep.sweep([TINY[1]], "published", workers=1) == []
+    assert sweep.sweep([TINY[1]], Plan(results="published", workers=1)) == []
     capsys.readouterr()
     sweep.main(["--suite", "test", "--dry-run"])
     assert "train seeds 0-1\n" in capsys.readouterr().out
@@ -453,17 +456,17 @@ def test_seeds_are_added_until_verdicts_are_decided(
     scores["ppo"] += apart
     asked: list[tuple[int, ...]] = []
 
-    def trained(cells: list[Cell], results: str, workers: int) -> list[Any]:
+    def trained(cells: list[Cell], plan: Plan) -> list[Any]:
         asked.append(tuple(cell.seeds for cell in cells))
         for cell in cells:
-            shutil.rmtree(cell.folder(results).path, ignore_errors=True)
+            shutil.rmtree(cell.folder(plan.results).path, ignore_errors=True)
             finals = dict(enumerate(scores[cell.label][: cell.seeds].tolist()))
             plant(tmp_path, cell.label, finals)
         return []
 
     monkeypatch.setattr(sweep, "sweep", trained)
     cells = [Cell("ppo", "CartPole-v1", 30), Cell("ppo", "CartPole-v1", 10, "sb3")]
-    assert not sweep.sweep_until_decided(cells, str(tmp_path), 1)
+    assert not sweep.sweep_until_decided(cells, Plan(results=str(tmp_path), workers=1))
     assert asked == rounds
 
 
@@ -473,20 +476,20 @@ def test_what_fails_is_not_tried_again_and_the_others_go_on(
     """PPO's comparison fails at once; A2C's has its three looks."""
     pairs = [(algo, source) for algo in ("ppo", "a2c") for source in ("manyseeds", "sb3")]
     cells = [Cell(algo, "CartPole-v1", 10, source) for algo, source in pairs]
-    failed = sweep.Task(cells[1])
+    failed = Task(cells[1])
     asked: list[list[str]] = []
     rng = np.random.default_rng(0)
 
-    def trained(cells: list[Cell], results: str, workers: int) -> list[Any]:
+    def trained(cells: list[Cell], plan: Plan) -> list[Any]:
         asked.append([f"{cell.label} {cell.seeds}" for cell in cells])
         for cell in cells:
-            shutil.rmtree(cell.folder(results).path, ignore_errors=True)
+            shutil.rmtree(cell.folder(plan.results).path, ignore_errors=True)
             scores = rng.normal(300, 2, cell.seeds).tolist()
             plant(tmp_path, cell.label, dict(enumerate(scores)))
         return [failed] if len(asked) == 1 else []
 
     monkeypatch.setattr(sweep, "sweep", trained)
-    assert sweep.sweep_until_decided(cells, str(tmp_path), 1) == [failed]
+    assert sweep.sweep_until_decided(cells, Plan(results=str(tmp_path), workers=1)) == [failed]
     assert asked[0] == ["ppo 10", "sb3-ppo 10", "a2c 10", "sb3-a2c 10"]
     assert all("ppo" not in word for words in asked[1:] for word in words)
     assert asked[-1] == ["a2c 30", "sb3-a2c 30"]

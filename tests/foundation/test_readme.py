@@ -31,7 +31,12 @@ README = (ROOT / "README.md").read_text()
 
 
 PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
-PAGES += ("algos/README.md", "llm_track/README.md", ".github/pull_request_template.md")
+PAGES += (
+    "algos/README.md",
+    "benchmarks/CLUSTER.md",
+    "llm_track/README.md",
+    ".github/pull_request_template.md",
+)
 ROOMS = "manyseeds|envs|algos|llm_track|benchmarks|tests"
 
 
@@ -232,6 +237,7 @@ EXAMPLE = re.compile(r"(?:python|accelerate launch .*?) (\w+/\w+\.py)((?:\\\n|[^
 def test_every_example_names_a_script_and_its_flags(helps: dict[str, str]) -> None:
     """In the READMEs that people write, and in the docstrings of modules."""
     pages = [ROOT / folder / "README.md" for folder in ("", "algos", "llm_track")]
+    pages.append(ROOT / "benchmarks" / "CLUSTER.md")
     texts = {page: page.read_text() for page in pages}
     for folder in ("algos", "benchmarks", "envs", "llm_track", "manyseeds"):
         for path in (ROOT / folder).rglob("*.py"):

@@ -1,0 +1,9 @@
+"""Where the commands of a sweep run: as processes here, on a Ray cluster, as jobs of Slurm.
+
+A launcher is a class with
+
+    run(tasks)      an iterator of `tasks.Event`s, in which every task finishes or fails once;
+                    closing it ends what runs, but for the jobs of Slurm
+
+What is finished is asked of the store, never of a launcher.
+"""

@@ -1,0 +1,186 @@
+"""What a node of a Ray cluster does with a task: train it by its own checkout, hand over the parts.
+
+The node has no folder in common with the sweep. It trains into a store of its own, in the user's
+cache folder, and what it hands over is an archive of sealed parts, which `receive` puts into the
+store of the sweep. Models that a task makes first, and checkpoints of what was interrupted, stay
+on the node for the next task.
+
+    python -m benchmarks.launchers.node < REQUEST > ANSWER
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import tarfile
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from benchmarks.launchers.tasks import Task, end_with_parent, last_line, python_of
+from manyseeds.cli import RunConfig, identity
+from manyseeds.digest import ROOT
+from manyseeds.errors import UsageError
+from manyseeds.process import exit_reason
+from manyseeds.record import PLAN, RunFolder, clear, commit, is_finished, is_part, read_json
+from manyseeds.runs.stale import installed
+
+ROOMS = ("manyseeds", "envs", "algos", "llm_track", "benchmarks")
+MIN_FREE = 100 * 2**20  # bytes that a node's store must have room for
+PACKAGES = ("torch", "numpy", "gymnasium", "stable-baselines3", "sb3-contrib", "transformers")
+
+
+class Answer(NamedTuple):
+    """What a node has to say of a task."""
+
+    status: int | None  # of the command; None: the node cannot take any task
+    said: str
+    archive: bytes = b""  # a tar file of the parts that are finished
+
+
+@cache
+def version() -> dict[str, str]:
+    """What has to be equal on all nodes: the sources of all rooms, and the packages that train."""
+    digest = hashlib.sha256()
+    files = [
+        p for room in ROOMS for p in (ROOT / room).rglob("*") if p.suffix in (".py", ".c", ".h")
+    ]
+    for path in sorted(files):
+        digest.update(f"{path.relative_to(ROOT)}\0{len(path.read_bytes())}\0".encode())
+        digest.update(path.read_bytes())
+    return {"sources": digest.hexdigest()[:12], **{name: installed(name) for name in PACKAGES}}
+
+
+def describe() -> dict[str, str]:
+    """The version, and the commit for people."""
+    return {**version(), "commit": commit()}
+
+
+def differences(theirs: dict[str, str], ours: dict[str, str]) -> str:
+    """What is not equal of two versions, '' where all is. Commits alone make no difference."""
+    names = [name for name in version() if theirs.get(name) != ours.get(name)]
+    if "sources" in names:
+        names.append("commit")
+    return ", ".join(
+        f"{x} {theirs.get(x) or 'none'} there, {ours.get(x) or 'none'} here" for x in names
+    )
+
+
+def refusal(theirs: dict[str, str], store: Path) -> str:
+    """Why this node takes no task of a sweep with a version, '' where it does."""
+    if other := differences(describe(), theirs):
+        return f"has another version: {other}"
+    try:
+        store.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(store).free
+    except OSError as error:
+        return f"has no store: {error}"
+    return f"has {free // 2**20} MiB left in {store}" if free < MIN_FREE else ""
+
+
+def carry_out(task: Task, store: Path, workers: int) -> Answer:
+    """Train a task in the store of this node; the parts that it finished are removed from there."""
+    done = subprocess.run(
+        [str(python_of(task.cell)), *task.command(str(store), workers)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        preexec_fn=end_with_parent,
+    )
+    said = f"{exit_reason(done.returncode)}: {last_line(done.stdout.decode(errors='replace'))}"
+    asked = set(task.seeds)
+    parts = [
+        part
+        for part in task.cell.folder(str(store)).parts(with_weights=True)
+        if part.name == PLAN or asked & set(read_json(part / "config.json")["seeds"])
+    ]
+    archive = pack(parts)
+    for part in parts:
+        shutil.rmtree(part)
+    return Answer(done.returncode, said, archive)
+
+
+def pack(parts: list[Path]) -> bytes:
+    """Parts as a tar file."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for part in parts:
+            tar.add(part, part.name)
+    return buffer.getvalue()
+
+
+def receive(archive: bytes, folder: RunFolder, config: RunConfig) -> None:
+    """Put the parts of an archive into a run, each whole or not at all.
+
+    A part that is there already stays. Raises UsageError for an archive with anything but files
+    within parts, for a part that does not match its checksums, and for one of other settings.
+    """
+    incoming = folder.path / f".incoming.{os.getpid()}"
+    try:
+        incoming.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+            for member in tar:
+                check_member(member)
+                target = incoming / member.name
+                if member.isfile() and (content := tar.extractfile(member)):
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    target.write_bytes(content.read())
+        for part in sorted(incoming.iterdir()):
+            if not is_finished(part, with_weights=True):
+                raise UsageError(f"{part.name}: does not match its checksums")
+            if read_json(part / "config.json")["config"] != identity(config):
+                raise UsageError(f"{part.name}: was trained with other settings")
+            place(part, folder.path / part.name)
+    finally:
+        shutil.rmtree(incoming, ignore_errors=True)
+
+
+def check_member(member: tarfile.TarInfo) -> None:
+    """Raise UsageError for a member of an archive that is no file or folder within a part."""
+    path = PurePosixPath(member.name)
+    known = is_part(Path(path.parts[0])) or path.parts[0] == PLAN
+    if not (known and ".." not in path.parts and (member.isfile() or member.isdir())):
+        raise UsageError(f"{member.name!r}: does not belong into an archive of parts")
+
+
+def place(part: Path, target: Path) -> None:
+    """Rename a finished part to its place, unless there is one."""
+    if is_finished(target, with_weights=True):
+        return
+    if target.exists():  # what was left unfinished
+        clear(target)
+        target.rmdir()
+    os.rename(part, target)
+
+
+def main() -> None:
+    """Read a request, write an answer: a line of JSON, then the archive."""
+    request = pickle.load(sys.stdin.buffer)
+    os.chdir(ROOT)  # the record of a run holds its command as a person types it there
+    caches = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
+    store = caches / "manyseeds" / "node" / version()["sources"]
+    if reason := refusal(request["version"], store):
+        answer = Answer(None, reason)
+    else:
+        try:
+            answer = carry_out(pickle.loads(request["task"]), store, request["workers"])
+        except (OSError, UsageError) as error:
+            answer = Answer(1, str(error))
+    head = {"status": answer.status, "said": answer.said}
+    sys.stdout.buffer.write(json.dumps(head).encode() + b"\n" + answer.archive)
+
+
+def read_answer(content: bytes) -> Answer:
+    """What `main` has written."""
+    head, _, archive = content.partition(b"\n")
+    return Answer(**json.loads(head), archive=archive)
+
+
+if __name__ == "__main__":
+    main()

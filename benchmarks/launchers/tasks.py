@@ -1,0 +1,133 @@
+"""Tasks: the commands that a sweep consists of, each a cell or a block of its seeds."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from benchmarks import jax_peer
+from benchmarks.suite import Cell
+from manyseeds.cli import PUBLISHED
+from manyseeds.errors import UsageError
+from manyseeds.record import consecutive, ranges
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+@dataclass(frozen=True)
+class Task:
+    """One command: a cell, or some consecutive seeds of it."""
+
+    cell: Cell
+    seeds: tuple[int, ...] = ()  # those that it trains (empty: whatever the command finds missing)
+
+    def command(self, results: str, workers: int) -> list[str]:
+        """What stands after `python`."""
+        return self.cell.command(results, workers, self.seeds)
+
+    def finished(self, results: str) -> bool:
+        """Whether the store has what it trains."""
+        return not self.without(self.cell.missing(results), whole=True)
+
+    def without(self, missing: Sequence[Sequence[int]], whole: bool) -> list[Task]:
+        """The tasks that are left of this one, by the `missing` seeds of its cell.
+
+        whole: a command for all that is missing, which skips by itself what is finished;
+        otherwise one for every group of consecutive seeds.
+        """
+        if not self.seeds and (whole or not self.cell.seeds):
+            return [self] if missing else []
+        left = {seed for group in missing for seed in group}
+        if self.seeds:
+            left &= set(self.seeds)
+        return [Task(self.cell, tuple(group)) for group in consecutive(left)]
+
+    @property
+    def count(self) -> int:
+        """Its seeds, and 1 for a plan, which has none."""
+        return len(self.seeds) or self.cell.seeds or 1
+
+    @property
+    def name(self) -> str:
+        """What its log is called: ppo-CartPole-v1-1a2b3c4d-10."""
+        env, _, run = self.cell.folder().path.parts[-3:]
+        return "-".join([self.cell.label, env, run, *map(str, self.seeds[:1])])
+
+    def __str__(self) -> str:
+        return str(self.cell) + (f" ({ranges(self.seeds)})" if self.seeds else "")
+
+
+class Event(NamedTuple):
+    """What happened to a task."""
+
+    what: Literal["started", "finished", "failed", "waiting", "refused"]
+    task: Task
+    detail: str = ""
+
+
+def all_tasks(cells: Sequence[Cell], block: int = 0) -> list[Task]:
+    """The tasks of cells, finished or not, in an order that depends on nothing else.
+
+    block: seeds of a task, which begins at a multiple of it (0: a task is a cell). Language models
+    are trained seed by seed anyway, so that their blocks are single seeds.
+    """
+    return [Task(cell, seeds) for cell in cells for seeds in blocks(cell, block)]
+
+
+def blocks(cell: Cell, block: int) -> Iterator[tuple[int, ...]]:
+    """The seeds of a cell's tasks."""
+    if not (block and cell.seeds):
+        yield ()
+        return
+    size = 1 if cell.package == "llm_track" else block
+    seeds = cell.all_seeds
+    for first in range(seeds.start // size * size, seeds.stop, size):
+        yield tuple(seed for seed in range(first, first + size) if seed in seeds)
+
+
+def slots(task: Task, workers: int) -> int:
+    """Processes that a task keeps busy: SB3 trains W seeds at a time, everything else is one."""
+    return min(workers, task.count) if task.cell.source in ("sb3", "sbx") else 1
+
+
+def on_gpu(task: Task) -> bool:
+    """Whether a task trains on CUDA."""
+    return task.cell.config().device == "cuda"
+
+
+def log_of(task: Task, results: str) -> Path:
+    """The file for the output of a task, in a folder that is made where it is missing."""
+    log = Path(results) / "logs" / f"{task.name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    return log
+
+
+def last_line(text: str) -> str:
+    """The last line of an output that says anything."""
+    lines = (line.strip() for line in reversed(text.splitlines()))
+    return next((line for line in lines if line), "no output")
+
+
+def is_published(results: str) -> bool:
+    """Whether a folder is the published layer."""
+    return Path(results).resolve() == PUBLISHED
+
+
+def python_of(cell: Cell) -> Path:
+    """The interpreter that has what a cell needs; UsageError where it is not set up."""
+    if cell.source not in ("sbx", "rejax"):
+        return Path(sys.executable)
+    if not jax_peer.PYTHON.exists():
+        raise UsageError(f"{cell}: needs {jax_peer.PYTHON}: make jax-env")
+    return jax_peer.PYTHON
+
+
+def end_with_parent() -> None:
+    """Kill this process when its parent dies, even by kill -9: a rerun must not meet an orphan."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

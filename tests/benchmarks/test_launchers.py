@@ -1,0 +1,586 @@
+"""Sweeps on several machines: how tasks are divided, what arrives, and faults, injected."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks import suite, sweep
+from benchmarks.launchers import node
+from benchmarks.launchers.display import Display, write_event
+from benchmarks.launchers.tasks import Event, all_tasks
+from benchmarks.same_bits import compare_parts
+from benchmarks.suite import SUITES, Cell
+from benchmarks.sweep import Plan
+from manyseeds.cli import parse
+from manyseeds.digest import ROOT
+from manyseeds.errors import UsageError
+from manyseeds.record import RunFolder, is_finished
+from manyseeds.runs import control
+from tests.benchmarks.test_sweep import TINY_PPO, TINY_Q, sealed, wait_for
+from tests.ray_cluster import PYTHON, Cluster, environment, installed, kill
+
+CELLS = (
+    Cell("q_learning", "FrozenLake-v1", 4, settings=TINY_Q),
+    Cell("policy_iteration", "Taxi-v4", 0, settings={"gamma": 0.5}),
+)
+PPO = Cell("ppo", "CartPole-v1", 2, settings=TINY_PPO)
+# Ended long before it is done, but not endless should a test fail.
+LONG = Cell("ppo", "CartPole-v1", 1, settings={"total_timesteps": 2_000_000})
+HUGE = Cell("ppo", "CartPole-v1", 1, settings={**TINY_PPO, "hidden": (200_000, 200_000)})
+PARTS = 3  # of CELLS with blocks of two seeds
+
+ray = pytest.mark.skipif(not installed("ray"), reason="no Ray: make ray-env")
+as_root = pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("mount"), reason="mounts a file system: as root"
+)
+
+
+def start(
+    cells: tuple[Cell, ...], results: Path, *words: str, **variables: str
+) -> subprocess.Popen[str]:
+    """A sweep of these cells as a process of its own."""
+    code = (
+        "import sys; from benchmarks import suite, sweep; from benchmarks.suite import Cell\n"
+        f"suite.SUITES['test'] = {cells!r}\n"
+        "sweep.main(['--suite', 'test', '--results', *sys.argv[1:]])"
+    )
+    return subprocess.Popen(
+        [PYTHON, "-c", code, str(results), *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=environment(**variables),
+    )
+
+
+def end(process: subprocess.Popen[str], status: int = 0) -> tuple[list[str], str]:
+    """Lines and errors of a sweep that has ended with a status."""
+    out, err = process.communicate(timeout=400)
+    assert process.returncode == status, out + err
+    assert "Traceback" not in out + err
+    return out.splitlines(), err
+
+
+def said(lines: list[str], what: str) -> list[str]:
+    """The lines of one kind of event."""
+    return [line for line in lines if line.startswith(what)]
+
+
+def parts(results: Path) -> set[str]:
+    return {str(path.parent.relative_to(results)) for path in sealed_parts(results)}
+
+
+def sealed_parts(results: Path) -> list[Path]:
+    done = [p for p in results.glob("runs/*/*/*/*/DONE.json") if is_finished(p.parent)]
+    assert not list(results.glob("runs/*/*/*/.incoming*"))
+    return done
+
+
+@pytest.fixture(scope="module")
+def by_hand(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """CELLS in blocks of two seeds, trained by the commands that a person types."""
+    results = tmp_path_factory.mktemp("hand")
+    for task in all_tasks(CELLS, 2):
+        words = task.command(str(results), 1)
+        subprocess.run([sys.executable, *words], check=True, capture_output=True, cwd=ROOT)
+    return results
+
+
+def check_equal(results: Path, by_hand: Path) -> None:
+    """Every part bit for bit, and no part besides these."""
+    assert parts(results) == parts(by_hand)
+    for part in parts(by_hand):
+        assert compare_parts(by_hand / part, results / part) is None
+
+
+# ---- Tasks --------------------------------------------------------------------------------
+
+
+@given(st.sampled_from(sorted(SUITES)), st.integers(0, 40), st.integers(1, 9))
+def test_shards_are_a_suite_and_do_not_overlap(name: str, block: int, count: int) -> None:
+    cells = SUITES[name]
+    every = [str(task) for task in Plan(results="x", block=block).tasks(cells)]
+    shards = [
+        [str(task) for task in Plan(results="x", block=block, share=(k, count)).tasks(cells)]
+        for k in range(1, count + 1)
+    ]
+    assert sorted(name for shard in shards for name in shard) == sorted(every)
+    assert max(map(len, shards)) - min(map(len, shards)) <= 1
+
+
+@given(st.integers(0, 2000), st.integers(1, 100), st.integers(1, 40))
+def test_blocks_begin_at_multiples_and_are_all_seeds(first: int, seeds: int, block: int) -> None:
+    cell = Cell("ppo", "CartPole-v1", seeds, first_seed=first)
+    found = [task.seeds for task in all_tasks([cell], block)]
+    assert [seed for x in found for seed in x] == list(range(first, first + seeds))
+    assert all(x[0] % block == 0 for x in found[1:])
+    assert all(len(x) <= block for x in found)
+
+
+def test_language_models_have_a_seed_in_each_block() -> None:
+    cell = Cell("grpo", "addition", 3, package="llm_track")
+    assert [task.seeds for task in all_tasks([cell], 10)] == [(0,), (1,), (2,)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--shard 3", "--shard 3: must be I/N, with I from 1 to N, such as 2/8"),
+        ("--shard 0/2", "--shard 0/2: must be"),
+        ("--shard 3/2", "--shard 3/2: must be"),
+        ("--block -1", "--block -1: must be"),
+        ("--launcher kubernetes", "--launcher 'kubernetes': must be one of local, ray, slurm"),
+        ("--publish --launcher ray", "--publish: trains on this machine"),
+        ("--until-decided --shard 1/2", "--until-decided: looks at all seeds"),
+        ("--slurm time=5", "--slurm: is for --launcher slurm"),
+        ("--launcher slurm --slurm time", "--slurm time: must be KEY=VALUE"),
+    ],
+)
+def test_mistakes_are_one_line(
+    flags: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        sweep.main(flags.split())
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {message}")
+    assert error.count("\n") == 1
+
+
+def test_a_device_is_for_our_algorithms_and_names_no_other_run() -> None:
+    flags = parse(sweep.Flags, {}, "", ["--suite", "quick", "--device", "cuda"])
+    for cell, plain in zip(flags.cells(), SUITES["quick"], strict=True):
+        assert (cell.config().device == "cuda") == (cell.source == "manyseeds")
+        assert cell.folder().path == plain.folder().path
+
+
+# ---- What arrives from a node -------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished part of CELLS[0], seeds 0 and 1."""
+    results = tmp_path_factory.mktemp("trained")
+    config = CELLS[0].config(str(results))
+    fields = {**vars(config), "seeds": 2, "quiet": True}
+    from algos import q_learning
+
+    control.main(type(config)(**fields), q_learning.train, {})
+    return CELLS[0].folder(str(results)).path / "seeds-000-001"
+
+
+def received(archive: bytes, results: Path, cell: Cell = CELLS[0]) -> RunFolder:
+    folder = cell.folder(str(results))
+    node.receive(archive, folder, cell.config(str(results)))
+    return folder
+
+
+def test_a_part_arrives_whole_and_once(trained: Path, tmp_path: Path) -> None:
+    folder = received(node.pack([trained]), tmp_path)
+    assert folder.finished_seeds(with_weights=True) == {0, 1}
+    assert compare_parts(trained, folder.path / trained.name) is None
+    before = sealed(tmp_path)
+    received(node.pack([trained]), tmp_path)
+    assert sealed(tmp_path) == before
+    (folder.path / trained.name / "curve.parquet").write_bytes(b"half")  # no longer finished
+    received(node.pack([trained]), tmp_path)
+    assert folder.finished_seeds() == {0, 1}
+    assert len(sealed_parts(tmp_path)) == 1
+
+
+def test_what_is_damaged_or_foreign_is_refused(trained: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="other settings"):
+        received(node.pack([trained]), tmp_path, Cell("q_learning", "FrozenLake-v1", 4))
+    damaged = shutil.copytree(trained, tmp_path / trained.name)
+    (damaged / "summary.json").write_text("{}")
+    with pytest.raises(UsageError, match="does not match its checksums"):
+        received(node.pack([damaged]), tmp_path)
+    assert not sealed_parts(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../evil", "/evil", "seeds-000-001/../../evil", "evil"])
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.SYMTYPE])
+def test_an_archive_stays_in_its_run(name: str, kind: bytes, tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname = kind, "/etc/passwd"
+        tar.addfile(member)
+    with pytest.raises(UsageError, match="does not belong"):
+        received(buffer.getvalue(), tmp_path / "results")
+    assert not [path for path in tmp_path.rglob("*") if not path.is_dir()]
+    link = tarfile.TarInfo("seeds-000-001/link")
+    link.type = tarfile.SYMTYPE
+    with pytest.raises(UsageError, match="does not belong"):
+        node.check_member(link)
+
+
+def test_another_version_is_named_with_both_sides() -> None:
+    ours = node.describe()
+    assert node.differences(ours, ours) == ""
+    assert node.differences({**ours, "commit": "other"}, ours) == ""
+    theirs = {**ours, "sources": "0", "torch": "1.0", "commit": "abc"}
+    assert node.differences(theirs, {**ours, "commit": "def"}) == (
+        f"sources 0 there, {ours['sources']} here, torch 1.0 there, {ours['torch']} here, "
+        "commit abc there, def here"
+    )
+
+
+# ---- The picture --------------------------------------------------------------------------
+
+
+def test_list_and_watch_show_what_another_process_does(
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(suite.SUITES, "test", CELLS)
+    received(node.pack([trained]), tmp_path)
+    write_event(str(tmp_path), "failed", task=str(CELLS[1]))
+    code = (
+        "import sys; from benchmarks.suite import Cell\n"
+        f"cell = {CELLS[0]!r}\n"
+        "with cell.folder(sys.argv[1]).locks(cell.config(sys.argv[1])) as locks:\n"
+        "    assert locks.acquire(3); print(flush=True); sys.stdin.read()"
+    )
+    words = ["--suite", "test", "--block", "2", "--results", str(tmp_path)]
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        env=environment(),
+    ) as process:
+        assert process.stdout
+        process.stdout.readline()
+        sweep.main([*words, "--list"])
+        listed = capsys.readouterr().out.splitlines()
+        sweep.main([*words, "--watch"])
+        picture = capsys.readouterr().out
+        process.kill()
+    assert [line.split()[:2] for line in listed] == [
+        ["1", "finished"],
+        ["2", "running"],
+        ["3", "missing"],
+    ]
+    assert "2/4 1" in " ".join(picture.split())
+    assert "2 of 5 seeds, 1 running, 1 failed" in picture
+    sweep.main([*words, "--shard", "2/2", "--list"])
+    assert capsys.readouterr().out.split()[:2] == ["2", "missing"]  # the lock has gone
+
+
+def test_the_picture_counts_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = all_tasks(CELLS, 2)
+    monkeypatch.setattr(time, "time", lambda: 1000.0)
+    display = Display(tasks, tasks[1:])
+    for event in (
+        Event("started", tasks[1]),
+        Event("started", tasks[2]),
+        Event("finished", tasks[1]),
+        Event("failed", tasks[2]),
+    ):
+        display.add(event)
+    monkeypatch.setattr(time, "time", lambda: 1060.0)
+    assert display.summary() == "4 of 5 seeds, 1 failed, 2.0 seeds/min"
+    monkeypatch.setattr(time, "time", lambda: -9e9)  # a clock that was put back
+    assert "seeds/min" in display.summary()
+
+
+# ---- Faults on one machine ----------------------------------------------------------------
+
+SHIM = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+static long from_env(const char *name) { char *x = getenv(name); return x ? atol(x) : 0; }
+int rename(const char *old, const char *new) {
+    usleep(from_env("RENAME_DELAY_US"));
+    int (*next)(const char *, const char *) = dlsym(RTLD_NEXT, "rename");
+    return next(old, new);
+}
+int clock_gettime(clockid_t id, struct timespec *t) {
+    int (*next)(clockid_t, struct timespec *) = dlsym(RTLD_NEXT, "clock_gettime");
+    int status = next(id, t);
+    if (id == CLOCK_REALTIME) t->tv_sec += from_env("CLOCK_OFFSET_S");
+    return status;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A library that delays renames and shifts the clock."""
+    if not shutil.which("cc"):
+        pytest.skip("no C compiler")
+    folder = tmp_path_factory.mktemp("shim")
+    (folder / "shim.c").write_text(SHIM)
+    words = ["cc", "-shared", "-fPIC", "-o", "shim.so", "shim.c", "-ldl"]
+    subprocess.run(words, cwd=folder, check=True)
+    return str(folder / "shim.so")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["RENAME_DELAY_US=300000", "CLOCK_OFFSET_S=-3600"])
+def test_two_drivers_on_one_store(fault: str, shim: str, by_hand: Path, tmp_path: Path) -> None:
+    """The second one's renames are late, or its clock is off: nothing is trained twice."""
+    name, _, value = fault.partition("=")
+    shifted = {"LD_PRELOAD": shim, name: value}
+    code = "import os, time; open('a', 'w'); t = time.time(); os.rename('a', 'b'); print(t)"
+    began = time.time()
+    at = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, **shifted},
+        stdout=subprocess.PIPE,
+        check=True,
+    ).stdout
+    works = time.time() - began > 0.3 if "DELAY" in fault else float(at) < began - 3000
+    assert works, "the library is not in effect"
+    results = tmp_path / "results"
+    words = ("--block", "2", "--workers", "1")
+    both = [start(CELLS, results, *words), start(CELLS, results, *words, **shifted)]
+    for process in both:
+        end(process)
+    check_equal(results, by_hand)
+    again, _ = end(start(CELLS, results, *words))
+    assert len(said(again, "skipped")) == len(CELLS)
+    commands = [path.read_text() for path in (results / "logs").glob("*.log")]
+    assert len(commands) == PARTS
+
+
+@pytest.mark.slow
+def test_what_is_out_of_memory_fails_alone(tmp_path: Path) -> None:
+    lines, err = end(start((HUGE, CELLS[1]), tmp_path), 1)
+    (failed,) = said(lines, "failed")
+    assert "error: out of memory: tried to allocate" in failed or "alloc" in failed
+    assert len(sealed_parts(tmp_path)) == 1
+    assert err.startswith("error: 1 of 2 cells failed: ppo on CartPole-v1")
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """Mounts a small file system, or another time with other options."""
+    folder = tmp_path / "mounted"
+    folder.mkdir()
+
+    def mount(*options: str) -> Path:
+        words = ["mount", "-t", "tmpfs", "-o", ",".join(options), "tmpfs", str(folder)]
+        if subprocess.run(words, capture_output=True).returncode:
+            pytest.skip("cannot mount a file system here")
+        return folder
+
+    yield mount
+    subprocess.run(["umount", "--lazy", str(folder)], capture_output=True)
+
+
+@pytest.mark.slow
+@as_root
+def test_a_store_that_becomes_read_only(mounted: Any, by_hand: Path, tmp_path: Path) -> None:
+    results = mounted("size=50m") / "results"
+    process = start((LONG, *CELLS), results, "--block", "2", "--workers", "1")
+    wait_for(lambda: list(results.glob("runs/*/ppo/*/seeds-*/config.json")), 300)
+    mounted("remount", "ro")
+    assert process.stdout
+    (trainer,) = [p for p in children_of(process.pid) if "ppo.py" in words_of(p)]
+    kill(trainer)
+    lines, err = end(process, 1)
+    assert len(said(lines, "failed")) == 1 + PARTS
+    assert "Read-only file system" in said(lines, "failed")[-1]
+    refused, err = end(start(CELLS, results), 2)
+    assert err.startswith("error: --results")
+    assert err.count("\n") == 1
+    mounted("remount", "rw")
+    end(start(CELLS, results, "--block", "2"))
+    check_equal(results, by_hand)
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def words_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+
+
+# ---- Faults on a cluster ------------------------------------------------------------------
+
+RAY = ("--launcher", "ray", "--block", "2", "--workers", "1")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """A head and a second node, of one CPU each, with stores of their own."""
+    with Cluster(tmp_path) as running:
+        running.add(2)
+        yield running
+
+
+def training(cluster: Cluster, k: int) -> list[int]:
+    """The processes of node k that train."""
+    return cluster.workers(k, "algos/")
+
+
+@pytest.mark.slow
+@ray
+def test_ray_gives_the_bits_of_a_run_by_hand(
+    cluster: Cluster, by_hand: Path, tmp_path: Path
+) -> None:
+    results = tmp_path / "results"
+    both = [start(CELLS, results, *RAY, RAY_ADDRESS=cluster.address) for _ in range(2)]
+    lines = [line for process in both for line in end(process)[0]]
+    check_equal(results, by_hand)
+    ours = [line for line in said(lines, "finished") if "by another process" not in line]
+    assert len(ours) == PARTS  # two drivers, nothing twice
+    for k in (1, 2):
+        assert not list((tmp_path / f"cache-{k}").rglob("DONE.json"))
+    again, _ = end(start(CELLS, results, *RAY, RAY_ADDRESS=cluster.address))
+    assert len(said(again, "skipped")) == len(CELLS)
+
+
+@pytest.mark.slow
+@ray
+def test_a_worker_and_a_node_that_are_lost_are_replaced(
+    cluster: Cluster, by_hand: Path, tmp_path: Path
+) -> None:
+    results = tmp_path / "results"
+    process = start(CELLS, results, *RAY, RAY_ADDRESS=cluster.address)
+    wait_for(lambda: training(cluster, 1) and training(cluster, 2), 300)
+    trainers = training(cluster, 1)
+    (worker,) = cluster.workers(1, "ray::")
+    kill(worker)
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in trainers), 10)
+    cluster.remove(2)
+    lines, _ = end(process)
+    assert len(said(lines, "finished")) == PARTS
+    check_equal(results, by_hand)
+
+
+@pytest.mark.slow
+@ray
+def test_what_fails_on_a_node_is_named_and_the_others_go_on(
+    cluster: Cluster, by_hand: Path, tmp_path: Path
+) -> None:
+    """A training that is killed, and one without memory."""
+    results = tmp_path / "results"
+    process = start((LONG, HUGE, *CELLS), results, *RAY, RAY_ADDRESS=cluster.address)
+    found: list[int] = []
+
+    def trains() -> bool:
+        found[:] = [pid for k in (1, 2) for pid in cluster.workers(k, "2000000")]
+        return any("ppo.py" in words_of(pid) for pid in found)
+
+    wait_for(trains, 300)
+    for pid in found:
+        if "algos/ppo.py" in words_of(pid) and "launchers" not in words_of(pid):
+            kill(pid)
+    lines, _ = end(process, 1)
+    killed, huge = sorted(said(lines, "failed"), key=lambda line: "200000" in line)
+    assert "node 127.0.0." in killed
+    assert "ended by SIGKILL (out of memory?)" in killed
+    assert "alloc" in huge
+    check_equal(results, by_hand)
+
+
+@pytest.mark.slow
+@ray
+def test_a_driver_that_is_killed_is_started_again(
+    cluster: Cluster, by_hand: Path, tmp_path: Path
+) -> None:
+    results = tmp_path / "results"
+    process = start((*CELLS, LONG), results, *RAY, RAY_ADDRESS=cluster.address)
+    wait_for(lambda: sealed_parts(results) and (training(cluster, 1) or training(cluster, 2)), 300)
+    trainers = [*training(cluster, 1), *training(cluster, 2)]
+    process.kill()
+    process.communicate()
+    before = sealed(results)
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in trainers), 60)
+    end(start(CELLS, results, *RAY, RAY_ADDRESS=cluster.address))
+    assert before.items() <= sealed(results).items()
+    check_equal(results, by_hand)
+
+
+@pytest.mark.slow
+@ray
+def test_a_head_that_is_gone_ends_the_sweep_in_one_line(by_hand: Path, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    with Cluster(tmp_path) as cluster:
+        process = start((LONG, *CELLS), results, *RAY, RAY_ADDRESS=cluster.address)
+        wait_for(lambda: training(cluster, 1), 300)
+        address = cluster.address
+        cluster.remove(1)
+        _, err = end(process, 2)
+        assert err == (
+            f"error: --launcher ray: the head at {address} is gone; once it is back, the same "
+            "command does what is left\n"
+        )
+        _, err = end(start(CELLS, results, *RAY, RAY_ADDRESS=address), 2)
+        assert err.startswith(f"error: --launcher ray: no cluster at {address}")
+        assert err.count("\n") == 1
+        cluster.start_head()
+        end(start(CELLS, results, *RAY, RAY_ADDRESS=cluster.address))
+    check_equal(results, by_hand)
+
+
+@pytest.mark.slow
+@ray
+def test_a_node_with_another_version_is_refused_and_named(by_hand: Path, tmp_path: Path) -> None:
+    """And one without room on its disk, where a small file system can be mounted."""
+    results, other = tmp_path / "results", tmp_path / "other"
+    rooms = (*node.ROOMS, "pyproject.toml")
+    ignored = shutil.ignore_patterns("__pycache__", "local")
+    for room in rooms:
+        source = ROOT / room
+        if source.is_dir():
+            shutil.copytree(source, other / room, ignore=ignored)
+    changed = other / "algos" / "q_learning.py"
+    changed.write_text(changed.read_text() + "\nOTHER = 1\n")
+    with Cluster(tmp_path) as cluster:
+        cluster.add(2, checkout=other)
+        lines, _ = end(start(CELLS, results, *RAY, RAY_ADDRESS=cluster.address))
+        (refused,) = said(lines, "refused")
+        ours = node.version()["sources"]
+        assert "node 127.0.0.2: has another version: sources " in refused
+        assert f" there, {ours} here" in refused
+        assert len(said(lines, "finished")) == PARTS
+        check_equal(results, by_hand)
+        cluster.remove(1)
+
+
+@pytest.mark.slow
+@ray
+@as_root
+def test_a_node_with_a_full_disk_is_refused_and_named(
+    mounted: Any, by_hand: Path, tmp_path: Path
+) -> None:
+    results = tmp_path / "results"
+    with Cluster(tmp_path) as cluster:
+        cluster.add(2, cache=mounted("size=1m"))
+        lines, _ = end(start(CELLS, results, *RAY, RAY_ADDRESS=cluster.address))
+    (refused,) = said(lines, "refused")
+    assert "node 127.0.0.2: has 0 MiB left in" in refused or "node 127.0.0.2: has 1 MiB" in refused
+    check_equal(results, by_hand)
+
+
+def test_without_a_cluster(tmp_path: Path) -> None:
+    """One line, with Ray or without."""
+    _, err = end(start(CELLS, tmp_path, *RAY, RAY_ADDRESS="127.0.0.1:1"), 2)
+    assert err.startswith("error: --launcher ray: ")
+    assert err.count("\n") == 1
