@@ -123,7 +123,7 @@ def seal(part: Path, local: Sequence[str] = (), weights: str = "") -> None:
     sums = {p.name: sha256_of(p) for p in files}
     content = {"schema": SCHEMA, "weights": weights, "local": list(local), "sha256": sums}
     write_json(part / DONE, content)
-    _sync_folder(part)
+    _sync(part)
 
 
 def read_seal(part: Path) -> dict[str, Any] | None:
@@ -177,6 +177,26 @@ def clear(part: Path, keep: str = "") -> None:
             path.unlink(missing_ok=True)
 
 
+def copy_part(source: Path, target: Path, beside: Path) -> None:
+    """Put a finished part into another store, whole or not at all; what is at the target goes.
+
+    beside: a folder on the target's file system, which nobody else uses; removed at the end. Hidden
+    files stay behind. Raises UsageError for a copy that does not match its checksums, OSError.
+    """
+    shutil.rmtree(beside, ignore_errors=True)
+    try:
+        shutil.copytree(source, beside, ignore=shutil.ignore_patterns(".*"))
+        for path in (*beside.rglob("*"), beside):
+            _sync(path)
+        if not is_finished(beside):
+            raise UsageError(f"{source}: changed while it was copied")
+        clear(target)
+        os.rename(beside, target)  # also onto an empty folder
+        _sync(target.parent)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
 def sha256_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -206,8 +226,9 @@ def folder_digest(folder: Path) -> str:
     return digest.hexdigest()[:12]
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    """Wait until a file or folder is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -350,9 +371,14 @@ class RunFolder:
                 f"--name {self.path.name}: {self.path} {how} another config: " + "; ".join(changes)
             )
 
+    def locks(self, config: RunConfig) -> contextlib.AbstractContextManager[Locks]:
+        """Locks on the parts of the run of a config, as `locks_for` its identity."""
+        return self.locks_for(identity(config))
+
     @contextlib.contextmanager
-    def locks(self, config: RunConfig) -> Iterator[Locks]:
-        """Locks on the parts of this run, against other processes that train it.
+    def locks_for(self, ours: dict[str, Any]) -> Iterator[Locks]:
+        """Locks on the parts of this run, with the identity `ours`, against other processes that
+        train it.
 
         Raises UsageError while another process trains other hyperparameters under its name. What a
         process that is gone has left unfinished does not count.
@@ -366,7 +392,6 @@ class RunFolder:
             raise UsageError(f"--results {self.path.parents[3]}: {error.strerror}") from None
         try:
             with contextlib.closing(Locks(self.path.with_name(f".{self.path.name}.lock"))) as locks:
-                ours = identity(config)
                 theirs = json.loads(locks.enter(json.dumps(ours, sort_keys=True).encode()))
                 self._check_same(theirs, ours, "is being trained with")
                 self.check_identity(ours)  # of what has been finished meanwhile
