@@ -133,12 +133,14 @@ class Task:
         return str(self.cell) + (f" ({ranges(self.seeds)})" if self.seeds else "")
 
 
-def tasks(cell: Cell, results: str) -> list[Task]:
+def tasks(cell: Cell, results: str, missing: Sequence[list[int]] | None = None) -> list[Task]:
     """The commands that train what is missing of a cell; one, but for the published layer.
 
     There a script cannot see what is finished: runs that came with a checkout have no weights.
+
+    missing: what `Cell.missing` has just returned; looked up otherwise.
     """
-    missing = cell.missing(results)
+    missing = cell.missing(results) if missing is None else missing
     if cell.seeds and is_published(results):
         return [Task(cell, tuple(group)) for group in missing]
     return [Task(cell)] if missing else []
@@ -296,7 +298,7 @@ def show(cells: Sequence[Cell], results: str, workers: int) -> None:
         seeds = ranges(seed for group in groups for seed in group)
         todo = f"train seeds {seeds}" if seeds else "plan"
         report("missing" if groups else "finished", cell, todo if groups else "")
-        for task in tasks(cell, results) or [Task(cell)]:
+        for task in tasks(cell, results, groups) or [Task(cell)]:
             print(f"          python {shlex.join(task.command(results, workers))}")
 
 

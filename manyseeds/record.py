@@ -25,7 +25,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -323,6 +323,7 @@ class RunFolder:
 
     path: Path
     below: Path | None = None  # the same run in the published layer, for readers
+    checked: list[Path] | None = field(default=None, compare=False)  # parts, just found finished
 
     @classmethod
     def of(cls, config: RunConfig, algo: str) -> RunFolder:
@@ -341,6 +342,8 @@ class RunFolder:
         with_weights: those whose weights are on this machine. Where the published layer has the run
         too, its parts follow. Raises UsageError for parts of another schema.
         """
+        if self.checked is not None and not with_weights:
+            return self.checked
         found = sorted(self.path.glob("seeds-*"), key=lambda part: (len(part.name), part.name))
         own = [part for part in (*found, self.path / PLAN) if is_finished(part, with_weights)]
         published = RunFolder(self.below).parts(with_weights) if self.below else []
@@ -432,6 +435,8 @@ def layers(results: Path) -> list[Path]:
 def all_runs(results: Path) -> Iterator[RunFolder]:
     """Every run with at least one finished part, in all layers that readers see.
 
+    Its `parts` are not looked for again: checksums of large stores take long.
+
     Parts of another schema are left out, with one line for each run.
     """
     first, *below = layers(results)
@@ -441,8 +446,8 @@ def all_runs(results: Path) -> Iterator[RunFolder]:
         both = RunFolder(own[name], published.get(name)) if name in own else None
         run = both or RunFolder(published[name])
         try:
-            if run.parts():
-                yield run
+            if parts := run.parts():
+                yield replace(run, checked=parts)
         except UsageError as error:
             print(f"left out: {error}", file=sys.stderr)
 
