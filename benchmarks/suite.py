@@ -11,6 +11,7 @@ import importlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +102,14 @@ class Cell:
         config: RunConfig = from_preset(module.Config, module.PRESETS, self.env, **overrides)
         return config
 
+    @cached_property  # a Config checks itself by making its environment
+    def run(self) -> Path:
+        """Its run: ENV/ALGORITHM/NAME."""
+        return Path(*RunFolder.of(self.config(), self.label).path.parts[-3:])
+
     def folder(self, results: str = RESULTS) -> RunFolder:
         """Where its run belongs."""
-        return RunFolder.of(self.config(results), self.label)
+        return RunFolder(Path(results) / "runs" / self.run)
 
     @property
     def all_seeds(self) -> range:

@@ -187,14 +187,13 @@ class Plan:
         first, count = self.share
         return all_tasks(cells, self.block)[first - 1 :: count]
 
-    def missing(self, cell: Cell, tasks: Sequence[Task]) -> list[Task]:
-        """What is left of some tasks of a cell.
+    def left(self, missing: Sequence[list[int]], tasks: Sequence[Task]) -> list[Task]:
+        """What is left of some tasks of a cell. missing: what `Cell.missing` says of it.
 
         In the published layer a script cannot see what is finished, since runs that came with a
         checkout have no weights, and neither can one on a node that does not have the store: their
         commands name the seeds.
         """
-        missing = cell.missing(self.results)
         whole = self.launcher != "ray" and not is_published(self.results)
         return [left for task in tasks for left in task.without(missing, whole)]
 
@@ -213,7 +212,7 @@ def sweep(cells: Sequence[Cell], plan: Plan) -> list[Task]:
     failed: list[Task] = []
     tasks = plan.tasks(cells)
     for cell, of_cell in groupby(tasks, lambda task: task.cell):
-        if left := plan.missing(cell, list(of_cell)):
+        if left := plan.left(cell.missing(plan.results), list(of_cell)):
             todo += left
         else:
             report("skipped", cell, "finished already")
@@ -272,11 +271,10 @@ def show(cells: Sequence[Cell], plan: Plan) -> None:
     """What every cell would train, and by which commands; of a finished one its command."""
     for cell, of_cell in groupby(plan.tasks(cells), lambda task: task.cell):
         tasks = list(of_cell)
-        left = plan.missing(cell, tasks)
+        missing = cell.missing(plan.results)
+        left = plan.left(missing, tasks)
         asked = {seed for task in tasks for seed in task.seeds or cell.all_seeds}
-        seeds = ranges(
-            seed for group in cell.missing(plan.results) for seed in group if seed in asked
-        )
+        seeds = ranges(seed for group in missing for seed in group if seed in asked)
         todo = f"train seeds {seeds}" if seeds else "plan"
         report("missing" if left else "finished", cell, todo if left else "")
         for task in left or tasks:
@@ -287,7 +285,7 @@ def list_tasks(cells: Sequence[Cell], plan: Plan) -> None:
     """A line for every task of the share: its number in the suite, its state, its seeds."""
     first, count = plan.share
     for k, task in enumerate(plan.tasks(cells)):
-        left = plan.missing(task.cell, [task])
+        left = plan.left(task.cell.missing(plan.results), [task])
         asked = task.seeds or task.cell.all_seeds or [0]
         running = left and task.cell.folder(plan.results).in_training(asked)
         state = "running" if running else "missing" if left else "finished"

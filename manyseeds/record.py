@@ -26,7 +26,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,7 +124,7 @@ def seal(part: Path, local: Sequence[str] = (), weights: str = "") -> None:
     sums = {p.name: sha256_of(p) for p in files}
     content = {"schema": SCHEMA, "weights": weights, "local": list(local), "sha256": sums}
     write_json(part / DONE, content)
-    _sync_folder(part)
+    _sync(part)
 
 
 def read_seal(part: Path) -> dict[str, Any] | None:
@@ -178,6 +178,26 @@ def clear(part: Path, keep: str = "") -> None:
             path.unlink(missing_ok=True)
 
 
+def copy_part(source: Path, target: Path, beside: Path) -> None:
+    """Put a finished part into another store, whole or not at all; what is at the target goes.
+
+    beside: a folder on the target's file system, which nobody else uses; removed at the end. Hidden
+    files stay behind. Raises UsageError for a copy that does not match its checksums, OSError.
+    """
+    shutil.rmtree(beside, ignore_errors=True)
+    try:
+        shutil.copytree(source, beside, ignore=shutil.ignore_patterns(".*"))
+        for path in (*beside.rglob("*"), beside):
+            _sync(path)
+        if not is_finished(beside):
+            raise UsageError(f"{source}: changed while it was copied")
+        clear(target)
+        os.rename(beside, target)  # also onto an empty folder
+        _sync(target.parent)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
 def sha256_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -207,8 +227,9 @@ def folder_digest(folder: Path) -> str:
     return digest.hexdigest()[:12]
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    """Wait until a file or folder is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -303,6 +324,7 @@ class RunFolder:
 
     path: Path
     below: Path | None = None  # the same run in the published layer, for readers
+    checked: list[Path] | None = field(default=None, compare=False)  # parts, just found finished
 
     @classmethod
     def of(cls, config: RunConfig, algo: str) -> RunFolder:
@@ -321,6 +343,8 @@ class RunFolder:
         with_weights: those whose weights are on this machine. Where the published layer has the run
         too, its parts follow. Raises UsageError for parts of another schema.
         """
+        if self.checked is not None and not with_weights:
+            return self.checked
         found = sorted(self.path.glob("seeds-*"), key=lambda part: (len(part.name), part.name))
         own = [part for part in (*found, self.path / PLAN) if is_finished(part, with_weights)]
         published = RunFolder(self.below).parts(with_weights) if self.below else []
@@ -378,9 +402,14 @@ class RunFolder:
                 f"--name {self.path.name}: {self.path} {how} another config: " + "; ".join(changes)
             )
 
+    def locks(self, config: RunConfig) -> contextlib.AbstractContextManager[Locks]:
+        """Locks on the parts of the run of a config, as `locks_for` its identity."""
+        return self.locks_for(identity(config))
+
     @contextlib.contextmanager
-    def locks(self, config: RunConfig) -> Iterator[Locks]:
-        """Locks on the parts of this run, against other processes that train it.
+    def locks_for(self, ours: dict[str, Any]) -> Iterator[Locks]:
+        """Locks on the parts of this run, with the identity `ours`, against other processes that
+        train it.
 
         Raises UsageError while another process trains other hyperparameters under its name. What a
         process that is gone has left unfinished does not count.
@@ -394,7 +423,6 @@ class RunFolder:
             raise UsageError(f"--results {self.path.parents[3]}: {error.strerror}") from None
         try:
             with contextlib.closing(Locks(self._lock)) as locks:
-                ours = identity(config)
                 theirs = json.loads(locks.enter(json.dumps(ours, sort_keys=True).encode()))
                 self._check_same(theirs, ours, "is being trained with")
                 self.check_identity(ours)  # of what has been finished meanwhile
@@ -435,6 +463,8 @@ def layers(results: Path) -> list[Path]:
 def all_runs(results: Path) -> Iterator[RunFolder]:
     """Every run with at least one finished part, in all layers that readers see.
 
+    Its `parts` are not looked for again: checksums of large stores take long.
+
     Parts of another schema are left out, with one line for each run.
     """
     first, *below = layers(results)
@@ -444,8 +474,8 @@ def all_runs(results: Path) -> Iterator[RunFolder]:
         both = RunFolder(own[name], published.get(name)) if name in own else None
         run = both or RunFolder(published[name])
         try:
-            if run.parts():
-                yield run
+            if parts := run.parts():
+                yield replace(run, checked=parts)
         except UsageError as error:
             print(f"left out: {error}", file=sys.stderr)
 

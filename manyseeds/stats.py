@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -77,6 +78,9 @@ def iqm(values: ArrayLike, axis: int = -1) -> Any:
     return trim_mean(np.asarray(values, dtype=np.float64), 0.25, axis=axis)
 
 
+STATISTICS: dict[str, Callable[..., Any]] = {"iqm": iqm, "mean": np.mean}
+
+
 def estimate(
     values: ArrayLike | Sequence[ArrayLike],
     statistic: Statistic = "iqm",
@@ -94,18 +98,27 @@ def estimate(
 
     Raises ValueError for NaN or infinite values, for no values, and for other shapes.
     """
-    statistics: dict[str, Callable[..., Any]] = {"iqm": iqm, "mean": np.mean}
-    if statistic not in statistics:
-        raise ValueError(f"statistic is {statistic!r}, must be one of {', '.join(statistics)}")
+    if statistic not in STATISTICS:
+        raise ValueError(f"statistic is {statistic!r}, must be one of {', '.join(STATISTICS)}")
     if isinstance(values, (list, tuple)) and len(values) > 0 and np.ndim(values[0]) > 0:
         tasks = [_sample(task) for task in values]
     else:
         tasks = [_sample(values)]  # type: ignore[arg-type]
 
-    def pooled(*samples: Floats, axis: int) -> Any:
-        return statistics[statistic](np.concatenate(samples, axis=axis), axis=axis)
+    contents = tuple(task.tobytes() for task in tasks)
+    return _estimated(contents, statistic, confidence, resamples)
 
-    return _bootstrap(tasks, pooled, confidence, resamples)
+
+@lru_cache(maxsize=100_000)  # a report has the same estimate in several tables
+def _estimated(
+    tasks: tuple[bytes, ...], statistic: Statistic, confidence: float, resamples: int
+) -> Estimate:
+    """The estimate of tasks given as the bytes of their float64 values."""
+
+    def pooled(*samples: Floats, axis: int) -> Any:
+        return STATISTICS[statistic](np.concatenate(samples, axis=axis), axis=axis)
+
+    return _bootstrap([np.frombuffer(task) for task in tasks], pooled, confidence, resamples)
 
 
 def probability_of_improvement(

@@ -378,7 +378,7 @@ def _origin(config: dict[str, Any]) -> str:
         where += f", {machine['gpu']}"
     lines = (
         f"{_code(config)}, {commit_of(config)}",
-        f"{_processor(machine)}, {machine['system']}; {where}",
+        f"{processor(machine)}, {machine['system']}; {where}",
         versions_text(config),
     )
     return f"{code(config['command'])}\n" + "".join(f"  - {escape(line)}\n" for line in lines)
@@ -388,7 +388,7 @@ def _code(config: dict[str, Any]) -> str:
     return f"code {config['code']['digest']}" + (" (stale)" if part_is_stale(config) else "")
 
 
-def _processor(machine: dict[str, Any]) -> str:
+def processor(machine: dict[str, Any]) -> str:
     """`AMD EPYC, 2 cores`"""
     cores = machine["cores"]
     return f"{machine['cpu']}, {'cores unknown' if cores is None else plural(cores, 'core')}"
@@ -419,7 +419,7 @@ def commands(runs: Sequence[StoredRun]) -> str:
     alike: dict[str, list[str]] = {}
     for config in (config for run in runs for config in run.configs):
         machine = config["machine"]
-        origin = f"{_code(config)}, {commit_of(config)}, {_processor(machine)}, "
+        origin = f"{_code(config)}, {commit_of(config)}, {processor(machine)}, "
         origin += versions_text(config)
         alike.setdefault(origin, []).append(f"- {code(config['command'])}\n")
     text = ""

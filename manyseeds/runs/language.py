@@ -69,7 +69,6 @@ from manyseeds.runs.base import (
     failing_in_one_line,
     parts_with,
     print_table,
-    tensorboard,
     trained_on,
 )
 from manyseeds.runs.parallel import Processes
@@ -240,9 +239,7 @@ class LanguageRun(Recorder):
             self.diverged = samples
         self._metrics.append({"samples": samples, "learn_s": self.learn_s, **values})
         self._progress.update(samples, self.learn_s)
-        if self._writer:
-            for name, x in values.items():
-                self._writer.add_scalar(f"train/{name}", x, samples)
+        self.track(samples, {f"train/{name}": x for name, x in values.items()})
 
     def evaluate_if_due(self, samples: int, evaluator: Evaluator) -> None:
         """Evaluate before the first step and at the first call at or after each k-th part."""
@@ -270,8 +267,6 @@ class LanguageRun(Recorder):
         self._opened = True
         if self.directory is not None:
             super().open(*self._open_with)
-            if self.config.track:
-                self._writer = tensorboard(self.directory)
         self.resume()
 
     def _evaluate(self) -> None:
@@ -280,9 +275,7 @@ class LanguageRun(Recorder):
         self._transcripts += [{"samples": self.samples, **x} for x in transcripts]
         headline = measures[self._evaluator.headline]
         self._progress.update(self.samples, self._learned, f"{headline:.3f}")
-        if self._writer:
-            for name, x in measures.items():
-                self._writer.add_scalar(f"evaluation/{name}", x, self.samples)
+        self.track(self.samples, {f"evaluation/{name}": x for name, x in measures.items()})
 
     # ---- Checkpoints -------------------------------------------------------------------
 

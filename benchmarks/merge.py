@@ -1,0 +1,278 @@
+"""Merges the finished parts of several results folders into one, by checksum.
+
+    python benchmarks/merge.py /mnt/a/results /mnt/b/results           # into results/local
+    python benchmarks/merge.py a b --results all
+
+A part (`runs/ENV/ALGORITHM/NAME/seeds-000-009`) is copied beside its target, its checksums are
+verified there, and it is renamed: a merge that is killed has lost nothing, and the same command
+completes it. Several merges into one folder wait for each other, and parts that are being trained
+there are left out. Only runs are merged, no pages, policies or measurements of speed.
+
+A part is skipped where the folder has its seeds with the same results (times may differ), and its
+weights. Where results differ and only the CPU or the build of the kernels is another, the part that
+was there first is kept. All other differences are refused: both records are shown, and you decide
+which part to remove. Damaged parts are named. After a refused or damaged part the others are
+merged, and the exit status is 1. The folders are taken in the order in which they are given.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from tyro.conf import Positional
+
+from benchmarks.chapters.results import commit_of, processor, versions_text
+from benchmarks.chapters.stored import read_part, read_table, reading
+from manyseeds.cli import ScriptConfig, check_unpublished, exit_with, parse, path_of
+from manyseeds.errors import UsageError, printable
+from manyseeds.record import (
+    DONE,
+    PLAN,
+    RunFolder,
+    alone,
+    copy_part,
+    is_finished,
+    is_part,
+    plural,
+    ranges,
+    read_json,
+    read_seal,
+)
+from manyseeds.runs.base import failing_in_one_line
+
+CLOCK = ("learn_s", "seconds", "per_second")  # how the names of measured times end
+BESIDE = ".merging"  # the part that is being copied; outside of runs/, where readers look
+
+
+@dataclass(frozen=True)
+class Part:
+    """A finished part of a store, its config.json checked."""
+
+    path: Path
+    config: dict[str, Any]
+    sums: dict[str, str]  # of its files
+    has_weights: bool  # or is of a kind that has none
+
+    @classmethod
+    def open(cls, path: Path) -> Part:
+        """Raises UsageError for a part that is damaged or holds something else than it should."""
+        seal = read_seal(path)
+        if seal is None or not is_finished(path):
+            raise UsageError(f"{path}: is damaged, a file differs from its checksum in {DONE}")
+        if any(file.is_symlink() for file in path.rglob("*")):
+            raise UsageError(f"{path}: holds a link; only files are merged")
+        has_weights = not seal["weights"] or (path / seal["weights"]).exists()
+        return cls(path, read_part(path)[0], seal["sha256"], has_weights)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return dict(self.config["config"])
+
+    @property
+    def seeds(self) -> list[int]:
+        """Its seeds; a plan has none, and is locked as seed 0."""
+        return list(self.config["seeds"]) or [0]
+
+    def decided_by(self) -> dict[str, Any]:
+        """What decides its results, but for the CPU and the build of the kernels."""
+        names = ("kind", "source", "algo", "config", "versions")
+        execution = {k: v for k, v in self.config["execution"].items() if k != "kernels"}
+        code = self.config["code"]["digest"]
+        return {**{name: self.config.get(name) for name in names}, "code": code, **execution}
+
+    def results(self, seeds: Sequence[int], whole: bool) -> Any:
+        """What some of its seeds have learned, without times, for a comparison by `==`.
+
+        whole: with the summary, some of whose numbers are of all seeds together.
+        """
+        found: dict[str, Any] = {}
+        for name in sorted(self.sums):
+            if name.endswith(".parquet"):
+                frame = read_table(self.path / name, ["seed"])
+                frame = frame[frame["seed"].isin(seeds)].sort_values("seed", kind="stable")
+                frame = frame[[x for x in frame.columns if not x.endswith(CLOCK)]]
+                found[name] = frame.to_csv(index=False)
+        if whole:
+            summary = read_json(self.path / "summary.json")
+            found["summary"] = {k: v for k, v in summary.items() if not k.endswith(CLOCK)}
+        return found
+
+    def provenance(self) -> str:
+        """Who has trained it: two lines for the terminal."""
+        config = self.config
+        execution, machine = config["execution"], config["machine"]
+        kernels = execution.get("kernels", "not recorded")
+        if isinstance(kernels, dict):
+            kernels = ", ".join(map(str, kernels.values()))
+        words = (
+            f"{commit_of(config)}, code {config['code']['digest']}",
+            f"{processor(machine)}, {machine['system']}, {execution['device']}",
+            f"kernels: {kernels}",
+            versions_text(config),
+        )
+        text = f"seeds {ranges(self.config['seeds'])}: " if self.config["seeds"] else ""
+        text = f"  {self.path}: {text}{'; '.join(words)}"
+        return f"{printable(text)}\n    {printable(config['command'])}"
+
+
+class Refused(Exception):
+    """Two different results of the same seeds; its text has a line or two for each."""
+
+
+def stored_parts(results: Path) -> Iterator[Path]:
+    """The parts of all runs of a results folder, sealed or not, run by run."""
+    for run in sorted((results / "runs").glob("*/*/*")):
+        parts = [path for path in run.glob("seeds-*") if is_part(path)]
+        yield from sorted(path for path in (*parts, run / PLAN) if path.is_dir())
+
+
+def same_but_for_the_build(ours: Part, theirs: Part) -> bool:
+    """Whether two parts differ in the CPU or the build of the kernels alone."""
+
+    def build(part: Part) -> Any:
+        return part.config["execution"].get("kernels"), part.config["machine"]["cpu"]
+
+    return ours.decided_by() == theirs.decided_by() and build(ours) != build(theirs)
+
+
+def what_to_do(part: Part, there: Sequence[Part]) -> str:
+    """`merged`, `there already` or `kept the first`, for a part and the parts of its run that are
+    there. Raises Refused."""
+    left = set(part.seeds)
+    for other in there:
+        shared = sorted(set(part.seeds) & set(other.seeds))
+        if not shared:
+            continue
+        if other.sums == part.sums:
+            left -= set(shared) if other.has_weights or not part.has_weights else set()
+            continue
+        with reading(part.path):
+            whole = set(part.seeds) == set(other.seeds)
+            equal = part.results(shared, whole) == other.results(shared, whole)
+        if not equal and set(shared) == set(part.seeds) and same_but_for_the_build(part, other):
+            return "kept the first"
+        if not equal:
+            raise Refused(f"{other.provenance()}\n{part.provenance()}")
+        left -= set(shared)
+    return "merged" if left else "there already"
+
+
+def merge_run(parts: Sequence[Part], folder: RunFolder) -> Iterator[tuple[Part, str, str]]:
+    """Merge the parts of one run, with one identity: each with what was done, and a reason.
+
+    Raises UsageError where the folder holds a run of the same name with other settings.
+    """
+    beside = folder.path.parents[3] / BESIDE
+    with folder.locks_for(parts[0].settings) as locks:
+        free = [part for part in parts if all([locks.acquire(seed) for seed in part.seeds])]
+        there = [Part.open(path) for path in folder.parts()]
+        for part in parts:
+            if part not in free:
+                yield part, "failed", "its seeds are being trained there; merge again later"
+                continue
+            try:
+                done = what_to_do(part, there)
+                if done == "merged":
+                    target = folder.path / part.path.name
+                    copy_part(part.path, target, beside)
+                    there.append(replace(part, path=target))
+                yield part, done, ""
+            except Refused as error:
+                yield part, "refused", f"another result of the same seeds\n{error}"
+            except (UsageError, OSError) as error:
+                yield part, "failed", said(error)
+
+
+def said(error: Exception) -> str:
+    """One line on what went wrong."""
+    if isinstance(error, shutil.Error):  # a list of what copytree could not copy
+        return str(error.args[0][0][-1])
+    return str(error)
+
+
+def merge(sources: Sequence[Path], results: Path) -> Counter[str]:
+    """Merge parts of several stores into one: how many were merged, skipped and so on."""
+    done: Counter[str] = Counter()
+
+    def report(what: str, path: Path, reason: str) -> None:
+        done[what] += 1
+        if what in ("failed", "refused"):
+            print(f"{what}: {path}: {reason}", file=sys.stderr)
+        elif what == "kept the first":
+            print(f"{what}: {path} was trained by another build of the kernels or on another CPU")
+
+    def finished(source: Path) -> Iterator[Part]:
+        for path in stored_parts(source):
+            try:
+                if (path / DONE).exists():
+                    yield Part.open(path)
+                else:
+                    done["unfinished"] += 1
+            except (UsageError, OSError) as error:
+                report("failed", path, said(error).removeprefix(f"{path}: "))
+
+    def run_of(part: Part) -> tuple[Path, str]:
+        return part.path.parent, json.dumps(part.settings, sort_keys=True)
+
+    with alone(results / "runs"):
+        for source in sources:
+            for (run, _), parts in groupby(finished(source), run_of):
+                group = list(parts)
+                folder = RunFolder(results / "runs" / run.relative_to(source / "runs"))
+                try:
+                    for part, what, reason in merge_run(group, folder):
+                        report(what, part.path, reason)
+                except (UsageError, OSError) as error:
+                    for part in group:
+                        report("failed", part.path, said(error))
+    return done
+
+
+def check_sources(folders: Sequence[str], results: Path) -> list[Path]:
+    """The folders to merge from. Raises UsageError for what is no results folder."""
+    if not folders:
+        raise UsageError("DIR: name a results folder to merge from")
+    sources = [path_of(folder, "DIR") for folder in folders]
+    for source in sources:
+        if not (source / "runs").is_dir():
+            raise UsageError(f"{source}: has no folder runs; name a results folder")
+        if source.resolve() == results.resolve():
+            raise UsageError(f"{source}: is the folder that is merged into (--results)")
+    return sources
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags(ScriptConfig):
+    """Flags of a merge."""
+
+    folders: Positional[tuple[str, ...]] = ()
+    """Results folders to merge from."""
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Merge stores; exit status 1 if a part could not be merged."""
+    flags = parse(Flags, {}, __doc__, args)
+    results = Path(flags.results)
+    try:
+        check_unpublished(results)
+        sources = check_sources(flags.folders, results)
+    except UsageError as error:
+        exit_with(error)
+    with failing_in_one_line():
+        done = merge(sources, results)
+    words = [f"{n} {what}" for what, n in done.items() if what != "merged"]
+    print(", ".join([f"merged {plural(done['merged'], 'part')} into {results}", *words]))
+    if done["failed"] or done["refused"]:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
