@@ -560,7 +560,7 @@ def read_flags(args: Sequence[str] | None) -> Search:
     flags, config = parse_both(Flags, module.Config, presets, __doc__, words)
     flags.check_publish()
     if config.track:
-        raise UsageError("--track: a search has files of its own")
+        raise UsageError("--track: a search writes no TensorBoard files")
     space = read_space(flags.vary, config)
     if flags.sampler == "grid":
         grid(space)

@@ -137,9 +137,8 @@ class RunConfig(ScriptConfig):
     number of threads, except that means over more than 32,768 of its samples depend on the number.
     Without a compiler this needs an equal number of threads and hidden layers of at least 16 units,
     a multiple of 4. On CUDA results are equal to rounding."""
-    track: Annotated[Literal["", "tensorboard", "wandb"], Execution()] = ""
-    """Write the scalars of each seed for TensorBoard or W&B, into the run's folder. W&B's are
-    offline files unless WANDB_MODE says otherwise."""
+    track: Annotated[bool, Execution()] = False
+    """Also write TensorBoard files into the run's folder."""
     quiet: Annotated[bool, Execution()] = False
     """Print only the final table."""
 
@@ -371,9 +370,7 @@ def parse(
             check_device(config.device)
             check_name(config.name)
             if config.track:
-                from manyseeds.track import check_tracker
-
-                check_tracker(config.track)
+                check_tensorboard()
         return config
     except UsageError as error:
         exit_with(error)
@@ -479,7 +476,7 @@ def refusing(config_class: type) -> Iterator[None]:
             return  # tyro says it
         name = event.argument.lowered.name_or_flags[0]
         if isinstance(event, events.InvalidChoice):
-            choices = ", ".join(choice or "''" for choice in event.choices)
+            choices = ", ".join(event.choices)
             raise UsageError(f"{name} {event.value!r}: must be one of {choices}")
         if isinstance(event, events.InstantiationFailure):
             message = event.message
@@ -588,6 +585,14 @@ def check_name(name: str) -> None:
         raise UsageError(f"--name {name}: must have at most {MAX_NAME} characters")
     if name.startswith("seeds-"):
         raise UsageError(f"--name {name}: is how parts of a run are named")
+
+
+def check_tensorboard() -> None:
+    """TensorBoard is an optional extra."""
+    import importlib.util
+
+    if importlib.util.find_spec("tensorboard") is None:
+        raise UsageError("--track: needs tensorboard; pip install -e '.[tensorboard]'")
 
 
 __all__ = [

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
 
 from manyseeds import kernels, stats
 from manyseeds.cli import (
@@ -50,7 +49,6 @@ from manyseeds.record import (
     write_json,
 )
 from manyseeds.seeds import SeedStreams
-from manyseeds.track import Tracker
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -71,7 +69,7 @@ class Recorder:
     local: tuple[str, ...] = ()  # files that are not committed
     weights = POLICY  # the file or folder with what was trained
     _progress: Any = None  # manyseeds.progress.Progress, where there is one
-    _tracker: Tracker | None = None
+    _writer: Any = None  # of TensorBoard
 
     def __init__(
         self,
@@ -164,16 +162,6 @@ class Recorder:
         """Let the clock go on from where it was stopped."""
         self._resumed = time.perf_counter()
 
-    @boundary
-    def track(self, step: ArrayLike, scalars: Mapping[str, ArrayLike]) -> None:
-        """Write scalars for `--track`, if it is given: as `manyseeds.track.Tracker.log`."""
-        if not self.config.track or self.directory is None:
-            return
-        if self._tracker is None:
-            settings = identity(self.config)
-            self._tracker = Tracker(self.config.track, self.directory, self.seeds, settings)
-        self._tracker.log(step, scalars)
-
     def streams(self, purpose: str) -> SeedStreams:
         """The random streams of this run's seeds for one purpose.
 
@@ -187,10 +175,9 @@ class Recorder:
 
     def close(self) -> None:
         """Restore the terminal and close what is written to; also after an interrupt."""
-        for opened in (self._progress, self._tracker):
+        for opened in (self._progress, self._writer):
             if opened is not None:
                 opened.close()
-        self._tracker = None
 
     def discard(self) -> None:
         """Remove what a training that failed has written, but for a checkpoint to go on from."""
@@ -243,6 +230,12 @@ def estimate_json(values: np.ndarray, statistic: stats.Statistic) -> dict[str, f
     if not np.isfinite(values).all():
         return {"value": None, "low": None, "high": None, "n": len(values)}
     return finite_numbers(asdict(stats.estimate(values, statistic)))
+
+
+def tensorboard(directory: Path) -> Any:
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(directory / "tensorboard")  # type: ignore[no-untyped-call]
 
 
 def complete(

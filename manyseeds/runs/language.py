@@ -69,6 +69,7 @@ from manyseeds.runs.base import (
     failing_in_one_line,
     parts_with,
     print_table,
+    tensorboard,
     trained_on,
 )
 from manyseeds.runs.parallel import Processes
@@ -239,7 +240,9 @@ class LanguageRun(Recorder):
             self.diverged = samples
         self._metrics.append({"samples": samples, "learn_s": self.learn_s, **values})
         self._progress.update(samples, self.learn_s)
-        self.track(samples, {f"train/{name}": x for name, x in values.items()})
+        if self._writer:
+            for name, x in values.items():
+                self._writer.add_scalar(f"train/{name}", x, samples)
 
     def evaluate_if_due(self, samples: int, evaluator: Evaluator) -> None:
         """Evaluate before the first step and at the first call at or after each k-th part."""
@@ -267,6 +270,8 @@ class LanguageRun(Recorder):
         self._opened = True
         if self.directory is not None:
             super().open(*self._open_with)
+            if self.config.track:
+                self._writer = tensorboard(self.directory)
         self.resume()
 
     def _evaluate(self) -> None:
@@ -275,7 +280,9 @@ class LanguageRun(Recorder):
         self._transcripts += [{"samples": self.samples, **x} for x in transcripts]
         headline = measures[self._evaluator.headline]
         self._progress.update(self.samples, self._learned, f"{headline:.3f}")
-        self.track(self.samples, {f"evaluation/{name}": x for name, x in measures.items()})
+        if self._writer:
+            for name, x in measures.items():
+                self._writer.add_scalar(f"evaluation/{name}", x, self.samples)
 
     # ---- Checkpoints -------------------------------------------------------------------
 
