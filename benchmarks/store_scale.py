@@ -81,7 +81,7 @@ def cells() -> Iterator[Cell]:
 
 def simulate(results: Path, parts: int) -> list[Path]:
     """Write a store of so many parts; its runs."""
-    runs = []
+    runs: list[Path] = []
     for cell in cells():
         count = min(SEEDS, parts - len(runs) * SEEDS)
         if count <= 0:

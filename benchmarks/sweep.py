@@ -159,9 +159,13 @@ class Flags(LayerConfig):
         return [dataclasses.replace(c, seeds=S) if S and c.seeds else c for c in cells]
 
     def on_device(self, cell: Cell) -> Cell:
-        """A cell on the chosen device, if it is ours."""
-        settings = {**cell.settings, "device": self.device}
-        return dataclasses.replace(cell, settings=settings) if cell.source == "manyseeds" else cell
+        """A cell on the chosen device, if it is ours and can be there."""
+        moved = dataclasses.replace(cell, settings={**cell.settings, "device": self.device})
+        try:
+            moved.config()
+        except UsageError:  # tables are trained on the CPU
+            return cell
+        return moved if cell.source == "manyseeds" else cell
 
 
 class Launcher(Protocol):

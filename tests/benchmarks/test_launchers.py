@@ -164,7 +164,8 @@ def test_mistakes_are_one_line(
 def test_a_device_is_for_our_algorithms_and_names_no_other_run() -> None:
     flags = parse(sweep.Flags, {}, "", ["--suite", "quick", "--device", "cuda"])
     for cell, plain in zip(flags.cells(), SUITES["quick"], strict=True):
-        assert (cell.config().device == "cuda") == (cell.source == "manyseeds")
+        deep = cell.algo != "q_learning"  # tables are trained on the CPU
+        assert (cell.config().device == "cuda") == (cell.source == "manyseeds" and deep)
         assert cell.folder().path == plain.folder().path
 
 
@@ -362,8 +363,7 @@ def test_two_drivers_on_one_store(fault: str, shim: str, by_hand: Path, tmp_path
     check_equal(results, by_hand)
     again, _ = end(start(CELLS, results, *words))
     assert len(said(again, "skipped")) == len(CELLS)
-    commands = [path.read_text() for path in (results / "logs").glob("*.log")]
-    assert len(commands) == PARTS
+    assert len(list((results / "logs").glob("*.log"))) == PARTS  # one name for each command
 
 
 @pytest.mark.slow
