@@ -19,6 +19,7 @@ from huggingface_hub import ModelCard
 from algos import dqn, ppo
 from benchmarks import export
 from benchmarks.chapters.stored import find_and_open
+from manyseeds.checkpoint import read_about
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.record import POLICY, read_json
@@ -92,8 +93,9 @@ def test_published_policies_are_exported(tmp_path: Path) -> None:
     """A published run has no weights, but for those of two seeds in results/policies."""
     assert run(ROOT / "results/runs/CartPole-v1/ppo/169f4dbf", "--hub", tmp_path / "out") == 0
     assert "Weights of seeds" in (tmp_path / "out" / "README.md").read_text()
-    obs = torch.zeros(2, 1, 4)
-    assert ppo.load(f"hub:{tmp_path / 'out'}").act(obs).shape == (2, 1)
+    seeds = read_about(tmp_path / "out" / POLICY)["seeds"]
+    obs = torch.zeros(len(seeds), 1, 4)
+    assert ppo.load(f"hub:{tmp_path / 'out'}").act(obs).shape == (len(seeds), 1)
 
 
 def test_mistakes_are_one_line(
