@@ -44,7 +44,7 @@ BUGS = (
     Bug(
         "site: films are removed",
         "benchmarks/website.py",
-        "if path.name == FILMS:",
+        "if path.name == films.FOLDER:",
         "if not path.name:",
         f"{PAGES}::test_films_are_shown_where_there_are_any",
     ),
