@@ -43,6 +43,7 @@ def environment(checkout: Path = ROOT, **more: str) -> dict[str, str]:
     """What a node or a sweep with a checkout runs in."""
     path = os.pathsep.join([str(checkout), os.environ.get("PYTHONPATH", "")])
     own = {"PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONDONTWRITEBYTECODE": ""}
+    own["RAY_raylet_start_wait_time_s"] = "300"  # of a machine that does much else
     return {**os.environ, **own, **more}
 
 
@@ -54,7 +55,11 @@ class Cluster:
         self.nodes: dict[int, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Cluster:
-        self.start_head()
+        try:
+            self.start_head()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(
@@ -95,7 +100,7 @@ class Cluster:
                 env=environment(checkout, XDG_CACHE_HOME=str(cache or self.folder / f"cache-{k}")),
                 cwd=self.folder,
             )
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while "Ray runtime started" not in log.read_text():
             assert self.nodes[k].poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()

@@ -69,7 +69,7 @@ def start(
 
 def end(process: subprocess.Popen[str], status: int = 0) -> tuple[list[str], str]:
     """Lines and errors of a sweep that has ended with a status."""
-    out, err = process.communicate(timeout=400)
+    out, err = process.communicate(timeout=900)
     assert process.returncode == status, out + err
     assert "Traceback" not in out + err
     return out.splitlines(), err
