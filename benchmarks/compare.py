@@ -5,6 +5,11 @@
 
 The first run is the baseline: every later one is set against it, by the parity verdict of
 `stats.parity`. Seeds of a run in results/local and in the published results count together.
+
+A RUN that is a .csv file is one more line of the plot, without a verdict: nobody knows how it was
+evaluated. It is a chart that W&B has exported, whose lines (`NAME - METRIC`) are seeds; a scalar
+that TensorBoard has exported (Step, Value); or it has the columns timestep, value and, for several
+seeds, seed. Steps have to be timesteps.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
 from tyro.conf import Positional
 
 from benchmarks.chapters.names import display
@@ -28,7 +34,7 @@ from benchmarks.chapters.results import (
 from benchmarks.chapters.stored import find_and_open
 from manyseeds import plots
 from manyseeds.cli import exit_with, given_runs, parse, path_of
-from manyseeds.errors import UsageError, printable
+from manyseeds.errors import UsageError, described, printable
 from manyseeds.runs.control import reachable_threshold
 
 
@@ -45,14 +51,58 @@ def labels(results: Sequence[Result]) -> list[str]:
     return [str(r.run.path) for r in results]
 
 
+def long_form(frame: pd.DataFrame) -> pd.DataFrame:
+    """Timestep, value and perhaps seed of what TensorBoard or W&B exports, or of such columns.
+
+    Raises ValueError for other columns.
+    """
+    if {"timestep", "value"} <= set(frame):
+        return frame[[name for name in ("timestep", "value", "seed") if name in frame]]
+    if {"Step", "Value"} <= set(frame):
+        return frame[["Step", "Value"]].set_axis(["timestep", "value"], axis=1)
+    extra = ("__MIN", "__MAX", "_step")  # bands, and W&B's own steps
+    lines = [name for name in frame.columns[1:] if " - " in name and not name.endswith(extra)]
+    if not lines:
+        raise ValueError("has no columns timestep and value, and is no chart of W&B's")
+    if "Time" in frame.columns[0]:
+        raise ValueError(f"is over {frame.columns[0]}; export the chart over timesteps")
+    if len(metrics := sorted({name.rpartition(" - ")[2] for name in lines})) > 1:
+        raise ValueError(f"has several metrics: {', '.join(metrics)}")
+    found = [
+        frame[[frame.columns[0], name]].set_axis(["timestep", "value"], axis=1).assign(seed=i)
+        for i, name in enumerate(lines)
+    ]
+    return pd.concat(found)
+
+
+def imported_line(path: Path) -> pd.DataFrame:
+    """The curve in a CSV file, as a run's is. Raises UsageError for a file that has none."""
+    try:
+        curve = long_form(pd.read_csv(path)).apply(pd.to_numeric).dropna()
+        curve = curve.rename(columns={"value": "return_mean"})
+        curve = curve.assign(seed=curve.get("seed", 0), mode="greedy", episodes=1)
+        plots.curve_of(path.name, curve)  # what cannot be drawn is found here
+    except (OSError, ValueError, pd.errors.ParserError) as error:
+        reason = described(error).removeprefix(f"{path.name}: ")
+        raise UsageError(f"{path}: {reason}") from None
+    return curve
+
+
 def compare(paths: Sequence[str], out: Path) -> None:
-    """Draw the runs into `out` and print their table."""
+    """Draw the runs and the lines of CSV files into `out`, and print the table of the runs."""
     if out.suffix not in plots.FORMATS:
         raise UsageError(f"--out {out}: must end in {' or '.join(plots.FORMATS)}")
     if not out.absolute().parent.is_dir():
         raise UsageError(f"--out {out}: {out.parent} is not a folder")
     if len(paths) < 2:
         raise UsageError("RUN: give two runs or more")
+    files = [path_of(path, "RUN") for path in paths if path.endswith(".csv")]
+    imported = {printable(file.name): imported_line(file) for file in files}
+    if len(imported) < len(files):
+        raise UsageError("RUN: two .csv files of one name")
+    paths = [path for path in paths if not path.endswith(".csv")]
+    if not paths:
+        raise UsageError("RUN: give at least one run beside .csv files")
     results = [load_result(find_and_open(path)) for path in paths]
     folders = [result.run.path for result in results]
     for path, folder in zip(paths, folders, strict=True):
@@ -69,7 +119,7 @@ def compare(paths: Sequence[str], out: Path) -> None:
     names = labels(results)
     title = printable(first.spec.id)
     plots.learning_curves(
-        {name: result.curve for name, result in zip(names, results, strict=True)},
+        {**{name: r.curve for name, r in zip(names, results, strict=True)}, **imported},
         out,
         title=title,
         threshold=reachable_threshold(first.spec),
@@ -99,18 +149,19 @@ def compare(paths: Sequence[str], out: Path) -> None:
         )
         for name, r in zip(names[1:], results[1:], strict=True)
     ]
-    print_table(
-        f"Against {names[0]}: difference of mean normalised scores, margin {MARGIN}",
-        ("run", "n", "final score", "AUC"),
-        verdicts,
-    )
+    if verdicts:
+        print_table(
+            f"Against {names[0]}: difference of mean normalised scores, margin {MARGIN}",
+            ("run", "n", "final score", "AUC"),
+            verdicts,
+        )
     print(f"plot: {out}")
 
 
 @dataclass(frozen=True)
 class Flags:
     runs: Positional[tuple[str, ...]] = ()
-    """Folders of runs, the baseline first."""
+    """Folders of runs, the baseline first, and .csv files of curves."""
     out: str = "compare.svg"
     """The plot, .svg or .png."""
 

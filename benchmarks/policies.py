@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from scipy.stats import t
+
 from benchmarks import catalog
 from benchmarks.chapters.stored import StoredRun, open_run
 from benchmarks.suite import Cell
@@ -27,6 +29,7 @@ from manyseeds.process import set_up_process
 from manyseeds.record import commit, plural, ranges, write_bytes
 from manyseeds.runs.control import Run
 from manyseeds.runs.stale import part_is_stale
+from manyseeds.stats import Estimate
 
 MAX_BYTES = 10 * 2**20  # of all files together
 Finals = dict[int, float | None]  # by seed; None is no number
@@ -73,6 +76,23 @@ def median_and_worst(final: Mapping[int, float | None]) -> list[int]:
     middle = rank(ranked[(len(ranked) - 1) // 2])
     median = min(seed for seed in final if rank(seed) == middle)
     return list(dict.fromkeys((median, ranked[0])))
+
+
+def of_other_episodes(score: float, std: float, episodes: int, others: int) -> Estimate:
+    """Where the mean return of one policy over `others` new episodes falls in about 95% of cases.
+
+    score, std: the mean and the standard deviation (ddof 0, as curves have it) of its returns over
+    `episodes`. All seeds are evaluated from the same start states, and no interval over seeds has
+    the luck of these: this is the prediction interval of Student's t, with the luck of both sides.
+    It is too narrow where failures are so rare that the episodes had none, and for a seed that was
+    chosen because it was the worst. There is none (low and high are NaN) for an exact score (std
+    NaN), which is no mean of episodes, and where all returns are equal.
+    """
+    if not std > 0:
+        return Estimate(score, math.nan, math.nan, episodes)
+    error = std * math.sqrt(episodes / (episodes - 1) * (1 / episodes + 1 / others))
+    half = float(t.ppf(0.975, episodes - 1)) * error
+    return Estimate(score, score - half, score + half, episodes)
 
 
 def keeps(cell: Cell) -> bool:

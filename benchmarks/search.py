@@ -559,8 +559,8 @@ def read_flags(args: Sequence[str] | None) -> Search:
     presets = {} if plain else module.PRESETS
     flags, config = parse_both(Flags, module.Config, presets, __doc__, words)
     flags.check_publish()
-    if config.track:
-        raise UsageError("--track: a search writes no TensorBoard files")
+    if config.track != "none":
+        raise UsageError("--track: a search has files of its own")
     space = read_space(flags.vary, config)
     if flags.sampler == "grid":
         grid(space)

@@ -25,10 +25,15 @@ sees whatever tests of the dynamics might not: observations, actions, rewards, e
   Right environments "differ" by chance in one row of twenty; more `--episodes` tell. How large a
   difference could have been missed is the width of the interval.
 - A seed that diverged in training has no policy, and is left out.
+
+Below, each seed's return in Gymnasium stands beside its final score in the run, and beside where E
+other episodes fall in about 95% of cases. `--out FOLDER` keeps the first table as check.md and
+check.json (the published ones: `--out results/tables`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,9 +44,11 @@ from torch import Tensor
 from tyro.conf import Positional
 
 import envs
+from benchmarks.chapters.environment_pages import in_other_episodes
 from benchmarks.chapters.environments import HEADER, Checked, markdown
-from benchmarks.chapters.results import print_table
-from benchmarks.chapters.stored import file_name
+from benchmarks.chapters.names import display
+from benchmarks.chapters.results import load_result, print_table
+from benchmarks.chapters.stored import file_name, open_run
 from benchmarks.films import film
 from benchmarks.measure import origin
 from benchmarks.trained import Trained, load_trained, median_seed
@@ -51,12 +58,20 @@ from manyseeds.digest import origin_of
 from manyseeds.errors import UsageError
 from manyseeds.evaluate import CHUNK, FINAL_EPISODES
 from manyseeds.process import set_up_process
-from manyseeds.record import plural, ranges, write_bytes, write_json
+from manyseeds.record import RunFolder, plural, ranges, write_bytes, write_json
 from manyseeds.seeds import SeedStreams
 from manyseeds.stats import Estimate, Floats
 
 MIN_EPISODES = 20  # per seed and side: a bootstrap of fewer is far too sure of itself
 RESAMPLES = 2000
+PUBLISHED = (
+    "environment",
+    "algorithm",
+    "seed",
+    "final score [95% of other episodes]",
+    "in Gymnasium",
+    "",
+)
 
 
 # ---- The film -------------------------------------------------------------------------------
@@ -149,8 +164,24 @@ def check(path: str, parts: Sequence[Trained], episodes: int) -> Checked:
     )
 
 
-def check_all(paths: Sequence[str], episodes: int) -> None:
-    """Check runs of one results folder; print the table and write it into RESULTS/tables."""
+def against_published(checked: Checked, run: Path, episodes: int) -> list[tuple[str, ...]]:
+    """A row for each seed of a run: its final score, where the mean return of so many other
+    episodes falls in about 95% of cases, and what it is in Gymnasium. None where that is unknown:
+    where scores are exact, or all returns equal."""
+    result = load_result(open_run(RunFolder(run)))
+    rows: list[tuple[str, ...]] = []
+    for seed, found in zip(checked.seeds, checked.gymnasium, strict=True):
+        expected = in_other_episodes(result, seed, episodes)
+        if math.isnan(expected.low):
+            continue
+        within = "within" if expected.low <= found <= expected.high else "outside"
+        name = (checked.env, display(checked.algo), str(seed))
+        rows.append((*name, expected.text(result.digits), f"{found:.{result.digits}f}", within))
+    return rows
+
+
+def check_all(paths: Sequence[str], episodes: int, out: Path | None) -> None:
+    """Check runs of one results folder; print the tables, and keep the first one in `out`."""
     runs = [load_trained(path) for path in paths]  # all of them, before the first is played
     first = [parts[0] for parts in runs]
     folders = [Path(path).resolve() for path in paths]
@@ -164,18 +195,25 @@ def check_all(paths: Sequence[str], episodes: int) -> None:
         f"Native environments against Gymnasium's, {plural(episodes, 'episode')} per seed and side"
     )
     print_table(title, HEADER, [row.cells() for row in rows])
-
+    published = [
+        line
+        for row, part in zip(rows, first, strict=True)
+        for line in against_published(row, part.run, episodes)
+    ]
+    if published:
+        print_table("Each policy in its run, and here", PUBLISHED, published)
+    if out is None:
+        return
     origins = {origin_of(x) for part in first for x in (part.train, *part.env.origins())}
     stored = {
         **origin(sorted({*origins, "benchmarks.watch:check"})),
         "episodes": episodes,
         "rows": [row.json() for row in rows],
     }
-    tables = first[0].results / "tables"
-    tables.mkdir(exist_ok=True)
-    write_json(tables / "check.json", stored)
-    write_bytes(tables / "check.md", markdown(stored).encode())
-    print(f"table: {tables / 'check.md'}")
+    out.mkdir(exist_ok=True)
+    write_json(out / "check.json", stored)
+    write_bytes(out / "check.md", markdown(stored).encode())
+    print(f"table: {out / 'check.md'}")
 
 
 # ---- The command ----------------------------------------------------------------------------
@@ -186,11 +224,11 @@ class Flags:
     runs: Positional[tuple[str, ...]] = ()
     """Folder of a run or of one of its parts; with --check of several."""
     check: bool = False
-    """Play on both sides, write the table."""
+    """Play on both sides, print the tables."""
     seed: int | None = None
     """Which seed to show (default: the median; of equal ones the first)."""
     out: str = ""
-    """Default: RESULTS/watch/ENV-ALGORITHM.gif."""
+    """Default: RESULTS/watch/ENV-ALGORITHM.gif. With --check: a folder to keep its table in."""
     env: str = ""
     """The run's module:Name-v0. Says that its module may be imported."""
     fps: float | None = None
@@ -208,22 +246,23 @@ def main(args: Sequence[str] | None = None) -> None:
         if given.episodes is not None and given.episodes < least:
             raise UsageError(f"--episodes {given.episodes}: must be at least {least}")
         set_up_process(threads=1)
+        out = path_of(given.out, "--out") if given.out else None
+        if out is not None and not out.absolute().parent.is_dir():
+            raise UsageError(f"--out {out}: {out.parent} is not a folder")
         if given.check:
-            for name in ("seed", "out", "fps", "env"):
+            if out is not None and out.exists() and not out.is_dir():
+                raise UsageError(f"--out {out}: is not a folder")
+            for name in ("seed", "fps", "env"):
                 if getattr(given, name) not in (None, ""):
                     raise UsageError(f"--{name}: is for the film, not for --check")
-            check_all(runs, given.episodes or FINAL_EPISODES)
+            check_all(runs, given.episodes or FINAL_EPISODES, out)
             return
         if len(runs) > 1:
             raise UsageError(f"{runs[1]}: one film shows one run")
         if given.fps is not None and not 2 <= given.fps <= 1000:
             raise UsageError(f"--fps {given.fps:g}: must be from 2 to 1000")
-        out = path_of(given.out, "--out") if given.out else None
-        if out is not None:
-            if out.suffix != ".gif":
-                raise UsageError(f"--out {out}: must end in .gif")
-            if not out.absolute().parent.is_dir():
-                raise UsageError(f"--out {out}: {out.parent} is not a folder")
+        if out is not None and out.suffix != ".gif":
+            raise UsageError(f"--out {out}: must end in .gif")
         watch(runs[0], out, given.seed, given.episodes or 1, given.fps, given.env)
     except UsageError as error:
         exit_with(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from manyseeds.record import POLICY, is_finished, read_json
 from manyseeds.seeds import SeedStreams
 
 ABOUT = "manyseeds"  # what a file of policies says of itself, as JSON
+HUB = "hub:"  # what the name of an exported folder or of a repository on the hub begins with
 
 
 def to_bytes(tensors: Mapping[str, Tensor], about: Mapping[str, Any] | None = None) -> bytes:
@@ -47,16 +49,19 @@ def read_about(path: Path) -> dict[str, Any]:
 def read_policy(
     part: str | Path, config_class: type[AnyConfig], trusted_env: str = ""
 ) -> tuple[AnyConfig, list[int], dict[str, Tensor]]:
-    """Config, seeds and tensors of a finished part such as `.../seeds-000-009`, or of a file of
-    policies, results/policies/ENV/ALGORITHM/NAME.safetensors.
+    """Config, seeds and tensors of a finished part such as `.../seeds-000-009`, of a file of
+    policies, results/policies/ENV/ALGORITHM/NAME.safetensors, or of what was exported for a hub:
+    `hub:FOLDER` or `hub:OWNER/NAME`.
 
     Of a published part that was trained here, too, it is the latter, which has weights.
     trusted_env: the id `module:Name-v0` of the part's environment where importing a module makes
     it; no other module is imported because a stored file names it.
 
-    Raises UsageError for a folder that is not a finished part, or whose weights are not there.
+    Raises UsageError for a folder that is not a finished part, whose weights are not there, or
+    that is another algorithm's.
     """
-    part = own_part(Path(part))
+    hub = str(part).startswith(HUB)
+    part = from_hub(str(part).removeprefix(HUB)) if hub else own_part(Path(part))
     file = part if part.is_file() else part / POLICY
     if part.is_file():
         stored = read_about(part)
@@ -67,8 +72,31 @@ def read_policy(
     env = str(stored["config"].get("env", ""))
     if ":" in env and env != trusted_env:
         raise UsageError(f"{part}: to load it would import the module of {env}; name it to agree")
+    where, _, name = config_class.__module__.rpartition(".")
+    if where == "algos" and stored["algo"] != name:
+        raise UsageError(f"{part}: has policies of {stored['algo']}, not of {name}")
     config = from_identity(config_class, stored["config"])
     return config, stored["seeds"], safetensors.torch.load_file(file)
+
+
+def from_hub(name: str) -> Path:
+    """The file of policies in an exported folder, or else in a repository OWNER/NAME on the Hugging
+    Face hub, of which safetensors and JSON alone are fetched. Raises UsageError."""
+    folder = Path(name)
+    if not os.path.isdir(folder):  # unlike Path.is_dir, of any text
+        from huggingface_hub import snapshot_download
+
+        try:
+            patterns = ["*.safetensors", "*.json"]
+            folder = Path(snapshot_download(name, allow_patterns=patterns))
+        except Exception as error:  # of the name, the network, the hub
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            raise UsageError(
+                f"{HUB}{name}: no such folder, and not from the hub: {reason}"
+            ) from None
+    if not (folder / POLICY).is_file():
+        raise UsageError(f"{HUB}{name}: has no {POLICY}: is no export of policies")
+    return folder / POLICY
 
 
 def own_part(part: Path) -> Path:

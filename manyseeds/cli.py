@@ -137,8 +137,9 @@ class RunConfig(ScriptConfig):
     number of threads, except that means over more than 32,768 of its samples depend on the number.
     Without a compiler this needs an equal number of threads and hidden layers of at least 16 units,
     a multiple of 4. On CUDA results are equal to rounding."""
-    track: Annotated[bool, Execution()] = False
-    """Also write TensorBoard files into the run's folder."""
+    track: Annotated[Literal["none", "tensorboard", "wandb"], Execution()] = "none"
+    """Tracker of every seed's scalars. Its files are in the run's folder; W&B's runs are offline
+    unless WANDB_MODE says otherwise."""
     quiet: Annotated[bool, Execution()] = False
     """Print only the final table."""
 
@@ -369,8 +370,10 @@ def parse(
         if isinstance(config, RunConfig):
             check_device(config.device)
             check_name(config.name)
-            if config.track:
-                check_tensorboard()
+            if config.track != "none":
+                from manyseeds.track import check_tracker
+
+                check_tracker(config.track)
         return config
     except UsageError as error:
         exit_with(error)
@@ -585,14 +588,6 @@ def check_name(name: str) -> None:
         raise UsageError(f"--name {name}: must have at most {MAX_NAME} characters")
     if name.startswith("seeds-"):
         raise UsageError(f"--name {name}: is how parts of a run are named")
-
-
-def check_tensorboard() -> None:
-    """TensorBoard is an optional extra."""
-    import importlib.util
-
-    if importlib.util.find_spec("tensorboard") is None:
-        raise UsageError("--track: needs tensorboard; pip install -e '.[tensorboard]'")
 
 
 __all__ = [

@@ -5,6 +5,7 @@ Pages lie in environments/ of the results, so what they link to begins with `../
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cache, partial
 from itertools import compress
@@ -28,17 +29,21 @@ from benchmarks.chapters.results import (
     settings_text,
     verdict_text,
 )
-from benchmarks.chapters.stored import file_name
+from benchmarks.chapters.stored import file_name, find_file
 from benchmarks.chapters.tables import Cell, Sides, expanded, table
+from benchmarks.policies import median_and_worst, of_other_episodes, policies_name
 from benchmarks.verdicts import Verdict
 from manyseeds import plots
 from manyseeds.errors import printable
+from manyseeds.evaluate import FINAL_EPISODES
 from manyseeds.plots import Line
 from manyseeds.runs.control import reachable_threshold
+from manyseeds.stats import Estimate
 
 FOLDER = "environments"
 UP = "../"  # from a page to the results
 SIDES = ("manyseeds", "SB3")  # of every figure, in the same colours everywhere
+RANKS = ("median", "worst")  # of seeds, by their final score
 UNEQUAL = 3  # budgets that differ by more are drawn on a logarithmic axis
 
 TO_THRESHOLD = "to threshold (seeds)"
@@ -73,6 +78,15 @@ CLEANRL = {
     ("MountainCar-v0", "ppo"): "-200.0 +- 0.0",
     ("MountainCar-v0", "dqn"): "-194.9 +- 8.5",
 }
+POLICIES = ("algorithm", "rank", "seed", "final score", "of 100 other episodes, about 95%")
+POLICIES_NOTE = (
+    "The weights of the median and the worst seed of a run are published; "
+    "`python benchmarks/watch.py RUN` shows them. All seeds are evaluated in the same episodes, "
+    "and no interval over seeds has the luck of these. In about 95% of cases the mean return of a "
+    "policy in 100 other episodes lies in the last column "
+    "(`python benchmarks/watch.py --check RUN` plays them); less often where failures are so rare "
+    "that 100 episodes had none, and for the worst of many seeds, which had bad luck, too.\n\n"
+)
 OTHERS = ("algorithm", "run", "n", "IQM [95%]", "mean [95%]", "failures", "settings")
 
 
@@ -104,14 +118,15 @@ def sections(here: Sequence[Pair], results: Path) -> str:
     text += table(results, f"environment-{file_name(env)}", scores, lines, UP)
     text += failures_list(here)
     text += equal_budgets(here, results)
-    for title, name, header, rows in (
-        ("Targets", "targets", TARGETS, target_rows(here)),
-        ("Details", "details", DETAILS, detail_rows(here)),
-        ("Other runs", "runs", OTHERS, other_rows(here, results)),
+    for title, name, note, header, rows in (
+        ("Targets", "targets", "", TARGETS, target_rows(here)),
+        ("Details", "details", "", DETAILS, detail_rows(here)),
+        ("Policies", "policies", POLICIES_NOTE, POLICIES, policy_rows(here, results)),
+        ("Other runs", "runs", "", OTHERS, other_rows(here, results)),
     ):
         if rows:
             stem = f"environment-{file_name(env)}-{name}"
-            text += f"\n## {title}\n\n{table(results, stem, header, rows, UP)}"
+            text += f"\n## {title}\n\n{note}{table(results, stem, header, rows, UP)}"
     return text + "\n## Provenance\n\n" + provenance(here, results)
 
 
@@ -374,6 +389,36 @@ def other_rows(here: Sequence[Pair], results: Path) -> Rows:
         for pair in here
         for r in pair.others
     ]
+
+
+def ranked_seeds(result: Result) -> dict[str, int]:
+    """The median and the worst seed of a run; one seed can be both."""
+    seeds = median_and_worst(dict(zip(result.seeds, result.final.tolist(), strict=True)))
+    return dict(zip(RANKS, (seeds[0], seeds[-1]), strict=True))
+
+
+def in_other_episodes(result: Result, seed: int, episodes: int) -> Estimate:
+    """The final score of a seed, and where the mean return of so many other episodes falls."""
+    i = result.seeds.index(seed)
+    std = result.episode_std[i]
+    return of_other_episodes(result.final[i], std, result.final_episodes, episodes)
+
+
+def policy_rows(here: Sequence[Pair], results: Path) -> Rows:
+    """The policies that are published, and what they score in other episodes."""
+    rows: Rows = []
+    for pair in here:
+        ours = pair.ours
+        if ours is None or not find_file(results, policies_name(ours.run.path)).is_file():
+            continue
+        for rank, seed in ranked_seeds(ours).items():
+            expected = in_other_episodes(ours, seed, FINAL_EPISODES)
+            score = f"{expected.value:.{ours.digits}f}"
+            interval = f"{expected.low:.{ours.digits}f} to {expected.high:.{ours.digits}f}"
+            name = pair.label(ours), rank, str(seed), score
+            alike = "exact" if ours.exact else "all returns are equal"
+            rows.append((*name, alike if math.isnan(expected.low) else interval))
+    return rows
 
 
 def failures_list(here: Sequence[Pair]) -> str:

@@ -353,6 +353,15 @@ def ablation_row(m: Method, changed: str, difference: str) -> tuple[str, ...]:
     )
 
 
+def verdict_against(ours: Method, theirs: Method) -> str:
+    """The verdict on the headline against a run of TRL's, empty where the settings differ."""
+    if (ours.settings, ours.headline) != (theirs.settings, theirs.headline):
+        return ""
+    scale = Scores(ours.task, None, random_score=0.0, reference_score=1.0, digits=3)
+    a, b = (m.values(m.headline) for m in (ours, theirs))
+    return verdict_text(parity(a, b, scale), scale)
+
+
 def trl_section(found: Sequence[Method], folder: Path) -> str:
     """Verdicts on pass@1 at equal samples, and the measured speed of both."""
     rows: Rows = []
@@ -360,13 +369,10 @@ def trl_section(found: Sequence[Method], folder: Path) -> str:
     for theirs in (m for m in found if m.algo.startswith("trl-")):
         algo = theirs.algo.removeprefix("trl-")
         for ours in (m for m in found if (m.algo, m.task) == (algo, theirs.task)):
-            if (ours.settings, ours.headline) != (theirs.settings, theirs.headline):
+            if not (verdict := verdict_against(ours, theirs)):
                 continue
             name = ours.headline
-            a, b = ours.values(name), theirs.values(name)
-            seeds = f"{len(a)} and {len(b)}"
-            scale = Scores(ours.task, None, random_score=0.0, reference_score=1.0, digits=3)
-            verdict = verdict_text(parity(a, b, scale), scale)
+            seeds = f"{len(ours.summaries)} and {len(theirs.summaries)}"
             changed = differences(ours.settings, ours.plain_settings or ours.settings)
             scores = ours.text(name), theirs.text(name)
             names = escape(ours.task), escape(display(algo)), changed, escape(name)

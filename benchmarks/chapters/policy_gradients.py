@@ -68,8 +68,6 @@ WEIGHT_COLUMNS = (
     "weight",
     "normalised",
     "n",
-    "final, IQM [95%]",
-    "AUC, mean [95%]",
     "variance of the gradient [95%]",
     "signal / noise [95%]",
 )
@@ -154,8 +152,6 @@ def weights_section(results: Sequence[Result], folder: Path) -> str:
                         weight,
                         "yes" if normalize else "no",
                         str(len(result.seeds)),
-                        result.text(result.final),
-                        result.text(result.auc, "mean"),
                         variance,
                         ratio,
                     )
@@ -177,14 +173,14 @@ def weights_section(results: Sequence[Result], folder: Path) -> str:
     )
     return (
         f"REINFORCE on {env}. `--weight` selects the weight of the log-probabilities; each weight "
-        "is trained separately. The variance is that of an update's gradient before clipping, "
-        "estimated from its episodes and summed over the parameters; the table has its geometric "
-        "mean over the training. Signal / noise is the squared length of the true gradient divided "
-        "by that variance, which does not depend on the scale of the weights; an estimate below 0 "
-        "means that no signal is detected. Normalised weights have mean 0 in every update, which "
-        "acts as a baseline and hides most of the differences; `--no-normalize-advantage` keeps "
-        "the raw weights. The weight Q has a small variance, at the price of the bias of a learned "
-        "Q network.\n\n"
+        "is trained separately; their scores stand among the ablations. The variance is that of "
+        "an update's gradient before clipping, estimated from its episodes and summed over the "
+        "parameters; the table has its geometric mean over the training. Signal / noise is the "
+        "squared length of the true gradient divided by that variance, which does not depend on "
+        "the scale of the weights; an estimate below 0 means that no signal is detected. "
+        "Normalised weights have mean 0 in every update, which acts as a baseline and hides "
+        "most of the differences; `--no-normalize-advantage` keeps the raw weights. The weight "
+        "Q has a small variance, at the price of the bias of a learned Q network.\n\n"
         f"{table(folder, 'reinforce-weights', WEIGHT_COLUMNS, rows)}\n"
         + picture("Returns and variance of the gradient for four weights", figure)
         + commands(runs)

@@ -77,6 +77,7 @@ class Result:
     final: Floats  # greedy return at the end
     sampled: Floats  # the same, actions sampled
     episode_std: Floats  # of the greedy return at the end, over episodes; NaN when exact
+    final_episodes: int  # of the evaluation at the end; 0 when exact
     diverged: dict[int, int]  # seed -> timestep
     curve: pd.DataFrame  # the greedy evaluations during training, tidy
     timesteps: int  # per seed
@@ -228,6 +229,7 @@ def _result(run: StoredRun, curves: pd.DataFrame) -> Result:
         final=finals("greedy"),
         sampled=finals("sampled"),
         episode_std=last.loc[seeds, "return_std"].to_numpy(dtype=np.float64),
+        final_episodes=int(last.loc[seeds, "episodes"].min()),
         diverged={int(s): t for part in summaries for s, t in part["diverged"].items()},
         curve=curve,
         timesteps=summaries[0]["timesteps_per_seed"],

@@ -55,6 +55,16 @@ def import_ray() -> Any:
     return ray
 
 
+def listens(address: str) -> bool:
+    """Whether something answers at HOST:PORT, perhaps with `ray://` before it."""
+    host, _, port = address.rpartition("//")[2].rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except (OSError, OverflowError, ValueError):
+        return False
+    return True
+
+
 @dataclass
 class RayLauncher:
     """As many tasks at a time as the cluster has CPUs and GPUs for."""
@@ -68,10 +78,13 @@ class RayLauncher:
     def run(self, tasks: Sequence[Task]) -> Generator[Event, None, None]:
         """Run tasks on the cluster of RAY_ADDRESS, or on that of this machine."""
         ray = self.ray = import_ray()
+        address = os.environ.get("RAY_ADDRESS", "")
         try:
+            if ":" in address and not listens(address):  # Ray would try for minutes
+                raise ConnectionError
             context = ray.init("auto", log_to_driver=False, logging_level="ERROR")
         except ConnectionError:
-            where = f"at {address}" if (address := os.environ.get("RAY_ADDRESS")) else "here"
+            where = f"at {address}" if address else "here"
             raise UsageError(
                 f"--launcher ray: no cluster {where}; ray start --head, or set RAY_ADDRESS"
             ) from None
@@ -204,15 +217,13 @@ class RayLauncher:
 
     def check_head(self) -> None:
         """Raise UsageError when the head is gone: Ray would end this process without a word."""
-        host, _, port = self.head.rpartition(":")
-        try:
-            socket.create_connection((host, int(port)), timeout=5).close()
-        except OSError:
+        if not listens(self.head):
             self.flying.clear()
+            told = os.environ.get("RAY_ADDRESS") or self.head  # not as Ray resolves it
             raise UsageError(
-                f"--launcher ray: the head at {self.head} is gone; once it is back, the same "
+                f"--launcher ray: the head at {told} is gone; once it is back, the same "
                 "command does what is left"
-            ) from None
+            )
 
     def close(self) -> None:
         """Cancel what still runs and leave the cluster."""

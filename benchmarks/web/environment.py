@@ -13,13 +13,13 @@ from typing import Any
 from benchmarks.chapters import environment_pages
 from benchmarks.chapters.comparison import Pair, is_stale
 from benchmarks.chapters.contents import Store, by_environment
-from benchmarks.chapters.environment_pages import curve, is_log_x
+from benchmarks.chapters.environment_pages import curve, is_log_x, ranked_seeds
 from benchmarks.chapters.names import NAMES, display
 from benchmarks.chapters.results import Result, commit_of, versions_text
 from benchmarks.chapters.tables import plain
 from benchmarks.web.chapter import TABLES, environment_file, targets_of, written
 from benchmarks.web.figures import numbers
-from benchmarks.web.films import films_of, ranked_seeds
+from benchmarks.web.films import films_of
 from benchmarks.web.markdown import render
 from benchmarks.web.page import CHARTS, Page
 from manyseeds import plots

@@ -6,23 +6,16 @@ from pathlib import Path
 
 from benchmarks import catalog
 from benchmarks.chapters.contents import Store, by_environment
+from benchmarks.chapters.environment_pages import RANKS, ranked_seeds
 from benchmarks.chapters.results import Result
 from benchmarks.chapters.stored import file_name
 from benchmarks.films import film
-from benchmarks.policies import median_and_worst
 from benchmarks.trained import load_trained
 from manyseeds.errors import UsageError
 from manyseeds.process import set_up_process
 from manyseeds.record import write_bytes
 
 FOLDER = "films"  # of the site
-RANKS = ("median", "worst")  # of seeds, by their final score
-
-
-def ranked_seeds(result: Result) -> dict[str, int]:
-    """The median and the worst seed of a run; one seed can be both."""
-    seeds = median_and_worst(dict(zip(result.seeds, result.final.tolist(), strict=True)))
-    return dict(zip(RANKS, (seeds[0], seeds[-1]), strict=True))
 
 
 def name_of(env: str, algo: str, rank: str) -> str:

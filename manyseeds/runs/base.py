@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from manyseeds import kernels, stats
 from manyseeds.cli import (
@@ -49,6 +50,7 @@ from manyseeds.record import (
     write_json,
 )
 from manyseeds.seeds import SeedStreams
+from manyseeds.track import Tracker
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -69,7 +71,7 @@ class Recorder:
     local: tuple[str, ...] = ()  # files that are not committed
     weights = POLICY  # the file or folder with what was trained
     _progress: Any = None  # manyseeds.progress.Progress, where there is one
-    _writer: Any = None  # of TensorBoard
+    _tracker: Tracker | None = None
 
     def __init__(
         self,
@@ -162,6 +164,18 @@ class Recorder:
         """Let the clock go on from where it was stopped."""
         self._resumed = time.perf_counter()
 
+    @boundary
+    def track(self, step: ArrayLike, scalars: Mapping[str, ArrayLike]) -> None:
+        """Write scalars for `--track`, if it is given: as `manyseeds.track.Tracker.log`."""
+        if self.config.track == "none" or self.directory is None:
+            return
+        began = time.perf_counter()
+        if self._tracker is None:
+            settings = identity(self.config)
+            self._tracker = Tracker(self.config.track, self.directory, self.seeds, settings)
+        self._tracker.log(step, scalars)
+        self._resumed += time.perf_counter() - began  # none of this was learning
+
     def streams(self, purpose: str) -> SeedStreams:
         """The random streams of this run's seeds for one purpose.
 
@@ -175,9 +189,10 @@ class Recorder:
 
     def close(self) -> None:
         """Restore the terminal and close what is written to; also after an interrupt."""
-        for opened in (self._progress, self._writer):
+        for opened in (self._progress, self._tracker):
             if opened is not None:
                 opened.close()
+        self._tracker = None
 
     def discard(self) -> None:
         """Remove what a training that failed has written, but for a checkpoint to go on from."""
@@ -230,12 +245,6 @@ def estimate_json(values: np.ndarray, statistic: stats.Statistic) -> dict[str, f
     if not np.isfinite(values).all():
         return {"value": None, "low": None, "high": None, "n": len(values)}
     return finite_numbers(asdict(stats.estimate(values, statistic)))
-
-
-def tensorboard(directory: Path) -> Any:
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(directory / "tensorboard")  # type: ignore[no-untyped-call]
 
 
 def complete(
@@ -365,6 +374,7 @@ def carry_out(
         run.open(definitions or [train], packages)
         run.finish(train(config, run))
     except (Exception, KeyboardInterrupt, SystemExit):
+        run.close()  # a tracker writes what is left, into the folder that is to be removed
         run.discard()
         raise
     finally:

@@ -48,7 +48,6 @@ from manyseeds.runs.base import (
     failing_in_one_line,
     parts_with,
     print_table,
-    tensorboard,
     trained_on,
 )
 
@@ -117,7 +116,6 @@ class Run(Recorder):
         self._progress = Progress(
             config.total_timesteps, len(self.seeds), config.quiet, live=directory is not None
         )
-        self._writer = tensorboard(directory) if config.track and directory else None
 
     def log(self, timestep: int | Tensor, metrics: dict[str, Tensor]) -> None:
         """Record metrics, each `[S]`, of the learning that ended at a timestep (per seed).
@@ -176,10 +174,7 @@ class Run(Recorder):
         self.windows.append(Window(timesteps, closing, self.learn_s, means))
         timestep = int(timesteps.mean())
         self._progress.update(timestep, self.learn_s)
-        if self._writer:
-            for name, value in means.items():
-                if np.isfinite(value).any():
-                    self._writer.add_scalar(f"train/{name}", float(np.nanmean(value)), timestep)
+        self.track(timesteps, {f"train/{name}": value for name, value in means.items()})
 
     def evaluate_if_due(self, timestep: int | Tensor, env: Any, policy: Policy) -> None:
         """Evaluate at step 0 and at the first call at or after each 1/20 of the training.
@@ -228,9 +223,8 @@ class Run(Recorder):
         text = iqm_text(result.return_mean, self._env.spec.digits, resamples=2000)
         timestep = int(snapshot.timesteps.mean())
         self._progress.update(timestep, self._learned, text)
-        if self._writer:
-            score = float(stats.iqm(result.return_mean))
-            self._writer.add_scalar("evaluation/greedy_return", score, timestep)
+        scores = np.where(snapshot.counts, result.return_mean, math.nan)
+        self.track(snapshot.timesteps, {"evaluation/greedy_return": scores})
         self.resume()
 
     def _record(

@@ -69,7 +69,6 @@ from manyseeds.runs.base import (
     failing_in_one_line,
     parts_with,
     print_table,
-    tensorboard,
     trained_on,
 )
 from manyseeds.runs.parallel import Processes
@@ -211,7 +210,6 @@ class LanguageRun(Recorder):
             unit="samples",
             measure="pass@1 (or what the method measures) on held-out prompts",
         )
-        self._writer: Any = None
 
     def open(self, definitions: Sequence[Any], packages: Sequence[str] = ()) -> None:
         """Remember what to put into config.json; it is written once the training can begin.
@@ -240,9 +238,7 @@ class LanguageRun(Recorder):
             self.diverged = samples
         self._metrics.append({"samples": samples, "learn_s": self.learn_s, **values})
         self._progress.update(samples, self.learn_s)
-        if self._writer:
-            for name, x in values.items():
-                self._writer.add_scalar(f"train/{name}", x, samples)
+        self._track_row("train", self._metrics[-1])
 
     def evaluate_if_due(self, samples: int, evaluator: Evaluator) -> None:
         """Evaluate before the first step and at the first call at or after each k-th part."""
@@ -270,8 +266,6 @@ class LanguageRun(Recorder):
         self._opened = True
         if self.directory is not None:
             super().open(*self._open_with)
-            if self.config.track:
-                self._writer = tensorboard(self.directory)
         self.resume()
 
     def _evaluate(self) -> None:
@@ -280,9 +274,20 @@ class LanguageRun(Recorder):
         self._transcripts += [{"samples": self.samples, **x} for x in transcripts]
         headline = measures[self._evaluator.headline]
         self._progress.update(self.samples, self._learned, f"{headline:.3f}")
-        if self._writer:
-            for name, x in measures.items():
-                self._writer.add_scalar(f"evaluation/{name}", x, self.samples)
+        self._track_row("evaluation", self._rows[-1])
+
+    @boundary
+    def _track_row(self, what: str, row: Mapping[str, float]) -> None:
+        """Write a row of the metrics or of the curve for `--track`."""
+        names = row.keys() - {"samples", "learn_s"}
+        self.track(int(row["samples"]), {f"{what}/{name}": row[name] for name in names})
+
+    @boundary
+    def _track_again(self) -> None:
+        """Write what a checkpoint holds: the interrupted command's files are gone."""
+        for what, rows in (("train", self._metrics), ("evaluation", self._rows)):
+            for row in rows:
+                self._track_row(what, row)
 
     # ---- Checkpoints -------------------------------------------------------------------
 
@@ -363,6 +368,7 @@ class LanguageRun(Recorder):
         self._before = state["total"]
         self._open()
         self._learned = state["learned"]
+        self._track_again()
         return state["step"], state["extra"]
 
     @boundary

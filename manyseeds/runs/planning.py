@@ -57,7 +57,7 @@ class PlanningConfig(EnvConfig):
     def check(self) -> None:
         if self.device == "cuda":
             raise UsageError("--device cuda: plans are made on the CPU")
-        if self.track:
+        if self.track != "none":
             raise UsageError("--track: planning logs no metrics; sweeps.json has every sweep")
 
 

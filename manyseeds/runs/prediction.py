@@ -53,7 +53,6 @@ from manyseeds.runs.base import (
     estimate_json,
     parts_with,
     print_table,
-    tensorboard,
     trained_on,
 )
 from manyseeds.stats import Floats
@@ -265,7 +264,6 @@ class PredictionRun(Recorder):
             unit="episodes",
             measure="RMS error of the values (mean, 95% interval over seeds)",
         )
-        self._writer = tensorboard(directory) if config.track and directory else None
 
     def evaluate_if_due(
         self, episode: int, env: Any, policy: Tensor, values: Tensor, timesteps: Tensor
@@ -288,8 +286,7 @@ class PredictionRun(Recorder):
         shown = not self.config.quiet and episode // twentieth > (episode - 1) // twentieth
         text = _text(errors, _digits(self.exact)) if shown else ""
         self._progress.update(episode, self._learned, text)
-        if self._writer:
-            self._writer.add_scalar("evaluation/rms_error", float(errors.mean()), episode)
+        self.track(episode, {"evaluation/rms_error": errors})
         self.resume()
 
     def predictions(self) -> Predictions:

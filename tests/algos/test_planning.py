@@ -364,7 +364,7 @@ def test_a_long_plan_makes_a_gif_of_bounded_length(
         ("--walls 0 0", "--walls 0 0: "),
         ("--env Taxi-v4 --goal 1 1", "--goal 1 1: only for Gridworld-v0"),
         ("--device cuda", "--device cuda: "),
-        ("--track", "--track: planning logs no metrics"),
+        ("--track=wandb", "--track: planning logs no metrics"),
         ("--seeds 3", "--seeds: unknown flag"),
         ("--goal 1", "--goal"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -30,7 +31,7 @@ from manyseeds.errors import UsageError
 from manyseeds.record import RunFolder, is_finished
 from manyseeds.runs import control
 from tests.benchmarks.test_sweep import TINY_PPO, TINY_Q, sealed, wait_for
-from tests.ray_cluster import PYTHON, Cluster, environment, installed, kill
+from tests.ray_cluster import PYTHON, Cluster, descendants, environment, installed, kill
 
 CELLS = (
     Cell("q_learning", "FrozenLake-v1", 4, settings=TINY_Q),
@@ -464,7 +465,8 @@ def test_a_worker_and_a_node_that_are_lost_are_replaced(
     process = start(CELLS, results, *RAY, RAY_ADDRESS=cluster.address)
     wait_for(lambda: training(cluster, 1) and training(cluster, 2), 300)
     trainers = training(cluster, 1)
-    (worker,) = cluster.workers(1, "ray::")
+    busy = [pid for pid in cluster.workers(1, "ray::") if {*descendants(pid)} & {*trainers}]
+    (worker,) = busy  # others are idle
     kill(worker)
     wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in trainers), 10)
     cluster.remove(2)
@@ -493,8 +495,7 @@ def test_what_fails_on_a_node_is_named_and_the_others_go_on(
             kill(pid)
     lines, _ = end(process, 1)
     killed, huge = sorted(said(lines, "failed"), key=lambda line: "200000" in line)
-    assert "node 127.0.0." in killed
-    assert "ended by SIGKILL (out of memory?)" in killed
+    assert re.search(r"node [\d.]+: ended by SIGKILL \(out of memory\?\)", killed)
     assert "alloc" in huge
     check_equal(results, by_hand)
 
@@ -527,7 +528,8 @@ def test_a_head_that_is_gone_ends_the_sweep_in_one_line(by_hand: Path, tmp_path:
         address = cluster.address
         cluster.remove(1)
         _, err = end(process, 2)
-        assert err == (
+        own = [line for line in err.splitlines(keepends=True) if not line.startswith("[20")]
+        assert "".join(own) == (  # without what Ray's core may say, with its date
             f"error: --launcher ray: the head at {address} is gone; once it is back, the same "
             "command does what is left\n"
         )

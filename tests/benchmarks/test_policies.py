@@ -6,17 +6,29 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 
 from algos import ppo
-from benchmarks import policies, suite, sweep
+from benchmarks import policies, suite, sweep, watch
+from benchmarks.chapters import environment_pages
+from benchmarks.chapters.comparison import pairs
+from benchmarks.chapters.results import load_result
 from benchmarks.chapters.stored import open_run
 from benchmarks.launchers import tasks
-from benchmarks.policies import keep, lacking, median_and_worst, policies_file
+from benchmarks.policies import (
+    keep,
+    lacking,
+    median_and_worst,
+    of_other_episodes,
+    policies_file,
+)
 from benchmarks.suite import Cell
+from benchmarks.trained import load_trained
 from manyseeds import record
 from manyseeds.checkpoint import read_about, to_bytes
+from manyseeds.digest import ROOT
 from manyseeds.record import POLICY, read_json, seal, write_json
 from tests.benchmarks.test_watch import BUDGETS, refused, shown, store
 
@@ -33,6 +45,27 @@ from tests.benchmarks.test_watch import BUDGETS, refused, shown, store
 )
 def test_median_and_worst(final: dict[int, float | None], seeds: list[int]) -> None:
     assert median_and_worst(final) == seeds
+
+
+def test_interval_of_other_episodes_holds_their_mean() -> None:
+    """In 95% of cases, where the returns of both sides are drawn alike."""
+    rng, held, trials = np.random.default_rng(0), 0, 2000
+    for _ in range(trials):
+        seen, others = rng.exponential(20, 100), rng.exponential(20, 50)
+        expected = of_other_episodes(seen.mean(), seen.std(), 100, 50)
+        assert expected.value == seen.mean()
+        held += expected.low <= others.mean() <= expected.high
+    assert 0.93 < held / trials < 0.97
+
+
+def test_interval_of_other_episodes_by_hand() -> None:
+    """Standard deviation 10 with ddof 1, t of 3 degrees of freedom 3.182."""
+    std = 10 * math.sqrt(3 / 4)
+    assert of_other_episodes(5.0, std, 4, 4).high == pytest.approx(
+        5 + 3.18245 * 10 * math.sqrt(0.5)
+    )
+    for std in (math.nan, 0.0):
+        assert math.isnan(of_other_episodes(0.7, std, 100, 100).low)
 
 
 def cell_of(algo: str, env: str) -> Cell:
@@ -97,7 +130,7 @@ def test_two_seeds_are_trained_again_to_the_same_weights(
     error = refused(capsys, run, "--seed", other)
     assert f"--seed {other}: " in error
     assert f"has weights of the seeds {record.ranges(wanted)}\n" in error
-    shown("--check", run, "--episodes", "20")
+    shown("--check", run, "--episodes", "20", "--out", results / "tables")
     (row,) = read_json(results / "tables" / "check.json")["rows"]
     assert row["seeds"] == wanted
 
@@ -220,3 +253,35 @@ def test_a_file_that_anybody_may_have_made(
     }
     file.write_bytes(content[broken])
     assert refused(capsys, run).count("\n") == 1
+
+
+RUNS = ("Acrobot-v1/ppo/2abd3fc4", "MountainCar-v0/ppo/8dc8b18a", "Pendulum-v1/trpo/5bddef50")
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_published_policies_score_as_published(run: str) -> None:
+    """As in a fresh clone: the median and the worst seed play in Gymnasium's own environment, in
+    100 episodes that begin elsewhere than those of the evaluation."""
+    folder = ROOT / "results" / "runs" / run
+    file = policies_file(folder)
+    trained = [part for part in load_trained(str(folder)) if part.part == file]
+    checked = watch.check(str(folder), trained, 100)
+    rows = watch.against_published(checked, folder, 100)
+    assert [row[2] for row in rows] == [str(seed) for seed in read_about(file)["seeds"]]
+    assert [row[-1] for row in rows] == ["within"] * 2, rows
+
+
+def test_page_names_published_policies(
+    published: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, run = published
+    found = pairs([load_result(open_run(record.RunFolder(run)))])
+    assert environment_pages.policy_rows(found, results) == []
+    assert keep([CELL], str(results)) == []
+    median, *worst = environment_pages.policy_rows(found, results)
+    about = read_about(policies_file(run))
+    assert (median[1], int(median[2])) == ("median", about["seeds"][0])
+    assert [(row[1], int(row[2])) for row in worst] == [("worst", about["seeds"][-1])]
+    value, low, high = (float(x) for x in (median[3], *median[4].split(" to ")))
+    assert low < value < high
+    assert value == pytest.approx(about["final"][0], abs=0.1)

@@ -22,6 +22,7 @@ def result(final: list[float], curves: list[list[float]], diverged: dict[int, in
         final=np.array(final),
         sampled=np.array(final),
         episode_std=np.zeros(len(final)),
+        final_episodes=100,
         diverged=diverged,
         curve=pd.DataFrame(rows, columns=["seed", "timestep", "return_mean", "episodes"]),
         timesteps=300,

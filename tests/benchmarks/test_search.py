@@ -183,7 +183,7 @@ def refused(capsys: pytest.CaptureFixture[str], results: Path, words: str) -> st
         (f"{RATES} --cut 0.001", "--cut 0.001: leaves no timestep"),
         (f"{RATES} --cut 2", "--cut 2"),
         (f"{RATES} --finalists 0", "--finalists 0"),
-        (f"{RATES} --track", "--track: a search writes no TensorBoard files"),
+        (f"{RATES} --track tensorboard", "--track: a search has files of its own"),
         (f"{RATES} --sampler best", "--sampler"),
         (f"{RATES} --publish", "--publish: writes what is published, and takes no --results"),
         ("--vary minibatch_size=7,9", "no configuration of this space can be trained"),

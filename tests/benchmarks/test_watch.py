@@ -312,8 +312,8 @@ class Generous(envs.Pendulum):
 
 def checked(run: Path, *words: str) -> tuple[dict[str, Any], str]:
     """The only row of check.json, and check.md."""
-    shown("--check", run, "--episodes", "40", *words)
     tables = (run.parents[4] if run.name.startswith("seeds") else run.parents[3]) / "tables"
+    shown("--check", run, "--episodes", "40", "--out", tables, *words)
     (row,) = read_json(tables / "check.json")["rows"]
     return row, (tables / "check.md").read_text()
 
@@ -392,6 +392,7 @@ def test_table_has_all_runs_and_says_where_it_comes_from(
     second = store(tmp_path, "q_learning", "FrozenLake-v1", [7])
     store(tmp_path, "q_learning", "FrozenLake-v1", [9])
     words = ["--check", str(first), str(second.parent), "--episodes", "20"]
+    words += ["--out", str(tmp_path / "tables")]
     monkeypatch.setattr(sys, "argv", ["benchmarks/watch.py", *words])
     watch.main()
     content = json.loads((tmp_path / "tables/check.json").read_text())
@@ -407,6 +408,18 @@ def test_table_has_all_runs_and_says_where_it_comes_from(
     assert rows[1].startswith(f"| FrozenLake-v1 | Q-learning | {name} | 2 | 0.")
     assert content["command"] in page
     assert "FrozenLake-v1" in capsys.readouterr().out
+
+
+def test_without_a_folder_no_file_is_written(
+    pendulum: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a published run the tables would be the published ones."""
+    results = pendulum.parents[4]
+    before = {path: path.stat().st_mtime_ns for path in results.rglob("*")}
+    shown("--check", pendulum, "--episodes", "20")
+    assert {path: path.stat().st_mtime_ns for path in results.rglob("*")} == before
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("Pendulum-v1" in line and "within" in line for line in lines) == 2
 
 
 def test_diverged_seed_is_left_out(tmp_path: Path) -> None:
@@ -455,7 +468,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
         (["{run}", "--episodes", "0"], "--episodes 0: must be at least 1"),
         (["{run}", "--check", "--episodes", "19"], "--episodes 19: must be at least 20"),
         (["{run}", "--check", "--seed", "0"], "--seed: is for the film"),
-        (["{run}", "--check", "--out", "x.gif"], "--out: is for the film"),
+        (["{run}", "--check", "--out", "none/here"], "none is not a folder"),
         (["--check", "{run}", "{run}/"], "given twice"),
         (["--check", "{run}", "{lake}"], "must lie in"),
     ],

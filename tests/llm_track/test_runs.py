@@ -106,6 +106,20 @@ def interrupt(*args: Any, **options: Any) -> Any:
     raise Interrupted
 
 
+def interrupt_log(patch: pytest.MonkeyPatch, k: int) -> list[int]:
+    """Interrupt trainings when they log for the k-th time; the samples of all calls so far."""
+    real, calls = LanguageRun.log, list[int]()
+
+    def log(self: LanguageRun, samples: int, metrics: Any) -> None:
+        calls.append(samples)
+        if len(calls) == k:
+            raise Interrupted
+        real(self, samples, metrics)
+
+    patch.setattr(LanguageRun, "log", log)
+    return calls
+
+
 @pytest.mark.parametrize("name", SOME_SLOW)
 @pytest.mark.usefixtures("small")
 def test_an_interrupted_training_goes_on_as_if_nothing_had_happened(
@@ -116,16 +130,9 @@ def test_an_interrupted_training_goes_on_as_if_nothing_had_happened(
     )
     whole = train(name, config_of(name, model, tmp_path / "whole", **extra))
     config = config_of(name, model, tmp_path / "broken", **extra)
-    real, calls = LanguageRun.log, []
-
-    def log(self: LanguageRun, samples: int, metrics: Any) -> None:
-        calls.append(samples)
-        if len(calls) == 4:
-            raise Interrupted
-        real(self, samples, metrics)
-
+    real = LanguageRun.log
     with monkeypatch.context() as patch:
-        patch.setattr(LanguageRun, "log", log)
+        calls = interrupt_log(patch, 4)
         with pytest.raises(Interrupted):
             train(name, config)
     part = RunFolder.of(config, name).path / part_name([0])

@@ -304,4 +304,40 @@ BUGS = (
         "        active = square >= tolerance\n        if not active.any():\n            break\n",
         "tests/foundation/test_cuda.py::test_an_iteration_stays_on_its_device[trpo, box]",
     ),
+    Bug(
+        "sharing: a tracker lacks what an interrupted command has learned",
+        "manyseeds/runs/language.py",
+        "        self._track_again()\n",
+        "",
+        "tests/llm_track/test_sharing.py::"
+        "test_an_interrupted_training_is_tracked_as_if_nothing_had_happened[tensorboard]",
+    ),
+    Bug(
+        "sharing: all seeds are tracked at the step of the first",
+        "manyseeds/track.py",
+        "writer.write(int(steps[i]), found)",
+        "writer.write(int(steps[0]), found)",
+        "tests/foundation/test_track.py::test_what_is_not_finite_is_left_out",
+    ),
+    Bug(
+        "sharing: pickles are fetched from the hub",
+        "manyseeds/checkpoint.py",
+        'patterns = ["*.safetensors", "*.json"]',
+        'patterns = ["*"]',
+        "tests/benchmarks/test_export.py::test_a_repository_is_fetched_without_other_files",
+    ),
+    Bug(
+        "sharing: the policies of one part alone are exported",
+        "benchmarks/export.py",
+        "torch.cat([x[name] for x in tensors])",
+        "torch.cat([x[name] for x in tensors[:1]])",
+        "tests/benchmarks/test_export.py::test_what_is_exported_loads_again",
+    ),
+    Bug(
+        "sharing: the worst seed's language model is exported",
+        "benchmarks/export.py",
+        "seed = median_and_worst(final)[0]",
+        "seed = median_and_worst(final)[-1]",
+        "tests/llm_track/test_sharing.py::test_the_card_of_a_language_model",
+    ),
 )

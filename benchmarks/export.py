@@ -1,0 +1,289 @@
+"""Exports a trained run in the format of a model hub: policy, settings, curve and a card.
+
+    python benchmarks/export.py CartPole-v1/ppo/169f4dbf --hub build/ppo
+    python benchmarks/export.py CartPole-v1/ppo/169f4dbf --hub build/ppo --upload OWNER/NAME
+
+`load("hub:build/ppo")` of algos/ppo.py gives the policies back, and after an upload
+`load("hub:OWNER/NAME")` on any machine. All weights are safetensors; nothing is unpickled.
+
+The folder has policy.safetensors (all seeds of the run that have weights here; of a published run
+those of the median and the worst seed), run.json (the record of every part: settings, command,
+commit, machine, versions), curve.parquet, and README.md, the card: score with its interval over
+seeds and the verdict against stable-baselines3, where its run of the same settings is in the store.
+Of a language run it is the median seed's model, as `transformers` reads it, which `--model FOLDER`
+(`--reward-model FOLDER`) of llm_track takes, too, and the verdict is against TRL.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from tyro.conf import Positional
+
+from benchmarks.chapters.comparison import SB3
+from benchmarks.chapters.language_models import Method, verdict_against
+from benchmarks.chapters.names import display
+from benchmarks.chapters.results import (
+    Result,
+    decision,
+    decision_text,
+    escape,
+    load_result,
+    origins_text,
+)
+from benchmarks.chapters.stored import StoredRun, find_and_open, reading
+from benchmarks.policies import median_and_worst, policies_file
+from manyseeds import stats
+from manyseeds.checkpoint import read_about, to_bytes
+from manyseeds.cli import exit_with, parse, path_of
+from manyseeds.errors import UsageError, printable
+from manyseeds.record import (
+    POLICY,
+    parquet_bytes,
+    plural,
+    ranges,
+    read_json,
+    write_bytes,
+    write_json,
+)
+
+BASELINES = {"control": (SB3, "stable-baselines3"), "language": ("trl-", "TRL")}
+CLASSES = {  # of `transformers`, by how a model's architecture ends; with the hub's task
+    "ForCausalLM": ("AutoModelForCausalLM", "text-generation"),
+    "ForSequenceClassification": ("AutoModelForSequenceClassification", "text-classification"),
+}
+
+
+@dataclass(frozen=True)
+class Flags:
+    """Flags of an export."""
+
+    run: Positional[str] = ""
+    """The run, or a part of it: a folder, or ENV/ALGORITHM/NAME."""
+    hub: str = ""
+    """Folder that is written; it must not exist, or be empty."""
+    upload: str = ""
+    """Repository OWNER/NAME on the Hugging Face hub that the folder is then uploaded to."""
+
+
+# ---- The files ------------------------------------------------------------------------------
+
+
+def write_control(run: StoredRun, folder: Path) -> list[int]:
+    """Write the policies of a control run; their seeds. Raises UsageError where none are here."""
+    tensors: list[dict[str, torch.Tensor]] = []
+    seeds: list[int] = []
+    parts = zip(run.parts, run.configs, strict=True)
+    found = [(part / POLICY, config["seeds"]) for part, config in parts]
+    found = [(file, its) for file, its in found if file.exists()]
+    if not found and (kept := policies_file(run.path)).exists():
+        found = [(kept, read_about(kept)["seeds"])]
+    for file, its in found:
+        with reading(file):
+            loaded = safetensors.torch.load_file(file)
+        new = [i for i, seed in enumerate(its) if seed not in seeds]  # of parts that overlap
+        tensors.append({name: x[new] for name, x in loaded.items()})
+        seeds += [its[i] for i in new]
+    if not tensors:
+        raise UsageError(f"{run.path}: has no weights here; train it here first")
+    whole = {name: torch.cat([x[name] for x in tensors]) for name in tensors[0]}
+    about = {"algo": run.algo, "config": run.config, "seeds": seeds}
+    write_bytes(folder / POLICY, to_bytes(whole, about))
+    return seeds
+
+
+def write_language(run: StoredRun, folder: Path) -> list[int]:
+    """Copy the model of the median seed of those that have one; its number.
+
+    Raises UsageError where no models are here.
+    """
+    models, final = {}, {}
+    for part, summary in zip(run.parts, run.summaries, strict=True):
+        if (part / "model").is_dir():
+            (seed,) = summary["seeds"]
+            models[seed] = part / "model"
+            final[seed] = summary["final"][summary["headline"]]
+    if not final:
+        raise UsageError(f"{run.path}: has no weights here; train it here first")
+    seed = median_and_worst(final)[0]
+    if any(path.suffix in (".bin", ".pt", ".pkl") for path in models[seed].rglob("*")):
+        raise UsageError(f"{models[seed]}: has weights that are no safetensors")
+    shutil.copytree(models[seed], folder, dirs_exist_ok=True)
+    return [seed]
+
+
+def class_of(model: Path) -> tuple[str, str]:
+    """The class of `transformers` that reads a model's folder, and its task on the hub."""
+    with reading(model):
+        (architecture,) = read_json(model / "config.json")["architectures"]
+        for suffix, found in CLASSES.items():
+            if architecture.endswith(suffix):
+                return found
+        raise ValueError(f"has a model of the class {architecture}")
+
+
+# ---- The card -------------------------------------------------------------------------------
+
+
+def verdict_of(run: StoredRun) -> str:
+    """The verdict against the baseline's run with the same settings, where one is stored."""
+    prefix, library = BASELINES[run.kind]
+    path = run.path.parent.parent / f"{prefix}{run.algo}" / run.path.name
+    for text in (str(path), "/".join(path.parts[-3:])):
+        try:
+            theirs = find_and_open(text)
+            if run.kind == "control":
+                verdict = verdict_on_return(load_result(run), load_result(theirs))
+            else:
+                verdict = verdict_against(Method(run), Method(theirs))
+        except UsageError:
+            continue
+        if verdict:
+            measure = "normalised mean scores" if run.kind == "control" else "means"
+            return f"{verdict} (difference of {measure}, ours minus {library}'s)"
+    return f"none: the store has no run of {library} with these settings"
+
+
+def verdict_on_return(ours: Result, theirs: Result) -> str:
+    """The verdict on the final scores, empty where the settings differ."""
+    if theirs.config != ours.config:
+        return ""
+    return decision_text(decision(ours, theirs, "final"), ours.spec)
+
+
+def card(run: StoredRun, seeds: Sequence[int], folder: Path) -> str:
+    """README.md: metadata as the hub reads it, then what a person wants to know.
+
+    seeds: those whose weights are in the folder.
+    """
+    from huggingface_hub import EvalResult, ModelCardData
+
+    name = f"{display(run.algo)} on {printable(run.env)}"
+    if run.kind == "control":
+        result = load_result(run)
+        result = result.only(result.seeds[: result.first_seeds] or result.seeds)  # as verdicts
+        measure, score = "mean_reward", stats.estimate(result.final, "mean")
+        shown, digits = "greedy return at the end, mean", result.digits
+        library, task = "manyseeds", "reinforcement-learning"
+        load = f'from algos.{run.algo} import load\n\npolicy = load("hub:FOLDER")  # or OWNER/NAME'
+    else:
+        method = Method(run)
+        measure, score = method.headline, stats.estimate(method.values(method.headline), "mean")
+        shown, digits = f"{measure} at the end, mean", 3
+        library, (loader, task) = "transformers", class_of(folder)
+        load = f"from transformers import {loader}\n\n"
+        load += f'model = {loader}.from_pretrained("FOLDER")  # or OWNER/NAME'
+    data = ModelCardData(
+        model_name=name,
+        library_name=library,
+        pipeline_tag=task,
+        tags=["manyseeds", run.algo, printable(run.env)],
+        eval_results=[
+            EvalResult(
+                task_type=task,
+                dataset_type=printable(run.env),
+                dataset_name=printable(run.env),
+                metric_type=measure,
+                metric_name=f"{shown} over {plural(score.n, 'seed')} [95% interval]",
+                metric_value=score.text(digits),
+            )
+        ],
+    )
+    rows = f"seed {seeds[0]}"
+    if len(seeds) > 1:
+        rows = f"seeds {', '.join(map(str, seeds))} (in this order)"
+    lines = [
+        f"---\n{data.to_yaml()}\n---\n",
+        f"# {escape(name)}\n",
+        f"Trained by manyseeds with seeds {ranges(run.seeds)}. Weights of {rows}.\n",
+        f"- Score: {score.text(digits)} ({shown} over {plural(score.n, 'seed')}, 95% interval)",
+        f"- Against {BASELINES[run.kind][1]}: {escape(verdict_of(run))}\n",
+        f"```python\n{load}\n```\n",
+        f"## Provenance\n\n{origins_text(run.configs)}",
+    ]
+    return "\n".join(lines)
+
+
+# ---- The command ----------------------------------------------------------------------------
+
+
+def is_export_of(run: StoredRun, folder: Path) -> bool:
+    """Whether a folder is the export of a run as it is now."""
+    try:
+        return bool(read_json(folder / "run.json") == run.configs)
+    except (OSError, ValueError):
+        return False
+
+
+def export(run: StoredRun, folder: Path, again: bool = False) -> None:
+    """Write the folder of a run, whole or not at all. Raises UsageError.
+
+    again: leave the run's folder as it is where it is there already.
+    """
+    if run.kind not in BASELINES:
+        raise UsageError(f"{run.path}: is a {run.kind} run; only policies are exported")
+    if run.algo.startswith(BASELINES[run.kind][0]):
+        raise UsageError(f"{run.path}: is a baseline's; only manyseeds' own are exported")
+    if again and is_export_of(run, folder):
+        return
+    if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
+        raise UsageError(f"--hub {folder}: exists; name a folder that is new or empty")
+    folder.absolute().parent.mkdir(parents=True, exist_ok=True)
+    beside = folder.absolute().with_name(f".{folder.name}.{os.getpid()}")
+    beside.mkdir()
+    try:
+        write = write_control if run.kind == "control" else write_language
+        seeds = write(run, beside)
+        write_json(beside / "run.json", run.configs)
+        names = ("seed", "timestep" if run.kind == "control" else "samples")
+        write_bytes(beside / "curve.parquet", parquet_bytes(run.table("curve.parquet", names)))
+        write_bytes(beside / "README.md", card(run, seeds, beside).encode(errors="replace"))
+        os.rename(beside, folder)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def upload(folder: Path, repository: str) -> str:
+    """Upload a folder to the hub; where it is then. Raises UsageError."""
+    import huggingface_hub
+
+    try:
+        api: Any = huggingface_hub.HfApi()
+        api.create_repo(repository, exist_ok=True)
+        return str(api.upload_folder(folder_path=folder, repo_id=repository))
+    except Exception as error:  # of the name, the token, the network, the hub
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise UsageError(f"--upload {repository}: {reason}; {folder} is written") from None
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Export a run and, with --upload, upload it."""
+    flags = parse(Flags, {}, __doc__, args)
+    try:
+        if not flags.run:
+            raise UsageError("RUN: name the folder of a run")
+        if not flags.hub:
+            raise UsageError("--hub: name the folder to write")
+        if flags.upload and not re.fullmatch(r"[\w.-]+/[\w.-]+", flags.upload):
+            raise UsageError(f"--upload {flags.upload}: must be OWNER/NAME")
+        folder = path_of(flags.hub, "--hub")
+        export(find_and_open(flags.run), folder, again=bool(flags.upload))
+        print(f"written: {folder}")
+        if flags.upload:
+            print(f"uploaded: {upload(folder, flags.upload)}")
+    except UsageError as error:
+        exit_with(error)
+    except OSError as error:
+        exit_with(UsageError(f"--hub {flags.hub}: {error.strerror or error}"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,337 @@
+"""`--track`: every seed's scalars, as TensorBoard and W&B read them back."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from algos import monte_carlo, q_learning
+from manyseeds.cli import parse
+from manyseeds.errors import UsageError
+from manyseeds.record import is_finished, read_json
+from manyseeds.runs import prediction
+from manyseeds.runs.control import Run, main
+from manyseeds.track import WRITERS, Tracker
+
+Scalars = dict[str, dict[int, float]]  # by name and step
+RUN = "--env FrozenLake-v1 --seeds 2 --total-timesteps 2000 --eval-budget 0.1 --quiet --results r"
+WITHOUT = "wandb is not installed: pip install -e '.[wandb]'"
+
+
+def installed(name: str) -> bool:
+    """Whether a package is there; a folder of its name in the current one is none."""
+    found = importlib.util.find_spec(name)
+    return found is not None and found.origin is not None
+
+
+def train(tracker: str) -> Path:
+    """A part of two seeds that was tracked."""
+    words = [*RUN.split(), "--track", tracker]
+    config = parse(q_learning.Config, q_learning.PRESETS, "", words)
+    main(config, q_learning.train, q_learning.PRESETS)
+    (part,) = Path("r").glob("runs/*/*/*/seeds-000-001")
+    assert is_finished(part)
+    return part
+
+
+def expected(part: Path, seed: int) -> Scalars:
+    """What the store itself says of a seed."""
+    metrics = pd.read_parquet(part / "metrics.parquet").query(f"seed == {seed}")
+    curve = pd.read_parquet(part / "curve.parquet").query(f"seed == {seed} and mode == 'greedy'")
+    curve = curve.drop_duplicates("timestep")  # not the evaluation at the end, of more episodes
+    columns = {f"train/{name}": metrics[name] for name in metrics.columns[2:]}
+    found = {name: by_step(metrics["timestep"], x) for name, x in columns.items()}
+    found["evaluation/greedy_return"] = by_step(curve["timestep"], curve["return_mean"])
+    assert len(found["evaluation/greedy_return"]) > 3
+    return {name: values for name, values in found.items() if values}
+
+
+def by_step(steps: Sequence[int], values: Sequence[float]) -> dict[int, float]:
+    return {int(s): float(x) for s, x in zip(steps, values, strict=True) if np.isfinite(x)}
+
+
+def check_same(found: Scalars, wanted: Scalars) -> None:
+    assert found.keys() == wanted.keys()
+    for name, values in wanted.items():
+        assert found[name].keys() == values.keys(), name
+        for step, x in values.items():
+            assert found[name][step] == pytest.approx(x, rel=1e-6), (name, step)
+
+
+def of_tensorboard(folder: Path) -> Scalars:
+    """The scalars of event files."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    events.Reload()
+    names = events.Tags()["scalars"]
+    return {name: {e.step: e.value for e in events.Scalars(name)} for name in names}
+
+
+def records(file: Path) -> Iterator[bytes]:
+    """The records of a file of W&B: 7 bytes, then a log in LevelDB's format.
+
+    That is blocks of 32 KiB with chunks in them: checksum, length, kind (whole, first, middle or
+    last of a record) and content.
+    """
+    content = file.read_bytes()
+    assert content[:4] == b":W&B"
+    place, record = 7, b""
+    while place < len(content):
+        if 2**15 - place % 2**15 < 7:  # too small for a chunk
+            place += 2**15 - place % 2**15
+            continue
+        _, length, kind = struct.unpack_from("<IHB", content, place)
+        record += content[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):
+            yield record
+            record = b""
+
+
+def of_wandb(file: Path) -> tuple[dict[str, str], dict[str, object], Scalars]:
+    """What an offline run of W&B holds: of the run, its config, and its history."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    about: dict[str, str] = {}
+    config: dict[str, object] = {}
+    found: Scalars = {}
+    for data in records(file):
+        record = Record.FromString(data)
+        if record.HasField("run"):
+            run = record.run
+            about = {"project": run.project, "group": run.run_group, "name": run.display_name}
+            config = {item.key: json.loads(item.value_json) for item in run.config.update}
+        if record.HasField("history"):
+            items = record.history.item
+            row = {x.key or "/".join(x.nested_key): json.loads(x.value_json) for x in items}
+            for name, x in row.items():
+                if name.startswith(("train/", "evaluation/")):
+                    found.setdefault(name, {})[int(row["step"])] = x
+    return about, config, found
+
+
+@pytest.mark.skipif(not installed("tensorboard"), reason="tensorboard is not installed")
+def test_tensorboard_has_the_scalars_of_every_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    part = train("tensorboard")
+    for seed in (0, 1):
+        check_same(of_tensorboard(part / f"tensorboard/seed-00{seed}"), expected(part, seed))
+
+
+@pytest.mark.skipif(not installed("tensorboard"), reason="tensorboard is not installed")
+def test_prediction_is_tracked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = "--env RandomWalk-v0 --seeds 2 --total-episodes 20 --quiet --results r"
+    words += " --track tensorboard"
+    config = parse(monte_carlo.Config, monte_carlo.PRESETS, "", words.split())
+    prediction.main(config, monte_carlo.train, monte_carlo.PRESETS)
+    (part,) = Path("r").glob("runs/*/*/*/seeds-000-001")
+    for seed in (0, 1):
+        curve = pd.read_parquet(part / "curve.parquet").query(f"seed == {seed}")
+        wanted = {"evaluation/rms_error": by_step(curve["episode"], curve["rms_error"])}
+        check_same(of_tensorboard(part / f"tensorboard/seed-00{seed}"), wanted)
+
+
+@pytest.mark.skipif(not installed("wandb"), reason=WITHOUT)
+def test_wandb_has_a_run_for_every_seed_without_a_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    part = train("wandb")
+    files = sorted(part.glob("wandb/offline-run-*/run-*.wandb"))
+    assert len(files) == 2
+    seeds = set()
+    for file in files:
+        about, config, found = of_wandb(file)
+        seed = config["seed"]
+        cell = f"FrozenLake-v1/q_learning/{part.parent.name}"
+        assert about == {"project": "manyseeds", "group": cell, "name": f"{cell}/{seed}"}
+        assert config["total_timesteps"] == 2000
+        check_same(found, expected(part, int(str(seed))))
+        seeds.add(seed)
+    assert seeds == {0, 1}
+
+
+@pytest.mark.skipif(not installed("tensorboard"), reason="tensorboard is not installed")
+def test_tracking_is_no_learning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of learning leaves out what a tracker takes."""
+    monkeypatch.chdir(tmp_path)
+    log = Tracker.log
+
+    def log_slowly(self: Tracker, step: Any, scalars: dict[str, Any]) -> None:
+        if not slow and "evaluation/greedy_return" not in scalars:
+            time.sleep(2)
+            slow.append(2)
+        log(self, step, scalars)
+
+    slow: list[int] = []
+    monkeypatch.setattr(Tracker, "log", log_slowly)
+    part = train("tensorboard")
+    summary = read_json(part / "summary.json")
+    assert slow
+    assert summary["learn_seconds"] < 2 < summary["total_seconds"]
+
+
+@pytest.mark.skipif(not installed("tensorboard"), reason="tensorboard is not installed")
+def test_what_is_not_finite_is_left_out(tmp_path: Path) -> None:
+    tracker = Tracker("tensorboard", tmp_path, [3, 4], {})
+    tracker.log([10, 20], {"loss": [1.0, np.nan], "other": 2.0})
+    tracker.close()
+    assert of_tensorboard(tmp_path / "tensorboard/seed-003") == {"loss": {10: 1}, "other": {10: 2}}
+    assert of_tensorboard(tmp_path / "tensorboard/seed-004") == {"other": {20: 2}}
+
+
+@pytest.mark.parametrize("tracker", ["tensorboard", "wandb"])
+def test_an_interrupted_training_leaves_no_tracker_behind(
+    tracker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not installed(tracker):
+        pytest.skip(f"{tracker} is not installed: pip install -e '.[{tracker}]'")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    seen = []
+
+    def interrupt(self: Run, result: object) -> None:
+        seen.extend(Path("r").glob(f"runs/*/*/*/*/{tracker}/*"))
+        raise KeyboardInterrupt
+
+    close, closed = Tracker.close, []
+
+    def close_in_time(self: Tracker) -> None:
+        closed.append(seen[0].exists())
+        close(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "finish", interrupt)
+        patch.setattr(Tracker, "close", close_in_time)
+        with pytest.raises(SystemExit, match="130"):
+            train(tracker)
+    assert len(seen) >= 2
+    assert closed == [True]  # what is left is written before the folder is removed, not after
+    assert not list(Path("r").glob("runs/*/*/*/seeds-*"))
+    assert train(tracker).exists()
+
+
+@pytest.mark.skipif(not installed("wandb"), reason=WITHOUT)
+@pytest.mark.parametrize(
+    ("mode", "said"), [("bogus", "WANDB_MODE bogus: must be one of"), ("online", "--track wandb: ")]
+)
+def test_what_wandb_refuses_is_one_line(
+    mode: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A mode that there is not; a server without a key for it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("WANDB_MODE", mode)
+    with pytest.raises(SystemExit, match="2"):
+        train("wandb")
+    (line,) = [x for x in capsys.readouterr().err.splitlines() if x.startswith("error: ")]
+    assert said in line
+    assert not list(tmp_path.glob("r/runs/*/*/*/seeds-*"))
+
+
+@pytest.mark.skipif(not installed("wandb"), reason=WITHOUT)
+def test_variables_of_wandb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An empty mode is none, an id that all seeds would have is not taken, nonsense is one line."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "")
+    monkeypatch.setenv("WANDB_RUN_ID", "abc")
+    train("wandb")
+    runs = [path.name for path in tmp_path.rglob("offline-run-*")]
+    assert len(runs) == len(set(runs)) == 2
+    assert not any(name.endswith("-abc") for name in runs)
+
+    def refuse(**settings: object) -> None:
+        raise ValueError("WANDB_SILENT perhaps:\nis no boolean")
+
+    monkeypatch.setattr("wandb.init", refuse)
+    shutil.rmtree(tmp_path / "r")
+    capsys.readouterr()
+    with pytest.raises(SystemExit, match="2"):
+        train("wandb")
+    (line,) = [x for x in capsys.readouterr().err.splitlines() if x.startswith("error: ")]
+    assert line == "error: --track wandb: ValueError: WANDB_SILENT perhaps: is no boolean"
+
+
+class Broken:
+    """A tracker of one seed that fails at its end."""
+
+    def __init__(self, part: Path, seed: int, settings: object) -> None:
+        self.seed, self.closed = seed, False
+        if seed == 9:
+            raise UsageError("cannot begin")
+        OPENED.append(self)
+
+    def write(self, step: int, scalars: object) -> None: ...
+
+    def close(self) -> None:
+        self.closed = True
+        if self.seed == 0:
+            raise OSError("disk full")
+
+
+OPENED: list[Broken] = []
+
+
+def test_what_fails_at_the_end_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The other seeds are closed, too; so are those before one that cannot begin."""
+    monkeypatch.setitem(WRITERS, "tensorboard", Broken)
+    OPENED.clear()
+    Tracker("tensorboard", Path(), [0, 1], {}).close()
+    assert [x.closed for x in OPENED] == [True, True]
+    assert capsys.readouterr().err == "warning: --track tensorboard: OSError: disk full\n"
+    OPENED.clear()
+    with pytest.raises(UsageError, match="cannot begin"):
+        Tracker("tensorboard", Path(), [1, 2, 9, 3], {})
+    assert [x.closed for x in OPENED] == [True, True]
+
+
+@pytest.mark.parametrize("tracker", ["tensorboard", "wandb"])
+def test_a_missing_package_is_one_line(
+    tracker: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    find = importlib.util.find_spec
+
+    def find_others(name: str) -> object:
+        return None if name == tracker else find(name)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_others)
+    for value, said in (
+        (tracker, f"--track {tracker}: needs {tracker}"),
+        ("x", "one of none,"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            train(value)
+        error = capsys.readouterr().err
+        assert stop.value.code == 2
+        assert said in error
+        assert error.count("\n") == 1
+    assert not (tmp_path / "r").exists()
