@@ -73,10 +73,10 @@ def cells() -> Iterator[Cell]:
             seen.add(path)
             yield cell
     ours = [cell for cell in SUITES["classic-control"] if cell.source == "manyseeds"]
-    for k, cell in itertools.product(itertools.count(1), ours):
-        yield dataclasses.replace(
-            cell, settings={**cell.settings, "learning_rate": 1e-4 + k * 1e-6}
-        )
+    for k in itertools.count(1):
+        for cell in ours:
+            rate = 1e-4 + k * 1e-6
+            yield dataclasses.replace(cell, settings={**cell.settings, "learning_rate": rate})
 
 
 def simulate(results: Path, parts: int) -> list[Path]:

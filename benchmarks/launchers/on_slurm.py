@@ -8,6 +8,8 @@ but a checkpoint, and is queued again.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import signal
 import subprocess
@@ -70,6 +72,8 @@ class Command:
 def _begin() -> None:
     """Heed an interrupt, and end with the job."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Slurm sends submitit's signal to every process of the job, not to submitit alone.
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     end_with_parent()
 
 
@@ -138,7 +142,8 @@ class SlurmLauncher:
             defaults = {"name": "manyseeds", "cpus_per_task": cpus}
             executor.update_parameters(**{**defaults, **({"gpus_per_node": 1} if gpus else {})})
             executor.update_parameters(**values)
-            with executor.batch():
+            # submitit prints what Slurm says, which is in the error as well.
+            with contextlib.redirect_stderr(io.StringIO()), executor.batch():
                 jobs = [
                     executor.submit(
                         Command(
