@@ -193,11 +193,4 @@ BUGS = (
         "with precision(model, device):",
         "tests/llm_track/test_sampling.py::test_weights_are_rounded_once_for_all_tokens[4]",
     ),
-    Bug(
-        "shared seed: tiny-reward is one model for all seeds",
-        "llm_track/models.py",
-        'flags += ["--model", str(tiny.resolve()), "--first-seed", str(seed)]',
-        'flags += ["--model", str(tiny.resolve()), "--first-seed", "0"]\n        seed = 0',
-        "tests/llm_track/test_grpo.py::test_every_seed_has_a_reward_model_of_its_own",
-    ),
 )
