@@ -336,7 +336,8 @@ def train(config: Config, run: Run) -> QNetwork:
 
 
 def load(part: str, trusted_env: str = "") -> QNetwork:
-    """The networks of a finished part `.../seeds-000-009`; trusted_env: see `read_policy`."""
+    """The networks of a finished part `.../seeds-000-009`, of an export `hub:FOLDER`, or of a
+    repository `hub:OWNER/NAME`; trusted_env: see `read_policy`."""
     return load_policy(part, Config, QNetwork, trusted_env)
 
 

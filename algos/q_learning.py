@@ -216,7 +216,8 @@ def train(config: Config, run: Run) -> QTable:
 
 
 def load(part: str, trusted_env: str = "") -> QTable:
-    """The tables of a finished part `.../seeds-000-009`; trusted_env: see `read_policy`."""
+    """The tables of a finished part `.../seeds-000-009`, of an export `hub:FOLDER`, or of a
+    repository `hub:OWNER/NAME`; trusted_env: see `read_policy`."""
     return load_policy(part, Config, QTable, trusted_env)
 
 

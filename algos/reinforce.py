@@ -405,7 +405,8 @@ def train(config: Config, run: Run) -> Actor:
 
 
 def load(part: str, trusted_env: str = "") -> Actor:
-    """The policies of a finished part `.../seeds-000-009`; trusted_env: see `read_policy`."""
+    """The policies of a finished part `.../seeds-000-009`, of an export `hub:FOLDER`, or of a
+    repository `hub:OWNER/NAME`; trusted_env: see `read_policy`."""
     return load_policy(part, Config, Actor, trusted_env)
 
 

@@ -535,7 +535,8 @@ def train(config: Config, run: Run) -> ActorCritic:
 
 
 def load(part: str, trusted_env: str = "") -> ActorCritic:
-    """The policies of a finished part `.../seeds-000-009`; trusted_env: see `read_policy`."""
+    """The policies of a finished part `.../seeds-000-009`, of an export `hub:FOLDER`, or of a
+    repository `hub:OWNER/NAME`; trusted_env: see `read_policy`."""
     return load_policy(part, Config, ActorCritic, trusted_env)
 
 

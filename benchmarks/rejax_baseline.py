@@ -36,18 +36,10 @@ import torch
 
 from algos import dqn, ppo
 from benchmarks import jax_peer
-from manyseeds.cli import (
-    ControlConfig,
-    Preset,
-    exit_with,
-    parse_both,
-    read_algo,
-    requested_seeds,
-)
+from manyseeds.cli import ControlConfig, Preset, exit_with, parse_both, read_algo
 from manyseeds.errors import UsageError
 from manyseeds.evaluate import POINTS
-from manyseeds.record import RunFolder, part_name, plural
-from manyseeds.runs.base import carry_out, complete
+from manyseeds.runs.base import complete_seeds
 from manyseeds.runs.control import Run, print_result
 
 # The module can be read where it cannot be used.
@@ -226,19 +218,13 @@ def main(args: Sequence[str] | None = None) -> None:
             raise UsageError(f"rejax is not installed here: make jax-env, then {jax_peer.PYTHON}")
     except UsageError as error:
         exit_with(error)
-    folder = RunFolder.of(config, f"rejax-{name}")
-    seeds = requested_seeds(config)
-
-    def missing() -> list[int]:
-        return [seed for group in folder.missing(seeds) for seed in group]
-
-    def train_missing(todo: Sequence[int]) -> None:
-        run = Run(config, todo, folder.path / part_name(todo), f"rejax-{name}", "rejax")
-        definitions = [train, peer.arguments, peer.kept]
-        carry_out(config, partial(train, peer), run, definitions, PACKAGES)
-
-    complete(
-        folder, config, missing, train_missing, f"Finished already: {plural(len(seeds), 'seed')}"
+    folder = complete_seeds(
+        config,
+        partial(train, peer),
+        partial(Run, source="rejax"),
+        f"rejax-{name}",
+        [train, peer.arguments, peer.kept],
+        PACKAGES,
     )
     print_result(folder, config, peer.presets.get(config.env))
 

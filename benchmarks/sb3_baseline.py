@@ -32,6 +32,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, cast
@@ -60,12 +61,11 @@ from manyseeds.cli import (
     from_identity,
     parse_both,
     read_algo,
-    requested_seeds,
 )
 from manyseeds.errors import UsageError
 from manyseeds.process import exit_reason, set_up_process
-from manyseeds.record import RunFolder, part_name, plural, read_json
-from manyseeds.runs.base import complete
+from manyseeds.record import RunFolder, part_name, read_json
+from manyseeds.runs.base import carry_out, complete_parts
 from manyseeds.runs.control import Run, print_result
 from manyseeds.seeds import SeedStreams
 
@@ -396,25 +396,19 @@ def train_seed(library: Library, algo: str, config: ControlConfig, seed: int, pa
     set_up_process(config.threads)
     baseline = library.baselines[algo]
     run = Run(config, [seed], part, f"{library.name}-{algo}", source=library.name)
+    definitions = [train, baseline]
+    packages = library.packages_of(algo)
     try:
-        run.open([train, baseline], library.packages_of(algo))
-        run.finish(train(baseline, config, run))
+        carry_out(config, partial(train, baseline), run, definitions, packages)
     except (OSError, UsageError) as error:  # a full disk, a folder that vanished
-        run.discard()
         print(f"error: seed {seed}: {error}", file=sys.stderr)
         raise SystemExit(1) from None
     except ValueError as error:
-        run.discard()
         if "found invalid values" not in str(error):  # what torch says of a distribution of NaN
             raise
         why = "SB3's policy became NaN: a reward was not finite, or the training diverged"
         print(f"error: seed {seed}: {why}", file=sys.stderr)
         raise SystemExit(1) from None
-    except (Exception, KeyboardInterrupt, SystemExit):
-        run.discard()
-        raise
-    finally:
-        run.close()
 
 
 def _end_with_parent() -> None:
@@ -535,20 +529,13 @@ def complete_run(
 ) -> None:
     """Train the seeds of a command that are not finished yet and print the table of the run."""
     algo, config, workers = read_flags(args, library, flags_class, description)
-    folder = RunFolder.of(config, f"{library.name}-{algo}")
-    seeds = requested_seeds(config)
 
-    def missing() -> list[int]:
-        return [seed for group in folder.missing(seeds) for seed in group]
-
-    def train_missing(todo: Sequence[int]) -> None:
+    def train_missing(folder: RunFolder, todo: Sequence[int]) -> None:
         if failed := train_seeds(library, algo, config, folder, todo, workers):
             print(f"error: failed seeds: {', '.join(map(str, failed))}", file=sys.stderr)
             raise SystemExit(1)
 
-    complete(
-        folder, config, missing, train_missing, f"Finished already: {plural(len(seeds), 'seed')}"
-    )
+    folder = complete_parts(config, f"{library.name}-{algo}", train_missing)
     print_result(folder, config, library.baselines[algo].presets.get(config.env))
 
 

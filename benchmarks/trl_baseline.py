@@ -39,6 +39,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ from manyseeds.cli import exit_with, from_identity, parse_both, path_of, read_al
 from manyseeds.errors import UsageError
 from manyseeds.process import resolve_device, set_up_process
 from manyseeds.record import RunFolder
-from manyseeds.runs.base import failing_in_one_line
+from manyseeds.runs.base import carry_out, failing_in_one_line
 from manyseeds.runs.language import (
     Evaluator,
     LanguageConfig,
@@ -567,14 +568,7 @@ def train(baseline: type[Baseline], config: Any, run: LanguageRun) -> Any:
 def train_seed(algo: str, config: LanguageConfig, run: LanguageRun) -> None:
     """Train and store one seed."""
     baseline = BASELINES[algo]
-    try:
-        run.open([train, baseline], packages=PACKAGES)
-        run.finish(train(baseline, config, run))
-    except (Exception, KeyboardInterrupt, SystemExit):
-        run.discard()
-        raise
-    finally:
-        run.close()
+    carry_out(config, partial(train, baseline), run, [train, baseline], PACKAGES)
 
 
 # ---- A measuring process -------------------------------------------------------------------

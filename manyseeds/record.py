@@ -56,6 +56,22 @@ def write_bytes(path: Path, content: bytes) -> None:
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
+    for collected in _collecting:
+        collected.add(path.resolve())
+
+
+_collecting: list[set[Path]] = []
+
+
+@contextlib.contextmanager
+def written_files() -> Iterator[set[Path]]:
+    """Collect the paths of the files that `write_bytes` writes within the block, resolved."""
+    collected: set[Path] = set()
+    _collecting.append(collected)
+    try:
+        yield collected
+    finally:
+        _collecting.remove(collected)
 
 
 def write_json(path: Path, content: Any) -> None:

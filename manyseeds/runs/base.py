@@ -33,6 +33,7 @@ from manyseeds.errors import UsageError
 from manyseeds.process import resolve_device, set_up_process
 from manyseeds.progress import console
 from manyseeds.record import (
+    DONE,
     POLICY,
     SCHEMA,
     RunFolder,
@@ -41,6 +42,7 @@ from manyseeds.record import (
     finite_numbers,
     gpu,
     is_finished,
+    is_part,
     part_name,
     plural,
     provenance,
@@ -278,6 +280,7 @@ def complete(
                 # Another process may have just finished some.
                 own = [seed for seed in missing() if seed in taken]
                 if own:
+                    remove_abandoned(folder, own)
                     train_missing(own)
                 for seed in taken:
                     locks.release(seed)
@@ -287,6 +290,20 @@ def complete(
                     console.print(f"waiting for another process that trains seed {left[0]}")
                     locks.acquire(left[0], wait=True)
                     locks.release(left[0])
+
+
+def remove_abandoned(folder: RunFolder, seeds: Sequence[int]) -> None:
+    """Remove parts that were never sealed and hold one of some seeds; a checkpoint is kept.
+
+    seeds: locked by this process, so that no other process trains these parts: one that was killed
+    has left them, event files of a tracker included. The seeds may now belong to other parts.
+    """
+    for part in filter(is_part, folder.path.glob("seeds-*")):
+        first, last = map(int, part.name.split("-")[1:])
+        if not (part / DONE).exists() and any(first <= seed <= last for seed in seeds):
+            clear(part, keep=CHECKPOINT)
+            with contextlib.suppress(OSError):  # gone, or the checkpoint is in it
+                part.rmdir()
 
 
 @contextlib.contextmanager
@@ -336,24 +353,45 @@ def complete_seeds(
     config: SeedsConfig,
     train: Callable[[Any, Any], Any],
     run_class: Callable[[Any, Sequence[int], Path, str], Recorder],
+    algo: str = "",
+    definitions: Sequence[Any] = (),
+    packages: Sequence[str] = (),
 ) -> RunFolder:
     """Train the seeds that are not finished yet, in parts of consecutive ones; returns their run.
 
     run_class: the kind of run that records a part, from its config, seeds, folder and algorithm.
+    algo: the name in the store, where it is not that of the file of `train`. definitions, packages:
+    as for `carry_out`.
     """
-    algo = Path(inspect.getfile(train)).stem
+    algo = algo or Path(inspect.getfile(train)).stem
+
+    def train_missing(folder: RunFolder, todo: Sequence[int]) -> None:
+        for group in consecutive(todo):
+            run = run_class(config, group, folder.path / part_name(group), algo)
+            carry_out(config, train, run, definitions, packages)
+
+    return complete_parts(config, algo, train_missing)
+
+
+def complete_parts(
+    config: SeedsConfig, algo: str, train_missing: Callable[[RunFolder, Sequence[int]], object]
+) -> RunFolder:
+    """Train the seeds that are not finished yet, or whose weights are gone; returns their run.
+
+    train_missing: trains some seeds of the run, in parts.
+    """
     folder = RunFolder.of(config, algo)
     seeds = requested_seeds(config)
 
     def missing() -> list[int]:
         return [s for group in folder.missing(seeds, with_weights=True) for s in group]
 
-    def train_missing(todo: Sequence[int]) -> None:
-        for group in consecutive(todo):
-            carry_out(config, train, run_class(config, group, folder.path / part_name(group), algo))
-
     complete(
-        folder, config, missing, train_missing, f"Finished already: {plural(len(seeds), 'seed')}"
+        folder,
+        config,
+        missing,
+        lambda todo: train_missing(folder, todo),
+        f"Finished already: {plural(len(seeds), 'seed')}",
     )
     return folder
 

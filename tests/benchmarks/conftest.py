@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.chapters import comparison
 from manyseeds import plots
+from manyseeds.record import write_bytes
 
 WHOLE = {"test_same_store_gives_the_same_bytes", "test_real_run_evaluated_exactly"}
 
@@ -16,7 +17,7 @@ def short_report(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     """test_report.py, but for WHOLE: no pictures in its files, and the quick suite alone."""
 
     def write(_: Any, path: Path, **settings: Any) -> None:
-        path.write_text("<svg/>")
+        write_bytes(path, b"<svg/>")
 
     if Path(request.path).stem == "test_report" and request.function.__name__ not in WHOLE:
         monkeypatch.setattr(plots, "lines", write)

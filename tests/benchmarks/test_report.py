@@ -513,6 +513,41 @@ def test_pages_of_a_former_report_are_removed_and_no_other_file(tmp_path: Path) 
     assert all(path.exists() for path in mine)
 
 
+def test_publishing_removes_figures_and_tables_of_a_former_report_and_no_other_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is written stays, under any link to the folder; so do files of other commands."""
+    results = tmp_path / "results"
+    plant(results, "ppo", FINALS)
+    written(results)
+    first = {path for name in ("plots", "tables") for path in (results / name).iterdir()}
+    assert {path.suffix for path in first} == {".svg", ".csv", ".tex"}
+    mine = [results / x for x in ("tables/check.json", "tables/check.md", "x.svg", "runs/x.csv")]
+    mine += [results / "plots/deep/x.svg", tmp_path / "x.svg"]
+    former = [results / x for x in ("plots/old.svg", "plots/old.png", "tables/old.csv")]
+    former += [results / "tables/old.tex"]
+    for path in (*mine, *former):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("x")
+    linked = tmp_path / "linked"
+    linked.symlink_to(results)
+    capsys.readouterr()
+    report.main(["--results", str(results)])
+    assert all(path.exists() for path in (*mine, *former, *first))
+    assert "removed: " not in capsys.readouterr().out
+
+    monkeypatch.setattr(report, "PUBLISHED", linked)
+    report.main(["--publish", "--env", ENV])
+    assert all(path.exists() for path in former)
+    assert "removed: " not in capsys.readouterr().out
+    report.main(["--publish"])
+    assert not any(path.exists() for path in former)
+    assert all(path.exists() for path in (*mine, *first))
+    assert "removed: 4 files of former reports in plots and tables\n" in capsys.readouterr().out
+    report.main(["--publish"])
+    assert "removed: " not in capsys.readouterr().out
+
+
 def test_a_page_of_somebody_else_is_not_overwritten(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

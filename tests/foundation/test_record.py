@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,13 @@ from manyseeds.record import (
     is_finished,
     part_name,
     plural,
+    read_json,
     seal,
     write_bytes,
     write_json,
 )
 from manyseeds.runs import control
+from manyseeds.runs.base import complete_seeds
 from manyseeds.runs.control import Run, main
 from tests.processes import Script
 
@@ -913,6 +916,35 @@ def test_a_real_file_that_cannot_grow() -> None:
     assert not (part / "summary.json").exists()
     assert command("r", timesteps=1024).wait() == 0
     assert is_finished(part)
+
+
+def test_a_run_of_another_name_and_library() -> None:
+    """A baseline trains by a function that is no file's, and records its packages."""
+    config = parse(q_learning.Config, q_learning.PRESETS, "", (*LAKE, "--seeds", "3", "--quiet"))
+
+    def of_another_library(peer: str, config: Any, run: Run) -> Any:
+        return q_learning.train(config, run)
+
+    def complete() -> RunFolder:
+        work = partial(of_another_library, "x")
+        run_class = partial(Run, source="other")
+        packages = ("pandas",)
+        return complete_seeds(config, work, run_class, "other-q", [q_learning.train], packages)
+
+    folder = complete()
+    assert (folder.path.parent.name, folder.finished_seeds()) == ("other-q", {0, 1, 2})
+    (part,) = folder.parts()
+    stored = read_json(part / "config.json")
+    assert (stored["algo"], stored["source"]) == ("other-q", "other")
+    assert "algos.q_learning:train" in stored["code"]["origins"]
+    assert stored["versions"]["pandas"] == pd.__version__
+    shutil.rmtree(part)
+    plant(folder.path / "seeds-001-001", [1])
+    write_json(folder.path / "seeds-001-001/config.json", {**stored, "seeds": [1]})
+    seal(folder.path / "seeds-001-001", LOCAL, POLICY)
+    complete()  # parts of consecutive seeds
+    names = [part.name for part in folder.parts()]
+    assert names == ["seeds-000-000", "seeds-001-001", "seeds-002-002"]
 
 
 def test_a_run_that_was_finished_while_one_waited_is_not_taken_for_ones_own() -> None:

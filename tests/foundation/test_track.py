@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
+import signal
 import struct
 import time
 from collections.abc import Iterator, Sequence
@@ -18,10 +19,11 @@ import pytest
 from algos import monte_carlo, q_learning
 from manyseeds.cli import parse
 from manyseeds.errors import UsageError
-from manyseeds.record import is_finished, read_json
-from manyseeds.runs import prediction
+from manyseeds.record import DONE, RunFolder, is_finished, read_json
+from manyseeds.runs import base, prediction
 from manyseeds.runs.control import Run, main
 from manyseeds.track import WRITERS, Tracker
+from tests.processes import Script
 
 Scalars = dict[str, dict[int, float]]  # by name and step
 RUN = "--env FrozenLake-v1 --seeds 2 --total-timesteps 2000 --eval-budget 0.1 --quiet --results r"
@@ -224,6 +226,63 @@ def test_an_interrupted_training_leaves_no_tracker_behind(
     assert closed == [True]  # what is left is written before the folder is removed, not after
     assert not list(Path("r").glob("runs/*/*/*/seeds-*"))
     assert train(tracker).exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tracker", ["tensorboard", "wandb"])
+@pytest.mark.parametrize("seeds", [2, 3])
+def test_a_killed_training_leaves_no_tracker_behind(
+    tracker: str, seeds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real SIGKILL; then the same seeds are trained, or those of another part."""
+    if not installed(tracker):
+        pytest.skip(f"{tracker} is not installed: pip install -e '.[{tracker}]'")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    words = f"{RUN} --name x --track {tracker}"
+    endless = words.replace("--total-timesteps 2000", "--total-timesteps 2000000")
+    killed = Script("algos/q_learning.py", *endless.split())
+    run = Path("r/runs/FrozenLake-v1/q_learning/x")
+    while killed.poll() is None and len(list(run.glob(f"*/{tracker}/*"))) < 2:
+        time.sleep(0.01)
+    killed.send_signal(signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
+    (other := run / "seeds-005-006" / tracker).mkdir(parents=True)  # not trained again
+    old = {path.resolve() for path in run.glob(f"seeds-000-001/{tracker}/**/*")}
+    assert old
+
+    words = words.replace("--seeds 2", f"--seeds {seeds}")
+    assert Script("algos/q_learning.py", *words.split()).run().stderr == ""
+    part = run / f"seeds-000-00{seeds - 1}"
+    assert is_finished(part)
+    assert sorted(run.iterdir()) == [part, other.parent]
+    if tracker == "tensorboard":
+        assert len(list(part.glob("tensorboard/*/events.*"))) == seeds
+        for seed in range(seeds):
+            check_same(of_tensorboard(part / f"tensorboard/seed-00{seed}"), expected(part, seed))
+    else:
+        assert len(list(part.glob("wandb/offline-run-*/run-*.wandb"))) == seeds
+    assert not any(path.is_file() for path in old)
+
+
+def test_only_what_a_killed_process_has_left_is_removed(tmp_path: Path) -> None:
+    """Not what was sealed and is damaged, not others' seeds, not a checkpoint."""
+    left, checkpoint, sealed, others = names = [
+        f"seeds-{first:03d}-{last:03d}" for first, last in ((0, 3), (7, 7), (5, 9), (10, 12))
+    ]
+    for name in names:
+        (tmp_path / name / "tensorboard").mkdir(parents=True)
+        (tmp_path / name / "tensorboard" / "events").write_text("x")
+    (tmp_path / checkpoint / base.CHECKPOINT).write_text("x")
+    (tmp_path / sealed / DONE).write_text("{}")
+    (tmp_path / "seeds-mine").mkdir()
+    base.remove_abandoned(RunFolder(tmp_path), [3, 7])
+    kept = sorted(str(x.relative_to(tmp_path)) for x in tmp_path.rglob("*") if x.is_file())
+    expected = [f"{sealed}/{DONE}", f"{sealed}/tensorboard/events"]
+    expected += [f"{checkpoint}/{base.CHECKPOINT}", f"{others}/tensorboard/events"]
+    assert kept == sorted(expected)
+    assert not (tmp_path / left).exists()
+    assert (tmp_path / "seeds-mine").is_dir()
 
 
 @pytest.mark.skipif(not installed("wandb"), reason=WITHOUT)

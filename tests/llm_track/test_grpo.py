@@ -1427,10 +1427,16 @@ def test_the_stronger_and_the_smaller_base_are_made(
 
 
 @pytest.mark.slow
-def test_every_seed_has_a_reward_model_of_its_own(tmp_path: Path) -> None:
-    """tiny-reward is what reward_model.py trains from the same seed."""
+def test_every_seed_has_a_reward_model_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """tiny-reward is what reward_model.py trains from the same seed. All budgets are cut alike."""
     import safetensors.torch
 
+    run_command, cut = models.run_command, ["--total-samples", "1024"]
+    monkeypatch.setattr(
+        models, "run_command", lambda command, name: run_command([*command, *cut], name)
+    )
     config = config_of("grpo", "tiny", results=str(tmp_path), threads=1)
     rewards = [
         models.load_scalar(tasks.REWARD, config, CPU, Processes(), "--reward-model", seed)
@@ -1440,7 +1446,7 @@ def test_every_seed_has_a_reward_model_of_its_own(tmp_path: Path) -> None:
     script = Path(grpo.__file__).with_name("reward_model.py")
     command = [sys.executable, str(script), "--seeds", "1", "--first-seed", "3", "--name", "x"]
     subprocess.run(
-        [*command, "--results", str(tmp_path), "--evaluations", "1", "--quiet"],
+        [*command, *cut, "--results", str(tmp_path), "--evaluations", "1", "--quiet"],
         check=True, capture_output=True,
     )  # fmt: skip
     (found,) = tmp_path.glob("runs/addition/reward_model/x/seeds-003-003/model/model.safetensors")
