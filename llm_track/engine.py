@@ -26,6 +26,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -38,6 +39,12 @@ from manyseeds.errors import UsageError
 
 GPU_SHARE = 0.4  # of its memory, for the engine's weights and cache; training has the rest
 SEED_BITS = 24  # of a uniform number in float32
+
+
+@cache
+def start(path: str, half: bool, length: int, size: int) -> Engine:
+    """An engine; the same one for all seeds of a command, as vLLM does not give memory back."""
+    return Engine(path, half, length, size)
 
 
 class Engine:
@@ -121,9 +128,9 @@ class Engine:
 
         def load(inner: Any) -> set[str]:
             """Names of the engine's weights that were not loaded. inner: vLLM's own model."""
-            return {name for name, _ in inner.named_parameters()} - inner.load_weights(
-                merged(model)
-            )
+            names = {name for name, _ in inner.named_parameters()}
+            loaded = inner.load_weights(merged(model))
+            return names - (names if loaded is None else loaded)  # some models do not say
 
         (left,) = self.llm.apply_model(load)
         if left:

@@ -359,14 +359,14 @@ def start_engine(
     path: str, config: LanguageConfig, model: Any, tokenizer: Any, processes: Processes
 ) -> Any:
     """What samples with `--sampler vllm`; UsageError where it cannot."""
-    from llm_track.engine import Engine
+    from llm_track import engine
 
     if processes.size > 1:
         raise UsageError("--sampler vllm: samples in one process; leave out --num_processes")
     longest = longest_prompt(config, tokenizer, prompts_of(tasks.make(config.task)))
     length = 2 * longest + completion_tokens(config)  # a generated task may draw longer prompts
     context = getattr(model.config, "max_position_embeddings", None) or length
-    return Engine(path, model.computes_in_half, min(length, context), config.micro_batch_size)
+    return engine.start(path, model.computes_in_half, min(length, context), config.micro_batch_size)
 
 
 @boundary
