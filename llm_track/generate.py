@@ -83,6 +83,8 @@ class Config(ScriptConfig):
     """Completions side by side."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of computations. auto is bfloat16 on a GPU that supports it."""
+    sampler: Literal["transformers", "vllm"] = "transformers"
+    """What generates completions. vllm: faster, with that package, on a GPU."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device. auto is the CPU."""
     threads: Annotated[int, Range(1, MAX_THREADS)] = 1
@@ -102,6 +104,7 @@ class Config(ScriptConfig):
             model=self.model,
             max_new_tokens=self.max_new_tokens,
             dtype=self.dtype,
+            sampler=self.sampler,
             device=self.device,
             threads=self.threads,
             results=self.results,
@@ -182,9 +185,13 @@ class Output:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(f"--out {self.config.out}: {state.name} is broken: {error}") from None
 
-    def add(self, rows: Sequence[Sequence[tasks.Graded]], lengths: np.ndarray) -> None:
-        """The completions of some more prompts, k of each; lengths [prompts, k], in tokens."""
-        task = tasks.make(self.config.task)
+    def add(
+        self, task: tasks.Task, rows: Sequence[Sequence[tasks.Graded]], lengths: np.ndarray
+    ) -> None:
+        """The completions of some more prompts, k of each; lengths [prompts, k], in tokens.
+
+        Rows are written with what the prompts open: another model's template may not open it.
+        """
         text = ""
         for group, tokens in zip(rows, lengths, strict=True):
             right = [x.accuracy == 1 for x in group]
@@ -194,7 +201,8 @@ class Output:
             self.tokens.append(float(tokens.mean()))
             self.solved.append(cons_at_k([votes], np.array([right])) == 1)
             for x in self._kept(group):
-                row: dict[str, Any] = {"prompt": x.problem.prompt, "completion": x.text}
+                completion = task.opening + x.text
+                row: dict[str, Any] = {"prompt": x.problem.prompt, "completion": completion}
                 row |= {"answer": x.problem.answer, "right": x.accuracy == 1}
                 text += json.dumps({**row, "format": x.format == 1}) + "\n"
         if self.path is None:
@@ -255,7 +263,7 @@ def generate(config: Config) -> dict[str, float]:
         texts = sampling.decode(tokenizer, samples)
         graded = [task.grade(problems[i], text) for i, text in zip(repeated, texts, strict=True)]
         groups = [graded[j : j + config.k] for j in range(0, len(graded), config.k)]
-        output.add(groups, samples.lengths.cpu().numpy().reshape(-1, config.k))
+        output.add(task, groups, samples.lengths.cpu().numpy().reshape(-1, config.k))
         if not config.quiet:
             console.print(f"{places.stop:,} of {len(problems):,} prompts", highlight=False)
     return output.scores()

@@ -43,6 +43,7 @@ from manyseeds.record import alone, is_finished
 from manyseeds.runs.language import LanguageConfig, LanguageRun
 from manyseeds.runs.parallel import Processes
 
+PADDING, TOLERANCE = 3, 0.02  # tokens; of the standard deviation of logits
 CHARACTERS = "".join(chr(i) for i in range(32, 127)) + "\n"
 BASE_BATCH, BASE_LEARNING_RATE = 32, 2e-3
 
@@ -213,17 +214,22 @@ def load_model(
 ) -> tuple[Any, Any]:
     """The model and tokenizer of `--model`, ready to be trained.
 
-    Raises UsageError for an unknown model, for one that would need its own code run, and where
-    prompt and completion do not fit into its context.
+    Raises UsageError for an unknown model, for one that would need its own code run, for one that
+    cannot be padded on the left, and where prompt and completion do not fit into its context.
     """
     from transformers import AutoModelForCausalLM
 
-    model, tokenizer = read(find(config.model, config, processes), AutoModelForCausalLM, "--model")
+    path = find(config.model, config, processes)
+    model, tokenizer = read(path, AutoModelForCausalLM, "--model")
     model.to(device)
     check_context(config, model.config, tokenizer, prompts_of(tasks.make(config.task)))
     if config.lora_rank > 0:
         model = with_lora(model, config.lora_rank)
-    return prepare(model, config, device), tokenizer
+    model = prepare(model, config, device)
+    check_padding(config, model, tokenizer)
+    if config.sampler == "vllm":
+        model.engine = start_engine(path, config, model, tokenizer, processes)
+    return model, tokenizer
 
 
 def load_scalar(
@@ -342,7 +348,49 @@ def prepare(model: Any, config: LanguageConfig, device: torch.device) -> Any:
         model.train()  # transformers checkpoints in this mode only
     # Weights and optimizer stay in float32; sampling.precision reads this.
     model.computes_in_half = half_precision(config, device)
+    model.engine = None  # sampling.sample samples itself
+    if config.liger:
+        fuse(model, device)
     return model
+
+
+@boundary
+def start_engine(
+    path: str, config: LanguageConfig, model: Any, tokenizer: Any, processes: Processes
+) -> Any:
+    """What samples with `--sampler vllm`; UsageError where it cannot."""
+    from llm_track import engine
+
+    if processes.size > 1:
+        raise UsageError("--sampler vllm: samples in one process; leave out --num_processes")
+    longest = longest_prompt(config, tokenizer, prompts_of(tasks.make(config.task)))
+    length = 2 * longest + completion_tokens(config)  # a generated task may draw longer prompts
+    context = getattr(model.config, "max_position_embeddings", None) or length
+    return engine.start(path, model.computes_in_half, min(length, context), config.micro_batch_size)
+
+
+@boundary
+def fuse(model: Any, device: torch.device) -> None:
+    """Compute a model's norms, rotations and MLPs with Liger's kernels; UsageError where it cannot.
+
+    Its fused losses stay off: they take over a whole loss with its logits, which every script
+    spells out and `sampling.logprobs` computes in chunks already.
+    """
+    try:
+        from liger_kernel.transformers import _apply_liger_kernel_to_instance
+        from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN
+    except ImportError:
+        raise UsageError("--liger: needs liger-kernel; pip install -e '.[liger]'") from None
+    if device.type != "cuda":
+        raise UsageError("--liger: its kernels need a GPU; add --device cuda")
+    kind = model.config.model_type
+    if kind not in MODEL_TYPE_TO_APPLY_LIGER_FN:  # Liger would only log that it does nothing
+        raise UsageError(f"--liger: has no kernels for models of type {kind}")
+    _apply_liger_kernel_to_instance(
+        model=sampling.without_adapters(model),
+        cross_entropy=False,
+        fused_linear_cross_entropy=False,
+    )
 
 
 def half_precision(config: LanguageConfig, device: torch.device) -> bool:
@@ -373,13 +421,44 @@ def check_context(
 
     architecture: the model's own config, as transformers has it.
     """
-    task = tasks.make(config.task)
-    longest = max(map(len, sampling.encode_prompts(tokenizer, task, prompts)))
+    longest = longest_prompt(config, tokenizer, prompts)
     context = getattr(architecture, "max_position_embeddings", None)
     if context is not None and longest + completion_tokens(config) > context:
         raise UsageError(
             f"--max-new-tokens {completion_tokens(config)}: with prompts of up to {longest} "
             f"tokens this is beyond the context of {context} tokens of {config.model}"
+        )
+
+
+def longest_prompt(config: LanguageConfig, tokenizer: Any, prompts: Sequence[str]) -> int:
+    """The length of the longest prompt, in tokens."""
+    task = tasks.make(config.task)
+    return max(map(len, sampling.encode_prompts(tokenizer, task, prompts)))
+
+
+@torch.no_grad()
+def check_padding(config: LanguageConfig, model: Any, tokenizer: Any) -> None:
+    """Prompts are padded on the left, which must not change what follows; raises UsageError.
+
+    It does for RoBERTa and its kin: their positions begin behind the padding token's id and skip
+    every padding token, whatever positions they are given.
+    """
+    task = tasks.make(config.task)
+    (row,) = sampling.encode_prompts(tokenizer, task, prompts_of(task)[:1])
+    ids = torch.tensor([[tokenizer.pad_token_id] * PADDING + row], device=model.device)
+    mask = torch.arange(ids.shape[1], device=model.device).unsqueeze(0) >= PADDING
+    settings = {"use_cache": False, "logits_to_keep": 1}
+    alone = model(input_ids=ids[:, PADDING:], **settings).logits
+    padded = model(
+        input_ids=ids,
+        attention_mask=mask.long(),
+        position_ids=sampling.positions(mask),
+        **settings,
+    ).logits
+    if (padded - alone).abs().max() > TOLERANCE * alone.std():
+        raise UsageError(
+            f"--model {config.model}: a {model.config.model_type} model computes other "
+            "log-probabilities for a prompt that is padded on the left, as in a batch"
         )
 
 

@@ -1,7 +1,6 @@
 """Proximal policy optimization of a language model (Ouyang et al. 2022, arXiv 2203.02155).
 
     python llm_track/rlhf_ppo.py --task addition
-    python llm_track/rlhf_ppo.py --reward-model results/local/runs/... --no-rules
 
 The third step of InstructGPT (sec. 3.5), after "The N implementation details of RLHF with PPO"
 (Huang et al. 2024, arXiv 2403.17031; vwxyzjn/summarize_from_feedback_details). A completion o of a

@@ -236,8 +236,13 @@ def sample(
 
     uniforms: [B, T] in [0, 1), one for each token: the draw of a row depends on no other row, so
     neither on the batch it is in, nor on the process. greedy: take the likeliest token instead
-    (entropy and log-probabilities stay those at the temperature).
+    (entropy and log-probabilities stay those at the temperature). With `--sampler vllm` the model
+    comes with an engine that samples instead (llm_track/engine.py).
     """
+    if model.engine is not None:
+        return model.engine.sample(  # type: ignore[no-any-return]
+            model, tokenizer, prompts, uniforms, temperature, greedy
+        )
     if 0 < size < len(prompts):
         parts = [slice(i, i + size) for i in range(0, len(prompts), size)]
         return joined([

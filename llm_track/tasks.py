@@ -655,7 +655,10 @@ class TaskConfig(LanguageConfig):
         task = [f"llm_track.tasks:GENERATED[{self.task}]"] if self.task in GENERATED else []
         begun_with = {self.model, getattr(self, "reward_model", "")} & {"tiny", REWARD}
         made = (made_origins(name, self.task) for name in sorted(begun_with))
-        return [*super().origins(), *task, *dict.fromkeys(x for part in made for x in part)]
+        chosen = ["llm_track.engine:Engine"] if self.sampler == "vllm" else []
+        chosen += ["llm_track.models:fuse"] if self.liger else []
+        begun = dict.fromkeys(x for part in made for x in part)
+        return [*super().origins(), *task, *chosen, *begun]
 
     def contents(self) -> dict[str, str]:
         """Digests of the JSONL files that are learned from, and of the models that are begun with.

@@ -26,7 +26,7 @@ from manyseeds.digest import ROOT
 WIDTH = 100  # columns at most, and where the output is no terminal
 LINE = 56  # letters of a docstring that fit beside a flag
 GROUPS = {
-    "network": {"hidden", "log_std_init", "normalize_obs", "lora_rank", "dtype", "model"},
+    "network": {"hidden", "log_std_init", "normalize_obs", "lora_rank", "dtype", "model", "liger"},
     "evaluation": {"evaluations", "eval_budget", "eval_prompts", "eval_samples"},
 }
 
@@ -64,6 +64,8 @@ def show_help(
     for title, fields in grouped(config_class).items():
         if owner and not details and title in ("algorithm", "network"):
             continue
+        if table.row_count:
+            table.add_row()
         table.add_row(Text(title, style="bold"))
         for field in fields:
             default = settings.get(field.name, field.default)
@@ -71,7 +73,6 @@ def show_help(
                 default = None  # it is computed; the docstring says how
             words = docs[field.name] if details else shortened(docs[field.name])
             table.add_row(*row(field.name, hints[field.name], default, words))
-        table.add_row()
     width = min(WIDTH, Console().width) if sys.stdout.isatty() else WIDTH
     console = Console(highlight=False, markup=False, width=width)
     with console.capture() as captured:

@@ -112,6 +112,10 @@ class LanguageConfig(RunConfig):
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of computations. auto is bfloat16 on a GPU that supports it; weights stay
     float32."""
+    sampler: Annotated[Literal["transformers", "vllm"], Added("transformers")] = "transformers"
+    """What generates completions. vllm: faster, with that package, on a GPU."""
+    liger: Annotated[bool, Added(False)] = False
+    """Compute with Liger's fused kernels. With the package liger-kernel, on a GPU."""
     warmup: Annotated[Fraction, Added(0.0)] = 0.0
     """Fraction of the training in which the learning rate rises. Linearly, from 0."""
     lr_schedule: Annotated[Literal["constant", "linear", "cosine"], Added("constant")] = "constant"
@@ -216,7 +220,9 @@ class LanguageRun(Recorder):
 
         Until then a user's mistake may come to light (an unknown model): nothing is to be left.
         """
-        self._open_with = (definitions, (*packages, "transformers"))
+        chosen = {"vllm": self.config.sampler == "vllm", "liger-kernel": self.config.liger}
+        packages = (*packages, "transformers", *(name for name, used in chosen.items() if used))
+        self._open_with = (definitions, packages)
 
     def rng(self, purpose: str, *index: int) -> np.random.Generator:
         """The random numbers for one purpose, of one step (or one part of a step)."""

@@ -15,7 +15,14 @@ import pytest
 from manyseeds.digest import ROOT
 
 FILES = {p.stem: p for p in sorted((ROOT / "algos").glob("*.py")) if p.stem != "__init__"}
-SHARED = {"__init__", "tasks", "models", "sampling", "evaluation"}  # of llm_track, no methods
+SHARED = {
+    "__init__",
+    "tasks",
+    "models",
+    "sampling",
+    "engine",
+    "evaluation",
+}  # of llm_track, no methods
 FILES |= {
     f"llm_{p.stem}": p for p in sorted((ROOT / "llm_track").glob("*.py")) if p.stem not in SHARED
 }

@@ -317,6 +317,7 @@ def test_every_choice_of_a_config_is_in_some_case(configs: dict[str, Any]) -> No
         missing = own - shown[config_class]
         assert not missing, f"{config_class.__module__}: {IN_CASES}"
     elsewhere = {("grader", "math-verify"), ("track", "tensorboard"), ("track", "wandb")}
+    elsewhere |= {("sampler", "vllm")}  # on a GPU
     for config_class in (ControlConfig, LanguageConfig):
         assert literals(config_class) - elsewhere <= shown[config_class]
 
@@ -327,9 +328,10 @@ def test_every_switch_of_a_config_is_on_and_off_in_some_case(configs: dict[str, 
         values = dataclasses.asdict(config).items()
         shown[type(config)] |= {(name, x) for name, x in values if isinstance(x, bool)}
     execution = {"quiet", "gif", "gradient_checkpointing"}
+    elsewhere = {"liger"}  # on a GPU
     for config_class, found in shown.items():
         names = {name for name, hint in get_type_hints(config_class).items() if hint is bool}
-        for name in names - execution:
+        for name in names - execution - elsewhere:
             missing = {(name, True), (name, False)} - found
             assert not missing, f"{config_class.__module__}: {IN_CASES}"
 

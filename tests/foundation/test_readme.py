@@ -153,7 +153,7 @@ def test_python_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 # What scripts import.
 IMPORTED = {"cases", "catalog", "films", "measure", "migrations", "policies", "suite", "trained"}
 IMPORTED |= {"jax_peer", "sb3_defaults", "spaces", "revised", "stated", "studies", "verdicts"}
-IMPORTED |= {"tasks", "models", "sampling", "evaluation"}
+IMPORTED |= {"tasks", "models", "sampling", "engine", "evaluation"}
 
 
 # Runs scripts as `python DIR/x.py --help` does, each in a fork of a process that has imported what

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import transformers
 
-from llm_track import generate, sampling, tasks
+from llm_track import generate, models, sampling, tasks
 from llm_track.generate import Config
 from manyseeds.errors import UsageError
 
+ACCURACY = tasks.Addition.accuracy
 SMALL = {"prompts": 7, "samples": 4, "batch_size": 8, "max_new_tokens": 12, "quiet": True}
 
 
@@ -150,3 +152,48 @@ def test_gsm8k_form_and_learning_from_what_was_kept(qwen: str, tmp_path: Path) -
     found = {(p.prompt, p.answer, p.demonstration) for p in (*learned.trained, *learned.tested)}
     assert found == {(r["prompt"], r["answer"], r["completion"].strip()) for r in written}
     assert len(found) > 10
+
+
+def test_a_template_that_opens_the_thinking(
+    qwen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scores count what the prompt opens, and the file has it: another template may not open it."""
+    model, tokenizer = models.read(qwen, transformers.AutoModelForCausalLM, "--model")
+    tokenizer.chat_template = (
+        "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+        "{% if add_generation_prompt %}[assistant]<think>{% endif %}"
+    )
+    models.save(model, tokenizer, tmp_path / "thinker")
+    read, real = [], sampling.sample
+
+    def listen(model: Any, tokenizer: Any, prompts: Any, *rest: Any) -> Any:
+        read.extend(tokenizer.batch_decode(prompts))
+        return real(model, tokenizer, prompts, *rest)
+
+    problems = tasks.make("addition").test(3)
+    inside = [f"7+5=12;</think><answer>{p.answer}</answer>" for p in problems]
+    texts = [
+        *(inside[0], f"<think>{inside[0]}"),  # right and in the format; right, and begun twice
+        *(inside[1].replace("</think>", ""), "<answer>1</answer>"),  # right, never closed; wrong
+        *("7;</think><answer>1</answer>", "7+5="),  # wrong and in the format; no answer
+    ]
+    monkeypatch.setattr(sampling, "sample", listen)
+    monkeypatch.setattr(sampling, "decode", lambda tokenizer, samples: texts)
+    monkeypatch.setattr(tasks.Addition, "accuracy", ACCURACY)
+    path = tmp_path / "x.jsonl"
+    config = Config(model=str(tmp_path / "thinker"), out=str(path), max_new_tokens=4, quiet=True)
+    scores = generate.generate(replace(config, prompts=3, samples=2))
+    assert read == [f"[user]{p.prompt}[assistant]<think>" for p in problems for _ in range(2)]
+    written = rows(path)
+    assert [row["completion"] for row in written] == [f"<think>{text}" for text in texts]
+    assert [row["right"] for row in written] == [True, True, True, False, False, False]
+    assert [row["format"] for row in written] == [True, False, False, False, True, False]
+    assert scores["pass@1"] == pytest.approx(3 / 6)
+    assert scores["pass@2"] == pytest.approx(2 / 3)
+    assert scores["format"] == pytest.approx(2 / 6)
+
+    shown = [tasks.Problem(row["prompt"], row["answer"], row["completion"]) for row in written]
+    addition = tasks.make("addition")
+    same = sampling.with_opening(addition, tokenizer)
+    assert [same.shown(p) for p in shown] == texts  # what a model of this template learns
+    assert [addition.format(addition.shown(p)) for p in shown] == [1, 0, 0, 0, 1, 0]

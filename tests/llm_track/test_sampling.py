@@ -815,6 +815,51 @@ def test_beyond_the_context_is_refused(tmp_path: Path) -> None:
     assert "128 tokens" in message
 
 
+def absolute(kind: str, tokenizer: Any, scale: float) -> Any:
+    """A small model whose positions begin at an offset."""
+    import transformers
+
+    torch.manual_seed(0)
+    shared = {"vocab_size": len(tokenizer), "hidden_size": 32, "max_position_embeddings": 64}
+    shared |= {"num_hidden_layers": 2, "num_attention_heads": 4, "bos_token_id": None}
+    shared |= {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    if kind == "opt":
+        shared |= {"ffn_dim": 48, "word_embed_proj_dim": 32, "init_std": scale}
+        return transformers.OPTForCausalLM(transformers.OPTConfig(**shared))
+    shared |= {"intermediate_size": 48, "initializer_range": scale, "is_decoder": True}
+    if kind == "roberta":
+        return transformers.RobertaForCausalLM(transformers.RobertaConfig(**shared))
+    return transformers.XLMRobertaForCausalLM(transformers.XLMRobertaConfig(**shared))
+
+
+@pytest.mark.parametrize("scale", [0.02, 0.5])
+@pytest.mark.parametrize("kind", ["roberta", "xlm-roberta"])
+def test_a_model_that_padding_changes_is_refused(kind: str, scale: float, tmp_path: Path) -> None:
+    """RoBERTa's positions begin behind the padding token's id, so ours would be others."""
+    tokenizer = models.tiny_tokenizer()
+    models.save(absolute(kind, tokenizer, scale), tokenizer, tmp_path / "m")
+    message = refusal(str(tmp_path / "m"), max_new_tokens=8)
+    assert message == (
+        f"--model {tmp_path / 'm'}: a {kind} model computes other log-probabilities for a prompt "
+        "that is padded on the left, as in a batch"
+    )
+
+
+def test_a_model_that_adds_the_offset_itself_can_be_padded(tmp_path: Path) -> None:
+    """OPT adds 2 to the positions it is given."""
+    tokenizer = models.tiny_tokenizer()
+    models.save(absolute("opt", tokenizer, 0.5), tokenizer, tmp_path / "m")
+    config = LanguageConfig(model=str(tmp_path / "m"), max_new_tokens=8)
+    model, tokenizer = models.load_model(config, CPU, Processes())
+    prompts = encoded(tokenizer, PROMPTS)
+    samples = sampling.sample(model, tokenizer, prompts, uniforms(6, 8))
+    with torch.no_grad():
+        together = sampling.logprobs(model, samples)
+        close(together, samples.logprobs, 1e-4)
+        for i, n in enumerate(samples.lengths.tolist()):
+            close(sampling.logprobs(model, samples[[i]])[0], together[i, :n], 1e-4)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_reference_stays_and_can_be_reset(kind: str, tokenizer: Any) -> None:
     model = random_model(kind)

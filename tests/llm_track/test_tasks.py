@@ -691,6 +691,74 @@ def test_without_math_verify_there_is_one_line(monkeypatch: pytest.MonkeyPatch) 
         tasks.make(str(GSM8K), "math-verify")
 
 
+SAME, OTHER = True, False
+ANSWERS = [  # right answer, given answer, by the rules, by math-verify
+    # As in GSM8K.
+    ("72", "72", SAME, SAME),
+    ("72", "72.0", SAME, SAME),
+    ("72", "$72", SAME, SAME),
+    ("1000", "1,000", SAME, SAME),
+    ("1234.5", "$1,234.50", SAME, SAME),
+    ("50", "50%", SAME, SAME),
+    ("18", "18.", SAME, OTHER),
+    ("72", "72 dollars", OTHER, OTHER),
+    ("72", "73", OTHER, OTHER),
+    ("72", "-72", OTHER, OTHER),
+    ("5", "five", OTHER, OTHER),
+    ("1000", "1e3", OTHER, OTHER),
+    ("1", "", OTHER, OTHER),
+    ("1", "100%", OTHER, SAME),
+    ("2", "1+1", OTHER, SAME),
+    # As in MATH.
+    ("0.5", r"\frac{1}{2}", SAME, SAME),
+    (r"\frac{3}{4}", "0.75", SAME, SAME),
+    (r"\frac34", "3/4", SAME, SAME),
+    (r"\frac{3}{4}", r"\dfrac{6}{8}", SAME, SAME),
+    ("5", "$5$", OTHER, SAME),
+    ("5", r"\boxed{5}", OTHER, SAME),
+    ("5", "x=5", OTHER, SAME),
+    ("12", r"12\text{ cm}", OTHER, SAME),
+    (r"10^\circ", "10", OTHER, SAME),
+    (r"2\sqrt{3}", r"\sqrt{12}", OTHER, SAME),
+    (r"\frac{\pi}{2}", r"\pi/2", OTHER, SAME),
+    ("(x+1)^2", "x^2+2x+1", OTHER, SAME),
+    ("(1,2)", "(1, 2)", OTHER, SAME),
+    (r"\left(\frac12,3\right)", "(0.5,3)", OTHER, SAME),
+    (r"\{1,2\}", r"\{2,1\}", OTHER, SAME),
+    (r"\text{Paris}", "Paris", OTHER, SAME),
+    ("(1,2)", "(2,1)", OTHER, OTHER),
+    ("[0,1)", "(0,1)", OTHER, OTHER),
+    (r"\pi", "3.14159", OTHER, OTHER),
+    ("0.333", r"\frac13", OTHER, OTHER),
+    (r"\frac{1}{0}", "1", OTHER, OTHER),
+]
+
+
+@pytest.mark.parametrize(("right", "given", "rules"), [row[:3] for row in ANSWERS])
+def test_answers_by_the_rules(right: str, given: str, rules: bool) -> None:
+    problem = Problem("Solve.", right)
+    assert tasks.make(str(GSM8K)).accuracy(problem, answered(given)) == rules
+
+
+@pytest.mark.parametrize(("right", "given", "rules", "mathematics"), ANSWERS)
+def test_answers_by_math_verify_itself(
+    right: str, given: str, rules: bool, mathematics: bool
+) -> None:
+    """The package, where it is installed: it is asked about what the rules do not find equal."""
+    pytest.importorskip("math_verify")
+    assert tasks.math_verify_grader()(right, given) == mathematics
+    both = tasks.make(str(GSM8K), "math-verify")
+    assert both.accuracy(Problem("Solve.", right), answered(given)) == (rules or mathematics)
+
+
+@pytest.mark.parametrize(
+    "given", [r"\frac{1}{0}", "$", "{" * 40, "%", "\0", r"\sqrt" * 50, "a=b=c"]
+)
+def test_math_verify_is_not_upset(given: str) -> None:
+    pytest.importorskip("math_verify")
+    assert not tasks.math_verify_grader()("132", given)
+
+
 # ---- Pairs ---------------------------------------------------------------------------------
 
 

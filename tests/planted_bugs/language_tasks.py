@@ -95,4 +95,18 @@ BUGS = (
         'tasks.next_problems(task, N, step * N, run, "demonstrations", rng)',
         "tests/llm_track/test_runs.py::test_sft_learns_from_given_demonstrations_and_nothing_else",
     ),
+    Bug(
+        "generate: rows lack what the prompt opens",
+        "llm_track/generate.py",
+        "completion = task.opening + x.text",
+        "completion = x.text",
+        "tests/llm_track/test_generate.py::test_a_template_that_opens_the_thinking",
+    ),
+    Bug(
+        "generate: graded without what the prompt opens",
+        "llm_track/generate.py",
+        "task = sampling.with_opening(tasks.make(config.task), tokenizer)",
+        "task = tasks.make(config.task)",
+        "tests/llm_track/test_generate.py::test_a_template_that_opens_the_thinking",
+    ),
 )
