@@ -20,7 +20,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.chapters import environment_pages, front_page, language_models, taxonomy
+from benchmarks.chapters import (
+    environment_pages,
+    front_page,
+    language_claims,
+    language_models,
+    taxonomy,
+)
 from benchmarks.chapters.comparison import Pair, csv_tables
 from benchmarks.chapters.contents import CHAPTERS, by_environment, open_store, progress
 from benchmarks.chapters.results import escape
@@ -122,8 +128,10 @@ def report(results: Path, note: str = "") -> None:
         environment_pages.show(here[env])
         written.append(environment_page(here[env], results))
     links = []
+    contents: dict[str, str] = {}
     for chapter in progress(CHAPTERS, len(CHAPTERS), "chapters"):
         if content := chapter.write(store):
+            contents[chapter.file] = content
             written.append(results / chapter.file)
             links.append((chapter.file, chapter.title, chapter.about))
             text = whole_page(chapter.title, content, "")
@@ -138,7 +146,10 @@ def report(results: Path, note: str = "") -> None:
         content = frame.to_csv(index=False, lineterminator="\n")
         write_bytes(results / "tables" / f"{name}.csv", content.encode())
     if results.resolve() == PUBLISHED.resolve():
-        front_page.update_readme(PUBLISHED.parent / "README.md", front_page.excerpt(front))
+        home = PUBLISHED.parent
+        front_page.update_readme(home / "README.md", front_page.excerpt(front))
+        claims = language_claims.excerpt(contents.get("language-claims.md", ""))
+        front_page.update_readme(home / "llm_track" / "README.md", claims)
     remove_former(results, written)
     for path in written:
         print(f"page: {path}")

@@ -7,6 +7,7 @@ folder: of the results; figures go into its plots/, tables into its tables/.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,16 @@ def page(found: Sequence[Method], folder: Path) -> str:
         if content := section(found, folder):
             text += f"## {title}\n\n{content}"
     return text
+
+
+def excerpt(page: str) -> str:
+    """The outcome of each experiment from the page, as a list for llm_track/README.md."""
+    parts = []
+    for section in f"\n{page}".split("\n## ")[1:]:
+        title, _, content = section.partition("\n")
+        if said := " ".join(re.findall(r"^\*\*(.+?)\*\*", content, re.MULTILINE)):
+            parts.append(f"- **{title}.** {said}")
+    return "\n".join(parts)
 
 
 # ---- Reading runs --------------------------------------------------------------------------

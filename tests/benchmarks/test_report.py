@@ -19,7 +19,7 @@ import pytest
 import envs
 from algos import q_learning
 from benchmarks import compare, report, verdicts
-from benchmarks.chapters import comparison, evidence, front_page, tables
+from benchmarks.chapters import comparison, evidence, front_page, language_claims, tables
 from benchmarks.chapters.environment_pages import page_name
 from benchmarks.chapters.names import display
 from benchmarks.revised import Revised
@@ -611,6 +611,20 @@ def test_readme_opens_with_the_outcome_of_the_report() -> None:
     assert all((ROOT / link).is_file() for link in links)
     assert signs in page
     assert text == front_page.excerpt(page)
+
+
+def test_the_language_track_says_what_became_of_the_claims() -> None:
+    readme = (ROOT / "llm_track/README.md").read_text()
+    text = readme.split(front_page.BEGIN)[1].split(front_page.END)[0].strip()
+    page = (ROOT / "results/language-claims.md").read_text()
+    assert text.startswith("- **R1-Zero")
+    assert text == language_claims.excerpt(page)
+
+
+def test_an_excerpt_has_what_is_bold_and_no_table() -> None:
+    page = "## A\n\n**b c.** d\n\n| **x** |\n\n**e.** f\n\n## B\n\ng\n\n## C\n\n**h.** i\n"
+    assert language_claims.excerpt(page) == "- **A.** b c. e.\n- **C.** h."
+    assert language_claims.excerpt("") == ""
 
 
 def test_publishing_renews_the_outcome_of_the_readme(tmp_path: Path) -> None:
