@@ -183,15 +183,19 @@ def is_finished(part: Path, with_weights: bool = False) -> bool:
     return not with_weights or not seal["weights"] or (part / seal["weights"]).exists()
 
 
-def clear(part: Path, keep: str = "") -> None:
-    """Remove whatever is left of a part that was not finished, but for a file `keep`."""
+def clear(part: Path, keep: str = "", strict: bool = True) -> None:
+    """Remove whatever is left of a part that was not finished, but for a file `keep`.
+
+    strict: raise OSError for what cannot be removed, instead of leaving it.
+    """
     for path in part.glob("*") if part.is_dir() and not part.is_symlink() else [part]:
         if path.name == keep:
             continue
         if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
+            shutil.rmtree(path, ignore_errors=not strict)
         else:
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(*(() if strict else (OSError,))):
+                path.unlink(missing_ok=True)
 
 
 def copy_part(source: Path, target: Path, beside: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
+import os
 import re
 import shlex
 import sys
@@ -297,13 +298,16 @@ def remove_abandoned(folder: RunFolder, seeds: Sequence[int]) -> None:
 
     seeds: locked by this process, so that no other process trains these parts: one that was killed
     has left them, event files of a tracker included. The seeds may now belong to other parts.
+    What cannot be removed, as another user's files, stays and does not hinder the training.
     """
     for part in filter(is_part, folder.path.glob("seeds-*")):
         first, last = map(int, part.name.split("-")[1:])
-        if not (part / DONE).exists() and any(first <= seed <= last for seed in seeds):
-            clear(part, keep=CHECKPOINT)
-            with contextlib.suppress(OSError):  # gone, or the checkpoint is in it
-                part.rmdir()
+        if any(first <= seed <= last for seed in seeds):
+            # Unreadable; gone, as two processes may train seeds of one part; holds a checkpoint.
+            with contextlib.suppress(OSError):
+                if DONE not in os.listdir(part):
+                    clear(part, keep=CHECKPOINT, strict=False)
+                    part.rmdir()
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from benchmarks import suite, sweep
 from benchmarks.launchers import node
 from benchmarks.launchers.display import Display, write_event
+from benchmarks.launchers.on_slurm import Command
 from benchmarks.launchers.tasks import Event, all_tasks
 from benchmarks.same_bits import compare_parts
 from benchmarks.suite import SUITES, Cell
@@ -586,3 +587,11 @@ def test_without_a_cluster(tmp_path: Path) -> None:
     _, err = end(start(CELLS, tmp_path, *RAY, RAY_ADDRESS="127.0.0.1:1"), 2)
     assert err.startswith("error: --launcher ray: ")
     assert err.count("\n") == 1
+
+
+def test_a_job_s_command_outlives_the_signal_that_slurm_sends_to_all(tmp_path: Path) -> None:
+    """submitit alone heeds it, and interrupts the command; tested here without a Slurm."""
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGUSR2); print('goes on')"
+    log = tmp_path / "log"
+    assert Command([sys.executable, "-c", code], str(tmp_path), str(log))() == 0
+    assert log.read_text() == "goes on\n"

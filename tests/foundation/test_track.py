@@ -285,6 +285,41 @@ def test_only_what_a_killed_process_has_left_is_removed(tmp_path: Path) -> None:
     assert (tmp_path / "seeds-mine").is_dir()
 
 
+def test_what_cannot_be_removed_does_not_hinder_a_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes that train seeds of one abandoned part remove it at once; files of another user
+    and of a file server cannot be removed; a seal may be a link into another store."""
+    raced, foreign, linked = names = ["seeds-000-009", "seeds-004-005", "seeds-005-006"]
+    for name in names:
+        (tmp_path / name / "tensorboard").mkdir(parents=True)
+        (tmp_path / name / "config.json").write_text("x")
+    (tmp_path / linked / DONE).symlink_to("not-mounted")
+    for i in range(3):
+        (tmp_path / raced / "tensorboard" / f"events.{i}").write_text("x")
+    (tmp_path / "seeds-003-006").write_text("of a person")
+    unlink, real = Path.unlink, shutil.rmtree
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        if path.parent.name == foreign:
+            raise PermissionError(13, "Permission denied", str(path))
+        unlink(path, missing_ok)
+
+    def after_another(path: Path, ignore_errors: bool = False) -> None:
+        real(path)
+        real(path, ignore_errors)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    monkeypatch.setattr(shutil, "rmtree", after_another)
+    base.remove_abandoned(RunFolder(tmp_path), [5])
+    assert not (tmp_path / raced).exists()
+    assert [x.name for x in (tmp_path / foreign).iterdir()] == ["config.json"]
+    assert sorted(x.name for x in (tmp_path / linked).iterdir()) == [
+        DONE, "config.json", "tensorboard",
+    ]  # fmt: skip
+    assert (tmp_path / "seeds-003-006").read_text() == "of a person"
+
+
 @pytest.mark.skipif(not installed("wandb"), reason=WITHOUT)
 @pytest.mark.parametrize(
     ("mode", "said"), [("bogus", "WANDB_MODE bogus: must be one of"), ("online", "--track wandb: ")]
