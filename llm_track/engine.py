@@ -52,7 +52,7 @@ class Engine:
 
     path: the model's folder or hub name. length: tokens of prompt and completion at most. size:
     completions that our own model reads at a time. Raises UsageError without vLLM, and with the
-    first line of what it says where it cannot run the model.
+    line of what it says that names the reason where it cannot run the model.
     """
 
     def __init__(self, path: str, half: bool, length: int, size: int) -> None:
@@ -75,9 +75,8 @@ class Engine:
                 gpu_memory_utilization=GPU_SHARE,
                 seed=0,
             )
-        except (ValueError, RuntimeError) as error:
-            reason = str(error).strip().partition("\n")[0]
-            raise UsageError(f"--sampler vllm: {reason}") from None
+        except (ValueError, RuntimeError, OSError) as error:
+            raise UsageError(f"--sampler vllm: {reason(error)}") from None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Engine:
         """Itself: the reference is a copy of the policy, and samples nothing."""
@@ -129,7 +128,12 @@ class Engine:
         def load(inner: Any) -> set[str]:
             """Names of the engine's weights that were not loaded. inner: vLLM's own model."""
             names = {name for name, _ in inner.named_parameters()}
-            loaded = inner.load_weights(merged(model))
+            try:
+                loaded = inner.load_weights(merged(model))
+            except (KeyError, ValueError) as error:
+                raise UsageError(
+                    f"--sampler vllm: its model cannot take our weights: {reason(error)}"
+                ) from None
             return names - (names if loaded is None else loaded)  # some models do not say
 
         (left,) = self.llm.apply_model(load)
@@ -138,6 +142,17 @@ class Engine:
                 f"--sampler vllm: its model has weights that ours has not: {min(left)}"
             )
         self.llm.reset_prefix_cache()
+
+
+def reason(error: Exception) -> str:
+    """The line of an error that says why.
+
+    pydantic, with which vLLM checks its settings, begins with their number and their class.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and "validation error" in lines[0]:
+        return lines[1].removeprefix("Value error, ").partition(" [type=")[0]
+    return lines[0] if lines else type(error).__name__
 
 
 def seeds(uniforms: Tensor) -> list[int]:

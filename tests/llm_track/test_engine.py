@@ -8,7 +8,7 @@ import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pandas as pd
 import pytest
@@ -261,6 +261,38 @@ def test_what_vllm_cannot_do_is_one_line(
     model, tokenizer = loaded(qwen)
     with pytest.raises(UsageError, match=r"has weights that ours has not: a\.new\.weight"):
         drawn(model, tokenizer)
+    monkeypatch.setattr(engine, "merged", lambda model: [("a.renamed.weight", torch.zeros(1))])
+    with pytest.raises(UsageError, match=r"cannot take our weights: .*'a\.renamed\.weight'"):
+        drawn(model, tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("Model 'X' is not supported.\nSee ...", "Model 'X' is not supported."),
+        ("", "ValueError"),
+        (  # what pydantic 2 says
+            "1 validation error for ModelConfig\n  Value error, User-specified max_model_len (9) "
+            "is too long [type=value_error, input_value=ArgsKwargs(()), input_type=ArgsKwargs]\n"
+            "    For further information visit https://errors.pydantic.dev/2.12/v/value_error",
+            "User-specified max_model_len (9) is too long",
+        ),
+    ],
+)
+def test_the_line_that_says_why(text: str, line: str) -> None:
+    assert engine.reason(ValueError(text)) == line
+
+
+def test_it_is_the_line_of_pydantic_itself() -> None:
+    pydantic = pytest.importorskip("pydantic")
+
+    def check(value: int) -> int:
+        raise ValueError("the context has 8 tokens")
+
+    checked = pydantic.TypeAdapter(Annotated[int, pydantic.AfterValidator(check)])
+    with pytest.raises(ValueError, match="validation error") as error:
+        checked.validate_python(9)
+    assert engine.reason(error.value) == "the context has 8 tokens"
 
 
 # ---- Liger ---------------------------------------------------------------------------------
