@@ -461,6 +461,17 @@ BASELINES: dict[str, type[Baseline]] = {
 }
 
 
+def check_flags(baseline: type[Baseline], config: Any) -> None:
+    """Raise UsageError for what TRL cannot do.
+
+    TRL's GRPO samples by itself, so a run of it must not have the name of one that vLLM sampled;
+    the other methods learn from what our code has sampled.
+    """
+    if issubclass(baseline, GRPOBaseline):
+        refuse(config, sampler="transformers")
+    baseline.arguments(config)
+
+
 # ---- What it learns from -------------------------------------------------------------------
 
 
@@ -579,7 +590,7 @@ def check(algo: str, settings: str) -> dict[str, float]:
     read_algo(["--algo", algo], Flags.algo, BASELINES, "TRL")
     baseline = BASELINES[algo]
     library()
-    baseline.arguments(from_identity(baseline.module.Config, json.loads(settings)))
+    check_flags(baseline, from_identity(baseline.module.Config, json.loads(settings)))
     return {}
 
 
@@ -603,7 +614,7 @@ def read_flags(args: Sequence[str]) -> tuple[Flags, LanguageConfig]:
         module = baseline.module
         flags, config = parse_both(Flags, module.Config, module.PRESETS, __doc__, args)
         library()
-        baseline.arguments(config)
+        check_flags(baseline, config)
         return flags, config
     except UsageError as error:
         exit_with(error)

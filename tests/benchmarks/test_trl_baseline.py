@@ -193,6 +193,10 @@ def test_settings_of_the_siblings(tmp_path: Path, model: str) -> None:
         ("--algo grpo --iterations 2", "--iterations 2: TRL has no counterpart; use 1"),
         ("--algo grpo --minibatches 3", "--minibatches 3: TRL needs equal ones"),
         ("--algo grpo --reward-model x", "--reward-model x: TRL has no counterpart"),
+        (
+            "--algo dr_grpo --sampler vllm",
+            "--sampler vllm: TRL has no counterpart; use 'transformers'",
+        ),
         ("--algo dapo", "--dynamic-sampling: TRL has no counterpart; use --no-dynamic-sampling"),
         (
             "--algo dapo --no-dynamic-sampling --no-token-level",
