@@ -34,6 +34,7 @@ from manyseeds.record import read_json, write_json
 
 ARRAY = 1000  # jobs of one array; Slurm's default limit
 ATTEMPTS = 10  # time limits that a job may reach
+TIME_MIN = 24 * 60  # the time limit unless an option names one; submitit's is five minutes
 POLL_S = 5.0
 GRACE_S = 20  # within which an interrupted command has to end; Slurm kills after 30
 
@@ -139,7 +140,7 @@ class SlurmLauncher:
             executor = submitit.AutoExecutor(
                 self.folder, cluster=self.cluster, slurm_max_num_timeout=ATTEMPTS
             )
-            defaults = {"name": "manyseeds", "cpus_per_task": cpus}
+            defaults = {"name": "manyseeds", "cpus_per_task": cpus, "slurm_time": TIME_MIN}
             executor.update_parameters(**{**defaults, **({"gpus_per_node": 1} if gpus else {})})
             executor.update_parameters(**values)
             # submitit prints what Slurm says, which is in the error as well.

@@ -34,7 +34,7 @@ pytestmark = [
         not (installed("submitit") and slurm_node.installed()), reason="no Slurm: make slurm-test"
     ),
 ]
-WORDS = ("--launcher", "slurm", "--block", "2", "--slurm", "partition=low", "time=30")
+WORDS = ("--launcher", "slurm", "--block", "2", "--slurm", "partition=low")
 # Some seconds of training, within which something can happen to it.
 LONGER = Cell("ppo", "CartPole-v1", 1, settings={"total_timesteps": 400_000})
 
@@ -55,10 +55,15 @@ def begun(results: Path) -> list[Path]:
 
 
 def test_slurm_gives_the_bits_of_a_run_by_hand(slurm: Slurm, by_hand: Path, tmp_path: Path) -> None:
-    """Also when the sweep is stopped: the next one waits for the jobs that it has submitted."""
+    """Also when the sweep is stopped: the next one waits for the jobs that it has submitted.
+
+    Without a time limit of the person's own they have a day.
+    """
     process = start_sweep(slurm, CELLS, tmp_path)
     jobs = tmp_path / "logs" / "slurm" / "jobs.json"
     wait_for(lambda: jobs.exists() and len(read_json(jobs)) == PARTS, 300)
+    job = next(iter(read_json(jobs).values()))
+    assert "TimeLimit=1-00:00:00" in slurm.call("scontrol", "show", "job", job)
     process.send_signal(signal.SIGINT)
     _, err = end(process, 130)
     assert err == "interrupted; the same command again runs what is missing\n"
@@ -96,12 +101,12 @@ def test_a_job_that_is_preempted_is_queued_again(how: str, slurm: Slurm, tmp_pat
 
 
 def test_what_slurm_refuses_is_one_line(slurm: Slurm, tmp_path: Path) -> None:
-    words = (*WORDS[:-2], "partition=none")
+    words = (*WORDS[:-1], "partition=none")
     _, err = end(start(CELLS, tmp_path, *words, SLURM_CONF=slurm.environment["SLURM_CONF"]), 2)
     assert err.startswith("error: --launcher slurm: ")
     assert "nvalid partition" in err
     assert err.count("\n") == 1
-    words = (*WORDS[:-2], "colour=red")
+    words = (*WORDS[:-1], "colour=red")
     _, err = end(start(CELLS, tmp_path, *words, SLURM_CONF=slurm.environment["SLURM_CONF"]), 2)
     assert "colour" in err
     assert err.count("\n") == 1
