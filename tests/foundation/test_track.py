@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import shutil
@@ -23,6 +24,7 @@ from manyseeds.record import DONE, RunFolder, is_finished, read_json
 from manyseeds.runs import base, prediction
 from manyseeds.runs.control import Run, main
 from manyseeds.track import WRITERS, Tracker
+from tests.benchmarks.test_sweep import wait_for
 from tests.processes import Script
 
 Scalars = dict[str, dict[int, float]]  # by name and step
@@ -228,6 +230,15 @@ def test_an_interrupted_training_leaves_no_tracker_behind(
     assert train(tracker).exists()
 
 
+def wandb_of(pid: int | None) -> bool:
+    """Whether W&B's own process, which writes what a process tells it, is there (Linux)."""
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended
+            if f"--pid\0{pid}\0".encode() in file.read_bytes():
+                return True
+    return False
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("tracker", ["tensorboard", "wandb"])
 @pytest.mark.parametrize("seeds", [2, 3])
@@ -247,6 +258,7 @@ def test_a_killed_training_leaves_no_tracker_behind(
         time.sleep(0.01)
     killed.send_signal(signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL
+    wait_for(lambda: not wandb_of(killed.process.pid))  # it outlives the training by some seconds
     (other := run / "seeds-005-006" / tracker).mkdir(parents=True)  # not trained again
     old = {path.resolve() for path in run.glob(f"seeds-000-001/{tracker}/**/*")}
     assert old
