@@ -14,7 +14,6 @@ import torch
 import transformers
 from huggingface_hub import ModelCard
 from torch import Tensor
-from transformers import LlamaForCausalLM
 
 from algos import ppo
 from benchmarks import export
@@ -35,7 +34,16 @@ from tests.foundation.test_track import (
     of_tensorboard,
     of_wandb,
 )
-from tests.llm_track.test_runs import METHODS, Interrupted, config_of, interrupt_log, of_even_length
+from tests.llm_track.test_runs import (
+    METHODS,
+    Interrupted,
+    config_of,
+    interrupt_log,
+    model,
+    of_even_length,
+)
+
+__all__ = ["model"]  # a fixture
 
 TRACKERS = [
     pytest.param(
@@ -46,16 +54,6 @@ TRACKERS = [
     )
     for name in ("tensorboard", "wandb")
 ]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with random weights and the tiny tokenizer."""
-    torch.manual_seed(0)
-    tokenizer = models.tiny_tokenizer()
-    folder = tmp_path_factory.mktemp("model") / "random"
-    models.save(LlamaForCausalLM(models.tiny_config(tokenizer)), tokenizer, folder)
-    return folder
 
 
 @pytest.fixture(autouse=True)
