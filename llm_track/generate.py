@@ -84,7 +84,7 @@ class Config(ScriptConfig):
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of computations. auto is bfloat16 on a GPU that supports it."""
     sampler: Literal["transformers", "vllm"] = "transformers"
-    """What generates completions. vllm: faster, with that package, on a GPU."""
+    """What generates completions. vllm: that package, on a GPU."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device. auto is the CPU."""
     threads: Annotated[int, Range(1, MAX_THREADS)] = 1

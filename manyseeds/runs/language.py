@@ -113,7 +113,7 @@ class LanguageConfig(RunConfig):
     """Precision of computations. auto is bfloat16 on a GPU that supports it; weights stay
     float32."""
     sampler: Annotated[Literal["transformers", "vllm"], Added("transformers")] = "transformers"
-    """What generates completions. vllm: faster, with that package, on a GPU."""
+    """What generates completions. vllm: that package, on a GPU."""
     liger: Annotated[bool, Added(False)] = False
     """Compute with Liger's fused kernels. With the package liger-kernel, on a GPU."""
     warmup: Annotated[Fraction, Added(0.0)] = 0.0
