@@ -21,6 +21,7 @@ from benchmarks.chapters.results import (
     decision_text,
     escape,
     link,
+    p_text,
     parity,
     print_table,
     verdict_text,
@@ -186,7 +187,7 @@ def together_text(verdicts: Sequence[Verdict], name: str) -> str:
     return text + (
         f". Not saturated: {k}; better or worse: {differ}; if all pairs were alike, {0.05 * k:.1f} "
         f"would be on average, or fewer. Pooled z of the permutation tests {pooled:+.2f}, "
-        f"p={p:.2f} (above 0: ours scores higher; approximate, since looking ends with a "
+        f"{p_text(p)} (above 0: ours scores higher; approximate, since looking ends with a "
         "decision).\n"
     )
 

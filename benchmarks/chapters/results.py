@@ -259,8 +259,12 @@ def verdict_text(verdict: Parity | None, spec: Scores | envs.EnvSpec) -> str:
     if verdict.word == "saturated":
         bound = stats.failure_bound(0, verdict.difference.n)
         return f"saturated: all seeds score the same; on each side at most {bound:.1%} do not"
-    p = "p<0.001" if verdict.p < 0.001 else f"p={verdict.p:.3f}"
-    return f"{verdict.word} {verdict.difference.text(3, '+')}, {p}"
+    return f"{verdict.word} {verdict.difference.text(3, '+')}, {p_text(verdict.p)}"
+
+
+def p_text(p: float) -> str:
+    """`p=0.002` or `p<0.001`."""
+    return "p<0.001" if p < 0.001 else f"p={p:.3f}"
 
 
 @cache  # a report asks for each in several tables

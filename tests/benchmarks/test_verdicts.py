@@ -135,5 +135,6 @@ def test_verdicts_together() -> None:
         "- final score: 1 better, 1 worse, 1 saturated. Not saturated: 2; better"
     )
     assert "or worse: 2; if all pairs were alike, 0.1 would be on average" in text
-    assert "Pooled z of the permutation tests +0.00, p=1.00" in text
+    assert "Pooled z of the permutation tests +0.00, p=1.000" in text
+    assert ", p<0.001 (above 0" in evidence.together_text([worse, worse], "final score")
     assert evidence.together_text([same], "x") == "- x: 1 saturated.\n"
