@@ -15,8 +15,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scipy.stats import t
-
 from benchmarks import catalog
 from benchmarks.chapters.stored import StoredRun, open_run
 from benchmarks.suite import Cell
@@ -88,6 +86,8 @@ def of_other_episodes(score: float, std: float, episodes: int, others: int) -> E
     chosen because it was the worst. There is none (low and high are NaN) for an exact score (std
     NaN), which is no mean of episodes, and where all returns are equal.
     """
+    from scipy.stats import t  # takes most of a second to import
+
     if not std > 0:
         return Estimate(score, math.nan, math.nan, episodes)
     error = std * math.sqrt(episodes / (episodes - 1) * (1 / episodes + 1 / others))

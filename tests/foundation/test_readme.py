@@ -177,6 +177,9 @@ for script in scripts:
         except SystemExit as stop:
             status = stop.code or 0
         finally:
+            slow = ("matplotlib.pyplot", "scipy.stats", "seaborn")
+            if found := [name for name in slow if name in sys.modules]:
+                print("imported for its help:", *found, file=sys.stderr)
             sys.stdout.flush(), sys.stderr.flush()
             os._exit(status)
     print(script, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
