@@ -35,8 +35,8 @@ Implementation details, as in SB3's A2C unless said otherwise:
     depend on the state, kept as its logarithm. Components are independent.
 11. The environment clips such actions to its box; log-probabilities are of what was sampled.
 12. Observations may be normalised by running statistics and clipped to +-10, and rewards divided by
-    the running standard deviation of the discounted return, clipped to +-10. Statistics are each
-    seed's own, lie in the checkpoint, and stand still in evaluations.
+    the standard deviation of the discounted return up to their step, clipped to +-10. Statistics
+    are each seed's own, part of the checkpoint, and frozen during evaluation.
 
 Logged per update: policy_loss, value_loss (mean squared error), entropy (nats),
 explained_variance of the returns by V; train_return and train_length of the episodes that ended in
@@ -44,8 +44,8 @@ the rollout.
 
 Differences from SB3's A2C: schedules are evaluated at the start of a rollout (SB3: at its end,
 where the last update of a training can get a learning rate of zero); the statistics of observations
-take in a rollout after its update, the first one before it, and those of rewards before it (SB3:
-both every step, from the first reset on).
+take in a rollout after its update, the first one before it (SB3: every step, from the first reset
+on).
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ Implementation details, with the numbers of "The 37 Implementation Details of PP
     depend on the state, kept as its logarithm (continuous #1-3). Components are independent (#4).
 13. The environment clips such actions to its box (#5); log-probabilities are of what was sampled.
 14. Observations may be normalised by running statistics and clipped to +-10 (continuous #6-7), and
-    rewards divided by the running standard deviation of the discounted return, clipped to +-10
-    (#8-9). Statistics are each seed's own, part of the checkpoint, and frozen during evaluation.
+    rewards divided by the standard deviation of the discounted return up to their step, clipped to
+    +-10 (#8-9). Statistics are each seed's own, part of the checkpoint, frozen during evaluation.
 
 Logged per update, of the last minibatch: policy_loss, value_loss (mean squared error), entropy
 (nats), approx_kl (the estimator mean(ratio - 1 - log ratio), http://joschu.net/blog/kl-approx.html)
@@ -45,8 +45,8 @@ train_length of the episodes that ended in the rollout.
 Differences from SB3's PPO: values and log-probabilities of a rollout are computed in one pass
 after it; schedules are evaluated at the start of a rollout (SB3: at its end, where the last
 update of a training can get a learning rate of zero); statistics of observations are updated after
-the gradient update, by the first rollout before it, those of rewards before it (SB3: both every
-step, from the first reset on); a minibatch that would leave a remainder is refused.
+the gradient update, by the first rollout before it (SB3: every step, from the first reset on); a
+minibatch that would leave a remainder is refused.
 """
 
 from __future__ import annotations

@@ -50,9 +50,9 @@ Differences from sb3-contrib's TRPO: the constraint is KL(pi_old || pi), as in t
 noise of 1e-4, and a gradient below the tolerance leaves that noise as the direction) and compute
 all their steps, because looking at a residual would wait for the device; a KL of exactly delta
 is accepted (sb3-contrib: only one below); values and log-probabilities of a rollout are computed in
-one pass after it; statistics of observations are updated after the gradient update (detail 8),
-those of rewards before it (sb3-contrib: both every step, from the first reset on); a minibatch that
-would leave a remainder is refused.
+one pass after it; statistics of observations are updated after the gradient update (detail 8;
+sb3-contrib: every step, from the first reset on); a minibatch that would leave a remainder is
+refused.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
+from benchmarks import catalog
 from llm_track.tasks import GENERATED
 
 BASELINES = {"benchmarks/sb3_baseline.py": "sb3", "benchmarks/trl_baseline.py": "trl"}
@@ -23,15 +24,17 @@ class Trains(NamedTuple):
 
     source: str  # who trains them
     algo: str
-    subject: str  # `subject_kind`
+    subject: str  # `task_kind` or `environment_kind`
 
 
-def subject_kind(task: str) -> str:
-    """What a run learns: `environment` where the task is '', otherwise a task that is `generated`
-    or that is `read` from a file or a data set."""
-    if not task:
-        return "environment"
+def task_kind(task: str) -> str:
+    """A task is `generated`, or it is `read` from a file or a data set."""
     return "generated" if task in GENERATED else "read"
+
+
+def environment_kind(scaled: bool) -> str:
+    """What a run of control learns from: whether its rewards are `scaled` by their statistics."""
+    return "scaled rewards" if scaled else "environment"
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,12 @@ class Case:
     @property
     def trains(self) -> Trains:
         """What its runs are stored as."""
-        subject = subject_kind(self.subject if self.is_language else "")
+        if self.is_language:
+            subject = task_kind(self.subject)
+        else:
+            preset = catalog.plain_settings("algos", self.method, self.subject)
+            scaled = "--normalize-reward" in self.options or preset.get("normalize_reward", False)
+            subject = environment_kind(scaled and "--no-normalize-reward" not in self.options)
         return Trains(BASELINES.get(self.script, "manyseeds"), self.method, subject)
 
     @property
@@ -148,6 +156,7 @@ CONTROL = (
         "Acrobot-v1 --total-timesteps 256",
         "Pendulum-v1",
         "Pendulum-v1 --normalize-obs --anneal-clip",
+        "Pendulum-v1 --no-normalize-reward",
         "MountainCarContinuous-v0 --minibatch-size 32 --total-timesteps 256",
     ),
     *_cases(
@@ -162,6 +171,7 @@ CONTROL = (
         "Acrobot-v1 --total-timesteps 96",
         "Pendulum-v1",
         "Pendulum-v1 --advantage n_step --log-std-init -1",
+        "Pendulum-v1 --no-normalize-reward",
         "MountainCarContinuous-v0 --total-timesteps 64",
     ),
     *_cases(

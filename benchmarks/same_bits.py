@@ -16,8 +16,9 @@ same to the bit; NaN equals NaN, and times are left out. A line for each case:
     new      OLD has no such script or flag; here it runs
 
 `--restamp`: where all cases of an algorithm are equal (of a language method those on generated
-tasks, or those on tasks that are read), its published parts that were not stale at OLD, as its own
-code says, get the digest of today's code and "verified equal to OLD". `--migrate` brings parts to
+tasks, or those on tasks that are read; of control those with scaled rewards, or those without), its
+published parts that were not stale at OLD, as its own code says, get the digest of today's code and
+"verified equal to OLD". `--migrate` brings parts to
 today's schema (benchmarks/migrations.py). Nothing else but a sweep writes what is published.
 
 The exit status is 0 if all cases are equal or new, otherwise 1. What cannot be compared, since it
@@ -55,7 +56,16 @@ from torch import Tensor
 from tyro.conf import Positional
 
 from benchmarks import catalog
-from benchmarks.cases import CASES, FILES, Case, Trains, command_line, select, subject_kind
+from benchmarks.cases import (
+    CASES,
+    FILES,
+    Case,
+    Trains,
+    command_line,
+    environment_kind,
+    select,
+    task_kind,
+)
 from benchmarks.migrations import MIGRATIONS, Code, migrate, recover, result_of, stamp
 from benchmarks.studies import finished_studies
 from manyseeds.cli import (
@@ -664,8 +674,14 @@ def stamps_today() -> dict[Path, Code]:
 def trained_as(part: Path) -> Trains:
     """Whose run a part belongs to, as `Case.trains`."""
     config = read_json(part / "config.json")
-    source, task = config["source"], config["task"] if config["kind"] == "language" else ""
-    return Trains(source, config["algo"].removeprefix(f"{source}-"), subject_kind(task))
+    source = config["source"]
+    if config["kind"] == "language":
+        subject = task_kind(config["task"])
+    else:  # a study may vary what its base has
+        names = [words.partition("=")[0] for words in config.get("vary", ())]
+        scaled = config["config"].get("normalize_reward", False) or "normalize_reward" in names
+        subject = environment_kind(scaled)
+    return Trains(source, config["algo"].removeprefix(f"{source}-"), subject)
 
 
 def origins_today(config: dict[str, Any]) -> tuple[str, ...]:

@@ -15,8 +15,8 @@ What stays SB3's own:
  2. DQN: one draw of epsilon for all environments of a step; the Huber loss only.
  3. Seeds: SB3 seeds everything with k. Only its environments are re-seeded, with k * num_envs,
     ...: SB3's own k, k + 1, ... would share start states between neighbouring seeds.
- 4. Normalisation: VecNormalize takes in every step before the policy acts on it; we take in a
-    rollout at a time, after it.
+ 4. Normalisation: VecNormalize takes in every observation before the policy acts on it; we take in
+    a rollout at a time, after it. Rewards are scaled alike.
 """
 
 from __future__ import annotations

@@ -250,7 +250,8 @@ class RewardScale(nn.Module):
     """Divides rewards by the standard deviation of the discounted return of each of S seeds.
 
     That return is summed up forwards, R <- gamma R + r, from the start of an episode (Engstrom et
-    al., 2020, section 3; SB3's VecNormalize). Rewards are clipped to +-10 afterwards.
+    al., 2020, section 3; SB3's VecNormalize). Rewards are clipped to +-10 afterwards. The deviation
+    is that of all steps up to the reward's own, as if it were scaled while it is played.
     """
 
     open_return: Tensor  # [S, N], of the unfinished episodes
@@ -269,8 +270,21 @@ class RewardScale(nn.Module):
             total = self.open_return * broadcast(self.gamma, reward) + reward
             returns.append(total)
             self.open_return.copy_(total.masked_fill(end, 0.0))
-        self.stats.update(torch.stack(returns, dim=1).flatten(1).unsqueeze(-1))
-        return (rewards * (self.stats.var + 1e-8).rsqrt().to(rewards.dtype)).clamp(-10, 10)
+        var = self._variances(torch.stack(returns, dim=1))
+        return (rewards * (var + 1e-8).rsqrt().to(rewards.dtype)).clamp(-10, 10)
+
+    def _variances(self, returns: Tensor) -> Tensor:
+        """Take in T steps of N returns `[S, T, N]`; the variance of all up to each, `[S, T, 1]`."""
+        T, N = returns.shape[1:]
+        seen, x = self.stats.count, returns.double() - self.stats.mean
+        count = seen + N * torch.arange(1, T + 1, dtype=x.dtype, device=x.device).view(T, 1)
+        mean = x.sum(-1, keepdim=True).cumsum(1) / count  # from the mean so far
+        squares = x.square().sum(-1, keepdim=True).cumsum(1)
+        var = ((seen * self.stats.var + squares) / count - mean.square()).clamp(min=0)
+        self.stats.mean.add_(mean[:, -1:])
+        self.stats.var.copy_(var[:, -1:])
+        self.stats.count.copy_(count[:, -1:])
+        return var
 
 
 def orthogonal(normal: Tensor) -> Tensor:

@@ -247,6 +247,8 @@ def test_an_algorithm_is_proven_by_all_its_cases() -> None:
     kinds = ("environment", "generated")
     assert {ours, theirs, *(Trains("manyseeds", "grpo", kind) for kind in kinds)} <= everybody
     assert {Trains("manyseeds", "dapo", kind) for kind in ("generated", "read")} <= everybody
+    for algo in ("a2c", "ppo", "trpo"):
+        assert Trains("manyseeds", algo, "scaled rewards") in everybody
     last = max(k for k, outcome in enumerate(all_equal) if outcome.case.trains == ours)
     for changed in (
         all_equal[:last] + all_equal[last + 1 :],

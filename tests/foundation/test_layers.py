@@ -225,28 +225,25 @@ def rewards_and_ends(S: int, T: int, N: int) -> tuple[Tensor, Tensor]:
 
 
 def test_reward_scale_is_sb3s_given_the_same_stream() -> None:
-    """The same discounted returns and variance; SB3 scales a step with what it knew by then.
-
-    We take in a rollout first: SB3's factor is that of its own last step of the rollout.
-    """
+    """Step by step: the same scaled rewards, discounted returns and variance."""
     S, N, T, rollouts, gamma = 3, 4, 10, 5, 0.9
     rewards, done = rewards_and_ends(S, T * rollouts, N)
     rewards[:, 33, 1], done[:, 33, 1] = 1000.0, True  # clipped
+    rewards[:, 0], done[:, :2] = -1.0, False  # the first returns do not vary: clipped too
     scale, clipped = RewardScale(S, N, gamma), torch.zeros(S)
     theirs = [Scripted.normalizer(rewards[s].numpy(), done[s].numpy(), gamma) for s in range(S)]
     for part, ends in zip(rewards.split(T, 1), done.split(T, 1), strict=True):
         scaled = scale(part, ends)
         for s, normalizer in enumerate(theirs):
-            for _ in range(T):
-                normalizer.step(np.zeros((N, 1)))
+            expected = np.stack([normalizer.step(np.zeros((N, 1)))[1] for _ in range(T)])
+            np.testing.assert_allclose(scaled[s], expected, rtol=1e-5, atol=1e-6)
             np.testing.assert_allclose(scale.open_return[s], normalizer.returns, rtol=1e-5)
+            assert scale.stats.mean[s].item() == pytest.approx(normalizer.ret_rms.mean, rel=1e-5)
             assert scale.stats.var[s].item() == pytest.approx(normalizer.ret_rms.var, rel=1e-5)
             assert scale.stats.count[s].item() == normalizer.ret_rms.count
-            expected = normalizer.normalize_reward(part[s].numpy())
-            np.testing.assert_allclose(scaled[s], expected, rtol=1e-5, atol=1e-6)
-        clipped += (scaled == 10).sum(dim=(1, 2))
+        clipped += (scaled.abs() == 10).sum(dim=(1, 2))
     assert scaled.dtype == torch.float32
-    assert clipped.tolist() == [1] * S
+    assert clipped.tolist() == [N + 1] * S
 
 
 def test_discounted_returns_run_over_rollouts_and_stop_at_ends() -> None:
@@ -256,8 +253,8 @@ def test_discounted_returns_run_over_rollouts_and_stop_at_ends() -> None:
     assert done[:, 6].any()  # an episode ends with the first rollout, another goes on
     assert not done[:, 6].all()
     scale, taken = RewardScale(S, N, gamma), []
-    update = scale.stats.update
-    scale.stats.update = lambda x: (taken.append(x.clone()), update(x))[1]  # type: ignore[method-assign]
+    variances = scale._variances
+    scale._variances = lambda x: (taken.append(x.clone()), variances(x))[1]  # type: ignore[method-assign]
     returns = torch.zeros(S, 3 * T, N)
     open_return = np.zeros((S, N))
     for t in range(3 * T):
@@ -271,8 +268,8 @@ def test_discounted_returns_run_over_rollouts_and_stop_at_ends() -> None:
                     open_return[s, n] = 0.0
         if t % T == T - 1:
             np.testing.assert_allclose(scale.open_return, open_return, atol=1e-5)
-    assert [x.shape for x in taken] == [(S, T * N, 1)] * 3
-    got = torch.cat(taken, dim=1).view(S, 3 * T, N)
+    assert [x.shape for x in taken] == [(S, T, N)] * 3
+    got = torch.cat(taken, dim=1)
     torch.testing.assert_close(got, returns, atol=1e-5, rtol=1e-5)
 
 
@@ -280,10 +277,11 @@ def test_rewards_are_divided_but_not_centered_and_clipped() -> None:
     """All rewards 1: the sign and the order of rewards stay, and the middle is not moved."""
     scale = RewardScale(1, 2, gamma=0.5)
     done = torch.zeros(1, 4, 2, dtype=torch.bool)
-    returns = torch.tensor([1.0, 1.5, 1.75, 1.875])
+    returns = torch.tensor([1.0, 1.5, 1.75, 1.875], dtype=torch.float64)
     scaled = scale(torch.ones(1, 4, 2), done)
-    expected = 1 / (returns.double().var(correction=0) + 1e-8).sqrt()
-    torch.testing.assert_close(scaled, expected.float().expand(1, 4, 2))
+    std = torch.stack([returns[: t + 1].std(correction=0) for t in range(4)])
+    expected = (1 / std).clamp(max=10).float()  # of the first step, which does not vary, 10
+    torch.testing.assert_close(scaled, expected.view(1, 4, 1).expand(1, 4, 2))
     assert (scale(torch.zeros(1, 4, 2), done) == 0).all()
     spike = torch.zeros(1, 200, 2)
     spike[0, 100, 0] = -1.0  # 20 standard deviations

@@ -11,6 +11,13 @@ BUGS = (
         "tests/foundation/test_layers.py::test_discounted_returns_run_over_rollouts_and_stop_at_ends",
     ),
     Bug(
+        "late statistics: rewards are scaled by the deviation of the whole rollout",
+        "manyseeds/layers.py",
+        "rewards * (var + 1e-8)",
+        "rewards * (var[:, -1:] + 1e-8)",
+        "tests/foundation/test_layers.py::test_reward_scale_is_sb3s_given_the_same_stream",
+    ),
+    Bug(
         "shared seed: all seeds have one stream",
         "manyseeds/seeds.py",
         "np.random.SeedSequence(seed, spawn_key=key)",
