@@ -32,9 +32,9 @@ def task_kind(task: str) -> str:
     return "generated" if task in GENERATED else "read"
 
 
-def environment_kind(scaled: bool) -> str:
-    """What a run of control learns from: whether its rewards are `scaled` by their statistics."""
-    return "scaled rewards" if scaled else "environment"
+def environment_kind(source: str, scaled: bool) -> str:
+    """What a run of control learns from. scaled: from rewards that our own code scales."""
+    return "scaled rewards" if scaled and source == "manyseeds" else "environment"
 
 
 @dataclass(frozen=True)
@@ -76,13 +76,13 @@ class Case:
     @property
     def trains(self) -> Trains:
         """What its runs are stored as."""
+        source = BASELINES.get(self.script, "manyseeds")
         if self.is_language:
-            subject = task_kind(self.subject)
-        else:
-            preset = catalog.plain_settings("algos", self.method, self.subject)
-            scaled = "--normalize-reward" in self.options or preset.get("normalize_reward", False)
-            subject = environment_kind(scaled and "--no-normalize-reward" not in self.options)
-        return Trains(BASELINES.get(self.script, "manyseeds"), self.method, subject)
+            return Trains(source, self.method, task_kind(self.subject))
+        preset = catalog.plain_settings("algos", self.method, self.subject)
+        scaled = "--normalize-reward" in self.options or preset.get("normalize_reward", False)
+        scaled = scaled and "--no-normalize-reward" not in self.options
+        return Trains(source, self.method, environment_kind(source, scaled))
 
     @property
     def placeholders(self) -> list[str]:

@@ -18,8 +18,8 @@ same to the bit; NaN equals NaN, and times are left out. A line for each case:
 `--restamp`: where all cases of an algorithm are equal (of a language method those on generated
 tasks, or those on tasks that are read; of control those with scaled rewards, or those without), its
 published parts that were not stale at OLD, as its own code says, get the digest of today's code and
-"verified equal to OLD". `--migrate` brings parts to
-today's schema (benchmarks/migrations.py). Nothing else but a sweep writes what is published.
+"verified equal to OLD". `--migrate` brings parts to today's schema (benchmarks/migrations.py).
+Nothing else but a sweep writes what is published.
 
 The exit status is 0 if all cases are equal or new, otherwise 1. What cannot be compared, since it
 needs a package that is not installed, is skipped in one line.
@@ -680,7 +680,7 @@ def trained_as(part: Path) -> Trains:
     else:  # a study may vary what its base has
         names = [words.partition("=")[0] for words in config.get("vary", ())]
         scaled = config["config"].get("normalize_reward", False) or "normalize_reward" in names
-        subject = environment_kind(scaled)
+        subject = environment_kind(source, scaled)
     return Trains(source, config["algo"].removeprefix(f"{source}-"), subject)
 
 
