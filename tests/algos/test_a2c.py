@@ -471,10 +471,11 @@ def test_normalised_rewards_are_scaled_and_returns_are_logged_raw(
     _, run = train_on(env, monkeypatch, **settings)
     assert (run.metrics()["train_return"] == 4).all()
     assert len(rewards) == 2
-    R = torch.tensor([1.0, 1.9, 2.71, 3.439], dtype=torch.float64)  # always whole episodes
-    for scaled in rewards:
-        expected = 1 / R.std(correction=0).float()
-        torch.testing.assert_close(scaled, expected.expand_as(scaled), atol=1e-5, rtol=1e-5)
+    scaled = torch.cat(rewards, dim=1)  # [S, T of all rollouts, N]
+    R = torch.tensor([1.0, 1.9, 2.71, 3.439], dtype=torch.float64).repeat(8)  # whole episodes
+    std = torch.stack([R[: t + 1].std(correction=0) for t in range(32)])  # of all steps so far
+    expected = (1 / std).clamp(max=10).float().view(1, -1, 1).expand_as(scaled)
+    torch.testing.assert_close(scaled, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_statistics_are_those_of_the_observations_acted_on(monkeypatch: pytest.MonkeyPatch) -> None:
