@@ -678,8 +678,8 @@ def trained_as(part: Path) -> Trains:
     if config["kind"] == "language":
         subject = task_kind(config["task"])
     else:  # a study may vary what its base has
-        names = [words.partition("=")[0] for words in config.get("vary", ())]
-        scaled = config["config"].get("normalize_reward", False) or "normalize_reward" in names
+        space = " ".join(config.get("vary", ())).replace("-", "_")
+        scaled = config["config"].get("normalize_reward", False) or "normalize_reward" in space
         subject = environment_kind(source, scaled)
     return Trains(source, config["algo"].removeprefix(f"{source}-"), subject)
 
@@ -704,10 +704,15 @@ def origins_today(config: dict[str, Any]) -> tuple[str, ...]:
 
 
 def proven(outcomes: Sequence[Outcome]) -> set[Trains]:
-    """Whose runs (`Case.trains`) all cases were compared of, and found equal, or new."""
+    """Whose runs (`Case.trains`) all cases were compared of, and found equal, or new.
+
+    Cases with scaled rewards are few: their runs also need those without.
+    """
     equal = {outcome.case for outcome in outcomes if outcome.status == "equal"}
     known = equal | {outcome.case for outcome in outcomes if outcome.status == "new"}
-    return {case.trains for case in equal} - {case.trains for case in CASES if case not in known}
+    failed = {case.trains for case in CASES if case not in known}
+    failed |= {x._replace(subject=environment_kind(x.source, scaled=True)) for x in failed}
+    return {case.trains for case in equal} - failed
 
 
 def restamp(old: str, before: dict[Path, Code], equal: set[Trains]) -> tuple[int, int]:

@@ -16,7 +16,8 @@ What stays SB3's own:
  3. Seeds: SB3 seeds everything with k. Only its environments are re-seeded, with k * num_envs,
     ...: SB3's own k, k + 1, ... would share start states between neighbouring seeds.
  4. Normalisation: VecNormalize takes in every observation before the policy acts on it; we take in
-    a rollout at a time, after it. Rewards are scaled alike.
+    a rollout at a time, after it. Rewards are scaled alike, but for the 1e-4 samples of mean 0 and
+    variance 1 that its statistics begin with.
 """
 
 from __future__ import annotations

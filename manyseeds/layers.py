@@ -251,7 +251,7 @@ class RewardScale(nn.Module):
 
     That return is summed up forwards, R <- gamma R + r, from the start of an episode (Engstrom et
     al., 2020, section 3; SB3's VecNormalize). Rewards are clipped to +-10 afterwards. The deviation
-    is that of all steps up to the reward's own, as if it were scaled while it is played.
+    is that of all steps up to the reward's own, as if each were scaled as soon as it is received.
     """
 
     open_return: Tensor  # [S, N], of the unfinished episodes
@@ -278,7 +278,7 @@ class RewardScale(nn.Module):
         T, N = returns.shape[1:]
         seen, x = self.stats.count, returns.double() - self.stats.mean
         count = seen + N * torch.arange(1, T + 1, dtype=x.dtype, device=x.device).view(T, 1)
-        mean = x.sum(-1, keepdim=True).cumsum(1) / count  # from the mean so far
+        mean = x.sum(-1, keepdim=True).cumsum(1) / count  # relative to the mean before
         squares = x.square().sum(-1, keepdim=True).cumsum(1)
         var = ((seen * self.stats.var + squares) / count - mean.square()).clamp(min=0)
         self.stats.mean.add_(mean[:, -1:])

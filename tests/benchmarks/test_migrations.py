@@ -254,7 +254,8 @@ def test_an_algorithm_is_proven_by_all_its_cases() -> None:
         all_equal[:last] + all_equal[last + 1 :],
         [*all_equal[:last], replace(all_equal[last], status="DIFFERS"), *all_equal[last + 1 :]],
     ):
-        assert same_bits.proven(changed) == everybody - {ours}
+        scaled = ours._replace(subject="scaled rewards")  # of which there are few cases
+        assert same_bits.proven(changed) == everybody - {ours, scaled}
 
 
 def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
