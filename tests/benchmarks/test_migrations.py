@@ -283,7 +283,7 @@ def test_every_published_run_is_what_its_settings_say() -> None:
     for part in parts:
         assert is_finished(part), part
         stored = read_json(part / "config.json")
-        algo = stored["algo"].removeprefix("sb3-").removeprefix("trl-")
+        algo = stored["algo"].removeprefix(f"{stored['source']}-")
         room: Any = "llm_track" if stored["kind"] == "language" else "algos"
         config = from_identity(catalog.module(room, algo).Config, stored["config"])
         assert identity(config) == stored["config"], part
