@@ -43,7 +43,7 @@ class Migration:
         """Rewrite the records of a part; raises UsageError for what cannot be said any more."""
         self.rewrite(records)
         config = records["config.json"]
-        algo = str(config["algo"]).removeprefix("sb3-").removeprefix("trl-")
+        algo = str(config["algo"]).removeprefix(f"{config['source']}-")
         settings: dict[str, Any] = config["config"]
         for name, reproduces in self.removed.get(algo, {}).items():
             if (value := settings.pop(name, reproduces)) != reproduces:
