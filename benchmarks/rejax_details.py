@@ -1,0 +1,179 @@
+"""Why rejax's PPO learns at another speed: ours with rejax's details, one at a time and all.
+
+    python benchmarks/rejax_details.py
+
+Trains ours with the settings and the environments of the suite `interchange`, and with these
+details of rejax's (benchmarks/rejax_baseline.py):
+
+    clipped values               the change of a value within the policy's clip range
+    gradients per element        clipped to +- max_grad_norm, in the place of their norm
+    time limits as terminations  nothing is bootstrapped behind them
+    LeCun-normal layers          also the policy's last one, which starts near 0 in ours
+    Adam's epsilon 1e-8          in the place of 1e-5
+
+rejax takes the larger of the clipped and the unclipped error of a value; ours, as SB3, the clipped.
+Not imitated: the optimizer of each network, the population's standard deviation of advantages,
+observations that are normalised when they are seen, rewards that are not limited.
+
+Writes rejax_details.json, which report.py shows on the page of the suite. With `--results results`
+it is published. About half an hour of one core.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import envs
+from algos import ppo
+from benchmarks.measure import origin, write_measured
+from benchmarks.suite import COMMON
+from manyseeds import stats
+from manyseeds.cli import PositiveInt, ScriptConfig, from_preset, parse
+from manyseeds.optim import SeedAdam
+from manyseeds.process import set_up_process
+from manyseeds.runs.control import Run
+from manyseeds.seeds import SeedStreams
+
+ENVS = tuple(env for algo, env in COMMON if algo == "ppo")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(ScriptConfig):
+    """rejax's details in our PPO."""
+
+    seeds: PositiveInt = 30
+    """S, seeds of every training."""
+
+
+class ElementwiseAdam(SeedAdam):
+    """Adam whose gradients are clipped per element."""
+
+    @torch.no_grad()
+    def step(
+        self,
+        lr: Tensor | float,
+        max_grad_norm: Tensor | float = 0.0,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        limit = float(max_grad_norm)
+        if limit:
+            for p in self.parameters:
+                if p.grad is not None:
+                    p.grad.clamp_(-limit, limit)
+        return super().step(lr, 0.0, mask)
+
+
+class LeCunActorCritic(ppo.ActorCritic):
+    """Networks that start as Flax's: normals with a variance of 1 / inputs, cut at two standard
+    deviations, and zero biases."""
+
+    def __init__(self, spec: envs.EnvSpec, config: ppo.Config, init: SeedStreams) -> None:
+        super().__init__(spec, config, init)
+        lecun_normal(self.networks.parameter_lists()[0], init)
+
+
+@torch.no_grad()
+def lecun_normal(weights: Sequence[Tensor], streams: SeedStreams) -> None:
+    """Fill weights [S, K, in, out]; the columns that pad a head, which are 0, stay 0."""
+    low, high = (torch.special.ndtr(torch.tensor(x)) for x in (-2.0, 2.0))
+    deviation = 0.87962566103423978  # of a standard normal that is cut at +-2
+    for weight in weights:
+        uniforms = streams.uniform(*weight.shape[1:])
+        normals = torch.special.ndtri(low + uniforms * (high - low)) / deviation
+        in_use = weight.abs().amax(-2, keepdim=True) > 0
+        weight.copy_(normals / weight.shape[-2] ** 0.5 * in_use)
+
+
+def prepare_without_limits(
+    agent: ppo.ActorCritic, rollout: envs.Rollout, config: ppo.Config
+) -> ppo.Batch:
+    """ppo.prepare where a time limit is a termination."""
+    rollout = rollout._replace(
+        terminated=rollout.terminated | rollout.truncated,
+        truncated=torch.zeros_like(rollout.truncated),
+    )
+    return PREPARE(agent, rollout, config)
+
+
+def eps_of_rejax(optimizer: type[SeedAdam]) -> Callable[..., SeedAdam]:
+    """An optimizer with Adam's own epsilon, whatever it is asked for."""
+
+    def made(module: nn.Module, eps: float) -> SeedAdam:
+        return optimizer(module, eps=1e-8)
+
+    return made
+
+
+PREPARE = ppo.prepare
+VALUES, GRADIENTS, LIMITS = "clipped values", "gradients per element", "time limits as terminations"
+LAYERS, EPSILON = "LeCun-normal layers", "Adam's epsilon 1e-8"
+ALL = (VALUES, GRADIENTS, LIMITS, LAYERS, EPSILON)
+# By name, what is done to ours; the clipping of values is a setting.
+VARIANTS: dict[str, tuple[str, ...]] = {"none": (), **{x: (x,) for x in ALL}, "all": ALL}
+
+
+@contextlib.contextmanager
+def details(names: Sequence[str]) -> Iterator[None]:
+    """Inside, algos/ppo.py has these details of rejax."""
+    optimizer = ElementwiseAdam if GRADIENTS in names else SeedAdam
+    replaced: dict[str, Any] = {
+        "SeedAdam": eps_of_rejax(optimizer) if EPSILON in names else optimizer,
+        "ActorCritic": LeCunActorCritic if LAYERS in names else ppo.ActorCritic,
+        "prepare": prepare_without_limits if LIMITS in names else ppo.prepare,
+    }
+    before = {name: getattr(ppo, name) for name in replaced}
+    try:
+        for name, x in replaced.items():
+            setattr(ppo, name, x)
+        yield
+    finally:
+        for name, x in before.items():
+            setattr(ppo, name, x)
+
+
+def measure(env: str, names: Sequence[str], S: int) -> dict[str, list[float]]:
+    """Train S seeds of ours with these details: final greedy returns, areas under the curve."""
+    settings = {**COMMON["ppo", env], "seeds": S, "quiet": True}
+    trained_as = from_preset(ppo.Config, ppo.PRESETS, env, **settings)
+    if VALUES in names:
+        trained_as = replace(trained_as, clip_value_range=trained_as.clip_range)
+    run = Run(trained_as, range(S))
+    with details(names):
+        final = run.finish(ppo.train(trained_as, run))["final"]["greedy"]["per_seed"]
+    curve = run.curve()
+    curve = curve[curve["mode"] == "greedy"].drop_duplicates(["seed", "timestep"])
+    areas = {
+        seed: stats.area_under_curve(rows["timestep"].to_numpy(), rows["return_mean"].to_numpy())
+        for seed, rows in curve.groupby("seed")
+    }
+    return {
+        "final": [final[str(seed)] for seed in run.seeds],
+        "auc": [float(areas[seed]) for seed in run.seeds],
+    }
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Measure, and write the file."""
+    config = parse(Config, {}, __doc__, args)
+    set_up_process(threads=1)
+    begun = origin(["benchmarks.rejax_details:measure"])  # of the sources as they are now
+    measurements = []
+    for env in ENVS:
+        for name, names in VARIANTS.items():
+            found = measure(env, names, config.seeds)
+            measurements.append({"env": env, "detail": name, **found})
+            mean = sum(found["auc"]) / config.seeds
+            print(f"{env:15} {name:28} mean return over the training {mean:.1f}", flush=True)
+    stored = {**begun, "seeds": config.seeds, "measurements": measurements}
+    write_measured(Path(config.results) / "rejax_details.json", stored)
+
+
+if __name__ == "__main__":
+    main()
