@@ -537,6 +537,7 @@ MEASURED = (
     "tables/check.json",
     "error_rates.json",
     "gradient_variance.json",
+    "rejax_details.json",
     "rows_speed.json",
     "llm_oracle.json",
     "grpo_group.json",
@@ -548,7 +549,12 @@ def test_broken_measurements(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is read by its section alone."""
-    from benchmarks.chapters import estimators, gradient_variance, policy_gradients
+    from benchmarks.chapters import (
+        estimators,
+        gradient_variance,
+        interchange,
+        policy_gradients,
+    )
     from manyseeds.digest import ROOT
 
     content = read_json(ROOT / "results" / name)
@@ -581,6 +587,9 @@ def test_broken_measurements(
             page = language_models.critic_section([], tmp_path)
         elif name == "gradient_variance.json":
             page = gradient_variance.page(tmp_path)
+        elif name == "rejax_details.json":
+            runs = {("ppo", run.spec.id): {"rejax": run}}
+            page = interchange.details_section(runs, tmp_path)
         elif name == "rows_speed.json":
             page = contents.speed_page(store)
         elif name == "llm_oracle.json":

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from algos import dqn, ppo
-from benchmarks import jax_peer, rejax_baseline, sbx_baseline, suite, sweep
+from benchmarks import jax_peer, rejax_baseline, rejax_details, sbx_baseline, suite, sweep
 from benchmarks.chapters import comparison, interchange
 from benchmarks.chapters.results import load_result
 from benchmarks.chapters.stored import open_runs
@@ -194,3 +194,96 @@ def test_the_libraries_train(script: str, algo: str, tmp_path: Path) -> None:
     assert result.timesteps >= 2560
     (versions,) = {str(read_json(part / "config.json")["versions"]) for part in run.parts}
     assert ("rejax" if script == "rejax" else "sbx-rl") in versions
+
+
+# ---- Why rejax's PPO learns at another speed
+
+
+def test_lecun_normal_layers() -> None:
+    """Those of Flax's `lecun_normal`; what pads a head stays 0."""
+    weights = [torch.ones(2, 2, 400, 300), torch.ones(2, 2, 300, 16)]
+    weights[1][..., 3:] = 0
+    rejax_details.lecun_normal(weights, SeedStreams(range(2), "init"))
+    for weight, inputs in zip(weights, (400, 300), strict=True):
+        used = weight[..., :3]
+        assert used.std().item() == pytest.approx(inputs**-0.5, rel=0.05)
+        assert used.abs().max() <= 2 / 0.8796 / inputs**0.5
+    assert (weights[1][..., 3:] == 0).all()
+    assert not torch.equal(weights[0][0], weights[0][1])  # of two seeds
+
+
+def test_gradients_are_clipped_per_element() -> None:
+    """As PyTorch's Adam does with gradients that are clamped before."""
+    start = torch.tensor([[1.0, -2.0, 3.0], [0.5, 0.2, -1.0]])
+    module = torch.nn.Module()
+    module.p = torch.nn.Parameter(start.clone())
+    optimizer = rejax_details.ElementwiseAdam(module, eps=1e-5)
+    expected = torch.nn.Parameter(start.clone())
+    peer = torch.optim.Adam([expected], lr=0.1, eps=1e-5)
+    for gradient in (torch.tensor([9.0, -0.1, 0.3]), torch.tensor([-0.2, -7.0, 0.4])):
+        module.p.grad = gradient.expand(2, 3).clone()
+        expected.grad = gradient.expand(2, 3).clamp(-0.5, 0.5)
+        optimizer.step(0.1, 0.5)
+        peer.step()
+    torch.testing.assert_close(module.p, expected)
+
+
+def test_a_time_limit_is_a_termination(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = ppo.Config(num_envs=2, num_steps=8, gae_lambda=0.0)
+    env = config.make_env()
+    agent = ppo.ActorCritic(env.spec, config, SeedStreams(range(2), "init"))
+    streams = SeedStreams(range(2), "train")
+    state, obs = env.reset(streams.uniform(2, env.initial_noise))
+    noise = agent.draw(streams, 8, 2), streams.uniform(8, 2, env.noise_size)
+    _, _, rollout = rejax_details.envs.rollout(env, agent, state, obs, *noise)
+    cut = torch.zeros_like(rollout.truncated)
+    cut[:, 3] = True
+    rollout = rollout._replace(truncated=cut, terminated=torch.zeros_like(cut))
+    batch = rejax_details.prepare_without_limits(agent, rollout, config)
+    returns = batch.returns.view_as(cut)
+    torch.testing.assert_close(returns[:, 3], rollout.rewards[:, 3])  # nothing behind it
+    assert (returns[:, 2] - rollout.rewards[:, 2]).abs().min() > 1e-6
+
+
+def test_details_are_gone_afterwards() -> None:
+    names = "SeedAdam", "ActorCritic", "prepare"
+    before = [getattr(ppo, name) for name in names]
+
+    def fail() -> None:
+        with rejax_details.details(rejax_details.ALL):
+            assert all(getattr(ppo, n) is not x for n, x in zip(names, before, strict=True))
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert [getattr(ppo, name) for name in names] == before
+
+
+def test_details_are_measured_and_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"num_envs": 2, "num_steps": 32, "minibatch_size": 32, "epochs": 2}
+    settings |= {"total_timesteps": 256, "learning_rate": 0.01}
+    monkeypatch.setattr(rejax_details, "COMMON", {("ppo", "CartPole-v1"): settings})
+    monkeypatch.setattr(rejax_details, "ENVS", ("CartPole-v1",))
+    rejax_details.main(["--seeds", "10", "--results", str(tmp_path)])
+    stored = read_json(tmp_path / "rejax_details.json")
+    by_detail = {m["detail"]: m for m in stored["measurements"]}
+    assert list(by_detail) == ["none", *rejax_details.ALL, "all"]
+    limits = rejax_details.LIMITS  # nothing is that long
+    different = {tuple(m["auc"]) for name, m in by_detail.items() if name != limits}
+    assert len(different) == len(by_detail) - 1
+    assert by_detail[limits]["auc"] == by_detail["none"]["auc"]
+
+    config = Cell("ppo", "CartPole-v1", 10, "rejax", settings).config(str(tmp_path))
+    part = tmp_path / "runs" / "CartPole-v1" / "rejax-ppo" / "x" / "seeds-000-009"
+    run = Run(config, range(10), part, "rejax-ppo", "rejax")
+    run.open([ppo.train])
+    run.finish(ppo.train(config, run))
+    (trained,) = open_runs(tmp_path)
+    result = load_result(trained)
+    np.testing.assert_allclose(by_detail["none"]["auc"], result.auc)
+    np.testing.assert_allclose(by_detail["none"]["final"], result.final)
+    text = interchange.details_section({("ppo", "CartPole-v1"): {"rejax": result}}, tmp_path)
+    (line,) = (x for x in text.splitlines() if x.startswith("| CartPole-v1 | none |"))
+    assert "+0.000" in line
+    assert text.count("| CartPole-v1 |") == len(by_detail)
+    assert interchange.details_section({}, tmp_path) == ""
