@@ -36,13 +36,13 @@ NAMES = {"manyseeds": "manyseeds", "sb3": "SB3", "sbx": "SBX", "rejax": "rejax"}
 SCORES = ("environment", "algorithm", "library", "n", "mean [95%]", "AUC, mean [95%]", "failures")
 PAIRS = ("environment", "algorithm", "of", "against", *MEASURES.values())
 DETAILS = (
-    *("environment", "details of rejax", "n", "AUC, mean [95%]"),
-    *("against ours", "against rejax"),
+    *("environment", "details", "n", "AUC, mean [95%]"),
+    *("against ours", "against SBX", "against rejax"),
 )
-STORED: dict[str, Any] = {  # rejax_details.json
+STORED: dict[str, Any] = {  # library_details.json
     **ORIGIN,
     "seeds": int,
-    "measurements": [{"env": NAME, "detail": NAME, "final": [float], "auc": [float]}],
+    "measurements": [{"env": NAME, "detail": NAME, "of": [NAME], "final": [float], "auc": [float]}],
 }
 SCRIPTS = ("sb3", "sbx", "rejax")  # whose files say what stays their own
 
@@ -100,44 +100,50 @@ def page(loaded: Sequence[Result], results: Path) -> str:
 
 
 def details_section(found: Mapping[tuple[str, str], Mapping[str, Result]], results: Path) -> str:
-    """What benchmarks/rejax_details.py has measured, against rejax's runs; '' without."""
-    rejax = {
-        env: runs["rejax"]
-        for (algo, env), runs in found.items()
-        if "rejax" in runs and algo == "ppo"
-    }
-    write = partial(details_text, rejax=rejax, results=results)
-    return section_of(find_file(results, "rejax_details.json"), STORED, write)
+    """What benchmarks/library_details.py has measured, against the libraries' runs; '' without."""
+    runs = {env: runs for (algo, env), runs in found.items() if algo == "ppo"}
+    write = partial(details_text, runs=runs, results=results)
+    return section_of(find_file(results, "library_details.json"), STORED, write)
 
 
-def details_text(stored: dict[str, Any], rejax: Mapping[str, Result], results: Path) -> str:
-    """Learning speed of ours with rejax's details, and the verdicts on it."""
-    areas: dict[str, dict[str, Any]] = {}
+def details_text(
+    stored: dict[str, Any], runs: Mapping[str, Mapping[str, Result]], results: Path
+) -> str:
+    """Learning speed of ours with other libraries' details, and the verdicts on it.
+
+    runs: the libraries' by environment.
+    """
+    ours: dict[str, Any] = {}  # areas under the curves without any detail, by environment
     for m in stored["measurements"]:
         if len(m["auc"]) != stored["seeds"]:
             raise ValueError(f"{m['env']}, {m['detail']}: lacks a seed")
-        areas.setdefault(m["env"], {})[m["detail"]] = np.array(m["auc"])
+        ours.setdefault(m["env"], np.array(m["auc"]))
     rows: Rows = []
-    outcomes: list[str] = []
-    for env, by_detail in areas.items():
-        if env not in rejax:
+    outcomes: dict[str, list[str]] = {}
+    for m in stored["measurements"]:
+        env, detail, auc = m["env"], m["detail"], np.array(m["auc"])
+        theirs = {x: runs[env][x] for x in m["of"] if x in runs.get(env, {})}
+        if not theirs:
             continue
-        spec = rejax[env].spec
-        ours = by_detail["none"]
-        for detail, auc in by_detail.items():
-            with_ours = "" if detail == "none" else verdict_text(parity(auc, ours, spec), spec)
-            with_rejax = verdict_text(parity(auc, rejax[env].auc, spec), spec)
-            mean = stats.estimate(auc, "mean").text(spec.digits)
-            rows.append((env, escape(detail), str(len(auc)), mean, with_ours, with_rejax))
-        left = parity(by_detail["all"], rejax[env].auc, spec)
-        if left:
-            outcomes.append(f"{left.word} on {env}")
+        spec = next(iter(theirs.values())).spec
+        against = {x: parity(auc, r.auc, spec) for x, r in theirs.items()}
+        judged = {x: verdict_text(verdict, spec) for x, verdict in against.items()}
+        alone = "" if detail == "none" else verdict_text(parity(auc, ours[env], spec), spec)
+        mean = stats.estimate(auc, "mean").text(spec.digits)
+        verdicts = (alone, *(judged.get(x, "") for x in ("sbx", "rejax")))
+        rows.append((env, escape(detail), str(len(auc)), mean, *verdicts))
+        for x, verdict in against.items():
+            if detail == f"all of {x}" and verdict:
+                outcomes.setdefault(x, []).append(f"{verdict.word} on {env}")
     if not rows:
         return ""
-    outcome = f"With all of them, ours against rejax is {', '.join(outcomes)}. " if outcomes else ""
+    outcome = "".join(
+        f" With all of {NAMES[x]}'s, learning speed against {NAMES[x]} is {', '.join(words)}."
+        for x, words in outcomes.items()
+    )
     return (
-        "\n## Why rejax's PPO learns at another speed\n\n"
-        "Ours, trained with details of rejax's, one at a time and all together. "
-        f"{outcome}{command_text(stored)}\n\n"
-        f"{table(results, 'interchange-details', DETAILS, rows)}\n"
+        "\n## Why PPO of other libraries learns at another speed\n\n"
+        "Ours, trained with details of theirs, one at a time and all together."
+        f"{outcome}\n\n{table(results, 'interchange-details', DETAILS, rows)}\n"
+        f"{command_text(stored)}\n"
     )

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from algos import dqn, ppo
-from benchmarks import jax_peer, rejax_baseline, rejax_details, sbx_baseline, suite, sweep
+from benchmarks import jax_peer, library_details, rejax_baseline, sbx_baseline, suite, sweep
 from benchmarks.chapters import comparison, interchange
 from benchmarks.chapters.results import load_result
 from benchmarks.chapters.stored import open_runs
@@ -196,14 +196,14 @@ def test_the_libraries_train(script: str, algo: str, tmp_path: Path) -> None:
     assert ("rejax" if script == "rejax" else "sbx-rl") in versions
 
 
-# ---- Why rejax's PPO learns at another speed
+# ---- Why PPO of other libraries learns at another speed
 
 
 def test_lecun_normal_layers() -> None:
     """Those of Flax's `lecun_normal`; what pads a head stays 0."""
     weights = [torch.ones(2, 2, 400, 300), torch.ones(2, 2, 300, 16)]
     weights[1][..., 3:] = 0
-    rejax_details.lecun_normal(weights, SeedStreams(range(2), "init"))
+    library_details.lecun_normal(weights, SeedStreams(range(2), "init"))
     for weight, inputs in zip(weights, (400, 300), strict=True):
         used = weight[..., :3]
         assert used.std().item() == pytest.approx(inputs**-0.5, rel=0.05)
@@ -217,7 +217,7 @@ def test_gradients_are_clipped_per_element() -> None:
     start = torch.tensor([[1.0, -2.0, 3.0], [0.5, 0.2, -1.0]])
     module = torch.nn.Module()
     module.p = torch.nn.Parameter(start.clone())
-    optimizer = rejax_details.ElementwiseAdam(module, eps=1e-5)
+    optimizer = library_details.ElementwiseAdam(module, eps=1e-5)
     expected = torch.nn.Parameter(start.clone())
     peer = torch.optim.Adam([expected], lr=0.1, eps=1e-5)
     for gradient in (torch.tensor([9.0, -0.1, 0.3]), torch.tensor([-0.2, -7.0, 0.4])):
@@ -228,6 +228,26 @@ def test_gradients_are_clipped_per_element() -> None:
     torch.testing.assert_close(module.p, expected)
 
 
+def test_gradients_of_networks_are_clipped_apart() -> None:
+    """As PyTorch clips and Adam steps each."""
+    start, gradients = torch.randn(2, 2, 3, 4), torch.randn(2, 2, 2, 3, 4)
+    gradients[:, :, 1] *= 0.01  # of the second network, which nothing clips
+    module = torch.nn.Module()
+    module.p = torch.nn.Parameter(start.clone())
+    optimizer = library_details.ClippedApartAdam(module, eps=1e-5)
+    alone = {(s, k): torch.nn.Parameter(start[s, k].clone()) for s in range(2) for k in range(2)}
+    peers = {key: torch.optim.Adam([p], lr=0.1, eps=1e-5) for key, p in alone.items()}
+    for gradient in gradients:
+        module.p.grad = gradient.clone()
+        optimizer.step(0.1, 0.5)
+        for (s, k), p in alone.items():
+            p.grad = gradient[s, k].clone()
+            torch.nn.utils.clip_grad_norm_([p], 0.5)
+            peers[s, k].step()
+    for (s, k), p in alone.items():
+        torch.testing.assert_close(module.p[s, k], p)
+
+
 def test_a_time_limit_is_a_termination(monkeypatch: pytest.MonkeyPatch) -> None:
     config = ppo.Config(num_envs=2, num_steps=8, gae_lambda=0.0)
     env = config.make_env()
@@ -235,11 +255,11 @@ def test_a_time_limit_is_a_termination(monkeypatch: pytest.MonkeyPatch) -> None:
     streams = SeedStreams(range(2), "train")
     state, obs = env.reset(streams.uniform(2, env.initial_noise))
     noise = agent.draw(streams, 8, 2), streams.uniform(8, 2, env.noise_size)
-    _, _, rollout = rejax_details.envs.rollout(env, agent, state, obs, *noise)
+    _, _, rollout = library_details.envs.rollout(env, agent, state, obs, *noise)
     cut = torch.zeros_like(rollout.truncated)
     cut[:, 3] = True
     rollout = rollout._replace(truncated=cut, terminated=torch.zeros_like(cut))
-    batch = rejax_details.prepare_without_limits(agent, rollout, config)
+    batch = library_details.prepare_without_limits(agent, rollout, config)
     returns = batch.returns.view_as(cut)
     torch.testing.assert_close(returns[:, 3], rollout.rewards[:, 3])  # nothing behind it
     assert (returns[:, 2] - rollout.rewards[:, 2]).abs().min() > 1e-6
@@ -250,7 +270,7 @@ def test_details_are_gone_afterwards() -> None:
     before = [getattr(ppo, name) for name in names]
 
     def fail() -> None:
-        with rejax_details.details(rejax_details.ALL):
+        with library_details.details(library_details.OF["rejax"]):
             assert all(getattr(ppo, n) is not x for n, x in zip(names, before, strict=True))
             raise KeyError
 
@@ -262,13 +282,15 @@ def test_details_are_gone_afterwards() -> None:
 def test_details_are_measured_and_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"num_envs": 2, "num_steps": 32, "minibatch_size": 32, "epochs": 2}
     settings |= {"total_timesteps": 256, "learning_rate": 0.01}
-    monkeypatch.setattr(rejax_details, "COMMON", {("ppo", "CartPole-v1"): settings})
-    monkeypatch.setattr(rejax_details, "ENVS", ("CartPole-v1",))
-    rejax_details.main(["--seeds", "10", "--results", str(tmp_path)])
-    stored = read_json(tmp_path / "rejax_details.json")
+    monkeypatch.setattr(library_details, "COMMON", {("ppo", "CartPole-v1"): settings})
+    monkeypatch.setattr(library_details, "ENVS", ("CartPole-v1",))
+    library_details.main(["--seeds", "10", "--results", str(tmp_path)])
+    stored = read_json(tmp_path / "library_details.json")
     by_detail = {m["detail"]: m for m in stored["measurements"]}
-    assert list(by_detail) == ["none", *rejax_details.ALL, "all"]
-    limits = rejax_details.LIMITS  # nothing is that long
+    assert list(by_detail) == list(library_details.VARIANTS)
+    assert by_detail["none"]["of"] == by_detail[library_details.LAYERS]["of"] == ["rejax", "sbx"]
+    assert by_detail["all of sbx"]["of"] == by_detail[library_details.NETWORKS]["of"] == ["sbx"]
+    limits = library_details.LIMITS  # nothing is that long
     different = {tuple(m["auc"]) for name, m in by_detail.items() if name != limits}
     assert len(different) == len(by_detail) - 1
     assert by_detail[limits]["auc"] == by_detail["none"]["auc"]
@@ -285,5 +307,5 @@ def test_details_are_measured_and_judged(tmp_path: Path, monkeypatch: pytest.Mon
     text = interchange.details_section({("ppo", "CartPole-v1"): {"rejax": result}}, tmp_path)
     (line,) = (x for x in text.splitlines() if x.startswith("| CartPole-v1 | none |"))
     assert "+0.000" in line
-    assert text.count("| CartPole-v1 |") == len(by_detail)
+    assert text.count("| CartPole-v1 |") == len(by_detail) - 2  # those of SBX alone
     assert interchange.details_section({}, tmp_path) == ""

@@ -1,22 +1,23 @@
-"""Why rejax's PPO learns at another speed: ours with rejax's details, one at a time and all.
+"""Why PPO of SBX and rejax learns at another speed: ours with their details, one by one and all.
 
-    python benchmarks/rejax_details.py
+    python benchmarks/library_details.py
 
 Trains ours with the settings and the environments of the suite `interchange`, and with these
-details of rejax's (benchmarks/rejax_baseline.py):
+details of rejax's (benchmarks/rejax_baseline.py) and SBX's (benchmarks/sbx_baseline.py):
 
-    clipped values               the change of a value within the policy's clip range
-    gradients per element        clipped to +- max_grad_norm, in the place of their norm
-    time limits as terminations  nothing is bootstrapped behind them
-    LeCun-normal layers          also the policy's last one, which starts near 0 in ours
-    Adam's epsilon 1e-8          in the place of 1e-5
+    clipped values               rejax: the change of a value within the policy's clip range
+    gradients per element        rejax: clipped to +- max_grad_norm, in the place of their norm
+    gradients per network        SBX: the norms of actor and critic are clipped apart
+    time limits as terminations  rejax: nothing is bootstrapped behind them
+    LeCun-normal layers          both; also the policy's last one, which starts near 0 in ours
+    Adam's epsilon 1e-8          rejax: in the place of 1e-5
 
 rejax takes the larger of the clipped and the unclipped error of a value; ours, as SB3, the clipped.
-Not imitated: the optimizer of each network, the population's standard deviation of advantages,
-observations that are normalised when they are seen, rewards that are not limited.
+Not imitated: the population's standard deviation of advantages (both), rewards without a limit and
+observations that are normalised when they are seen (rejax).
 
-Writes rejax_details.json, which report.py shows on the page of the suite. With `--results results`
-it is published. About half an hour of one core.
+Writes library_details.json, which report.py shows on the page of the suite. With `--results
+results` it is published. About half an hour of one core.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ ENVS = tuple(env for algo, env in COMMON if algo == "ppo")
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ScriptConfig):
-    """rejax's details in our PPO."""
+    """Other libraries' details in our PPO."""
 
     seeds: PositiveInt = 30
     """S, seeds of every training."""
@@ -67,6 +68,26 @@ class ElementwiseAdam(SeedAdam):
             for p in self.parameters:
                 if p.grad is not None:
                     p.grad.clamp_(-limit, limit)
+        return super().step(lr, 0.0, mask)
+
+
+class ClippedApartAdam(SeedAdam):
+    """Adam that clips the gradient of each network of a seed by its own norm."""
+
+    @torch.no_grad()
+    def step(
+        self,
+        lr: Tensor | float,
+        max_grad_norm: Tensor | float = 0.0,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        limit = float(max_grad_norm)
+        if limit:
+            grads = [p.grad for p in self.parameters if p.grad is not None]  # [S, K, ...] each
+            squares = torch.stack([g.square().flatten(2).sum(2) for g in grads]).sum(0)
+            scale = (limit / (squares.sqrt() + 1e-6)).clamp(max=1.0)  # [S, K]
+            for g in grads:
+                g.mul_(scale.view(*scale.shape, *[1] * (g.dim() - 2)))
         return super().step(lr, 0.0, mask)
 
 
@@ -102,7 +123,7 @@ def prepare_without_limits(
     return PREPARE(agent, rollout, config)
 
 
-def eps_of_rejax(optimizer: type[SeedAdam]) -> Callable[..., SeedAdam]:
+def with_own_epsilon(optimizer: type[SeedAdam]) -> Callable[..., SeedAdam]:
     """An optimizer with Adam's own epsilon, whatever it is asked for."""
 
     def made(module: nn.Module, eps: float) -> SeedAdam:
@@ -112,19 +133,34 @@ def eps_of_rejax(optimizer: type[SeedAdam]) -> Callable[..., SeedAdam]:
 
 
 PREPARE = ppo.prepare
-VALUES, GRADIENTS, LIMITS = "clipped values", "gradients per element", "time limits as terminations"
+VALUES, LIMITS = "clipped values", "time limits as terminations"
+ELEMENTS, NETWORKS = "gradients per element", "gradients per network"
 LAYERS, EPSILON = "LeCun-normal layers", "Adam's epsilon 1e-8"
-ALL = (VALUES, GRADIENTS, LIMITS, LAYERS, EPSILON)
-# By name, what is done to ours; the clipping of values is a setting.
-VARIANTS: dict[str, tuple[str, ...]] = {"none": (), **{x: (x,) for x in ALL}, "all": ALL}
+OF = {"rejax": (VALUES, ELEMENTS, LIMITS, LAYERS, EPSILON), "sbx": (NETWORKS, LAYERS)}
+# By name, what is done to ours.
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "none": (),
+    **{detail: (detail,) for of_library in OF.values() for detail in of_library},
+    **{f"all of {library}": of_library for library, of_library in OF.items()},
+}
+
+
+def libraries_with(name: str) -> list[str]:
+    """The libraries whose PPO a variant is compared with."""
+    together = {library: f"all of {library}" for library in OF}
+    return [x for x in OF if name in ("none", together[x], *OF[x])]
 
 
 @contextlib.contextmanager
 def details(names: Sequence[str]) -> Iterator[None]:
-    """Inside, algos/ppo.py has these details of rejax."""
-    optimizer = ElementwiseAdam if GRADIENTS in names else SeedAdam
+    """Inside, algos/ppo.py has these details; the clipping of values is a setting."""
+    optimizer = SeedAdam
+    if ELEMENTS in names:
+        optimizer = ElementwiseAdam
+    elif NETWORKS in names:
+        optimizer = ClippedApartAdam
     replaced: dict[str, Any] = {
-        "SeedAdam": eps_of_rejax(optimizer) if EPSILON in names else optimizer,
+        "SeedAdam": with_own_epsilon(optimizer) if EPSILON in names else optimizer,
         "ActorCritic": LeCunActorCritic if LAYERS in names else ppo.ActorCritic,
         "prepare": prepare_without_limits if LIMITS in names else ppo.prepare,
     }
@@ -163,16 +199,16 @@ def main(args: Sequence[str] | None = None) -> None:
     """Measure, and write the file."""
     config = parse(Config, {}, __doc__, args)
     set_up_process(threads=1)
-    begun = origin(["benchmarks.rejax_details:measure"])  # of the sources as they are now
+    begun = origin(["benchmarks.library_details:measure"])  # of the sources as they are now
     measurements = []
     for env in ENVS:
         for name, names in VARIANTS.items():
             found = measure(env, names, config.seeds)
-            measurements.append({"env": env, "detail": name, **found})
+            measurements.append({"env": env, "detail": name, "of": libraries_with(name), **found})
             mean = sum(found["auc"]) / config.seeds
             print(f"{env:15} {name:28} mean return over the training {mean:.1f}", flush=True)
     stored = {**begun, "seeds": config.seeds, "measurements": measurements}
-    write_measured(Path(config.results) / "rejax_details.json", stored)
+    write_measured(Path(config.results) / "library_details.json", stored)
 
 
 if __name__ == "__main__":
