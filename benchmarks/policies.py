@@ -123,7 +123,7 @@ def keep(cells: Sequence[Cell], results: str) -> list[str]:
             failed.append(f"policies of {cell}: {error}")
             print(f"failed    {failed[-1]}", flush=True)
         else:
-            said = ", ".join(f"seed {seed} scores {score}" for seed, score in scores.items())
+            said = ", ".join(f"seed {seed} scores {score:.6g}" for seed, score in scores.items())
             print(f"kept      policies of {cell}: {said}", flush=True)
     return failed
 
