@@ -1,23 +1,26 @@
-"""Why PPO of SBX and rejax learns at another speed: ours with their details, one by one and all.
+"""Why SBX and rejax learn at another speed: ours with their details, one by one and all.
 
-    python benchmarks/library_details.py
+    python benchmarks/library_details.py --algo ppo
+    python benchmarks/library_details.py --algo dqn
 
 Trains ours with the settings and the environments of the suite `interchange`, and with these
-details of rejax's (benchmarks/rejax_baseline.py) and SBX's (benchmarks/sbx_baseline.py):
+details of rejax's PPO (benchmarks/rejax_baseline.py) and of SBX (benchmarks/sbx_baseline.py):
 
     clipped values               rejax: the change of a value within the policy's clip range
     gradients per element        rejax: clipped to +- max_grad_norm, in the place of their norm
-    gradients per network        SBX: the norms of actor and critic are clipped apart
+    gradients per network        SBX's PPO: the norms of actor and critic are clipped apart
+    gradients as they are        SBX's DQN: not clipped
     time limits as terminations  rejax: nothing is bootstrapped behind them
-    LeCun-normal layers          both; also the policy's last one, which starts near 0 in ours
-    Adam's epsilon 1e-8          rejax: in the place of 1e-5
+    LeCun-normal layers          both, and zero biases. Ours: PPO orthogonal, the policy's last
+                                 layer near 0; DQN uniform, 1 / sqrt(3) as wide
+    Adam's epsilon 1e-8          rejax's PPO: in the place of 1e-5
 
 rejax takes the larger of the clipped and the unclipped error of a value; ours, as SB3, the clipped.
 Not imitated: the population's standard deviation of advantages (both), rewards without a limit and
 observations that are normalised when they are seen (rejax).
 
-Writes library_details.json, which report.py shows on the page of the suite. With `--results
-results` it is published. About half an hour of one core.
+Writes library_details_ppo.json or library_details_dqn.json, which report.py shows on the page of
+the suite. With `--results results` it is published. Half an hour or an hour of one core.
 """
 
 from __future__ import annotations
@@ -26,13 +29,14 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 import envs
-from algos import ppo
+from algos import dqn, ppo
+from benchmarks import catalog
 from benchmarks.measure import origin, write_measured
 from benchmarks.suite import COMMON
 from manyseeds import stats
@@ -42,13 +46,13 @@ from manyseeds.process import set_up_process
 from manyseeds.runs.control import Run
 from manyseeds.seeds import SeedStreams
 
-ENVS = tuple(env for algo, env in COMMON if algo == "ppo")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ScriptConfig):
-    """Other libraries' details in our PPO."""
+    """Other libraries' details in ours."""
 
+    algo: Literal["ppo", "dqn"] = "ppo"
+    """Algorithm."""
     seeds: PositiveInt = 30
     """S, seeds of every training."""
 
@@ -100,6 +104,18 @@ class LeCunActorCritic(ppo.ActorCritic):
         lecun_normal(self.networks.parameter_lists()[0], init)
 
 
+class LeCunQNetwork(dqn.QNetwork):
+    """Action values likewise."""
+
+    def __init__(self, spec: envs.EnvSpec, config: dqn.Config, init: SeedStreams) -> None:
+        super().__init__(spec, config, init)
+        weights, biases = self.q.parameter_lists()
+        lecun_normal(weights, init)
+        with torch.no_grad():
+            for bias in biases:
+                bias.zero_()
+
+
 @torch.no_grad()
 def lecun_normal(weights: Sequence[Tensor], streams: SeedStreams) -> None:
     """Fill weights [S, K, in, out]; the columns that pad a head, which are 0, stay 0."""
@@ -136,53 +152,63 @@ PREPARE = ppo.prepare
 VALUES, LIMITS = "clipped values", "time limits as terminations"
 ELEMENTS, NETWORKS = "gradients per element", "gradients per network"
 LAYERS, EPSILON = "LeCun-normal layers", "Adam's epsilon 1e-8"
-OF = {"rejax": (VALUES, ELEMENTS, LIMITS, LAYERS, EPSILON), "sbx": (NETWORKS, LAYERS)}
-# By name, what is done to ours.
-VARIANTS: dict[str, tuple[str, ...]] = {
-    "none": (),
-    **{detail: (detail,) for of_library in OF.values() for detail in of_library},
-    **{f"all of {library}": of_library for library, of_library in OF.items()},
+UNCLIPPED = "gradients as they are"
+OF: dict[str, dict[str, tuple[str, ...]]] = {  # by algorithm and library
+    "ppo": {"rejax": (VALUES, ELEMENTS, LIMITS, LAYERS, EPSILON), "sbx": (NETWORKS, LAYERS)},
+    "dqn": {"sbx": (UNCLIPPED, LAYERS)},
 }
 
 
-def libraries_with(name: str) -> list[str]:
-    """The libraries whose PPO a variant is compared with."""
-    together = {library: f"all of {library}" for library in OF}
-    return [x for x in OF if name in ("none", together[x], *OF[x])]
+def variants(algo: str) -> dict[str, tuple[str, ...]]:
+    """What is done to ours, by name."""
+    return {
+        "none": (),
+        **{detail: (detail,) for of_library in OF[algo].values() for detail in of_library},
+        **{f"all of {library}": of_library for library, of_library in OF[algo].items()},
+    }
+
+
+def libraries_with(algo: str, name: str) -> list[str]:
+    """The libraries that a variant is compared with."""
+    return [x for x, own in OF[algo].items() if name in ("none", f"all of {x}", *own)]
 
 
 @contextlib.contextmanager
-def details(names: Sequence[str]) -> Iterator[None]:
-    """Inside, algos/ppo.py has these details; the clipping of values is a setting."""
-    optimizer = SeedAdam
+def details(module: Any, names: Sequence[str]) -> Iterator[None]:
+    """Inside, algos/ppo.py or algos/dqn.py has these details, but for those that are settings."""
+    replaced: dict[str, Any] = {}
     if ELEMENTS in names:
-        optimizer = ElementwiseAdam
-    elif NETWORKS in names:
-        optimizer = ClippedApartAdam
-    replaced: dict[str, Any] = {
-        "SeedAdam": with_own_epsilon(optimizer) if EPSILON in names else optimizer,
-        "ActorCritic": LeCunActorCritic if LAYERS in names else ppo.ActorCritic,
-        "prepare": prepare_without_limits if LIMITS in names else ppo.prepare,
-    }
-    before = {name: getattr(ppo, name) for name in replaced}
+        replaced["SeedAdam"] = ElementwiseAdam
+    if NETWORKS in names:
+        replaced["SeedAdam"] = ClippedApartAdam
+    if EPSILON in names:
+        replaced["SeedAdam"] = with_own_epsilon(replaced.get("SeedAdam", SeedAdam))
+    if LAYERS in names:
+        replaced |= {"ActorCritic": LeCunActorCritic, "QNetwork": LeCunQNetwork}
+    if LIMITS in names:
+        replaced["prepare"] = prepare_without_limits
+    before = {name: getattr(module, name) for name in replaced if hasattr(module, name)}
     try:
-        for name, x in replaced.items():
-            setattr(ppo, name, x)
+        for name in before:
+            setattr(module, name, replaced[name])
         yield
     finally:
         for name, x in before.items():
-            setattr(ppo, name, x)
+            setattr(module, name, x)
 
 
-def measure(env: str, names: Sequence[str], S: int) -> dict[str, list[float]]:
+def measure(algo: str, env: str, names: Sequence[str], S: int) -> dict[str, list[float]]:
     """Train S seeds of ours with these details: final greedy returns, areas under the curve."""
-    settings = {**COMMON["ppo", env], "seeds": S, "quiet": True}
-    trained_as = from_preset(ppo.Config, ppo.PRESETS, env, **settings)
+    module: Any = catalog.module("algos", algo)
+    settings = {**COMMON[algo, env], "seeds": S, "quiet": True}
+    config = from_preset(module.Config, module.PRESETS, env, **settings)
     if VALUES in names:
-        trained_as = replace(trained_as, clip_value_range=trained_as.clip_range)
-    run = Run(trained_as, range(S))
-    with details(names):
-        final = run.finish(ppo.train(trained_as, run))["final"]["greedy"]["per_seed"]
+        config = replace(config, clip_value_range=config.clip_range)
+    if UNCLIPPED in names:
+        config = replace(config, max_grad_norm=0.0)
+    run = Run(config, range(S))
+    with details(module, names):
+        final = run.finish(module.train(config, run))["final"]["greedy"]["per_seed"]
     curve = run.curve()
     curve = curve[curve["mode"] == "greedy"].drop_duplicates(["seed", "timestep"])
     areas = {
@@ -201,14 +227,15 @@ def main(args: Sequence[str] | None = None) -> None:
     set_up_process(threads=1)
     begun = origin(["benchmarks.library_details:measure"])  # of the sources as they are now
     measurements = []
-    for env in ENVS:
-        for name, names in VARIANTS.items():
-            found = measure(env, names, config.seeds)
-            measurements.append({"env": env, "detail": name, "of": libraries_with(name), **found})
+    for env in (env for algo, env in COMMON if algo == config.algo):
+        for name, names in variants(config.algo).items():
+            found = measure(config.algo, env, names, config.seeds)
+            of = libraries_with(config.algo, name)
+            measurements.append({"env": env, "detail": name, "of": of, **found})
             mean = sum(found["auc"]) / config.seeds
             print(f"{env:15} {name:28} mean return over the training {mean:.1f}", flush=True)
     stored = {**begun, "seeds": config.seeds, "measurements": measurements}
-    write_measured(Path(config.results) / "library_details.json", stored)
+    write_measured(Path(config.results) / f"library_details_{config.algo}.json", stored)
 
 
 if __name__ == "__main__":

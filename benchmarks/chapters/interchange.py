@@ -95,19 +95,22 @@ def page(loaded: Sequence[Result], results: Path) -> str:
         f"clipped and whether a time limit ends an episode, is said in the files of {own}.\n\n"
         f"{table(results, 'interchange-scores', SCORES, scores)}\n"
         f"{table(results, 'interchange-verdicts', PAIRS, pairs)}\n"
-        f"{details_section(found, results)}"
+        f"{details_section('ppo', found, results)}"
+        f"{details_section('dqn', found, results)}"
     )
 
 
-def details_section(found: Mapping[tuple[str, str], Mapping[str, Result]], results: Path) -> str:
+def details_section(
+    algo: str, found: Mapping[tuple[str, str], Mapping[str, Result]], results: Path
+) -> str:
     """What benchmarks/library_details.py has measured, against the libraries' runs; '' without."""
-    runs = {env: runs for (algo, env), runs in found.items() if algo == "ppo"}
-    write = partial(details_text, runs=runs, results=results)
-    return section_of(find_file(results, "library_details.json"), STORED, write)
+    runs = {env: runs for (of, env), runs in found.items() if of == algo}
+    path = find_file(results, f"library_details_{algo}.json")
+    return section_of(path, STORED, partial(details_text, algo, runs, results))
 
 
 def details_text(
-    stored: dict[str, Any], runs: Mapping[str, Mapping[str, Result]], results: Path
+    algo: str, runs: Mapping[str, Mapping[str, Result]], results: Path, stored: dict[str, Any]
 ) -> str:
     """Learning speed of ours with other libraries' details, and the verdicts on it.
 
@@ -142,8 +145,8 @@ def details_text(
         for x, words in outcomes.items()
     )
     return (
-        "\n## Why PPO of other libraries learns at another speed\n\n"
+        f"\n## Why {display(algo)} of other libraries learns at another speed\n\n"
         "Ours, trained with details of theirs, one at a time and all together."
-        f"{outcome}\n\n{table(results, 'interchange-details', DETAILS, rows)}\n"
+        f"{outcome}\n\n{table(results, f'interchange-details-{algo}', DETAILS, rows)}\n"
         f"{command_text(stored)}\n"
     )

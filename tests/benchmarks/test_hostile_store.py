@@ -537,7 +537,7 @@ MEASURED = (
     "tables/check.json",
     "error_rates.json",
     "gradient_variance.json",
-    "library_details.json",
+    "library_details_ppo.json",
     "rows_speed.json",
     "llm_oracle.json",
     "grpo_group.json",
@@ -587,9 +587,9 @@ def test_broken_measurements(
             page = language_models.critic_section([], tmp_path)
         elif name == "gradient_variance.json":
             page = gradient_variance.page(tmp_path)
-        elif name == "library_details.json":
+        elif name == "library_details_ppo.json":
             runs = {("ppo", run.spec.id): {"rejax": run}}
-            page = interchange.details_section(runs, tmp_path)
+            page = interchange.details_section("ppo", runs, tmp_path)
         elif name == "rows_speed.json":
             page = contents.speed_page(store)
         elif name == "llm_oracle.json":

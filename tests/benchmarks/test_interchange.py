@@ -267,10 +267,11 @@ def test_a_time_limit_is_a_termination(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_details_are_gone_afterwards() -> None:
     names = "SeedAdam", "ActorCritic", "prepare"
+    every = library_details.OF["ppo"]["rejax"]
     before = [getattr(ppo, name) for name in names]
 
     def fail() -> None:
-        with library_details.details(library_details.OF["rejax"]):
+        with library_details.details(ppo, every):
             assert all(getattr(ppo, n) is not x for n, x in zip(names, before, strict=True))
             raise KeyError
 
@@ -283,11 +284,10 @@ def test_details_are_measured_and_judged(tmp_path: Path, monkeypatch: pytest.Mon
     settings = {"num_envs": 2, "num_steps": 32, "minibatch_size": 32, "epochs": 2}
     settings |= {"total_timesteps": 256, "learning_rate": 0.01}
     monkeypatch.setattr(library_details, "COMMON", {("ppo", "CartPole-v1"): settings})
-    monkeypatch.setattr(library_details, "ENVS", ("CartPole-v1",))
     library_details.main(["--seeds", "10", "--results", str(tmp_path)])
-    stored = read_json(tmp_path / "library_details.json")
+    stored = read_json(tmp_path / "library_details_ppo.json")
     by_detail = {m["detail"]: m for m in stored["measurements"]}
-    assert list(by_detail) == list(library_details.VARIANTS)
+    assert list(by_detail) == list(library_details.variants("ppo"))
     assert by_detail["none"]["of"] == by_detail[library_details.LAYERS]["of"] == ["rejax", "sbx"]
     assert by_detail["all of sbx"]["of"] == by_detail[library_details.NETWORKS]["of"] == ["sbx"]
     limits = library_details.LIMITS  # nothing is that long
@@ -304,8 +304,18 @@ def test_details_are_measured_and_judged(tmp_path: Path, monkeypatch: pytest.Mon
     result = load_result(trained)
     np.testing.assert_allclose(by_detail["none"]["auc"], result.auc)
     np.testing.assert_allclose(by_detail["none"]["final"], result.final)
-    text = interchange.details_section({("ppo", "CartPole-v1"): {"rejax": result}}, tmp_path)
+    text = interchange.details_section("ppo", {("ppo", "CartPole-v1"): {"rejax": result}}, tmp_path)
     (line,) = (x for x in text.splitlines() if x.startswith("| CartPole-v1 | none |"))
     assert "+0.000" in line
     assert text.count("| CartPole-v1 |") == len(by_detail) - 2  # those of SBX alone
-    assert interchange.details_section({}, tmp_path) == ""
+    assert interchange.details_section("ppo", {}, tmp_path) == ""
+
+
+def test_details_of_dqn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"total_timesteps": 512, "learning_starts": 64, "max_grad_norm": 0.01}
+    monkeypatch.setattr(library_details, "COMMON", {("dqn", "CartPole-v1"): settings})
+    library_details.main(["--algo", "dqn", "--seeds", "2", "--results", str(tmp_path)])
+    stored = read_json(tmp_path / "library_details_dqn.json")
+    found = [tuple(m["auc"]) for m in stored["measurements"]]
+    assert len(found) == len(set(found)) == 4
+    assert dqn.QNetwork.__module__ == "algos.dqn"
