@@ -134,10 +134,13 @@ def details_text(
         alone = "" if detail == "none" else verdict_text(parity(auc, ours[env], spec), spec)
         mean = stats.estimate(auc, "mean").text(spec.digits)
         verdicts = (alone, *(judged.get(x, "") for x in ("sbx", "rejax")))
-        rows.append((env, escape(detail), str(len(auc)), mean, *verdicts))
         for x, verdict in against.items():
-            if detail == f"all of {x}" and verdict:
+            if detail != f"all of {x}":
+                continue
+            detail = f"all of {NAMES[x]}'s"
+            if verdict:
                 outcomes.setdefault(x, []).append(f"{verdict.word} on {env}")
+        rows.append((env, escape(detail), str(len(auc)), mean, *verdicts))
     if not rows:
         return ""
     outcome = "".join(
