@@ -3,8 +3,8 @@
     python benchmarks/library_details.py --algo ppo
     python benchmarks/library_details.py --algo dqn
 
-Trains ours with the settings and the environments of the suite `interchange`, and with these
-details of rejax's PPO (benchmarks/rejax_baseline.py) and of SBX (benchmarks/sbx_baseline.py):
+Trains ours with the settings of the suite `interchange`, PPO in all of its environments and DQN on
+CartPole-v1, where the libraries differ most and a training is shortest, and with these details of rejax's PPO (benchmarks/rejax_baseline.py) and of SBX (benchmarks/sbx_baseline.py):
 
     clipped values               rejax: the change of a value within the policy's clip range
     gradients per element        rejax: clipped to +- max_grad_norm, in the place of their norm
@@ -157,6 +157,7 @@ OF: dict[str, dict[str, tuple[str, ...]]] = {  # by algorithm and library
     "ppo": {"rejax": (VALUES, ELEMENTS, LIMITS, LAYERS, EPSILON), "sbx": (NETWORKS, LAYERS)},
     "dqn": {"sbx": (UNCLIPPED, LAYERS)},
 }
+ENVS = {"ppo": ("CartPole-v1", "Acrobot-v1", "MountainCar-v0"), "dqn": ("CartPole-v1",)}
 
 
 def variants(algo: str) -> dict[str, tuple[str, ...]]:
@@ -227,7 +228,7 @@ def main(args: Sequence[str] | None = None) -> None:
     set_up_process(threads=1)
     begun = origin(["benchmarks.library_details:measure"])  # of the sources as they are now
     measurements = []
-    for env in (env for algo, env in COMMON if algo == config.algo):
+    for env in ENVS[config.algo]:
         for name, names in variants(config.algo).items():
             found = measure(config.algo, env, names, config.seeds)
             of = libraries_with(config.algo, name)

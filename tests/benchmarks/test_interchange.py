@@ -284,6 +284,7 @@ def test_details_are_measured_and_judged(tmp_path: Path, monkeypatch: pytest.Mon
     settings = {"num_envs": 2, "num_steps": 32, "minibatch_size": 32, "epochs": 2}
     settings |= {"total_timesteps": 256, "learning_rate": 0.01}
     monkeypatch.setattr(library_details, "COMMON", {("ppo", "CartPole-v1"): settings})
+    monkeypatch.setattr(library_details, "ENVS", {"ppo": ("CartPole-v1",)})
     library_details.main(["--seeds", "10", "--results", str(tmp_path)])
     stored = read_json(tmp_path / "library_details_ppo.json")
     by_detail = {m["detail"]: m for m in stored["measurements"]}
