@@ -4,7 +4,8 @@
     python benchmarks/library_details.py --algo dqn
 
 Trains ours with the settings of the suite `interchange`, PPO in all of its environments and DQN on
-CartPole-v1, where the libraries differ most and a training is shortest, and with these details of rejax's PPO (benchmarks/rejax_baseline.py) and of SBX (benchmarks/sbx_baseline.py):
+CartPole-v1, where the libraries differ most and a training is shortest, and with these details of
+rejax's PPO (benchmarks/rejax_baseline.py) and of SBX (benchmarks/sbx_baseline.py):
 
     clipped values               rejax: the change of a value within the policy's clip range
     gradients per element        rejax: clipped to +- max_grad_norm, in the place of their norm
