@@ -1,4 +1,4 @@
-"""rejax's PPO and DQN with our hyperparameters: all seeds at once, environments in JAX, too.
+"""rejax's PPO and DQN with our hyperparameters: environments in JAX, too, and PPO's seeds at once.
 
     .venv-jax/bin/python benchmarks/rejax_baseline.py --algo ppo --env CartPole-v1 --seeds 30
 
@@ -19,6 +19,9 @@ What stays rejax's own:
  6. DQN: `gradient_steps` after every `train_freq` steps become the same number of updates per step,
     spread evenly: 128 after 256 is one after every two, taken in two environments.
  7. The training is cut into 20 equal pieces of whole updates, so that it is a little longer.
+
+Not rejax's: minibatches of DQN are drawn with replacement, as SB3, SBX and ours draw them. rejax's
+draw without it takes a random number for every place of the buffer, most of the time of a training.
 """
 
 from __future__ import annotations
@@ -180,15 +183,19 @@ def train(peer: Peer, config: Any, run: Run) -> Agent:
         max_grad_norm=config.max_grad_norm or math.inf,
         **peer.arguments(config),
     )
-    if peer.name == "dqn":  # create() has no way to say it
+    if peer.name == "dqn":
+        # create() has no way to say it
         algo = algo.replace(agent=algo.agent.clone(hidden_layer_sizes=config.hidden))
+        rejax.buffers.ReplayBuffer.sample = sample_with_replacement
 
     def kept(algo: Any, state: Any, key: Any) -> dict[str, Any]:
         return {**peer.kept(state), "timestep": state.global_step}
 
     algo = algo.replace(eval_callback=kept)
     keys = jax.vmap(jax.random.PRNGKey)(np.array(run.seeds))
-    _, points = jax.block_until_ready(jax.jit(jax.vmap(algo.train))(keys))
+    # A batch of DQN's seeds copies all of their buffers at every step: half as fast as one by one.
+    batched = partial(jax.lax.map, algo.train) if peer.name == "dqn" else jax.vmap(algo.train)
+    _, points = jax.block_until_ready(jax.jit(batched)(keys))
     points = jax.tree.map(np.asarray, points)  # [S, points, ...]
     agent = peer.agent(env.spec, config, run.streams("init"))
     for k, timestep in enumerate(points["timestep"][0]):
@@ -197,6 +204,12 @@ def train(peer: Peer, config: Any, run: Run) -> Agent:
             run.log(int(timestep), {"weight_norm": weight_norm(agent)})
         run.evaluate_if_due(int(timestep), env, agent)
     return agent
+
+
+def sample_with_replacement(buffer: Any, num: int, key: Any) -> Any:
+    """A minibatch of a ReplayBuffer of rejax."""
+    chosen = jax.random.randint(key, (num,), 0, buffer.num_entries)
+    return jax.tree.map(lambda x: x[chosen], buffer.data)
 
 
 def weight_norm(agent: Agent) -> torch.Tensor:
