@@ -7,7 +7,8 @@ Trains ours with the settings of the suite `interchange`, PPO in all of its envi
 CartPole-v1, where the libraries differ most and a training is shortest, and with these details of
 rejax's PPO (benchmarks/rejax_baseline.py) and of SBX (benchmarks/sbx_baseline.py):
 
-    clipped values               rejax: the change of a value within the policy's clip range
+    clipped values               rejax: the change of a value within the policy's clip range, and of
+                                 the two squared errors the larger one (SB3: the clipped one)
     gradients per element        rejax: clipped to +- max_grad_norm, in the place of their norm
     gradients per network        SBX's PPO: the norms of actor and critic are clipped apart
     gradients as they are        SBX's DQN: not clipped
@@ -16,9 +17,9 @@ rejax's PPO (benchmarks/rejax_baseline.py) and of SBX (benchmarks/sbx_baseline.p
                                  layer near 0; DQN uniform, 1 / sqrt(3) as wide
     Adam's epsilon 1e-8          rejax's PPO: in the place of 1e-5
 
-rejax takes the larger of the clipped and the unclipped error of a value; ours, as SB3, the clipped.
-Not imitated: the population's standard deviation of advantages (both), rewards without a limit and
-observations that are normalised when they are seen (rejax).
+Not imitated: the population's standard deviation of advantages and observations that are normalised
+when they are seen (both); observations and rewards without a limit, returns that begin anew one
+step early when rewards are scaled, and the environments of gymnax (rejax).
 
 Writes library_details_ppo.json or library_details_dqn.json, which report.py shows on the page of
 the suite. With `--results results` it is published. Half an hour or an hour of one core.
@@ -27,7 +28,7 @@ the suite. With `--results results` it is published. Half an hour or an hour of 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -89,7 +90,9 @@ class ClippedApartAdam(SeedAdam):
         limit = float(max_grad_norm)
         if limit:
             grads = [p.grad for p in self.parameters if p.grad is not None]  # [S, K, ...] each
-            squares = torch.stack([g.square().flatten(2).sum(2) for g in grads]).sum(0)
+            # One after the other: a sum over a stack would round by the number of seeds.
+            squares = sum(g.square().flatten(2).sum(2) for g in grads)
+            assert isinstance(squares, Tensor)
             scale = (limit / (squares.sqrt() + 1e-6)).clamp(max=1.0)  # [S, K]
             for g in grads:
                 g.mul_(scale.view(*scale.shape, *[1] * (g.dim() - 2)))
@@ -140,6 +143,14 @@ def prepare_without_limits(
     return PREPARE(agent, rollout, config)
 
 
+def larger_value_loss(
+    values: Tensor, old_values: Tensor, returns: Tensor, clip_range: float
+) -> Tensor:
+    """ppo.value_loss with the larger of both squared errors, as CleanRL's and rejax's, [S]."""
+    clipped = old_values + (values - old_values).clamp(-clip_range, clip_range)
+    return torch.maximum((values - returns).square(), (clipped - returns).square()).mean(-1)
+
+
 def with_own_epsilon(optimizer: type[SeedAdam]) -> Callable[..., SeedAdam]:
     """An optimizer with Adam's own epsilon, whatever it is asked for."""
 
@@ -179,6 +190,9 @@ def libraries_with(algo: str, name: str) -> list[str]:
 def details(module: Any, names: Sequence[str]) -> Iterator[None]:
     """Inside, algos/ppo.py or algos/dqn.py has these details, but for those that are settings."""
     replaced: dict[str, Any] = {}
+    if VALUES in names:
+        replaced["value_loss"] = larger_value_loss
+        replaced["backpropagate"] = module.backpropagate.__wrapped__  # C has its own value loss
     if ELEMENTS in names:
         replaced["SeedAdam"] = ElementwiseAdam
     if NETWORKS in names:
@@ -186,55 +200,61 @@ def details(module: Any, names: Sequence[str]) -> Iterator[None]:
     if EPSILON in names:
         replaced["SeedAdam"] = with_own_epsilon(replaced.get("SeedAdam", SeedAdam))
     if LAYERS in names:
-        replaced |= {"ActorCritic": LeCunActorCritic, "QNetwork": LeCunQNetwork}
+        agents = {ppo: ("ActorCritic", LeCunActorCritic), dqn: ("QNetwork", LeCunQNetwork)}
+        name, agent = agents[module]
+        replaced[name] = agent
     if LIMITS in names:
         replaced["prepare"] = prepare_without_limits
-    before = {name: getattr(module, name) for name in replaced if hasattr(module, name)}
+    before = {name: getattr(module, name) for name in replaced}
     try:
-        for name in before:
-            setattr(module, name, replaced[name])
+        for name, x in replaced.items():
+            setattr(module, name, x)
         yield
     finally:
         for name, x in before.items():
             setattr(module, name, x)
 
 
-def measure(algo: str, env: str, names: Sequence[str], S: int) -> dict[str, list[float]]:
-    """Train S seeds of ours with these details: final greedy returns, areas under the curve."""
+def train(
+    algo: str, env: str, names: Sequence[str], seeds: Sequence[int], settings: Mapping[str, Any]
+) -> tuple[Run, nn.Module]:
+    """Train ours with these details; returns the run and its agent."""
     module: Any = catalog.module("algos", algo)
-    settings = {**COMMON[algo, env], "seeds": S, "quiet": True}
+    settings = {**settings, "seeds": len(seeds), "quiet": True}
     config = from_preset(module.Config, module.PRESETS, env, **settings)
     if VALUES in names:
         config = replace(config, clip_value_range=config.clip_range)
     if UNCLIPPED in names:
         config = replace(config, max_grad_norm=0.0)
-    run = Run(config, range(S))
+    run = Run(config, seeds)
     with details(module, names):
-        final = run.finish(module.train(config, run))["final"]["greedy"]["per_seed"]
+        return run, module.train(config, run)
+
+
+def measure(algo: str, env: str, names: Sequence[str], S: int) -> list[float]:
+    """Areas under the greedy curves of S seeds of ours with these details."""
+    run, _ = train(algo, env, names, range(S), COMMON[algo, env])
     curve = run.curve()
     curve = curve[curve["mode"] == "greedy"].drop_duplicates(["seed", "timestep"])
     areas = {
         seed: stats.area_under_curve(rows["timestep"].to_numpy(), rows["return_mean"].to_numpy())
         for seed, rows in curve.groupby("seed")
     }
-    return {
-        "final": [final[str(seed)] for seed in run.seeds],
-        "auc": [float(areas[seed]) for seed in run.seeds],
-    }
+    return [float(areas[seed]) for seed in run.seeds]
 
 
 def main(args: Sequence[str] | None = None) -> None:
     """Measure, and write the file."""
     config = parse(Config, {}, __doc__, args)
     set_up_process(threads=1)
-    begun = origin(["benchmarks.library_details:measure"])  # of the sources as they are now
+    begun = origin(["benchmarks.library_details:measure", f"algos.{config.algo}:train"])
     measurements = []
     for env in ENVS[config.algo]:
         for name, names in variants(config.algo).items():
-            found = measure(config.algo, env, names, config.seeds)
+            auc = measure(config.algo, env, names, config.seeds)
             of = libraries_with(config.algo, name)
-            measurements.append({"env": env, "detail": name, "of": of, **found})
-            mean = sum(found["auc"]) / config.seeds
+            measurements.append({"env": env, "detail": name, "of": of, "auc": auc})
+            mean = sum(auc) / config.seeds
             print(f"{env:15} {name:28} mean return over the training {mean:.1f}", flush=True)
     stored = {**begun, "seeds": config.seeds, "measurements": measurements}
     write_measured(Path(config.results) / f"library_details_{config.algo}.json", stored)

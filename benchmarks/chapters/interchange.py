@@ -31,18 +31,16 @@ from benchmarks.chapters.tables import table
 from benchmarks.suite import COMMON, LIBRARIES, Cell
 from manyseeds import stats
 from manyseeds.digest import ROOT
+from manyseeds.stats import Floats
 
 NAMES = {"manyseeds": "manyseeds", "sb3": "SB3", "sbx": "SBX", "rejax": "rejax"}
 SCORES = ("environment", "algorithm", "library", "n", "mean [95%]", "AUC, mean [95%]", "failures")
 PAIRS = ("environment", "algorithm", "of", "against", *MEASURES.values())
-DETAILS = (
-    *("environment", "details", "n", "AUC, mean [95%]"),
-    *("against ours", "against SBX", "against rejax"),
-)
-STORED: dict[str, Any] = {  # library_details.json
+DETAILS = ("environment", "details", "n", "AUC, mean [95%]", "against ours")
+STORED: dict[str, Any] = {  # library_details_ppo.json and library_details_dqn.json
     **ORIGIN,
     "seeds": int,
-    "measurements": [{"env": NAME, "detail": NAME, "of": [NAME], "final": [float], "auc": [float]}],
+    "measurements": [{"env": NAME, "detail": NAME, "of": [NAME], "auc": [float]}],
 }
 SCRIPTS = ("sb3", "sbx", "rejax")  # whose files say what stays their own
 
@@ -90,8 +88,8 @@ def page(loaded: Sequence[Result], results: Path) -> str:
         "The same algorithm by several libraries with the hyperparameters that all of them can "
         "set, each in its own environments and all evaluated in ours. "
         f"{differ} of {len(words)} verdicts say that two libraries differ. Verdicts are looked at "
-        "once, by 95% intervals: where nothing differs, about 1 in 20 says so by chance. What "
-        "stays each library's own, such as which gradients are "
+        "once, by 95% intervals: where nothing differs, at most about 1 in 20 says so by chance. "
+        "What stays each library's own, such as which gradients are "
         f"clipped and whether a time limit ends an episode, is said in the files of {own}.\n\n"
         f"{table(results, 'interchange-scores', SCORES, scores)}\n"
         f"{table(results, 'interchange-verdicts', PAIRS, pairs)}\n"
@@ -116,14 +114,20 @@ def details_text(
 
     runs: the libraries' by environment.
     """
-    ours: dict[str, Any] = {}  # areas under the curves without any detail, by environment
-    for m in stored["measurements"]:
+    measured = stored["measurements"]
+    ours = {m["env"]: np.array(m["auc"]) for m in measured if m["detail"] == "none"}
+    for m in measured:
         if len(m["auc"]) != stored["seeds"]:
             raise ValueError(f"{m['env']}, {m['detail']}: lacks a seed")
-        ours.setdefault(m["env"], np.array(m["auc"]))
+        if m["env"] not in ours:
+            raise ValueError(f"{m['env']}: lacks the training without details")
+    for env, areas in ours.items():
+        check_same(areas, runs.get(env, {}).get("manyseeds"))
+    present = {x for m in measured for x in m["of"] if x in runs.get(m["env"], {})}
+    libraries = [x for x in ("sbx", "rejax") if x in present]
     rows: Rows = []
     outcomes: dict[str, list[str]] = {}
-    for m in stored["measurements"]:
+    for m in measured:
         env, detail, auc = m["env"], m["detail"], np.array(m["auc"])
         theirs = {x: runs[env][x] for x in m["of"] if x in runs.get(env, {})}
         if not theirs:
@@ -131,25 +135,37 @@ def details_text(
         spec = next(iter(theirs.values())).spec
         against = {x: parity(auc, r.auc, spec) for x, r in theirs.items()}
         judged = {x: verdict_text(verdict, spec) for x, verdict in against.items()}
-        alone = "" if detail == "none" else verdict_text(parity(auc, ours[env], spec), spec)
+        alone = "-" if detail == "none" else verdict_text(parity(auc, ours[env], spec), spec)
         mean = stats.estimate(auc, "mean").text(spec.digits)
-        verdicts = (alone, *(judged.get(x, "") for x in ("sbx", "rejax")))
+        verdicts = (alone, *(judged.get(x, "-") for x in libraries))
         for x, verdict in against.items():
-            if detail != f"all of {x}":
-                continue
-            detail = f"all of {NAMES[x]}'s"
-            if verdict:
+            if detail == f"all of {x}" and verdict:
                 outcomes.setdefault(x, []).append(f"{verdict.word} on {env}")
+        for x in against:
+            detail = f"all of {NAMES[x]}'s" if detail == f"all of {x}" else detail
         rows.append((env, escape(detail), str(len(auc)), mean, *verdicts))
     if not rows:
         return ""
     outcome = "".join(
-        f" With all of {NAMES[x]}'s, learning speed against {NAMES[x]} is {', '.join(words)}."
+        f" With all of {NAMES[x]}'s in the table, learning speed against {NAMES[x]} is "
+        f"{', '.join(words)}."
         for x, words in outcomes.items()
     )
+    columns = (*DETAILS, *(f"against {NAMES[x]}" for x in libraries))
+    script = link("the script", place(ROOT / "benchmarks" / "library_details.py", results))
     return (
-        f"\n## Why {display(algo)} of other libraries learns at another speed\n\n"
-        "Ours, trained with details of theirs, one at a time and all together."
-        f"{outcome}\n\n{table(results, f'interchange-details-{algo}', DETAILS, rows)}\n"
+        f"\n## Details behind the differences: {display(algo)}\n\n"
+        "Ours, trained with details of other libraries, one at a time and all together. What is "
+        f"not imitated is said in {script}.{outcome}\n\n"
+        f"{table(results, f'interchange-details-{algo}', columns, rows)}\n"
         f"{command_text(stored)}\n"
     )
+
+
+def check_same(areas: Floats, run: Result | None) -> None:
+    """Raise ValueError where a run has other areas under the curves of the seeds from 0 on."""
+    if run is None:
+        return
+    stored = dict(zip(run.seeds, run.auc, strict=True))
+    if any(seed in stored and not np.isclose(x, stored[seed]) for seed, x in enumerate(areas)):
+        raise ValueError(f"{run.spec.id}: without details, other areas than the run of the suite")

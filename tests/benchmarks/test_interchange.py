@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import subprocess
 from pathlib import Path
 
@@ -196,7 +197,7 @@ def test_the_libraries_train(script: str, algo: str, tmp_path: Path) -> None:
     assert ("rejax" if script == "rejax" else "sbx-rl") in versions
 
 
-# ---- Why PPO of other libraries learns at another speed
+# ---- Why other libraries learn at another speed
 
 
 def test_lecun_normal_layers() -> None:
@@ -229,26 +230,57 @@ def test_gradients_are_clipped_per_element() -> None:
 
 
 def test_gradients_of_networks_are_clipped_apart() -> None:
-    """As PyTorch clips and Adam steps each."""
-    start, gradients = torch.randn(2, 2, 3, 4), torch.randn(2, 2, 2, 3, 4)
-    gradients[:, :, 1] *= 0.01  # of the second network, which nothing clips
-    module = torch.nn.Module()
-    module.p = torch.nn.Parameter(start.clone())
-    optimizer = library_details.ClippedApartAdam(module, eps=1e-5)
-    alone = {(s, k): torch.nn.Parameter(start[s, k].clone()) for s in range(2) for k in range(2)}
-    peers = {key: torch.optim.Adam([p], lr=0.1, eps=1e-5) for key, p in alone.items()}
-    for gradient in gradients:
-        module.p.grad = gradient.clone()
+    """As PyTorch clips and Adam steps each: the layers, and the log std of the policy."""
+    config = ppo.Config(env="Pendulum-v1", hidden=(4, 3), normalize_obs=False)
+    agent = ppo.ActorCritic(config.make_env().spec, config, SeedStreams(range(2), "init"))
+    optimizer = library_details.ClippedApartAdam(agent, eps=1e-5)
+    names = dict(agent.named_parameters())
+
+    def alone(s: int, k: int) -> dict[str, torch.Tensor]:
+        """Of one network of one seed."""
+        return {name: p[s, k] for name, p in names.items()}
+
+    assert "log_std" in names
+    peers = {}
+    for s, k in itertools.product(range(2), range(2)):
+        own = {name: torch.nn.Parameter(p.detach().clone()) for name, p in alone(s, k).items()}
+        peers[s, k] = own, torch.optim.Adam(own.values(), lr=0.1, eps=1e-5)
+    for _ in range(2):
+        for p in names.values():
+            p.grad = torch.randn_like(p)
+            p.grad[:, 1:] *= 0.01  # of the value functions, which nothing clips
+        for (s, k), (own, adam) in peers.items():
+            for name, p in own.items():
+                p.grad = names[name].grad[s, k].clone()
+            torch.nn.utils.clip_grad_norm_(own.values(), 0.5)
+            adam.step()
         optimizer.step(0.1, 0.5)
-        for (s, k), p in alone.items():
-            p.grad = gradient[s, k].clone()
-            torch.nn.utils.clip_grad_norm_([p], 0.5)
-            peers[s, k].step()
-    for (s, k), p in alone.items():
-        torch.testing.assert_close(module.p[s, k], p)
+    for (s, k), (own, _) in peers.items():
+        for name, p in alone(s, k).items():
+            torch.testing.assert_close(p, own[name])
 
 
-def test_a_time_limit_is_a_termination(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_larger_error_of_a_value_counts() -> None:
+    values = torch.tensor([[0.0, 2.0, 2.0, 0.5]])
+    before = torch.tensor([[0.0, 0.0, 0.0, 0.0]])
+    returns = torch.tensor([[1.0, 3.0, -1.0, 0.0]])
+    clip_range = 1.0  # the second and third value become 1
+    errors = library_details.larger_value_loss(values, before, returns, clip_range)
+    assert errors.item() == pytest.approx((1 + 4 + 9 + 0.25) / 4)
+    clipped = ppo.value_loss(values, before, returns, clip_range)
+    assert clipped.item() == pytest.approx((1 + 4 + 4 + 0.25) / 4)
+
+
+def test_adam_s_own_epsilon() -> None:
+    module = torch.nn.Module()
+    module.p = torch.nn.Parameter(torch.zeros(2, 3))
+    with library_details.details(ppo, (library_details.EPSILON, library_details.ELEMENTS)):
+        optimizer = ppo.SeedAdam(module, eps=1e-5)
+    assert isinstance(optimizer, library_details.ElementwiseAdam)
+    assert optimizer.eps == 1e-8
+
+
+def test_a_time_limit_is_a_termination() -> None:
     config = ppo.Config(num_envs=2, num_steps=8, gae_lambda=0.0)
     env = config.make_env()
     agent = ppo.ActorCritic(env.spec, config, SeedStreams(range(2), "init"))
@@ -263,6 +295,44 @@ def test_a_time_limit_is_a_termination(monkeypatch: pytest.MonkeyPatch) -> None:
     returns = batch.returns.view_as(cut)
     torch.testing.assert_close(returns[:, 3], rollout.rewards[:, 3])  # nothing behind it
     assert (returns[:, 2] - rollout.rewards[:, 2]).abs().min() > 1e-6
+
+
+@pytest.mark.parametrize(("algo", "agent"), [("ppo", "ActorCritic"), ("dqn", "QNetwork")])
+def test_layers_start_as_flax_s(algo: str, agent: str) -> None:
+    module = {"ppo": ppo, "dqn": dqn}[algo]
+    config = module.Config(hidden=(300, 200))
+    with library_details.details(module, (library_details.LAYERS,)):
+        made = getattr(module, agent)(config.make_env().spec, config, SeedStreams([3], "init"))
+    net = made.networks if algo == "ppo" else made.q
+    for weight, bias in zip(net.weights, net.biases, strict=True):
+        assert (bias == 0).all()
+        for k in range(weight.shape[1]):
+            used = weight[0, k][:, (weight[0, k] != 0).any(0)]
+            assert used.std().item() == pytest.approx(used.shape[0] ** -0.5, rel=0.2)
+    assert weight.shape[1] == (2 if algo == "ppo" else 1)
+
+
+# Episodes of MountainCar end by the limit alone.
+SMALL = {
+    "ppo": {"num_envs": 2, "num_steps": 256, "epochs": 2, "total_timesteps": 1024},
+    "dqn": {"learning_starts": 64, "max_grad_norm": 0.01, "total_timesteps": 512},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", ["ppo", "dqn"])
+def test_every_detail_acts_and_is_the_same_in_any_batch(algo: str) -> None:
+    found = {}
+    for name, names in library_details.variants(algo).items():
+        trained = []
+        for seeds in (range(7), [2, 5]):
+            _, agent = library_details.train(algo, "MountainCar-v0", names, seeds, SMALL[algo])
+            trained.append([p.detach() for p in agent.parameters()])
+        for together, apart in zip(*trained, strict=True):
+            assert torch.equal(together[[2, 5]], apart), name
+        found[name] = torch.cat([p.flatten() for p in trained[1]])
+    for (a, x), (b, y) in itertools.combinations(found.items(), 2):
+        assert not torch.equal(x, y), (a, b)
 
 
 def test_details_are_gone_afterwards() -> None:
@@ -280,7 +350,9 @@ def test_details_are_gone_afterwards() -> None:
     assert [getattr(ppo, name) for name in names] == before
 
 
-def test_details_are_measured_and_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_details_are_measured_and_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     settings = {"num_envs": 2, "num_steps": 32, "minibatch_size": 32, "epochs": 2}
     settings |= {"total_timesteps": 256, "learning_rate": 0.01}
     monkeypatch.setattr(library_details, "COMMON", {("ppo", "CartPole-v1"): settings})
@@ -304,12 +376,30 @@ def test_details_are_measured_and_judged(tmp_path: Path, monkeypatch: pytest.Mon
     (trained,) = open_runs(tmp_path)
     result = load_result(trained)
     np.testing.assert_allclose(by_detail["none"]["auc"], result.auc)
-    np.testing.assert_allclose(by_detail["none"]["final"], result.final)
-    text = interchange.details_section("ppo", {("ppo", "CartPole-v1"): {"rejax": result}}, tmp_path)
+    found = {("ppo", "CartPole-v1"): {"rejax": result}}
+    text = interchange.details_section("ppo", found, tmp_path)
     (line,) = (x for x in text.splitlines() if x.startswith("| CartPole-v1 | none |"))
     assert "+0.000" in line
     assert text.count("| CartPole-v1 |") == len(by_detail) - 2  # those of SBX alone
+    assert "against rejax" in text
+    assert "against SBX" not in text
     assert interchange.details_section("ppo", {}, tmp_path) == ""
+
+    # Ours of the suite has to be the training without details.
+    found["ppo", "CartPole-v1"]["manyseeds"] = result
+    assert interchange.details_section("ppo", found, tmp_path) == text
+    path = tmp_path / "library_details_ppo.json"
+    lacking = [m for m in stored["measurements"] if m["detail"] != "none"]
+    for measurements, error in ((lacking, "without details"), (swapped(stored), "other areas")):
+        path.write_text(json.dumps({**stored, "measurements": measurements}))
+        assert interchange.details_section("ppo", found, tmp_path) == ""
+        assert error in capsys.readouterr().out
+
+
+def swapped(stored: dict) -> list[dict]:
+    """Measurements where those of the layers and of no detail have changed places."""
+    names = {"none": library_details.LAYERS, library_details.LAYERS: "none"}
+    return [{**m, "detail": names.get(m["detail"], m["detail"])} for m in stored["measurements"]]
 
 
 def test_details_of_dqn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
