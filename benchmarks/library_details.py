@@ -5,13 +5,16 @@
 
 Trains ours with the settings of the suite `interchange`, PPO in all of its environments and DQN on
 CartPole-v1, where the libraries differ most and a training is shortest, and with these details of
-rejax's PPO (benchmarks/rejax_baseline.py) and of SBX (benchmarks/sbx_baseline.py):
+rejax (benchmarks/rejax_baseline.py) and of SBX (benchmarks/sbx_baseline.py):
 
     clipped values               rejax: the change of a value within the policy's clip range, and of
                                  the two squared errors the larger one (SB3: the clipped one)
     gradients per element        rejax: clipped to +- max_grad_norm, in the place of their norm
     gradients per network        SBX's PPO: the norms of actor and critic are clipped apart
     gradients as they are        SBX's DQN: not clipped
+    half the squared error       rejax's DQN: the loss, in the place of Huber's
+    updates between the steps    rejax's DQN: spread evenly, in the place of many after many steps,
+                                 whose target network is the same for all of them
     time limits as terminations  rejax: nothing is bootstrapped behind them
     LeCun-normal layers          both, and zero biases. Ours: PPO orthogonal, the policy's last
                                  layer near 0; DQN uniform, 1 / sqrt(3) as wide
@@ -19,7 +22,8 @@ rejax's PPO (benchmarks/rejax_baseline.py) and of SBX (benchmarks/sbx_baseline.p
 
 Not imitated: the population's standard deviation of advantages and observations that are normalised
 when they are seen (both); observations and rewards without a limit, returns that begin anew one
-step early when rewards are scaled, and the environments of gymnax (rejax).
+step early when rewards are scaled, two environments in the place of two steps between updates of
+DQN, and the environments of gymnax (rejax).
 
 Writes library_details_ppo.json or library_details_dqn.json, which report.py shows on the page of
 the suite. With `--results results` it is published. Half an hour or an hour of one core.
@@ -132,15 +136,17 @@ def lecun_normal(weights: Sequence[Tensor], streams: SeedStreams) -> None:
         weight.copy_(normals / weight.shape[-2] ** 0.5 * in_use)
 
 
-def prepare_without_limits(
-    agent: ppo.ActorCritic, rollout: envs.Rollout, config: ppo.Config
-) -> ppo.Batch:
-    """ppo.prepare where a time limit is a termination."""
-    rollout = rollout._replace(
-        terminated=rollout.terminated | rollout.truncated,
-        truncated=torch.zeros_like(rollout.truncated),
-    )
-    return PREPARE(agent, rollout, config)
+class EnvsWithoutLimits:
+    """The package envs, where a time limit is a termination."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(envs, name)
+
+    @staticmethod
+    def rollout(*args: Any) -> tuple[envs.State, Tensor, envs.Rollout]:
+        state, obs, steps = envs.rollout(*args)
+        nothing = torch.zeros_like(steps.truncated)
+        return state, obs, steps._replace(terminated=steps.done, truncated=nothing)
 
 
 def larger_value_loss(
@@ -149,6 +155,11 @@ def larger_value_loss(
     """ppo.value_loss with the larger of both squared errors, as CleanRL's and rejax's, [S]."""
     clipped = old_values + (values - old_values).clamp(-clip_range, clip_range)
     return torch.maximum((values - returns).square(), (clipped - returns).square()).mean(-1)
+
+
+def half_squared_error(q_values: Tensor, targets: Tensor, kind: str) -> Tensor:
+    """dqn.td_loss as rejax's, whatever --loss says, [S]."""
+    return 0.5 * (q_values - targets).square().mean(-1)
 
 
 def with_own_epsilon(optimizer: type[SeedAdam]) -> Callable[..., SeedAdam]:
@@ -160,14 +171,14 @@ def with_own_epsilon(optimizer: type[SeedAdam]) -> Callable[..., SeedAdam]:
     return made
 
 
-PREPARE = ppo.prepare
 VALUES, LIMITS = "clipped values", "time limits as terminations"
+SQUARED, SPREAD = "half the squared error", "updates between the steps"
 ELEMENTS, NETWORKS = "gradients per element", "gradients per network"
 LAYERS, EPSILON = "LeCun-normal layers", "Adam's epsilon 1e-8"
 UNCLIPPED = "gradients as they are"
 OF: dict[str, dict[str, tuple[str, ...]]] = {  # by algorithm and library
     "ppo": {"rejax": (VALUES, ELEMENTS, LIMITS, LAYERS, EPSILON), "sbx": (NETWORKS, LAYERS)},
-    "dqn": {"sbx": (UNCLIPPED, LAYERS)},
+    "dqn": {"rejax": (SQUARED, ELEMENTS, LIMITS, LAYERS, SPREAD), "sbx": (UNCLIPPED, LAYERS)},
 }
 ENVS = {"ppo": ("CartPole-v1", "Acrobot-v1", "MountainCar-v0"), "dqn": ("CartPole-v1",)}
 
@@ -204,7 +215,10 @@ def details(module: Any, names: Sequence[str]) -> Iterator[None]:
         name, agent = agents[module]
         replaced[name] = agent
     if LIMITS in names:
-        replaced["prepare"] = prepare_without_limits
+        replaced["envs"] = EnvsWithoutLimits()
+    if SQUARED in names:
+        replaced["td_loss"] = half_squared_error
+        replaced["backpropagate"] = module.backpropagate.__wrapped__  # C has its own loss
     before = {name: getattr(module, name) for name in replaced}
     try:
         for name, x in replaced.items():
@@ -226,6 +240,8 @@ def train(
         config = replace(config, clip_value_range=config.clip_range)
     if UNCLIPPED in names:
         config = replace(config, max_grad_norm=0.0)
+    if SPREAD in names:  # G updates after F steps become one after every F / G
+        config = replace(config, train_freq=config.block // config.updates, gradient_steps=1)
     run = Run(config, seeds)
     with details(module, names):
         return run, module.train(config, run)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+import envs
 from algos import dqn, ppo
 from benchmarks import jax_peer, library_details, rejax_baseline, sbx_baseline, suite, sweep
 from benchmarks.chapters import comparison, interchange
@@ -281,20 +282,26 @@ def test_adam_s_own_epsilon() -> None:
 
 
 def test_a_time_limit_is_a_termination() -> None:
-    config = ppo.Config(num_envs=2, num_steps=8, gae_lambda=0.0)
+    config = ppo.Config(env="Pendulum-v1", num_envs=2)
     env = config.make_env()
     agent = ppo.ActorCritic(env.spec, config, SeedStreams(range(2), "init"))
     streams = SeedStreams(range(2), "train")
     state, obs = env.reset(streams.uniform(2, env.initial_noise))
-    noise = agent.draw(streams, 8, 2), streams.uniform(8, 2, env.noise_size)
-    _, _, rollout = library_details.envs.rollout(env, agent, state, obs, *noise)
-    cut = torch.zeros_like(rollout.truncated)
-    cut[:, 3] = True
-    rollout = rollout._replace(truncated=cut, terminated=torch.zeros_like(cut))
-    batch = library_details.prepare_without_limits(agent, rollout, config)
-    returns = batch.returns.view_as(cut)
-    torch.testing.assert_close(returns[:, 3], rollout.rewards[:, 3])  # nothing behind it
-    assert (returns[:, 2] - rollout.rewards[:, 2]).abs().min() > 1e-6
+    noise = agent.draw(streams, 256, 2), streams.uniform(256, 2, env.noise_size)
+    _, _, ours = envs.rollout(env, agent, state, obs, *noise)
+    _, _, theirs = library_details.EnvsWithoutLimits().rollout(env, agent, state, obs, *noise)
+    assert ours.truncated.any()
+    assert not ours.terminated.any()
+    assert torch.equal(theirs.terminated, ours.truncated)
+    assert not theirs.truncated.any()
+    assert torch.equal(theirs.done, ours.done)
+    assert library_details.EnvsWithoutLimits().make is envs.make
+
+
+def test_half_the_squared_error() -> None:
+    values, targets = torch.tensor([[1.0, 2.0]]), torch.tensor([[4.0, 2.0]])
+    error = library_details.half_squared_error(values, targets, "huber")
+    assert error.tolist() == [pytest.approx(0.5 * 9 / 2)]
 
 
 @pytest.mark.parametrize(("algo", "agent"), [("ppo", "ActorCritic"), ("dqn", "QNetwork")])
@@ -336,7 +343,7 @@ def test_every_detail_acts_and_is_the_same_in_any_batch(algo: str) -> None:
 
 
 def test_details_are_gone_afterwards() -> None:
-    names = "SeedAdam", "ActorCritic", "prepare"
+    names = "SeedAdam", "ActorCritic", "envs", "value_loss", "backpropagate"
     every = library_details.OF["ppo"]["rejax"]
     before = [getattr(ppo, name) for name in names]
 
@@ -408,5 +415,8 @@ def test_details_of_dqn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     library_details.main(["--algo", "dqn", "--seeds", "2", "--results", str(tmp_path)])
     stored = read_json(tmp_path / "library_details_dqn.json")
     found = [tuple(m["auc"]) for m in stored["measurements"]]
-    assert len(found) == len(set(found)) == 4
+    assert [m["detail"] for m in stored["measurements"]] == list(library_details.variants("dqn"))
+    limits = library_details.LIMITS  # nothing is that long
+    different = {tuple(m["auc"]) for m in stored["measurements"] if m["detail"] != limits}
+    assert len(different) == len(found) - 1
     assert dqn.QNetwork.__module__ == "algos.dqn"
