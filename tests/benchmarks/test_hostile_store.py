@@ -537,6 +537,7 @@ MEASURED = (
     "tables/check.json",
     "error_rates.json",
     "gradient_variance.json",
+    "library_details_dqn.json",
     "library_details_ppo.json",
     "rows_speed.json",
     "llm_oracle.json",
@@ -587,9 +588,10 @@ def test_broken_measurements(
             page = language_models.critic_section([], tmp_path)
         elif name == "gradient_variance.json":
             page = gradient_variance.page(tmp_path)
-        elif name == "library_details_ppo.json":
-            runs = {("ppo", run.spec.id): {"rejax": run}}
-            page = interchange.details_section("ppo", runs, tmp_path)
+        elif name.startswith("library_details"):
+            algo = name.removeprefix("library_details_").removesuffix(".json")
+            runs = {(algo, run.spec.id): {"rejax": run}}
+            page = interchange.details_section(algo, runs, tmp_path)
         elif name == "rows_speed.json":
             page = contents.speed_page(store)
         elif name == "llm_oracle.json":
