@@ -3,18 +3,22 @@
     python benchmarks/library_details.py --algo ppo
     python benchmarks/library_details.py --algo dqn
 
-Trains ours with the settings of the suite `interchange`, PPO in all of its environments and DQN on
-CartPole-v1, where the libraries differ most and a training is shortest, and with these details of
-rejax (benchmarks/rejax_baseline.py) and of SBX (benchmarks/sbx_baseline.py):
+Trains ours with the settings of the suite `interchange` and with these details of rejax
+(benchmarks/rejax_baseline.py) and of SBX (benchmarks/sbx_baseline.py): PPO in all environments of
+the suite, DQN on CartPole-v1, where a training is shortest, and with what both libraries share on
+MountainCar-v0, where the differences are largest.
 
     clipped values               rejax: the change of a value within the policy's clip range, and of
                                  the two squared errors the larger one (SB3: the clipped one)
     gradients per element        rejax: clipped to +- max_grad_norm, in the place of their norm
     gradients per network        SBX's PPO: the norms of actor and critic are clipped apart
-    gradients as they are        SBX's DQN: not clipped
+    gradients as they are        SBX's DQN: not clipped, which is the same as per element where none
+                                 exceeds the limit
     half the squared error       rejax's DQN: the loss, in the place of Huber's
     updates between the steps    rejax's DQN: spread evenly, in the place of many after many steps,
-                                 whose target network is the same for all of them
+                                 whose target network is the same for all of them; on CartPole it
+                                 then changes every five updates, and with Huber's loss action
+                                 values diverge
     time limits as terminations  rejax: nothing is bootstrapped behind them
     LeCun-normal layers          both, and zero biases. Ours: PPO orthogonal, the policy's last
                                  layer near 0; DQN uniform, 1 / sqrt(3) as wide
@@ -26,7 +30,8 @@ step early when rewards are scaled, two environments in the place of two steps b
 DQN, and the environments of gymnax (rejax).
 
 Writes library_details_ppo.json or library_details_dqn.json, which report.py shows on the page of
-the suite. With `--results results` it is published. Half an hour or an hour of one core.
+the suite; what is stored there by the same code is not measured again. With `--results results` it
+is published. Half an hour or an hour of one core.
 """
 
 from __future__ import annotations
@@ -49,6 +54,7 @@ from manyseeds import stats
 from manyseeds.cli import PositiveInt, ScriptConfig, from_preset, parse
 from manyseeds.optim import SeedAdam
 from manyseeds.process import set_up_process
+from manyseeds.record import read_json
 from manyseeds.runs.control import Run
 from manyseeds.seeds import SeedStreams
 
@@ -180,7 +186,11 @@ OF: dict[str, dict[str, tuple[str, ...]]] = {  # by algorithm and library
     "ppo": {"rejax": (VALUES, ELEMENTS, LIMITS, LAYERS, EPSILON), "sbx": (NETWORKS, LAYERS)},
     "dqn": {"rejax": (SQUARED, ELEMENTS, LIMITS, LAYERS, SPREAD), "sbx": (UNCLIPPED, LAYERS)},
 }
-ENVS = {"ppo": ("CartPole-v1", "Acrobot-v1", "MountainCar-v0"), "dqn": ("CartPole-v1",)}
+ENVS = {
+    "ppo": ("CartPole-v1", "Acrobot-v1", "MountainCar-v0"),
+    "dqn": ("CartPole-v1", "MountainCar-v0"),
+}
+ONLY = {("dqn", "MountainCar-v0"): ("none", LAYERS)}  # a training is long
 
 
 def variants(algo: str) -> dict[str, tuple[str, ...]]:
@@ -259,21 +269,32 @@ def measure(algo: str, env: str, names: Sequence[str], S: int) -> list[float]:
     return [float(areas[seed]) for seed in run.seeds]
 
 
+def measured_before(path: Path, code: Mapping[str, str], S: int) -> list[dict[str, Any]]:
+    """The measurements of a file, but for those of other code or another number of seeds."""
+    stored = read_json(path) if path.exists() else {}
+    same = stored and (stored["code"]["digest"], stored["seeds"]) == (code["digest"], S)
+    return stored["measurements"] if same else []
+
+
 def main(args: Sequence[str] | None = None) -> None:
-    """Measure, and write the file."""
+    """Measure what is not stored yet, and write it after each training."""
     config = parse(Config, {}, __doc__, args)
     set_up_process(threads=1)
     begun = origin(["benchmarks.library_details:measure", f"algos.{config.algo}:train"])
-    measurements = []
+    path = Path(config.results) / f"library_details_{config.algo}.json"
+    measurements = measured_before(path, begun["code"], config.seeds)
+    found = {(m["env"], m["detail"]) for m in measurements}
     for env in ENVS[config.algo]:
         for name, names in variants(config.algo).items():
+            if (env, name) in found or name not in ONLY.get((config.algo, env), (name,)):
+                continue
             auc = measure(config.algo, env, names, config.seeds)
             of = libraries_with(config.algo, name)
             measurements.append({"env": env, "detail": name, "of": of, "auc": auc})
             mean = sum(auc) / config.seeds
             print(f"{env:15} {name:28} mean return over the training {mean:.1f}", flush=True)
-    stored = {**begun, "seeds": config.seeds, "measurements": measurements}
-    write_measured(Path(config.results) / f"library_details_{config.algo}.json", stored)
+            stored = {**begun, "seeds": config.seeds, "measurements": measurements}
+            write_measured(path, stored)
 
 
 if __name__ == "__main__":

@@ -10,11 +10,11 @@ What stays rejax's own:
  1. A time limit is a terminal state: nothing is bootstrapped behind it.
  2. Gradients are clipped per element, not by their norm; PPO's actor and critic have an optimizer
     each. Adam's epsilon is 1e-8 (SB3's PPO and ours: 1e-5).
- 3. PPO: values are clipped by the policy's clip range, and nothing is annealed. Layers start as
-    LeCun normal, the policy's last one, too. The advantages' standard deviation is that of the
-    population.
- 4. PPO: normalised observations are not limited to +-10, and an episode's rewards are normalised
-    with gamma 0.99.
+ 3. Layers start as LeCun normal with zero biases, those of PPO's policy, too.
+ 4. PPO: values are clipped by the policy's clip range, the larger of both errors counts, and
+    nothing is annealed. The advantages' standard deviation is that of the population. Normalised
+    observations and rewards are not limited to +-10; the discounted returns that scale rewards
+    have gamma 0.99 and begin anew one step early.
  5. DQN: the loss is half the squared error, whatever --loss says.
  6. DQN: `gradient_steps` after every `train_freq` steps become the same number of updates per step,
     spread evenly: 128 after 256 is one after every two, taken in two environments.

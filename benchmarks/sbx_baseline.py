@@ -10,7 +10,7 @@ What stays SBX's own:
  1. PPO: actor and critic have an optimizer each, and gradients are clipped for each; SB3 and we
     clip them together. The advantages' standard deviation is that of the population.
  2. PPO: layers start as LeCun normal with zero biases; SB3's and ours are orthogonal, and the last
-    one of the policy is small.
+    one of the policy is small. DQN's start so, too; SB3's and ours are uniform and less wide.
  3. DQN: no clipping of gradients; two hidden layers of one width; epsilon is drawn once for all
     environments of a step, as in SB3.
 """

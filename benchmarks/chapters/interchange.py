@@ -31,7 +31,7 @@ from benchmarks.chapters.tables import table
 from benchmarks.suite import COMMON, LIBRARIES, Cell
 from manyseeds import stats
 from manyseeds.digest import ROOT
-from manyseeds.stats import Floats
+from manyseeds.stats import Floats, Parity
 
 NAMES = {"manyseeds": "manyseeds", "sb3": "SB3", "sbx": "SBX", "rejax": "rejax"}
 SCORES = ("environment", "algorithm", "library", "n", "mean [95%]", "AUC, mean [95%]", "failures")
@@ -116,6 +116,8 @@ def details_text(
     """
     measured = stored["measurements"]
     ours = {m["env"]: np.array(m["auc"]) for m in measured if m["detail"] == "none"}
+    if len({(m["env"], m["detail"]) for m in measured}) < len(measured):
+        raise ValueError("a detail is there twice")
     for m in measured:
         if len(m["auc"]) != stored["seeds"]:
             raise ValueError(f"{m['env']}, {m['detail']}: lacks a seed")
@@ -126,6 +128,7 @@ def details_text(
     present = {x for m in measured for x in m["of"] if x in runs.get(m["env"], {})}
     libraries = [x for x in ("sbx", "rejax") if x in present]
     rows: Rows = []
+    before: dict[tuple[str, str], Parity | None] = {}  # verdicts without any detail
     outcomes: dict[str, list[str]] = {}
     for m in measured:
         env, detail, auc = m["env"], m["detail"], np.array(m["auc"])
@@ -139,24 +142,27 @@ def details_text(
         mean = stats.estimate(auc, "mean").text(spec.digits)
         verdicts = (alone, *(judged.get(x, "-") for x in libraries))
         for x, verdict in against.items():
-            if detail == f"all of {x}" and verdict:
-                outcomes.setdefault(x, []).append(f"{verdict.word} on {env}")
-        for x in against:
-            detail = f"all of {NAMES[x]}'s" if detail == f"all of {x}" else detail
+            if detail == "none":
+                before[x, env] = verdict
+            elif m["detail"] == f"all of {x}":
+                detail = f"all of {NAMES[x]}'s"
+                if verdict and (without := before.get((x, env))):
+                    differences = (f"{v.difference.value:+.3f}" for v in (without, verdict))
+                    outcomes.setdefault(x, []).append(f"{' to '.join(differences)} on {env}")
         rows.append((env, escape(detail), str(len(auc)), mean, *verdicts))
     if not rows:
         return ""
     outcome = "".join(
-        f" With all of {NAMES[x]}'s in the table, learning speed against {NAMES[x]} is "
-        f"{', '.join(words)}."
+        f" All of {NAMES[x]}'s together move the difference to {NAMES[x]} from {', '.join(words)}."
         for x, words in outcomes.items()
     )
     columns = (*DETAILS, *(f"against {NAMES[x]}" for x in libraries))
     script = link("the script", place(ROOT / "benchmarks" / "library_details.py", results))
     return (
         f"\n## Details behind the differences: {display(algo)}\n\n"
-        "Ours, trained with details of other libraries, one at a time and all together. What is "
-        f"not imitated is said in {script}.{outcome}\n\n"
+        f"Learning speed of ours, the first {stored['seeds']} seeds, trained with details of other "
+        f"libraries, one at a time and all together; 'undecided' does not say that two are alike. "
+        f"What each detail is, and what is not imitated, is said in {script}.{outcome}\n\n"
         f"{table(results, f'interchange-details-{algo}', columns, rows)}\n"
         f"{command_text(stored)}\n"
     )
@@ -168,4 +174,7 @@ def check_same(areas: Floats, run: Result | None) -> None:
         return
     stored = dict(zip(run.seeds, run.auc, strict=True))
     if any(seed in stored and not np.isclose(x, stored[seed]) for seed, x in enumerate(areas)):
-        raise ValueError(f"{run.spec.id}: without details, other areas than the run of the suite")
+        raise ValueError(
+            f"{run.spec.id}: without details, other areas than the run of the suite, as of other "
+            "code or another machine"
+        )

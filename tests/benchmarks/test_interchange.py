@@ -6,6 +6,7 @@ import itertools
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -412,6 +413,7 @@ def swapped(stored: dict) -> list[dict]:
 def test_details_of_dqn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"total_timesteps": 512, "learning_starts": 64, "max_grad_norm": 0.01}
     monkeypatch.setattr(library_details, "COMMON", {("dqn", "CartPole-v1"): settings})
+    monkeypatch.setattr(library_details, "ENVS", {"dqn": ("CartPole-v1",)})
     library_details.main(["--algo", "dqn", "--seeds", "2", "--results", str(tmp_path)])
     stored = read_json(tmp_path / "library_details_dqn.json")
     found = [tuple(m["auc"]) for m in stored["measurements"]]
@@ -420,3 +422,22 @@ def test_details_of_dqn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     different = {tuple(m["auc"]) for m in stored["measurements"] if m["detail"] != limits}
     assert len(different) == len(found) - 1
     assert dqn.QNetwork.__module__ == "algos.dqn"
+
+    # What is missing is measured again, after a kill, and nothing else; of other code everything.
+    path = tmp_path / "library_details_dqn.json"
+    path.write_text(json.dumps({**stored, "measurements": stored["measurements"][:-1]}))
+    counted: list[str] = []
+    measure = library_details.measure
+
+    def count(*args: Any) -> list[float]:
+        counted.append(args[2])
+        return measure(*args)
+
+    monkeypatch.setattr(library_details, "measure", count)
+    library_details.main(["--algo", "dqn", "--seeds", "2", "--results", str(tmp_path)])
+    assert counted == [library_details.OF["dqn"]["sbx"]]
+    assert read_json(path)["measurements"] == stored["measurements"]
+    monkeypatch.setattr(library_details, "measure", lambda *args: [0.0] * args[3])
+    path.write_text(json.dumps({**stored, "code": {**stored["code"], "digest": "0"}}))
+    library_details.main(["--algo", "dqn", "--seeds", "2", "--results", str(tmp_path)])
+    assert {tuple(m["auc"]) for m in read_json(path)["measurements"]} == {(0.0, 0.0)}
