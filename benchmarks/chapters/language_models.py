@@ -16,8 +16,10 @@ import numpy as np
 from benchmarks import catalog
 from benchmarks.chapters.language_measures import (
     CAPTION,
+    by_seed,
     length_section,
     many_samples_section,
+    paired,
     steps_section,
 )
 from benchmarks.chapters.names import display
@@ -137,14 +139,6 @@ class Method:
     def has(self, name: str) -> bool:
         """Whether the curves of all seeds have a measure."""
         return all(name in rows for rows in self.frames)
-
-    def against(self, other: Method) -> str:
-        """Final headline minus another run's, paired by seed; empty where the seeds differ."""
-        name = self.headline
-        seeds = [[config["seeds"] for config in m.configs] for m in (self, other)]
-        if seeds[0] != seeds[1]:
-            return ""
-        return stats.estimate(self.values(name) - other.values(name), "mean").text(3, "+")
 
     def _frames(self) -> list[pd.DataFrame]:
         """The curve of each seed, and at which of its points each row was due."""
@@ -325,7 +319,8 @@ def ablation_section(found: Sequence[Method], folder: Path) -> str:
         if not any(row[:2] == (escape(m.task), plain_one.label) for row in rows):
             rows.append(ablation_row(plain_one, "", ""))
         changed = differences(m.settings, m.plain_settings or m.settings)
-        rows.append(ablation_row(m, changed, m.against(plain_one)))
+        gain = paired(*(by_seed(run, run.values("pass@1")) for run in (m, plain_one)))
+        rows.append(ablation_row(m, changed, gain.text(3, "+") if gain else ""))
     if not rows:
         return ""
     columns = (
@@ -334,7 +329,8 @@ def ablation_section(found: Sequence[Method], folder: Path) -> str:
         "length", "entropy",
     )  # fmt: skip
     return (
-        "All other settings are those of the plain command, whose row is above.\n\n"
+        "All other settings are those of the plain command, whose row is above. Pairs are seeds "
+        "that both have.\n\n"
         f"{table(folder, 'language-ablations', columns, rows)}\n"
     )
 
