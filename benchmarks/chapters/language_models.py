@@ -55,7 +55,7 @@ from benchmarks.chapters.stored import (
     section_of,
 )
 from benchmarks.chapters.tables import table
-from benchmarks.suite import EXPERIMENTS
+from benchmarks.suite import EQUAL, EXPERIMENTS
 from manyseeds import plots, stats
 from manyseeds.errors import printable
 from manyseeds.runs.stale import part_is_stale
@@ -451,8 +451,8 @@ def critic_text(stored: dict[str, Any], found: Sequence[Method], folder: Path) -
             m
             for m in found
             if (m.algo, m.task) == (algo, "addition")
-            and m.plain
             and str(m.settings["epochs"]) == passes
+            and (m.plain or m.settings == {**(m.plain_settings or {}), **EQUAL})
         ]
         rows.append(
             (
@@ -473,9 +473,9 @@ def critic_text(stored: dict[str, Any], found: Sequence[Method], folder: Path) -
         "samples to 0.8, median (seeds)",
     )
     return (
-        "Both use their presets on `addition` (RLHF-PPO also with GRPO's single pass), on one "
-        "core, evaluation off; medians of interleaved repeats. Memory is the increase during "
-        "training over the process after its imports.\n\n"
+        "Both use their presets on `addition`, RLHF-PPO also GRPO's prompts, passes and weight of "
+        "the KL; on one core, evaluation off, medians of interleaved repeats. Memory is the "
+        "increase during training over the process after its imports.\n\n"
         f"{table(folder, 'language-critic-cost', columns, rows)}\n"
         + command_text(stored, stored["machine"]["cpu"], f"torch {stored['versions']['torch']}")
         + "\n\n"

@@ -179,6 +179,8 @@ def test_what_the_critic_costs_is_counted(results: Path, monkeypatch: pytest.Mon
     """Twice the parameters but for the heads, and their gradients and moments."""
     adamw = torch.optim.AdamW
     monkeypatch.setattr(llm_critic_cost, "SAMPLES", 32)
+    equal = {"epochs": 1, "kl_coef": 0.04}  # the prompts are those of the fixture
+    monkeypatch.setattr(llm_critic_cost, "EQUAL", equal)
     measurements = []
     for case in llm_critic_cost.CASES:
         monkeypatch.setattr(torch.optim, "AdamW", adamw)
