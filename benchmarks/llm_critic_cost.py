@@ -117,6 +117,7 @@ def main(args: Sequence[str] | None = None) -> None:
     stored = {
         **origin([f"llm_track.{case['algo']}:train" for case in CASES[1:]], ["transformers"]),
         "task": TASK,
+        "equal": EQUAL,
         "measurements": measurements,
     }
     write_measured(Path(flags.results) / "llm_critic_cost.json", stored)

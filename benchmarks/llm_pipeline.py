@@ -2,23 +2,24 @@
 
     python benchmarks/llm_pipeline.py --task addition --seeds 5
 
-The stages of DeepSeek-R1 (arXiv 2501.12948, sec. 2.3), each a command of the track:
+The stages of DeepSeek-R1 (arXiv 2501.12948v1, sec. 2.3), each a command of the track:
 
     base               a base model
     cold start         SFT of the base on a few demonstrations
     RL                 GRPO from the cold start
     rejection SFT      SFT of the base on right samples of that model
     RL again           GRPO from there
+    RL twice as long   GRPO from the cold start with the samples of both stages of RL
 
-and those of its section 2.4, with a smaller base:
+and those of its sections 2.4 and 4.1, with a smaller base, which is sometimes right:
 
     small base         a base model of fewer parameters
     distillation       SFT of the small base on the same right samples
     RL on small base   GRPO with as many samples as the distillation learns from
 
-Every stage ends with the track's evaluation. Models and samples are kept in --work, so that an
-interrupted command goes on where it was. The report reads results/llm_pipeline.json, to which the
-scores of each finished seed are added.
+Every stage ends with the track's evaluation. Models and samples are kept in --work, in a folder for
+each version of the code, so that an interrupted command goes on where it was. The report reads
+results/llm_pipeline.json, to which the scores of each finished seed are added.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from benchmarks.measure import origin, write_measured
 from llm_track import tasks
 from llm_track.models import run_command
 from manyseeds.cli import NonNegativeInt, PositiveInt, ScriptConfig, exit_with, parse
+from manyseeds.digest import code_digest
 from manyseeds.errors import UsageError
 from manyseeds.progress import console
 from manyseeds.record import read_json
@@ -86,16 +88,18 @@ def stages(config: Config, seed: int) -> list[Stage]:
 
     learned = ("--demonstrations", str(right), "--total-samples", sft)
     cold = ("--model", "tiny-base")
-    distilled = ("--model", "micro-base-800", *learned)
+    twice = ("--total-samples", str(2 * config.rl_samples))
+    distilled = ("--model", "micro-base-3200", *learned)
     return [
         Stage("base", "sft", cold, "initial"),
         Stage("cold start", "sft", cold),
         Stage("RL", "grpo", ("--model", after("cold start"), "--total-samples", rl)),
         Stage("rejection SFT", "sft", ("--model", "tiny-base", *learned)),
         Stage("RL again", "grpo", ("--model", after("rejection SFT"), "--total-samples", rl)),
+        Stage("RL twice as long", "grpo", ("--model", after("cold start"), *twice)),
         Stage("small base", "sft", distilled, "initial"),
         Stage("distillation", "sft", distilled),
-        Stage("RL on small base", "grpo", ("--model", "micro-base-800", "--total-samples", sft)),
+        Stage("RL on small base", "grpo", ("--model", "micro-base-3200", "--total-samples", sft)),
     ]
 
 
@@ -105,16 +109,21 @@ def run_name(stage: str, seed: int) -> str:
     return f"{stage.replace(' ', '-').lower()}-{seed}"
 
 
+def work_of(config: Config) -> Path:
+    """The folder for models and samples of today's code."""
+    return Path(config.work).resolve() / code_digest(origins(config))
+
+
 def folder_of(config: Config, stage: str, seed: int) -> Path:
     """Where the run of a stage is."""
     algo = "grpo" if stage.startswith("RL") else "sft"
-    runs = Path(config.work).resolve() / "runs" / config.task / algo
+    runs = work_of(config) / "runs" / config.task / algo
     return runs / run_name(stage, seed) / f"seeds-{seed:03d}-{seed:03d}"
 
 
 def samples_of(config: Config, seed: int) -> Path:
     """The right samples of the model after RL."""
-    return Path(config.work).resolve() / f"right-{config.task}-{seed}.jsonl"
+    return work_of(config) / f"right-{config.task}-{seed}.jsonl"
 
 
 def training(config: Config, stage: Stage, seed: int) -> list[str]:
@@ -122,7 +131,7 @@ def training(config: Config, stage: Stage, seed: int) -> list[str]:
     return [
         f"llm_track/{stage.script}.py", "--task", config.task, *stage.flags,
         "--first-seed", str(seed), "--seeds", "1", "--evaluations", "1",
-        "--name", run_name(stage.name, seed), "--results", str(Path(config.work).resolve()),
+        "--name", run_name(stage.name, seed), "--results", str(work_of(config)),
     ]  # fmt: skip
 
 
@@ -133,7 +142,7 @@ def sampling(config: Config, seed: int) -> list[str]:
         "--model", str(folder_of(config, "RL", seed) / "model"),
         "--split", "train", "--prompts", str(config.prompts), "--samples", "4", "--keep", "right",
         "--most", "1", "--seed", str(seed), "--out", str(samples_of(config, seed)),
-        "--results", str(Path(config.work).resolve()),
+        "--results", str(work_of(config)),
     ]  # fmt: skip
 
 
@@ -178,8 +187,9 @@ def main(args: Sequence[str] | None = None) -> None:
     config = parse(Config, {}, __doc__, args)
     path = Path(config.results) / STORED
     stored = json.loads(path.read_text()) if path.exists() else {}
-    if stored and stored["settings"] != settings_of(config):
-        exit_with(UsageError(f"--results {config.results}: {STORED} has other settings"))
+    for what, own in (("settings", settings_of(config)), ("code", code_digest(origins(config)))):
+        if stored and own != (stored["code"]["digest"] if what == "code" else stored[what]):
+            exit_with(UsageError(f"--results {config.results}: {STORED} is of other {what}"))
     rows = stored.get("rows", [])
     try:
         for seed in range(config.first_seed, config.first_seed + config.seeds):

@@ -5,7 +5,7 @@
 GRPO with four changes for long reasoning, each with a flag that disables it:
 
     clip-higher        the ratio is clipped to [1 - eps_low, 1 + eps_high], eps_high > eps_low: an
-                       unlikely token can grow faster, and the entropy does not collapse
+                       unlikely token can grow faster, which is to keep the entropy up
                        (--clip-range-high 0.2 is GRPO's)
     dynamic sampling   prompts whose completions are all right or all wrong are discarded, and
                        sampling continues until K remain, so every prompt gives a gradient
@@ -34,11 +34,12 @@ Implementation details, and where defaults leave the paper:
  1. The reward is 1 for a right answer and -1 for a wrong one (sec. 2.4), plus `--format-weight` for
     the format, both by rules; to it comes a reward model's score (`--reward-model`), or
     (`--no-rules`) that is the reward.
- 2. Prompts are drawn K at a time until K mixed groups are found, at most ten times (as the
-    authors' code), or the samples are spent; the first K are taken. Every sample counts, also of
-    groups left out. "Mixed" is by accuracy.
+ 2. Prompts are drawn K at a time until K mixed groups are found, at most ten times (the authors'
+    code draws 3 K at a time and stops the training after ten), or the samples are spent; the first
+    K are taken. Every sample counts, also of groups left out. "Mixed" is by accuracy.
  3. Completions that were cut off count in their group's mean and deviation, and are then left out
-    of the loss, numerator and denominator. Where all are left out no step is taken.
+    of the loss, numerator and denominator (sec. 3.4; the authors' published recipe only punishes
+    them). Where all are left out no step is taken.
  4. One pass over the samples in four minibatches (the paper: sixteen).
  5. Every loss is a sum of weighted token terms whose weights know the whole minibatch: how it is
     divided into micro-batches and processes does not matter.

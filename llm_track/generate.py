@@ -6,21 +6,23 @@
         --samples 4 --keep right --most 1 --out right.jsonl
 
 Prints pass@1, pass@k and cons@k of the prompts (llm_track/evaluation.py). `--out` keeps completions
-as JSONL, a row each: prompt, completion, answer, right, format. Such a file is what
-`sft.py --task right.jsonl` learns from: with `--keep right` this is the rejection sampling of
-DeepSeek-R1 (arXiv 2501.12948, sec. 2.3.3), and the data of its distillation (sec. 2.4).
+as JSONL, a row each: prompt, completion, answer, right, format. Such a file is what `sft.py
+--demonstrations right.jsonl` learns from: with `--keep right` this is the rejection sampling of
+DeepSeek-R1 (arXiv 2501.12948v1, sec. 2.3.3), and the data of its distillation (sec. 2.4).
 
 The random numbers of a prompt depend on `--seed` and its place alone. A file that was left
-unfinished is gone on with by the same command; what it holds is written after every batch, and
-FILE.state.json beside it says how far it is.
+unfinished is gone on with by the same command, one process at a time; what it holds is written
+after every batch, and FILE.state.json beside it says how far it is.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -55,10 +57,12 @@ class Config(ScriptConfig):
 
     model: str = "tiny"
     """tiny, a base of it, a folder, or a hub name. The bases are tiny-base, tiny-base-800 and
-    micro-base-800; the folder may be that of a finished run."""
+    micro-base-3200; the folder may be that of a finished run, or of one of its seeds."""
     task: str = "addition"
     """A generated task (addition, mixed, ...), gsm8k, a JSONL file of prompt and answer, or a hub
     name."""
+    grader: Literal["rules", "math-verify"] = "rules"
+    """What decides whether an answer to a task that is read is right, as in training."""
     split: Literal["test", "train"] = "test"
     """Prompts that were held out, or those that are trained on."""
     prompts: NonNegativeInt = 256
@@ -102,6 +106,7 @@ class Config(ScriptConfig):
         return tasks.TaskConfig(
             task=self.task,
             model=self.model,
+            grader=self.grader,
             max_new_tokens=self.max_new_tokens,
             dtype=self.dtype,
             sampler=self.sampler,
@@ -115,11 +120,15 @@ class Config(ScriptConfig):
         """What decides the rows of a file, with digests of the data that it names."""
         how = ("results", "out", "batch_size", "threads", "quiet")
         fields = {name: x for name, x in asdict(self).items() if name not in how}
-        return fields | self.as_run().contents()
+        run = self.as_run()
+        if self.model in tasks.MADE:
+            fields["made"] = models.store_of(self.model, run).name
+        return fields | run.contents()
 
 
 def problems_of(config: Config) -> list[tasks.Problem]:
-    """The prompts, each once. Raises UsageError where a generated task is asked for all."""
+    """The prompts, those of a generated task once each. Raises UsageError where it is asked for
+    all of them."""
     task = tasks.make(config.task)
     generated = task.id in tasks.GENERATED
     if generated and config.prompts == 0:
@@ -144,10 +153,15 @@ def draws(config: Config, places: range, T: int) -> torch.Tensor:
     return torch.from_numpy(np.concatenate(rows))
 
 
+def state_of(path: Path) -> Path:
+    """What stands beside a file and says how far it is."""
+    return path.with_name(f"{path.name}.state.json")
+
+
 class Output:
     """The file that is written, and how far it is: prompts done, bytes, counts by prompt."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, prompts: int) -> None:
         self.config = config
         self.path = path_of(config.out, "--out") if config.out else None
         self.right: list[list[bool]] = []  # [prompts done, k]
@@ -157,33 +171,36 @@ class Output:
         self.bytes = 0
         if self.path is None:
             return
-        state = self.state_path
-        if state.exists():
-            self._resume(state)
-        elif self.path.exists():
+        if state_of(self.path).exists():
+            self._resume(self.path, prompts)
+        elif self.path.stat().st_size:
             raise UsageError(f"--out {config.out}: exists already")
-        if not self.path.parent.is_dir():
-            raise UsageError(f"--out {config.out}: there is no folder {self.path.parent}")
 
-    @property
-    def state_path(self) -> Path:
-        assert self.path is not None
-        return self.path.with_name(f"{self.path.name}.state.json")
-
-    def _resume(self, state: Path) -> None:
+    def _resume(self, path: Path, prompts: int) -> None:
         """Go on with a file of the same settings; what was written of an unfinished batch goes."""
-        assert self.path is not None
+        out, state = self.config.out, state_of(path)
         try:
             stored = json.loads(state.read_text())
-            if stored["settings"] != json.loads(json.dumps(self.config.identity())):
-                raise UsageError(f"--out {self.config.out}: was begun with other settings")
+            settings = stored["settings"]
             self.right, self.framed = stored["right"], stored["format"]
             self.tokens, self.solved = stored["length"], stored["solved"]
-            self.bytes = stored["bytes"]
-            with self.path.open("r+b") as file:
-                file.truncate(self.bytes)
+            self.bytes = int(stored["bytes"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UsageError(f"--out {self.config.out}: {state.name} is broken: {error}") from None
+            raise UsageError(f"--out {out}: {state.name} is broken: {error}") from None
+        if settings != json.loads(json.dumps(self.config.identity())):
+            raise UsageError(f"--out {out}: was begun with other settings")
+        if path.stat().st_size < self.bytes:
+            raise UsageError(f"--out {out}: rows are gone; delete {state.name} to begin anew")
+        if len(self.right) < prompts:
+            os.truncate(path, self.bytes)
+
+    def store_state(self) -> None:
+        """Say how far the file is."""
+        if self.path is None:
+            return
+        state = {"settings": self.config.identity(), "bytes": self.bytes, "right": self.right}
+        state |= {"format": self.framed, "length": self.tokens, "solved": self.solved}
+        write_json(state_of(self.path), state)
 
     def add(
         self, task: tasks.Task, rows: Sequence[Sequence[tasks.Graded]], lengths: np.ndarray
@@ -213,9 +230,7 @@ class Output:
             file.flush()
             os.fsync(file.fileno())
         self.bytes += len(content)
-        state = {"settings": self.config.identity(), "bytes": self.bytes, "right": self.right}
-        state |= {"format": self.framed, "length": self.tokens, "solved": self.solved}
-        write_json(self.state_path, state)
+        self.store_state()
 
     def _kept(self, group: Sequence[tasks.Graded]) -> list[tasks.Graded]:
         wanted = {"all": (0, 1), "right": (1,), "wrong": (0,)}[self.config.keep]
@@ -237,36 +252,68 @@ class Output:
         }
 
 
-@torch.no_grad()
+@contextlib.contextmanager
+def alone_on(out: str) -> Iterator[None]:
+    """The file of `--out` for one process. Raises UsageError while another has it."""
+    if not out:
+        yield
+        return
+    path = path_of(out, "--out")
+    if not path.parent.is_dir():
+        raise UsageError(f"--out {out}: there is no folder {path.parent}")
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise UsageError(f"--out {out}: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"--out {out}: another process writes it") from None
+        yield
+    finally:
+        if not os.fstat(file).st_size and not state_of(path).exists():
+            path.unlink()  # nothing was begun
+        os.close(file)
+
+
 def generate(config: Config) -> dict[str, float]:
     """Complete and grade all prompts that are not done yet; the scores of all."""
+    with alone_on(config.out):
+        return completed(config).scores()
+
+
+def completed(config: Config) -> Output:
+    """What `generate` has written when all prompts are done."""
     as_run = config.as_run()
     problems = problems_of(config)
-    output = Output(config)
+    output = Output(config, len(problems))
     device = resolve_device(config.device)
     policy, tokenizer = models.load_model(as_run, device, Processes(device))
-    task = sampling.with_opening(tasks.make(config.task), tokenizer)
+    task = sampling.with_opening(tasks.make(config.task, config.grader), tokenizer)
     prompts = sampling.encode_prompts(tokenizer, task, [p.prompt for p in problems])
     T = models.completion_tokens(as_run)
     each = max(config.batch_size // config.k, 1)
+    output.store_state()  # from now on a file that is cut short is gone on with
     for start in range(len(output.right), len(problems), each):
         places = range(start, min(start + each, len(problems)))
         repeated = [i for i in places for _ in range(config.k)]
-        samples = sampling.sample(
-            policy,
-            tokenizer,
-            [prompts[i] for i in repeated],
-            draws(config, places, T).to(device),
-            config.temperature,
-            config.greedy,
-        )
+        with torch.no_grad():
+            samples = sampling.sample(
+                policy,
+                tokenizer,
+                [prompts[i] for i in repeated],
+                draws(config, places, T).to(device),
+                config.temperature,
+                config.greedy,
+            )
         texts = sampling.decode(tokenizer, samples)
         graded = [task.grade(problems[i], text) for i, text in zip(repeated, texts, strict=True)]
         groups = [graded[j : j + config.k] for j in range(0, len(graded), config.k)]
         output.add(task, groups, samples.lengths.cpu().numpy().reshape(-1, config.k))
         if not config.quiet:
             console.print(f"{places.stop:,} of {len(problems):,} prompts", highlight=False)
-    return output.scores()
+    return output
 
 
 def main(args: Sequence[str] | None = None) -> None:

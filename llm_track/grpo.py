@@ -34,7 +34,8 @@ Implementation details, and where defaults leave the paper:
     divided into micro-batches and processes does not matter.
  6. pi_old's log-probabilities are those of the sampling itself, unless it computed in bfloat16:
     recomputed they differ there by up to 0.6, and so they are computed anew.
- 7. k3's gradient is not that of the KL (k2's is: verl #2953); it is what the paper does.
+ 7. k3's gradient is not that of the KL (k2's is that of each token's: verl #2953); it is what the
+    paper does.
  8. Iterative (sec. 4.1.4, `--iterations N`): in N equal parts of the training; before each but the
     first the reference becomes the policy, and the reward model goes on learning from the policy's
     graded samples, a tenth of them old, at the policy's learning rate.
@@ -112,6 +113,8 @@ class Config(tasks.TaskConfig):
         check_batch(self)
         if self.supervision == "process" and self.task not in tasks.GENERATED:
             raise UsageError(f"--supervision process: {self.task} has no rewards for steps")
+        if self.supervision == "process" and not self.rules:
+            raise UsageError("--supervision process: rewards steps by rules; not for --no-rules")
         if self.iterations > 1 and self.lora_rank > 0:
             raise UsageError("--iterations: the reference cannot be refreshed with --lora-rank")
         steps = -(-self.total_samples // (self.prompts * self.group_size))

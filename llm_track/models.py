@@ -8,7 +8,7 @@
     tiny            tiny-base after `python llm_track/sft.py`: the cold start of DeepSeek-R1
     tiny-base-800   tiny-base pretrained for 800 steps, strong enough for RL without SFT: the start
                     of DeepSeek-R1-Zero
-    micro-base-800  likewise, with one layer of width 32: what tiny can be distilled into
+    micro-base-3200  likewise, with one layer of width 32: what tiny can be distilled into
     tiny-reward     `--reward-model` only: tiny after `python llm_track/reward_model.py`, another
                     one for each seed
 
@@ -60,7 +60,7 @@ class Base:
 BASES = {
     "tiny-base": Base(),
     "tiny-base-800": Base(steps=800),
-    "micro-base-800": Base(steps=800, width=32, layers=1),
+    "micro-base-3200": Base(steps=3_200, width=32, layers=1),
 }
 
 
@@ -272,7 +272,7 @@ def find(name: str, config: LanguageConfig, processes: Processes, seed: int = 0)
         return str(find_made(name, config, processes, seed))
     path = path_of(name, "--model")
     if path.is_dir():
-        return str(tasks.model_folder(path))
+        return str(tasks.model_folder(path, "--model"))
     return name
 
 

@@ -51,7 +51,7 @@ class Config(tasks.TaskConfig):
 
     model: str = "tiny-base"
     """tiny, a base of it, a folder, or a hub name. The bases are tiny-base, tiny-base-800 and
-    micro-base-800; tiny is what this script trains with its defaults."""
+    micro-base-3200; tiny is what this script trains with its defaults."""
     total_samples: PositiveInt = 4_800
     """Samples to learn from. Demonstrations."""
     batch_size: PositiveInt = 32

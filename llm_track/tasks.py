@@ -33,7 +33,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,6 +49,8 @@ THINK, END_THINK, ANSWER, END_ANSWER = TAGS = ("<think>", "</think>", "<answer>"
 MAX_STEPS = 64  # of a thought
 MAX_NUMBER = 64  # characters of what is read as a number or an expression
 MAX_EXPRESSION = 256  # characters of what math-verify reads
+MATH_SECONDS = 1  # for it to read an answer or to compare two
+ALL_KNOWN = 5_000  # held-out draws in a row without a new prompt, where there are no others
 TEST_SHARE = 16  # one prompt in so many is never trained on
 
 FILLER, WAIT = "hm", "wait"  # steps of a thought that are no column
@@ -152,7 +154,8 @@ def number(text: str) -> Fraction | None:
 def math_verify_grader() -> Callable[[str, str], bool]:
     """Whether an answer equals the right one (the first argument) as math-verify compares them.
 
-    Both are read as LaTeX. Raises UsageError where the package is not installed.
+    Both are read as LaTeX, within a second each: what takes longer is wrong. Raises UsageError
+    where the package is not installed.
     """
     try:
         from math_verify import LatexExtractionConfig, parse, verify
@@ -161,14 +164,17 @@ def math_verify_grader() -> Callable[[str, str], bool]:
             "--grader math-verify: needs math-verify; pip install -e '.[math]'"
         ) from None
 
+    @lru_cache(maxsize=4096)
     def read(text: str) -> Any:
         inside = text.strip().strip("$")
-        return parse(f"${inside}$", extraction_config=[LatexExtractionConfig()])
+        kinds = [LatexExtractionConfig()]
+        return parse(f"${inside}$", extraction_config=kinds, parsing_timeout=MATH_SECONDS)
 
+    @lru_cache(maxsize=65_536)
     def equal(right: str, given: str) -> bool:
         if len(given) > MAX_EXPRESSION:
             return False
-        return bool(verify(read(right), read(given)))
+        return bool(verify(read(right), read(given), timeout_seconds=MATH_SECONDS))
 
     return equal
 
@@ -322,11 +328,11 @@ def held_out_problems(task: GeneratedTask, n: int) -> tuple[Problem, ...]:
     """The first n of a task's test set, in an order that is random but always the same."""
     rng = np.random.default_rng(zlib.crc32(task.id.encode()))
     found: dict[str, Problem] = {}
-    for _ in range(20 * n):  # there may not be as many
+    known = 0  # draws in a row that were known already: at last there are no others
+    while len(found) < n and known < ALL_KNOWN:
         problem = task._draw(rng, test=True)
+        known = known + 1 if problem.prompt in found else 0
         found.setdefault(problem.prompt, problem)
-        if len(found) == n:
-            break
     return tuple(found.values())
 
 
@@ -672,14 +678,14 @@ class TaskConfig(LanguageConfig):
         for name in ("task", "preferences", "demonstrations"):
             path = getattr(self, name, "")
             known = path_of(path, flag(name))
-            files = sorted(known.glob("*.jsonl")) if known.is_dir() else [known]
+            files = files_of(known) if known.is_dir() else [known]
             if path and path not in GENERATED and all(file.is_file() for file in files):
                 content = b"".join(file.read_bytes() for file in files)
                 found[f"{name}_content"] = hashlib.sha256(content).hexdigest()[:12]
         for name in ("model", "reward_model"):
             model = getattr(self, name, "")
             if model and model not in MADE:
-                folder = model_folder(path_of(model, flag(name)))
+                folder = model_folder(path_of(model, flag(name)), flag(name))
                 known_as = folder_digest(folder) if folder.is_dir() else hub_revision(model)
                 found[f"{name}_content"] = known_as
         return found
@@ -690,7 +696,7 @@ class TaskConfig(LanguageConfig):
 HUB_SECONDS = 10  # to wait for the commit of a model
 REWARD = "tiny-reward"
 # Models that are made at first use; see models.py.
-MADE = ("tiny", "tiny-base", "tiny-base-800", "micro-base-800", REWARD)
+MADE = ("tiny", "tiny-base", "tiny-base-800", "micro-base-3200", REWARD)
 
 
 def made_origins(name: str, task: str) -> list[str]:
@@ -741,10 +747,10 @@ def named(task: str) -> Task:
     if path.is_file():
         return from_files(task, path, None)
     if path.is_dir():
-        train, test = path / "train.jsonl", path / "test.jsonl"
-        if not train.is_file():
+        files = files_of(path)
+        if not files or files[0].name != "train.jsonl":
             raise UsageError(f"--task {task}: the folder has no train.jsonl")
-        return from_files(task, train, test if test.is_file() else None)
+        return from_files(task, *files)
     if task in HUB or (re.fullmatch(r"[\w.-]+/[\w.-]+", task) and path.suffix != ".jsonl"):
         return from_hub(task, *HUB.get(task, (task, None)))
     if path.suffix == ".jsonl":
@@ -753,7 +759,12 @@ def named(task: str) -> Task:
     raise UsageError(f"--task {task}: unknown task{did_you_mean(task, known)}")
 
 
-def from_files(task: str, train: Path, test: Path | None) -> JsonlTask:
+def files_of(folder: Path) -> list[Path]:
+    """The files of a task's folder: train.jsonl, and test.jsonl where there is one."""
+    return [path for x in ("train", "test") if (path := folder / f"{x}.jsonl").is_file()]
+
+
+def from_files(task: str, train: Path, test: Path | None = None) -> JsonlTask:
     """A task from a JSONL file; without a second one, a part of its prompts is held out."""
     problems = [problem_of(row, f"{train}, line {line}") for line, row in rows_of(train)]
     if test is not None:
@@ -849,9 +860,21 @@ def problem_of(row: dict[str, Any], where: str) -> Problem:
     return Problem(prompt, answer)
 
 
-def model_folder(path: Path) -> Path:
-    """The folder with a model's files: the path itself, or `model` in a finished part."""
-    return path / "model" if (path / "model").is_dir() else path
+def model_folder(path: Path, what: str) -> Path:
+    """The folder with a model's files: the path itself, or `model` in a part or in a run of one.
+
+    what: the flag, for errors. Raises UsageError for a run of several parts, and for a part
+    without weights, as published ones are.
+    """
+    parts = sorted(path.glob("seeds-*"))
+    if len(parts) > 1:
+        raise UsageError(f"{what} {path}: has {len(parts)} seeds; name one, as {parts[0]}")
+    part = parts[0] if parts else path
+    if (part / "model").is_dir():
+        return part / "model"
+    if (part / "summary.json").is_file():
+        raise UsageError(f"{what} {path}: has no weights")
+    return path
 
 
 @cache

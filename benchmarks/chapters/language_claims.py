@@ -169,7 +169,7 @@ def zero_sentence(base: str, m: Method) -> str:
 
 RLHF_COLUMNS = (
     *("method", "reward", "n", "learned reward before", "after, mean [95%]"),
-    *("pass@1 before", "highest", "after, mean [95%]", "KL, nats per token"),
+    *("pass@1 before", "after, mean [95%]", "KL, nats per token"),
 )
 
 
@@ -183,12 +183,16 @@ def reward_name(settings: Mapping[str, Any]) -> str:
     return name
 
 
-def turn_text(kl: Floats, score: Floats) -> str:
-    """Where the mean pass@1 [K] turns, and at which KL [K]; '' where it is highest at an end."""
-    best = int(score.argmax())
-    if best in (0, len(score) - 1):
-        return ""
-    return f", and highest ({score[best]:.3f}) at a KL of {kl[best]:.3f} nats per token"
+def turn_text(runs: Sequence[Method]) -> list[str]:
+    """Between which KLs accuracy turns, of runs that differ in how far they go; [] if it is not
+    higher than before after those that go least far, and lower after the others."""
+    gains = [(m.values("kl").mean(), change(m, "pass@1")) for m in runs]
+    higher = [kl for kl, gain in gains if gain and gain.low > 0]
+    lower = [kl for kl, gain in gains if gain and gain.high < 0]
+    if not higher or not lower or max(higher) >= min(lower):
+        return []
+    between = f"{max(higher):.3f} and {min(lower):.3f}"
+    return [f"over the weight of the KL pass@1 turns, between a KL of {between} nats per token"]
 
 
 def rlhf_section(found: Sequence[Method], folder: Path) -> str:
@@ -210,8 +214,7 @@ def rlhf_section(found: Sequence[Method], folder: Path) -> str:
         rows.append(
             (
                 m.label, name, str(len(m.summaries)), f"{reward[:, 0].mean():.2f}", ends,
-                m.mean_text("pass@1", "initial"), f"{score.mean(0).max():.3f}", m.text("pass@1"),
-                m.mean_text("kl"),
+                m.mean_text("pass@1", "initial"), m.text("pass@1"), m.mean_text("kl"),
             )
         )  # fmt: skip
         gain = change(m, "pass@1")
@@ -219,8 +222,10 @@ def rlhf_section(found: Sequence[Method], folder: Path) -> str:
             said.append(
                 f"{escape(display(m.algo))}, {name}: the learned reward goes from "
                 f"{reward[:, 0].mean():.2f} to {reward[:, -1].mean():.2f}, and pass@1 is "
-                f"{word(gain)} at the end ({gain.text(3, '+')}){turn_text(kl, score.mean(0))}"
+                f"{word(gain)} ({gain.text(3, '+')})"
             )
+    alone = [m for name, m in shown if m.algo == "rlhf_ppo" and "rules" not in name]
+    said = [*turn_text(alone), *said]
     panels = {"learned reward": rewards, "pass@1": scores}
     path = folder / "plots" / "language-overoptimisation.svg"
     xlabel = "KL to the initial model, nats per token"
@@ -276,8 +281,9 @@ def pipeline_text(stored: dict[str, Any], folder: Path) -> str:
     return (
         f"{pipeline_sentence(values)}"
         "DeepSeek-R1 (arXiv 2501.12948, sec. 2.3) goes through these stages in this order, "
-        f"here on {escape(settings['task'])}; the two stages of SFT after RL learn from right "
-        f"samples of {settings['prompts']:,} prompts by the model after RL.\n\n"
+        f"here on {escape(settings['task'])}. Rejection SFT and distillation learn, again and "
+        f"again, from a right sample of each of {settings['prompts']:,} prompts that the model after "
+        "RL solves in four tries; neither these nor the training of that model are counted.\n\n"
         f"{table(folder, 'language-pipeline', PIPELINE_COLUMNS, rows)}\n"
         + command_text(stored, stored["machine"]["cpu"])
         + "\n\n"
@@ -285,11 +291,11 @@ def pipeline_text(stored: dict[str, Any], folder: Path) -> str:
 
 
 def pipeline_sentence(values: Mapping[str, Mapping[str, Mapping[int, float]]]) -> str:
-    """Distillation against RL on the small base, and RL again against RL; '' without them."""
+    """RL again against RL with as many samples, and distillation against RL on the small base."""
     said = []
     for a, b, name in (
-        ("RL again", "RL", "pass@1"),
-        ("RL again", "RL", "pass@16"),
+        ("RL again", "RL twice as long", "pass@1"),
+        ("RL again", "RL twice as long", "pass@16"),
         ("distillation", "RL on small base", "pass@1"),
         ("distillation", "RL on small base", "pass@16"),
     ):
@@ -446,7 +452,7 @@ def correction_section(found: Sequence[Method], folder: Path) -> str:
         figure = picture("Self-correction over the training", path)
     columns = ("", "before", "after, mean [95%]", "gain, paired [95%]")
     if (m.values("wait", "initial") > 0).all():
-        said = ["The model corrects itself before any RL, as its demonstrations do", *said]
+        said = ["The model writes `wait` before any RL, as its demonstrations do", *said]
     return (
         f"{bold(said)}In `checking` a quarter of the demonstrations' columns are first "
         "written wrong, followed by `wait;` and the right one. P(wait) is of a whole "

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,29 +35,33 @@ CURVES = ("pass@4", "cons@4", "entropy")
 
 
 def change(m: Method, name: str) -> stats.Estimate | None:
-    """A measure after the training minus before, paired by seed; None where a seed lacks it."""
-    before, after = (m.values(name, when) for when in ("initial", "final"))
-    if np.isnan(before).any() or np.isnan(after).any():
-        return None
-    return stats.estimate(after - before, "mean")
+    """A measure after the training minus before, paired by seed.
+
+    None where a seed lacks it, and of a single seed.
+    """
+    before, after = (by_seed(m, m.values(name, when)) for when in ("initial", "final"))
+    return paired(after, before)
 
 
-def seeds_of(m: Method) -> list[int]:
-    """The seed of each part."""
-    return [config["seeds"][0] for config in m.configs]
+def by_seed(m: Method, values: Floats) -> dict[tuple[int, float], float]:
+    """Values [S] of a run by seed and by what the model that the seed began with scores.
+
+    Models made on other kinds of processors differ in their last bits, and so are no pairs.
+    """
+    seeds = [config["seeds"][0] for config in m.configs]
+    begun = m.values(m.headline, "initial").tolist()
+    return dict(zip(zip(seeds, begun, strict=True), values.tolist(), strict=True))
 
 
-def paired(a: Mapping[int, float], b: Mapping[int, float]) -> stats.Estimate | None:
-    """a - b, values by seed, over the seeds that both have: they learn from the same prompts."""
+def paired(a: Mapping[Any, float], b: Mapping[Any, float]) -> stats.Estimate | None:
+    """a - b, values by seed, over the seeds that both have: they learn from the same prompts.
+
+    None where these are fewer than two, or where one lacks its value.
+    """
     both = sorted(a.keys() & b.keys())
-    if not both:
+    if len(both) < 2 or any(np.isnan(x[seed]) for x in (a, b) for seed in both):
         return None
     return stats.estimate(np.array([a[seed] - b[seed] for seed in both]), "mean")
-
-
-def by_seed(m: Method, values: Floats) -> dict[int, float]:
-    """Values [S] of a run by their seeds."""
-    return dict(zip(seeds_of(m), values.tolist(), strict=True))
 
 
 def many_samples_section(found: Sequence[Method], folder: Path) -> str:
@@ -107,7 +111,7 @@ def opposite_sentence(shown: Sequence[Method]) -> str:
     falling = []
     for m in shown:
         many, one = change(m, "pass@16"), change(m, "pass@1")
-        if many and one and many.n > 1 and many.high < 0 < one.low:
+        if many and one and many.high < 0 < one.low:
             before, after = (m.values("pass@16", when).mean() for when in ("initial", "final"))
             where = f"{escape(display(m.algo))} on {escape(m.task)}"
             falling.append(f"{where} ({before:.3f} to {after:.3f})")
@@ -194,10 +198,10 @@ def compared_over_steps(dynamic: Method, plain: Method, folder: Path, k: int) ->
 
 
 def word(difference: stats.Estimate) -> str:
-    """`higher`, `lower`, or that the interval says neither."""
+    """`higher`, `lower`, or that the interval shows neither."""
     if difference.low > 0:
         return "higher"
-    return "lower" if difference.high < 0 else "neither higher nor lower"
+    return "lower" if difference.high < 0 else "not shown to be higher or lower"
 
 
 def steps_and_curve(m: Method) -> tuple[Floats, Floats]:

@@ -55,7 +55,7 @@ from benchmarks.chapters.stored import (
     section_of,
 )
 from benchmarks.chapters.tables import table
-from benchmarks.suite import EQUAL, EXPERIMENTS
+from benchmarks.suite import EXPERIMENTS
 from manyseeds import plots, stats
 from manyseeds.errors import printable
 from manyseeds.runs.stale import part_is_stale
@@ -249,11 +249,10 @@ def score_section(found: Sequence[Method], folder: Path) -> str:
         )
     text = (
         "Held-out prompts, 16 samples each at temperature 1; every method but SFT starts from the "
-        "same SFT model. Samples are completions generated for training, including discarded ones; "
-        "SFT's are demonstrations. The evaluations before and after training use the same prompts "
-        "and random numbers; the gain is their difference.\n\n"
-        + table(folder, "language-scores", COLUMNS, rows)
-        + "\n"
+        "same SFT model, as a processor of its kind makes it. Samples are completions generated "
+        "for training, including discarded ones; SFT's are demonstrations. The evaluations before "
+        "and after training use the same prompts and random numbers; the gain is their "
+        "difference.\n\n" + table(folder, "language-scores", COLUMNS, rows) + "\n"
     )
     for task in dict.fromkeys(m.task for m in shown):
         here = [m for m in shown if m.task == task and m.algo in ORDER and m.algo != "sft"]
@@ -353,6 +352,9 @@ def verdict_against(ours: Method, theirs: Method) -> str:
     """The verdict on the headline against a run of TRL's, empty where the settings differ."""
     if (ours.settings, ours.headline) != (theirs.settings, theirs.headline):
         return ""
+    begun = [set(m.values(m.headline, "initial").tolist()) for m in (ours, theirs)]
+    if begun[0] != begun[1]:
+        return "none (initial models of different processors)"
     scale = Scores(ours.task, None, random_score=0.0, reference_score=1.0, digits=3)
     a, b = (m.values(m.headline) for m in (ours, theirs))
     return verdict_text(parity(a, b, scale), scale)
@@ -431,6 +433,7 @@ def speed_text(folder: Path, stored: dict[str, Any]) -> str:
 STORED = {  # llm_critic_cost.json
     **ORIGIN,
     "versions": {"torch": str},
+    "equal": {str: float},  # settings of the PPO that equals GRPO
     "measurements": [{"algo": str, "passes": str, "samples": float, **COST}],
 }
 
@@ -452,7 +455,7 @@ def critic_text(stored: dict[str, Any], found: Sequence[Method], folder: Path) -
             for m in found
             if (m.algo, m.task) == (algo, "addition")
             and str(m.settings["epochs"]) == passes
-            and (m.plain or m.settings == {**(m.plain_settings or {}), **EQUAL})
+            and (m.plain or m.settings == {**(m.plain_settings or {}), **stored["equal"]})
         ]
         rows.append(
             (
@@ -473,9 +476,9 @@ def critic_text(stored: dict[str, Any], found: Sequence[Method], folder: Path) -
         "samples to 0.8, median (seeds)",
     )
     return (
-        "Both use their presets on `addition`, RLHF-PPO also GRPO's prompts, passes and weight of "
-        "the KL; on one core, evaluation off, medians of interleaved repeats. Memory is the "
-        "increase during training over the process after its imports.\n\n"
+        f"Both use their presets on `addition`, RLHF-PPO also {settings_text(stored['equal'])}, as "
+        "GRPO; on one core, evaluation off, medians of interleaved repeats. Memory is the increase "
+        "during training over the process after its imports.\n\n"
         f"{table(folder, 'language-critic-cost', columns, rows)}\n"
         + command_text(stored, stored["machine"]["cpu"], f"torch {stored['versions']['torch']}")
         + "\n\n"

@@ -98,7 +98,7 @@ class LanguageConfig(RunConfig):
     mathematics, with that package."""
     model: str = "tiny"
     """tiny, a base of it, a folder, or a hub name. The bases are tiny-base, tiny-base-800 and
-    micro-base-800; tiny is tiny-base after sft.py, trained once; see llm_track/models.py."""
+    micro-base-3200; tiny is tiny-base after sft.py, trained once; see llm_track/models.py."""
     seeds: Annotated[Seeds, Execution()] = 1
     """Number of seeds S. Trained one after another."""
     first_seed: Annotated[NonNegativeInt, Execution()] = 0
@@ -123,8 +123,8 @@ class LanguageConfig(RunConfig):
     evaluations: Annotated[PositiveInt, Execution()] = 10
     """Evaluations after the one before training."""
     eval_prompts: Annotated[PositiveInt, Added(128)] = 128
-    """Held-out prompts of each evaluation during training. Before and after it there are 256, or
-    all prompts of a data set."""
+    """Held-out prompts of each evaluation during training, at most. Before and after it there are
+    256, or all prompts of a data set."""
     eval_samples: Annotated[PositiveInt, Added(4)] = 4
     """Samples per prompt of each evaluation during training. N give pass@N and cons@N, and, where
     N is larger than 4, pass@4 and cons@4, too. Before and after the training there are 16."""

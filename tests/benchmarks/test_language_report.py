@@ -195,7 +195,8 @@ def test_what_the_critic_costs_is_counted(results: Path, monkeypatch: pytest.Mon
         assert m["learn_s"] > 0
     origin = provenance(["llm_track/grpo.py:train"], ["transformers"])
     path = results / "llm_critic_cost.json"
-    path.write_text(json.dumps({"command": "python x", "measurements": measurements, **origin}))
+    content = {"command": "python x", "equal": equal, "measurements": measurements, **origin}
+    path.write_text(json.dumps(content))
     found = language_models.methods(open_runs(results))
     text = language_models.critic_section(found, results)
     cases = [(display(case["algo"]), case["passes"]) for case in llm_critic_cost.CASES]

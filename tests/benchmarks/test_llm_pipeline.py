@@ -16,7 +16,7 @@ from manyseeds.digest import ROOT, code_digest
 from manyseeds.errors import UsageError
 
 STAGES = [
-    *("base", "cold start", "RL", "rejection SFT", "RL again"),
+    *("base", "cold start", "RL", "rejection SFT", "RL again", "RL twice as long"),
     *("small base", "distillation", "RL on small base"),
 ]
 
@@ -69,11 +69,11 @@ def test_every_stage_begins_with_what_it_says(tmp_path: Path, track: Track) -> N
     assert by_stage["base"]["pass@1"] == by_stage["small base"]["pass@1"] == 0
     assert by_stage["base"]["samples"] == 0
     final = [by_stage[name]["pass@1"] for name in STAGES if "base" not in name or "RL" in name]
-    assert final == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+    assert final == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7])
 
     runs = {flag(c, "--name"): c for c in track.commands if "generate" not in c[0]}
     (collected,) = {tuple(c) for c in track.commands if "generate" in c[0]}
-    work = tmp_path / "work" / "runs" / "addition"
+    (work,) = (tmp_path / "work").glob("*/runs/addition")
 
     def model(algo: str, name: str) -> str:
         return str(work / algo / name / "seeds-003-003" / "model")
@@ -84,12 +84,15 @@ def test_every_stage_begins_with_what_it_says(tmp_path: Path, track: Track) -> N
     assert flag(collected, "--model") == model("grpo", "rl-3")
     assert flag(collected, "--keep") == "right"
     assert flag(collected, "--split") == "train"
-    for name, base in (("rejection-sft-3", "tiny-base"), ("distillation-3", "micro-base-800")):
+    for name, base in (("rejection-sft-3", "tiny-base"), ("distillation-3", "micro-base-3200")):
         assert flag(runs[name], "--model") == base
         assert flag(runs[name], "--demonstrations") == flag(collected, "--out")
     assert flag(runs["rl-again-3"], "--model") == model("sft", "rejection-sft-3")
+    assert flag(runs["rl-twice-as-long-3"], "--model") == model("sft", "cold-start-3")
+    both = (int(flag(runs[name], "--total-samples")) for name in ("rl-3", "rl-again-3"))
+    assert int(flag(runs["rl-twice-as-long-3"], "--total-samples")) == sum(both)
     small = runs["rl-on-small-base-3"], runs["distillation-3"]
-    assert [flag(c, "--model") for c in small] == ["micro-base-800"] * 2
+    assert [flag(c, "--model") for c in small] == ["micro-base-3200"] * 2
     assert len({flag(c, "--total-samples") for c in small}) == 1
 
 
@@ -151,13 +154,20 @@ def test_bad_input_is_one_line(
     assert error.count("\n") == 1
 
 
-def test_other_settings_are_not_mixed_with_stored_ones(
-    tmp_path: Path, track: Track, capsys: pytest.CaptureFixture[str]
+def test_other_settings_and_code_are_not_mixed_with_stored_ones(
+    tmp_path: Path,
+    track: Track,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     llm_pipeline.main(command_line(tmp_path, "--seeds", "1"))
     with pytest.raises(SystemExit, match="2"):
         llm_pipeline.main(command_line(tmp_path, "--seeds", "2", "--rl-samples", "256"))
-    assert "llm_pipeline.json has other settings" in capsys.readouterr().err
+    assert "llm_pipeline.json is of other settings" in capsys.readouterr().err
+    monkeypatch.setattr(llm_pipeline, "code_digest", lambda origins: "other")
+    with pytest.raises(SystemExit, match="2"):
+        llm_pipeline.main(command_line(tmp_path, "--seeds", "2"))
+    assert "llm_pipeline.json is of other code" in capsys.readouterr().err
 
 
 def test_a_stage_that_fails_is_one_line() -> None:

@@ -83,9 +83,17 @@ def killed_at(batch: int, kill: Callable[[], None]) -> Callable[..., Any]:
     return sample
 
 
+@pytest.mark.parametrize("model", ["tiny-base", "micro-base-3200"])
+def test_a_base_is_made_first(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(models.BASES, model, models.Base(steps=1, width=32, layers=1))
+    config = Config(model=model, results=str(tmp_path), **SMALL)  # type: ignore[arg-type]
+    assert generate.generate(config) == generate.generate(config)
+
+
+@pytest.mark.parametrize("batches", [0, 2])
 @pytest.mark.parametrize("torn", [b"", b'{"prompt": "1+'])
 def test_goes_on_where_it_was_killed(
-    qwen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torn: bytes
+    qwen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torn: bytes, batches: int
 ) -> None:
     """Also where the file got a part of a batch that the state does not know of."""
     whole = Config(model=qwen, out=str(tmp_path / "whole.jsonl"), **SMALL)  # type: ignore[arg-type]
@@ -97,16 +105,18 @@ def test_goes_on_where_it_was_killed(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(sampling, "sample", killed_at(2, kill))
+        patched.setattr(sampling, "sample", killed_at(batches, kill))
         with pytest.raises(KeyboardInterrupt):
             generate.generate(config)
-    assert len(rows(path)) == 2 * 8
+    assert len(rows(path)) == batches * 8
     with path.open("ab") as file:
         file.write(torn)
     assert generate.generate(config) == scores
     assert path.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+    content = path.read_bytes() + b"mine\n"
+    path.write_bytes(content)
     assert generate.generate(config) == scores  # finished: nothing is left to do
-    assert path.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+    assert path.read_bytes() == content
 
 
 def test_bad_files_in_one_line(qwen: str, tmp_path: Path) -> None:
@@ -122,6 +132,19 @@ def test_bad_files_in_one_line(qwen: str, tmp_path: Path) -> None:
         generate.generate(replace(config, seed=1))
     with pytest.raises(UsageError, match="there is no folder"):
         generate.generate(replace(config, out=str(tmp_path / "none/x.jsonl")))
+    with generate.alone_on(str(path)), pytest.raises(UsageError, match="another process writes"):
+        generate.generate(config)
+    path.write_text("")
+    with pytest.raises(UsageError, match=r"rows are gone; delete x\.jsonl\.state\.json to begin"):
+        generate.generate(config)
+    assert path.read_text() == ""
+    with pytest.raises(UsageError, match="Is a directory"):
+        generate.generate(replace(config, out=str(tmp_path)))
+    with pytest.raises(UsageError, match="--model"):  # and leaves no file
+        generate.generate(replace(config, model=str(tmp_path), out=str(tmp_path / "y.jsonl")))
+    assert not (tmp_path / "y.jsonl").exists()
+    with pytest.raises(UsageError, match="--grader math-verify: addition has rules of its own"):
+        generate.generate(replace(config, grader="math-verify"))
     (tmp_path / "x.jsonl.state.json").write_text("{")
     with pytest.raises(UsageError, match="is broken"):
         generate.generate(config)

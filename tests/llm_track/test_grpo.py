@@ -1415,15 +1415,15 @@ def test_the_stronger_and_the_smaller_base_are_made(
 ) -> None:
     fewer = {
         "tiny-base-800": models.Base(steps=3),
-        "micro-base-800": models.Base(steps=3, width=32, layers=1),
+        "micro-base-3200": models.Base(steps=3, width=32, layers=1),
     }
     monkeypatch.setattr(models, "BASES", {**models.BASES, **fewer})
-    for name, parameters in (("tiny-base-800", 137_984), ("micro-base-800", 19_776)):
+    for name, parameters in (("tiny-base-800", 137_984), ("micro-base-3200", 19_776)):
         config = config_of("grpo", name, results=str(tmp_path))
         policy, _ = models.load_model(config, CPU, Processes())
         assert sum(p.numel() for p in policy.parameters()) == parameters
     folders = [path.name for path in models.store_of("tiny", config).iterdir() if path.is_dir()]
-    assert sorted(folders) == ["base-800-addition", "micro-base-800-addition"]
+    assert sorted(folders) == ["base-800-addition", "micro-base-3200-addition"]
 
 
 @pytest.mark.slow

@@ -659,11 +659,13 @@ def math_verify(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     class LatexExtractionConfig:
         pass
 
-    def parse(text: str, extraction_config: Any) -> list[Any]:
+    def parse(text: str, extraction_config: Any, parsing_timeout: int) -> list[Any]:
         assert [type(x) for x in extraction_config] == [LatexExtractionConfig]
+        assert parsing_timeout == 1
         return [text]
 
-    def verify(gold: list[Any], target: list[Any]) -> bool:
+    def verify(gold: list[Any], target: list[Any], timeout_seconds: int) -> bool:
+        assert timeout_seconds == 1
         compared.append((gold[0], target[0]))
         return set(gold[0]) == set(target[0])
 
@@ -755,7 +757,8 @@ def test_answers_by_math_verify_itself(
 
 
 @pytest.mark.parametrize(
-    "given", [r"\frac{1}{0}", "$", "{" * 40, "%", "\0", r"\sqrt" * 50, "a=b=c"]
+    "given",
+    [r"\frac{1}{0}", "$", "{" * 40, "%", "\0", r"\sqrt" * 50, "a=b=c", "9^{9^{9}}", "99999999!"],
 )
 def test_math_verify_is_not_upset(given: str) -> None:
     pytest.importorskip("math_verify")
