@@ -282,8 +282,8 @@ def pipeline_text(stored: dict[str, Any], folder: Path) -> str:
         f"{pipeline_sentence(values)}"
         "DeepSeek-R1 (arXiv 2501.12948, sec. 2.3) goes through these stages in this order, "
         f"here on {escape(settings['task'])}. Rejection SFT and distillation learn, again and "
-        f"again, from a right sample of each of {settings['prompts']:,} prompts that the model after "
-        "RL solves in four tries; neither these nor the training of that model are counted.\n\n"
+        f"again, from a right sample of each of {settings['prompts']:,} prompts that the model "
+        "after RL solves in four tries; neither these nor its training are counted.\n\n"
         f"{table(folder, 'language-pipeline', PIPELINE_COLUMNS, rows)}\n"
         + command_text(stored, stored["machine"]["cpu"])
         + "\n\n"
@@ -375,18 +375,18 @@ def length_section(found: Sequence[Method], folder: Path) -> str:
     rows: Rows = [length_row(m, changed) for _, changed, m in (*shown, *parts)]
     if not rows:
         return ""
-    text = ""
+    said = part_sentences([(name, m) for _, name, m in parts])
     extra = [by_seed(m, m.values("length_wrong") - m.values("length_right")) for _, _, m in shown]
     if len(extra) == 2 and (difference := paired(*extra)):
-        text = (
-            "**By how much wrong completions are longer than right ones is "
-            f"{word(difference)} after GRPO than after Dr. GRPO ({difference.text(1, '+')} "
-            "tokens).** "
+        said.insert(
+            0,
+            "By how much wrong completions are longer than right ones is "
+            f"{word(difference)} after GRPO than after Dr. GRPO ({difference.text(1, '+')} tokens)",
         )
-    text += (
-        "In `rambling` the thinking of the demonstrations has random filler, so that length is "
-        "free. The runs of DAPO have completions of at most 36 tokens, without dynamic sampling "
-        "and with a symmetric clip, and each of its other parts alone.\n\n"
+    text = (
+        f"{bold(said)}In `rambling` the thinking of the demonstrations has random filler, so that "
+        "length is free. The runs of DAPO have completions of at most 36 tokens, without dynamic "
+        "sampling and with a symmetric clip, and each of its other parts alone.\n\n"
         f"{table(folder, 'language-free-length', LENGTH_COLUMNS, rows)}\n"
     )
     if shown:
@@ -402,6 +402,25 @@ def length_section(found: Sequence[Method], folder: Path) -> str:
         plots.lines(panels, path, columns=2, floors=dict.fromkeys(panels, 0.0), **axes)
         text += picture("Lengths of right and of wrong completions of rambling", path)
     return text
+
+
+def part_sentences(parts: Sequence[tuple[str, Method]]) -> list[str]:
+    """What each part of DAPO changes against the run without any of them."""
+    plain = next((m for name, m in parts if name == CHANGED[0]), None)
+    said = []
+    for name, m in parts:
+        if plain is None or m is plain:
+            continue
+        one, cut = (
+            paired(*(by_seed(run, run.values(measure)) for run in (m, plain)))
+            for measure in ("pass@1", "truncated")
+        )
+        if one and cut:
+            said.append(
+                f"with {name} alone pass@1 is {word(one)} ({one.text(3, '+')}) and the share that "
+                f"is cut off is {word(cut)} ({cut.text(3, '+')})"
+            )
+    return said
 
 
 def length_row(m: Method, changed: str) -> tuple[str, ...]:

@@ -166,14 +166,22 @@ def test_lengths_are_compared_where_they_are_free(folder: Path) -> None:
         for algo, end in (("grpo", 40.0), ("dr_grpo", 28.0))
     ]
     runs += [
-        method(folder / "runs", "dapo", "rambling", x, {**common, "length_wrong": (30.0, 31.0)})
-        for x in LONG
-    ]
+        method(
+            folder / "runs", "dapo", "rambling", x,
+            {**common, "length_wrong": (30.0, 31.0), "truncated": (0.1, 0.05 if k == 3 else 0.2)},
+        )
+        for k, x in enumerate(LONG)
+    ]  # fmt: skip
     text = chapter.length_section(runs, folder)
     assert "is higher after GRPO than after Dr. GRPO (+12.0 [" in text
     assert "| DAPO | token-level loss | 5 |" in text
     assert text.count("\n| DAPO |") == 4
     assert "+15.0 [" in text
+    parts = "with soft punishment alone pass@1 is not shown to be higher or lower (+0.000 ["
+    assert f"{parts}+0.000, +0.000]) and the share that is cut off is lower (-0.150 [" in text
+    assert "with none of the three alone" not in text
+    runs[1].summaries[2]["final"]["length_wrong"] = None  # a seed without wrong completions
+    assert "after GRPO than after Dr. GRPO" not in chapter.length_section(runs, folder)
 
 
 def test_self_correction_that_was_there_before(folder: Path) -> None:
