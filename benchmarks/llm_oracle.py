@@ -23,6 +23,9 @@ Three tables:
     k1, k2, k3                each in the reward and in the loss, for the KL to a reference
     clipping                  after a step away from the policy that has sampled
 
+All of it for each of NETWORKS random models: what is said of a bias has to hold in all of them.
+The tables are the first one's, with the range over all beside them.
+
 Writes llm_oracle.json, which report.py shows. With `--results results` it is published.
 """
 
@@ -43,6 +46,7 @@ from llm_track import dr_grpo, grpo
 from manyseeds.cli import ScriptConfig, parse
 from manyseeds.process import set_up_process
 
+NETWORKS = 10
 V, T, G = 5, 4, 8  # tokens (0 ends a completion), longest completion, completions per group
 KL_STEP = 0.05  # nats per completion, the KL between a policy and its reference
 CLIP_STEP = 0.02  # likewise, between a policy and the one that has sampled
@@ -411,8 +415,45 @@ def mean_kl(prompts: Sequence[Prompt], model: Any) -> float:
 
 
 def measure() -> dict[str, Any]:
-    """All tables."""
-    model = make_model(1)
+    """All tables of the first model, and the ranges over all models."""
+    found = []
+    for seed in range(1, NETWORKS + 1):
+        found.append(measure_model(seed))
+        print(f"model {seed} of {NETWORKS}", flush=True)
+    return with_ranges(found)
+
+
+def with_ranges(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The first model's tables, and in each row the least and the most over the models.
+
+    bias: as in `compared`; longer: by how many tokens wrong completions grow more than along the
+    gradient; left: what a clip leaves of the gradient.
+    """
+
+    def bias(tables: dict[str, Any], row: dict[str, Any]) -> float | None:
+        return row["bias"]  # type: ignore[no-any-return]
+
+    def longer(tables: dict[str, Any], row: dict[str, Any]) -> float:
+        return row["length_wrong"] - tables["exact"]["length_wrong"]  # type: ignore[no-any-return]
+
+    def left(tables: dict[str, Any], row: dict[str, Any]) -> float:
+        return row["scale"] / tables["clips"][0]["scale"]  # type: ignore[no-any-return]
+
+    first = dict(found[0])
+    for table, measures in (("estimators", (bias, longer)), ("kl", (bias,)), ("clips", (left,))):
+        first[table] = [dict(row) for row in first[table]]
+        for measure in measures:
+            for i, row in enumerate(first[table]):
+                values = [measure(tables, tables[table][i]) for tables in found]
+                known = [x for x in values if x is not None]
+                for name, of in (("least", min), ("most", max)):
+                    row[f"{measure.__name__}_{name}"] = of(known) if known else None
+    return {"networks": len(found), **first}
+
+
+def measure_model(seed: int) -> dict[str, Any]:
+    """All tables of a random model."""
+    model = make_model(seed)
     prompts = prompts_of(model)
     true = true_gradient(prompts)
     estimators = []

@@ -15,19 +15,29 @@ from benchmarks.chapters.tables import table
 
 FIGURES = {"scale": float, "cosine": float, "bias": float, "noise": float}
 EFFECTS = {"length_wrong": float, "entropy": float}
+
+
+def over(name: str) -> dict[str, Any]:
+    """The fields of a row for the least and the most of a figure over the networks."""
+    return {f"{name}_least": float, f"{name}_most": float}
+
+
 STORED: dict[str, Any] = {
     **ORIGIN,
+    "networks": int,
     "versions": {"torch": str, "transformers": str},
     "sizes": {"K": int, "V": int, "T": int, "G": int, "completions": int},
     "steps": {"kl": float, "clip": float},
     "prompts": [{"right": float, "length": float}],
     "exact": EFFECTS,
-    "estimators": [{"name": NAME, "average": NAME, **FIGURES, **EFFECTS}],
+    "estimators": [
+        {"name": NAME, "average": NAME, **FIGURES, **EFFECTS, **over("bias"), **over("longer")}
+    ],
     "kl": [
         {"name": NAME, "place": NAME, "value": float, "std": float, "kl": float}
-        | {key: (float, None) for key in FIGURES}
+        | {key: (float, None) for key in (*FIGURES, *over("bias"))}
     ],
-    "clips": [{"name": NAME, "above": float, "below": float, **FIGURES, **EFFECTS}],
+    "clips": [{"name": NAME, "above": float, "below": float, **FIGURES, **EFFECTS, **over("left")}],
 }
 ROUNDING = 1e-6  # a bias below it is rounding
 
@@ -44,9 +54,10 @@ def text_of(stored: dict[str, Any], folder: Path) -> str:
     transformers = f"transformers {stored['versions']['transformers']}"
     return f"""A small GPT-2 completes {sizes["K"]} prompts with at most {sizes["T"]} tokens of a \
 vocabulary of {sizes["V"]}. All {sizes["completions"]} completions of a prompt are enumerated, in \
-double precision: every expectation below is a sum, and nothing is sampled. The policy answers \
-{prompts} of the prompts right. An estimate is made from one group of {sizes["G"]} completions of \
-one prompt.
+double precision: every expectation below is a sum, and nothing is sampled. The tables are of one \
+network with random weights, which answers {prompts} of the prompts right; the sentences say what \
+holds over {stored["networks"]} such networks, from the least to the most. An estimate is made \
+from one group of {sizes["G"]} completions of one prompt.
 
 *Scale* is the factor by which the mean of an estimator multiplies the true gradient, *bias* the \
 length of the rest of its mean, *noise* the trace of its covariance; both are relative to the \
@@ -86,7 +97,13 @@ completions, from below tokens of wrong ones. A scale of 0 is a policy that is h
 
 
 def is_unbiased(row: dict[str, Any]) -> bool:
-    return row["bias"] is not None and row["bias"] < ROUNDING
+    """Whether an estimator's mean is a multiple of the gradient, in every network."""
+    return row["bias_most"] is not None and row["bias_most"] < ROUNDING
+
+
+def share(row: dict[str, Any], name: str) -> str:
+    """`22 to 66%`, over the networks."""
+    return f"{100 * row[f'{name}_least']:.0f} to {row[f'{name}_most']:.0%}"
 
 
 def group_table(stored: dict[str, Any]) -> tuple[tuple[str, ...], Rows]:
@@ -133,7 +150,7 @@ def figures(row: dict[str, Any]) -> tuple[str, str, str]:
     """Scale, bias and noise; of an estimator whose mean is 0, that."""
     if row["bias"] is None:
         return "0", "-", "-"
-    bias = "0" if is_unbiased(row) else f"{row['bias']:.3f}"
+    bias = "0" if row["bias"] < ROUNDING else f"{row['bias']:.3f}"
     return f"{row['scale']:.3f}", bias, f"{row['noise']:.2f}"
 
 
@@ -149,17 +166,18 @@ def group_sentence(stored: dict[str, Any]) -> str:
     """Which estimators have no bias, and what the others do to the length of wrong completions."""
     rows = stored["estimators"]
     unbiased = [x for x in rows if is_unbiased(x)]
-    true = stored["exact"]["length_wrong"]
-    biased = sorted((x for x in rows if not is_unbiased(x)), key=lambda x: -x["bias"])
+    biased = sorted((x for x in rows if not is_unbiased(x)), key=lambda x: -x["bias_most"])
     text = f"**Without bias, but for a constant factor: {names(unbiased)}."
     if biased:
         listed = "; ".join(
-            f"{escape(x['name'])} {x['bias']:.0%} ({x['length_wrong']:+.2f})" for x in biased
+            f"{escape(x['name'])} {share(x, 'bias')} "
+            f"({x['longer_least']:+.2f} to {x['longer_most']:+.2f})"
+            for x in biased
         )
         text += (
             " The means of the others deviate from the gradient by a share of its length; in "
-            "brackets is by how many tokens they lengthen wrong completions per unit of reward, "
-            f"where the gradient itself does by {true:+.2f}: {listed}."
+            "brackets is by how many tokens more than the gradient itself they lengthen wrong "
+            f"completions, per unit of reward: {listed}."
         )
     return text + "**"
 
@@ -170,12 +188,13 @@ def kl_sentence(stored: dict[str, Any]) -> str:
     values = {x["name"]: abs(x["value"] / x["kl"] - 1) < ROUNDING for x in rows}
     exact = " and ".join(escape(name) for name, right in values.items() if right)
     right = [x for x in rows if is_unbiased(x)]
-    nothing = [x for x in rows if x["bias"] is None]
-    rest = sorted((x for x in rows if x["bias"] and not is_unbiased(x)), key=lambda x: x["bias"])
+    nothing = [x for x in rows if x["bias_most"] is None]
+    rest = [x for x in rows if x not in right and x not in nothing]
     text = f"**Unbiased for the value of the KL: {exact or 'none'}; for its gradient: "
     text += ", ".join(map(placed, right)) or "none"
     text += f". The mean of {' and '.join(map(placed, nothing))} is 0" * bool(nothing)
-    listed = ", ".join(f"{placed(x)} {x['bias']:.0%}" for x in rest)
+    rest.sort(key=lambda x: x["bias_most"])
+    listed = ", ".join(f"{placed(x)} {share(x, 'bias')}" for x in rest)
     return text + f". Bias of the others, relative to the gradient: {listed}.**"
 
 
@@ -186,9 +205,7 @@ def placed(row: dict[str, Any]) -> str:
 
 def clip_sentence(stored: dict[str, Any]) -> str:
     """How much of the gradient each clip leaves."""
-    rows = stored["clips"]
-    free = rows[0]["scale"]
-    listed = "; ".join(f"{x['scale'] / free:.0%} with {escape(x['name'])}" for x in rows[1:])
+    listed = "; ".join(f"{share(x, 'left')} with {escape(x['name'])}" for x in stored["clips"][1:])
     return (
         "**Of the gradient without a clip, each pair of epsilons leaves along its direction: "
         f"{listed}.**"

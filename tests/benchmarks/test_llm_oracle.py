@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 from collections.abc import Callable
@@ -148,7 +149,7 @@ def test_the_page_says_which_are_unbiased(tmp_path: Path) -> None:
     biased = {**row, "bias": 0.25, "length_wrong": 1.5}
     nothing = {"scale": 0.0, "cosine": None, "bias": None, "noise": None}
     value = {"value": 0.1, "std": 1.0, "kl": 0.1}
-    stored = {
+    tables: dict[str, Any] = {
         "command": "a",
         "code": {"digest": "0" * 12, "commit": "c0ffee"},
         "machine": {"cpu": "x"},
@@ -171,11 +172,18 @@ def test_the_page_says_which_are_unbiased(tmp_path: Path) -> None:
             {"name": "0.2, 0.2", "above": 0.1, "below": 0.0, **row, **effects, "scale": 0.5},
         ],
     }
+    other = copy.deepcopy(tables)  # a network where all is larger
+    other["estimators"][1] |= {"bias": 0.5, "length_wrong": 3.5}
+    other["kl"][2]["bias"] = 0.03
+    other["clips"][1]["scale"] = 0.75
+    stored = oracle.with_ranges([tables, other])
     (tmp_path / "llm_oracle.json").write_text(json.dumps(stored))
     page = estimators.page(tmp_path)
     assert "Without bias, but for a constant factor: good." in page
-    assert "where the gradient itself does by +0.50: long 25% (+1.50)." in page
+    assert "holds over 2 such networks" in page
+    assert "per unit of reward: long 25 to 50% (+1.00 to +3.00)." in page
     assert "value of the KL: k1; for its gradient: k1 in the reward." in page
     assert "The mean of k1 in the loss is 0." in page
-    assert "k2 in the loss 1%" in page
-    assert "50% with 0.2, 0.2." in page
+    assert "k2 in the loss 1 to 3%" in page
+    assert "50 to 75% with 0.2, 0.2." in page
+    assert "| long | sample | 1.000 | 0.250 |" in page
