@@ -137,7 +137,7 @@ class Cell:
 SHORT_Q = {"total_timesteps": 50_000}
 SHORT = {"seeds": 3, "total_timesteps": 20_000}
 SHORT_LANGUAGE = {"seeds": 1, "total_samples": 2_560}
-# Settings that TRL has, too: it neither samples again nor punishes long completions.
+# Settings that TRL has, too: it does not sample again. Without a punishment of long completions.
 LIKE_TRL: dict[str, dict[str, Any]] = {
     "sft": {},
     "reward_model": {},
