@@ -10,9 +10,8 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -309,12 +308,51 @@ def test_the_picture_counts_events(monkeypatch: pytest.MonkeyPatch) -> None:
 SHIM = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 static long from_env(const char *name) { char *x = getenv(name); return x ? atol(x) : 0; }
+// Whether a path is in the folder READ_ONLY, and a file of its name with `.ro` is there.
+static int denied(const char *path) {
+    char *folder = getenv("READ_ONLY"), file[4096];
+    if (!folder || !path || strncmp(path, folder, strlen(folder))) return 0;
+    snprintf(file, sizeof file, "%s.ro", folder);
+    struct stat found;
+    if (stat(file, &found)) return 0;
+    errno = EROFS;
+    return 1;
+}
+#define OPEN(name) \
+int name(const char *path, int flags, ...) { \
+    va_list rest; \
+    va_start(rest, flags); \
+    int mode = va_arg(rest, int); \
+    va_end(rest); \
+    if ((flags & (O_WRONLY | O_RDWR | O_CREAT)) && denied(path)) return -1; \
+    int (*next)(const char *, int, ...) = dlsym(RTLD_NEXT, #name); \
+    return next(path, flags, mode); \
+}
+OPEN(open)
+OPEN(open64)
+int access(const char *path, int mode) {
+    if ((mode & W_OK) && denied(path)) return -1;
+    int (*next)(const char *, int) = dlsym(RTLD_NEXT, "access");
+    return next(path, mode);
+}
+int mkdir(const char *path, mode_t mode) {
+    if (denied(path)) return -1;
+    int (*next)(const char *, mode_t) = dlsym(RTLD_NEXT, "mkdir");
+    return next(path, mode);
+}
 int rename(const char *old, const char *new) {
+    if (denied(new)) return -1;
     usleep(from_env("RENAME_DELAY_US"));
     int (*next)(const char *, const char *) = dlsym(RTLD_NEXT, "rename");
     return next(old, new);
@@ -330,7 +368,7 @@ int clock_gettime(clockid_t id, struct timespec *t) {
 
 @pytest.fixture(scope="module")
 def shim(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A library that delays renames and shifts the clock."""
+    """A library that delays renames, shifts the clock and makes a folder read-only."""
     if not shutil.which("cc"):
         pytest.skip("no C compiler")
     folder = tmp_path_factory.mktemp("shim")
@@ -377,40 +415,24 @@ def test_what_is_out_of_memory_fails_alone(tmp_path: Path) -> None:
     assert err.startswith("error: 1 of 2 cells failed: ppo on CartPole-v1")
 
 
-@pytest.fixture
-def mounted(tmp_path: Path) -> Iterator[Callable[..., Path]]:
-    """Mounts a small file system, or another time with other options."""
-    folder = tmp_path / "mounted"
-    folder.mkdir()
-
-    def mount(*options: str) -> Path:
-        words = ["mount", "-t", "tmpfs", "-o", ",".join(options), "tmpfs", str(folder)]
-        if subprocess.run(words, capture_output=True).returncode:
-            pytest.skip("cannot mount a file system here")
-        return folder
-
-    yield mount
-    subprocess.run(["umount", "--lazy", str(folder)], capture_output=True)
-
-
 @pytest.mark.slow
-@as_root
-def test_a_store_that_becomes_read_only(mounted: Any, by_hand: Path, tmp_path: Path) -> None:
-    results = mounted("size=50m") / "results"
-    process = start((LONG, *CELLS), results, "--block", "2", "--workers", "1")
+def test_a_store_that_becomes_read_only(shim: str, by_hand: Path, tmp_path: Path) -> None:
+    results, read_only = tmp_path / "results", tmp_path / "results.ro"
+    preloaded = {"LD_PRELOAD": shim, "READ_ONLY": str(results)}
+    process = start((LONG, *CELLS), results, "--block", "2", "--workers", "1", **preloaded)
     wait_for(lambda: list(results.glob("runs/*/ppo/*/seeds-*/config.json")), 300)
-    mounted("remount", "ro")
+    read_only.touch()
     assert process.stdout
     (trainer,) = [p for p in children_of(process.pid) if "ppo.py" in words_of(p)]
     kill(trainer)
     lines, err = end(process, 1)
     assert len(said(lines, "failed")) == 1 + PARTS
     assert "Read-only file system" in said(lines, "failed")[-1]
-    refused, err = end(start(CELLS, results), 2)
+    refused, err = end(start(CELLS, results, **preloaded), 2)
     assert err.startswith("error: --results")
     assert err.count("\n") == 1
-    mounted("remount", "rw")
-    end(start(CELLS, results, "--block", "2"))
+    read_only.unlink()
+    end(start(CELLS, results, "--block", "2", **preloaded))
     check_equal(results, by_hand)
 
 
@@ -567,15 +589,27 @@ def test_a_node_with_another_version_is_refused_and_named(by_hand: Path, tmp_pat
         cluster.remove(1)
 
 
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A mounted file system of 1 MiB."""
+    folder = tmp_path / "mounted"
+    folder.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if subprocess.run(words, capture_output=True).returncode:
+        pytest.skip("cannot mount a file system here")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], capture_output=True)
+
+
 @pytest.mark.slow
 @ray
 @as_root
 def test_a_node_with_a_full_disk_is_refused_and_named(
-    mounted: Any, by_hand: Path, tmp_path: Path
+    small_disk: Path, by_hand: Path, tmp_path: Path
 ) -> None:
     results = tmp_path / "results"
     with Cluster(tmp_path) as cluster:
-        cluster.add(2, cache=mounted("size=1m"))
+        cluster.add(2, cache=small_disk)
         lines, _ = end(start(CELLS, results, *RAY, RAY_ADDRESS=cluster.address))
     (refused,) = said(lines, "refused")
     assert "node 127.0.0.2: has 0 MiB left in" in refused or "node 127.0.0.2: has 1 MiB" in refused
