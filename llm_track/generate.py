@@ -18,7 +18,6 @@ after every batch, and FILE.state.json beside it says how far it is.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import sys
@@ -46,7 +45,7 @@ from manyseeds.cli import (
 from manyseeds.errors import UsageError
 from manyseeds.process import resolve_device, set_up_process
 from manyseeds.progress import console
-from manyseeds.record import write_json
+from manyseeds.record import Locks, write_json
 from manyseeds.runs.base import failing_in_one_line
 from manyseeds.runs.parallel import Processes
 
@@ -173,7 +172,7 @@ class Output:
             return
         if state_of(self.path).exists():
             self._resume(self.path, prompts)
-        elif self.path.stat().st_size:
+        elif self.path.exists():
             raise UsageError(f"--out {config.out}: exists already")
 
     def _resume(self, path: Path, prompts: int) -> None:
@@ -185,13 +184,16 @@ class Output:
             self.right, self.framed = stored["right"], stored["format"]
             self.tokens, self.solved = stored["length"], stored["solved"]
             self.bytes = int(stored["bytes"])
+            counts = {len(self.right), len(self.framed), len(self.tokens), len(self.solved)}
+            if len(counts) > 1 or self.bytes < 0:
+                raise ValueError("its numbers do not fit each other")
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(f"--out {out}: {state.name} is broken: {error}") from None
         if settings != json.loads(json.dumps(self.config.identity())):
             raise UsageError(f"--out {out}: was begun with other settings")
-        if path.stat().st_size < self.bytes:
-            raise UsageError(f"--out {out}: rows are gone; delete {state.name} to begin anew")
-        if len(self.right) < prompts:
+        if (path.stat().st_size if path.exists() else 0) < self.bytes:
+            raise UsageError(f"--out {out}: rows are gone; to begin anew, delete {state.name}, too")
+        if len(self.right) < prompts and path.exists():
             os.truncate(path, self.bytes)
 
     def store_state(self) -> None:
@@ -261,20 +263,16 @@ def alone_on(out: str) -> Iterator[None]:
     path = path_of(out, "--out")
     if not path.parent.is_dir():
         raise UsageError(f"--out {out}: there is no folder {path.parent}")
+    if path.exists() and not path.is_file():
+        raise UsageError(f"--out {out}: is no file")
     try:
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        opened = Locks(path.with_name(f".{path.name}.lock"))
     except OSError as error:
         raise UsageError(f"--out {out}: {error.strerror}") from None
-    try:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"--out {out}: another process writes it") from None
+    with contextlib.closing(opened) as locks:
+        if not locks.acquire(0):
+            raise UsageError(f"--out {out}: another process writes it")
         yield
-    finally:
-        if not os.fstat(file).st_size and not state_of(path).exists():
-            path.unlink()  # nothing was begun
-        os.close(file)
 
 
 def generate(config: Config) -> dict[str, float]:
@@ -294,7 +292,8 @@ def completed(config: Config) -> Output:
     prompts = sampling.encode_prompts(tokenizer, task, [p.prompt for p in problems])
     T = models.completion_tokens(as_run)
     each = max(config.batch_size // config.k, 1)
-    output.store_state()  # from now on a file that is cut short is gone on with
+    if len(output.right) < len(problems):
+        output.store_state()  # from now on a file that is cut short is gone on with
     for start in range(len(output.right), len(problems), each):
         places = range(start, min(start + each, len(problems)))
         repeated = [i for i in places for _ in range(config.k)]

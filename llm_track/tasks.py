@@ -33,7 +33,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,7 +42,7 @@ import numpy as np
 from manyseeds.cli import flag, path_of
 from manyseeds.digest import boundary
 from manyseeds.errors import UsageError, did_you_mean
-from manyseeds.record import folder_digest
+from manyseeds.record import DONE, folder_digest
 from manyseeds.runs.language import LanguageConfig, LanguageRun
 
 THINK, END_THINK, ANSWER, END_ANSWER = TAGS = ("<think>", "</think>", "<answer>", "</answer>")
@@ -154,8 +154,8 @@ def number(text: str) -> Fraction | None:
 def math_verify_grader() -> Callable[[str, str], bool]:
     """Whether an answer equals the right one (the first argument) as math-verify compares them.
 
-    Both are read as LaTeX, within a second each: what takes longer is wrong. Raises UsageError
-    where the package is not installed.
+    Both are read as LaTeX, within a second each, and compared within another: what takes longer is
+    wrong. Raises UsageError where the package is not installed.
     """
     try:
         from math_verify import LatexExtractionConfig, parse, verify
@@ -164,17 +164,20 @@ def math_verify_grader() -> Callable[[str, str], bool]:
             "--grader math-verify: needs math-verify; pip install -e '.[math]'"
         ) from None
 
-    @lru_cache(maxsize=4096)
+    known: dict[str, Any] = {}  # right answers, which come again; never one that took too long
+
     def read(text: str) -> Any:
         inside = text.strip().strip("$")
         kinds = [LatexExtractionConfig()]
         return parse(f"${inside}$", extraction_config=kinds, parsing_timeout=MATH_SECONDS)
 
-    @lru_cache(maxsize=65_536)
     def equal(right: str, given: str) -> bool:
         if len(given) > MAX_EXPRESSION:
             return False
-        return bool(verify(read(right), read(given), timeout_seconds=MATH_SECONDS))
+        gold = known.get(right) or read(right)
+        if gold:
+            known[right] = gold
+        return bool(verify(gold, read(given), timeout_seconds=MATH_SECONDS))
 
     return equal
 
@@ -680,8 +683,10 @@ class TaskConfig(LanguageConfig):
             known = path_of(path, flag(name))
             files = files_of(known) if known.is_dir() else [known]
             if path and path not in GENERATED and all(file.is_file() for file in files):
-                content = b"".join(file.read_bytes() for file in files)
-                found[f"{name}_content"] = hashlib.sha256(content).hexdigest()[:12]
+                texts = [file.read_bytes() for file in files]
+                sizes = b"".join(b"%d\n" % len(text) for text in texts[:-1])  # where each ends
+                digest = hashlib.sha256(sizes + b"".join(texts))
+                found[f"{name}_content"] = digest.hexdigest()[:12]
         for name in ("model", "reward_model"):
             model = getattr(self, name, "")
             if model and model not in MADE:
@@ -866,13 +871,15 @@ def model_folder(path: Path, what: str) -> Path:
     what: the flag, for errors. Raises UsageError for a run of several parts, and for a part
     without weights, as published ones are.
     """
-    parts = sorted(path.glob("seeds-*"))
+    if (path / "config.json").is_file() and list(path.glob("*.safetensors")):
+        return path
+    parts = sorted(part for part in path.glob("seeds-*") if (part / DONE).is_file())
     if len(parts) > 1:
         raise UsageError(f"{what} {path}: has {len(parts)} seeds; name one, as {parts[0]}")
     part = parts[0] if parts else path
     if (part / "model").is_dir():
         return part / "model"
-    if (part / "summary.json").is_file():
+    if (part / DONE).is_file():
         raise UsageError(f"{what} {path}: has no weights")
     return path
 

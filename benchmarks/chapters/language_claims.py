@@ -184,9 +184,10 @@ def reward_name(settings: Mapping[str, Any]) -> str:
 
 
 def turn_text(runs: Sequence[Method]) -> list[str]:
-    """Between which KLs accuracy turns, of runs that differ in how far they go; [] if it is not
-    higher than before after those that go least far, and lower after the others."""
-    gains = [(m.values("kl").mean(), change(m, "pass@1")) for m in runs]
+    """Between which KLs accuracy turns, of runs that differ in how far they go; [] if it does not:
+    if not all after which it is higher than before go less far than all after which it is lower."""
+    moved = [m for m in runs if np.isfinite(m.values("kl")).all()]
+    gains = [(m.values("kl").mean(), change(m, "pass@1")) for m in moved]
     higher = [kl for kl, gain in gains if gain and gain.low > 0]
     lower = [kl for kl, gain in gains if gain and gain.high < 0]
     if not higher or not lower or max(higher) >= min(lower):
@@ -280,9 +281,10 @@ def pipeline_text(stored: dict[str, Any], folder: Path) -> str:
     settings = stored["settings"]
     return (
         f"{pipeline_sentence(values)}"
-        "DeepSeek-R1 (arXiv 2501.12948, sec. 2.3) goes through these stages in this order, "
-        f"here on {escape(settings['task'])}. Rejection SFT and distillation learn, again and "
-        f"again, from a right sample of each of {settings['prompts']:,} prompts that the model "
+        f"The stages of DeepSeek-R1 (arXiv 2501.12948v1, sec. 2.3), on {escape(settings['task'])}; "
+        "beside them RL twice as long, with the samples of both of their stages of RL, and RL on "
+        f"the small base (sec. 4.1). Rejection SFT and distillation learn, again and "
+        f"again, from a right sample of each prompt, of {settings['prompts']:,}, that the model "
         "after RL solves in four tries; neither these nor its training are counted.\n\n"
         f"{table(folder, 'language-pipeline', PIPELINE_COLUMNS, rows)}\n"
         + command_text(stored, stored["machine"]["cpu"])
@@ -291,7 +293,7 @@ def pipeline_text(stored: dict[str, Any], folder: Path) -> str:
 
 
 def pipeline_sentence(values: Mapping[str, Mapping[str, Mapping[int, float]]]) -> str:
-    """RL again against RL with as many samples, and distillation against RL on the small base."""
+    """RL again against RL twice as long, and distillation against RL on the small base."""
     said = []
     for a, b, name in (
         ("RL again", "RL twice as long", "pass@1"),
@@ -417,8 +419,9 @@ def part_sentences(parts: Sequence[tuple[str, Method]]) -> list[str]:
         )
         if one and cut:
             said.append(
-                f"with {name} alone pass@1 is {word(one)} ({one.text(3, '+')}) and the share that "
-                f"is cut off is {word(cut)} ({cut.text(3, '+')})"
+                f"with {name} alone pass@1 is {word(one)} than with {CHANGED[0]} "
+                f"({one.text(3, '+')}), and the share that is cut off is {word(cut)} "
+                f"({cut.text(3, '+')})"
             )
     return said
 

@@ -43,14 +43,26 @@ def change(m: Method, name: str) -> stats.Estimate | None:
     return paired(after, before)
 
 
-def by_seed(m: Method, values: Floats) -> dict[tuple[int, float], float]:
-    """Values [S] of a run by seed and by what the model that the seed began with scores.
+def begun_with(m: Method) -> list[tuple[tuple[str, float], ...]]:
+    """All that is measured of the model that each seed began with.
 
-    Models made on other kinds of processors differ in their last bits, and so are no pairs.
+    Models made on other kinds of processors differ in their last bits, and mostly in this.
     """
+    return [
+        tuple(sorted((name, x) for name, x in summary["initial"].items() if known(name, x)))
+        for summary in m.summaries
+    ]
+
+
+def known(name: str, value: Any) -> bool:
+    """Whether a measure is one of the model alone, and is known."""
+    return isinstance(value, int | float) and np.isfinite(value) and name != "kl"
+
+
+def by_seed(m: Method, values: Floats) -> dict[Any, float]:
+    """Values [S] of a run by seed and by what the seed began with: others are no pairs."""
     seeds = [config["seeds"][0] for config in m.configs]
-    begun = m.values(m.headline, "initial").tolist()
-    return dict(zip(zip(seeds, begun, strict=True), values.tolist(), strict=True))
+    return dict(zip(zip(seeds, begun_with(m), strict=True), values.tolist(), strict=True))
 
 
 def paired(a: Mapping[Any, float], b: Mapping[Any, float]) -> stats.Estimate | None:
@@ -155,7 +167,6 @@ def steps_section(found: Sequence[Method], folder: Path) -> str:
         if m.settings.get("dynamic_sampling") is True
         and other.settings == {**m.settings, "dynamic_sampling": False}
         and (m.algo, m.task) == (other.algo, other.task)
-        and [c["seeds"] for c in m.configs] == [c["seeds"] for c in other.configs]
     ]
     text = ""
     for k, (dynamic, plain) in enumerate(pairs):
@@ -174,8 +185,10 @@ def compared_over_steps(dynamic: Method, plain: Method, folder: Path, k: int) ->
         np.array([np.interp(last, x, y) for x, y in zip(*side, strict=True)])
         for side in ((few, short), (many, long))
     ]
-    by_steps = stats.estimate(at_last[0] - at_last[1], "mean")
-    by_samples = stats.estimate(dynamic.values(name) - plain.values(name), "mean")
+    by_steps = paired(by_seed(dynamic, at_last[0]), by_seed(plain, at_last[1]))
+    by_samples = paired(*(by_seed(m, m.values(name)) for m in (dynamic, plain)))
+    if by_steps is None or by_samples is None:
+        return ""
     total = dynamic.settings["total_samples"]
     where = f"{escape(display(dynamic.algo))} on {escape(dynamic.task)}"
     path = folder / "plots" / f"language-steps{f'-{k}' * bool(k)}.svg"

@@ -16,6 +16,7 @@ import numpy as np
 from benchmarks import catalog
 from benchmarks.chapters.language_measures import (
     CAPTION,
+    begun_with,
     by_seed,
     length_section,
     many_samples_section,
@@ -329,7 +330,7 @@ def ablation_section(found: Sequence[Method], folder: Path) -> str:
     )  # fmt: skip
     return (
         "All other settings are those of the plain command, whose row is above. Pairs are seeds "
-        "that both have.\n\n"
+        "that both have, of the same initial model.\n\n"
         f"{table(folder, 'language-ablations', columns, rows)}\n"
     )
 
@@ -352,9 +353,8 @@ def verdict_against(ours: Method, theirs: Method) -> str:
     """The verdict on the headline against a run of TRL's, empty where the settings differ."""
     if (ours.settings, ours.headline) != (theirs.settings, theirs.headline):
         return ""
-    begun = [set(m.values(m.headline, "initial").tolist()) for m in (ours, theirs)]
-    if begun[0] != begun[1]:
-        return "none (initial models of different processors)"
+    if set(begun_with(ours)) != set(begun_with(theirs)):
+        return "none (other initial models)"
     scale = Scores(ours.task, None, random_score=0.0, reference_score=1.0, digits=3)
     a, b = (m.values(m.headline) for m in (ours, theirs))
     return verdict_text(parity(a, b, scale), scale)

@@ -166,6 +166,16 @@ def test_few_seeds_get_no_verdict(results: Path) -> None:
     assert against[7] == "none (needs 10 seeds a side)"
 
 
+def test_another_initial_model_gets_no_verdict(results: Path) -> None:
+    found = language_models.methods(open_runs(results))
+    (theirs,) = [m for m in found if m.algo == "trl-grpo"]
+    theirs.summaries[0]["initial"]["entropy"] += 1e-9
+    (against,) = cells(
+        language_models.trl_section(found, results), "addition", "GRPO", "", "pass@1"
+    )
+    assert against[7] == "none (other initial models)"
+
+
 def test_one_seed_has_no_interval(results: Path) -> None:
     (run,) = [x for x in open_runs(results) if x.algo == "trl-grpo"]
     method = language_models.Method(run)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +17,7 @@ import transformers
 
 from llm_track import generate, models, sampling, tasks
 from llm_track.generate import Config
+from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 
 ACCURACY = tasks.Addition.accuracy
@@ -108,7 +112,7 @@ def test_goes_on_where_it_was_killed(
         patched.setattr(sampling, "sample", killed_at(batches, kill))
         with pytest.raises(KeyboardInterrupt):
             generate.generate(config)
-    assert len(rows(path)) == batches * 8
+    assert (len(rows(path)) if batches else path.exists()) == batches * 8
     with path.open("ab") as file:
         file.write(torn)
     assert generate.generate(config) == scores
@@ -132,17 +136,20 @@ def test_bad_files_in_one_line(qwen: str, tmp_path: Path) -> None:
         generate.generate(replace(config, seed=1))
     with pytest.raises(UsageError, match="there is no folder"):
         generate.generate(replace(config, out=str(tmp_path / "none/x.jsonl")))
-    with generate.alone_on(str(path)), pytest.raises(UsageError, match="another process writes"):
-        generate.generate(config)
     path.write_text("")
-    with pytest.raises(UsageError, match=r"rows are gone; delete x\.jsonl\.state\.json to begin"):
+    with pytest.raises(UsageError, match=r"rows are gone; to begin anew, delete x\.jsonl\.state"):
         generate.generate(config)
     assert path.read_text() == ""
-    with pytest.raises(UsageError, match="Is a directory"):
+    state = json.loads((tmp_path / "x.jsonl.state.json").read_text())
+    for broken in ({"right": None}, {"right": []}, {"bytes": -1}):
+        (tmp_path / "x.jsonl.state.json").write_text(json.dumps({**state, **broken}))
+        with pytest.raises(UsageError, match="is broken"):
+            generate.generate(config)
+    with pytest.raises(UsageError, match="is no file"):
         generate.generate(replace(config, out=str(tmp_path)))
     with pytest.raises(UsageError, match="--model"):  # and leaves no file
         generate.generate(replace(config, model=str(tmp_path), out=str(tmp_path / "y.jsonl")))
-    assert not (tmp_path / "y.jsonl").exists()
+    assert not list(tmp_path.glob("*y.jsonl*"))
     with pytest.raises(UsageError, match="--grader math-verify: addition has rules of its own"):
         generate.generate(replace(config, grader="math-verify"))
     (tmp_path / "x.jsonl.state.json").write_text("{")
@@ -150,6 +157,33 @@ def test_bad_files_in_one_line(qwen: str, tmp_path: Path) -> None:
         generate.generate(config)
     with pytest.raises(UsageError, match="--prompts 0: addition has no end"):
         generate.generate(replace(config, prompts=0, out=""))
+
+
+HOLDER = """
+import sys
+from llm_track.generate import alone_on
+with alone_on(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_file_is_for_one_process(qwen: str, tmp_path: Path) -> None:
+    """Also before its first rows: what is refused leaves nothing, and takes nothing away."""
+    path = tmp_path / "x.jsonl"
+    config = Config(model=qwen, out=str(path), **SMALL)  # type: ignore[arg-type]
+    words = [sys.executable, "-c", HOLDER, str(path)]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(words, env={**os.environ, "PYTHONPATH": str(ROOT)}, **pipes) as holder:
+        assert holder.stdout
+        assert holder.stdout.readline() == b"held\n"
+        for _ in range(2):
+            with pytest.raises(UsageError, match="another process writes it"):
+                generate.generate(config)
+        assert [x.name for x in tmp_path.iterdir()] == [".x.jsonl.lock"]
+        holder.communicate()
+    generate.generate(config)
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["x.jsonl", "x.jsonl.state.json"]
 
 
 def test_gsm8k_form_and_learning_from_what_was_kept(qwen: str, tmp_path: Path) -> None:

@@ -472,6 +472,11 @@ def test_two_processes_train_what_one_does(
         ("grpo", ["--supervision", "process", "--task", GSM8K], "--supervision process:"),
         (
             "grpo",
+            ["--supervision", "process", "--no-rules", "--reward-model", "tiny-reward"],
+            "--supervision process: rewards",
+        ),
+        (
+            "grpo",
             ["--grader", "math-verify"],
             "--grader math-verify: addition has rules of its own",
         ),
@@ -613,6 +618,24 @@ def test_other_weights_in_a_folder_are_another_run(
     assert name() == first
 
 
+def test_the_model_of_a_run_is_that_of_its_only_finished_seed(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        (tmp_path / f"seeds-00{seed}-00{seed}/model").mkdir(parents=True)
+    one, two = sorted(tmp_path.glob("seeds-*"))
+    (one / "DONE.json").write_text("{}")
+    assert tasks.model_folder(tmp_path, "--model") == one / "model"
+    assert tasks.model_folder(one, "--model") == one / "model"
+    (two / "DONE.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"--model .*: has 2 seeds; name one, as .*seeds-000-000"):
+        tasks.model_folder(tmp_path, "--model")
+    (two / "model").rmdir()
+    with pytest.raises(UsageError, match="has no weights"):
+        tasks.model_folder(two, "--model")
+    for name in ("config.json", "model.safetensors"):  # a model that has runs beside it
+        (tmp_path / name).write_text("{}")
+    assert tasks.model_folder(tmp_path, "--model") == tmp_path
+
+
 def test_the_tiny_models_and_a_hub_are_known_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiny models are made by code, which has its digest; a hub's are known by their revision."""
     assert grpo.Config(model="tiny").contents() == grpo.Config(model="tiny-base").contents() == {}
@@ -678,8 +701,16 @@ def test_other_content_of_a_file_is_another_run(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "train.jsonl").write_text("\n".join(problems))
     there = RunFolder.of(grpo.Config(task=str(folder), model="x"), "grpo").path
+    (folder / "notes.jsonl").write_text("{}")
+    assert RunFolder.of(grpo.Config(task=str(folder), model="x"), "grpo").path == there
     (folder / "test.jsonl").write_text("\n".join(problems[:2]))
     assert RunFolder.of(grpo.Config(task=str(folder), model="x"), "grpo").path != there
+    others = set()
+    for k in (2, 3):  # the last rows, moved from one file to the other
+        (folder / "train.jsonl").write_text("\n".join(problems[:-k]))
+        (folder / "test.jsonl").write_text("\n".join(["", *problems[-k:]]))
+        others.add(RunFolder.of(grpo.Config(task=str(folder), model="x"), "grpo").path)
+    assert len({there, *others}) == 3
     path.write_text("\n".join(problems[1:]))
     assert RunFolder.of(grpo.Config(task=str(path), model="x"), "grpo").path != before
     assert "task_content" not in identity(grpo.Config(task="addition"))

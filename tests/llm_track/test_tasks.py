@@ -690,6 +690,22 @@ def test_math_verify_compares_what_the_rules_do_not_find_equal(
     assert tasks.make(str(GSM8K)).accuracy(problem, answered("1+x")) == 0
 
 
+def test_an_answer_that_took_too_long_is_read_again(
+    math_verify: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub = sys.modules["math_verify"]
+    slow, read = [True], stub.parse
+    monkeypatch.setattr(stub, "parse", lambda *x, **y: [] if slow.pop() else read(*x, **y))
+    monkeypatch.setattr(stub, "verify", lambda gold, target, **_: bool(gold))
+    equal = tasks.math_verify_grader()
+    slow[:] = [False, True]  # the right answer is read first
+    assert not equal("x+1", "1+x")
+    slow[:] = [False, False]
+    assert equal("x+1", "1+x")
+    slow[:] = [False]  # known from now on
+    assert equal("x+1", "1+y")
+
+
 def test_without_math_verify_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "math_verify", None)
     with pytest.raises(UsageError, match="--grader math-verify: needs math-verify; pip install"):

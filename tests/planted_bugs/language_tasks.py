@@ -105,7 +105,7 @@ BUGS = (
     Bug(
         "generate: graded without what the prompt opens",
         "llm_track/generate.py",
-        "task = sampling.with_opening(tasks.make(config.task), tokenizer)",
+        "task = sampling.with_opening(tasks.make(config.task, config.grader), tokenizer)",
         "task = tasks.make(config.task)",
         "tests/llm_track/test_generate.py::test_a_template_that_opens_the_thinking",
     ),
