@@ -2,11 +2,11 @@
 
     python benchmarks/llm_critic_cost.py --repeats 3
 
-Both train the tiny model on one task with their presets, rlhf_ppo also with as many passes over its
-samples as grpo makes; evaluation is off. Each measurement is a process of its own, pinned to one
-core; they take turns. Counted are the parameters that are trained, the bytes of their gradients and
-of the optimizer's moments, the peak of memory above that of the imports, and the seconds of
-learning per sample. What is reached with how many samples stands in the runs.
+Both train the tiny model on one task with their presets, rlhf_ppo also with grpo's prompts, passes
+over the samples and weight of the KL; evaluation is off. Each measurement is a process of its own,
+pinned to one core; they take turns. Counted are the parameters that are trained, the bytes of their
+gradients and of the optimizer's moments, the peak of memory above that of the imports, and the
+seconds of learning per sample. What is reached with how many samples stands in the runs.
 
 The report reads the file that this writes, results/llm_critic_cost.json.
 """
@@ -34,6 +34,7 @@ from benchmarks.measure import (
     usable_cores,
     write_measured,
 )
+from benchmarks.suite import EQUAL
 from llm_track import models
 from manyseeds.cli import PositiveInt, ScriptConfig, exit_with, from_preset, parse
 from manyseeds.errors import UsageError
@@ -42,7 +43,7 @@ from manyseeds.runs.parallel import Processes
 
 CASES = (
     {"algo": "rlhf_ppo", "passes": "2"},  # the preset
-    {"algo": "rlhf_ppo", "passes": "1"},
+    {"algo": "rlhf_ppo", "passes": "1"},  # benchmarks.suite.EQUAL
     {"algo": "grpo", "passes": "1"},  # the preset
 )
 TASK, SAMPLES = "addition", 10_240
@@ -57,10 +58,11 @@ class Config(ScriptConfig):
 
 
 def config_of(algo: str, passes: str, results: str) -> Any:
-    """The preset, with fewer samples and some passes over those of a step."""
+    """The preset, or with another number of passes what makes PPO equal GRPO; fewer samples."""
     module: Any = catalog.module("llm_track", algo)
     settings = {"results": results, "total_samples": SAMPLES, "quiet": True}
-    settings["epochs"] = int(passes)
+    if int(passes) != from_preset(module.Config, module.PRESETS, TASK).epochs:
+        settings |= EQUAL
     return from_preset(module.Config, module.PRESETS, TASK, **settings)
 
 

@@ -451,18 +451,15 @@ SUITES = {
         *(
             language(algo, task)
             for task, algos in (
-                ("addition", ("rlhf_ppo", "dapo")),
+                ("addition", ("rlhf_ppo",)),
                 ("mixed", ("grpo", "dr_grpo", "dapo")),
                 ("countdown", ("grpo", "dapo")),
                 ("checking", ("grpo",)),
             )
             for algo in algos
         ),
-        *(
-            language(algo, "addition", 5, settings)
-            for algo, variants in (("dapo", DAPO_SWITCHES), ("grpo", GRPO_MODES))
-            for settings in variants
-        ),
+        *(language("dapo", "addition", 10, settings) for settings in ({}, *DAPO_SWITCHES)),
+        *(language("grpo", "addition", 5, settings) for settings in GRPO_MODES),
         *(language(algo, "rambling", 10) for algo in ("grpo", "dr_grpo")),
         *(language(*experiment) for experiment in EXPERIMENTS),
     ),

@@ -547,8 +547,11 @@ class Countdown(GeneratedTask):
         return float(found is not None and found[0] == target and sorted(found[1]) == given)
 
     def vote(self, completion: str) -> str | None:
+        """The value and the numbers of the expression: what decides whether it is right."""
         answer = answer_of(completion)
-        return answer if answer is None else answer.replace(" ", "")
+        if answer is None or (found := arithmetic(answer)) is None:
+            return answer
+        return f"{found[0]} of {sorted(found[1])}"
 
     def steps(self, problem: Problem, completion: str) -> list[Step]:
         """A step is right if it takes numbers that are there and its arithmetic is true."""

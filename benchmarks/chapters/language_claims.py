@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.chapters.language_measures import CAPTION, change, word
+from benchmarks.chapters.language_measures import CAPTION, by_seed, change, paired, word
 from benchmarks.chapters.language_models import Method
 from benchmarks.chapters.names import display
 from benchmarks.chapters.results import Rows, command_text, escape, picture
@@ -102,24 +102,6 @@ def both(m: Method, name: str, digits: int = 3) -> tuple[str, str]:
     return m.mean_text(name, "initial", digits), m.text(name, digits=digits)
 
 
-def seeds_of(m: Method) -> list[int]:
-    """The seed of each part."""
-    return [config["seeds"][0] for config in m.configs]
-
-
-def paired(a: Mapping[int, float], b: Mapping[int, float]) -> stats.Estimate | None:
-    """a - b, values by seed, over the seeds that both have: they learn from the same prompts."""
-    both = sorted(a.keys() & b.keys())
-    if not both:
-        return None
-    return stats.estimate(np.array([a[seed] - b[seed] for seed in both]), "mean")
-
-
-def by_seed(m: Method, values: Floats) -> dict[int, float]:
-    """Values [S] of a run by their seeds."""
-    return dict(zip(seeds_of(m), values.tolist(), strict=True))
-
-
 def bold(said: Sequence[str]) -> str:
     """Sentences of an outcome in bold; '' without any."""
     return f"**{'; '.join(said)}.** " if said else ""
@@ -201,6 +183,14 @@ def reward_name(settings: Mapping[str, Any]) -> str:
     return name
 
 
+def turn_text(kl: Floats, score: Floats) -> str:
+    """Where the mean pass@1 [K] turns, and at which KL [K]; '' where it is highest at an end."""
+    best = int(score.argmax())
+    if best in (0, len(score) - 1):
+        return ""
+    return f", and highest ({score[best]:.3f}) at a KL of {kl[best]:.3f} nats per token"
+
+
 def rlhf_section(found: Sequence[Method], folder: Path) -> str:
     """The learned reward and the true accuracy against the KL."""
     pairs = [(reward_name(x), run_of(found, algo, "addition", x)) for algo, x in RLHF]
@@ -216,12 +206,11 @@ def rlhf_section(found: Sequence[Method], folder: Path) -> str:
         kl, score = m.curve("kl")[1].mean(0), m.curve("pass@1")[1]
         line = f"{display(m.algo)}: {name}"
         rewards[line], scores[line] = plots.mean_line(kl, reward), plots.mean_line(kl, score)
-        best = score.mean(0).max()
         ends = stats.estimate(reward[:, -1], "mean").text(2)
         rows.append(
             (
                 m.label, name, str(len(m.summaries)), f"{reward[:, 0].mean():.2f}", ends,
-                m.mean_text("pass@1", "initial"), f"{best:.3f}", m.text("pass@1"),
+                m.mean_text("pass@1", "initial"), f"{score.mean(0).max():.3f}", m.text("pass@1"),
                 m.mean_text("kl"),
             )
         )  # fmt: skip
@@ -230,7 +219,7 @@ def rlhf_section(found: Sequence[Method], folder: Path) -> str:
             said.append(
                 f"{escape(display(m.algo))}, {name}: the learned reward goes from "
                 f"{reward[:, 0].mean():.2f} to {reward[:, -1].mean():.2f}, and pass@1 is "
-                f"{word(gain)} ({gain.text(3, '+')})"
+                f"{word(gain)} at the end ({gain.text(3, '+')}){turn_text(kl, score.mean(0))}"
             )
     panels = {"learned reward": rewards, "pass@1": scores}
     path = folder / "plots" / "language-overoptimisation.svg"

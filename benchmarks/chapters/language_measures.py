@@ -5,7 +5,7 @@ folder: of the results; figures go into its plots/, tables into its tables/.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +40,24 @@ def change(m: Method, name: str) -> stats.Estimate | None:
     if np.isnan(before).any() or np.isnan(after).any():
         return None
     return stats.estimate(after - before, "mean")
+
+
+def seeds_of(m: Method) -> list[int]:
+    """The seed of each part."""
+    return [config["seeds"][0] for config in m.configs]
+
+
+def paired(a: Mapping[int, float], b: Mapping[int, float]) -> stats.Estimate | None:
+    """a - b, values by seed, over the seeds that both have: they learn from the same prompts."""
+    both = sorted(a.keys() & b.keys())
+    if not both:
+        return None
+    return stats.estimate(np.array([a[seed] - b[seed] for seed in both]), "mean")
+
+
+def by_seed(m: Method, values: Floats) -> dict[int, float]:
+    """Values [S] of a run by their seeds."""
+    return dict(zip(seeds_of(m), values.tolist(), strict=True))
 
 
 def many_samples_section(found: Sequence[Method], folder: Path) -> str:

@@ -16,8 +16,10 @@ import numpy as np
 from benchmarks import catalog
 from benchmarks.chapters.language_measures import (
     CAPTION,
+    by_seed,
     length_section,
     many_samples_section,
+    paired,
     steps_section,
 )
 from benchmarks.chapters.names import display
@@ -53,7 +55,7 @@ from benchmarks.chapters.stored import (
     section_of,
 )
 from benchmarks.chapters.tables import table
-from benchmarks.suite import EXPERIMENTS
+from benchmarks.suite import EQUAL, EXPERIMENTS
 from manyseeds import plots, stats
 from manyseeds.errors import printable
 from manyseeds.runs.stale import part_is_stale
@@ -137,14 +139,6 @@ class Method:
     def has(self, name: str) -> bool:
         """Whether the curves of all seeds have a measure."""
         return all(name in rows for rows in self.frames)
-
-    def against(self, other: Method) -> str:
-        """Final headline minus another run's, paired by seed; empty where the seeds differ."""
-        name = self.headline
-        seeds = [[config["seeds"] for config in m.configs] for m in (self, other)]
-        if seeds[0] != seeds[1]:
-            return ""
-        return stats.estimate(self.values(name) - other.values(name), "mean").text(3, "+")
 
     def _frames(self) -> list[pd.DataFrame]:
         """The curve of each seed, and at which of its points each row was due."""
@@ -325,7 +319,8 @@ def ablation_section(found: Sequence[Method], folder: Path) -> str:
         if not any(row[:2] == (escape(m.task), plain_one.label) for row in rows):
             rows.append(ablation_row(plain_one, "", ""))
         changed = differences(m.settings, m.plain_settings or m.settings)
-        rows.append(ablation_row(m, changed, m.against(plain_one)))
+        gain = paired(*(by_seed(run, run.values("pass@1")) for run in (m, plain_one)))
+        rows.append(ablation_row(m, changed, gain.text(3, "+") if gain else ""))
     if not rows:
         return ""
     columns = (
@@ -334,7 +329,8 @@ def ablation_section(found: Sequence[Method], folder: Path) -> str:
         "length", "entropy",
     )  # fmt: skip
     return (
-        "All other settings are those of the plain command, whose row is above.\n\n"
+        "All other settings are those of the plain command, whose row is above. Pairs are seeds "
+        "that both have.\n\n"
         f"{table(folder, 'language-ablations', columns, rows)}\n"
     )
 
@@ -455,8 +451,8 @@ def critic_text(stored: dict[str, Any], found: Sequence[Method], folder: Path) -
             m
             for m in found
             if (m.algo, m.task) == (algo, "addition")
-            and m.plain
             and str(m.settings["epochs"]) == passes
+            and (m.plain or m.settings == {**(m.plain_settings or {}), **EQUAL})
         ]
         rows.append(
             (
@@ -477,9 +473,9 @@ def critic_text(stored: dict[str, Any], found: Sequence[Method], folder: Path) -
         "samples to 0.8, median (seeds)",
     )
     return (
-        "Both use their presets on `addition` (RLHF-PPO also with GRPO's single pass), on one "
-        "core, evaluation off; medians of interleaved repeats. Memory is the increase during "
-        "training over the process after its imports.\n\n"
+        "Both use their presets on `addition`, RLHF-PPO also GRPO's prompts, passes and weight of "
+        "the KL; on one core, evaluation off, medians of interleaved repeats. Memory is the "
+        "increase during training over the process after its imports.\n\n"
         f"{table(folder, 'language-critic-cost', columns, rows)}\n"
         + command_text(stored, stored["machine"]["cpu"], f"torch {stored['versions']['torch']}")
         + "\n\n"

@@ -118,11 +118,19 @@ def test_a_reward_that_rises_while_accuracy_falls(folder: Path) -> None:
     ]  # fmt: skip
     text = chapter.rlhf_section(runs, folder)
     # The metric of the last fifth of the training: from 2.6 to 3.0 in ten steps.
-    said = "the learned reward goes from 1.04 to 2.82, and pass@1 is lower (-0.400 ["
+    said = "the learned reward goes from 1.04 to 2.82, and pass@1 is lower at the end (-0.400 ["
     assert text.count(said) == 5
     assert "RLHF-PPO, learned, beta 0.05: " in text
     assert "GRPO, learned, refreshed in 4 iterations: " in text
     assert "| RLHF-PPO | learned and rules | 5 |" in text
+    assert "and highest" not in text  # it falls from the beginning
+
+
+def test_accuracy_that_turns_is_said_to() -> None:
+    kl = np.array([0.0, 0.1, 0.4])
+    turned = chapter.turn_text(kl, np.array([0.5, 0.6, 0.1]))
+    assert turned == ", and highest (0.600) at a KL of 0.100 nats per token"
+    assert chapter.turn_text(kl, np.array([0.5, 0.6, 0.7])) == ""
 
 
 def test_clip_higher_that_changes_nothing_is_said_to(folder: Path) -> None:

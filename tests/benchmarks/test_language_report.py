@@ -75,11 +75,15 @@ def cells(text: str, *first: str) -> list[list[str]]:
     return [row for row in rows if row[: len(first)] == list(first)]
 
 
-def stored(results: Path, algo: str, name: str, when: str = "final") -> list[float]:
-    """A measure of each seed of the plain runs."""
+def stored(
+    results: Path, algo: str, name: str, when: str = "final", *, free: bool = False
+) -> list[float]:
+    """A measure of each seed of the plain runs, or of those without a KL."""
     folders = sorted((results / "runs" / "addition" / algo).glob("*/seeds-*"))
-    plain = [f for f in folders if read_json(f / "config.json")["config"].get("kl_coef") != 0]
-    return [read_json(f / "summary.json")[when][name] for f in plain]
+    chosen = [
+        f for f in folders if (read_json(f / "config.json")["config"].get("kl_coef") == 0) == free
+    ]
+    return [read_json(f / "summary.json")[when][name] for f in chosen]
 
 
 def test_a_store_of_language_models_alone_has_a_report(
@@ -119,6 +123,8 @@ def test_a_store_of_language_models_alone_has_a_report(
     assert reached[5].startswith(f"{np.mean(last) - np.mean(first):+.3f} [")
     (changed,) = [row for row in cells(page, "addition", "GRPO") if "kl_coef" in row[2]]
     assert changed[2] == "kl_coef 0.0 (not 0.04)"
+    other = stored(results, "grpo", "pass@1", free=True)
+    assert changed[6].startswith(f"{np.mean(other) - np.mean(last):+.3f} [")
     (against,) = cells(page, "addition", "GRPO", "", "pass@1")
     assert against[5] == against[6]  # the same training twice
     assert against[7].startswith("saturated: ")
@@ -173,6 +179,8 @@ def test_what_the_critic_costs_is_counted(results: Path, monkeypatch: pytest.Mon
     """Twice the parameters but for the heads, and their gradients and moments."""
     adamw = torch.optim.AdamW
     monkeypatch.setattr(llm_critic_cost, "SAMPLES", 32)
+    equal = {"epochs": 1, "kl_coef": 0.04}  # the prompts are those of the fixture
+    monkeypatch.setattr(llm_critic_cost, "EQUAL", equal)
     measurements = []
     for case in llm_critic_cost.CASES:
         monkeypatch.setattr(torch.optim, "AdamW", adamw)

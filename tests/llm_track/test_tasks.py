@@ -641,7 +641,10 @@ def test_votes() -> None:
     assert jsonl.vote("1234") is None
     countdown = tasks.make("countdown")
     assert countdown.vote(answered("3 * 5 + 7")) == countdown.vote(answered("3*5+7"))
-    assert countdown.vote(answered("3*5+7")) != countdown.vote(answered("7+3*5"))
+    assert countdown.vote(answered("3*5+7")) == countdown.vote(answered("7+3*5"))
+    assert countdown.vote(answered("3*5+7")) != countdown.vote(answered("3*7+5"))
+    assert countdown.vote(answered("20+2")) != countdown.vote(answered("3*5+7"))  # other numbers
+    assert countdown.vote(answered("3*5+")) == "3*5+"
     assert countdown.vote("3*5+7") is None
 
 
