@@ -186,7 +186,8 @@ LONG: tuple[dict[str, Any], ...] = (
 # PPO with GRPO's prompts, passes and weight of the KL.
 EQUAL = {"prompts": 32, "group_size": 8, "epochs": 1, "kl_coef": 0.04}
 EXPERIMENTS: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
-    *((algo, "addition", 5, x) for algo, x in (*R1_ZERO, *RLHF, ("rlhf_ppo", EQUAL))),
+    *((algo, "addition", 5, x) for algo, x in R1_ZERO),
+    *((algo, "addition", 10, x) for algo, x in (*RLHF, ("rlhf_ppo", EQUAL))),
     *(("dapo", "countdown", 10, x) for x in CLIP_HIGHER),
     *(("dapo", "rambling", 10, x) for x in LONG),
 )

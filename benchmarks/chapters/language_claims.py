@@ -103,8 +103,9 @@ def both(m: Method, name: str, digits: int = 3) -> tuple[str, str]:
 
 
 def bold(said: Sequence[str]) -> str:
-    """Sentences of an outcome in bold; '' without any."""
-    return f"**{'; '.join(said)}.** " if said else ""
+    """Parts of an outcome as a sentence in bold; '' without any."""
+    text = "; ".join(said)
+    return f"**{text[:1].upper()}{text[1:]}.** " if said else ""
 
 
 # ---- R1-Zero -------------------------------------------------------------------------------

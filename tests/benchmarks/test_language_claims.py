@@ -152,7 +152,7 @@ def test_clip_higher_that_changes_nothing_is_said_to(folder: Path) -> None:
         for settings in CLIP_HIGHER
     ]  # fmt: skip
     text = chapter.clip_section(runs, folder)
-    assert "entropy with 0.28 is not shown to be higher or lower than with 0.2 (+0.000 [" in text
+    assert "Entropy with 0.28 is not shown to be higher or lower than with 0.2 (+0.000 [" in text
     assert "entropy with 0.5 is higher than with 0.2 (+0.200 [" in text
     assert "pass@16 with 0.5 is not shown to be higher or lower" in text
     assert "| 0.2 | 5 | 3.20% | 1.20% |" in text
@@ -255,7 +255,7 @@ def pipeline(folder: Path, gain: float) -> str:
 
 def test_the_stages_of_r1(folder: Path) -> None:
     text = pipeline(folder, 0.2)
-    assert "pass@1 is higher after RL again than after RL twice as long (+0.200 [" in text
+    assert "Pass@1 is higher after RL again than after RL twice as long (+0.200 [" in text
     assert "pass@1 is higher after distillation than after RL on small base (+0.400 [" in text
     assert "| RL again | 3 | 100 | 0.801 [" in text
     assert "is not shown to be higher or lower after RL again" in pipeline(folder, 0.0)
