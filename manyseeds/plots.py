@@ -311,11 +311,14 @@ def _score_look(linestyle: str) -> dict[str, Any]:
 
 
 def _label_axes(axes: Axes, title: str, xlabel: str, ylabel: str) -> None:
-    from matplotlib.ticker import EngFormatter, MaxNLocator
+    from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
+    thousands = EngFormatter(sep="")  # 50k, 1M
     axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 50k, 1M
+    axes.xaxis.set_major_formatter(
+        FuncFormatter(lambda x, _: f"{x:.3g}" if abs(x) < 1 else thousands.format_eng(x))
+    )
     axes.margins(x=0.02)
 
 
