@@ -187,9 +187,10 @@ def main(args: Sequence[str] | None = None) -> None:
     config = parse(Config, {}, __doc__, args)
     path = Path(config.results) / STORED
     stored = json.loads(path.read_text()) if path.exists() else {}
-    for what, own in (("settings", settings_of(config)), ("code", code_digest(origins(config)))):
-        if stored and own != (stored["code"]["digest"] if what == "code" else stored[what]):
-            exit_with(UsageError(f"--results {config.results}: {STORED} is of other {what}"))
+    if stored and stored["settings"] != settings_of(config):
+        exit_with(UsageError(f"--results {config.results}: {STORED} is of other settings"))
+    if stored and stored["code"]["digest"] != code_digest(origins(config)):
+        exit_with(UsageError(f"--results {config.results}: {STORED} is of other code"))
     rows = stored.get("rows", [])
     try:
         for seed in range(config.first_seed, config.first_seed + config.seeds):

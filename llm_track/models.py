@@ -3,14 +3,15 @@
 `--model tiny` needs no download. It is trained once, in two steps, and stored in
 `results/local/models`, as the other models are that have a name here:
 
-    tiny-base       a Llama of 137,984 parameters, pretrained for some seconds on the task's mixed
-                    and mostly unformatted text
-    tiny            tiny-base after `python llm_track/sft.py`: the cold start of DeepSeek-R1
-    tiny-base-800   tiny-base pretrained for 800 steps, strong enough for RL without SFT: the start
-                    of DeepSeek-R1-Zero
-    micro-base-3200  likewise, with one layer of width 32: what tiny can be distilled into
-    tiny-reward     `--reward-model` only: tiny after `python llm_track/reward_model.py`, another
-                    one for each seed
+    tiny-base        a Llama of 137,984 parameters, pretrained for some seconds on the task's mixed
+                     and mostly unformatted text
+    tiny             tiny-base after `python llm_track/sft.py`: the cold start of DeepSeek-R1
+    tiny-base-800    tiny-base pretrained for 800 steps, strong enough for RL without SFT: the start
+                     of DeepSeek-R1-Zero
+    micro-base-3200  one layer of width 32, pretrained for 3,200 steps, so that it is sometimes
+                     right: what tiny can be distilled into
+    tiny-reward      `--reward-model` only: tiny after `python llm_track/reward_model.py`, another
+                     one for each seed
 
 Anything else is a folder (of a finished run, or as `save_pretrained` writes it) or a hub name. Code
 that comes with a model is never run: `trust_remote_code` is False everywhere (left out, it would

@@ -284,9 +284,9 @@ def pipeline_text(stored: dict[str, Any], folder: Path) -> str:
         f"{pipeline_sentence(values)}"
         f"The stages of DeepSeek-R1 (arXiv 2501.12948v1, sec. 2.3), on {escape(settings['task'])}; "
         "beside them RL twice as long, with the samples of both of their stages of RL, and RL on "
-        f"the small base (sec. 4.1). Rejection SFT and distillation learn, again and "
-        f"again, from a right sample of each prompt, of {settings['prompts']:,}, that the model "
-        "after RL solves in four tries; neither these nor its training are counted.\n\n"
+        "the small base (sec. 4.1). Rejection SFT and distillation learn, again and again, from a "
+        f"right sample of each prompt, of {settings['prompts']:,}, that the model after RL solves "
+        "in four tries; neither these nor its training are counted.\n\n"
         f"{table(folder, 'language-pipeline', PIPELINE_COLUMNS, rows)}\n"
         + command_text(stored, stored["machine"]["cpu"])
         + "\n\n"
