@@ -631,13 +631,6 @@ class JsonlTask(Task):
             return 1.0
         return float(self.equal is not None and self.equal(problem.answer, answer))
 
-    def vote(self, completion: str) -> str | None:
-        answer = answer_of(completion)
-        if answer is None:
-            return None
-        value = number(answer)
-        return answer if value is None else str(value)
-
 
 def next_problems(
     task: Task, n: int, start: int, run: LanguageRun, purpose: str, rng: np.random.Generator
@@ -750,7 +743,7 @@ def named(task: str) -> Task:
         return GENERATED[task]
     path = path_of(task, "--task")
     if path.is_file():
-        return from_files(task, path, None)
+        return from_files(task, path)
     if path.is_dir():
         files = files_of(path)
         if not files or files[0].name != "train.jsonl":
