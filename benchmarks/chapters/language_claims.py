@@ -198,7 +198,7 @@ def turn_text(runs: Sequence[Method]) -> list[str]:
 
 
 def rlhf_section(found: Sequence[Method], folder: Path) -> str:
-    """The learned reward and the true accuracy against the KL."""
+    """The learned reward and the true accuracy over the KL."""
     pairs = [(reward_name(x), run_of(found, algo, "addition", x)) for algo, x in RLHF]
     shown = [(name, m) for name, m in pairs if m]
     if not shown:
@@ -209,9 +209,11 @@ def rlhf_section(found: Sequence[Method], folder: Path) -> str:
     said = []
     for name, m in shown:
         reward = metric_at_points(m, "reward")
-        kl, score = m.curve("kl")[1].mean(0), m.curve("pass@1")[1]
+        # sampled, and thus below 0 at times where the models are the same
+        distance = np.sqrt(np.maximum(m.curve("kl")[1].mean(0), 0))
         line = f"{display(m.algo)}: {name}"
-        rewards[line], scores[line] = plots.mean_line(kl, reward), plots.mean_line(kl, score)
+        rewards[line] = plots.mean_line(distance, reward)
+        scores[line] = plots.mean_line(distance, m.curve("pass@1")[1])
         ends = stats.estimate(reward[:, -1], "mean").text(2)
         rows.append(
             (
@@ -230,16 +232,17 @@ def rlhf_section(found: Sequence[Method], folder: Path) -> str:
     said = [*turn_text(alone), *said]
     panels = {"learned reward": rewards, "pass@1": scores}
     path = folder / "plots" / "language-overoptimisation.svg"
-    xlabel = "KL to the initial model, nats per token"
+    xlabel = "√KL to the initial model, KL in nats per token"
     plots.lines(panels, path, xlabel=xlabel, ylabel="", legend=CAPTION, columns=2)
     return (
         f"{bold(said)}Every seed has a reward model of its own, "
         "`reward_model.py` with its defaults. The reward shown is what training samples earn, "
         "with the format's and the rules' part where there is one, and for PPO less 1 where a "
-        "completion is cut off; it is averaged since the evaluation before.\n\n"
+        "completion is cut off; it is averaged since the evaluation before. The curves are over "
+        "the square root of the KL, as those of Gao et al. (arXiv 2210.10760).\n\n"
         + table(folder, "language-overoptimisation", RLHF_COLUMNS, rows)
         + "\n"
-        + picture("Learned reward and pass@1 against the KL", path)
+        + picture("Learned reward and pass@1 over the square root of the KL", path)
     )
 
 
