@@ -27,7 +27,7 @@ from manyseeds.stats import Floats
 
 SOLVED = 0.7  # accuracy of the training samples that R1-Zero is to reach
 WITHIN = 12_800  # samples
-LATE = 0.25  # of the training: what a metric is averaged over
+EARLY = 0.1  # of the training
 
 Section = Callable[[Sequence[Method], Path], str]
 
@@ -69,13 +69,13 @@ def plain_of(m: Method) -> dict[str, Any]:
     return m.plain_settings or {}
 
 
-def metric(m: Method, name: str, share: float = LATE) -> Floats:
-    """The mean of a metric over the last share of each seed's training, [S]."""
+def metric(m: Method, name: str, share: float = 1.0) -> Floats:
+    """The mean of a metric over the first share of each seed's training, [S]."""
     found = []
     for part in m.parts:
         rows = read_table(part / "metrics.parquet", ("samples", name))
-        late = rows["samples"] > (1 - share) * rows["samples"].max()
-        found.append(rows.loc[late, name].mean())
+        first = rows["samples"] <= share * rows["samples"].max()
+        found.append(rows.loc[first, name].mean())
     return np.array(found)
 
 
@@ -326,7 +326,7 @@ def clip_section(found: Sequence[Method], folder: Path) -> str:
         return ""
     rows: Rows = []
     for high, m in shown:
-        acts = (f"{metric(m, name, 1.0).mean():.2%}" for name in ("clip_high", "clip_low"))
+        acts = (f"{metric(m, name).mean():.2%}" for name in ("clip_high", "clip_low"))
         n = str(len(m.summaries))
         rows.append(
             (f"{high:g}", n, *acts, *both(m, "entropy"), m.text("pass@1"), *both(m, "pass@16"))
@@ -417,15 +417,13 @@ def part_sentences(parts: Sequence[tuple[str, Method]]) -> list[str]:
     for name, m in parts:
         if plain is None or m is plain:
             continue
-        one, cut = (
-            paired(*(by_seed(run, run.values(measure)) for run in (m, plain)))
-            for measure in ("pass@1", "truncated")
-        )
-        if one and cut:
+        one = paired(*(by_seed(run, run.values("pass@1")) for run in (m, plain)))
+        early = paired(*(by_seed(run, metric(run, "length", EARLY)) for run in (m, plain)))
+        if one and early:
             said.append(
-                f"with {name} alone pass@1 is {word(one)} than with {CHANGED[0]} "
-                f"({one.text(3, '+')}), and the share that is cut off is {word(cut)} "
-                f"({cut.text(3, '+')})"
+                f"with {name} alone the length of completions in the first {EARLY:.0%} of the "
+                f"training is {word(early)} than with {CHANGED[0]} ({early.text(2, '+')} tokens), "
+                f"and pass@1 after it is {word(one)} ({one.text(3, '+')})"
             )
     return said
 

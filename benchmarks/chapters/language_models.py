@@ -57,10 +57,11 @@ from benchmarks.chapters.stored import (
 )
 from benchmarks.chapters.tables import table
 from benchmarks.suite import EXPERIMENTS
+from benchmarks.verdicts import MARGIN
 from manyseeds import plots, stats
 from manyseeds.errors import printable
 from manyseeds.runs.stale import part_is_stale
-from manyseeds.stats import Floats
+from manyseeds.stats import Floats, Parity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -349,21 +350,44 @@ def ablation_row(m: Method, changed: str, difference: str) -> tuple[str, ...]:
     )
 
 
+SCALE = Scores("a share", None, random_score=0.0, reference_score=1.0, digits=3)
+
+
+def parity_against(ours: Method, theirs: Method) -> Parity | None:
+    """Ours and TRL's by the headline; None with too few seeds or other initial models."""
+    if set(begun_with(ours)) != set(begun_with(theirs)):
+        return None
+    return parity(ours.values(ours.headline), theirs.values(theirs.headline), SCALE)
+
+
 def verdict_against(ours: Method, theirs: Method) -> str:
     """The verdict on the headline against a run of TRL's, empty where the settings differ."""
     if (ours.settings, ours.headline) != (theirs.settings, theirs.headline):
         return ""
     if set(begun_with(ours)) != set(begun_with(theirs)):
         return "none (other initial models)"
-    scale = Scores(ours.task, None, random_score=0.0, reference_score=1.0, digits=3)
-    a, b = (m.values(m.headline) for m in (ours, theirs))
-    return verdict_text(parity(a, b, scale), scale)
+    return verdict_text(parity_against(ours, theirs), SCALE)
+
+
+def trl_sentence(found: Sequence[tuple[str, Parity]]) -> str:
+    """For which methods a loss against TRL is shown, and for which a large one is excluded."""
+    if not found:
+        return ""
+    worse = [name for name, x in found if x.word == "worse"]
+    close = [name for name, x in found if x.difference.low > -MARGIN]
+    other = [name for name, _ in found if name not in close]
+    text = f"Worse than TRL's: {', '.join(worse) or 'none'}. "
+    if close:
+        text += f"The interval excludes a score lower by {MARGIN} or more for {', '.join(close)}"
+        text += f", but not for {', '.join(other)}. " if other else ". "
+    return f"**{text.strip()}** Equivalent takes {stats.EQUIVALENCE_SEEDS} seeds a side.\n\n"
 
 
 def trl_section(found: Sequence[Method], folder: Path) -> str:
     """Verdicts on pass@1 at equal samples, and the measured speed of both."""
     rows: Rows = []
     panels = {}
+    judged = []
     for theirs in (m for m in found if m.algo.startswith("trl-")):
         algo = theirs.algo.removeprefix("trl-")
         for ours in (m for m in found if (m.algo, m.task) == (algo, theirs.task)):
@@ -375,6 +399,8 @@ def trl_section(found: Sequence[Method], folder: Path) -> str:
             scores = ours.text(name), theirs.text(name)
             names = escape(ours.task), escape(display(algo)), changed, escape(name)
             rows.append((*names, seeds, *scores, verdict))
+            if known := parity_against(ours, theirs):
+                judged.append((escape(display(algo)), known))
             sides = {"manyseeds": ours, "TRL": theirs}
             panels[printable(f"{name}, {display(algo)} on {ours.task}")] = {
                 side: m.line(name) for side, m in sides.items()
@@ -383,6 +409,7 @@ def trl_section(found: Sequence[Method], folder: Path) -> str:
     if rows:
         columns = ("task", "method", "changed", "measure", "n", "ours", "TRL", "verdict")
         text = (
+            f"{trl_sentence(judged)}"
             "Both use the same task, model, hyperparameters, number of samples and evaluation. "
             "Verdicts are defined as for the other algorithms, with the difference of the measure "
             f"itself.\n\n{table(folder, 'language-trl', columns, rows)}\n"

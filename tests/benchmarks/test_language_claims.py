@@ -168,7 +168,8 @@ def test_lengths_are_compared_where_they_are_free(folder: Path) -> None:
     runs += [
         method(
             folder / "runs", "dapo", "rambling", x,
-            {**common, "length_wrong": (30.0, 31.0), "truncated": (0.1, 0.05 if k == 3 else 0.2)},
+            {**common, "length_wrong": (30.0, 31.0)},
+            {"length": (30.0, 20.0 if k == 3 else 25.0)},
         )
         for k, x in enumerate(LONG)
     ]  # fmt: skip
@@ -177,9 +178,14 @@ def test_lengths_are_compared_where_they_are_free(folder: Path) -> None:
     assert "| DAPO | token-level loss | 5 |" in text
     assert text.count("\n| DAPO |") == 4
     assert "+15.0 [" in text
-    one = "with soft punishment alone pass@1 is not shown to be higher or lower than with none of"
-    assert f"{one} the three (+0.000 [" in text
-    assert ", and the share that is cut off is lower (-0.150 [" in text
+    said = (
+        "with {} alone the length of completions in the first 10% of the training is {} than with"
+    )
+    # Five of fifty steps: 30 - 5 x and 30 - 10 x, where x is 0.06 on average.
+    assert f"{said.format('soft punishment', 'lower')} none of the three (-0.30 [" in text
+    same = "not shown to be higher or lower"
+    assert f"{said.format('overlong filtering', same)} none of the three (+0.00 [" in text
+    assert f"and pass@1 after it is {same} (+0.000 [" in text
     assert "with none of the three alone" not in text
     runs[1].summaries[2]["final"]["length_wrong"] = None  # a seed without wrong completions
     assert "after GRPO than after Dr. GRPO" not in chapter.length_section(runs, folder)
@@ -267,6 +273,7 @@ def test_every_experiment_of_the_suite_is_shown_on_the_page(folder: Path) -> Non
     measures |= {name: (20.0, 30.0) for name in ("length", "length_right", "length_wrong")}
     measures |= {"entropy": (0.3, 0.2), "truncated": (0.0, 0.1)}
     metrics = {name: (0.1, 0.2) for name in ("accuracy", "reward", "clip_high", "clip_low")}
+    metrics["length"] = (30.0, 20.0)
     runs = [
         method(folder / "runs", algo, task, settings, measures, metrics)
         for algo, task, _, settings in EXPERIMENTS

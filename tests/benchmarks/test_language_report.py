@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,6 +22,7 @@ from benchmarks.chapters import results as chapter_results
 from benchmarks.chapters.names import display
 from benchmarks.chapters.stored import open_runs
 from llm_track import evaluation, grpo, models, reward_model, rlhf_ppo, tasks
+from manyseeds import stats
 from manyseeds.cli import Preset, from_preset
 from manyseeds.record import RunFolder, part_name, provenance, read_json
 from manyseeds.runs import language
@@ -164,6 +166,24 @@ def test_few_seeds_get_no_verdict(results: Path) -> None:
     section = language_models.trl_section(language_models.methods(open_runs(results)), results)
     (against,) = cells(section, "addition", "GRPO", "", "pass@1")
     assert against[7] == "none (needs 10 seeds a side)"
+
+
+def test_what_the_verdicts_on_trl_say_together() -> None:
+    def verdict(word: Any, low: float, high: float) -> stats.Parity:
+        return stats.Parity(word, stats.Estimate((low + high) / 2, low, high, 10), 0.5)
+
+    found = [
+        ("DPO", verdict("undecided", -0.02, 0.01)),
+        ("SFT", verdict("undecided", -0.08, 0.08)),
+        ("GRPO", verdict("worse", -0.049, -0.01)),
+    ]
+    said = language_models.trl_sentence(found)
+    assert "**Worse than TRL's: GRPO. The interval excludes a score lower by 0.05 or more " in said
+    assert "for DPO, GRPO, but not for SFT.**" in said
+    assert "Worse than TRL's: none. The interval" in language_models.trl_sentence(found[:1])
+    assert "for DPO.**" in language_models.trl_sentence(found[:1])
+    assert language_models.trl_sentence(found[1:2]).startswith("**Worse than TRL's: none.**")
+    assert language_models.trl_sentence([]) == ""
 
 
 def test_another_initial_model_gets_no_verdict(results: Path) -> None:
