@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -197,6 +197,22 @@ def turn_text(runs: Sequence[Method]) -> list[str]:
     return [f"over the weight of the KL pass@1 turns, between a KL of {between} nats per token"]
 
 
+def refreshed_text(runs: Iterable[Method]) -> list[str]:
+    """Whether a reward model that is renewed delays the loss of accuracy; [] without both runs."""
+    run = {m.settings["iterations"] > 1: m for m in runs}
+    if len(run) < 2:
+        return []
+    means = (by_seed(run[x], run[x].curve("pass@1")[1].mean(1)) for x in (True, False))
+    if (difference := paired(*means)) is None:
+        return []
+    delays = "is not shown to delay" if difference.high >= 0 else "does not delay"
+    return [
+        f"refreshing the reward model {'delays' if difference.low > 0 else delays} the loss: "
+        f"pass@1, averaged over the training, is {word(difference)} with it "
+        f"({difference.text(3, '+')})"
+    ]
+
+
 def rlhf_section(found: Sequence[Method], folder: Path) -> str:
     """The learned reward and the true accuracy over the KL."""
     pairs = [(reward_name(x), run_of(found, algo, "addition", x)) for algo, x in RLHF]
@@ -229,7 +245,7 @@ def rlhf_section(found: Sequence[Method], folder: Path) -> str:
                 f"{word(gain)} ({gain.text(3, '+')})"
             )
     alone = [m for name, m in shown if m.algo == "rlhf_ppo" and "rules" not in name]
-    said = [*turn_text(alone), *said]
+    said = [*turn_text(alone), *said, *refreshed_text(m for _, m in shown if m.algo == "grpo")]
     panels = {"learned reward": rewards, "pass@1": scores}
     path = folder / "plots" / "language-overoptimisation.svg"
     xlabel = "√KL to the initial model, KL in nats per token"

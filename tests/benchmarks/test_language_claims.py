@@ -124,6 +124,24 @@ def test_a_reward_that_rises_while_accuracy_falls(folder: Path) -> None:
     assert "GRPO, learned, refreshed in 4 iterations: " in text
     assert "| RLHF-PPO | learned and rules | 5 |" in text
     assert "turns" not in text  # it is lower whatever the weight of the KL
+    assert "refreshing the reward model is not shown to delay the loss: pass@1, averaged" in text
+
+
+@pytest.mark.parametrize(("end", "said"), [(0.3, "delays"), (0.0, "does not delay")])
+def test_a_refreshed_reward_model_that_delays_the_loss(folder: Path, end: float, said: str) -> None:
+    runs = [
+        method(
+            folder / "runs", algo, "addition", settings,
+            {"pass@1": (0.5, end if settings.get("iterations", 1) > 1 else 0.1), "kl": (0.0, 0.5)},
+            {"reward": (1.0, 3.0)},
+        )
+        for algo, settings in RLHF
+    ]  # fmt: skip
+    text = chapter.rlhf_section(runs, folder)
+    # Half of the difference at the end, as both go in lines.
+    mean = f"{(end - 0.1) / 2:+.3f} ["
+    assert f"refreshing the reward model {said} the loss: pass@1, averaged over the" in text
+    assert f" with it ({mean}" in text
 
 
 def test_accuracy_that_turns_is_said_to(folder: Path) -> None:
