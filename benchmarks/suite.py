@@ -185,11 +185,14 @@ LONG: tuple[dict[str, Any], ...] = (
 )
 # PPO with GRPO's prompts, passes and weight of the KL.
 EQUAL = {"prompts": 32, "group_size": 8, "epochs": 1, "kl_coef": 0.04}
+# Dr. GRPO has no KL, and a KL alone keeps completions as long as the initial model's.
+WITHOUT_KL = {"kl_coef": 0.0}
 EXPERIMENTS: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
     *((algo, "addition", 5, x) for algo, x in R1_ZERO),
     *((algo, "addition", 10, x) for algo, x in (*RLHF, ("rlhf_ppo", EQUAL))),
     *(("dapo", "countdown", 10, x) for x in CLIP_HIGHER),
     *(("dapo", "rambling", 10, x) for x in LONG),
+    ("grpo", "rambling", 10, WITHOUT_KL),
 )
 SHORT_PREDICTION = {"seeds": 10, "total_episodes": 20}
 
