@@ -21,7 +21,7 @@ from benchmarks.chapters.names import display
 from benchmarks.chapters.results import Rows, command_text, escape, picture
 from benchmarks.chapters.stored import NAME, ORIGIN, find_file, read_table, section_of
 from benchmarks.chapters.tables import table
-from benchmarks.suite import CLIP_HIGHER, EQUAL, LONG, R1_ZERO, RLHF
+from benchmarks.suite import CLIP_HIGHER, EQUAL, LONG, R1_ZERO, RLHF, WITHOUT_KL
 from manyseeds import plots, stats
 from manyseeds.stats import Floats
 
@@ -379,15 +379,21 @@ LENGTH_COLUMNS = (
     *("method", "changed", "n", "pass@1, mean [95%]", "right ones before", "after"),
     *("wrong ones before", "after", "wrong minus right, mean [95%]", "cut off before", "after"),
 )
+NO_KL = "without a KL"
 CHANGED = ("none of the three", "token-level loss", "overlong filtering", "soft punishment")
 
 
 def length_section(found: Sequence[Method], folder: Path) -> str:
     """Lengths where the task leaves them free, under GRPO, Dr. GRPO and parts of DAPO."""
+    free: tuple[tuple[str, dict[str, Any], str], ...] = (
+        ("grpo", {}, ""),
+        ("grpo", WITHOUT_KL, NO_KL),
+        ("dr_grpo", {}, ""),
+    )
     shown = [
-        (display(algo), "", m)
-        for algo in ("grpo", "dr_grpo")
-        if (m := run_of(found, algo, "rambling", {}))
+        (f"{display(algo)} {changed}".strip(), changed, m)
+        for algo, settings, changed in free
+        if (m := run_of(found, algo, "rambling", settings))
     ]
     parts = [
         (display("dapo"), name, m)
@@ -397,17 +403,12 @@ def length_section(found: Sequence[Method], folder: Path) -> str:
     rows: Rows = [length_row(m, changed) for _, changed, m in (*shown, *parts)]
     if not rows:
         return ""
-    said = part_sentences([(name, m) for _, name, m in parts])
-    extra = [by_seed(m, m.values("length_wrong") - m.values("length_right")) for _, _, m in shown]
-    if len(extra) == 2 and (difference := paired(*extra)):
-        said.insert(
-            0,
-            "By how much wrong completions are longer than right ones is "
-            f"{word(difference)} after GRPO than after Dr. GRPO ({difference.text(1, '+')} tokens)",
-        )
+    said = bias_sentences({name: m for name, _, m in shown})
+    said += part_sentences([(name, m) for _, name, m in parts])
     text = (
         f"{bold(said)}In `rambling` the thinking of the demonstrations has random filler, so that "
-        "length is free. The runs of DAPO have completions of at most 36 tokens, without dynamic "
+        "length is free. GRPO has a KL to the initial model, which favours its lengths; Dr. GRPO "
+        "has none. The runs of DAPO have completions of at most 36 tokens, without dynamic "
         "sampling and with a symmetric clip, and each of its other parts alone.\n\n"
         f"{table(folder, 'language-free-length', LENGTH_COLUMNS, rows)}\n"
     )
@@ -424,6 +425,23 @@ def length_section(found: Sequence[Method], folder: Path) -> str:
         plots.lines(panels, path, columns=2, floors=dict.fromkeys(panels, 0.0), **axes)
         text += picture("Lengths of right and of wrong completions of rambling", path)
     return text
+
+
+def bias_sentences(runs: Mapping[str, Method]) -> list[str]:
+    """By how much wrong completions are longer than right ones, GRPO's with and without a KL."""
+    last = runs.get(display("dr_grpo"))
+    said = []
+    for name, m in runs.items():
+        if last is None or m is last:
+            continue
+        extra = (by_seed(x, x.values("length_wrong") - x.values("length_right")) for x in (m, last))
+        if difference := paired(*extra):
+            said.append(
+                "by how much wrong completions are longer than right ones is "
+                f"{word(difference)} after {name} than after {display('dr_grpo')} "
+                f"({difference.text(1, '+')} tokens)"
+            )
+    return said
 
 
 def part_sentences(parts: Sequence[tuple[str, Method]]) -> list[str]:

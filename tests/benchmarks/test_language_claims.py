@@ -16,7 +16,7 @@ from benchmarks import catalog
 from benchmarks.chapters import language_claims as chapter
 from benchmarks.chapters.language_models import Method
 from benchmarks.chapters.stored import ORIGIN
-from benchmarks.suite import CLIP_HIGHER, EQUAL, EXPERIMENTS, LONG, R1_ZERO, RLHF
+from benchmarks.suite import CLIP_HIGHER, EQUAL, EXPERIMENTS, LONG, R1_ZERO, RLHF, WITHOUT_KL
 from manyseeds.digest import ROOT
 from manyseeds.record import parquet_bytes, write_bytes
 
@@ -180,8 +180,8 @@ def test_clip_higher_that_changes_nothing_is_said_to(folder: Path) -> None:
 def test_lengths_are_compared_where_they_are_free(folder: Path) -> None:
     common = {"pass@1": (0.3, 0.6), "truncated": (0.1, 0.2), "length_right": (30.0, 25.0)}
     runs = [
-        method(folder / "runs", algo, "rambling", {}, {**common, "length_wrong": (30.0, end)})
-        for algo, end in (("grpo", 40.0), ("dr_grpo", 28.0))
+        method(folder / "runs", algo, "rambling", x, {**common, "length_wrong": (30.0, end)})
+        for algo, x, end in (("grpo", {}, 40.0), ("dr_grpo", {}, 28.0), ("grpo", WITHOUT_KL, 26.0))
     ]
     runs += [
         method(
@@ -193,6 +193,8 @@ def test_lengths_are_compared_where_they_are_free(folder: Path) -> None:
     ]  # fmt: skip
     text = chapter.length_section(runs, folder)
     assert "is higher after GRPO than after Dr. GRPO (+12.0 [" in text
+    assert "is lower after GRPO without a KL than after Dr. GRPO (-2.0 [" in text
+    assert "| GRPO | without a KL | 5 |" in text
     assert "| DAPO | token-level loss | 5 |" in text
     assert text.count("\n| DAPO |") == 4
     assert "+15.0 [" in text
