@@ -185,7 +185,7 @@ LONG: tuple[dict[str, Any], ...] = (
 )
 # PPO with GRPO's prompts, passes and weight of the KL.
 EQUAL = {"prompts": 32, "group_size": 8, "epochs": 1, "kl_coef": 0.04}
-# Dr. GRPO has no KL, and a KL alone keeps completions as long as the initial model's.
+# Dr. GRPO has no KL, and a KL holds lengths closer to the initial model's.
 WITHOUT_KL = {"kl_coef": 0.0}
 EXPERIMENTS: tuple[tuple[str, str, int, dict[str, Any]], ...] = (
     *((algo, "addition", 5, x) for algo, x in R1_ZERO),

@@ -198,18 +198,21 @@ def turn_text(runs: Sequence[Method]) -> list[str]:
 
 
 def refreshed_text(runs: Iterable[Method]) -> list[str]:
-    """Whether a reward model that is renewed delays the loss of accuracy; [] without both runs."""
+    """Whether iterations of GRPO, which renew the reward model and the reference, delay the loss of
+    accuracy; [] without both runs."""
     run = {m.settings["iterations"] > 1: m for m in runs}
     if len(run) < 2:
         return []
     means = (by_seed(run[x], run[x].curve("pass@1")[1].mean(1)) for x in (True, False))
     if (difference := paired(*means)) is None:
         return []
-    delays = "is not shown to delay" if difference.high >= 0 else "does not delay"
+    if difference.low > 0:
+        delays = "delays"
+    else:
+        delays = "does not delay" if difference.high < 0 else "is not shown to delay"
     return [
-        f"refreshing the reward model {'delays' if difference.low > 0 else delays} the loss: "
-        f"pass@1, averaged over the training, is {word(difference)} with it "
-        f"({difference.text(3, '+')})"
+        f"renewing reward model and reference {delays} the loss: pass@1, averaged over the "
+        f"training, is {word(difference)} with it ({difference.text(3, '+')})"
     ]
 
 

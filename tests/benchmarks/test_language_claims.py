@@ -124,7 +124,10 @@ def test_a_reward_that_rises_while_accuracy_falls(folder: Path) -> None:
     assert "GRPO, learned, refreshed in 4 iterations: " in text
     assert "| RLHF-PPO | learned and rules | 5 |" in text
     assert "turns" not in text  # it is lower whatever the weight of the KL
-    assert "refreshing the reward model is not shown to delay the loss: pass@1, averaged" in text
+    assert (
+        "renewing reward model and reference is not shown to delay the loss: pass@1, averaged"
+        in text
+    )
 
 
 @pytest.mark.parametrize(("end", "said"), [(0.3, "delays"), (0.0, "does not delay")])
@@ -140,7 +143,7 @@ def test_a_refreshed_reward_model_that_delays_the_loss(folder: Path, end: float,
     text = chapter.rlhf_section(runs, folder)
     # Half of the difference at the end, as both go in lines.
     mean = f"{(end - 0.1) / 2:+.3f} ["
-    assert f"refreshing the reward model {said} the loss: pass@1, averaged over the" in text
+    assert f"renewing reward model and reference {said} the loss: pass@1, averaged over the" in text
     assert f" with it ({mean}" in text
 
 
