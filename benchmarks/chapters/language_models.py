@@ -374,13 +374,17 @@ def trl_sentence(found: Sequence[tuple[str, Parity]]) -> str:
     if not found:
         return ""
     worse = [name for name, x in found if x.word == "worse"]
-    close = [name for name, x in found if x.difference.low > -MARGIN]
-    other = [name for name, _ in found if name not in close]
-    text = f"Worse than TRL's: {', '.join(worse) or 'none'}. "
-    if close:
-        text += f"The interval excludes a score lower by {MARGIN} or more for {', '.join(close)}"
-        text += f", but not for {', '.join(other)}. " if other else ". "
-    return f"**{text.strip()}** Equivalent takes {stats.EQUIVALENCE_SEEDS} seeds a side.\n\n"
+    close: list[str] = []
+    other: list[str] = []
+    for name, x in found:  # saturated sides have no interval that could exclude anything
+        excludes = x.word != "saturated" and x.difference.low >= -MARGIN
+        (close if excludes else other).append(name)
+    text = (
+        f"Worse than TRL's: {', '.join(worse) or 'none'}. The interval excludes a score lower by "
+        f"more than {MARGIN} for {', '.join(close) or 'none'}"
+    )
+    text += f", but not for {', '.join(other)}." if other and close else "."
+    return f"**{text}** Equivalent takes {stats.EQUIVALENCE_SEEDS} seeds a side.\n\n"
 
 
 def trl_section(found: Sequence[Method], folder: Path) -> str:
@@ -400,7 +404,7 @@ def trl_section(found: Sequence[Method], folder: Path) -> str:
             names = escape(ours.task), escape(display(algo)), changed, escape(name)
             rows.append((*names, seeds, *scores, verdict))
             if known := parity_against(ours, theirs):
-                judged.append((escape(display(algo)), known))
+                judged.append((" with ".join(filter(None, (names[1], changed))), known))
             sides = {"manyseeds": ours, "TRL": theirs}
             panels[printable(f"{name}, {display(algo)} on {ours.task}")] = {
                 side: m.line(name) for side, m in sides.items()

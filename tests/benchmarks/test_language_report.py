@@ -178,11 +178,17 @@ def test_what_the_verdicts_on_trl_say_together() -> None:
         ("GRPO", verdict("worse", -0.049, -0.01)),
     ]
     said = language_models.trl_sentence(found)
-    assert "**Worse than TRL's: GRPO. The interval excludes a score lower by 0.05 or more " in said
+    assert (
+        "**Worse than TRL's: GRPO. The interval excludes a score lower by more than 0.05 " in said
+    )
     assert "for DPO, GRPO, but not for SFT.**" in said
     assert "Worse than TRL's: none. The interval" in language_models.trl_sentence(found[:1])
     assert "for DPO.**" in language_models.trl_sentence(found[:1])
-    assert language_models.trl_sentence(found[1:2]).startswith("**Worse than TRL's: none.**")
+    assert "lower by more than 0.05 for none.**" in language_models.trl_sentence(found[1:2])
+    twice = [("GRPO", verdict("undecided", -0.02, 0.02)), ("GRPO", verdict("worse", -0.2, -0.1))]
+    assert "for GRPO, but not for GRPO.**" in language_models.trl_sentence(twice)
+    same = [("GRPO", verdict("saturated", 0.0, 0.0))]
+    assert "for none.**" in language_models.trl_sentence(same)
     assert language_models.trl_sentence([]) == ""
 
 
