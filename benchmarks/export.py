@@ -143,7 +143,7 @@ def verdict_of(run: StoredRun) -> str:
             if run.kind == "control":
                 verdict = verdict_on_return(load_result(run), load_result(theirs))
             else:
-                verdict = verdict_against(Method(run), Method(theirs))
+                verdict, _ = verdict_against(Method(run), Method(theirs))
         except UsageError:
             continue
         if verdict:

@@ -170,7 +170,7 @@ def zero_sentence(base: str, m: Method) -> str:
 
 RLHF_COLUMNS = (
     *("method", "reward", "n", "learned reward before", "after, mean [95%]"),
-    *("pass@1 before", "after, mean [95%]", "KL, nats per token"),
+    *("pass@1 before", "after, mean [95%]", "over the training", "KL, nats per token"),
 )
 
 
@@ -195,6 +195,12 @@ def turn_text(runs: Sequence[Method]) -> list[str]:
         return []
     between = f"{max(higher):.3f} and {min(lower):.3f}"
     return [f"over the weight of the KL pass@1 turns, between a KL of {between} nats per token"]
+
+
+def distance(m: Method) -> Floats:
+    """The square root of the mean KL to the initial model at each evaluation, [K]."""
+    # The KL is sampled: where the models are the same it can be below 0.
+    return np.sqrt(np.maximum(m.curve("kl")[1].mean(0), 0))
 
 
 def refreshed_text(runs: Iterable[Method]) -> list[str]:
@@ -228,16 +234,14 @@ def rlhf_section(found: Sequence[Method], folder: Path) -> str:
     said = []
     for name, m in shown:
         reward = metric_at_points(m, "reward")
-        # sampled, and thus below 0 at times where the models are the same
-        distance = np.sqrt(np.maximum(m.curve("kl")[1].mean(0), 0))
+        x, score = distance(m), m.curve("pass@1")[1]
         line = f"{display(m.algo)}: {name}"
-        rewards[line] = plots.mean_line(distance, reward)
-        scores[line] = plots.mean_line(distance, m.curve("pass@1")[1])
+        rewards[line], scores[line] = plots.mean_line(x, reward), plots.mean_line(x, score)
         ends = stats.estimate(reward[:, -1], "mean").text(2)
         rows.append(
             (
                 m.label, name, str(len(m.summaries)), f"{reward[:, 0].mean():.2f}", ends,
-                m.mean_text("pass@1", "initial"), m.text("pass@1"), m.mean_text("kl"),
+                *both(m, "pass@1"), f"{score.mean():.3f}", m.mean_text("kl"),
             )
         )  # fmt: skip
         gain = change(m, "pass@1")
@@ -258,7 +262,9 @@ def rlhf_section(found: Sequence[Method], folder: Path) -> str:
         "`reward_model.py` with its defaults. The reward shown is what training samples earn, "
         "with the format's and the rules' part where there is one, and for PPO less 1 where a "
         "completion is cut off; it is averaged since the evaluation before. The curves are over "
-        "the square root of the KL, as those of Gao et al. (arXiv 2210.10760).\n\n"
+        "the square root of the KL, as those of Gao et al. (arXiv 2210.10760), whose KL is of "
+        "whole answers. Iterations renew the reward model, whose reward is shown, and with it the "
+        "reference of the KL penalty, first after a quarter of the training.\n\n"
         + table(folder, "language-overoptimisation", RLHF_COLUMNS, rows)
         + "\n"
         + picture("Learned reward and pass@1 over the square root of the KL", path)
@@ -381,6 +387,7 @@ def clip_section(found: Sequence[Method], folder: Path) -> str:
 LENGTH_COLUMNS = (
     *("method", "changed", "n", "pass@1, mean [95%]", "right ones before", "after"),
     *("wrong ones before", "after", "wrong minus right, mean [95%]", "cut off before", "after"),
+    f"length of samples, first {EARLY:.0%} of the training",
 )
 NO_KL = "without a KL"
 CHANGED = ("none of the three", "token-level loss", "overlong filtering", "soft punishment")
@@ -431,17 +438,14 @@ def length_section(found: Sequence[Method], folder: Path) -> str:
 
 
 def bias_sentences(runs: Mapping[str, Method]) -> list[str]:
-    """By how much wrong completions are longer than right ones, GRPO's with and without a KL."""
-    last = runs.get(display("dr_grpo"))
+    """By how much wrong completions are longer than right ones, of each two runs."""
     said = []
-    for name, m in runs.items():
-        if last is None or m is last:
-            continue
-        extra = (by_seed(x, x.values("length_wrong") - x.values("length_right")) for x in (m, last))
+    for (name, m), (other, n) in itertools.combinations(runs.items(), 2):
+        extra = (by_seed(x, x.values("length_wrong") - x.values("length_right")) for x in (m, n))
         if difference := paired(*extra):
             said.append(
                 "by how much wrong completions are longer than right ones is "
-                f"{word(difference)} after {name} than after {display('dr_grpo')} "
+                f"{word(difference)} after {name} than after {other} "
                 f"({difference.text(1, '+')} tokens)"
             )
     return said
@@ -475,7 +479,8 @@ def length_row(m: Method, changed: str) -> tuple[str, ...]:
         for when in ("initial", "final")
     ]
     cut = (m.mean_text("truncated", when) for when in ("initial", "final"))
-    return (m.label, changed, str(len(m.summaries)), m.text("pass@1"), *cells, apart, *cut)
+    early = f"{metric(m, 'length', EARLY).mean():.2f}"
+    return (m.label, changed, str(len(m.summaries)), m.text("pass@1"), *cells, apart, *cut, early)
 
 
 # ---- Self-correction -----------------------------------------------------------------------

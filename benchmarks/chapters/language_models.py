@@ -353,30 +353,29 @@ def ablation_row(m: Method, changed: str, difference: str) -> tuple[str, ...]:
 SCALE = Scores("a share", None, random_score=0.0, reference_score=1.0, digits=3)
 
 
-def parity_against(ours: Method, theirs: Method) -> Parity | None:
-    """Ours and TRL's by the headline; None with too few seeds or other initial models."""
-    if set(begun_with(ours)) != set(begun_with(theirs)):
-        return None
-    return parity(ours.values(ours.headline), theirs.values(theirs.headline), SCALE)
+def verdict_against(ours: Method, theirs: Method) -> tuple[str, Parity | None]:
+    """The verdict on the headline against a run of TRL's, as a text and in numbers.
 
-
-def verdict_against(ours: Method, theirs: Method) -> str:
-    """The verdict on the headline against a run of TRL's, empty where the settings differ."""
+    The text is empty where the settings differ. There are no numbers with too few seeds or other
+    initial models.
+    """
     if (ours.settings, ours.headline) != (theirs.settings, theirs.headline):
-        return ""
+        return "", None
     if set(begun_with(ours)) != set(begun_with(theirs)):
-        return "none (other initial models)"
-    return verdict_text(parity_against(ours, theirs), SCALE)
+        return "none (other initial models)", None
+    found = parity(ours.values(ours.headline), theirs.values(theirs.headline), SCALE)
+    return verdict_text(found, SCALE), found
 
 
-def trl_sentence(found: Sequence[tuple[str, Parity]]) -> str:
+def trl_sentence(found: Sequence[tuple[str, Parity | None]]) -> str:
     """For which methods a loss against TRL is shown, and for which a large one is excluded."""
-    if not found:
+    judged = [(name, x) for name, x in found if x]
+    if not judged:
         return ""
-    worse = [name for name, x in found if x.word == "worse"]
+    worse = [name for name, x in judged if x.word == "worse"]
     close: list[str] = []
     other: list[str] = []
-    for name, x in found:  # saturated sides have no interval that could exclude anything
+    for name, x in judged:  # saturated sides have no interval that could exclude anything
         excludes = x.word != "saturated" and x.difference.low >= -MARGIN
         (close if excludes else other).append(name)
     text = (
@@ -384,6 +383,8 @@ def trl_sentence(found: Sequence[tuple[str, Parity]]) -> str:
         f"more than {MARGIN} for {', '.join(close) or 'none'}"
     )
     text += f", but not for {', '.join(other)}." if other and close else "."
+    if missing := [name for name, x in found if not x]:
+        text += f" Without a verdict: {', '.join(missing)}."
     return f"**{text}** Equivalent takes {stats.EQUIVALENCE_SEEDS} seeds a side.\n\n"
 
 
@@ -395,7 +396,8 @@ def trl_section(found: Sequence[Method], folder: Path) -> str:
     for theirs in (m for m in found if m.algo.startswith("trl-")):
         algo = theirs.algo.removeprefix("trl-")
         for ours in (m for m in found if (m.algo, m.task) == (algo, theirs.task)):
-            if not (verdict := verdict_against(ours, theirs)):
+            verdict, numbers = verdict_against(ours, theirs)
+            if not verdict:
                 continue
             name = ours.headline
             seeds = f"{len(ours.summaries)} and {len(theirs.summaries)}"
@@ -403,8 +405,7 @@ def trl_section(found: Sequence[Method], folder: Path) -> str:
             scores = ours.text(name), theirs.text(name)
             names = escape(ours.task), escape(display(algo)), changed, escape(name)
             rows.append((*names, seeds, *scores, verdict))
-            if known := parity_against(ours, theirs):
-                judged.append((" with ".join(filter(None, (names[1], changed))), known))
+            judged.append((" with ".join(filter(None, (names[1], changed))), numbers))
             sides = {"manyseeds": ours, "TRL": theirs}
             panels[printable(f"{name}, {display(algo)} on {ours.task}")] = {
                 side: m.line(name) for side, m in sides.items()
@@ -415,8 +416,9 @@ def trl_section(found: Sequence[Method], folder: Path) -> str:
         text = (
             f"{trl_sentence(judged)}"
             "Both use the same task, model, hyperparameters, number of samples and evaluation. "
-            "Verdicts are defined as for the other algorithms, with the difference of the measure "
-            f"itself.\n\n{table(folder, 'language-trl', columns, rows)}\n"
+            "Verdicts are defined as for the other algorithms, but seeds are looked at once, with "
+            "95% intervals of the difference of the measure itself.\n\n"
+            f"{table(folder, 'language-trl', columns, rows)}\n"
         )
         figure = folder / "plots" / "language-trl.svg"
         plots.lines(panels, figure, xlabel="samples", ylabel="", legend=CAPTION, columns=2)

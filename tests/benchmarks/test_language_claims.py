@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,8 @@ import pytest
 
 from benchmarks import catalog
 from benchmarks.chapters import language_claims as chapter
+from benchmarks.chapters import language_models
+from benchmarks.chapters import results as chapter_results
 from benchmarks.chapters.language_models import Method
 from benchmarks.chapters.stored import ORIGIN
 from benchmarks.suite import CLIP_HIGHER, EQUAL, EXPERIMENTS, LONG, R1_ZERO, RLHF, WITHOUT_KL
@@ -147,6 +150,37 @@ def test_a_refreshed_reward_model_that_delays_the_loss(folder: Path, end: float,
     assert f" with it ({mean}" in text
 
 
+def test_the_axis_is_the_square_root_of_the_kl(folder: Path) -> None:
+    measures = {"pass@1": (0.5, 0.1), "kl": (-0.102, 0.248)}  # 0.002 more on average over seeds
+    run = method(folder / "runs", *("grpo", "addition"), {}, measures)
+    x = chapter.distance(run)
+    assert x[0] == 0
+    assert x[-1] == pytest.approx(0.5)
+    text = chapter.rlhf_section(
+        [
+            method(folder / "runs", algo, "addition", settings, measures, {"reward": (1.0, 3.0)})
+            for algo, settings in RLHF
+        ],
+        folder,
+    )
+    # pass@1 goes in a line from 0.502 to 0.102.
+    assert text.count("| 0.502 | 0.102 [") == text.count("] | 0.302 | 0.250 |") == len(RLHF)
+
+
+@pytest.mark.parametrize(("end", "word"), [(0.2, "worse -0.200 ["), (0.6, "better +0.200 [")])
+def test_a_verdict_on_trl_is_of_ours(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, end: float, word: str
+) -> None:
+    monkeypatch.setattr(chapter_results, "LOOKS", (SEEDS,))
+    ours, theirs = (
+        method(folder / "runs", "grpo", "addition", {}, {"pass@1": (0.3, x)}) for x in (end, 0.4)
+    )
+    theirs.algo = "trl-grpo"
+    text = language_models.trl_section([ours, theirs], folder)
+    assert f"| {word}" in text
+    assert f"Worse than TRL's: {'GRPO' if end < 0.4 else 'none'}. The interval excludes" in text
+
+
 def test_accuracy_that_turns_is_said_to(folder: Path) -> None:
     runs = [
         method(
@@ -183,7 +217,14 @@ def test_clip_higher_that_changes_nothing_is_said_to(folder: Path) -> None:
 def test_lengths_are_compared_where_they_are_free(folder: Path) -> None:
     common = {"pass@1": (0.3, 0.6), "truncated": (0.1, 0.2), "length_right": (30.0, 25.0)}
     runs = [
-        method(folder / "runs", algo, "rambling", x, {**common, "length_wrong": (30.0, end)})
+        method(
+            folder / "runs",
+            algo,
+            "rambling",
+            x,
+            {**common, "length_wrong": (30.0, end)},
+            {"length": (30.0, 20.0)},
+        )
         for algo, x, end in (("grpo", {}, 40.0), ("dr_grpo", {}, 28.0), ("grpo", WITHOUT_KL, 26.0))
     ]
     runs += [
@@ -197,7 +238,10 @@ def test_lengths_are_compared_where_they_are_free(folder: Path) -> None:
     text = chapter.length_section(runs, folder)
     assert "is higher after GRPO than after Dr. GRPO (+12.0 [" in text
     assert "is lower after GRPO without a KL than after Dr. GRPO (-2.0 [" in text
+    assert "is higher after GRPO than after GRPO without a KL (+14.0 [" in text
     assert "| GRPO | without a KL | 5 |" in text
+    # 30 - 10 x, where x is 0.06 on average, and 0.002 for the seeds.
+    assert re.search(r"\| Dr. GRPO .*\| 29.40 \|$", text, re.MULTILINE)
     assert "| DAPO | token-level loss | 5 |" in text
     assert text.count("\n| DAPO |") == 4
     assert "+15.0 [" in text

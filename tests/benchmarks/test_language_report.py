@@ -187,6 +187,10 @@ def test_what_the_verdicts_on_trl_say_together() -> None:
     assert "lower by more than 0.05 for none.**" in language_models.trl_sentence(found[1:2])
     twice = [("GRPO", verdict("undecided", -0.02, 0.02)), ("GRPO", verdict("worse", -0.2, -0.1))]
     assert "for GRPO, but not for GRPO.**" in language_models.trl_sentence(twice)
+    assert "SFT. Without a verdict: DPO.**" in language_models.trl_sentence(
+        [*found[:2], ("DPO", None)]
+    )
+    assert language_models.trl_sentence([("DPO", None)]) == ""
     same = [("GRPO", verdict("saturated", 0.0, 0.0))]
     assert "for none.**" in language_models.trl_sentence(same)
     assert language_models.trl_sentence([]) == ""
