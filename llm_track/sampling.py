@@ -26,6 +26,7 @@ from llm_track.tasks import THINK, Task
 MAX_LOGITS = 2**26  # that are held at a time, with copies and gradients: 256 MB each
 SCALED_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier")
 COMPACT = 0.75  # rows that have ended are dropped once they are a quarter of the batch
+FEW = 16  # rows take as long as one, and matrix products may round otherwise with fewer
 PASS = 150  # tokens that take as long as what a forward and backward pass costs besides
 
 
@@ -61,6 +62,11 @@ class Samples:
                 x = x[:, :T]
             part[f.name] = x
         return type(self)(**part)
+
+    def ids(self) -> Tensor:
+        """Prompt and completion of each row, [B, P + T] int64, with -1 for padding."""
+        ids = torch.cat([self.prompts, self.tokens], 1)
+        return ids.masked_fill(~torch.cat([self.prompt_mask, self.mask], 1), -1)
 
     def parts(self, rows: Any, size: int) -> Iterator[Self]:
         """Some rows in micro-batches of at most `size`, those of like length together."""
@@ -112,15 +118,19 @@ def encode_prompts(tokenizer: Any, task: Task, prompts: Sequence[str]) -> list[l
 
     Otherwise with what the tokenizer puts before a text (Llama's beginning of sequence).
     """
+    different = list(dict.fromkeys(prompts))
     if tokenizer.chat_template is None:
-        texts = [f"{task.instruction}\n\n{p}\n" if task.instruction else p for p in prompts]
-        return tokenizer(texts)["input_ids"]  # type: ignore[no-any-return]
-    return tokenizer.apply_chat_template(  # type: ignore[no-any-return]
-        chats(tokenizer, task, prompts),
-        add_generation_prompt=True,
-        tokenize=True,
-        return_dict=False,
-    )
+        texts = [f"{task.instruction}\n\n{p}\n" if task.instruction else p for p in different]
+        rows = tokenizer(texts)["input_ids"]
+    else:
+        rows = tokenizer.apply_chat_template(
+            chats(tokenizer, task, different),
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=False,
+        )
+    encoded = dict(zip(different, rows, strict=True))
+    return [encoded[p] for p in prompts]
 
 
 def chats(tokenizer: Any, task: Task, prompts: Sequence[str]) -> list[list[dict[str, str]]]:
@@ -251,12 +261,7 @@ def sample(
         ])  # fmt: skip
     device = uniforms.device
     ids, mask = pad_left(prompts, tokenizer.pad_token_id, device)
-    different, group = torch.unique(ids.masked_fill(~mask, -1), dim=0, return_inverse=True)
-    first = torch.arange(len(ids), device=device)
-    if len(different) == len(ids):
-        group = first
-    else:  # a row that has each of the prompts
-        first = first.new_zeros(len(different)).scatter(0, group, first)
+    first, group = distinct(ids.masked_fill(~mask, -1))
     training = model.training  # with gradient checkpointing: then transformers keeps no cache
     model.eval()
     with precision(model, device), rounding_once(model):  # around all tokens
@@ -292,8 +297,10 @@ def _sample(
 ) -> tuple[Tensor, ...]:
     """Tokens, log-probabilities and entropies [B, T], lengths [B] int64, ended [B] bool.
 
-    ids, mask: the different prompts, each of which the model reads once. group: [B] int64, which of
-    them each row completes.
+    ids, mask: the distinct prompts. group: [B] int64, which of them each row completes.
+
+    Rows that have drawn the same tokens after the same prompt share one row of the model's batch,
+    their history, until they draw different ones.
     """
     from transformers import DynamicCache
 
@@ -304,6 +311,7 @@ def _sample(
     ended = torch.zeros(B, dtype=torch.bool, device=ids.device)
     rows = torch.arange(B, device=ids.device)  # those still in the batch
     alive = torch.ones_like(ended)  # of these rows
+    history = at = group  # of these rows; the row of the model's batch that has it
     last = end_tokens(model, tokenizer).to(ids.device)
     cache = DynamicCache(config=model.config)
     inputs, places = ids, positions(mask)
@@ -317,36 +325,54 @@ def _sample(
             use_cache=True,
             logits_to_keep=1,
         ).logits[:, -1]
-        if t == 0 and len(group) > len(ids):
-            cache.batch_select_indices(group)
-            logits, places, mask = logits[group], places[group], mask[group]
-        logp = (logits.float() / temperature).log_softmax(-1)  # [rows, V]
+        logp = (logits.float() / temperature).log_softmax(-1)  # [histories, V]
         p = logp.exp()
         if greedy:
-            token = logp.argmax(-1, keepdim=True)
+            token = logp.argmax(-1)[at]
         else:  # the first token whose cumulative probability exceeds u
-            cumulative = p.cumsum(-1)
+            cumulative = p.cumsum(-1)[at]
             token = torch.searchsorted(
                 cumulative, uniforms[rows, t : t + 1] * cumulative[:, -1:], right=True
-            ).clamp(max=logp.shape[1] - 1)
-        logprobs[rows, t] = logp.gather(1, token)[:, 0]
-        entropy[rows, t] = -(p * logp.clamp(min=-1e4)).sum(-1)  # 0 * -inf is to be 0
-        tokens[rows, t] = token[:, 0]
-        ends = torch.isin(token[:, 0], last) & alive
+            ).clamp(max=logp.shape[1] - 1)[:, 0]
+        logprobs[rows, t] = logp[at, token]
+        entropy[rows, t] = -(p * logp.clamp(min=-1e4)).sum(-1)[at]  # 0 * -inf is to be 0
+        tokens[rows, t] = token
+        ends = torch.isin(token, last) & alive
         lengths[rows[ends]] = t + 1
         ended[rows[ends]] = True
         alive = alive & ~ends
         count = int(alive.sum())
         if count == 0:
             break
-        inputs, places = token, places[:, -1:] + 1
-        mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
         if count <= COMPACT * len(rows):
-            kept = alive.nonzero()[:, 0]
+            like = alive.nonzero()[:, 0]
+            rows, alive = rows[like], alive[like]
+        else:  # rows that have ended go on like one that has not
+            like = torch.arange(len(rows), device=ids.device).where(alive, alive.long().argmax())
+        history, at, token = (x[like] for x in (history, at, token))
+        first, history = distinct(history * logp.shape[1] + token)
+        if len(first) > FEW:
+            kept, inputs, at = at[first], token[first], history
+        else:
+            kept, inputs, at = at, token, torch.arange(len(rows), device=ids.device)
+        inputs, places = inputs.unsqueeze(1), places[kept, -1:] + 1
+        mask = torch.cat([mask[kept], mask.new_ones(len(kept), 1)], 1)
+        if not kept.equal(torch.arange(len(logp), device=ids.device)):
             cache.batch_select_indices(kept)
-            rows, inputs, places, mask = (x[kept] for x in (rows, inputs, places, mask))
-            alive = alive[kept]
     return tokens, logprobs, entropy, lengths, ended
+
+
+def distinct(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The first row of each distinct value of x [B, ...], and which of the values each row has [B].
+
+    Where no two rows are the same these are both 0 to B - 1.
+    """
+    dim = 0 if x.dim() > 1 else None  # with a dimension it is slow
+    values, which = torch.unique(x, dim=dim, return_inverse=True)
+    rows = torch.arange(len(x), device=x.device)
+    if len(values) == len(x):
+        return rows, rows
+    return rows.new_full((len(values),), len(x)).scatter_reduce(0, which, rows, "amin"), which
 
 
 # ---- Teacher forcing -----------------------------------------------------------------------
@@ -451,12 +477,16 @@ def scores(model: Any, samples: Samples) -> Tensor:
 
 @torch.no_grad()
 def in_batches(function: Callable[[Samples], Tensor], samples: Samples, size: int) -> Tensor:
-    """Apply a function of samples without gradients, `size` rows at a time; [B, ...].
+    """Apply a function of prompts and completions without gradients, `size` rows at a time;
+    [B, ...]. Rows that have the same are computed once.
 
     A result with T columns is padded with 0 to the width of the whole batch.
     """
     order = samples.lengths.argsort(stable=True)  # as `parts` takes them
-    parts = [function(part) for part in samples.parts(range(len(samples)), size)]
+    parts = []
+    for part in samples.parts(range(len(samples)), size):
+        first, which = distinct(part.ids())
+        parts.append(function(part[first])[which])
     width = samples.tokens.shape[1]
     if parts[0].dim() > 1:
         parts = [torch.nn.functional.pad(x, (0, width - x.shape[1])) for x in parts]

@@ -980,14 +980,9 @@ def test_micro_batches_separate_few_long_rows_from_many_short_ones() -> None:
     assert sampling.micro_batches(np.array([], dtype=int), 64) == []
 
 
-def test_a_prompt_is_read_once_however_often_it_is_completed(model: Any) -> None:
-    """A padding token within a prompt makes it another one than the same tokens after padding."""
-    tokenizer = models.tiny_tokenizer()
-    pad = tokenizer.pad_token_id
-    prompts = [[7, 8], [pad, 7, 8], [7, 8], [9], [pad, 7, 8]]
-    uniforms = torch.rand(5, 6, generator=torch.Generator().manual_seed(0))
-    read = []
-    forward = model.forward
+def sampling_counted(model: Any, prompts: Any, u: Tensor, t: float = 1.0) -> tuple[Samples, Any]:
+    """Samples, and how many rows the model read for each of their tokens."""
+    read, forward = [], model.forward
 
     def counting(*args: Any, **inputs: Any) -> Any:
         read.append(len(inputs["input_ids"]))
@@ -995,7 +990,96 @@ def test_a_prompt_is_read_once_however_often_it_is_completed(model: Any) -> None
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(model, "forward", counting)
-        together = sampling.sample(model, tokenizer, prompts, uniforms)
+        return sampling.sample(model, models.tiny_tokenizer(), prompts, u, t), read
+
+
+def histories(samples: Samples) -> list[int]:
+    """How many different prompts with t tokens go on, for each t."""
+    ids = torch.cat([samples.prompts, samples.tokens], 1)
+    P, T = samples.prompts.shape[1], samples.tokens.shape[1]
+    return [
+        len({tuple(row) for row in ids[samples.lengths > t, : P + t].tolist()}) for t in range(T)
+    ]
+
+
+@pytest.mark.parametrize("different", [1, 3, 24])
+def test_equal_histories_are_read_once(
+    model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch, different: int
+) -> None:
+    """Until they part; and what is sampled is the same as with a row for each completion."""
+    ending = likely_to_end(model, tokenizer, 5.0)
+    prompts = encoded(tokenizer, [f"{i}+{3 * i}=" for i in range(different)] * (96 // different))
+    u = uniforms(96, 24, seed=different)
+    shared, read = sampling_counted(ending, prompts, u, 0.6)
+    counts = histories(shared)
+    assert read[0] == different
+    for rows, count in zip(read[1:], counts[1:], strict=False):
+        assert rows == count if count > sampling.FEW else rows <= 96
+    assert sampling.FEW < max(counts) < 96
+    assert counts != sorted(counts)
+    assert len(set(shared.lengths.tolist())) > 4
+    monkeypatch.setattr(sampling, "FEW", 96)
+    single, read = sampling_counted(ending, prompts, u, 0.6)
+    assert read[1] == 96
+    assert torch.equal(shared.tokens, single.tokens)
+    assert torch.equal(shared.mask, single.mask)
+    assert torch.equal(shared.ended, single.ended)
+    close(shared.logprobs, single.logprobs, 1e-5)
+    close(shared.entropy, single.entropy, 1e-5)
+
+
+def test_equal_completions_are_computed_once(exact: tuple[Any, Samples]) -> None:
+    """In each micro-batch; a completion that only looks the same, padded, is another."""
+    model, samples = exact
+    doubled = samples[[*range(12), *range(12), 3, 3]]
+    read = []
+
+    def function(part: Samples) -> Tensor:
+        read.append(len(part))
+        return float64_logprobs(model, part)
+
+    got = sampling.in_batches(function, doubled, 26)
+    expected = sampling.in_batches(lambda part: float64_logprobs(model, part), samples, 12)
+    assert sum(read) == 12
+    close(got, expected[[*range(12), *range(12), 3, 3]], 1e-9)
+    longest = int(samples.lengths.argmax())
+    both = samples[[longest, longest]]
+    both.mask[1, -1] = False
+    got = sampling.in_batches(lambda part: part.lengths.double(), both, 2)
+    assert got[0] == got[1] + 1
+
+
+def test_distinct_rows() -> None:
+    """The first of each value, and rows in their own order where none is like another."""
+    first, which = sampling.distinct(torch.tensor([5, 2, 5, 9, 2, 5]))
+    assert first.tolist() == [1, 0, 3]
+    assert which.tolist() == [1, 0, 1, 2, 0, 1]
+    x = torch.tensor([[3, 1], [0, 7], [3, 1], [0, 2]])
+    first, which = sampling.distinct(x)
+    assert torch.equal(x[first][which], x)
+    assert sorted(first.tolist()) == [0, 1, 3]
+    for other in (torch.tensor([7, 3, 5]), torch.tensor([[7, 0], [3, 0], [3, -1]])):
+        for indices in sampling.distinct(other):
+            assert indices.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_a_prompt_is_encoded_once(chat: bool) -> None:
+    tokenizer = models.tiny_tokenizer()
+    if chat:
+        tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}="
+    alone = [encoded(tokenizer, [p])[0] for p in PROMPTS]
+    order = [2, 0, 2, 5, 0, 1]
+    assert encoded(tokenizer, [PROMPTS[i] for i in order]) == [alone[i] for i in order]
+
+
+def test_a_prompt_is_read_once_however_often_it_is_completed(model: Any) -> None:
+    """A padding token within a prompt makes it another one than the same tokens after padding."""
+    tokenizer = models.tiny_tokenizer()
+    pad = tokenizer.pad_token_id
+    prompts = [[7, 8], [pad, 7, 8], [7, 8], [9], [pad, 7, 8]]
+    uniforms = torch.rand(5, 6, generator=torch.Generator().manual_seed(0))
+    together, read = sampling_counted(model, prompts, uniforms)
     assert read[:2] == [3, 5]
     for i, prompt in enumerate(prompts):
         alone = sampling.sample(model, tokenizer, [prompt], uniforms[i : i + 1])

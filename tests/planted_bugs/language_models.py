@@ -48,8 +48,8 @@ BUGS = (
     Bug(
         "language: positions: of the next token",
         "llm_track/sampling.py",
-        "inputs, places = token, places[:, -1:] + 1",
-        "inputs, places = token, places[:, -1:] + 2",
+        "places[kept, -1:] + 1",
+        "places[kept, -1:] + 2",
         "tests/llm_track/test_sampling.py::test_sampling_and_teacher_forcing_agree[gpt2-1.0]",
     ),
     Bug(
@@ -62,8 +62,8 @@ BUGS = (
     Bug(
         "language: token mask: a padding token within a prompt is taken for padding",
         "llm_track/sampling.py",
-        "torch.unique(ids.masked_fill(~mask, -1), dim=0, return_inverse=True)",
-        "torch.unique(ids, dim=0, return_inverse=True)",
+        "distinct(ids.masked_fill(~mask, -1))",
+        "distinct(ids)",
         "tests/llm_track/test_sampling.py"
         "::test_a_prompt_is_read_once_however_often_it_is_completed[llama]",
     ),
@@ -103,10 +103,10 @@ BUGS = (
         "tests/llm_track/test_grpo.py::test_a_reward_model_is_added_to_the_rules_or_takes_their_place",
     ),
     Bug(
-        "language: entropy: that of the sampled token",
+        "language: entropy: that of the likeliest token",
         "llm_track/sampling.py",
         "entropy[rows, t] = -(p * logp.clamp(min=-1e4)).sum(-1)",
-        "entropy[rows, t] = -logp.gather(1, token)[:, 0]",
+        "entropy[rows, t] = -logp.amax(-1)",
         "tests/llm_track/test_sampling.py::test_sampling_and_teacher_forcing_agree[llama-1.0]",
     ),
     Bug(
@@ -143,6 +143,41 @@ BUGS = (
         "            cache.batch_select_indices(kept)\n",
         "            cache.batch_select_indices(torch.arange(len(kept)))\n",
         "tests/llm_track/test_sampling.py::test_a_row_does_not_depend_on_the_others[llama]",
+    ),
+    Bug(
+        "language: histories: those that have ended are read",
+        "llm_track/sampling.py",
+        ".where(alive, alive.long().argmax())",
+        "",
+        "tests/llm_track/test_sampling.py::test_equal_histories_are_read_once[llama-24]",
+    ),
+    Bug(
+        "language: histories: the last token alone",
+        "llm_track/sampling.py",
+        "distinct(history * logp.shape[1] + token)",
+        "distinct(token)",
+        "tests/llm_track/test_sampling.py::test_equal_histories_are_read_once[llama-24]",
+    ),
+    Bug(
+        "language: histories: a row for each completion",
+        "llm_track/sampling.py",
+        "if len(first) > FEW:",
+        "if False:",
+        "tests/llm_track/test_sampling.py::test_equal_histories_are_read_once[llama-3]",
+    ),
+    Bug(
+        "language: equal completions: computed each",
+        "llm_track/sampling.py",
+        "first, which = distinct(part.ids())",
+        "first = which = torch.arange(len(part))",
+        "tests/llm_track/test_sampling.py::test_equal_completions_are_computed_once[llama]",
+    ),
+    Bug(
+        "language: equal completions: padding is not seen",
+        "llm_track/sampling.py",
+        "return ids.masked_fill(~torch.cat([self.prompt_mask, self.mask], 1), -1)",
+        "return ids",
+        "tests/llm_track/test_sampling.py::test_equal_completions_are_computed_once[llama]",
     ),
     Bug(
         "language: reference: is the policy",
