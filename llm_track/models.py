@@ -583,9 +583,13 @@ class Reference:
         self.model.load_state_dict(policy.state_dict())
 
     def logprobs(self, samples: sampling.Samples, temperature: float, size: int) -> Tensor:
-        """Log pi_ref of each token, [B, T], without gradients, `size` rows at a time."""
+        """Log pi_ref of each token, [B, T], without gradients, `size` rows at a time; equal rows
+        are computed once."""
+
+        def of_part(part: sampling.Samples) -> Tensor:
+            first, which = sampling.distinct(part.ids())
+            return sampling.logprobs(self.model, part[first], temperature)[which]
+
         without = self.model.disable_adapter() if self.adapters else contextlib.nullcontext()
         with without:
-            return sampling.in_batches(
-                lambda part: sampling.logprobs(self.model, part, temperature), samples, size
-            )
+            return sampling.in_batches(of_part, samples, size)

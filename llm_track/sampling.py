@@ -477,16 +477,12 @@ def scores(model: Any, samples: Samples) -> Tensor:
 
 @torch.no_grad()
 def in_batches(function: Callable[[Samples], Tensor], samples: Samples, size: int) -> Tensor:
-    """Apply a function of prompts and completions without gradients, `size` rows at a time;
-    [B, ...]. Rows that have the same are computed once.
+    """Apply a function of samples without gradients, `size` rows at a time; [B, ...].
 
     A result with T columns is padded with 0 to the width of the whole batch.
     """
     order = samples.lengths.argsort(stable=True)  # as `parts` takes them
-    parts = []
-    for part in samples.parts(range(len(samples)), size):
-        first, which = distinct(part.ids())
-        parts.append(function(part[first])[which])
+    parts = [function(part) for part in samples.parts(range(len(samples)), size)]
     width = samples.tokens.shape[1]
     if parts[0].dim() > 1:
         parts = [torch.nn.functional.pad(x, (0, width - x.shape[1])) for x in parts]

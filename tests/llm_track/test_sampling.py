@@ -1028,25 +1028,29 @@ def test_equal_histories_are_read_once(
     close(shared.entropy, single.entropy, 1e-5)
 
 
-def test_equal_completions_are_computed_once(exact: tuple[Any, Samples]) -> None:
+def test_the_reference_computes_equal_completions_once(
+    exact: tuple[Any, Samples], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In each micro-batch; a completion that only looks the same, padded, is another."""
     model, samples = exact
-    doubled = samples[[*range(12), *range(12), 3, 3]]
-    read = []
+    logprobs, read = sampling.logprobs, []
 
-    def function(part: Samples) -> Tensor:
+    def counting(model: Any, part: Samples, temperature: float) -> Tensor:
         read.append(len(part))
-        return float64_logprobs(model, part)
+        return logprobs(model, part, temperature)
 
-    got = sampling.in_batches(function, doubled, 26)
-    expected = sampling.in_batches(lambda part: float64_logprobs(model, part), samples, 12)
+    monkeypatch.setattr(sampling, "logprobs", counting)
+    reference = models.Reference(model)
+    rows = [*range(12), *range(12), 3, 3]
+    with torch.no_grad():
+        expected = logprobs(model, samples[rows], 0.7)
+    close(reference.logprobs(samples[rows], 0.7, 26), expected, 1e-5)
     assert sum(read) == 12
-    close(got, expected[[*range(12), *range(12), 3, 3]], 1e-9)
     longest = int(samples.lengths.argmax())
     both = samples[[longest, longest]]
     both.mask[1, -1] = False
-    got = sampling.in_batches(lambda part: part.lengths.double(), both, 2)
-    assert got[0] == got[1] + 1
+    found = reference.logprobs(both, 0.7, 2)
+    assert found[0, -1] < 0 == found[1, -1]
 
 
 def test_distinct_rows() -> None:

@@ -167,17 +167,19 @@ BUGS = (
     ),
     Bug(
         "language: equal completions: computed each",
-        "llm_track/sampling.py",
-        "first, which = distinct(part.ids())",
+        "llm_track/models.py",
+        "first, which = sampling.distinct(part.ids())",
         "first = which = torch.arange(len(part))",
-        "tests/llm_track/test_sampling.py::test_equal_completions_are_computed_once[llama]",
+        "tests/llm_track/test_sampling.py"
+        "::test_the_reference_computes_equal_completions_once[llama]",
     ),
     Bug(
         "language: equal completions: padding is not seen",
         "llm_track/sampling.py",
         "return ids.masked_fill(~torch.cat([self.prompt_mask, self.mask], 1), -1)",
         "return ids",
-        "tests/llm_track/test_sampling.py::test_equal_completions_are_computed_once[llama]",
+        "tests/llm_track/test_sampling.py"
+        "::test_the_reference_computes_equal_completions_once[llama]",
     ),
     Bug(
         "language: reference: is the policy",
