@@ -370,7 +370,9 @@ LIBRARIES = (
     ),
     *_cases(SB3, f"{ROLLOUT} --seeds 1 --epochs 2", "Pendulum-v1", algo="ppo"),
     *_cases(SB3, f"{ROLLOUT} --seeds 1 --critic-epochs 2", "CartPole-v1", algo="trpo"),
-    *_cases(TRL, "--total-samples 64 --batch-size 16 --evaluations 1", SUMS, algo="sft"),
+    *_cases(
+        TRL, "--total-samples 64 --batch-size 16 --evaluations 1", "addition", SUMS, algo="sft"
+    ),
     *_cases(TRL, SAMPLES, "addition", algo="reward_model"),
     *_cases(
         TRL,
