@@ -26,7 +26,7 @@ from llm_track.tasks import THINK, Task
 MAX_LOGITS = 2**26  # that are held at a time, with copies and gradients: 256 MB each
 SCALED_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier")
 COMPACT = 0.75  # rows that have ended are dropped once they are a quarter of the batch
-FEW = 16  # rows take as long as one, and matrix products may round otherwise with fewer
+FEW = 16  # histories: so few are not shared, as small matrix products may round otherwise
 PASS = 150  # tokens that take as long as what a forward and backward pass costs besides
 
 
@@ -299,8 +299,8 @@ def _sample(
 
     ids, mask: the distinct prompts. group: [B] int64, which of them each row completes.
 
-    Rows that have drawn the same tokens after the same prompt share one row of the model's batch,
-    their history, until they draw different ones.
+    Rows that have drawn the same tokens after the same prompt have the same history. Where there
+    are more than FEW histories, the model reads one row for each, otherwise one for each row here.
     """
     from transformers import DynamicCache
 
@@ -311,7 +311,7 @@ def _sample(
     ended = torch.zeros(B, dtype=torch.bool, device=ids.device)
     rows = torch.arange(B, device=ids.device)  # those still in the batch
     alive = torch.ones_like(ended)  # of these rows
-    history = at = group  # of these rows; the row of the model's batch that has it
+    history = at = group  # of these rows: which history, and which row of the model's batch
     last = end_tokens(model, tokenizer).to(ids.device)
     cache = DynamicCache(config=model.config)
     inputs, places = ids, positions(mask)
@@ -345,11 +345,8 @@ def _sample(
         if count == 0:
             break
         if count <= COMPACT * len(rows):
-            like = alive.nonzero()[:, 0]
-            rows, alive = rows[like], alive[like]
-        else:  # rows that have ended go on like one that has not
-            like = torch.arange(len(rows), device=ids.device).where(alive, alive.long().argmax())
-        history, at, token = (x[like] for x in (history, at, token))
+            rows, history, at, token, alive = (x[alive] for x in (rows, history, at, token, alive))
+        token = token.where(alive, last[0])  # what has ended does not part any more
         first, history = distinct(history * logp.shape[1] + token)
         if len(first) > FEW:
             kept, inputs, at = at[first], token[first], history
@@ -365,7 +362,7 @@ def _sample(
 def distinct(x: Tensor) -> tuple[Tensor, Tensor]:
     """The first row of each distinct value of x [B, ...], and which of the values each row has [B].
 
-    Where no two rows are the same these are both 0 to B - 1.
+    Values are in ascending order; where no two rows are the same, in that of the rows.
     """
     dim = 0 if x.dim() > 1 else None  # with a dimension it is slow
     values, which = torch.unique(x, dim=dim, return_inverse=True)

@@ -993,13 +993,34 @@ def sampling_counted(model: Any, prompts: Any, u: Tensor, t: float = 1.0) -> tup
         return sampling.sample(model, models.tiny_tokenizer(), prompts, u, t), read
 
 
-def histories(samples: Samples) -> list[int]:
-    """How many different prompts with t tokens go on, for each t."""
+def histories(samples: Samples) -> tuple[list[int], list[int], list[bool]]:
+    """After t tokens: how many different histories go on, how many have ended, did any part."""
     ids = torch.cat([samples.prompts, samples.tokens], 1)
     P, T = samples.prompts.shape[1], samples.tokens.shape[1]
-    return [
-        len({tuple(row) for row in ids[samples.lengths > t, : P + t].tolist()}) for t in range(T)
-    ]
+
+    def different(rows: Tensor, length: int) -> int:
+        return len({tuple(row) for row in ids[rows, : P + length].tolist()})
+
+    going = [samples.lengths > t for t in range(T)]
+    counts = [different(rows, t) for t, rows in enumerate(going)]
+    ended = [different(~rows, T) for rows in going]
+    before = [different(rows, t - 1) for t, rows in enumerate(going)]
+    return counts, ended, [n < count for n, count in zip(before, counts, strict=True)]
+
+
+def copies_of_the_cache(patch: pytest.MonkeyPatch) -> list[int]:
+    """Filled with the rows of every copy of keys and values, of all layers."""
+    from transformers import DynamicCache
+
+    copies: list[int] = []
+    select = DynamicCache.batch_select_indices
+
+    def counting(cache: Any, indices: Tensor) -> None:
+        copies.append(len(indices))
+        select(cache, indices)
+
+    patch.setattr(DynamicCache, "batch_select_indices", counting)
+    return copies
 
 
 @pytest.mark.parametrize("different", [1, 3, 24])
@@ -1010,13 +1031,20 @@ def test_equal_histories_are_read_once(
     ending = likely_to_end(model, tokenizer, 5.0)
     prompts = encoded(tokenizer, [f"{i}+{3 * i}=" for i in range(different)] * (96 // different))
     u = uniforms(96, 24, seed=different)
+    copies = copies_of_the_cache(monkeypatch)
     shared, read = sampling_counted(ending, prompts, u, 0.6)
-    counts = histories(shared)
+    counts, ended, parted = histories(shared)
     assert read[0] == different
-    for rows, count in zip(read[1:], counts[1:], strict=False):
-        assert rows == count if count > sampling.FEW else rows <= 96
-    assert sampling.FEW < max(counts) < 96
-    assert counts != sorted(counts)
+    alive = [int((shared.lengths > t).sum()) for t in range(len(counts))]
+    for rows, n, over, one_each in list(zip(read, counts, ended, alive, strict=True))[1:]:
+        if n > sampling.FEW:
+            assert n <= rows <= n + over
+        elif rows <= sampling.FEW:
+            assert one_each <= rows <= one_each / sampling.COMPACT
+    smaller = sum(after <= sampling.COMPACT * n for n, after in itertools.pairwise(read))
+    assert len(copies) <= sum(parted) + smaller + 1  # one where they are no longer shared
+    assert sampling.FEW < max(counts) < 96  # there is something to share
+    assert counts != sorted(counts)  # some histories end, and others part
     assert len(set(shared.lengths.tolist())) > 4
     monkeypatch.setattr(sampling, "FEW", 96)
     single, read = sampling_counted(ending, prompts, u, 0.6)
@@ -1026,6 +1054,19 @@ def test_equal_histories_are_read_once(
     assert torch.equal(shared.ended, single.ended)
     close(shared.logprobs, single.logprobs, 1e-5)
     close(shared.entropy, single.entropy, 1e-5)
+
+
+def test_keys_and_values_are_not_copied_for_every_completion_that_ends(
+    model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies = copies_of_the_cache(monkeypatch)
+    ending = likely_to_end(model, tokenizer, 6.0)
+    prompts = encoded(tokenizer, [f"{i}+{3 * i}=" for i in range(64)])
+    samples = sampling.sample(ending, tokenizer, prompts, uniforms(64, 40))
+    few = sum(after > sampling.COMPACT * before for before, after in itertools.pairwise(copies))
+    assert copies[0] <= 64 * sampling.COMPACT
+    assert few <= 1  # where they are no longer shared, each row gets one of its own
+    assert len(copies) < len(set(samples.lengths[samples.ended].tolist())) > 12
 
 
 def test_the_reference_computes_equal_completions_once(

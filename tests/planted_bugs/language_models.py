@@ -145,10 +145,10 @@ BUGS = (
         "tests/llm_track/test_sampling.py::test_a_row_does_not_depend_on_the_others[llama]",
     ),
     Bug(
-        "language: histories: those that have ended are read",
+        "language: histories: those that have ended part",
         "llm_track/sampling.py",
-        ".where(alive, alive.long().argmax())",
-        "",
+        "token = token.where(alive, last[0])",
+        "pass",
         "tests/llm_track/test_sampling.py::test_equal_histories_are_read_once[llama-24]",
     ),
     Bug(
@@ -157,6 +157,14 @@ BUGS = (
         "distinct(history * logp.shape[1] + token)",
         "distinct(token)",
         "tests/llm_track/test_sampling.py::test_equal_histories_are_read_once[llama-24]",
+    ),
+    Bug(
+        "language: histories: copied for every token",
+        "llm_track/sampling.py",
+        "if not kept.equal(torch.arange(len(logp), device=ids.device)):",
+        "if True:",
+        "tests/llm_track/test_sampling.py"
+        "::test_keys_and_values_are_not_copied_for_every_completion_that_ends[llama]",
     ),
     Bug(
         "language: histories: a row for each completion",
