@@ -248,5 +248,5 @@ def stamp(part: Path, today: Code, verified: str) -> None:
     records = {name: read_json(part / name) for name in ("config.json", DONE)}
     code = records["config.json"]["code"]
     code |= today._asdict()
-    code["verified"] = [*code.get("verified", []), verified]
+    code["verified"] = list(dict.fromkeys([*code.get("verified", []), verified]))
     rewrite(part, records, part.parent)

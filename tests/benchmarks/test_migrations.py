@@ -236,6 +236,8 @@ def test_only_what_was_fresh_is_stamped(
     assert stamped["code"]["verified"] == ["another", "c0ffee"]
     assert is_finished(part)
     assert same_bits.restamp("OLD", today, equal) == (0, 0)
+    migrations.stamp(part, today[part], "c0ffee")  # again, after another change
+    assert read_json(part / "config.json")["code"]["verified"] == ["another", "c0ffee"]
 
 
 def test_an_algorithm_is_proven_by_all_its_cases() -> None:
