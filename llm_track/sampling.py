@@ -325,7 +325,7 @@ def _sample(
             use_cache=True,
             logits_to_keep=1,
         ).logits[:, -1]
-        logp = (logits.float() / temperature).log_softmax(-1)  # [histories, V]
+        logp = (logits.float() / temperature).log_softmax(-1)  # [rows of the model's batch, V]
         p = logp.exp()
         if greedy:
             token = logp.argmax(-1)[at]

@@ -1063,9 +1063,11 @@ def test_keys_and_values_are_not_copied_for_every_completion_that_ends(
     ending = likely_to_end(model, tokenizer, 6.0)
     prompts = encoded(tokenizer, [f"{i}+{3 * i}=" for i in range(64)])
     samples = sampling.sample(ending, tokenizer, prompts, uniforms(64, 40))
-    few = sum(after > sampling.COMPACT * before for before, after in itertools.pairwise(copies))
+    hardly_smaller = sum(
+        after > sampling.COMPACT * before for before, after in itertools.pairwise(copies)
+    )
     assert copies[0] <= 64 * sampling.COMPACT
-    assert few <= 1  # where they are no longer shared, each row gets one of its own
+    assert hardly_smaller <= 1  # where they are no longer shared, each row gets one of its own
     assert len(copies) < len(set(samples.lengths[samples.ended].tolist())) > 12
 
 
