@@ -169,7 +169,7 @@ class QNetwork(nn.Module):
         given = noise.squeeze(-1).long()
         return torch.where(given < 0, greedy, given)
 
-    def in_c(self) -> Policy:
+    def as_kernel(self) -> Policy:
         """What `act` does, for rollouts in C."""
         return self.q.policy_in_c(noise_is_action=True)
 

@@ -96,11 +96,11 @@ from manyseeds.cli import (
 )
 from manyseeds.distributions import Categorical, Gaussian
 from manyseeds.kernels.rollout import Policy
-from manyseeds.kernels.scan import discounted_sums
-from manyseeds.layers import RunningStats, SeedMLP, take
+from manyseeds.layers import RunningStats, SeedMLP
 from manyseeds.optim import SeedAdam
 from manyseeds.rows import broadcast, used
 from manyseeds.runs.control import Run, main
+from manyseeds.samples import discounted_sums, take
 from manyseeds.seeds import SeedStreams
 
 EQUAL = 1e-5  # of their size: the same rewards, added up in another order, usually differ by less
@@ -209,7 +209,7 @@ class Actor(nn.Module):
         policy = self.policy(self.network.only(0, self.features(obs)))
         return policy.mode() if noise is None else policy.sample(noise)
 
-    def in_c(self) -> Policy:
+    def as_kernel(self) -> Policy:
         """What `act` does, for rollouts in C."""
         log_std = self.log_std[:, 0] if self.continuous else None
         return self.network.policy_in_c(self.obs_stats, log_std)

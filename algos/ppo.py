@@ -76,11 +76,11 @@ from manyseeds.distributions import Categorical, Gaussian
 from manyseeds.kernels import in_c, scan
 from manyseeds.kernels.objective import Terms, clipped_objective
 from manyseeds.kernels.rollout import Policy
-from manyseeds.kernels.scan import discounted_sums, shuffles
-from manyseeds.layers import RewardScale, RunningStats, SeedMLP, take
+from manyseeds.layers import RewardScale, RunningStats, SeedMLP
 from manyseeds.optim import SeedAdam
 from manyseeds.rows import broadcast, used
 from manyseeds.runs.control import Run, main
+from manyseeds.samples import discounted_sums, shuffles, take
 from manyseeds.seeds import SeedStreams
 
 
@@ -198,7 +198,7 @@ class ActorCritic(nn.Module):
         policy = self.policy(self.networks.only(0, self.features(obs)))
         return policy.mode() if noise is None else policy.sample(noise)
 
-    def in_c(self) -> Policy:
+    def as_kernel(self) -> Policy:
         """What `act` does, for rollouts in C."""
         log_std = self.log_std[:, 0] if self.continuous else None
         return self.networks.policy_in_c(self.obs_stats, log_std)

@@ -84,11 +84,11 @@ from manyseeds.cli import (
 from manyseeds.distributions import Categorical, Gaussian
 from manyseeds.kernels import in_c, regression, scan
 from manyseeds.kernels.rollout import Policy
-from manyseeds.kernels.scan import discounted_sums, shuffles
-from manyseeds.layers import RewardScale, RunningStats, SeedMLP, take
+from manyseeds.layers import RewardScale, RunningStats, SeedMLP
 from manyseeds.optim import SeedAdam, flatten_parameters, views_like
 from manyseeds.rows import broadcast
 from manyseeds.runs.control import Run, main
+from manyseeds.samples import discounted_sums, shuffles, take
 from manyseeds.seeds import SeedStreams
 
 
@@ -218,7 +218,7 @@ class ActorCritic(nn.Module):
         policy = self.policy(obs)
         return policy.mode() if noise is None else policy.sample(noise)
 
-    def in_c(self) -> Policy:
+    def as_kernel(self) -> Policy:
         """What `act` does, for rollouts in C."""
         log_std = self.log_std[:, 0] if self.continuous else None
         return self.actor.policy_in_c(self.obs_stats, log_std)

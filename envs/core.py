@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from manyseeds import kernels
+from manyseeds.kernels import in_c
 from manyseeds.kernels.scan import episode_means
 
 
@@ -182,14 +182,12 @@ class EpisodeTracker:
         self.open_return = torch.zeros(seeds, envs, device=device)  # of the unfinished episodes
         self.open_length = torch.zeros(seeds, envs, device=device)
 
+    @in_c(episode_means)
     def update(self, rewards: Tensor, done: Tensor) -> dict[str, Tensor]:
         """Means of the episodes that ended: train_return and train_length, `[S]`; NaN without any.
 
         rewards, done: `[S, T, N]`, the rollout that follows the one of the previous call.
         """
-        if kernels.usable(rewards, self.open_return):  # the same in one call
-            means = episode_means(rewards, done, self.open_return, self.open_length)
-            return dict(zip(("train_return", "train_length"), means, strict=True))
         returns, open_return = _episode_sums(rewards, done, self.open_return)
         lengths, open_length = _episode_sums(torch.ones_like(rewards), done, self.open_length)
         self.open_return.copy_(open_return)

@@ -16,6 +16,7 @@ from envs.mountain_car import MountainCar, MountainCarContinuous
 from envs.pendulum import Pendulum
 from manyseeds import kernels
 from manyseeds.digest import boundary
+from manyseeds.kernels.guard import Guard
 
 HERE = Path(__file__).parent
 SOURCES = ("acrobot.c", "cartpole.c", "mountain_car.c", "pendulum.c")
@@ -28,15 +29,21 @@ NAMES: dict[type[NativeEnv], str] = boundary(
         Pendulum: "pendulum",
     }
 )
+# What the C code of an environment stands for.
+DYNAMICS = ("reset", "step", "initial", "transition", "observation", "reward", "terminal")
+GUARDS: dict[type[NativeEnv], Guard] = boundary(
+    {env: Guard(name, *DYNAMICS, c_of=env.__module__) for env, name in NAMES.items()}
+)
 
 
 def address(env: NativeEnv) -> int | None:
     """Where an environment's `environment` is; None without one, or where kernels are off.
 
-    A subclass has none: its dynamics may be others.
+    None also for a subclass, whose dynamics may be others, and where the Python or the C code was
+    changed: training and evaluation always play the same dynamics.
     """
     name = NAMES.get(type(env))
-    if name is None or not kernels.available():
+    if name is None or not kernels.available() or not GUARDS[type(env)].allows(env):
         return None
     found = library()
     return None if found is None else ctypes.addressof(ctypes.c_char.in_dll(found.functions, name))

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from envs import kernels
 from envs.core import Env, NativeEnv, State
+from manyseeds.kernels.guard import Guard
 from manyseeds.kernels.rollout import Rollout
 from manyseeds.kernels.rollout import rollout as rollout_in_c
 
@@ -19,10 +20,12 @@ def rollout(
 ) -> tuple[State, Tensor, Rollout]:
     """Act for as many steps as there is noise, [S, T, N, ...]; returns the next state and obs.
 
-    policy: has `act(obs, noise)` and, for C code, `in_c()`: the same as a `kernels.rollout.Policy`.
+    policy: has `act(obs, noise)` and perhaps, for C code, `as_kernel()`: the same as a
+    `kernels.rollout.Policy`.
     """
-    if isinstance(env, NativeEnv) and (address := kernels.address(env)):
-        network, noise = policy.in_c(), (action_noise, env_noise)
+    address = kernels.address(env) if isinstance(env, NativeEnv) else None
+    if address and hasattr(policy, "as_kernel") and PLAYING.allows(policy):
+        network, noise = policy.as_kernel(), (action_noise, env_noise)
         if network.usable(state.physics, *noise):
             physics, elapsed, obs, steps = rollout_in_c(address, env.spec, network, *state, *noise)
             return State(physics, elapsed), obs, steps
@@ -41,3 +44,7 @@ def step_by_step(
         steps.append((obs, actions, step.reward, *ends, step.final_obs))
         state, obs = step.state, step.obs
     return state, obs, Rollout(*(torch.stack(field, dim=1) for field in zip(*steps, strict=True)))
+
+
+# What a rollout in C stands for, besides the environment's own functions.
+PLAYING = Guard("rollout.rollout", "act", "as_kernel", step_by_step)

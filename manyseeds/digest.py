@@ -39,7 +39,7 @@ BOOKKEEPING = {
     f"manyseeds.{name}"
     for name in (
         *("checkpoint", "cli", "digest", "errors", "plots", "process", "program", "progress"),
-        *("record", "stats", "track"),
+        *("record", "stats", "track", "kernels.guard"),
     )
 }
 # What is chosen from it stands in a run's record.

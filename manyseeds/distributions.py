@@ -12,8 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from manyseeds import kernels
-from manyseeds.kernels import categorical
+from manyseeds.kernels import categorical, in_c
 
 
 class Categorical(NamedTuple):
@@ -29,11 +28,9 @@ class Categorical(NamedTuple):
         """Actions [S, B] from standard Gumbel noise [S, B, A]: argmax(logits + noise)."""
         return (self.logits + noise).argmax(-1)
 
+    @in_c(categorical.logprob_and_entropy, categorical.takes)
     def logprob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities of actions [S, B], and entropies, both [S, B]."""
-        fits = self.logits.shape[:-1] == actions.shape and actions.dtype == torch.int64
-        if fits and kernels.usable(self.logits):
-            return categorical.logprob_and_entropy(self.logits, actions)
         logprobs = self.logits.log_softmax(-1)
         entropy = -(logprobs.exp() * logprobs).sum(-1)
         return logprobs.gather(-1, actions.unsqueeze(-1)).squeeze(-1), entropy

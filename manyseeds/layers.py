@@ -18,9 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from manyseeds import kernels
-from manyseeds.kernels import in_c, scan
-from manyseeds.kernels.mlp import networks
+from manyseeds.kernels import in_c, mlp
 from manyseeds.kernels.rollout import Policy
 from manyseeds.rows import broadcast
 from manyseeds.seeds import SeedStreams
@@ -95,11 +93,9 @@ class SeedMLP(nn.Module):
         ones = torch.ones(*self.weights[0].shape[:2], 1, size)
         return nn.Parameter(ones * broadcast(value, ones))
 
+    @in_c(mlp.forward, mlp.takes)
     def forward(self, x: Tensor) -> list[Tensor]:
         """The outputs of all K networks, `[S, B, outputs[k]]` each, for x `[S, B, in]`."""
-        if kernels.usable(x) and not x.requires_grad:
-            weights, biases = self.parameter_lists()
-            return list(networks(x, weights, biases, self.outputs, self.activation))
         S, B, n_in = x.shape
         K = len(self.outputs)
         x = x.unsqueeze(1).expand(S, K, B, n_in).reshape(S * K, B, n_in)
@@ -108,15 +104,11 @@ class SeedMLP(nn.Module):
         y = y.view(S, K, B, -1)
         return [y[:, k, :, :width] for k, width in enumerate(self.outputs)]
 
+    @in_c(mlp.only, mlp.takes)
     def only(self, k: int, x: Tensor) -> Tensor:
         """The output of network k alone, `[S, B, outputs[k]]`."""
-        width = self.outputs[k]
-        if kernels.usable(x) and not x.requires_grad:
-            weights, biases = self._alone(k)
-            (y,) = networks(x, weights, biases, [width], self.activation)
-            return y
         weights, biases = ([p.select(1, k) for p in ps] for ps in self.parameter_lists())
-        return self._layers(x, weights, biases)[..., :width]
+        return self._layers(x, weights, biases)[..., : self.outputs[k]]
 
     def policy_in_c(
         self,
@@ -128,7 +120,7 @@ class SeedMLP(nn.Module):
 
         log_std: `[S, 1, D]`, of actions in a box. noise_is_action: as `kernels.rollout.Policy`.
         """
-        weights, biases = self._alone(0)
+        weights, biases = self.alone(0)
         mean = scale = None
         if stats is not None:
             mean, scale = stats.shift_and_scale(torch.float32)
@@ -137,7 +129,7 @@ class SeedMLP(nn.Module):
             *(mean, scale, log_std, noise_is_action),
         )
 
-    def _alone(self, k: int) -> tuple[list[Tensor], list[Tensor]]:
+    def alone(self, k: int) -> tuple[list[Tensor], list[Tensor]]:
         """Weights and biases of network k, `[S, 1, ...]`."""
         lists = self.parameter_lists()
         if len(self.outputs) == 1:
@@ -190,15 +182,6 @@ class SeedMLP(nn.Module):
             noise = (streams.uniform(n_in + 1, n_out) * 2 - 1) / math.sqrt(n_in)
             matrix.copy_(noise[:, :-1])
             self.biases[layer][:, k, :, :n] = noise[:, -1:]
-
-
-@in_c(scan.take)
-def take(x: Tensor, indices: Tensor) -> Tensor:
-    """Of each seed the samples that indices `[S, M]` name: `[S, M, ...]` of x `[S, B, ...]`."""
-    S, B = x.shape[:2]
-    first = B * torch.arange(S, device=x.device).unsqueeze(1)
-    rows = x.flatten(0, 1).index_select(0, (first + indices).flatten())
-    return rows.view(S, -1, *x.shape[2:])
 
 
 class RunningStats(nn.Module):

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from manyseeds import kernels
-from manyseeds.kernels.optim import Stepper
+from manyseeds.kernels import in_c, optim
 from manyseeds.rows import broadcast, used
 
 
@@ -26,7 +25,7 @@ class SeedOptimizer:
         self.parameters = list(module.parameters())
         self.params = flatten_parameters(module)
         self.grads = torch.zeros_like(self.params)
-        self._stepper = Stepper(self.parameters, self.params)
+        self.stepper = optim.Stepper(self.parameters, self.params)
         self._grad_views = views_like(self.grads, self.parameters)
 
     def gather(self, max_grad_norm: Tensor | float, mask: Tensor | None) -> Tensor:
@@ -67,6 +66,7 @@ class SeedAdam(SeedOptimizer):
         self._all_seeds = torch.ones_like(self.beta_powers[0])
 
     @torch.no_grad()
+    @in_c(optim.adam, optim.takes)
     def step(
         self,
         lr: Tensor | float,
@@ -80,9 +80,6 @@ class SeedAdam(SeedOptimizer):
         mask: `[S]` bool, which seeds to update (None: all).
         Returns the gradient norms before clipping, `[S]`.
         """
-        if kernels.usable(self.params):
-            moments = self.mean, self.square, self.beta_powers
-            return self._stepper.adam(lr, max_grad_norm, mask, self.betas, self.eps, *moments)
         norms = self.gather(max_grad_norm, mask)
         takes_step = self._all_seeds if mask is None else mask.double().unsqueeze(1)
         for power, beta in zip(self.beta_powers, self.betas, strict=True):
@@ -116,6 +113,7 @@ class SeedRMSprop(SeedOptimizer):
         self.square = torch.full_like(self.params, 1.0 if tf else 0.0)
 
     @torch.no_grad()
+    @in_c(optim.rmsprop, optim.takes)
     def step(
         self,
         lr: Tensor | float,
@@ -123,9 +121,6 @@ class SeedRMSprop(SeedOptimizer):
         mask: Tensor | None = None,
     ) -> Tensor:
         """Update the parameters from the gradients, and forget the gradients; as SeedAdam.step."""
-        if kernels.usable(self.params):
-            settings = self.alpha, self.eps, self.tf
-            return self._stepper.rmsprop(lr, max_grad_norm, mask, *settings, self.square)
         norms = self.gather(max_grad_norm, mask)
         weight: Tensor | float = 1 - self.alpha
         if mask is not None:

@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 
 from manyseeds.errors import UsageError
+from manyseeds.kernels.guard import Guard
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -78,22 +79,34 @@ def usable(*tensors: Tensor) -> bool:
     return fits and available()
 
 
-def in_c(kernel: Callable[P, R]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def in_c(
+    kernel: Callable[P, R], takes: Callable[..., bool] | None = None
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Let a kernel compute what a function of the same arguments says, where it can take them.
 
-    The function is what is read, what runs everywhere else, and what tests hold the kernel to.
-    A kernel takes what `fits`, and may return NotImplemented.
+    The function is what is read, what runs everywhere else, and what tests hold the kernel to. The
+    kernel is left out, with a line that says so, where the function or something that it reaches is
+    not what the kernel was written for (manyseeds/kernels/guard.py).
+
+    takes: whether the kernel can take some arguments, `fits` unless given. It may also return
+    NotImplemented.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        guard = Guard(f"{kernel.__module__.rpartition('.')[2]}.{kernel.__name__}", function)
+        can_take = takes or fits
+
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            if fits(*args, *kwargs.values()):
-                result = kernel(*args, **kwargs)
-                if result is not NotImplemented:
-                    return result
+            if can_take(*args, *kwargs.values()):
+                first = args[0] if args else next(iter(kwargs.values()))
+                if guard.allows(None if isinstance(first, Tensor) else first):
+                    result = kernel(*args, **kwargs)
+                    if result is not NotImplemented:
+                        return result
             return function(*args, **kwargs)
 
+        call.guard = guard  # type: ignore[attr-defined]
         return call
 
     return decorate

@@ -10,12 +10,19 @@ from torch import Tensor
 from manyseeds import kernels
 
 
-def logprob_and_entropy(logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of actions `[...]`, and entropies, of logits `[..., A]`.
+def takes(policy: Any, actions: Tensor) -> bool:
+    """Whether `logprob_and_entropy` can take arguments."""
+    logits = policy.logits
+    fits = logits.shape[:-1] == actions.shape and actions.dtype == torch.int64
+    return fits and kernels.usable(logits)
 
-    Their gradients have none of their own. Raises IndexError for actions that are none.
+
+def logprob_and_entropy(policy: Any, /, actions: Tensor) -> tuple[Tensor, Tensor]:
+    """What `Categorical.logprob_and_entropy` of distributions.py says.
+
+    Gradients have none of their own. Raises IndexError for actions that are none.
     """
-    return _Categorical.apply(logits, actions)  # type: ignore[no-any-return, no-untyped-call]
+    return _Categorical.apply(policy.logits, actions)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Categorical(torch.autograd.Function):

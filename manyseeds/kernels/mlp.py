@@ -43,6 +43,24 @@ def networks(
     return compute(x.contiguous(), sizes, tuple(columns), kind, parameters, None)
 
 
+def takes(networks: Any, *args: Any) -> bool:
+    """Whether `forward` and `only` can take arguments, of which x is the last."""
+    return kernels.usable(args[-1]) and not args[-1].requires_grad
+
+
+def forward(module: Any, /, x: Tensor) -> list[Tensor]:
+    """What `SeedMLP.forward` of layers.py says."""
+    weights, biases = module.parameter_lists()
+    return list(networks(x, weights, biases, module.outputs, module.activation))
+
+
+def only(module: Any, /, k: int, x: Tensor) -> Tensor:
+    """What `SeedMLP.only` of layers.py says."""
+    weights, biases = module.alone(k)
+    (y,) = networks(x, weights, biases, [module.outputs[k]], module.activation)
+    return y
+
+
 class _Networks(torch.autograd.Function):
     @staticmethod
     def forward(

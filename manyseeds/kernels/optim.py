@@ -95,6 +95,35 @@ class Stepper:
         return norms
 
 
+def takes(optimizer: Any, *args: Any) -> bool:
+    """Whether a step of a SeedOptimizer can be taken in C."""
+    return kernels.usable(optimizer.params)
+
+
+def adam(
+    optimizer: Any,
+    /,
+    lr: Tensor | float,
+    max_grad_norm: Tensor | float = 0.0,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """What `SeedAdam.step` of optim.py says."""
+    state = optimizer.betas, optimizer.eps, optimizer.mean, optimizer.square, optimizer.beta_powers
+    return optimizer.stepper.adam(lr, max_grad_norm, mask, *state)  # type: ignore[no-any-return]
+
+
+def rmsprop(
+    optimizer: Any,
+    /,
+    lr: Tensor | float,
+    max_grad_norm: Tensor | float = 0.0,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """What `SeedRMSprop.step` of optim.py says."""
+    state = optimizer.alpha, optimizer.eps, optimizer.tf, optimizer.square
+    return optimizer.stepper.rmsprop(lr, max_grad_norm, mask, *state)  # type: ignore[no-any-return]
+
+
 def per_seed(value: Tensor | float, seeds: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """A hyperparameter, a number or 0-d for all seeds, `[S]` or `[S, 1]`, as `[S]` for C."""
     if isinstance(value, Tensor):

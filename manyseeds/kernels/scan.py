@@ -6,6 +6,7 @@ S seeds, T steps, N environments per seed.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,32 +15,27 @@ from manyseeds import kernels
 from manyseeds.kernels.optim import per_seed
 
 
-@torch.no_grad()
 def discounted_sums(x: Tensor, decay: Tensor) -> Tensor:
-    """y_t = x_t + decay_t y_{t+1} from the last step backwards; all `[S, T, N]`."""
-    if kernels.usable(x, decay) and x.shape == decay.shape:
-        x, decay = x.contiguous(), decay.contiguous()
-        y = torch.empty_like(x)
-        pointers = x.data_ptr(), decay.data_ptr(), y.data_ptr()
-        kernels.functions().discounted_sums(*x.shape, *pointers)
-        return y
-    total, totals = torch.zeros_like(x[:, 0]), []
-    for t in reversed(range(x.shape[1])):
-        total = x[:, t] + decay[:, t] * total
-        totals.append(total)
-    return torch.stack(totals[::-1], dim=1)
+    """What `discounted_sums` of samples.py says, for tensors that kernels can take."""
+    if {x.dtype, decay.dtype} != {torch.float32} or x.shape != decay.shape:
+        return NotImplemented
+    x, decay = x.contiguous(), decay.contiguous()
+    y = torch.empty_like(x)
+    pointers = x.data_ptr(), decay.data_ptr(), y.data_ptr()
+    kernels.functions().discounted_sums(*x.shape, *pointers)
+    return y
 
 
 def shuffles(keys: Tensor) -> Tensor:
-    """The orders `[..., B]` int64 that sort uniforms `[..., B]`: random permutations of B."""
-    if kernels.usable(keys):
-        keys = keys.contiguous()
-        order = torch.empty(keys.shape, dtype=torch.int64)
-        rows, pointers = keys.numel() // keys.shape[-1], (keys.data_ptr(), order.data_ptr())
-        if kernels.functions().order_of(rows, keys.shape[-1], *pointers):
-            raise MemoryError("allocating memory for a shuffle failed")
-        return order
-    return keys.argsort(stable=True, dim=-1)
+    """What `shuffles` of samples.py says, for tensors that kernels can take."""
+    if keys.dtype != torch.float32:
+        return NotImplemented
+    keys = keys.contiguous()
+    order = torch.empty(keys.shape, dtype=torch.int64)
+    rows, pointers = keys.numel() // keys.shape[-1], (keys.data_ptr(), order.data_ptr())
+    if kernels.functions().order_of(rows, keys.shape[-1], *pointers):
+        raise MemoryError("allocating memory for a shuffle failed")
+    return order
 
 
 def gae(
@@ -65,21 +61,20 @@ def gae(
     return advantages
 
 
-def episode_means(
-    rewards: Tensor, done: Tensor, open_returns: Tensor, open_lengths: Tensor
-) -> tuple[Tensor, Tensor]:
+def episode_means(tracker: Any, /, rewards: Tensor, done: Tensor) -> dict[str, Tensor]:
     """What `EpisodeTracker.update` of envs/core.py says, for tensors that kernels can take."""
+    if {rewards.dtype, tracker.open_return.dtype} != {torch.float32}:
+        return NotImplemented
     S, T, N = rewards.shape
     means = rewards.new_empty(2, S)
     steps = rewards.contiguous(), done.contiguous()
-    pointers = [x.data_ptr() for x in (*steps, open_returns, open_lengths, means)]
-    kernels.functions().episode_means(S, T, N, *pointers)
-    returns, lengths = means.unbind()
-    return returns, lengths
+    tensors = (*steps, tracker.open_return, tracker.open_length, means)
+    kernels.functions().episode_means(S, T, N, *[x.data_ptr() for x in tensors])
+    return dict(zip(("train_return", "train_length"), means.unbind(), strict=True))
 
 
 def take(x: Tensor, indices: Tensor) -> Tensor:
-    """What `take` of layers.py says, for tensors in a CPU's memory. Raises IndexError."""
+    """What `take` of samples.py says, for tensors in a CPU's memory. Raises IndexError."""
     if indices.dtype != torch.int64 or indices.dim() != 2 or len(x) != len(indices):
         return NotImplemented
     S, B, M = *x.shape[:2], indices.shape[1]

@@ -31,6 +31,7 @@ from manyseeds.cli import (
 )
 from manyseeds.digest import boundary, origin_of
 from manyseeds.errors import UsageError
+from manyseeds.kernels.guard import looking_by_iteration
 from manyseeds.process import resolve_device, set_up_process
 from manyseeds.progress import console
 from manyseeds.record import (
@@ -414,7 +415,9 @@ def carry_out(
     """
     try:
         run.open(definitions or [train], packages)
-        run.finish(train(config, run))
+        with looking_by_iteration():
+            result = train(config, run)
+        run.finish(result)
     except (Exception, KeyboardInterrupt, SystemExit):
         run.close()  # a tracker writes what is left, into the folder that is to be removed
         run.discard()

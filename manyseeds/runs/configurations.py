@@ -22,6 +22,7 @@ import numpy as np
 
 from manyseeds import stats
 from manyseeds.evaluate import FINAL_EPISODES, evaluate, share
+from manyseeds.kernels.guard import looking_by_iteration
 from manyseeds.process import resolve_device
 from manyseeds.rows import stack, structure
 from manyseeds.runs.control import Run
@@ -146,7 +147,9 @@ def train_configurations(
             began = time.perf_counter()
             own = [configs[k] for k in numbers for _ in block]
             run = RowRun(own, block * len(numbers), hear, curves)
-            frame = run.scores(train(run.config, run))
+            with looking_by_iteration():
+                policy = train(run.config, run)
+            frame = run.scores(policy)
             frame.insert(0, "configuration", np.repeat(numbers, len(block)))
             frame["seconds"] = (time.perf_counter() - began) / len(frame)
             frames.append(frame)

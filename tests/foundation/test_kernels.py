@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from manyseeds import kernels
 from manyseeds.distributions import Categorical
 from manyseeds.kernels.mlp import networks
-from manyseeds.kernels.scan import discounted_sums, shuffles
-from manyseeds.layers import SeedMLP, take
+from manyseeds.layers import SeedMLP
 from manyseeds.optim import SeedAdam, SeedOptimizer, SeedRMSprop
+from manyseeds.samples import discounted_sums, shuffles, take
 
 each_activation = pytest.mark.parametrize("activation", ["tanh", "relu"])
 

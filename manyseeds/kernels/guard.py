@@ -1,0 +1,705 @@
+"""Whether the functions that a kernel stands for still say what the kernel computes.
+
+What is read is what runs: a kernel in C is used only while the functions that it stands for, and
+all that these reach, are what it was written for. Otherwise the functions themselves run, and one
+line says which one was changed.
+
+What is compared are the live objects. From a function, every name that it uses is followed through
+its globals, through `self` and through the objects that it is called with, as Python would look it
+up: an edited file, a copy of it anywhere, a subclass, a rebound or wrapped function, a changed
+constant and an object with attributes of its own are all seen. Of each function the syntax tree
+counts, without docstrings, comments and annotations (`manyseeds.digest`), after a check that the
+function's bytecode is that of the text. Libraries are followed by name only.
+
+The digests that kernels were written for are in known.json: for each kernel the versions that it
+stands for, and how much longer a training takes without it.
+
+A walk takes milliseconds, so its outcome is kept, and `look` asks whether anything that was walked
+over has changed since: at each call of a kernel or, during a training, once an iteration.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import json
+import linecache
+import marshal
+import operator
+import sys
+import sysconfig
+import types
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from manyseeds.digest import ROOT, SUPER, c_code, definitions_in, names_of, text_of
+
+HERE = Path(__file__).parent
+KERNELS = __name__.rpartition(".")[0]
+ROOMS = ("manyseeds", "envs", "algos", "llm_track", "benchmarks")
+MISSING = object()
+THROUGH_OBJECT = "@"  # the meaning of a name that an object decides
+Value = (int, float, str, bytes, bool, type(None), torch.dtype, torch.device)
+Data = (*Value, torch.Tensor, tuple, list, dict, set, frozenset)
+BEHAVIOUR = operator.attrgetter("__code__", "__defaults__", "__kwdefaults__")  # of a function
+
+
+class Known(NamedTuple):
+    """What known.json says of a kernel."""
+
+    versions: list[frozenset[str]]  # the definitions of each version, `name digest`
+    slower: float  # how many times as long a training takes without it; 0: not measured
+
+
+@cache
+def known() -> dict[str, Known]:
+    """By kernel."""
+    stored = json.loads((HERE / "known.json").read_text())
+    return {
+        name: Known([frozenset(version) for version in x["versions"]], x["slower"])
+        for name, x in stored.items()
+    }
+
+
+class Guard:
+    """What keeps one kernel from standing for functions that were changed.
+
+    roots: the functions; methods by name where they belong to the objects that `allows` gets.
+    c_of: a module whose C code is compared, too.
+    """
+
+    def __init__(self, kernel: str, *roots: Callable[..., Any] | str, c_of: str = "") -> None:
+        self.kernel, self.roots, self.c_of = kernel, roots, c_of
+        # Verdicts: of objects by identity, while they are alive, and of classes without attributes.
+        self._of_objects: dict[int, tuple[Any, int, bool]] = {}
+        self._of_classes: dict[type, tuple[int, bool]] = {}
+        self._alone: tuple[int, bool] = (-1, False)
+
+    def allows(self, thing: Any = None) -> bool:
+        """Whether the kernel computes what the functions say, for an object that they work on."""
+        if not watch.by_iteration:
+            watch.look()
+        if thing is None:
+            if self._alone[0] != watch.generation:
+                self._alone = watch.generation, self._decide(None)
+            return self._alone[1]
+        if not hasattr(thing, "__dict__"):  # a named tuple: its class says all
+            kept = self._of_classes.get(type(thing))
+            if kept is None or kept[0] != watch.generation:
+                kept = watch.generation, self._decide(type(thing))
+                self._of_classes[type(thing)] = kept
+            return kept[1]
+        found = self._of_objects.get(id(thing))
+        if found is None or found[0]() is not thing or found[1] != watch.generation:
+            gone = functools.partial(_forget, self._of_objects, id(thing))
+            found = weakref.ref(thing, gone), watch.generation, self._decide(thing)
+            self._of_objects[id(thing)] = found
+        return found[2]
+
+    def walk(self, thing: Any = None) -> Walk:
+        """All that the functions reach now."""
+        walk = Walk(thing)
+        for root in self.roots:
+            walk.follow_root(root)
+        if self.c_of:
+            walk.add("the C code", c_code(self.c_of, ROOT), f"{self.c_of.replace('.', '/')}.c")
+        return walk
+
+    def _decide(self, thing: Any) -> bool:
+        """Compare with what is known; say so where it differs."""
+        walk = self.walk(thing)
+        watch.add(walk)
+        kernel = known().get(self.kernel, Known([], 0.0))
+        if any(walk.found.keys() <= version for version in kernel.versions):
+            return True
+        closest = max(
+            kernel.versions, key=lambda v: len(v & walk.found.keys()), default=frozenset()
+        )
+        changed = [definition for key, definition in walk.found.items() if key not in closest]
+        say_changed(changed, kernel.slower)
+        return False
+
+
+def _forget(verdicts: dict[int, Any], key: int, gone: Any) -> None:
+    """Drop the verdict on an object that is gone, unless another one has its place already."""
+    if key in verdicts and verdicts[key][0] is gone:
+        del verdicts[key]
+
+
+class Definition(NamedTuple):
+    """Something that a walk came to: a function, a class, a constant."""
+
+    name: str  # as in its file: `ActorCritic.act`
+    file: str
+    user: str  # the definition whose name led here
+
+
+_said: set[str] = set()
+
+
+def say_changed(changed: Sequence[Definition], slower: float) -> None:
+    """One line on stderr, once: which functions were changed, and what that costs.
+
+    changed: in the order of the walk.
+    """
+    # A function whose names mean something else has not changed itself: what they mean now has.
+    users = {definition.user for definition in changed}
+    inner = [x for x in changed if x.name not in users] or list(changed)
+    by_file: dict[str, list[str]] = {}
+    for definition in inner:
+        by_file.setdefault(definition.file, []).append(definition.name)
+    texts = [f"{', '.join(names[:3])} of {file}" for file, names in by_file.items()]
+    cost = f" (training takes about {slower:g} times as long)" if slower else ""
+    was = "was" if sum(map(len, by_file.values())) == 1 else "were"
+    line = f"{' and '.join(texts)} {was} changed: PyTorch computes this now, not C{cost}"
+    if line not in _said:
+        _said.add(line)
+        print(f"note: {line}", file=sys.stderr)
+
+
+class Walk:
+    """Follows live functions, classes, constants and objects.
+
+    thing: the object that the functions work on, or the class of one without attributes.
+    """
+
+    def __init__(self, thing: Any = None) -> None:
+        self.thing = thing
+        self.found: dict[str, Definition] = {}  # by `name digest`
+        self.functions: dict[types.FunctionType, None] = {}
+        self.names: dict[int, tuple[Mapping[str, Any], dict[str, None]]] = {}
+        self.containers: dict[int, Any] = {}
+        self.objects: dict[int, Any] = {}
+        self._seen: set[tuple[int, int]] = set()
+        self._user = self._file = ""
+
+    def follow_root(self, root: Callable[..., Any] | str) -> None:
+        """Begin with a function, or with a method of the object."""
+        if isinstance(root, str):
+            self._follow(self._attribute(self.thing, root), self.thing)
+        else:
+            function = unwrapped(root)
+            is_method = "." in function.__qualname__ and self.thing is not None
+            self._follow(function, self.thing if is_method else MISSING)
+
+    def _follow(self, value: Any, owner: Any = MISSING, name: str = "") -> str:
+        """Follow a value; returns what to call it in the meanings of names.
+
+        owner: what `self` is in a method. name: of a constant, as it is written in its file.
+        """
+        value = unwrapped(value)
+        if isinstance(value, types.ModuleType):
+            return "" if is_ours(getattr(value, "__file__", None)) else value.__name__
+        if isinstance(value, Data):
+            text = self._text(value)
+            if name:
+                self.add(name, text)
+            return name or text
+        if not is_followed(value):
+            return label_of(value)
+        if isinstance(value, types.FunctionType):
+            self._function(value, owner)
+            return value.__qualname__
+        if isinstance(value, type):
+            self._class(value)
+            return value.__qualname__
+        self._object(value)
+        return type(value).__qualname__
+
+    def _text(self, value: Any) -> str:
+        """The text of plain data; functions in it are followed."""
+        if isinstance(value, dict):
+            self.containers[id(value)] = value
+            pairs = (f"{self._text(k)}: {self._text(x)}" for k, x in value.items())
+            return f"{{{', '.join(pairs)}}}"
+        if isinstance(value, tuple | list | set | frozenset):
+            if isinstance(value, list):
+                self.containers[id(value)] = value
+            texts = [self._text(x) for x in value]
+            texts = sorted(texts) if isinstance(value, set | frozenset) else texts
+            return f"{type(value).__name__}({', '.join(texts)})"
+        if isinstance(value, torch.Tensor):
+            return f"{value.dtype} {value.tolist()}"
+        return repr(value) if isinstance(value, Value) else self._follow(value)
+
+    def add(self, name: str, text: str, file: str = "") -> None:
+        """Something that the walk came to, in the file that it is in unless one is given."""
+        digest = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:8]
+        self.found.setdefault(f"{name} {digest}", Definition(name, file or self._file, self._user))
+
+    def _function(self, function: types.FunctionType, owner: Any) -> None:
+        """Follow a function; owner: what its `self` is."""
+        if (id(function), id(owner)) in self._seen:
+            return
+        self._seen.add((id(function), id(owner)))
+        self.functions[function] = None
+        before, self._file = (self._user, self._file), shown(file_of(function))
+        node = definition_of(function)
+        if node is None:  # its text is not what runs, or nowhere
+            self.add(function.__qualname__, "unknown")
+            self._user, self._file = before
+            return
+        user, self._user = self._user, function.__qualname__
+        code = function.__code__
+        defaults = function.__defaults__, function.__kwdefaults__
+        cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+        objects = self._objects_of(function, owner)
+        local = locals_of(node)
+        meanings = []
+        for chain in chains_of(node):
+            first, *rest = chain
+            if first in objects:
+                self._through(objects[first], rest)
+                meanings.append(THROUGH_OBJECT)
+            elif first == SUPER:
+                self._through_super(function, owner, rest)
+                meanings.append(THROUGH_OBJECT)
+            elif first in cells:
+                meanings.append(self._follow(cells[first].cell_contents))
+            elif first in local:
+                meanings.append("")
+            else:
+                meanings.append(self._through_globals(function.__globals__, first, rest))
+        self._user = user
+        self.add(function.__qualname__, f"{text_of(node)} {self._text(defaults)} {meanings}")
+        self._user, self._file = before
+
+    def _objects_of(self, function: types.FunctionType, owner: Any) -> dict[str, Any]:
+        """The parameters of a function that are objects which the walk knows."""
+        parameters = function.__code__.co_varnames[: function.__code__.co_argcount]
+        found = {}
+        if owner is not MISSING and parameters:
+            found[parameters[0]] = owner
+        if self.thing is None or isinstance(self.thing, type):
+            return found
+        for name in parameters:
+            declared = function.__annotations__.get(name)
+            if isinstance(declared, str):  # the annotations are texts
+                declared = function.__globals__.get(declared)
+            if declared in type(self.thing).__mro__:
+                found.setdefault(name, self.thing)
+        return found
+
+    def _through_globals(self, names: dict[str, Any], first: str, rest: Sequence[str]) -> str:
+        """What a name, and attributes of it, mean in a module."""
+        value = self._global(names, first)
+        if value is MISSING:
+            return first if hasattr(builtins, first) else ""
+        name = first
+        for attribute in rest:
+            if isinstance(value, types.ModuleType):
+                inner = self._global(vars(value), attribute)
+                if inner is MISSING:
+                    return ""
+                if not is_ours(getattr(value, "__file__", None)):
+                    mine = unwrapped(inner)
+                    if not (isinstance(mine, types.FunctionType) and is_ours(file_of(mine))):
+                        return f"{value.__name__}.{'.'.join(rest)}"
+                value, name = inner, attribute
+            elif isinstance(value, type) and is_ours(file_of(value)):
+                value = self._attribute(value, attribute)
+                name = ""
+            else:
+                break
+        return "" if value is MISSING else self._follow(value, name=name)
+
+    def _global(self, names: dict[str, Any], name: str) -> Any:
+        """The value of a global name, which is watched from now on, also where there is none."""
+        self._watch(names, names, name)
+        return names.get(name, MISSING)
+
+    def _watch(self, key: Any, names: Mapping[str, Any], *chosen: str) -> None:
+        """Watch names of a module or, with the class as key, of a class."""
+        self.names.setdefault(id(key), (names, {}))[1].update(dict.fromkeys(chosen))
+
+    def _through(self, value: Any, rest: Sequence[str]) -> None:
+        """Follow attributes of an object or, where there is none yet, of its class."""
+        for attribute in rest:
+            owner, value = value, self._attribute(value, attribute)
+            if value is MISSING:
+                return
+            if isinstance(value, property):
+                self._follow(value.fget, owner)
+                return
+            inner = unwrapped(value)
+            own = is_own(owner, attribute)
+            if is_followed(inner):
+                if isinstance(inner, types.FunctionType):
+                    self._follow(inner, owner)
+                    return
+                value = inner
+            else:
+                # An object's own data is no code; what a library can call may be anything.
+                if not own or callable(inner):
+                    cls = type(owner) if own else definer(owner, attribute)
+                    self.add(f"{cls.__qualname__}.{attribute}", self._text(inner))
+                return
+        if is_object(value) and rest:
+            self._object(value)
+
+    def _through_super(self, function: types.FunctionType, owner: Any, rest: list[str]) -> None:
+        """Follow `super().method` of a method."""
+        if owner is MISSING:
+            return
+        order = class_of(owner).__mro__
+        own = [k for k, c in enumerate(order) if function in map(unwrapped, vars(c).values())]
+        for base in order[own[0] + 1 :] if own else ():
+            self._watch(base, vars(base), rest[0])
+            if rest[0] in vars(base):
+                self._follow(vars(base)[rest[0]], owner)
+                return
+
+    def _attribute(self, owner: Any, name: str) -> Any:
+        """The attribute of an object, or of the objects of a class, as it is stored."""
+        if not isinstance(owner, type):
+            self.objects[id(owner)] = owner
+            if is_own(owner, name):
+                found = vars(owner).get(name, MISSING)
+                return found if found is not MISSING else getattr(owner, name)
+        for cls in class_of(owner).__mro__:
+            if is_ours(file_of(cls)):
+                self._watch(cls, vars(cls), name)
+                if name in vars(cls):
+                    return vars(cls)[name]
+        return MISSING  # or a library's
+
+    def _class(self, cls: type) -> None:
+        """Follow a class as a whole, with all its methods."""
+        if (id(cls), 0) in self._seen:
+            return
+        self._seen.add((id(cls), 0))
+        before, self._file = (self._user, self._file), shown(file_of(cls))
+        user, self._user = self._user, cls.__qualname__
+        own = read(file_of(cls) or "")[1].get(cls.__qualname__)
+        body = getattr(own, "body", ())
+        methods = [x.name for x in body if isinstance(x, ast.FunctionDef)]
+        data = [x for x in body if not isinstance(x, ast.FunctionDef)]
+        text = [text_of(x) for x in (*getattr(own, "decorator_list", ()), *data)]
+        text += [self._follow(base) for base in cls.__bases__]
+        for name in dict.fromkeys((*methods, *vars(cls))):
+            value = vars(cls).get(name)
+            inner = unwrapped(value.fget if isinstance(value, property) else value)
+            if isinstance(inner, types.FunctionType) and is_followed(inner):
+                self._watch(cls, vars(cls), name)
+                self._follow(inner, cls)
+            elif name in methods:  # something else has taken its place
+                self.add(f"{cls.__qualname__}.{name}", "unknown")
+        self._user = user
+        self.add(cls.__qualname__, str(text))
+        self._user, self._file = before
+
+    def _object(self, value: Any) -> None:
+        """Follow what a module does when it is called."""
+        self.objects[id(value)] = value
+        if isinstance(value, nn.Module) and (id(value), 0) not in self._seen:
+            self._seen.add((id(value), 0))
+            if hooks_of(value):
+                self.add(f"a hook of {type(value).__qualname__}", "hook")
+            self._through(value, ["forward"])
+
+
+# ---- Live objects ---------------------------------------------------------------------------
+
+
+def unwrapped(value: Any) -> Any:
+    """The function behind a library's decorators, or behind `in_c`; others are what they are."""
+    while True:
+        if isinstance(value, staticmethod | classmethod):
+            value = value.__func__
+        elif isinstance(value, functools.cached_property):
+            value = value.func
+        elif isinstance(value, types.MethodType):
+            value = value.__func__
+        elif (
+            hasattr(value, "__wrapped__")
+            and not isinstance(value, type)
+            and (
+                not isinstance(value, types.FunctionType)
+                or is_kernel(value)
+                or not is_ours(value.__code__.co_filename)
+            )
+        ):
+            value = value.__wrapped__
+        else:
+            return value
+
+
+def is_kernel(value: Any) -> bool:
+    """Whether something belongs to the kernels themselves."""
+    if isinstance(value, types.FunctionType):  # `__module__` may be that of what it wraps
+        module = value.__globals__.get("__name__", "")
+    else:
+        module = getattr(value, "__module__", "")
+    return module == KERNELS or str(module).startswith(f"{KERNELS}.")
+
+
+def label_of(value: Any) -> str:
+    """The name of something of a library: its package and its own name."""
+    module = str(getattr(value, "__module__", None) or "").partition(".")[0]
+    name = getattr(value, "__name__", None) or type(value).__name__
+    return f"{module}.{name}"
+
+
+def is_followed(value: Any) -> bool:
+    """Whether a value is a function, a class or an object of ours, or of a user."""
+    if isinstance(value, types.FunctionType | type):
+        return not is_kernel(value) and is_ours(file_of(value))
+    return is_object(value)
+
+
+def is_object(value: Any) -> bool:
+    """Whether a value is an instance of a class of ours, or of a user, with attributes."""
+    return (
+        hasattr(value, "__dict__")
+        and not isinstance(value, types.FunctionType | types.ModuleType | type | torch.Tensor)
+        and is_ours(file_of(type(value)))
+    )
+
+
+def class_of(owner: Any) -> type:
+    """The class of an object; a class stands for its objects."""
+    return owner if isinstance(owner, type) else type(owner)
+
+
+def definer(owner: Any, name: str) -> type:
+    """The class that an attribute of an object is from."""
+    return next(cls for cls in class_of(owner).__mro__ if name in vars(cls))
+
+
+def is_own(owner: Any, name: str) -> bool:
+    """Whether an object, not its class, has an attribute."""
+    if isinstance(owner, type):
+        return False
+    own = vars(owner)
+    tables = (own.get(x, {}) for x in ("_modules", "_parameters", "_buffers"))
+    return name in own or (isinstance(owner, nn.Module) and any(name in x for x in tables))
+
+
+def hooks_of(module: nn.Module) -> int:
+    """How many hooks run when a module is called."""
+    own = vars(module)
+    forward = len(own["_forward_hooks"]) + len(own["_forward_pre_hooks"])
+    return forward + len(own["_backward_hooks"]) + len(own["_backward_pre_hooks"])
+
+
+@cache
+def libraries() -> tuple[str, ...]:
+    """The folders of the standard library and of installed packages."""
+    paths = sysconfig.get_paths()
+    return tuple({f"{paths[x]}/" for x in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+@cache
+def is_ours(file: str | None) -> bool:
+    """Whether a file is this project's or a user's, and no library's."""
+    if not file or file.startswith(("<frozen", "<string", "<attrs", "<__array")):
+        return False
+    if file.startswith(libraries()):  # this project may be installed there, too
+        return file.startswith(tuple(f"{ROOT}/{room}/" for room in ROOMS))
+    return not file.startswith((f"{sys.base_prefix}/lib/", f"{sys.prefix}/lib/"))
+
+
+def file_of(value: Any) -> str | None:
+    """The file of a function or class."""
+    if isinstance(value, types.FunctionType):
+        own = value.__code__.co_filename
+        module = sys.modules.get(value.__module__)
+        of_module = getattr(module, "__file__", None)
+        # A script's code has the path as it was typed.
+        same = of_module and Path(own).name == Path(of_module).name
+        return str(of_module) if same else own
+    module = sys.modules.get(getattr(value, "__module__", ""))
+    if module is None:
+        return None
+    # What a notebook or `python -c` defines has no file, and is a user's.
+    return getattr(module, "__file__", None) or ("" if is_builtin(module) else "<input>")
+
+
+def is_builtin(module: types.ModuleType) -> bool:
+    return module.__name__ in sys.builtin_module_names
+
+
+def shown(file: str | None) -> str:
+    """A file for people: from the checkout, where it is in it."""
+    path = Path(file or "")
+    return str(path.relative_to(ROOT)) if ROOT in path.parents else str(file)
+
+
+# ---- Texts ----------------------------------------------------------------------------------
+
+
+def definition_of(function: types.FunctionType) -> Any:
+    """The simplified syntax tree of a function; None where its text is not what runs."""
+    file = file_of(function)
+    codes, tree = read(file or "")
+    code, name = function.__code__, function.__qualname__
+    if code not in codes.get(name, ()):
+        return None
+    outer, *inner = name.split(".")
+    node = tree.get(outer)
+    for part in inner:
+        body = getattr(node, "body", ())
+        node = next((x for x in body if getattr(x, "name", None) == part), None)
+    if node is None:
+        return None
+    first = min([node.lineno, *(x.lineno for x in node.decorator_list)])
+    return node if first == code.co_firstlineno else None
+
+
+@cache
+def read(file: str) -> tuple[dict[str, list[types.CodeType]], Mapping[str, Any]]:
+    """The bytecode of all functions in a file by their qualified names, and its definitions."""
+    text = "".join(linecache.getlines(file))
+    try:
+        compiled = bytecode_of(file) or compile(text, file, "exec", dont_inherit=True)
+        tree = definitions_in(text)
+    except (SyntaxError, ValueError):
+        return {}, {}
+    found: dict[str, list[types.CodeType]] = {}
+    waiting = [compiled]
+    for code in waiting:  # grows
+        found.setdefault(code.co_qualname, []).append(code)
+        waiting += [x for x in code.co_consts if isinstance(x, types.CodeType)]
+    return found, tree
+
+
+def bytecode_of(file: str) -> types.CodeType | None:
+    """What Python has kept of a module's compilation, where that is of the file as it is."""
+    try:
+        status = Path(file).stat()
+        data = Path(importlib.util.cache_from_source(file)).read_bytes()
+    except (OSError, NotImplementedError, ValueError):
+        return None
+    head = importlib.util.MAGIC_NUMBER + bytes(4)
+    head += (int(status.st_mtime) & 0xFFFFFFFF).to_bytes(4, "little")
+    head += (status.st_size & 0xFFFFFFFF).to_bytes(4, "little")
+    return marshal.loads(data[16:]) if data[:16] == head else None
+
+
+@cache
+def chains_of(node: Any) -> list[list[str]]:
+    """The names that a definition uses, `["a", "b"]` for a.b."""
+    return [chain for _, chain in names_of(node)[0]]
+
+
+@cache
+def locals_of(node: Any) -> frozenset[str]:
+    """The names that a function binds itself."""
+    inside = list(ast.walk(node))
+    stored = {x.id for x in inside if isinstance(x, ast.Name) and not isinstance(x.ctx, ast.Load)}
+    return frozenset(stored | {x.arg for x in inside if isinstance(x, ast.arg)})
+
+
+# ---- What has changed since -----------------------------------------------------------------
+
+
+class Watch:
+    """What all walks have come across, and whether it is still as it was.
+
+    A look is a few comparisons of tuples, which compare by identity first: 5 microseconds or so.
+    """
+
+    def __init__(self) -> None:
+        self.by_iteration = False
+        self.generation = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        self._names: dict[int, Names] = {}
+        self._functions: dict[types.FunctionType, None] = {}
+        self._behaviour: list[Any] = []
+        self._containers: dict[int, tuple[Any, list[Any]]] = {}
+        self._objects: dict[int, tuple[weakref.ref[Any], tuple[Any, ...]]] = {}
+
+    def add(self, walk: Walk) -> None:
+        """Watch what a walk has come across."""
+        for key, (names, chosen) in walk.names.items():
+            before = self._names[key].watched if key in self._names else ()
+            self._names[key] = Names.of(names, {*before, *chosen})
+        self._functions |= walk.functions
+        self._behaviour = list(map(BEHAVIOUR, self._functions))
+        for key, container in walk.containers.items():
+            self._containers[key] = container, contents_of(container)
+        self._objects = {k: kept for k, kept in self._objects.items() if kept[0]() is not None}
+        for key, thing in walk.objects.items():
+            self._objects[key] = weakref.ref(thing), state_of(thing)
+
+    def look(self) -> None:
+        """Let all verdicts be made again if anything has changed."""
+        try:
+            same = self._is_as_it_was()
+        except Exception:  # a name is gone, or now means something that cannot be compared
+            same = False
+        if not same:
+            self.generation += 1
+            self._forget()
+
+    def _is_as_it_was(self) -> bool:
+        for names, get, values, absent, _ in self._names.values():
+            if get(names) != values or (absent and not absent.isdisjoint(names)):
+                return False
+        if list(map(BEHAVIOUR, self._functions)) != self._behaviour:
+            return False
+        for container, values in self._containers.values():
+            if contents_of(container) != values:
+                return False
+        for reference, state in self._objects.values():
+            thing = reference()
+            if thing is not None and state_of(thing) != state:
+                return False
+        return True
+
+
+class Names(NamedTuple):
+    """Names of a module or class, and what they mean."""
+
+    names: Mapping[str, Any]
+    get: Callable[[Any], Any]
+    values: Any
+    absent: frozenset[str]  # which mean something built in, unless somebody binds them
+    watched: frozenset[str]
+
+    @classmethod
+    def of(cls, names: Mapping[str, Any], watched: set[str]) -> Names:
+        """What the names mean now."""
+        there = sorted(name for name in watched if name in names)
+        # A tuple also of one name. Of none: the type of the mapping, always the same.
+        get = operator.itemgetter(there[0], *there) if there else type
+        absent = frozenset(watched.difference(there))
+        return cls(names, get, get(names), absent, frozenset(watched))
+
+
+def contents_of(container: Any) -> list[Any]:
+    return list(container.values() if isinstance(container, dict) else container)
+
+
+def state_of(thing: Any) -> tuple[Any, ...]:
+    """What of an object decides which functions it runs."""
+    own = vars(thing)
+    if isinstance(thing, nn.Module):
+        return type(thing), len(own), hooks_of(thing), *map(type, own["_modules"].values())
+    return type(thing), len(own)
+
+
+watch = Watch()
+
+
+@contextlib.contextmanager
+def looking_by_iteration() -> Iterator[None]:
+    """Let kernels rely on whoever trains to look once an iteration."""
+    before, watch.by_iteration = watch.by_iteration, True
+    watch.look()
+    try:
+        yield
+    finally:
+        watch.by_iteration = before
