@@ -32,6 +32,13 @@ BUGS = (
         "tests/algos/test_seed_axis.py::test_a_stream_depends_on_seed_purpose_and_position_only",
     ),
     Bug(
+        "seed axis: one factorisation for all seeds",
+        "manyseeds/layers.py",
+        "factors = [torch.linalg.qr(matrix) for matrix in tall]",
+        "factors = list(zip(*torch.linalg.qr(tall), strict=True))",
+        "tests/algos/test_seed_axis.py::test_an_orthogonal_matrix_is_the_same_alone_and_in_a_batch",
+    ),
+    Bug(
         "no number: tanh overflows",
         "manyseeds/layers.py",
         "y = torch.sigmoid_(x * 2).mul_(2).sub_(1)",
