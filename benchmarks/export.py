@@ -49,6 +49,7 @@ from manyseeds.errors import UsageError, printable
 from manyseeds.record import (
     POLICY,
     open_regular,
+    own_place,
     parquet_bytes,
     plural,
     ranges,
@@ -273,7 +274,7 @@ def export(run: StoredRun, folder: Path, again: bool = False) -> None:
     if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
         raise UsageError(f"--hub {folder}: exists; name a folder that is new or empty")
     folder.absolute().parent.mkdir(parents=True, exist_ok=True)
-    beside = folder.absolute().with_name(f".{folder.name}.{os.getpid()}")
+    beside = own_place(folder.absolute())
     beside.mkdir()
     try:
         write = write_control if run.kind == "control" else write_language

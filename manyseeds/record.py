@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import glob
 import hashlib
 import io
 import json
@@ -73,6 +74,30 @@ def written_files() -> Iterator[set[Path]]:
         yield collected
     finally:
         _collecting.remove(collected)
+
+
+def own_place(path: Path) -> Path:
+    """A hidden name beside a path, of this process alone, for a folder that is then renamed to it.
+
+    What killed processes of this machine have left under such names is removed.
+    """
+    ours = f".{path.name}.{platform.node()}."
+    for leftover in path.parent.glob(glob.escape(ours) + "*"):
+        number = leftover.name.removeprefix(ours)
+        if number == str(os.getpid()) or (number.isdecimal() and not is_alive(int(number))):
+            shutil.rmtree(leftover, ignore_errors=True)
+    return path.with_name(f"{ours}{os.getpid()}")
+
+
+def is_alive(process: int) -> bool:
+    """Whether there is a process of a number on this machine."""
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass  # somebody else's
+    return True
 
 
 def write_json(path: Path, content: Any) -> None:
