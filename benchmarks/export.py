@@ -11,7 +11,8 @@ those of the median and the worst seed), run.json (the record of every part: set
 commit, machine, versions), curve.parquet, and README.md, the card: score with its interval over
 seeds and the verdict against stable-baselines3, where its run of the same settings is in the store.
 Of a language run it is the median seed's model, as `transformers` reads it, which `--model FOLDER`
-(`--reward-model FOLDER`) of llm_track takes, too, and the verdict is against TRL.
+(`--reward-model FOLDER`) of llm_track takes, too, and the verdict is against TRL. Nothing but these
+files leaves this machine, and no link is followed.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ from manyseeds.cli import exit_with, parse, path_of
 from manyseeds.errors import UsageError, printable
 from manyseeds.record import (
     POLICY,
+    open_regular,
+    own_place,
     parquet_bytes,
     plural,
     ranges,
@@ -55,7 +58,16 @@ from manyseeds.record import (
     write_json,
 )
 
+NAMED = 5  # files that a line names
 BASELINES = {"control": (SB3, "stable-baselines3"), "language": ("trl-", "TRL")}
+# What leaves this machine. Of a model: what `save_pretrained` writes, and no code.
+SHARED = re.compile(
+    r"README\.md|run\.json|curve\.parquet|policy\.safetensors"
+    r"|model(-\d+-of-\d+)?\.safetensors|(config|generation_config|model\.safetensors\.index)\.json"
+    r"|(tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab)\.json"
+    r"|(merges|vocab)\.txt|(tokenizer|spiece|sentencepiece\.bpe)\.model"
+    r"|(chat_template|additional_chat_templates/[\w-]+)\.jinja"
+)
 CLASSES = {  # of `transformers`, by how a model's architecture ends; with the hub's task
     "ForCausalLM": ("AutoModelForCausalLM", "text-generation"),
     "ForSequenceClassification": ("AutoModelForSequenceClassification", "text-classification"),
@@ -75,6 +87,31 @@ class Flags:
 
 
 # ---- The files ------------------------------------------------------------------------------
+
+
+def shared_files(folder: Path) -> list[str]:
+    """The names of the files in a folder that are shared; says in one line what is left out."""
+    names, others = [], []
+    for path in sorted(folder.rglob("*")):  # which enters no linked folder
+        name = path.relative_to(folder).as_posix()
+        if SHARED.fullmatch(name):
+            names.append(name)
+        elif path.is_symlink() or not path.is_dir():
+            others.append(printable(name))
+    if others:
+        more = f" and {len(others) - NAMED} more" * (len(others) > NAMED)
+        print(f"left out: {folder}: {', '.join(others[:NAMED])}{more}")
+    return names
+
+
+def copy_shared(source: Path, target: Path) -> None:
+    """Copy the shared files of a folder. Raises UsageError where one is a link or no file."""
+    if source.is_symlink():
+        raise UsageError(f"{source}: is a link")
+    for name in shared_files(source):
+        (target / name).parent.mkdir(exist_ok=True)
+        with open(open_regular(source / name), "rb") as file, open(target / name, "xb") as copy:
+            shutil.copyfileobj(file, copy)
 
 
 def write_control(run: StoredRun, folder: Path) -> list[int]:
@@ -114,9 +151,9 @@ def write_language(run: StoredRun, folder: Path) -> list[int]:
     if not final:
         raise UsageError(f"{run.path}: has no weights here; train it here first")
     seed = median_and_worst(final)[0]
-    if any(path.suffix in (".bin", ".pt", ".pkl") for path in models[seed].rglob("*")):
-        raise UsageError(f"{models[seed]}: has weights that are no safetensors")
-    shutil.copytree(models[seed], folder, dirs_exist_ok=True)
+    copy_shared(models[seed], folder)
+    if not any(folder.glob("model*.safetensors")):
+        raise UsageError(f"{models[seed]}: has no weights that are safetensors")
     return [seed]
 
 
@@ -237,7 +274,7 @@ def export(run: StoredRun, folder: Path, again: bool = False) -> None:
     if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
         raise UsageError(f"--hub {folder}: exists; name a folder that is new or empty")
     folder.absolute().parent.mkdir(parents=True, exist_ok=True)
-    beside = folder.absolute().with_name(f".{folder.name}.{os.getpid()}")
+    beside = own_place(folder.absolute())
     beside.mkdir()
     try:
         write = write_control if run.kind == "control" else write_language
@@ -252,13 +289,17 @@ def export(run: StoredRun, folder: Path, again: bool = False) -> None:
 
 
 def upload(folder: Path, repository: str) -> str:
-    """Upload a folder to the hub; where it is then. Raises UsageError."""
+    """Upload the shared files of a folder to the hub; where it is then. Raises UsageError."""
     import huggingface_hub
 
+    names = shared_files(folder)
+    for name in names:
+        os.close(open_regular(folder / name))
     try:
         api: Any = huggingface_hub.HfApi()
         api.create_repo(repository, exist_ok=True)
-        return str(api.upload_folder(folder_path=folder, repo_id=repository))
+        found = api.upload_folder(folder_path=folder, repo_id=repository, allow_patterns=names)
+        return str(found)
     except Exception as error:  # of the name, the token, the network, the hub
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise UsageError(f"--upload {repository}: {reason}; {folder} is written") from None

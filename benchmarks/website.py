@@ -6,12 +6,14 @@
 
 Open OUT/index.html in a browser; the site needs no network and no server. `--films` draws an
 episode of the median and of the worst seed of each run whose weights are on this machine, some
-minutes in all. The folder is replaced as a whole, but for its films. The same store gives the same
-bytes. Invalid parts are left out, with a line that says why.
+minutes in all. The folder is replaced as a whole or not at all; films that are not drawn anew stay.
+The same store gives the same bytes. Invalid parts are left out, with a line that says why.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,9 +22,9 @@ from pathlib import Path
 from benchmarks.chapters.contents import Store, read_store
 from benchmarks.web import chapter, environment, films, front, gridworld, grpo
 from benchmarks.web.page import HERE, Page, html
-from manyseeds.cli import ScriptConfig, exit_with, parse
+from manyseeds.cli import ScriptConfig, exit_with, parse, path_of
 from manyseeds.errors import UsageError
-from manyseeds.record import layers, write_bytes
+from manyseeds.record import layers, own_place, write_bytes
 
 MARK = ".manyseeds-site"  # a file in every folder that this script has written
 ASSETS = {"static": "*", "vendor": "*"}
@@ -43,15 +45,28 @@ def check_out(out: Path) -> None:
         raise UsageError(f"--out {out}: has files that are no site; name an empty or a new folder")
 
 
-def clear(out: Path) -> None:
-    """Remove a former site, but for its films."""
-    for path in out.iterdir():
-        if path.name == films.FOLDER:
-            continue
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+def exchange(one: Path, other: Path) -> bool:
+    """Let two paths change names, both at once; False where the system or file system cannot."""
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "renameat2"):  # of Linux
+        return False
+    at_cwd, flag = -100, 2  # AT_FDCWD of fcntl.h, RENAME_EXCHANGE of linux/fs.h
+    return not libc.renameat2(at_cwd, os.fsencode(one), at_cwd, os.fsencode(other), flag)
+
+
+def replace(out: Path, fresh: Path) -> None:
+    """Put a new site in the place of a former one, which is then in the new one's or gone."""
+    if not out.is_dir() or not any(out.iterdir()):
+        os.rename(fresh, out)
+    elif not exchange(fresh, out):
+        former = own_place(out.with_name(f"{out.name}.former"))
+        os.rename(out, former)
+        try:
+            os.rename(fresh, out)
+        except BaseException:
+            os.rename(former, out)
+            raise
+        shutil.rmtree(former, ignore_errors=True)
 
 
 def write_site(results: Path, out: Path, drawn: bool = False) -> None:
@@ -63,19 +78,26 @@ def write_site(results: Path, out: Path, drawn: bool = False) -> None:
         raise UsageError(f"--results {results}: there is no such folder")
     check_out(out)
     store = read_store(results)
-    out.mkdir(parents=True, exist_ok=True)
-    write_bytes(out / MARK, b"")
-    if drawn:
-        films.write_films(store, out / films.FOLDER)
-    pages = site_pages(store, out)
-    texts = {page.file: html(page, pages) for page in pages}
-    clear(out)
-    write_bytes(out / MARK, b"")
-    for folder in ASSETS:
-        shutil.copytree(HERE / folder, out / folder)
-    for file, text in texts.items():
-        write_bytes(out / file, text.encode())
-    size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    place = out.resolve()  # a link to a folder stays one
+    place.parent.mkdir(parents=True, exist_ok=True)
+    fresh = own_place(place)
+    try:
+        fresh.mkdir()
+        write_bytes(fresh / MARK, b"")
+        if (out / films.FOLDER).is_dir():
+            shutil.copytree(out / films.FOLDER, fresh / films.FOLDER, symlinks=True)
+        if drawn:
+            films.write_films(store, fresh / films.FOLDER)
+        for folder in ASSETS:
+            shutil.copytree(HERE / folder, fresh / folder)
+        pages = site_pages(store, fresh)
+        for page in pages:  # whose stored text may have what UTF-8 has not
+            write_bytes(fresh / page.file, html(page, pages).encode(errors="replace"))
+        size = sum(path.stat().st_size for path in fresh.rglob("*") if path.is_file())
+        check_out(out)  # films take minutes
+        replace(place, fresh)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
     print(f"site: {out / 'index.html'} ({len(pages)} pages, {size / 2**20:.1f} MiB)")
 
 
@@ -96,7 +118,7 @@ class Flags(ScriptConfig):
 def main(args: Sequence[str] | None = None) -> None:
     flags = parse(Flags, {}, __doc__, args)
     try:
-        write_site(Path(flags.results), Path(flags.out), flags.films)
+        write_site(Path(flags.results), path_of(flags.out, "--out"), flags.films)
     except UsageError as error:
         exit_with(error)
     except OSError as error:  # no space, no permission

@@ -277,12 +277,14 @@ def orthogonal(normal: Tensor) -> Tensor:
     """
     wide = normal.shape[1] < normal.shape[2]
     tall = normal.mT if wide else normal
-    # With one thread: its bits depend on their number.
+    # With one thread, and seed by seed: its bits depend on the number of threads, and on whether a
+    # matrix begins at a multiple of 16 bytes, which in a batch only the first is sure to do.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        q, r = torch.linalg.qr(tall)
+        factors = [torch.linalg.qr(matrix) for matrix in tall]
     finally:
         torch.set_num_threads(threads)
+    q, r = (torch.stack(parts) for parts in zip(*factors, strict=True))
     q = q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
     return (q.mT if wide else q).contiguous()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import glob
 import hashlib
 import io
 import json
@@ -22,6 +23,7 @@ import os
 import platform
 import re
 import shutil
+import stat
 import struct
 import subprocess
 import sys
@@ -72,6 +74,30 @@ def written_files() -> Iterator[set[Path]]:
         yield collected
     finally:
         _collecting.remove(collected)
+
+
+def own_place(path: Path) -> Path:
+    """A hidden name beside a path, of this process alone, for a folder that is then renamed to it.
+
+    What killed processes of this machine have left under such names is removed.
+    """
+    ours = f".{path.name}.{platform.node()}."
+    for leftover in path.parent.glob(glob.escape(ours) + "*"):
+        number = leftover.name.removeprefix(ours)
+        if number == str(os.getpid()) or (number.isdecimal() and not is_alive(int(number))):
+            shutil.rmtree(leftover, ignore_errors=True)
+    return path.with_name(f"{ours}{os.getpid()}")
+
+
+def is_alive(process: int) -> bool:
+    """Whether there is a process of a number on this machine."""
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass  # somebody else's
+    return True
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -268,11 +294,30 @@ def alone(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
+    """A descriptor of a regular file, which somebody else may have put there: no link is followed.
+
+    Raises UsageError for anything else, OSError.
+    """
+    refusal = UsageError(f"{path}: is a link, a folder or the like, not a file")
+    try:  # without waiting for the other end of a pipe
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):  # a link, a folder, a socket
+            raise refusal from None
+        raise
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise refusal
+
+
 class Locks:
     """Locks on the seeds of one run: seed k is byte k of a file.
 
     They are held until `release`, `close` or the end of the process, however it ends. The file is
     removed by the last process that closes it. Its content is the settings that are trained.
+    Raises UsageError where something else has the file's name.
     """
 
     # Bytes above those of all seeds: what every process in the run shares, and who may enter it.
@@ -287,7 +332,11 @@ class Locks:
         while True:
             with contextlib.suppress(FileNotFoundError):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                return os.open(self.path, os.O_RDWR | os.O_CREAT)
+                file = open_regular(self.path, os.O_RDWR | os.O_CREAT)
+                if os.fstat(file).st_nlink <= 1:  # 0: removed meanwhile
+                    return file
+                os.close(file)
+                raise UsageError(f"{self.path}: has a second name (a hard link); remove it")
 
     def enter(self, settings: bytes) -> bytes:
         """Join the processes that train this run, if they have the same settings as this one.
@@ -385,11 +434,12 @@ class RunFolder:
     def in_training(self, seeds: Iterable[int]) -> set[int]:
         """Those of some seeds (a plan: 0) that another process has locked.
 
-        Not for a process that holds such locks: closing the file would release them.
+        Raises UsageError where something else has the name of the lock file. Not for a process that
+        holds such locks: closing the file would release them.
         """
         query = "hhqqi"  # struct flock of Linux: type, whence, start, length, pid
         try:
-            file = os.open(self._lock, os.O_RDONLY)
+            file = open_regular(self._lock)
         except FileNotFoundError:
             return set()
         try:

@@ -49,10 +49,11 @@ def write_films_of(result: Result, films: Path) -> None:
             if trained is None:
                 print(f"no film: {result.run.path}: has no weights of seed {seed}")
                 continue
-            path = films / name_of(env, result.algo, rank)
+            name = name_of(env, result.algo, rank)
+            path = films / name
             path.parent.mkdir(parents=True, exist_ok=True)
             made = film(trained, seed)
             write_bytes(path, made.gif)
-            print(f"film: {path} ({made.size}, {made.episodes[0]})", flush=True)
+            print(f"film: {name} ({made.size}, {made.episodes[0]})", flush=True)
     except UsageError as error:
         print(f"no film: {error}")

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import random
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,12 @@ from torch import nn
 
 import envs
 from benchmarks import catalog
+from manyseeds import kernels
 from manyseeds.cli import ControlConfig
 from manyseeds.layers import SeedMLP, orthogonal, tanh
 from manyseeds.optim import SeedAdam, SeedRMSprop
 from manyseeds.runs import control as run_module
+from manyseeds.runs.configurations import train_configurations
 from manyseeds.runs.control import Run
 from manyseeds.seeds import SeedStreams
 
@@ -250,6 +253,55 @@ def test_whole_episodes_of_gymnasium_are_the_same_in_a_batch(env: str, algo: str
     assert_seed_7_is_the_same_among(algo, [[6, 7, 8]], **settings)
 
 
+BRIEF: dict[str, dict[str, Any]] = {
+    "a2c": {"total_timesteps": 160},
+    "ppo": SMALL,
+    "trpo": TRUST,
+    "dqn": {"total_timesteps": 300, "learning_starts": 100, "buffer_size": 200},
+    "reinforce": {"total_timesteps": 120, "episodes": 2, "critic_updates": 2},
+    "grpo": {"total_timesteps": 120, "group_size": 3, "minibatch_size": 32, "epochs": 2},
+}
+with_a_compiler = pytest.mark.skipif(not kernels.available(), reason="no C compiler")
+
+
+def drawn_widths(key: str) -> list[tuple[int, ...]]:
+    """One, two and three hidden layers of any width; none of the first is a multiple of 4."""
+    rng = random.Random(key)
+    return [
+        (4 * rng.randrange(32) + rng.randint(1, 3), *(rng.randint(1, 128) for _ in range(further)))
+        for further in range(3)
+    ]
+
+
+@with_a_compiler
+@pytest.mark.parametrize("algo", BRIEF)
+def test_layers_of_any_width_are_the_same_alone_and_in_a_batch(algo: str) -> None:
+    for hidden in drawn_widths(algo):
+        for env in ("CartPole-v1", "Acrobot-v1" if algo == "dqn" else "Pendulum-v1"):
+            settings = {**BRIEF[algo], "env": env, "hidden": hidden}
+            assert_seed_7_is_the_same_among(algo, [[6, 7, 8, 9]], **settings)
+
+
+@with_a_compiler
+@pytest.mark.parametrize("algo", BRIEF)
+def test_configurations_of_any_width_are_the_same_alone_and_in_a_batch(algo: str) -> None:
+    module = importlib.import_module(f"algos.{algo}")
+    env = "Acrobot-v1" if algo == "dqn" else "Pendulum-v1"  # continuous scores show every bit
+    configs = [
+        module.Config(**BRIEF[algo], env=env, hidden=hidden, eval_budget=0.05)
+        for hidden in drawn_widths(f"{algo}, rows")
+    ]
+    alone = train_configurations(module.train, configs, [1])
+    among = train_configurations(module.train, configs, range(4)).query("seed == 1")
+    for column in ("final", "auc", "train_return"):
+        np.testing.assert_array_equal(among[column], alone[column], column)
+
+
+def test_every_algorithm_with_layers_is_held_to_any_width() -> None:
+    configs = {algo: importlib.import_module(f"algos.{algo}").Config for algo in BUDGETS}
+    assert {algo for algo, kind in configs.items() if "hidden" in kind.__annotations__} == {*BRIEF}
+
+
 SICK: dict[str, tuple[str, dict[str, Any]]] = {
     **{algo: (algo, {}) for algo in BUDGETS},
     "sarsa, expected": ("sarsa", {"expected": True}),
@@ -370,6 +422,15 @@ def test_fast_tanh_and_its_gradient() -> None:
     y.sum().backward()
     assert x.grad is not None
     torch.testing.assert_close(x.grad, 1 - x.detach().tanh().square(), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("shape", [(3, 30), (30, 3), (7, 7), (64, 2), (1, 1), (63, 65)])
+def test_an_orthogonal_matrix_is_the_same_alone_and_in_a_batch(shape: tuple[int, int]) -> None:
+    """Whatever the address at which its normals begin."""
+    normal = SeedStreams(range(6), "init").normal(*shape)
+    among = orthogonal(normal)
+    for s in range(6):
+        assert torch.equal(among[s], orthogonal(normal[s : s + 1])[0])
 
 
 def test_orthogonal_matrices_are_orthogonal() -> None:

@@ -103,6 +103,59 @@ def test_published_policies_are_exported(tmp_path: Path) -> None:
     assert ppo.load(f"hub:{tmp_path / 'out'}").act(obs).shape == (len(seeds), 1)
 
 
+KEPT = ["chat_template.jinja", "config.json", "generation_config.json", "merges.txt"]
+KEPT += ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+KEPT += ["model.safetensors.index.json", "special_tokens_map.json", "spiece.model"]
+KEPT += ["tokenizer.json", "tokenizer_config.json", "vocab.json"]
+
+
+def test_what_is_no_file_of_a_model_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Code, pickles, other people's JSON, links, pipes, folders, and names that hide."""
+    model, out, secret = tmp_path / "model", tmp_path / "out", tmp_path / "secret"
+    for folder in (model, out, secret):
+        folder.mkdir()
+    (secret / "config.json").write_text("secret")
+    others = ["modeling.py", "x.bin", "x.ckpt", "x.pickle", "x.pkl", "x.pt", "x.pth", ".netrc"]
+    others += ["token.json", "config.json.bak", "a\x1b[2J.txt", "adapter.safetensors"]
+    for name in (*KEPT, *others):
+        (model / name).write_text(name)
+    (model / "nested").mkdir()
+    (model / "nested/config.json").touch()
+    (model / "linked").symlink_to(secret)
+    (model / "link.json").symlink_to(secret / "config.json")
+    (model / "additional_chat_templates").symlink_to(secret)
+    os.mkfifo(model / "pipe")
+    export.copy_shared(model, out)
+    assert sorted(x.name for x in out.iterdir()) == KEPT
+    assert all((out / name).read_text() == name for name in KEPT)
+    said = capsys.readouterr().out
+    assert re.fullmatch(rf"left out: {model}: \.netrc, \S+, [^\n\x1b]+ and \d+ more\n", said)
+    (model / "additional_chat_templates").unlink()
+    (model / "additional_chat_templates").mkdir()
+    (model / "additional_chat_templates/tools.jinja").touch()
+    shutil.rmtree(out)
+    out.mkdir()
+    export.copy_shared(model, out)
+    assert (out / "additional_chat_templates/tools.jinja").is_file()
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "."])
+def test_a_link_in_a_model_is_refused(name: str, tmp_path: Path) -> None:
+    """Without that file there would be no model, and what it leads to is not to leave."""
+    model, out, secret = tmp_path / "model", tmp_path / "out", tmp_path / "secret"
+    out.mkdir()
+    secret.mkdir()
+    if name != ".":
+        model.mkdir()
+        (secret / name).write_text("secret")
+    (model / name).symlink_to(secret / name)
+    with pytest.raises(UsageError, match=f"{model / name}: is a link"):
+        export.copy_shared(model, out)
+    assert not any(out.iterdir())
+
+
 def test_mistakes_are_one_line(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -192,7 +245,8 @@ def test_upload(
 
         def upload_folder(self, *words: Any, **more: Any) -> str:
             bound = signature("upload_folder", *words, **more)
-            names = sorted(x.name for x in Path(bound["folder_path"]).iterdir())
+            there = (x.name for x in Path(bound["folder_path"]).iterdir())
+            names = sorted(filter_repo_objects(there, allow_patterns=bound["allow_patterns"]))
             calls.append(("upload_folder", bound["repo_id"], names))
             return "https://hub/owner/name"
 
@@ -217,7 +271,14 @@ def test_upload(
     # What could not be uploaded can be tried again; another run's folder is not taken.
     calls.clear()
     monkeypatch.setattr(huggingface_hub, "HfApi", FakeHfApi)
+    (tmp_path / "again" / "key.json").symlink_to(tmp_path / "out" / "run.json")
     assert run(trained, "--hub", tmp_path / "again", "--upload", "owner/name") == 0
+    assert calls[1:] == [("upload_folder", "owner/name", files)]
+    assert f"left out: {tmp_path / 'again'}: key.json\n" in capsys.readouterr().out
+    (tmp_path / "again" / "README.md").unlink()
+    (tmp_path / "again" / "README.md").symlink_to(tmp_path / "out" / "README.md")
+    assert run(trained, "--hub", tmp_path / "again", "--upload", "owner/name") == 2
+    assert "README.md: is a link" in capsys.readouterr().err
     assert len(calls) == 2
     other = store(tmp_path / "r", "ppo", "CartPole-v1", [9]).parent
     assert run(other, "--hub", tmp_path / "again", "--upload", "owner/name") == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import errno
 import json
 import os
@@ -282,6 +283,61 @@ def test_a_seed_is_locked_against_other_processes_until_its_process_ends() -> No
     third = record.Locks(Path(".x.lock"))
     third.close()
     assert os.listdir() == []
+
+
+def link(path: Path) -> None:
+    path.symlink_to(Path("victim").resolve())
+
+
+def dangling_link(path: Path) -> None:
+    path.symlink_to(Path("nothing").resolve())
+
+
+@contextlib.contextmanager
+def deadline(seconds: int) -> Iterator[None]:
+    """Fail where the block waits for ever."""
+
+    def late(*args: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("make", [link, dangling_link, Path.mkdir, os.mkfifo])
+def test_a_lock_file_that_is_something_else_is_refused(
+    make: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A link's target must not be emptied, nor the other end of a pipe waited for."""
+    folder = Path("r/runs/FrozenLake-v1/q_learning")
+    folder.mkdir(parents=True)
+    Path("victim").write_text("precious")
+    make(folder / ".x.lock")
+    with deadline(10), pytest.raises(SystemExit) as stop:
+        train(q_learning, *LAKE, "--name", "x", "--seeds", "1")
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {folder / '.x.lock'}: is a link, a folder or the like")
+    assert error.count("\n") == 1
+    with deadline(10), pytest.raises(UsageError, match=r"x\.lock: is a link"):
+        RunFolder(folder / "x").in_training([0])
+    assert os.listdir(folder) == [".x.lock"]
+    assert Path("victim").read_text() == "precious"
+    assert not Path("nothing").exists()
+
+
+def test_a_lock_file_with_a_second_name_is_refused() -> None:
+    """Its content would be lost under the other name, too."""
+    Path("victim").write_text("precious")
+    Path(".x.lock").hardlink_to("victim")
+    with pytest.raises(UsageError, match=r"x\.lock: has a second name"):
+        record.Locks(Path(".x.lock"))
+    assert Path("victim").read_text() == "precious"
 
 
 def test_a_lock_file_that_vanishes_is_made_again() -> None:

@@ -205,16 +205,22 @@ def test_the_card_of_a_language_model(
     assert "Against TRL: undecided +0.000 " in card.text  # the same training twice
     (seed,) = map(int, re.findall(r"with seeds 0-2\. Weights of seed (\d)\.\n", card.text))
     assert final[seed] == sorted(final)[1]
-    for kept in ("model.safetensors", "config.json"):
-        ours, stored = folder / kept, run / part_name([seed]) / "model" / kept
-        assert ours.read_bytes() == stored.read_bytes()
+    stored = run / part_name([seed]) / "model"
+    for path in stored.iterdir():  # all of it: what `save_pretrained` writes
+        assert (folder / path.name).read_bytes() == path.read_bytes()
 
     with pytest.raises(UsageError, match=r"has no policy\.safetensors"):
         ppo.load(f"hub:{folder}")
     baseline = RunFolder.of(config, "trl-grpo").path
-    (run / part_name([seed]) / "model" / "pytorch_model.bin").touch()
+    (stored / "pytorch_model.bin").touch()
+    (stored / "modeling.py").symlink_to(model)
     capsys.readouterr()
-    for refused, said in ((baseline, "is a baseline's"), (run, "no safetensors")):
+    assert run_export(run, "--hub", tmp_path / "clean") == 0
+    assert {x.name for x in (tmp_path / "clean").iterdir()} == {x.name for x in folder.iterdir()}
+    said = capsys.readouterr().out
+    assert said.startswith(f"left out: {stored}: modeling.py, pytorch_model.bin\n")
+    (stored / "model.safetensors").unlink()
+    for refused, said in ((baseline, "is a baseline's"), (run, "no weights that are safetensors")):
         assert run_export(refused, "--hub", tmp_path / "x") == 2
         error = capsys.readouterr().err
         assert said in error

@@ -5,8 +5,15 @@ from __future__ import annotations
 import base64
 import gzip
 import html
+import itertools
 import json
+import os
+import platform
 import re
+import shutil
+import signal
+import sys
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -21,8 +28,9 @@ from benchmarks.chapters.contents import open_store
 from benchmarks.chapters.front_page import outcome
 from benchmarks.chapters.tables import expanded
 from benchmarks.web import figures, films, markdown
-from benchmarks.web.page import HERE, inline_json, packed, policy, templates
+from benchmarks.web.page import HERE, Page, inline_json, packed, policy, templates
 from manyseeds import plots
+from manyseeds.errors import UsageError
 from manyseeds.plots import Line
 from manyseeds.record import RunFolder, read_json, seal, write_json
 from tests.benchmarks.test_hostile_store import NASTY, SCRIPT, named, rewrite
@@ -275,6 +283,133 @@ def test_a_former_site_is_replaced(tmp_path: Path) -> None:
     plant(tmp_path / "second", "ppo", {0: 480.0})
     write(tmp_path / "second", out)
     assert not (out / "environment-Pendulum-v1.html").exists()
+
+
+MUTATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "ctypes.dlsym"}
+
+
+def killed_at(event: int, action: Callable[[], object]) -> bool:
+    """Do something in a process that SIGKILL ends before its file event of a number, if it has as
+    many; whether it has."""
+    process = os.fork()
+    if process == 0:
+        left = itertools.count(event, -1)
+
+        def kill(name: str, arguments: object) -> None:
+            if name in MUTATIONS and next(left) == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(kill)
+        try:
+            action()
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == -signal.SIGKILL
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@pytest.fixture
+def two_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sites have two pages and nothing else, which is quick."""
+    pages = [Page(f"{name}.html", name, "base.html.j2") for name in ("index", "other")]
+    monkeypatch.setattr(website, "site_pages", lambda store, out: pages)
+    monkeypatch.setattr(website, "read_store", lambda results: None)
+    monkeypatch.setattr(website, "ASSETS", {})
+
+
+@pytest.mark.usefixtures("two_pages")
+def test_a_site_is_replaced_as_a_whole_whenever_it_is_killed(tmp_path: Path) -> None:
+    out = tmp_path / "parent" / "out"
+    for begin in ({}, {website.MARK: b"", "index.html": b"old", "films/x.gif": b"film"}):
+        end = {website.MARK, "index.html", "other.html", *(begin.keys() & {"films/x.gif"})}
+        for event in itertools.count():
+            shutil.rmtree(out.parent, ignore_errors=True)
+            for name, content in begin.items():
+                (out / name).parent.mkdir(parents=True, exist_ok=True)
+                (out / name).write_bytes(content)
+            killed = killed_at(event, lambda: website.write_site(tmp_path, out))
+            assert tree(out) == begin or {*tree(out)} == end, event
+            website.write_site(tmp_path, out)
+            assert {*tree(out)} == end
+            assert os.listdir(out.parent) == ["out"]
+            if not killed:
+                break
+        assert event > 10  # so many files are written and renamed
+
+
+@pytest.mark.usefixtures("two_pages")
+def test_a_site_without_an_exchange_of_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on macOS: the former site is back where the new one cannot take its place."""
+    monkeypatch.setattr(website, "exchange", lambda one, other: False)
+    out = tmp_path / "parent" / "out"
+    website.write_site(tmp_path, out)
+    (out / "index.html").write_text("old")
+    before, rename = tree(out), os.rename
+
+    def fail(source: Path, target: Path) -> None:
+        if (target / website.MARK).exists() or target != out or source.match(".out.former.*"):
+            return rename(source, target)
+        raise OSError("no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", fail)
+        with pytest.raises(OSError, match="no space"):
+            website.write_site(tmp_path, out)
+    assert tree(out) == before
+    assert os.listdir(out.parent) == ["out"]
+    website.write_site(tmp_path, out)
+    assert tree(out) != before
+    assert os.listdir(out.parent) == ["out"]
+
+
+@pytest.mark.usefixtures("two_pages")
+def test_what_other_processes_write_is_left_alone(tmp_path: Path) -> None:
+    """And a link to the folder stays a link."""
+    alive = tmp_path / f".out.{platform.node()}.{os.getppid()}"
+    for name in (alive.name, ".out.elsewhere.1", ".out.x", f".out.{platform.node()}.x"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "out")
+    (tmp_path / "out").mkdir()
+    before = {*os.listdir(tmp_path)}
+    website.write_site(tmp_path, tmp_path / "link")
+    website.write_site(tmp_path, tmp_path / "link")
+    assert {*os.listdir(tmp_path)} == before
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "out/index.html").is_file()
+
+
+@pytest.mark.usefixtures("two_pages")
+def test_a_folder_that_is_no_site_any_more_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody has filled it while the films were drawn."""
+    out = tmp_path / "out"
+
+    def fill(store: object, folder: Path) -> None:
+        out.mkdir()
+        (out / "mine").touch()
+
+    monkeypatch.setattr(films, "write_films", fill)
+    with pytest.raises(UsageError, match="has files that are no site"):
+        website.write_site(tmp_path, out, drawn=True)
+    assert os.listdir(tmp_path) == ["out"]
+    assert os.listdir(out) == ["mine"]
+
+
+def test_text_that_is_no_unicode_is_shown(tmp_path: Path) -> None:
+    """A stored string may be half a character, as JSON can write it."""
+    results = tmp_path / "results"
+    part = plant(results, "ppo", around(480.0)).path / "seeds-000-009"
+    rewrite(part, "config.json", lambda config: {**config, "algo": "\ud800"})
+    out = write(results, tmp_path / "out")
+    assert f'href="{CARTPOLE}#algorithms=?"' in (out / "index.html").read_text()
+    assert data_of(out / CARTPOLE)["runs"][0]["key"] == "\ud800"
 
 
 def test_broken_parts_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
