@@ -103,7 +103,7 @@ def main(file: Path = FILE) -> None:
         for kernel, found in sorted(versions().items())
     }
     file.write_text(json.dumps(content, indent=1) + "\n")
-    print(file.relative_to(ROOT))
+    print(file)
 
 
 if __name__ == "__main__":

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from functools import cache
 
 import torch
 from torch import Tensor
 
-from envs.core import EnvSpec, NativeEnv, chosen
+from envs.core import EnvSpec, NativeEnv, chosen, tensors
 
 GRAVITY = 9.8
 MASS = 1.0  # of either link
@@ -32,18 +31,13 @@ WEIGHT_1 = (MASS * CENTRE + MASS * LENGTH) * GRAVITY
 WEIGHT_2 = MASS * CENTRE * GRAVITY
 
 
-@cache
 def constants(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
-    """Accelerations of both links by each action's torque `[2, A]`; the numbers 1, 0 and -1.
-
-    As tensors of the dynamics' type: a number would be converted anew at every step.
-    """
+    """Accelerations of both links by each action's torque `[2, A]`; the numbers 1, 0 and -1."""
     upper, lower = TORQUE / INERTIA_1, TORQUE / INERTIA_2
     values = (((upper, 0.0, -upper), (-lower, 0.0, lower)), 1.0, 0.0, -1.0)
-    return tuple(torch.tensor(value, dtype=dtype, device=device) for value in values)
+    return tensors(values, dtype, device)
 
 
-@cache
 def limits(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
     """Of the state `[4]`: turns per radian, radians per turn, and the largest magnitude."""
     circle, infinity = 2 * math.pi, math.inf
@@ -52,7 +46,7 @@ def limits(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
         (circle, circle, 0.0, 0.0),
         (infinity, infinity, MAX_SPEED_1, MAX_SPEED_2),
     )
-    return tuple(torch.tensor(value, dtype=dtype, device=device) for value in values)
+    return tensors(values, dtype, device)
 
 
 def derivative(links: Tensor, push_1: Tensor, push_2: Tensor) -> Tensor:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from functools import cache
 
 import torch
 from torch import Tensor
 
-from envs.core import EnvSpec, NativeEnv, chosen
+from envs.core import EnvSpec, NativeEnv, chosen, tensors
 
 GRAVITY = 9.8
 MASS_POLE = 0.1
@@ -22,15 +21,11 @@ INERTIA_OF_POLE = -LENGTH * MASS_POLE / MASS_TOTAL / GRAVITY
 THETA_LIMIT = 12 * 2 * math.pi / 360
 
 
-@cache
 def constants(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
-    """Accelerations by each action's push `[A]`, inertia at rest, limits of the state `[4]`.
-
-    As tensors of the dynamics' type: a number would be converted anew at every step.
-    """
+    """Accelerations by each action's push `[A]`, inertia at rest, limits of the state `[4]`."""
     push, infinity = FORCE / MASS_TOTAL, math.inf
     values = ((-push, push), 4 * LENGTH / 3 / GRAVITY, (X_LIMIT, infinity, THETA_LIMIT, infinity))
-    return tuple(torch.tensor(value, dtype=dtype, device=device) for value in values)
+    return tensors(values, dtype, device)
 
 
 class CartPole(NativeEnv):

@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -163,6 +163,14 @@ class NativeEnv(Env):
 def chosen(values: Tensor, action: Tensor) -> Tensor:
     """values `[A]` by action, in the shape of action; as gather is, strict about its range."""
     return values.expand(*action.shape[:-1], -1).gather(-1, action)
+
+
+@cache
+def tensors(
+    values: tuple[Any, ...], dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, ...]:
+    """Numbers, or tuples of them, as tensors, kept: at every step a conversion would take long."""
+    return tuple(torch.tensor(value, dtype=dtype, device=device) for value in values)
 
 
 @cache

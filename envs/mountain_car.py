@@ -7,7 +7,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from envs.core import EnvSpec, NativeEnv, chosen
+from envs.core import EnvSpec, NativeEnv, chosen, tensors
 
 GRAVITY = 0.0025  # per step, where the hill is steepest; the track is sin(3 x) high
 MAX_SPEED = 0.07
@@ -15,15 +15,11 @@ WALL = -1.2
 END = 0.6  # of the track, behind the flag
 
 
-@cache
 def constants(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
     """State at the start for noise 0 `[2]`, what noise 1 adds `[2]`; pushes by action `[A]`;
-    wavenumber of the hill, wall.
-
-    As tensors of the dynamics' type: a number would be converted anew at every step.
-    """
+    wavenumber of the hill, wall."""
     values = ((-0.6, 0.0), (0.2, 0.0), (-1.0, 0.0, 1.0), 3.0, WALL)
-    return tuple(torch.tensor(value, dtype=dtype, device=device) for value in values)
+    return tensors(values, dtype, device)
 
 
 @cache

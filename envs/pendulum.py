@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from functools import cache
 
 import torch
 from torch import Tensor
 
-from envs.core import EnvSpec, NativeEnv
+from envs.core import EnvSpec, NativeEnv, tensors
 
 GRAVITY = 10.0
 MASS = 1.0
@@ -18,14 +17,10 @@ MAX_SPEED = 8.0
 MAX_TORQUE = 2.0
 
 
-@cache
 def constants(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
-    """State at the start for noise 0 `[2]`, what noise 1 adds `[2]`; turns per radian.
-
-    As tensors of the dynamics' type: a number would be converted anew at every step.
-    """
+    """State at the start for noise 0 `[2]`, what noise 1 adds `[2]`; turns per radian."""
     values = ((-math.pi, -1.0), (2 * math.pi, 2.0), 1 / (2 * math.pi))
-    return tuple(torch.tensor(value, dtype=dtype, device=device) for value in values)
+    return tensors(values, dtype, device)
 
 
 class Pendulum(NativeEnv):

@@ -256,10 +256,9 @@ class Walk:
         objects = self._objects_of(function, owner)
         local = locals_of(node)
         meanings = []
-        for chain in chains_of(node):
-            first, *rest = chain
+        for (first, *rest), is_called in chains_of(node):
             if first in objects:
-                self._through(objects[first], rest)
+                self._through(objects[first], rest or ["__call__"] * is_called)
                 meanings.append(THROUGH_OBJECT)
             elif first == SUPER:
                 self._through_super(function, owner, rest)
@@ -324,6 +323,9 @@ class Walk:
 
     def _through(self, value: Any, rest: Sequence[str]) -> None:
         """Follow attributes of an object or, where there is none yet, of its class."""
+        if rest == ["__call__"] and isinstance(value, nn.Module):
+            self._object(value)
+            return
         for attribute in rest:
             owner, value = value, self._attribute(value, attribute)
             if value is MISSING:
@@ -587,9 +589,10 @@ def bytecode_of(file: str) -> types.CodeType | None:
 
 
 @cache
-def chains_of(node: Any) -> list[list[str]]:
-    """The names that a definition uses, `["a", "b"]` for a.b."""
-    return [chain for _, chain in names_of(node)[0]]
+def chains_of(node: Any) -> list[tuple[list[str], bool]]:
+    """The names that a definition uses, `["a", "b"]` for a.b, and whether each is called."""
+    called = {id(x.func) for x in ast.walk(node) if isinstance(x, ast.Call)}
+    return [(chain, id(name) in called) for name, chain in names_of(node)[0]]
 
 
 @cache

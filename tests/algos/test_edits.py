@@ -1,0 +1,447 @@
+"""What is read is what runs.
+
+An edit of any equation changes a training, with a C compiler as without. Each is made in a copy
+of the file in another folder, and trained for a few updates.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import itertools
+import sys
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+import envs
+from envs import kernels as c_environments
+from manyseeds import kernels
+from manyseeds.digest import ROOT
+from manyseeds.kernels.guard import Guard
+from manyseeds.runs.configurations import RowRun
+from manyseeds.runs.planning import Plan, PlanningConfig
+from manyseeds.runs.prediction import PredictionConfig, PredictionRun
+
+CONTINUOUS = {"env": "Pendulum-v1"}
+NORMALIZED = {"normalize_obs": True}
+PPO = {"num_envs": 2, "num_steps": 32, "minibatch_size": 32, "epochs": 2, "total_timesteps": 64}
+A2C = {"num_envs": 4, "num_steps": 16, "total_timesteps": 128}
+TRPO = {"num_envs": 2, "num_steps": 32, "critic_epochs": 1, "total_timesteps": 64}
+DQN = {"learning_starts": 20, "buffer_size": 200, "hidden": (16, 16), "total_timesteps": 300}
+GRPO = {"group_size": 3, "minibatch_size": 32, "epochs": 2, "total_timesteps": 200}
+REINFORCE = {"episodes": 3, "critic_updates": 2, "total_timesteps": 200}
+TABULAR = {"env": "FrozenLake-v1", "initial_value": 0.5, "total_timesteps": 600}
+EPISODES = {"total_episodes": 5, "seeds": 2}
+SMALL: dict[str, dict[str, Any]] = {
+    "ppo": {**PPO, "entropy_coef": 0.01},
+    "a2c": {**A2C, "entropy_coef": 0.01},
+    "trpo": TRPO,
+    "dqn": {**DQN, "target_update_interval": 100},
+    "grpo": GRPO,
+    "reinforce": REINFORCE,
+    "q_learning": TABULAR,
+    "sarsa": TABULAR,
+    "monte_carlo": EPISODES,
+    "td_prediction": EPISODES,
+    "policy_iteration": {"env": "Gridworld-v0", "gamma": 0.9, "evaluation": "exact"},
+    "value_iteration": {"env": "Gridworld-v0", "gamma": 0.9},
+}
+
+
+class Edit(NamedTuple):
+    """An edit of a function: what stands there once, and what is written instead."""
+
+    algo: str
+    function: str
+    right: str
+    wrong: str
+    settings: dict[str, Any] = {}  # noqa: RUF012
+
+    @property
+    def id(self) -> str:
+        return f"{self.algo}.{self.function}"
+
+
+GAE = "next_values * ~terminated - values", "next_values - values"
+ACT = "policy.sample(noise)", "policy.sample(-noise)"
+FEATURES = "else self.obs_stats.normalize(obs)", "else 2 * self.obs_stats.normalize(obs)"
+EVALUATE = "values.squeeze(-1)", "2 * values.squeeze(-1)"
+NORMALIZE = "keepdim=True) + 1e-8)", "keepdim=True) + 1.0)"
+VARIANCE = "return 1 - (returns", "return 2 - (returns"
+GAUSSIAN = "self.log_std[:, 0])\n        return Cat", "self.log_std[:, 0] - 1)\n        return Cat"
+SQUARE = "(values - returns).square().mean(-1)", "(values - returns).abs().mean(-1)"
+BACKWARD = "total.sum().backward()", "(3 * total).sum().backward()"
+ENTROPY = {"entropy_coef": 10.0}  # of a policy that is not uniform any more
+NO_ZERO = {"max_grad_norm": 0.0}  # without clipping a factor shows
+ALGORITHMS = [
+    Edit("ppo", "gae", *GAE),
+    Edit("ppo", "gae", "goes_on) * goes_on", "goes_on) * torch.ones_like(goes_on)"),
+    Edit("ppo", "normalize", *NORMALIZE),
+    Edit("ppo", "policy_loss", "return -torch.minimum(", "return torch.minimum("),
+    Edit(
+        "ppo", "policy_loss", "clipped * advantages).mean(-1)", "clipped * advantages).sum(-1) * 0"
+    ),
+    Edit("ppo", "policy_loss", "1 + clip_range)", "1)", {"clip_range": 0.01}),
+    Edit("ppo", "value_loss", *SQUARE),
+    Edit("ppo", "value_loss", "clamp(-clip", "clamp(-0.1 * clip", {"clip_value_range": 0.01}),
+    Edit("ppo", "loss", "(logprobs - batch.logprobs).exp()\n    adv", "1 + logprobs\n    adv"),
+    Edit(
+        "ppo",
+        "loss",
+        "total - broadcast(config.entropy",
+        "total + broadcast(config.entropy",
+        ENTROPY,
+    ),
+    Edit("ppo", "backpropagate", *BACKWARD, NO_ZERO),
+    Edit("ppo", "explained_variance", *VARIANCE),
+    Edit("ppo", "approximate_kl", "(log_ratio.exp() - 1 - log_ratio)", "(-log_ratio)"),
+    Edit("ppo", "prepare", "advantages + values)", "advantages)"),
+    Edit("ppo", "update", "optimizer.step(lr, ", "optimizer.step(2 * lr, "),
+    Edit("ppo", "ActorCritic.act", *ACT),
+    Edit("ppo", "ActorCritic.features", *FEATURES, NORMALIZED),
+    Edit("ppo", "ActorCritic.evaluate", *EVALUATE),
+    Edit("ppo", "ActorCritic.value", "features(obs)).squeeze", "features(-obs)).squeeze"),
+    Edit("ppo", "ActorCritic.policy", *GAUSSIAN, CONTINUOUS),
+    Edit("a2c", "gae", *GAE),
+    Edit(
+        "a2c",
+        "n_step",
+        "+ gamma * targets[:, 1:]",
+        "- gamma * targets[:, 1:]",
+        {"advantage": "n_step"},
+    ),
+    Edit(
+        "a2c", "monte_carlo", "+ gamma * following\n", "+ following\n", {"advantage": "monte_carlo"}
+    ),
+    Edit("a2c", "normalize", *NORMALIZE, {"normalize_advantage": True}),
+    Edit("a2c", "policy_loss", "return -(logprobs", "return (logprobs"),
+    Edit("a2c", "value_loss", *SQUARE),
+    Edit(
+        "a2c",
+        "loss",
+        "total - broadcast(config.entropy",
+        "total + broadcast(config.entropy",
+        ENTROPY,
+    ),
+    Edit("a2c", "backpropagate", *BACKWARD, NO_ZERO),
+    Edit("a2c", "explained_variance", *VARIANCE),
+    Edit("a2c", "ActorCritic.act", *ACT),
+    Edit("a2c", "ActorCritic.evaluate", *EVALUATE),
+    Edit("a2c", "ActorCritic.policy", *GAUSSIAN, CONTINUOUS),
+    Edit("trpo", "gae", *GAE),
+    Edit("trpo", "normalize", *NORMALIZE),
+    Edit("trpo", "surrogate", ".exp() * advantages", ".exp() * -advantages"),
+    Edit("trpo", "kl_hessian", "keepdim=True)) / p", "keepdim=True)) / 2 / p"),
+    Edit("trpo", "kl_hessian", "2 * v_log_std", "v_log_std", CONTINUOUS),
+    Edit("trpo", "fisher_vector_product", "vector) * vector", "vector) * 9 * vector"),
+    Edit("trpo", "conjugate_gradient", "+ new_square / square", "- new_square / square"),
+    Edit("trpo", "line_search", "theta + shrink**j", "theta + 0.5 * shrink**j"),
+    Edit("trpo", "policy_step", "broadcast(2 * config.target_kl", "broadcast(config.target_kl"),
+    Edit(
+        "trpo", "backpropagate", ".square().mean(-1)\n    loss.sum", ".abs().mean(-1)\n    loss.sum"
+    ),
+    Edit("trpo", "fit_critic", "optimizer.step(config", "optimizer.step(2 * config"),
+    Edit("trpo", "ActorCritic.act", *ACT),
+    Edit(
+        "trpo", "ActorCritic.value", "self.features(obs)).squeeze", "self.features(-obs)).squeeze"
+    ),
+    Edit("dqn", "epsilon_at", "initial + progress", "initial - progress"),
+    Edit("dqn", "td_target", " * ~terminated", ""),
+    Edit("dqn", "td_loss", "return errors.square().mean(-1)", "return errors.abs().mean(-1)"),
+    Edit("dqn", "td_loss", "0.5 * errors.square()", "errors.square()", {"loss": "huber"}),
+    Edit("dqn", "backpropagate", "    loss.sum()", "    (3 * loss).sum()", NO_ZERO),
+    Edit("dqn", "update_target", "1 - (1 - tau)", "0.5 - (1 - tau)"),
+    Edit("dqn", "QNetwork.act", "greedy = self(obs).argmax(-1)", "greedy = self(obs).argmin(-1)"),
+    Edit(
+        "dqn",
+        "QNetwork.forward",
+        "self.q.only(0, obs)",
+        "self.q.only(0, obs) + 1",
+        {"total_timesteps": 100},
+    ),
+    Edit("dqn", "Replay.sample", "(noise * self.size)", "(0.5 * noise * self.size)"),
+    Edit("grpo", "returns_to_go", "torch.ones_like(rows) *", "0.5 * torch.ones_like(rows) *"),
+    Edit(
+        "grpo", "compare", "centered / (variance.sqrt() + 1e-8", "centered / (variance.sqrt() + 1.0"
+    ),
+    Edit(
+        "grpo",
+        "group_advantages",
+        "advantages = advantages * alive",
+        "advantages = -advantages * alive",
+    ),
+    Edit("grpo", "masked_mean", ".clamp(min=1)\n\n\ndef clip", ".clamp(min=1) * 2\n\n\ndef clip"),
+    Edit("grpo", "clip_bounds", "broadcast(1 + above", "broadcast(1 + 0 * above"),
+    Edit("grpo", "policy_loss", "return -torch.minimum", "return torch.minimum"),
+    Edit("grpo", "k3", "log_ratio.exp() - log_ratio - 1", "-log_ratio", {"kl_coef": 0.1}),
+    Edit("grpo", "loss", "ratio = log_ratio.exp()", "ratio = 1 + 2 * log_ratio"),
+    Edit("grpo", "Actor.act", *ACT),
+    Edit(
+        "grpo",
+        "Actor.evaluate",
+        "self.features(obs))\n        return self.policy",
+        "self.features(-obs))\n        return self.policy",
+    ),
+    Edit("reinforce", "returns_to_go", "torch.ones_like(rows) *", "0.5 * torch.ones_like(rows) *"),
+    Edit(
+        "reinforce",
+        "normalize",
+        "variance.sqrt() + 1e-8",
+        "variance.sqrt() + 1.0",
+        {"normalize_advantage": True},
+    ),
+    Edit("reinforce", "phi", "weights - predicted", "weights", {"weight": "baseline"}),
+    Edit("reinforce", "policy_gradient", "pg_loss = -(by", "pg_loss = (by"),
+    Edit("reinforce", "Actor.act", *ACT),
+    Edit(
+        "reinforce",
+        "Actor.forward",
+        "self.network.only(0, features))",
+        "self.network.only(0, -features))",
+    ),
+    Edit("q_learning", "td_error", "~terminated - lookup", "~terminated + lookup"),
+    Edit("q_learning", "greedy_value", "amax(-1)\n\n\ndef td", "amin(-1)\n\n\ndef td"),
+    Edit("q_learning", "linear", "start + (end", "start - (end"),
+    Edit("q_learning", "QTable.act", "explores < exploration", "explores > exploration"),
+    Edit("sarsa", "td_error", "~terminated - lookup", "~terminated + lookup"),
+    Edit("sarsa", "expected_value", "1 - epsilon, best", "epsilon, best", {"expected": True}),
+    Edit("monte_carlo", "returns", "reward + gamma * G", "reward - gamma * G"),
+    Edit(
+        "monte_carlo",
+        "first_visits",
+        "(first.gather(1, states) == t)",
+        "(first.gather(1, states) <= t)",
+        {"visits": "first"},
+    ),
+    Edit("monte_carlo", "learn", "target - values", "target + values"),
+    Edit("td_prediction", "n_step_sums", "gamma**i * rewards", "2 * rewards"),
+    Edit(
+        "td_prediction",
+        "learn_n_step",
+        "reward + factor * values.gather(1, ahead)",
+        "reward - factor * values.gather(1, ahead)",
+    ),
+    Edit(
+        "td_prediction",
+        "learn_traces",
+        "broadcast(gamma * trace_decay",
+        "broadcast(trace_decay / 2",
+        {"trace_decay": 0.5},
+    ),
+    Edit("policy_iteration", "action_values", "(r + gamma", "(-r + gamma"),
+    Edit("policy_iteration", "expected_reward", "(P * R)", "(P * R * 2)"),
+    Edit("policy_iteration", "evaluate", "dtype) - config.gamma * P_pi", "dtype) - 0.5 * P_pi"),
+    Edit("value_iteration", "action_values", "gamma * P @ V", "0.5 * P @ V"),
+    Edit("value_iteration", "expected_reward", "(P * R)", "(P * R * 2)"),
+]
+
+
+class Dynamics(NamedTuple):
+    """An edit of an environment's file."""
+
+    env: str
+    right: str
+    wrong: str
+
+    @property
+    def id(self) -> str:
+        return f"{self.env}: {self.right.strip()}"
+
+
+CAR, CAR_C = "MountainCar-v0", "MountainCarContinuous-v0"
+ENVIRONMENTS = [
+    Dynamics("CartPole-v1", "FORCE = 10.0", "FORCE = 0.5"),
+    Dynamics("CartPole-v1", "GRAVITY = 9.8", "GRAVITY = 1.6"),
+    Dynamics("CartPole-v1", "MASS_POLE = 0.1", "MASS_POLE = 0.5"),
+    Dynamics("CartPole-v1", "noise * 0.1 - 0.05", "noise * 0.2 - 0.1"),
+    Dynamics("CartPole-v1", "return torch.ones_like(physics[..., 0])", "return physics[..., 0]"),
+    Dynamics("CartPole-v1", "THETA_LIMIT = 12", "THETA_LIMIT = 3"),
+    Dynamics("CartPole-v1", "        return physics\n", "        return -physics\n"),
+    Dynamics("CartPole-v1", "time_limit=500", "time_limit=7"),
+    Dynamics("Acrobot-v1", "TORQUE = 1.0", "TORQUE = 3.0"),
+    Dynamics("Acrobot-v1", "delta = phi - theta", "delta = phi + theta"),
+    Dynamics("Acrobot-v1", "noise * 0.2 - 0.1", "noise * 0.4"),
+    Dynamics(CAR, "GRAVITY = 0.0025", "GRAVITY = 0.001"),
+    Dynamics(CAR, "    force = 0.001\n", "    force = 0.01\n"),
+    Dynamics(CAR, "torch.full_like(physics[..., 0], -1)", "physics[..., 0].abs()"),
+    Dynamics(CAR, "WALL = -1.2", "WALL = -0.5"),
+    Dynamics(CAR_C, "    force = 0.0015\n", "    force = 0.01\n"),
+    Dynamics(CAR_C, "value=-0.1)", "value=-1.0)"),
+    Dynamics("Pendulum-v1", "value=0.001)", "value=1.0)"),
+    Dynamics("Pendulum-v1", "TAU = 0.05", "TAU = 0.02"),
+    Dynamics("Pendulum-v1", "theta.cos(), theta.sin()", "theta.sin(), theta.cos()"),
+]
+LAST = itertools.count()
+
+
+def edited(path: Path, right: str, wrong: str, folder: Path) -> ModuleType:
+    """The module of a file's copy in another folder, with one edit."""
+    text = path.read_text()
+    assert text.count(right) == 1, f"{path.name} has {right!r} {text.count(right)} times"
+    copy = folder / f"edited_{next(LAST)}_{path.name}"
+    copy.write_text(text.replace(right, wrong))
+    spec = importlib.util.spec_from_file_location(copy.stem, copy)
+    assert spec
+    assert spec.loader
+    module = sys.modules[copy.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def outcome(module: ModuleType, settings: dict[str, Any]) -> np.ndarray:
+    """All that a short training in memory ends with: weights, and metrics of its updates."""
+    config = module.Config(**settings, quiet=True)
+    if isinstance(config, PlanningConfig):
+        return np.asarray(module.solve(config, Plan(config)))
+    if isinstance(config, PredictionConfig):
+        return np.asarray(module.train(config, PredictionRun(config)))
+    run = RowRun([config] * 2, [0, 1], curves=False)
+    policy = module.train(run.config, run)
+    weights = [x.detach().numpy().ravel() for x in policy.state_dict().values()]
+    metrics = [x.ravel() for window in run.windows for x in window.metrics.values()]
+    return np.concatenate([*weights, *metrics]).astype(np.float64)
+
+
+def key_of(settings: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+    return tuple(sorted(settings.items()))
+
+
+@cache
+def unedited(algo: str, settings: tuple[tuple[str, Any], ...]) -> np.ndarray:
+    return outcome(importlib.import_module(f"algos.{algo}"), dict(settings))
+
+
+def assert_counts(now: np.ndarray, without_c: np.ndarray, before: np.ndarray) -> None:
+    """An edit has changed the outcome, and to the same with C as without."""
+    far = now.shape != before.shape or not np.allclose(now, before, 1e-4, 1e-6, equal_nan=True)
+    assert far, "the edit changed nothing"
+    np.testing.assert_allclose(now, without_c, rtol=5e-3, atol=1e-3)
+
+
+@pytest.fixture(autouse=True)
+def _has_kernels() -> None:
+    if not kernels.available():
+        pytest.skip("needs a C compiler")
+
+
+def test_every_function_of_every_algorithm_is_edited() -> None:
+    """But for what every run has: flags, loops, noise, loading."""
+    others = {"train", "load", "solve", "play", "make_optimizer", "flat", "dot", "rows", "lookup"}
+    others |= {"schedules", "greedy", "goal_of_residual", "improve", "fit", "metrics_of", "add_"}
+    others |= {"minibatches", "kl_divergence"}
+    for algo in SMALL:
+        module = importlib.import_module(f"algos.{algo}")
+        functions = [
+            name
+            for name, value in vars(module).items()
+            if inspect.isfunction(value) and value.__module__ == module.__name__
+        ]
+        edits = {edit.function for edit in ALGORITHMS if edit.algo == algo}
+        copied = {edit.function for edit in ALGORITHMS if edit.algo != algo}  # held equal
+        assert set(functions) - others - copied <= edits, algo
+
+
+@pytest.mark.parametrize("edit", ALGORITHMS, ids=[f"{e.id}-{k}" for k, e in enumerate(ALGORITHMS)])
+def test_an_edit_of_an_algorithm_counts(edit: Edit, tmp_path: Path) -> None:
+    settings = {**SMALL[edit.algo], **edit.settings}
+    module = edited(ROOT / "algos" / f"{edit.algo}.py", edit.right, edit.wrong, tmp_path)
+    now = outcome(module, settings)
+    with kernels.off():
+        without_c = outcome(module, settings)
+    assert_counts(now, without_c, unedited(edit.algo, key_of(settings)))
+
+
+IN_PLACE = [edit for edit in ALGORITHMS if edit.algo in ("ppo", "dqn", "trpo")]
+
+
+@pytest.mark.parametrize("edit", IN_PLACE, ids=[f"{e.id}-{k}" for k, e in enumerate(IN_PLACE)])
+def test_a_function_that_takes_another_ones_place_counts(
+    edit: Edit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`algos.ppo.policy_loss = mine`, in the middle of a training, too."""
+    settings = {**SMALL[edit.algo], **edit.settings}
+    module = importlib.import_module(f"algos.{edit.algo}")
+    before = unedited(edit.algo, key_of(settings))
+    changed = edited(ROOT / "algos" / f"{edit.algo}.py", edit.right, edit.wrong, tmp_path)
+    cls, _, name = edit.function.rpartition(".")
+    target, source = (getattr(m, cls) if cls else m for m in (module, changed))
+    monkeypatch.setattr(target, name, vars(source)[name])
+    now = outcome(module, settings)
+    with kernels.off():
+        without_c = outcome(module, settings)
+    monkeypatch.undo()
+    assert_counts(now, without_c, before)
+    np.testing.assert_array_equal(outcome(module, settings), before)  # back in C, to the bit
+
+
+@pytest.fixture
+def dynamics(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Dynamics:
+    """An environment in the place of the one that its file was copied from."""
+    edit: Dynamics = request.param
+    original = type(envs.NATIVE[edit.env]())
+    path = Path(inspect.getfile(original))
+    cls = getattr(edited(path, edit.right, edit.wrong, tmp_path), original.__name__)
+    name = c_environments.NAMES[original]
+    guard = Guard(name, *c_environments.DYNAMICS, c_of=original.__module__)
+    monkeypatch.setitem(envs.NATIVE, edit.env, cls)
+    monkeypatch.setitem(c_environments.NAMES, cls, name)
+    monkeypatch.setitem(c_environments.GUARDS, cls, guard)
+    return edit
+
+
+@pytest.mark.parametrize("dynamics", ENVIRONMENTS, indirect=True, ids=lambda e: e.id)
+def test_an_edit_of_an_environment_counts(dynamics: Dynamics) -> None:
+    """In training as in evaluation."""
+    from algos import ppo
+
+    settings = {**SMALL["ppo"], "env": dynamics.env}
+    now = outcome(ppo, settings)
+    with kernels.off():
+        without_c = outcome(ppo, settings)
+    assert_counts(now, without_c, BEFORE[dynamics.env])
+
+
+BEFORE: dict[str, np.ndarray] = {}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _before() -> None:
+    from algos import ppo
+
+    for env in {edit.env for edit in ENVIRONMENTS}:
+        BEFORE[env] = outcome(ppo, {**SMALL["ppo"], "env": env})
+
+
+def test_a_constant_that_is_bound_anew_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after the dynamics have been computed with the old one."""
+    from algos import ppo
+
+    settings = {**SMALL["ppo"], "env": "CartPole-v1"}
+    monkeypatch.setattr("envs.cartpole.FORCE", 0.5)
+    now = outcome(ppo, settings)
+    with kernels.off():
+        without_c = outcome(ppo, settings)
+    assert_counts(now, without_c, BEFORE["CartPole-v1"])
+
+
+def test_a_copy_that_says_the_same_runs_in_c(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Docstrings, comments and annotations say nothing."""
+    right = "advantages: Tensor, clip_range: Tensor | None) -> Tensor:"
+    wrong = "advantages, clip_range: Tensor | None) -> Tensor:  # mine"
+    copy = edited(ROOT / "algos" / "ppo.py", right, wrong, tmp_path)
+    asked: list[bool] = []
+    monkeypatch.setattr(torch.Tensor, "backward", lambda *args: asked.append(True))
+    settings = key_of(SMALL["ppo"])
+    np.testing.assert_array_equal(outcome(copy, dict(settings)), unedited("ppo", settings))
+    assert not asked
+    assert "changed" not in capsys.readouterr().err

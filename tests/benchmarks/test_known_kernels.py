@@ -1,0 +1,42 @@
+"""The digests that kernels were written for are those of the project as it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import known_kernels
+from manyseeds.kernels import guard
+
+
+def test_known_functions_are_current() -> None:
+    """After an honest change: `python benchmarks/known_kernels.py`."""
+    stored = json.loads(known_kernels.FILE.read_text())
+    assert {kernel: entry["versions"] for kernel, entry in stored.items()} == {
+        kernel: [sorted(version) for version in versions]
+        for kernel, versions in known_kernels.versions().items()
+    }
+
+
+def test_no_known_function_is_one_that_could_not_be_read() -> None:
+    import hashlib
+
+    unknown = hashlib.sha256(b"unknown").hexdigest()[:8]
+    versions = [version for kernel in guard.known().values() for version in kernel.versions]
+    assert not [x for version in versions for x in version if x.endswith(unknown)]
+
+
+def test_writing_keeps_what_was_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "known.json"
+    before = json.loads(known_kernels.FILE.read_text())
+    file.write_text(json.dumps({"scan.gae": {"slower": 7.5, "versions": []}}))
+    known_kernels.main(file)
+    after = json.loads(file.read_text())
+    assert after["scan.gae"]["slower"] == 7.5
+    assert after["scan.gae"]["versions"] == before["scan.gae"]["versions"]
+    assert after.keys() == before.keys()
+    assert capsys.readouterr().out == f"{file}\n"

@@ -1,0 +1,376 @@
+"""A kernel is used only where the functions that it stands for say what it computes."""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import os
+import shutil
+import subprocess
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import envs
+from algos import a2c, dqn, ppo, trpo
+from envs.kernels import GUARDS
+from envs.rollout import PLAYING
+from manyseeds import distributions, kernels, layers, optim, samples
+from manyseeds.digest import ROOT
+from manyseeds.kernels import guard
+from manyseeds.kernels.guard import Guard, looking_by_iteration, watch
+from manyseeds.layers import SeedMLP
+from manyseeds.seeds import SeedStreams
+
+LOSS: Guard = ppo.backpropagate.guard  # type: ignore[attr-defined]
+GAE: Guard = ppo.gae.guard  # type: ignore[attr-defined]
+CARTPOLE = GUARDS[envs.CartPole]
+
+
+@pytest.fixture(autouse=True)
+def _says_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "_said", set())
+
+
+@pytest.fixture
+def agent() -> ppo.ActorCritic:
+    return make()
+
+
+def make(cls: type[ppo.ActorCritic] = ppo.ActorCritic, **settings: Any) -> ppo.ActorCritic:
+    config = ppo.Config(**settings)
+    return cls(config.make_env().spec, config, SeedStreams([0], "init"))
+
+
+def test_unedited_functions_are_computed_in_c(agent: ppo.ActorCritic) -> None:
+    for way in ({}, {"env": "Pendulum-v1"}, {"normalize_obs": True}, {"hidden": (8,)}):
+        of_kind = make(**way)  # type: ignore[arg-type]
+        assert LOSS.allows(of_kind)
+        assert PLAYING.allows(of_kind)
+    for module in (ppo, a2c, trpo):
+        assert module.gae.guard.allows()
+    assert optim.SeedAdam.step.guard.allows(optim.SeedAdam(agent))  # type: ignore[attr-defined]
+    assert all(of_env.allows(env()) for env, of_env in GUARDS.items())
+
+
+def mine(*args: Any) -> Tensor:
+    return torch.zeros(1)
+
+
+def logged(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        return function(*args)
+
+    return call
+
+
+class Loud(nn.Module):
+    def forward(self, x: Tensor) -> list[Tensor]:
+        return [x, x]
+
+
+Patch = Callable[[pytest.MonkeyPatch, ppo.ActorCritic], None]
+PATCHES: dict[str, tuple[str, Patch]] = {
+    "a function": ("mine", lambda m, a: m.setattr(ppo, "policy_loss", mine)),
+    "a lambda": ("lambda", lambda m, a: m.setattr(ppo, "value_loss", lambda *args: mine())),
+    "a wrapped function": (
+        "policy_loss",
+        lambda m, a: m.setattr(ppo, "policy_loss", logged(ppo.policy_loss)),
+    ),
+    "a partial function": (
+        "loss",
+        lambda m, a: m.setattr(ppo, "normalize", functools.partial(ppo.normalize)),
+    ),
+    "another of ours": (
+        "explained_variance",
+        lambda m, a: m.setattr(ppo, "normalize", ppo.explained_variance),
+    ),
+    "a library's": ("loss", lambda m, a: m.setattr(ppo, "normalize", torch.relu)),
+    "its code": (
+        "policy_loss",
+        lambda m, a: m.setattr(ppo.policy_loss, "__code__", ppo.value_loss.__code__),
+    ),
+    "its defaults": ("normalize", lambda m, a: m.setattr(ppo.normalize, "__defaults__", (1,))),
+    "a keyword's default": (
+        "normalize",
+        lambda m, a: m.setattr(ppo.normalize, "__kwdefaults__", {"x": 1}),
+    ),
+    "what a module has": ("mine", lambda m, a: m.setattr(torch, "minimum", mine)),
+    "a built-in name": ("", lambda m, a: m.setattr(layers, "zip", mine, raising=False)),
+    "a method": ("mine", lambda m, a: m.setattr(ppo.ActorCritic, "evaluate", mine)),
+    "a method by a library's": (
+        "ActorCritic.features",
+        lambda m, a: m.setattr(ppo.ActorCritic, "features", torch.relu),
+    ),
+    "an object's method": ("lambda", lambda m, a: setattr(a, "policy", lambda x: None)),
+    "an object's method by a library's": (
+        "ActorCritic.features",
+        lambda m, a: setattr(a, "features", torch.relu),
+    ),
+    "a network": ("Loud.forward", lambda m, a: setattr(a, "networks", Loud())),
+    "a library's network": ("networks", lambda m, a: setattr(a, "networks", nn.Linear(4, 2))),
+    "a hook": (
+        "hook",
+        lambda m, a: a.networks.register_forward_hook(lambda *args: None) and None,
+    ),
+    "a distribution": ("mine", lambda m, a: m.setattr(distributions.Gaussian, "mode", mine)),
+    "a distribution's method by a library's": (
+        "Gaussian.mode",
+        lambda m, a: m.setattr(distributions.Gaussian, "mode", torch.relu),
+    ),
+    "a table's entry": ("mine", lambda m, a: m.setitem(layers.ACTIVATIONS, "tanh", mine)),
+    "far below": ("mine", lambda m, a: m.setattr(ppo, "broadcast", mine)),
+}
+
+
+@pytest.mark.parametrize("how", PATCHES)
+def test_what_is_bound_anew_counts(
+    how: str,
+    agent: ppo.ActorCritic,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Asked as kernels do: a verdict from before must not stand."""
+    assert LOSS.allows(agent)
+    name, patch = PATCHES[how]
+    patch(monkeypatch, agent)
+    assert not LOSS.allows(agent)
+    message = capsys.readouterr().err
+    assert message.startswith("note: ")
+    assert name in message
+    assert "PyTorch computes" in message
+    assert message.count("\n") == 1
+    assert not LOSS.allows(agent)
+    assert not capsys.readouterr().err  # said once
+    monkeypatch.undo()
+    assert LOSS.allows(make())
+
+
+def test_it_degrades_by_level(agent: ppo.ActorCritic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ppo, "policy_loss", mine)
+    assert not LOSS.allows(agent)
+    assert PLAYING.allows(agent)
+    assert GAE.allows()
+    assert SeedMLP.forward.guard.allows(agent.networks)  # type: ignore[attr-defined]
+    monkeypatch.undo()
+    monkeypatch.setattr(ppo.ActorCritic, "act", mine)
+    assert LOSS.allows(agent)
+    assert not PLAYING.allows(agent)
+
+
+class Renamed(ppo.ActorCritic):
+    """Overrides nothing."""
+
+
+class Doubled(ppo.ActorCritic):
+    def features(self, obs: Tensor) -> Tensor:
+        return 2 * super().features(obs)
+
+
+class OtherNet(ppo.ActorCritic):
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.networks.__class__ = type("Mine", (SeedMLP,), {"_layers": mine})
+
+
+def test_subclasses_are_asked_for_what_they_override(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert LOSS.allows(make(Renamed))
+    for cls in (Doubled, OtherNet):
+        assert not LOSS.allows(make(cls))
+        assert not PLAYING.allows(make(cls))
+    assert "Doubled.features of tests/foundation/test_guard.py" in capsys.readouterr().err
+    later = make(Renamed)
+    assert LOSS.allows(later)
+    monkeypatch.setattr(Renamed, "features", Doubled.features, raising=False)
+    assert not LOSS.allows(later)  # where there was none before
+
+
+def test_an_optimizer_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mine(optim.SeedAdam):
+        def gather(self, *args: Any) -> Tensor:
+            return mine()
+
+    step: Guard = optim.SeedAdam.step.guard  # type: ignore[attr-defined]
+    assert not step.allows(Mine(make()))
+    assert step.allows(optim.SeedAdam(make()))
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "value"),
+    [
+        (envs.cartpole, "FORCE", 0.5),
+        (envs.cartpole, "constants", mine),
+        (envs.CartPole, "transition", mine),
+        (envs.NativeEnv, "step", mine),
+        (envs.cartpole, "tensors", mine),
+        (envs.CartPole, "transition_noise", 1),
+    ],
+)
+def test_an_environment_is_asked(
+    target: Any, name: str, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = envs.CartPole()
+    assert envs.kernels.address(env)
+    monkeypatch.setattr(target, name, value)
+    assert envs.kernels.address(env) is None
+    monkeypatch.undo()
+    assert envs.kernels.address(env)
+
+
+def test_an_environments_own_attributes_count() -> None:
+    env = envs.CartPole()
+    assert envs.kernels.address(env)
+    env.reward = lambda *args: mine()  # type: ignore[method-assign]
+    assert envs.kernels.address(env) is None
+
+
+def test_an_edit_of_the_c_code_of_an_environment_counts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Evaluations play the Python: training must not play something else."""
+    edited = Guard("cartpole", *envs.kernels.DYNAMICS, c_of="envs.acrobot")
+    assert not edited.allows(envs.CartPole())
+    assert "the C code of envs/acrobot.c was changed" in capsys.readouterr().err
+
+
+def test_within_a_training_it_looks_once_an_iteration(
+    agent: ppo.ActorCritic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with looking_by_iteration():
+        assert LOSS.allows(agent)
+        monkeypatch.setattr(ppo, "policy_loss", mine)
+        assert LOSS.allows(agent)
+        watch.look()
+        assert not LOSS.allows(agent)
+    monkeypatch.undo()
+    assert LOSS.allows(agent)
+
+
+def test_a_change_in_the_middle_of_a_training_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As without C, to the known tolerance of the first updates."""
+    from manyseeds.runs.configurations import RowRun
+
+    config = ppo.Config(
+        total_timesteps=192, num_envs=2, num_steps=32, learning_rate=1e-2, quiet=True
+    )
+
+    class Meddling(RowRun):
+        def log(self, timestep: int | Tensor, metrics: dict[str, Tensor]) -> None:
+            if timestep == 64:
+                monkeypatch.setattr(ppo, "policy_loss", lambda ratio, *args: 0 * ratio.mean(-1))
+            super().log(timestep, metrics)
+
+    def weights(run_class: type[RowRun]) -> Tensor:
+        run = run_class([config], [0], curves=False)
+        with looking_by_iteration():
+            found = ppo.train(run.config, run).networks.weights[0]
+        monkeypatch.undo()
+        return found
+
+    with kernels.off():
+        expected = weights(Meddling)
+    torch.testing.assert_close(weights(Meddling), expected, rtol=1e-3, atol=1e-3)
+    assert not torch.allclose(weights(RowRun), expected, rtol=1e-2, atol=1e-2)
+
+
+@pytest.fixture
+def cell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], dict[str, Any]]]:
+    """Runs text as a notebook does: its source is nowhere but in linecache."""
+
+    def run(text: str) -> dict[str, Any]:
+        name = "<ipython-input-1>"
+        linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+        module = types.ModuleType("a_notebook")
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        exec(compile(text, name, "exec", dont_inherit=True), vars(module))
+        return vars(module)
+
+    guard.read.cache_clear()
+    yield run
+    guard.read.cache_clear()
+    linecache.clearcache()
+
+
+@pytest.mark.parametrize(("right", "wrong", "allowed"), [("", "", True), ("- values", "", False)])
+def test_a_cell_of_a_notebook_is_read(
+    cell: Callable[[str], dict[str, Any]], right: str, wrong: str, allowed: bool
+) -> None:
+    text = (ROOT / "algos" / "ppo.py").read_text()
+    part = "next_values * ~terminated "
+    module = cell(text.replace(part + right, part + wrong))
+    assert module["gae"].guard.allows() is allowed
+
+
+def test_what_has_no_text_is_not_trusted(cell: Callable[[str], dict[str, Any]]) -> None:
+    """`exec`, or a file that was edited after it was imported."""
+    text = (ROOT / "algos" / "ppo.py").read_text()
+    module = cell(text)
+    linecache.cache.clear()
+    guard.read.cache_clear()
+    assert not module["gae"].guard.allows()
+
+
+def test_a_kernel_that_is_known_to_nobody_is_not_used() -> None:
+    assert not Guard("scan.unknown", ppo.gae).allows()
+
+
+def test_no_name_that_a_known_function_loads_is_taken_for_its_own() -> None:
+    """Names are looked up by the text; the bytecode says which are global."""
+    import dis
+
+    for thing, of_kernel in ((make(normalize_obs=True), LOSS), (envs.CartPole(), CARTPOLE)):
+        for function in of_kernel.walk(thing).functions:
+            loaded = {x.argval for x in dis.get_instructions(function) if x.opname == "LOAD_GLOBAL"}
+            assert not loaded & guard.locals_of(guard.definition_of(function))
+
+
+def test_other_files_are_found_by_what_they_are(tmp_path: Path) -> None:
+    assert guard.is_ours(str(tmp_path / "x.py"))
+    assert guard.is_ours("<ipython-input-1>")
+    for library in (torch.__file__, functools.__file__, "<frozen os>", None):
+        assert not guard.is_ours(library)
+    assert dqn.QNetwork.forward is not mine
+    assert samples.take.guard.allows()  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+def test_a_file_in_a_checkout_is_edited_in_place(tmp_path: Path) -> None:
+    """The environment's, as in an editor: trained and evaluated with another force."""
+    for room in ("manyseeds", "envs", "algos"):
+        shutil.copytree(ROOT / room, tmp_path / room, ignore=shutil.ignore_patterns("__pycache__"))
+
+    def weights() -> tuple[bytes, str]:
+        words = "--seeds 2 --total-timesteps 2048 --quiet --eval-budget 0.1 --name x"
+        command = [sys.executable, "algos/ppo.py", *words.split(), "--results", "out"]
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        part = tmp_path / "out/runs/CartPole-v1/ppo/x/seeds-000-001"
+        content = (part / "policy.safetensors").read_bytes()
+        shutil.rmtree(tmp_path / "out")
+        return content, done.stderr
+
+    original, said = weights()
+    assert "changed" not in said
+    file = tmp_path / "envs" / "cartpole.py"
+    text = file.read_text()
+    file.write_text(text.replace("FORCE = 10.0", "FORCE = 0.5"))
+    edited, said = weights()
+    assert "note: FORCE of envs/cartpole.py was changed: PyTorch computes" in said
+    assert edited != original
+    file.write_text("# mine\n" + text)
+    assert weights() == (original, "")
