@@ -1,6 +1,7 @@
 """Writes which functions the kernels in C were written for: manyseeds/kernels/known.json.
 
     python benchmarks/known_kernels.py
+    python benchmarks/known_kernels.py --measure      also what each kernel saves, in a minute
 
 A kernel is used only while the functions that it stands for, and all that these reach, are those
 (manyseeds/kernels/guard.py). Run this after a change of such a function that leaves its meaning as
@@ -11,7 +12,10 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Iterator
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +26,37 @@ import manyseeds.optim
 import manyseeds.samples
 from envs.kernels import GUARDS
 from envs.rollout import PLAYING
+from manyseeds.cli import parse
 from manyseeds.digest import ROOT
-from manyseeds.kernels.guard import HERE, Guard
+from manyseeds.kernels.guard import HERE, Guard, looking_by_iteration
 from manyseeds.layers import SeedMLP
+from manyseeds.process import set_up_process
+from manyseeds.runs.configurations import RowRun
 from manyseeds.seeds import SeedStreams
 
 FILE = HERE / "known.json"
 FOUNDATION = (envs.core, manyseeds.distributions, manyseeds.layers, manyseeds.optim)
 Version = list[str]
+# The training that shows what a kernel saves.
+USUAL = "ppo", "CartPole-v1"
+TIMED = {
+    "acrobot": ("ppo", "Acrobot-v1"),
+    "mountain_car": ("ppo", "MountainCar-v0"),
+    "mountain_car_continuous": ("ppo", "MountainCarContinuous-v0"),
+    "pendulum": ("ppo", "Pendulum-v1"),
+    "objective.policy_gradient_objective": ("a2c", "CartPole-v1"),
+    "optim.rmsprop": ("a2c", "CartPole-v1"),
+    "regression.td_gradients": ("dqn", "CartPole-v1"),
+    "regression.value_gradients": ("trpo", "CartPole-v1"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """What kernels stand for."""
+
+    measure: bool = False
+    """Measure what each kernel saves. On an idle machine."""
 
 
 def algorithms() -> Iterator[Any]:
@@ -75,33 +102,72 @@ def things() -> dict[type, Any]:
 def versions() -> dict[str, list[Version]]:
     """What each kernel stands for now, by kernel."""
     found: dict[str, list[Version]] = {}
-
-    def add(guard: Guard, thing: Any) -> None:
+    for guard, thing in guarded():
         version = sorted(guard.walk(thing).found)
         if version not in found.setdefault(guard.kernel, []):
             found[guard.kernel].append(version)
-
-    own = things()
-    for module in (*FOUNDATION, manyseeds.samples):
-        for guard, cls in guards_in(module):
-            add(guard, own[cls] if cls else None)
-    for module in algorithms():
-        policy = policy_of(module)
-        add(PLAYING, policy)
-        for guard, _ in guards_in(module):
-            add(guard, policy)
-    for env, guard in GUARDS.items():
-        add(guard, env())
     return found
 
 
-def main(file: Path = FILE) -> None:
-    """Write the file anew; what a kernel saves was measured and stays."""
+def guarded() -> Iterator[tuple[Guard, Any]]:
+    """Every guard with an object that its functions work on, or None."""
+    own = things()
+    for module in (*FOUNDATION, manyseeds.samples):
+        for guard, cls in guards_in(module):
+            yield guard, own[cls] if cls else None
+    for module in algorithms():
+        policy = policy_of(module)
+        yield PLAYING, policy
+        for guard, _ in guards_in(module):
+            yield guard, policy
+    for env, guard in GUARDS.items():
+        yield guard, env()
+
+
+def slower(kernel: str) -> float:
+    """How many times as long a training takes without a kernel: the median of five pairs.
+
+    Processor time of ten seeds at the algorithm's defaults, evaluation off, one thread.
+    """
+    algo, env = TIMED.get(kernel, USUAL)
+    module: Any = importlib.import_module(f"algos.{algo}")
+    guards = {id(guard): guard for guard, _ in guarded() if guard.kernel == kernel}.values()
+
+    def seconds(total_timesteps: int = 10_240) -> float:
+        early = {"learning_starts": 0} if algo == "dqn" else {}
+        config = module.Config(env=env, total_timesteps=total_timesteps, quiet=True, **early)
+        run = RowRun([config] * 10, list(range(10)), curves=False)
+        began = time.process_time()
+        with looking_by_iteration():
+            module.train(run.config, run)
+        return time.process_time() - began
+
+    ratios = []
+    seconds(1024)
+    for _ in range(5):
+        with_kernel = seconds()
+        for guard in guards:
+            guard.allows = lambda thing=None: False  # type: ignore[method-assign]
+        ratios.append(seconds() / with_kernel)
+        for guard in guards:
+            del guard.allows
+    return round(statistics.median(ratios), 1)
+
+
+def main(args: Sequence[str] | None = None, file: Path = FILE) -> None:
+    """Write the file anew; what a kernel saves stays unless it is measured."""
+    config = parse(Config, {}, __doc__, args)
     before = json.loads(file.read_text()) if file.exists() else {}
     content = {
         kernel: {"slower": before.get(kernel, {}).get("slower", 0), "versions": found}
         for kernel, found in sorted(versions().items())
     }
+    if config.measure:
+        set_up_process(threads=1)
+        for kernel, entry in content.items():
+            entry["slower"] = slower(kernel)
+            algo, env = TIMED.get(kernel, USUAL)
+            print(f"{kernel:36} {algo:5} {env:25} {entry['slower']}")
     file.write_text(json.dumps(content, indent=1) + "\n")
     print(file)
 

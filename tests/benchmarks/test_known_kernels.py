@@ -34,7 +34,7 @@ def test_writing_keeps_what_was_measured(
     file = tmp_path / "known.json"
     before = json.loads(known_kernels.FILE.read_text())
     file.write_text(json.dumps({"scan.gae": {"slower": 7.5, "versions": []}}))
-    known_kernels.main(file)
+    known_kernels.main([], file)
     after = json.loads(file.read_text())
     assert after["scan.gae"]["slower"] == 7.5
     assert after["scan.gae"]["versions"] == before["scan.gae"]["versions"]
