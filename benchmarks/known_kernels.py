@@ -143,7 +143,7 @@ def slower(kernel: str) -> float:
         return time.process_time() - began
 
     ratios = []
-    seconds(1024)
+    seconds(2048)  # warm
     for _ in range(5):
         with_kernel = seconds()
         for guard in guards:

@@ -159,7 +159,7 @@ def say_changed(changed: Sequence[Definition], slower: float) -> None:
     for definition in inner:
         by_file.setdefault(definition.file, []).append(definition.name)
     texts = [f"{', '.join(names[:3])} of {file}" for file, names in by_file.items()]
-    cost = f" (training takes about {slower:g} times as long)" if slower else ""
+    cost = f" (training takes about {slower:g} times as long)" if slower > 1 else ""
     was = "was" if sum(map(len, by_file.values())) == 1 else "were"
     line = f"{' and '.join(texts)} {was} changed: PyTorch computes this now, not C{cost}"
     if line not in _said:
