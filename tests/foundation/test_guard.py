@@ -71,6 +71,11 @@ def logged(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def larger(code: types.CodeType) -> types.CodeType:
+    """The same with 1.0 for 1e-8."""
+    return code.replace(co_consts=tuple(1.0 if x == 1e-8 else x for x in code.co_consts))
+
+
 class Loud(nn.Module):
     def forward(self, x: Tensor) -> list[Tensor]:
         return [x, x]
@@ -96,6 +101,10 @@ PATCHES: dict[str, tuple[str, Patch]] = {
     "its code": (
         "policy_loss",
         lambda m, a: m.setattr(ppo.policy_loss, "__code__", ppo.value_loss.__code__),
+    ),
+    "its code in its place": (
+        "normalize",
+        lambda m, a: m.setattr(ppo.normalize, "__code__", larger(ppo.normalize.__code__)),
     ),
     "its defaults": ("normalize", lambda m, a: m.setattr(ppo.normalize, "__defaults__", (1,))),
     "a keyword's default": (
@@ -192,6 +201,22 @@ def test_subclasses_are_asked_for_what_they_override(
     assert LOSS.allows(later)
     monkeypatch.setattr(Renamed, "features", Doubled.features, raising=False)
     assert not LOSS.allows(later)  # where there was none before
+
+
+class Under(ppo.ActorCritic):
+    def features(self, obs: Tensor) -> Tensor:
+        return obs
+
+
+class Over(Under):
+    def features(self, obs: Tensor) -> Tensor:
+        return super().features(obs)
+
+
+def test_what_super_leads_to_counts() -> None:
+    reached = {definition.name for definition in LOSS.walk(make(Over)).found.values()}
+    assert {"Over.features", "Under.features"} <= reached
+    assert "ActorCritic.features" not in reached
 
 
 def test_an_optimizer_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

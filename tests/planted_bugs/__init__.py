@@ -21,6 +21,7 @@ from tests.planted_bugs import (
     envs,
     foundation,
     grpo,
+    guard,
     language_groups,
     language_models,
     language_preferences,
@@ -36,6 +37,7 @@ CHAPTERS = {
     module.__name__.rpartition(".")[2]: module.BUGS
     for module in (
         foundation,
+        guard,
         envs,
         tabular,
         dqn,
