@@ -195,7 +195,7 @@ BUGS = (
         "guard: the line does not say what was changed",
         GUARD,
         "    inner = [x for x in changed if x.name not in users] or list(changed)\n",
-        "    inner = list(changed)[:1]\n",
+        "    inner = [changed[-1]]\n",
         ANEW,
     ),
 )
