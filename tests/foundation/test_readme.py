@@ -34,6 +34,8 @@ PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
 PAGES += (
     "algos/README.md",
     "benchmarks/CLUSTER.md",
+    "docs/your-own-algorithm.md",
+    "docs/your-own-environment.md",
     "llm_track/README.md",
     ".github/pull_request_template.md",
 )

@@ -1,0 +1,72 @@
+"""The pages in docs, executed: what they say is typed, and what they say is printed."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from manyseeds.digest import ROOT
+
+DOCS = ROOT / "docs"
+PYTHON = ROOT / ".venv" / "bin"
+
+
+def commands(page: str) -> list[str]:
+    """The blocks that a reader types."""
+    return re.findall(r"^```sh\n(.*?)^```$", (DOCS / page).read_text(), re.DOTALL | re.MULTILINE)
+
+
+def typed(block: str, folder: Path) -> str:
+    """Run a block with the environment that the page asks for; what it prints."""
+    path = f"{PYTHON}:{os.environ['PATH']}"
+    variables = {**os.environ, "PATH": path, "MANYSEEDS": str(ROOT), "COLUMNS": "200"}
+    variables.pop("PYTHONPATH", None)
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", block],
+        cwd=folder,
+        env=variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def score(printed: str) -> str:
+    """The final score of a training's table."""
+    found = re.search(r"IQM ([\d.-]+)", printed.rpartition("final greedy return")[2])
+    assert found, printed
+    return found[1]
+
+
+@pytest.mark.slow
+def test_your_own_algorithm(tmp_path: Path) -> None:
+    first, edit, again, compared = (
+        typed(block, tmp_path) for block in commands("your-own-algorithm.md")
+    )
+    assert "note" not in first
+    assert "return -(ratio * advantages).mean(-1)" in edit
+    assert "policy_loss of my_ppo.py was changed: PyTorch computes this now, not C" in again
+    line = re.search(r"^note: policy_loss.*$", again, re.MULTILINE)
+    assert line
+    assert line[0] in (DOCS / "your-own-algorithm.md").read_text()
+    assert ".stale" in again
+    assert score(again) != score(first) == score(compared.partition("curve.parquet")[0])
+    assert "my_ppo" in compared
+
+
+@pytest.mark.slow
+def test_your_own_environment(tmp_path: Path) -> None:
+    written, first, again = (
+        typed(block, tmp_path) for block in commands("your-own-environment.md")
+    )
+    assert written == ""
+    assert ".stale" not in first
+    assert ".stale" in again
+    assert score(first) != score(again)
