@@ -204,8 +204,8 @@ def train(config: Config, run: Run) -> QTable:
     actions = policy.act(obs, policy.draw(streams, 1), epsilon)
     episodes = envs.EpisodeTracker(S, 1)
 
-    run.evaluate_if_due(0, env, policy)
-    timestep = 0
+    timestep, state, obs, actions = run.restore((policy, streams, episodes), 0, state, obs, actions)
+    run.evaluate_if_due(timestep, env, policy)
     while timestep < config.total_timesteps:
         block_noise = policy.draw(streams, BLOCK, 2), streams.uniform(BLOCK, 1, env.noise_size)
         rewards, ends, errors = [], [], []
@@ -237,6 +237,7 @@ def train(config: Config, run: Run) -> QTable:
         metrics["td_loss"] = torch.stack(errors, 1).square().mean((1, 2))
         run.log(timestep, metrics)
         run.evaluate_if_due(timestep, env, policy)
+        run.save_if_due(timestep, state, obs, actions)
     return policy
 
 

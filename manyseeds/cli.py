@@ -179,7 +179,16 @@ class EnvConfig(RunConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeedsConfig(EnvConfig):
+class ResumableConfig(RunConfig):
+    """Flags of what goes on where it was interrupted."""
+
+    checkpoint_interval: Annotated[NonNegative, Execution()] = 60.0
+    """Seconds between two resumable checkpoints, at least (0: none). Writing them takes 2% of the
+    time at most. An interrupted run goes on from the last one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedsConfig(EnvConfig, ResumableConfig):
     """Flags of everything that learns from experience, many seeds at once."""
 
     seeds: Annotated[Seeds, Execution()] = 10
