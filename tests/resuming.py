@@ -49,15 +49,15 @@ CASES: dict[str, dict[str, Any]] = {
         **{"buffer_size": 100, "batch_size": 8, "target_update_interval": 32, "tau": 0.5},
         **{"hidden": (16, 16), "num_envs": 2},
     },
-    "q_learning": {"env": "FrozenLake-v1", "total_timesteps": 3000},
-    "sarsa": {"env": "FrozenLake-v1", "total_timesteps": 3000},
+    "q_learning": {"env": "FrozenLake-v1", "total_timesteps": 2000},
+    "sarsa": {"env": "FrozenLake-v1", "total_timesteps": 2000},
     "reinforce": {**EPISODES, "episodes": 3, "critic_updates": 2, "weight": "baseline"},
     "grpo": {
         **{**EPISODES, "group_size": 3, "minibatch_size": 32, "epochs": 2},
         **{"kl_coef": 0.1, "reference_updates": 2},
     },
-    "td_prediction": {"total_episodes": 60},
-    "monte_carlo": {"total_episodes": 60, "visits": "every"},
+    "td_prediction": {"total_episodes": 40},
+    "monte_carlo": {"total_episodes": 40, "visits": "every"},
 }
 CLOCK = ["learn_s"]
 SECONDS = {"learn_seconds", "total_seconds", "timesteps_per_second"}
