@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from manyseeds.cli import PUBLISHED, RESULTS, AnyConfig, EnvConfig, from_identity
 from manyseeds.errors import UsageError
-from manyseeds.record import POLICY, is_finished, read_json
+from manyseeds.record import POLICY, is_finished, ranges, read_json
 from manyseeds.seeds import SeedStreams
 
 ABOUT = "manyseeds"  # what a file of policies says of itself, as JSON
@@ -60,15 +60,7 @@ def read_policy(
     Raises UsageError for a folder that is not a finished part, whose weights are not there, or
     that is another algorithm's.
     """
-    hub = str(part).startswith(HUB)
-    part = from_hub(str(part).removeprefix(HUB)) if hub else own_part(Path(part))
-    file = part if part.is_file() else part / POLICY
-    if part.is_file():
-        stored = read_about(part)
-    elif is_finished(part) and file.exists():
-        stored = read_json(part / "config.json")
-    else:
-        raise UsageError(f"{part}: not a finished part with {POLICY}; train it here first")
+    file, stored = stored_policy(part)
     env = str(stored["config"].get("env", ""))
     if ":" in env and env != trusted_env:
         raise UsageError(f"{part}: to load it would import the module of {env}; name it to agree")
@@ -77,6 +69,59 @@ def read_policy(
         raise UsageError(f"{part}: has policies of {stored['algo']}, not of {name}")
     config = from_identity(config_class, stored["config"])
     return config, stored["seeds"], safetensors.torch.load_file(file)
+
+
+def stored_policy(part: str | Path) -> tuple[Path, dict[str, Any]]:
+    """The file of stored policies and what is said of them: "config", "seeds" and "algo".
+
+    part: as for `read_policy`. Raises UsageError.
+    """
+    hub = str(part).startswith(HUB)
+    part = from_hub(str(part).removeprefix(HUB)) if hub else own_part(Path(part))
+    file = part if part.is_file() else part / POLICY
+    if part.is_file():
+        return file, read_about(part)
+    if is_finished(part) and file.exists():
+        return file, read_json(part / "config.json")
+    raise UsageError(f"{part}: not a finished part with {POLICY}; train it here first")
+
+
+def start_from(
+    init: str, algo: str, seeds: Sequence[int], like: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """The tensors `[S, ...]` of `--init`, for S seeds; a part with one seed serves all.
+
+    algo: whose policies they must be ('': whatever they are). like: tensors `[S, ...]` of the names
+    and shapes that they must have. Nothing else of what is stored is used. Raises UsageError.
+    """
+    rows = rows_of(init, algo, seeds)
+    try:
+        stored = safetensors.torch.load_file(stored_policy(init)[0])
+        found = {name: x[rows] for name, x in stored.items()}
+    except (OSError, SafetensorError, IndexError):
+        raise UsageError(f"--init {init}: its weights are damaged") from None
+    for name in (*like, *found):
+        ours, theirs = (f"{list(x[name].shape[1:])}" if name in x else "none" for x in (like, found))
+        if ours != theirs:
+            raise UsageError(f"--init {init}: {name} is {theirs} there, and {ours} here")
+    return found
+
+
+def rows_of(init: str, algo: str, seeds: Sequence[int]) -> list[int]:
+    """Where the policies of `--init` for some seeds stand in its file; raises as `start_from`."""
+    try:
+        _, stored = stored_policy(init)
+    except UsageError as error:
+        raise UsageError(f"--init {error}") from None
+    known = stored["seeds"]
+    if algo and stored["algo"] != algo:
+        raise UsageError(f"--init {init}: has policies of {stored['algo']}, not of {algo}")
+    if len(known) == 1:
+        return [0] * len(seeds)
+    for seed in seeds:
+        if seed not in known:
+            raise UsageError(f"--init {init}: has no seed {seed}; it has {ranges(known)}")
+    return [known.index(seed) for seed in seeds]
 
 
 def from_hub(name: str) -> Path:

@@ -101,9 +101,9 @@ def test_policies_that_wait_for_other_seeds_are_kept(
 ) -> None:
     """A seed that is ahead is evaluated as it was when it passed the point."""
     monkeypatch.setattr(control, "POINTS", 20)
-    settings = {"learning_rate": 0.1, "total_timesteps": 600}
+    settings = {"learning_rate": 0.1, "total_timesteps": 600, "seeds": 8}
     whole = part_of(train("reinforce", tmp_path / "whole", **settings))
-    part = interrupted("reinforce", tmp_path / "r", k=3, **settings)
+    part = interrupted("reinforce", tmp_path / "r", k=5, **settings)
     state, _ = snapshot.read(part / CHECKPOINT, 2**30)
     assert '["_snapshots", {"dict": [[' in json.dumps(state)
     assert differences(part_of(train("reinforce", tmp_path / "r", **settings)), whole) == []
