@@ -372,7 +372,7 @@ def train(config: Config, run: Run) -> ActorCritic:
     """Train all seeds of a run; returns their policies."""
     S, T, N = len(run.seeds), config.num_steps, config.num_envs
     env = config.make_env()
-    agent = ActorCritic(env.spec, config, run.streams("init")).to(run.device)
+    agent = run.begin_with(ActorCritic(env.spec, config, run.streams("init"))).to(run.device)
     optimizer = make_optimizer(agent, config)
     episodes = envs.EpisodeTracker(S, N, run.device)
 

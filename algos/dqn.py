@@ -289,8 +289,8 @@ def train(config: Config, run: Run) -> QNetwork:
     S, N, F = len(run.seeds), config.num_envs, config.train_freq
     env = config.make_env()
     assert env.spec.obs_size is not None
-    net = QNetwork(env.spec, config, run.streams("init")).to(run.device)
-    target = QNetwork(env.spec, config, run.streams("init")).to(run.device)
+    net = run.begin_with(QNetwork(env.spec, config, run.streams("init"))).to(run.device)
+    target = run.begin_with(QNetwork(env.spec, config, run.streams("init"))).to(run.device)
     optimizer = SeedAdam(net)
     replay = Replay(S, config.buffer_size, env.spec.obs_size, run.device)
     episodes = envs.EpisodeTracker(S, N, run.device)

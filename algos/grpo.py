@@ -440,7 +440,7 @@ def train(config: Config, run: Run) -> Actor:
     S, K, G = len(run.seeds), config.groups, config.group_size
     env = config.make_env()
     L, N = env.spec.time_limit, config.num_envs
-    actor = Actor(env.spec, config, run.streams("init")).to(run.device)
+    actor = run.begin_with(Actor(env.spec, config, run.streams("init"))).to(run.device)
     reference = copy.deepcopy(actor) if used(config.kl_coef) else None
     optimizer = SeedAdam(actor, eps=1e-5)
     streams = run.streams("train")

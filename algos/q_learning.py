@@ -180,7 +180,7 @@ def train(config: Config, run: Run) -> QTable:
     """Train all seeds of a run; returns their tables."""
     env = config.make_env()
     S = len(run.seeds)
-    policy = QTable(env.spec, config, run.streams("init"))
+    policy = run.begin_with(QTable(env.spec, config, run.streams("init")))
     streams = run.streams("train")
     state, obs = env.reset(streams.uniform(1, env.initial_noise))
     episodes = envs.EpisodeTracker(S, 1)

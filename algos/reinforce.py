@@ -365,7 +365,7 @@ def train(config: Config, run: Run) -> Actor:
     env = config.make_env()
     L = env.spec.time_limit
     init = run.streams("init")
-    actor = Actor(env.spec, config, init).to(run.device)
+    actor = run.begin_with(Actor(env.spec, config, init)).to(run.device)
     optimizer = SeedAdam(actor, eps=1e-5)
     critic, critic_optimizer = None, None
     if config.weight in ("baseline", "q"):

@@ -197,7 +197,7 @@ def train(config: Config, run: Run) -> QTable:
     """Train all seeds of a run; returns their tables."""
     env = config.make_env()
     S = len(run.seeds)
-    policy = QTable(env.spec, config, run.streams("init"))
+    policy = run.begin_with(QTable(env.spec, config, run.streams("init")))
     streams = run.streams("train")
     state, obs = env.reset(streams.uniform(1, env.initial_noise))
     _, epsilon = schedules(config, torch.zeros(1, 1, dtype=torch.float64))

@@ -494,7 +494,7 @@ def train(config: Config, run: Run) -> ActorCritic:
     """Train all seeds of a run; returns their policies."""
     S, T, N = len(run.seeds), config.num_steps, config.num_envs
     env = config.make_env()
-    agent = ActorCritic(env.spec, config, run.streams("init")).to(run.device)
+    agent = run.begin_with(ActorCritic(env.spec, config, run.streams("init"))).to(run.device)
     theta = flatten_parameters(agent.policy_parameters())
     optimizer = SeedAdam(agent.critic, eps=1e-5)
     episodes = envs.EpisodeTracker(S, N, run.device)

@@ -18,6 +18,8 @@ from manyseeds.record import POLICY, is_finished, ranges, read_json
 from manyseeds.seeds import SeedStreams
 
 ABOUT = "manyseeds"  # what a file of policies says of itself, as JSON
+# What files of another form raise.
+MALFORMED = (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
 HUB = "hub:"  # what the name of an exported folder or of a repository on the hub begins with
 
 
@@ -81,47 +83,57 @@ def stored_policy(part: str | Path) -> tuple[Path, dict[str, Any]]:
     file = part if part.is_file() else part / POLICY
     if part.is_file():
         return file, read_about(part)
-    if is_finished(part) and file.exists():
+    if is_finished(part) and file.is_file():
         return file, read_json(part / "config.json")
     raise UsageError(f"{part}: not a finished part with {POLICY}; train it here first")
+
+
+def rows_of(init: str, algo: str, seeds: Sequence[int]) -> list[int]:
+    """Where the policies for some seeds stand in what `--init` names, which `read_policy` could
+    read; those of a single seed serve all.
+
+    algo: whose policies they must be; '' for anybody's. Nothing is imported. Raises UsageError.
+    """
+    try:
+        _, stored = stored_policy(init)
+        known, theirs = list(stored["seeds"]), stored["algo"]
+        if not all(type(seed) is int for seed in known):
+            raise ValueError(known)
+    except UsageError as error:
+        raise UsageError(f"--init {error}") from None
+    except MALFORMED:
+        raise UsageError(f"--init {init}: its record cannot be read") from None
+    if algo and theirs != algo:
+        raise UsageError(f"--init {init}: has policies of {theirs}, not of {algo}")
+    if len(known) == 1:
+        return [0] * len(seeds)
+    if missing := set(seeds) - set(known):
+        raise UsageError(f"--init {init}: has no seed {min(missing)}; it has {ranges(known)}")
+    return [known.index(seed) for seed in seeds]
 
 
 def start_from(
     init: str, algo: str, seeds: Sequence[int], like: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """The tensors `[S, ...]` of `--init`, for S seeds; a part with one seed serves all.
+    """The tensors `[S, ...]` of what `--init` names, for S seeds.
 
-    algo: whose policies they must be ('': whatever they are). like: tensors `[S, ...]` of the names
-    and shapes that they must have. Nothing else of what is stored is used. Raises UsageError.
+    like: tensors `[S, ...]` with the names, shapes and types that they must have. Otherwise as
+    `rows_of`.
     """
     rows = rows_of(init, algo, seeds)
     try:
-        stored = safetensors.torch.load_file(stored_policy(init)[0])
-        found = {name: x[rows] for name, x in stored.items()}
-    except (OSError, SafetensorError, IndexError):
-        raise UsageError(f"--init {init}: its weights are damaged") from None
-    for name in (*like, *found):
-        ours, theirs = (f"{list(x[name].shape[1:])}" if name in x else "none" for x in (like, found))
+        tensors = safetensors.torch.load_file(stored_policy(init)[0])
+        found = {name: x[rows] for name, x in tensors.items()}
+    except (SafetensorError, *MALFORMED):
+        raise UsageError(f"--init {init}: its weights cannot be read") from None
+    for name in dict.fromkeys((*like, *found)):
+        ours, theirs = (
+            f"{list(x[name].shape[1:])} {x[name].dtype}" if name in x else "none"
+            for x in (like, found)
+        )
         if ours != theirs:
-            raise UsageError(f"--init {init}: {name} is {theirs} there, and {ours} here")
+            raise UsageError(f"--init {init}: {name} is {theirs} there, {ours} here")
     return found
-
-
-def rows_of(init: str, algo: str, seeds: Sequence[int]) -> list[int]:
-    """Where the policies of `--init` for some seeds stand in its file; raises as `start_from`."""
-    try:
-        _, stored = stored_policy(init)
-    except UsageError as error:
-        raise UsageError(f"--init {error}") from None
-    known = stored["seeds"]
-    if algo and stored["algo"] != algo:
-        raise UsageError(f"--init {init}: has policies of {stored['algo']}, not of {algo}")
-    if len(known) == 1:
-        return [0] * len(seeds)
-    for seed in seeds:
-        if seed not in known:
-            raise UsageError(f"--init {init}: has no seed {seed}; it has {ranges(known)}")
-    return [known.index(seed) for seed in seeds]
 
 
 def from_hub(name: str) -> Path:

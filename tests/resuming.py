@@ -73,6 +73,12 @@ def train(case: str, results: Path, **settings: Any) -> RunFolder:
     return complete_seeds(config, module.train, run_class)
 
 
+def part_of(folder: RunFolder) -> Path:
+    """The part of a run that has one."""
+    (part,) = folder.parts()
+    return part
+
+
 def differences(part: Path, whole: Path) -> list[str]:
     """What is not the same of two parts, besides seconds."""
     found = [] if sorted(os.listdir(part)) == sorted(os.listdir(whole)) else ["files"]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+AnyPolicy = TypeVar("AnyPolicy", bound=Any)
 METRIC_WINDOWS = 200  # a metric is averaged over 1/200 of the training
 
 
@@ -84,7 +86,7 @@ class Run(ResumableRun):
     kind = "control"
     decides = (
         *("__init__", "log", "evaluate_if_due", "evaluate_finally", "curve", "metrics"),
-        "streams",
+        *("streams", "begin_with"),
     )
     local = (POLICY, "curve.png")
     unit = "timestep"
@@ -119,6 +121,13 @@ class Run(ResumableRun):
         self._progress = Progress(
             config.total_timesteps, len(self.seeds), config.quiet, live=directory is not None
         )
+
+    def begin_with(self, policy: AnyPolicy) -> AnyPolicy:
+        """The policy as it was made, or with the weights of `--init`. Raises UsageError."""
+        if self.config.init:
+            given = self.config.init, self.algo, self.seeds, policy.state_dict()
+            policy.load_state_dict(checkpoint.start_from(*given))
+        return policy
 
     @property
     def total(self) -> int:
@@ -435,6 +444,9 @@ def main(
     assert isinstance(config, ControlConfig)
     with failing_in_one_line():
         env = config.make_env()
+        if config.init:
+            algo = Path(inspect.getfile(train)).stem
+            checkpoint.rows_of(config.init, algo, requested_seeds(config))
         starts_differ = not env.native and not env.repeats_starts()
     if starts_differ:
         print(

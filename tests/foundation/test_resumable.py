@@ -17,7 +17,9 @@ import safetensors.torch
 import torch
 
 from algos import ppo, q_learning
+from benchmarks import catalog
 from manyseeds import capture, kernels, record, snapshot
+from manyseeds.cli import SeedsConfig
 from manyseeds.digest import ROOT, Place, find, read, resolve
 from manyseeds.record import RunFolder, is_finished
 from manyseeds.runs import checkpoints, control
@@ -28,7 +30,7 @@ from manyseeds.runs.resumable import ResumableRun
 from tests import resuming
 from tests.foundation.test_capture import FakeRecorder
 from tests.foundation.test_track import check_same, expected, installed, of_tensorboard
-from tests.resuming import CASES, differences, train
+from tests.resuming import CASES, differences, part_of, train
 
 real = ResumableRun.save_if_due
 
@@ -62,11 +64,6 @@ def signalled(k: int, number: signal.Signals = signal.SIGINT, times: int = 1) ->
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ResumableRun, "save_if_due", save_if_due)
         yield
-
-
-def part_of(folder: RunFolder) -> Path:
-    (part,) = folder.parts()
-    return part
 
 
 def interrupted(case: str, results: Path, k: int = 3, **settings: Any) -> Path:
@@ -640,3 +637,12 @@ def test_control_runs_keep_what_they_gather() -> None:
     assert made - anew == set(Run.gathered)
     assert set(Run.gathered) <= made
     assert control.Run.kind == "control"
+
+
+def test_every_algorithm_that_learns_is_interrupted_in_some_case() -> None:
+    found = {
+        name
+        for name in catalog.names("algos")
+        if issubclass(catalog.module("algos", name).Config, SeedsConfig)
+    }
+    assert found == {case.partition(",")[0] for case in CASES}, "add it to tests.resuming.CASES"

@@ -1,8 +1,9 @@
-"""Runs that go on after an interruption."""
+"""Runs that go on after an interruption, and those that start from stored weights."""
 
 from tests.planted_bugs.planting import Bug
 
 TESTS = "tests/foundation/test_resumable.py"
+INIT = "tests/foundation/test_init.py"
 GOES_ON = f"{TESTS}::test_an_interrupted_training_goes_on_as_if_nothing_had_happened"
 
 BUGS = (
@@ -222,5 +223,55 @@ BUGS = (
         "        except OSError as error:",
         "        except ZeroDivisionError as error:",
         f"{TESTS}::test_a_full_disk_costs_the_checkpoint_and_not_the_training",
+    ),
+    Bug(
+        "init: seeds start from others' weights",
+        "manyseeds/checkpoint.py",
+        "return [known.index(seed) for seed in seeds]",
+        "return list(range(len(seeds)))",
+        f"{INIT}::test_what_was_trained_goes_into_every_network",
+    ),
+    Bug(
+        "init: the target network starts at random",
+        "algos/dqn.py",
+        'target = run.begin_with(QNetwork(env.spec, config, run.streams("init"))).to',
+        'target = QNetwork(env.spec, config, run.streams("init")).to',
+        f"{INIT}::test_what_was_trained_goes_into_every_network",
+    ),
+    Bug(
+        "init: other weights have the same name",
+        "manyseeds/cli.py",
+        "if self.init:",
+        "if False:",
+        f"{INIT}::test_other_weights_are_another_run",
+    ),
+    Bug(
+        "init: another algorithm's weights are taken",
+        "manyseeds/checkpoint.py",
+        "if algo and theirs != algo:",
+        "if False:",
+        f"{INIT}::test_mistakes_are_one_line",
+    ),
+    Bug(
+        "init: a weight that is not there stays random",
+        "manyseeds/checkpoint.py",
+        "for name in dict.fromkeys((*like, *found)):",
+        "for name in found:",
+        f"{INIT}::test_mistakes_are_one_line",
+    ),
+    Bug(
+        "init: stored weights are not used",
+        "manyseeds/runs/control.py",
+        "            policy.load_state_dict(checkpoint.start_from(*given))",
+        "            checkpoint.start_from(*given)",
+        f"{INIT}::test_a_training_starts_as_the_stored_one_has_ended[a2c]",
+    ),
+    Bug(
+        "init: a stored file chooses what is imported",
+        "manyseeds/checkpoint.py",
+        "        _, stored = stored_policy(init)\n",
+        "        _, stored = stored_policy(init)\n"
+        '        __import__(stored["config"]["env"].partition(":")[0])\n',
+        f"{INIT}::test_the_environment_may_be_another_one_that_fits",
     ),
 )
