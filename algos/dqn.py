@@ -289,8 +289,8 @@ def train(config: Config, run: Run) -> QNetwork:
     S, N, F = len(run.seeds), config.num_envs, config.train_freq
     env = config.make_env()
     assert env.spec.obs_size is not None
-    net = QNetwork(env.spec, config, run.streams("init")).to(run.device)
-    target = QNetwork(env.spec, config, run.streams("init")).to(run.device)
+    net = run.begin_with(QNetwork(env.spec, config, run.streams("init"))).to(run.device)
+    target = run.begin_with(QNetwork(env.spec, config, run.streams("init"))).to(run.device)
     optimizer = SeedAdam(net)
     replay = Replay(S, config.buffer_size, env.spec.obs_size, run.device)
     episodes = envs.EpisodeTracker(S, N, run.device)
@@ -316,8 +316,9 @@ def train(config: Config, run: Run) -> QNetwork:
 
     streams = run.streams("train")
     state, obs = env.reset(streams.uniform(N, env.initial_noise))
-    run.evaluate_if_due(0, env, net)
-    timestep = 0
+    changing = net, target, optimizer, replay, episodes, streams
+    timestep, state, obs = run.restore(changing, 0, state, obs)
+    run.evaluate_if_due(timestep, env, net)
     while timestep < config.total_timesteps:
         before, timestep = timestep, timestep + config.block
         learns = timestep > config.learning_starts
@@ -332,6 +333,7 @@ def train(config: Config, run: Run) -> QNetwork:
         )
         run.log(timestep, metrics)
         run.evaluate_if_due(timestep, env, net)
+        run.save_if_due(timestep, state, obs)
     return net
 
 

@@ -440,12 +440,12 @@ def train(config: Config, run: Run) -> Actor:
     S, K, G = len(run.seeds), config.groups, config.group_size
     env = config.make_env()
     L, N = env.spec.time_limit, config.num_envs
-    actor = Actor(env.spec, config, run.streams("init")).to(run.device)
+    actor = run.begin_with(Actor(env.spec, config, run.streams("init"))).to(run.device)
     reference = copy.deepcopy(actor) if used(config.kl_coef) else None
     optimizer = SeedAdam(actor, eps=1e-5)
     streams = run.streams("train")
     timesteps = torch.zeros(S, dtype=torch.int64, device=run.device)
-    updates = 0
+    timesteps, updates = run.restore((actor, reference, optimizer, streams), timesteps, 0)
     run.evaluate_if_due(timesteps, env, actor)
     while (active := timesteps < config.total_timesteps).any():
         if reference and config.reference_updates and updates % config.reference_updates == 0:
@@ -474,6 +474,7 @@ def train(config: Config, run: Run) -> Actor:
         updates += 1
         run.log(timesteps, metrics)
         run.evaluate_if_due(timesteps, env, actor)
+        run.save_if_due(timesteps, updates)
     return actor
 
 

@@ -147,9 +147,11 @@ def train(config: Config, run: PredictionRun) -> Tensor:
     values, counts = torch.zeros(S, X), torch.zeros(S, X)
     timesteps = torch.zeros(S, dtype=torch.int64)
 
-    run.evaluate_if_due(0, env, policy, values, timesteps)
-    for number in range(config.total_episodes):
+    (first,) = run.restore((values, counts, timesteps, streams), 0)
+    run.evaluate_if_due(first, env, policy, values, timesteps)
+    for number in range(first, config.total_episodes):
         if number % BLOCK == 0:
+            run.save_if_due(number)
             N = min(BLOCK, config.total_episodes - number)
             played = play(env, policy, streams.uniform(N, 1 + 2 * env.spec.time_limit))
         episode = Episodes(*(x[:, number % BLOCK] for x in played))

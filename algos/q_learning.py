@@ -180,13 +180,13 @@ def train(config: Config, run: Run) -> QTable:
     """Train all seeds of a run; returns their tables."""
     env = config.make_env()
     S = len(run.seeds)
-    policy = QTable(env.spec, config, run.streams("init"))
+    policy = run.begin_with(QTable(env.spec, config, run.streams("init")))
     streams = run.streams("train")
     state, obs = env.reset(streams.uniform(1, env.initial_noise))
     episodes = envs.EpisodeTracker(S, 1)
 
-    run.evaluate_if_due(0, env, policy)
-    timestep = 0
+    timestep, state, obs = run.restore((policy, streams, episodes), 0, state, obs)
+    run.evaluate_if_due(timestep, env, policy)
     while timestep < config.total_timesteps:
         block_noise = policy.draw(streams, BLOCK, 1), streams.uniform(BLOCK, 1, env.noise_size)
         rewards, ends, errors = [], [], []
@@ -212,6 +212,7 @@ def train(config: Config, run: Run) -> QTable:
         metrics["td_loss"] = torch.stack(errors, 1).square().mean((1, 2))
         run.log(timestep, metrics)
         run.evaluate_if_due(timestep, env, policy)
+        run.save_if_due(timestep, state, obs)
     return policy
 
 

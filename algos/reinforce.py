@@ -365,7 +365,7 @@ def train(config: Config, run: Run) -> Actor:
     env = config.make_env()
     L = env.spec.time_limit
     init = run.streams("init")
-    actor = Actor(env.spec, config, init).to(run.device)
+    actor = run.begin_with(Actor(env.spec, config, init)).to(run.device)
     optimizer = SeedAdam(actor, eps=1e-5)
     critic, critic_optimizer = None, None
     if config.weight in ("baseline", "q"):
@@ -373,6 +373,7 @@ def train(config: Config, run: Run) -> Actor:
         critic_optimizer = SeedAdam(critic, eps=1e-5)
     streams = run.streams("train")
     timesteps = torch.zeros(S, dtype=torch.int64, device=run.device)
+    (timesteps,) = run.restore((actor, optimizer, critic, critic_optimizer, streams), timesteps)
     run.evaluate_if_due(timesteps, env, actor)
     while (active := timesteps < config.total_timesteps).any():
         progress = (timesteps / config.total_timesteps).clamp(max=1).unsqueeze(1)
@@ -401,6 +402,7 @@ def train(config: Config, run: Run) -> Actor:
         timesteps = timesteps + alive.sum(-1)
         run.log(timesteps, metrics)
         run.evaluate_if_due(timesteps, env, actor)
+        run.save_if_due(timesteps)
     return actor
 
 

@@ -197,15 +197,15 @@ def train(config: Config, run: Run) -> QTable:
     """Train all seeds of a run; returns their tables."""
     env = config.make_env()
     S = len(run.seeds)
-    policy = QTable(env.spec, config, run.streams("init"))
+    policy = run.begin_with(QTable(env.spec, config, run.streams("init")))
     streams = run.streams("train")
     state, obs = env.reset(streams.uniform(1, env.initial_noise))
     _, epsilon = schedules(config, torch.zeros(1, 1, dtype=torch.float64))
     actions = policy.act(obs, policy.draw(streams, 1), epsilon)
     episodes = envs.EpisodeTracker(S, 1)
 
-    run.evaluate_if_due(0, env, policy)
-    timestep = 0
+    timestep, state, obs, actions = run.restore((policy, streams, episodes), 0, state, obs, actions)
+    run.evaluate_if_due(timestep, env, policy)
     while timestep < config.total_timesteps:
         block_noise = policy.draw(streams, BLOCK, 2), streams.uniform(BLOCK, 1, env.noise_size)
         rewards, ends, errors = [], [], []
@@ -237,6 +237,7 @@ def train(config: Config, run: Run) -> QTable:
         metrics["td_loss"] = torch.stack(errors, 1).square().mean((1, 2))
         run.log(timestep, metrics)
         run.evaluate_if_due(timestep, env, policy)
+        run.save_if_due(timestep, state, obs, actions)
     return policy
 
 

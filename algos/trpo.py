@@ -494,7 +494,7 @@ def train(config: Config, run: Run) -> ActorCritic:
     """Train all seeds of a run; returns their policies."""
     S, T, N = len(run.seeds), config.num_steps, config.num_envs
     env = config.make_env()
-    agent = ActorCritic(env.spec, config, run.streams("init")).to(run.device)
+    agent = run.begin_with(ActorCritic(env.spec, config, run.streams("init"))).to(run.device)
     theta = flatten_parameters(agent.policy_parameters())
     optimizer = SeedAdam(agent.critic, eps=1e-5)
     episodes = envs.EpisodeTracker(S, N, run.device)
@@ -518,8 +518,8 @@ def train(config: Config, run: Run) -> ActorCritic:
 
     streams = run.streams("train")
     state, obs = env.reset(streams.uniform(N, env.initial_noise))
-    run.evaluate_if_due(0, env, agent)
-    timestep = 0
+    timestep, state, obs = run.restore((agent, optimizer, episodes, streams), 0, state, obs)
+    run.evaluate_if_due(timestep, env, agent)
     while timestep < config.total_timesteps:
         state, obs, metrics = iteration(
             state,
@@ -531,6 +531,7 @@ def train(config: Config, run: Run) -> ActorCritic:
         timestep += config.batch_size
         run.log(timestep, metrics)
         run.evaluate_if_due(timestep, env, agent)
+        run.save_if_due(timestep, state, obs)
     return agent
 
 

@@ -226,6 +226,7 @@ def main(args: Sequence[str] | None = None) -> None:
         peer = PEERS[name]
         _, config = parse_both(Flags, peer.config, peer.presets, __doc__, words)
         peer.arguments(config)
+        refuse(bool(config.init), f"--init {config.init}", "starts from weights of its own")
         refuse(config.env not in ENVS, f"--env {config.env}", f"has {', '.join(ENVS)}")
         if rejax is None:
             raise UsageError(f"rejax is not installed here: make jax-env, then {jax_peer.PYTHON}")

@@ -507,6 +507,10 @@ def read_flags(
             raise UsageError(
                 f"--device cuda: {library.title}'s small networks are trained on the CPU"
             )
+        if config.init:
+            raise UsageError(
+                f"--init {config.init}: {library.title} starts from weights of its own"
+            )
         if isinstance(config, ppo.Config) and config.anneal_clip and config.clip_range == 0:
             raise UsageError("--clip-range 0: SB3 cannot anneal it; add --no-anneal-clip")
         check_env(config)

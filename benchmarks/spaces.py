@@ -34,7 +34,13 @@ from manyseeds.rows import varying
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-FIXED = {"env", "backend", "total_timesteps", "eval_budget"}  # what is learned, how it is scored
+FIXED = {
+    "env",
+    "backend",
+    "init",
+    "total_timesteps",
+    "eval_budget",
+}  # what is learned, how it is scored
 MAX_POINTS = 100_000  # of a grid
 DIGITS = 4  # significant, of values between two ends
 

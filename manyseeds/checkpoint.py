@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,12 @@ from torch import Tensor
 
 from manyseeds.cli import PUBLISHED, RESULTS, AnyConfig, EnvConfig, from_identity
 from manyseeds.errors import UsageError
-from manyseeds.record import POLICY, is_finished, read_json
+from manyseeds.record import POLICY, is_finished, ranges, read_json
 from manyseeds.seeds import SeedStreams
 
 ABOUT = "manyseeds"  # what a file of policies says of itself, as JSON
+# What files of another form raise.
+MALFORMED = (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
 HUB = "hub:"  # what the name of an exported folder or of a repository on the hub begins with
 
 
@@ -60,15 +62,7 @@ def read_policy(
     Raises UsageError for a folder that is not a finished part, whose weights are not there, or
     that is another algorithm's.
     """
-    hub = str(part).startswith(HUB)
-    part = from_hub(str(part).removeprefix(HUB)) if hub else own_part(Path(part))
-    file = part if part.is_file() else part / POLICY
-    if part.is_file():
-        stored = read_about(part)
-    elif is_finished(part) and file.exists():
-        stored = read_json(part / "config.json")
-    else:
-        raise UsageError(f"{part}: not a finished part with {POLICY}; train it here first")
+    file, stored = stored_policy(part)
     env = str(stored["config"].get("env", ""))
     if ":" in env and env != trusted_env:
         raise UsageError(f"{part}: to load it would import the module of {env}; name it to agree")
@@ -77,6 +71,69 @@ def read_policy(
         raise UsageError(f"{part}: has policies of {stored['algo']}, not of {name}")
     config = from_identity(config_class, stored["config"])
     return config, stored["seeds"], safetensors.torch.load_file(file)
+
+
+def stored_policy(part: str | Path) -> tuple[Path, dict[str, Any]]:
+    """The file of stored policies and what is said of them: "config", "seeds" and "algo".
+
+    part: as for `read_policy`. Raises UsageError.
+    """
+    hub = str(part).startswith(HUB)
+    part = from_hub(str(part).removeprefix(HUB)) if hub else own_part(Path(part))
+    file = part if part.is_file() else part / POLICY
+    if part.is_file():
+        return file, read_about(part)
+    if is_finished(part) and file.is_file():
+        return file, read_json(part / "config.json")
+    raise UsageError(f"{part}: not a finished part with {POLICY}; train it here first")
+
+
+def rows_of(init: str, algo: str, seeds: Sequence[int]) -> list[int]:
+    """Where the policies for some seeds stand in what `--init` names, which `read_policy` could
+    read; those of a single seed serve all.
+
+    algo: whose policies they must be; '' for anybody's. Nothing is imported. Raises UsageError.
+    """
+    try:
+        _, stored = stored_policy(init)
+        known, theirs = list(stored["seeds"]), stored["algo"]
+        if not all(type(seed) is int for seed in known):
+            raise ValueError(known)
+    except UsageError as error:
+        raise UsageError(f"--init {error}") from None
+    except MALFORMED:
+        raise UsageError(f"--init {init}: its record cannot be read") from None
+    if algo and theirs != algo:
+        raise UsageError(f"--init {init}: has policies of {theirs}, not of {algo}")
+    if len(known) == 1:
+        return [0] * len(seeds)
+    if missing := set(seeds) - set(known):
+        raise UsageError(f"--init {init}: has no seed {min(missing)}; it has {ranges(known)}")
+    return [known.index(seed) for seed in seeds]
+
+
+def start_from(
+    init: str, algo: str, seeds: Sequence[int], like: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """The tensors `[S, ...]` of what `--init` names, for S seeds.
+
+    like: tensors `[S, ...]` with the names, shapes and types that they must have. Otherwise as
+    `rows_of`.
+    """
+    rows = rows_of(init, algo, seeds)
+    try:
+        tensors = safetensors.torch.load_file(stored_policy(init)[0])
+        found = {name: x[rows] for name, x in tensors.items()}
+    except (SafetensorError, *MALFORMED):
+        raise UsageError(f"--init {init}: its weights cannot be read") from None
+    for name in dict.fromkeys((*like, *found)):
+        ours, theirs = (
+            f"{list(x[name].shape[1:])} {x[name].dtype}" if name in x else "none"
+            for x in (like, found)
+        )
+        if ours != theirs:
+            raise UsageError(f"--init {init}: {name} is {theirs} there, {ours} here")
+    return found
 
 
 def from_hub(name: str) -> Path:

@@ -179,7 +179,16 @@ class EnvConfig(RunConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeedsConfig(EnvConfig):
+class ResumableConfig(RunConfig):
+    """Flags of what goes on where it was interrupted."""
+
+    checkpoint_interval: Annotated[NonNegative, Execution()] = 60.0
+    """Seconds between two resumable checkpoints, at least (0: none). Writing them takes 2% of the
+    time at most. An interrupted run goes on from the last one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedsConfig(EnvConfig, ResumableConfig):
     """Flags of everything that learns from experience, many seeds at once."""
 
     seeds: Annotated[Seeds, Execution()] = 10
@@ -202,6 +211,19 @@ class ControlConfig(SeedsConfig):
     eval_budget: Annotated[float, Range(0, 1, open_low=True), Added(1.0)] = 1.0
     """Fraction of the full evaluation to run. At least one episode. Below 1 scores are noisier, and
     the run gets another name."""
+    init: Annotated[str, Added("")] = ""
+    """Weights to start from, in the place of random ones. A finished part such as
+    .../seeds-000-009, a file of policies, or hub:FOLDER, of the same algorithm. Seed k starts from
+    the seed k there, or all from a single one; optimizer and schedules begin anew."""
+
+    def contents(self) -> dict[str, str]:
+        from manyseeds.checkpoint import stored_policy
+        from manyseeds.record import sha256_of
+
+        found = super().contents()
+        if self.init:
+            found["init_content"] = sha256_of(stored_policy(self.init)[0])[:12]
+        return found
 
 
 AnyConfig = TypeVar("AnyConfig", bound="DataclassInstance")
@@ -221,7 +243,8 @@ def published_score(config: Any, preset: Preset | None) -> str:
     if preset is None:
         return ""
     as_there = all(getattr(config, name) == x for name, x in preset.settings.items())
-    return preset.published if as_there and getattr(config, "eval_budget", 1) == 1 else ""
+    plain = getattr(config, "eval_budget", 1) == 1 and not getattr(config, "init", "")
+    return preset.published if as_there and plain else ""
 
 
 def identity(config: RunConfig) -> dict[str, Any]:

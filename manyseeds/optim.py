@@ -6,6 +6,7 @@ S seeds, P parameters per seed (padded to a multiple of 16).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,11 @@ class SeedOptimizer:
         self.grads = torch.zeros_like(self.params)
         self.stepper = optim.Stepper(self.parameters, self.params)
         self._grad_views = views_like(self.grads, self.parameters)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a step goes on from, without memory that every step fills anew."""
+        left_out = ("grads", "_grad_views", "stepper")
+        return {name: x for name, x in vars(self).items() if name not in left_out}
 
     def gather(self, max_grad_norm: Tensor | float, mask: Tensor | None) -> Tensor:
         """Gather and forget the gradients, and clip them; those that the mask leaves out are 0.

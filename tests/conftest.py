@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import math
 import os
 import signal
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import pytest
 
 from manyseeds import kernels, plots
 from manyseeds.process import set_up_process
-from manyseeds.runs import control
+from manyseeds.runs import checkpoints, control
 from tests.random_models import KINDS, make_model
 
 set_up_process(threads=1)
@@ -95,6 +96,12 @@ def few_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
     """A training is evaluated at three points, and at its end over four episodes."""
     for name, few in (("POINTS", 2), ("FINAL_EPISODES", 4)):
         monkeypatch.setattr(control, name, few)
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints are written as often as `--checkpoint-interval` says, whatever it costs."""
+    monkeypatch.setattr(checkpoints, "WRITING", math.inf)
 
 
 @pytest.fixture

@@ -145,7 +145,15 @@ def available() -> bool:
 
 def execution() -> dict[str, str] | str:
     """What has computed in this process, for the record of a run: a build, or "torch"."""
-    found = library() if _used else None
+    return described(library() if _used else None)
+
+
+def computing() -> dict[str, str] | str:
+    """What computes here from now on, as `execution`."""
+    return described(library() if available() else None)
+
+
+def described(found: Library | None) -> dict[str, str] | str:
     if found is None:
         return "torch"
     return found.build._asdict() | {"instructions": found.functions.instructions().decode()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 import itertools
 import os
@@ -11,7 +12,6 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,14 +53,12 @@ from manyseeds.record import (
     write_bytes,
     write_json,
 )
+from manyseeds.runs.checkpoints import CHECKPOINT, Checkpoint
 from manyseeds.seeds import SeedStreams
 from manyseeds.track import Tracker
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-
-CHECKPOINT = ".checkpoint.safetensors"  # hidden: no part of what is sealed
 
 
 class Recorder:
@@ -76,6 +74,7 @@ class Recorder:
     weights = POLICY  # the file or folder with what was trained
     _progress: Any = None  # manyseeds.progress.Progress, where there is one
     _tracker: Tracker | None = None
+    _definitions: Sequence[Any] = ()  # where the code begins
 
     def __init__(
         self,
@@ -91,6 +90,7 @@ class Recorder:
         self.device = resolve_device(config.device)
         self._began = self._resumed = time.perf_counter()
         self._learned = 0.0
+        self.checkpoint = Checkpoint(None)
 
     @classmethod
     def kind_origins(cls) -> list[str]:
@@ -110,6 +110,7 @@ class Recorder:
         definitions: the functions and classes that the code begins with, such as `[train]`.
         """
         assert self.directory is not None
+        self._definitions = definitions
         try:
             clear(self.directory, keep=CHECKPOINT)
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -187,6 +188,22 @@ class Recorder:
         """
         return SeedStreams(self.seeds, purpose, "cpu" if purpose == "init" else self.device)
 
+    def usable_checkpoint(self, definitions: Sequence[Any]) -> bool:
+        """Whether there is a checkpoint that this training can go on from; says why not, if not.
+
+        definitions: as for `open`.
+        """
+        return False
+
+    def heed(self) -> None:
+        """What is trained is complete: an interrupt that was put off is heeded now."""
+
+    def outlook(self) -> str:
+        """What the same command would do, if this one ended now."""
+        if self.checkpoint.at:
+            return f"the same command again goes on from {self.checkpoint.at}"
+        return "the same command again trains what is missing, from the start"
+
     def finish(self, result: Any) -> dict[str, Any]:
         """Measure what was learned and, with a directory, `write` it; returns the summary."""
         raise NotImplementedError
@@ -228,6 +245,7 @@ class Recorder:
         write_json(self.directory / "config.json", config)
         weights = self.weights if (self.directory / self.weights).exists() else ""
         seal(self.directory, self.local, weights)
+        self.checkpoint.remove()
 
 
 def without_results(words: Sequence[str]) -> list[str]:
@@ -248,7 +266,15 @@ def estimate_json(values: np.ndarray, statistic: stats.Statistic) -> dict[str, f
     """An estimate as JSON; null where a seed's value is not known, and for no interval."""
     if not np.isfinite(values).all():
         return {"value": None, "low": None, "high": None, "n": len(values)}
-    return finite_numbers(asdict(stats.estimate(values, statistic)))
+    return finite_numbers(dataclasses.asdict(stats.estimate(values, statistic)))
+
+
+class Interrupted(KeyboardInterrupt):
+    """A training was interrupted: what to say, and the exit status."""
+
+    def __init__(self, text: str, status: int = 130) -> None:
+        super().__init__(text)
+        self.text, self.status = text, status
 
 
 def complete(
@@ -271,6 +297,9 @@ def complete(
     memory = "--micro-batch-size" if hasattr(config, "micro_batch_size") else "--seeds"
     with failing_in_one_line(f"; try a smaller {memory}"):
         folder.check_identity(identity(config))
+        for part in filter(is_part, folder.path.glob("seeds-*")):
+            if (part / DONE).exists():  # by a process that was killed as it ended
+                Checkpoint(part / CHECKPOINT).remove()
         if not missing():
             console.print(f"{finished} in {folder.path}.")
             return
@@ -329,10 +358,12 @@ def failing_in_one_line(memory_hint: str = "") -> Iterator[None]:
             raise
         print(f"error: out of memory: {reason}{memory_hint}", file=sys.stderr)
         raise SystemExit(1) from None
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         console.show_cursor()  # a bar that had just begun has hidden it
-        print("interrupted; the same command again trains what is missing", file=sys.stderr)
-        raise SystemExit(130) from None
+        if not isinstance(error, Interrupted):
+            error = Interrupted("interrupted; the same command again trains what is missing")
+        print(error.text, file=sys.stderr)
+        raise SystemExit(error.status) from None
 
 
 def out_of_memory(error: BaseException | None) -> str:
@@ -370,12 +401,42 @@ def complete_seeds(
     """
     algo = algo or Path(inspect.getfile(train)).stem
 
+    def usable(part: Path, seeds: Sequence[int]) -> bool:
+        run = run_class(dataclasses.replace(config, quiet=True), seeds, part, algo)
+        return run.usable_checkpoint(definitions or [train])
+
     def train_missing(folder: RunFolder, todo: Sequence[int]) -> None:
-        for group in consecutive(todo):
+        for group in groups_of(folder, todo, usable):
             run = run_class(config, group, folder.path / part_name(group), algo)
             carry_out(config, train, run, definitions, packages)
 
     return complete_parts(config, algo, train_missing)
+
+
+def groups_of(
+    folder: RunFolder, todo: Sequence[int], usable: Callable[[Path, Sequence[int]], bool]
+) -> list[list[int]]:
+    """The groups that seeds are trained in: those of checkpoints first, then consecutive ones.
+
+    todo: locked by this process: no other one is training a group that has one of them. usable:
+    whether there is a checkpoint in a part, of some seeds, that can be gone on from.
+    """
+    groups, left = [], set(todo)
+    for part in sorted(filter(is_part, folder.path.glob("seeds-*"))):
+        first, last = map(int, part.name.split("-")[1:])
+        own = sorted(seed for seed in left if first <= seed <= last)
+        if not own or (part / DONE).exists() or not os.path.lexists(part / CHECKPOINT):
+            continue
+        if len(own) < last - first + 1:
+            checkpoint = Checkpoint(part / CHECKPOINT)
+            checkpoint.refuse(f"it is of seeds {first}-{last}, not all of which are trained now")
+        elif usable(part, own):
+            groups.append(own)
+            left -= set(own)
+            continue
+        with contextlib.suppress(OSError):
+            part.rmdir()
+    return groups + consecutive(left)
 
 
 def complete_parts(
@@ -416,11 +477,14 @@ def carry_out(
     try:
         run.open(definitions or [train], packages)
         with looking_by_iteration():
-            result = train(config, run)
-        run.finish(result)
-    except (Exception, KeyboardInterrupt, SystemExit):
+            trained = train(config, run)
+        run.heed()
+        run.finish(trained)
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
         run.close()  # a tracker writes what is left, into the folder that is to be removed
         run.discard()
+        if isinstance(error, KeyboardInterrupt) and not isinstance(error, Interrupted):
+            raise Interrupted(f"interrupted; {run.outlook()}") from None
         raise
     finally:
         run.close()

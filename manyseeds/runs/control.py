@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -43,7 +43,6 @@ from manyseeds.record import (
     read_json,
 )
 from manyseeds.runs.base import (
-    Recorder,
     complete_seeds,
     estimate_json,
     failing_in_one_line,
@@ -51,16 +50,17 @@ from manyseeds.runs.base import (
     print_table,
     trained_on,
 )
+from manyseeds.runs.resumable import ResumableRun
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
+AnyPolicy = TypeVar("AnyPolicy", bound=Any)
 METRIC_WINDOWS = 200  # a metric is averaged over 1/200 of the training
 
 
-@dataclass
-class Window:
+class Window(NamedTuple):
     """Means of metrics over a piece of the training, for the seeds that come to its end now."""
 
     timesteps: np.ndarray  # [S]
@@ -78,7 +78,7 @@ class Snapshot(NamedTuple):
     counts: np.ndarray  # [S] bool, false for a seed that passed the next point, too, at once
 
 
-class Run(Recorder):
+class Run(ResumableRun):
     """Carries one training of S seeds: what `train(config, run)` reports to.
 
     Without a directory everything stays in memory. The clock stops during evaluations.
@@ -87,9 +87,14 @@ class Run(Recorder):
     kind = "control"
     decides = (
         *("__init__", "log", "evaluate_if_due", "evaluate_finally", "curve", "metrics"),
-        "streams",
+        *("streams", "begin_with"),
     )
     local = (POLICY, "curve.png")
+    unit = "timestep"
+    gathered = (
+        *("diverged", "windows", "_pending", "_timesteps", "_closed", "_since"),
+        *("_rows", "_points", "_snapshots"),
+    )
     config: ControlConfig
 
     def __init__(
@@ -117,6 +122,40 @@ class Run(Recorder):
         self._progress = Progress(
             config.total_timesteps, len(self.seeds), config.quiet, live=directory is not None
         )
+
+    def begin_with(self, policy: AnyPolicy) -> AnyPolicy:
+        """The policy as it was made, or with the weights of `--init`. Raises UsageError."""
+        if self.config.init:
+            given = self.config.init, self.algo, self.seeds, policy.state_dict()
+            policy.load_state_dict(checkpoint.start_from(*given))
+        return policy
+
+    @property
+    def total(self) -> int:
+        return self.config.total_timesteps
+
+    def storable(self) -> bool:
+        return bool(self.config.make_env().native)  # others have objects of their own
+
+    def records(self) -> dict[str, Any]:
+        kept = {k: (x.policy.state_dict(), *x[1:]) for k, x in self._snapshots.items()}
+        return super().records() | {"_snapshots": kept}
+
+    def take_up(self, records: dict[str, Any]) -> None:
+        super().take_up(records)
+        assert self._objects is not None
+        self.windows = [Window(*window) for window in self.windows]
+        for k, (tensors, *seeds) in self._snapshots.items():
+            policy = copy.deepcopy(self._objects[0])
+            policy.load_state_dict(tensors)
+            self._snapshots[k] = Snapshot(policy, *seeds)
+
+    def track_again(self) -> None:
+        for window in self.windows:
+            self._track_window(window)
+        for row in self._rows:
+            own = np.where(np.equal(self.labels, row["seed"]), row["return_mean"], math.nan)
+            self.track(row["timestep"], {"evaluation/greedy_return": own})
 
     def log(self, timestep: int | Tensor, metrics: dict[str, Tensor]) -> None:
         """Record metrics, each `[S]`, of the learning that ended at a timestep (per seed).
@@ -176,7 +215,11 @@ class Run(Recorder):
         self.windows.append(Window(timesteps, closing, self.learn_s, means))
         timestep = int(timesteps.mean())
         self._progress.update(timestep, self.learn_s)
-        self.track(timesteps, {f"train/{name}": value for name, value in means.items()})
+        self._track_window(self.windows[-1])
+
+    def _track_window(self, window: Window) -> None:
+        found = {f"train/{name}": value for name, value in window.metrics.items()}
+        self.track(window.timesteps, found)
 
     def evaluate_if_due(self, timestep: int | Tensor, env: Any, policy: Policy) -> None:
         """Evaluate at step 0 and at the first call at or after each 1/20 of the training.
@@ -403,6 +446,9 @@ def main(
     assert isinstance(config, ControlConfig)
     with failing_in_one_line():
         env = config.make_env()
+        if config.init:
+            algo = Path(inspect.getfile(train)).stem
+            checkpoint.rows_of(config.init, algo, requested_seeds(config))
         starts_differ = not env.native and not env.repeats_starts()
     if starts_differ:
         print(

@@ -25,12 +25,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 import numpy as np
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from manyseeds import stats
+from manyseeds import snapshot, stats
 from manyseeds.cli import (
     Added,
     AnyConfig,
@@ -40,7 +38,7 @@ from manyseeds.cli import (
     PositiveInt,
     Preset,
     Range,
-    RunConfig,
+    ResumableConfig,
     Seeds,
     check_ranges,
     exit_with,
@@ -50,7 +48,7 @@ from manyseeds.cli import (
 from manyseeds.digest import boundary, code_digest
 from manyseeds.errors import UsageError
 from manyseeds.process import resolve_device, set_up_process
-from manyseeds.progress import Progress
+from manyseeds.progress import Progress, console
 from manyseeds.record import (
     RunFolder,
     finite_numbers,
@@ -59,10 +57,8 @@ from manyseeds.record import (
     part_name,
     plural,
     read_json,
-    write_bytes,
 )
 from manyseeds.runs.base import (
-    CHECKPOINT,
     Recorder,
     carry_out,
     complete,
@@ -71,6 +67,7 @@ from manyseeds.runs.base import (
     print_table,
     trained_on,
 )
+from manyseeds.runs.checkpoints import CHECKPOINT, Checkpoint
 from manyseeds.runs.parallel import Processes
 
 if TYPE_CHECKING:
@@ -86,8 +83,12 @@ PURPOSES = {
 }
 
 
+# A checkpoint has at most so many bytes: of the records, and times those of the parameters.
+ROOM, COPIES = 2**30, 16
+
+
 @dataclass(frozen=True, kw_only=True)
-class LanguageConfig(RunConfig):
+class LanguageConfig(ResumableConfig):
     """Flags that every script of the LLM track has."""
 
     task: str = "addition"
@@ -131,9 +132,6 @@ class LanguageConfig(RunConfig):
     eval_budget: Annotated[float, Range(0, 1, open_low=True), Added(1.0)] = 1.0
     """Fraction of the full evaluation to run. At least one prompt. Below 1 scores are noisier, and
     the run gets another name."""
-    checkpoints: Annotated[NonNegativeInt, Execution()] = 20
-    """Resumable checkpoints during training (0: none). An interrupted run continues from the last.
-    """
     micro_batch_size: Annotated[PositiveInt, Execution()] = 64
     """Samples per forward and backward pass. Changes memory and speed, not the result. Sampling
     uses a size of its own."""
@@ -201,7 +199,6 @@ class LanguageRun(Recorder):
         self._transcripts: list[dict[str, Any]] = []
         self._before = 0.0  # total seconds of a training that was interrupted
         self._point = -1
-        self._saved = -1
         self._opened = False
         self._open_with: tuple[Any, ...] = ()
         self._evaluator: Any = None  # an Evaluator, once it has been evaluated
@@ -223,6 +220,9 @@ class LanguageRun(Recorder):
         chosen = {"vllm": self.config.sampler == "vllm", "liger-kernel": self.config.liger}
         packages = (*packages, "transformers", *(name for name, used in chosen.items() if used))
         self._open_with = (definitions, packages)
+        if self.directory is not None:
+            path = self.directory / CHECKPOINT
+            self.checkpoint = Checkpoint(path, self.config.checkpoint_interval)
 
     def rng(self, purpose: str, *index: int) -> np.random.Generator:
         """The random numbers for one purpose, of one step (or one part of a step)."""
@@ -304,17 +304,11 @@ class LanguageRun(Recorder):
         *optimizers: torch.optim.Optimizer,
         **extra: Any,
     ) -> None:
-        """Write a checkpoint at the first call, and at the first at or after each k-th part.
+        """Write a checkpoint if it is time.
 
-        k is `--checkpoints`; with 0 none is written.
         extra: what else, as JSON, `restore` is to give back.
         """
-        count = self.config.checkpoints
-        point = self.samples * count // self.config.total_samples
-        if count == 0 or point <= self._saved:
-            return
-        self._saved = point
-        if self.directory is None or not self.processes.main:
+        if not self.processes.main or not self.checkpoint.due():
             return
         self.pause()
         tensors = {f"parameter.{i}": p.detach() for i, p in enumerate(parameters)}
@@ -322,19 +316,13 @@ class LanguageRun(Recorder):
             for i, state in optimizer.state_dict()["state"].items():
                 tensors |= {f"optimizer.{k}.{i}.{name}": x for name, x in state.items()}
         state = {
-            "of": self._origin(), "step": step, "samples": self.samples,
+            "step": step, "samples": self.samples,
             "learned": self._learned, "total": self.total_s + self._before,
             "diverged": self.diverged, "extra": extra, "initial": self._initial,
             "rows": self._rows,
             "metrics": self._metrics, "transcripts": self._transcripts,
         }  # fmt: skip
-        tensors = {name: x.cpu().contiguous() for name, x in tensors.items()}
-        # As a tensor: the header of a safetensors file may have 100 MB at most.
-        tensors["state"] = torch.frombuffer(
-            bytearray(json.dumps(state).encode()), dtype=torch.uint8
-        )
-        content = safetensors.torch.save(tensors)
-        write_bytes(self.directory / CHECKPOINT, content)
+        self.checkpoint.write(f"sample {self.samples:,}", self._origin(), state, tensors)
         self.resume()
 
     def restore(
@@ -344,15 +332,26 @@ class LanguageRun(Recorder):
 
         (0, {}) where there is none, or only one of other code or settings.
         """
-        path = self.directory / CHECKPOINT if self.directory is not None else None
-        found = self.processes.broadcast(str(path) if path is not None and path.exists() else None)
-        if found is None:
+        limit = ROOM + COPIES * sum(p.nbytes for p in parameters)
+
+        def use(state: Any, tensors: dict[str, Tensor]) -> tuple[Any, dict[str, Tensor]]:
+            for k, p in enumerate(parameters):
+                if tensors[f"parameter.{k}"].shape != p.shape:
+                    raise ValueError(k)
+            return state, tensors
+
+        found = None
+        if self.processes.main and self.directory is not None:
+            found = self.checkpoint.read(self._origin(), limit, use)
+        path = self.processes.broadcast(found and self.checkpoint.path)
+        if path is None:
             return 0, {}
-        with safetensors.safe_open(found, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        state = json.loads(bytes(tensors.pop("state").numpy()))
-        if state.get("of") != self._origin():
-            return 0, {}
+        if found is None:  # only the main process has read it
+            read, tensors = snapshot.read(path, limit)
+            found = read["state"], tensors
+        state, tensors = found
+        if not self.config.quiet and self.processes.main:
+            console.print(f"going on from {self.checkpoint.at}")
         with torch.no_grad():
             for i, p in enumerate(parameters):
                 p.copy_(tensors[f"parameter.{i}"])
@@ -362,11 +361,10 @@ class LanguageRun(Recorder):
                 kind, _, rest = name.partition(".")
                 number, _, rest = rest.partition(".")
                 if kind == "optimizer" and int(number) == k:
-                    i, _, field = rest.partition(".")
-                    content["state"].setdefault(int(i), {})[field] = x
+                    parameter, _, field = rest.partition(".")
+                    content["state"].setdefault(int(parameter), {})[field] = x
             optimizer.load_state_dict(content)
         self.samples = state["samples"]
-        self._saved = self.samples * self.config.checkpoints // self.config.total_samples
         self._initial = state["initial"]
         self._rows, self._metrics = state["rows"], state["metrics"]
         self._point = self._due(int(self._rows[-1]["samples"]))  # perhaps of other --evaluations
@@ -422,7 +420,6 @@ class LanguageRun(Recorder):
                 "transcripts.json": transcripts.encode(),
             }
             self.write(files, self._draw, summary)
-            (self.directory / CHECKPOINT).unlink(missing_ok=True)
         return summary
 
     def curve(self) -> pd.DataFrame:

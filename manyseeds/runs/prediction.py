@@ -48,13 +48,13 @@ from manyseeds.cli import (
 from manyseeds.progress import Progress
 from manyseeds.record import POLICY, RunFolder, finite_numbers, parquet_bytes, plural, read_json
 from manyseeds.runs.base import (
-    Recorder,
     complete_seeds,
     estimate_json,
     parts_with,
     print_table,
     trained_on,
 )
+from manyseeds.runs.resumable import ResumableRun
 from manyseeds.stats import Floats
 
 if TYPE_CHECKING:
@@ -233,12 +233,14 @@ def load_predictions(parts: Sequence[Path], seeds: Sequence[int]) -> Predictions
     )
 
 
-class PredictionRun(Recorder):
+class PredictionRun(ResumableRun):
     """Carries one prediction of S seeds: what `train(config, run)` reports to."""
 
     kind = "prediction"
     decides = ("__init__", "evaluate_if_due", "predictions", "streams", points)
     local = (POLICY, "curve.png")
+    unit = "episode"
+    gathered = ("states", "exact", "_values", "_timesteps")
     config: PredictionConfig
 
     def __init__(
@@ -265,6 +267,14 @@ class PredictionRun(Recorder):
             measure="RMS error of the values (mean, 95% interval over seeds)",
         )
 
+    @property
+    def total(self) -> int:
+        return self.config.total_episodes
+
+    def track_again(self) -> None:
+        for episode, values in zip(self.points, self._values, strict=False):
+            self.track(episode, {"evaluation/rms_error": rms_error(values, self.exact)})
+
     def evaluate_if_due(
         self, episode: int, env: Any, policy: Tensor, values: Tensor, timesteps: Tensor
     ) -> None:
@@ -272,7 +282,7 @@ class PredictionRun(Recorder):
 
         episode: how many every seed has learned from. timesteps: their steps so far, [S].
         """
-        if episode not in self.points:
+        if episode not in self.points[len(self._values) :]:
             return
         self.pause()
         if episode == 0:

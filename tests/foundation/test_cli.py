@@ -19,6 +19,7 @@ import torch
 import envs
 from algos import a2c, ppo, q_learning, reinforce, sarsa, td_prediction, trpo
 from benchmarks import catalog
+from manyseeds import checkpoint
 from manyseeds.cli import (
     FLOAT32_MAX,
     ControlConfig,
@@ -474,13 +475,17 @@ def changed(config: Any, field: str) -> Any:
 
 
 @pytest.mark.parametrize("name", CONTROL)
-def test_a_runs_name_changes_with_exactly_the_fields_that_change_a_curve(name: str) -> None:
+def test_a_runs_name_changes_with_exactly_the_fields_that_change_a_curve(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """So that ten seeds today and thirty tomorrow train only the missing twenty."""
+    monkeypatch.setattr(checkpoint, "stored_policy", lambda part: (Path(__file__), {}))
     module = CONTROL[name]
     config = read(module=module)
     hashed = RunFolder.of(config, name).path.name
     assert len(hashed) == 8
     stays = {"seeds", "first_seed", "device", "threads", "results", "track", "quiet"}
+    stays |= {"checkpoint_interval"}
     names = {hashed}
     fields = {f.name for f in dataclasses.fields(config)}
     assert stays < fields

@@ -720,7 +720,8 @@ def test_ctrl_c_ends_in_one_line(
         train(q_learning, *LAKE, "--seeds", "1")
     assert stop.value.code == 130
     err = capsys.readouterr().err
-    assert err == "interrupted; the same command again trains what is missing\n"
+    expected = "interrupted; the same command again trains what is missing, from the start\n"
+    assert err == expected
     assert not Path("r").exists()
 
 

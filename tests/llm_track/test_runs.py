@@ -34,6 +34,7 @@ from llm_track import (
     sft,
     tasks,
 )
+from manyseeds import snapshot
 from manyseeds.cli import identity, parse
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
@@ -45,6 +46,7 @@ from manyseeds.runs.parallel import Processes
 DATA = Path(__file__).parent / "data"
 GSM8K = str(DATA / "gsm8k.jsonl")
 PLAIN = str(DATA / "plain.jsonl")  # prompts and answers only
+ALWAYS = 1e-9  # seconds between two checkpoints
 TIMES = ["learn_s"]  # columns that differ between two runs of the same
 METHODS: dict[str, Any] = {
     "sft": sft,
@@ -74,7 +76,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def config_of(method: str, model: Path, results: Path, **settings: Any) -> Any:
     small = SMALL.get(method, {"prompts": 4, "group_size": 4})
     given = {"model": str(model), "results": str(results), "quiet": True, "total_samples": 128}
-    return METHODS[method].Config(**{**small, **given, "evaluations": 2, **settings})
+    given |= {"evaluations": 2, "checkpoint_interval": ALWAYS}
+    return METHODS[method].Config(**{**small, **given, **settings})
 
 
 def train(name: str, config: Any) -> Path:
@@ -93,8 +96,8 @@ def of_even_length(task: tasks.Addition, problem: tasks.Problem, completion: str
 
 
 @pytest.fixture
-def small(few_samples: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few evaluation samples, and an accuracy in the place of the task's."""
+def small(few_samples: None, eager: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few evaluation samples, an accuracy in the place of the task's, a checkpoint every step."""
     monkeypatch.setattr(tasks.Addition, "accuracy", of_even_length)
 
 
@@ -161,7 +164,10 @@ def test_an_interrupted_training_goes_on_as_if_nothing_had_happened(
 
 @pytest.mark.usefixtures("small")
 def test_a_checkpoint_of_other_settings_is_not_used(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     config = config_of("sft", model, tmp_path, name="a", learning_rate=1e-3)
 
@@ -177,7 +183,8 @@ def test_a_checkpoint_of_other_settings_is_not_used(
         patch.setattr(LanguageRun, "log", interrupt)
         with pytest.raises(Interrupted):
             train("sft", other)
-    assert (part / language.CHECKPOINT).exists()
+    assert not part.exists()
+    assert "it is of other settings; the training starts anew" in capsys.readouterr().err
     assert train("sft", other) == part
     found, expected = weights(part), weights(train("sft", fresh))
     assert all(torch.equal(found[key], expected[key]) for key in expected)
@@ -241,7 +248,7 @@ def test_every_method_follows_the_schedule(
     """Also after an interruption: the rate is a function of the samples."""
     extra = {"dapo": {"dynamic_sampling": False}, "dpo": {"epochs": 1}}.get(name, {})
     shape = {"warmup": 0.25, "lr_schedule": "cosine", "total_samples": 64}
-    config = config_of(name, model, tmp_path, checkpoints=100, **shape, **extra)
+    config = config_of(name, model, tmp_path, **shape, **extra)
     rates: list[float] = []  # as shares of the initial ones
     step, log = torch.optim.AdamW.step, LanguageRun.log
 
@@ -273,19 +280,19 @@ def test_every_method_follows_the_schedule(
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize(("checkpoints", "steps"), [(0, []), (2, [1, 4, 8]), (100, range(1, 9))])
+@pytest.mark.parametrize(("interval", "steps"), [(0, []), (ALWAYS, range(1, 9)), (1e9, [])])
 def test_checkpoints_are_written_as_often_as_asked_for(
-    checkpoints: int, steps: Any, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    interval: float, steps: Any, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = []
 
     def listen(path: Path, content: bytes) -> None:
         if path.name == language.CHECKPOINT:
             state = safetensors.torch.load(content)["state"]
-            written.append(json.loads(bytes(state.numpy()))["step"])
+            written.append(json.loads(bytes(state.numpy()))["state"]["step"])
 
-    monkeypatch.setattr(language, "write_bytes", listen)
-    train("sft", config_of("sft", model, tmp_path, checkpoints=checkpoints))
+    monkeypatch.setattr(snapshot, "write_bytes", listen)
+    train("sft", config_of("sft", model, tmp_path, checkpoint_interval=interval))
     assert written == list(steps)
 
 

@@ -57,7 +57,7 @@ TRACKERS = [
 
 
 @pytest.fixture(autouse=True)
-def _small(few_samples: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def _small(few_samples: None, eager: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few evaluation samples, and an accuracy in the place of the task's."""
     monkeypatch.setattr(tasks.Addition, "accuracy", of_even_length)
 
@@ -107,7 +107,7 @@ def test_an_interrupted_training_is_tracked_as_if_nothing_had_happened(
     tracker: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    settings = {"total_samples": 80, "checkpoints": 2, "track": tracker}
+    settings = {"total_samples": 80, "track": tracker}
     config = config_of("grpo", model, tmp_path, **settings)
     part = RunFolder.of(config, "grpo").path / part_name([0])
     with monkeypatch.context() as patch:

@@ -90,8 +90,8 @@ BUGS = (
     Bug(
         "language: checkpoint: of others",
         "manyseeds/runs/language.py",
-        '        if state.get("of") != self._origin():',
-        "        if False:",
+        'return {"config": identity(self.config), "code": self._digest}',
+        'return {"code": self._digest}',
         "tests/llm_track/test_runs.py::test_a_checkpoint_of_other_settings_is_not_used",
     ),
     Bug(
@@ -462,8 +462,8 @@ BUGS = (
     Bug(
         "runs: seeds that are not consecutive are one part",
         "manyseeds/runs/base.py",
-        "for group in consecutive(todo):",
-        "for group in [todo]:",
+        "return groups + consecutive(left)",
+        "return [*groups, sorted(left)]",
         "tests/foundation/test_record.py::test_a_run_of_another_name_and_library",
     ),
     Bug(

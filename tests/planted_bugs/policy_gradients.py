@@ -103,7 +103,7 @@ BUGS = (
     ),
     Bug(
         "advantages across an end: ppo's mask is off by one",
-        "manyseeds/kernels/scan.py",
+        "manyseeds/samples.py",
         "x[:, t] + decay[:, t] * total",
         "x[:, t] + decay[:, t - 1] * total",
         "tests/algos/test_ppo.py::test_gae_equals_its_definition[dtype1-0.3-0.8]",

@@ -1,0 +1,119 @@
+"""The checkpoint of a training: when it is due, and whether a training can go on from it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from manyseeds import snapshot
+from manyseeds.record import clear
+from manyseeds.snapshot import UnusableError
+
+T = TypeVar("T")
+
+CHECKPOINT = ".checkpoint.safetensors"  # hidden: no part of what is sealed
+WRITING = 0.02  # of the time goes into writing, at most
+# What a checkpoint belongs to, and how one of another is called.
+BELONGS = {
+    "config": "is of other settings",
+    "seeds": "is of other seeds",
+    "code": "is of other code",
+    "device": "is of another device",
+    "threads": "is of another number of threads",
+    "kernels": "was computed by other kernels",
+}
+
+
+class Checkpoint:
+    """The checkpoint of a part, in memory none."""
+
+    def __init__(self, path: Path | None, interval: float = 0.0) -> None:
+        """interval: seconds between two, at least (0: none is ever due)."""
+        self.path, self.interval = path, interval
+        self.at = ""  # where the training was, '' without a checkpoint
+        self._next = time.perf_counter() + interval if path and interval else math.inf
+
+    def due(self) -> bool:
+        """Whether it is time to write one."""
+        return time.perf_counter() >= self._next
+
+    def write(self, at: str, of: Any, state: Any, tensors: Mapping[str, Tensor]) -> None:
+        """Write one: where the training is, as `timestep 32,000`; what it belongs to; its state.
+
+        The next one is due so late that writing takes 2% of the time at most. Where none can be
+        written, a line says so, and no other one is due.
+        """
+        assert self.path is not None
+        began = time.perf_counter()
+        try:
+            snapshot.write(self.path, {"at": at, "of": of, "state": state}, tensors)
+        except OSError as error:
+            print(f"note: {self.path}: no checkpoint at {at}: {error}", file=sys.stderr)
+            self._next = math.inf
+            return
+        self.at, ended = at, time.perf_counter()
+        self._next = ended + max(self.interval, (ended - began) / WRITING)
+
+    def read(
+        self, of: Mapping[str, Any], limit: int, use: Callable[[Any, dict[str, Tensor]], T]
+    ) -> T | None:
+        """What `use` makes of the state and the tensors; None without any that can be used.
+
+        of: what the checkpoint must belong to. limit: bytes that it may have. use: may raise
+        `snapshot.MALFORMED`. What cannot be used is removed, and a line says why.
+        """
+        if self.path is None or not os.path.lexists(self.path):
+            return None
+        with self._refusing():
+            content, tensors = snapshot.read(self.path, limit)
+            check(content, of)
+            used = use(content["state"], tensors)
+            self.at = str(content["at"])
+            return used
+        return None
+
+    def belongs(self, of: Mapping[str, Any]) -> bool:
+        """Whether there is one, and it says that it belongs to this; otherwise as `read`."""
+        if self.path is None or not os.path.lexists(self.path):
+            return False
+        with self._refusing():
+            check(snapshot.read_state(self.path), of)
+            return True
+        return False
+
+    @contextlib.contextmanager
+    def _refusing(self) -> Iterator[None]:
+        try:
+            yield
+        except UnusableError as error:
+            self.refuse(str(error))
+        except snapshot.MALFORMED:
+            self.refuse("it is damaged")
+
+    def refuse(self, why: str) -> None:
+        """Remove one that cannot be used, and say so."""
+        print(f"note: {self.path}: not used: {why}; the training starts anew", file=sys.stderr)
+        self.remove()
+
+    def remove(self) -> None:
+        """Remove whatever lies in its place, if that is possible."""
+        self.at = ""
+        if self.path is not None:
+            clear(self.path, strict=False)
+            with contextlib.suppress(OSError):
+                self.path.rmdir()
+
+
+def check(content: Mapping[str, Any], of: Mapping[str, Any]) -> None:
+    """Raise UnusableError for the content of a checkpoint that belongs to something else."""
+    for name, other in BELONGS.items():
+        if content["of"].get(name) != of.get(name):
+            raise UnusableError(f"it {other}")

@@ -1,0 +1,295 @@
+"""`--init`: a training starts from the weights of a finished one."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import safetensors.torch
+import torch
+
+from algos import ppo
+from manyseeds.checkpoint import to_bytes
+from manyseeds.cli import UsageError, identity, parse
+from manyseeds.evaluate import evaluate, share
+from manyseeds.record import (
+    POLICY,
+    RunFolder,
+    hash_of,
+    is_finished,
+    part_name,
+    read_json,
+    seal,
+    write_json,
+)
+from manyseeds.runs import control
+from manyseeds.runs.configurations import train_configurations
+from manyseeds.runs.control import Run
+from tests import resuming
+from tests.algos.test_seed_axis import BUDGETS
+from tests.resuming import CASES, part_of
+
+SMALL = {**CASES["ppo"], "hidden": (16, 16)}
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for module, name, few in resuming.FEWER:
+        monkeypatch.setattr(module, name, few)
+
+
+def train(case: str, results: str = "r", **settings: Any) -> Path:
+    return part_of(resuming.train(case, Path(results), **settings))
+
+
+def starts(part: Path) -> list[float]:
+    """The greedy returns at step 0."""
+    curve = pd.read_parquet(part / "curve.parquet").query("timestep == 0 and mode == 'greedy'")
+    return list(curve["return_mean"])
+
+
+def scores(policy: Any, config: Any, seeds: list[int]) -> list[float]:
+    """The returns of policies in an evaluation during a training."""
+    episodes = share(control.CURVE_EPISODES, config.eval_budget)
+    return list(evaluate(config.make_env(), policy, seeds, episodes).return_mean)
+
+
+@pytest.mark.parametrize("algo", BUDGETS)
+def test_a_training_starts_as_the_stored_one_has_ended(algo: str) -> None:
+    part = train(algo)
+    module = importlib.import_module(f"algos.{algo}")
+    stored = module.load(str(part))
+    again = train(algo, init=str(part))
+    assert again != part
+    config = module.Config(**{**CASES[algo], "init": str(part)})
+    assert starts(again) == scores(stored, config, [0, 1, 2])
+    record = read_json(again / "config.json")["config"]
+    assert record["init"] == str(part)
+    assert len(record["init_content"]) == 12
+    before = safetensors.torch.load_file(part / POLICY)
+    after = safetensors.torch.load_file(again / POLICY)
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+
+
+def test_what_was_trained_goes_into_every_network() -> None:
+    """The target of DQN is the network itself, statistics come along, the optimizer is new."""
+    part = train("dqn")
+    seen: list[Any] = []
+
+    class Stopped(Exception):
+        pass
+
+    class Looking(Run):
+        def restore(self, objects: Any, *variables: Any) -> Any:
+            seen.extend(objects)
+            raise Stopped
+
+    module = importlib.import_module("algos.dqn")
+    config = module.Config(**{**CASES["dqn"], "init": str(part), "quiet": True})
+    with pytest.raises(Stopped):
+        module.train(config, Looking(config, [2, 0]))
+    net, target, optimizer = seen[:3]
+    stored = safetensors.torch.load_file(part / POLICY)
+    for name, x in stored.items():
+        assert torch.equal(net.state_dict()[name], x[[2, 0]])
+        assert torch.equal(target.state_dict()[name], x[[2, 0]])
+    assert not optimizer.mean.any()
+
+
+def test_one_seed_serves_all_and_another_seed_only_itself() -> None:
+    one = train("ppo", seeds=1, first_seed=7)
+    again = train("ppo", init=str(one), learning_rate=1e-12)
+    weights = safetensors.torch.load_file(again / POLICY)["networks.weights.0"]
+    first = safetensors.torch.load_file(one / POLICY)["networks.weights.0"]
+    assert torch.allclose(weights, first.expand_as(weights), atol=1e-6)
+    three = train("ppo", results="three")
+    apart = train("ppo", init=str(three), seeds=1, first_seed=2)
+    beside = train("ppo", results="s", init=str(three), seeds=3)
+    tensors = [safetensors.torch.load_file(x / POLICY) for x in (apart, beside)]
+    assert all(torch.equal(tensors[0][name][0], tensors[1][name][2]) for name in tensors[0])
+
+
+def test_other_weights_are_another_run() -> None:
+    part = train("ppo")
+    plain = ppo.Config(**SMALL)
+    assert "init" not in identity(plain)
+    config = ppo.Config(**SMALL, init=str(part))
+    names = {hash_of(identity(plain)), hash_of(identity(config))}
+    content = bytearray((part / POLICY).read_bytes())
+    content[-1] ^= 1
+    (part / POLICY).write_bytes(content)
+    seal(part, (POLICY,), POLICY)
+    names.add(hash_of(identity(config)))
+    assert len(names) == 3
+
+
+def test_a_file_of_policies_and_an_export_serve_too() -> None:
+    part = train("ppo")
+    stored = read_json(part / "config.json")
+    about = {"algo": "ppo", "config": stored["config"], "seeds": stored["seeds"]}
+    Path("hub").mkdir()
+    (Path("hub") / POLICY).write_bytes(to_bytes(safetensors.torch.load_file(part / POLICY), about))
+    expected = starts(train("ppo", init=str(part)))
+    assert starts(train("ppo", results="a", init="hub:hub")) == expected
+    assert starts(train("ppo", results="b", init=f"hub/{POLICY}")) == expected
+
+
+def test_rows_start_from_stored_weights() -> None:
+    part = train("ppo")
+    configs = [
+        ppo.Config(**SMALL, init=str(part), quiet=True, learning_rate=x) for x in (1e-3, 1e-2)
+    ]
+    frame = train_configurations(ppo.train, configs, [2, 0])
+    alone = train_configurations(ppo.train, configs[1:], [0])
+    row = frame.query("configuration == 1 and seed == 0")
+    np.testing.assert_array_equal(row["final"], alone["final"])
+    np.testing.assert_array_equal(row["auc"], alone["auc"])
+
+
+def test_a_training_from_stored_weights_goes_on_after_an_interruption() -> None:
+    from tests.foundation.test_resumable import interrupted
+
+    part = train("ppo")
+    whole = train("ppo", results="whole", init=str(part.absolute()))
+    interrupted("ppo", Path("s"), init=str(part.absolute()))
+    again = train("ppo", results="s", init=str(part.absolute()))
+    assert resuming.differences(again, whole) == []
+
+
+def test_the_environment_may_be_another_one_that_fits() -> None:
+    """And no module is imported because a stored file names it."""
+    part = train("ppo")
+    stored = read_json(part / "config.json")
+    stored["config"]["env"] = "nowhere.to.be.found:Env-v0"
+    write_json(part / "config.json", stored)
+    seal(part, (POLICY,), POLICY)
+    assert is_finished(train("ppo", init=str(part)))
+
+
+# ---- Mistakes --------------------------------------------------------------------------------
+
+
+def command(*words: str) -> None:
+    """What ppo.py does with a command line."""
+    small = ("--num-envs", "2", "--num-steps", "16", "--minibatch-size", "8", "--hidden", "16")
+    given = ("--total-timesteps", "64", "--seeds", "3", "--results", "new", "--quiet")
+    config = parse(ppo.Config, {}, "", (*small, "16", *given, *words))
+    control.main(config, ppo.train, {})
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """What a command is refused with: one line, status 2, nothing created."""
+    capsys.readouterr()
+    before = sorted(os.listdir("."))
+    with pytest.raises(SystemExit) as stop:
+        command(*words)
+    assert stop.value.code == 2
+    assert sorted(os.listdir(".")) == before
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith("error: --init ")
+    return err.removeprefix("error: --init ")
+
+
+def stored(**settings: Any) -> Path:
+    plain = {"normalize_obs": False, "normalize_reward": False}
+    return train("ppo", **{**plain, **settings})
+
+
+def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    part = stored()
+    command("--init", str(part))
+    assert is_finished(next(Path("new").glob("runs/*/*/*/seeds-000-002")))
+    missing = refused(capsys, "--init", str(part), "--first-seed", "1")
+    assert missing == f"{part}: has no seed 3; it has 0-2\n"
+    other = train("a2c", normalize_obs=False, normalize_reward=False)
+    assert refused(capsys, "--init", str(other)) == f"{other}: has policies of a2c, not of ppo\n"
+    wide = stored(hidden=(16, 32))
+    assert refused(capsys, "--init", str(wide)) == (
+        f"{wide}: networks.weights.1 is [2, 16, 32] torch.float32 there, "
+        "[2, 16, 16] torch.float32 here\n"
+    )
+    scaled = stored(normalize_obs=True)
+    assert refused(capsys, "--init", str(scaled)) == (
+        f"{scaled}: obs_stats.count is [1, 1] torch.float64 there, none here\n"
+    )
+    assert refused(capsys, "--init", str(part), "--normalize-obs") == (
+        f"{part}: obs_stats.mean is none there, [1, 4] torch.float64 here\n"
+    )
+    for nothing in ("nowhere", "r", "hub:nowhere at all", "\0", "x" * 300):
+        assert refused(capsys, "--init", nothing)
+
+
+def damage_weights(part: Path) -> None:
+    (part / POLICY).write_bytes(b"x" * 100)
+
+
+def fewer_rows(part: Path) -> None:
+    tensors = safetensors.torch.load_file(part / POLICY)
+    (part / POLICY).write_bytes(to_bytes({name: x[:2] for name, x in tensors.items()}))
+
+
+def no_rows(part: Path) -> None:
+    tensors = safetensors.torch.load_file(part / POLICY)
+    (part / POLICY).write_bytes(to_bytes({name: x.sum() for name, x in tensors.items()}))
+
+
+def without_weights(part: Path) -> None:
+    (part / POLICY).unlink()
+
+
+def a_pipe(part: Path) -> None:
+    (part / POLICY).unlink()
+    os.mkfifo(part / POLICY)
+
+
+def record_of(text: str) -> Callable[[Path], None]:
+    return lambda part: (part / "config.json").write_text(text) and None
+
+
+HOSTILE: dict[str, Callable[[Path], None]] = {
+    "weights": damage_weights,
+    "fewer rows": fewer_rows,
+    "no rows": no_rows,
+    "no weights": without_weights,
+    "a pipe": a_pipe,
+    "a list": record_of("[]"),
+    "no json": record_of("x"),
+    "deep": record_of("[" * 100_000),
+    "no seeds": record_of('{"algo": "ppo", "seeds": 3}'),
+    "seeds": record_of('{"algo": "ppo", "seeds": ["0", null]}'),
+    "no algo": record_of('{"seeds": [0, 1, 2]}'),
+    "a list for algo": record_of('{"seeds": [0, 1, 2], "algo": ["ppo"]}'),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_parts_are_one_line(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    part = stored()
+    HOSTILE[kind](part)
+    if kind != "a pipe":
+        seal(part, (POLICY,), POLICY)
+    assert str(part) in refused(capsys, "--init", str(part))
+
+
+def test_an_unfinished_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    part = stored()
+    (part / "DONE.json").unlink()
+    assert "not a finished part with policy.safetensors" in refused(capsys, "--init", str(part))
+
+
+def test_from_python_a_mistake_is_a_usage_error() -> None:
+    part = stored()
+    config = ppo.Config(**SMALL, init=str(part), quiet=True)
+    with pytest.raises(UsageError, match=r"--init .*: obs_stats\.mean is none there"):
+        ppo.train(config, Run(config, [0]))
+    assert RunFolder.of(config, "ppo").path.name == hash_of(identity(config))
+    assert part.name == part_name([0, 1, 2])

@@ -1,0 +1,648 @@
+"""Runs that go on: with the same bits after any interruption, and never from what is not theirs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+from algos import ppo, q_learning
+from benchmarks import catalog
+from manyseeds import capture, kernels, record, snapshot
+from manyseeds.cli import SeedsConfig
+from manyseeds.digest import ROOT, Place, find, read, resolve
+from manyseeds.record import RunFolder, is_finished
+from manyseeds.runs import checkpoints, control
+from manyseeds.runs.checkpoints import CHECKPOINT, Checkpoint
+from manyseeds.runs.control import Run
+from manyseeds.runs.prediction import PredictionRun
+from manyseeds.runs.resumable import ResumableRun
+from tests import resuming
+from tests.foundation.test_capture import FakeRecorder
+from tests.foundation.test_track import check_same, expected, installed, of_tensorboard
+from tests.resuming import CASES, differences, part_of, train
+
+real = ResumableRun.save_if_due
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name, few in resuming.FEWER:
+        monkeypatch.setattr(module, name, few)
+
+
+@pytest.fixture(autouse=True)
+def _handlers() -> Iterator[None]:
+    """Whatever happens, signals are handled as before."""
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    yield
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+@contextlib.contextmanager
+def signalled(k: int, number: signal.Signals = signal.SIGINT, times: int = 1) -> Iterator[None]:
+    """A signal reaches each training of the block during its k-th iteration."""
+    calls: dict[int, int] = {}
+
+    def save_if_due(self: ResumableRun, *variables: Any) -> None:
+        calls[id(self)] = calls.get(id(self), 0) + 1
+        if calls[id(self)] == k:
+            for _ in range(times):
+                signal.raise_signal(number)
+        real(self, *variables)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ResumableRun, "save_if_due", save_if_due)
+        yield
+
+
+def interrupted(case: str, results: Path, k: int = 3, **settings: Any) -> Path:
+    """The folder of a training that was interrupted in its k-th iteration."""
+    with signalled(k), pytest.raises(SystemExit) as stop:
+        train(case, results, **settings)
+    assert stop.value.code == 130
+    (checkpoint,) = results.rglob(CHECKPOINT)
+    assert os.listdir(checkpoint.parent) == [CHECKPOINT]
+    return checkpoint.parent
+
+
+# ---- Going on changes nothing ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_interrupted_training_goes_on_as_if_nothing_had_happened(
+    case: str, tmp_path: Path
+) -> None:
+    check_resumed(case, tmp_path, k=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.usefixtures("computed")
+def test_every_iteration_may_be_the_last_of_its_process(case: str, tmp_path: Path) -> None:
+    check_resumed(case, tmp_path, k=2)
+
+
+def test_policies_that_wait_for_other_seeds_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A seed that is ahead is evaluated as it was when it passed the point."""
+    monkeypatch.setattr(control, "POINTS", 20)
+    settings = {"learning_rate": 0.1, "total_timesteps": 600, "seeds": 8}
+    whole = part_of(train("reinforce", tmp_path / "whole", **settings))
+    part = interrupted("reinforce", tmp_path / "r", k=5, **settings)
+    state, _ = snapshot.read(part / CHECKPOINT, 2**30)
+    assert '["_snapshots", {"dict": [[' in json.dumps(state)
+    assert differences(part_of(train("reinforce", tmp_path / "r", **settings)), whole) == []
+
+
+def check_resumed(case: str, results: Path, k: int) -> None:
+    """A training that every process carries on for k iterations equals an undisturbed one."""
+    whole = part_of(train(case, results / "whole"))
+    commands = 0
+    with signalled(k):
+        while True:
+            with contextlib.suppress(SystemExit):
+                folder = train(case, results / "r")
+                break
+            commands += 1
+            assert len(list((results / "r").rglob(CHECKPOINT))) == 1
+    assert commands >= 1
+    assert differences(part_of(folder), whole) == []
+
+
+def test_an_iteration_that_is_recorded_goes_on_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a CUDA graph reads keeps its place in memory."""
+    whole = part_of(train("dqn", tmp_path / "whole"))
+    monkeypatch.setattr(capture, "recorder_for", lambda device, native: FakeRecorder())
+    with kernels.off():
+        captured = part_of(train("dqn", tmp_path / "captured"))
+        interrupted("dqn", tmp_path / "r", k=5)
+        assert differences(part_of(train("dqn", tmp_path / "r")), captured) == []
+    assert differences(captured, whole) != []  # without C, to rounding only
+
+
+@pytest.mark.slow
+def test_kill_9_at_random_moments(capfd: pytest.CaptureFixture[str]) -> None:
+    """100 of them: python -m tests.resuming 100"""
+    assert resuming.main(12, ["ppo, box", "dqn", "grpo", "monte"]) == 0
+
+
+@pytest.mark.skipif(not installed("tensorboard"), reason="tensorboard is not installed")
+@pytest.mark.parametrize("case", ["ppo", pytest.param("td_prediction", marks=pytest.mark.slow)])
+def test_a_training_that_goes_on_is_tracked_from_its_beginning(case: str, tmp_path: Path) -> None:
+    settings = {"track": "tensorboard", "seeds": 2}
+    interrupted(case, tmp_path, **settings)
+    part = part_of(train(case, tmp_path, **settings))
+    whole = part_of(train(case, tmp_path / "whole", **settings))
+    for seed in (0, 1):
+        found = of_tensorboard(part / f"tensorboard/seed-00{seed}")
+        check_same(found, of_tensorboard(whole / f"tensorboard/seed-00{seed}"))
+        if case == "ppo":
+            check_same(found, expected(part, seed))
+
+
+def test_seconds_go_on_from_where_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = interrupted("q_learning", tmp_path)
+    state, tensors = snapshot.read(part / CHECKPOINT, 2**30)
+    recorded = state["state"]["tuple"][1]["tuple"][1]["tuple"]
+    recorded[:2] = [1000.0, 2000.0]  # of learning, and all
+    snapshot.write(part / CHECKPOINT, state, tensors)
+    summary = record.read_json(part_of(train("q_learning", tmp_path)) / "summary.json")
+    assert 1000 < summary["learn_seconds"] < 1900
+    assert 2000 < summary["total_seconds"] < 2900
+
+
+# ---- How it ends -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_lets_the_iteration_end_and_is_one_line(
+    number: signal.Signals, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with signalled(2, number), pytest.raises(SystemExit) as stop:
+        train("q_learning", tmp_path)
+    assert stop.value.code == status
+    goes_on = "the same command again goes on from there"
+    said = f"interrupted at timestep 1,000 of 2,000; {goes_on}\n"
+    assert capsys.readouterr() == ("", said)
+    assert is_finished(part_of(train("q_learning", tmp_path, quiet=False)))
+    out, err = capsys.readouterr()
+    assert "\ngoing on from timestep 1,000\n" in out
+    assert err == ""
+
+
+def test_a_second_ctrl_c_ends_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with signalled(3, times=2), pytest.raises(SystemExit) as stop:
+        train("q_learning", tmp_path)
+    assert stop.value.code == 130
+    said = "interrupted; the same command again trains what is missing, from the start\n"
+    assert capsys.readouterr().err == said
+    assert os.listdir(tmp_path) == []
+    part = interrupted("q_learning", tmp_path, k=2)
+    with signalled(2, times=2), pytest.raises(SystemExit):
+        train("q_learning", tmp_path)
+    said = "interrupted; the same command again goes on from timestep 1,000\n"
+    assert capsys.readouterr().err.endswith(said)
+    assert (part / CHECKPOINT).exists()
+
+
+def test_a_launcher_that_ends_its_commands_after_ctrl_c_costs_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The terminal has sent SIGINT to all, the sweep sends SIGTERM once more."""
+
+    def both(self: ResumableRun, *variables: Any) -> None:
+        if self._handlers:
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
+        real(self, *variables)
+
+    monkeypatch.setattr(ResumableRun, "save_if_due", both)
+    with pytest.raises(SystemExit) as stop:
+        train("q_learning", tmp_path)
+    assert stop.value.code == 130
+    assert len(list(tmp_path.rglob(CHECKPOINT))) == 1
+
+
+@pytest.mark.parametrize("case", ["q_learning", "td_prediction"])
+def test_ctrl_c_in_the_final_evaluation_ends_at_once(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A checkpoint of before stands."""
+    whole = part_of(train(case, tmp_path / "whole"))
+    interrupted(case, tmp_path / "r")
+    capsys.readouterr()
+    for kind in (Run, PredictionRun):
+        monkeypatch.setattr(kind, "write", lambda *args: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(SystemExit):
+        train(case, tmp_path / "r")
+    at = "timestep 1,500" if case == "q_learning" else "episode 20"
+    said = f"interrupted; the same command again goes on from {at}\n"
+    assert capsys.readouterr().err == said
+    monkeypatch.undo()
+    for module, name, few in resuming.FEWER:
+        monkeypatch.setattr(module, name, few)
+    assert differences(part_of(train(case, tmp_path / "r")), whole) == []
+
+
+def test_an_interrupt_after_the_last_look_is_heeded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Predictions look once a block of episodes, and not after the last."""
+    evaluate = PredictionRun.evaluate_if_due
+
+    def at_the_end(self: PredictionRun, episode: int, *args: Any) -> None:
+        evaluate(self, episode, *args)
+        if episode == 40:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(PredictionRun, "evaluate_if_due", at_the_end)
+    with pytest.raises(SystemExit):
+        train("monte_carlo", tmp_path)
+    said = "interrupted; the same command again trains what is missing, from the start\n"
+    assert capsys.readouterr().err == said
+
+
+def test_what_cannot_be_stored_is_interrupted_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Gymnasium's environments are objects of somebody else."""
+    with signalled(3), pytest.raises(SystemExit) as stop:
+        train("ppo", tmp_path, backend="gymnasium")
+    assert stop.value.code == 130
+    said = "interrupted; the same command again trains what is missing, from the start\n"
+    assert capsys.readouterr().err == said
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_object_that_cannot_be_stored_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    init = q_learning.QTable.__init__
+
+    def with_a_lock(self: Any, *args: Any) -> None:
+        init(self, *args)
+        self.lock = threading.Lock()
+
+    monkeypatch.setattr(q_learning.QTable, "__init__", with_a_lock)
+    assert is_finished(part_of(train("q_learning", tmp_path)))
+    assert capsys.readouterr().err == "note: no checkpoints: a lock cannot be stored\n"
+
+
+def test_other_threads_and_other_handlers_are_left_alone(tmp_path: Path) -> None:
+    worker = threading.Thread(target=train, args=("q_learning", tmp_path / "a"))
+    worker.start()
+    worker.join()
+    assert len(list(tmp_path.rglob("DONE.json"))) == 1
+    own: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: own.append(number))
+    try:
+        with signalled(3, signal.SIGTERM):
+            assert is_finished(part_of(train("q_learning", tmp_path / "b")))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert own == [signal.SIGTERM]
+
+
+# ---- When ------------------------------------------------------------------------------------
+
+
+def test_writing_takes_two_percent_of_the_time_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, slow = 0.0, 0.0
+
+    def write(*args: Any) -> None:
+        nonlocal clock
+        clock += slow
+
+    monkeypatch.setattr(checkpoints.time, "perf_counter", lambda: clock)
+    monkeypatch.setattr(snapshot, "write", write)
+    checkpoint = Checkpoint(tmp_path / CHECKPOINT, 60.0)
+    written = []
+    for second in range(1, 2001):
+        clock, slow = max(clock, float(second)), 0.1 if second < 500 else 5.0
+        if checkpoint.due():
+            checkpoint.write("", {}, {}, {})
+            written.append(second)
+    assert written[:3] == [60, 121, 182]
+    assert written[-1] - written[-2] == 255
+    assert not Checkpoint(None, 60.0).due()
+    assert not Checkpoint(tmp_path / CHECKPOINT, 0.0).due()
+
+
+@pytest.mark.parametrize("interval", [0.0, 1e-9, 60.0])
+@pytest.mark.usefixtures("eager")
+def test_checkpoints_are_written_as_often_as_asked_for(
+    interval: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = []
+    write = snapshot.write
+    monkeypatch.setattr(snapshot, "write", lambda *args: written.append(write(*args)))
+    assert is_finished(part_of(train("q_learning", tmp_path, checkpoint_interval=interval)))
+    assert len(written) == (4 if interval == 1e-9 else 0)
+    assert not list(tmp_path.rglob(CHECKPOINT))
+
+
+def test_without_checkpoints_an_interrupt_ends_at_once(tmp_path: Path) -> None:
+    with signalled(3), pytest.raises(SystemExit):
+        train("q_learning", tmp_path, checkpoint_interval=0.0)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_full_disk_costs_the_checkpoint_and_not_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(snapshot, "write_bytes", full)
+    part = part_of(train("q_learning", tmp_path, checkpoint_interval=1e-9))
+    assert is_finished(part)
+    assert capsys.readouterr().err == (
+        f"note: {part / CHECKPOINT}: no checkpoint at timestep 500: "
+        "[Errno 28] No space left on device\n"
+    )
+    with signalled(3), pytest.raises(SystemExit):
+        train("q_learning", tmp_path / "r")
+    said = "interrupted; the same command again trains what is missing, from the start"
+    assert capsys.readouterr().err.splitlines()[-1] == said
+
+
+# ---- What is not gone on from ----------------------------------------------------------------
+
+
+def damage_a_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def is_a_link(path: Path) -> None:
+    path.rename(path.parents[1] / "elsewhere")
+    path.symlink_to(path.parents[1] / "elsewhere")
+
+
+def is_a_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def is_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+    (path / "x").write_text("x")
+
+
+def is_sparse(path: Path) -> None:
+    """A tensor of 4 GiB that takes no place."""
+    header = json.dumps(
+        {
+            "state": {"dtype": "U8", "shape": [2**32], "data_offsets": [0, 2**32]},
+        }
+    ).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    os.truncate(path, 8 + len(header) + 2**32)
+
+
+def has_another(path: Path) -> None:
+    """One whose tensors are of another network, and all checksums are right."""
+    state, tensors = snapshot.read(path, 2**30)
+    snapshot.write(path, state, {name: x[..., :1] for name, x in tensors.items()})
+
+
+FAST = ("cut off", "a byte", "other tensors", "a link")
+DAMAGES: dict[str, tuple[Any, str]] = {
+    "cut off": (lambda path: os.truncate(path, path.stat().st_size // 2), "it is damaged"),
+    "empty": (lambda path: path.write_bytes(b""), "it is damaged"),
+    "a byte": (damage_a_byte, "it is damaged"),
+    "a text": (lambda path: path.write_text("x" * 100), "it is damaged"),
+    "other tensors": (has_another, "it is damaged"),
+    "safetensors": (
+        lambda path: path.write_bytes(safetensors.torch.save({"x": torch.ones(2)})),
+        "it is damaged",
+    ),
+    "sparse": (is_sparse, "it is larger than it can be"),
+    "a link": (is_a_link, "it is no regular file"),
+    "a FIFO": (is_a_fifo, "it is no regular file"),
+    "a folder": (is_a_folder, "it is no regular file"),
+}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [x if x in FAST else pytest.param(x, marks=pytest.mark.slow) for x in DAMAGES],
+)
+def test_what_is_damaged_is_a_line_and_a_fresh_start(
+    damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = part_of(train("a2c", tmp_path / "whole"))
+    part = interrupted("a2c", tmp_path / "r")
+    change, why = DAMAGES[damage]
+    change(part / CHECKPOINT)
+    capsys.readouterr()
+    assert differences(part_of(train("a2c", tmp_path / "r")), whole) == []
+    said = f"note: {part / CHECKPOINT}: not used: {why}; the training starts anew\n"
+    assert capsys.readouterr().err == said
+    (part.parent / "elsewhere").unlink(missing_ok=True)
+
+
+def other_code(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("manyseeds.runs.resumable.code_digest", lambda origins: "another")
+
+
+def other_threads(patch: pytest.MonkeyPatch) -> None:
+    real = snapshot.read_state
+    patch.setattr(snapshot, "read_state", lambda path: {"of": real(path)["of"] | {"threads": 2}})
+
+
+def other_kernels(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(kernels, "computing", lambda: "torch")
+
+
+OTHERS: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "settings": (None, {"learning_rate": 0.1}, "it is of other settings"),
+    "threads": (other_threads, {}, "it is of another number of threads"),
+    "code": (other_code, {}, "it is of other code"),
+    "kernels": (other_kernels, {}, "it was computed by other kernels"),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_what_belongs_to_another_training_is_a_line_and_a_fresh_start(
+    other: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    change, settings, why = OTHERS[other]
+    part = interrupted("a2c", tmp_path, name="x")
+    capsys.readouterr()
+    if change is not None:
+        change(monkeypatch)
+    assert is_finished(part_of(train("a2c", tmp_path, name="x", **settings)))
+    said = f"note: {part / CHECKPOINT}: not used: {why}; the training starts anew\n"
+    assert capsys.readouterr().err == said
+
+
+def test_one_of_other_seeds_is_not_gone_on_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = interrupted("a2c", tmp_path, first_seed=3)
+    part.rename(part.parent / "seeds-000-002")
+    capsys.readouterr()
+    assert is_finished(part_of(train("a2c", tmp_path)))
+    assert "not used: it is of other seeds; " in capsys.readouterr().err
+
+
+def test_the_code_that_stores_is_part_of_what_a_checkpoint_belongs_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise another version of this project would read its files in another way."""
+    origins: list[str] = []
+    monkeypatch.setattr("manyseeds.runs.resumable.code_digest", origins.extend)
+    run = Run(ppo.Config(quiet=True), [0], tmp_path)
+    run.usable_checkpoint([ppo.train])
+    assert all(find(resolve(Place.of(origin), ROOT), ROOT) is not None for origin in origins)
+    uses = {use for x in origins for use in read(resolve(Place.of(x), ROOT), ROOT)[1]}
+    assert {Place("manyseeds.snapshot", name) for name in ("take", "restore")} <= uses
+    assert Place("manyseeds.runs.control", "Window") in uses
+
+
+# ---- Parts -----------------------------------------------------------------------------------
+
+
+def seeds_of(folder: RunFolder) -> list[str]:
+    return [part.name for part in folder.parts()]
+
+
+def test_seeds_of_a_checkpoint_are_trained_first_and_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A command that asks for more seeds than the one that was interrupted."""
+    interrupted("q_learning", tmp_path, seeds=2, first_seed=1)
+    capsys.readouterr()
+    folder = train("q_learning", tmp_path, seeds=5, quiet=False)
+    out = capsys.readouterr().out
+    assert seeds_of(folder) == ["seeds-000-000", "seeds-001-002", "seeds-003-004"]
+    assert out.index("going on from timestep 1,500") < out.index("0/2,000 x 1 seed")
+    assert not list(tmp_path.rglob(CHECKPOINT))
+
+
+@pytest.mark.parametrize("asked", [{"seeds": 2}, {"seeds": 3, "first_seed": 2}])
+def test_a_checkpoint_whose_seeds_are_not_all_asked_for_is_removed(
+    asked: dict[str, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is trained now would be trained twice."""
+    part = interrupted("q_learning", tmp_path, seeds=3)
+    capsys.readouterr()
+    folder = train("q_learning", tmp_path, **asked)
+    why = "it is of seeds 0-2, not all of which are trained now"
+    said = f"note: {part / CHECKPOINT}: not used: {why}; the training starts anew\n"
+    assert capsys.readouterr().err == said
+    assert len(seeds_of(folder)) == 1
+    assert not part.exists()
+
+
+def test_a_checkpoint_of_seeds_that_nobody_asks_for_stays(tmp_path: Path) -> None:
+    part = interrupted("q_learning", tmp_path, seeds=2)
+    train("q_learning", tmp_path, seeds=2, first_seed=5)
+    assert os.listdir(part) == [CHECKPOINT]
+
+
+def test_what_a_process_that_was_killed_at_its_end_has_left_is_removed(tmp_path: Path) -> None:
+    part = part_of(train("q_learning", tmp_path))
+    (part / CHECKPOINT).write_text("x")
+    train("q_learning", tmp_path)
+    assert not (part / CHECKPOINT).exists()
+
+
+# ---- Snapshots -------------------------------------------------------------------------------
+
+
+class Box:
+    """An object with some of everything."""
+
+    def __init__(self, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.flat = torch.rand(3, 4, generator=generator)
+        self.view = self.flat[1:]  # in the same memory
+        self.turned = torch.rand(4, 3, generator=generator).T
+        self.turned_array = self.turned.double().numpy().copy(order="F")
+        self.random = record_generator(seed)
+        self.rows: list[Any] = [{1: math.nan, "a": (seed, None)}] * (seed + 1)
+        self.device, self.kind, self.me = torch.device("cpu"), torch.float32, self
+        self.huge, self.small = 2**200 + seed, 0.1 + seed
+
+
+def record_generator(seed: int) -> Any:
+    import numpy as np
+
+    return np.random.Generator(np.random.MT19937(seed))
+
+
+def test_an_object_gets_its_state_back_in_place() -> None:
+    first, second = Box(1), Box(2)
+    node, tensors = snapshot.take(((first,), None))
+    stored = json.loads(json.dumps(node)), {k: x.clone() for k, x in tensors.items()}
+    memory = second.flat.data_ptr()
+    following = first.random.random(5).tolist()
+    snapshot.restore(*stored, (second,), None, torch.device("cpu"))
+    assert second.flat.data_ptr() == memory
+    assert torch.equal(second.flat, first.flat)
+    first.flat += 1
+    second.flat += 1
+    assert torch.equal(second.view, first.view)
+    assert second.random.random(5).tolist() == following
+    assert second.me is second
+    assert repr(second.rows) == repr(first.rows)
+    assert second.rows[0] is second.rows[1]
+    assert (second.huge, second.small) == (first.huge, first.small)
+
+
+def test_values_come_back_with_the_layout_of_their_memory(tmp_path: Path) -> None:
+    """Sums are added in its order."""
+    box = Box(1)
+    values = {"a": box.turned, "b": box.turned_array, "c": box.turned_array.mean()}
+    snapshot.write(tmp_path / "x", *snapshot.take(((), values)))
+    node, tensors = snapshot.read(tmp_path / "x", 2**20)
+    again = snapshot.restore(node, tensors, (), None, torch.device("cpu"))
+    assert again["a"].stride() == box.turned.stride() == (1, 3)
+    assert again["b"].flags.f_contiguous
+    assert type(again["c"]) is type(values["c"])
+    assert again["c"] == values["c"]
+
+
+def test_nothing_is_changed_where_something_does_not_fit() -> None:
+    first, second = Box(1), Box(2)
+    node, tensors = snapshot.take(((first,), None))
+    node = json.loads(json.dumps(node))
+    before = repr(vars(second))
+    tensors = {k: x.clone() for k, x in tensors.items()}
+    last = list(tensors)[-1]
+    tensors[last] = tensors[last][:1]
+    with pytest.raises(snapshot.MALFORMED):
+        snapshot.restore(node, tensors, (second,), None, torch.device("cpu"))
+    assert repr(vars(second)) == before
+
+
+@pytest.mark.parametrize("thing", [{1, 2}, object(), {(1, 2): 3}, threading.Lock(), b"x"])
+def test_what_cannot_be_stored_is_refused(thing: Any) -> None:
+    with pytest.raises(snapshot.UnstorableError):
+        snapshot.take([thing])
+
+
+def test_control_runs_keep_what_they_gather() -> None:
+    """What `__init__` makes and a training changes is stored, but for what is made anew."""
+    made = set(vars(Run(ppo.Config(quiet=True))))
+    anew = {"config", "seeds", "directory", "algo", "source", "device", "labels", "checkpoint"}
+    anew |= {"_progress", "_env", "_began", "_resumed", "_learned"}
+    assert made - anew == set(Run.gathered)
+    assert set(Run.gathered) <= made
+    assert control.Run.kind == "control"
+
+
+def test_every_algorithm_that_learns_is_interrupted_in_some_case() -> None:
+    found = {
+        name
+        for name in catalog.names("algos")
+        if issubclass(catalog.module("algos", name).Config, SeedsConfig)
+    }
+    assert found == {case.partition(",")[0] for case in CASES}, "add it to tests.resuming.CASES"
