@@ -190,6 +190,76 @@ def test_a_checkpoint_of_other_settings_is_not_used(
     assert all(torch.equal(found[key], expected[key]) for key in expected)
 
 
+def cut_off(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def change_a_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def put_a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (cut_off, "it is damaged"),
+        (change_a_byte, "it is damaged"),
+        (put_a_pipe, "it is no regular file"),
+    ],
+)
+@pytest.mark.usefixtures("small")
+def test_a_damaged_checkpoint_is_a_line_and_a_fresh_start(
+    damage: Any,
+    why: str,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It does not block its run, and nothing of it is used."""
+    whole = weights(train("sft", config_of("sft", model, tmp_path / "whole")))
+    config = config_of("sft", model, tmp_path / "broken")
+    with monkeypatch.context() as patch:
+        patch.setattr(LanguageRun, "finish", interrupt)
+        with pytest.raises(Interrupted):
+            train("sft", config)
+    part = RunFolder.of(config, "sft").path / part_name([0])
+    damage(part / language.CHECKPOINT)
+    capsys.readouterr()
+    found = weights(train("sft", config))
+    said = f"note: {part / language.CHECKPOINT}: not used: {why}; the training starts anew\n"
+    assert capsys.readouterr().err == said
+    assert all(torch.equal(found[key], whole[key]) for key in whole)
+
+
+@pytest.mark.usefixtures("small")
+def test_ctrl_c_says_from_where_the_same_command_goes_on(
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def press(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    config = config_of("sft", model, tmp_path, quiet=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(LanguageRun, "finish", press)
+        with pytest.raises(SystemExit) as stop:
+            train("sft", config)
+    assert stop.value.code == 130
+    said = "interrupted; the same command again goes on from sample 128\n"
+    assert capsys.readouterr().err == said
+    train("sft", config)
+    assert "\ngoing on from sample 128\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", SOME_SLOW)
 @pytest.mark.usefixtures("small")
 def test_a_data_set_is_passed_through_without_replacement(

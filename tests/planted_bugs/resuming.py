@@ -274,4 +274,11 @@ BUGS = (
         '        __import__(stored["config"]["env"].partition(":")[0])\n',
         f"{INIT}::test_the_environment_may_be_another_one_that_fits",
     ),
+    Bug(
+        "language: checkpoint: damage ends the command",
+        "manyseeds/runs/checkpoints.py",
+        "        except UnusableError as error:",
+        "        except ZeroDivisionError as error:",
+        "tests/llm_track/test_runs.py::test_a_damaged_checkpoint_is_a_line_and_a_fresh_start",
+    ),
 )
