@@ -480,7 +480,7 @@ def test_a_runs_name_changes_with_exactly_the_fields_that_change_a_curve(name: s
     config = read(module=module)
     hashed = RunFolder.of(config, name).path.name
     assert len(hashed) == 8
-    stays = {"seeds", "first_seed", "device", "threads", "results", "track", "quiet"}
+    stays = {"seeds", "first_seed", "device", "threads", "results", "track", "quiet", "keep_stale"}
     names = {hashed}
     fields = {f.name for f in dataclasses.fields(config)}
     assert stays < fields
