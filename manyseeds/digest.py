@@ -296,10 +296,12 @@ def used(node: ast.AST, place: Place, root: Path) -> Iterator[Place | str]:
                 yield whole(imported(x, name_of(alias), place.module, root)) or ""
     outer, rest = place.split()
     extended = getattr(node, "bases", []) if rest == DEFAULTS else []
-    beginnings = {x.value for x in ast.walk(node) if isinstance(x, ast.Attribute)}
+    foreign = is_path(place.module)
+    inside = ast.walk(node) if foreign else ()
+    beginnings = {x.value for x in inside if isinstance(x, ast.Attribute)}
     for inner, chain in chains:
         target: Place | str | None
-        if PRESETS in chain and not is_path(place.module):
+        if PRESETS in chain and not foreign:
             continue
         if rest.startswith(".") and chain[0] in ("self", "cls", SUPER):
             target = member_used(chain, place.module, outer, root)
@@ -308,8 +310,7 @@ def used(node: ast.AST, place: Place, root: Path) -> Iterator[Place | str]:
         if isinstance(target, Place) and inner in extended:
             target = Place(target.module, target.name + DEFAULTS)
         if isinstance(target, Place) and not target.name:  # a module
-            passed_on = is_path(place.module) and inner not in beginnings
-            target = whole(target) if passed_on else None
+            target = whole(target) if foreign and inner not in beginnings else None
         yield target or ""
 
 
