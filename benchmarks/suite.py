@@ -20,8 +20,8 @@ from benchmarks.verdicts import LOOKS
 from manyseeds.cli import PUBLISHED, RESULTS, RunConfig, flag, from_preset
 from manyseeds.digest import ROOT, origin_of
 from manyseeds.record import RunFolder, plural, read_json
-from manyseeds.runs.set_aside import differs
-from manyseeds.runs.stale import digest_today
+from manyseeds.runs.set_aside import code_of, differs
+from manyseeds.runs.stale import KINDS, digest_today
 
 SCRIPTS = {  # by source
     "manyseeds": "{package}/{algo}.py",
@@ -146,9 +146,10 @@ class Cell:
 
     def is_current(self, config: dict[str, Any]) -> bool:
         """Whether its command would train a part, by its config.json, with the same code."""
-        baseline = [x for x in config["code"]["origins"] if x.startswith("benchmarks.")]
+        baseline = [x for x in code_of(config)["origins"] if x.startswith("benchmarks.")]
         origins = tuple(sorted({*self.origins, *baseline}))
-        return not differs(config, digest_today(origins, config["kind"]))
+        kind = config.get("kind")
+        return kind in KINDS and not differs(config, digest_today(origins, kind))
 
     def __str__(self) -> str:
         settings = "".join(f", {name} {value}" for name, value in self.settings.items())

@@ -50,24 +50,30 @@ def installed(package: str) -> str:
         return ""
 
 
+def code_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Digest, commit and origins that a part's config.json says; empty where it does not."""
+    said = config.get("code")
+    return {"digest": "", "commit": "", "origins": [], **(said if isinstance(said, dict) else {})}
+
+
 def other_baselines(config: Mapping[str, Any]) -> list[str]:
     """The baselines that trained a part in other versions than are installed, as `trl 0.9.1`.
 
     config: its config.json. One that is not installed here is taken to be the same.
     """
-    versions = config["versions"]
+    versions = config.get("versions", {})
     names = [name for name in BASELINES if name in versions]
     return [f"{x} {versions[x]}" for x in names if installed(x) not in ("", versions[x])]
 
 
 def differs(config: Mapping[str, Any], digest: str) -> bool:
     """Whether a part was trained by other code than that of a digest, or by another baseline."""
-    return bool(config["code"]["digest"] != digest or other_baselines(config))
+    return bool(code_of(config)["digest"] != digest or other_baselines(config))
 
 
 def trainer(config: Mapping[str, Any], digest: str) -> str:
     """What trained a part, for people, where it `differs`: `other code (commit 693c8440)`."""
-    code = config["code"]
+    code = code_of(config)
     if code["digest"] == digest:
         return " and ".join(other_baselines(config))
     if "unknown" in (code["digest"][:7], digest[:7]):
@@ -218,7 +224,7 @@ def set_aside(parts: Iterable[tuple[Path, dict[str, Any]]], digest: str) -> None
     """
     moved: dict[Path, list[dict[str, Any]]] = {}
     for part, config in parts:
-        code = re.sub(r"[^\w-]", "-", config["code"]["digest"])[:40] or "none"  # anybody's text
+        code = re.sub(r"[^\w-]", "-", code_of(config)["digest"])[:40] or "none"  # anybody's text
         target = part.parent / STALE / code
         target.mkdir(parents=True, exist_ok=True)
         if (target / part.name).exists():
@@ -241,7 +247,7 @@ def by_trainer(configs: Iterable[Mapping[str, Any]], digest: str) -> list[str]:
 
 def subject(configs: Sequence[Mapping[str, Any]]) -> str:
     """What parts are, as the beginning of a sentence: `seeds 0-9 were trained`."""
-    if configs[0]["kind"] == "planning":
+    if configs[0].get("kind") == "planning":
         return "the plan was made"
     seeds = set().union(*map(seeds_of, configs))
     several = len(seeds) > 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,13 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "helper.py").write_text(HELPER)
     (folder / "own_env.py").write_text(OWN_ENV)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def read_again_afterwards() -> Iterator[None]:
+    """Other tests look at the code as it is."""
+    yield
+    stale.read_again()
 
 
 def command(*words: str, status: int = 0) -> str:
@@ -242,6 +249,21 @@ def test_what_was_set_aside_is_a_run_that_no_reader_counts(
     restamp(part, "../../x")  # the name is taken
     train()
     assert [x.name for x in aside.iterdir()] == [part.name]
+
+
+def test_a_record_that_says_nothing_of_its_code_is_of_other_code(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = train()
+    (part,) = folder.parts()
+    stored = read_json(part / "config.json")
+    write_json(part / "config.json", {x: stored[x] for x in ("schema", "seeds", "config")})
+    seal(part)
+    assert Cell("q_learning", "FrozenLake-v1", 2, settings=SETTINGS).missing("r") == [[0, 1]]
+    train()
+    aside = folder.path / STALE / "none"
+    expected = f"seeds 0-1 were trained by other code: set aside as a run of its own, {aside}\n"
+    assert expected in capsys.readouterr().out
 
 
 def test_published_runs_are_left_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -539,15 +539,15 @@ BUGS = (
     Bug(
         "edited code: another version of a baseline is the same",
         "manyseeds/runs/set_aside.py",
-        'return bool(config["code"]["digest"] != digest or other_baselines(config))',
-        'return bool(config["code"]["digest"] != digest)',
+        'return bool(code_of(config)["digest"] != digest or other_baselines(config))',
+        'return bool(code_of(config)["digest"] != digest)',
         "tests/foundation/test_set_aside.py::test_another_version_of_a_baseline_is_other_code",
     ),
     Bug(
         "edited code: a record says where a part goes",
         "manyseeds/runs/set_aside.py",
-        're.sub(r"[^\\w-]", "-", config["code"]["digest"])[:40] or "none"',
-        'config["code"]["digest"]',
+        're.sub(r"[^\\w-]", "-", code_of(config)["digest"])[:40] or "none"',
+        'code_of(config)["digest"]',
         "tests/foundation/test_set_aside.py::test_what_was_set_aside_is_a_run_that_no_reader_counts",
     ),
     Bug(
