@@ -77,11 +77,11 @@ from manyseeds.cli import (
     parse,
     path_of,
 )
-from manyseeds.digest import ROOT, Place, find, forget, origin_of, resolve
+from manyseeds.digest import ROOT, Place, find, origin_of, resolve
 from manyseeds.errors import UsageError
 from manyseeds.process import exit_reason
 from manyseeds.record import SCHEMA, all_runs, plural, read_json
-from manyseeds.runs.stale import digest_today, part_is_stale
+from manyseeds.runs.stale import digest_today, part_is_stale, read_again
 
 # What is compared of a part, in the order in which differences are looked for.
 CONTENTS = (
@@ -721,8 +721,7 @@ def restamp(old: str, before: dict[Path, Code], equal: set[Trains]) -> tuple[int
     equal: whose runs (`proven`). before: `stamps_today` of when the comparison began; raises
     UsageError where the code has changed since.
     """
-    forget()
-    digest_today.cache_clear()
+    read_again()
     if stamps_today() != before:
         raise UsageError("--restamp: the code was changed during the comparison")
     fresh, name = fresh_at(old), git("rev-parse", "--short", commit_of(old))

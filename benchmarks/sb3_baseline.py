@@ -68,6 +68,7 @@ from manyseeds.process import exit_reason, set_up_process
 from manyseeds.record import RunFolder, part_name, read_json
 from manyseeds.runs.base import carry_out, complete_parts
 from manyseeds.runs.control import Run, print_result
+from manyseeds.runs.set_aside import Code
 from manyseeds.seeds import SeedStreams
 
 
@@ -540,7 +541,8 @@ def complete_run(
             print(f"error: failed seeds: {', '.join(map(str, failed))}", file=sys.stderr)
             raise SystemExit(1)
 
-    folder = complete_parts(config, f"{library.name}-{algo}", train_missing)
+    code = Code(config, [train, library.baselines[algo]], Run.kind_origins())
+    folder = complete_parts(code, f"{library.name}-{algo}", train_missing)
     print_result(folder, config, library.baselines[algo].presets.get(config.env))
 
 

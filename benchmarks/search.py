@@ -561,6 +561,8 @@ def read_flags(args: Sequence[str] | None) -> Search:
     flags.check_publish()
     if config.track != "none":
         raise UsageError("--track: a search has files of its own")
+    if config.keep_stale:
+        raise UsageError("--keep-stale: no search goes on with what other code has trained")
     space = read_space(flags.vary, config)
     if flags.sampler == "grid":
         grid(space)

@@ -18,8 +18,10 @@ from typing import Any
 from benchmarks.revised import FRESH, REVISED
 from benchmarks.verdicts import LOOKS
 from manyseeds.cli import PUBLISHED, RESULTS, RunConfig, flag, from_preset
-from manyseeds.digest import ROOT
-from manyseeds.record import RunFolder, plural
+from manyseeds.digest import ROOT, origin_of
+from manyseeds.record import RunFolder, plural, read_json
+from manyseeds.runs.set_aside import code_of, differs
+from manyseeds.runs.stale import KINDS, digest_today
 
 SCRIPTS = {  # by source
     "manyseeds": "{package}/{algo}.py",
@@ -116,16 +118,38 @@ class Cell:
         """Its seeds."""
         return range(self.first_seed, self.first_seed + self.seeds)
 
-    def missing(self, results: str = RESULTS) -> list[list[int]]:
+    def missing(self, results: str = RESULTS, by_any_code: bool = False) -> list[list[int]]:
         """The seeds that its command would train, in runs of consecutive ones; a plan's are none.
 
-        Published runs are finished without their weights, which are not committed.
+        Those of other code are among them, unless by_any_code. Published runs are finished by any
+        code, and without their weights, which are not committed.
         """
         folder = self.folder(results)
-        with_weights = Path(results).resolve() != PUBLISHED
-        if not self.seeds:
-            return [] if folder.parts(with_weights) else [[]]
-        return folder.missing(self.all_seeds, with_weights)
+        published = Path(results).resolve() == PUBLISHED
+        kept = by_any_code or published or self.settings.get("keep_stale", False)
+
+        def accepts(config: dict[str, Any]) -> bool:
+            return kept or self.is_current(config)
+
+        if self.seeds:
+            return folder.missing(self.all_seeds, not published, accepts)
+        plans = [read_json(part / "config.json") for part in folder.parts(not published)]
+        return [] if any(map(accepts, plans)) else [[]]
+
+    @cached_property
+    def origins(self) -> list[str]:
+        """Where the code of its command begins; of a baseline what it shares with our run."""
+        module: Any = importlib.import_module(f"{self.package}.{self.algo}")
+        ours = [getattr(module, name) for name in ("train", "solve") if hasattr(module, name)]
+        begins = ours if self.source == "manyseeds" else []
+        return [*map(origin_of, begins), *self.config().origins()]
+
+    def is_current(self, config: dict[str, Any]) -> bool:
+        """Whether its command would train a part, by its config.json, with the same code."""
+        baseline = [x for x in code_of(config)["origins"] if x.startswith("benchmarks.")]
+        origins = tuple(sorted({*self.origins, *baseline}))
+        kind = config.get("kind")
+        return kind in KINDS and not differs(config, digest_today(origins, kind))
 
     def __str__(self) -> str:
         settings = "".join(f", {name} {value}" for name, value in self.settings.items())

@@ -84,6 +84,8 @@ class Flags(LayerConfig):
     """Do one of N shares, as I/N. Every N-th command of the suite, so that N machines divide it."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device. auto is the CPU until the CUDA path has been measured. Baselines choose their own."""
+    keep_stale: bool = False
+    """Take seeds that other code has trained as finished. Otherwise they are trained anew."""
     list: bool = False
     """Only list the commands of the suite in order, with what is finished and what runs."""
     watch: bool = False
@@ -101,6 +103,8 @@ class Flags(LayerConfig):
                 names = sorted({f"{cell.label}/{cell.env}" for cell in SUITES[self.suite]})
                 raise UsageError(f"--only {word}: no such cell{did_you_mean(word, names)}")
         self.check_publish()
+        if self.publish and self.keep_stale:
+            raise UsageError("--keep-stale: what is published is never set aside")
         if self.publish and self.cut:
             raise UsageError("--publish: a cut is never published")
         if self.until_decided and (self.seeds or self.cut):
@@ -155,6 +159,9 @@ class Flags(LayerConfig):
         cells = [cell.shortened() if self.cut else cell for cell in chosen]
         if self.device != "auto":
             cells = [self.on_device(cell) for cell in cells]
+        if self.keep_stale:
+            kept = {"keep_stale": True}
+            cells = [dataclasses.replace(c, settings={**c.settings, **kept}) for c in cells]
         S = self.seeds
         return [dataclasses.replace(c, seeds=S) if S and c.seeds else c for c in cells]
 

@@ -21,7 +21,7 @@ from manyseeds.checkpoint import read_policy
 from manyseeds.cli import ControlConfig, identity
 from manyseeds.errors import UsageError
 from manyseeds.evaluate import Policy
-from manyseeds.record import POLICY
+from manyseeds.record import POLICY, home_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class Trained:
 
     @property
     def results(self) -> Path:
-        return self.run.parents[3]
+        return home_of(self.run).parents[3]
 
     def act(self, obs: Tensor) -> Tensor:
         """Greedy actions `[S, N, ...]` for Gymnasium's observations `[S, N, ...]`."""

@@ -71,6 +71,7 @@ from manyseeds.runs.language import (
     complete_seeds_in_turn,
     print_result,
 )
+from manyseeds.runs.set_aside import Code
 
 PACKAGES = ("trl", "accelerate")
 # What TRL logs, by the names that our own scripts log the same quantity under.
@@ -634,7 +635,8 @@ def main(args: Sequence[str] | None = None) -> None:
         run = LanguageRun(config, [seed], part, label, source="trl")
         train_seed(flags.algo, config, run)
 
-    complete_seeds_in_turn(folder, config, train_one)
+    code = Code(config, [train, BASELINES[flags.algo]], LanguageRun.kind_origins())
+    complete_seeds_in_turn(folder, code, train_one)
     print_result(folder, config, BASELINES[flags.algo].module.PRESETS.get(config.task))
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import re
+import sys
 import warnings
 import weakref
 from dataclasses import dataclass
@@ -28,11 +29,13 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium.envs.registration import load_env_creator
 from gymnasium.spaces import Box, Discrete, Space
 from torch import Tensor
 
 from envs import NATIVE
 from envs.core import Env, EnvSpec, State, Step
+from manyseeds.digest import is_library
 from manyseeds.errors import UsageError, described, did_you_mean
 
 TIME_LIMIT = 1000  # steps, for environments that are registered without a limit
@@ -117,9 +120,9 @@ class GymnasiumBridge(Env):
             **sizes,
         )
 
-    def origins(self) -> list[type | str]:
+    def origins(self) -> list[Any]:
         known = [f"envs:NATIVE[{self.spec.id}]"] if self.spec.id in NATIVE else []
-        return [type(self), "envs:bridged", *known]
+        return [type(self), "envs:bridged", *known, *users_code(self.spec.id)]
 
     def reset(self, noise: Tensor) -> tuple[State, Tensor]:
         S, N = noise.shape[:2]
@@ -301,6 +304,19 @@ def registered_id(env_id: str) -> str:
         hint = did_you_mean(gym_id, NATIVE)
         hint += ", all of gymnasium.pprint_registry(), and other packages' as MODULE:ID"
     raise UsageError(f"--env {env_id!r}: unknown environment{hint}")
+
+
+def users_code(env_id: str) -> list[Any]:
+    """Where the code of an environment begins that belongs to no installed package.
+
+    What makes and wraps it, and the module of "module:id", which registers it.
+    """
+    spec = gym.spec(registered_id(env_id))
+    makers = (spec.entry_point, *(wrapper.entry_point for wrapper in spec.additional_wrappers))
+    found: list[Any] = [load_env_creator(x) if isinstance(x, str) else x for x in makers if x]
+    if module := sys.modules.get(env_id.rpartition(":")[0]):
+        found.append(module)
+    return [x for x in found if not is_library(x)]
 
 
 def cannot_be_made(env_id: str, error: Exception) -> UsageError:

@@ -142,6 +142,9 @@ class RunConfig(ScriptConfig):
     unless WANDB_MODE says otherwise."""
     quiet: Annotated[bool, Execution()] = False
     """Print only the final table."""
+    keep_stale: Annotated[bool, Execution()] = False
+    """Take parts that other code has trained as finished. Otherwise they are set aside, and their
+    seeds trained anew."""
 
     def origins(self) -> list[str]:
         """Where the code begins that these settings choose, as `digest.origin_of` writes it."""

@@ -6,12 +6,19 @@ It begins at some definitions, written
     module:Class.member    a method or attribute, perhaps inherited
     module:TABLE[key]      an entry of a dictionary that is written out
     module:Config()        the defaults of a Config and of those that it extends
+    /folder/file.py:name   a function or class in a file outside the checkout
 
 and follows every name that they use through the files of this project, also those reached through a
 module (`sampling.sample`) or, from a method, through `self`. What goes into the digest are the
 names and texts of the definitions that were reached and which of them each use means, and no paths:
 a definition may move to another file. What a name of a library means goes in, too; its code does
 not: its version stands in the record.
+
+Modules that lie beside a file, or in a folder above it, are followed as well. What such a module
+does when it is imported (a call, a loop, an `if`, a name that is bound twice) belongs to all of its
+definitions. Modules that a user imports from elsewhere or by other means than `import`, and files
+that his code reads, are not seen. Code that is in no file (`python -c`, a notebook's cells) is
+unknown: its digest is never the same again.
 
 C code that lies beside a module under its name belongs to all of its definitions, headers included.
 
@@ -26,11 +33,17 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
+import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from copy import deepcopy
+from functools import cache, partial
+from itertools import accumulate, takewhile
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
+from uuid import uuid4
 
 T = TypeVar("T")
 
@@ -51,6 +64,13 @@ EXECUTION = "Execution"  # the mark of fields that change no curve
 C = ".c"  # the C code beside a module, as a name in it
 HEADERS = "manyseeds/kernels"  # where C code finds them
 DEFAULTS = "()"  # what a Config's name ends with where its defaults are meant
+SETTINGS = "{}"  # the same where its fields stand in a run's record
+STATEMENTS = "<statements>"  # what a module does when it is imported, as a name in it
+ALL = "*"  # all of a module, as a name in it
+UNKNOWN = "<unknown>"  # the module of what is in no file
+STANDARD_LIBRARY = Path(os.__file__).resolve().parent
+INSTALLED = {"site-packages", "dist-packages"}  # folders of libraries
+MAX_SIZE = 2**20  # bytes of a file outside the checkout that is read
 
 
 def boundary(definition: T) -> T:
@@ -63,24 +83,62 @@ def boundary(definition: T) -> T:
 
 
 def origin_of(definition: Any) -> str:
-    """`module:name` of a function, class or method of this project (a string stays as it is)."""
+    """`module:name` of a function, class or method (a string stays as it is), or of what a module
+    does when it is imported.
+
+    Outside the checkout the module is the path of its file, and the name a top-level one.
+    """
     if isinstance(definition, str):
         return definition
-    definition = inspect.unwrap(definition)  # behind decorators
-    file = Path(inspect.getfile(definition)).resolve()
-    if ROOT in file.parents:
-        module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
-    else:  # a user's environment
-        module = definition.__module__
-    return f"{module}:{definition.__qualname__}"
+    definition = unwrapped(definition)
+    if isinstance(definition, ModuleType):
+        name = STATEMENTS
+    else:
+        name = getattr(definition, "__qualname__", type(definition).__qualname__)
+    if is_library(definition):
+        return f"{definition.__module__}:{name}"
+    file = path_of(definition)
+    if file is None or file.suffix != ".py" or not file.is_file():
+        return f"{UNKNOWN}:{name}"
+    module = module_at(file, ROOT)
+    name = name.partition(".<locals>")[0]  # what is defined within a function: by its text
+    if is_path(module):
+        name = name.partition(".")[0]
+    return f"{module}:{ALL if name == '<lambda>' else name}"
+
+
+def unwrapped(definition: Any) -> Any:
+    """The definition behind decorators and `functools.partial`."""
+    while isinstance(definition, partial):
+        definition = definition.func
+    return inspect.unwrap(definition)
+
+
+def path_of(definition: Any) -> Path | None:
+    """The file that a definition or module says to be from; None without one."""
+    try:
+        return Path(inspect.getfile(unwrapped(definition))).resolve()
+    except (OSError, TypeError):  # a class of `python -c`, a function in C
+        return None
+
+
+def is_library(definition: Any) -> bool:
+    """Whether a definition or module belongs to an installed package or to Python itself."""
+    file = path_of(definition)
+    if file is None:
+        return False
+    below = file.relative_to(ROOT) if ROOT in file.parents else file
+    return STANDARD_LIBRARY in file.parents or not INSTALLED.isdisjoint(below.parts)
 
 
 def code_digest(origins: Iterable[str], root: Path = ROOT) -> str:
     """Digest of all definitions that the origins reach; what is gone counts as empty.
 
-    root: the checkout whose code is read.
+    root: the checkout whose code is read. Where an origin is in no file, no two digests are equal.
     """
     starts = dict.fromkeys(resolve(Place.of(origin), root) for origin in sorted(origins))
+    if any(place.module == UNKNOWN for place in starts):
+        return f"unknown-{uuid4().hex[:8]}"
     places = sorted(starts, key=lambda place: (place.name, read(place, root)[0]))
     numbers = {place: number for number, place in enumerate(places)}
     digest = hashlib.sha256()
@@ -97,7 +155,11 @@ def code_digest(origins: Iterable[str], root: Path = ROOT) -> str:
 
 
 class Place(NamedTuple):
-    """A definition by its module and its name as in an origin; the module itself without a name."""
+    """A definition by its module and its name as in an origin; the module itself without a name.
+
+    Of what is outside the checkout the module is the path of a file, or of a folder without an
+    `__init__.py`.
+    """
 
     module: str
     name: str
@@ -105,6 +167,9 @@ class Place(NamedTuple):
     @classmethod
     def of(cls, origin: str) -> Place:
         """The place that an origin names."""
+        if is_path(origin):
+            file, _, name = origin.rpartition(".py:")
+            return cls(f"{file}.py", name)
         module, _, name = origin.partition(":")
         return cls(module, name)
 
@@ -122,16 +187,17 @@ def read(place: Place, root: Path) -> tuple[str, list[Place | str]]:
     That is a place, the name of a library, or '' for what is not followed.
     """
     found = find(place, root)
-    if found is None or isinstance(found, Place):
+    if isinstance(found, Place):
         return "", []
+    if found is None:  # perhaps defined by a statement
+        return "", list(statements_of(place, root))
     return text_of(found), list(used(found, place, root))
 
 
 def forget() -> None:
     """Read all files again: they have changed."""
-    definitions.cache_clear()
-    c_code.cache_clear()
-    read.cache_clear()
+    for remembered in (contents, c_code, read, located, child_of):
+        remembered.cache_clear()
 
 
 @cache
@@ -156,11 +222,14 @@ def find(place: Place, root: Path) -> ast.AST | Place | None:
     """The simplified definition at a place, another place that it comes from, or None."""
     if place.name == C:
         return ast.Constant(c_code(place.module, root))
+    if place.name in (STATEMENTS, ALL):
+        alone = place.name == STATEMENTS
+        return ast.Module(contents(root, place.module)[1] if alone else [], type_ignores=[])
     own = definitions(root, place.module)
     outer, rest = place.split()
     node = own.get(outer)
     if isinstance(node, ast.Import | ast.ImportFrom):
-        target = imported(node, outer, root)
+        target = imported(node, outer, place.module, root)
         inside = isinstance(target, Place) and target.name
         return Place(target.module, target.name + rest) if inside else None  # type: ignore[union-attr]
     if rest.startswith("["):
@@ -215,18 +284,69 @@ def used(node: ast.AST, place: Place, root: Path) -> Iterator[Place | str]:
         return
     if c_code(place.module, root):
         yield Place(place.module, C)
+    yield from statements_of(place, root)
+    if place.name == ALL:
+        for name in definitions(root, place.module):
+            yield meaning([name], place.module, root) or ""
     chains, local = names_of(node)
+    if place.name == STATEMENTS:
+        imports = [x for x in ast.walk(node) if isinstance(x, ast.Import | ast.ImportFrom)]
+        for x in imports:
+            for alias in x.names:
+                yield whole(imported(x, name_of(alias), place.module, root)) or ""
     outer, rest = place.split()
     extended = getattr(node, "bases", []) if rest == DEFAULTS else []
+    foreign = is_path(place.module)
+    inside = ast.walk(node) if foreign else ()
+    beginnings = {x.value for x in inside if isinstance(x, ast.Attribute)}
     for inner, chain in chains:
         target: Place | str | None
+        if PRESETS in chain and not foreign:
+            continue
         if rest.startswith(".") and chain[0] in ("self", "cls", SUPER):
             target = member_used(chain, place.module, outer, root)
         else:
             target = meaning(chain, place.module, root, local)
         if isinstance(target, Place) and inner in extended:
             target = Place(target.module, target.name + DEFAULTS)
+        if isinstance(target, Place) and not target.name:  # a module
+            target = whole(target) if foreign and inner not in beginnings else None
         yield target or ""
+
+
+def whole(target: Place | str | None) -> Place | str | None:
+    """The same, but all of a module where a module is meant."""
+    return Place(target.module, ALL) if isinstance(target, Place) and not target.name else target
+
+
+def statements_of(place: Place, root: Path) -> Iterator[Place]:
+    """What is done when the module of a place is imported, by it and by those that it imports.
+
+    Modules of the project are made to do nothing then.
+    """
+    if place.name == STATEMENTS:
+        if is_path(place.module):
+            yield from (Place(module, STATEMENTS) for module in imported_by(place.module, root))
+    elif contents(root, place.module)[1] or (
+        is_path(place.module) and any(imported_by(place.module, root))
+    ):
+        yield Place(place.module, STATEMENTS)
+
+
+def imported_by(module: str, root: Path) -> Iterator[str]:
+    """The modules outside the checkout that a module outside it imports."""
+    found, statements = contents(root, module)
+    inside = (x for node in statements for x in ast.walk(node))
+    for node in (*found.values(), *inside):
+        names: list[str | None] = []
+        if isinstance(node, ast.ImportFrom):
+            source = origin_module(node, module, root)
+            names = [source, *(child_of(source or "", alias.name, root) for alias in node.names)]
+        elif isinstance(node, ast.Import):  # `import a.b` imports a and a.b
+            dotted = (alias.name.split(".") for alias in node.names)
+            parents = (name for parts in dotted for name in accumulate(parts, "{}.{}".format))
+            names = [located(name, module, root) for name in parents]
+        yield from (name for name in names if name and is_path(name) and name.endswith(".py"))
 
 
 def member_used(chain: list[str], module: str, cls: str, root: Path) -> Place | None:
@@ -247,8 +367,7 @@ def names_of(node: ast.AST) -> tuple[list[tuple[ast.AST, list[str]]], dict[str, 
     inside = list(ast.walk(node))
     imports = [x for x in inside if isinstance(x, ast.Import | ast.ImportFrom)]
     local: dict[str, ast.stmt] = {name: x for x in imports for name in bound(x)}
-    found = [(x, chain) for x in inside if (chain := chain_of(x)) and PRESETS not in chain]
-    return found, local
+    return [(x, chain) for x in inside if (chain := chain_of(x))], local
 
 
 def meaning(
@@ -256,7 +375,8 @@ def meaning(
 ) -> Place | str | None:
     """What `["a", "b"]`, the expression a.b in a module, means: a place, or a library's name.
 
-    local: imports within the definition. None for what is not followed.
+    local: imports within the definition. None for what is not followed, a place without a name for
+    a module.
     """
     first, *rest = chain or [""]
     node = (local or {}).get(first, definitions(root, module).get(first))
@@ -264,13 +384,13 @@ def meaning(
         return None
     target: Place | str | None = Place(module, first)
     if isinstance(node, ast.Import | ast.ImportFrom):
-        target = imported(node, first, root)
+        target = imported(node, first, module, root)
     while isinstance(target, Place) and not target.name and rest:  # a module: what is taken from it
         target = part_of(target.module, rest.pop(0), root)
     if not isinstance(target, Place):
         return target
     target = resolve(target, root)
-    return target if target.name and not is_boundary(target, root) else None
+    return None if is_boundary(target, root) else target
 
 
 def chain_of(node: ast.AST) -> list[str]:
@@ -287,27 +407,107 @@ def chain_of(node: ast.AST) -> list[str]:
     return []
 
 
-def imported(node: ast.Import | ast.ImportFrom, name: str, root: Path) -> Place | str | None:
-    """What an import binds to a name: a definition, a module, or a library's name.
+def imported(
+    node: ast.Import | ast.ImportFrom, name: str, module: str, root: Path
+) -> Place | str | None:
+    """What an import in a module binds to a name: a definition, a module, or a library's name.
 
     None for bookkeeping.
     """
     alias = next(a for a in node.names if name == name_of(a))
     if isinstance(node, ast.ImportFrom):
-        return part_of(node.module or "", alias.name, root)
-    module = alias.name if alias.asname else name  # `import a.b` binds a
-    return Place(module, "") if is_ours(module, root) else module
+        source = origin_module(node, module, root)
+        return part_of(source, alias.name, root) if source else f"{node.module or ''}.{alias.name}"
+    wanted = alias.name if alias.asname else name  # `import a.b` binds a
+    found = located(alias.name, module, root, bare=False) and located(wanted, module, root)
+    return Place(found, "") if found else wanted
+
+
+def origin_module(node: ast.ImportFrom, module: str, root: Path) -> str | None:
+    """The module that a `from ... import` in a module names; None for a library."""
+    if not node.level:
+        return located(node.module or "", module, root)
+    file = file_of(module, root)
+    above = list(file.parents)[node.level - 1 :] if file else []
+    return module_in(above[0], node.module or "", root) if above else None
 
 
 def part_of(module: str, name: str, root: Path) -> Place | str | None:
     """A module's own definition or submodule; of a library its name."""
-    if not is_ours(module, root):
-        return f"{module}.{name}"
     own = definitions(root, module).get(name)
-    submodule = own is None or (isinstance(own, ast.ImportFrom) and own.module == module)
-    if submodule and is_ours(f"{module}.{name}", root):
-        return None if f"{module}.{name}" in BOOKKEEPING else Place(f"{module}.{name}", "")
+    again = isinstance(own, ast.ImportFrom) and origin_module(own, module, root) == module
+    child = child_of(module, name, root) if own is None or again else None
+    if child:
+        return None if child in BOOKKEEPING else Place(child, "")
+    if file_of(module, root) is None:  # a folder that a library has the name of
+        return f"{Path(module).name}.{name}"
     return None if module in BOOKKEEPING else Place(module, name)
+
+
+# ---- Where modules are ------------------------------------------------------------------
+
+
+def is_path(module: str) -> bool:
+    """Whether a module, or an origin's, is outside the checkout: a path."""
+    return module.startswith("/")
+
+
+def module_at(file: Path, root: Path) -> str:
+    """The module of a file: its name in the project, or else its path."""
+    if root in file.parents:
+        parts = file.relative_to(root).with_suffix("").parts
+        if all(map(str.isidentifier, parts)):
+            return ".".join(parts).removesuffix(".__init__")
+    return str(file)
+
+
+def module_in(folder: Path, name: str, root: Path, bare: bool = True) -> str | None:
+    """The module `a.b`, or '' for the folder itself, that is imported from a folder.
+
+    bare: or a folder with modules, without an `__init__.py`.
+    """
+    path = folder.joinpath(*filter(None, name.split(".")))
+    for file in (path / "__init__.py", Path(f"{path}.py")):
+        if file.is_file():
+            return module_at(file, root)
+    return str(path) if bare and path.is_dir() and any(path.glob("*.py")) else None
+
+
+@cache
+def located(name: str, module: str, root: Path, bare: bool = True) -> str | None:
+    """The module that `import name` in a module means: the project's, or a user's; None: a library.
+
+    A user's lies beside the file, or in the nearest folder above it that has such a one. bare: it
+    may be a folder without an `__init__.py`, where there is nothing else of the name.
+    """
+    if not all(map(str.isidentifier, name.split("."))):
+        return None
+    ours = name if is_ours(name, root) else None
+    if ours and not is_path(module):
+        return ours
+    file = file_of(module, root)
+    folders = list(takewhile(lambda x: x != root, file.parents)) if file else []
+    if name.partition(".")[0] in sys.stdlib_module_names:
+        folders = folders[:1]
+
+    def beside(bare: bool) -> str | None:
+        places = (module_in(folder, name, root, bare) for folder in folders)
+        return next(filter(None, places), None)
+
+    return beside(bare=False) or ours or (beside(bare=True) if bare else None)
+
+
+@cache
+def child_of(module: str, name: str, root: Path) -> str | None:
+    """A submodule of a package, None where there is none of this name."""
+    if not name.isidentifier():
+        return None
+    if not is_path(module):
+        return f"{module}.{name}" if is_ours(f"{module}.{name}", root) else None
+    path = Path(module)
+    if path.name != "__init__.py" and not path.is_dir():
+        return None
+    return module_in(path if path.is_dir() else path.parent, name, root)
 
 
 def is_boundary(place: Place, root: Path) -> bool:
@@ -340,7 +540,9 @@ def is_ours(module: str, root: Path) -> bool:
 
 
 def file_of(module: str, root: Path) -> Path | None:
-    """The file of one of our modules."""
+    """The file of one of our modules, or the one that a path means."""
+    if is_path(module):
+        return Path(module) if module.endswith(".py") and os.path.isfile(module) else None
     if not all(part.isidentifier() for part in module.split(".")):
         return None
     path = root.joinpath(*module.split("."))
@@ -350,25 +552,117 @@ def file_of(module: str, root: Path) -> Path | None:
     return None
 
 
-@cache
+# ---- What a module defines --------------------------------------------------------------
+
+
 def definitions(root: Path, module: str) -> dict[str, ast.stmt]:
     """The top-level names of a module: functions, classes, constants, imports; simplified.
 
-    Under `Config()` the defaults of a Config. Each name must be bound once, and not within an `if`.
+    Under `Config()` the defaults of a Config.
     """
-    file = file_of(module, root)
-    return definitions_in(file.read_text(encoding="utf-8") if file else "")
+    return contents(root, module)[0]
 
 
 @cache
+def contents(root: Path, module: str) -> tuple[dict[str, ast.stmt], list[ast.stmt]]:
+    """The definitions of a module, and what else it does when it is imported."""
+    file = file_of(module, root)
+    if file is None:
+        return {}, []
+    if not is_path(module):
+        return contents_in(file.read_text(encoding="utf-8"))
+    text = text_at(file)
+    try:
+        found, statements = contents_in(text, foreign=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # of somebody's record, perhaps
+        return {}, [ast.Expr(ast.Constant(text))]
+    found = dict(found)
+    for name in [name for name in found if name.endswith(SETTINGS)]:
+        simplified = found.pop(name)
+        if extends_ours(simplified, found, root):
+            found[name.removesuffix(SETTINGS)] = simplified
+    return found, statements
+
+
+def text_at(file: Path) -> str:
+    """The text of a file outside the checkout; of one too large to be read its size and time."""
+    try:
+        status = file.stat()
+        if status.st_size > MAX_SIZE:
+            return f"{status.st_size} bytes, changed at {status.st_mtime_ns}"
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def extends_ours(node: ast.AST, found: Mapping[str, ast.stmt], root: Path) -> bool:
+    """Whether a class has a base that is imported from the project.
+
+    found: the definitions of its module.
+    """
+    for base in getattr(node, "bases", []):
+        where = found.get((chain_of(base) or [""])[0])
+        modules = [alias.name for alias in where.names] if isinstance(where, ast.Import) else []
+        modules += [where.module or ""] if isinstance(where, ast.ImportFrom) else []
+        if any(is_ours(module, root) for module in modules):
+            return True
+    return False
+
+
 def definitions_in(text: str) -> dict[str, ast.stmt]:
-    """The same of a module's text: reading it takes longest."""
+    """The same as `definitions`, of a module's text."""
+    return contents_in(text)[0]
+
+
+@cache
+def contents_in(text: str, foreign: bool = False) -> tuple[dict[str, ast.stmt], list[ast.stmt]]:
+    """The same as `contents`, of a module's text: reading it takes longest.
+
+    foreign: of a file outside the checkout, where any class may be called Config: under `Config{}`
+    it is simplified as the Config of a run.
+    """
     found: dict[str, ast.stmt] = {}
+    statements: list[ast.stmt] = []
     for node in ast.parse(text).body:
         if isinstance(node, ast.ClassDef) and is_config(node):
             found[node.name + DEFAULTS] = defaults_of(node)
-        found |= dict.fromkeys(bound(node), node)
-    return {name: Simplified().visit(node) for name, node in found.items()}
+            if foreign:
+                found[node.name + SETTINGS] = Simplified().visit(deepcopy(node))
+        names = [name for name in bound(node) if name != ALL]
+        for name in names:
+            before = found.get(name)
+            both = isinstance(node, ast.Import) and isinstance(before, ast.Import)
+            if before is not None and not both and before not in statements:
+                statements.append(before)
+        found |= dict.fromkeys(names, node)
+        if does_something(node):
+            statements.append(node)
+    simplified = Foreign() if foreign else Simplified()
+    return (
+        {name: simplified.visit(node) for name, node in found.items()},
+        [simplified.visit(node) for node in statements],
+    )
+
+
+def does_something(node: ast.stmt) -> bool:
+    """Whether a top-level statement may do more than to define names, or defines any name.
+
+    The call in `if __name__ == "__main__"` is a run's command, which its record has.
+    """
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import):
+        return False
+    if isinstance(node, ast.ImportFrom):
+        return ALL in bound(node)
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return not all(isinstance(x, ast.Name | ast.Tuple) for x in targets)
+    if isinstance(node, ast.If) and not node.orelse:
+        condition = ast.unparse(node.test)
+        if condition == "__name__ == '__main__'":
+            (first, *more) = node.body
+            return bool(more) or not isinstance(getattr(first, "value", None), ast.Call)
+        return condition != "TYPE_CHECKING"
+    return not (is_text(node) or isinstance(node, ast.Pass))
 
 
 def bound(node: ast.stmt) -> list[str]:
@@ -379,7 +673,8 @@ def bound(node: ast.stmt) -> list[str]:
         return [name_of(alias) for alias in node.names]
     if isinstance(node, ast.Assign | ast.AnnAssign):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        return [x.id for target in targets for x in ast.walk(target) if isinstance(x, ast.Name)]
+        inner = (x for target in targets for x in ast.walk(target) if isinstance(x, ast.Name))
+        return [x.id for x in inner if isinstance(x.ctx, ast.Store)]
     return []
 
 
@@ -439,6 +734,13 @@ class Simplified(ast.NodeTransformer):
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
         node.annotation = ast.Constant(None)
+        return self.generic_visit(node)
+
+
+class Foreign(Simplified):
+    """The same of a file outside the checkout: its classes may have any names."""
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
         return self.generic_visit(node)
 
 

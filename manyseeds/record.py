@@ -27,7 +27,7 @@ import stat
 import struct
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
@@ -44,6 +44,7 @@ SCHEMA = 3
 DONE = "DONE.json"
 POLICY = "policy.safetensors"
 PLAN = "plan"  # the one part of a planning run
+STALE = ".stale"  # in a run: what other code has trained, `manyseeds.runs.set_aside`
 MEMORY = 1000  # files whose digests are remembered
 
 
@@ -404,7 +405,7 @@ class RunFolder:
 
     @property
     def algo(self) -> str:
-        return self.path.parent.name
+        return home_of(self.path).parent.name
 
     def parts(self, with_weights: bool = False) -> list[Path]:
         """The finished parts, by first seed; a planning run, which has no seeds, has one.
@@ -421,14 +422,29 @@ class RunFolder:
             return own  # another run, which somebody has given the same name
         return own + published
 
-    def finished_seeds(self, with_weights: bool = False) -> set[int]:
-        """All seeds in finished parts; with_weights: whose weights are on this machine."""
-        parts = self.parts(with_weights)
-        return {seed for part in parts for seed in read_json(part / "config.json")["seeds"]}
+    def finished_seeds(
+        self,
+        with_weights: bool = False,
+        accepts: Callable[[dict[str, Any]], bool] = lambda config: True,
+    ) -> set[int]:
+        """All seeds in finished parts; with_weights: whose weights are on this machine.
 
-    def missing(self, seeds: Iterable[int], with_weights: bool = False) -> list[list[int]]:
-        """The seeds that are not finished yet, in runs of consecutive ones."""
-        finished = self.finished_seeds(with_weights)
+        accepts: whether a part counts, by its config.json.
+        """
+        configs = [read_json(part / "config.json") for part in self.parts(with_weights)]
+        return {seed for config in configs if accepts(config) for seed in config["seeds"]}
+
+    def missing(
+        self,
+        seeds: Iterable[int],
+        with_weights: bool = False,
+        accepts: Callable[[dict[str, Any]], bool] = lambda config: True,
+    ) -> list[list[int]]:
+        """The seeds that are not finished yet, in runs of consecutive ones.
+
+        with_weights, accepts: what counts, as for `finished_seeds`.
+        """
+        finished = self.finished_seeds(with_weights, accepts)
         return consecutive(set(seeds) - finished)
 
     def in_training(self, seeds: Iterable[int]) -> set[int]:
@@ -501,6 +517,11 @@ class RunFolder:
             with contextlib.suppress(OSError):
                 for folder_made in new:
                     folder_made.rmdir()
+
+
+def home_of(run: Path) -> Path:
+    """The folder of a run, where a path may be that of parts of it that were set aside."""
+    return run.parents[1] if run.parent.name == STALE else run
 
 
 def _settings(part: Path) -> Any:

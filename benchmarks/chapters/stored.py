@@ -251,7 +251,7 @@ class StoredRun:
     @property
     def algo(self) -> str:
         """The algorithm's folder."""
-        return self.path.parent.name
+        return RunFolder(self.path).algo
 
     @property
     def env(self) -> str:

@@ -24,6 +24,7 @@ from rich.text import Text
 from benchmarks.launchers.tasks import Event, Task
 from manyseeds.progress import console
 from manyseeds.record import plural
+from manyseeds.runs.stale import read_again
 
 ROWS = 15  # cells that are shown; the others are counted
 
@@ -91,6 +92,7 @@ class Display:
     def look(self, tasks: Sequence[Task], results: str) -> None:
         """Count what the store holds of the tasks."""
         failed = self.read_log(results)
+        read_again()  # the code may be edited while somebody looks on
         for row in self.rows.values():
             row.done = row.running = row.failed = 0
         missing: dict[int, set[int]] = {}

@@ -89,7 +89,8 @@ class LocalLauncher:
         seconds = f"{time.monotonic() - job.began:.0f} s"
         status = job.process.returncode
         try:
-            if status == 0 and job.task.finished(self.results):
+            # The code may have been edited since it began.
+            if status == 0 and job.task.finished(self.results, by_any_code=True):
                 return Event("finished", job.task, seconds)
             said = last_line(job.log.read_text(errors="replace"))
         except OSError as error:  # a store that has gone

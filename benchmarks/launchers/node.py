@@ -29,7 +29,7 @@ from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.process import exit_reason
 from manyseeds.record import PLAN, RunFolder, clear, commit, is_finished, is_part, read_json
-from manyseeds.runs.stale import installed
+from manyseeds.runs.set_aside import differs, installed, parts_with_any, seeds_of, set_aside
 
 ROOMS = ("manyseeds", "envs", "algos", "llm_track", "benchmarks")
 MIN_FREE = 100 * 2**20  # bytes that a node's store must have room for
@@ -118,8 +118,9 @@ def pack(parts: list[Path]) -> bytes:
 def receive(archive: bytes, folder: RunFolder, config: RunConfig) -> None:
     """Put the parts of an archive into a run, each whole or not at all.
 
-    A part that is there already stays. Raises UsageError for an archive with anything but files
-    within parts, for a part that does not match its checksums, and for one of other settings.
+    A part that is there already stays, and one of other code is set aside. Raises UsageError for an
+    archive with anything but files within parts, for a part that does not match its checksums, and
+    for one of other settings.
     """
     incoming = folder.path / f".incoming.{os.getpid()}"
     try:
@@ -134,8 +135,12 @@ def receive(archive: bytes, folder: RunFolder, config: RunConfig) -> None:
         for part in sorted(incoming.iterdir()):
             if not is_finished(part, with_weights=True):
                 raise UsageError(f"{part.name}: does not match its checksums")
-            if read_json(part / "config.json")["config"] != identity(config):
+            received = read_json(part / "config.json")
+            if received["config"] != identity(config):
                 raise UsageError(f"{part.name}: was trained with other settings")
+            digest = received["code"]["digest"]
+            there = parts_with_any(folder.path, seeds_of(received))
+            set_aside([(path, its) for path, its in there if differs(its, digest)], digest)
             place(part, folder.path / part.name)
     finally:
         shutil.rmtree(incoming, ignore_errors=True)

@@ -204,7 +204,7 @@ class RayLauncher:
                     return
                 raise UsageError(f"no node is left; {said}")
             receive(answer.archive, folder, config)
-            done = answer.status == 0 and task.finished(self.results)
+            done = answer.status == 0 and task.finished(self.results, by_any_code=True)
         except (UsageError, OSError) as error:
             done, said = False, str(error)
         except self.ray.exceptions.RayError as error:

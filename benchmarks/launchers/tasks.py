@@ -30,9 +30,9 @@ class Task:
         """What stands after `python`."""
         return self.cell.command(results, workers, self.seeds)
 
-    def finished(self, results: str) -> bool:
-        """Whether the store has what it trains."""
-        return not self.without(self.cell.missing(results), whole=True)
+    def finished(self, results: str, by_any_code: bool = False) -> bool:
+        """Whether the store has what it trains; by_any_code: also by other code than today's."""
+        return not self.without(self.cell.missing(results, by_any_code), whole=True)
 
     def without(self, missing: Sequence[Sequence[int]], whole: bool) -> list[Task]:
         """The tasks that are left of this one, by the `missing` seeds of its cell.

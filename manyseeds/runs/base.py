@@ -54,6 +54,7 @@ from manyseeds.record import (
     write_json,
 )
 from manyseeds.runs.checkpoints import CHECKPOINT, Checkpoint
+from manyseeds.runs.set_aside import Code, origins_of
 from manyseeds.seeds import SeedStreams
 from manyseeds.track import Tracker
 
@@ -137,7 +138,7 @@ class Recorder:
 
     def origins(self, definitions: Sequence[Any]) -> list[str]:
         """Where the code of this run begins, besides that of its kind (`digest.origin_of`)."""
-        return sorted({*map(origin_of, definitions), *self.config.origins()})
+        return origins_of(self.config, definitions)
 
     def subject(self) -> dict[str, str]:
         """What is learned, for config.json."""
@@ -279,7 +280,8 @@ class Interrupted(KeyboardInterrupt):
 
 def complete(
     folder: RunFolder,
-    config: RunConfig,
+    code: Code,
+    requested: Sequence[int],
     missing: Callable[[], Sequence[int]],
     train_missing: Callable[[Sequence[int]], object],
     finished: str,
@@ -287,40 +289,53 @@ def complete(
 ) -> None:
     """Train what a run still misses; a failure is one line and a status.
 
-    Seeds that another process is training are waited for, and trained here if it fails.
+    Seeds that another process is training are waited for, and trained here if it fails. What other
+    code has trained is set aside, and taken back once the code is the same again.
 
-    missing: the unfinished seeds (of a plan: 0). train_missing: trains some of them.
+    code: by which it is trained. requested: all seeds (of a plan: 0). missing: the unfinished ones
+    among them, and those whose part the code does not accept. train_missing: trains some of them.
     finished: what to say when there is none, as "Finished already: 10 seeds".
     together: train all of them as one batch; otherwise one after another, of which other processes
     may take some.
     """
-    memory = "--micro-batch-size" if hasattr(config, "micro_batch_size") else "--seeds"
+    memory = "--micro-batch-size" if hasattr(code.config, "micro_batch_size") else "--seeds"
+    config, done = code.config, set[int]()
+
+    def left() -> list[int]:  # whatever another process does with what was trained here
+        return [seed for seed in missing() if seed not in done]
+
     with failing_in_one_line(f"; try a smaller {memory}"):
         folder.check_identity(identity(config))
         for part in filter(is_part, folder.path.glob("seeds-*")):
             if (part / DONE).exists():  # by a process that was killed as it ended
                 Checkpoint(part / CHECKPOINT).remove()
-        if not missing():
+        code.say_what_is_kept(folder, requested)
+        if not left():
             console.print(f"{finished} in {folder.path}.")
             return
         set_up_process(config.threads)
         with folder.locks(config) as locks:
-            while todo := missing():
+            while todo := left():
                 free = (seed for seed in todo if locks.acquire(seed))
                 taken = list(free) if together else list(itertools.islice(free, 1))
                 # Another process may have just finished some.
-                own = [seed for seed in missing() if seed in taken]
+                own = [seed for seed in left() if seed in taken]
                 if own:
                     remove_abandoned(folder, own)
-                    train_missing(own)
+                    code.set_aside(folder, own)
+                    back = code.take_back(folder, own)
+                    if own := [seed for seed in own if seed not in back]:
+                        train_missing(own)
+                    done.update(own)
                 for seed in taken:
                     locks.release(seed)
                 if taken:
                     continue
-                if left := missing():
-                    console.print(f"waiting for another process that trains seed {left[0]}")
-                    locks.acquire(left[0], wait=True)
-                    locks.release(left[0])
+                if others := left():
+                    code.refuse_another(folder, others[0])
+                    console.print(f"waiting for another process that trains seed {others[0]}")
+                    locks.acquire(others[0], wait=True)
+                    locks.release(others[0])
 
 
 def remove_abandoned(folder: RunFolder, seeds: Sequence[int]) -> None:
@@ -410,7 +425,9 @@ def complete_seeds(
             run = run_class(config, group, folder.path / part_name(group), algo)
             carry_out(config, train, run, definitions, packages)
 
-    return complete_parts(config, algo, train_missing)
+    kind: Any = getattr(run_class, "func", run_class)  # behind a `partial`
+    code = Code(config, definitions or [train], kind.kind_origins())
+    return complete_parts(code, algo, train_missing)
 
 
 def groups_of(
@@ -440,21 +457,23 @@ def groups_of(
 
 
 def complete_parts(
-    config: SeedsConfig, algo: str, train_missing: Callable[[RunFolder, Sequence[int]], object]
+    code: Code, algo: str, train_missing: Callable[[RunFolder, Sequence[int]], object]
 ) -> RunFolder:
     """Train the seeds that are not finished yet, or whose weights are gone; returns their run.
 
-    train_missing: trains some seeds of the run, in parts.
+    code: by which, and with which Config. train_missing: trains some seeds of the run, in parts.
     """
-    folder = RunFolder.of(config, algo)
-    seeds = requested_seeds(config)
+    folder = RunFolder.of(code.config, algo)
+    seeds = requested_seeds(code.config)
 
     def missing() -> list[int]:
-        return [s for group in folder.missing(seeds, with_weights=True) for s in group]
+        groups = folder.missing(seeds, with_weights=True, accepts=code.accepts)
+        return [s for group in groups for s in group]
 
     complete(
         folder,
-        config,
+        code,
+        seeds,
         missing,
         lambda todo: train_missing(folder, todo),
         f"Finished already: {plural(len(seeds), 'seed')}",

@@ -52,7 +52,6 @@ from manyseeds.progress import Progress, console
 from manyseeds.record import (
     RunFolder,
     finite_numbers,
-    is_finished,
     parquet_bytes,
     part_name,
     plural,
@@ -69,6 +68,7 @@ from manyseeds.runs.base import (
 )
 from manyseeds.runs.checkpoints import CHECKPOINT, Checkpoint
 from manyseeds.runs.parallel import Processes
+from manyseeds.runs.set_aside import Code
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -473,7 +473,8 @@ def main(
         carry_out(config, train, LanguageRun(config, [seed], part, algo, processes=processes))
 
     if processes.main:
-        complete_seeds_in_turn(folder, config, train_seed)
+        code = Code(config, [train], LanguageRun.kind_origins())
+        complete_seeds_in_turn(folder, code, train_seed)
         processes.broadcast(None)
         print_result(folder, config, presets.get(config.task))
         return
@@ -486,23 +487,23 @@ def main(
 
 
 def complete_seeds_in_turn(
-    folder: RunFolder, config: LanguageConfig, train_seed: Callable[[int, Path], object]
+    folder: RunFolder, code: Code, train_seed: Callable[[int, Path], object]
 ) -> None:
     """Train the seeds that are not finished yet, or whose models are not on this machine."""
-    seeds = requested_seeds(config)
+    seeds = requested_seeds(code.config)
 
     def part(seed: int) -> Path:
         return folder.path / part_name([seed])
 
     def missing() -> list[int]:
-        return [s for s in seeds if not is_finished(part(s), with_weights=True)]
+        return [s for s in seeds if not code.finished(part(s))]
 
     def train_missing(todo: Sequence[int]) -> None:
         for seed in todo:
             train_seed(seed, part(seed))
 
     finished = f"Finished already: {plural(len(seeds), 'seed')}"
-    complete(folder, config, missing, train_missing, finished, together=False)
+    complete(folder, code, seeds, missing, train_missing, finished, together=False)
 
 
 def print_result(folder: RunFolder, config: LanguageConfig, preset: Preset | None) -> None:

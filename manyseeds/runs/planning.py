@@ -33,8 +33,9 @@ from torch.nn.functional import one_hot
 
 from manyseeds import checkpoint, plots
 from manyseeds.cli import AnyConfig, EnvConfig, Execution, Positive, Preset, Range, UsageError
-from manyseeds.record import PLAN, POLICY, SCHEMA, RunFolder, is_finished, read_json
+from manyseeds.record import PLAN, POLICY, SCHEMA, RunFolder, read_json
 from manyseeds.runs.base import Recorder, carry_out, complete, print_table
+from manyseeds.runs.set_aside import Code
 
 MAX_FRAMES = 60  # of a GIF
 TIED = 1e-12  # what the algorithms' greedy actions take for rounding
@@ -203,14 +204,15 @@ def main(
     algo = Path(inspect.getfile(solve)).stem
     folder = RunFolder.of(config, algo)
     part = folder.path / PLAN
+    code = Code(config, [solve], Plan.kind_origins())
 
     def missing() -> list[int]:
-        return [] if is_finished(part, with_weights=True) else [0]
+        return [] if code.finished(part) else [0]
 
     def plan(_: Sequence[int]) -> None:
         carry_out(config, solve, Plan(config, part, algo))
 
-    complete(folder, config, missing, plan, "The plan is finished")
+    complete(folder, code, [0], missing, plan, "The plan is finished")
     if config.gif and not (part / "plan.gif").exists():
         draw(part, "plan.gif")
     print_result(folder, config, presets.get(config.env))

@@ -28,7 +28,7 @@ from benchmarks.sweep import Plan
 from manyseeds.cli import parse
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
-from manyseeds.record import RunFolder, is_finished
+from manyseeds.record import DONE, STALE, RunFolder, is_finished, read_json, seal, write_json
 from manyseeds.runs import control
 from tests.benchmarks.test_sweep import TINY_PPO, TINY_Q, sealed, wait_for
 from tests.ray_cluster import PYTHON, Cluster, descendants, environment, installed, kill
@@ -202,6 +202,22 @@ def test_a_part_arrives_whole_and_once(trained: Path, tmp_path: Path) -> None:
     received(node.pack([trained]), tmp_path)
     assert folder.finished_seeds() == {0, 1}
     assert len(sealed_parts(tmp_path)) == 1
+
+
+def test_a_part_that_arrives_takes_the_place_of_one_of_other_code(
+    trained: Path, tmp_path: Path
+) -> None:
+    folder = received(node.pack([trained]), tmp_path)
+    (part,) = folder.parts()
+    new = read_json(part / DONE)
+    config = read_json(part / "config.json")
+    config["code"]["digest"] = "other"
+    write_json(part / "config.json", config)
+    seal(part, new["local"], new["weights"])
+    old = read_json(part / DONE)
+    received(node.pack([trained]), tmp_path)
+    assert read_json(part / DONE) == new
+    assert read_json(folder.path / STALE / "other" / part.name / DONE) == old
 
 
 def test_what_is_damaged_or_foreign_is_refused(trained: Path, tmp_path: Path) -> None:

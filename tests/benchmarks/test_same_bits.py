@@ -327,7 +327,7 @@ def test_every_switch_of_a_config_is_on_and_off_in_some_case(configs: dict[str, 
     for config in configs.values():
         values = dataclasses.asdict(config).items()
         shown[type(config)] |= {(name, x) for name, x in values if isinstance(x, bool)}
-    execution = {"quiet", "gif", "gradient_checkpointing"}
+    execution = {"quiet", "keep_stale", "gif", "gradient_checkpointing"}
     elsewhere = {"liger"}  # on a GPU
     for config_class, found in shown.items():
         names = {name for name, hint in get_type_hints(config_class).items() if hint is bool}

@@ -184,6 +184,7 @@ def refused(capsys: pytest.CaptureFixture[str], results: Path, words: str) -> st
         (f"{RATES} --cut 2", "--cut 2"),
         (f"{RATES} --finalists 0", "--finalists 0"),
         (f"{RATES} --track tensorboard", "--track: a search has files of its own"),
+        (f"{RATES} --keep-stale", "--keep-stale: no search goes on with what other code"),
         (f"{RATES} --sampler best", "--sampler"),
         (f"{RATES} --publish", "--publish: writes what is published, and takes no --results"),
         ("--vary minibatch_size=7,9", "no configuration of this space can be trained"),

@@ -520,6 +520,7 @@ def test_a_dry_run_says_what_the_rule_asks_for(
         plant(tmp_path, algo, {seed: 480.0 + seed % 3 for seed in range(10)})
     cells = (Cell("ppo", "CartPole-v1", 10), Cell("ppo", "CartPole-v1", 10, "sb3"))
     monkeypatch.setitem(suite.SUITES, "test", cells)
+    monkeypatch.setattr(Cell, "is_current", lambda *_: True)
     words = ["--suite", "test", "--until-decided", "--dry-run", "--results", str(tmp_path)]
     sweep.main(words)
     assert "sb3-ppo on CartPole-v1, 20 seeds: train seeds 10-19" in capsys.readouterr().out

@@ -19,7 +19,8 @@ from gymnasium import spaces
 from torch import Tensor
 
 import envs
-from envs.gymnasium_bridge import TIME_LIMIT, GymnasiumBridge
+from envs.gymnasium_bridge import TIME_LIMIT, GymnasiumBridge, users_code
+from manyseeds.digest import origin_of
 from manyseeds.errors import UsageError
 from manyseeds.evaluate import evaluate
 from manyseeds.seeds import SeedStreams
@@ -870,6 +871,25 @@ def test_other_reasons_that_an_environment_cannot_be_made() -> None:
     assert refusal("bridge/Silent-v0") == "--env bridge/Silent-v0: ValueError"
 
 
+def test_the_code_of_a_users_environment_is_part_of_the_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What makes it and what wraps it; of Gymnasium's own, whose version is recorded, neither."""
+    code = "from gymnasium import Wrapper, register, spec\n"
+    code += "from gymnasium.envs.registration import WrapperSpec\n"
+    code += "class Mine(Wrapper):\n    pass\ndef make(**settings):\n    pass\n"
+    code += "wrapper = WrapperSpec('Mine', 'bridge_own_module:Mine', {})\n"
+    code += "register('bridge/Own-v0', make, additional_wrappers=(wrapper,))\n"
+    file = tmp_path / "bridge_own_module.py"
+    file.write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, file.stem, raising=False)
+    importlib.import_module(file.stem)
+    assert [*map(origin_of, users_code("bridge/Own-v0"))] == [f"{file}:make", f"{file}:Mine"]
+    assert len(users_code(f"{file.stem}:bridge/Own-v0")) == 3
+    assert users_code("CartPole-v1") == []
+
+
 def test_an_id_may_name_the_module_that_registers_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -882,6 +902,8 @@ def test_an_id_may_name_the_module_that_registers_it(
     assert (env.spec.id, env.spec.time_limit) == ("bridge_test_module:mine/Pole-v3", 12)
     _, seen = play(env, [0, 1], 20)
     assert seen[5].sum() > 0
+    file = tmp_path / "bridge_test_module.py"  # what is registered there is Gymnasium's own
+    assert [*map(origin_of, env.origins())][2:] == [f"{file}:<statements>"]
     message = refusal("bridge_no_module:mine/Pole-v3")
     assert message.startswith("--env 'bridge_no_module:mine/Pole-v3': cannot import bridge_no_mod")
     assert message.endswith("; install it, or add its folder to PYTHONPATH")

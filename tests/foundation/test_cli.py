@@ -485,7 +485,7 @@ def test_a_runs_name_changes_with_exactly_the_fields_that_change_a_curve(
     hashed = RunFolder.of(config, name).path.name
     assert len(hashed) == 8
     stays = {"seeds", "first_seed", "device", "threads", "results", "track", "quiet"}
-    stays |= {"checkpoint_interval"}
+    stays |= {"checkpoint_interval", "keep_stale"}
     names = {hashed}
     fields = {f.name for f in dataclasses.fields(config)}
     assert stays < fields

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ast
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -351,6 +355,222 @@ def test_an_origin_is_written_by_module_and_name() -> None:
     assert origin_of(ppo.prepare) == "algos.ppo:prepare"  # behind a decorator
     assert origin_of(ppo.ActorCritic.act) == "algos.ppo:ActorCritic.act"
     assert origin_of("a.b:c") == "a.b:c"
+
+
+# ---- Files outside the checkout ---------------------------------------------------------
+
+OUTSIDE = {
+    "mine.py": """import settings
+from algorithm import helper
+from helpers import area, scale as size
+from manyseeds.cli import ControlConfig
+import package.inner as inner
+import package
+
+class Config(ControlConfig):
+    beta: float = 0.1
+
+
+class TaskConfig:
+    gravity: float = 9.8
+
+
+def train(config, run):
+    import lazy
+    return helper(size(1)) + inner.volume(2) + TaskConfig.gravity + getattr(package, "chosen")()
+
+
+def other():
+    return settings.UNUSED + area(1) + lazy.late()
+
+
+if __name__ == "__main__":
+    main(parse(Config), train)
+""",
+    "helpers.py": """def scale(x):
+    return tables()[x] * 2
+
+
+def area(x):
+    return x
+
+
+def tables():
+    from lists import TABLE
+    return TABLE
+""",
+    "lists.py": "TABLE = {}\nTABLE[1] = 3\n",
+    "settings.py": "import register\nUNUSED = 1\n",
+    "register.py": "import os\nos.environ['x'] = '1'\n",
+    "package/__init__.py": "from .core import *\n",
+    "package/core.py": "def chosen():\n    return 4\n",
+    "package/inner.py": "from . import deep\nfrom helpers import tables\n"
+    "def volume(x):\n    return deep.cube(x)\n",
+    "package/deep.py": "if 1:\n    def cube(x):\n        return x ** 3\n",
+    "lazy.py": "def late():\n    return 6\n",
+}
+
+
+@pytest.fixture
+def outside(tmp_path: Path, project: Callable[..., str]) -> Callable[..., str]:
+    """Writes files of a user beside a small project; returns the digest of one's `train`."""
+    (tmp_path / "checkout").mkdir()
+
+    def written(file: str = "", old: str = "", new: str = "", folder: str = "mine") -> str:
+        project([])
+        for name, text in OUTSIDE.items():
+            assert name != file or text.count(old) == 1
+            path = tmp_path / folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text.replace(old, new) if name == file else text)
+        for name in ("algorithm.py", "shapes", "manyseeds"):
+            if (tmp_path / name).exists():
+                shutil.rmtree(tmp_path / "checkout" / name, ignore_errors=True)
+                os.replace(tmp_path / name, tmp_path / "checkout" / name)
+        (tmp_path / "checkout/manyseeds").mkdir(exist_ok=True)
+        (tmp_path / "checkout/manyseeds/cli.py").write_text("")
+        forget()
+        path = tmp_path / folder / "mine.py"
+        return code_digest([f"{path}:train", f"{path}:Config"], tmp_path / "checkout")
+
+    return written
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "same"),
+    [
+        ("mine.py", "inner.volume(2)", "inner.volume(3)", False),
+        ("mine.py", "beta: float = 0.1", "beta: float = 0.2", True),  # it stands in the record
+        ("mine.py", "gravity: float = 9.8", "gravity: float = 9.9", False),  # this does not
+        ("mine.py", "area(1)", "area(2)", True),  # nothing reaches it
+        ("mine.py", "def other():", "# why\ndef other():", True),
+        ("mine.py", "    main(parse(Config), train)", "    main(parse(), train)", True),
+        ("mine.py", "    main(", "    settings.LIMIT = 2\n    main(", False),
+        ("helpers.py", "* 2", "* 3", False),
+        ("helpers.py", "return x\n", "return -x\n", True),
+        ("lists.py", "TABLE[1] = 3", "TABLE[1] = 4", False),
+        ("settings.py", "UNUSED = 1", "UNUSED = 2", True),
+        ("register.py", "'1'", "'2'", False),  # what its import does
+        ("package/core.py", "return 4", "return 5", False),  # chosen by its name
+        ("package/deep.py", "x ** 3", "x ** 2", False),
+        ("lazy.py", "return 6", "return 7", True),
+    ],
+)
+def test_a_file_outside_the_checkout_counts_with_what_it_imports_of_its_own_folder(
+    file: str, old: str, new: str, same: bool, outside: Callable[..., str]
+) -> None:
+    before = outside()
+    assert (outside(file, old, new) == before) == same
+    assert outside() == before
+    assert outside(folder="another/place") == before
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("limit = 1\nlimit = f(limit)", "limit = 2\nlimit = f(limit)"),
+        ("limit = 1\nlimit += 1", "limit = 1\nlimit += 2"),
+        ("if X:\n    limit = 1", "if X:\n    limit = 2"),
+        ("try:\n    from b import limit\nexcept E:\n    limit = 1", None),
+        ("try:\n    import b\nexcept E:\n    b = limit = None", None),
+        ("from b import *", None),
+        ("from b import limit", None),
+        ("import b\nlimit = b", None),
+        ("import b\nx.limit = 1", "import b\nx.limit = 2"),
+        ("x.y = limit = 1", "x.y = limit = 2"),
+        ("for limit in 1, 2:\n    pass", "for limit in 1, 3:\n    pass"),
+    ],
+)
+def test_a_file_of_any_form_is_read(before: str, after: str | None, tmp_path: Path) -> None:
+    """None: not the file itself changes, but the one that it imports."""
+
+    def digest_of(text: str, imported: str = "limit = 1") -> str:
+        (tmp_path / "a.py").write_text(f"{text}\n\ndef train():\n    return limit\n")
+        (tmp_path / "b.py").write_text(f"{imported}\n")
+        forget()
+        return code_digest([f"{tmp_path}/a.py:train"])
+
+    changed = digest_of(after) if after else digest_of(before, "limit = 2")
+    assert digest_of(before) != changed
+
+
+def test_what_cannot_be_parsed_counts_as_a_whole(tmp_path: Path) -> None:
+    file, seen = tmp_path / "a.py", []
+    for text in ("def f(:", "def f((:", "(" * 9000, "x = '" + "a" * 2**20 + "'\n"):
+        file.write_text(text)
+        forget()
+        seen.append(code_digest([f"{file}:f"]))
+    assert len({*seen}) == 4
+    file.unlink()
+    os.mkfifo(file)  # nobody writes to it
+    forget()
+    assert code_digest([f"{file}:f"]) == code_digest(["nowhere:f"])
+
+
+def test_a_name_of_a_library_stays_a_name(tmp_path: Path) -> None:
+    """Even where a folder above happens to be called so."""
+    digests = set()
+    for folder in ("plain", "with"):
+        (tmp_path / folder).mkdir()
+        path = tmp_path / folder / "a.py"
+        path.write_text("import random, torch\ndef f():\n    return torch.nn, random.random\n")
+        if folder == "with":
+            (tmp_path / folder / "torch").mkdir()
+            (tmp_path / folder / "torch/setup.py").write_text("")
+            (tmp_path / "random.py").write_text("")
+        digests.add(code_digest([f"{path}:f"]))
+    assert len(digests) == 1
+
+
+def test_a_copy_of_an_algorithm_has_its_digest_wherever_it_lies(
+    project_copy: Path, tmp_path: Path
+) -> None:
+    shutil.copy(ROOT / "algos/ppo.py", project_copy / "algos/my_ppo.py")
+    shutil.copy(ROOT / "algos/ppo.py", project_copy / "algos/my-ppo.py")
+    shutil.copy(ROOT / "algos/ppo.py", tmp_path / "ppo.py")
+    forget()
+    modules = "algos.ppo", "algos.my_ppo", f"{project_copy}/algos/my-ppo.py", f"{tmp_path}/ppo.py"
+    rest = [x for x in origins(ppo, "CartPole-v1") if "ppo" not in x] + KINDS[
+        "control"
+    ].kind_origins()
+    found = [code_digest([f"{m}:train", f"{m}:Config", *rest], project_copy) for m in modules]
+    assert len({*found}) == 1
+    text = (tmp_path / "ppo.py").read_text()
+    (tmp_path / "ppo.py").write_text(text.replace("-torch.minimum(", "torch.minimum("))
+    forget()
+    assert "-torch.minimum(" in text
+    last = modules[-1]
+    assert code_digest([f"{last}:train", f"{last}:Config", *rest], project_copy) != found[-1]
+
+
+SHOW = "\nfrom manyseeds.digest import origin_of as show, code_digest\n"
+
+
+def test_where_a_definition_outside_the_checkout_is(tmp_path: Path) -> None:
+    """In a file, by its path; in none, it is unknown and never the same."""
+    code = "def train(): return lambda: 1\nclass C:\n    def f(self): pass\n" + SHOW
+    code += "print(*map(show, (train, C, C.f, train(), lambda: 1, print)))\n"
+    code += "print(code_digest([show(train)]))\nprint(code_digest([show(train)]))\n"
+    script = tmp_path / "my-script.py"
+    script.write_text(code)
+
+    def output(*words: str) -> list[str]:
+        command = [sys.executable, *words]
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+        return done.stdout.split()
+
+    *found, one, two = output(str(script))
+    path = script.resolve()
+    names = ("train", "C", "C", "train", "*")
+    assert found == [*(f"{path}:{name}" for name in names), "<unknown>:print"]
+    assert one == two
+    *found, one, two = output("-c", code)
+    assert found[:2] == ["<unknown>:train", "<unknown>:C"]
+    assert one.startswith("unknown-")
+    assert one != two
+    assert origin_of(gymnasium.Env) == "gymnasium.core:Env"  # a library
+    assert origin_of(partial(ppo.train, None)) == "algos.ppo:train"
 
 
 # ---- What makes the runs of this project stale ------------------------------------------

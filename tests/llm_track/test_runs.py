@@ -38,8 +38,8 @@ from manyseeds import snapshot
 from manyseeds.cli import identity, parse
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
-from manyseeds.record import RunFolder, is_finished, part_name, read_json
-from manyseeds.runs import language
+from manyseeds.record import STALE, RunFolder, is_finished, part_name, read_json
+from manyseeds.runs import language, set_aside
 from manyseeds.runs.language import LanguageRun
 from manyseeds.runs.parallel import Processes
 
@@ -447,6 +447,29 @@ def test_micro_batches_do_not_change_what_is_learned(
 
 
 @pytest.mark.usefixtures("small", "pictures")
+@pytest.mark.usefixtures("small")
+def test_seeds_that_other_code_has_trained_are_trained_anew(
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = config_of("grpo", model, tmp_path, seeds=2, total_samples=16)
+    part = train("grpo", config)
+    before = read_json(part / "DONE.json")
+    train("grpo", config)
+    assert "Finished already: 2 seeds" in capsys.readouterr().out
+    with monkeypatch.context() as patch:
+        patch.setattr(set_aside, "code_digest", lambda origins: "of an edited file")
+        train("grpo", replace(config, seeds=1))
+    (aside,) = (part.parent / STALE).iterdir()
+    said = capsys.readouterr().out
+    assert "seed 0 was trained by other code" in said
+    assert f"set aside as a run of its own, {aside}\n" in said
+    assert read_json(aside / part.name / "DONE.json") == before
+    assert len(RunFolder(part.parent).parts()) == 2
+
+
 def test_seeds_are_parts_of_their_own_and_differ(model: Path, tmp_path: Path) -> None:
     config = config_of("grpo", model, tmp_path, seeds=2, total_samples=64)
     language.main(config, grpo.train, {})
