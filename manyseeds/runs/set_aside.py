@@ -16,6 +16,7 @@ import contextlib
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -24,7 +25,16 @@ from pathlib import Path
 from typing import Any
 
 from manyseeds.cli import PUBLISHED, RunConfig, identity
-from manyseeds.digest import UNKNOWN, code_digest, is_path, origin_of
+from manyseeds.digest import (
+    ALL,
+    ROOT,
+    UNKNOWN,
+    code_digest,
+    is_library,
+    is_path,
+    origin_of,
+    path_of,
+)
 from manyseeds.errors import UsageError
 from manyseeds.progress import console
 from manyseeds.record import (
@@ -93,12 +103,22 @@ def origins_of(config: RunConfig, definitions: Sequence[Any]) -> list[str]:
 
     Raises UsageError for what is to be published, but is not of this checkout.
     """
-    origins = sorted({*map(origin_of, definitions), *config.origins()})
+    origins = sorted({*map(origin_of, definitions), *config.origins(), *script_of(definitions)})
     if is_published(config):
         for origin in origins:
             if is_path(origin) or origin.startswith(UNKNOWN):
                 raise UsageError(f"--publish: {origin} is not in this checkout")
     return origins
+
+
+def script_of(definitions: Sequence[Any]) -> list[str]:
+    """All of a user's script that trains by definitions of other files: it may have replaced
+    functions there, `ppo.policy_loss = mine`. None where there is no such script."""
+    main = sys.modules["__main__"]
+    file = path_of(main)
+    if file is None or ROOT in file.parents or is_library(main):
+        return []
+    return [] if file in map(path_of, definitions) else [f"{file}:{ALL}"]
 
 
 def is_published(config: RunConfig) -> bool:

@@ -419,3 +419,36 @@ def test_the_code_of_a_baseline_is_that_of_its_record() -> None:
     assert cell.is_current({**stored, "kind": "control"})
     stored["code"]["origins"] = recorded[:1]
     assert not cell.is_current({**stored, "kind": "control"})
+
+
+def test_a_script_that_replaces_a_function_of_ours_is_read(mine: Path) -> None:
+    """`q_learning.td_error = mine`, and then the training of algos/q_learning.py."""
+    script = mine / "patched.py"
+    script.write_text(
+        """from algos import q_learning
+from manyseeds.cli import parse
+from manyseeds.runs.control import main
+
+
+def td_error(*args):
+    return 1.0 * original(*args)
+
+
+original, q_learning.td_error = q_learning.td_error, td_error
+config = parse(q_learning.Config, q_learning.PRESETS, q_learning.__doc__)
+main(config, q_learning.train, q_learning.PRESETS)
+"""
+    )
+
+    def run() -> str:
+        words = "--env", "FrozenLake-v1", "--seeds", "2", *LAKE
+        done = Script(str(script), *words).run()
+        assert done.poll() == 0, done.stderr
+        return done.stdout
+
+    run()
+    first = sums(run_of("q_learning").parts()[0])
+    assert "Finished already" in run()
+    edit(script, "1.0 * original", "0.5 * original")
+    assert "were trained by other code" in run()
+    assert sums(run_of("q_learning").parts()[0]) != first

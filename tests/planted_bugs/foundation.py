@@ -593,6 +593,14 @@ BUGS = (
         "tests/envs/test_bridge.py::test_an_id_may_name_the_module_that_registers_it",
     ),
     Bug(
+        "edited code: a script that replaces functions of other files is not read",
+        "manyseeds/runs/set_aside.py",
+        ", *script_of(definitions)})",
+        "})",
+        "tests/foundation/test_set_aside.py"
+        "::test_a_script_that_replaces_a_function_of_ours_is_read",
+    ),
+    Bug(
         "edited code: what other code has trained is finished",
         "manyseeds/runs/set_aside.py",
         "return kept or not differs(config, self.digest)",
