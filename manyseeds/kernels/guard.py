@@ -532,9 +532,10 @@ def is_builtin(module: types.ModuleType) -> bool:
 
 
 def shown(file: str | None) -> str:
-    """A file for people: from the checkout, where it is in it."""
+    """A file for people: from the checkout, or from the working folder, where it is in there."""
     path = Path(file or "")
-    return str(path.relative_to(ROOT)) if ROOT in path.parents else str(file)
+    found = (path.relative_to(folder) for folder in (ROOT, Path.cwd()) if folder in path.parents)
+    return str(next(found, file))
 
 
 # ---- Texts ----------------------------------------------------------------------------------
