@@ -369,12 +369,13 @@ def test_the_rate_falls_to_0(qwen: str, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("source", ["own samples", "a file"])
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small", "eager")
 def test_an_interrupted_training_goes_on_as_if_nothing_had_been(
     source: str, qwen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bit for bit, with the pairs of the first model: they are not made again by a later one."""
     config = config_of(qwen, total_samples=256, batch_size=8, epochs=1, evaluations=1)
+    config = replace(config, checkpoint_interval=1e-9)
     if source == "a file":
         path = preferences(tmp_path / "p.jsonl", 20)
         config = replace(config, preferences=path, total_samples=96)

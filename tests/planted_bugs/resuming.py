@@ -10,8 +10,8 @@ BUGS = (
     Bug(
         "resuming: the optimizer's moments are left out",
         "manyseeds/optim.py",
-        'left_out = ("grads", "_grad_views", "_stepper")',
-        'left_out = ("grads", "_grad_views", "_stepper", "mean", "square")',
+        'left_out = ("grads", "_grad_views", "stepper")',
+        'left_out = ("grads", "_grad_views", "stepper", "mean", "square")',
         f"{GOES_ON}[ppo]",
     ),
     Bug(
