@@ -784,6 +784,7 @@ def test_ppo_end_to_end(folder: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("method", [rlhf_ppo, reward_model])
 def test_an_interrupted_training_goes_on_as_if_nothing_had_been(
     method: Any, qwen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -798,7 +799,7 @@ def test_an_interrupted_training_goes_on_as_if_nothing_had_been(
     steps: list[int] = []
     weights = []
     for name, last in (("whole", 9), ("broken", 3)):
-        named = replace(config, name="x", results=str(tmp_path / name))
+        named = replace(config, name="x", results=str(tmp_path / name), checkpoint_interval=1e-9)
 
         def stop(self: Any, step: int, *args: Any, last: int = last, **extra: Any) -> None:
             save(self, step, *args, **extra)
