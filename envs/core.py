@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from manyseeds.kernels import in_c
-from manyseeds.kernels.scan import episode_means
+from manyseeds.kernels.scan import episode_means, takes_episodes
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class EpisodeTracker:
         self.open_return = torch.zeros(seeds, envs, device=device)  # of the unfinished episodes
         self.open_length = torch.zeros(seeds, envs, device=device)
 
-    @in_c(episode_means)
+    @in_c(episode_means, takes_episodes)
     def update(self, rewards: Tensor, done: Tensor) -> dict[str, Tensor]:
         """Means of the episodes that ended: train_return and train_length, `[S]`; NaN without any.
 

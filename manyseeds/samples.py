@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from manyseeds.kernels import in_c, scan
+from manyseeds.kernels import in_c, scan, usable
 
 
 @torch.no_grad()
-@in_c(scan.discounted_sums)
+@in_c(scan.discounted_sums, usable)
 def discounted_sums(x: Tensor, decay: Tensor) -> Tensor:
     """y_t = x_t + decay_t y_{t+1} from the last step backwards; all `[S, T, N]`."""
     total, totals = torch.zeros_like(x[:, 0]), []
@@ -19,7 +19,7 @@ def discounted_sums(x: Tensor, decay: Tensor) -> Tensor:
     return torch.stack(totals[::-1], dim=1)
 
 
-@in_c(scan.shuffles)
+@in_c(scan.shuffles, usable)
 def shuffles(keys: Tensor) -> Tensor:
     """The orders `[..., B]` int64 that sort uniforms `[..., B]`: random permutations of B."""
     return keys.argsort(stable=True, dim=-1)

@@ -75,8 +75,10 @@ def off() -> Iterator[None]:
 
 def usable(*tensors: Tensor) -> bool:
     """Whether kernels can take tensors: float32 on a CPU."""
-    fits = all(x.dtype == torch.float32 and x.device.type == "cpu" for x in tensors)
-    return fits and available()
+    for x in tensors:
+        if x.dtype is not torch.float32 or not x.is_cpu:
+            return False
+    return available()
 
 
 def in_c(
@@ -98,12 +100,11 @@ def in_c(
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            if can_take(*args, *kwargs.values()):
-                first = args[0] if args else next(iter(kwargs.values()))
-                if guard.allows(None if isinstance(first, Tensor) else first):
-                    result = kernel(*args, **kwargs)
-                    if result is not NotImplemented:
-                        return result
+            given = (*args, *kwargs.values()) if kwargs else args
+            if can_take(*given) and guard.allows(given[0]):
+                result = kernel(*args, **kwargs)
+                if result is not NotImplemented:
+                    return result
             return function(*args, **kwargs)
 
         call.guard = guard  # type: ignore[attr-defined]
@@ -127,7 +128,7 @@ def fits(*args: Any) -> bool:
     for arg in args:
         for x in arg if isinstance(arg, tuple) else (arg,):
             if isinstance(x, Tensor) and (
-                not readable(x) or x.device.type != "cpu" or (grads and x.requires_grad)
+                not readable(x) or not x.is_cpu or (grads and x.requires_grad)
             ):
                 return False
     return True

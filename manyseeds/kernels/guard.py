@@ -15,7 +15,8 @@ The digests that kernels were written for are in known.json: for each kernel the
 stands for, and how much longer a training takes without it.
 
 A walk takes milliseconds, so its outcome is kept, and `look` asks whether anything that was walked
-over has changed since: at each call of a kernel or, during a training, once an iteration.
+over has changed since: at each call of a kernel or, during a training, once an iteration, at most
+every hundredth of a second.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import marshal
 import operator
 import sys
 import sysconfig
+import time
 import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,6 +50,7 @@ HERE = Path(__file__).parent
 KERNELS = __name__.rpartition(".")[0]
 ROOMS = ("manyseeds", "envs", "algos", "llm_track", "benchmarks")
 MISSING = object()
+INTERVAL = 0.01  # seconds between two looks within a training, at least
 THROUGH_OBJECT = "@"  # the meaning of a name that an object decides
 Value = (int, float, str, bytes, bool, type(None), torch.dtype, torch.device)
 Data = (*Value, torch.Tensor, tuple, list, dict, set, frozenset)
@@ -80,31 +83,44 @@ class Guard:
 
     def __init__(self, kernel: str, *roots: Callable[..., Any] | str, c_of: str = "") -> None:
         self.kernel, self.roots, self.c_of = kernel, roots, c_of
-        # Verdicts: of objects by identity, while they are alive, and of classes without attributes.
-        self._of_objects: dict[int, tuple[Any, int, bool]] = {}
-        self._of_classes: dict[type, tuple[int, bool]] = {}
-        self._alone: tuple[int, bool] = (-1, False)
+        self._verdicts: dict[int, bool] = {}  # by the id of what was asked for
+        self._alive: dict[int, Any] = {}  # references to objects with a verdict
+        self._generation = -1  # of the verdicts
+        self._key: Callable[[Any], int] = id
 
     def allows(self, thing: Any = None) -> bool:
-        """Whether the kernel computes what the functions say, for an object that they work on."""
+        """Whether the kernel computes what the functions say.
+
+        thing: the object that they work on; a tensor stands for none.
+        """
+        if watch.by_iteration and self._generation == watch.generation:
+            verdict = self._verdicts.get(self._key(thing))
+            if verdict is not None:
+                return verdict
+        return self._ask(thing)
+
+    def _ask(self, thing: Any) -> bool:
         if not watch.by_iteration:
             watch.look()
-        if thing is None:
-            if self._alone[0] != watch.generation:
-                self._alone = watch.generation, self._decide(None)
-            return self._alone[1]
-        if not hasattr(thing, "__dict__"):  # a named tuple: its class says all
-            kept = self._of_classes.get(type(thing))
-            if kept is None or kept[0] != watch.generation:
-                kept = watch.generation, self._decide(type(thing))
-                self._of_classes[type(thing)] = kept
-            return kept[1]
-        found = self._of_objects.get(id(thing))
-        if found is None or found[0]() is not thing or found[1] != watch.generation:
-            gone = functools.partial(_forget, self._of_objects, id(thing))
-            found = weakref.ref(thing, gone), watch.generation, self._decide(thing)
-            self._of_objects[id(thing)] = found
-        return found[2]
+        if self._generation != watch.generation:
+            self._generation = watch.generation
+            self._verdicts.clear()
+            self._alive.clear()
+        if thing is None or isinstance(thing, torch.Tensor):  # a function of tensors
+            thing, self._key = None, number_of_none
+        elif not hasattr(thing, "__dict__"):  # a named tuple: its class says all
+            thing, self._key = type(thing), number_of_class
+        key = id(thing)
+        if key not in self._verdicts:
+            self._verdicts[key] = self._decide(thing)
+            if thing is not None:
+                self._alive[key] = weakref.ref(thing, functools.partial(self._drop, key))
+        return self._verdicts[key]
+
+    def _drop(self, key: int, gone: Any) -> None:
+        """Forget an object that is gone, unless another one has its place already."""
+        if self._alive.get(key) is gone:
+            del self._alive[key], self._verdicts[key]
 
     def walk(self, thing: Any = None) -> Walk:
         """All that the functions reach now."""
@@ -130,10 +146,12 @@ class Guard:
         return False
 
 
-def _forget(verdicts: dict[int, Any], key: int, gone: Any) -> None:
-    """Drop the verdict on an object that is gone, unless another one has its place already."""
-    if key in verdicts and verdicts[key][0] is gone:
-        del verdicts[key]
+def number_of_none(thing: Any) -> int:
+    return id(None)
+
+
+def number_of_class(thing: Any) -> int:
+    return id(type(thing))
 
 
 class Definition(NamedTuple):
@@ -610,12 +628,13 @@ def locals_of(node: Any) -> frozenset[str]:
 class Watch:
     """What all walks have come across, and whether it is still as it was.
 
-    A look is a few comparisons of tuples, which compare by identity first: 5 microseconds or so.
+    A look compares hundreds of references, which takes some 20 microseconds of a training.
     """
 
     def __init__(self) -> None:
         self.by_iteration = False
         self.generation = 0
+        self._next = 0.0  # when the next iteration looks
         self._forget()
 
     def _forget(self) -> None:
@@ -637,6 +656,13 @@ class Watch:
         self._objects = {k: kept for k, kept in self._objects.items() if kept[0]() is not None}
         for key, thing in walk.objects.items():
             self._objects[key] = weakref.ref(thing), state_of(thing)
+
+    def look_by_iteration(self) -> None:
+        """`look`, after an iteration of a training; where those are short, after some."""
+        now = time.perf_counter()
+        if now >= self._next:
+            self._next = now + INTERVAL
+            self.look()
 
     def look(self) -> None:
         """Let all verdicts be made again if anything has changed."""

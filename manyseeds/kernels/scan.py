@@ -16,8 +16,8 @@ from manyseeds.kernels.optim import per_seed
 
 
 def discounted_sums(x: Tensor, decay: Tensor) -> Tensor:
-    """What `discounted_sums` of samples.py says, for tensors that kernels can take."""
-    if {x.dtype, decay.dtype} != {torch.float32} or x.shape != decay.shape:
+    """What `discounted_sums` of samples.py says; x and decay of one shape."""
+    if x.shape != decay.shape:
         return NotImplemented
     x, decay = x.contiguous(), decay.contiguous()
     y = torch.empty_like(x)
@@ -27,9 +27,7 @@ def discounted_sums(x: Tensor, decay: Tensor) -> Tensor:
 
 
 def shuffles(keys: Tensor) -> Tensor:
-    """What `shuffles` of samples.py says, for tensors that kernels can take."""
-    if keys.dtype != torch.float32:
-        return NotImplemented
+    """What `shuffles` of samples.py says."""
     keys = keys.contiguous()
     order = torch.empty(keys.shape, dtype=torch.int64)
     rows, pointers = keys.numel() // keys.shape[-1], (keys.data_ptr(), order.data_ptr())
@@ -61,10 +59,13 @@ def gae(
     return advantages
 
 
+def takes_episodes(tracker: Any, rewards: Tensor, done: Tensor) -> bool:
+    """Whether `episode_means` can take arguments."""
+    return kernels.usable(rewards, tracker.open_return)
+
+
 def episode_means(tracker: Any, /, rewards: Tensor, done: Tensor) -> dict[str, Tensor]:
-    """What `EpisodeTracker.update` of envs/core.py says, for tensors that kernels can take."""
-    if {rewards.dtype, tracker.open_return.dtype} != {torch.float32}:
-        return NotImplemented
+    """What `EpisodeTracker.update` of envs/core.py says."""
     S, T, N = rewards.shape
     means = rewards.new_empty(2, S)
     steps = rewards.contiguous(), done.contiguous()

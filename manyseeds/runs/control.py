@@ -164,7 +164,7 @@ class Run(ResumableRun):
         Metrics stay tensors, and are averaged over windows of 1/200 of the training, a seed's own.
         One whose name ends in `loss` marks its seed as diverged when it is not finite.
         """
-        watch.look()  # whether code has changed that kernels stand for
+        watch.look_by_iteration()  # whether code has changed that kernels stand for
         timesteps = self._per_seed(timestep)
         learned = timesteps > self._timesteps
         self._pending.append((timesteps, learned, metrics))

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -280,9 +281,24 @@ def test_within_a_training_it_looks_once_an_iteration(
     assert LOSS.allows(agent)
 
 
+def test_a_short_iteration_does_not_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    monkeypatch.setattr(watch, "look", lambda: looks.append(1))
+    monkeypatch.setattr(watch, "_next", 0.0)
+    for _ in range(10):
+        watch.look_by_iteration()
+    assert len(looks) == 1
+    monkeypatch.setattr(watch, "_next", time.perf_counter())
+    watch.look_by_iteration()
+    assert len(looks) == 2
+
+
 def test_a_change_in_the_middle_of_a_training_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """As without C, to the known tolerance of the first updates."""
     from manyseeds.runs.configurations import RowRun
+
+    monkeypatch.setattr(guard, "INTERVAL", 0.0)
+    monkeypatch.setattr(watch, "_next", 0.0)
 
     config = ppo.Config(
         total_timesteps=192, num_envs=2, num_steps=32, learning_rate=1e-2, quiet=True
@@ -294,11 +310,13 @@ def test_a_change_in_the_middle_of_a_training_counts(monkeypatch: pytest.MonkeyP
                 monkeypatch.setattr(ppo, "policy_loss", lambda ratio, *args: 0 * ratio.mean(-1))
             super().log(timestep, metrics)
 
+    original = ppo.policy_loss
+
     def weights(run_class: type[RowRun]) -> Tensor:
         run = run_class([config], [0], curves=False)
         with looking_by_iteration():
             found = ppo.train(run.config, run).networks.weights[0]
-        monkeypatch.undo()
+        monkeypatch.setattr(ppo, "policy_loss", original)
         return found
 
     with kernels.off():

@@ -40,15 +40,15 @@ BUGS = (
     Bug(
         "guard: nobody looks within a training",
         "manyseeds/runs/control.py",
-        "        watch.look()  # whether code has changed that kernels stand for\n",
+        "        watch.look_by_iteration()  # whether code has changed that kernels stand for\n",
         "",
         MIDDLE,
     ),
     Bug(
         "guard: it looks at each call of a kernel",
         GUARD,
-        "        if not watch.by_iteration:\n",
-        "        if True:\n",
+        "if watch.by_iteration and self._generation == watch.generation:",
+        "if False:",
         f"{TESTS}::test_within_a_training_it_looks_once_an_iteration",
     ),
     Bug(
