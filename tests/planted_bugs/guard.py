@@ -45,13 +45,6 @@ BUGS = (
         MIDDLE,
     ),
     Bug(
-        "guard: it looks at each call of a kernel",
-        GUARD,
-        "if watch.by_iteration and self._generation == watch.generation:",
-        "if False:",
-        f"{TESTS}::test_within_a_training_it_looks_once_an_iteration",
-    ),
-    Bug(
         "guard: what an object has itself is not seen",
         GUARD,
         "            if is_own(owner, name):\n",
