@@ -125,8 +125,11 @@ def path_of(definition: Any) -> Path | None:
 def is_library(definition: Any) -> bool:
     """Whether a definition or module belongs to an installed package or to Python itself."""
     file = path_of(definition)
-    if file is None:
-        return False
+    return file is not None and is_library_file(file)
+
+
+def is_library_file(file: Path) -> bool:
+    """The same of a file, by where it lies."""
     below = file.relative_to(ROOT) if ROOT in file.parents else file
     return STANDARD_LIBRARY in file.parents or not INSTALLED.isdisjoint(below.parts)
 

@@ -95,12 +95,17 @@ def in_c(
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        guard = Guard(f"{kernel.__module__.rpartition('.')[2]}.{kernel.__name__}", function)
+        name = f"{kernel.__module__.rpartition('.')[2]}.{kernel.__name__}"
+        guard = Guard(name, function, sets_gradients=hasattr(kernel, "sets_gradients"))
+        code = function.__code__
+        parameters = code.co_varnames[: code.co_argcount]
         can_take = takes or fits
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            given = (*args, *kwargs.values()) if kwargs else args
+            given = args
+            if kwargs:  # in the order of the parameters
+                given = (*args, *(kwargs[x] for x in parameters[len(args) :] if x in kwargs))  # type: ignore[assignment]
             if can_take(*given) and guard.allows(given[0]):
                 result = kernel(*args, **kwargs)
                 if result is not NotImplemented:
@@ -111,6 +116,12 @@ def in_c(
         return call
 
     return decorate
+
+
+def sets_gradients(kernel: Callable[P, R]) -> Callable[P, R]:
+    """Mark a kernel that sets the gradients of all parameters of its first argument."""
+    kernel.sets_gradients = True  # type: ignore[attr-defined]
+    return kernel
 
 
 # What a kernel reads.

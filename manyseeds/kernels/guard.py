@@ -32,7 +32,6 @@ import linecache
 import marshal
 import operator
 import sys
-import sysconfig
 import time
 import types
 import weakref
@@ -41,17 +40,32 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy
 import torch
 from torch import nn
+from torch.nn.modules import module as torch_modules
 
-from manyseeds.digest import ROOT, SUPER, c_code, definitions_in, names_of, text_of
+from manyseeds.digest import (
+    ROOT,
+    SUPER,
+    c_code,
+    definitions_in,
+    is_library_file,
+    names_of,
+    text_of,
+)
 
 HERE = Path(__file__).parent
 KERNELS = __name__.rpartition(".")[0]
 ROOMS = ("manyseeds", "envs", "algos", "llm_track", "benchmarks")
 MISSING = object()
+ANSWERING = {"__getattribute__", "__getattr__"}
 INTERVAL = 0.01  # seconds between two looks within a training, at least
+WALKING = 0.02  # of the time goes into walks, at most
+MANY = 64  # more data than that is no constant of an equation
 THROUGH_OBJECT = "@"  # the meaning of a name that an object decides
+# Wherever they are installed.
+PACKAGES = [Path(str(package.__file__)).resolve().parent for package in (torch, numpy)]
 Value = (int, float, str, bytes, bool, type(None), torch.dtype, torch.device)
 Data = (*Value, torch.Tensor, tuple, list, dict, set, frozenset)
 BEHAVIOUR = operator.attrgetter("__code__", "__defaults__", "__kwdefaults__")  # of a function
@@ -78,11 +92,19 @@ class Guard:
     """What keeps one kernel from standing for functions that were changed.
 
     roots: the functions; methods by name where they belong to the objects that `allows` gets.
-    c_of: a module whose C code is compared, too.
+    c_of: a module whose C code is compared, too. sets_gradients: those of all parameters of the
+    object.
     """
 
-    def __init__(self, kernel: str, *roots: Callable[..., Any] | str, c_of: str = "") -> None:
-        self.kernel, self.roots, self.c_of = kernel, roots, c_of
+    def __init__(
+        self,
+        kernel: str,
+        *roots: Callable[..., Any] | str,
+        c_of: str = "",
+        sets_gradients: bool = False,
+    ) -> None:
+        self.kernel, self.roots = kernel, roots
+        self.c_of, self.sets_gradients = c_of, sets_gradients
         self._verdicts: dict[int, bool] = {}  # by the id of what was asked for
         self._alive: dict[int, Any] = {}  # references to objects with a verdict
         self._generation = -1  # of the verdicts
@@ -127,15 +149,27 @@ class Guard:
         walk = Walk(thing)
         for root in self.roots:
             walk.follow_root(root)
+        if self.sets_gradients and isinstance(thing, nn.Module):
+            held = [name for name, p in thing.named_parameters() if is_held(p)]
+            if held:
+                walk.add(f"{held[0]} (frozen, or with a hook)", "held", f"a {type(thing).__name__}")
         if self.c_of:
             walk.add("the C code", c_code(self.c_of, ROOT), f"{self.c_of.replace('.', '/')}.c")
         return walk
 
     def _decide(self, thing: Any) -> bool:
         """Compare with what is known; say so where it differs."""
-        walk = self.walk(thing)
-        watch.add(walk)
+        began = time.perf_counter()
         kernel = known().get(self.kernel, Known([], 0.0))
+        try:
+            walk = self.walk(thing)
+            watch.add(walk)
+        except Exception as error:  # somebody's objects may do anything when they are looked at
+            what = f"what its functions reach ({type(error).__name__}: {error})"
+            say_changed([Definition(what, self.kernel, "")], kernel.slower)
+            return False
+        finally:
+            watch.walked += time.perf_counter() - began
         if any(walk.found.keys() <= version for version in kernel.versions):
             return True
         closest = max(
@@ -204,18 +238,24 @@ class Walk:
     def follow_root(self, root: Callable[..., Any] | str) -> None:
         """Begin with a function, or with a method of the object."""
         if isinstance(root, str):
-            self._follow(self._attribute(self.thing, root), self.thing)
+            name, found, owner = root, self._attribute(self.thing, root), self.thing
         else:
-            function = unwrapped(root)
-            is_method = "." in function.__qualname__ and self.thing is not None
-            self._follow(function, self.thing if is_method else MISSING)
+            name, found, owner = root.__name__, root, MISSING
+            if "." in root.__qualname__:
+                owner = self.thing
+            else:  # what its module calls by this name now
+                found = self._global(root.__globals__, name)
+        if is_followed(unwrapped(found)[0]):
+            self._follow(found, owner)
+        else:  # nowhere, or where nobody can read it
+            self.add(name, "unknown")
 
     def _follow(self, value: Any, owner: Any = MISSING, name: str = "") -> str:
         """Follow a value; returns what to call it in the meanings of names.
 
         owner: what `self` is in a method. name: of a constant, as it is written in its file.
         """
-        value = unwrapped(value)
+        value, layers = unwrapped(value)
         if isinstance(value, types.ModuleType):
             return "" if is_ours(getattr(value, "__file__", None)) else value.__name__
         if isinstance(value, Data):
@@ -226,7 +266,7 @@ class Walk:
         if not is_followed(value):
             return label_of(value)
         if isinstance(value, types.FunctionType):
-            self._function(value, owner)
+            self._function(value, owner, layers)
             return value.__qualname__
         if isinstance(value, type):
             self._class(value)
@@ -236,6 +276,8 @@ class Walk:
 
     def _text(self, value: Any) -> str:
         """The text of plain data; functions in it are followed."""
+        if isinstance(value, tuple | list | dict | set | frozenset) and len(value) > MANY:
+            return f"{type(value).__name__} of many"
         if isinstance(value, dict):
             self.containers[id(value)] = value
             pairs = (f"{self._text(k)}: {self._text(x)}" for k, x in value.items())
@@ -247,7 +289,8 @@ class Walk:
             texts = sorted(texts) if isinstance(value, set | frozenset) else texts
             return f"{type(value).__name__}({', '.join(texts)})"
         if isinstance(value, torch.Tensor):
-            return f"{value.dtype} {value.tolist()}"
+            data = value.tolist() if value.numel() <= MANY else "many"
+            return f"{value.dtype} {list(value.shape)} {data}"
         return repr(value) if isinstance(value, Value) else self._follow(value)
 
     def add(self, name: str, text: str, file: str = "") -> None:
@@ -255,8 +298,8 @@ class Walk:
         digest = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:8]
         self.found.setdefault(f"{name} {digest}", Definition(name, file or self._file, self._user))
 
-    def _function(self, function: types.FunctionType, owner: Any) -> None:
-        """Follow a function; owner: what its `self` is."""
+    def _function(self, function: types.FunctionType, owner: Any, layers: int) -> None:
+        """Follow a function; owner: what its `self` is; layers: how many decorators it has."""
         if (id(function), id(owner)) in self._seen:
             return
         self._seen.add((id(function), id(owner)))
@@ -288,7 +331,8 @@ class Walk:
             else:
                 meanings.append(self._through_globals(function.__globals__, first, rest))
         self._user = user
-        self.add(function.__qualname__, f"{text_of(node)} {self._text(defaults)} {meanings}")
+        said = text_of(node), self._text(defaults), meanings, layers
+        self.add(function.__qualname__, str(said))
         self._user, self._file = before
 
     def _objects_of(self, function: types.FunctionType, owner: Any) -> dict[str, Any]:
@@ -318,10 +362,6 @@ class Walk:
                 inner = self._global(vars(value), attribute)
                 if inner is MISSING:
                     return ""
-                if not is_ours(getattr(value, "__file__", None)):
-                    mine = unwrapped(inner)
-                    if not (isinstance(mine, types.FunctionType) and is_ours(file_of(mine))):
-                        return f"{value.__name__}.{'.'.join(rest)}"
                 value, name = inner, attribute
             elif isinstance(value, type) and is_ours(file_of(value)):
                 value = self._attribute(value, attribute)
@@ -341,7 +381,7 @@ class Walk:
 
     def _through(self, value: Any, rest: Sequence[str]) -> None:
         """Follow attributes of an object or, where there is none yet, of its class."""
-        if rest == ["__call__"] and isinstance(value, nn.Module):
+        if rest == ["__call__"] and is_object(value):
             self._object(value)
             return
         for attribute in rest:
@@ -351,19 +391,22 @@ class Walk:
             if isinstance(value, property):
                 self._follow(value.fget, owner)
                 return
-            inner = unwrapped(value)
+            inner, _ = unwrapped(value)
             own = is_own(owner, attribute)
-            if is_followed(inner):
-                if isinstance(inner, types.FunctionType):
-                    self._follow(inner, owner)
-                    return
-                value = inner
-            else:
-                # An object's own data is no code; what a library can call may be anything.
-                if not own or callable(inner):
-                    cls = type(owner) if own else definer(owner, attribute)
-                    self.add(f"{cls.__qualname__}.{attribute}", self._text(inner))
+            if isinstance(inner, types.FunctionType) and is_followed(inner):
+                self._follow(value, owner)
                 return
+            if not is_followed(inner):
+                # An object's own data is no code; what a library can call may be anything.
+                if not own:
+                    cls = definer(owner, attribute)
+                    self.add(f"{cls.__qualname__}.{attribute}", self._text(inner))
+                elif callable(inner):
+                    self.add(attribute, label_of(inner))
+                return
+            if not own and hasattr(type(inner), "__get__"):
+                self.add(f"{definer(owner, attribute).__qualname__}.{attribute}", "unknown")
+            value = inner
         if is_object(value) and rest:
             self._object(value)
 
@@ -372,7 +415,11 @@ class Walk:
         if owner is MISSING:
             return
         order = class_of(owner).__mro__
-        own = [k for k, c in enumerate(order) if function in map(unwrapped, vars(c).values())]
+        own = [
+            k
+            for k, c in enumerate(order)
+            if function in (unwrapped(x)[0] for x in vars(c).values())
+        ]
         for base in order[own[0] + 1 :] if own else ():
             self._watch(base, vars(base), rest[0])
             if rest[0] in vars(base):
@@ -388,7 +435,9 @@ class Walk:
                 return found if found is not MISSING else getattr(owner, name)
         for cls in class_of(owner).__mro__:
             if is_ours(file_of(cls)):
-                self._watch(cls, vars(cls), name)
+                for hook in ANSWERING & vars(cls).keys():
+                    self.add(f"{cls.__qualname__}.{hook}", "unknown")  # it may answer anything
+                self._watch(cls, vars(cls), name, *ANSWERING)
                 if name in vars(cls):
                     return vars(cls)[name]
         return MISSING  # or a library's
@@ -408,10 +457,14 @@ class Walk:
         text += [self._follow(base) for base in cls.__bases__]
         for name in dict.fromkeys((*methods, *vars(cls))):
             value = vars(cls).get(name)
-            inner = unwrapped(value.fget if isinstance(value, property) else value)
-            if isinstance(inner, types.FunctionType) and is_followed(inner):
+            value = value.fget if isinstance(value, property) else value
+            inner, _ = unwrapped(value)
+            is_made = is_function(inner) and inner.__code__.co_filename == "<string>"
+            if name not in methods and is_made:  # by the machinery of tuples and dataclasses
+                continue
+            if is_function(inner) and is_followed(inner):
                 self._watch(cls, vars(cls), name)
-                self._follow(inner, cls)
+                self._follow(value, cls)
             elif name in methods:  # something else has taken its place
                 self.add(f"{cls.__qualname__}.{name}", "unknown")
         self._user = user
@@ -419,39 +472,44 @@ class Walk:
         self._user, self._file = before
 
     def _object(self, value: Any) -> None:
-        """Follow what a module does when it is called."""
+        """Follow what an object does when it is called."""
         self.objects[id(value)] = value
-        if isinstance(value, nn.Module) and (id(value), 0) not in self._seen:
-            self._seen.add((id(value), 0))
-            if hooks_of(value):
-                self.add(f"a hook of {type(value).__qualname__}", "hook")
-            self._through(value, ["forward"])
+        if (id(value), 0) in self._seen:
+            return
+        self._seen.add((id(value), 0))
+        is_module = isinstance(value, nn.Module)
+        if is_module and hooks_of(value):
+            self.add(f"a hook of {type(value).__qualname__}", "hook")
+        called = self._attribute(value, "forward" if is_module else "__call__")
+        if called is not MISSING:
+            self._follow(called, value)
 
 
 # ---- Live objects ---------------------------------------------------------------------------
 
 
-def unwrapped(value: Any) -> Any:
-    """The function behind a library's decorators, or behind `in_c`; others are what they are."""
+def unwrapped(value: Any) -> tuple[Any, int]:
+    """What is behind a library's decorators, or behind `in_c`, and how many these are.
+
+    Decorators of a user are functions like others.
+    """
+    layers = 0
     while True:
-        if isinstance(value, staticmethod | classmethod):
-            value = value.__func__
+        if isinstance(value, staticmethod | classmethod | types.MethodType):
+            value, layers = value.__func__, layers + (not isinstance(value, types.MethodType))
         elif isinstance(value, functools.cached_property):
-            value = value.func
-        elif isinstance(value, types.MethodType):
-            value = value.__func__
-        elif (
-            hasattr(value, "__wrapped__")
-            and not isinstance(value, type)
-            and (
-                not isinstance(value, types.FunctionType)
-                or is_kernel(value)
-                or not is_ours(value.__code__.co_filename)
-            )
+            value, layers = value.func, layers + 1
+        elif "__wrapped__" in getattr(value, "__dict__", ()) and (
+            (is_function(value) and (is_kernel(value) or not is_ours(value.__code__.co_filename)))
+            or isinstance(value, functools._lru_cache_wrapper)
         ):
-            value = value.__wrapped__
+            value, layers = value.__wrapped__, layers + 1
         else:
-            return value
+            return value, layers
+
+
+def is_function(value: Any) -> bool:
+    return isinstance(value, types.FunctionType)
 
 
 def is_kernel(value: Any) -> bool:
@@ -509,24 +567,34 @@ def hooks_of(module: nn.Module) -> int:
     """How many hooks run when a module is called."""
     own = vars(module)
     forward = len(own["_forward_hooks"]) + len(own["_forward_pre_hooks"])
-    return forward + len(own["_backward_hooks"]) + len(own["_backward_pre_hooks"])
+    backward = len(own["_backward_hooks"]) + len(own["_backward_pre_hooks"])
+    return forward + backward + sum(map(len, HOOKS))
 
 
-@cache
-def libraries() -> tuple[str, ...]:
-    """The folders of the standard library and of installed packages."""
-    paths = sysconfig.get_paths()
-    return tuple({f"{paths[x]}/" for x in ("stdlib", "platstdlib", "purelib", "platlib")})
+# Those of all modules.
+HOOKS = [
+    getattr(torch_modules, f"_global_{name}")
+    for name in ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
+]
+
+
+def is_held(p: torch.Tensor) -> bool:
+    """Whether the gradient of a parameter is not what backpropagation alone makes of it."""
+    after = getattr(p, "_post_accumulate_grad_hooks", None)
+    return not p.requires_grad or bool(p._backward_hooks) or bool(after)
 
 
 @cache
 def is_ours(file: str | None) -> bool:
     """Whether a file is this project's or a user's, and no library's."""
-    if not file or file.startswith(("<frozen", "<string", "<attrs", "<__array")):
+    if not file or file.startswith("<frozen"):
         return False
-    if file.startswith(libraries()):  # this project may be installed there, too
-        return file.startswith(tuple(f"{ROOT}/{room}/" for room in ROOMS))
-    return not file.startswith((f"{sys.base_prefix}/lib/", f"{sys.prefix}/lib/"))
+    if file.startswith("<"):  # of a notebook, of `exec`
+        return True
+    path = Path(file)
+    if ROOT in path.parents and path.relative_to(ROOT).parts[0] in ROOMS:
+        return True  # this project may be installed beside libraries
+    return not is_library_file(path) and not any(x in path.parents for x in PACKAGES)
 
 
 def file_of(value: Any) -> str | None:
@@ -577,10 +645,15 @@ def definition_of(function: types.FunctionType) -> Any:
     return node if first == code.co_firstlineno else None
 
 
-@cache
 def read(file: str) -> tuple[dict[str, list[types.CodeType]], Mapping[str, Any]]:
     """The bytecode of all functions in a file by their qualified names, and its definitions."""
-    text = "".join(linecache.getlines(file))
+    linecache.checkcache(file)
+    return read_text(file, "".join(linecache.getlines(file)))
+
+
+@cache
+def read_text(file: str, text: str) -> tuple[dict[str, list[types.CodeType]], Mapping[str, Any]]:
+    """The same of a file's text."""
     try:
         compiled = bytecode_of(file) or compile(text, file, "exec", dont_inherit=True)
         tree = definitions_in(text)
@@ -635,6 +708,7 @@ class Watch:
         self.by_iteration = False
         self.generation = 0
         self._next = 0.0  # when the next iteration looks
+        self.walked = 0.0  # seconds since the last look
         self._forget()
 
     def _forget(self) -> None:
@@ -661,7 +735,9 @@ class Watch:
         """`look`, after an iteration of a training; where those are short, after some."""
         now = time.perf_counter()
         if now >= self._next:
-            self._next = now + INTERVAL
+            # Something that changes all the time is not followed all the time.
+            self._next = now + max(INTERVAL, self.walked / WALKING)
+            self.walked = 0.0
             self.look()
 
     def look(self) -> None:
@@ -717,7 +793,9 @@ def state_of(thing: Any) -> tuple[Any, ...]:
     """What of an object decides which functions it runs."""
     own = vars(thing)
     if isinstance(thing, nn.Module):
-        return type(thing), len(own), hooks_of(thing), *map(type, own["_modules"].values())
+        held = [is_held(p) for p in thing.parameters()]
+        kinds = map(type, own["_modules"].values())
+        return type(thing), len(own), hooks_of(thing), *held, *kinds
     return type(thing), len(own)
 
 

@@ -251,4 +251,9 @@ def backpropagate(networks: Any, function: Any, described: ctypes.Structure) -> 
     if failed:
         raise IndexError(f"actions must be from 0 to {columns[0] - 1}")
     for p, gradient in zip(parameters, gradients, strict=True):
-        p.grad = gradient
+        accumulate(p, gradient)
+
+
+def accumulate(p: Tensor, gradient: Tensor) -> None:
+    """Add a gradient to that of a parameter, as `backward` does."""
+    p.grad = gradient if p.grad is None else p.grad + gradient

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from manyseeds import kernels
-from manyseeds.kernels.mlp import backpropagate
+from manyseeds.kernels.mlp import accumulate, backpropagate
 from manyseeds.kernels.optim import per_seed
 
 
@@ -26,12 +26,14 @@ class Terms(NamedTuple):
     logprobs: Tensor
 
 
+@kernels.sets_gradients
 def clipped_objective(agent: Any, batch: Any, config: Any, clip_range: Tensor | None) -> Terms:
     """What `backpropagate` of algos/ppo.py says, for tensors that kernels can take."""
     clip = -1.0 if clip_range is None else clip_range
     return _compute(agent, batch, config, batch.logprobs, clip, config.clip_value_range)
 
 
+@kernels.sets_gradients
 def policy_gradient_objective(agent: Any, batch: Any, config: Any) -> Terms:
     """What `backpropagate` of algos/a2c.py says, for tensors that kernels can take."""
     return _compute(agent, batch, config, None, -1.0, 0.0)
@@ -53,7 +55,8 @@ def _compute(
     if old_logprobs is not None:
         floats.append(old_logprobs)
     if (
-        parameters.dtype != torch.float32
+        not torch.is_grad_enabled()
+        or parameters.dtype != torch.float32
         or (len(parameters), n_in) != (S, batch.obs.shape[-1])
         or {batch.obs.shape[:2], batch.actions.shape[:2], *[x.shape for x in floats]} != {(S, M)}
         or any(x.dtype != torch.float32 for x in (batch.obs, *floats))
@@ -76,8 +79,9 @@ def _compute(
     described = _Description(M, stride, obs_stride, *flags, *pointers)
     backpropagate(networks, kernels.functions().actor_critic, described)
     if of_log_std is not None:  # the first network's; the other never uses it
-        agent.log_std.grad = torch.zeros_like(agent.log_std)
-        agent.log_std.grad[:, 0, 0] = of_log_std
+        gradient = torch.zeros_like(agent.log_std)
+        gradient[:, 0, 0] = of_log_std
+        accumulate(agent.log_std, gradient)
     return Terms(losses[1], losses[2], entropies, logprobs)
 
 

@@ -15,6 +15,7 @@ from manyseeds import kernels
 from manyseeds.kernels.mlp import backpropagate
 
 
+@kernels.sets_gradients
 def td_gradients(
     net: Any, obs: Tensor, actions: Tensor, targets: Tensor, kind: str
 ) -> tuple[Tensor, Tensor]:
@@ -22,6 +23,7 @@ def td_gradients(
     return _compute(net.q, obs, actions, targets, kind == "huber")  # type: ignore[no-any-return]
 
 
+@kernels.sets_gradients
 def value_gradients(agent: Any, obs: Tensor, returns: Tensor) -> Tensor:
     """What `backpropagate` of algos/trpo.py says, for tensors that kernels can take."""
     found = _compute(agent.critic, agent.features(obs), None, returns, False)
@@ -33,7 +35,8 @@ def _compute(networks: Any, x: Tensor, actions: Tensor | None, targets: Tensor, 
     parameters = networks.weights[0]
     S, M = targets.shape
     if (
-        parameters.dtype != torch.float32
+        not torch.is_grad_enabled()
+        or parameters.dtype != torch.float32
         or x.shape != (S, M, parameters.shape[2])
         or len(parameters) != S
         or (actions is not None and actions.shape != (S, M))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import inspect
 import linecache
 import os
 import shutil
@@ -77,6 +79,28 @@ def larger(code: types.CodeType) -> types.CodeType:
     return code.replace(co_consts=tuple(1.0 if x == 1e-8 else x for x in code.co_consts))
 
 
+def executed() -> Any:
+    """The same function, of a text that is in no file."""
+    text = inspect.getsource(ppo.policy_loss)
+    found: dict[str, Any] = {}
+    exec(text, vars(ppo), found)
+    return found["policy_loss"]
+
+
+def answering(thing: Any, name: str) -> Any:
+    return object.__getattribute__(thing, name)
+
+
+class Answer:
+    def __call__(self, *args: Any) -> Any:
+        return mine()
+
+
+class Descriptor:
+    def __get__(self, thing: Any, cls: type) -> Any:
+        return mine
+
+
 class Loud(nn.Module):
     def forward(self, x: Tensor) -> list[Tensor]:
         return [x, x]
@@ -121,11 +145,55 @@ PATCHES: dict[str, tuple[str, Patch]] = {
     ),
     "an object's method": ("lambda", lambda m, a: setattr(a, "policy", lambda x: None)),
     "an object's method by a library's": (
-        "ActorCritic.features",
+        "features",
         lambda m, a: setattr(a, "features", torch.relu),
     ),
     "a network": ("Loud.forward", lambda m, a: setattr(a, "networks", Loud())),
     "a library's network": ("networks", lambda m, a: setattr(a, "networks", nn.Linear(4, 2))),
+    "an object that can be called": (
+        "mine",
+        lambda m, a: setattr(a, "policy", Answer()),
+    ),
+    "a function by an object": (
+        "mine",
+        lambda m, a: m.setattr(ppo, "policy_loss", Answer()),
+    ),
+    "a method by an object": (
+        "mine",
+        lambda m, a: m.setattr(ppo.ActorCritic, "evaluate", Answer()),
+    ),
+    "a method by a descriptor": (
+        "ActorCritic.evaluate",
+        lambda m, a: m.setattr(ppo.ActorCritic, "evaluate", Descriptor()),
+    ),
+    "an answer to any name": (
+        "ActorCritic.__getattribute__",
+        lambda m, a: m.setattr(ppo.ActorCritic, "__getattribute__", answering),
+    ),
+    "a library's decorator": (
+        "policy_loss",
+        lambda m, a: m.setattr(ppo, "policy_loss", torch.no_grad()(ppo.policy_loss)),
+    ),
+    "text that nobody can read": (
+        "policy_loss",
+        lambda m, a: m.setattr(ppo, "policy_loss", executed()),
+    ),
+    "another of a library's": (
+        "policy_loss",
+        lambda m, a: m.setattr(torch, "minimum", torch.maximum),
+    ),
+    "a frozen parameter": (
+        "networks.weights.0",
+        lambda m, a: setattr(a.networks.weights[0], "requires_grad", False),
+    ),
+    "a hook of a gradient": (
+        "networks.weights.0",
+        lambda m, a: a.networks.weights[0].register_hook(lambda g: 2 * g) and None,
+    ),
+    "a hook of all modules": (
+        "hook",
+        lambda m, a: m.setitem(guard.HOOKS[0], 1, lambda *args: None),
+    ),
     "a hook": (
         "hook",
         lambda m, a: a.networks.register_forward_hook(lambda *args: None) and None,
@@ -202,6 +270,125 @@ def test_subclasses_are_asked_for_what_they_override(
     assert LOSS.allows(later)
     monkeypatch.setattr(Renamed, "features", Doubled.features, raising=False)
     assert not LOSS.allows(later)  # where there was none before
+
+
+def test_a_network_of_a_subclass_that_overrides_nothing_is_computed_in_c() -> None:
+    agent = make()
+    agent.networks.__class__ = type("Net", (SeedMLP,), {})
+    assert LOSS.allows(agent)
+    assert PLAYING.allows(agent)
+
+
+class Wrapper:
+    """Answers what it has not itself."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+def test_a_policy_that_answers_for_another_plays_itself(agent: ppo.ActorCritic) -> None:
+    assert not PLAYING.allows(Wrapper(agent))
+    assert not PLAYING.allows(object())
+
+
+def test_the_loop_that_a_rollout_stands_for_may_be_another(
+    agent: ppo.ActorCritic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["envs.rollout"], "step_by_step", mine)
+    assert not PLAYING.allows(agent)
+
+
+def gradients(agent: ppo.ActorCritic, /, *given: Any, **named: Any) -> list[Tensor | None]:
+    ppo.backpropagate(*given, **named)
+    found = [p.grad for p in agent.parameters()]
+    for p in agent.parameters():
+        p.grad = None
+    return found
+
+
+def sample(agent: ppo.ActorCritic) -> ppo.Batch:
+    obs = torch.linspace(-1, 1, 32).view(1, 8, 4)
+    numbers = torch.linspace(-1, 1, 8).view(1, 8)
+    return ppo.Batch(obs, torch.ones(1, 8).long(), numbers, numbers, numbers, numbers)
+
+
+@pytest.mark.usefixtures("computed")
+def test_gradients_are_added_to_those_that_are_there(agent: ppo.ActorCritic) -> None:
+    """As `backward` does."""
+    given = agent, sample(agent), ppo.Config(), None
+    once = gradients(agent, *given)
+    ppo.backpropagate(*given)
+    twice = gradients(agent, *given)
+    for x, y in zip(once, twice, strict=True):
+        assert x is not None
+        assert y is not None
+        torch.testing.assert_close(2 * x, y)
+
+
+@pytest.mark.usefixtures("computed")
+def test_without_gradients_there_are_none(agent: ppo.ActorCritic) -> None:
+    with torch.no_grad(), pytest.raises(RuntimeError):
+        ppo.backpropagate(agent, sample(agent), ppo.Config(), None)
+
+
+def test_arguments_may_be_given_by_name(
+    agent: ppo.ActorCritic, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = {"clip_range": None, "config": ppo.Config(), "batch": sample(agent), "agent": agent}
+    expected = gradients(agent, *reversed(named.values()))
+    for x, y in zip(gradients(agent, **named), expected, strict=True):
+        assert x is not None
+        assert y is not None
+        assert torch.equal(x, y)
+    assert not capsys.readouterr().err
+
+
+def test_what_changes_all_the_time_is_not_followed_all_the_time(
+    agent: ppo.ActorCritic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list that a function appends to at each call."""
+    history: list[Tensor] = []
+    monkeypatch.setattr(ppo, "history", history, raising=False)
+    text = inspect.getsource(ppo.policy_loss).replace(
+        "    if clip_range is None:", "    history.append(ratio)\n    if clip_range is None:"
+    )
+    name = "<ipython-input-2>"
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    exec(compile(text, name, "exec", dont_inherit=True), vars(ppo), found := {})
+    monkeypatch.setattr(ppo, "policy_loss", found["policy_loss"])
+    walks: list[int] = []
+    walk = Guard.walk
+    monkeypatch.setattr(Guard, "walk", lambda self, x: (walks.append(1), walk(self, x))[1])
+    monkeypatch.setattr(watch, "_next", 0.0)
+    with looking_by_iteration():
+        for _ in range(200):
+            ppo.backpropagate(agent, sample(agent), ppo.Config(), None)
+            watch.look_by_iteration()
+    assert len(history) == 200
+    assert 0 < len(walks) < 60
+
+
+def test_a_module_that_is_loaded_again_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a comment above, and then with another equation."""
+    file = tmp_path / "loaded_again.py"
+    text = (ROOT / "algos" / "ppo.py").read_text()
+    file.write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("loaded_again")
+    monkeypatch.setitem(sys.modules, "loaded_again", module)
+    assert module.gae.guard.allows()
+    for k, (new, allowed) in enumerate(
+        (("# mine\n" + text, True), (text.replace("- values\n", "\n"), False))
+    ):
+        file.write_text(new)
+        os.utime(file, (k, k))
+        importlib.reload(module)
+        assert module.gae.guard.allows() is allowed
 
 
 class Under(ppo.ActorCritic):
@@ -337,9 +524,7 @@ def cell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], dict[str, 
         exec(compile(text, name, "exec", dont_inherit=True), vars(module))
         return vars(module)
 
-    guard.read.cache_clear()
     yield run
-    guard.read.cache_clear()
     linecache.clearcache()
 
 
@@ -358,7 +543,6 @@ def test_what_has_no_text_is_not_trusted(cell: Callable[[str], dict[str, Any]]) 
     text = (ROOT / "algos" / "ppo.py").read_text()
     module = cell(text)
     linecache.cache.clear()
-    guard.read.cache_clear()
     assert not module["gae"].guard.allows()
 
 
@@ -379,7 +563,8 @@ def test_no_name_that_a_known_function_loads_is_taken_for_its_own() -> None:
 def test_other_files_are_found_by_what_they_are(tmp_path: Path) -> None:
     assert guard.is_ours(str(tmp_path / "x.py"))
     assert guard.is_ours("<ipython-input-1>")
-    for library in (torch.__file__, functools.__file__, "<frozen os>", None):
+    overlay = "/home/somebody/.local/lib/python3.11/site-packages/somewhat/x.py"
+    for library in (torch.__file__, functools.__file__, overlay, "<frozen os>", None):
         assert not guard.is_ours(library)
     assert dqn.QNetwork.forward is not mine
     assert samples.take.guard.allows()  # type: ignore[attr-defined]

@@ -145,7 +145,7 @@ BUGS = (
     Bug(
         "guard: a method that a subclass gets later is not seen",
         GUARD,
-        "self._watch(cls, vars(cls), name)\n                if name",
+        "self._watch(cls, vars(cls), name, *ANSWERING)\n                if name",
         "if name",
         SUBCLASSES,
     ),
