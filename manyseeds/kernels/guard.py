@@ -680,6 +680,47 @@ def bytecode_of(file: str) -> types.CodeType | None:
     return marshal.loads(data[16:]) if data[:16] == head else None
 
 
+def replaced() -> list[str]:
+    """The functions and methods of algorithms, environments and networks that are not those of
+    their files: somebody has bound others, or has edited a file while it was imported."""
+    found = []
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if not (file and is_ours(file) and has_equations(module.__name__)):
+            continue
+        for name, node in read(file)[1].items():
+            live = vars(module).get(name, MISSING)
+            if isinstance(node, ast.FunctionDef):
+                is_same = is_of(live, node)
+            elif isinstance(node, ast.ClassDef) and isinstance(live, type):
+                names = [x.name for x in node.body if isinstance(x, ast.FunctionDef)]
+                once = {x.name: x for x in node.body if isinstance(x, ast.FunctionDef)}
+                own = {x: y for x, y in once.items() if names.count(x) == 1}
+                is_same = all(is_of(vars(live).get(x), y) for x, y in own.items())
+            elif isinstance(node, ast.ImportFrom):
+                source = sys.modules.get(node.module or "")
+                alias = next(x for x in node.names if (x.asname or x.name) == name)
+                is_same = source is None or live is getattr(source, alias.name, live)
+            else:
+                is_same = True
+            if not is_same:
+                found.append(f"{module.__name__}.{name}")
+    return found
+
+
+def has_equations(module: str) -> bool:
+    """Whether a module is an algorithm, an environment, or what these compute with."""
+    room, _, name = module.partition(".")
+    computed = ("layers", "optim", "distributions", "samples", "rows", "seeds", "evaluate")
+    return module == "__main__" or (room in ROOMS[1:3]) or (room == ROOMS[0] and name in computed)
+
+
+def is_of(live: Any, node: ast.FunctionDef) -> bool:
+    """Whether a function is that of a definition."""
+    function, _ = unwrapped(live.fget if isinstance(live, property) else live)
+    return is_function(function) and definition_of(function) is node
+
+
 @cache
 def chains_of(node: Any) -> list[tuple[list[str], bool]]:
     """The names that a definition uses, `["a", "b"]` for a.b, and whether each is called."""

@@ -36,6 +36,7 @@ from manyseeds.digest import (
     path_of,
 )
 from manyseeds.errors import UsageError
+from manyseeds.kernels import guard
 from manyseeds.progress import console
 from manyseeds.record import (
     DONE,
@@ -104,6 +105,7 @@ def origins_of(config: RunConfig, definitions: Sequence[Any]) -> list[str]:
     Raises UsageError for what is to be published, but is not of this checkout.
     """
     origins = sorted({*map(origin_of, definitions), *config.origins(), *script_of(definitions)})
+    origins += [f"{UNKNOWN}:{name}" for name in guard.replaced()]
     if is_published(config):
         for origin in origins:
             if is_path(origin) or origin.startswith(UNKNOWN):

@@ -452,3 +452,27 @@ main(config, q_learning.train, q_learning.PRESETS)
     edit(script, "1.0 * original", "0.5 * original")
     assert "were trained by other code" in run()
     assert sums(run_of("q_learning").parts()[0]) != first
+
+
+@pytest.mark.parametrize("where", ["a function", "a method", "an import"])
+def test_replaced_functions_are_code_in_no_file(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by `python -c`: the ordinary command afterwards trains anew, and so does this one."""
+    config = parse(q_learning.Config, q_learning.PRESETS, "", [*LAKE, "--seeds", "1"])
+
+    def digest() -> Any:
+        return Code(config, [q_learning.train], Run.kind_origins()).digest
+
+    usual = digest()
+    assert digest() == usual
+    if where == "a function":
+        monkeypatch.setattr(q_learning, "td_error", lambda *args: 0 * q_learning.lookup(*args[:3]))
+    elif where == "a method":
+        monkeypatch.setattr(q_learning.QTable, "act", q_learning.QTable.draw)
+    else:
+        monkeypatch.setattr(q_learning, "broadcast", q_learning.linear)
+    assert digest().startswith("unknown")
+    assert digest() != digest()
+    monkeypatch.undo()
+    assert digest() == usual
