@@ -14,7 +14,9 @@ def own_checkout() -> str:
     main = sys.modules.get("__main__")
     script = getattr(main, "__file__", None)
     if script and not getattr(main, "__spec__", None):  # no prompt, notebook or `python -m`
-        root = os.path.dirname(os.path.dirname(os.path.realpath(script)))
+        root = os.path.dirname(os.path.realpath(script))
+        while root != os.path.dirname(root) and not os.path.isfile(f"{root}/manyseeds/digest.py"):
+            root = os.path.dirname(root)
         other = os.path.join(root, "manyseeds")
         if os.path.isfile(f"{other}/digest.py") and not os.path.samefile(other, package):
             from manyseeds.errors import printable

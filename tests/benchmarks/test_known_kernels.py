@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import envs
+from algos import ppo
 from benchmarks import known_kernels
 from manyseeds.kernels import guard
 
@@ -40,3 +42,18 @@ def test_writing_keeps_what_was_measured(
     assert after["scan.gae"]["versions"] == before["scan.gae"]["versions"]
     assert after.keys() == before.keys()
     assert capsys.readouterr().out == f"{file}\n"
+
+
+def test_an_edit_that_c_does_not_follow_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else C would stand for it, silently."""
+    monkeypatch.setattr(ppo, "policy_loss", lambda ratio, *args: 0 * ratio.mean(-1))
+    monkeypatch.setattr(envs.Pendulum, "reward", lambda self, physics, *args: physics[..., 0])
+    with pytest.raises(SystemExit, match="2"):
+        known_kernels.main([], tmp_path / "known.json")
+    message = capsys.readouterr().err
+    assert message.startswith("error: ppo on CartPole-v1")
+    assert "ppo on Pendulum-v1" in message
+    assert "a2c" not in message
+    assert not list(tmp_path.iterdir())

@@ -23,6 +23,8 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
     (root / "algos/say.py").write_text(SAY)
     (root / "say.py").write_text(SAY)
+    (root / "my/deep").mkdir(parents=True)
+    (root / "my/deep/say.py").write_text(SAY)
     return root
 
 
@@ -44,7 +46,9 @@ def says(root: Path) -> tuple[int, str]:
     return 0, f"from {root / 'manyseeds'}\n"
 
 
-@pytest.mark.parametrize("script", ["algos/ppo.py", "benchmarks/sweep.py", "algos/say.py"])
+@pytest.mark.parametrize(
+    "script", ["algos/ppo.py", "benchmarks/sweep.py", "algos/say.py", "my/deep/say.py"]
+)
 def test_a_script_that_imports_another_checkout_is_refused(script: str, other: Path) -> None:
     assert run(other / script, "--dry-run") == (
         2,
