@@ -13,6 +13,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +24,7 @@ import torch
 import envs.kernels
 from algos import ppo
 from manyseeds import kernels
+from manyseeds.digest import ROOT
 from manyseeds.runs.control import Run
 from tests.planted_bugs.planting import ROOT
 
@@ -386,3 +388,14 @@ def test_a_sanitizer_would_report_something(tmp_path: Path, source: Path) -> Non
     status, output = sanitized(tmp_path, "-c", program % 1)
     assert status != 0
     assert "runtime error" in output
+
+
+def test_what_is_read_at_run_time_is_in_a_wheel() -> None:
+    """The C code, and what the kernels stand for."""
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    data = tools["setuptools"]["package-data"]
+    for room in ("manyseeds", "envs"):
+        for file in (ROOT / room).rglob("*.*"):
+            package = ".".join(file.parent.relative_to(ROOT).parts)
+            patterns = [*data["*"], *data.get(package, []), "*.py", "*.pyc"]
+            assert any(file.match(pattern) for pattern in patterns), file
