@@ -24,7 +24,6 @@ import torch
 import envs.kernels
 from algos import ppo
 from manyseeds import kernels
-from manyseeds.digest import ROOT
 from manyseeds.runs.control import Run
 from tests.planted_bugs.planting import ROOT
 
