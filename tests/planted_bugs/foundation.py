@@ -483,7 +483,7 @@ BUGS = (
     Bug(
         "trackers: a checkpoint goes with what a killed process has left",
         "manyseeds/runs/base.py",
-        "clear(part, keep=CHECKPOINT, strict=False)",
+        "clear(part, keep=ALL, strict=False)",
         "clear(part, strict=False)",
         "tests/foundation/test_track.py::test_only_what_a_killed_process_has_left_is_removed",
     ),
