@@ -51,8 +51,9 @@ MEMORY = 1000  # files whose digests are remembered
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file whole or not at all: beside its target, fsynced, then renamed."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.unlink(missing_ok=True)
     try:
-        with open(beside, "wb") as file:
+        with open(beside, "xb") as file:  # what somebody puts there now, as a link, is an error
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

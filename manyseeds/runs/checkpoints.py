@@ -99,13 +99,14 @@ class Checkpoint:
         """
         if self.path is None:
             return False
+        kept = self.path.with_name(KEPT.format(hash_of(of)))
         for _ in range(2):
             if os.path.lexists(self.path):
                 with self._refusing():
                     check(snapshot.read_state(self.path), of)
                     return True
-            with contextlib.suppress(OSError):  # none is kept
-                os.replace(self.path.with_name(KEPT.format(hash_of(of))), self.path)
+            if os.path.lexists(kept):
+                os.replace(kept, self.path)
         return False
 
     @contextlib.contextmanager

@@ -645,9 +645,55 @@ BUGS = (
     Bug(
         "edited code: a part is taken back beside another of its seeds",
         "manyseeds/runs/set_aside.py",
-        "free = not any(parts_with_any(folder.path, seeds_of(config)))",
+        "free = not any(self.accepts(other) for _, other in there)",
         "free = True",
         "tests/foundation/test_set_aside.py::test_a_part_is_set_aside_as_a_whole_and_never_lies_beside_another_of_its_seeds",
+    ),
+    Bug(
+        "edited code: parts of other code keep one from being taken back",
+        "manyseeds/runs/set_aside.py",
+        "free = not any(self.accepts(other) for _, other in there)",
+        "free = not there",
+        "tests/foundation/test_set_aside.py"
+        "::test_parts_of_other_code_do_not_keep_one_from_being_taken_back",
+    ),
+    Bug(
+        "edited code: a part is taken back over others that stay",
+        "manyseeds/runs/set_aside.py",
+        "                    set_aside(there, self.digest)\n",
+        "",
+        "tests/foundation/test_set_aside.py"
+        "::test_parts_of_other_code_do_not_keep_one_from_being_taken_back",
+    ),
+    Bug(
+        "edited code: other settings replace what was set aside",
+        "manyseeds/runs/set_aside.py",
+        'return usual if all(x["config"] == config["config"] for x in there) else own',
+        "return usual",
+        "tests/foundation/test_set_aside.py"
+        "::test_other_settings_under_one_name_do_not_replace_what_was_set_aside",
+    ),
+    Bug(
+        "edited code: other settings are not taken back",
+        "manyseeds/runs/set_aside.py",
+        "for aside in folders_aside(folder.path, self.digest, ours):",
+        "for aside in folders_aside(folder.path, self.digest, ours)[:1]:",
+        "tests/foundation/test_set_aside.py"
+        "::test_other_settings_under_one_name_do_not_replace_what_was_set_aside",
+    ),
+    Bug(
+        "edited code: a link is followed",
+        "manyseeds/runs/set_aside.py",
+        "        if folder.is_symlink():\n",
+        "        if False:\n",
+        "tests/foundation/test_set_aside.py::test_a_link_is_not_followed",
+    ),
+    Bug(
+        "store: a file is written through a link",
+        "manyseeds/record.py",
+        '    beside.unlink(missing_ok=True)\n    try:\n        with open(beside, "xb") as file:',
+        '    try:\n        with open(beside, "wb") as file:',
+        "tests/foundation/test_record.py::test_a_file_is_not_written_through_a_link",
     ),
     Bug(
         "edited code: another version of a baseline is the same",
@@ -659,8 +705,8 @@ BUGS = (
     Bug(
         "edited code: a record says where a part goes",
         "manyseeds/runs/set_aside.py",
-        're.sub(r"[^\\w-]", "-", code_of(config)["digest"])[:40] or "none"',
-        'code_of(config)["digest"]',
+        're.sub(r"[^\\w-]", "-", digest)[:40] or "none"',
+        "digest",
         "tests/foundation/test_set_aside.py::test_what_was_set_aside_is_a_run_that_no_reader_counts",
     ),
     Bug(
