@@ -369,6 +369,20 @@ BUGS = (
         "tests/benchmarks/test_export.py::test_a_repository_is_fetched_without_other_files",
     ),
     Bug(
+        "sharing: paths of the user's home are exported",
+        "benchmarks/export.py",
+        "Path(x).name if is_path(x) else x for x",
+        "x for x",
+        "tests/benchmarks/test_export.py::test_no_path_of_this_machine_leaves_it",
+    ),
+    Bug(
+        "sharing: an export is not known again",
+        "benchmarks/export.py",
+        'read_json(folder / "run.json") == records(run)',
+        'read_json(folder / "run.json") == run.configs',
+        "tests/benchmarks/test_export.py::test_no_path_of_this_machine_leaves_it",
+    ),
+    Bug(
         "sharing: the policies of one part alone are exported",
         "benchmarks/export.py",
         "torch.cat([x[name] for x in tensors])",
