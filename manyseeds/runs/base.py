@@ -310,7 +310,7 @@ def complete(
             if (part / DONE).exists():  # by a process that was killed as it ended
                 remove_all(part)
         code.say_what_is_kept(folder, requested)
-        if not left():
+        if not (first := left()):
             console.print(f"{finished} in {folder.path}.")
             return
         set_up_process(config.threads)
@@ -336,6 +336,7 @@ def complete(
                     console.print(f"waiting for another process that trains seed {others[0]}")
                     locks.acquire(others[0], wait=True)
                     locks.release(others[0])
+        code.say_what_is_kept(folder, set(first) - done)  # of other processes
 
 
 def remove_abandoned(folder: RunFolder, seeds: Sequence[int]) -> None:

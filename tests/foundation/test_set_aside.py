@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -395,6 +396,28 @@ def test_a_command_asks_for_one_digest(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(calls) == 1
     train(seeds=3)
     assert len(calls) == 2
+
+
+def test_what_another_process_has_finished_meanwhile_is_kept_with_a_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = train()
+    (part,) = folder.parts()
+    restamp(part, "other", commit="")
+    part.rename("elsewhere")
+
+    def missing() -> list[int]:
+        if part.exists():
+            return []
+        os.rename("elsewhere", part)
+        return [0, 1]
+
+    config = q_learning.Config(env="FrozenLake-v1", results="r", keep_stale=True, **SETTINGS)
+    code = Code(config, [q_learning.train], Run.kind_origins())
+    capsys.readouterr()
+    base.complete(folder, code, [0, 1], missing, lambda seeds: pytest.fail(str(seeds)), "")
+    expected = "seeds 0-1 were trained by other code, and kept: --keep-stale\n"
+    assert capsys.readouterr().out == expected
 
 
 BASE = {"code": {"digest": "a", "commit": "abc", "origins": []}, "seeds": [3], "kind": "control"}

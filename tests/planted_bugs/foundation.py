@@ -657,6 +657,14 @@ BUGS = (
         "tests/foundation/test_set_aside.py::test_keep_stale_takes_them_as_finished",
     ),
     Bug(
+        "edited code: what is kept of another process is not said",
+        "manyseeds/runs/base.py",
+        "        code.say_what_is_kept(folder, set(first) - done)  # of other processes\n",
+        "",
+        "tests/foundation/test_set_aside.py"
+        "::test_what_another_process_has_finished_meanwhile_is_kept_with_a_line",
+    ),
+    Bug(
         "edited code: a part is taken back beside another of its seeds",
         "manyseeds/runs/set_aside.py",
         "free = not any(self.accepts(other) for _, other in there)",
