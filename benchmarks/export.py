@@ -45,6 +45,7 @@ from benchmarks.policies import median_and_worst, policies_file
 from manyseeds import stats
 from manyseeds.checkpoint import read_about, to_bytes
 from manyseeds.cli import exit_with, parse, path_of
+from manyseeds.digest import is_path
 from manyseeds.errors import UsageError, printable
 from manyseeds.record import (
     POLICY,
@@ -57,6 +58,7 @@ from manyseeds.record import (
     write_bytes,
     write_json,
 )
+from manyseeds.runs.set_aside import code_of
 
 NAMED = 5  # files that a line names
 BASELINES = {"control": (SB3, "stable-baselines3"), "language": ("trl-", "TRL")}
@@ -167,6 +169,15 @@ def class_of(model: Path) -> tuple[str, str]:
         raise ValueError(f"has a model of the class {architecture}")
 
 
+def records(run: StoredRun) -> list[dict[str, Any]]:
+    """The record of every part, for run.json; of files outside the checkout the name alone."""
+    found = []
+    for config in run.configs:
+        origins = [Path(x).name if is_path(x) else x for x in code_of(config)["origins"]]
+        found.append({**config, "code": {**code_of(config), "origins": origins}})
+    return found
+
+
 # ---- The card -------------------------------------------------------------------------------
 
 
@@ -255,7 +266,7 @@ def card(run: StoredRun, seeds: Sequence[int], folder: Path) -> str:
 def is_export_of(run: StoredRun, folder: Path) -> bool:
     """Whether a folder is the export of a run as it is now."""
     try:
-        return bool(read_json(folder / "run.json") == run.configs)
+        return bool(read_json(folder / "run.json") == records(run))
     except (OSError, ValueError):
         return False
 
@@ -279,7 +290,7 @@ def export(run: StoredRun, folder: Path, again: bool = False) -> None:
     try:
         write = write_control if run.kind == "control" else write_language
         seeds = write(run, beside)
-        write_json(beside / "run.json", run.configs)
+        write_json(beside / "run.json", records(run))
         names = ("seed", "timestep" if run.kind == "control" else "samples")
         write_bytes(beside / "curve.parquet", parquet_bytes(run.table("curve.parquet", names)))
         write_bytes(beside / "README.md", card(run, seeds, beside).encode(errors="replace"))

@@ -88,23 +88,21 @@ def stored_policy(part: str | Path) -> tuple[Path, dict[str, Any]]:
     raise UsageError(f"{part}: not a finished part with {POLICY}; train it here first")
 
 
-def rows_of(init: str, algo: str, seeds: Sequence[int]) -> list[int]:
+def rows_of(init: str, seeds: Sequence[int]) -> list[int]:
     """Where the policies for some seeds stand in what `--init` names, which `read_policy` could
     read; those of a single seed serve all.
 
-    algo: whose policies they must be; '' for anybody's. Nothing is imported. Raises UsageError.
+    Of any algorithm: a copy of a file has another name. Nothing is imported. Raises UsageError.
     """
     try:
         _, stored = stored_policy(init)
-        known, theirs = list(stored["seeds"]), stored["algo"]
+        known = list(stored["seeds"])
         if not all(type(seed) is int for seed in known):
             raise ValueError(known)
     except UsageError as error:
         raise UsageError(f"--init {error}") from None
     except MALFORMED:
         raise UsageError(f"--init {init}: its record cannot be read") from None
-    if algo and theirs != algo:
-        raise UsageError(f"--init {init}: has policies of {theirs}, not of {algo}")
     if len(known) == 1:
         return [0] * len(seeds)
     if missing := set(seeds) - set(known):
@@ -112,15 +110,13 @@ def rows_of(init: str, algo: str, seeds: Sequence[int]) -> list[int]:
     return [known.index(seed) for seed in seeds]
 
 
-def start_from(
-    init: str, algo: str, seeds: Sequence[int], like: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
+def start_from(init: str, seeds: Sequence[int], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors `[S, ...]` of what `--init` names, for S seeds.
 
     like: tensors `[S, ...]` with the names, shapes and types that they must have. Otherwise as
     `rows_of`.
     """
-    rows = rows_of(init, algo, seeds)
+    rows = rows_of(init, seeds)
     try:
         tensors = safetensors.torch.load_file(stored_policy(init)[0])
         found = {name: x[rows] for name, x in tensors.items()}

@@ -216,8 +216,9 @@ class ControlConfig(SeedsConfig):
     the run gets another name."""
     init: Annotated[str, Added("")] = ""
     """Weights to start from, in the place of random ones. A finished part such as
-    .../seeds-000-009, a file of policies, or hub:FOLDER, of the same algorithm. Seed k starts from
-    the seed k there, or all from a single one; optimizer and schedules begin anew."""
+    .../seeds-000-009, a file of policies, or hub:FOLDER, with networks of the same names and
+    shapes. Seed k starts from the seed k there, or all from a single one; optimizer and schedules
+    begin anew."""
 
     def contents(self) -> dict[str, str]:
         from manyseeds.checkpoint import stored_policy

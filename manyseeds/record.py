@@ -51,8 +51,9 @@ MEMORY = 1000  # files whose digests are remembered
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file whole or not at all: beside its target, fsynced, then renamed."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.unlink(missing_ok=True)
     try:
-        with open(beside, "wb") as file:
+        with open(beside, "xb") as file:  # what somebody puts there now, as a link, is an error
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -211,12 +212,12 @@ def is_finished(part: Path, with_weights: bool = False) -> bool:
 
 
 def clear(part: Path, keep: str = "", strict: bool = True) -> None:
-    """Remove whatever is left of a part that was not finished, but for a file `keep`.
+    """Remove whatever is left of a part that was not finished, but for files that match `keep`.
 
     strict: raise OSError for what cannot be removed, instead of leaving it.
     """
     for path in part.glob("*") if part.is_dir() and not part.is_symlink() else [part]:
-        if path.name == keep:
+        if keep and path.match(keep):
             continue
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=not strict)

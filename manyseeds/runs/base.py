@@ -53,7 +53,7 @@ from manyseeds.record import (
     write_bytes,
     write_json,
 )
-from manyseeds.runs.checkpoints import CHECKPOINT, Checkpoint
+from manyseeds.runs.checkpoints import ALL, CHECKPOINT, Checkpoint, remove_all
 from manyseeds.runs.set_aside import Code, origins_of
 from manyseeds.seeds import SeedStreams
 from manyseeds.track import Tracker
@@ -113,7 +113,7 @@ class Recorder:
         assert self.directory is not None
         self._definitions = definitions
         try:
-            clear(self.directory, keep=CHECKPOINT)
+            clear(self.directory, keep=ALL)
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"--results {self.config.results}: {error.strerror}") from None
@@ -217,9 +217,9 @@ class Recorder:
         self._tracker = None
 
     def discard(self) -> None:
-        """Remove what a training that failed has written, but for a checkpoint to go on from."""
+        """Remove what a training that failed has written, but for checkpoints to go on from."""
         if self.directory is not None and not is_finished(self.directory):
-            clear(self.directory, keep=CHECKPOINT)
+            clear(self.directory, keep=ALL)
             with contextlib.suppress(OSError):
                 self.directory.rmdir()
 
@@ -246,7 +246,7 @@ class Recorder:
         write_json(self.directory / "config.json", config)
         weights = self.weights if (self.directory / self.weights).exists() else ""
         seal(self.directory, self.local, weights)
-        self.checkpoint.remove()
+        remove_all(self.directory)
 
 
 def without_results(words: Sequence[str]) -> list[str]:
@@ -308,9 +308,9 @@ def complete(
         folder.check_identity(identity(config))
         for part in filter(is_part, folder.path.glob("seeds-*")):
             if (part / DONE).exists():  # by a process that was killed as it ended
-                Checkpoint(part / CHECKPOINT).remove()
+                remove_all(part)
         code.say_what_is_kept(folder, requested)
-        if not left():
+        if not (first := left()):
             console.print(f"{finished} in {folder.path}.")
             return
         set_up_process(config.threads)
@@ -336,10 +336,11 @@ def complete(
                     console.print(f"waiting for another process that trains seed {others[0]}")
                     locks.acquire(others[0], wait=True)
                     locks.release(others[0])
+        code.say_what_is_kept(folder, set(first) - done)  # of other processes
 
 
 def remove_abandoned(folder: RunFolder, seeds: Sequence[int]) -> None:
-    """Remove parts that were never sealed and hold one of some seeds; a checkpoint is kept.
+    """Remove parts that were never sealed and hold one of some seeds; checkpoints are kept.
 
     seeds: locked by this process, so that no other process trains these parts: one that was killed
     has left them, event files of a tracker included. The seeds may now belong to other parts.
@@ -351,7 +352,7 @@ def remove_abandoned(folder: RunFolder, seeds: Sequence[int]) -> None:
             # Unreadable; gone, as two processes may train seeds of one part; holds a checkpoint.
             with contextlib.suppress(OSError):
                 if DONE not in os.listdir(part):
-                    clear(part, keep=CHECKPOINT, strict=False)
+                    clear(part, keep=ALL, strict=False)
                     part.rmdir()
 
 
@@ -438,15 +439,20 @@ def groups_of(
     todo: locked by this process: no other one is training a group that has one of them. usable:
     whether there is a checkpoint in a part, of some seeds, that can be gone on from.
     """
-    groups, left = [], set(todo)
+    groups, left, finished = [], set(todo), folder.finished_seeds()
     for part in sorted(filter(is_part, folder.path.glob("seeds-*"))):
         first, last = map(int, part.name.split("-")[1:])
         own = sorted(seed for seed in left if first <= seed <= last)
-        if not own or (part / DONE).exists() or not os.path.lexists(part / CHECKPOINT):
+        if not own or (part / DONE).exists() or not any(part.glob(ALL)):
             continue
         if len(own) < last - first + 1:
             checkpoint = Checkpoint(part / CHECKPOINT)
-            checkpoint.refuse(f"it is of seeds {first}-{last}, not all of which are trained now")
+            why = f"it is of seeds {first}-{last}, not all of which are trained now"
+            if finished.isdisjoint(range(first, last + 1)):
+                print(f"note: {checkpoint.path}: not used: {why}; kept", file=sys.stderr)
+                continue
+            checkpoint.refuse(why)
+            remove_all(part)
         elif usable(part, own):
             groups.append(own)
             left -= set(own)

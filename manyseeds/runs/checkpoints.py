@@ -14,12 +14,14 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from manyseeds import snapshot
-from manyseeds.record import clear
+from manyseeds.record import clear, hash_of
 from manyseeds.snapshot import UnusableError
 
 T = TypeVar("T")
 
 CHECKPOINT = ".checkpoint.safetensors"  # hidden: no part of what is sealed
+KEPT = ".checkpoint-{}.safetensors"  # one of another training of the part: what it belongs to
+ALL = ".checkpoint*.safetensors"
 WRITING = 0.02  # of the time goes into writing, at most
 # What a checkpoint belongs to, and how one of another is called.
 BELONGS = {
@@ -29,7 +31,16 @@ BELONGS = {
     "device": "is of another device",
     "threads": "is of another number of threads",
     "kernels": "was computed by other kernels",
+    "torch": "was computed by another version of PyTorch",
 }
+
+
+class OtherError(UnusableError):
+    """Says what a checkpoint of another training belongs to; `name` is for its file."""
+
+    def __init__(self, why: str, of: Any) -> None:
+        super().__init__(why)
+        self.name = KEPT.format(hash_of(of))
 
 
 class Checkpoint:
@@ -68,9 +79,10 @@ class Checkpoint:
         """What `use` makes of the state and the tensors; None without any that can be used.
 
         of: what the checkpoint must belong to. limit: bytes that it may have. use: may raise
-        `snapshot.MALFORMED`. What cannot be used is removed, and a line says why.
+        `snapshot.MALFORMED`. One of another training is kept beside, until the part is finished;
+        one that is damaged is removed. A line says so.
         """
-        if self.path is None or not os.path.lexists(self.path):
+        if self.path is None or not self.belongs(of):
             return None
         with self._refusing():
             content, tensors = snapshot.read(self.path, limit)
@@ -81,22 +93,46 @@ class Checkpoint:
         return None
 
     def belongs(self, of: Mapping[str, Any]) -> bool:
-        """Whether there is one, and it says that it belongs to this; otherwise as `read`."""
-        if self.path is None or not os.path.lexists(self.path):
+        """Whether there is one, perhaps kept beside, that says that it belongs to this.
+
+        Then it is in its place. Otherwise as `read`.
+        """
+        if self.path is None:
             return False
-        with self._refusing():
-            check(snapshot.read_state(self.path), of)
-            return True
+        kept = self.path.with_name(KEPT.format(hash_of(of)))
+        for _ in range(2):
+            if os.path.lexists(self.path):
+                with self._refusing():
+                    check(snapshot.read_state(self.path), of)
+                    return True
+            if os.path.lexists(kept):
+                os.replace(kept, self.path)
         return False
 
     @contextlib.contextmanager
     def _refusing(self) -> Iterator[None]:
         try:
             yield
+        except OtherError as error:
+            self._keep(error)
         except UnusableError as error:
             self.refuse(str(error))
         except snapshot.MALFORMED:
             self.refuse("it is damaged")
+
+    def _keep(self, error: OtherError) -> None:
+        """Rename one of another training, whose command finds it again, and say so."""
+        assert self.path is not None
+        try:
+            os.replace(self.path, self.path.with_name(error.name))
+        except OSError:
+            self.refuse(str(error))
+            return
+        print(
+            f"note: {self.path}: not used: {error}; kept as {error.name}, "
+            "the command that it belongs to goes on from there",
+            file=sys.stderr,
+        )
 
     def refuse(self, why: str) -> None:
         """Remove one that cannot be used, and say so."""
@@ -112,8 +148,14 @@ class Checkpoint:
                 self.path.rmdir()
 
 
+def remove_all(part: Path) -> None:
+    """Remove the checkpoints of a part, also those that are kept, as far as that is possible."""
+    for path in part.glob(ALL):
+        Checkpoint(path).remove()
+
+
 def check(content: Mapping[str, Any], of: Mapping[str, Any]) -> None:
-    """Raise UnusableError for the content of a checkpoint that belongs to something else."""
+    """Raise OtherError for the content of a checkpoint that belongs to something else."""
     for name, other in BELONGS.items():
         if content["of"].get(name) != of.get(name):
-            raise UnusableError(f"it {other}")
+            raise OtherError(f"it {other}", content["of"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -126,7 +125,7 @@ class Run(ResumableRun):
     def begin_with(self, policy: AnyPolicy) -> AnyPolicy:
         """The policy as it was made, or with the weights of `--init`. Raises UsageError."""
         if self.config.init:
-            given = self.config.init, self.algo, self.seeds, policy.state_dict()
+            given = self.config.init, self.seeds, policy.state_dict()
             policy.load_state_dict(checkpoint.start_from(*given))
         return policy
 
@@ -447,8 +446,7 @@ def main(
     with failing_in_one_line():
         env = config.make_env()
         if config.init:
-            algo = Path(inspect.getfile(train)).stem
-            checkpoint.rows_of(config.init, algo, requested_seeds(config))
+            checkpoint.rows_of(config.init, requested_seeds(config))
         starts_differ = not env.native and not env.repeats_starts()
     if starts_differ:
         print(

@@ -68,7 +68,7 @@ from manyseeds.runs.base import (
 )
 from manyseeds.runs.checkpoints import CHECKPOINT, Checkpoint
 from manyseeds.runs.parallel import Processes
-from manyseeds.runs.set_aside import Code
+from manyseeds.runs.set_aside import Code, installed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -330,7 +330,7 @@ class LanguageRun(Recorder):
     ) -> tuple[int, dict[str, Any]]:
         """Go on from the part's checkpoint: the number of the next step, and `extra`.
 
-        (0, {}) where there is none, or only one of other code or settings.
+        (0, {}) where there is none, or only those that belong to something else.
         """
         limit = ROOM + COPIES * sum(p.nbytes for p in parameters)
 
@@ -377,8 +377,9 @@ class LanguageRun(Recorder):
 
     @boundary
     def _origin(self) -> dict[str, Any]:
-        """The settings and the code that a checkpoint belongs to."""
-        return {"config": identity(self.config), "code": self._digest}
+        """What a checkpoint belongs to; devices and threads may change."""
+        config = identity(self.config)
+        return {"config": config, "code": self._digest, "torch": installed("torch")}
 
     @cached_property
     def _digest(self) -> str:

@@ -18,6 +18,7 @@ from manyseeds.digest import boundary, code_digest, origin_of
 from manyseeds.progress import console
 from manyseeds.runs.base import Interrupted, Recorder
 from manyseeds.runs.checkpoints import CHECKPOINT, Checkpoint
+from manyseeds.runs.set_aside import installed
 
 Ts = TypeVarTuple("Ts")
 
@@ -156,6 +157,7 @@ class ResumableRun(Recorder):
             "device": str(self.device),
             "threads": self.config.threads,
             "kernels": kernels.computing(),
+            "torch": installed("torch"),
         }
 
     # ---- Signals -----------------------------------------------------------------------

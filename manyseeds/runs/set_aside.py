@@ -6,8 +6,9 @@ command trains the same seeds anew, such a part is renamed, whole, to
     RUN/.stale/DIGEST/seeds-000-009
 
 with the digest of the code that trained it: RUN/.stale/DIGEST is a run that can be loaded and
-compared, and that is no part of the results. When the code is again what it was, its part is taken
-back. Published runs stay where they are: reports mark what is stale.
+compared, and that is no part of the results. Other hyperparameters that had the run's `--name`, and
+the same code, get a folder of their own, RUN/.stale/DIGEST-HASH. When the code is again what it
+was, its part is taken back. Published runs stay where they are: reports mark what is stale.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from manyseeds.record import (
     PLAN,
     STALE,
     RunFolder,
+    hash_of,
     is_finished,
     is_part,
     ranges,
@@ -194,26 +196,34 @@ class Code:
         """Take back parts with any of some seeds (a plan: 0) that were set aside, but are of this
         code; returns their seeds.
 
-        seeds: locked by this process. A part stays where it is if another has one of its seeds.
+        seeds: locked by this process. A part stays where it is if one that counts has any of its
+        seeds; what does not count is set aside instead. Raises UsageError for links.
         """
-        back: list[dict[str, Any]] = []
+        taken: set[int] = set()
         if is_published(self.config):
-            return set()
-        aside = folder.path / STALE / self.digest
-        for part, config in parts_with_any(aside, seeds):
-            target = folder.path / part.name
-            same = config["config"] == identity(self.config) and not differs(config, self.digest)
-            free = not any(parts_with_any(folder.path, seeds_of(config)))
-            if same and free and is_finished(part, with_weights=True):
-                shutil.rmtree(target, ignore_errors=True)  # what a killed process has left there
-                os.rename(part, target)
-                back.append(config)
-        if back:
-            console.print(f"{subject(back)} by this code: taken back from {aside}", markup=False)
-            with contextlib.suppress(OSError):  # others are left there
-                aside.rmdir()
-                aside.parent.rmdir()
-        return set().union(*map(seeds_of, back))
+            return taken
+        ours = identity(self.config)
+        for aside in folders_aside(folder.path, self.digest, ours):
+            back: list[dict[str, Any]] = []
+            for part, config in parts_with_any(aside, seeds):
+                target = folder.path / part.name
+                same = config["config"] == ours and not differs(config, self.digest)
+                there = [*parts_with_any(folder.path, seeds_of(config))]
+                free = not any(self.accepts(other) for _, other in there)
+                if same and free and is_finished(part, with_weights=True):
+                    set_aside(there, self.digest)
+                    shutil.rmtree(target, ignore_errors=True)  # what a killed process has left
+                    os.rename(part, target)
+                    back.append(config)
+            if back:
+                console.print(
+                    f"{subject(back)} by this code: taken back from {aside}", markup=False
+                )
+                with contextlib.suppress(OSError):  # others are left there
+                    aside.rmdir()
+                    aside.parent.rmdir()
+            taken.update(*map(seeds_of, back))
+        return taken
 
 
 def may_hold(part: Path, seeds: Iterable[int]) -> bool:
@@ -242,12 +252,12 @@ def set_aside(parts: Iterable[tuple[Path, dict[str, Any]]], digest: str) -> None
     """Rename finished parts of one run to its `.stale`, and say so in a line for each code.
 
     parts: each with its config.json. digest: of the code that is to train their seeds. A part that
-    was set aside before, with the same code and seeds, is replaced.
+    was set aside before, with the same code, hyperparameters and seeds, is replaced. Raises
+    UsageError, before anything is moved, where it would follow a link.
     """
     moved: dict[Path, list[dict[str, Any]]] = {}
-    for part, config in parts:
-        code = re.sub(r"[^\w-]", "-", code_of(config)["digest"])[:40] or "none"  # anybody's text
-        target = part.parent / STALE / code
+    targets = [(part, config, place_aside(part.parent, config)) for part, config in parts]
+    for part, config, target in targets:
         target.mkdir(parents=True, exist_ok=True)
         if (target / part.name).exists():
             shutil.rmtree(target / part.name)
@@ -257,6 +267,24 @@ def set_aside(parts: Iterable[tuple[Path, dict[str, Any]]], digest: str) -> None
     for target, configs in moved.items():
         for text in by_trainer(configs, digest):
             console.print(f"{text}: set aside as a run of its own, {target}", markup=False)
+
+
+def folders_aside(run: Path, digest: str, ours: Mapping[str, Any]) -> list[Path]:
+    """Where parts of a code, with the identity `ours`, lie aside: where they do usually, and where
+    they do if others were there first. Raises UsageError for links."""
+    code = re.sub(r"[^\w-]", "-", digest)[:40] or "none"  # anybody's text
+    folders = [run / STALE / code, run / STALE / f"{code}-{hash_of(ours)}"]
+    for folder in (run / STALE, *folders):
+        if folder.is_symlink():
+            raise UsageError(f"{folder}: is a link: no part is put there or taken from there")
+    return folders
+
+
+def place_aside(run: Path, config: Mapping[str, Any]) -> Path:
+    """The folder where a part with some config.json is to lie aside. Raises UsageError."""
+    usual, own = folders_aside(run, code_of(config)["digest"], config["config"])
+    there = [read_json(part / "config.json") for part in parts_in(usual) if is_finished(part)]
+    return usual if all(x["config"] == config["config"] for x in there) else own
 
 
 def by_trainer(configs: Iterable[Mapping[str, Any]], digest: str) -> list[str]:

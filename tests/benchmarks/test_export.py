@@ -26,7 +26,7 @@ from benchmarks.chapters.stored import find_and_open
 from manyseeds.checkpoint import read_about
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
-from manyseeds.record import POLICY, read_json
+from manyseeds.record import POLICY, read_json, seal, write_json
 from tests.benchmarks.test_report import around, plant
 from tests.benchmarks.test_watch import store
 
@@ -62,6 +62,23 @@ def test_what_is_exported_loads_again(trained: Path, tmp_path: Path) -> None:
             assert torch.equal(x[2 * i : 2 * i + 2], stored[name])
     assert set(pd.read_parquet(folder / "curve.parquet")["seed"]) == {0, 1, 2, 3}
     assert [x["seeds"] for x in read_json(folder / "run.json")] == [[0, 1], [2, 3]]
+
+
+def test_no_path_of_this_machine_leaves_it(trained: Path, tmp_path: Path) -> None:
+    """Neither in the record of a training by files that lie elsewhere, nor on its card."""
+    part = sorted(trained.glob("seeds-*"))[0]
+    config = read_json(part / "config.json")
+    config["code"]["origins"] = ["/home/somebody/x y/mine.py:train", "envs.cartpole:CartPole"]
+    write_json(part / "config.json", config)
+    seal(part, (POLICY,), POLICY)
+    folder = tmp_path / "out"
+    assert run(trained, "--hub", folder) == 0
+    stored = read_json(folder / "run.json")[0]
+    assert stored["code"]["origins"] == ["mine.py:train", "envs.cartpole:CartPole"]
+    config["code"]["origins"] = stored["code"]["origins"]
+    assert stored == config
+    assert all(b"somebody" not in file.read_bytes() for file in folder.iterdir())
+    assert export.is_export_of(find_and_open(str(trained)), folder)
 
 
 def test_the_card_is_what_the_hub_reads(trained: Path, tmp_path: Path) -> None:

@@ -121,6 +121,16 @@ def test_a_crash_between_write_and_rename_leaves_the_old_content(
     assert os.listdir() == ["x.json"]
 
 
+def test_a_file_is_not_written_through_a_link() -> None:
+    """Somebody may guess the name of the file beside it."""
+    Path("victim").write_bytes(b"precious")
+    Path(f".x.json.{os.getpid()}").symlink_to("victim")
+    write_bytes(Path("x.json"), b"new")
+    assert Path("victim").read_bytes() == b"precious"
+    assert not Path("x.json").is_symlink()
+    assert sorted(os.listdir()) == ["victim", "x.json"]
+
+
 def test_content_reaches_the_disk_before_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a power cut a renamed file must not be empty: all of it is fsynced first."""
     events: list[str] = []

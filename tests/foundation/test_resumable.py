@@ -448,38 +448,53 @@ def other_code(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("manyseeds.runs.resumable.code_digest", lambda origins: "another")
 
 
-def other_threads(patch: pytest.MonkeyPatch) -> None:
-    real = snapshot.read_state
-    patch.setattr(snapshot, "read_state", lambda path: {"of": real(path)["of"] | {"threads": 2}})
-
-
 def other_kernels(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(kernels, "computing", lambda: "torch")
 
 
+def other_torch(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("manyseeds.runs.resumable.installed", lambda package: "0")
+
+
 OTHERS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "settings": (None, {"learning_rate": 0.1}, "it is of other settings"),
-    "threads": (other_threads, {}, "it is of another number of threads"),
+    "threads": (None, {"threads": 2}, "it is of another number of threads"),
     "code": (other_code, {}, "it is of other code"),
     "kernels": (other_kernels, {}, "it was computed by other kernels"),
+    "torch": (other_torch, {}, "it was computed by another version of PyTorch"),
 }
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_what_belongs_to_another_training_is_a_line_and_a_fresh_start(
+def test_what_belongs_to_another_training_is_a_line_and_kept(
     other: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """Its own command goes on from it, whatever was interrupted meanwhile."""
     change, settings, why = OTHERS[other]
-    part = interrupted("a2c", tmp_path, name="x")
+    whole = part_of(train("a2c", tmp_path / "whole"))
+    part = interrupted("a2c", tmp_path / "r", name="x")
+    (part / "config.json").write_text("left by a kill")
+    stored = (part / CHECKPOINT).read_bytes()
     capsys.readouterr()
-    if change is not None:
-        change(monkeypatch)
-    assert is_finished(part_of(train("a2c", tmp_path, name="x", **settings)))
-    said = f"note: {part / CHECKPOINT}: not used: {why}; the training starts anew\n"
-    assert capsys.readouterr().err == said
+    with monkeypatch.context() as patch:
+        if change is not None:
+            change(patch)
+        for k in (1, 2):  # before it has a checkpoint of its own, and after
+            with signalled(2, times=2 // k), pytest.raises(SystemExit):
+                train("a2c", tmp_path / "r", name="x", **settings)
+            kept = next(part.glob(".checkpoint-*")).name
+            assert sorted(os.listdir(part)) == [kept, CHECKPOINT][:k]
+    note, *_ = capsys.readouterr().err.splitlines()
+    goes_on = "the command that it belongs to goes on from there"
+    assert note == f"note: {part / CHECKPOINT}: not used: {why}; kept as {kept}, {goes_on}"
+    assert (part / kept).read_bytes() == stored
+    folder = train("a2c", tmp_path / "r", name="x", quiet=False)
+    assert "going on from timestep 96" in capsys.readouterr().out
+    assert differences(part_of(folder), whole) == []
+    assert not list(tmp_path.rglob(".checkpoint*"))
 
 
 def test_one_of_other_seeds_is_not_gone_on_from(
@@ -490,6 +505,19 @@ def test_one_of_other_seeds_is_not_gone_on_from(
     capsys.readouterr()
     assert is_finished(part_of(train("a2c", tmp_path)))
     assert "not used: it is of other seeds; " in capsys.readouterr().err
+
+
+def test_one_that_is_kept_may_be_damaged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = interrupted("a2c", tmp_path, name="x")
+    with signalled(2), pytest.raises(SystemExit):
+        train("a2c", tmp_path, name="x", learning_rate=0.1)
+    (kept,) = part.glob(".checkpoint-*")
+    damage_a_byte(kept)
+    capsys.readouterr()
+    assert is_finished(part_of(train("a2c", tmp_path, name="x")))
+    assert "not used: it is damaged; the training starts anew" in capsys.readouterr().err
 
 
 def test_the_code_that_stores_is_part_of_what_a_checkpoint_belongs_to(
@@ -527,17 +555,20 @@ def test_seeds_of_a_checkpoint_are_trained_first_and_apart(
 
 
 @pytest.mark.parametrize("asked", [{"seeds": 2}, {"seeds": 3, "first_seed": 2}])
-def test_a_checkpoint_whose_seeds_are_not_all_asked_for_is_removed(
+def test_a_checkpoint_whose_seeds_are_not_all_asked_for_is_kept_until_some_are_finished(
     asked: dict[str, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is trained now would be trained twice."""
+    """They would be trained twice."""
     part = interrupted("q_learning", tmp_path, seeds=3)
     capsys.readouterr()
     folder = train("q_learning", tmp_path, **asked)
     why = "it is of seeds 0-2, not all of which are trained now"
-    said = f"note: {part / CHECKPOINT}: not used: {why}; the training starts anew\n"
-    assert capsys.readouterr().err == said
+    said = f"note: {part / CHECKPOINT}: not used: {why}; "
+    assert capsys.readouterr().err == f"{said}kept\n"
     assert len(seeds_of(folder)) == 1
+    assert os.listdir(part) == [CHECKPOINT]
+    train("q_learning", tmp_path, seeds=3)
+    assert capsys.readouterr().err == f"{said}the training starts anew\n"
     assert not part.exists()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -166,11 +167,30 @@ def test_a_part_is_set_aside_as_a_whole_and_never_lies_beside_another_of_its_see
     assert folder.finished_seeds() == {1, 2}
     edit(mine / "helper.py", "0.5 * x", "1.0 * x")
     # Seeds 1 and 2 would be there twice.
-    assert "taken back" not in command("--seeds", "1", "--first-seed", "3")
+    words = ("--seeds", "1", "--first-seed", "3", "--keep-stale")
+    assert "taken back" not in command(*words)
     assert [part.name for part in folder.parts()] == ["seeds-001-002", "seeds-003-003"]
     said = command("--first-seed", "1")
     assert "seeds 1-2 were trained by other code: set aside" in said
     assert [part.name for part in folder.parts()] == ["seeds-001-002", "seeds-003-003"]
+
+
+def test_parts_of_other_code_do_not_keep_one_from_being_taken_back(mine: Path) -> None:
+    command("--seeds", "4")
+    folder = run_of()
+    (part,) = folder.parts()
+    before = sums(part)
+    edit(mine / "helper.py", "1.0 * x", "0.5 * x")
+    command("--seeds", "2")
+    command("--seeds", "4")
+    edit(mine / "helper.py", "0.5 * x", "1.0 * x")
+    said = command("--seeds", "2")
+    for seeds in ("0-1", "2-3"):
+        assert f"seeds {seeds} were trained by other code: set aside" in said
+    assert "seeds 0-3 were trained by this code: taken back" in said
+    assert [sums(x) for x in folder.parts()] == [before]
+    (other,) = (folder.path / STALE).iterdir()
+    assert [x.name for x in RunFolder(other).parts()] == ["seeds-000-001", "seeds-002-003"]
 
 
 def test_nothing_is_lost_by_a_kill_before_the_training(
@@ -251,6 +271,74 @@ def test_what_was_set_aside_is_a_run_that_no_reader_counts(
     assert [x.name for x in aside.iterdir()] == [part.name]
 
 
+def test_other_settings_under_one_name_do_not_replace_what_was_set_aside(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings: list[Any] = [{"name": "x", "learning_rate": rate} for rate in (0.1, 0.2)]
+    stored = []
+
+    def interrupt(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    for chosen in settings:
+        folder = train(**chosen)
+        (part,) = folder.parts()
+        stored.append(sums(part))
+        with monkeypatch.context() as patch:
+            patch.setattr(set_aside, "code_digest", lambda origins: "edited")
+            patch.setattr(base, "carry_out", interrupt)
+            with pytest.raises(SystemExit):
+                train(**chosen)
+        assert folder.parts() == []
+    assert len([*(folder.path / STALE).iterdir()]) == 2
+    for chosen, expected in zip(settings, stored, strict=True):
+        capsys.readouterr()
+        folder = train(**chosen)
+        assert "taken back" in capsys.readouterr().out
+        (part,) = folder.parts()
+        assert sums(part) == expected
+        part.rename(f"of {chosen['learning_rate']}")
+    assert not (folder.path / STALE).exists()
+
+
+@pytest.mark.parametrize("name", [STALE, f"{STALE}/other"])
+@pytest.mark.parametrize("seeds", [2, 3])
+def test_a_link_is_not_followed(
+    name: str, seeds: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither to set aside nor to take back."""
+    folder = train()
+    (part,) = folder.parts()
+    restamp(part, "other")
+    link, target = folder.path / name, tmp_path / "target"
+    link.parent.mkdir(exist_ok=True)
+    target.mkdir()
+    link.symlink_to(target)
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stop:
+        train(seeds=seeds)
+    assert stop.value.code == 2
+    said = f"error: {link}: is a link: no part is put there or taken from there\n"
+    assert capsys.readouterr().err == said
+    assert [*target.iterdir()] == []
+    assert folder.parts() == [part]
+
+
+def test_nothing_is_taken_back_through_a_link(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = train()
+    (part,) = folder.parts()
+    digest = read_json(part / "config.json")["code"]["digest"]
+    (tmp_path / "target" / digest).mkdir(parents=True)
+    part.rename(tmp_path / "target" / digest / part.name)
+    (folder.path / STALE).symlink_to(tmp_path / "target")
+    with pytest.raises(SystemExit):
+        train()
+    assert "is a link" in capsys.readouterr().err
+    assert [x.name for x in (tmp_path / "target" / digest).iterdir()] == [part.name]
+
+
 def test_a_record_that_says_nothing_of_its_code_is_of_other_code(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -308,6 +396,28 @@ def test_a_command_asks_for_one_digest(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(calls) == 1
     train(seeds=3)
     assert len(calls) == 2
+
+
+def test_what_another_process_has_finished_meanwhile_is_kept_with_a_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = train()
+    (part,) = folder.parts()
+    restamp(part, "other", commit="")
+    part.rename("elsewhere")
+
+    def missing() -> list[int]:
+        if part.exists():
+            return []
+        os.rename("elsewhere", part)
+        return [0, 1]
+
+    config = q_learning.Config(env="FrozenLake-v1", results="r", keep_stale=True, **SETTINGS)
+    code = Code(config, [q_learning.train], Run.kind_origins())
+    capsys.readouterr()
+    base.complete(folder, code, [0, 1], missing, lambda seeds: pytest.fail(str(seeds)), "")
+    expected = "seeds 0-1 were trained by other code, and kept: --keep-stale\n"
+    assert capsys.readouterr().out == expected
 
 
 BASE = {"code": {"digest": "a", "commit": "abc", "origins": []}, "seeds": [3], "kind": "control"}

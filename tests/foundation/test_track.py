@@ -288,12 +288,14 @@ def test_only_what_a_killed_process_has_left_is_removed(tmp_path: Path) -> None:
         (tmp_path / name / "tensorboard").mkdir(parents=True)
         (tmp_path / name / "tensorboard" / "events").write_text("x")
     (tmp_path / checkpoint / base.CHECKPOINT).write_text("x")
+    (tmp_path / checkpoint / ".checkpoint-0123abcd.safetensors").write_text("x")
     (tmp_path / sealed / DONE).write_text("{}")
     (tmp_path / "seeds-mine").mkdir()
     base.remove_abandoned(RunFolder(tmp_path), [3, 7])
     kept = sorted(str(x.relative_to(tmp_path)) for x in tmp_path.rglob("*") if x.is_file())
     expected = [f"{sealed}/{DONE}", f"{sealed}/tensorboard/events"]
-    expected += [f"{checkpoint}/{base.CHECKPOINT}", f"{others}/tensorboard/events"]
+    expected += [f"{checkpoint}/{base.CHECKPOINT}"]
+    expected += [f"{checkpoint}/.checkpoint-0123abcd.safetensors", f"{others}/tensorboard/events"]
     assert kept == sorted(expected)
     assert not (tmp_path / left).exists()
     assert (tmp_path / "seeds-mine").is_dir()

@@ -163,7 +163,7 @@ def test_an_interrupted_training_goes_on_as_if_nothing_had_happened(
 
 
 @pytest.mark.usefixtures("small")
-def test_a_checkpoint_of_other_settings_is_not_used(
+def test_a_checkpoint_of_other_settings_is_not_used_but_kept(
     model: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -183,9 +183,11 @@ def test_a_checkpoint_of_other_settings_is_not_used(
         patch.setattr(LanguageRun, "log", interrupt)
         with pytest.raises(Interrupted):
             train("sft", other)
-    assert not part.exists()
-    assert "it is of other settings; the training starts anew" in capsys.readouterr().err
-    assert train("sft", other) == part
+    (kept,) = part.iterdir()
+    assert f"it is of other settings; kept as {kept.name}, " in capsys.readouterr().err
+    assert train("sft", replace(other, quiet=False)) == part
+    assert "going on from" not in capsys.readouterr().out
+    assert not kept.exists()
     found, expected = weights(part), weights(train("sft", fresh))
     assert all(torch.equal(found[key], expected[key]) for key in expected)
 
