@@ -680,10 +680,13 @@ def bytecode_of(file: str) -> types.CodeType | None:
     return marshal.loads(data[16:]) if data[:16] == head else None
 
 
-def replaced() -> list[str]:
+def replaced() -> dict[str, str]:
     """The functions and methods of algorithms, environments and networks that are not those of
-    their files: somebody has bound others, or has edited a file while it was imported."""
-    found = []
+    their files: somebody has bound others, or has edited a file while it was imported.
+
+    By name, with the file outside the checkout that has the other one; '' where none can be read.
+    """
+    found = {}
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if not (file and is_ours(file) and has_equations(module.__name__)):
@@ -704,8 +707,17 @@ def replaced() -> list[str]:
             else:
                 is_same = True
             if not is_same:
-                found.append(f"{module.__name__}.{name}")
+                found[f"{module.__name__}.{name}"] = readable_file(live)
     return found
+
+
+def readable_file(live: Any) -> str:
+    """The file outside the checkout of a function whose text is what runs; '' for others."""
+    function, _ = unwrapped(live)
+    if not is_function(function) or definition_of(function) is None:
+        return ""
+    path = Path(file_of(function) or "").resolve()
+    return "" if ROOT in path.parents or not path.is_file() else str(path)
 
 
 def has_equations(module: str) -> bool:

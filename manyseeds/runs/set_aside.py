@@ -107,7 +107,9 @@ def origins_of(config: RunConfig, definitions: Sequence[Any]) -> list[str]:
     Raises UsageError for what is to be published, but is not of this checkout.
     """
     origins = sorted({*map(origin_of, definitions), *config.origins(), *script_of(definitions)})
-    origins += [f"{UNKNOWN}:{name}" for name in guard.replaced()]
+    for name, other in guard.replaced().items():
+        origins.append(f"{other}:{ALL}" if other else f"{UNKNOWN}:{name}")
+    origins = sorted(set(origins))
     if is_published(config):
         for origin in origins:
             if is_path(origin) or origin.startswith(UNKNOWN):

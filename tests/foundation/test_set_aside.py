@@ -531,20 +531,34 @@ def test_the_code_of_a_baseline_is_that_of_its_record() -> None:
     assert not cell.is_current({**stored, "kind": "control"})
 
 
-def test_a_script_that_replaces_a_function_of_ours_is_read(mine: Path) -> None:
-    """`q_learning.td_error = mine`, and then the training of algos/q_learning.py."""
-    script = mine / "patched.py"
-    script.write_text(
-        """from algos import q_learning
-from manyseeds.cli import parse
-from manyseeds.runs.control import main
-
-
+REPLACED = """
 def td_error(*args):
     return 1.0 * original(*args)
 
 
 original, q_learning.td_error = q_learning.td_error, td_error
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new"),
+    [
+        (REPLACED, "1.0 * original", "0.5 * original"),
+        ("q_learning.BLOCK = 250\n", "250", "125"),
+    ],
+    ids=["a function", "a constant"],
+)
+def test_a_script_that_replaces_something_of_ours_is_read(
+    text: str, old: str, new: str, mine: Path
+) -> None:
+    """`q_learning.td_error = mine`, and then the training of algos/q_learning.py."""
+    script = mine / "patched.py"
+    script.write_text(
+        f"""from algos import q_learning
+from manyseeds.cli import parse
+from manyseeds.runs.control import main
+
+{text}
 config = parse(q_learning.Config, q_learning.PRESETS, q_learning.__doc__)
 main(config, q_learning.train, q_learning.PRESETS)
 """
@@ -559,7 +573,7 @@ main(config, q_learning.train, q_learning.PRESETS)
     run()
     first = sums(run_of("q_learning").parts()[0])
     assert "Finished already" in run()
-    edit(script, "1.0 * original", "0.5 * original")
+    edit(script, old, new)
     assert "were trained by other code" in run()
     assert sums(run_of("q_learning").parts()[0]) != first
 
