@@ -186,7 +186,7 @@ class ResumableConfig(RunConfig):
     """Flags of what goes on where it was interrupted."""
 
     checkpoint_interval: Annotated[NonNegative, Execution()] = 60.0
-    """Seconds between two resumable checkpoints, at least (0: none). Writing them takes 2% of the
+    """Seconds between two checkpoints, at least (0: none). Writing them takes 2% of the
     time at most. An interrupted run goes on from the last one."""
 
 
