@@ -51,7 +51,7 @@ def show_help(
     text = description.strip()
     if not details:
         text = "\n\n".join(text.split("\n\n")[:2])
-    parts = [usage(config_class), text]
+    parts = [f"{usage(config_class)}\n{text}"]
     if presets:
         subject = subject_of(config_class)
         parts.append(f"{flag(subject)} with a preset: {', '.join(presets)}.")
