@@ -121,11 +121,13 @@ def cases(draw: st.DrawFn) -> Case:
     return case
 
 
-def distance(ours: Tensor, exact: Tensor) -> float:
-    """The largest error, relative to the largest number."""
+def distance(ours: Tensor, exact: Tensor, largest: float = 0.0) -> float:
+    """The largest error, relative to the largest number; of several tensors, to the largest of all
+    of them."""
     assert ours.shape == exact.shape
     assert ours.dtype == torch.float32
-    return float((ours - exact).abs().max() / exact.abs().max().clamp(min=1e-3))
+    scale = max(float(exact.abs().max()), largest, 1e-3)
+    return float((ours - exact).abs().max()) / scale
 
 
 @settings(max_examples=40, deadline=None)
@@ -138,12 +140,16 @@ def test_networks_are_pytorchs(case: Case) -> None:
         case.round_to_integers()
     outputs, grads = case.ours()
     exact_outputs, exact_grads = case.exact()
-    for ours, exact in zip(outputs + grads, exact_outputs + exact_grads, strict=True):
+    # A gradient whose terms cancel is small, and its rounding is that of the others.
+    largest = max(float(grad.abs().max()) for grad in exact_grads)
+    scales = [0.0] * len(outputs) + [largest] * len(grads)
+    pairs = zip(outputs + grads, exact_outputs + exact_grads, scales, strict=True)
+    for ours, exact, scale in pairs:
         if case.net.activation == "relu":
             assert exact.abs().max() < 2**22
             assert torch.equal(ours.double(), exact)
         else:
-            assert distance(ours, exact) < 4e-5  # measured 1.7e-5 in 500 examples
+            assert distance(ours, exact, scale) < 4e-5  # measured 7e-6 in 1,500 examples
 
 
 @settings(max_examples=20, deadline=None)
