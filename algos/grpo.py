@@ -47,7 +47,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-import envs
+from manyseeds import envs
 from manyseeds.checkpoint import loader
 from manyseeds.cli import (
     ControlConfig,

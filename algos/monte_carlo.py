@@ -42,7 +42,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-import envs
+from manyseeds import envs
 from manyseeds.checkpoint import value_loader
 from manyseeds.cli import Fraction, PerRow, parse, read_presets
 from manyseeds.rows import broadcast, used

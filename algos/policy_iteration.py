@@ -44,7 +44,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-import envs
+from manyseeds import envs
 from manyseeds.cli import parse, read_presets
 from manyseeds.runs.planning import Plan, PlanningConfig, main
 

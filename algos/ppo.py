@@ -38,7 +38,7 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-import envs
+from manyseeds import envs
 from manyseeds.capture import captured, from_host
 from manyseeds.checkpoint import loader
 from manyseeds.cli import (

@@ -27,7 +27,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-import envs
+from manyseeds import envs
 from manyseeds.checkpoint import loader
 from manyseeds.cli import ControlConfig, Fraction, PerRow, Range, UsageError, parse, read_presets
 from manyseeds.rows import broadcast

@@ -36,7 +36,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-import envs
+from manyseeds import envs
 from manyseeds.checkpoint import loader
 from manyseeds.cli import (
     ControlConfig,

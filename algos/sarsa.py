@@ -34,7 +34,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-import envs
+from manyseeds import envs
 from manyseeds.checkpoint import loader
 from manyseeds.cli import ControlConfig, Fraction, PerRow, Range, UsageError, parse, read_presets
 from manyseeds.rows import broadcast
@@ -208,7 +208,7 @@ def train(config: Config, run: Run) -> QTable:
         for action_noise, env_noise, alpha, epsilon in zip(*noise, *scheduled, strict=True):
             step = env.step(state, actions, env_noise)
             # a' is chosen before the update and taken after it, whatever that makes of Q(s', .)
-            # (SB, the box of section 6.4). At a truncation it is never taken: the next episode begins
+            # (SB, the box of section 6.4). At a truncation it is never taken: the next one begins
             # in another state, with another action.
             both_obs = torch.cat((step.final_obs, step.obs), 1)
             next_actions, first_actions = policy.act(both_obs, action_noise, epsilon).split(1, 1)

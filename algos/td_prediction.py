@@ -51,7 +51,7 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-import envs
+from manyseeds import envs
 from manyseeds.checkpoint import value_loader
 from manyseeds.cli import Fraction, PerRow, PositiveInt, Range, UsageError, parse, read_presets
 from manyseeds.rows import broadcast, used

@@ -46,8 +46,7 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor, nn
 
-import envs
-from manyseeds import kernels
+from manyseeds import envs, kernels
 from manyseeds.capture import captured
 from manyseeds.checkpoint import loader
 from manyseeds.cli import (

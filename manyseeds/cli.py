@@ -17,6 +17,7 @@ import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib import resources
 from itertools import pairwise
 from pathlib import Path
 from typing import (
@@ -237,9 +238,11 @@ class Preset:
 
 
 def read_presets(file: str) -> dict[str, Preset]:
-    """The presets in a TOML file of the checkout: by environment its tables `[presets.ENV]`."""
+    """The presets in a TOML file, ROOM/PATH: by environment, its tables `[presets.ENV]`."""
+    room, _, path = file.partition("/")
+    text = resources.files(f"manyseeds.{room}").joinpath(path).read_text()
     presets = {}
-    for subject, table in tomllib.loads((ROOT / file).read_text())["presets"].items():
+    for subject, table in tomllib.loads(text)["presets"].items():
         source, published = table.pop("source"), table.pop("published", "")
         settings = {name: tuple(x) if isinstance(x, list) else x for name, x in table.items()}
         presets[subject] = Preset(settings, source, published)
