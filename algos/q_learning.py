@@ -144,7 +144,8 @@ def linear(
 
 def schedules(config: Config, timesteps: Tensor) -> tuple[Tensor, Tensor]:
     """Alpha and epsilon, [S or 1, K] each, at timesteps [1, K] float64."""
-    # Watkins and Dayan (1992) prove convergence for an alpha that decays.
+    # Convergence is proved for an alpha that decays (Watkins and Dayan, 1992), and of SARSA for a
+    # behaviour that becomes greedy, too (Singh et al., 2000).
     progress = timesteps / config.total_timesteps
     alpha = linear(progress, config.learning_rate, config.final_learning_rate)
     start, end = config.exploration_initial_eps, config.exploration_final_eps
