@@ -155,6 +155,21 @@ def test_a_rollout_is_that_of_pytorch(kind: type[NativeEnv], way: str) -> None:
         assert len(steps.actions.unique()) == env.spec.num_actions
 
 
+@pytest.mark.usefixtures("computed")
+@pytest.mark.parametrize("way", ["sampled", "noise is action"])
+def test_the_first_of_equal_actions_is_taken(way: str) -> None:
+    """The noise asks for the greedy action, or is the same for all; the first is impossible."""
+    env = Acrobot()
+    actor = Actor(env, way)
+    for p in actor.net.parameters():
+        p.data.zero_()
+    state, obs, noise, env_noise = inputs(env, actor)
+    equal = torch.full_like(noise, -1.0)
+    assert not act(env, actor, state, obs, equal, env_noise)[2].actions.any()
+    actor.net.biases[-1].data[:, 0, 0, 0] = -math.inf
+    assert (act(env, actor, state, obs, equal, env_noise)[2].actions == 1).all()
+
+
 def test_an_end_and_a_timeout_at_once() -> None:
     """Both are reported, and one reset follows."""
     env = CartPole()
