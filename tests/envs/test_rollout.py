@@ -25,7 +25,7 @@ from manyseeds.envs import (
 from manyseeds.envs import rollout as act
 from manyseeds.envs.kernels import NAMES
 from manyseeds.envs.rollout import PLAYING, step_by_step
-from manyseeds.kernels.rollout import Policy
+from manyseeds.kernels.rollout import PolicyKernel
 from manyseeds.layers import RunningStats, SeedMLP
 from tests.algos.probes import Counter
 from tests.envs.test_classic_control import uniforms
@@ -90,7 +90,7 @@ class Actor:
             return torch.where(given < 0, output.argmax(-1), given)
         return Categorical(output).sample(noise)
 
-    def as_kernel(self) -> Policy:
+    def as_kernel(self) -> PolicyKernel:
         return self.net.policy_in_c(self.stats, self.log_std, self.noise_is_action)
 
     def noise(self, *shape: int) -> Tensor:
