@@ -53,6 +53,7 @@ from manyseeds.digest import (
     c_code,
     definitions_in,
     is_library_file,
+    module_file,
     names_of,
     text_of,
 )
@@ -155,11 +156,8 @@ class Guard:
             if held:
                 walk.add(f"{held[0]} (frozen, or with a hook)", "held", f"a {type(thing).__name__}")
         if self.c_of:
-            walk.add(
-                "the C code",
-                c_code(self.c_of, ROOT),
-                f"{self.c_of.partition('.')[2].replace('.', '/')}.c",
-            )
+            file = module_file(self.c_of, ROOT)
+            walk.add("the C code", c_code(self.c_of, ROOT), shown(file and str(file)[:-2] + "c"))
         return walk
 
     def _decide(self, thing: Any) -> bool:

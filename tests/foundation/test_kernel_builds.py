@@ -56,7 +56,7 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-def answer(library: kernels.Library | None) -> int:
+def answer(library: kernels.SharedLibrary | None) -> int:
     assert library is not None
     return int(library.functions.answer())
 
