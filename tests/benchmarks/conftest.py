@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.chapters import comparison
 from manyseeds import plots
+from manyseeds.benchmarks.chapters import comparison
 from manyseeds.record import write_bytes
 
 Patch = pytest.MonkeyPatch

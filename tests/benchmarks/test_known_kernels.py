@@ -6,9 +6,9 @@ import hashlib
 import json
 from pathlib import Path
 
-import envs
-from algos import ppo
-from benchmarks import known_kernels
+from manyseeds import envs
+from manyseeds.algos import ppo
+from manyseeds.benchmarks import known_kernels
 from manyseeds.kernels import guard
 from tests.benchmarks.conftest import Output, Patch, Refusal
 

@@ -16,10 +16,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from algos import dqn, ppo
-from benchmarks import search, spaces
-from benchmarks.sb3_baseline import BASELINES
-from benchmarks.sb3_defaults import SB3_DEFAULTS
+from manyseeds.algos import dqn, ppo
+from manyseeds.benchmarks import search, spaces
+from manyseeds.benchmarks.sb3_baseline import BASELINES
+from manyseeds.benchmarks.sb3_defaults import SB3_DEFAULTS
 from manyseeds.cli import UsageError
 from manyseeds.runs import configurations
 from manyseeds.runs.configurations import train_configurations

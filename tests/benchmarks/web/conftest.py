@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks import website
-from benchmarks.chapters import comparison
-from benchmarks.web import grpo
+from manyseeds.benchmarks import website
+from manyseeds.benchmarks.chapters import comparison
+from manyseeds.benchmarks.web import grpo
 from manyseeds.digest import ROOT
 from tests.benchmarks.test_report import around, plant
 
