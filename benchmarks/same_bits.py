@@ -54,8 +54,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 from tyro.conf import Positional
 
-from benchmarks import catalog
-from benchmarks.cases import (
+from manyseeds import ROOMS
+from manyseeds.benchmarks import catalog
+from manyseeds.benchmarks.cases import (
     CASES,
     FILES,
     Case,
@@ -65,7 +66,7 @@ from benchmarks.cases import (
     select,
     task_kind,
 )
-from benchmarks.studies import finished_studies
+from manyseeds.benchmarks.studies import finished_studies
 from manyseeds.cli import (
     PUBLISHED,
     PositiveInt,
@@ -73,7 +74,7 @@ from manyseeds.cli import (
     from_identity,
     parse,
 )
-from manyseeds.digest import ROOT, Place, find, origin_of, resolve
+from manyseeds.digest import PACKAGE, ROOT, Place, find, origin_of, resolve
 from manyseeds.errors import UsageError
 from manyseeds.packed import RUNS, is_packed, with_proved
 from manyseeds.process import exit_reason
@@ -336,7 +337,7 @@ LIBRARIES = (
     *("torch", "gymnasium", "pandas", "pyarrow.parquet", "scipy.stats", "safetensors.torch"),
     *("matplotlib.pyplot", "seaborn", "tyro", "rich.table", "rich.progress"),
 )
-PROJECT = ("manyseeds", "envs", "algos", "llm_track", "benchmarks")
+PROJECT = (PACKAGE, *ROOMS)
 
 
 def libraries_of(cases: Sequence[Case]) -> list[str]:
@@ -668,14 +669,16 @@ def trained_as(part: Path) -> Trains:
 def origins_today(config: dict[str, Any]) -> tuple[str, ...]:
     """Where the code begins now that would train a published part, from its config.json.
 
-    Raises UsageError where its baseline's code has been moved or renamed: its runs must be trained anew.
+    Raises UsageError where its baseline's code has been moved or renamed.
     """
     source, algo = config["source"], config["algo"].removeprefix(f"{config['source']}-")
     found = catalog.module("llm_track" if config["kind"] == "language" else "algos", algo)
     if source == "manyseeds":
         begins = [getattr(found, name) for name in ("train", "solve") if hasattr(found, name)]
     else:  # no script imports another one, so their baselines are not asked
-        begins = [x for x in config["code"]["origins"] if x.startswith("benchmarks.")]
+        # Parts that were trained before 2026-11-26 name their code without the package.
+        begins = [x.removeprefix(f"{PACKAGE}.") for x in config["code"]["origins"]]
+        begins = [f"{PACKAGE}.{x}" for x in begins if x.startswith("benchmarks.")]
     settings = from_identity(found.Config, config["config"])
     origins = sorted({*map(origin_of, begins), *settings.origins()})
     for origin in origins:

@@ -112,7 +112,7 @@ class NativeEnv(Env):
 
     def origins(self) -> list[type | str]:
         """Its class and, of those that have an id here, the arguments that it is made with."""
-        return [type(self), f"envs:NATIVE[{self.spec.id}]"]
+        return [type(self), f"manyseeds.envs:NATIVE[{self.spec.id}]"]
 
     @abstractmethod
     def initial(self, noise: Tensor) -> Tensor:

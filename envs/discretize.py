@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from envs.core import NativeEnv
 from manyseeds.digest import boundary
+from manyseeds.envs.core import NativeEnv
 
 # (low, high, bins) per observation component; the outermost bins reach to infinity. The cart may
 # drift a little within an episode, so its two components get few bins and the pole's get many.
@@ -32,7 +32,7 @@ class Discretize(NativeEnv):
         self.spec = replace(env.spec, obs_size=None, num_states=math.prod(self.radix))
 
     def origins(self) -> list[type | str]:
-        return [type(self), f"envs.discretize:BINS[{self.spec.id}]", *self.env.origins()]
+        return [type(self), f"manyseeds.envs.discretize:BINS[{self.spec.id}]", *self.env.origins()]
 
     def initial(self, noise: Tensor) -> Tensor:
         return self.env.initial(noise)

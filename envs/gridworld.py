@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from envs.core import EnvSpec
-from envs.tabular import Layout, TabularEnv, deterministic, grid
+from manyseeds.envs.core import EnvSpec
+from manyseeds.envs.tabular import Layout, TabularEnv, deterministic, grid
 from manyseeds.errors import UsageError
 
 Cell = tuple[int, int]  # row and column, counted from the upper left cell

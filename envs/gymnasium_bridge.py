@@ -33,9 +33,9 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.spaces import Box, Discrete, Space
 from torch import Tensor
 
-from envs import NATIVE
-from envs.core import Env, EnvSpec, State, Step
 from manyseeds.digest import is_library
+from manyseeds.envs import NATIVE
+from manyseeds.envs.core import Env, EnvSpec, State, Step
 from manyseeds.errors import UsageError, described, did_you_mean
 
 TIME_LIMIT = 1000  # steps, for environments that are registered without a limit
@@ -121,7 +121,7 @@ class GymnasiumBridge(Env):
         )
 
     def origins(self) -> list[Any]:
-        known = [f"envs:NATIVE[{self.spec.id}]"] if self.spec.id in NATIVE else []
+        known = [f"manyseeds.envs:NATIVE[{self.spec.id}]"] if self.spec.id in NATIVE else []
         return [type(self), "envs:bridged", *known, *users_code(self.spec.id)]
 
     def reset(self, noise: Tensor) -> tuple[State, Tensor]:

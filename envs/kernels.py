@@ -9,13 +9,13 @@ import ctypes
 from functools import cache
 from pathlib import Path
 
-from envs.acrobot import Acrobot
-from envs.cartpole import CartPole
-from envs.core import NativeEnv
-from envs.mountain_car import MountainCar, MountainCarContinuous
-from envs.pendulum import Pendulum
 from manyseeds import kernels
 from manyseeds.digest import boundary
+from manyseeds.envs.acrobot import Acrobot
+from manyseeds.envs.cartpole import CartPole
+from manyseeds.envs.core import NativeEnv
+from manyseeds.envs.mountain_car import MountainCar, MountainCarContinuous
+from manyseeds.envs.pendulum import Pendulum
 from manyseeds.kernels.guard import Guard
 
 HERE = Path(__file__).parent

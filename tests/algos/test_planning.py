@@ -16,9 +16,8 @@ from PIL import Image
 from scipy.optimize import linprog
 from scipy.sparse import csr_matrix
 
-import envs
-from algos import policy_iteration, value_iteration
-from manyseeds import plots
+from manyseeds import envs, plots
+from manyseeds.algos import policy_iteration, value_iteration
 from manyseeds.cli import UsageError, from_preset, parse
 from manyseeds.record import RunFolder, is_finished
 from manyseeds.runs.planning import MAX_FRAMES, Plan, Replay, main
