@@ -245,25 +245,36 @@ def with_parts(
     order: at each moment every part that runs.json has then is whole.
     """
     old = read(folder) or {"sha256": {}, "proved": {}, "parts": {}}
-    lines = {key: {**line, COLUMNS: {}} for key, line in old["parts"].items()}
+    lines = {
+        key: {k: x for k, x in line.items() if k != COLUMNS} for key, line in old["parts"].items()
+    }
     for key, files in parts.items():
         texts = {name: x.decode() for name, x in files.items() if name.endswith(".json")}
-        lines[key] = {COLUMNS: {}, **{name: _content(text) for name, text in texts.items()}}
+        lines[key] = {name: _content(text) for name, text in texts.items()}
     lines = dict(sorted(lines.items(), key=lambda line: _order(line[0])))
-    tables = {}
-    for name in sorted({*old["sha256"], *(x for files in parts.values() for x in files)}):
-        if name.endswith(".parquet"):
-            own = {key: files[name] for key, files in parts.items() if name in files}
-            tables[name] = _packed_table(folder, name, lines, own)
-    new = {name: [hashlib.sha256(x).hexdigest()] for name, x in tables.items()}
-    if old["parts"]:
-        both = {name: [*old["sha256"].get(name, ()), *sums] for name, sums in new.items()}
-        yield RUNS, _dumped({**old, "sha256": both})
-    yield from tables.items()
-    lines = {
-        key: {k: x for k, x in line.items() if x or k != COLUMNS} for key, line in lines.items()
-    }
-    yield RUNS, _dumped({"sha256": new, "proved": old["proved"], "parts": lines})
+    tables: dict[str, dict[str, pa.Table]] = {}
+    for key, line in lines.items():
+        for name in (name for name in line[DONE]["sha256"] if name.endswith(".parquet")):
+            given = parts.get(key, {}).get(name)
+            tables.setdefault(name, {})[key] = (
+                _file_rows(given) if given else _rows(folder / key / name)
+            )
+    whole = {name: _joined(rows) for name, rows in tables.items()}
+    contents = {name: _parquet(rows) for name, rows in whole.items()}
+    sums = {name: [hashlib.sha256(x).hexdigest()] for name, x in contents.items()}
+
+    def line_of(key: str, every: bool) -> dict[str, Any]:
+        columns = {name: rows[key].column_names for name, rows in tables.items() if key in rows}
+        own = {k: x for k, x in columns.items() if every or [*KEY, *x] != whole[k].column_names}
+        return {**({COLUMNS: own} if own else {}), **lines[key]}
+
+    if old["parts"]:  # meanwhile each table may be the old one or the new one
+        both = {name: [*old["sha256"].get(name, ()), *x] for name, x in sums.items()}
+        there = {k: line if k in parts else line_of(k, True) for k, line in old["parts"].items()}
+        yield RUNS, _dumped({"sha256": both, "proved": old["proved"], "parts": there})
+    yield from contents.items()
+    new = {key: line_of(key, False) for key in lines}
+    yield RUNS, _dumped({"sha256": sums, "proved": old["proved"], "parts": new})
 
 
 def with_proved(folder: Path, codes: Mapping[str, Mapping[str, Any]]) -> bytes:
@@ -300,39 +311,32 @@ def _dumped(content: Mapping[str, Any]) -> bytes:
     return ("{\n" + ",\n".join(sections) + "\n}\n").encode()
 
 
-def _packed_table(
-    folder: Path, name: str, lines: dict[str, dict[str, Any]], own: Mapping[str, bytes]
-) -> bytes:
-    """A packed table of all parts that have it; notes in their lines which columns are theirs.
+def _file_rows(content: bytes) -> pa.Table:
+    import pyarrow.parquet as pq
 
-    own: the files of the parts that are new in it.
-    """
+    return pq.read_table(io.BytesIO(content))
+
+
+def _joined(parts: Mapping[str, pa.Table]) -> pa.Table:
+    """The rows of parts, by RUN/PART, as one table."""
+    import pyarrow as pa
+
+    tables = []
+    for key, rows in parts.items():
+        for place, (name, value) in enumerate(zip(KEY, key.split("/"), strict=True)):
+            rows = rows.add_column(place, name, pa.array([value] * len(rows)))
+        tables.append(rows.replace_schema_metadata(None))
+    return pa.concat_tables(tables, promote_options="default")
+
+
+def _parquet(rows: pa.Table) -> bytes:
+    """A packed table as a file: numbers hardly repeat, so their bytes are split, not listed."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    tables, columns = [], {}
-    for key, line in lines.items():
-        if key in own:
-            rows = pq.read_table(io.BytesIO(own[key]))
-        elif name in line[DONE]["sha256"]:
-            rows = _rows(folder / key / name)
-        else:
-            continue
-        columns[key] = rows.column_names
-        for place, (column, value) in enumerate(zip(KEY, key.split("/"), strict=True)):
-            rows = rows.add_column(place, column, pa.array([value] * len(rows)))
-        tables.append(rows.replace_schema_metadata(None))
-    whole = pa.concat_tables(tables, promote_options="default")
-    for key, names in columns.items():
-        if names != whole.column_names[len(KEY) :]:
-            lines[key][COLUMNS][name] = names
-    numbers = [field.name for field in whole.schema if pa.types.is_floating(field.type)]
+    numbers = [field.name for field in rows.schema if pa.types.is_floating(field.type)]
+    others = [name for name in rows.column_names if name not in numbers]
     buffer = io.BytesIO()
-    pq.write_table(
-        whole,
-        buffer,
-        compression="zstd",
-        use_dictionary=[x for x in whole.column_names if x not in numbers],
-        use_byte_stream_split=numbers,
-    )
+    split: Any = {"use_dictionary": others, "use_byte_stream_split": numbers}
+    pq.write_table(rows, buffer, compression="zstd", **split)
     return buffer.getvalue()

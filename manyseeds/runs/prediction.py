@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -38,7 +38,6 @@ from manyseeds.cli import (
     Fraction,
     PositiveInt,
     Preset,
-    Renamed,
     Seeds,
     SeedsConfig,
     UsageError,
@@ -80,7 +79,7 @@ class PredictionConfig(SeedsConfig):
     """Environment id."""
     seeds: Seeds = 100
     """Number of seeds S. Trained together as one batch."""
-    total_episodes: Annotated[PositiveInt, Renamed("episodes")] = 100
+    total_episodes: PositiveInt = 100
     """Episodes per seed."""
     gamma: Fraction = 1.0
     """Discount factor per step."""

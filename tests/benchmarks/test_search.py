@@ -21,7 +21,7 @@ from manyseeds.algos import dqn, ppo
 from manyseeds.benchmarks import search, spaces
 from manyseeds.benchmarks.sb3_baseline import BASELINES
 from manyseeds.benchmarks.sb3_defaults import SB3_DEFAULTS
-from manyseeds.cli import Renamed, UsageError, field_marks
+from manyseeds.cli import UsageError
 from manyseeds.runs import configurations
 from manyseeds.runs.configurations import train_configurations
 from tests.processes import Script
@@ -109,19 +109,6 @@ def test_bad_spaces_are_refused_in_one_line(words: str, message: str) -> None:
         read(*words.split())
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-def test_an_old_name_is_answered_with_the_new_one() -> None:
-    from manyseeds.algos import a2c
-
-    (new, old), *_ = (
-        (name, mark.before)
-        for name, marks in field_marks(a2c.Config).items()
-        for mark in marks
-        if isinstance(mark, Renamed)
-    )
-    with pytest.raises(UsageError, match=f"--vary {old}: is called {new} now"):
-        read(f"{old}=1,2", config=a2c.Config())
 
 
 def test_one_of_some_words() -> None:
