@@ -62,7 +62,7 @@ from manyseeds.cli import (
     read_presets,
 )
 from manyseeds.distributions import Categorical, Gaussian
-from manyseeds.kernels.rollout import Policy
+from manyseeds.kernels.rollout import PolicyKernel
 from manyseeds.layers import SeedMLP, SeedPolicy
 from manyseeds.optim import SeedAdam
 from manyseeds.rows import broadcast, used
@@ -159,7 +159,7 @@ class Actor(SeedPolicy):
         """The distributions of actions for obs [S, B, O]."""
         return self.distribution(self.network.only(0, self.features(obs)))
 
-    def as_kernel(self) -> Policy:
+    def as_kernel(self) -> PolicyKernel:
         """What `act` does, for rollouts in C."""
         return self.network.policy_in_c(self.obs_stats, self.log_std)
 

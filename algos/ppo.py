@@ -54,7 +54,7 @@ from manyseeds.cli import (
 from manyseeds.distributions import Categorical, Gaussian
 from manyseeds.kernels import in_c, scan
 from manyseeds.kernels.objective import Terms, clipped_objective
-from manyseeds.kernels.rollout import Policy
+from manyseeds.kernels.rollout import PolicyKernel
 from manyseeds.layers import RewardScale, SeedMLP, SeedPolicy
 from manyseeds.optim import SeedAdam
 from manyseeds.rows import broadcast, used
@@ -139,7 +139,7 @@ class ActorCritic(SeedPolicy):
         """The distributions of actions for obs [S, B, O]."""
         return self.distribution(self.networks.only(0, self.features(obs)))
 
-    def as_kernel(self) -> Policy:
+    def as_kernel(self) -> PolicyKernel:
         """What `act` does, for rollouts in C."""
         return self.networks.policy_in_c(self.obs_stats, self.log_std)
 

@@ -61,7 +61,7 @@ from manyseeds.cli import (
 )
 from manyseeds.distributions import Categorical, Gaussian
 from manyseeds.kernels import in_c, regression, scan
-from manyseeds.kernels.rollout import Policy
+from manyseeds.kernels.rollout import PolicyKernel
 from manyseeds.layers import RewardScale, SeedMLP, SeedPolicy
 from manyseeds.optim import SeedAdam, flatten_parameters, views_like
 from manyseeds.rows import broadcast
@@ -142,7 +142,7 @@ class ActorCritic(SeedPolicy):
         """The distributions of actions for obs [S, B, O]."""
         return self.distribution(self.actor.only(0, self.features(obs)))
 
-    def as_kernel(self) -> Policy:
+    def as_kernel(self) -> PolicyKernel:
         """What `act` does, for rollouts in C."""
         return self.actor.policy_in_c(self.obs_stats, self.log_std)
 

@@ -545,7 +545,7 @@ def unknown(words: Sequence[str], config_class: type) -> str:
     word = word.replace("_", "-")
     has_value = equals or (after and not after[0].startswith("--"))
     hints = hints_of(config_class)
-    names = [f.name for f in dataclasses.fields(config_class) if not is_positional(hints[f.name])]
+    names = [name for name in field_marks(config_class) if not is_positional(hints[name])]
     switches = {name for name in names if has_value and is_switch(hints[name])}
     close = closest(word.strip("-"), names, switches)
     return f"{word}: unknown flag" + (f"; did you mean {flag(close)}?" if close else "; see --help")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from manyseeds.benchmarks import catalog
 
 # In the order of tables and legends, which is that of the colours of figures. Others come last.
-FIRST = ("ppo", "a2c", "trpo", "dqn", "grpo", "reinforce", "q_learning", "sarsa")
+FIRST: tuple[str, ...] = ("ppo", "a2c", "trpo", "dqn", "grpo", "reinforce", "q_learning", "sarsa")
 FIRST += ("policy_iteration", "value_iteration", "monte_carlo", "td_prediction")
 LANGUAGE = {
     "sft": "SFT",

@@ -45,7 +45,15 @@ from manyseeds.cli import (
     requested_seeds,
 )
 from manyseeds.progress import Progress
-from manyseeds.record import POLICY, RunFolder, finite_numbers, parquet_bytes, plural, read_json
+from manyseeds.record import (
+    POLICY,
+    RunFolder,
+    finite_numbers,
+    parquet_bytes,
+    plural,
+    read_json,
+    read_parquet,
+)
 from manyseeds.runs.base import (
     complete_seeds,
     estimate_json,
@@ -216,8 +224,8 @@ def load_predictions(parts: Sequence[Path], seeds: Sequence[int]) -> Predictions
     import pandas as pd
 
     index = ["seed", "episode"]
-    curves = pd.concat([pd.read_parquet(part / "curve.parquet") for part in parts])
-    tables = pd.concat([pd.read_parquet(part / "values.parquet") for part in parts])
+    curves = pd.concat([read_parquet(part / "curve.parquet") for part in parts])
+    tables = pd.concat([read_parquet(part / "values.parquet") for part in parts])
     curves = curves.drop_duplicates(index).set_index(index).loc[list(seeds)].sort_index()
     tables = tables.drop_duplicates(index).set_index(index).loc[list(seeds)].sort_index()
     summary = read_json(parts[0] / "summary.json")
