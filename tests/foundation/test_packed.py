@@ -158,8 +158,13 @@ def test_a_folder_counts_before_what_is_packed() -> None:
     # What is being trained anew is not finished, and does not hide what is packed once it is gone.
     write_json(FIRST / "config.json", {"seeds": [0, 1], "config": {}})
     assert not is_finished(FIRST)
+    pack(RESULTS)
     (FIRST / "config.json").unlink()
     assert is_finished(FIRST)
+    plant(damaged := ALGO / "a/seeds-007-007")
+    (damaged / "curve.parquet").write_bytes(b"")
+    assert pack(RESULTS) == 0
+    assert (damaged / record.DONE).exists()
 
 
 def test_an_interrupted_packing_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,6 +220,7 @@ def test_one_bit_of_a_packed_file_is_seen(name: str) -> None:
     pack(RESULTS)
     for part in PARTS:
         shutil.rmtree(part)
+    assert all(map(is_finished, PARTS))
     whole = (ALGO / name).read_bytes()
     place = whole.index(b'{"lr": "a"}') + 8 if name == packed.RUNS else len(whole) // 2
     (ALGO / name).write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
@@ -264,6 +270,7 @@ def test_a_packed_run_keeps_its_name() -> None:
     write_json(part / "config.json", {"seeds": [0, 1], "config": identity(config), "code": CODE})
     seal(part, [POLICY], POLICY)
     pack(RESULTS)
+    shutil.rmtree(folder.path)  # weights
     assert folder.missing(range(4)) == [[2, 3]]
     with folder.locks(config):
         pass

@@ -41,8 +41,8 @@ BUGS = (
     Bug(
         "store: while parts are packed, columns of new ones are read into old ones",
         PACKED,
-        "line_of(k, True)",
-        "line_of(k, False)",
+        "there = {k: line if k in parts else line_of(k, True) for k, line in old",
+        "there = {k: line for k, line in old",
         KILLED,
     ),
     Bug(
