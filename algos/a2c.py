@@ -68,7 +68,6 @@ from manyseeds.cli import (
     PositiveInt,
     Preset,
     Range,
-    Renamed,
     UsageError,
     parse,
 )
@@ -106,7 +105,7 @@ class Config(ControlConfig):
     GAE."""
     gae_lambda: PerRow[Fraction] = 1.0
     """Lambda of GAE. 0 gives the one-step TD error, 1 the Monte Carlo advantage."""
-    n_steps: Annotated[PositiveInt, Renamed("td_steps")] = 3
+    n_steps: PositiveInt = 3
     """n of n-step returns. At most num_steps; 1 gives the one-step TD error."""
     normalize_advantage: bool = False
     """Normalise advantages to mean 0 and standard deviation 1. Per rollout."""

@@ -73,7 +73,6 @@ from manyseeds.cli import (
     PositiveInt,
     Preset,
     Range,
-    Renamed,
     UsageError,
     parse,
 )
@@ -103,7 +102,7 @@ class Config(ControlConfig):
     """Discount factor per step."""
     weight: Literal["total_return", "return_to_go", "baseline", "q"] = "return_to_go"
     """Phi, the weight of each action's log-probability."""
-    normalize_advantage: Annotated[bool, Renamed("normalize")] = True
+    normalize_advantage: bool = True
     """Normalise advantages to mean 0 and standard deviation 1. Here Phi, over an update's steps."""
     entropy_coef: PerRow[NonNegative] = 0.0
     """Weight of the entropy bonus."""

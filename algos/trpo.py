@@ -76,7 +76,6 @@ from manyseeds.cli import (
     PositiveInt,
     Preset,
     Range,
-    Renamed,
     UsageError,
     parse,
 )
@@ -109,7 +108,7 @@ class Config(ControlConfig):
     """Maximum number of step sizes in the line search."""
     line_search_shrink: Annotated[float, Range(0, 1, open_low=True)] = 0.8
     """Ratio of each step size to the one before it."""
-    critic_epochs: Annotated[PositiveInt, Renamed("critic_updates")] = 10
+    critic_epochs: PositiveInt = 10
     """Passes over each rollout to fit the value network."""
     minibatch_size: PositiveInt = 128
     """M, samples per gradient step. For V; M must divide N * T."""

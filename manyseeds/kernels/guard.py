@@ -725,9 +725,10 @@ def readable_file(live: Any) -> str:
 
 def has_equations(module: str) -> bool:
     """Whether a module is an algorithm, an environment, or what these compute with."""
-    room, _, name = module.partition(".")
+    package, _, name = module.partition(".")
     computed = ("layers", "optim", "distributions", "samples", "rows", "seeds", "evaluate")
-    return module == "__main__" or (room in ROOMS[1:3]) or (room == ROOMS[0] and name in computed)
+    ours = package == PACKAGE and (name in computed or name.partition(".")[0] in ("envs", "algos"))
+    return ours or module == "__main__"
 
 
 def is_of(live: Any, node: ast.FunctionDef) -> bool:
