@@ -13,7 +13,8 @@ The output of the cells goes to RESULTS/logs/. benchmarks/CLUSTER.md explains ho
 share the work.
 
 Runs are written to your own layer, results/local, whatever is published already. `--publish` trains
-the seeds that are missing from the published layer and writes them there. It needs a clean commit,
+the seeds that are missing from the published layer, writes them there and packs them at the end, all
+of an algorithm on an environment into few files (`manyseeds/packed.py`). It needs a clean commit,
 which the runs name. Published runs have no weights, except two seeds of each of our cells, the
 median and the worst. These are trained once more, must reach their published scores, and are
 written to results/policies (`benchmarks/policies.py`).
@@ -50,7 +51,7 @@ from manyseeds.cli import (
     parse,
 )
 from manyseeds.errors import UsageError, did_you_mean
-from manyseeds.record import check_committed, plural, ranges
+from manyseeds.record import check_committed, pack, plural, ranges
 
 WITHOUT_POLICIES = ("ablations",)  # suites whose policies would be as large as all the others
 
@@ -326,6 +327,8 @@ def main(args: Sequence[str] | None = None) -> None:
         failed = [str(job) for job in run(cells, plan)]
         if flags.keeps_policies:
             failed += keep(cells, flags.folder)
+        if flags.publish:
+            pack(PUBLISHED)
     except UsageError as error:
         exit_with(error)
     except KeyboardInterrupt:

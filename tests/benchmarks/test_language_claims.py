@@ -107,11 +107,13 @@ def test_r1_zero_rises_where_the_base_has_a_signal(folder: Path) -> None:
         for algo, settings in R1_ZERO
     ]  # fmt: skip
     text = chapter.zero_section([weak, *strong], folder)
-    assert "GRPO from tiny-base-800 (pass@16 0.902): pass@1 0.102 to 0.802 [" in text
+    assert text.startswith("**The base tiny-base has a pass@16 of 0.902. GRPO from tiny-base takes")
+    assert text.count("has a pass@16 of") == 2
+    assert "GRPO from tiny-base-800 takes pass@1 from 0.102 to 0.802 [" in text
     # 0.1 + 1.4 x > 0.7 from x = 0.43 on, and 12,800 samples are half of the training.
-    assert "5 of 5 seeds above 0.7 within 12,800 samples" in text
-    assert "GRPO from tiny-base (pass@16 0.902): pass@1 0.002 to 0.002 [" in text
-    assert "0 of 5 seeds above 0.7" in text
+    assert "5 of 5 seeds of GRPO from tiny-base-800 exceed 0.7 within 12,800 samples." in text
+    assert "GRPO from tiny-base takes pass@1 from 0.002 to 0.002 [" in text
+    assert "0 of 5 seeds of GRPO from tiny-base exceed 0.7" in text
     assert text.count("| tiny-base-800 |") == 3
     assert (folder / "plots/language-zero.svg").exists()
     assert chapter.zero_section([], folder) == ""
@@ -129,16 +131,12 @@ def test_a_reward_that_rises_while_accuracy_falls(folder: Path) -> None:
     ]  # fmt: skip
     text = chapter.rlhf_section(runs, folder)
     # The metric of the last fifth of the training: from 2.6 to 3.0 in ten steps.
-    said = "the learned reward goes from 1.04 to 2.82, and pass@1 is lower (-0.400 ["
-    assert text.count(said) == 5
-    assert "RLHF-PPO, learned, beta 0.05: " in text
-    assert "GRPO, learned, refreshed in 4 iterations: " in text
+    assert text.count(" takes the learned reward from 1.04 to 2.82. Pass@1 is lower after ") == 5
+    for run in ("RLHF-PPO (learned, beta 0.05)", "GRPO (learned, refreshed in 4 iterations)"):
+        assert f"Pass@1 is lower after {run} than before it (-0.400 [" in text
     assert "| RLHF-PPO | learned and rules | 5 |" in text
     assert "turns" not in text  # it is lower whatever the weight of the KL
-    assert (
-        "renewing reward model and reference is not shown to delay the loss: pass@1, averaged"
-        in text
-    )
+    assert "Renewing the reward model and the reference is not shown to delay the loss. A" in text
 
 
 @pytest.mark.parametrize(("end", "said"), [(0.3, "delays"), (0.0, "does not delay")])
@@ -154,8 +152,8 @@ def test_a_refreshed_reward_model_that_delays_the_loss(folder: Path, end: float,
     text = chapter.rlhf_section(runs, folder)
     # Half of the difference at the end, as both go in lines.
     mean = f"{(end - 0.1) / 2:+.3f} ["
-    assert f"renewing reward model and reference {said} the loss: pass@1, averaged over the" in text
-    assert f" with it ({mean}" in text
+    assert f"Renewing the reward model and the reference {said} the loss. Averaged over" in text
+    assert f" than without it ({mean}" in text
 
 
 def test_the_axis_is_the_square_root_of_the_kl(folder: Path) -> None:
@@ -186,7 +184,8 @@ def test_a_verdict_on_trl_is_of_ours(
     theirs.algo = "trl-grpo"
     text = language_models.trl_section([ours, theirs], folder)
     assert f"| {word}" in text
-    assert f"Worse than TRL's: {'GRPO' if end < 0.4 else 'none'}. The interval excludes" in text
+    worse = "GRPO" if end < 0.4 else "no method"
+    assert f"**The verdict is worse than TRL for {worse}. The interval excludes" in text
 
 
 def test_accuracy_that_turns_is_said_to(folder: Path) -> None:
@@ -201,7 +200,7 @@ def test_accuracy_that_turns_is_said_to(folder: Path) -> None:
     ]  # fmt: skip
     text = chapter.rlhf_section(runs, folder)
     # Seeds differ by a thousandth, 0.002 on average.
-    assert "the weight of the KL pass@1 turns, between a KL of 0.202 and 0.502 nats" in text
+    assert "pass@1 turns from a gain to a loss between a KL of 0.202 and 0.502 nats" in text
 
 
 def test_clip_higher_that_changes_nothing_is_said_to(folder: Path) -> None:
@@ -215,9 +214,10 @@ def test_clip_higher_that_changes_nothing_is_said_to(folder: Path) -> None:
         for settings in CLIP_HIGHER
     ]  # fmt: skip
     text = chapter.clip_section(runs, folder)
-    assert "Entropy with 0.28 is not shown to be higher or lower than with 0.2 (+0.000 [" in text
-    assert "entropy with 0.5 is higher than with 0.2 (+0.200 [" in text
-    assert "pass@16 with 0.5 is not shown to be higher or lower" in text
+    same = "not shown to be higher or lower"
+    assert f"Entropy with an upper clip of 0.28 is {same} than with 0.2 (+0.000 [" in text
+    assert "Entropy with an upper clip of 0.5 is higher than with 0.2 (+0.200 [" in text
+    assert f"Pass@16 with an upper clip of 0.5 is {same}" in text
     assert "| 0.2 | 5 | 3.20% | 1.20% |" in text
     assert chapter.clip_section(runs[:1], folder) == ""
 
@@ -253,14 +253,12 @@ def test_lengths_are_compared_where_they_are_free(folder: Path) -> None:
     assert "| DAPO | token-level loss | 5 |" in text
     assert text.count("\n| DAPO |") == 4
     assert "+15.0 [" in text
-    said = (
-        "with {} alone the length of completions in the first 10% of the training is {} than with"
-    )
+    said = "the length of completions with {} alone is {} than with"
     # Five of fifty steps: 30 - 5 x and 30 - 10 x, where x is 0.06 on average.
     assert f"{said.format('soft punishment', 'lower')} none of the three (-0.30 [" in text
     same = "not shown to be higher or lower"
     assert f"{said.format('overlong filtering', same)} none of the three (+0.00 [" in text
-    assert f"and pass@1 after it is {same} (+0.000 [" in text
+    assert f"Pass@1 after training with soft punishment alone is {same} than with none of" in text
     assert "with none of the three alone" not in text
     runs[1].summaries[2]["final"]["length_wrong"] = None  # a seed without wrong completions
     assert "after GRPO than after Dr. GRPO" not in chapter.length_section(runs, folder)
@@ -271,8 +269,9 @@ def test_self_correction_that_was_there_before(folder: Path) -> None:
              "right_after_wait": (0.6, 0.9)}  # fmt: skip
     run = method(folder / "runs", "grpo", "checking", {}, {"pass@1": (0.3, 0.8), **waits})
     text = chapter.correction_section([run], folder)
-    assert text.startswith("**The model writes `wait` before any RL, as its demonstrations do; ")
-    assert "P(wait given wrong column) is higher after RL (0.902 before, +0.050 [" in text
+    assert text.startswith("**The model writes `wait` before any RL, as its demonstrations do. P(")
+    said = "P(wait given wrong column) is higher after RL than before it, when it was 0.902 (+0.050"
+    assert said in text
     assert "P(wait given right column) is lower after RL" in text
     assert "| P(wait \\| wrong column) | 0.902 |" in text
 
@@ -283,7 +282,7 @@ def test_a_model_that_never_corrects_itself(folder: Path) -> None:
         for when in ("initial", "final"):
             summary[when]["wait"] = 0.0
     text = chapter.correction_section([run], folder)
-    assert text.startswith("**P(wait) is not shown to be higher or lower after RL (0.000 before, ")
+    assert text.startswith("**P(wait) is not shown to be higher or lower after RL than before it, ")
     assert "writes `wait` before any RL" not in text
 
 
@@ -298,7 +297,7 @@ def test_seeds_are_paired_by_their_numbers(folder: Path) -> None:
         summary["initial"]["pass@1"] = 0.5 + 0.001 * (k + 1)
         runs[0].configs[k] = {"seeds": [k + 1]}
     text = chapter.equal_section(runs, folder)
-    assert "is not shown to be higher or lower than GRPO's (+0.000 [" in text
+    assert "is not shown to be higher or lower than that of GRPO (+0.000 [" in text
     assert "4 seeds)" in text
     for summary in runs[0].summaries[:3]:  # began with a model that another processor made
         summary["initial"]["pass@1"] += 1 / 4096
@@ -313,7 +312,7 @@ def test_ppo_with_grpo_s_settings(folder: Path) -> None:
         for algo, x, end in (("rlhf_ppo", EQUAL, 0.8), ("rlhf_ppo", {}, 0.95), ("grpo", {}, 0.9))
     ]
     text = chapter.equal_section(runs, folder)
-    assert "pass@1 of PPO is lower than GRPO's (-0.100 [" in text
+    assert "pass@1 of PPO is lower than that of GRPO (-0.100 [" in text
     assert text.count("\n| RLHF-PPO |") == 2
     assert chapter.equal_section(runs[:2], folder) == ""
 
@@ -337,7 +336,10 @@ def pipeline(folder: Path, gain: float) -> str:
 def test_the_stages_of_r1(folder: Path) -> None:
     text = pipeline(folder, 0.2)
     assert "Pass@1 is higher after RL again than after RL twice as long (+0.200 [" in text
-    assert "pass@1 is higher after distillation than after RL on small base (+0.400 [" in text
+    assert "Pass@1 is higher after distillation than after RL on small base (+0.400 [" in text
+    outcome = text.split("** ")[0]
+    assert ";" not in outcome
+    assert max(map(len, outcome.split(". "))) < 120  # a claim, a verdict and a number each
     assert "| RL again | 3 | 100 | 0.801 [" in text
     assert "is not shown to be higher or lower after RL again" in pipeline(folder, 0.0)
 

@@ -171,7 +171,7 @@ def test_other_settings_and_code_are_not_mixed_with_stored_ones(
 
 
 def test_a_stage_that_fails_is_one_line() -> None:
-    with pytest.raises(UsageError, match=r"llm_track/sft.py: --model tiny-reward: scores"):
+    with pytest.raises(UsageError, match=r"llm_track/sft.py: --model tiny-reward: is a"):
         llm_pipeline.run(["llm_track/sft.py", "--model", "tiny-reward"])
 
 

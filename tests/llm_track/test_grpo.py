@@ -1120,7 +1120,8 @@ def test_a_group_is_completions_of_one_prompt(name: str, qwen: str) -> None:
 @pytest.mark.usefixtures("small")
 def test_process_supervision_reads_the_steps(qwen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every completion gets a wrong step at its second character; the outcome follows."""
-    monkeypatch.setattr(tasks.Addition, "steps", lambda self, p, text: [tasks.Step(2, -1.0)])
+    step = tasks.ReasoningStep(2, -1.0)
+    monkeypatch.setattr(tasks.Addition, "steps", lambda self, p, text: [step])
     seen = []
     update = grpo.update
 

@@ -104,7 +104,7 @@ BUGS = (
     Bug(
         "language: steps of the thinking: a token for each character",
         "llm_track/grpo.py",
-        "    return found\n\n\ndef step_advantages(",
+        "    return indices\n\n\ndef step_advantages(",
         "    return [end - 1 for end in ends]\n\n\ndef step_advantages(",
         "tests/llm_track/test_grpo.py::test_step_advantages_are_those_of_the_steps",
     ),

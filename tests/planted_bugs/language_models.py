@@ -276,7 +276,7 @@ BUGS = (
     Bug(
         "vLLM: some weights stay old",
         "llm_track/engine.py",
-        "        if left:\n",
+        "        if missing:\n",
         "        if False:\n",
         "tests/llm_track/test_engine.py::test_what_vllm_cannot_do_is_one_line",
     ),

@@ -119,6 +119,13 @@ BUGS = (
         f"{AGGREGATE}::test_as_many_seeds_of_each_environment",
     ),
     Bug(
+        "aggregate: the last seeds of each environment",
+        "benchmarks/chapters/aggregate.py",
+        "return [own[env][:n] for env in envs]",
+        "return [own[env][-n:] for env in envs]",
+        f"{AGGREGATE}::test_as_many_seeds_of_each_environment",
+    ),
+    Bug(
         "aggregate: a profile counts runs at a score as above it",
         "benchmarks/chapters/aggregate.py",
         "(task > x).astype(float)",
