@@ -196,27 +196,6 @@ def test_pairs_are_the_policy_s_own(qwen: str, monkeypatch: pytest.MonkeyPatch) 
     assert dpo.make_pairs(policy, tokenizer, task, config, LanguageRun(config, [4]))[0] != pairs
 
 
-@pytest.mark.usefixtures("small")
-def test_pairs_do_not_depend_on_the_processes(qwen: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two processes that hand each other their graded completions make what one makes."""
-    monkeypatch.setattr(dpo, "PROMPTS", 8)
-    config = config_of(qwen, total_samples=64)
-    policy, tokenizer = models.load_model(config, CPU, Processes())
-    task, run = tasks.make("addition"), LanguageRun(config, [0])
-    pairs, generated = dpo.make_pairs(policy, tokenizer, task, config, run)
-    found: dict[int, list[list[Any]]] = {0: [], 1: []}
-    for rank in (0, 1):
-        part = Processes()
-        part.rank, part.size = rank, 2
-        monkeypatch.setattr(
-            part, "gather_lists", lambda items, rank=rank: found[rank].append(items) or items
-        )
-        dpo.make_pairs(policy, tokenizer, task, config, LanguageRun(config, [0], processes=part))
-    together = iter([a + b for a, b in zip(found[0], found[1], strict=True)])
-    monkeypatch.setattr(run.processes, "gather_lists", lambda items: next(together))
-    assert dpo.make_pairs(policy, tokenizer, task, config, run) == (pairs, generated)
-
-
 @pytest.mark.parametrize(("N", "pairs"), [(4, 12), (5, 12), (7, 3), (1, 1), (32, 10)])
 def test_every_pass_goes_through_all_pairs(N: int, pairs: int) -> None:
     run = LanguageRun(dpo.Config(model="x", quiet=True), [0])

@@ -101,38 +101,17 @@ def test_a_tie_is_half_right() -> None:
     assert got.tolist() == [1.0, 0.5, 0.0]
 
 
-def test_scores_depend_on_neither_padding_nor_batch(folder: str) -> None:
-    config = rm_config(folder)
-    _, scalar, tokenizer, task = load(config)
-    prompts = ["1+2=", "123456+7=", "9="]
-    texts = ["<think>", "<think>1+2=3;</think><answer>3</answer>", "12"]
-    pairs = [tasks.Preference(p, a, b) for p, a, b in zip(prompts, texts, texts[::-1], strict=True)]
-    with torch.no_grad():
-        together = reward_model.pair_scores(scalar, tokenizer, task, pairs, 40)
-        for i, pair in enumerate(pairs):
-            alone = reward_model.pair_scores(scalar, tokenizer, task, [pair], 40)
-            for side in (0, 1):
-                torch.testing.assert_close(alone[side][0], together[side][i], atol=2e-5, rtol=1e-5)
-        # Without padding, masks and our functions: the scalar after the last token.
-        ids = tokenizer(prompts[0] + texts[0] + "<eos>", return_tensors="pt")["input_ids"]
-        hidden = scalar.base_model(input_ids=ids).last_hidden_state
-        plain = scalar.score(hidden)[0, -1, 0]
-        torch.testing.assert_close(together[0][0], plain, atol=2e-5, rtol=1e-5)
-    assert len({round(x, 3) for side in together for x in side.tolist()}) > 3
-
-
 # ---- The reward model's data and training --------------------------------------------------
 
 
-def rm_step(config: reward_model.Config, pairs: Any, processes: Any = None) -> tuple[Any, Any]:
-    """Weights after one step of plain gradient descent, and its metrics."""
+def rm_step(config: reward_model.Config, pairs: Any) -> tuple[Any, Any]:
+    """What a step of plain gradient descent subtracts from the weights, and its metrics."""
     _, scalar, tokenizer, task = load(config)
-    run = LanguageRun(config, [0], processes=processes)
+    run = LanguageRun(config, [0])
     optimizer = torch.optim.SGD(scalar.parameters(), lr=1.0)
     before = [p.detach().clone() for p in scalar.parameters()]
     metrics = reward_model.update(scalar, optimizer, tokenizer, task, pairs, config, run)
-    steps = [b - p.detach() for b, p in zip(before, scalar.parameters(), strict=True)]
-    return steps, metrics
+    return [b - p.detach() for b, p in zip(before, scalar.parameters(), strict=True)], metrics
 
 
 def mixed_pairs() -> list[tasks.Preference]:
@@ -140,7 +119,7 @@ def mixed_pairs() -> list[tasks.Preference]:
     return [*ranked, *(tasks.Preference(**row) for row in answered(5))]
 
 
-def test_reward_model_micro_batches_and_processes_do_not_matter(
+def test_reward_model_micro_batches_do_not_matter(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reward_model, "MAX_GRAD_NORM", 1e9)
@@ -160,25 +139,6 @@ def test_reward_model_micro_batches_and_processes_do_not_matter(
             torch.testing.assert_close(found[name], metrics[name], atol=2e-5, rtol=1e-4)
         for one, other in zip(steps, whole, strict=True):
             torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-3)
-    shares = [
-        rm_step(rm_config(folder), pairs, FakeProcesses(rank, lambda x: x))[0] for rank in (0, 1)
-    ]
-    for a, b, c in zip(*shares, whole, strict=True):
-        torch.testing.assert_close(a + b, c, atol=2e-5, rtol=1e-3)
-
-
-class FakeProcesses(Processes):
-    """One of two processes that never hears of the other; sum is a given function."""
-
-    def __init__(self, rank: int, total: Any) -> None:
-        super().__init__()
-        self.rank, self.size, self.total = rank, 2, total
-
-    def sum(self, tensor: Tensor) -> Tensor:
-        return self.total(tensor)  # type: ignore[no-any-return]
-
-    def sum_gradients(self, parameters: Any) -> None:
-        pass
 
 
 def train_without_folder(
@@ -427,8 +387,8 @@ def test_what_prepare_makes(folder: str) -> None:
 
 
 def ppo_step(
-    config: rlhf_ppo.Config, processes: Any = None, rows: np.ndarray | None = None
-) -> tuple[list[Tensor], dict[str, Tensor], rlhf_ppo.Batch]:
+    config: rlhf_ppo.Config, rows: np.ndarray | None = None
+) -> tuple[list[Tensor], dict[str, Tensor]]:
     """What one step of plain gradient descent subtracts from policy and critic, and metrics."""
     batch, policy, critic, run = prepared(config)
     with torch.no_grad():  # ratios and values beyond their clips
@@ -438,46 +398,26 @@ def ppo_step(
         logprobs=batch.logprobs + 0.3 * noise * batch.mask,
         values=batch.values + 0.3 * noise.flip(0) * batch.mask,
     )
-    if processes is not None:
-        run.processes = processes
-        half = len(batch) // 2
-        moved = moved[slice(processes.rank * half, (processes.rank + 1) * half)]
     parameters = models.trainable(policy, critic)
     optimizers = [torch.optim.SGD(models.trainable(x), lr=1.0) for x in (policy, critic)]
     before = [p.detach().clone() for p in parameters]
     rows = np.arange(len(batch)) if rows is None else rows
     metrics = rlhf_ppo.update(policy, critic, optimizers, moved, rows, config, run)
-    steps = [b - p.detach() for b, p in zip(before, parameters, strict=True)]
-    return steps, metrics, moved
+    return [b - p.detach() for b, p in zip(before, parameters, strict=True)], metrics
 
 
-def test_ppo_micro_batches_and_processes_do_not_matter(
-    folder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where a process has no row of the minibatch at all."""
+def test_ppo_micro_batches_do_not_matter(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rlhf_ppo, "MAX_GRAD_NORM", 1e9)
-    whole, metrics, _ = ppo_step(ppo_config(folder))
-    assert 0.05 < metrics["clipfrac"] < 0.95
-    assert metrics["loss"] == metrics["policy_loss"] + 0.1 * metrics["value_loss"]
-    for size in (1, 3):
-        steps, found, _ = ppo_step(ppo_config(folder, micro_batch_size=size))
-        for name in metrics:
-            torch.testing.assert_close(found[name], metrics[name], atol=2e-5, rtol=1e-3)
-        for one, other in zip(steps, whole, strict=True):
-            torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-3)
-    for rows in (np.array([11, 2, 5, 7]), np.array([3, 0, 4])):
-        together, _, batch = ppo_step(ppo_config(folder), rows=rows)
-        total = batch.mask[rows].sum()
-        shares = [
-            ppo_step(
-                ppo_config(folder),
-                FakeProcesses(rank, lambda x, n=total: n if x.dim() == 0 else x),
-                rows,
-            )[0]
-            for rank in (0, 1)
-        ]
-        for a, b, c in zip(*shares, together, strict=True):
-            torch.testing.assert_close(a + b, c, atol=2e-5, rtol=1e-3)
+    for rows in (None, np.array([11, 2, 5, 7])):
+        whole, metrics = ppo_step(ppo_config(folder), rows)
+        assert 0.05 < metrics["clipfrac"] < 0.95
+        assert metrics["loss"] == metrics["policy_loss"] + 0.1 * metrics["value_loss"]
+        for size in (1, 3):
+            steps, found = ppo_step(ppo_config(folder, micro_batch_size=size), rows)
+            for name in metrics:
+                torch.testing.assert_close(found[name], metrics[name], atol=2e-5, rtol=1e-3)
+            for one, other in zip(steps, whole, strict=True):
+                torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-3)
 
 
 def test_the_first_step_is_reinforce(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:

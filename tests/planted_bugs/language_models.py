@@ -109,7 +109,7 @@ BUGS = (
         "llm_track/sampling.py",
         "[len(row) <= max_new_tokens for row in rows]",
         "[True for row in rows]",
-        "tests/llm_track/test_sampling.py::test_given_completions_may_be_cut",
+        "tests/llm_track/test_sampling.py::test_given_completions",
     ),
     Bug(
         "language: reward model: read after the padding",
@@ -186,8 +186,7 @@ BUGS = (
         "llm_track/sampling.py",
         "if not kept.equal(torch.arange(len(logp), device=ids.device)):",
         "if True:",
-        "tests/llm_track/test_sampling.py"
-        "::test_keys_and_values_are_not_copied_for_every_completion_that_ends[llama]",
+        "tests/llm_track/test_sampling.py::test_equal_histories_are_read_once[llama-24]",
     ),
     Bug(
         "language: histories: a row for each completion",
