@@ -68,14 +68,13 @@ from manyseeds.cli import (
     PositiveInt,
     Preset,
     Range,
-    Renamed,
     UsageError,
     parse,
 )
 from manyseeds.distributions import Categorical, Gaussian
 from manyseeds.kernels import in_c, scan
 from manyseeds.kernels.objective import Terms, policy_gradient_objective
-from manyseeds.kernels.rollout import Policy
+from manyseeds.kernels.rollout import PolicyKernel
 from manyseeds.layers import RewardScale, RunningStats, SeedMLP
 from manyseeds.optim import SeedAdam, SeedRMSprop
 from manyseeds.rows import broadcast, used
@@ -106,7 +105,7 @@ class Config(ControlConfig):
     GAE."""
     gae_lambda: PerRow[Fraction] = 1.0
     """Lambda of GAE. 0 gives the one-step TD error, 1 the Monte Carlo advantage."""
-    n_steps: Annotated[PositiveInt, Renamed("td_steps")] = 3
+    n_steps: PositiveInt = 3
     """n of n-step returns. At most num_steps; 1 gives the one-step TD error."""
     normalize_advantage: bool = False
     """Normalise advantages to mean 0 and standard deviation 1. Per rollout."""
@@ -186,7 +185,7 @@ class ActorCritic(nn.Module):
         policy = self.policy(self.networks.only(0, self.features(obs)))
         return policy.mode() if noise is None else policy.sample(noise)
 
-    def as_kernel(self) -> Policy:
+    def as_kernel(self) -> PolicyKernel:
         """What `act` does, for rollouts in C."""
         log_std = self.log_std[:, 0] if self.continuous else None
         return self.networks.policy_in_c(self.obs_stats, log_std)

@@ -58,7 +58,7 @@ from manyseeds.cli import (
     parse,
 )
 from manyseeds.kernels import in_c, regression
-from manyseeds.kernels.rollout import Policy
+from manyseeds.kernels.rollout import PolicyKernel
 from manyseeds.layers import SeedMLP
 from manyseeds.optim import SeedAdam
 from manyseeds.rows import broadcast
@@ -169,7 +169,7 @@ class QNetwork(nn.Module):
         given = noise.squeeze(-1).long()
         return torch.where(given < 0, greedy, given)
 
-    def as_kernel(self) -> Policy:
+    def as_kernel(self) -> PolicyKernel:
         """What `act` does, for rollouts in C."""
         return self.q.policy_in_c(noise_is_action=True)
 

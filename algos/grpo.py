@@ -95,7 +95,7 @@ from manyseeds.cli import (
     parse,
 )
 from manyseeds.distributions import Categorical, Gaussian
-from manyseeds.kernels.rollout import Policy
+from manyseeds.kernels.rollout import PolicyKernel
 from manyseeds.layers import RunningStats, SeedMLP
 from manyseeds.optim import SeedAdam
 from manyseeds.rows import broadcast, used
@@ -209,7 +209,7 @@ class Actor(nn.Module):
         policy = self.policy(self.network.only(0, self.features(obs)))
         return policy.mode() if noise is None else policy.sample(noise)
 
-    def as_kernel(self) -> Policy:
+    def as_kernel(self) -> PolicyKernel:
         """What `act` does, for rollouts in C."""
         log_std = self.log_std[:, 0] if self.continuous else None
         return self.network.policy_in_c(self.obs_stats, log_std)

@@ -46,7 +46,7 @@ from torch import Tensor
 
 from manyseeds import envs
 from manyseeds.cli import Preset, parse
-from manyseeds.runs.planning import Plan, PlanningConfig, main
+from manyseeds.runs.planning import PlanningConfig, PlanningRun, main
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +116,7 @@ def improve(policy: Tensor, V: Tensor, q: Tensor, accuracy: float) -> Tensor:
     return torch.where(better.unsqueeze(-1), chosen, policy)
 
 
-def solve(config: Config, plan: Plan) -> Tensor:
+def solve(config: Config, plan: PlanningRun) -> Tensor:
     """Evaluate and improve until no action is better; returns the values, [X]."""
     env = config.make_env()
     P, ends = env.P, env.ends

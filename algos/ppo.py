@@ -75,7 +75,7 @@ from manyseeds.cli import (
 from manyseeds.distributions import Categorical, Gaussian
 from manyseeds.kernels import in_c, scan
 from manyseeds.kernels.objective import Terms, clipped_objective
-from manyseeds.kernels.rollout import Policy
+from manyseeds.kernels.rollout import PolicyKernel
 from manyseeds.layers import RewardScale, RunningStats, SeedMLP
 from manyseeds.optim import SeedAdam
 from manyseeds.rows import broadcast, used
@@ -198,7 +198,7 @@ class ActorCritic(nn.Module):
         policy = self.policy(self.networks.only(0, self.features(obs)))
         return policy.mode() if noise is None else policy.sample(noise)
 
-    def as_kernel(self) -> Policy:
+    def as_kernel(self) -> PolicyKernel:
         """What `act` does, for rollouts in C."""
         log_std = self.log_std[:, 0] if self.continuous else None
         return self.networks.policy_in_c(self.obs_stats, log_std)

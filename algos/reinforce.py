@@ -73,12 +73,11 @@ from manyseeds.cli import (
     PositiveInt,
     Preset,
     Range,
-    Renamed,
     UsageError,
     parse,
 )
 from manyseeds.distributions import Categorical, Gaussian
-from manyseeds.kernels.rollout import Policy
+from manyseeds.kernels.rollout import PolicyKernel
 from manyseeds.layers import RunningStats, SeedMLP
 from manyseeds.optim import SeedAdam
 from manyseeds.rows import broadcast
@@ -103,7 +102,7 @@ class Config(ControlConfig):
     """Discount factor per step."""
     weight: Literal["total_return", "return_to_go", "baseline", "q"] = "return_to_go"
     """Phi, the weight of each action's log-probability."""
-    normalize_advantage: Annotated[bool, Renamed("normalize")] = True
+    normalize_advantage: bool = True
     """Normalise advantages to mean 0 and standard deviation 1. Here Phi, over an update's steps."""
     entropy_coef: PerRow[NonNegative] = 0.0
     """Weight of the entropy bonus."""
@@ -168,7 +167,7 @@ class Actor(nn.Module):
         policy = self.policy(self.network.only(0, self.features(obs)))
         return policy.mode() if noise is None else policy.sample(noise)
 
-    def as_kernel(self) -> Policy:
+    def as_kernel(self) -> PolicyKernel:
         """What `act` does, for rollouts in C."""
         log_std = self.log_std[:, 0] if self.continuous else None
         return self.network.policy_in_c(self.obs_stats, log_std)

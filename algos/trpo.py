@@ -76,13 +76,12 @@ from manyseeds.cli import (
     PositiveInt,
     Preset,
     Range,
-    Renamed,
     UsageError,
     parse,
 )
 from manyseeds.distributions import Categorical, Gaussian
 from manyseeds.kernels import in_c, regression, scan
-from manyseeds.kernels.rollout import Policy
+from manyseeds.kernels.rollout import PolicyKernel
 from manyseeds.layers import RewardScale, RunningStats, SeedMLP
 from manyseeds.optim import SeedAdam, flatten_parameters, views_like
 from manyseeds.rows import broadcast
@@ -109,7 +108,7 @@ class Config(ControlConfig):
     """Maximum number of step sizes in the line search."""
     line_search_shrink: Annotated[float, Range(0, 1, open_low=True)] = 0.8
     """Ratio of each step size to the one before it."""
-    critic_epochs: Annotated[PositiveInt, Renamed("critic_updates")] = 10
+    critic_epochs: PositiveInt = 10
     """Passes over each rollout to fit the value network."""
     minibatch_size: PositiveInt = 128
     """M, samples per gradient step. For V; M must divide N * T."""
@@ -217,7 +216,7 @@ class ActorCritic(nn.Module):
         policy = self.policy(obs)
         return policy.mode() if noise is None else policy.sample(noise)
 
-    def as_kernel(self) -> Policy:
+    def as_kernel(self) -> PolicyKernel:
         """What `act` does, for rollouts in C."""
         log_std = self.log_std[:, 0] if self.continuous else None
         return self.actor.policy_in_c(self.obs_stats, log_std)

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from manyseeds import envs
 from manyseeds.cli import Preset, parse
-from manyseeds.runs.planning import Plan, PlanningConfig, main
+from manyseeds.runs.planning import PlanningConfig, PlanningRun, main
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ def goal_of_residual(V: Tensor, gamma: float, tolerance: float) -> float:
     return max(tolerance * (1 - gamma), rounding) * max(1.0, V.abs().max().item())
 
 
-def solve(config: Config, plan: Plan) -> Tensor:
+def solve(config: Config, plan: PlanningRun) -> Tensor:
     """Sweep until the values have converged; returns them, [X]."""
     env = config.make_env()
     P, ends = env.P, env.ends

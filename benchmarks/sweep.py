@@ -13,8 +13,9 @@ the exit status is 1. What the cells print goes to RESULTS/logs/. How several ma
 work: benchmarks/CLUSTER.md.
 
 Runs go to the user's layer, results/local, and what is published is not looked at. `--publish`
-trains the seeds that the published layer lacks and writes them there; the sources must be those of
-a commit, which the runs name. Runs are published without weights, but for those of two seeds of
+trains the seeds that the published layer lacks, writes them there and packs them at the end, all
+of an algorithm on an environment into few files (`manyseeds/packed.py`). The sources must be those
+of a commit, which the runs name. Runs are published without weights, but for those of two seeds of
 each of our cells, the median and the worst: they are trained once more, must score what is
 published, and go to results/policies (`benchmarks/policies.py`).
 """
@@ -50,7 +51,7 @@ from manyseeds.cli import (
     parse,
 )
 from manyseeds.errors import UsageError, did_you_mean
-from manyseeds.record import check_committed, plural, ranges
+from manyseeds.record import check_committed, pack, plural, ranges
 
 WITHOUT_POLICIES = ("ablations",)  # suites whose policies would be as large as all the others
 
@@ -326,6 +327,8 @@ def main(args: Sequence[str] | None = None) -> None:
         failed = [str(task) for task in run(cells, plan)]
         if flags.keeps_policies:
             failed += keep(cells, flags.folder)
+        if flags.publish:
+            pack(PUBLISHED)
     except UsageError as error:
         exit_with(error)
     except KeyboardInterrupt:

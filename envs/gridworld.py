@@ -45,7 +45,7 @@ class Gridworld(TabularEnv):
     """
 
     def origins(self) -> list[type | str]:
-        return [*super().origins(), "envs:make_gridworld"]
+        return [*super().origins(), "manyseeds.envs:make_gridworld"]
 
     def __init__(self, goal: Cell = GOAL, trap: Cell = TRAP, walls: tuple[Cell, ...] = ()) -> None:
         _check(goal, trap, walls)

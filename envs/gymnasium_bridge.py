@@ -122,7 +122,7 @@ class GymnasiumBridge(Env):
 
     def origins(self) -> list[Any]:
         known = [f"manyseeds.envs:NATIVE[{self.spec.id}]"] if self.spec.id in NATIVE else []
-        return [type(self), "envs:bridged", *known, *users_code(self.spec.id)]
+        return [type(self), "manyseeds.envs:bridged", *known, *users_code(self.spec.id)]
 
     def reset(self, noise: Tensor) -> tuple[State, Tensor]:
         S, N = noise.shape[:2]

@@ -50,5 +50,5 @@ def address(env: NativeEnv) -> int | None:
 
 
 @cache
-def library() -> kernels.Library | None:
+def library() -> kernels.SharedLibrary | None:
     return kernels.built([HERE / name for name in SOURCES])

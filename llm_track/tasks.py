@@ -42,7 +42,7 @@ import numpy as np
 from manyseeds.cli import flag, path_of
 from manyseeds.digest import boundary
 from manyseeds.errors import UsageError, did_you_mean
-from manyseeds.record import DONE, folder_digest
+from manyseeds.record import RunFolder, folder_digest, read_seal
 from manyseeds.runs.language import LanguageConfig, LanguageRun
 
 THINK, END_THINK, ANSWER, END_ANSWER = TAGS = ("<think>", "</think>", "<answer>", "</answer>")
@@ -871,13 +871,13 @@ def model_folder(path: Path, what: str) -> Path:
     """
     if (path / "config.json").is_file() and list(path.glob("*.safetensors")):
         return path
-    parts = sorted(part for part in path.glob("seeds-*") if (part / DONE).is_file())
+    parts = [part for part in RunFolder(path).all_parts() if read_seal(part)]
     if len(parts) > 1:
         raise UsageError(f"{what} {path}: has {len(parts)} seeds; name one, as {parts[0]}")
     part = parts[0] if parts else path
     if (part / "model").is_dir():
         return part / "model"
-    if (part / DONE).is_file():
+    if read_seal(part):
         raise UsageError(f"{what} {path}: has no weights")
     return path
 

@@ -82,13 +82,6 @@ class Added:
 
 
 @dataclass(frozen=True)
-class Renamed:
-    """Marks a field that had another name before; the old flag is answered with the new one."""
-
-    before: str
-
-
-@dataclass(frozen=True)
 class OfRow:
     """Marks a hyperparameter that may differ between the rows of a batch (manyseeds.rows)."""
 
@@ -534,15 +527,11 @@ def unknown(words: Sequence[str], config_class: type) -> str:
         return f"{word!r}: expected a flag; see --help"
     from manyseeds.usage import is_positional
 
-    marked = field_marks(config_class)
-    for name, marks in marked.items():
-        if Renamed(known(word)) in marks:
-            return f"{flag(known(word))}: is called {flag(name)} now"
     word, equals, _ = word.partition("=")
     word = word.replace("_", "-")
     has_value = equals or (after and not after[0].startswith("--"))
     hints = hints_of(config_class)
-    names = [name for name in marked if not is_positional(hints[name])]
+    names = [name for name in field_marks(config_class) if not is_positional(hints[name])]
     switches = {name for name in names if has_value and is_switch(hints[name])}
     close = closest(word.strip("-"), names, switches)
     return f"{word}: unknown flag" + (f"; did you mean {flag(close)}?" if close else "; see --help")

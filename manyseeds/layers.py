@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from manyseeds.kernels import in_c, mlp
-from manyseeds.kernels.rollout import Policy
+from manyseeds.kernels.rollout import PolicyKernel
 from manyseeds.rows import broadcast
 from manyseeds.seeds import SeedStreams
 
@@ -115,16 +115,16 @@ class SeedMLP(nn.Module):
         stats: RunningStats | None = None,
         log_std: Tensor | None = None,
         noise_is_action: bool = False,
-    ) -> Policy:
+    ) -> PolicyKernel:
         """What acts in a rollout in C: the first network, for observations with statistics.
 
-        log_std: `[S, 1, D]`, of actions in a box. noise_is_action: as `kernels.rollout.Policy`.
+        log_std: `[S, 1, D]`, of continuous actions. noise_is_action: as `PolicyKernel`.
         """
         weights, biases = self.alone(0)
         mean = scale = None
         if stats is not None:
             mean, scale = stats.shift_and_scale(torch.float32)
-        return Policy(
+        return PolicyKernel(
             *(weights, biases, self.outputs[0], self.activation),
             *(mean, scale, log_std, noise_is_action),
         )
@@ -247,7 +247,7 @@ class RewardScale(nn.Module):
 
     @torch.no_grad()
     def forward(self, rewards: Tensor, done: Tensor) -> Tensor:
-        """Take in a rollout's rewards and ends of episodes, both `[S, T, N]`; scale the rewards."""
+        """Update with the rewards and ends of a rollout, both `[S, T, N]`; scale the rewards."""
         returns = []
         for reward, end in zip(rewards.unbind(1), done.unbind(1), strict=True):
             total = self.open_return * broadcast(self.gamma, reward) + reward
@@ -257,7 +257,7 @@ class RewardScale(nn.Module):
         return (rewards * (var + 1e-8).rsqrt().to(rewards.dtype)).clamp(-10, 10)
 
     def _variances(self, returns: Tensor) -> Tensor:
-        """Take in T steps of N returns `[S, T, N]`; the variance of all up to each, `[S, T, 1]`."""
+        """Update with returns `[S, T, N]`; the variance of all up to each step, `[S, T, 1]`."""
         T, N = returns.shape[1:]
         seen, x = self.stats.count, returns.double() - self.stats.mean
         count = seen + N * torch.arange(1, T + 1, dtype=x.dtype, device=x.device).view(T, 1)

@@ -155,7 +155,7 @@ def page(results: Sequence[Result], folder: Path) -> str:
     return (
         "One or two hyperparameters at a time, everything else as in the preset, but for PPO's "
         "budget on Acrobot-v1, which is a fifth of the preset's. Each claim is one that is often "
-        "made; which comparisons decide it, and by final score or by AUC, was stated before the "
+        "made. Which comparisons decide it, and by final score or by AUC, was stated before the "
         "runs were trained, but for those of the presets and the first ten seeds of REINFORCE on "
         "CartPole-v1. A comparison is *true* where its verdict is better, *false* where it "
         "is worse or equivalent, and *undecided* otherwise: one look at 95% intervals of the "
@@ -232,22 +232,18 @@ def judged(
 
 
 def sentence(claim: Claim, answers: dict[str, dict[str, str]]) -> str:
-    """What the comparisons say of a claim, in one sentence."""
+    """What the comparisons say of a claim, in a sentence per answer."""
     total = sum(map(len, answers.values()))
-    parts = []
+    text = f"**{claim.text}**: {plural(total, 'comparison')} by {MEASURES[claim.measure]}."
     for answer in ANSWERS:
-        found = [
-            f"{env} ({', '.join(names)})"
+        names = {
+            env: [name for name, word in named.items() if word == answer]
             for env, named in answers.items()
-            if (names := [name for name, word in named.items() if word == answer])
-        ]
-        count = sum(list(named.values()).count(answer) for named in answers.values())
-        if count:
-            parts.append(f"*{answer}* in {count} of {total}, on {' and '.join(found)}")
-    return (
-        f"**{claim.text}**: by {MEASURES[claim.measure]}, in {plural(total, 'comparison')}, "
-        f"{'; '.join(parts)}."
-    )
+        }
+        if count := sum(map(len, names.values())):
+            where = [f"{env} ({', '.join(of_env)})" for env, of_env in names.items() if of_env]
+            text += f" *{answer.capitalize()}* in {count} of {total}: {' and '.join(where)}."
+    return text
 
 
 def draw(claim: Claim, runs: dict[tuple[str, str, Any], Result], path: Path) -> None:

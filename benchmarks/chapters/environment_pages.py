@@ -379,7 +379,7 @@ def other_rows(here: Sequence[Pair], results: Path) -> Rows:
     return [
         (
             escape(display(r.algo)) + " (stale)" * is_stale(r),
-            link(r.run.path.name, place(r.run.path, results / FOLDER)),
+            link(r.run.path.name, place(r.run.folder, results / FOLDER)),
             str(len(r.seeds)),
             r.text(r.final),
             r.text(r.final, "mean"),
@@ -454,7 +454,7 @@ def provenance(here: Sequence[Pair], results: Path) -> str:
 
 def provenance_of(pair: Pair, result: Result, results: Path) -> str:
     """Where a run is from; parts with the same origin are grouped."""
-    path = place(result.run.path, results / FOLDER)
+    path = place(result.run.folder, results / FOLDER)
     shown = place(result.run.path, results)
     text = f"{link(shown, path)}\n\n{origins_text(result.configs)}"
     if result is pair.sb3 and pair.ours:

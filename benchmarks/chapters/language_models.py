@@ -573,6 +573,6 @@ def provenance_section(found: Sequence[Method], folder: Path) -> str:
     for m in found:
         path = place(m.run.path, folder)
         name = f"{display(m.algo)}{' (stale)' * m.stale} on {m.task}, n = {len(m.summaries)}"
-        content = f"{link(path, path)}\n\n{origins_text(m.configs)}"
+        content = f"{link(path, place(m.run.folder, folder))}\n\n{origins_text(m.configs)}"
         text += fold(name, f"{content}- hyperparameters: {settings_text(m.settings)}\n")
     return text

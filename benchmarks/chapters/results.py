@@ -257,7 +257,7 @@ def verdict_text(verdict: Parity | None, spec: Scores | envs.EnvSpec) -> str:
         return f"none (needs {LOOKS[0]} seeds a side)"
     if verdict.word == "saturated":
         bound = stats.failure_bound(0, verdict.difference.n)
-        return f"saturated: all seeds score the same; on each side at most {bound:.1%} do not"
+        return f"saturated: all seeds score the same (on each side at most {bound:.1%} do not)"
     return f"{verdict.word} {verdict.difference.text(3, '+')}, {p_text(verdict.p)}"
 
 

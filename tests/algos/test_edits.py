@@ -24,7 +24,7 @@ from manyseeds.digest import ROOT
 from manyseeds.envs import kernels as c_environments
 from manyseeds.kernels.guard import Guard
 from manyseeds.runs.configurations import RowRun
-from manyseeds.runs.planning import Plan, PlanningConfig
+from manyseeds.runs.planning import PlanningConfig, PlanningRun
 from manyseeds.runs.prediction import PredictionConfig, PredictionRun
 
 CONTINUOUS = {"env": "Pendulum-v1"}
@@ -297,7 +297,7 @@ def outcome(module: ModuleType, settings: dict[str, Any]) -> np.ndarray:
     """All that a short training in memory ends with: weights, and metrics of its updates."""
     config = module.Config(**settings, quiet=True)
     if isinstance(config, PlanningConfig):
-        return np.asarray(module.solve(config, Plan(config)))
+        return np.asarray(module.solve(config, PlanningRun(config)))
     if isinstance(config, PredictionConfig):
         return np.asarray(module.train(config, PredictionRun(config)))
     run = RowRun([config] * 2, [0, 1], curves=False)

@@ -171,7 +171,7 @@ def test_configurations_of_several_structures() -> None:
     assert list(batches(configs, seeds=2, rows=1)) == [[0], [1], [3], [2]]
     heard: list[float] = []
     train = module_of("ppo").train
-    frame = train_configurations(train, configs, [3, 8], told=heard.append)
+    frame = train_configurations(train, configs, [3, 8], on_progress=heard.append)
     assert frame["configuration"].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert frame["seed"].tolist() == [3, 8] * 4
     assert heard == sorted(heard)

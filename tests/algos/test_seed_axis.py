@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import math
 import random
 from typing import Any
 
@@ -83,6 +84,14 @@ def test_a_stream_depends_on_seed_purpose_and_position_only() -> None:
     split = SeedStreams([7], "train")
     parts = torch.cat((split.uniform(4), split.uniform(6)), dim=1)
     assert torch.equal(parts, SeedStreams([7], "train").uniform(10))
+
+
+def test_no_noise_makes_an_impossible_action_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even that of a uniform that is 0."""
+    monkeypatch.setattr(SeedStreams, "uniform", lambda *args: torch.tensor([[0.5, 0.0]]))
+    noise = SeedStreams([0], "train").gumbel(2)
+    assert (torch.tensor([[-math.inf, 0.0]]) + noise).argmax() == 1
+    assert (torch.tensor([[-100.0, 0.0]]) + noise).argmax() == 0
 
 
 def test_uniforms_stay_below_one() -> None:

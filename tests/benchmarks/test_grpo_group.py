@@ -14,6 +14,7 @@ from manyseeds.benchmarks.grpo_group import Step, chosen, stored_group, train
 from manyseeds.llm_track import grpo, models, rlhf_ppo, sampling, tasks
 from manyseeds.llm_track.sampling import Samples
 from manyseeds.runs.parallel import Processes
+from tests.benchmarks.conftest import Patch
 from tests.random_models import make_model
 
 G = 4
@@ -44,9 +45,6 @@ def test_groups_that_are_chosen() -> None:
     change = [0.0] * 12 + [0.1] * 4 + [0.0, 0.0, 0.0, -0.3] + [1.0] * 4
     found = chosen(step_of(right, ended, change), G)
     assert found == {"mixed": 4, "all right": 0, "all wrong": 1}
-
-
-def test_groups_that_are_not_there() -> None:
     assert chosen(step_of([1] * 4, [1] * 4, [0.0] * 4), G) == {"all right": 0}
 
 
@@ -106,9 +104,7 @@ def test_the_critic_learns(trained: tuple[Any, Step, Any]) -> None:
     assert values[samples.mask].mean() > 0.5
 
 
-def test_command(
-    trained: tuple[Any, Step, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_command(trained: tuple[Any, Step, Any], tmp_path: Path, monkeypatch: Patch) -> None:
     """Writes what the page reads."""
     from manyseeds.benchmarks.web import grpo as page
 

@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 
 from manyseeds.benchmarks import same_bits, sb3_baseline
 from manyseeds.benchmarks.cases import CASES, FILES, Case, command_line, select
-from manyseeds.benchmarks.same_bits import Difference, compare_parts, compare_runs, main, old_flags
+from manyseeds.benchmarks.same_bits import Difference, compare_parts, compare_runs, main
 from manyseeds.cli import ControlConfig, parse
 from manyseeds.digest import ROOT
 from manyseeds.runs.language import LanguageConfig
@@ -358,19 +358,6 @@ def test_only_takes_along_what_a_case_begins_with() -> None:
 
 
 # ---- Where the old code is -----------------------------------------------------------------
-
-
-def test_flags_are_those_of_the_old_schema(tmp_path: Path) -> None:
-    assert same_bits.schema_of(tmp_path) == 0
-    for name, schema in (("benchmarks/harness", 1), ("manyseeds", 2)):  # the newer one wins
-        (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "record.py").write_text(f"DONE = ''\nSCHEMA = {schema}\n")
-        assert same_bits.schema_of(tmp_path) == schema
-    assert same_bits.schema_of(ROOT) > 0
-    assert all(old_flags(case, same_bits.SCHEMA) == case.options for case in CASES)
-    renamed = [case for case in CASES if old_flags(case, 2) != case.options]
-    assert {case.method for case in renamed} > {"a2c", "trpo", "reinforce", "td_prediction"}
-    assert "--td-steps" in old_flags(select(CASES, ["--n-steps 3"])[0], 2)
 
 
 @pytest.mark.parametrize(

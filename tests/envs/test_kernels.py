@@ -308,7 +308,7 @@ def test_a_library_is_built_anew_for_other_headers(
     found = []
     for text in ("1", "2", "1"):
         header.write_text(f"#define NUMBER {text}\n")
-        library = kernels.load([source]).functions
+        library = kernels.load_library([source]).functions
         found.append((ctypes.c_int.in_dll(library, "number").value, library._name))
     assert [number for number, _ in found] == [1, 2, 1]
     assert found[0] == found[2] != found[1]

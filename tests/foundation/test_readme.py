@@ -153,7 +153,7 @@ def test_python_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 # What scripts import.
-IMPORTED = {"cases", "catalog", "films", "measure", "migrations", "policies", "suite", "trained"}
+IMPORTED = {"cases", "catalog", "films", "measure", "policies", "suite", "trained"}
 IMPORTED |= {"jax_peer", "sb3_defaults", "spaces", "revised", "stated", "studies", "verdicts"}
 IMPORTED |= {"tasks", "models", "sampling", "engine", "evaluation"}
 

@@ -419,7 +419,7 @@ def test_another_schema_is_refused_in_one_line(capsys: pytest.CaptureFixture[str
         train(q_learning, *LAKE, "--seeds", "2")
     assert stop.value.code == 2
     err = capsys.readouterr().err
-    assert err.startswith(f"error: {part}: has schema 1, this version reads 3; ")
+    assert err.startswith(f"error: {part}: has schema 1, this version reads 3\n")
     assert err.count("\n") == 1
     assert list(record.all_runs(Path("r"))) == []
     assert capsys.readouterr().err == err.replace("error:", "left out:")

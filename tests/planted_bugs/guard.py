@@ -273,7 +273,7 @@ BUGS = (
         GUARD,
         "                found = self._global(root.__globals__, name)\n",
         "                pass\n",
-        f"{TESTS}::test_the_loop_that_a_rollout_stands_for_may_be_another",
+        f"{TESTS}::test_a_policy_that_answers_for_another_plays_itself",
     ),
     Bug(
         "guard: a file is read once for ever",

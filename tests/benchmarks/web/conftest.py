@@ -11,6 +11,7 @@ import pytest
 
 from manyseeds.benchmarks import website
 from manyseeds.benchmarks.chapters import comparison
+from manyseeds.benchmarks.web import grpo
 from manyseeds.digest import ROOT
 from tests.benchmarks.test_report import around, plant
 
@@ -27,6 +28,7 @@ PUBLISHED = (  # runs of other kinds, and measurements
     "runs/Gridworld-v0/policy_iteration",
     "runs/Gridworld-v0/value_iteration",
     "throughput.json",
+    grpo.FILE,
 )
 
 

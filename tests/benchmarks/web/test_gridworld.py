@@ -97,9 +97,9 @@ def environment(world: World) -> envs.TabularEnv:
 
 def test_default_world_is_the_project_s_own() -> None:
     ours, native = environment(DEFAULT), envs.make_tabular("Gridworld-v0")
-    assert torch.equal(ours.P, native.P)
+    for name in ("P", "ends"):
+        assert torch.equal(getattr(ours, name), getattr(native, name))
     assert torch.equal(ours.P * ours.R, native.P * native.R)
-    assert torch.equal(ours.ends, native.ends)
 
 
 @pytest.mark.parametrize("algorithm", ["policy", "value"])
@@ -333,9 +333,7 @@ def test_a_finger_builds_walls_and_drags(browser: Any, site: Path) -> None:
         swipe(page, cell(page, "policy", 7, 7), cell(page, "policy", 5, 7))  # the goal: dragged
         check_shown(page, "policy", {**DEFAULT, "goal": [5, 7]})
         before = page.evaluate("scrollY")
-        swipe(
-            page, cell(page, "policy", 6, 2), cell(page, "policy", 2, 2)
-        )  # an empty cell: scrolls
+        swipe(page, cell(page, "policy", 6, 2), cell(page, "policy", 2, 2))  # empty: scrolls
         check_shown(page, "policy", {**DEFAULT, "goal": [5, 7]})
         assert page.evaluate("scrollY") > before
 
@@ -446,19 +444,6 @@ def test_an_address_that_is_wrong_says_why(
     with opened(browser, site, f"{PAGE}#{fields}") as page:
         assert words in page.locator(".problem").inner_text()
         check_shown(page, "value", DEFAULT)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280, 1600])
-@pytest.mark.parametrize("state", ["", "tab=learn&episodes=20", "large=yes&size=10"])
-def test_no_page_scrolls_sideways(
-    browser: Any, site: Path, width: int, theme: str, state: str
-) -> None:
-    with opened(browser, site, f"{PAGE}#{state}", width, theme) as page:
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        board = page.locator(".grid:visible").first.bounding_box()
-        assert min(board["width"], board["height"]) > 300
 
 
 def test_without_scripts_there_is_a_table(browser: Any, site: Path) -> None:
