@@ -2,12 +2,12 @@
 
     make gpu-check
 
-A check prints `pass` or `FAIL` with what it found, which is also written to gpu-check.json in
-results/local; the exit status is 1 where one fails. Then `throughput.py --device cuda` measures 10,
-1,024 and 8,192 seeds, beside rejax where its jax finds the GPU; it writes throughput-cuda.json.
+A check prints `pass` or `FAIL` with its figures, which are also written to gpu-check.json in
+results/local. The exit status is 1 if one fails. Then `throughput.py --device cuda` measures 10,
+1,024 and 8,192 seeds, beside rejax if its jax finds the GPU, and writes throughput-cuda.json.
 
-Rounding grows: once it has changed one action, two trainings go different ways. CUDA and the CPU
-are therefore compared after one iteration, weight by weight, and after a training by its scores.
+Rounding errors grow: once one has changed an action, two trainings diverge. CUDA and the CPU are
+therefore compared weight by weight after one iteration, and by scores after a whole training.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     python benchmarks/known_kernels.py
     python benchmarks/known_kernels.py --measure      also what each kernel saves, in a minute
 
-A kernel is used only while the functions that it stands for, and all that these reach, are those
-(manyseeds/kernels/guard.py). Run this after a change of such a function that leaves its meaning as
-it is, such as another name, or after the same change in C. A few updates of every algorithm and in
-every environment are compared first: what C computes otherwise is refused.
+A kernel is used only while the functions that it replaces, and all that these call, are unchanged
+(manyseeds/kernels/guard.py). Run this after a change of such a function that keeps its meaning,
+such as another name, or after the same change in C. A few updates of every algorithm in every
+environment are compared first. Where C and PyTorch differ, nothing is written.
 """
 
 from __future__ import annotations

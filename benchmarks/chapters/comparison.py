@@ -68,7 +68,7 @@ class Pair:
         marks = ["stale"] * is_stale(result) + ["not the preset"] * bool(self.changes(result))
         return escape(display(result.algo)) + (f" ({', '.join(marks)})" if marks else "")
 
-    def seeds_asked(self, result: Result) -> int:
+    def requested_seeds(self, result: Result) -> int:
         """How many seeds a headline run should have, at least those that it has.
 
         The suites say how many; where verdicts are due, the rule may ask for more.
@@ -80,8 +80,8 @@ class Pair:
 
     def seeds_text(self, result: Result) -> str:
         """`30`, or `10 of 30` where it should have more."""
-        n, asked = len(result.seeds), self.seeds_asked(result)
-        return str(n) if n == asked else f"{n} of {asked}"
+        n, requested = len(result.seeds), self.requested_seeds(result)
+        return str(n) if n == requested else f"{n} of {requested}"
 
 
 def is_stale(result: Result) -> bool:

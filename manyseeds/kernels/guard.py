@@ -156,8 +156,8 @@ class Guard:
             if held:
                 walk.add(f"{held[0]} (frozen, or with a hook)", "held", f"a {type(thing).__name__}")
         if self.c_of:
-            file = module_file(self.c_of, ROOT)
-            walk.add("the C code", c_code(self.c_of, ROOT), shown(file and str(file)[:-2] + "c"))
+            file = str(module_file(self.c_of, ROOT)).removesuffix("py") + "c"
+            walk.add("the C code", c_code(self.c_of, ROOT), shown(file))
         return walk
 
     def _decide(self, thing: Any) -> bool:
