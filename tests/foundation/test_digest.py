@@ -333,7 +333,8 @@ def test_what_is_gone_counts_as_empty(origin: str, project: Callable[..., str]) 
 def test_an_origin_is_written_by_module_and_name() -> None:
     assert origin_of(ppo.train) == "manyseeds.algos.ppo:train"
     assert origin_of(ppo.prepare) == "manyseeds.algos.ppo:prepare"  # behind a decorator
-    assert origin_of(ppo.ActorCritic.act) == "manyseeds.algos.ppo:ActorCritic.act"
+    assert origin_of(ppo.ActorCritic.value) == "manyseeds.algos.ppo:ActorCritic.value"
+    assert origin_of(ppo.ActorCritic.act) == "manyseeds.layers:SeedPolicy.act"
     assert origin_of("a.b:c") == "a.b:c"
 
 
@@ -653,6 +654,7 @@ CHANGES: dict[str, list[tuple[str, str, set[str]]]] = {  # by file
         ("np.full(len(self.seeds), -1)", "np.full(len(self.seeds), 0)", CONTROL),
         ("rows = list(self._rows)", "rows = list(self._rows[1:])", CONTROL),
         ('add_row("failures", ', 'add_row("failed", ', set()),
+        ("self.batch_size), self.batch_size)", "self.batch_size), 7)", {"ppo", "sb3-ppo"}),
     ],
     "manyseeds/runs/language.py": [
         ("(PURPOSES[purpose], *index)", "(PURPOSES[purpose],)", LANGUAGE),
@@ -691,8 +693,8 @@ CHANGES: dict[str, list[tuple[str, str, set[str]]]] = {  # by file
         ("return Gridworld(goal, trap,", "return Gridworld(trap, goal,", {"pi"}),
     ],
     "algos/ppo.py": [
-        ("min(self.minibatch_size, self.batch_size)", "self.batch_size", {"ppo", "sb3-ppo"}),
-        ('"num_steps": 32, "minibatch_size": 256, "epochs": 20', '"epochs": 20', set()),
+        ("exp() - 1 - log_ratio", "exp() - log_ratio", {"ppo"}),
+        ("presets/ppo.toml", "presets/a2c.toml", set()),
     ],
     "benchmarks/sb3_baseline.py": [
         (
