@@ -1,43 +1,28 @@
-"""Torch-native environments: tensors of shape `[S, N, ...]`, S seeds by N environments."""
+"""Torch-native environments: tensors of shape `[S, N, ...]`, S seeds by N environments.
+
+`make` finds every environment that a file of this folder declares in its `ENVS`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 from envs.acrobot import Acrobot
 from envs.cartpole import CartPole
 from envs.cliff_walking import CliffWalking
 from envs.core import Env, EnvSpec, EpisodeTracker, NativeEnv, State, Step
-from envs.discretize import BINS, Discretize
+from envs.discretize import Discretize
 from envs.frozen_lake import FrozenLake
 from envs.gridworld import GOAL, TRAP, Gridworld
 from envs.mountain_car import MountainCar, MountainCarContinuous
 from envs.pendulum import Pendulum
 from envs.random_walk import RandomWalk
+from envs.registry import NATIVE
 from envs.rollout import Rollout, rollout
 from envs.tabular import Layout, TabularEnv
 from envs.taxi import Taxi
 from manyseeds.digest import boundary
 from manyseeds.errors import UsageError
-
-NATIVE: dict[str, Callable[[], NativeEnv]] = boundary(
-    {
-        "CartPole-v1": CartPole,
-        "Acrobot-v1": Acrobot,
-        "MountainCar-v0": MountainCar,
-        "MountainCarContinuous-v0": MountainCarContinuous,
-        "Pendulum-v1": Pendulum,
-        "FrozenLake-v1": lambda: FrozenLake(4),
-        "FrozenLake8x8-v1": lambda: FrozenLake(8),
-        "FrozenLakeNotSlippery-v1": lambda: FrozenLake(4, slippery=False),
-        "FrozenLake8x8NotSlippery-v1": lambda: FrozenLake(8, slippery=False),
-        "CliffWalking-v1": CliffWalking,
-        "Taxi-v4": Taxi,
-        "Gridworld-v0": Gridworld,
-        "RandomWalk-v0": RandomWalk,
-    }
-)
 
 
 def make(
@@ -60,11 +45,11 @@ def make(
     else:
         env = bridged(env_id)
     if observations == "index" and env.spec.num_states is None:
-        if env_id not in BINS:
+        if env_id not in NATIVE or NATIVE[env_id]().bins is None:
             raise UsageError(f"--env {env_id}: a tabular algorithm needs one of {tabular_ids()}")
         if not isinstance(env, NativeEnv):
             raise UsageError(f"--backend {backend}: only our own {env_id} can be binned")
-        return Discretize(env, BINS[env_id])
+        return Discretize(env)
 
     def suits(spec: EnvSpec) -> bool:
         shows = observations != "vector" or spec.obs_size is not None
@@ -129,11 +114,11 @@ def make_gridworld(
 
 def tabular_ids() -> str:
     """The ids that tabular algorithms can use, as text."""
-    return ", ".join(name for name in NATIVE if name in BINS or NATIVE[name]().spec.num_states)
+    made = {env_id: build() for env_id, build in NATIVE.items()}
+    return ", ".join(name for name, env in made.items() if env.bins or env.spec.num_states)
 
 
 __all__ = [
-    "BINS",
     "NATIVE",
     "Acrobot",
     "CartPole",

@@ -111,6 +111,7 @@ class Acrobot(NativeEnv):
         random_score=-498.9,  # measured with Gymnasium 1.4.0, 1,200 episodes: +-0.3
         reference_score=-69.1,  # best published
     )
+    c_name = "acrobot"
     initial_noise = 4
     transition_noise = 0
 
@@ -147,3 +148,6 @@ class Acrobot(NativeEnv):
         theta1, theta2, _, _ = physics.unbind(-1)
         *_, minus_one = constants(physics.dtype, physics.device)
         return theta1.cos() + (theta1 + theta2).cos() < minus_one
+
+
+ENVS = {"Acrobot-v1": Acrobot}

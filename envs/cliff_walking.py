@@ -63,3 +63,6 @@ def _move(state: int, action: int) -> tuple[int, float]:
     column = min(max(column + column_step, 0), COLUMNS - 1)
     successor = row * COLUMNS + column
     return (START, -100.0) if successor in CLIFF else (successor, -1.0)
+
+
+ENVS = {"CliffWalking-v1": CliffWalking}

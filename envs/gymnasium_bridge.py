@@ -121,7 +121,7 @@ class GymnasiumBridge(Env):
         )
 
     def origins(self) -> list[Any]:
-        known = [f"envs:NATIVE[{self.spec.id}]"] if self.spec.id in NATIVE else []
+        known = NATIVE[self.spec.id]().origins() if self.spec.id in NATIVE else []
         return [type(self), "envs:bridged", *known, *users_code(self.spec.id)]
 
     def reset(self, noise: Tensor) -> tuple[State, Tensor]:

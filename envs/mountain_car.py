@@ -95,6 +95,7 @@ class MountainCar(Valley):
         random_score=-200.0,  # measured with Gymnasium 1.4.0: it never arrives
         reference_score=-100.8,  # best published: DQN of rl-baselines3-zoo
     )
+    c_name = "mountain_car"
     force = 0.001
     goal = 0.5
 
@@ -145,6 +146,7 @@ class MountainCarContinuous(Valley):
         random_score=0.0,
         reference_score=96.7,  # best published
     )
+    c_name = "mountain_car_continuous"
     force = 0.0015
     goal = 0.45
 
@@ -155,3 +157,6 @@ class MountainCarContinuous(Valley):
         push = action.squeeze(-1)
         arrival = torch.zeros_like(push).masked_fill(self.terminal(next_physics), 100)
         return torch.addcmul(arrival, push, push, value=-0.1)
+
+
+ENVS = {"MountainCar-v0": MountainCar, "MountainCarContinuous-v0": MountainCarContinuous}

@@ -61,6 +61,7 @@ class Pendulum(NativeEnv):
         random_score=-1232.0,  # measured: 20,000 episodes +-2; Gymnasium 1.4.0 gives -1236 +-6.5
         reference_score=-150.0,  # about the best published
     )
+    c_name = "pendulum"
     initial_noise = 2
     transition_noise = 0
 
@@ -92,3 +93,6 @@ class Pendulum(NativeEnv):
 
     def terminal(self, physics: Tensor) -> Tensor:
         return torch.zeros_like(physics[..., 0], dtype=torch.bool)
+
+
+ENVS = {"Pendulum-v1": Pendulum}

@@ -29,7 +29,7 @@ def test_scores_from_tables_are_exact(capsys: pytest.CaptureFixture[str], tmp_pa
     assert stored["random"]["n"] == 0
     assert stored["code"]["origins"] == [
         "envs.cliff_walking:CliffWalking",
-        "envs:NATIVE[CliffWalking-v1]",
+        "envs.cliff_walking:ENVS[CliffWalking-v1]",
     ]
 
 

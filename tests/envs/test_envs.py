@@ -663,7 +663,7 @@ def test_no_policy_beats_the_time_dependent_optimum(size: int, optimum: float) -
 def bins_of(obs: Tensor) -> Tensor:
     """Index of one observation, by hand."""
     index = 0
-    for x, (low, high, n) in zip(obs.tolist(), envs.BINS["CartPole-v1"], strict=True):
+    for x, (low, high, n) in zip(obs.tolist(), CartPole.bins, strict=True):
         inner = [low + (high - low) * k / n for k in range(1, n)]
         index = index * n + sum(x > edge for edge in inner)
     return torch.tensor(index)
@@ -687,8 +687,7 @@ def test_discretize_gives_every_bin_its_own_index() -> None:
     """The centres of all bins are a permutation of 0..X-1, in order: none is shared or unused."""
     env = envs.make("CartPole-v1", observations="index")
     axes = [
-        [low + (high - low) * (k + 0.5) / n for k in range(n)]
-        for low, high, n in envs.BINS["CartPole-v1"]
+        [low + (high - low) * (k + 0.5) / n for k in range(n)] for low, high, n in CartPole.bins
     ]
     centres = torch.tensor(list(itertools.product(*axes)))
     assert env.observation(centres).tolist() == list(range(576))
@@ -797,8 +796,8 @@ def test_episode_tracker_by_hand() -> None:
         ("cartpole-v1", "did you mean CartPole-v1?"),
         ("FrozenLake-v0", "did you mean FrozenLake-v1?"),
         ("FrozenLake8x8", "did you mean FrozenLake8x8-v1?"),
-        ("../../x", "there are CartPole-v1, Acrobot-v1"),
-        ("", "there are CartPole-v1, Acrobot-v1"),
+        ("../../x", "there are Acrobot-v1, CartPole-v1"),
+        ("", "there are Acrobot-v1, CartPole-v1"),
     ],
 )
 def test_make_helps_with_an_unknown_id(typo: str, hint: str) -> None:
@@ -814,7 +813,7 @@ def test_make_builds_every_environment_under_its_own_id(env_id: str) -> None:
     env = envs.make(env_id)
     assert env.spec.id == env_id
     assert (env.spec.obs_size is None) != (env.spec.num_states is None)
-    if env.spec.num_states is None and env_id not in envs.BINS:
+    if env.spec.num_states is None and envs.NATIVE[env_id]().bins is None:
         return
     indexed = envs.make(env_id, observations="index")
     assert indexed.spec.id == env_id
@@ -825,14 +824,14 @@ def test_make_builds_every_environment_under_its_own_id(env_id: str) -> None:
 
 
 def test_make_refuses_what_an_environment_cannot_show() -> None:
-    with pytest.raises(UsageError, match=r"FrozenLake-v1: .* needs vector .* CartPole-v1"):
+    with pytest.raises(UsageError, match=r"FrozenLake-v1: .* needs vector .* Acrobot-v1"):
         envs.make("FrozenLake-v1", observations="vector")
     assert envs.make("CartPole-v1", observations="vector").spec.obs_size == 4
-    with pytest.raises(UsageError, match=r"Pendulum-v1: .* needs discrete actions, as CartPole-v1"):
+    with pytest.raises(UsageError, match=r"Pendulum-v1: .* needs discrete actions, as Acrobot-v1"):
         envs.make("Pendulum-v1", actions="discrete")
 
 
 def test_make_refuses_an_environment_without_bins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(envs.BINS, "CartPole-v1")
-    with pytest.raises(UsageError, match=r"CartPole-v1: a tabular algorithm needs one of FrozenL"):
+    monkeypatch.setattr(CartPole, "bins", None)
+    with pytest.raises(UsageError, match=r"CartPole-v1: a tabular algorithm needs one of Cliff"):
         envs.make("CartPole-v1", observations="index")

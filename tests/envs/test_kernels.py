@@ -22,13 +22,13 @@ from envs import (
     NativeEnv,
     Pendulum,
 )
-from envs.kernels import NAMES, address
+from envs.kernels import GUARDS, address
 from manyseeds import kernels
 from tests.envs import test_classic_control as classic_control
 from tests.envs.test_classic_control import GymCopies, random_actions, uniforms
 from tests.envs.test_envs import balance
 
-each_env = pytest.mark.parametrize("kind", NAMES)
+each_env = pytest.mark.parametrize("kind", GUARDS)
 
 WIDEST = classic_control.WIDEST | {
     CartPole: ([-2.4, -4.0, -0.2095, -4.0], [2.4, 4.0, 0.2095, 4.0]),
@@ -290,7 +290,7 @@ class LongPole(CartPole):
 
 def test_only_what_is_written_in_c_has_an_address() -> None:
     assert address(CartPole()) == address(CartPole())
-    assert len({address(kind()) for kind in NAMES}) == len(NAMES)
+    assert len({address(kind()) for kind in GUARDS}) == len(GUARDS)
     assert address(LongPole()) is None
     assert address(FrozenLake(4)) is None
     with kernels.off():

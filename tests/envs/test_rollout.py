@@ -14,7 +14,7 @@ from torch import Tensor
 import envs
 from envs import Acrobot, CartPole, MountainCarContinuous, NativeEnv, Pendulum, Rollout, State
 from envs import rollout as act
-from envs.kernels import NAMES
+from envs.kernels import GUARDS
 from envs.rollout import PLAYING, step_by_step
 from manyseeds import kernels
 from manyseeds.distributions import Categorical, Gaussian
@@ -25,7 +25,7 @@ from tests.envs.test_classic_control import uniforms
 from tests.envs.test_kernels import WIDEST, LongPole
 
 S, T, N = 3, 30, 5
-each_env = pytest.mark.parametrize("kind", NAMES)
+each_env = pytest.mark.parametrize("kind", GUARDS)
 each_policy = pytest.mark.parametrize("way", ["sampled", "normalised", "noise is action"])
 
 # How far rewards and observations of 30 steps may be from those of PyTorch.

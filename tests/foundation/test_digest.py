@@ -801,15 +801,15 @@ CHANGES: dict[str, tuple[str, str, str, set[str]]] = {
         set(),
     ),
     "an environment's arguments": (
-        "envs/__init__.py",
+        "envs/frozen_lake.py",
         '"FrozenLake-v1": lambda: FrozenLake(4),',
         '"FrozenLake-v1": lambda: FrozenLake(4, slippery=False),',
         {"vi"},
     ),
     "an environment's class": (
-        "envs/__init__.py",
+        "envs/cartpole.py",
         '"CartPole-v1": CartPole',
-        '"CartPole-v1": Acrobot',
+        '"CartPole-v1": lambda: CartPole()',
         CONTROL,
     ),
     "how it is made": (
@@ -856,8 +856,8 @@ CHANGES: dict[str, tuple[str, str, str, set[str]]] = {
     ),
     "where the digest begins": (
         "envs/core.py",
-        'return [type(self), f"envs:NATIVE[{self.spec.id}]"]',
-        'return [f"envs:NATIVE[{self.spec.id}]", type(self)]',
+        'return [type(self), f"{module}:ENVS[{self.spec.id}]"]',
+        'return [f"{module}:ENVS[{self.spec.id}]", type(self)]',
         set(),
     ),
     "a plan's score": (
@@ -900,9 +900,8 @@ def test_a_binned_environment_brings_its_bins() -> None:
     env = envs.make("CartPole-v1", observations="index")
     assert list(map(origin_of, env.origins())) == [
         "envs.discretize:Discretize",
-        "envs.discretize:BINS[CartPole-v1]",
         "envs.cartpole:CartPole",
-        "envs:NATIVE[CartPole-v1]",
+        "envs.cartpole:ENVS[CartPole-v1]",
     ]
     assert set(map(origin_of, env.origins())) <= set(origins(q_learning, "CartPole-v1"))
 
