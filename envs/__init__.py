@@ -31,12 +31,12 @@ def make(
     actions: Literal["discrete"] | None = None,
     backend: Literal["auto", "gymnasium"] = "auto",
 ) -> Env:
-    """The environment with a Gymnasium id: a native one where there is, else Gymnasium's own.
+    """The environment with a Gymnasium id: a native one if there is one, else Gymnasium's own.
 
-    observations: what the caller can learn from: "vector", "index" (a state index; environments
-    with a known binning are discretised), or None for whatever the environment has.
-    actions: "discrete", or None for whatever the environment has.
-    backend: "gymnasium" takes Gymnasium's own also where a native one exists.
+    observations: those that the algorithm can use: "vector", "index" (a state index; environments
+    with `bins` are discretised), or None for any.
+    actions: "discrete", or None for any.
+    backend: "gymnasium" takes Gymnasium's own even if a native one exists.
     Raises UsageError for an unknown id, or one without such observations or actions.
     """
     env: Env

@@ -25,7 +25,7 @@ from manyseeds.kernels.scan import episode_means, takes_episodes
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What is fixed about an environment.
+    """The fixed properties of an environment.
 
     Scores are undiscounted returns of one episode; None is unknown.
     """
@@ -86,7 +86,7 @@ class Env(ABC):
         return self.transition_noise + self.initial_noise
 
     def origins(self) -> list[type | str]:
-        """Where its code begins, for the digest of a run's code."""
+        """The definitions from which the digest of a run's code follows the code."""
         return [type(self)]
 
     @abstractmethod
@@ -115,7 +115,7 @@ class NativeEnv(Env):
     bins: tuple[tuple[float, float, int], ...] | None = None
 
     def origins(self) -> list[type | str]:
-        """Its class and, of those that have an id here, the arguments that it is made with."""
+        """Its class, and the entry of `ENVS` with the arguments that it is made with."""
         module, _, _ = origin_of(type(self)).rpartition(":")
         return [type(self), f"{module}:ENVS[{self.spec.id}]"]
 
@@ -166,7 +166,7 @@ class NativeEnv(Env):
 
 
 def chosen(values: Tensor, action: Tensor) -> Tensor:
-    """values `[A]` by action, in the shape of action; as gather is, strict about its range."""
+    """values `[A]` by action, in the shape of action; like gather, it refuses other actions."""
     return values.expand(*action.shape[:-1], -1).gather(-1, action)
 
 
@@ -174,7 +174,7 @@ def chosen(values: Tensor, action: Tensor) -> Tensor:
 def tensors(
     values: tuple[Any, ...], dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, ...]:
-    """Numbers, or tuples of them, as tensors, kept: at every step a conversion would take long."""
+    """Numbers, or tuples of them, as tensors; cached, since a conversion at every step is slow."""
     return tuple(torch.tensor(value, dtype=dtype, device=device) for value in values)
 
 

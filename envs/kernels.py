@@ -28,7 +28,7 @@ GUARDS: dict[type[NativeEnv], Guard] = boundary(
 
 
 def address(env: NativeEnv) -> int | None:
-    """Where an environment's `environment` is; None without one, or where kernels are off.
+    """Address of an environment's C code; None without any, or while kernels are off.
 
     None also for a subclass, whose dynamics may be others, and where the Python or the C code was
     changed: training and evaluation always play the same dynamics.
