@@ -62,11 +62,14 @@ gpu-check: install ## on a machine with a GPU: compare CUDA with the CPU, then m
 lint: install ## style, format, types, import rules
 	$(LINT)
 
+# Tools that read files look for manyseeds.algos below manyseeds/: a package of links.
 define LINT
 $(PY) -m ruff check .
 $(PY) -m ruff format --check .
+rm -rf build/package && mkdir -p build/package/manyseeds
+ln -s $(CURDIR)/manyseeds/* $(CURDIR)/envs $(CURDIR)/algos $(CURDIR)/llm_track $(CURDIR)/benchmarks build/package/manyseeds
 $(PY) -m mypy
-$(VENV)/bin/lint-imports
+cd build/package && $(CURDIR)/$(VENV)/bin/lint-imports --config $(CURDIR)/pyproject.toml
 endef
 
 # Needs Debian's gcc-aarch64-linux-gnu and qemu-user-static.
@@ -95,16 +98,15 @@ ifeq ($(origin PYTHON),command line)
 	@$(PYTHON) -c "$$CHECK_SAME_PYTHON" $(PY)
 endif
 
-# The top-level names are generic. Another package's `benchmarks`, a PYTHONPATH or a moved
-# checkout would run somebody else's code. (-P: the working directory is not on the path.)
+# A PYTHONPATH or a moved checkout would run other code. (-P: the working directory is not on
+# the path.)
 define CHECK_CHECKOUT
 import os, sys
 from importlib.util import find_spec
-for name in ("manyseeds", "envs", "algos", "llm_track", "benchmarks"):
-    spec = find_spec(name)
-    found = list(spec.submodule_search_locations or [spec.origin])[0] if spec else "nowhere"
-    if os.path.realpath(found) != os.path.realpath(name):
-        sys.exit(f"make: 'import {name}' resolves outside this checkout: {found}")
+spec = find_spec("manyseeds")
+found = list(spec.submodule_search_locations)[0] if spec else "nowhere"
+if os.path.realpath(found) != os.path.realpath("manyseeds"):
+    sys.exit(f"make: 'import manyseeds' resolves outside this checkout: {found}")
 endef
 export CHECK_CHECKOUT
 

@@ -56,7 +56,7 @@ from typing import Annotated, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-import envs
+from manyseeds import envs
 from manyseeds.capture import captured, from_host
 from manyseeds.checkpoint import load_policy
 from manyseeds.cli import (

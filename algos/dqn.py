@@ -42,7 +42,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-import envs
+from manyseeds import envs
 from manyseeds.capture import captured, from_host
 from manyseeds.checkpoint import load_policy
 from manyseeds.cli import (

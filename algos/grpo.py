@@ -80,7 +80,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-import envs
+from manyseeds import envs
 from manyseeds.checkpoint import load_policy
 from manyseeds.cli import (
     ControlConfig,

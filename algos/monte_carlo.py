@@ -42,7 +42,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-import envs
+from manyseeds import envs
 from manyseeds.checkpoint import read_policy
 from manyseeds.cli import Fraction, PerRow, Preset, parse
 from manyseeds.rows import broadcast, used

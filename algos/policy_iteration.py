@@ -44,7 +44,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-import envs
+from manyseeds import envs
 from manyseeds.cli import Preset, parse
 from manyseeds.runs.planning import Plan, PlanningConfig, main
 

@@ -38,7 +38,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-import envs
+from manyseeds import envs
 from manyseeds.checkpoint import load_policy
 from manyseeds.cli import ControlConfig, Fraction, PerRow, Preset, Range, UsageError, parse
 from manyseeds.rows import broadcast

@@ -62,7 +62,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-import envs
+from manyseeds import envs
 from manyseeds.checkpoint import load_policy
 from manyseeds.cli import (
     ControlConfig,

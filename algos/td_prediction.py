@@ -51,7 +51,7 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-import envs
+from manyseeds import envs
 from manyseeds.checkpoint import read_policy
 from manyseeds.cli import Fraction, PerRow, PositiveInt, Preset, Range, UsageError, parse
 from manyseeds.rows import broadcast, used

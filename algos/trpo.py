@@ -64,8 +64,7 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor, nn
 
-import envs
-from manyseeds import kernels
+from manyseeds import envs, kernels
 from manyseeds.capture import captured
 from manyseeds.checkpoint import load_policy
 from manyseeds.cli import (

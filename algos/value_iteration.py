@@ -35,7 +35,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-import envs
+from manyseeds import envs
 from manyseeds.cli import Preset, parse
 from manyseeds.runs.planning import Plan, PlanningConfig, main
 

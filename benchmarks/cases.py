@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from benchmarks import catalog
-from llm_track.tasks import GENERATED
+from manyseeds.benchmarks import catalog
+from manyseeds.llm_track.tasks import GENERATED
 
 BASELINES = {"benchmarks/sb3_baseline.py": "sb3", "benchmarks/trl_baseline.py": "trl"}
 

@@ -9,9 +9,9 @@ import importlib
 from functools import cache
 from typing import Any, Literal
 
-import envs
+from manyseeds import envs
 from manyseeds.cli import identity
-from manyseeds.digest import ROOT
+from manyseeds.digest import PACKAGE, ROOT
 from manyseeds.errors import UsageError
 
 Package = Literal["algos", "llm_track"]
@@ -28,7 +28,7 @@ def module(package: Package, name: str) -> Any:
     """The module of an algorithm or method. Raises UsageError, and imports nothing, for others."""
     if name not in names(package):
         raise UsageError(f"{name}: no algorithm of {package}/")
-    return importlib.import_module(f"{package}.{name}")
+    return importlib.import_module(f"{PACKAGE}.{package}.{name}")
 
 
 def plain_settings(package: Package, name: str, subject: str) -> dict[str, Any]:

@@ -22,8 +22,9 @@ from pathlib import Path
 import pandas as pd
 from tyro.conf import Positional
 
-from benchmarks.chapters.names import display
-from benchmarks.chapters.results import (
+from manyseeds import plots
+from manyseeds.benchmarks.chapters.names import display
+from manyseeds.benchmarks.chapters.results import (
     MARGIN,
     Result,
     load_result,
@@ -31,8 +32,7 @@ from benchmarks.chapters.results import (
     print_table,
     verdict_text,
 )
-from benchmarks.chapters.stored import find_and_open
-from manyseeds import plots
+from manyseeds.benchmarks.chapters.stored import find_and_open
 from manyseeds.cli import exit_with, given_runs, parse, path_of
 from manyseeds.errors import UsageError, described, printable
 from manyseeds.runs.control import reachable_threshold

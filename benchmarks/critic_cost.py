@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import catalog
-from benchmarks.measure import (
+from manyseeds.benchmarks import catalog
+from manyseeds.benchmarks.measure import (
     Case,
     in_turn,
     measured,
@@ -30,7 +30,7 @@ from benchmarks.measure import (
     usable_cores,
     write_measured,
 )
-from benchmarks.suite import ABLATED, BUDGETS
+from manyseeds.benchmarks.suite import ABLATED, BUDGETS
 from manyseeds.cli import PositiveInt, ScriptConfig, exit_with, from_preset, parse
 from manyseeds.errors import UsageError
 
@@ -92,7 +92,7 @@ def main(args: Sequence[str] | None = None) -> None:
     except UsageError as error:
         exit_with(error)
     stored = {
-        **origin([f"algos.{algo}:train" for algo in ALGOS]),
+        **origin([f"manyseeds.algos.{algo}:train" for algo in ALGOS]),
         "seeds": SEEDS,
         "measurements": measurements,
     }

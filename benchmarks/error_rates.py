@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
-from benchmarks.chapters.results import load_result
-from benchmarks.chapters.stored import open_runs
-from benchmarks.measure import origin, write_measured
-from benchmarks.verdicts import LEVEL, LOOKS, MARGIN, is_decided
 from manyseeds import stats
+from manyseeds.benchmarks.chapters.results import load_result
+from manyseeds.benchmarks.chapters.stored import open_runs
+from manyseeds.benchmarks.measure import origin, write_measured
+from manyseeds.benchmarks.verdicts import LEVEL, LOOKS, MARGIN, is_decided
 from manyseeds.cli import PUBLISHED, PositiveInt, ScriptConfig, exit_with, parse
 from manyseeds.errors import UsageError
 from manyseeds.stats import Floats
@@ -242,7 +242,12 @@ def main(args: Sequence[str] | None = None) -> None:
     except UsageError as error:
         exit_with(error)
     rule = {"looks": LOOKS, "level": LEVEL, "margin": MARGIN, "samples": config.samples}
-    stored = {**origin(["benchmarks.error_rates:simulate"]), **rule, "seeds": COVERED, **found}
+    stored = {
+        **origin(["manyseeds.benchmarks.error_rates:simulate"]),
+        **rule,
+        "seeds": COVERED,
+        **found,
+    }
     write_measured(Path(config.results) / "error_rates.json", stored)
 
 

@@ -29,10 +29,11 @@ import safetensors.torch
 import torch
 from tyro.conf import Positional
 
-from benchmarks.chapters.comparison import SB3
-from benchmarks.chapters.language_models import Method, verdict_against
-from benchmarks.chapters.names import display
-from benchmarks.chapters.results import (
+from manyseeds import stats
+from manyseeds.benchmarks.chapters.comparison import SB3
+from manyseeds.benchmarks.chapters.language_models import Method, verdict_against
+from manyseeds.benchmarks.chapters.names import display
+from manyseeds.benchmarks.chapters.results import (
     Result,
     decision,
     decision_text,
@@ -40,9 +41,8 @@ from benchmarks.chapters.results import (
     load_result,
     origins_text,
 )
-from benchmarks.chapters.stored import StoredRun, find_and_open, reading
-from benchmarks.policies import median_and_worst, policies_file
-from manyseeds import stats
+from manyseeds.benchmarks.chapters.stored import StoredRun, find_and_open, reading
+from manyseeds.benchmarks.policies import median_and_worst, policies_file
 from manyseeds.checkpoint import read_about, to_bytes
 from manyseeds.cli import exit_with, parse, path_of
 from manyseeds.digest import is_path
@@ -221,7 +221,8 @@ def card(run: StoredRun, seeds: Sequence[int], folder: Path) -> str:
         measure, score = "mean_reward", stats.estimate(result.final, "mean")
         shown, digits = "greedy return at the end, mean", result.digits
         library, task = "manyseeds", "reinforcement-learning"
-        load = f'from algos.{run.algo} import load\n\npolicy = load("hub:FOLDER")  # or OWNER/NAME'
+        load = f"from manyseeds.algos.{run.algo} import load\n\n"
+        load += 'policy = load("hub:FOLDER")  # or OWNER/NAME'
     else:
         method = Method(run)
         measure, score = method.headline, stats.estimate(method.values(method.headline), "mean")

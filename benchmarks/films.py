@@ -23,11 +23,11 @@ from gymnasium.spaces import Box, Discrete
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-import envs
-from benchmarks.chapters.names import display
-from benchmarks.policies import median_and_worst
-from benchmarks.trained import Trained
-from envs.gymnasium_bridge import cannot_be_made, registered_id
+from manyseeds import envs
+from manyseeds.benchmarks.chapters.names import display
+from manyseeds.benchmarks.policies import median_and_worst
+from manyseeds.benchmarks.trained import Trained
+from manyseeds.envs.gymnasium_bridge import cannot_be_made, registered_id
 from manyseeds.errors import UsageError
 from manyseeds.record import plural
 from manyseeds.seeds import SeedStreams

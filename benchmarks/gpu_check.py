@@ -32,18 +32,17 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import envs
-from algos import ppo
-from benchmarks import catalog
-from benchmarks.cases import CONTROL, Case, command_line
-from benchmarks.measure import LearningOnly, origin, write_measured
-from llm_track import grpo, models, sampling, tasks
-from manyseeds import capture, kernels
+from manyseeds import capture, envs, kernels
+from manyseeds.algos import ppo
+from manyseeds.benchmarks import catalog
+from manyseeds.benchmarks.cases import CONTROL, Case, command_line
+from manyseeds.benchmarks.measure import LearningOnly, origin, write_measured
 from manyseeds.checkpoint import to_bytes
 from manyseeds.cli import ScriptConfig, exit_with, from_preset, parse
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.evaluate import CURVE_EPISODES, evaluate
+from manyseeds.llm_track import grpo, models, sampling, tasks
 from manyseeds.process import set_up_process
 from manyseeds.record import gpu
 from manyseeds.runs.base import failing_in_one_line
@@ -450,7 +449,9 @@ def main(args: Sequence[str] | None = None) -> None:
     print(gpu())
     chosen = [x for x in CHECKS if not config.only or any(w in x.__name__ for w in config.only)]
     checks = [carry_out(check, torch.device("cuda")) for check in chosen]
-    stored = origin([f"algos.{algo}:train" for algo in CAPTURED], packages=["transformers"])
+    stored = origin(
+        [f"manyseeds.algos.{algo}:train" for algo in CAPTURED], packages=["transformers"]
+    )
     stored["machine"]["gpu"] = gpu()
     write_measured(Path(config.results) / "gpu-check.json", {**stored, "checks": checks})
     status = 0 if all(x["passed"] for x in checks) else 1

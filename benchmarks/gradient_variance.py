@@ -44,9 +44,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import envs
-from algos import grpo, ppo, reinforce
-from benchmarks.measure import origin, write_measured
+from manyseeds import envs
+from manyseeds.algos import grpo, ppo, reinforce
+from manyseeds.benchmarks.measure import origin, write_measured
 from manyseeds.cli import PositiveInt, Range, ScriptConfig, exit_with, from_preset, parse
 from manyseeds.errors import UsageError
 from manyseeds.optim import SeedAdam
@@ -333,7 +333,9 @@ def main(args: Sequence[str] | None = None) -> None:
     """Measure, and write the file."""
     config = parse(Config, {}, __doc__, args)
     set_up_process(threads=1)
-    begun = origin(["benchmarks.gradient_variance:measure"])  # of the sources as they are now
+    begun = origin(
+        ["manyseeds.benchmarks.gradient_variance:measure"]
+    )  # of the sources as they are now
     try:
         measurements, policies = measure(config)
     except UsageError as error:

@@ -29,10 +29,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.measure import origin, write_measured
-from llm_track import grpo, models, rlhf_ppo, sampling, tasks
-from llm_track.sampling import Samples
+from manyseeds.benchmarks.measure import origin, write_measured
 from manyseeds.cli import PositiveInt, ScriptConfig, from_preset, parse
+from manyseeds.llm_track import grpo, models, rlhf_ppo, sampling, tasks
+from manyseeds.llm_track.sampling import Samples
 from manyseeds.process import set_up_process
 from manyseeds.runs.base import failing_in_one_line
 from manyseeds.runs.language import LanguageRun
@@ -170,7 +170,7 @@ def main(args: Sequence[str] | None = None) -> None:
     longest = models.completion_tokens(grpo_config)
     G = grpo_config.group_size
     groups = {name: stored_group(step, tokenizer, G * k, G) for name, k in chosen(step, G).items()}
-    origins = ["llm_track.grpo:train", "llm_track.rlhf_ppo:train"]
+    origins = ["manyseeds.llm_track.grpo:train", "manyseeds.llm_track.rlhf_ppo:train"]
     stored = {
         **origin(origins, ("transformers",)),
         "task": TASK,

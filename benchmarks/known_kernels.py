@@ -23,16 +23,15 @@ from unittest import mock
 
 import numpy as np
 
-import envs
 import manyseeds.distributions
 import manyseeds.layers
 import manyseeds.optim
 import manyseeds.samples
-from envs.kernels import GUARDS
-from envs.rollout import PLAYING
-from manyseeds import kernels
+from manyseeds import envs, kernels
 from manyseeds.cli import exit_with, parse
 from manyseeds.digest import ROOT
+from manyseeds.envs.kernels import GUARDS
+from manyseeds.envs.rollout import PLAYING
 from manyseeds.errors import UsageError
 from manyseeds.kernels.guard import HERE, Guard, looking_by_iteration
 from manyseeds.layers import SeedMLP
@@ -81,7 +80,7 @@ class Config:
 def algorithms() -> Iterator[Any]:
     """The modules of algos that act with a kernel."""
     for path in sorted((ROOT / "algos").glob("[a-z]*.py")):
-        module = importlib.import_module(f"algos.{path.stem}")
+        module = importlib.import_module(f"manyseeds.algos.{path.stem}")
         if any(hasattr(x, "as_kernel") for x in vars(module).values()):
             yield module
 
@@ -149,7 +148,7 @@ def slower(kernel: str) -> float:
     Processor time of ten seeds at the algorithm's defaults, evaluation off, one thread.
     """
     algo, env = TIMED.get(kernel, USUAL)
-    module: Any = importlib.import_module(f"algos.{algo}")
+    module: Any = importlib.import_module(f"manyseeds.algos.{algo}")
     chosen = [guard for guard, _ in guarded() if kernel in (guard.kernel, ALL)]
     guards = {id(guard): guard for guard in chosen}.values()
 
@@ -180,7 +179,7 @@ def disagreements() -> list[str]:
     found = []
     in_envs = [("ppo", env) for env in NATIVE_IN_C if env != USUAL[1]]
     for algo, env in (*((algo, USUAL[1]) for algo in SMALL), *in_envs):
-        module: Any = importlib.import_module(f"algos.{algo}")
+        module: Any = importlib.import_module(f"manyseeds.algos.{algo}")
         settings = SMALL[algo] | ({"normalize_obs": True} if algo == "ppo" else {})
         config = module.Config(env=env, quiet=True, **settings)
 

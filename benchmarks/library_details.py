@@ -45,12 +45,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-import envs
-from algos import dqn, ppo
-from benchmarks import catalog
-from benchmarks.measure import origin, write_measured
-from benchmarks.suite import COMMON
-from manyseeds import stats
+from manyseeds import envs, stats
+from manyseeds.algos import dqn, ppo
+from manyseeds.benchmarks import catalog
+from manyseeds.benchmarks.measure import origin, write_measured
+from manyseeds.benchmarks.suite import COMMON
 from manyseeds.cli import PositiveInt, ScriptConfig, from_preset, parse
 from manyseeds.optim import SeedAdam
 from manyseeds.process import set_up_process
@@ -280,7 +279,9 @@ def main(args: Sequence[str] | None = None) -> None:
     """Measure what is not stored yet, and write it after each training."""
     config = parse(Config, {}, __doc__, args)
     set_up_process(threads=1)
-    begun = origin(["benchmarks.library_details:measure", f"algos.{config.algo}:train"])
+    begun = origin(
+        ["manyseeds.benchmarks.library_details:measure", f"manyseeds.algos.{config.algo}:train"]
+    )
     path = Path(config.results) / f"library_details_{config.algo}.json"
     measurements = measured_before(path, begun["code"], config.seeds)
     found = {(m["env"], m["detail"]) for m in measurements}

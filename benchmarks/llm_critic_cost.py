@@ -22,8 +22,8 @@ from typing import Any
 
 import torch
 
-from benchmarks import catalog
-from benchmarks.measure import (
+from manyseeds.benchmarks import catalog
+from manyseeds.benchmarks.measure import (
     Case,
     LearningOnly,
     in_turn,
@@ -34,10 +34,10 @@ from benchmarks.measure import (
     usable_cores,
     write_measured,
 )
-from benchmarks.suite import EQUAL
-from llm_track import models
+from manyseeds.benchmarks.suite import EQUAL
 from manyseeds.cli import PositiveInt, ScriptConfig, exit_with, from_preset, parse
 from manyseeds.errors import UsageError
+from manyseeds.llm_track import models
 from manyseeds.process import set_up_process
 from manyseeds.runs.parallel import Processes
 
@@ -115,7 +115,9 @@ def main(args: Sequence[str] | None = None) -> None:
     except UsageError as error:
         exit_with(error)
     stored = {
-        **origin([f"llm_track.{case['algo']}:train" for case in CASES[1:]], ["transformers"]),
+        **origin(
+            [f"manyseeds.llm_track.{case['algo']}:train" for case in CASES[1:]], ["transformers"]
+        ),
         "task": TASK,
         "equal": EQUAL,
         "measurements": measurements,

@@ -41,9 +41,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.measure import origin, write_measured
-from llm_track import dr_grpo, grpo
+from manyseeds.benchmarks.measure import origin, write_measured
 from manyseeds.cli import ScriptConfig, parse
+from manyseeds.llm_track import dr_grpo, grpo
 from manyseeds.process import set_up_process
 
 NETWORKS = 10
@@ -503,7 +503,7 @@ def main(args: Sequence[str] | None = None) -> None:
     """Measure, print, and write the file."""
     config = parse(Config, {}, __doc__, args)
     set_up_process(threads=1)
-    begun = origin(["benchmarks.llm_oracle:measure"], ("transformers",))
+    begun = origin(["manyseeds.benchmarks.llm_oracle:measure"], ("transformers",))
     found = measure()
     for row in found["estimators"]:
         print(f"{row['name']:32} cosine {row['cosine']:.6f}, bias {row['bias']:.2e}")

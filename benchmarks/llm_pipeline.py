@@ -31,12 +31,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import origin, write_measured
-from llm_track import tasks
-from llm_track.models import run_command
+from manyseeds.benchmarks.measure import origin, write_measured
 from manyseeds.cli import NonNegativeInt, PositiveInt, ScriptConfig, exit_with, parse
 from manyseeds.digest import code_digest
 from manyseeds.errors import UsageError
+from manyseeds.llm_track import tasks
+from manyseeds.llm_track.models import run_command
 from manyseeds.progress import console
 from manyseeds.record import read_json
 
@@ -170,9 +170,9 @@ def origins(config: Config) -> list[str]:
     """Where the code begins that decides the scores."""
     parts = ("train", "Config", "Config()", f"PRESETS[{config.task}]")
     return [
-        *(f"llm_track.{script}:{part}" for script in TRAINED for part in parts),
-        "llm_track.generate:generate",
-        f"llm_track.tasks:GENERATED[{config.task}]",
+        *(f"manyseeds.llm_track.{script}:{part}" for script in TRAINED for part in parts),
+        "manyseeds.llm_track.generate:generate",
+        f"manyseeds.llm_track.tasks:GENERATED[{config.task}]",
     ]
 
 

@@ -29,8 +29,8 @@ from typing import Any
 
 from tyro.conf import Positional
 
-from benchmarks.chapters.results import commit_of, processor, versions_text
-from benchmarks.chapters.stored import read_part, read_table, reading
+from manyseeds.benchmarks.chapters.results import commit_of, processor, versions_text
+from manyseeds.benchmarks.chapters.stored import read_part, read_table, reading
 from manyseeds.cli import ScriptConfig, check_unpublished, exit_with, parse, path_of
 from manyseeds.errors import UsageError, printable
 from manyseeds.record import (

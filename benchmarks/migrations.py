@@ -100,7 +100,7 @@ def to_schema_2(records: Records) -> None:
         if file == kept[config["source"]] or environment:
             origins.add(f"{file.removesuffix('.py').replace('/', '.')}:{name}")
     if config["config"].get("model") == "tiny":
-        origins |= {"llm_track.sft:train", "llm_track.sft:PRESETS"}
+        origins |= {"manyseeds.llm_track.sft:train", "manyseeds.llm_track.sft:PRESETS"}
     config["code"] |= {"digest": "", "origins": sorted(origins)}
     run_class, done = KINDS[kind], records[DONE]
     weights = "model" if kind == "language" else POLICY * (POLICY in done["sha256"])

@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import catalog
-from benchmarks.chapters.stored import StoredRun, open_run
-from benchmarks.suite import Cell
-from benchmarks.verdicts import FIRST_FRESH
 from manyseeds import kernels
+from manyseeds.benchmarks import catalog
+from manyseeds.benchmarks.chapters.stored import StoredRun, open_run
+from manyseeds.benchmarks.suite import Cell
+from manyseeds.benchmarks.verdicts import FIRST_FRESH
 from manyseeds.checkpoint import read_about, to_bytes
 from manyseeds.cli import ControlConfig, identity
 from manyseeds.errors import UsageError

@@ -37,8 +37,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from algos import dqn, ppo
-from benchmarks import jax_peer
+from manyseeds.algos import dqn, ppo
+from manyseeds.benchmarks import jax_peer
 from manyseeds.cli import ControlConfig, Preset, exit_with, parse_both, read_algo
 from manyseeds.errors import UsageError
 from manyseeds.evaluate import POINTS

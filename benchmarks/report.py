@@ -21,16 +21,16 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.chapters import (
+from manyseeds.benchmarks.chapters import (
     environment_pages,
     front_page,
     language_claims,
     language_models,
     taxonomy,
 )
-from benchmarks.chapters.comparison import Pair, csv_tables
-from benchmarks.chapters.contents import CHAPTERS, by_environment, open_store, progress
-from benchmarks.chapters.results import escape
+from manyseeds.benchmarks.chapters.comparison import Pair, csv_tables
+from manyseeds.benchmarks.chapters.contents import CHAPTERS, by_environment, open_store, progress
+from manyseeds.benchmarks.chapters.results import escape
 from manyseeds.cli import PUBLISHED, LayerConfig, exit_with, parse
 from manyseeds.errors import UsageError
 from manyseeds.record import write_bytes, written_files

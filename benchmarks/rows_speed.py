@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import catalog, jax_peer
-from benchmarks.chapters.speed import PLAIN, VARIED
-from benchmarks.measure import (
+from manyseeds.benchmarks import catalog, jax_peer
+from manyseeds.benchmarks.chapters.speed import PLAIN, VARIED
+from manyseeds.benchmarks.measure import (
     Case,
     in_turn,
     measured,
@@ -107,7 +107,7 @@ def main(args: Sequence[str] | None = None) -> None:
     for system, ratio in ratios.items():
         print(f"{system}: {ratio:.2f} times as long as {PLAIN}")
     stored = {
-        **origin(["algos.ppo:train"], ("stable-baselines3",)),
+        **origin(["manyseeds.algos.ppo:train"], ("stable-baselines3",)),
         "total_timesteps": config.total_timesteps,
         "ratios": ratios,
         "measurements": measurements,

@@ -55,8 +55,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 from tyro.conf import Positional
 
-from benchmarks import catalog
-from benchmarks.cases import (
+from manyseeds import ROOMS
+from manyseeds.benchmarks import catalog
+from manyseeds.benchmarks.cases import (
     CASES,
     FILES,
     Case,
@@ -66,8 +67,8 @@ from benchmarks.cases import (
     select,
     task_kind,
 )
-from benchmarks.migrations import MIGRATIONS, Code, migrate, recover, result_of, stamp
-from benchmarks.studies import finished_studies
+from manyseeds.benchmarks.migrations import MIGRATIONS, Code, migrate, recover, result_of, stamp
+from manyseeds.benchmarks.studies import finished_studies
 from manyseeds.cli import (
     PUBLISHED,
     PositiveInt,
@@ -77,7 +78,7 @@ from manyseeds.cli import (
     parse,
     path_of,
 )
-from manyseeds.digest import ROOT, Place, find, origin_of, resolve
+from manyseeds.digest import PACKAGE, ROOT, Place, find, origin_of, resolve
 from manyseeds.errors import UsageError
 from manyseeds.process import exit_reason
 from manyseeds.record import SCHEMA, all_runs, plural, read_json
@@ -330,7 +331,7 @@ LIBRARIES = (
     *("torch", "gymnasium", "pandas", "pyarrow.parquet", "scipy.stats", "safetensors.torch"),
     *("matplotlib.pyplot", "seaborn", "tyro", "rich.table", "rich.progress"),
 )
-PROJECT = ("manyseeds", "envs", "algos", "llm_track", "benchmarks")
+PROJECT = (PACKAGE, *ROOMS)
 
 
 def libraries_of(cases: Sequence[Case]) -> list[str]:
@@ -618,7 +619,7 @@ def worktree(commit: str, folder: Path) -> Iterator[Path]:
 FRESH_BEFORE = """
 import hashlib, json
 from pathlib import Path
-from benchmarks.compare import part_is_stale
+from manyseeds.benchmarks.compare import part_is_stale
 parts = [done.parent for done in Path("results/runs").glob("*/*/*/*/DONE.json")]
 fresh = [p for p in parts if not part_is_stale(json.loads((p / "config.json").read_text()))]
 curves = [p / "curve.parquet" for p in fresh]
@@ -694,7 +695,7 @@ def origins_today(config: dict[str, Any]) -> tuple[str, ...]:
     if source == "manyseeds":
         begins = [getattr(found, name) for name in ("train", "solve") if hasattr(found, name)]
     else:  # no script imports another one, so their baselines are not asked
-        begins = [x for x in config["code"]["origins"] if x.startswith("benchmarks.")]
+        begins = [x for x in config["code"]["origins"] if x.startswith("manyseeds.benchmarks.")]
     settings = from_identity(found.Config, config["config"])
     origins = sorted({*map(origin_of, begins), *settings.origins()})
     for origin in origins:

@@ -51,9 +51,9 @@ from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize
 from torch import Tensor, nn
 
-import envs
-from algos import a2c, dqn, ppo, trpo
-from benchmarks.measure import measured, peak_memory
+from manyseeds import envs
+from manyseeds.algos import a2c, dqn, ppo, trpo
+from manyseeds.benchmarks.measure import measured, peak_memory
 from manyseeds.cli import (
     ControlConfig,
     PositiveInt,

@@ -27,9 +27,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algos import dqn, ppo
-from benchmarks import jax_peer
-from benchmarks.sb3_baseline import (
+from manyseeds.algos import dqn, ppo
+from manyseeds.benchmarks import jax_peer
+from manyseeds.benchmarks.sb3_baseline import (
     DQNBaseline,
     DQNPolicy,
     Flags,

@@ -22,8 +22,8 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-import envs
-from benchmarks.measure import origin, write_measured
+from manyseeds import envs
+from manyseeds.benchmarks.measure import origin, write_measured
 from manyseeds.cli import Range, ScriptConfig, exit_with, parse
 from manyseeds.digest import origin_of
 from manyseeds.errors import UsageError

@@ -39,14 +39,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 import pandas as pd
 
-from benchmarks import catalog
-from benchmarks.chapters.sensitivity import against_text
-from benchmarks.sb3_defaults import SB3_DEFAULTS
-from benchmarks.spaces import Choice, Space, configuration, grid, read_space
-from benchmarks.stated import STATED
-from benchmarks.studies import StudyFolder
-from benchmarks.verdicts import FIRST_FRESH
 from manyseeds import stats
+from manyseeds.benchmarks import catalog
+from manyseeds.benchmarks.chapters.sensitivity import against_text
+from manyseeds.benchmarks.sb3_defaults import SB3_DEFAULTS
+from manyseeds.benchmarks.spaces import Choice, Space, configuration, grid, read_space
+from manyseeds.benchmarks.stated import STATED
+from manyseeds.benchmarks.studies import StudyFolder
+from manyseeds.benchmarks.verdicts import FIRST_FRESH
 from manyseeds.cli import (
     PUBLISHED,
     ControlConfig,

@@ -31,8 +31,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.chapters.results import print_table
-from benchmarks.suite import SUITES, Cell
+from manyseeds.benchmarks.chapters.results import print_table
+from manyseeds.benchmarks.suite import SUITES, Cell
 from manyseeds.cli import ControlConfig, PositiveInt, exit_with, identity, parse
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
@@ -98,7 +98,7 @@ def simulate_run(cell: Cell, folder: RunFolder, count: int) -> None:
     assert isinstance(config, ControlConfig)
     start = f"{cell.package}.{cell.algo}:train"
     if cell.source != "manyseeds":
-        start = f"benchmarks.{cell.source}_baseline:train"
+        start = f"manyseeds.benchmarks.{cell.source}_baseline:train"
     head = {"schema": SCHEMA, "kind": "control", "source": cell.source, "algo": cell.label}
     written = {
         **{**head, "env": cell.env, "seeds": [], "config": identity(config)},

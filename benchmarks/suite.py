@@ -15,10 +15,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from benchmarks.revised import FRESH, REVISED
-from benchmarks.verdicts import LOOKS
+from manyseeds.benchmarks.revised import FRESH, REVISED
+from manyseeds.benchmarks.verdicts import LOOKS
 from manyseeds.cli import PUBLISHED, RESULTS, RunConfig, flag, from_preset
-from manyseeds.digest import ROOT, origin_of
+from manyseeds.digest import PACKAGE, ROOT, origin_of
 from manyseeds.record import RunFolder, plural, read_json
 from manyseeds.runs.set_aside import code_of, differs
 from manyseeds.runs.stale import KINDS, digest_today
@@ -97,7 +97,7 @@ class Cell:
 
     def config(self, results: str = RESULTS) -> RunConfig:
         """The configuration that the command gives."""
-        module: Any = importlib.import_module(f"{self.package}.{self.algo}")
+        module: Any = importlib.import_module(f"{PACKAGE}.{self.package}.{self.algo}")
         overrides = {**self.settings, "results": results}
         if self.seeds:
             overrides |= {"seeds": self.seeds, "first_seed": self.first_seed}
@@ -139,7 +139,7 @@ class Cell:
     @cached_property
     def origins(self) -> list[str]:
         """Where the code of its command begins; of a baseline what it shares with our run."""
-        module: Any = importlib.import_module(f"{self.package}.{self.algo}")
+        module: Any = importlib.import_module(f"{PACKAGE}.{self.package}.{self.algo}")
         ours = [getattr(module, name) for name in ("train", "solve") if hasattr(module, name)]
         begins = ours if self.source == "manyseeds" else []
         return [*map(origin_of, begins), *self.config().origins()]

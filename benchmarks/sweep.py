@@ -32,15 +32,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import Literal, Protocol
 
-from benchmarks.chapters.results import load_result, seeds_due
-from benchmarks.chapters.stored import open_run
-from benchmarks.launchers.display import Display, watch, write_event
-from benchmarks.launchers.local import LocalLauncher
-from benchmarks.launchers.on_ray import RayLauncher
-from benchmarks.launchers.on_slurm import SlurmLauncher
-from benchmarks.launchers.tasks import Event, Task, all_tasks, is_published, python_of
-from benchmarks.policies import keep, lacking
-from benchmarks.suite import SUITES, Cell
+from manyseeds.benchmarks.chapters.results import load_result, seeds_due
+from manyseeds.benchmarks.chapters.stored import open_run
+from manyseeds.benchmarks.launchers.display import Display, watch, write_event
+from manyseeds.benchmarks.launchers.local import LocalLauncher
+from manyseeds.benchmarks.launchers.on_ray import RayLauncher
+from manyseeds.benchmarks.launchers.on_slurm import SlurmLauncher
+from manyseeds.benchmarks.launchers.tasks import Event, Task, all_tasks, is_published, python_of
+from manyseeds.benchmarks.policies import keep, lacking
+from manyseeds.benchmarks.suite import SUITES, Cell
 from manyseeds.cli import (
     PUBLISHED,
     LayerConfig,

@@ -36,9 +36,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks import catalog, jax_peer
-from benchmarks.chapters.speed import OURS, SUBJECTS, markdown, summarize
-from benchmarks.measure import (
+from manyseeds.benchmarks import catalog, jax_peer
+from manyseeds.benchmarks.chapters.speed import OURS, SUBJECTS, markdown, summarize
+from manyseeds.benchmarks.measure import (
     Case,
     check_core,
     in_turn,
@@ -169,7 +169,7 @@ def main(args: Sequence[str] | None = None) -> None:
         packages = ("stable-baselines3",) if "sb3" in SUBJECTS[algo].peers else ()
         here = [m for m in measurements if m["algo"] == algo]
         stored[algo] = {
-            **origin([f"algos.{algo}:train"], packages=packages),
+            **origin([f"manyseeds.algos.{algo}:train"], packages=packages),
             "settings": SUBJECTS[algo].settings,
             "rows": summarize(here),
             "measurements": here,

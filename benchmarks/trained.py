@@ -13,10 +13,10 @@ import gymnasium as gym
 from safetensors import SafetensorError
 from torch import Tensor
 
-import envs
-from benchmarks import catalog
-from benchmarks.chapters.stored import BROKEN, find_and_open, find_file, reading
-from benchmarks.policies import Finals, final_scores, median_and_worst, policies_name
+from manyseeds import envs
+from manyseeds.benchmarks import catalog
+from manyseeds.benchmarks.chapters.stored import BROKEN, find_and_open, find_file, reading
+from manyseeds.benchmarks.policies import Finals, final_scores, median_and_worst, policies_name
 from manyseeds.checkpoint import read_policy
 from manyseeds.cli import ControlConfig, identity
 from manyseeds.errors import UsageError

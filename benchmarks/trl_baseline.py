@@ -46,8 +46,10 @@ from typing import Any
 import torch
 from transformers import PrinterCallback, TrainerCallback
 
-from benchmarks.measure import LearningOnly, measured
-from llm_track import (
+from manyseeds.benchmarks.measure import LearningOnly, measured
+from manyseeds.cli import exit_with, from_identity, parse_both, path_of, read_algo
+from manyseeds.errors import UsageError
+from manyseeds.llm_track import (
     dapo,
     dpo,
     dr_grpo,
@@ -58,9 +60,7 @@ from llm_track import (
     sft,
     tasks,
 )
-from llm_track.evaluation import TaskEvaluator
-from manyseeds.cli import exit_with, from_identity, parse_both, path_of, read_algo
-from manyseeds.errors import UsageError
+from manyseeds.llm_track.evaluation import TaskEvaluator
 from manyseeds.process import resolve_device, set_up_process
 from manyseeds.record import RunFolder
 from manyseeds.runs.base import carry_out, failing_in_one_line

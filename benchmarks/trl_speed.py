@@ -24,8 +24,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import catalog
-from benchmarks.measure import (
+from manyseeds.benchmarks import catalog
+from manyseeds.benchmarks.measure import (
     Case,
     LearningOnly,
     check_core,
@@ -37,10 +37,10 @@ from benchmarks.measure import (
     usable_cores,
     write_measured,
 )
-from llm_track import models
 from manyseeds.cli import PositiveInt, exit_with, from_identity, identity, parse_both, read_algo
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
+from manyseeds.llm_track import models
 from manyseeds.process import resolve_device, set_up_process
 from manyseeds.runs.language import LanguageConfig
 from manyseeds.runs.parallel import Processes
@@ -130,7 +130,9 @@ def main(args: Sequence[str] | None = None) -> None:
     stored = json.loads(path.read_text()) if path.exists() else {}
     stored[name_of(algo, config)] = {
         "algo": algo,
-        **origin([f"llm_track.{algo}:train"], packages=("transformers", "trl", "accelerate")),
+        **origin(
+            [f"manyseeds.llm_track.{algo}:train"], packages=("transformers", "trl", "accelerate")
+        ),
         "settings": identity(config),
         **row,
         "measurements": measurements,

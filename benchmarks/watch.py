@@ -43,16 +43,15 @@ import torch
 from torch import Tensor
 from tyro.conf import Positional
 
-import envs
-from benchmarks.chapters.environment_pages import in_other_episodes
-from benchmarks.chapters.environments import HEADER, Checked, markdown
-from benchmarks.chapters.names import display
-from benchmarks.chapters.results import load_result, print_table
-from benchmarks.chapters.stored import file_name, open_run
-from benchmarks.films import film
-from benchmarks.measure import origin
-from benchmarks.trained import Trained, load_trained, median_seed
-from manyseeds import stats
+from manyseeds import envs, stats
+from manyseeds.benchmarks.chapters.environment_pages import in_other_episodes
+from manyseeds.benchmarks.chapters.environments import HEADER, Checked, markdown
+from manyseeds.benchmarks.chapters.names import display
+from manyseeds.benchmarks.chapters.results import load_result, print_table
+from manyseeds.benchmarks.chapters.stored import file_name, open_run
+from manyseeds.benchmarks.films import film
+from manyseeds.benchmarks.measure import origin
+from manyseeds.benchmarks.trained import Trained, load_trained, median_seed
 from manyseeds.cli import exit_with, given_runs, parse, path_of
 from manyseeds.digest import origin_of
 from manyseeds.errors import UsageError
@@ -206,7 +205,7 @@ def check_all(paths: Sequence[str], episodes: int, out: Path | None) -> None:
         return
     origins = {origin_of(x) for part in first for x in (part.train, *part.env.origins())}
     stored = {
-        **origin(sorted({*origins, "benchmarks.watch:check"})),
+        **origin(sorted({*origins, "manyseeds.benchmarks.watch:check"})),
         "episodes": episodes,
         "rows": [row.json() for row in rows],
     }

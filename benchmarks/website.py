@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.chapters.contents import Store, read_store
-from benchmarks.web import chapter, environment, films, front, gridworld, grpo
-from benchmarks.web.page import HERE, Page, html
+from manyseeds.benchmarks.chapters.contents import Store, read_store
+from manyseeds.benchmarks.web import chapter, environment, films, front, gridworld, grpo
+from manyseeds.benchmarks.web.page import HERE, Page, html
 from manyseeds.cli import ScriptConfig, exit_with, parse, path_of
 from manyseeds.errors import UsageError
 from manyseeds.record import layers, own_place, write_bytes

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 from typing import Literal
 
-from envs.acrobot import Acrobot
-from envs.cartpole import CartPole
-from envs.cliff_walking import CliffWalking
-from envs.core import Env, EnvSpec, EpisodeTracker, NativeEnv, State, Step
-from envs.discretize import Discretize
-from envs.frozen_lake import FrozenLake
-from envs.gridworld import GOAL, TRAP, Gridworld
-from envs.mountain_car import MountainCar, MountainCarContinuous
-from envs.pendulum import Pendulum
-from envs.random_walk import RandomWalk
-from envs.registry import NATIVE
-from envs.rollout import Rollout, rollout
-from envs.tabular import Layout, TabularEnv
-from envs.taxi import Taxi
 from manyseeds.digest import boundary
+from manyseeds.envs.acrobot import Acrobot
+from manyseeds.envs.cartpole import CartPole
+from manyseeds.envs.cliff_walking import CliffWalking
+from manyseeds.envs.core import Env, EnvSpec, EpisodeTracker, NativeEnv, State, Step
+from manyseeds.envs.discretize import Discretize
+from manyseeds.envs.frozen_lake import FrozenLake
+from manyseeds.envs.gridworld import GOAL, TRAP, Gridworld
+from manyseeds.envs.mountain_car import MountainCar, MountainCarContinuous
+from manyseeds.envs.pendulum import Pendulum
+from manyseeds.envs.random_walk import RandomWalk
+from manyseeds.envs.registry import NATIVE
+from manyseeds.envs.rollout import Rollout, rollout
+from manyseeds.envs.tabular import Layout, TabularEnv
+from manyseeds.envs.taxi import Taxi
 from manyseeds.errors import UsageError
 
 
@@ -68,7 +68,7 @@ def make(
 @boundary
 def bridged(env_id: str) -> Env:
     """Gymnasium's own environment; where there is a native one, with its spec."""
-    from envs.gymnasium_bridge import GymnasiumBridge  # imports Gymnasium
+    from manyseeds.envs.gymnasium_bridge import GymnasiumBridge  # imports Gymnasium
 
     if env_id not in NATIVE:
         return GymnasiumBridge(env_id)

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from envs.core import EnvSpec, NativeEnv, chosen, tensors
+from manyseeds.envs.core import EnvSpec, NativeEnv, chosen, tensors
 
 GRAVITY = 9.8
 MASS = 1.0  # of either link

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from envs.core import EnvSpec
-from envs.tabular import Layout, TabularEnv, deterministic, grid
+from manyseeds.envs.core import EnvSpec
+from manyseeds.envs.tabular import Layout, TabularEnv, deterministic, grid
 
 ROWS, COLUMNS = 4, 12
 MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))  # (row, column) of up, right, down, left

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from envs.core import NativeEnv
+from manyseeds.envs.core import NativeEnv
 
 
 class Discretize(NativeEnv):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from envs.core import EnvSpec
-from envs.tabular import Layout, TabularEnv, grid
+from manyseeds.envs.core import EnvSpec
+from manyseeds.envs.tabular import Layout, TabularEnv, grid
 
 MAPS = {
     4: ("SFFF", "FHFH", "FFFH", "HFFG"),

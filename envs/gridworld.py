@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from envs.core import EnvSpec
-from envs.tabular import Layout, TabularEnv, deterministic, grid
+from manyseeds.envs.core import EnvSpec
+from manyseeds.envs.tabular import Layout, TabularEnv, deterministic, grid
 from manyseeds.errors import UsageError
 
 Cell = tuple[int, int]  # row and column, counted from the upper left cell
@@ -45,7 +45,7 @@ class Gridworld(TabularEnv):
     """
 
     def origins(self) -> list[type | str]:
-        return [*super().origins(), "envs:make_gridworld"]
+        return [*super().origins(), "manyseeds.envs:make_gridworld"]
 
     def __init__(self, goal: Cell = GOAL, trap: Cell = TRAP, walls: tuple[Cell, ...] = ()) -> None:
         _check(goal, trap, walls)

@@ -1,4 +1,4 @@
-"""Any registered Gymnasium environment, under the contract of `envs.core`.
+"""Any registered Gymnasium environment, under the contract of `manyseeds.envs.core`.
 
 An environment without a native version runs Gymnasium's own code: one object per environment,
 stepped one after another. This is correct for every environment, and as slow as its `step`.
@@ -33,9 +33,9 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.spaces import Box, Discrete, Space
 from torch import Tensor
 
-from envs import NATIVE
-from envs.core import Env, EnvSpec, State, Step
 from manyseeds.digest import is_library
+from manyseeds.envs import NATIVE
+from manyseeds.envs.core import Env, EnvSpec, State, Step
 from manyseeds.errors import UsageError, described, did_you_mean
 
 TIME_LIMIT = 1000  # steps, for environments that are registered without a limit
@@ -122,7 +122,7 @@ class GymnasiumBridge(Env):
 
     def origins(self) -> list[Any]:
         known = NATIVE[self.spec.id]().origins() if self.spec.id in NATIVE else []
-        return [type(self), "envs:bridged", *known, *users_code(self.spec.id)]
+        return [type(self), "manyseeds.envs:bridged", *known, *users_code(self.spec.id)]
 
     def reset(self, noise: Tensor) -> tuple[State, Tensor]:
         S, N = noise.shape[:2]

@@ -9,10 +9,10 @@ import ctypes
 from functools import cache
 from pathlib import Path
 
-from envs.core import NativeEnv
-from envs.registry import NATIVE
 from manyseeds import kernels
 from manyseeds.digest import boundary
+from manyseeds.envs.core import NativeEnv
+from manyseeds.envs.registry import NATIVE
 from manyseeds.kernels.guard import Guard
 
 SOURCES = sorted(Path(__file__).parent.glob("*.c"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from envs.core import EnvSpec, NativeEnv, chosen, tensors
+from manyseeds.envs.core import EnvSpec, NativeEnv, chosen, tensors
 
 GRAVITY = 0.0025  # per step, where the hill is steepest; the track is sin(3 x) high
 MAX_SPEED = 0.07

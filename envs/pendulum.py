@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from envs.core import EnvSpec, NativeEnv, tensors
+from manyseeds.envs.core import EnvSpec, NativeEnv, tensors
 
 GRAVITY = 10.0
 MASS = 1.0

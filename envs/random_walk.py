@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from envs.core import EnvSpec
-from envs.tabular import Layout, TabularEnv, deterministic, grid
+from manyseeds.envs.core import EnvSpec
+from manyseeds.envs.tabular import Layout, TabularEnv, deterministic, grid
 
 LENGTH = 19  # states between the ends
 RIGHT_END = LENGTH + 1

@@ -7,8 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 
-from envs.core import NativeEnv
 from manyseeds.digest import boundary
+from manyseeds.envs.core import NativeEnv
 
 # Modules that define no environment. Each of the others has a dictionary `ENVS`: id -> class, or
 # a function without arguments that makes the environment.

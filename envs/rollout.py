@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from envs import kernels
-from envs.core import Env, NativeEnv, State
+from manyseeds.envs import kernels
+from manyseeds.envs.core import Env, NativeEnv, State
 from manyseeds.kernels.guard import Guard
 from manyseeds.kernels.rollout import Rollout
 from manyseeds.kernels.rollout import rollout as rollout_in_c

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
-from envs.core import EnvSpec, NativeEnv
+from manyseeds.envs.core import EnvSpec, NativeEnv
 
 
 @dataclass(frozen=True)

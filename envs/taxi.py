@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from envs.core import EnvSpec
-from envs.tabular import Layout, TabularEnv, deterministic
+from manyseeds.envs.core import EnvSpec
+from manyseeds.envs.tabular import Layout, TabularEnv, deterministic
 
 SIZE = 5
 STANDS = ((0, 0), (0, 4), (4, 0), (4, 3))  # (row, column) of R, G, Y, B

@@ -68,9 +68,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from llm_track import models, sampling, tasks
-from llm_track.evaluation import TaskEvaluator
-from llm_track.sampling import Samples
 from manyseeds.cli import (
     NonNegative,
     NonNegativeInt,
@@ -81,6 +78,9 @@ from manyseeds.cli import (
     UsageError,
     parse,
 )
+from manyseeds.llm_track import models, sampling, tasks
+from manyseeds.llm_track.evaluation import TaskEvaluator
+from manyseeds.llm_track.sampling import Samples
 from manyseeds.runs.language import LanguageRun, main
 
 EPS = 1e-4

@@ -55,10 +55,10 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from llm_track import models, sampling, tasks
-from llm_track.evaluation import TaskEvaluator
-from llm_track.tasks import Preference
 from manyseeds.cli import Added, Positive, PositiveInt, Preset, Range, UsageError, parse, path_of
+from manyseeds.llm_track import models, sampling, tasks
+from manyseeds.llm_track.evaluation import TaskEvaluator
+from manyseeds.llm_track.tasks import Preference
 from manyseeds.runs.language import LanguageRun, main
 
 MAX_GRAD_NORM = 1.0

@@ -33,9 +33,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from llm_track import sampling
-from llm_track.sampling import Samples
 from manyseeds.errors import UsageError
+from manyseeds.llm_track import sampling
+from manyseeds.llm_track.sampling import Samples
 
 GPU_SHARE = 0.4  # of its memory, for the engine's weights and cache; training has the rest
 SEED_BITS = 24  # of a uniform number in float32

@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from llm_track import models, sampling
-from llm_track.tasks import JsonlTask, Problem, Task
 from manyseeds.evaluate import share
+from manyseeds.llm_track import models, sampling
+from manyseeds.llm_track.tasks import JsonlTask, Problem, Task
 from manyseeds.runs.language import LanguageConfig
 
 FINAL_PROMPTS, FINAL_SAMPLES = 256, 16  # of a generated task; of a data set all prompts

@@ -29,8 +29,6 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 
-from llm_track import models, sampling, tasks
-from llm_track.evaluation import cons_at_k, pass_at_k
 from manyseeds.cli import (
     MAX_THREADS,
     NonNegativeInt,
@@ -43,6 +41,8 @@ from manyseeds.cli import (
     path_of,
 )
 from manyseeds.errors import UsageError
+from manyseeds.llm_track import models, sampling, tasks
+from manyseeds.llm_track.evaluation import cons_at_k, pass_at_k
 from manyseeds.process import resolve_device, set_up_process
 from manyseeds.progress import console
 from manyseeds.record import Locks, write_json

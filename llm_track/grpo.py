@@ -64,10 +64,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from llm_track import models, sampling, tasks
-from llm_track.evaluation import TaskEvaluator
-from llm_track.sampling import Samples
 from manyseeds.cli import NonNegative, Positive, PositiveInt, Preset, Range, UsageError, parse
+from manyseeds.llm_track import models, sampling, tasks
+from manyseeds.llm_track.evaluation import TaskEvaluator
+from manyseeds.llm_track.sampling import Samples
 from manyseeds.runs.language import LanguageRun, main
 
 EPS = 1e-4

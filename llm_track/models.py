@@ -35,10 +35,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from llm_track import sampling, tasks
 from manyseeds.cli import path_of
 from manyseeds.digest import ROOT, boundary, code_digest
 from manyseeds.errors import UsageError
+from manyseeds.llm_track import sampling, tasks
 from manyseeds.progress import console
 from manyseeds.record import alone, is_finished
 from manyseeds.runs.language import LanguageConfig, LanguageRun
@@ -360,7 +360,7 @@ def start_engine(
     path: str, config: LanguageConfig, model: Any, tokenizer: Any, processes: Processes
 ) -> Any:
     """What samples with `--sampler vllm`; UsageError where it cannot."""
-    from llm_track import engine
+    from manyseeds.llm_track import engine
 
     if processes.size > 1:
         raise UsageError("--sampler vllm: samples in one process; leave out --num_processes")

@@ -65,9 +65,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from llm_track import models, sampling, tasks
 from manyseeds.cli import Positive, PositiveInt, Preset, Range, UsageError, parse, path_of
 from manyseeds.evaluate import share
+from manyseeds.llm_track import models, sampling, tasks
 from manyseeds.runs.language import LanguageRun, main
 
 MAX_GRAD_NORM = 1.0

@@ -68,10 +68,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from llm_track import models, sampling, tasks
-from llm_track.evaluation import TaskEvaluator
-from llm_track.sampling import Samples
 from manyseeds.cli import Fraction, NonNegative, Positive, PositiveInt, Preset, UsageError, parse
+from manyseeds.llm_track import models, sampling, tasks
+from manyseeds.llm_track.evaluation import TaskEvaluator
+from manyseeds.llm_track.sampling import Samples
 from manyseeds.runs.language import LanguageRun, main
 from manyseeds.runs.parallel import Processes
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from llm_track.tasks import THINK, Task
+from manyseeds.llm_track.tasks import THINK, Task
 
 MAX_LOGITS = 2**26  # that are held at a time, with copies and gradients: 256 MB each
 SCALED_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier")

@@ -36,10 +36,10 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from llm_track import models, sampling, tasks
-from llm_track.evaluation import TaskEvaluator
 from manyseeds.cli import Added, Positive, PositiveInt, Preset, parse, path_of
 from manyseeds.errors import UsageError
+from manyseeds.llm_track import models, sampling, tasks
+from manyseeds.llm_track.evaluation import TaskEvaluator
 from manyseeds.runs.language import LanguageRun, main
 
 MAX_GRAD_NORM = 1.0

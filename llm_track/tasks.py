@@ -657,11 +657,13 @@ class TaskConfig(LanguageConfig):
             raise UsageError(f"--grader {self.grader}: {self.task} has rules of its own")
 
     def origins(self) -> list[str]:
-        task = [f"llm_track.tasks:GENERATED[{self.task}]"] if self.task in GENERATED else []
+        task = (
+            [f"manyseeds.llm_track.tasks:GENERATED[{self.task}]"] if self.task in GENERATED else []
+        )
         begun_with = {self.model, getattr(self, "reward_model", "")} & {"tiny", REWARD}
         made = (made_origins(name, self.task) for name in sorted(begun_with))
-        chosen = ["llm_track.engine:Engine"] if self.sampler == "vllm" else []
-        chosen += ["llm_track.models:fuse"] if self.liger else []
+        chosen = ["manyseeds.llm_track.engine:Engine"] if self.sampler == "vllm" else []
+        chosen += ["manyseeds.llm_track.models:fuse"] if self.liger else []
         begun = dict.fromkeys(x for part in made for x in part)
         return [*super().origins(), *task, *chosen, *begun]
 
@@ -702,9 +704,9 @@ def made_origins(name: str, task: str) -> list[str]:
     scripts = ["sft", "reward_model"] if name == REWARD else ["sft"]
     parts = ("train", "Config", "Config()", f"PRESETS[{task}]")
     return [
-        "llm_track.models:make_base",
-        *(f"llm_track.{script}:{part}" for script in scripts for part in parts),
-        f"llm_track.tasks:GENERATED[{task}]",
+        "manyseeds.llm_track.models:make_base",
+        *(f"manyseeds.llm_track.{script}:{part}" for script in scripts for part in parts),
+        f"manyseeds.llm_track.tasks:GENERATED[{task}]",
     ]
 
 

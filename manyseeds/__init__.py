@@ -1,8 +1,19 @@
-"""What all rooms share, and no algorithm."""
+"""What all rooms share, and no algorithm.
+
+The rooms themselves are `manyseeds.envs`, `manyseeds.algos`, ...; in a checkout their folders lie
+beside this one.
+"""
+
+from __future__ import annotations
 
 import os
 import shlex
 import sys
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
+from typing import Any
+
+ROOMS = ("envs", "algos", "llm_track", "benchmarks")  # from the lowest
 
 
 def own_checkout() -> str:
@@ -31,4 +42,25 @@ def own_checkout() -> str:
     return os.path.dirname(package)
 
 
+class RoomFinder:
+    """Finds the rooms of a checkout; in an installed package they lie within this one."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        parent, _, room = name.rpartition(".")
+        if parent != __name__ or room not in ROOMS or os.path.isdir(f"{__path__[0]}/{room}"):
+            return None
+        folder = os.path.join(CHECKOUT, room)
+        file = os.path.join(folder, "__init__.py")
+        if not os.path.isfile(file):
+            return None
+        return spec_from_file_location(name, file, submodule_search_locations=[folder])
+
+    @classmethod
+    def installed(cls) -> type[RoomFinder]:
+        sys.meta_path.insert(0, cls)  # before that of an installed checkout, which may be another
+        return cls
+
+
 CHECKOUT = own_checkout()
+FINDER = RoomFinder.installed()

@@ -67,7 +67,7 @@ def read_policy(
     if ":" in env and env != trusted_env:
         raise UsageError(f"{part}: to load it would import the module of {env}; name it to agree")
     where, _, name = config_class.__module__.rpartition(".")
-    if where == "algos" and stored["algo"] != name:
+    if where.endswith(".algos") and stored["algo"] != name:
         raise UsageError(f"{part}: has policies of {stored['algo']}, not of {name}")
     config = from_identity(config_class, stored["config"])
     return config, stored["seeds"], safetensors.torch.load_file(file)

@@ -45,9 +45,12 @@ from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
+from manyseeds import ROOMS
+
 T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = "manyseeds"
 BOOKKEEPING = {
     f"manyseeds.{name}"
     for name in (
@@ -460,7 +463,8 @@ def module_at(file: Path, root: Path) -> str:
     if root in file.parents:
         parts = file.relative_to(root).with_suffix("").parts
         if all(map(str.isidentifier, parts)):
-            return ".".join(parts).removesuffix(".__init__")
+            within = f"{PACKAGE}." if parts[0] in ROOMS else ""
+            return within + ".".join(parts).removesuffix(".__init__")
     return str(file)
 
 
@@ -546,9 +550,12 @@ def file_of(module: str, root: Path) -> Path | None:
     """The file of one of our modules, or the one that a path means."""
     if is_path(module):
         return Path(module) if module.endswith(".py") and os.path.isfile(module) else None
-    if not all(part.isidentifier() for part in module.split(".")):
+    parts = module.split(".")
+    if not all(map(str.isidentifier, parts)) or parts[0] in ROOMS:
         return None
-    path = root.joinpath(*module.split("."))
+    if parts[0] == PACKAGE and parts[1:2] and parts[1] in ROOMS and (root / parts[1]).is_dir():
+        parts = parts[1:]  # a checkout's folder; an installed room is within the package
+    path = root.joinpath(*parts)
     for file in (path.with_suffix(".py"), path / "__init__.py"):
         if file.is_file():
             return file

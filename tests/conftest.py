@@ -107,7 +107,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Language models are evaluated on four prompts, two samples each."""
-    from llm_track import evaluation
+    from manyseeds.llm_track import evaluation
 
     monkeypatch.setattr(evaluation, "curve_size", lambda config: (4, 2))
     monkeypatch.setattr(evaluation, "final_size", lambda task: (4, 2))

@@ -13,8 +13,8 @@ import safetensors.torch
 import scipy.stats
 import seaborn
 
-from algos import ppo
-from benchmarks import search
+from manyseeds.algos import ppo
+from manyseeds.benchmarks import search
 from manyseeds.digest import code_digest
 from manyseeds.runs.control import Run
 

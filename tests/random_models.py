@@ -15,7 +15,7 @@ def make_model(kind: str, folder: Path, scalar: bool = False) -> str:
     """A folder with a small model of random weights and the tiny tokenizer."""
     import transformers
 
-    from llm_track import models
+    from manyseeds.llm_track import models
 
     tokenizer = models.tiny_tokenizer()
     shared = {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id}

@@ -66,7 +66,7 @@ SECONDS = {"learn_seconds", "total_seconds", "timesteps_per_second"}
 def train(case: str, results: Path, **settings: Any) -> RunFolder:
     """Train three seeds of a case, or what is missing of them."""
     algo = case.partition(",")[0]
-    module = importlib.import_module(f"algos.{algo}")
+    module = importlib.import_module(f"manyseeds.algos.{algo}")
     fields = {"seeds": 3, "quiet": True, "results": str(results), **CASES[case], **settings}
     config = module.Config(**fields)
     run_class = PredictionRun if isinstance(config, PredictionConfig) else Run

@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from benchmarks.chapters.comparison import MEASURES
-from benchmarks.chapters.results import (
+from manyseeds import plots
+from manyseeds.benchmarks.chapters.comparison import MEASURES
+from manyseeds.benchmarks.chapters.results import (
     Result,
     Rows,
     commands,
@@ -22,9 +23,8 @@ from benchmarks.chapters.results import (
     picture,
     verdict_text,
 )
-from benchmarks.chapters.tables import table
-from benchmarks.suite import ABLATION_ENVS, ABLATIONS, BASES, Ablation
-from manyseeds import plots
+from manyseeds.benchmarks.chapters.tables import table
+from manyseeds.benchmarks.suite import ABLATION_ENVS, ABLATIONS, BASES, Ablation
 from manyseeds.cli import identity
 from manyseeds.record import plural
 

@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-import envs
-from benchmarks import catalog
-from benchmarks.chapters.names import display, place_of
-from benchmarks.chapters.results import Result, decision, differences, escape, seeds_due
-from benchmarks.chapters.stored import StoredRun
-from benchmarks.chapters.tables import Cell, Sides
-from benchmarks.suite import SUITES
-from benchmarks.suite import Cell as SuiteCell
-from benchmarks.verdicts import FIRST_FRESH, Verdict
-from manyseeds import stats
+from manyseeds import envs, stats
+from manyseeds.benchmarks import catalog
+from manyseeds.benchmarks.chapters.names import display, place_of
+from manyseeds.benchmarks.chapters.results import Result, decision, differences, escape, seeds_due
+from manyseeds.benchmarks.chapters.stored import StoredRun
+from manyseeds.benchmarks.chapters.tables import Cell, Sides
+from manyseeds.benchmarks.suite import SUITES
+from manyseeds.benchmarks.suite import Cell as SuiteCell
+from manyseeds.benchmarks.verdicts import FIRST_FRESH, Verdict
 from manyseeds.cli import Preset
 from manyseeds.errors import printable
 from manyseeds.record import ranges

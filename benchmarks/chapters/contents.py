@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from rich.progress import track
 
-from benchmarks.chapters import (
+from manyseeds import plots
+from manyseeds.benchmarks.chapters import (
     ablations,
     aggregate,
     environments,
@@ -25,11 +26,16 @@ from benchmarks.chapters import (
     speed,
     tabular,
 )
-from benchmarks.chapters.comparison import Pair, missing_cells, pairs
-from benchmarks.chapters.results import Result, escape, load_result, picture
-from benchmarks.chapters.stored import StoredRun, find_file, left_out, open_runs, section_of
-from benchmarks.chapters.tables import table
-from manyseeds import plots
+from manyseeds.benchmarks.chapters.comparison import Pair, missing_cells, pairs
+from manyseeds.benchmarks.chapters.results import Result, escape, load_result, picture
+from manyseeds.benchmarks.chapters.stored import (
+    StoredRun,
+    find_file,
+    left_out,
+    open_runs,
+    section_of,
+)
+from manyseeds.benchmarks.chapters.tables import table
 from manyseeds.errors import UsageError, did_you_mean
 from manyseeds.progress import console
 

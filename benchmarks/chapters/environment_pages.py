@@ -12,9 +12,10 @@ from itertools import compress
 from pathlib import Path
 from typing import Any
 
-from benchmarks.chapters.comparison import Pair, is_stale, targets
-from benchmarks.chapters.names import NAMES, display
-from benchmarks.chapters.results import (
+from manyseeds import plots
+from manyseeds.benchmarks.chapters.comparison import Pair, is_stale, targets
+from manyseeds.benchmarks.chapters.names import NAMES, display
+from manyseeds.benchmarks.chapters.results import (
     FLOOR,
     Result,
     Rows,
@@ -29,11 +30,10 @@ from benchmarks.chapters.results import (
     settings_text,
     verdict_text,
 )
-from benchmarks.chapters.stored import file_name, find_file
-from benchmarks.chapters.tables import Cell, Sides, expanded, table
-from benchmarks.policies import median_and_worst, of_other_episodes, policies_name
-from benchmarks.verdicts import Verdict
-from manyseeds import plots
+from manyseeds.benchmarks.chapters.stored import file_name, find_file
+from manyseeds.benchmarks.chapters.tables import Cell, Sides, expanded, table
+from manyseeds.benchmarks.policies import median_and_worst, of_other_episodes, policies_name
+from manyseeds.benchmarks.verdicts import Verdict
 from manyseeds.errors import printable
 from manyseeds.evaluate import FINAL_EPISODES
 from manyseeds.plots import Line

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-import envs
-from benchmarks.chapters.names import display
-from benchmarks.chapters.results import command_text, escape, versions_text
-from benchmarks.chapters.speed import Table, plain_table
-from benchmarks.chapters.stored import ORIGIN
-from manyseeds import stats
+from manyseeds import envs, stats
+from manyseeds.benchmarks.chapters.names import display
+from manyseeds.benchmarks.chapters.results import command_text, escape, versions_text
+from manyseeds.benchmarks.chapters.speed import Table, plain_table
+from manyseeds.benchmarks.chapters.stored import ORIGIN
 from manyseeds.record import plural
 from manyseeds.stats import Estimate, Floats
 

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.chapters.results import Rows, command_text, escape
-from benchmarks.chapters.stored import NAME, ORIGIN, find_file, section_of
-from benchmarks.chapters.tables import table
+from manyseeds.benchmarks.chapters.results import Rows, command_text, escape
+from manyseeds.benchmarks.chapters.stored import NAME, ORIGIN, find_file, section_of
+from manyseeds.benchmarks.chapters.tables import table
 
 FIGURES = {"scale": float, "cosine": float, "bias": float, "noise": float}
 EFFECTS = {"length_wrong": float, "entropy": float}

@@ -10,10 +10,11 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
-from benchmarks.chapters.comparison import MEASURES, SB3, Pair, plain_command
-from benchmarks.chapters.environment_pages import anchor, page_name
-from benchmarks.chapters.names import display
-from benchmarks.chapters.results import (
+from manyseeds import stats
+from manyseeds.benchmarks.chapters.comparison import MEASURES, SB3, Pair, plain_command
+from manyseeds.benchmarks.chapters.environment_pages import anchor, page_name
+from manyseeds.benchmarks.chapters.names import display
+from manyseeds.benchmarks.chapters.results import (
     FLOOR,
     Result,
     Rows,
@@ -26,11 +27,10 @@ from benchmarks.chapters.results import (
     print_table,
     verdict_text,
 )
-from benchmarks.chapters.stored import NUMBER, find_file, section_of
-from benchmarks.chapters.tables import table
-from benchmarks.revised import FRESH, REVISED
-from benchmarks.verdicts import LEVEL, LOOKS, MARGIN, Verdict
-from manyseeds import stats
+from manyseeds.benchmarks.chapters.stored import NUMBER, find_file, section_of
+from manyseeds.benchmarks.chapters.tables import table
+from manyseeds.benchmarks.revised import FRESH, REVISED
+from manyseeds.benchmarks.verdicts import LEVEL, LOOKS, MARGIN, Verdict
 from manyseeds.evaluate import CURVE_EPISODES, FINAL_EPISODES, POINTS
 from manyseeds.record import ranges
 from manyseeds.stats import Parity

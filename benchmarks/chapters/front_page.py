@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import envs
-from benchmarks.chapters import speed
-from benchmarks.chapters.comparison import MEASURES, TABULAR, Pair, applies, is_due, is_stale
-from benchmarks.chapters.environment_pages import anchor, figure_names, page_name
-from benchmarks.chapters.evidence import WORDS
-from benchmarks.chapters.names import display, place_of
-from benchmarks.chapters.results import Rows, escape, link, picture
-from benchmarks.chapters.stored import find_file, section_of
-from benchmarks.chapters.tables import table
-from manyseeds import stats
+from manyseeds import envs, stats
+from manyseeds.benchmarks.chapters import speed
+from manyseeds.benchmarks.chapters.comparison import (
+    MEASURES,
+    TABULAR,
+    Pair,
+    applies,
+    is_due,
+    is_stale,
+)
+from manyseeds.benchmarks.chapters.environment_pages import anchor, figure_names, page_name
+from manyseeds.benchmarks.chapters.evidence import WORDS
+from manyseeds.benchmarks.chapters.names import display, place_of
+from manyseeds.benchmarks.chapters.results import Rows, escape, link, picture
+from manyseeds.benchmarks.chapters.stored import find_file, section_of
+from manyseeds.benchmarks.chapters.tables import table
 from manyseeds.record import plural, write_bytes
 
 SIGNS = {"equivalent": "=", "better": "▲", "worse": "▼", "saturated": "≡", "undecided": "?"}

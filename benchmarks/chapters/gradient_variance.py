@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.chapters.results import (
+from manyseeds import plots, stats
+from manyseeds.benchmarks.chapters.results import (
     Rows,
     command_text,
     escape,
     picture,
 )
-from benchmarks.chapters.stored import NAME, ORIGIN, find_file, section_of
-from benchmarks.chapters.tables import table
-from manyseeds import plots, stats
+from manyseeds.benchmarks.chapters.stored import NAME, ORIGIN, find_file, section_of
+from manyseeds.benchmarks.chapters.tables import table
 from manyseeds.record import plural
 from manyseeds.stats import Floats
 

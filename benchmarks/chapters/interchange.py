@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.chapters.comparison import MEASURES
-from benchmarks.chapters.names import display
-from benchmarks.chapters.results import (
+from manyseeds import stats
+from manyseeds.benchmarks.chapters.comparison import MEASURES
+from manyseeds.benchmarks.chapters.names import display
+from manyseeds.benchmarks.chapters.results import (
     Result,
     Rows,
     command_text,
@@ -26,10 +27,9 @@ from benchmarks.chapters.results import (
     place,
     verdict_text,
 )
-from benchmarks.chapters.stored import NAME, ORIGIN, find_file, section_of
-from benchmarks.chapters.tables import table
-from benchmarks.suite import COMMON, LIBRARIES, Cell
-from manyseeds import stats
+from manyseeds.benchmarks.chapters.stored import NAME, ORIGIN, find_file, section_of
+from manyseeds.benchmarks.chapters.tables import table
+from manyseeds.benchmarks.suite import COMMON, LIBRARIES, Cell
 from manyseeds.digest import ROOT
 from manyseeds.stats import Floats, Parity
 

@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.chapters.language_measures import CAPTION, by_seed, change, paired, word
-from benchmarks.chapters.language_models import Method
-from benchmarks.chapters.names import display
-from benchmarks.chapters.results import Rows, command_text, escape, picture
-from benchmarks.chapters.stored import NAME, ORIGIN, find_file, read_table, section_of
-from benchmarks.chapters.tables import table
-from benchmarks.suite import CLIP_HIGHER, EQUAL, LONG, R1_ZERO, RLHF, WITHOUT_KL
 from manyseeds import plots, stats
+from manyseeds.benchmarks.chapters.language_measures import CAPTION, by_seed, change, paired, word
+from manyseeds.benchmarks.chapters.language_models import Method
+from manyseeds.benchmarks.chapters.names import display
+from manyseeds.benchmarks.chapters.results import Rows, command_text, escape, picture
+from manyseeds.benchmarks.chapters.stored import NAME, ORIGIN, find_file, read_table, section_of
+from manyseeds.benchmarks.chapters.tables import table
+from manyseeds.benchmarks.suite import CLIP_HIGHER, EQUAL, LONG, R1_ZERO, RLHF, WITHOUT_KL
 from manyseeds.stats import Floats
 
 SOLVED = 0.7  # accuracy of the training samples that R1-Zero is to reach

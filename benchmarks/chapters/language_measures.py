@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.chapters.names import display
-from benchmarks.chapters.results import Rows, escape, picture
-from benchmarks.chapters.stored import file_name, left_out, read_table
-from benchmarks.chapters.tables import table
 from manyseeds import plots, stats
+from manyseeds.benchmarks.chapters.names import display
+from manyseeds.benchmarks.chapters.results import Rows, escape, picture
+from manyseeds.benchmarks.chapters.stored import file_name, left_out, read_table
+from manyseeds.benchmarks.chapters.tables import table
 from manyseeds.errors import printable
 from manyseeds.stats import Floats
 
 if TYPE_CHECKING:
-    from benchmarks.chapters.language_models import Method
+    from manyseeds.benchmarks.chapters.language_models import Method
 
 CAPTION = "mean over seeds, 95% interval"
 MANY = (

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks import catalog
-from benchmarks.chapters.language_measures import (
+from manyseeds import plots, stats
+from manyseeds.benchmarks import catalog
+from manyseeds.benchmarks.chapters.language_measures import (
     CAPTION,
     begun_with,
     by_seed,
@@ -23,8 +24,8 @@ from benchmarks.chapters.language_measures import (
     paired,
     steps_section,
 )
-from benchmarks.chapters.names import display
-from benchmarks.chapters.results import (
+from manyseeds.benchmarks.chapters.names import display
+from manyseeds.benchmarks.chapters.results import (
     Rows,
     Scores,
     code,
@@ -41,7 +42,7 @@ from benchmarks.chapters.results import (
     settings_text,
     verdict_text,
 )
-from benchmarks.chapters.stored import (
+from manyseeds.benchmarks.chapters.stored import (
     COST,
     NAME,
     ORIGIN,
@@ -55,10 +56,9 @@ from benchmarks.chapters.stored import (
     reading,
     section_of,
 )
-from benchmarks.chapters.tables import table
-from benchmarks.suite import EXPERIMENTS
-from benchmarks.verdicts import MARGIN
-from manyseeds import plots, stats
+from manyseeds.benchmarks.chapters.tables import table
+from manyseeds.benchmarks.suite import EXPERIMENTS
+from manyseeds.benchmarks.verdicts import MARGIN
 from manyseeds.errors import printable
 from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Floats, Parity

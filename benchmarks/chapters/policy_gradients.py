@@ -16,9 +16,10 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from benchmarks import catalog
-from benchmarks.chapters.names import display
-from benchmarks.chapters.results import (
+from manyseeds import plots, stats
+from manyseeds.benchmarks import catalog
+from manyseeds.benchmarks.chapters.names import display
+from manyseeds.benchmarks.chapters.results import (
     Result,
     Rows,
     command_text,
@@ -28,9 +29,9 @@ from benchmarks.chapters.results import (
     picture,
     verdict_text,
 )
-from benchmarks.chapters.stored import COST, ORIGIN, find_file, left_out, section_of
-from benchmarks.chapters.tables import table
-from benchmarks.suite import (
+from manyseeds.benchmarks.chapters.stored import COST, ORIGIN, find_file, left_out, section_of
+from manyseeds.benchmarks.chapters.tables import table
+from manyseeds.benchmarks.suite import (
     A2C_ADVANTAGES,
     ABLATED,
     ADVANTAGES,
@@ -38,7 +39,6 @@ from benchmarks.suite import (
     LARGE_MINIBATCHES,
     WEIGHTS,
 )
-from manyseeds import plots, stats
 from manyseeds.cli import from_preset, identity
 from manyseeds.plots import Line
 from manyseeds.record import plural

@@ -23,10 +23,9 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-import envs
-from benchmarks.chapters.stored import StoredRun, reading
-from benchmarks.verdicts import LOOKS, MARGIN, Verdict, decide
-from manyseeds import plots, stats
+from manyseeds import envs, plots, stats
+from manyseeds.benchmarks.chapters.stored import StoredRun, reading
+from manyseeds.benchmarks.verdicts import LOOKS, MARGIN, Verdict, decide
 from manyseeds.cli import FLOAT32_MAX
 from manyseeds.errors import UsageError, printable
 from manyseeds.record import plural, ranges

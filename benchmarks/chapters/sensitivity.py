@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-import envs
-from benchmarks import catalog
-from benchmarks.chapters.names import display
-from benchmarks.chapters.results import (
+from manyseeds import envs, plots, stats
+from manyseeds.benchmarks import catalog
+from manyseeds.benchmarks.chapters.names import display
+from manyseeds.benchmarks.chapters.results import (
     Rows,
     code,
     escape,
@@ -30,10 +30,9 @@ from benchmarks.chapters.results import (
     print_table,
     verdict_text,
 )
-from benchmarks.chapters.stored import NAME, NUMBER, left_out, read, read_table
-from benchmarks.chapters.tables import table
-from benchmarks.studies import sealed_studies
-from manyseeds import plots, stats
+from manyseeds.benchmarks.chapters.stored import NAME, NUMBER, left_out, read, read_table
+from manyseeds.benchmarks.chapters.tables import table
+from manyseeds.benchmarks.studies import sealed_studies
 from manyseeds.errors import UsageError
 from manyseeds.plots import Panel
 from manyseeds.record import is_finished, layers, ranges

@@ -7,9 +7,15 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from benchmarks.chapters.names import display
-from benchmarks.chapters.results import Rows, command_text, escape, markdown_table, versions_text
-from benchmarks.chapters.stored import NAME, ORIGIN
+from manyseeds.benchmarks.chapters.names import display
+from manyseeds.benchmarks.chapters.results import (
+    Rows,
+    command_text,
+    escape,
+    markdown_table,
+    versions_text,
+)
+from manyseeds.benchmarks.chapters.stored import NAME, ORIGIN
 from manyseeds.errors import printable
 from manyseeds.plots import Line
 

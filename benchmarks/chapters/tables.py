@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.chapters.results import markdown_table
 from manyseeds import plots
+from manyseeds.benchmarks.chapters.results import markdown_table
 from manyseeds.record import write_bytes
 
 

@@ -15,12 +15,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-import envs
-from benchmarks.chapters.names import display
-from benchmarks.chapters.results import Rows, commands, escape, picture
-from benchmarks.chapters.stored import StoredRun, file_name, left_out
-from benchmarks.chapters.tables import table
-from manyseeds import plots, stats
+from manyseeds import envs, plots, stats
+from manyseeds.benchmarks.chapters.names import display
+from manyseeds.benchmarks.chapters.results import Rows, commands, escape, picture
+from manyseeds.benchmarks.chapters.stored import StoredRun, file_name, left_out
+from manyseeds.benchmarks.chapters.tables import table
 from manyseeds.errors import printable
 from manyseeds.plots import Board, Line
 from manyseeds.record import plural

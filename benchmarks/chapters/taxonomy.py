@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.chapters.names import NAMES
 from manyseeds import plots
+from manyseeds.benchmarks.chapters.names import NAMES
 from manyseeds.digest import ROOT
 
 # A branch is {question or kind: what is below}, a leaf {method: its file}.

@@ -21,7 +21,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from benchmarks.launchers.tasks import Event, Task
+from manyseeds.benchmarks.launchers.tasks import Event, Task
 from manyseeds.progress import console
 from manyseeds.record import plural
 from manyseeds.runs.stale import read_again

@@ -9,7 +9,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.launchers.tasks import (
+from manyseeds.benchmarks.launchers.tasks import (
     Event,
     Task,
     end_with_parent,

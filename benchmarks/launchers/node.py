@@ -23,15 +23,15 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from benchmarks.launchers.tasks import Task, end_with_parent, last_line, python_of
+from manyseeds import ROOMS
+from manyseeds.benchmarks.launchers.tasks import Task, end_with_parent, last_line, python_of
 from manyseeds.cli import RunConfig, identity
-from manyseeds.digest import ROOT
+from manyseeds.digest import PACKAGE, ROOT
 from manyseeds.errors import UsageError
 from manyseeds.process import exit_reason
 from manyseeds.record import PLAN, RunFolder, clear, commit, is_finished, is_part, read_json
 from manyseeds.runs.set_aside import differs, installed, parts_with_any, seeds_of, set_aside
 
-ROOMS = ("manyseeds", "envs", "algos", "llm_track", "benchmarks")
 MIN_FREE = 100 * 2**20  # bytes that a node's store must have room for
 PACKAGES = ("torch", "numpy", "gymnasium", "stable-baselines3", "sb3-contrib", "transformers")
 
@@ -49,7 +49,10 @@ def version() -> dict[str, str]:
     """What has to be equal on all nodes: the sources of all rooms, and the packages that train."""
     digest = hashlib.sha256()
     files = [
-        p for room in ROOMS for p in (ROOT / room).rglob("*") if p.suffix in (".py", ".c", ".h")
+        p
+        for room in (PACKAGE, *ROOMS)
+        for p in (ROOT / room).rglob("*")
+        if p.suffix in (".py", ".c", ".h")
     ]
     for path in sorted(files):
         digest.update(f"{path.relative_to(ROOT)}\0{len(path.read_bytes())}\0".encode())

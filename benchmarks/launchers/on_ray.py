@@ -18,8 +18,8 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.launchers.node import describe, read_answer, receive
-from benchmarks.launchers.tasks import Event, Task, on_gpu, slots
+from manyseeds.benchmarks.launchers.node import describe, read_answer, receive
+from manyseeds.benchmarks.launchers.tasks import Event, Task, on_gpu, slots
 from manyseeds.errors import UsageError, described
 from manyseeds.record import Locks
 
@@ -35,7 +35,7 @@ def on_node(request: bytes) -> tuple[str, str, bytes]:
     import ray
 
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "benchmarks.launchers.node"],
+        [sys.executable, "-P", "-m", "manyseeds.benchmarks.launchers.node"],
         input=request,
         capture_output=True,
         preexec_fn=lambda: ctypes.CDLL(None).prctl(1, 9),  # SIGKILL with this worker

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.launchers.tasks import (
+from manyseeds.benchmarks.launchers.tasks import (
     Event,
     Task,
     end_with_parent,

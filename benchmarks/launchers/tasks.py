@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from benchmarks import jax_peer
-from benchmarks.suite import Cell
+from manyseeds.benchmarks import jax_peer
+from manyseeds.benchmarks.suite import Cell
 from manyseeds.cli import PUBLISHED
 from manyseeds.errors import UsageError
 from manyseeds.record import consecutive, ranges

@@ -12,13 +12,13 @@ from typing import Any
 
 from markupsafe import Markup
 
-from benchmarks.chapters import environment_pages
-from benchmarks.chapters.contents import CHAPTERS, Chapter, Store
-from benchmarks.web import transcripts
-from benchmarks.web.figures import figure_json
-from benchmarks.web.markdown import render
-from benchmarks.web.page import CHARTS, Page
 from manyseeds import plots
+from manyseeds.benchmarks.chapters import environment_pages
+from manyseeds.benchmarks.chapters.contents import CHAPTERS, Chapter, Store
+from manyseeds.benchmarks.web import transcripts
+from manyseeds.benchmarks.web.figures import figure_json
+from manyseeds.benchmarks.web.markdown import render
+from manyseeds.benchmarks.web.page import CHARTS, Page
 from manyseeds.plots import KeptFigure
 
 TOGETHER = {"planning.md": ("planning.md", "prediction.md", "cliff.md")}  # on one page

@@ -10,19 +10,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.chapters import environment_pages
-from benchmarks.chapters.comparison import Pair, is_stale
-from benchmarks.chapters.contents import Store, by_environment
-from benchmarks.chapters.environment_pages import curve, is_log_x, ranked_seeds
-from benchmarks.chapters.names import NAMES, display
-from benchmarks.chapters.results import Result, commit_of, versions_text
-from benchmarks.chapters.tables import plain
-from benchmarks.web.chapter import TABLES, environment_file, targets_of, written
-from benchmarks.web.figures import numbers
-from benchmarks.web.films import films_of
-from benchmarks.web.markdown import render
-from benchmarks.web.page import CHARTS, Page
 from manyseeds import plots
+from manyseeds.benchmarks.chapters import environment_pages
+from manyseeds.benchmarks.chapters.comparison import Pair, is_stale
+from manyseeds.benchmarks.chapters.contents import Store, by_environment
+from manyseeds.benchmarks.chapters.environment_pages import curve, is_log_x, ranked_seeds
+from manyseeds.benchmarks.chapters.names import NAMES, display
+from manyseeds.benchmarks.chapters.results import Result, commit_of, versions_text
+from manyseeds.benchmarks.chapters.tables import plain
+from manyseeds.benchmarks.web.chapter import TABLES, environment_file, targets_of, written
+from manyseeds.benchmarks.web.figures import numbers
+from manyseeds.benchmarks.web.films import films_of
+from manyseeds.benchmarks.web.markdown import render
+from manyseeds.benchmarks.web.page import CHARTS, Page
 from manyseeds.errors import printable
 from manyseeds.record import ranges
 from manyseeds.runs.control import reachable_threshold

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.chapters import speed
-from benchmarks.chapters.comparison import TABULAR, Pair, applies, is_due, is_stale
-from benchmarks.chapters.contents import CHAPTERS, Store
-from benchmarks.chapters.front_page import SIGNS, best_score, order, outcome, score, short
-from benchmarks.chapters.names import display, place_of
-from benchmarks.chapters.stored import find_file, left_out, read
-from benchmarks.web.chapter import environment_file, page_of
-from benchmarks.web.page import Page
+from manyseeds.benchmarks.chapters import speed
+from manyseeds.benchmarks.chapters.comparison import TABULAR, Pair, applies, is_due, is_stale
+from manyseeds.benchmarks.chapters.contents import CHAPTERS, Store
+from manyseeds.benchmarks.chapters.front_page import SIGNS, best_score, order, outcome, score, short
+from manyseeds.benchmarks.chapters.names import display, place_of
+from manyseeds.benchmarks.chapters.stored import find_file, left_out, read
+from manyseeds.benchmarks.web.chapter import environment_file, page_of
+from manyseeds.benchmarks.web.page import Page
 from manyseeds.errors import printable
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-import envs
-from algos import policy_iteration, value_iteration
-from benchmarks.web.page import Page
-from envs.gridworld import GOAL, MOVES, SIZE, START, TRAP
+from manyseeds import envs
+from manyseeds.algos import policy_iteration, value_iteration
+from manyseeds.benchmarks.web.page import Page
 from manyseeds.cli import from_preset
+from manyseeds.envs.gridworld import GOAL, MOVES, SIZE, START, TRAP
 from manyseeds.runs.planning import TIED, Plan
 
 ENV = "Gridworld-v0"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.chapters.contents import Store
-from benchmarks.chapters.language_models import TRANSCRIPTS, Method
-from benchmarks.chapters.names import display
-from benchmarks.chapters.results import differences
-from benchmarks.chapters.stored import left_out, read
-from benchmarks.chapters.tables import plain
+from manyseeds.benchmarks.chapters.contents import Store
+from manyseeds.benchmarks.chapters.language_models import TRANSCRIPTS, Method
+from manyseeds.benchmarks.chapters.names import display
+from manyseeds.benchmarks.chapters.results import differences
+from manyseeds.benchmarks.chapters.stored import left_out, read
+from manyseeds.benchmarks.chapters.tables import plain
 from manyseeds.errors import printable
 
 

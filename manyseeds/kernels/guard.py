@@ -45,7 +45,9 @@ import torch
 from torch import nn
 from torch.nn.modules import module as torch_modules
 
+from manyseeds import ROOMS
 from manyseeds.digest import (
+    PACKAGE,
     ROOT,
     SUPER,
     c_code,
@@ -57,7 +59,6 @@ from manyseeds.digest import (
 
 HERE = Path(__file__).parent
 KERNELS = __name__.rpartition(".")[0]
-ROOMS = ("manyseeds", "envs", "algos", "llm_track", "benchmarks")
 MISSING = object()
 ANSWERING = {"__getattribute__", "__getattr__"}
 INTERVAL = 0.02  # seconds between two looks within a training, at least
@@ -592,7 +593,7 @@ def is_ours(file: str | None) -> bool:
     if file.startswith("<"):  # of a notebook, of `exec`
         return True
     path = Path(file)
-    if ROOT in path.parents and path.relative_to(ROOT).parts[0] in ROOMS:
+    if ROOT in path.parents and path.relative_to(ROOT).parts[0] in (PACKAGE, *ROOMS):
         return True  # this project may be installed beside libraries
     return not is_library_file(path) and not any(x in path.parents for x in PACKAGES)
 

@@ -1,6 +1,6 @@
 """Trains many configurations of an algorithm, each for several seeds, as one batch.
 
-    from algos import ppo
+    from manyseeds.algos import ppo
     from manyseeds.runs.configurations import train_configurations
 
     configs = [ppo.Config(learning_rate=x, total_timesteps=20_000) for x in (1e-4, 1e-3, 1e-2)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-import envs
+from manyseeds import envs
 
 
 class Counter(envs.NativeEnv):

@@ -11,9 +11,9 @@ from stable_baselines3.common.logger import Logger
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
-import envs
-from algos import a2c
-from benchmarks import sb3_baseline
+from manyseeds import envs
+from manyseeds.algos import a2c
+from manyseeds.benchmarks import sb3_baseline
 from manyseeds.cli import UsageError
 from manyseeds.optim import SeedAdam, SeedRMSprop
 from manyseeds.runs.control import Run

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
-import envs
-from algos import dqn
+from manyseeds import envs
+from manyseeds.algos import dqn
 from manyseeds.runs.control import Run
 from manyseeds.seeds import SeedStreams
 from tests.algos.probes import Counter, Endless

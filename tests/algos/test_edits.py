@@ -19,10 +19,9 @@ import numpy as np
 import pytest
 import torch
 
-import envs
-from envs import kernels as c_environments
-from manyseeds import kernels
+from manyseeds import envs, kernels
 from manyseeds.digest import ROOT
+from manyseeds.envs import kernels as c_environments
 from manyseeds.kernels.guard import Guard
 from manyseeds.runs.configurations import RowRun
 from manyseeds.runs.planning import Plan, PlanningConfig
@@ -314,7 +313,7 @@ def key_of(settings: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
 
 @cache
 def unedited(algo: str, settings: tuple[tuple[str, Any], ...]) -> np.ndarray:
-    return outcome(importlib.import_module(f"algos.{algo}"), dict(settings))
+    return outcome(importlib.import_module(f"manyseeds.algos.{algo}"), dict(settings))
 
 
 def assert_counts(now: np.ndarray, without_c: np.ndarray, before: np.ndarray) -> None:
@@ -336,7 +335,7 @@ def test_every_function_of_every_algorithm_is_edited() -> None:
     others |= {"schedules", "greedy", "goal_of_residual", "improve", "fit", "metrics_of", "add_"}
     others |= {"minibatches", "kl_divergence"}
     for algo in SMALL:
-        module = importlib.import_module(f"algos.{algo}")
+        module = importlib.import_module(f"manyseeds.algos.{algo}")
         functions = [
             name
             for name, value in vars(module).items()
@@ -366,7 +365,7 @@ def test_a_function_that_takes_another_ones_place_counts(
 ) -> None:
     """`algos.ppo.policy_loss = mine`, in the middle of a training, too."""
     settings = {**SMALL[edit.algo], **edit.settings}
-    module = importlib.import_module(f"algos.{edit.algo}")
+    module = importlib.import_module(f"manyseeds.algos.{edit.algo}")
     before = unedited(edit.algo, key_of(settings))
     changed = edited(ROOT / "algos" / f"{edit.algo}.py", edit.right, edit.wrong, tmp_path)
     cls, _, name = edit.function.rpartition(".")
@@ -389,10 +388,9 @@ def dynamics(
     original = type(envs.NATIVE[edit.env]())
     path = Path(inspect.getfile(original))
     cls = getattr(edited(path, edit.right, edit.wrong, tmp_path), original.__name__)
-    name = c_environments.NAMES[original]
+    name = c_environments.GUARDS[original].kernel
     guard = Guard(name, *c_environments.DYNAMICS, c_of=original.__module__)
     monkeypatch.setitem(envs.NATIVE, edit.env, cls)
-    monkeypatch.setitem(c_environments.NAMES, cls, name)
     monkeypatch.setitem(c_environments.GUARDS, cls, guard)
     return edit
 
@@ -400,7 +398,7 @@ def dynamics(
 @pytest.mark.parametrize("dynamics", ENVIRONMENTS, indirect=True, ids=lambda e: e.id)
 def test_an_edit_of_an_environment_counts(dynamics: Dynamics) -> None:
     """In training as in evaluation."""
-    from algos import ppo
+    from manyseeds.algos import ppo
 
     settings = {**SMALL["ppo"], "env": dynamics.env}
     now = outcome(ppo, settings)
@@ -414,7 +412,7 @@ BEFORE: dict[str, np.ndarray] = {}
 
 @pytest.fixture(autouse=True, scope="module")
 def _before() -> None:
-    from algos import ppo
+    from manyseeds.algos import ppo
 
     for env in {edit.env for edit in ENVIRONMENTS}:
         BEFORE[env] = outcome(ppo, {**SMALL["ppo"], "env": env})
@@ -422,10 +420,10 @@ def _before() -> None:
 
 def test_a_constant_that_is_bound_anew_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also after the dynamics have been computed with the old one."""
-    from algos import ppo
+    from manyseeds.algos import ppo
 
     settings = {**SMALL["ppo"], "env": "CartPole-v1"}
-    monkeypatch.setattr("envs.cartpole.FORCE", 0.5)
+    monkeypatch.setattr("manyseeds.envs.cartpole.FORCE", 0.5)
     now = outcome(ppo, settings)
     with kernels.off():
         without_c = outcome(ppo, settings)

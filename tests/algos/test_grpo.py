@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
-import envs
-from algos import grpo
+from manyseeds import envs
+from manyseeds.algos import grpo
 from manyseeds.errors import UsageError
 from manyseeds.optim import SeedAdam
 from manyseeds.record import RunFolder

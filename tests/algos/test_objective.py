@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from algos import a2c, ppo
 from manyseeds import kernels
+from manyseeds.algos import a2c, ppo
 from manyseeds.kernels.guard import Guard
 from manyseeds.seeds import SeedStreams
 

@@ -16,9 +16,8 @@ from PIL import Image
 from scipy.optimize import linprog
 from scipy.sparse import csr_matrix
 
-import envs
-from algos import policy_iteration, value_iteration
-from manyseeds import plots
+from manyseeds import envs, plots
+from manyseeds.algos import policy_iteration, value_iteration
 from manyseeds.cli import UsageError, from_preset, parse
 from manyseeds.record import RunFolder, is_finished
 from manyseeds.runs.planning import MAX_FRAMES, Plan, Replay, main
@@ -354,7 +353,7 @@ def test_a_long_plan_makes_a_gif_of_bounded_length(
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("--env CartPole-v1", "--env CartPole-v1: needs a model, tables P and R, as CliffWalking-v1"),
+        ("--env CartPole-v1", "--env CartPole-v1: needs a model, tables P and R, as Cliff"),
         ("--env Gridwrld-v0", "did you mean Gridworld-v0?"),
         ("--gamma 1", "--gamma 1.0: must be a number from 0 to 0.999"),
         ("--tolerance 0", "--tolerance 0.0: must be a finite number above 0"),

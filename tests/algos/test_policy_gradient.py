@@ -26,8 +26,8 @@ import pytest
 import torch
 from torch import Tensor
 
-import envs
-from algos import a2c, grpo, ppo, reinforce
+from manyseeds import envs
+from manyseeds.algos import a2c, grpo, ppo, reinforce
 from manyseeds.seeds import SeedStreams
 
 X, A, H = 3, 2, 3  # states, actions, steps

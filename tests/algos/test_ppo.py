@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
-import envs
-from algos import ppo
+from manyseeds import envs
+from manyseeds.algos import ppo
 from manyseeds.evaluate import evaluate
 from manyseeds.optim import SeedAdam
 from manyseeds.record import RunFolder

@@ -16,9 +16,9 @@ import pytest
 import torch
 from torch import Tensor
 
-import envs
-from algos import monte_carlo, td_prediction
-from algos.td_prediction import Episodes
+from manyseeds import envs
+from manyseeds.algos import monte_carlo, td_prediction
+from manyseeds.algos.td_prediction import Episodes
 from manyseeds.cli import from_preset, parse
 from manyseeds.record import RunFolder, read_json
 from manyseeds.runs import prediction

@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-import envs
-from algos import reinforce
+from manyseeds import envs
+from manyseeds.algos import reinforce
 from manyseeds.runs.control import Run
 from tests.algos.probes import LateReward, OneChoice, OneReward, Probe, SignChoice, SignReward
 
@@ -67,7 +67,7 @@ class Trained:
 
         monkeypatch.setattr(reinforce.Critic, "__init__", spy)
         monkeypatch.setitem(envs.NATIVE, "Probe", lambda: probe)
-        module = importlib.import_module(f"algos.{self.algo}")
+        module = importlib.import_module(f"manyseeds.algos.{self.algo}")
         settings = {"hidden": (16,), "gamma": GAMMA, **SETTINGS[self.algo], **POLICIES[case]}
         config = module.Config(env="Probe", seeds=SEEDS, quiet=True, **settings)
         run = Run(config)

@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch import Tensor
 
-import envs
-from algos import q_learning
+from manyseeds import envs
+from manyseeds.algos import q_learning
 from manyseeds.runs.control import Run
 from manyseeds.seeds import SeedStreams
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-import envs
-from algos import reinforce
+from manyseeds import envs
+from manyseeds.algos import reinforce
 from manyseeds.errors import UsageError
 from manyseeds.optim import SeedAdam
 from manyseeds.record import RunFolder

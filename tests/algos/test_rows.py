@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 import torch
 
-from algos import grpo, monte_carlo, td_prediction
-from benchmarks import catalog
+from manyseeds.algos import grpo, monte_carlo, td_prediction
+from manyseeds.benchmarks import catalog
 from manyseeds.cli import ControlConfig
 from manyseeds.rows import stack, structure, varying
 from manyseeds.runs import configurations as module_docs
@@ -89,7 +89,7 @@ def fewer_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @functools.cache
 def module_of(algo: str) -> Any:
-    return importlib.import_module(f"algos.{algo}")
+    return importlib.import_module(f"manyseeds.algos.{algo}")
 
 
 def configurations(algo: str, count: int, settings: dict[str, Any]) -> list[Any]:

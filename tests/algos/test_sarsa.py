@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-import envs
-from algos import q_learning, sarsa
+from manyseeds import envs
+from manyseeds.algos import q_learning, sarsa
 from tests.algos.test_q_learning import (
     ANNEALED,
     SETTINGS,

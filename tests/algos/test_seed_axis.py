@@ -15,9 +15,8 @@ import torch
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from torch import nn
 
-import envs
-from benchmarks import catalog
-from manyseeds import kernels
+from manyseeds import envs, kernels
+from manyseeds.benchmarks import catalog
 from manyseeds.cli import ControlConfig
 from manyseeds.layers import SeedMLP, orthogonal, tanh
 from manyseeds.optim import SeedAdam, SeedRMSprop
@@ -48,7 +47,7 @@ BUDGETS: dict[str, dict[str, Any]] = {
 
 def learn(algo: str, seeds: list[int], **overrides: Any) -> tuple[dict[str, torch.Tensor], Any]:
     """Train in memory; returns the policy's tensors and the run."""
-    module = importlib.import_module(f"algos.{algo}")
+    module = importlib.import_module(f"manyseeds.algos.{algo}")
     config = module.Config(quiet=True, **{**BUDGETS[algo], **overrides})
     run = Run(config, seeds)
     policy = module.train(config, run)
@@ -61,7 +60,7 @@ def test_every_control_algorithm_is_held_to_the_seed_axis() -> None:
 
 
 def is_control(algo: str) -> bool:
-    return issubclass(importlib.import_module(f"algos.{algo}").Config, ControlConfig)
+    return issubclass(importlib.import_module(f"manyseeds.algos.{algo}").Config, ControlConfig)
 
 
 def test_streams_known_answers() -> None:
@@ -285,7 +284,7 @@ def test_layers_of_any_width_are_the_same_alone_and_in_a_batch(algo: str) -> Non
 @with_a_compiler
 @pytest.mark.parametrize("algo", BRIEF)
 def test_configurations_of_any_width_are_the_same_alone_and_in_a_batch(algo: str) -> None:
-    module = importlib.import_module(f"algos.{algo}")
+    module = importlib.import_module(f"manyseeds.algos.{algo}")
     env = "Acrobot-v1" if algo == "dqn" else "Pendulum-v1"  # continuous scores show every bit
     configs = [
         module.Config(**BRIEF[algo], env=env, hidden=hidden, eval_budget=0.05)
@@ -298,7 +297,7 @@ def test_configurations_of_any_width_are_the_same_alone_and_in_a_batch(algo: str
 
 
 def test_every_algorithm_with_layers_is_held_to_any_width() -> None:
-    configs = {algo: importlib.import_module(f"algos.{algo}").Config for algo in BUDGETS}
+    configs = {algo: importlib.import_module(f"manyseeds.algos.{algo}").Config for algo in BUDGETS}
     assert {algo for algo, kind in configs.items() if "hidden" in kind.__annotations__} == {*BRIEF}
 
 
@@ -323,7 +322,7 @@ def test_nan_in_one_seed_leaves_the_others_bit_equal(
 ) -> None:
     algo, settings = SICK[case]
     healthy, run_healthy = learn(algo, [0, 1, 2], **settings)
-    module = importlib.import_module(f"algos.{algo}")
+    module = importlib.import_module(f"manyseeds.algos.{algo}")
     network = module.train.__annotations__["return"]  # the name of its policies' class
     build = getattr(module, network).__init__
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-import envs
-from algos import ppo, trpo
+from manyseeds import envs
+from manyseeds.algos import ppo, trpo
 from manyseeds.layers import tanh
 from manyseeds.runs.control import Run
 from manyseeds.seeds import SeedStreams
@@ -29,7 +29,7 @@ SMALL: dict[str, dict[str, Any]] = {
 
 def train_on(env: envs.Env, algo: str, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
     monkeypatch.setitem(envs.NATIVE, "Probe", lambda: env)
-    module = importlib.import_module(f"algos.{algo}")
+    module = importlib.import_module(f"manyseeds.algos.{algo}")
     settings = {"hidden": (16,), "total_timesteps": 128, **SMALL[algo], **settings}
     config = module.Config(env="Probe", seeds=3, quiet=True, **settings)
     run = Run(config)
@@ -59,7 +59,7 @@ def test_no_two_environments_share_their_luck(algo: str, monkeypatch: pytest.Mon
     env = Lucky()
     starts: list[Tensor] = []
     luck: list[tuple[Tensor, Tensor]] = []
-    reset, module = env.reset, importlib.import_module(f"algos.{algo}")
+    reset, module = env.reset, importlib.import_module(f"manyseeds.algos.{algo}")
     play = envs.rollout
 
     def spy(*args: Any) -> Any:
@@ -115,7 +115,7 @@ def test_the_update_begins_at_the_policy_that_acted(
     rollout, by an untrained policy.
     """
     raw = algo in ("reinforce", "grpo")  # which update the statistics after every update
-    module = importlib.import_module(f"algos.{algo}")
+    module = importlib.import_module(f"manyseeds.algos.{algo}")
     begin = "policy_gradient" if algo == "reinforce" else "update"
     play, update = envs.rollout, getattr(module, begin)
     noises: list[Tensor] = []
@@ -173,7 +173,7 @@ def test_the_update_begins_at_the_policy_that_acted(
 @pytest.mark.parametrize("algo", ["ppo", "a2c", "trpo"])
 def test_no_update_sees_raw_observations(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first rollout's statistics are its own, each later one's those of all before it."""
-    module = importlib.import_module(f"algos.{algo}")
+    module = importlib.import_module(f"manyseeds.algos.{algo}")
     seen: list[Tensor] = []
     update = module.update
 
@@ -205,7 +205,7 @@ def test_every_epoch_visits_all_samples_in_an_order_of_its_own(
     algo: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a seed and of a rollout, too: no two orders are alike."""
-    module = importlib.import_module(f"algos.{algo}")
+    module = importlib.import_module(f"manyseeds.algos.{algo}")
     orders: list[tuple[int, ...]] = []
     if algo == "grpo":
         minibatches = module.minibatches

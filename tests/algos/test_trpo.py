@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, hessian
 
-import envs
-from algos import trpo
-from manyseeds import kernels
+from manyseeds import envs, kernels
+from manyseeds.algos import trpo
 from manyseeds.cli import UsageError
 from manyseeds.evaluate import evaluate
 from manyseeds.optim import SeedAdam, flatten_parameters, views_like

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.chapters import comparison
 from manyseeds import plots
+from manyseeds.benchmarks.chapters import comparison
 from manyseeds.record import write_bytes
 
 WHOLE = {"test_same_store_gives_the_same_bytes", "test_real_run_evaluated_exactly"}

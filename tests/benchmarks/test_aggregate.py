@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.chapters import aggregate
-from benchmarks.chapters.contents import open_store
 from manyseeds import plots, stats
+from manyseeds.benchmarks.chapters import aggregate
+from manyseeds.benchmarks.chapters.contents import open_store
 from tests.benchmarks.test_report import around, plant
 
 

@@ -19,10 +19,10 @@ import torch
 from huggingface_hub import ModelCard
 from huggingface_hub.utils import filter_repo_objects
 
-from algos import a2c, dqn, ppo
-from benchmarks import export
-from benchmarks.chapters.results import load_result
-from benchmarks.chapters.stored import find_and_open
+from manyseeds.algos import a2c, dqn, ppo
+from manyseeds.benchmarks import export
+from manyseeds.benchmarks.chapters.results import load_result
+from manyseeds.benchmarks.chapters.stored import find_and_open
 from manyseeds.checkpoint import read_about
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
@@ -68,13 +68,16 @@ def test_no_path_of_this_machine_leaves_it(trained: Path, tmp_path: Path) -> Non
     """Neither in the record of a training by files that lie elsewhere, nor on its card."""
     part = sorted(trained.glob("seeds-*"))[0]
     config = read_json(part / "config.json")
-    config["code"]["origins"] = ["/home/somebody/x y/mine.py:train", "envs.cartpole:CartPole"]
+    config["code"]["origins"] = [
+        "/home/somebody/x y/mine.py:train",
+        "manyseeds.envs.cartpole:CartPole",
+    ]
     write_json(part / "config.json", config)
     seal(part, (POLICY,), POLICY)
     folder = tmp_path / "out"
     assert run(trained, "--hub", folder) == 0
     stored = read_json(folder / "run.json")[0]
-    assert stored["code"]["origins"] == ["mine.py:train", "envs.cartpole:CartPole"]
+    assert stored["code"]["origins"] == ["mine.py:train", "manyseeds.envs.cartpole:CartPole"]
     config["code"]["origins"] = stored["code"]["origins"]
     assert stored == config
     assert all(b"somebody" not in file.read_bytes() for file in folder.iterdir())
@@ -306,7 +309,7 @@ SCORE = """
 import sys, algos, importlib
 from manyseeds.checkpoint import read_policy
 from manyseeds.evaluate import FINAL_EPISODES, evaluate
-module = importlib.import_module(f"algos.{sys.argv[1]}")
+module = importlib.import_module(f"manyseeds.algos.{sys.argv[1]}")
 config, seeds, _ = read_policy(sys.argv[2], module.Config)
 result = evaluate(config.make_env(), module.load(sys.argv[2]), seeds, FINAL_EPISODES)
 print(algos.__path__[0], *result.return_mean)

@@ -10,12 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-import envs
-from benchmarks import gpu_check, throughput
-from benchmarks.gpu_check import CHECKS, CPU, carry_out, cases
-from llm_track import grpo, models, sampling
-from manyseeds import capture, kernels
+from manyseeds import capture, envs, kernels
+from manyseeds.benchmarks import gpu_check, throughput
+from manyseeds.benchmarks.gpu_check import CHECKS, CPU, carry_out, cases
 from manyseeds.errors import UsageError
+from manyseeds.llm_track import grpo, models, sampling
 from manyseeds.runs import base
 from manyseeds.seeds import SeedStreams
 from tests.foundation.test_capture import FakeRecorder

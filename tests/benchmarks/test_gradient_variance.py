@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from algos import grpo, reinforce
-from benchmarks import gradient_variance
-from benchmarks.chapters import gradient_variance as chapter
-from benchmarks.gradient_variance import Moments
+from manyseeds.algos import grpo, reinforce
+from manyseeds.benchmarks import gradient_variance
+from manyseeds.benchmarks.chapters import gradient_variance as chapter
+from manyseeds.benchmarks.gradient_variance import Moments
 from manyseeds.seeds import SeedStreams
 from tests.benchmarks.test_tabular_report import cells
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import grpo_group
-from benchmarks.grpo_group import Step, chosen, stored_group, train
-from llm_track import grpo, models, rlhf_ppo, sampling, tasks
-from llm_track.sampling import Samples
+from manyseeds.benchmarks import grpo_group
+from manyseeds.benchmarks.grpo_group import Step, chosen, stored_group, train
+from manyseeds.llm_track import grpo, models, rlhf_ppo, sampling, tasks
+from manyseeds.llm_track.sampling import Samples
 from manyseeds.runs.parallel import Processes
 from tests.random_models import make_model
 
@@ -110,7 +110,7 @@ def test_command(
     trained: tuple[Any, Step, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Writes what the page reads."""
-    from benchmarks.web import grpo as page
+    from manyseeds.benchmarks.web import grpo as page
 
     monkeypatch.setattr(grpo_group, "train", lambda *_: (trained[1], trained[2]))
     monkeypatch.setattr(grpo_group, "from_preset", lambda *_, **__: trained[0])

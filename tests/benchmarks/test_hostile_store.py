@@ -18,16 +18,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from algos import monte_carlo, policy_iteration, value_iteration
-from benchmarks import catalog, compare, watch
-from benchmarks.chapters import contents, evidence, front_page, language_models, tables
-from benchmarks.chapters.environment_pages import page_name
-from benchmarks.chapters.results import code, escape, link, load_result, print_table
-from benchmarks.chapters.stored import file_name, open_run
-from benchmarks.chapters.tables import Sides
-from benchmarks.web import grpo
-from benchmarks.web.page import html
 from manyseeds import plots
+from manyseeds.algos import monte_carlo, policy_iteration, value_iteration
+from manyseeds.benchmarks import catalog, compare, watch
+from manyseeds.benchmarks.chapters import contents, evidence, front_page, language_models, tables
+from manyseeds.benchmarks.chapters.environment_pages import page_name
+from manyseeds.benchmarks.chapters.results import code, escape, link, load_result, print_table
+from manyseeds.benchmarks.chapters.stored import file_name, open_run
+from manyseeds.benchmarks.chapters.tables import Sides
+from manyseeds.benchmarks.web import grpo
+from manyseeds.benchmarks.web.page import html
 from manyseeds.cli import parse
 from manyseeds.digest import ROOT, code_digest, file_of
 from manyseeds.errors import UsageError, printable
@@ -550,7 +550,7 @@ def test_broken_measurements(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is read by its section alone."""
-    from benchmarks.chapters import (
+    from manyseeds.benchmarks.chapters import (
         estimators,
         gradient_variance,
         interchange,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import compare
+from manyseeds.benchmarks import compare
 from tests.benchmarks.test_report import around, plant
 
 

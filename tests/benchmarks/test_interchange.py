@@ -12,14 +12,21 @@ import numpy as np
 import pytest
 import torch
 
-import envs
-from algos import dqn, ppo
-from benchmarks import jax_peer, library_details, rejax_baseline, sbx_baseline, suite, sweep
-from benchmarks.chapters import comparison, interchange
-from benchmarks.chapters.results import load_result
-from benchmarks.chapters.stored import open_runs
-from benchmarks.rejax_baseline import dqn_arguments, layers_of, ours_with, ppo_arguments
-from benchmarks.suite import Cell
+from manyseeds import envs
+from manyseeds.algos import dqn, ppo
+from manyseeds.benchmarks import (
+    jax_peer,
+    library_details,
+    rejax_baseline,
+    sbx_baseline,
+    suite,
+    sweep,
+)
+from manyseeds.benchmarks.chapters import comparison, interchange
+from manyseeds.benchmarks.chapters.results import load_result
+from manyseeds.benchmarks.chapters.stored import open_runs
+from manyseeds.benchmarks.rejax_baseline import dqn_arguments, layers_of, ours_with, ppo_arguments
+from manyseeds.benchmarks.suite import Cell
 from manyseeds.cli import from_preset
 from manyseeds.digest import ROOT
 from manyseeds.record import read_json
@@ -421,7 +428,7 @@ def test_details_of_dqn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     limits = library_details.LIMITS  # nothing is that long
     different = {tuple(m["auc"]) for m in stored["measurements"] if m["detail"] != limits}
     assert len(different) == len(found) - 1
-    assert dqn.QNetwork.__module__ == "algos.dqn"
+    assert dqn.QNetwork.__module__ == "manyseeds.algos.dqn"
 
     # What is missing is measured again, after a kill, and nothing else; of other code everything.
     path = tmp_path / "library_details_dqn.json"

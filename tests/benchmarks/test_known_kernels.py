@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import envs
-from algos import ppo
-from benchmarks import known_kernels
+from manyseeds import envs
+from manyseeds.algos import ppo
+from manyseeds.benchmarks import known_kernels
 from manyseeds.kernels import guard
 
 

@@ -13,13 +13,21 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import catalog
-from benchmarks.chapters import language_claims as chapter
-from benchmarks.chapters import language_models
-from benchmarks.chapters import results as chapter_results
-from benchmarks.chapters.language_models import Method
-from benchmarks.chapters.stored import ORIGIN
-from benchmarks.suite import CLIP_HIGHER, EQUAL, EXPERIMENTS, LONG, R1_ZERO, RLHF, WITHOUT_KL
+from manyseeds.benchmarks import catalog
+from manyseeds.benchmarks.chapters import language_claims as chapter
+from manyseeds.benchmarks.chapters import language_models
+from manyseeds.benchmarks.chapters import results as chapter_results
+from manyseeds.benchmarks.chapters.language_models import Method
+from manyseeds.benchmarks.chapters.stored import ORIGIN
+from manyseeds.benchmarks.suite import (
+    CLIP_HIGHER,
+    EQUAL,
+    EXPERIMENTS,
+    LONG,
+    R1_ZERO,
+    RLHF,
+    WITHOUT_KL,
+)
 from manyseeds.digest import ROOT
 from manyseeds.record import parquet_bytes, write_bytes
 

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks.chapters import language_measures as chapter
-from benchmarks.chapters.language_models import Method
+from manyseeds.benchmarks.chapters import language_measures as chapter
+from manyseeds.benchmarks.chapters.language_models import Method
 from manyseeds.record import parquet_bytes, write_bytes
 
 SEEDS = 5

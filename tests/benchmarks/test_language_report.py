@@ -16,14 +16,14 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from benchmarks import llm_critic_cost, report
-from benchmarks.chapters import language_models
-from benchmarks.chapters import results as chapter_results
-from benchmarks.chapters.names import display
-from benchmarks.chapters.stored import open_runs
-from llm_track import evaluation, grpo, models, reward_model, rlhf_ppo, tasks
 from manyseeds import stats
+from manyseeds.benchmarks import llm_critic_cost, report
+from manyseeds.benchmarks.chapters import language_models
+from manyseeds.benchmarks.chapters import results as chapter_results
+from manyseeds.benchmarks.chapters.names import display
+from manyseeds.benchmarks.chapters.stored import open_runs
 from manyseeds.cli import Preset, from_preset
+from manyseeds.llm_track import evaluation, grpo, models, reward_model, rlhf_ppo, tasks
 from manyseeds.record import RunFolder, part_name, provenance, read_json
 from manyseeds.runs import language
 from manyseeds.runs.base import carry_out

@@ -17,16 +17,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import suite, sweep
-from benchmarks.launchers import node
-from benchmarks.launchers.display import Display, write_event
-from benchmarks.launchers.on_slurm import Command
-from benchmarks.launchers.tasks import Event, all_tasks
-from benchmarks.same_bits import compare_parts
-from benchmarks.suite import SUITES, Cell
-from benchmarks.sweep import Plan
+from manyseeds import ROOMS
+from manyseeds.benchmarks import suite, sweep
+from manyseeds.benchmarks.launchers import node
+from manyseeds.benchmarks.launchers.display import Display, write_event
+from manyseeds.benchmarks.launchers.on_slurm import Command
+from manyseeds.benchmarks.launchers.tasks import Event, all_tasks
+from manyseeds.benchmarks.same_bits import compare_parts
+from manyseeds.benchmarks.suite import SUITES, Cell
+from manyseeds.benchmarks.sweep import Plan
 from manyseeds.cli import parse
-from manyseeds.digest import ROOT
+from manyseeds.digest import PACKAGE, ROOT
 from manyseeds.errors import UsageError
 from manyseeds.record import DONE, STALE, RunFolder, is_finished, read_json, seal, write_json
 from manyseeds.runs import control
@@ -54,7 +55,9 @@ def start(
 ) -> subprocess.Popen[str]:
     """A sweep of these cells as a process of its own."""
     code = (
-        "import sys; from benchmarks import suite, sweep; from benchmarks.suite import Cell\n"
+        "import sys\n"
+        "from manyseeds.benchmarks import suite, sweep\n"
+        "from manyseeds.benchmarks.suite import Cell\n"
         f"suite.SUITES['test'] = {cells!r}\n"
         "sweep.main(['--suite', 'test', '--results', *sys.argv[1:]])"
     )
@@ -179,7 +182,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results = tmp_path_factory.mktemp("trained")
     config = CELLS[0].config(str(results))
     fields = {**vars(config), "seeds": 2, "quiet": True}
-    from algos import q_learning
+    from manyseeds.algos import q_learning
 
     control.main(type(config)(**fields), q_learning.train, {})
     return CELLS[0].folder(str(results)).path / "seeds-000-001"
@@ -271,7 +274,7 @@ def test_list_and_watch_show_what_another_process_does(
     received(node.pack([trained]), tmp_path)
     write_event(str(tmp_path), "failed", task=str(CELLS[1]))
     code = (
-        "import sys; from benchmarks.suite import Cell\n"
+        "import sys; from manyseeds.benchmarks.suite import Cell\n"
         f"cell = {CELLS[0]!r}\n"
         "with cell.folder(sys.argv[1]).locks(cell.config(sys.argv[1])) as locks:\n"
         "    assert locks.acquire(3); print(flush=True); sys.stdin.read()"
@@ -585,7 +588,7 @@ def test_a_head_that_is_gone_ends_the_sweep_in_one_line(by_hand: Path, tmp_path:
 def test_a_node_with_another_version_is_refused_and_named(by_hand: Path, tmp_path: Path) -> None:
     """And one without room on its disk, where a small file system can be mounted."""
     results, other = tmp_path / "results", tmp_path / "other"
-    rooms = (*node.ROOMS, "pyproject.toml")
+    rooms = (PACKAGE, *ROOMS, "pyproject.toml")
     ignored = shutil.ignore_patterns("__pycache__", "local")
     for room in rooms:
         source = ROOT / room

@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks import llm_oracle as oracle
-from benchmarks.chapters import estimators
-from benchmarks.llm_oracle import Estimator, Prompt
-from llm_track import dapo, dr_grpo, grpo
+from manyseeds.benchmarks import llm_oracle as oracle
+from manyseeds.benchmarks.chapters import estimators
+from manyseeds.benchmarks.llm_oracle import Estimator, Prompt
+from manyseeds.llm_track import dapo, dr_grpo, grpo
 
 GROUP = 3
 

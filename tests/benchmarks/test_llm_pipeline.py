@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import llm_pipeline
-from benchmarks.llm_pipeline import MEASURES, Config
-from llm_track import generate, grpo, sft
+from manyseeds.benchmarks import llm_pipeline
+from manyseeds.benchmarks.llm_pipeline import MEASURES, Config
 from manyseeds.cli import parse
 from manyseeds.digest import ROOT, code_digest
 from manyseeds.errors import UsageError
+from manyseeds.llm_track import generate, grpo, sft
 
 STAGES = [
     *("base", "cold start", "RL", "rejection SFT", "RL again", "RL twice as long"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import merge
+from manyseeds.benchmarks import merge
 from manyseeds.cli import PUBLISHED
 from manyseeds.record import POLICY, RunFolder, is_finished, read_json, seal, write_json
 from tests.benchmarks.test_report import around, plant

@@ -11,10 +11,16 @@ from typing import Any
 
 import pytest
 
-from algos import q_learning
-from benchmarks import catalog, migrations, same_bits
-from benchmarks.cases import Case, Trains
-from benchmarks.migrations import MIGRATIONS, Migration, migrate, rename_flag, without_flag
+from manyseeds.algos import q_learning
+from manyseeds.benchmarks import catalog, migrations, same_bits
+from manyseeds.benchmarks.cases import Case, Trains
+from manyseeds.benchmarks.migrations import (
+    MIGRATIONS,
+    Migration,
+    migrate,
+    rename_flag,
+    without_flag,
+)
 from manyseeds.cli import PUBLISHED, from_identity, identity, parse
 from manyseeds.errors import UsageError
 from manyseeds.record import DONE, SCHEMA, RunFolder, all_runs, is_finished, read_json, sha256_of

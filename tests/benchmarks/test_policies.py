@@ -10,23 +10,23 @@ import numpy as np
 import pytest
 import safetensors.torch
 
-from algos import ppo
-from benchmarks import policies, suite, sweep, watch
-from benchmarks.chapters import environment_pages
-from benchmarks.chapters.comparison import pairs
-from benchmarks.chapters.results import load_result
-from benchmarks.chapters.stored import open_run
-from benchmarks.launchers import tasks
-from benchmarks.policies import (
+from manyseeds import record
+from manyseeds.algos import ppo
+from manyseeds.benchmarks import policies, suite, sweep, watch
+from manyseeds.benchmarks.chapters import environment_pages
+from manyseeds.benchmarks.chapters.comparison import pairs
+from manyseeds.benchmarks.chapters.results import load_result
+from manyseeds.benchmarks.chapters.stored import open_run
+from manyseeds.benchmarks.launchers import tasks
+from manyseeds.benchmarks.policies import (
     keep,
     lacking,
     median_and_worst,
     of_other_episodes,
     policies_file,
 )
-from benchmarks.suite import Cell
-from benchmarks.trained import load_trained
-from manyseeds import record
+from manyseeds.benchmarks.suite import Cell
+from manyseeds.benchmarks.trained import load_trained
 from manyseeds.checkpoint import read_about, to_bytes
 from manyseeds.digest import ROOT
 from manyseeds.record import POLICY, read_json, seal, write_json

@@ -10,12 +10,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from algos import a2c, grpo, ppo, reinforce
-from benchmarks import critic_cost, suite
-from benchmarks.chapters import policy_gradients
-from benchmarks.chapters.results import load_result, parity, verdict_text
-from benchmarks.chapters.stored import open_runs
 from manyseeds import stats
+from manyseeds.algos import a2c, grpo, ppo, reinforce
+from manyseeds.benchmarks import critic_cost, suite
+from manyseeds.benchmarks.chapters import policy_gradients
+from manyseeds.benchmarks.chapters.results import load_result, parity, verdict_text
+from manyseeds.benchmarks.chapters.stored import open_runs
 from manyseeds.cli import Preset, flag, parse
 from manyseeds.runs import control
 from tests.benchmarks.test_tabular_report import cells

@@ -16,15 +16,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import envs
-from algos import q_learning
-from benchmarks import compare, report, verdicts
-from benchmarks.chapters import comparison, evidence, front_page, language_claims, tables
-from benchmarks.chapters.environment_pages import page_name
-from benchmarks.chapters.names import display
-from benchmarks.revised import Revised
-from benchmarks.suite import SUITES
-from manyseeds import record, stats
+from manyseeds import envs, record, stats
+from manyseeds.algos import q_learning
+from manyseeds.benchmarks import compare, report, verdicts
+from manyseeds.benchmarks.chapters import comparison, evidence, front_page, language_claims, tables
+from manyseeds.benchmarks.chapters.environment_pages import page_name
+from manyseeds.benchmarks.chapters.names import display
+from manyseeds.benchmarks.revised import Revised
+from manyseeds.benchmarks.suite import SUITES
 from manyseeds.cli import from_preset, identity
 from manyseeds.digest import ROOT
 from manyseeds.record import (
@@ -63,7 +62,7 @@ def plant(
     Sampled scores are 10 below the greedy ones, and episodes spread by 7.
     """
     name = algo.removeprefix("sb3-")
-    module = importlib.import_module(f"algos.{name}")
+    module = importlib.import_module(f"manyseeds.algos.{name}")
     config = from_preset(module.Config, module.PRESETS, env, results=str(results), **settings)
     folder = RunFolder.of(config, algo)
     T = config.total_timesteps
@@ -81,7 +80,11 @@ def plant(
         names = ["seed", "timestep", "return_mean", "return_std", "episodes", "mode"]
         curve = pd.DataFrame(rows, columns=names)
         write_bytes(part / "curve.parquet", parquet_bytes(curve))
-        trained_by = "benchmarks.sb3_baseline:train" if name != algo else f"algos.{algo}:train"
+        trained_by = (
+            "manyseeds.benchmarks.sb3_baseline:train"
+            if name != algo
+            else f"manyseeds.algos.{algo}:train"
+        )
         origin = provenance([trained_by], kind=Run.kind_origins())
         origin["code"]["digest"] = digest or origin["code"]["digest"]
         origin["code"]["commit"] = "c0ffee"

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-import envs
-from benchmarks.chapters.results import Result
+from manyseeds import envs
+from manyseeds.benchmarks.chapters.results import Result
 
 
 def result(final: list[float], curves: list[list[float]], diverged: dict[int, int]) -> Result:

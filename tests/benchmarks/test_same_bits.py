@@ -23,9 +23,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from benchmarks import same_bits, sb3_baseline
-from benchmarks.cases import CASES, FILES, Case, command_line, select
-from benchmarks.same_bits import Difference, compare_parts, compare_runs, main, old_flags
+from manyseeds.benchmarks import same_bits, sb3_baseline
+from manyseeds.benchmarks.cases import CASES, FILES, Case, command_line, select
+from manyseeds.benchmarks.same_bits import Difference, compare_parts, compare_runs, main, old_flags
 from manyseeds.cli import ControlConfig, parse
 from manyseeds.digest import ROOT
 from manyseeds.runs.language import LanguageConfig
@@ -225,7 +225,7 @@ def config_of(case: Case, folder: Path) -> Any:
     if "sb3" in case.script:
         return sb3_baseline.read_flags(args)[1]
     if "trl" in case.script:
-        from benchmarks import trl_baseline
+        from manyseeds.benchmarks import trl_baseline
 
         return trl_baseline.read_flags(args)[1]
     module: Any = importlib.import_module(case.script.removesuffix(".py").replace("/", "."))
@@ -298,7 +298,7 @@ def test_every_script_and_baseline_has_a_case() -> None:
 
 def test_every_baseline_of_trl_has_a_case() -> None:
     pytest.importorskip("trl")
-    from benchmarks import trl_baseline
+    from manyseeds.benchmarks import trl_baseline
 
     assert {c.algo for c in CASES if "trl" in c.script} == set(trl_baseline.BASELINES)
 

@@ -26,8 +26,8 @@ from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
 from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 
-from algos import a2c, dqn, ppo, trpo
-from benchmarks import sb3_baseline
+from manyseeds.algos import a2c, dqn, ppo, trpo
+from manyseeds.benchmarks import sb3_baseline
 from manyseeds.cli import ControlConfig, from_preset, identity
 from manyseeds.digest import ROOT
 from manyseeds.record import RunFolder, read_json

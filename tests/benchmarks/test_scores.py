@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-import envs
-from benchmarks import scores
+from manyseeds import envs
+from manyseeds.benchmarks import scores
 from manyseeds.errors import UsageError
 from manyseeds.record import read_json
 from manyseeds.seeds import SeedStreams
@@ -28,8 +28,8 @@ def test_scores_from_tables_are_exact(capsys: pytest.CaptureFixture[str], tmp_pa
     assert stored["best"] == -13
     assert stored["random"]["n"] == 0
     assert stored["code"]["origins"] == [
-        "envs.cliff_walking:CliffWalking",
-        "envs.cliff_walking:ENVS[CliffWalking-v1]",
+        "manyseeds.envs.cliff_walking:CliffWalking",
+        "manyseeds.envs.cliff_walking:ENVS[CliffWalking-v1]",
     ]
 
 

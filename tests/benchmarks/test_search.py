@@ -17,10 +17,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from algos import dqn, ppo
-from benchmarks import search, spaces
-from benchmarks.sb3_baseline import BASELINES
-from benchmarks.sb3_defaults import SB3_DEFAULTS
+from manyseeds.algos import dqn, ppo
+from manyseeds.benchmarks import search, spaces
+from manyseeds.benchmarks.sb3_baseline import BASELINES
+from manyseeds.benchmarks.sb3_defaults import SB3_DEFAULTS
 from manyseeds.cli import Renamed, UsageError, field_marks
 from manyseeds.runs import configurations
 from manyseeds.runs.configurations import train_configurations
@@ -112,7 +112,7 @@ def test_bad_spaces_are_refused_in_one_line(words: str, message: str) -> None:
 
 
 def test_an_old_name_is_answered_with_the_new_one() -> None:
-    from algos import a2c
+    from manyseeds.algos import a2c
 
     (new, old), *_ = (
         (name, mark.before)

@@ -10,10 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import envs
-from benchmarks.chapters import sensitivity
-from benchmarks.studies import StudyFolder
-from manyseeds import plots
+from manyseeds import envs, plots
+from manyseeds.benchmarks.chapters import sensitivity
+from manyseeds.benchmarks.studies import StudyFolder
 from manyseeds.record import SCHEMA, seal, write_json
 
 SEEDS = [100, 101]
@@ -34,7 +33,7 @@ def plant(results: Path, algo: str, env: str, shift: float = 0.0, **changes: Any
     folder = StudyFolder(results / "studies" / env / algo / "x")
     about = {
         "command": "python benchmarks/search.py",
-        "code": {"digest": "", "commit": "1234567", "origins": [f"algos.{algo}:train"]},
+        "code": {"digest": "", "commit": "1234567", "origins": [f"manyseeds.algos.{algo}:train"]},
         "versions": {},
         "algo": algo,
         "env": env,

@@ -17,18 +17,25 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from algos import ppo, q_learning
-from benchmarks import rejax_baseline, sb3_baseline, sbx_baseline, suite, sweep, trl_baseline
-from benchmarks.chapters.results import load_result
-from benchmarks.chapters.stored import open_run
-from benchmarks.chapters.tabular import curve_of
-from benchmarks.launchers import local, tasks
-from benchmarks.launchers.tasks import Task
-from benchmarks.suite import SUITES, Cell
-from benchmarks.sweep import Plan
 from manyseeds import record
+from manyseeds.algos import ppo, q_learning
+from manyseeds.benchmarks import (
+    rejax_baseline,
+    sb3_baseline,
+    sbx_baseline,
+    suite,
+    sweep,
+    trl_baseline,
+)
+from manyseeds.benchmarks.chapters.results import load_result
+from manyseeds.benchmarks.chapters.stored import open_run
+from manyseeds.benchmarks.chapters.tabular import curve_of
+from manyseeds.benchmarks.launchers import local, tasks
+from manyseeds.benchmarks.launchers.tasks import Task
+from manyseeds.benchmarks.suite import SUITES, Cell
+from manyseeds.benchmarks.sweep import Plan
 from manyseeds.cli import identity, parse, parse_both
-from manyseeds.digest import ROOT
+from manyseeds.digest import PACKAGE, ROOT
 from manyseeds.process import exit_reason
 from manyseeds.record import RunFolder, seal, write_json
 from manyseeds.runs import control
@@ -66,7 +73,9 @@ def wait_for(condition: Any, seconds: float = 60) -> None:
 def start_sweep(cells: list[Cell] | tuple[Cell, ...], results: Path, **kwargs: Any) -> Any:
     """A sweep with these cells as a process of its own; its output is text."""
     code = (
-        "import sys; from benchmarks import suite, sweep; from benchmarks.suite import Cell\n"
+        "import sys\n"
+        "from manyseeds.benchmarks import suite, sweep\n"
+        "from manyseeds.benchmarks.suite import Cell\n"
         f"suite.SUITES['test'] = {cells!r}\n"
         "sweep.main(['--suite', 'test', '--workers', '1', '--results', sys.argv[1]])"
     )
@@ -102,11 +111,11 @@ def test_a_command_means_what_the_cell_says(cell: Cell) -> None:
         assert flags.algo == cell.algo
     elif cell.source in ("sbx", "rejax"):
         flags_class = {"sbx": sbx_baseline.SBXFlags, "rejax": rejax_baseline.Flags}[cell.source]
-        module = importlib.import_module(f"{cell.package}.{cell.algo}")
+        module = importlib.import_module(f"{PACKAGE}.{cell.package}.{cell.algo}")
         flags, config = parse_both(flags_class, module.Config, module.PRESETS, "", args)
         assert flags.algo == cell.algo
     else:
-        module = importlib.import_module(f"{cell.package}.{cell.algo}")
+        module = importlib.import_module(f"{PACKAGE}.{cell.package}.{cell.algo}")
         config = parse(module.Config, module.PRESETS, "", args)
     assert config == cell.config("elsewhere")
     assert getattr(config, "seeds", 0) == cell.seeds

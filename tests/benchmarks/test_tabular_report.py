@@ -10,10 +10,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from algos import monte_carlo, policy_iteration, q_learning, sarsa, td_prediction, value_iteration
-from benchmarks import report
-from benchmarks.chapters import tabular
-from benchmarks.chapters.stored import open_runs
+from manyseeds.algos import (
+    monte_carlo,
+    policy_iteration,
+    q_learning,
+    sarsa,
+    td_prediction,
+    value_iteration,
+)
+from manyseeds.benchmarks import report
+from manyseeds.benchmarks.chapters import tabular
+from manyseeds.benchmarks.chapters.stored import open_runs
 from manyseeds.cli import parse
 from manyseeds.record import read_json, seal, write_json
 from manyseeds.runs import control, planning, prediction

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import catalog, sb3_baseline, throughput
-from benchmarks.measure import measuring, run_pinned
-from benchmarks.throughput import OURS, SUBJECTS, Config, summarize
+from manyseeds.benchmarks import catalog, sb3_baseline, throughput
+from manyseeds.benchmarks.measure import measuring, run_pinned
+from manyseeds.benchmarks.throughput import OURS, SUBJECTS, Config, summarize
 from manyseeds.cli import from_identity
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError

@@ -15,8 +15,9 @@ import torch
 
 trl = pytest.importorskip("trl")
 
-from benchmarks import trl_baseline, trl_speed  # noqa: E402
-from llm_track import (  # noqa: E402
+from manyseeds.benchmarks import trl_baseline, trl_speed  # noqa: E402
+from manyseeds.cli import from_preset  # noqa: E402
+from manyseeds.llm_track import (  # noqa: E402
     dapo,
     dpo,
     dr_grpo,
@@ -28,7 +29,6 @@ from llm_track import (  # noqa: E402
     sft,
     tasks,
 )
-from manyseeds.cli import from_preset  # noqa: E402
 from manyseeds.record import is_finished, read_json  # noqa: E402
 from manyseeds.runs.language import LanguageRun  # noqa: E402
 from manyseeds.runs.parallel import Processes  # noqa: E402

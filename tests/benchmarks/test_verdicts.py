@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import error_rates, verdicts
-from benchmarks.chapters import evidence
-from benchmarks.verdicts import LEVEL, LOOKS, decide
 from manyseeds import stats
+from manyseeds.benchmarks import error_rates, verdicts
+from manyseeds.benchmarks.chapters import evidence
+from manyseeds.benchmarks.verdicts import LEVEL, LOOKS, decide
 from manyseeds.digest import ROOT
 from manyseeds.stats import Floats
 

@@ -20,9 +20,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-import envs
-from algos import policy_iteration, q_learning
-from benchmarks import films, trained, watch
+from manyseeds import envs
+from manyseeds.algos import policy_iteration, q_learning
+from manyseeds.benchmarks import films, trained, watch
 from manyseeds.checkpoint import to_bytes
 from manyseeds.cli import from_preset, parse
 from manyseeds.digest import ROOT
@@ -44,7 +44,7 @@ def store(
     change: Callable[[Any], None] | None = None,
 ) -> Path:
     """A finished part, trained for a moment, its policy then changed; returns its folder."""
-    module = importlib.import_module(f"algos.{algo}")
+    module = importlib.import_module(f"manyseeds.algos.{algo}")
     config = from_preset(
         module.Config, module.PRESETS, env, **BUDGETS[algo], results=str(results), quiet=True
     )

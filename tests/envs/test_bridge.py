@@ -18,9 +18,9 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-import envs
-from envs.gymnasium_bridge import TIME_LIMIT, GymnasiumBridge, users_code
+from manyseeds import envs
 from manyseeds.digest import origin_of
+from manyseeds.envs.gymnasium_bridge import TIME_LIMIT, GymnasiumBridge, users_code
 from manyseeds.errors import UsageError
 from manyseeds.evaluate import evaluate
 from manyseeds.seeds import SeedStreams
@@ -435,7 +435,7 @@ def test_trains_through_the_bridge_alone_as_in_a_batch(algo: str) -> None:
     """With evaluations in between; the same weights, bit for bit."""
     from manyseeds.runs.control import Run
 
-    module = importlib.import_module(f"algos.{algo}")
+    module = importlib.import_module(f"manyseeds.algos.{algo}")
 
     def weights(**seeds: int) -> dict[str, Tensor]:
         minibatches = {"minibatch_size": 32} if algo == "ppo" else {}

@@ -14,7 +14,7 @@ from gymnasium.envs.classic_control import acrobot, continuous_mountain_car, mou
 from scipy import stats
 from torch import Tensor
 
-from envs import Acrobot, MountainCar, MountainCarContinuous, NativeEnv, Pendulum, State
+from manyseeds.envs import Acrobot, MountainCar, MountainCarContinuous, NativeEnv, Pendulum, State
 from manyseeds.seeds import SeedStreams
 
 ENVS: list[type[NativeEnv]] = [Acrobot, MountainCar, MountainCarContinuous, Pendulum]

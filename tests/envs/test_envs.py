@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-import envs
-from envs import (
+from manyseeds import envs, kernels
+from manyseeds.envs import (
     CartPole,
     Discretize,
     EnvSpec,
@@ -28,7 +28,6 @@ from envs import (
     State,
     TabularEnv,
 )
-from manyseeds import kernels
 from manyseeds.errors import UsageError
 from manyseeds.seeds import SeedStreams
 

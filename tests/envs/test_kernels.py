@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from envs import (
+from manyseeds import kernels
+from manyseeds.envs import (
     Acrobot,
     CartPole,
     FrozenLake,
@@ -22,8 +23,7 @@ from envs import (
     NativeEnv,
     Pendulum,
 )
-from envs.kernels import GUARDS, address
-from manyseeds import kernels
+from manyseeds.envs.kernels import GUARDS, address
 from tests.envs import test_classic_control as classic_control
 from tests.envs.test_classic_control import GymCopies, random_actions, uniforms
 from tests.envs.test_envs import balance

@@ -11,13 +11,20 @@ import pytest
 import torch
 from torch import Tensor
 
-import envs
-from envs import Acrobot, CartPole, MountainCarContinuous, NativeEnv, Pendulum, Rollout, State
-from envs import rollout as act
-from envs.kernels import GUARDS
-from envs.rollout import PLAYING, step_by_step
-from manyseeds import kernels
+from manyseeds import envs, kernels
 from manyseeds.distributions import Categorical, Gaussian
+from manyseeds.envs import (
+    Acrobot,
+    CartPole,
+    MountainCarContinuous,
+    NativeEnv,
+    Pendulum,
+    Rollout,
+    State,
+)
+from manyseeds.envs import rollout as act
+from manyseeds.envs.kernels import GUARDS
+from manyseeds.envs.rollout import PLAYING, step_by_step
 from manyseeds.kernels.rollout import Policy
 from manyseeds.layers import RunningStats, SeedMLP
 from tests.algos.probes import Counter
@@ -234,7 +241,7 @@ def test_what_has_no_c_code_is_stepped_in_pytorch(monkeypatch: pytest.MonkeyPatc
         called.append(args)
         raise NotImplementedError
 
-    module = sys.modules["envs.rollout"]  # envs.rollout is the function
+    module = sys.modules["manyseeds.envs.rollout"]  # envs.rollout is the function
     monkeypatch.setattr(module, "rollout_in_c", in_c)
     for env in (Counter(time_limit=7), LongPole()):
         actor = Actor(env, "sampled")

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import envs
-from envs import CliffWalking, EnvSpec, Gridworld, RandomWalk, TabularEnv, Taxi
+from manyseeds import envs
+from manyseeds.envs import CliffWalking, EnvSpec, Gridworld, RandomWalk, TabularEnv, Taxi
 from manyseeds.errors import UsageError
 from manyseeds.seeds import SeedStreams
 from tests.envs.test_envs import monte_carlo

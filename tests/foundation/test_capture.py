@@ -51,7 +51,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 def learn(case: str, **overrides: Any) -> tuple[dict[str, Tensor], Any]:
     """Train three seeds in memory; the policy's tensors and the metrics."""
     algo, settings = CASES[case]
-    module = importlib.import_module(f"algos.{algo}")
+    module = importlib.import_module(f"manyseeds.algos.{algo}")
     settings = {"hidden": (16, 16), "total_timesteps": 240, **settings, **overrides}
     config = module.Config(seeds=3, quiet=True, **settings)
     run = Run(config)

@@ -76,7 +76,7 @@ def test_what_is_no_script_of_another_checkout_runs(other: Path, tmp_path: Path)
     assert run(own) == says(ROOT)
     assert run("-c", SAY, cwd=tmp_path) == says(ROOT)
     assert run("-m", "say", cwd=own.parent) == says(ROOT)
-    assert run("-m", "algos.say", cwd=other) == says(other)
+    assert run("-m", "manyseeds.algos.say", cwd=other) == says(other)
     assert run(other / "say.py") == says(other)
     # Installed into the folder of a module that is run: as pytest, with a checkout on the path.
     installed = tmp_path / "site-packages"

@@ -22,7 +22,7 @@ def test_a_stored_policy_acts_as_the_trained_one(
 ) -> None:
     for name, few in (("POINTS", 1), ("FINAL_EPISODES", 4)):
         monkeypatch.setattr(control, name, few)
-    module = importlib.import_module(f"algos.{algo}")
+    module = importlib.import_module(f"manyseeds.algos.{algo}")
     settings = {"env": "CartPole-v1", "results": str(tmp_path), **BUDGETS[algo]}
     config = module.Config(seeds=3, quiet=True, **settings)
     main(config, module.train, module.PRESETS)

@@ -16,10 +16,9 @@ import numpy as np
 import pytest
 import torch
 
-import envs
-from algos import a2c, ppo, q_learning, reinforce, sarsa, td_prediction, trpo
-from benchmarks import catalog
-from manyseeds import checkpoint
+from manyseeds import checkpoint, envs
+from manyseeds.algos import a2c, ppo, q_learning, reinforce, sarsa, td_prediction, trpo
+from manyseeds.benchmarks import catalog
 from manyseeds.cli import (
     FLOAT32_MAX,
     ControlConfig,
@@ -40,7 +39,7 @@ from manyseeds.runs.control import Run, main
 from manyseeds.usage import documented
 
 SCRIPTS = sorted(p for p in (ROOT / "algos").glob("*.py") if p.stem != "__init__")
-MODULES = {p.stem: importlib.import_module(f"algos.{p.stem}") for p in SCRIPTS}
+MODULES = {p.stem: importlib.import_module(f"manyseeds.algos.{p.stem}") for p in SCRIPTS}
 CONTROL = {
     name: module for name, module in MODULES.items() if issubclass(module.Config, ControlConfig)
 }

@@ -17,9 +17,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from algos import ppo
-from benchmarks import measure
 from manyseeds import capture
+from manyseeds.algos import ppo
+from manyseeds.benchmarks import measure
 from manyseeds.capture import CudaRecorder, leaves
 from manyseeds.runs import base, control
 from manyseeds.runs.base import failing_in_one_line, trained_on
@@ -78,7 +78,7 @@ def recordings(monkeypatch: pytest.MonkeyPatch) -> list[MetaRecorder]:
 def test_an_iteration_stays_on_its_device(case: str, recordings: list[MetaRecorder]) -> None:
     """Initial weights are drawn on the CPU all the same: here they have values."""
     algo, settings = CASES[case]
-    module = importlib.import_module(f"algos.{algo}")
+    module = importlib.import_module(f"manyseeds.algos.{algo}")
     settings = {"hidden": (16, 16), "total_timesteps": 240, **settings}
     run = Run(module.Config(seeds=3, quiet=True, **settings))
     run.device = META

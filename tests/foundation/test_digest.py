@@ -15,13 +15,12 @@ from typing import Any
 import gymnasium
 import pytest
 
-import envs
-from algos import dqn, policy_iteration, ppo, q_learning, td_prediction, value_iteration
-from benchmarks import sb3_baseline, trl_baseline
-from llm_track import grpo
-from manyseeds import digest
+from manyseeds import digest, envs
+from manyseeds.algos import dqn, policy_iteration, ppo, q_learning, td_prediction, value_iteration
+from manyseeds.benchmarks import sb3_baseline, trl_baseline
 from manyseeds.cli import from_preset
 from manyseeds.digest import ROOT, Place, boundary, code_digest, forget, origin_of
+from manyseeds.llm_track import grpo
 from manyseeds.runs.stale import KINDS
 
 # ---- What a definition's digest depends on ----------------------------------------------
@@ -351,9 +350,9 @@ def test_what_is_gone_counts_as_empty(origin: str, project: Callable[..., str]) 
 
 
 def test_an_origin_is_written_by_module_and_name() -> None:
-    assert origin_of(ppo.train) == "algos.ppo:train"
-    assert origin_of(ppo.prepare) == "algos.ppo:prepare"  # behind a decorator
-    assert origin_of(ppo.ActorCritic.act) == "algos.ppo:ActorCritic.act"
+    assert origin_of(ppo.train) == "manyseeds.algos.ppo:train"
+    assert origin_of(ppo.prepare) == "manyseeds.algos.ppo:prepare"  # behind a decorator
+    assert origin_of(ppo.ActorCritic.act) == "manyseeds.algos.ppo:ActorCritic.act"
     assert origin_of("a.b:c") == "a.b:c"
 
 
@@ -529,7 +528,12 @@ def test_a_copy_of_an_algorithm_has_its_digest_wherever_it_lies(
     shutil.copy(ROOT / "algos/ppo.py", project_copy / "algos/my-ppo.py")
     shutil.copy(ROOT / "algos/ppo.py", tmp_path / "ppo.py")
     forget()
-    modules = "algos.ppo", "algos.my_ppo", f"{project_copy}/algos/my-ppo.py", f"{tmp_path}/ppo.py"
+    modules = (
+        "manyseeds.algos.ppo",
+        "manyseeds.algos.my_ppo",
+        f"{project_copy}/algos/my-ppo.py",
+        f"{tmp_path}/ppo.py",
+    )
     rest = [x for x in origins(ppo, "CartPole-v1") if "ppo" not in x] + KINDS[
         "control"
     ].kind_origins()
@@ -570,7 +574,7 @@ def test_where_a_definition_outside_the_checkout_is(tmp_path: Path) -> None:
     assert one.startswith("unknown-")
     assert one != two
     assert origin_of(gymnasium.Env) == "gymnasium.core:Env"  # a library
-    assert origin_of(partial(ppo.train, None)) == "algos.ppo:train"
+    assert origin_of(partial(ppo.train, None)) == "manyseeds.algos.ppo:train"
 
 
 # ---- What makes the runs of this project stale ------------------------------------------
@@ -891,7 +895,7 @@ def test_moving_the_foundation_makes_nothing_stale(
     shutil.move(tmp_path / "manyseeds/layers.py", tmp_path / "envs/nets.py")
     shutil.move(tmp_path / "manyseeds/evaluate.py", tmp_path / "manyseeds/measure.py")
     for file in tmp_path.rglob("*.py"):
-        text = file.read_text().replace("manyseeds.layers", "envs.nets")
+        text = file.read_text().replace("manyseeds.layers", "manyseeds.envs.nets")
         file.write_text(text.replace("manyseeds.evaluate", "manyseeds.measure"))
     assert digests(tmp_path) == before
 
@@ -899,9 +903,9 @@ def test_moving_the_foundation_makes_nothing_stale(
 def test_a_binned_environment_brings_its_bins() -> None:
     env = envs.make("CartPole-v1", observations="index")
     assert list(map(origin_of, env.origins())) == [
-        "envs.discretize:Discretize",
-        "envs.cartpole:CartPole",
-        "envs.cartpole:ENVS[CartPole-v1]",
+        "manyseeds.envs.discretize:Discretize",
+        "manyseeds.envs.cartpole:CartPole",
+        "manyseeds.envs.cartpole:ENVS[CartPole-v1]",
     ]
     assert set(map(origin_of, env.origins())) <= set(origins(q_learning, "CartPole-v1"))
 

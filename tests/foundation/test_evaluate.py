@@ -17,13 +17,12 @@ import pytest
 import torch
 from torch import Tensor
 
-import envs
-from algos import ppo, q_learning
-from benchmarks.chapters.stored import StoredRun, open_run
-from benchmarks.chapters.tabular import curve_of
-from envs import CartPole, Env, EnvSpec, FrozenLake, NativeEnv
-from manyseeds import plots
+from manyseeds import envs, plots
+from manyseeds.algos import ppo, q_learning
+from manyseeds.benchmarks.chapters.stored import StoredRun, open_run
+from manyseeds.benchmarks.chapters.tabular import curve_of
 from manyseeds.cli import ControlConfig, identity, parse
+from manyseeds.envs import CartPole, Env, EnvSpec, FrozenLake, NativeEnv
 from manyseeds.evaluate import CHUNK, CURVE_EPISODES, FINAL_EPISODES, Evaluation, evaluate
 from manyseeds.record import RunFolder, read_json
 from manyseeds.runs import base
@@ -378,7 +377,7 @@ def test_evaluating_does_not_change_the_training(
     An evaluation has its own streams, and leaves the training's environments where they are.
     """
     monkeypatch.setattr(run_module, "POINTS", 4)
-    module = importlib.import_module(f"algos.{algo}")
+    module = importlib.import_module(f"manyseeds.algos.{algo}")
     config = module.Config(seeds=2, quiet=True, **BUDGETS[algo])
     calls: list[Any] = []
 

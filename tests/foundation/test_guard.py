@@ -20,12 +20,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import envs
-from algos import a2c, dqn, ppo, trpo
-from envs.kernels import GUARDS
-from envs.rollout import PLAYING
-from manyseeds import distributions, kernels, layers, optim, samples
+from manyseeds import distributions, envs, kernels, layers, optim, samples
+from manyseeds.algos import a2c, dqn, ppo, trpo
 from manyseeds.digest import ROOT
+from manyseeds.envs.kernels import GUARDS
+from manyseeds.envs.rollout import PLAYING
 from manyseeds.kernels import guard
 from manyseeds.kernels.guard import Guard, looking_by_iteration, watch
 from manyseeds.layers import SeedMLP
@@ -297,7 +296,7 @@ def test_a_policy_that_answers_for_another_plays_itself(agent: ppo.ActorCritic) 
 def test_the_loop_that_a_rollout_stands_for_may_be_another(
     agent: ppo.ActorCritic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["envs.rollout"], "step_by_step", mine)
+    monkeypatch.setattr(sys.modules["manyseeds.envs.rollout"], "step_by_step", mine)
     assert not PLAYING.allows(agent)
 
 
@@ -450,7 +449,7 @@ def test_an_edit_of_the_c_code_of_an_environment_counts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Evaluations play the Python: training must not play something else."""
-    edited = Guard("cartpole", *envs.kernels.DYNAMICS, c_of="envs.acrobot")
+    edited = Guard("cartpole", *envs.kernels.DYNAMICS, c_of="manyseeds.envs.acrobot")
     assert not edited.allows(envs.CartPole())
     assert "the C code of envs/acrobot.c was changed" in capsys.readouterr().err
 

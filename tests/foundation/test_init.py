@@ -14,7 +14,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from algos import ppo
+from manyseeds.algos import ppo
 from manyseeds.checkpoint import to_bytes
 from manyseeds.cli import UsageError, identity, parse
 from manyseeds.evaluate import evaluate, share
@@ -64,7 +64,7 @@ def scores(policy: Any, config: Any, seeds: list[int]) -> list[float]:
 @pytest.mark.parametrize("algo", BUDGETS)
 def test_a_training_starts_as_the_stored_one_has_ended(algo: str) -> None:
     part = train(algo)
-    module = importlib.import_module(f"algos.{algo}")
+    module = importlib.import_module(f"manyseeds.algos.{algo}")
     stored = module.load(str(part))
     again = train(algo, init=str(part))
     assert again != part
@@ -91,7 +91,7 @@ def test_what_was_trained_goes_into_every_network() -> None:
             seen.extend(objects)
             raise Stopped
 
-    module = importlib.import_module("algos.dqn")
+    module = importlib.import_module("manyseeds.algos.dqn")
     config = module.Config(**{**CASES["dqn"], "init": str(part), "quiet": True})
     with pytest.raises(Stopped):
         module.train(config, Looking(config, [2, 0]))

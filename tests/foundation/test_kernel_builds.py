@@ -21,9 +21,8 @@ from pathlib import Path
 import pytest
 import torch
 
-import envs.kernels
-from algos import ppo
-from manyseeds import kernels
+from manyseeds import envs, kernels
+from manyseeds.algos import ppo
 from manyseeds.runs.control import Run
 from tests.planted_bugs.planting import ROOT
 

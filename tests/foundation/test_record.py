@@ -21,10 +21,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from algos import grpo, ppo, q_learning, reinforce
-from benchmarks.chapters.stored import StoredRun, open_run
-from benchmarks.chapters.tabular import curve_of
 from manyseeds import cli, record
+from manyseeds.algos import grpo, ppo, q_learning, reinforce
+from manyseeds.benchmarks.chapters.stored import StoredRun, open_run
+from manyseeds.benchmarks.chapters.tabular import curve_of
 from manyseeds.cli import parse
 from manyseeds.errors import UsageError
 from manyseeds.record import (
@@ -828,7 +828,7 @@ def test_a_run_is_not_trained_with_two_settings_at_the_same_time(
 ) -> None:
     """Other seeds under one name: the second command is refused before it has written anything."""
     args = (*LAKE, "--name", "x", "--seeds", "1")
-    code = "from algos.q_learning import Config; from manyseeds.record import RunFolder\n"
+    code = "from manyseeds.algos.q_learning import Config; from manyseeds.record import RunFolder\n"
     code += "config = Config(env='FrozenLake-v1', total_timesteps=500, results='r', name='x')\n"
     code += "with RunFolder.of(config, 'q_learning').locks(config) as locks:\n"
     code += "    print(locks.acquire(7), flush=True); input()"
@@ -1003,7 +1003,7 @@ def test_a_run_of_another_name_and_library() -> None:
     (part,) = folder.parts()
     stored = read_json(part / "config.json")
     assert (stored["algo"], stored["source"]) == ("other-q", "other")
-    assert "algos.q_learning:train" in stored["code"]["origins"]
+    assert "manyseeds.algos.q_learning:train" in stored["code"]["origins"]
     assert stored["versions"]["pandas"] == pd.__version__
     shutil.rmtree(part)
     plant(folder.path / "seeds-001-001", [1])

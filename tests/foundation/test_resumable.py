@@ -16,9 +16,9 @@ import pytest
 import safetensors.torch
 import torch
 
-from algos import ppo, q_learning
-from benchmarks import catalog
 from manyseeds import capture, kernels, record, snapshot
+from manyseeds.algos import ppo, q_learning
+from manyseeds.benchmarks import catalog
 from manyseeds.cli import SeedsConfig
 from manyseeds.digest import ROOT, Place, find, read, resolve
 from manyseeds.record import RunFolder, is_finished

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from manyseeds.digest import ROOT
+from manyseeds import ROOMS
+from manyseeds.digest import PACKAGE, ROOT
 
-ROOMS = ("manyseeds", "envs", "algos", "llm_track", "benchmarks")  # from the lowest
+ALL_ROOMS = (PACKAGE, *ROOMS)
 ABOVE = {
     "manyseeds": ("envs", "algos", "llm_track", "benchmarks"),
     "envs": ("algos", "llm_track", "benchmarks"),
@@ -42,7 +45,7 @@ def scripts(*rooms: str) -> set[str]:
 
 def names_of(room: str, rooms: Sequence[str]) -> re.Pattern[str]:
     """What finds the names of rooms above one, and of scripts that only they have."""
-    own = scripts(*(x for x in ROOMS if x not in ABOVE[room]))
+    own = scripts(*(x for x in ALL_ROOMS if x not in ABOVE[room]))
     files = "|".join(map(re.escape, sorted(scripts(*rooms) - own)))
     return re.compile(rf"\b({'|'.join(rooms)})\b[/.:]|\b({files})\b")
 
@@ -55,6 +58,40 @@ def test_no_room_names_one_above_it(room: str) -> None:
     assert files
     found = [(path.name, text) for path in files for text in strings(path) if above.search(text)]
     assert not found
+
+
+def imports(path: Path) -> Iterator[str]:
+    """What a file imports, also within functions: `manyseeds.envs.core`."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_the_foundation_imports_no_room() -> None:
+    for path in (ROOT / PACKAGE).rglob("*.py"):
+        assert not [
+            x for x in imports(path) if x.startswith(tuple(f"{PACKAGE}.{r}" for r in ROOMS))
+        ]
+
+
+def test_no_module_has_two_names() -> None:
+    """A room is imported as manyseeds.ROOM alone, though its folder may be on the path."""
+    files = [path for room in (*ALL_ROOMS, "tests") for path in (ROOT / room).rglob("*.py")]
+    for path in files:
+        assert not [x for x in imports(path) if x.partition(".")[0] in ROOMS], path
+    code = (
+        "import runpy, sys\n"
+        "sys.argv = ['benchmarks/sweep.py', '--suite', 'quick', '--cut', '--dry-run']\n"
+        "runpy.run_path(sys.argv[0], run_name='__main__')\n"
+        "del sys.modules['__main__']\n"
+        "files = [getattr(module, '__file__', None) for module in sys.modules.values()]\n"
+        f"ours = [x for x in files if x and x.startswith({str(ROOT)!r})]\n"
+        "ours = [x for x in ours if '.venv' not in x]\n"
+        "assert len(ours) == len(set(ours)) > 30, ours\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
 
 
 @pytest.mark.parametrize("room", ABOVE)
@@ -86,9 +123,9 @@ def test_every_script_is_under_the_contract_of_scripts() -> None:
     named = {name for x in contracts["contracts"] for name in x.get("modules", ())}
     files = [path for room in ("benchmarks", "llm_track") for path in (ROOT / room).glob("*.py")]
     scripts = [path for path in files if "\nif __name__ ==" in path.read_text()]
-    assert {f"{path.parent.name}.{path.stem}" for path in scripts} <= named
+    assert {f"{PACKAGE}.{path.parent.name}.{path.stem}" for path in scripts} <= named
 
 
 def test_all_packages_are_rooms() -> None:
     packages = {path.parent.name for path in ROOT.glob("[a-z]*/__init__.py")} - {"tests"}
-    assert packages == set(ROOMS)
+    assert packages == set(ALL_ROOMS)

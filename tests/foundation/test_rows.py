@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from algos import a2c, grpo, ppo
-from benchmarks import catalog
+from manyseeds.algos import a2c, grpo, ppo
+from manyseeds.benchmarks import catalog
 from manyseeds.cli import ControlConfig
 from manyseeds.rows import broadcast, stack, structure, used, varying
 
 ALGOS = [
     name
     for name in catalog.names("algos")
-    if issubclass(importlib.import_module(f"algos.{name}").Config, ControlConfig)
+    if issubclass(importlib.import_module(f"manyseeds.algos.{name}").Config, ControlConfig)
 ]
 SHAPES = {"num_envs", "num_steps", "hidden", "minibatch_size", "epochs", "batch_size", "env"}
 
@@ -65,7 +65,7 @@ def test_used() -> None:
 
 @pytest.mark.parametrize("algo", ALGOS)
 def test_every_algorithm_has_fields_that_may_differ(algo: str) -> None:
-    config = importlib.import_module(f"algos.{algo}").Config()
+    config = importlib.import_module(f"manyseeds.algos.{algo}").Config()
     names = varying(type(config))
     assert {"learning_rate", "gamma"} <= set(names)
     assert set(names) <= {field.name for field in dataclasses.fields(config)}
@@ -77,7 +77,7 @@ def test_every_algorithm_has_fields_that_may_differ(algo: str) -> None:
 def test_planning_has_none_and_prediction_no_gamma() -> None:
     """Gamma is part of what is predicted."""
     found = {
-        algo: set(varying(importlib.import_module(f"algos.{algo}").Config))
+        algo: set(varying(importlib.import_module(f"manyseeds.algos.{algo}").Config))
         for algo in set(catalog.names("algos")) - set(ALGOS)
     }
     assert found == {

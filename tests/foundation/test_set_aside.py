@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from algos import q_learning
-from benchmarks import sweep
-from benchmarks.chapters.stored import open_run
-from benchmarks.compare import compare
-from benchmarks.launchers.display import Display
-from benchmarks.launchers.tasks import all_tasks
-from benchmarks.merge import stored_parts
-from benchmarks.suite import Cell
+from manyseeds.algos import q_learning
+from manyseeds.benchmarks import sweep
+from manyseeds.benchmarks.chapters.stored import open_run
+from manyseeds.benchmarks.compare import compare
+from manyseeds.benchmarks.launchers.display import Display
+from manyseeds.benchmarks.launchers.tasks import all_tasks
+from manyseeds.benchmarks.merge import stored_parts
+from manyseeds.benchmarks.suite import Cell
 from manyseeds.cli import parse
 from manyseeds.digest import ROOT, forget
 from manyseeds.errors import UsageError
@@ -53,7 +53,9 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     text = text.replace(old, "helper.scaled(broadcast(alpha, error) * error)")
     folder = tmp_path / "mine"
     folder.mkdir()
-    (folder / "my_q.py").write_text(text.replace("import envs\n", "import envs\nimport helper\n"))
+    (folder / "my_q.py").write_text(
+        text.replace("from manyseeds import envs\n", "from manyseeds import envs\nimport helper\n")
+    )
     (folder / "helper.py").write_text(HELPER)
     (folder / "own_env.py").write_text(OWN_ENV)
     return folder
@@ -522,7 +524,10 @@ def test_a_sweep_may_keep_what_other_code_has_trained(
 def test_the_code_of_a_baseline_is_that_of_its_record() -> None:
     """No script imports another one, so that it is not asked."""
     cell = Cell("ppo", "CartPole-v1", 2, "sb3")
-    recorded = ["benchmarks.sb3_baseline:train", "benchmarks.sb3_baseline:PPOBaseline"]
+    recorded = [
+        "manyseeds.benchmarks.sb3_baseline:train",
+        "manyseeds.benchmarks.sb3_baseline:PPOBaseline",
+    ]
     config = cell.config()
     code = Code(config, recorded, Run.kind_origins())
     stored = {"code": {"digest": code.digest, "origins": recorded}, "versions": {}}
@@ -554,7 +559,7 @@ def test_a_script_that_replaces_something_of_ours_is_read(
     """`q_learning.td_error = mine`, and then the training of algos/q_learning.py."""
     script = mine / "patched.py"
     script.write_text(
-        f"""from algos import q_learning
+        f"""from manyseeds.algos import q_learning
 from manyseeds.cli import parse
 from manyseeds.runs.control import main
 

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from algos import monte_carlo, q_learning
+from manyseeds.algos import monte_carlo, q_learning
 from manyseeds.cli import parse
 from manyseeds.errors import UsageError
 from manyseeds.record import DONE, RunFolder, is_finished, read_json

@@ -15,9 +15,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from llm_track import dpo, models, sampling, tasks
-from llm_track.tasks import Preference
 from manyseeds.errors import UsageError
+from manyseeds.llm_track import dpo, models, sampling, tasks
+from manyseeds.llm_track.tasks import Preference
 from manyseeds.record import RunFolder, read_json
 from manyseeds.runs.language import LanguageRun, main
 from manyseeds.runs.parallel import Processes

@@ -15,10 +15,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from llm_track import engine, generate, grpo, models, sampling, tasks
-from llm_track.sampling import Samples
 from manyseeds.cli import identity
 from manyseeds.errors import UsageError
+from manyseeds.llm_track import engine, generate, grpo, models, sampling, tasks
+from manyseeds.llm_track.sampling import Samples
 from manyseeds.record import RunFolder, part_name, read_json
 from manyseeds.runs import language
 from manyseeds.runs.language import LanguageConfig
@@ -205,7 +205,7 @@ def test_trainings_with_vllm(
     assert metrics["kl"][0] < 1e-8 < metrics["kl"][1]
     record = read_json(part / "config.json")
     assert record["versions"]["vllm"] == "0.11.0"
-    assert "llm_track.engine:Engine" in record["code"]["origins"]
+    assert "manyseeds.llm_track.engine:Engine" in record["code"]["origins"]
     assert record["config"]["sampler"] == "vllm"
     (llm,) = vllm.made  # for both seeds: a second one would find the GPU's memory taken
     tried = {params.seed for _, params in llm.requests}
@@ -359,7 +359,7 @@ def test_liger_s_kernels_are_put_into_a_model(
     critic = models.load_scalar(qwen, config, CPU, Processes(), "--model")
     assert len(patched(critic)) == 3
     assert identity(config)["liger"] is True
-    assert "llm_track.models:fuse" in grpo.Config(model=qwen, liger=True).origins()
+    assert "manyseeds.llm_track.models:fuse" in grpo.Config(model=qwen, liger=True).origins()
 
 
 @pytest.mark.usefixtures("liger")

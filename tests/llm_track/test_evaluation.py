@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from llm_track import evaluation, models, sampling, tasks
-from llm_track.evaluation import TaskEvaluator, cons_at_k, cons_of_groups, pass_at_k
+from manyseeds.llm_track import evaluation, models, sampling, tasks
+from manyseeds.llm_track.evaluation import TaskEvaluator, cons_at_k, cons_of_groups, pass_at_k
 from manyseeds.runs.language import LanguageConfig
 
 # ---- pass@k and cons@k ---------------------------------------------------------------------

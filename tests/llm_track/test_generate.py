@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 import transformers
 
-from llm_track import generate, models, sampling, tasks
-from llm_track.generate import Config
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
+from manyseeds.llm_track import generate, models, sampling, tasks
+from manyseeds.llm_track.generate import Config
 
 ACCURACY = tasks.Addition.accuracy
 SMALL = {"prompts": 7, "samples": 4, "batch_size": 8, "max_new_tokens": 12, "quiet": True}
@@ -161,7 +161,7 @@ def test_bad_files_in_one_line(qwen: str, tmp_path: Path) -> None:
 
 HOLDER = """
 import sys
-from llm_track.generate import alone_on
+from manyseeds.llm_track.generate import alone_on
 with alone_on(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()

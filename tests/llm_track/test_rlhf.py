@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from llm_track import models, reward_model, rlhf_ppo, sampling, tasks
-from llm_track.sampling import Samples
 from manyseeds.errors import UsageError
+from manyseeds.llm_track import models, reward_model, rlhf_ppo, sampling, tasks
+from manyseeds.llm_track.sampling import Samples
 from manyseeds.record import RunFolder, read_json
 from manyseeds.runs.language import LanguageRun, main
 from manyseeds.runs.parallel import Processes

@@ -22,7 +22,11 @@ import safetensors.torch
 import torch
 from transformers import LlamaForCausalLM
 
-from llm_track import (
+from manyseeds import snapshot
+from manyseeds.cli import identity, parse
+from manyseeds.digest import ROOT
+from manyseeds.errors import UsageError
+from manyseeds.llm_track import (
     dapo,
     dpo,
     dr_grpo,
@@ -34,10 +38,6 @@ from llm_track import (
     sft,
     tasks,
 )
-from manyseeds import snapshot
-from manyseeds.cli import identity, parse
-from manyseeds.digest import ROOT
-from manyseeds.errors import UsageError
 from manyseeds.record import STALE, RunFolder, is_finished, part_name, read_json
 from manyseeds.runs import language, set_aside
 from manyseeds.runs.language import LanguageRun
@@ -514,12 +514,12 @@ def test_no_step_is_taken_on_a_gradient_of_nan_or_infinity(
 
 LAUNCH = """
 import importlib
-from llm_track import evaluation, tasks
+from manyseeds.llm_track import evaluation, tasks
 from manyseeds.runs.language import main
 tasks.Addition.accuracy = lambda self, problem, completion: float(len(completion) % 2 == 0)
 evaluation.curve_size = evaluation.final_size = lambda of: (4, 2)
 for name, settings in {runs}.items():
-    method = importlib.import_module(f"llm_track.{{name}}")
+    method = importlib.import_module(f"manyseeds.llm_track.{{name}}")
     main(method.Config(**settings), method.train, {{}})
 """
 

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 from torch import Tensor
 
-from llm_track import models, sampling, tasks
-from llm_track.sampling import Samples
 from manyseeds.errors import UsageError
+from manyseeds.llm_track import models, sampling, tasks
+from manyseeds.llm_track.sampling import Samples
 from manyseeds.runs.language import LanguageConfig
 from manyseeds.runs.parallel import Processes
 from tests.random_models import digest, make_model

@@ -15,11 +15,11 @@ import transformers
 from huggingface_hub import ModelCard
 from torch import Tensor
 
-from algos import ppo
-from benchmarks import export
-from benchmarks.chapters import results as chapter_results
-from llm_track import models, tasks
+from manyseeds.algos import ppo
+from manyseeds.benchmarks import export
+from manyseeds.benchmarks.chapters import results as chapter_results
 from manyseeds.errors import UsageError
+from manyseeds.llm_track import models, tasks
 from manyseeds.record import RunFolder, is_finished, part_name, read_json
 from manyseeds.runs import language
 from manyseeds.runs.base import carry_out

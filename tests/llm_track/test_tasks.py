@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llm_track import tasks
-from llm_track.tasks import Graded, JsonlTask, Preference, Problem
 from manyseeds.errors import UsageError
+from manyseeds.llm_track import tasks
+from manyseeds.llm_track.tasks import Graded, JsonlTask, Preference, Problem
 
 GSM8K = Path(__file__).parent / "data" / "gsm8k.jsonl"
 GENERATED = sorted(tasks.GENERATED)

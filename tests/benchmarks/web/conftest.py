@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks import website
-from benchmarks.chapters import comparison
+from manyseeds.benchmarks import website
+from manyseeds.benchmarks.chapters import comparison
 from manyseeds.digest import ROOT
 from tests.benchmarks.test_report import around, plant
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from benchmarks import website
+from manyseeds.benchmarks import website
 from manyseeds.digest import ROOT
 from tests.benchmarks.test_hostile_store import rewrite
 from tests.benchmarks.web.conftest import PENDULUM, write

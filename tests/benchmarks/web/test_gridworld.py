@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-import envs
-from algos import q_learning, sarsa, value_iteration
-from benchmarks.web.page import HERE
-from envs.tabular import deterministic, grid
+from manyseeds import envs
+from manyseeds.algos import q_learning, sarsa, value_iteration
+from manyseeds.benchmarks.web.page import HERE
+from manyseeds.envs.tabular import deterministic, grid
 from tests.algos.test_planning import solved
 from tests.benchmarks.web.test_browser import opened
 

@@ -15,11 +15,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.web import grpo as page_of_grpo
-from benchmarks.web.page import HERE, html
-from llm_track import dapo, dr_grpo, grpo, rlhf_ppo
-from llm_track.tasks import Graded
+from manyseeds.benchmarks.web import grpo as page_of_grpo
+from manyseeds.benchmarks.web.page import HERE, html
 from manyseeds.digest import ROOT
+from manyseeds.llm_track import dapo, dr_grpo, grpo, rlhf_ppo
+from manyseeds.llm_track.tasks import Graded
 from manyseeds.runs.parallel import Processes
 from tests.benchmarks.web.test_browser import opened
 

@@ -22,14 +22,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks import website
-from benchmarks.chapters import environment_pages
-from benchmarks.chapters.contents import open_store
-from benchmarks.chapters.front_page import outcome
-from benchmarks.chapters.tables import expanded
-from benchmarks.web import figures, films, markdown
-from benchmarks.web.page import HERE, Page, inline_json, packed, policy, templates
 from manyseeds import plots
+from manyseeds.benchmarks import website
+from manyseeds.benchmarks.chapters import environment_pages
+from manyseeds.benchmarks.chapters.contents import open_store
+from manyseeds.benchmarks.chapters.front_page import outcome
+from manyseeds.benchmarks.chapters.tables import expanded
+from manyseeds.benchmarks.web import figures, films, markdown
+from manyseeds.benchmarks.web.page import HERE, Page, inline_json, packed, policy, templates
 from manyseeds.errors import UsageError
 from manyseeds.plots import Line
 from manyseeds.record import RunFolder, read_json, seal, write_json
