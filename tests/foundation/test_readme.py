@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from manyseeds import envs
 from manyseeds.algos import ppo
 from manyseeds.benchmarks import catalog
 from manyseeds.benchmarks.chapters import taxonomy
@@ -84,15 +83,6 @@ def test_every_algorithm_is_on_the_pages_and_in_the_suites() -> None:
     assert not missing, "give it a place in TREE of benchmarks/chapters/taxonomy.py"
     trained = {cell.algo for cells in SUITES.values() for cell in cells if cell.package == "algos"}
     assert trained == set(names), "give it cells in SUITES of benchmarks/suite.py"
-
-
-def test_every_environment_is_in_the_readme() -> None:
-    """One id of each class."""
-    kinds: dict[type, list[str]] = {}
-    for env_id, build in envs.NATIVE.items():
-        kinds.setdefault(type(build()), []).append(env_id)
-    missing = [ids for ids in kinds.values() if not any(env_id in README for env_id in ids)]
-    assert not missing, "name it in README.md"
 
 
 def test_versions_agree() -> None:
