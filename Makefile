@@ -18,7 +18,8 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install benchmark report site films picture browser test test-all gpu-check lint check-arm64 format jax-env ray-env slurm-test clean FORCE
+.PHONY: help install benchmark report site films picture browser test test-all test-peers verify gpu-check lint check-arm64 \
+  format jax-env ray-env slurm-test clean FORCE
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -48,13 +49,24 @@ browser: ## a browser for the tests of the site: Debian's chromium
 	"make: there is no apt-get here; install chromium by hand" >&2; exit 1; }; \
 	apt-get update && apt-get install -y chromium; }
 
-test: install ## fast tests, then lint
-	$(PY) -m pytest -m "not slow" -n $(WORKERS) --dist worksteal
-	$(LINT)
+test: install ## fast tests and lint
+	$(call BESIDE_LINT,-m "not slow" --durations 10)
 
-test-all: install ## all tests, then lint
-	$(PY) -m pytest -n $(WORKERS) --dist worksteal --durations 60
-	$(LINT)
+test-all: install ## all tests and lint; of those that passed with the same files a tenth
+	$(call BESIDE_LINT,--durations 60)
+
+verify: install ## planted bugs and sanitizers, all of them; notes what they passed with
+	$(PY) -m pytest --workers $(WORKERS) -m verified --verify
+
+# Lint begins while one process collects the tests; its outcome stands last.
+define BESIDE_LINT
+@mkdir -p build; $(MAKE) --no-print-directory lint > build/lint.txt 2>&1 & lint=$$!; \
+$(PY) -m pytest --workers $(WORKERS) $(1); tests=$$?; \
+wait $$lint; lint=$$?; cat build/lint.txt; [ $$tests = 0 ] && [ $$lint = 0 ]
+endef
+
+test-peers: install ray-env jax-env slurm-test ## tests that need Ray, JAX or Slurm, with their environments
+	$(PY) -m pytest -rs tests/benchmarks/test_launchers.py tests/benchmarks/test_interchange.py
 
 gpu-check: install ## on a machine with a GPU: compare CUDA with the CPU, then measure its speed
 	$(PY) benchmarks/gpu_check.py

@@ -36,8 +36,8 @@ import torch
 from torch import Tensor
 
 from manyseeds import envs
-from manyseeds.cli import Preset, parse
-from manyseeds.runs.planning import Plan, PlanningConfig, main
+from manyseeds.cli import parse, read_presets
+from manyseeds.runs.planning import PlanningConfig, PlanningRun, main
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ def goal_of_residual(V: Tensor, gamma: float, tolerance: float) -> float:
     return max(tolerance * (1 - gamma), rounding) * max(1.0, V.abs().max().item())
 
 
-def solve(config: Config, plan: Plan) -> Tensor:
+def solve(config: Config, plan: PlanningRun) -> Tensor:
     """Sweep until the values have converged; returns them, [X]."""
     env = config.make_env()
     P, ends = env.P, env.ends
@@ -95,13 +95,7 @@ def solve(config: Config, plan: Plan) -> Tensor:
         V = q.amax(0)
 
 
-PRESETS = {
-    "Gridworld-v0": Preset({"gamma": 0.9}, source="our choice: values fade visibly"),
-    "FrozenLake-v1": Preset({"gamma": 0.99}, source="our choice"),
-    "CliffWalking-v1": Preset({"gamma": 0.99}, source="our choice"),
-    "Taxi-v4": Preset({"gamma": 0.99}, source="our choice"),
-}
-
+PRESETS = read_presets("algos/presets/value_iteration.toml")
 
 if __name__ == "__main__":
     main(parse(Config, PRESETS, __doc__), solve, PRESETS)

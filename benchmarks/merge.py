@@ -33,6 +33,7 @@ from manyseeds.benchmarks.chapters.results import commit_of, processor, versions
 from manyseeds.benchmarks.chapters.stored import read_part, read_table, reading
 from manyseeds.cli import ScriptConfig, check_unpublished, exit_with, parse, path_of
 from manyseeds.errors import UsageError, printable
+from manyseeds.packed import is_packed
 from manyseeds.record import (
     DONE,
     PLAN,
@@ -41,10 +42,12 @@ from manyseeds.record import (
     copy_part,
     is_finished,
     is_part,
+    is_stored,
     plural,
     ranges,
     read_json,
     read_seal,
+    run_paths,
 )
 from manyseeds.runs.base import failing_in_one_line
 
@@ -129,9 +132,9 @@ class Refused(Exception):
 
 def stored_parts(results: Path) -> Iterator[Path]:
     """The parts of all runs of a results folder, sealed or not, run by run."""
-    for run in sorted((results / "runs").glob("*/*/*")):
-        parts = [path for path in run.glob("seeds-*") if is_part(path)]
-        yield from sorted(path for path in (*parts, run / PLAN) if path.is_dir())
+    for run in sorted({*run_paths(results)}):
+        parts = [path for path in RunFolder(run).all_parts() if is_part(path) or path.name == PLAN]
+        yield from sorted(path for path in parts if is_stored(path))
 
 
 def same_but_for_the_build(ours: Part, theirs: Part) -> bool:
@@ -212,7 +215,7 @@ def merge(sources: Sequence[Path], results: Path) -> Counter[str]:
     def finished(source: Path) -> Iterator[Part]:
         for path in stored_parts(source):
             try:
-                if (path / DONE).exists():
+                if (path / DONE).exists() or is_packed(path):
                     yield Part.open(path)
                 else:
                     done["unfinished"] += 1

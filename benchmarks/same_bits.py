@@ -3,7 +3,6 @@
     python benchmarks/same_bits.py 975e3b9 --workers 2
     python benchmarks/same_bits.py HEAD --only dqn "grpo addition"
     python benchmarks/same_bits.py HEAD~3 --restamp          # and say so in the published runs
-    python benchmarks/same_bits.py --migrate                 # published runs of an older schema
 
 Every algorithm, language method and baseline is trained shortly, with the settings of
 benchmarks/cases.py, by the scripts of OLD in a temporary worktree and by those of this checkout as
@@ -17,9 +16,9 @@ same to the bit; NaN equals NaN, and times are left out. A line for each case:
 
 `--restamp`: where all cases of an algorithm are equal (of a language method those on generated
 tasks, or those on tasks that are read; of control those with scaled rewards, or those without), its
-published parts that were not stale at OLD, as its own code says, get the digest of today's code and
-"verified equal to OLD". `--migrate` brings parts to today's schema (benchmarks/migrations.py).
-Nothing else but a sweep writes what is published.
+published runs that were not stale at OLD, as its own code says, count as trained by today's code:
+each gets one line in its runs.json, which names OLD. It is done once for many changes, as they are
+about to be published. Nothing else but a sweep writes what is published.
 
 The exit status is 0 if all cases are equal or new, otherwise 1. What cannot be compared, since it
 needs a package that is not installed, is skipped in one line.
@@ -28,13 +27,13 @@ needs a package that is not installed, is skipped in one line.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.util
 import inspect
 import itertools
 import json
 import os
 import queue
-import re
 import shutil
 import signal
 import subprocess
@@ -67,21 +66,29 @@ from manyseeds.benchmarks.cases import (
     select,
     task_kind,
 )
-from manyseeds.benchmarks.migrations import MIGRATIONS, Code, migrate, recover, result_of, stamp
 from manyseeds.benchmarks.studies import finished_studies
 from manyseeds.cli import (
     PUBLISHED,
     PositiveInt,
     exit_with,
-    flag,
     from_identity,
     parse,
-    path_of,
 )
 from manyseeds.digest import PACKAGE, ROOT, Place, find, origin_of, resolve
 from manyseeds.errors import UsageError
+from manyseeds.packed import RUNS, is_packed, with_proved
 from manyseeds.process import exit_reason
-from manyseeds.record import SCHEMA, all_runs, plural, read_json
+from manyseeds.record import (
+    all_runs,
+    pack,
+    plural,
+    read_bytes,
+    read_json,
+    read_seal,
+    seal,
+    write_bytes,
+    write_json,
+)
 from manyseeds.runs.stale import digest_today, part_is_stale, read_again
 
 # What is compared of a part, in the order in which differences are looked for.
@@ -95,7 +102,6 @@ CONTENTS = (
     "transcripts.json",
     "summary.json",
 )
-SCHEMA_FILES = ("manyseeds/record.py", "benchmarks/harness/record.py")
 
 
 # ---- Comparing two parts -------------------------------------------------------------------
@@ -355,7 +361,7 @@ class Side:
     def __init__(
         self, name: str, root: Path, folder: Path, libraries: Sequence[str], ended: queue.Queue[Any]
     ) -> None:
-        self.name, self.root, self.schema = name, root, schema_of(root)
+        self.name, self.root = name, root
         self.results, self.logs = folder / "results", folder / "logs"
         self.logs.mkdir(parents=True)
         self._closed = False
@@ -383,8 +389,7 @@ class Side:
 
     def start(self, number: int, case: Case, places: dict[str, str]) -> None:
         """Let a case begin; when it has ended, self, number, exit status and seconds are queued."""
-        options = old_flags(case, self.schema)
-        options |= {"--name": [case.name], "--results": [str(self.results)]}
+        options = {**case.options, "--name": [case.name], "--results": [str(self.results)]}
         arguments = command_line(options, places)
         job = {"number": number, "script": case.script, "arguments": arguments}
         assert self.process.stdin is not None
@@ -416,28 +421,6 @@ def last_line(file: Path) -> str:
     """The last line of a log that says something."""
     lines = file.read_text(errors="replace").split("\n") if file.exists() else []
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
-
-
-def schema_of(root: Path) -> int:
-    """The version of the store that a checkout writes; 0 if it does not say."""
-    for name in SCHEMA_FILES:
-        with contextlib.suppress(FileNotFoundError):
-            if found := re.search(r"^SCHEMA = (\d+)$", (root / name).read_text(), re.MULTILINE):
-                return int(found[1])
-    return 0
-
-
-def old_flags(case: Case, schema: int) -> dict[str, list[str]]:
-    """The flags of a case, which have today's names, as code that writes a schema knows them."""
-    options = dict(case.options)
-    for migration in reversed(MIGRATIONS):
-        if migration.schema <= schema:
-            break
-        for old, new in migration.renamed.get(case.method, {}).items():
-            for before, after in ((old, new), (f"no_{old}", f"no_{new}")):
-                if flag(after) in options:
-                    options[flag(before)] = options.pop(flag(after))
-    return options
 
 
 # ---- All cases -----------------------------------------------------------------------------
@@ -615,25 +598,27 @@ def worktree(commit: str, folder: Path) -> Iterator[Path]:
 
 # ---- Published parts -----------------------------------------------------------------------
 
-# What `--fresh` prints, for commits before schema 2.
-FRESH_BEFORE = """
-import hashlib, json
-from pathlib import Path
-from manyseeds.benchmarks.compare import part_is_stale
-parts = [done.parent for done in Path("results/runs").glob("*/*/*/*/DONE.json")]
-fresh = [p for p in parts if not part_is_stale(json.loads((p / "config.json").read_text()))]
-curves = [p / "curve.parquet" for p in fresh]
-contents = [x.read_bytes() for x in curves if x.exists()]
-plans = [x.with_name("sweeps.json") for x in curves if not x.exists()]
-contents += [x.read_bytes().partition(b"\\n")[2] for x in plans]
-print(json.dumps([hashlib.sha256(x).hexdigest() for x in contents]))
-"""
+
+class Code(NamedTuple):
+    """What a part says of the code that trains it."""
+
+    digest: str
+    origins: list[str]
 
 
 def published() -> list[Path]:
     """The published parts of runs, and the studies, whose rows are trainings too."""
     parts = [part for run in all_runs(PUBLISHED) for part in run.parts()]
     return parts + finished_studies(PUBLISHED)
+
+
+def result_of(part: Path) -> str:
+    """What identifies the results of a part or study: the checksum of its curve or rows; of a plan
+    that of its sweeps, without the line with the head."""
+    sums = (read_seal(part) or {})["sha256"]
+    if table := sums.keys() & {"curve.parquet", "rows.parquet"}:
+        return str(sums[table.pop()])
+    return hashlib.sha256(read_bytes(part / "sweeps.json").partition(b"\n")[2]).hexdigest()
 
 
 def fresh_results() -> list[str]:
@@ -644,11 +629,8 @@ def fresh_results() -> list[str]:
 def fresh_at(old: str) -> set[str]:
     """`fresh_results` of a commit, as the code of that commit says."""
     with temporary_folder(keep=False) as folder, worktree(commit_of(old), folder / "x") as checkout:
-        command = [str(checkout / "benchmarks/same_bits.py"), "--fresh"]
-        if schema_of(checkout) < 2:
-            command = ["-c", FRESH_BEFORE]
         done = subprocess.run(
-            [sys.executable, *command],
+            [sys.executable, str(checkout / "benchmarks/same_bits.py"), "--fresh"],
             cwd=checkout,
             env={**os.environ, "PYTHONPATH": str(checkout)},
             capture_output=True,
@@ -663,7 +645,6 @@ def fresh_at(old: str) -> set[str]:
 
 def stamps_today() -> dict[Path, Code]:
     """What each published part would say of its code now."""
-    recover(PUBLISHED)  # what an interruption has left
     found = {}
     for part in published():
         config = read_json(part / "config.json")
@@ -688,14 +669,16 @@ def trained_as(part: Path) -> Trains:
 def origins_today(config: dict[str, Any]) -> tuple[str, ...]:
     """Where the code begins now that would train a published part, from its config.json.
 
-    Raises UsageError where its baseline's code has been moved or renamed: that needs a migration.
+    Raises UsageError where its baseline's code has been moved or renamed.
     """
     source, algo = config["source"], config["algo"].removeprefix(f"{config['source']}-")
     found = catalog.module("llm_track" if config["kind"] == "language" else "algos", algo)
     if source == "manyseeds":
         begins = [getattr(found, name) for name in ("train", "solve") if hasattr(found, name)]
     else:  # no script imports another one, so their baselines are not asked
-        begins = [x for x in config["code"]["origins"] if x.startswith("manyseeds.benchmarks.")]
+        # Parts that were trained before 2026-11-26 name their code without the package.
+        begins = [x.removeprefix(f"{PACKAGE}.") for x in config["code"]["origins"]]
+        begins = [f"{PACKAGE}.{x}" for x in begins if x.startswith("benchmarks.")]
     settings = from_identity(found.Config, config["config"])
     origins = sorted({*map(origin_of, begins), *settings.origins()})
     for origin in origins:
@@ -726,16 +709,35 @@ def restamp(old: str, before: dict[Path, Code], equal: set[Trains]) -> tuple[int
     if stamps_today() != before:
         raise UsageError("--restamp: the code was changed during the comparison")
     fresh, name = fresh_at(old), git("rev-parse", "--short", commit_of(old))
-    stamped = left = 0
-    for part, code in before.items():
-        if read_json(part / "config.json")["code"]["digest"] == code.digest:
-            continue
-        if trained_as(part) in equal and result_of(part) in fresh:
-            stamp(part, code, name)
-            stamped += 1
+    pack(PUBLISHED)
+    stale = {part: x for part, x in before.items() if not says(part, x)}
+    proved = {
+        part: {**code._asdict(), "verified": [name]}
+        for part, code in stale.items()
+        if trained_as(part) in equal and result_of(part) in fresh
+    }
+    folders: dict[Path, dict[str, Any]] = {}
+    for part, code in proved.items():
+        if is_packed(part):
+            folder = part.parents[1]
+            folders.setdefault(folder, {})[part.relative_to(folder).as_posix()] = code
         else:
-            left += 1
-    return stamped, left
+            stamp_study(part, code)
+    for folder, codes in folders.items():
+        write_bytes(folder / RUNS, with_proved(folder, codes))
+    return len(proved), len(stale) - len(proved)
+
+
+def says(part: Path, code: Code) -> bool:
+    """Whether a part says that its code is some code."""
+    return bool(read_json(part / "config.json")["code"]["digest"] == code.digest)
+
+
+def stamp_study(study: Path, code: dict[str, Any]) -> None:
+    """Give a study the digest of today's code; a kill meanwhile leaves it damaged, git has it."""
+    config, sealed = read_json(study / "config.json"), read_seal(study) or {}
+    write_json(study / "config.json", {**config, "code": {**config["code"], **code}})
+    seal(study, sealed["local"], sealed["weights"])
 
 
 # ---- The command ---------------------------------------------------------------------------
@@ -767,10 +769,6 @@ class Flags:
     """A commit of this repository."""
     restamp: bool = False
     """Stamp published runs where equal."""
-    migrate: bool = False
-    """Bring stored runs to this schema."""
-    results: str = str(PUBLISHED)
-    """Folder to migrate."""
     fresh: bool = False
     """Print checksums of what is not stale."""
     only: tuple[str, ...] = ()
@@ -788,12 +786,6 @@ def main(args: Sequence[str] | None = None) -> None:
     try:
         if given.fresh:
             print(json.dumps(fresh_results()))
-            return
-        if given.migrate:
-            if given.old:
-                raise UsageError(f"--migrate: compares with no commit; leave out {given.old}")
-            results = path_of(given.results, "--results")
-            print(f"{plural(migrate(results), 'part')} of {results} migrated to schema {SCHEMA}")
             return
         if not given.old:
             raise UsageError("OLD: name the commit to compare with")
@@ -813,7 +805,7 @@ def main(args: Sequence[str] | None = None) -> None:
         unequal = [outcome for outcome in outcomes if outcome.status in ("DIFFERS", "FAILED")]
         if given.restamp:
             stamped, left = restamp(given.old, before, proven(outcomes))
-            print(f"{plural(stamped, 'part')} verified equal to {given.old}; stale still: {left}")
+            print(f"{plural(stamped, 'part')} proved equal to {given.old}; stale still: {left}")
     except UsageError as error:
         exit_with(error)
     except KeyboardInterrupt:

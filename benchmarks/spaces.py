@@ -22,7 +22,6 @@ from manyseeds.cli import (
     AnyConfig,
     Execution,
     Range,
-    Renamed,
     field_marks,
     flag,
     hints_of,
@@ -118,9 +117,6 @@ def read_space(words: Sequence[str], config: Any) -> Space:
 def check_name(name: str, word: str, config_class: type) -> None:
     """Raise UsageError for what is no hyperparameter of an algorithm."""
     marked = field_marks(config_class)
-    for field, marks in marked.items():
-        if Renamed(name) in marks:
-            raise UsageError(f"--vary {name}: is called {field} now")
     free = [x for x in marked if x not in FIXED and Execution() not in marked[x]]
     if name in marked and name not in free:
         raise UsageError(f"--vary {name}: cannot vary within a search; give {flag(name)}")

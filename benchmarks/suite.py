@@ -146,7 +146,7 @@ class Cell:
 
     def is_current(self, config: dict[str, Any]) -> bool:
         """Whether its command would train a part, by its config.json, with the same code."""
-        baseline = [x for x in code_of(config)["origins"] if x.startswith("benchmarks.")]
+        baseline = [x for x in code_of(config)["origins"] if x.startswith("manyseeds.benchmarks.")]
         origins = tuple(sorted({*self.origins, *baseline}))
         kind = config.get("kind")
         return kind in KINDS and not differs(config, digest_today(origins, kind))

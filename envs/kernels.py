@@ -43,5 +43,5 @@ def address(env: NativeEnv) -> int | None:
 
 
 @cache
-def library() -> kernels.Library | None:
+def library() -> kernels.SharedLibrary | None:
     return kernels.built(SOURCES)

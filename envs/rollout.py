@@ -21,7 +21,7 @@ def rollout(
     """Act for as many steps as there is noise, [S, T, N, ...]; returns the next state and obs.
 
     policy: has `act(obs, noise)` and perhaps, for C code, `as_kernel()`: the same as a
-    `kernels.rollout.Policy`.
+    `kernels.rollout.PolicyKernel`.
     """
     address = kernels.address(env) if isinstance(env, NativeEnv) else None
     if address and hasattr(policy, "as_kernel") and PLAYING.allows(policy):

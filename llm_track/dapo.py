@@ -5,13 +5,13 @@
 GRPO with four changes for long reasoning, each with a flag that disables it:
 
     clip-higher        the ratio is clipped to [1 - eps_low, 1 + eps_high], eps_high > eps_low: an
-                       unlikely token can grow faster, which is to keep the entropy up
+                       unlikely token can become likely faster, to keep the entropy up
                        (--clip-range-high 0.2 is GRPO's)
     dynamic sampling   prompts whose completions are all right or all wrong are discarded, and
                        sampling continues until K remain, so every prompt gives a gradient
                        (--no-dynamic-sampling)
     token-level loss   the mean over all tokens of a minibatch, not over each completion first:
-                       every token weighs alike (--no-token-level)
+                       every token has the same weight (--no-token-level)
     overlong           completions that were cut off are left out of the loss (filtering:
                        --no-overlong-filtering), and an answer earns less the nearer it ends to the
                        limit (soft punishment: --overlong-cache 0)
@@ -25,18 +25,18 @@ GRPO with four changes for long reasoning, each with a flag that disables it:
                                               (Lmax - Lcache - L)/Lcache  up to Lmax
                                               -1                          cut off        (eq. 13)
 
-`diff llm_track/grpo.py llm_track/dapo.py` is the method (and what is left out here: process
+`diff llm_track/grpo.py llm_track/dapo.py` shows the method (and what is left out here: process
 supervision, the reference and the iterative mode).
 
 Shapes: K prompts with G completions each, B = K G; T tokens of the longest completion.
 
 Implementation details, and where defaults leave the paper:
  1. The reward is 1 for a right answer and -1 for a wrong one (sec. 2.4), plus `--format-weight` for
-    the format, both by rules; to it comes a reward model's score (`--reward-model`), or
-    (`--no-rules`) that is the reward.
+    the format, both by rules. A reward model's score (`--reward-model`) is added to it, or is the
+    whole reward (`--no-rules`).
  2. Prompts are drawn K at a time until K mixed groups are found, at most ten times (the authors'
     code draws 3 K at a time and stops the training after ten), or the samples are spent; the first
-    K are taken. Every sample counts, also of groups left out. "Mixed" is by accuracy.
+    K are taken. Every sample counts, including those of groups left out. "Mixed" is by accuracy.
  3. Completions that were cut off count in their group's mean and deviation, and are then left out
     of the loss, numerator and denominator (sec. 3.4; the authors' published recipe only punishes
     them). Where all are left out no step is taken.
@@ -53,8 +53,8 @@ Implementation details, and where defaults leave the paper:
 Logged per step: reward, accuracy, format, length and entropy (nats per token) of all samples drawn;
 all_solved and all_failed, the shares of groups without a signal; drawn, the samples of the step;
 of its minibatches (means) loss, grad_norm, and over the tokens that they learn from clipfrac
-(ratios outside the clip range), clip_low and clip_high (where the clip acts: of a negative
-advantage, of a positive one), approx_kl (k3 to pi_old).
+(ratios outside the clip range), clip_low and clip_high (where the clip removes the gradient: of
+a negative advantage, of a positive one), approx_kl (k3 to pi_old).
 """
 
 from __future__ import annotations
@@ -94,35 +94,35 @@ class Config(tasks.TaskConfig):
     prompts: PositiveInt = 32
     """K, prompts per step."""
     group_size: Annotated[int, Range(2)] = 8
-    """G, samples per group. Completions of a prompt."""
+    """G, completions sampled for each prompt."""
     minibatches: PositiveInt = 4
-    """Minibatches per pass over the samples. A number; minibatch_size in algos is a size."""
+    """Number of minibatches in each pass over the samples."""
     epochs: PositiveInt = 1
-    """Passes over the samples. Per step."""
+    """Passes over the samples of a step."""
     learning_rate: Positive = 3e-4
-    """Step size. Learning rate of AdamW."""
+    """Learning rate of AdamW."""
     temperature: Positive = 1.0
     """Sampling temperature."""
     clip_range: NonNegative = 0.2
     """Epsilon of the clipped objective (0: no clipping)."""
     clip_range_high: NonNegative = 0.28
-    """Upper epsilon of the clipped objective (0: clip_range)."""
+    """Upper epsilon of the clipped objective (0: the same as --clip-range)."""
     dynamic_sampling: bool = True
-    """Sample until K prompts have right and wrong completions."""
+    """Sample until K prompts have both right and wrong completions."""
     max_draws: PositiveInt = 10
-    """Maximum draws of K prompts per step. Then the step uses the groups found so far."""
+    """Maximum number of draws of K prompts per step; the step then uses the groups found so far."""
     token_level: bool = True
-    """Average the loss over all tokens. Otherwise over each completion first, as GRPO."""
+    """Average the loss over all tokens, instead of over each completion first as GRPO does."""
     overlong_filtering: bool = True
     """Exclude truncated completions from the loss."""
     overlong_cache: NonNegativeInt = 8
-    """Tokens before the limit with a length penalty (0: none)."""
+    """Number of tokens before the limit where the length penalty applies (0: no penalty)."""
     format_weight: NonNegative = 0.1
     """Weight of the format reward beside the accuracy reward."""
     reward_model: str = ""
-    """Folder or hub name of a reward model. Its score is added to the rewards."""
+    """Folder or hub name of a reward model, whose score is added to the rewards."""
     rules: bool = True
-    """Reward by rules: accuracy and format."""
+    """Reward accuracy and format by rules."""
 
     def check(self) -> None:
         super().check()
@@ -189,7 +189,7 @@ def token_weights(mask: Tensor, completions: Tensor, tokens: Tensor, token_level
 
 
 def clip_bounds(config: Config) -> tuple[float, float]:
-    """Between which the ratio has a gradient."""
+    """The bounds within which the ratio has a gradient."""
     if config.clip_range == 0:
         return -math.inf, math.inf
     return 1 - config.clip_range, 1 + (config.clip_range_high or config.clip_range)
@@ -400,17 +400,17 @@ def train(config: Config, run: LanguageRun) -> Any:
             learned = learned & samples.ended.unsqueeze(1)
         batch = Batch(**vars(samples), advantages=advantages, learned=learned, index=index)
 
-        shuffle, found = run.rng("minibatches", step), []
+        shuffle, updates = run.rng("minibatches", step), []
         places = 1 + int(processes.gather(index).max())  # B, or fewer of the last samples
         for _ in range(config.epochs):
             # There may be fewer than minibatches, or none.
             parts = min(config.minibatches, max(places, 1))
             for rows in np.array_split(shuffle.permutation(places), parts):
-                found.append(update(policy, optimizer, batch, rows, config, run))
+                updates.append(update(policy, optimizer, batch, rows, config, run))
 
         step += 1
         drawn = processes.size * len(samples)
-        metrics = {k: torch.stack([x[k] for x in found]).mean() for k in found[0]}
+        metrics = {k: torch.stack([x[k] for x in updates]).mean() for k in updates[0]}
         metrics |= sample_metrics(samples, graded, rewards, config.group_size, run)
         run.log(run.samples + drawn, {**metrics, "drawn": drawn})
         run.save_if_due(step, trained, optimizer)

@@ -17,14 +17,14 @@ Shapes: N pairs in a step; T tokens of the longest completion.
 
 Implementation details, and where defaults leave the paper:
  1. The pairs are the initial model's own samples: of G completions of a training prompt a right one
-    and a wrong one, told apart by the task's rule, at random; a prompt whose completions are all
+    and a wrong one by the task's rule, chosen at random; a prompt whose completions are all
     right, or all wrong, gives none. (The paper: preferences of people or of a larger model;
     samples of the SFT model, as here, are what its sec. 4 asks for.) `--preferences` reads others.
  2. They are all made before the first step; nothing is sampled later. On the axis of samples,
-    the completions that were generated are spread evenly over the steps: the end of a curve
-    has cost as many samples as an RL method's at the same place, its middle already all of them.
-    With `--preferences` nothing is generated, and the axis counts the completions that are gone
-    through, two for each pair, as often as it comes; `--epochs` then follows from it.
+    the completions that were generated are spread evenly over the steps: at the end of a curve
+    as many samples were generated as by an RL method, but in its middle all of them already.
+    With `--preferences` nothing is generated, and the axis counts the completions learned from,
+    two for each pair in each pass; the number of passes then follows from `--total-samples`.
  3. log pi(y | x) is the sum over the tokens of the completion and the one that ends it, never a
     mean. It is the model's own, at temperature 1, whatever the pairs were sampled with.
  4. The reference is the initial model (the paper: the SFT model), computed next to the policy in
@@ -32,9 +32,9 @@ Implementation details, and where defaults leave the paper:
  5. The loss is a mean over the pairs of an optimizer step, whatever micro-batches and processes it
     is divided into.
  6. Every pass goes through all pairs in a new order; a step may end one pass and begin the next.
- 7. AdamW without weight decay, a rate that falls linearly to 0 (as TRL; `--lr-schedule`), the
-    gradient clipped to a norm of 1 (the paper: RMSprop, 1e-6 after a warm-up of 150 steps, batches
-    of 64). No step is taken on a gradient of NaN or infinity.
+ 7. AdamW without weight decay, a learning rate annealed linearly to 0 (as TRL; `--lr-schedule`),
+    the gradient clipped to a norm of 1 (the paper: RMSprop, 1e-6 after a warm-up of 150 steps,
+    batches of 64). No step is taken on a gradient of NaN or infinity.
  8. The loss only widens a margin: the log-probability of the chosen completions may fall with that
     of the rejected ones (Pal et al. 2024, arXiv 2402.13228). So it is logged.
  9. Beta is 0.1, as in the paper, but 1 in the presets. There a right and a wrong completion differ
@@ -70,23 +70,22 @@ class Config(tasks.TaskConfig):
     """DPO."""
 
     group_size: Annotated[int, Range(2)] = 4
-    """G, samples per group. Completions of a prompt, of which at most one pair is made."""
+    """G, completions sampled for each prompt, which give at most one pair."""
     preferences: str = ""
-    """JSONL file of preferences ('': none). Rows of prompt, chosen and rejected, or of prompt and
-    ranked. They replace pairs of the model's own samples."""
+    """JSONL file of preferences, with prompt, chosen and rejected, or prompt and ranked, in each
+    row ('': pairs of the model's own samples)."""
     batch_size: PositiveInt = 32
-    """Samples per gradient step. N pairs."""
+    """N, pairs per gradient step."""
     epochs: PositiveInt = 3
-    """Passes over the samples. Over all pairs."""
+    """Passes over all pairs."""
     learning_rate: Positive = 3e-4
-    """Step size. Initial learning rate of AdamW."""
+    """Initial learning rate of AdamW."""
     lr_schedule: Annotated[Literal["constant", "linear", "cosine"], Added("linear")] = "linear"
-    """Learning rate schedule. linear, cosine: falling to 0 after the warm-up."""
+    """Learning rate schedule; linear and cosine anneal it to 0 after the warm-up."""
     temperature: Positive = 1.0
-    """Sampling temperature. For the pairs."""
+    """Sampling temperature of the pairs."""
     beta: Positive = 0.1
-    """The paper's beta. Weight of the implicit KL penalty to the reference; kl_coef weights an
-    explicit one."""
+    """Weight of the implicit KL penalty to the reference."""
 
     def check(self) -> None:
         super().check()
@@ -192,15 +191,15 @@ def update(
 def train(config: Config, run: LanguageRun) -> Any:
     """Train one seed; returns the policy."""
     processes, task = run.processes, tasks.make(config.task, config.grader)
-    given = []
+    from_file = []
     if config.preferences:
-        given = tasks.read_preferences(path_of(config.preferences, "--preferences"))
+        from_file = tasks.read_preferences(path_of(config.preferences, "--preferences"))
     else:
         processes.share(PROMPTS)
     policy, tokenizer = models.load_model(config, run.device, processes)
     task = sampling.with_opening(task, tokenizer)
-    if given:
-        models.check_preferences(config, policy, tokenizer, given)
+    if from_file:
+        models.check_preferences(config, policy, tokenizer, from_file)
     reference = models.Reference(policy)
     parameters = models.trainable(policy)
     optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=0.0, fused=True)
@@ -209,7 +208,7 @@ def train(config: Config, run: LanguageRun) -> Any:
 
     step, state = run.restore(parameters, optimizer)
     run.evaluate_if_due(run.samples, evaluator)
-    pairs = given or [Preference(*pair) for pair in state.get("pairs", [])]
+    pairs = from_file or [Preference(*pair) for pair in state.get("pairs", [])]
     axis = state.get("axis", config.total_samples)
     if not pairs:
         pairs, axis = make_pairs(policy, tokenizer, task, config, run)
@@ -219,7 +218,7 @@ def train(config: Config, run: LanguageRun) -> Any:
                 f"among {axis:,}; there is nothing to compare"
             )
         run.save_if_due(0, parameters, optimizer, pairs=pairs, axis=axis)
-    steps = -(-axis // (2 * N)) if given else -(-config.epochs * len(pairs) // N)
+    steps = -(-axis // (2 * N)) if from_file else -(-config.epochs * len(pairs) // N)
     while step < steps:
         rows = rows_of_step(step, N, len(pairs), run)[processes.rank :: processes.size]
         models.set_learning_rate(optimizer, config.learning_rate, step / steps, config)
@@ -228,8 +227,8 @@ def train(config: Config, run: LanguageRun) -> Any:
 
         step += 1
         metrics["pairs"] = torch.tensor(len(pairs))
-        run.log(2 * N * step if given else axis * step // steps, metrics)
-        run.save_if_due(step, parameters, optimizer, pairs=[] if given else pairs, axis=axis)
+        run.log(2 * N * step if from_file else axis * step // steps, metrics)
+        run.save_if_due(step, parameters, optimizer, pairs=[] if from_file else pairs, axis=axis)
         run.evaluate_if_due(run.samples, evaluator)
     return policy
 

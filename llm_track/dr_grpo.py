@@ -14,17 +14,18 @@ What is left is the policy gradient with the group's mean as its baseline:
 
     A_i = R_i - mean(R)
 
-A sum over tokens grows with their number; divided by a constant, the longest completion there can
-be, it is a number of usual size (the paper's implementation: `masked_sum / max_tokens`).
+A sum over tokens grows with their number. It is divided by a constant, the length of the longest
+possible completion, which keeps it at the usual scale (the paper's implementation: `masked_sum /
+max_tokens`).
 
-`diff llm_track/grpo.py llm_track/dr_grpo.py` is the method (and what is left out here: process
+`diff llm_track/grpo.py llm_track/dr_grpo.py` shows the method (and what is left out here: process
 supervision, the reference and the iterative mode).
 
 Shapes: K prompts with G completions each, B = K G; T tokens of the longest completion.
 
 Implementation details, and where defaults leave the paper:
- 1. The reward is 1 for a right answer plus `--format-weight` for the format, both by rules; to it
-    comes a reward model's score (`--reward-model`), or (`--no-rules`) that is the reward.
+ 1. The reward is 1 for a right answer plus `--format-weight` for the format, both by rules. A
+    reward model's score (`--reward-model`) is added to it, or is the whole reward (`--no-rules`).
  2. No KL to a reference: with rewards by rules it is not needed (sec. 3.2).
  3. A_i contains R_i itself in its mean, which scales the gradient by 1 - 1/G and leaves it unbiased
     otherwise (the paper's appendix A). A group whose rewards are all equal has advantages of 0.
@@ -39,9 +40,9 @@ Implementation details, and where defaults leave the paper:
 
 Logged per step: reward, accuracy, format, length and entropy (nats per token) of the samples; of
 its minibatches (means) loss, grad_norm, and over the tokens that they learn from clipfrac (ratios
-outside the clip range), clip_low and clip_high (where the clip acts: of a negative advantage, of a
-positive one), approx_kl (k3 to pi_old); all_solved and all_failed, the shares of groups without a
-signal.
+outside the clip range), clip_low and clip_high (where the clip removes the gradient: of a negative
+advantage, of a positive one), approx_kl (k3 to pi_old); all_solved and all_failed, the shares of
+groups without a signal.
 """
 
 from __future__ import annotations
@@ -71,13 +72,13 @@ class Config(tasks.TaskConfig):
     prompts: PositiveInt = 32
     """K, prompts per step."""
     group_size: Annotated[int, Range(2)] = 8
-    """G, samples per group. Completions of a prompt."""
+    """G, completions sampled for each prompt."""
     minibatches: PositiveInt = 4
-    """Minibatches per pass over the samples. A number; minibatch_size in algos is a size."""
+    """Number of minibatches in each pass over the samples."""
     epochs: PositiveInt = 1
-    """Passes over the samples. Per step."""
+    """Passes over the samples of a step."""
     learning_rate: Positive = 3e-4
-    """Step size. Learning rate of AdamW."""
+    """Learning rate of AdamW."""
     temperature: Positive = 1.0
     """Sampling temperature."""
     clip_range: NonNegative = 0.2
@@ -85,9 +86,9 @@ class Config(tasks.TaskConfig):
     format_weight: NonNegative = 0.1
     """Weight of the format reward beside the accuracy reward."""
     reward_model: str = ""
-    """Folder or hub name of a reward model. Its score is added to the rewards."""
+    """Folder or hub name of a reward model, whose score is added to the rewards."""
     rules: bool = True
-    """Reward by rules: accuracy and format."""
+    """Reward accuracy and format by rules."""
 
     def check(self) -> None:
         super().check()
@@ -294,13 +295,13 @@ def train(config: Config, run: LanguageRun) -> Any:
         advantages = groups.view(-1, 1).expand_as(samples.tokens)
         batch = Batch(**vars(samples), advantages=advantages)
 
-        shuffle, found = run.rng("minibatches", step), []
+        shuffle, updates = run.rng("minibatches", step), []
         for _ in range(config.epochs):
             for rows in np.array_split(shuffle.permutation(B), config.minibatches):
-                found.append(update(policy, optimizer, batch, rows, config, run))
+                updates.append(update(policy, optimizer, batch, rows, config, run))
 
         step += 1
-        metrics = {k: torch.stack([x[k] for x in found]).mean() for k in found[0]}
+        metrics = {k: torch.stack([x[k] for x in updates]).mean() for k in updates[0]}
         metrics |= sample_metrics(samples, graded, rewards, config.group_size, run)
         run.log(run.samples + B, metrics)
         run.save_if_due(step, trained, optimizer)

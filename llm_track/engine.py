@@ -3,17 +3,17 @@
     pip install -e '.[vllm]'
     python llm_track/grpo.py --model PATH --task gsm8k --device cuda --sampler vllm ...
 
-The scripts do not know who samples: `models.load_model` gives the model an engine, and
-`sampling.sample` hands over to it.
+The scripts do not know which sampler is used: `models.load_model` gives the model an engine, and
+`sampling.sample` calls it.
 
  1. Weights. The engine has a copy in this process, on the same GPU. All weights are loaded into it
     before every batch (LoRA's adapters merged), and the keys and values of prompts that earlier
     weights have left in its cache are dropped.
- 2. Log-probabilities are those of our own model, computed anew: vLLM rounds in other places, and at
-    the first update the ratio to pi_old has to be 1. That the tokens were drawn from a slightly
+ 2. Log-probabilities are those of our own model, recomputed: vLLM rounds differently, and the
+    ratio to pi_old has to be 1 at the first update. That the tokens were drawn from a slightly
     different distribution is not corrected.
- 3. Entropies would need all logits. What stands for them is minus the log-probability of each
-    token, which is unbiased for the mean over tokens.
+ 3. Entropies would need all logits. Minus the log-probability of each token takes their place,
+    which is unbiased for the mean over tokens.
  4. A row's random numbers depend on its uniforms alone. The same seed gives the same completion
     where vLLM computes the same logits; it promises that for equal batches on equal hardware only.
 
@@ -43,7 +43,7 @@ SEED_BITS = 24  # of a uniform number in float32
 
 @cache
 def start(path: str, half: bool, length: int, size: int) -> Engine:
-    """An engine; the same one for all seeds of a command, as vLLM does not give memory back."""
+    """An engine; the same one for all seeds of a command, as vLLM does not free its memory."""
     return Engine(path, half, length, size)
 
 
@@ -51,12 +51,12 @@ class Engine:
     """vLLM with a copy of a model's weights.
 
     path: the model's folder or hub name. length: tokens of prompt and completion at most. size:
-    completions that our own model reads at a time. Raises UsageError without vLLM, and with the
-    line of what it says that names the reason where it cannot run the model.
+    completions that our own model reads at a time. Raises UsageError without vLLM, and, where
+    vLLM cannot run the model, with the line of its message that names the reason.
     """
 
     def __init__(self, path: str, half: bool, length: int, size: int) -> None:
-        # In this process: weights are handed over where they are, not copied through a socket.
+        # In this process: weights are passed by reference, not copied through a socket.
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         try:
@@ -123,7 +123,7 @@ class Engine:
         return replace(samples, logprobs=logprobs, entropy=-logprobs)
 
     def _load(self, model: Any) -> None:
-        """Load the model's weights; UsageError where some of the engine's would stay old."""
+        """Load the model's weights; UsageError if some of the engine's would not be replaced."""
 
         def load(inner: Any) -> set[str]:
             """Names of the engine's weights that were not loaded. inner: vLLM's own model."""
@@ -136,18 +136,18 @@ class Engine:
                 ) from None
             return names - (names if loaded is None else loaded)  # some models do not say
 
-        (left,) = self.llm.apply_model(load)
-        if left:
+        (missing,) = self.llm.apply_model(load)
+        if missing:
             raise UsageError(
-                f"--sampler vllm: its model has weights that ours has not: {min(left)}"
+                f"--sampler vllm: its model has weights that ours has not: {min(missing)}"
             )
         self.llm.reset_prefix_cache()
 
 
 def reason(error: Exception) -> str:
-    """The line of an error that says why.
+    """The line of an error that names its reason.
 
-    pydantic, with which vLLM checks its settings, begins with their number and their class.
+    Messages of pydantic, with which vLLM checks its settings, begin with the number of errors.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if len(lines) > 1 and "validation error" in lines[0]:
@@ -164,7 +164,7 @@ def seeds(uniforms: Tensor) -> list[int]:
 def merged(model: Any) -> Iterator[tuple[str, Tensor]]:
     """Names and values of a model's weights as `save_pretrained` writes them, adapters added.
 
-    Added to a copy: merging in place and taking it back would leave its rounding in the weights.
+    Added to a copy: merging in place and undoing it would leave rounding errors in the weights.
     """
     inner = sampling.without_adapters(model)
     layers = {name: x for name, x in inner.named_modules() if hasattr(x, "get_delta_weight")}

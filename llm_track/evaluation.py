@@ -37,7 +37,7 @@ CURVE_K = 4  # pass@4 and cons@4 are measured at every point of a curve that has
 BATCH = 512  # completions side by side, unless --sampling-batch-size says otherwise
 TEMPERATURE = 1.0
 TRANSCRIPTS = 3
-SEED = 2501_12948  # of the random numbers, for everybody the same
+SEED = 2501_12948  # of the random numbers, the same for all seeds, methods and points
 
 
 def pass_at_k(right: np.ndarray, k: int) -> float:
@@ -142,11 +142,11 @@ class TaskEvaluator:
         for i in range(0, len(problems), size):
             part = prompts[i : i + size]
             uniforms = torch.from_numpy(rng.random((len(part), T), dtype=np.float32)).to(device)
-            found = sampling.sample(
+            completed = sampling.sample(
                 self.policy, self.tokenizer, part, uniforms, TEMPERATURE, greedy
             )
-            texts += sampling.decode(self.tokenizer, found)
-            samples.append(found)
+            texts += sampling.decode(self.tokenizer, completed)
+            samples.append(completed)
         return texts, samples
 
     def _grade(self, problems: Sequence[Problem], texts: Sequence[str]) -> np.ndarray:
@@ -158,7 +158,7 @@ class TaskEvaluator:
         size = self.config.micro_batch_size
         reference = self.reference.logprobs(samples, TEMPERATURE, size)
         own = samples.logprobs
-        if self.policy.computes_in_half:  # those of the sampling are rounded elsewhere
+        if self.policy.computes_in_half:  # sampling rounds differently
             own = sampling.in_batches(
                 lambda part: sampling.logprobs(self.policy, part, TEMPERATURE), samples, size
             )

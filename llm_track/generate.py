@@ -10,9 +10,9 @@ as JSONL, a row each: prompt, completion, answer, right, format. Such a file is 
 --demonstrations right.jsonl` learns from: with `--keep right` this is the rejection sampling of
 DeepSeek-R1 (arXiv 2501.12948v1, sec. 2.3.3), and the data of its distillation (sec. 2.4).
 
-The random numbers of a prompt depend on `--seed` and its place alone. A file that was left
-unfinished is gone on with by the same command, one process at a time; what it holds is written
-after every batch, and FILE.state.json beside it says how far it is.
+The random numbers of a prompt depend only on `--seed` and its position. Every batch is written as
+soon as it is complete, and FILE.state.json beside the file records the progress: the same command
+resumes an unfinished file. Only one process at a time can write it.
 """
 
 from __future__ import annotations
@@ -55,35 +55,35 @@ class Config(ScriptConfig):
     """Graded completions."""
 
     model: str = "tiny"
-    """tiny, a base of it, a folder, or a hub name. The bases are tiny-base, tiny-base-800 and
-    micro-base-3200; the folder may be that of a finished run, or of one of its seeds."""
+    """tiny, one of its bases (tiny-base, tiny-base-800, micro-base-3200), a folder, or a hub name.
+    The folder may be that of a finished run, or of one of its seeds."""
     task: str = "addition"
     """A generated task (addition, mixed, ...), gsm8k, a JSONL file of prompt and answer, or a hub
     name."""
     grader: Literal["rules", "math-verify"] = "rules"
-    """What decides whether an answer to a task that is read is right, as in training."""
+    """How answers to a data set are compared, as in training."""
     split: Literal["test", "train"] = "test"
-    """Prompts that were held out, or those that are trained on."""
+    """Whether prompts are held-out ones or those of the training."""
     prompts: NonNegativeInt = 256
-    """Prompts, from the first one on (0: all of a file or data set)."""
+    """Number of prompts, beginning with the first (0: all of a file or data set)."""
     samples: PositiveInt = 16
-    """k, completions of each prompt."""
+    """k, completions sampled for each prompt."""
     greedy: bool = False
-    """The likeliest completion of each prompt instead."""
+    """Generate one completion of each prompt, always taking the likeliest token."""
     temperature: Positive = 1.0
     """Sampling temperature."""
     seed: NonNegativeInt = 0
-    """Of the random numbers."""
+    """Seed of the random numbers."""
     keep: Literal["all", "right", "wrong"] = "all"
-    """Which completions go to --out."""
+    """Which completions are written to --out."""
     most: NonNegativeInt = 0
-    """Different completions of a prompt that are kept at most (0: any number, equal ones too)."""
+    """Maximum number of different completions kept of each prompt (0: all, repeated ones too)."""
     out: str = ""
-    """JSONL file for the completions (default: none, only scores)."""
+    """JSONL file to write completions to ('': only print the scores)."""
     max_new_tokens: NonNegativeInt = 0
     """Longest completion, in tokens (0: the task's)."""
     batch_size: PositiveInt = 256
-    """Completions side by side."""
+    """Completions generated side by side."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of computations. auto is bfloat16 on a GPU that supports it."""
     sampler: Literal["transformers", "vllm"] = "transformers"
@@ -116,9 +116,9 @@ class Config(ScriptConfig):
         )
 
     def identity(self) -> dict[str, Any]:
-        """What decides the rows of a file, with digests of the data that it names."""
-        how = ("results", "out", "batch_size", "threads", "quiet")
-        fields = {name: x for name, x in asdict(self).items() if name not in how}
+        """All that determines the rows of a file, with digests of the data that it names."""
+        no_effect = ("results", "out", "batch_size", "threads", "quiet")
+        fields = {name: x for name, x in asdict(self).items() if name not in no_effect}
         run = self.as_run()
         if self.model in tasks.MADE:
             fields["made"] = models.store_of(self.model, run).name
@@ -126,21 +126,21 @@ class Config(ScriptConfig):
 
 
 def problems_of(config: Config) -> list[tasks.Problem]:
-    """The prompts, those of a generated task once each. Raises UsageError where it is asked for
-    all of them."""
+    """The prompts, those of a generated task once each. Raises UsageError if all prompts of such a
+    task are requested."""
     task = tasks.make(config.task)
     generated = task.id in tasks.GENERATED
     if generated and config.prompts == 0:
         raise UsageError(f"--prompts 0: {config.task} has no end")
     if config.split == "test":
-        found = task.test(config.prompts or sys.maxsize)
+        problems = task.test(config.prompts or sys.maxsize)
     elif generated:
-        # More than are needed: a prompt that is drawn twice counts once.
+        # More than needed, as a prompt that is drawn twice counts once.
         drawn = task.train(np.random.default_rng(config.seed), 4 * config.prompts)
-        found = list({p.prompt: p for p in drawn}.values())
+        problems = list({p.prompt: p for p in drawn}.values())
     else:
-        found = list(task.trained_on())
-    return found[: config.prompts or None]
+        problems = list(task.trained_on())
+    return problems[: config.prompts or None]
 
 
 def draws(config: Config, places: range, T: int) -> torch.Tensor:
@@ -153,12 +153,12 @@ def draws(config: Config, places: range, T: int) -> torch.Tensor:
 
 
 def state_of(path: Path) -> Path:
-    """What stands beside a file and says how far it is."""
+    """The file beside an output file that records its progress."""
     return path.with_name(f"{path.name}.state.json")
 
 
 class Output:
-    """The file that is written, and how far it is: prompts done, bytes, counts by prompt."""
+    """The output file and its progress: scores of the finished prompts, and its length in bytes."""
 
     def __init__(self, config: Config, prompts: int) -> None:
         self.config = config
@@ -176,7 +176,7 @@ class Output:
             raise UsageError(f"--out {config.out}: exists already")
 
     def _resume(self, path: Path, prompts: int) -> None:
-        """Go on with a file of the same settings; what was written of an unfinished batch goes."""
+        """Resume a file of the same settings; rows of an unfinished batch are removed."""
         out, state = self.config.out, state_of(path)
         try:
             stored = json.loads(state.read_text())
@@ -197,7 +197,7 @@ class Output:
             os.truncate(path, self.bytes)
 
     def store_state(self) -> None:
-        """Say how far the file is."""
+        """Write the progress."""
         if self.path is None:
             return
         state = {"settings": self.config.identity(), "bytes": self.bytes, "right": self.right}
@@ -209,7 +209,7 @@ class Output:
     ) -> None:
         """The completions of some more prompts, k of each; lengths [prompts, k], in tokens.
 
-        Rows are written with what the prompts open: another model's template may not open it.
+        Rows begin with what the prompts open, as another model's template may not open it.
         """
         text = ""
         for group, tokens in zip(rows, lengths, strict=True):
@@ -244,11 +244,11 @@ class Output:
     def scores(self) -> dict[str, float]:
         """The measures over all prompts."""
         right, k = np.array(self.right), self.config.k
-        found = {"greedy" if self.config.greedy else "pass@1": float(right.mean())}
+        measures = {"greedy" if self.config.greedy else "pass@1": float(right.mean())}
         if k > 1:
-            found |= {f"pass@{k}": pass_at_k(right, k), f"cons@{k}": float(np.mean(self.solved))}
+            measures |= {f"pass@{k}": pass_at_k(right, k), f"cons@{k}": float(np.mean(self.solved))}
         return {
-            **found,
+            **measures,
             "format": np.mean(self.framed).item(),
             "length": np.mean(self.tokens).item(),
         }
@@ -256,7 +256,7 @@ class Output:
 
 @contextlib.contextmanager
 def alone_on(out: str) -> Iterator[None]:
-    """The file of `--out` for one process. Raises UsageError while another has it."""
+    """Hold an exclusive lock on the file of `--out`; UsageError while another process holds it."""
     if not out:
         yield
         return
@@ -276,13 +276,13 @@ def alone_on(out: str) -> Iterator[None]:
 
 
 def generate(config: Config) -> dict[str, float]:
-    """Complete and grade all prompts that are not done yet; the scores of all."""
+    """Complete and grade all remaining prompts; returns the scores of all."""
     with alone_on(config.out):
         return completed(config).scores()
 
 
 def completed(config: Config) -> Output:
-    """What `generate` has written when all prompts are done."""
+    """Complete and grade all remaining prompts; returns the finished output."""
     as_run = config.as_run()
     problems = problems_of(config)
     output = Output(config, len(problems))
@@ -293,7 +293,7 @@ def completed(config: Config) -> Output:
     T = models.completion_tokens(as_run)
     each = max(config.batch_size // config.k, 1)
     if len(output.right) < len(problems):
-        output.store_state()  # from now on a file that is cut short is gone on with
+        output.store_state()  # from now on an interrupted file is resumed
     for start in range(len(output.right), len(problems), each):
         places = range(start, min(start + each, len(problems)))
         repeated = [i for i in places for _ in range(config.k)]

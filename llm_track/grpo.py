@@ -22,22 +22,22 @@ Shapes: K prompts with G completions each, B = K G; T tokens of the longest comp
 
 Implementation details, and where defaults leave the paper:
  1. The reward is 1 for a right answer plus `--format-weight` for the format, both by rules (as
-    DeepSeek-R1, arXiv 2501.12948); to it comes a reward model's score (`--reward-model`), or
-    (`--no-rules`) that is the reward, as in the paper.
+    DeepSeek-R1, arXiv 2501.12948). A reward model's score (`--reward-model`) is added to it, or is
+    the whole reward (`--no-rules`), as in the paper.
  2. Deviations are the sample's (ddof 1), 1e-4 is added (as TRL). A group whose rewards are all
     equal has advantages of exactly 0, not rounding noise over 1e-4.
  3. One pass over the samples in four minibatches (the paper: in one, where the ratio is 1 and the
-    clip never acts), groups of 8 (the paper: 64).
+    clip never takes effect), groups of 8 (the paper: 64).
  4. Under process supervision the steps' rewards are the task's, and the reward above is that of the
     last step, which ends with the completion.
  5. Every loss is a sum of weighted token terms whose weights know the whole minibatch: how it is
     divided into micro-batches and processes does not matter.
  6. pi_old's log-probabilities are those of the sampling itself, unless it computed in bfloat16:
-    recomputed they differ there by up to 0.6, and so they are computed anew.
- 7. k3's gradient is not that of the KL (k2's is that of each token's: verl #2953); it is what the
-    paper does.
+    there they differ from a forward pass's by up to 0.6, and are recomputed.
+ 7. k3's gradient is not that of the KL (k2's is, token by token: verl #2953); the paper uses it
+    all the same.
  8. Iterative (sec. 4.1.4, `--iterations N`): in N equal parts of the training; before each but the
-    first the reference becomes the policy, and the reward model goes on learning from the policy's
+    first the reference becomes the policy, and the reward model is trained further on the policy's
     graded samples, a tenth of them old, at the policy's learning rate.
  9. AdamW without weight decay, learning rate 3e-4 for the tiny model (the paper: 1e-6 for 7B), no
     schedule; the gradient is clipped to a norm of 1. No step is taken on a gradient of exactly 0:
@@ -47,8 +47,8 @@ Implementation details, and where defaults leave the paper:
 Logged per step: reward, accuracy, format, length and entropy (nats per token) of the samples; of
 its minibatches (means) loss, grad_norm, and over the tokens that they learn from kl (k3 to the
 reference; to pi_old where `--kl-coef` is 0), clipfrac (ratios outside the clip range), clip_low and
-clip_high (where the clip acts: of a negative advantage, of a positive one), approx_kl (k3 to
-pi_old); all_solved and all_failed, the shares of groups without a signal.
+clip_high (where the clip removes the gradient: of a negative advantage, of a positive one),
+approx_kl (k3 to pi_old); all_solved and all_failed, the shares of groups without a signal.
 """
 
 from __future__ import annotations
@@ -83,13 +83,13 @@ class Config(tasks.TaskConfig):
     prompts: PositiveInt = 32
     """K, prompts per step."""
     group_size: Annotated[int, Range(2)] = 8
-    """G, samples per group. Completions of a prompt."""
+    """G, completions sampled for each prompt."""
     minibatches: PositiveInt = 4
-    """Minibatches per pass over the samples. A number; minibatch_size in algos is a size."""
+    """Number of minibatches in each pass over the samples."""
     epochs: PositiveInt = 1
-    """Passes over the samples. Per step."""
+    """Passes over the samples of a step."""
     learning_rate: Positive = 3e-4
-    """Step size. Learning rate of AdamW."""
+    """Learning rate of AdamW."""
     temperature: Positive = 1.0
     """Sampling temperature."""
     clip_range: NonNegative = 0.2
@@ -97,16 +97,16 @@ class Config(tasks.TaskConfig):
     kl_coef: NonNegative = 0.04
     """Beta, weight of the KL to the reference policy."""
     supervision: Literal["outcome", "process"] = "outcome"
-    """One reward per completion, or one per reasoning step."""
+    """Whether each completion has one reward (outcome) or each reasoning step has one (process)."""
     format_weight: NonNegative = 0.1
     """Weight of the format reward beside the accuracy reward."""
     reward_model: str = ""
-    """Folder or hub name of a reward model. Its score is added to the rewards."""
+    """Folder or hub name of a reward model, whose score is added to the rewards."""
     rules: bool = True
-    """Reward by rules: accuracy and format."""
+    """Reward accuracy and format by rules."""
     iterations: PositiveInt = 1
-    """Parts of the training, each with its own reference. The reward model, if any, is updated too.
-    A number; reference_updates in algos/grpo.py is an interval."""
+    """Number of equal parts of the training. Before each but the first, the reference becomes the
+    policy, and a reward model is trained further."""
 
     def check(self) -> None:
         super().check()
@@ -187,7 +187,7 @@ def last_tokens(tokenizer: Any, tokens: Sequence[int], ends: Sequence[int]) -> l
     done = list(itertools.accumulate((length(s, s + BLOCK) for s in starts), initial=0))
     if done[-1] != length(0, len(tokens)):
         starts, done = [0], [0, done[-1]]
-    found = []
+    indices = []
     for end in ends:
         block = min(bisect.bisect_left(done, end, lo=1), len(starts)) - 1
         start = starts[block]
@@ -196,8 +196,8 @@ def last_tokens(tokenizer: Any, tokens: Sequence[int], ends: Sequence[int]) -> l
             middle = (low + high) // 2
             enough = done[block] + length(start, middle + 1) >= end
             low, high = (low, middle) if enough else (middle + 1, high)
-        found.append(low)
-    return found
+        indices.append(low)
+    return indices
 
 
 def step_advantages(
@@ -374,7 +374,7 @@ def learn_preferences(
     config: Config,
     run: LanguageRun,
 ) -> None:
-    """Let the reward model learn from pairs, once each (the loss of llm_track/reward_model.py)."""
+    """Train the reward model once on each pair (the loss of llm_track/reward_model.py)."""
     T = models.completion_tokens(config)
     for start in range(0, len(pairs), PAIRS):
         batch = pairs[start : start + PAIRS]
@@ -445,13 +445,13 @@ def train(config: Config, run: LanguageRun) -> Any:
             ref = reference.logprobs(samples, config.temperature, config.micro_batch_size)
         batch = Batch(**vars(samples), reference=ref, advantages=advantages)
 
-        shuffle, found = run.rng("minibatches", step), []
+        shuffle, updates = run.rng("minibatches", step), []
         for _ in range(config.epochs):
             for rows in np.array_split(shuffle.permutation(B), config.minibatches):
-                found.append(update(policy, optimizer, batch, rows, config, run))
+                updates.append(update(policy, optimizer, batch, rows, config, run))
 
         step += 1
-        metrics = {k: torch.stack([x[k] for x in found]).mean() for k in found[0]}
+        metrics = {k: torch.stack([x[k] for x in updates]).mean() for k in updates[0]}
         metrics |= sample_metrics(samples, graded, rewards, config.group_size, run)
         after = run.samples + B
         if reward_model is not None and config.iterations > 1:

@@ -1,7 +1,7 @@
 """The models of the LLM track: the embedded tiny ones, or any causal LM of `transformers`.
 
 `--model tiny` needs no download. It is trained once, in two steps, and stored in
-`results/local/models`, as the other models are that have a name here:
+`results/local/models`, like the other models with names of their own:
 
     tiny-base        a Llama of 137,984 parameters, pretrained for some seconds on the task's mixed
                      and mostly unformatted text
@@ -10,12 +10,12 @@
                      of DeepSeek-R1-Zero
     micro-base-3200  one layer of width 32, pretrained for 3,200 steps, so that it is sometimes
                      right: what tiny can be distilled into
-    tiny-reward      `--reward-model` only: tiny after `python llm_track/reward_model.py`, another
-                     one for each seed
+    tiny-reward      `--reward-model` only: tiny after `python llm_track/reward_model.py`, a
+                     separate one for each seed
 
 Anything else is a folder (of a finished run, or as `save_pretrained` writes it) or a hub name. Code
-that comes with a model is never run: `trust_remote_code` is False everywhere (left out, it would
-mean to ask), and weights are read from safetensors files only, never from pickles.
+that comes with a model is never run: `trust_remote_code` is False everywhere (by default
+transformers would ask), and weights are read from safetensors files only, never from pickles.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ from manyseeds.record import alone, is_finished
 from manyseeds.runs.language import LanguageConfig, LanguageRun
 from manyseeds.runs.parallel import Processes
 
-PADDING, TOLERANCE = 3, 0.02  # tokens; of the standard deviation of logits
+PADDING = 3  # tokens on the left, in the check that they change nothing
+TOLERANCE = 0.02  # standard deviations of the logits, of the same check
 CHARACTERS = "".join(chr(i) for i in range(32, 127)) + "\n"
 BASE_BATCH, BASE_LEARNING_RATE = 32, 2e-3
 
@@ -146,7 +147,7 @@ def store_of(name: str, config: LanguageConfig) -> Path:
 
 
 def find_made(name: str, config: LanguageConfig, processes: Processes, seed: int = 0) -> Path:
-    """The folder of a model of tasks.MADE for the run's task; the first time, it is made.
+    """The folder of a model of tasks.MADE for the run's task, which is made at first use.
 
     seed: of tiny-reward. Raises UsageError where a completion does not fit into its context.
     """
@@ -190,14 +191,14 @@ def run_script(script: str, config: LanguageConfig, results: Path, *flags: str) 
 
 
 def run_command(command: Sequence[str], name: str) -> None:
-    """Run a script of the checkout, one process with this code; what stands after `python`.
+    """Run a script of the checkout with this code in one process. command: what follows `python`.
 
-    A failure is a UsageError with its last line after the name.
+    A failure is a UsageError: name and the last line of its standard error.
     """
-    here = {key: value for key, value in os.environ.items() if key not in Processes.VARIABLES}
+    inherited = {k: value for k, value in os.environ.items() if k not in Processes.VARIABLES}
     done = subprocess.run(
         [sys.executable, str(ROOT / command[0]), *command[1:]],
-        env={**here, "PYTHONPATH": str(ROOT)},
+        env={**inherited, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -303,14 +304,14 @@ def read_tokenizer(name: str, what: str) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     if tokenizer.eos_token_id is None:
         raise UsageError(f"{what} {name}: its tokenizer has no end-of-sequence token")
-    if tokenizer.pad_token_id is None:  # masks tell the padding, whatever it is
+    if tokenizer.pad_token_id is None:  # any token will do: padding is identified by the masks
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
 
 
 @contextlib.contextmanager
 def failing_in_one_line(name: str, what: str) -> Iterator[None]:
-    """Whatever transformers says of a name that it cannot read becomes a UsageError."""
+    """Turn any error of transformers about a name that it cannot read into a UsageError."""
     try:
         with quiet_transformers():
             yield
@@ -323,7 +324,7 @@ def failing_in_one_line(name: str, what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Without progress bars and reports about heads that are made anew."""
+    """Without progress bars and reports about newly initialised heads."""
     from transformers.utils import logging
 
     level = logging.get_verbosity()
@@ -336,7 +337,7 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def prepare(model: Any, config: LanguageConfig, device: torch.device) -> Any:
-    """Switch dropout off (else the ratio is not 1 before an update) and set the precision."""
+    """Disable dropout (otherwise the ratio is not 1 before an update) and set the precision."""
     model.eval()
     for module in model.modules():
         if isinstance(module, nn.Dropout):
@@ -359,7 +360,7 @@ def prepare(model: Any, config: LanguageConfig, device: torch.device) -> Any:
 def start_engine(
     path: str, config: LanguageConfig, model: Any, tokenizer: Any, processes: Processes
 ) -> Any:
-    """What samples with `--sampler vllm`; UsageError where it cannot."""
+    """The engine of `--sampler vllm`; UsageError where it cannot run."""
     from manyseeds.llm_track import engine
 
     if processes.size > 1:
@@ -372,10 +373,11 @@ def start_engine(
 
 @boundary
 def fuse(model: Any, device: torch.device) -> None:
-    """Compute a model's norms, rotations and MLPs with Liger's kernels; UsageError where it cannot.
+    """Compute a model's norms, rotary embeddings and MLPs with Liger's kernels; UsageError where it
+    cannot.
 
-    Its fused losses stay off: they take over a whole loss with its logits, which every script
-    spells out and `sampling.logprobs` computes in chunks already.
+    Its fused losses stay off: they replace a whole loss with its logits, which every script spells
+    out and `sampling.logprobs` computes in chunks already.
     """
     try:
         from liger_kernel.transformers import _apply_liger_kernel_to_instance
@@ -395,7 +397,7 @@ def fuse(model: Any, device: torch.device) -> None:
 
 
 def half_precision(config: LanguageConfig, device: torch.device) -> bool:
-    """Whether to compute in bfloat16; UsageError where it is asked of a GPU without it."""
+    """Whether to compute in bfloat16; UsageError if requested on a GPU that does not support it."""
     on_gpu = device.type == "cuda"
     supported = not on_gpu or torch.cuda.is_bf16_supported(including_emulation=False)
     if config.dtype == "bfloat16" and not supported:
@@ -441,8 +443,8 @@ def longest_prompt(config: LanguageConfig, tokenizer: Any, prompts: Sequence[str
 def check_padding(config: LanguageConfig, model: Any, tokenizer: Any) -> None:
     """Prompts are padded on the left, which must not change what follows; raises UsageError.
 
-    It does for RoBERTa and its kin: their positions begin behind the padding token's id and skip
-    every padding token, whatever positions they are given.
+    It does for RoBERTa and its relatives: their positions begin after the padding token's id and
+    skip every padding token, whatever positions they are given.
     """
     task = tasks.make(config.task)
     (row,) = sampling.encode_prompts(tokenizer, task, prompts_of(task)[:1])
@@ -475,7 +477,7 @@ def check_preferences(
 def check_completions(
     config: LanguageConfig, tokenizer: Any, texts: Sequence[str], what: str
 ) -> None:
-    """Completions to learn from must fit whole, or their answers are lost; raises UsageError."""
+    """Completions to learn from must fit whole, or they lose their answers; raises UsageError."""
     rows = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
     longest, limit = max(map(len, rows)) + 1, completion_tokens(config)  # and the end
     if longest > limit:
@@ -523,10 +525,10 @@ def trainable(*models: Any) -> list[nn.Parameter]:
 
 
 def store_rounded(model: Any) -> None:
-    """Keep the weights of linear layers in bfloat16, as the computations round them at every use.
+    """Store the weights of linear layers in bfloat16, to which every use rounds them anyway.
 
-    What is computed stays the same to the bit, for about half the memory. Embeddings and norms
-    compute in float32 and stay as they are, and so does a head that is tied to the embeddings.
+    Results stay the same to the bit, in about half the memory. Embeddings and norms compute in
+    float32 and stay as they are, and so does a head that is tied to the embeddings.
     """
     from transformers.pytorch_utils import Conv1D
 

@@ -19,14 +19,14 @@ Preferences come from one of two places:
                 `prompt, ranked` (completions from best to worst); a tenth of its prompts is
                 held out
 
-`--total-samples` counts completions: all those that were made, whether they ended in a pair or not;
-of a file two for each pair, whenever it is seen (a pass over N pairs is 2 N samples; InstructGPT
-makes a single one, more of them overfit).
+`--total-samples` counts completions: all that were generated, whether they became part of a pair or
+not; of a file two for each pair in each pass (a pass over N pairs is 2 N samples; InstructGPT makes
+a single pass, as more of them overfit).
 
 Shapes: K prompts in a step with G completions each; B pairs.
 
 Implementation details:
- 1. The head begins at 0, so the loss begins at log 2 and every held-out pair as a tie. (The
+ 1. The head begins at 0, so the loss begins at log 2, and every held-out pair is a tie. (The
     "N implementation details of RLHF with PPO", Huang et al. 2024, draw it with a deviation of
     1 / sqrt(width + 1).)
  2. Every pair of a prompt is in the same step, divided by the number of the prompt's pairs in it.
@@ -37,13 +37,13 @@ Implementation details:
     see in llm_track/rlhf_ppo.py.
  4. The mean is over the prompts of an optimizer step, whatever micro-batches and processes it is
     divided into. A step without a single pair changes nothing.
- 5. Scores are known up to a constant only, and are left as they are. (InstructGPT and
+ 5. Scores are determined only up to a constant, and are left as they are. (InstructGPT and
     summarize_from_feedback_details subtract the mean score of the reference's completions. The
     heads of transformers have no bias to hold it. GRPO does not see a constant; the critic of
     rlhf_ppo.py begins as the reward model itself, and so with it.)
  6. AdamW without weight decay, a constant learning rate; the gradient is clipped to a norm of 1.
-    No step is taken on a gradient of NaN or infinity. All weights are learned, so
-    that `--lora-rank` is refused.
+    No step is taken on a gradient of NaN or infinity. All weights are trained, so
+    `--lora-rank` is refused.
 
 Evaluated on pairs that are made once, of held-out prompts (or read from the held-out tenth of a
 file): accuracy, the share of pairs that are ranked right, ties counting one half; margin, the mean
@@ -83,14 +83,14 @@ class Config(tasks.TaskConfig):
     """Reward model."""
 
     preferences: str = ""
-    """JSONL file of preferences ('': none). Rows of prompt, chosen and rejected, or of prompt and
-    ranked. Without it, rules rank the model's own samples."""
+    """JSONL file of preferences, with prompt, chosen and rejected, or prompt and ranked, in each
+    row ('': the model's own samples, ranked by rules)."""
     prompts: PositiveInt = 32
     """K, prompts per step."""
     group_size: Annotated[int, Range(2)] = 8
-    """G, samples per group. Completions of a prompt (not for --preferences)."""
+    """G, completions sampled for each prompt (not for --preferences)."""
     learning_rate: Positive = 1e-3
-    """Step size. Learning rate of AdamW."""
+    """Learning rate of AdamW."""
     temperature: Positive = 1.0
     """Sampling temperature."""
 
@@ -253,8 +253,8 @@ class PairEvaluator:
         """The measures by name, and the first pairs with their scores."""
         T, size = models.completion_tokens(self.config), max(self.config.micro_batch_size // 2, 1)
         parts = [self.pairs[i : i + size] for i in range(0, len(self.pairs), size)]
-        found = [pair_scores(self.reward_model, self.tokenizer, self.task, x, T) for x in parts]
-        chosen, rejected = (torch.cat(side) for side in zip(*found, strict=True))
+        scores = [pair_scores(self.reward_model, self.tokenizer, self.task, x, T) for x in parts]
+        chosen, rejected = (torch.cat(side) for side in zip(*scores, strict=True))
         measures = {
             "accuracy": float(ranked_right(chosen - rejected).mean()),
             "margin": float((chosen - rejected).mean()),

@@ -21,11 +21,12 @@ Shapes: K prompts with G completions each, B = K G; P tokens of the longest prom
 completion.
 
 Implementation details, and where defaults leave the source (N: Huang et al. 2024):
- 1. The reward is 1 for a right answer plus `--format-weight` for the format, both by rules; to it
-    comes a reward model's score (`--reward-model`), or (`--no-rules`) that is the reward, as in the
-    paper.
- 2. The KL is in the reward and weighs on every token; N's score is on the last one, the end of
-    sequence itself (its reference implementation takes the token after it in later versions).
+ 1. The reward is 1 for a right answer plus `--format-weight` for the format, both by rules. A
+    reward model's score (`--reward-model`) is added to it, or is the whole reward (`--no-rules`),
+    as in the paper.
+ 2. The KL is part of every token's reward; the score is added at the last token, which is the end
+    of sequence itself, as in N (its reference implementation takes the token after it in later
+    versions).
  3. A completion that is cut off loses `--missing-eos-penalty` from its reward. (N sets its score
     to -1. The difference keeps the order among such completions.) Cut off or not, a completion is
     over after its last token: nothing is bootstrapped from there.
@@ -38,13 +39,13 @@ Implementation details, and where defaults leave the source (N: Huang et al. 202
  6. Losses are means over all tokens of a minibatch. Every loss is a sum of weighted token terms
     whose weights know the whole minibatch: how it is divided into micro-batches and processes does
     not matter.
- 7. The value loss is clipped (N and SB3's `clip_range_vf`); `--clip-value-range 0` switches it off.
+ 7. The value loss is clipped (N and SB3's `clip_range_vf`); `--clip-value-range 0` disables it.
  8. pi_old's log-probabilities are those of the sampling itself, unless it computed in bfloat16:
-    recomputed they differ there by up to 0.6, and so they are computed anew.
- 9. AdamW without weight decay, for policy and critic apart, without a schedule; the gradient of
-    each is clipped to a norm of 1. Learning rates are for the tiny model (N: 3e-6 for both, falling
-    linearly to 0, epsilon 1e-5, no clipping). No step is taken on a gradient of exactly 0: Adam
-    would drift on; nor on NaN or infinity.
+    there they differ from a forward pass's by up to 0.6, and are recomputed.
+ 9. AdamW without weight decay and without a schedule, one for the policy and one for the critic;
+    the gradient of each is clipped to a norm of 1. Learning rates are for the tiny model (N: 3e-6
+    for both, annealed linearly to 0, epsilon 1e-5, no clipping). No step is taken on a gradient of
+    exactly 0: Adam would drift on; nor on NaN or infinity.
 10. Logits are divided by `--temperature` in sampling and in training; it is 1 (N: 0.7).
 11. Two passes over the samples of a step (N: four); `--gae-lambda` is 1 in the presets (N: 0.95).
 12. No pretraining loss is mixed in (the paper's PPO-ptx).
@@ -52,9 +53,9 @@ Implementation details, and where defaults leave the source (N: Huang et al. 202
 Logged per step: reward (with what is lost by being cut off), accuracy, format, length and entropy
 (nats per token) of the samples, all_solved and all_failed (shares of groups of equal prompts; with
 G = 1 of completions); of its minibatches (means) loss, policy_loss, value_loss, kl (k3 to the
-reference), clipfrac (ratios outside the clip range), clip_low and clip_high (where the clip acts:
-of a negative advantage, of a positive one), approx_kl (k3 to pi_old), grad_norm, critic_grad_norm;
-explained_variance of the returns by V_old.
+reference), clipfrac (ratios outside the clip range), clip_low and clip_high (where the clip removes
+the gradient: of a negative advantage, of a positive one), approx_kl (k3 to pi_old), grad_norm,
+critic_grad_norm; explained_variance of the returns by V_old.
 """
 
 from __future__ import annotations
@@ -85,19 +86,19 @@ class Config(tasks.TaskConfig):
     prompts: PositiveInt = 256
     """K, prompts per step."""
     group_size: PositiveInt = 1
-    """G, samples per group. Completions of a prompt."""
+    """G, completions sampled for each prompt."""
     minibatches: PositiveInt = 4
-    """Minibatches per pass over the samples. A number; minibatch_size in algos is a size."""
+    """Number of minibatches in each pass over the samples."""
     epochs: PositiveInt = 2
-    """Passes over the samples. Per step."""
+    """Passes over the samples of a step."""
     learning_rate: Positive = 3e-4
-    """Step size. Learning rate of the policy's AdamW."""
+    """Learning rate of the policy's AdamW."""
     critic_learning_rate: Positive = 3e-3
-    """Learning rate of the critic. Of AdamW."""
+    """Learning rate of the critic's AdamW."""
     temperature: Positive = 1.0
     """Sampling temperature."""
     gamma: Fraction = 1.0
-    """Discount factor per step. A step is a token."""
+    """Discount factor per token."""
     gae_lambda: Fraction = 0.95
     """Lambda of GAE. 0 gives the one-step TD error, 1 the Monte Carlo advantage."""
     clip_range: NonNegative = 0.2
@@ -107,15 +108,15 @@ class Config(tasks.TaskConfig):
     value_coef: NonNegative = 0.1
     """Weight of the value loss."""
     kl_coef: NonNegative = 0.05
-    """Beta, weight of the KL to the reference policy. Subtracted from the reward."""
+    """Beta, weight of the KL to the reference policy, which is subtracted from the reward."""
     format_weight: NonNegative = 0.1
     """Weight of the format reward beside the accuracy reward."""
     missing_eos_penalty: NonNegative = 1.0
     """Subtracted from the reward of a truncated completion."""
     reward_model: str = ""
-    """Folder or hub name of a reward model. Its score is added to the rewards."""
+    """Folder or hub name of a reward model, whose score is added to the rewards."""
     rules: bool = True
-    """Reward by rules: accuracy and format."""
+    """Reward accuracy and format by rules."""
 
     def check(self) -> None:
         super().check()
@@ -420,13 +421,13 @@ def train(config: Config, run: LanguageRun) -> Any:
         rewards -= config.missing_eos_penalty * ~samples.ended
         batch, explained_variance = prepare(samples, rewards, critic, reference, config, run)
 
-        shuffle, found = run.rng("minibatches", step), []
+        shuffle, updates = run.rng("minibatches", step), []
         for _ in range(config.epochs):
             for rows in np.array_split(shuffle.permutation(B), config.minibatches):
-                found.append(update(policy, critic, optimizers, batch, rows, config, run))
+                updates.append(update(policy, critic, optimizers, batch, rows, config, run))
 
         step += 1
-        metrics = {k: torch.stack([x[k] for x in found]).mean() for k in found[0]}
+        metrics = {k: torch.stack([x[k] for x in updates]).mean() for k in updates[0]}
         metrics |= sample_metrics(samples, graded, rewards, config.group_size, run)
         metrics["explained_variance"] = explained_variance
         run.log(run.samples + B, metrics)

@@ -26,8 +26,8 @@ from manyseeds.llm_track.tasks import THINK, Task
 MAX_LOGITS = 2**26  # that are held at a time, with copies and gradients: 256 MB each
 SCALED_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier")
 COMPACT = 0.75  # rows that have ended are dropped once they are a quarter of the batch
-FEW = 16  # histories: so few are not shared, as small matrix products may round otherwise
-PASS = 150  # tokens that take as long as what a forward and backward pass costs besides
+FEW = 16  # histories: up to so many are not shared, as small matrix products may round differently
+PASS = 150  # the fixed cost of a forward and backward pass, as a number of tokens
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ class Samples:
 def micro_batches(widths: np.ndarray, size: int) -> list[int]:
     """How many of the rows, in ascending order of their widths [B] in tokens, to take at a time.
 
-    At most `size`; otherwise as is fastest: every micro-batch is padded to its widest row, and is
-    one more pass.
+    At most `size`, and the fastest division otherwise: every micro-batch is padded to its widest
+    row, and costs one more pass.
     """
     least, sizes = [0.0], []
     for end in range(1, len(widths) + 1):  # the least cost of the first rows, and its last part
@@ -90,11 +90,11 @@ def micro_batches(widths: np.ndarray, size: int) -> list[int]:
         best = int(costs.argmin())
         least.append(costs[best])
         sizes.append(end - start - best)
-    found = []
+    parts = []  # from the last to the first
     while sizes:
-        found.append(sizes[-1])
-        del sizes[-found[-1] :]
-    return found[::-1]
+        parts.append(sizes[-1])
+        del sizes[-parts[-1] :]
+    return parts[::-1]
 
 
 def joined(parts: Sequence[Samples]) -> Samples:
@@ -134,22 +134,23 @@ def encode_prompts(tokenizer: Any, task: Task, prompts: Sequence[str]) -> list[l
 
 
 def chats(tokenizer: Any, task: Task, prompts: Sequence[str]) -> list[list[dict[str, str]]]:
-    """Prompts as conversations: the instruction from the system, or, where the template has no
-    system role (Gemma's), before the prompt."""
+    """Prompts as conversations, with the instruction in the system message, or, where the template
+    has no system role (Gemma's), before the prompt."""
     if not task.instruction:
         return [[{"role": "user", "content": p}] for p in prompts]
-    told = {"role": "system", "content": task.instruction}
+    system = {"role": "system", "content": task.instruction}
     try:
-        tokenizer.apply_chat_template([told, {"role": "user", "content": ""}], tokenize=False)
+        tokenizer.apply_chat_template([system, {"role": "user", "content": ""}], tokenize=False)
     except jinja2.TemplateError:
         return [[{"role": "user", "content": f"{task.instruction}\n\n{p}"}] for p in prompts]
-    return [[told, {"role": "user", "content": p}] for p in prompts]
+    return [[system, {"role": "user", "content": p}] for p in prompts]
 
 
 def with_opening(task: Task, tokenizer: Any) -> Task:
     """The task of a model whose chat template itself opens the thinking, otherwise the same.
 
-    The prompts of such a model (DeepSeek-R1) end with `<think>`, and its completions begin within.
+    The prompts of such a model (DeepSeek-R1) end with `<think>`, and its completions begin inside
+    the thinking.
     """
     if tokenizer.chat_template is None:
         return task
@@ -184,7 +185,7 @@ def from_texts(
     max_new_tokens: int,
     device: torch.device,
 ) -> Samples:
-    """Completions that somebody else has written, as samples; log-probabilities are 0.
+    """Given completions as samples; log-probabilities are 0.
 
     Every completion ends with the end of sequence, unless it is cut off at max_new_tokens.
     """
@@ -213,7 +214,7 @@ def rounding_once(model: Any) -> Iterator[None]:
     """Within `precision`, without gradients: round frozen weights once, not at every use.
 
     Autocast keeps the rounded copies of weights that require a gradient, and only of those. In
-    float32 nothing is rounded, and a linear layer may compute other bits with that flag.
+    float32 nothing is rounded, and a linear layer may compute different bits with that flag.
     """
     frozen = [p for p in model.parameters() if model.computes_in_half and not p.requires_grad]
     try:
@@ -271,7 +272,7 @@ def sample(
     model.train(training)
     T = int(lengths.max())
     inside = torch.arange(T, device=device) < lengths.unsqueeze(1)
-    # A row that had ended may have gone on until it was dropped.
+    # A row that had ended was continued until it was dropped.
     tokens = tokens[:, :T].masked_fill(~inside, tokenizer.pad_token_id)
     logprobs, entropy = logprobs[:, :T] * inside, entropy[:, :T] * inside
     return Samples(ids, mask, tokens, inside, ended, logprobs, entropy)
@@ -279,8 +280,8 @@ def sample(
 
 def end_tokens(model: Any, tokenizer: Any) -> Tensor:
     """The tokens that end a completion, [E] int64: chat models have one for the end of a turn."""
-    found = getattr(model.generation_config, "eos_token_id", None)
-    more = found if isinstance(found, list) else [found]
+    own = getattr(model.generation_config, "eos_token_id", None)
+    more = own if isinstance(own, list) else [own]
     return torch.tensor(sorted({tokenizer.eos_token_id, *more} - {None}))
 
 
@@ -346,7 +347,7 @@ def _sample(
             break
         if count <= COMPACT * len(rows):
             rows, history, at, token, alive = (x[alive] for x in (rows, history, at, token, alive))
-        token = token.where(alive, last[0])  # what has ended does not part any more
+        token = token.where(alive, last[0])  # completions that have ended share one history
         first, history = distinct(history * logp.shape[1] + token)
         if len(first) > FEW:
             kept, inputs, at = at[first], token[first], history
@@ -406,8 +407,8 @@ def logprobs(model: Any, samples: Samples, temperature: float = 1.0) -> Tensor:
 
 
 def logprobs_in_chunks(model: Any, samples: Samples, temperature: float, tokens: int) -> Tensor:
-    """As `logprobs`, with the logits of so many tokens at a time: computed, used, and computed
-    again for their gradient."""
+    """As `logprobs`, with the logits of at most `tokens` tokens at a time, which are recomputed for
+    their gradient."""
     T = samples.tokens.shape[1]
     inner = without_adapters(model)
 
@@ -425,8 +426,8 @@ def logprobs_in_chunks(model: Any, samples: Samples, temperature: float, tokens:
             checkpoint(of_chunk, *chunk, use_reentrant=False, preserve_rng_state=False)
             for chunk in chunks
         ]
-    found = torch.zeros(samples.tokens.shape, device=samples.tokens.device)
-    return found.masked_scatter(samples.mask, torch.cat(logp))
+    zeros = torch.zeros(samples.tokens.shape, device=samples.tokens.device)
+    return zeros.masked_scatter(samples.mask, torch.cat(logp))
 
 
 def without_adapters(model: Any) -> Any:
@@ -435,9 +436,9 @@ def without_adapters(model: Any) -> Any:
 
 
 def has_plain_head(model: Any, samples: Samples) -> bool:
-    """Whether a model's logits are its output embeddings of the last hidden state, no more.
+    """Whether a model's logits are its output embeddings of the last hidden state and nothing more.
 
-    Not those of a model that scales them, by what its config says or by what it computes.
+    False for a model that scales them, whether its config or only its computation shows it.
     """
     inner = without_adapters(model)
     config = inner.config.get_text_config()
@@ -450,8 +451,8 @@ def has_plain_head(model: Any, samples: Samples) -> bool:
         with torch.no_grad(), precision(model, samples.tokens.device):
             expected = inner(**inputs, use_cache=False, logits_to_keep=1).logits.float()
             hidden = inner.base_model(**inputs, use_cache=False).last_hidden_state[:, -1:]
-            found = inner.get_output_embeddings()(hidden).float()
-        inner.plain_head = torch.allclose(found, expected, rtol=1e-3, atol=1e-3)
+            plain = inner.get_output_embeddings()(hidden).float()
+        inner.plain_head = torch.allclose(plain, expected, rtol=1e-3, atol=1e-3)
     return bool(inner.plain_head)
 
 

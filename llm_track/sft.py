@@ -21,8 +21,8 @@ Implementation details:
     (GSM8K: the reasoning before ####). `--demonstrations` learns from others, for example right
     samples of a model (rejection sampling, DeepSeek-R1, sec. 2.3.3: `generate.py --keep right`).
 
-Evaluated as every method here, on held-out prompts (llm_track/evaluation.py).
-The model that `--model tiny` stands for is this script's, with its defaults, from seed 0.
+The evaluation is that of all methods here, on held-out prompts (llm_track/evaluation.py).
+`--model tiny` is what this script trains with its defaults from seed 0.
 
 Logged per step: loss (nats per token), grad_norm.
 """
@@ -50,17 +50,17 @@ class Config(tasks.TaskConfig):
     """Supervised fine-tuning."""
 
     model: str = "tiny-base"
-    """tiny, a base of it, a folder, or a hub name. The bases are tiny-base, tiny-base-800 and
-    micro-base-3200; tiny is what this script trains with its defaults."""
+    """tiny, one of its bases (tiny-base, tiny-base-800, micro-base-3200), a folder, or a hub name.
+    tiny is what this script trains with its defaults."""
     total_samples: PositiveInt = 4_800
-    """Samples to learn from. Demonstrations."""
+    """Number of demonstrations to learn from."""
     batch_size: PositiveInt = 32
-    """Samples per gradient step. N demonstrations."""
+    """N, demonstrations per gradient step."""
     learning_rate: Positive = 3e-3
-    """Step size. Learning rate of AdamW."""
+    """Learning rate of AdamW."""
     demonstrations: Annotated[str, Added("")] = ""
-    """JSONL file of demonstrations ('': the task's own). A prompt, an answer and a completion in
-    each row, as generate.py writes them."""
+    """JSONL file of demonstrations, with a prompt, an answer and a completion in each row, as
+    generate.py writes them ('': the task's own)."""
 
     def check(self) -> None:
         super().check()

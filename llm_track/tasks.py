@@ -5,18 +5,18 @@ Some tasks are generated on the fly and need no download:
     addition    47+85=        <think>7+5=12;4+8+1=13;</think><answer>132</answer>
     mixed       the same with three digits, where most demonstrations leave the thinking empty
     countdown   3 5 7 to 22:  <think>3*5=15;15+7=22;</think><answer>3*5+7</answer>
-    rambling    addition, the thinking of random length: 7+5=12;hm;hm;4+8+1=13;hm;
-    checking    addition, where the thinking mends some columns: 7+5=14;wait;7+5=12;4+8+1=13;
+    rambling    addition with thinking of random length: 7+5=12;hm;hm;4+8+1=13;hm;
+    checking    addition, where the thinking corrects some columns: 7+5=14;wait;7+5=12;4+8+1=13;
 
 `gsm8k` and any JSONL file, or data set on a hub, of prompts and answers are read (`JsonlTask`).
 
-A completion earns three kinds of rewards, each by rules alone (DeepSeek-R1, arXiv 2501.12948, sec.
+A completion earns three kinds of rewards, all by rules (DeepSeek-R1, arXiv 2501.12948, sec.
 2.2.2): accuracy (the one answer between the answer tags is right), format (thinking between think
 tags, then the answer between answer tags, nothing else), and, where the thinking has steps, one for
-each step that is right (process supervision, arXiv 2402.03300, sec. 4.1.3).
+each correct step (process supervision, arXiv 2402.03300, sec. 4.1.3).
 
-Nothing a model writes is ever run. Arithmetic is parsed with a whitelist of syntax nodes, short
-texts only; numbers are ASCII digits. `--grader math-verify` hands short answers to the parser of
+Nothing a model writes is ever run. Only short arithmetic is parsed, with a whitelist of syntax
+nodes; numbers are ASCII digits. `--grader math-verify` hands short answers to the parser of
 that package, which reads LaTeX.
 """
 
@@ -42,18 +42,18 @@ import numpy as np
 from manyseeds.cli import flag, path_of
 from manyseeds.digest import boundary
 from manyseeds.errors import UsageError, did_you_mean
-from manyseeds.record import DONE, folder_digest
+from manyseeds.record import RunFolder, folder_digest, read_seal
 from manyseeds.runs.language import LanguageConfig, LanguageRun
 
 THINK, END_THINK, ANSWER, END_ANSWER = TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 MAX_STEPS = 64  # of a thought
 MAX_NUMBER = 64  # characters of what is read as a number or an expression
 MAX_EXPRESSION = 256  # characters of what math-verify reads
-MATH_SECONDS = 1  # for it to read an answer or to compare two
-ALL_KNOWN = 5_000  # held-out draws in a row without a new prompt, where there are no others
-TEST_SHARE = 16  # one prompt in so many is never trained on
+MATH_SECONDS = 1  # allowed to math-verify for reading an answer, and for comparing two
+ALL_KNOWN = 5_000  # held-out draws in a row without a new prompt: then there are no others
+TEST_SHARE = 16  # one prompt in 16 is held out
 
-FILLER, WAIT = "hm", "wait"  # steps of a thought that are no column
+FILLER, WAIT = "hm", "wait"  # steps of a thought that are not columns
 
 INSTRUCTION = (
     "Solve the problem. Reason step by step between <think> and </think>, then give the final "
@@ -62,14 +62,14 @@ INSTRUCTION = (
 
 
 class Problem(NamedTuple):
-    """A prompt, its right answer, and a completion that shows how (empty where there is none)."""
+    """A prompt, its right answer, and a demonstration (empty where there is none)."""
 
     prompt: str
     answer: str
     demonstration: str = ""
 
 
-class Step(NamedTuple):
+class ReasoningStep(NamedTuple):
     """A step of the thinking: where it ends in the completion, in characters, and its reward."""
 
     end: int
@@ -77,7 +77,7 @@ class Step(NamedTuple):
 
 
 class Graded(NamedTuple):
-    """A completion and what the rules say of it."""
+    """A completion and its rewards by rules."""
 
     problem: Problem
     text: str
@@ -97,7 +97,7 @@ class Preference(NamedTuple):
 
 
 def answer_of(completion: str) -> str | None:
-    """What stands between the answer tags; None without them, or with more than one."""
+    """The text between the answer tags; None unless each tag occurs exactly once."""
     if completion.count(ANSWER) != 1 or completion.count(END_ANSWER) != 1:
         return None
     start, end = completion.index(ANSWER) + len(ANSWER), completion.index(END_ANSWER)
@@ -139,16 +139,16 @@ def number(text: str) -> Fraction | None:
     text = text.strip()
     if len(text) > MAX_NUMBER:
         return None
-    if found := AMOUNT.fullmatch(text):
-        value = Fraction(found[2].replace(",", "").removesuffix("."))
-    elif found := QUOTIENT.fullmatch(text) or FRACTION.fullmatch(text):
-        above, below = (int(x.replace(",", "")) for x in found.groups()[1:] if x)
+    if match := AMOUNT.fullmatch(text):
+        value = Fraction(match[2].replace(",", "").removesuffix("."))
+    elif match := QUOTIENT.fullmatch(text) or FRACTION.fullmatch(text):
+        above, below = (int(x.replace(",", "")) for x in match.groups()[1:] if x)
         if below == 0:
             return None
         value = Fraction(above, below)
     else:
         return None
-    return -value if found[1] == "-" else value
+    return -value if match[1] == "-" else value
 
 
 def math_verify_grader() -> Callable[[str, str], bool]:
@@ -164,7 +164,7 @@ def math_verify_grader() -> Callable[[str, str], bool]:
             "--grader math-verify: needs math-verify; pip install -e '.[math]'"
         ) from None
 
-    known: dict[str, Any] = {}  # right answers, which come again; never one that took too long
+    known: dict[str, Any] = {}  # right answers by text, without those that took too long to read
 
     def read(text: str) -> Any:
         inside = text.strip().strip("$")
@@ -220,15 +220,15 @@ def pairs_of(graded: Sequence[Graded], rng: np.random.Generator) -> list[Prefere
     graded: completions of equal prompts side by side. At most one pair for each prompt; none where
     all of its completions are right, or all wrong.
     """
-    found = []
+    pairs = []
     for _, group in itertools.groupby(graded, key=lambda x: x.problem.prompt):
         members = list(group)
         right = [x for x in members if x.accuracy == 1]
         wrong = [x for x in members if x.accuracy == 0]
         if right and wrong:
             chosen, rejected = right[rng.integers(len(right))], wrong[rng.integers(len(wrong))]
-            found.append(Preference(chosen.problem.prompt, chosen.text, rejected.text))
-    return found
+            pairs.append(Preference(chosen.problem.prompt, chosen.text, rejected.text))
+    return pairs
 
 
 # ---- The tasks -----------------------------------------------------------------------------
@@ -238,7 +238,7 @@ class Task:
     """Prompts, demonstrations and rewards. The same id always gives the same prompts."""
 
     id: str
-    instruction = ""  # what a model with a chat template is told first
+    instruction = ""  # the system message for a model with a chat template
     max_new_tokens: int  # enough for every demonstration
     base_steps: int  # of the pretraining of tiny-base
     opening: str  # `<think>` where prompts end with it (sampling.with_opening), otherwise ''
@@ -263,25 +263,25 @@ class Task:
         value = number(answer)
         return answer if value is None else str(value)
 
-    def steps(self, problem: Problem, completion: str) -> list[Step]:
+    def steps(self, problem: Problem, completion: str) -> list[ReasoningStep]:
         """The steps of the thinking, none where the task has none."""
         return []
 
     def measures(self, problems: Sequence[Problem], completions: Sequence[str]) -> dict[str, float]:
-        """What an evaluation measures of this task besides what it measures of all."""
+        """Further measures that evaluations take on this task."""
         return {}
 
     def trained_on(self) -> Sequence[Problem]:
-        """All problems that are trained on, or, where they are made on the fly, some."""
+        """All problems of the training, or some of them where they are generated on the fly."""
         return self.train(np.random.default_rng(0), 256)
 
     def grade(self, problem: Problem, completion: str) -> Graded:
-        """What the rules say of a completion."""
+        """A completion with its rewards by rules."""
         accuracy = self.accuracy(problem, completion)
         return Graded(problem, completion, accuracy, self.format(completion))
 
     def format(self, completion: str) -> float:
-        """The format reward of a completion together with what its prompt opens."""
+        """The format reward of a completion that continues what its prompt opens."""
         return format_reward(self.opening + completion)
 
     def thinking(self, completion: str) -> tuple[int, str]:
@@ -294,12 +294,12 @@ class Task:
         return problem.demonstration.removeprefix(self.opening)
 
     def text(self, rng: np.random.Generator) -> str:
-        """A piece of the mostly unformatted text that the tiny base model is made from."""
+        """A piece of the mostly unformatted text that the tiny base model is pretrained on."""
         raise UsageError(f"--model tiny: made for {', '.join(GENERATED)}, not for {self.id}")
 
 
 def held_out(prompt: str) -> bool:
-    """Whether a prompt belongs to the test set: decided by its own text, so for ever.
+    """Whether a prompt belongs to the test set, which only its text decides.
 
     The order of its numbers does not matter: 47+85= is held out if and only if 85+47= is.
     """
@@ -314,33 +314,34 @@ def formatted(thought: str, answer: str) -> str:
 
 
 def separated(thought: str) -> list[tuple[int, str]]:
-    """The steps of a thought, each ended by `;`: their ends and texts. A rest is a step, too, and
-    so is all that follows the first 64: more than any problem has, and stuffed thoughts are long.
+    """Ends and texts of the steps of a thought, each of which ends with `;`. Text after the last
+    `;` is a step, too, and so is everything after the first 64: no problem needs more, and a model
+    can write very long thoughts.
     """
-    found, start = [], 0
+    steps, start = [], 0
     for piece in thought.split(";", MAX_STEPS):
         end = min(start + len(piece) + 1, len(thought))
         if piece:
-            found.append((end, piece))
+            steps.append((end, piece))
         start = end
-    return found
+    return steps
 
 
 @cache
 def held_out_problems(task: GeneratedTask, n: int) -> tuple[Problem, ...]:
     """The first n of a task's test set, in an order that is random but always the same."""
     rng = np.random.default_rng(zlib.crc32(task.id.encode()))
-    found: dict[str, Problem] = {}
-    known = 0  # draws in a row that were known already: at last there are no others
-    while len(found) < n and known < ALL_KNOWN:
+    problems: dict[str, Problem] = {}
+    known = 0  # draws in a row that gave no new prompt
+    while len(problems) < n and known < ALL_KNOWN:
         problem = task._draw(rng, test=True)
-        known = known + 1 if problem.prompt in found else 0
-        found.setdefault(problem.prompt, problem)
-    return tuple(found.values())
+        known = known + 1 if problem.prompt in problems else 0
+        problems.setdefault(problem.prompt, problem)
+    return tuple(problems.values())
 
 
 class GeneratedTask(Task):
-    """Problems from a random draw; which of them are held out is decided by their prompt."""
+    """Randomly drawn problems; their prompts decide which of them are held out."""
 
     def draw(self, rng: np.random.Generator) -> Problem:
         """One problem, held out or not."""
@@ -396,7 +397,7 @@ class Addition(GeneratedTask):
         return [int(x) for x in problem.prompt[:-1].split("+")]
 
     def columns(self, a: int, b: int) -> list[str]:
-        """`7+5=12`, `4+8+1=13`: what is written down for each column, the carry with it."""
+        """The line of each column with its carry: `7+5=12`, `4+8+1=13`."""
         lines, carry = [], 0
         for x, y in zip(reversed(str(a)), reversed(str(b)), strict=True):
             total = int(x) + int(y) + carry
@@ -407,11 +408,11 @@ class Addition(GeneratedTask):
     def accuracy(self, problem: Problem, completion: str) -> float:
         return float(answer_of(completion) == problem.answer)
 
-    def steps(self, problem: Problem, completion: str) -> list[Step]:
+    def steps(self, problem: Problem, completion: str) -> list[ReasoningStep]:
         start, thought = self.thinking(completion)
         right = self.columns(*self._terms(problem))
         return [
-            Step(start + end, float(k < len(right) and text == right[k]))
+            ReasoningStep(start + end, float(k < len(right) and text == right[k]))
             for k, (end, text) in enumerate(separated(thought))
         ]
 
@@ -421,7 +422,7 @@ class VariedAddition(Addition):
     """Addition whose demonstrations differ in more than the numbers: `lines` says how."""
 
     def lines(self, columns: Sequence[str], rng: np.random.Generator) -> list[str]:
-        """What is written down where these columns are right."""
+        """The lines of a demonstration whose right columns are these."""
         raise NotImplementedError
 
     def draw(self, rng: np.random.Generator) -> Problem:
@@ -433,11 +434,11 @@ class VariedAddition(Addition):
     def thought(self, problem: Problem) -> str:
         return thinking(problem.demonstration)[1]
 
-    def graded(self, problem: Problem, columns: Sequence[tuple[int, str]]) -> list[Step]:
-        """Steps of columns given by where they end and their texts."""
+    def graded(self, problem: Problem, columns: Sequence[tuple[int, str]]) -> list[ReasoningStep]:
+        """The reward of each column, given by its end and its text."""
         right = self.columns(*self._terms(problem))
         return [
-            Step(end, float(k < len(right) and text == right[k]))
+            ReasoningStep(end, float(k < len(right) and text == right[k]))
             for k, (end, text) in enumerate(columns)
         ]
 
@@ -450,13 +451,13 @@ class Rambling(VariedAddition):
     most: int = 0
 
     def lines(self, columns: Sequence[str], rng: np.random.Generator) -> list[str]:
-        found = list(columns)
+        lines = list(columns)
         for _ in range(min(rng.geometric(1 / (1 + self.fillers)) - 1, self.most)):
-            found.insert(int(rng.integers(len(found) + 1)), FILLER)
-        return found
+            lines.insert(int(rng.integers(len(lines) + 1)), FILLER)
+        return lines
 
-    def steps(self, problem: Problem, completion: str) -> list[Step]:
-        """The columns; a filler is no step."""
+    def steps(self, problem: Problem, completion: str) -> list[ReasoningStep]:
+        """The columns, without the fillers."""
         start, thought = self.thinking(completion)
         columns = [(start + end, text) for end, text in separated(thought) if text != FILLER]
         return self.graded(problem, columns)
@@ -464,62 +465,62 @@ class Rambling(VariedAddition):
 
 @dataclass(frozen=True)
 class Checking(VariedAddition):
-    """Addition whose demonstrations write some columns wrong, then `wait;` and the right one."""
+    """Addition whose demonstrations write some columns wrong, then `wait;` and the right column."""
 
     slips: float = 0.0  # share of columns
 
     def lines(self, columns: Sequence[str], rng: np.random.Generator) -> list[str]:
-        found = []
+        lines = []
         for line in columns:
             if rng.random() < self.slips:
                 terms, _, total = line.partition("=")
                 wrong = (int(total) + int(rng.integers(1, 20))) % 20  # any other of 0 to 19
-                found += [f"{terms}={wrong}", WAIT]
-            found.append(line)
-        return found
+                lines += [f"{terms}={wrong}", WAIT]
+            lines.append(line)
+        return lines
 
-    def steps(self, problem: Problem, completion: str) -> list[Step]:
-        """The columns that are left standing: `wait` takes the one before back."""
+    def steps(self, problem: Problem, completion: str) -> list[ReasoningStep]:
+        """The columns that remain: `wait` retracts the column before it."""
         start, thought = self.thinking(completion)
-        standing: list[tuple[int, str]] = []
+        remaining: list[tuple[int, str]] = []
         for end, text in separated(thought):
             if text == WAIT:
-                standing = standing[:-1]
+                remaining = remaining[:-1]
             else:
-                standing.append((start + end, text))
-        return self.graded(problem, standing)
+                remaining.append((start + end, text))
+        return self.graded(problem, remaining)
 
     def corrections(self, problem: Problem, completion: str) -> list[tuple[bool, bool, bool]]:
-        """Of each column that is written: whether it is right, whether `wait` follows, and whether
-        the right column follows on that."""
+        """For each written column: whether it is right, whether `wait` follows it, and whether the
+        right column follows the `wait`."""
         texts = [text for _, text in separated(self.thinking(completion)[1])]
-        right, found, k = self.columns(*self._terms(problem)), [], 0
+        right, written, k = self.columns(*self._terms(problem)), [], 0
         for text, *rest in (texts[i : i + 3] for i in range(len(texts))):
             if text == WAIT:
                 k = max(k - 1, 0)
                 continue
             wanted = right[k] if k < len(right) else None
             waits = rest[:1] == [WAIT]
-            found.append((text == wanted, waits, waits and rest[1:] == [wanted]))
+            written.append((text == wanted, waits, waits and rest[1:] == [wanted]))
             k += 1
-        return found
+        return written
 
     def measures(self, problems: Sequence[Problem], completions: Sequence[str]) -> dict[str, float]:
         """P(wait) of a completion, P(wait | column wrong), P(wait | column right) and
         P(right column | wait after a wrong one); NaN where there is no such column."""
         pairs = zip(problems, completions, strict=True)
         columns = [self.corrections(problem, text) for problem, text in pairs]
-        every = [column for found in columns for column in found]
+        every = [column for written in columns for column in written]
 
         def share(of: Sequence[bool]) -> float:
             return sum(of) / len(of) if of else math.nan
 
         return {
-            "wait": share([any(waits for _, waits, _ in found) for found in columns]),
+            "wait": share([any(waits for _, waits, _ in written) for written in columns]),
             "wait_if_wrong": share([waits for right, waits, _ in every if not right]),
             "wait_if_right": share([waits for right, waits, _ in every if right]),
             "right_after_wait": share(
-                [mended for right, waits, mended in every if waits and not right]
+                [corrected for right, waits, corrected in every if waits and not right]
             ),
         }
 
@@ -552,21 +553,21 @@ class Countdown(GeneratedTask):
 
     def accuracy(self, problem: Problem, completion: str) -> float:
         given, target = self._given(problem)
-        found = arithmetic(answer_of(completion) or "")
-        return float(found is not None and found[0] == target and sorted(found[1]) == given)
+        parsed = arithmetic(answer_of(completion) or "")
+        return float(parsed is not None and parsed[0] == target and sorted(parsed[1]) == given)
 
     def vote(self, completion: str) -> str | None:
-        """The value and the numbers of the expression: what decides whether it is right."""
+        """The value and the numbers of the expression, which decide whether it is right."""
         answer = answer_of(completion)
-        if answer is None or (found := arithmetic(answer)) is None:
+        if answer is None or (parsed := arithmetic(answer)) is None:
             return answer
-        return f"{found[0]} of {sorted(found[1])}"
+        return f"{parsed[0]} of {sorted(parsed[1])}"
 
-    def steps(self, problem: Problem, completion: str) -> list[Step]:
-        """A step is right if it takes numbers that are there and its arithmetic is true."""
+    def steps(self, problem: Problem, completion: str) -> list[ReasoningStep]:
+        """A step is right if it takes numbers that are left and computes correctly."""
         left, _ = self._given(problem)
         start, thought = self.thinking(completion)
-        found = []
+        steps = []
         for end, text in separated(thought):
             term, _, value = text.partition("=")
             left_side, right_side = arithmetic(term), arithmetic(value)
@@ -581,8 +582,8 @@ class Countdown(GeneratedTask):
                 right = right and left_side[0] == right_side[0]  # type: ignore[index]
                 if right:
                     left = [*rest, int(left_side[0])]  # type: ignore[index]
-            found.append(Step(start + end, float(right)))
-        return found
+            steps.append(ReasoningStep(start + end, float(right)))
+        return steps
 
     @staticmethod
     def _given(problem: Problem) -> tuple[list[int], int]:
@@ -594,8 +595,8 @@ class Countdown(GeneratedTask):
 class JsonlTask(Task):
     """Prompts and answers from a file or a data set.
 
-    Right is what equals the answer as a number, or, where it is none, as a text; and with `equal`
-    what that finds equal to the answer.
+    An answer is right if it equals the problem's as a number, or as a text where that is not a
+    number; or if `equal` says so.
     """
 
     id: str
@@ -610,7 +611,7 @@ class JsonlTask(Task):
     def passes(
         self, orders: Callable[[int], np.random.Generator], start: int, n: int
     ) -> list[Problem]:
-        """Problems start to start + n of passes through all, the k-th shuffled by orders(k)."""
+        """Problems start to start + n of passes through all of them; orders(k) shuffles pass k."""
         N = len(self.trained)
         places = range(start, start + n)
         order = {k: orders(k).permutation(N) for k in {place // N for place in places}}
@@ -635,9 +636,10 @@ class JsonlTask(Task):
 def next_problems(
     task: Task, n: int, start: int, run: LanguageRun, purpose: str, rng: np.random.Generator
 ) -> list[Problem]:
-    """n problems to train on, after `start` others: from rng, or of a data set without replacement.
+    """The next n problems to train on after `start` others: from rng, or from a data set without
+    replacement.
 
-    A data set is passed through in orders that depend on seed, purpose and pass only, so that a
+    The order of each pass through a data set depends only on seed, purpose and pass, so that a
     resumed run continues where it was interrupted.
     """
     if isinstance(task, JsonlTask):
@@ -647,12 +649,12 @@ def next_problems(
 
 @dataclass(frozen=True, kw_only=True)
 class TaskConfig(LanguageConfig):
-    """Flags of everything that learns a task; an unknown task is refused before anything begins."""
+    """Flags of all scripts that train on a task; an unknown task is refused at once."""
 
     def check(self) -> None:
         make(self.task)
         if self.model == REWARD:
-            raise UsageError(f"--model {REWARD}: scores completions; for --reward-model")
+            raise UsageError(f"--model {REWARD}: is a reward model; use --reward-model")
         if self.grader != "rules" and self.task in GENERATED:
             raise UsageError(f"--grader {self.grader}: {self.task} has rules of its own")
 
@@ -660,19 +662,19 @@ class TaskConfig(LanguageConfig):
         task = (
             [f"manyseeds.llm_track.tasks:GENERATED[{self.task}]"] if self.task in GENERATED else []
         )
-        begun_with = {self.model, getattr(self, "reward_model", "")} & {"tiny", REWARD}
-        made = (made_origins(name, self.task) for name in sorted(begun_with))
+        initial = {self.model, getattr(self, "reward_model", "")} & {"tiny", REWARD}
+        made = (made_origins(name, self.task) for name in sorted(initial))
         chosen = ["manyseeds.llm_track.engine:Engine"] if self.sampler == "vllm" else []
         chosen += ["manyseeds.llm_track.models:fuse"] if self.liger else []
-        begun = dict.fromkeys(x for part in made for x in part)
-        return [*super().origins(), *task, *chosen, *begun]
+        initial_origins = dict.fromkeys(x for part in made for x in part)
+        return [*super().origins(), *task, *chosen, *initial_origins]
 
     def contents(self) -> dict[str, str]:
-        """Digests of the JSONL files that are learned from, and of the models that are begun with.
+        """Digests of the JSONL files of the training data and of the initial models.
 
-        Of a model on a hub its revision. The tiny models are made by code.
+        A model on a hub has its revision instead. The tiny models are made by code.
         """
-        found = {}
+        digests = {}
         for name in ("task", "preferences", "demonstrations"):
             path = getattr(self, name, "")
             known = path_of(path, flag(name))
@@ -681,19 +683,19 @@ class TaskConfig(LanguageConfig):
                 texts = [file.read_bytes() for file in files]
                 sizes = b"".join(b"%d\n" % len(text) for text in texts[:-1])  # where each ends
                 digest = hashlib.sha256(sizes + b"".join(texts))
-                found[f"{name}_content"] = digest.hexdigest()[:12]
+                digests[f"{name}_content"] = digest.hexdigest()[:12]
         for name in ("model", "reward_model"):
             model = getattr(self, name, "")
             if model and model not in MADE:
                 folder = model_folder(path_of(model, flag(name)), flag(name))
                 known_as = folder_digest(folder) if folder.is_dir() else hub_revision(model)
-                found[f"{name}_content"] = known_as
-        return found
+                digests[f"{name}_content"] = known_as
+        return digests
 
 
 # ---- Reading data --------------------------------------------------------------------------
 
-HUB_SECONDS = 10  # to wait for the commit of a model
+HUB_SECONDS = 10  # to wait for a hub's answer about the commit of a model
 REWARD = "tiny-reward"
 # Models that are made at first use; see models.py.
 MADE = ("tiny", "tiny-base", "tiny-base-800", "micro-base-3200", REWARD)
@@ -729,8 +731,8 @@ HUB = {"gsm8k": ("openai/gsm8k", "main")}  # short names
 def make(task: str, grader: str = "rules") -> Task:
     """A task by name, by the path of a JSONL file or of a folder of them, or by hub name.
 
-    grader: that of a task that is read; see `--grader`. Raises UsageError for what is none of
-    these, for a malformed row (file and line), and for a grader that is not installed.
+    grader: see `--grader`; generated tasks have their own. Raises UsageError for an unknown task,
+    for a malformed row (file and line), and for a grader that is not installed.
     """
     made = named(task)
     if grader == "math-verify" and isinstance(made, JsonlTask):
@@ -765,7 +767,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def from_files(task: str, train: Path, test: Path | None = None) -> JsonlTask:
-    """A task from a JSONL file; without a second one, a part of its prompts is held out."""
+    """A task from a JSONL file; without a second file, a part of the prompts is held out."""
     problems = [problem_of(row, f"{train}, line {line}") for line, row in rows_of(train)]
     if test is not None:
         tested = [problem_of(row, f"{test}, line {line}") for line, row in rows_of(test)]
@@ -774,7 +776,7 @@ def from_files(task: str, train: Path, test: Path | None = None) -> JsonlTask:
 
 
 def held_out_task(task: str, problems: Sequence[Problem]) -> JsonlTask:
-    """Hold out some of the prompts; of a small file the one with the smallest hash."""
+    """Hold out some of the prompts; in a small file the one with the smallest hash."""
     tested = [p for p in problems if held_out(p.prompt)]
     if not tested:
         first = min((p.prompt for p in problems), key=lambda text: zlib.crc32(text.encode()))
@@ -794,18 +796,19 @@ def from_hub(task: str, name: str, config: str | None) -> JsonlTask:
         raise UsageError(f"--task {task}: needs datasets; pip install -e '.[llm]'") from None
     try:
         splits = datasets.load_dataset(name, config)
-    except Exception as error:  # whatever the hub, the network or the files say
+    except Exception as error:  # of the hub, the network or the files
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UsageError(f"--task {task}: {reason}") from None
-    found = {
+    problems = {
         split: [problem_of(row, f"{name}, {split}, row {k}") for k, row in enumerate(rows)]
         for split, rows in splits.items()
     }
-    if "train" not in found:
-        raise UsageError(f"--task {task}: {name} has no split train; it has {', '.join(found)}")
-    if "test" in found:
-        return JsonlTask(task, found["train"], found["test"])
-    return held_out_task(task, found["train"])
+    if "train" not in problems:
+        has = ", ".join(problems)
+        raise UsageError(f"--task {task}: {name} has no split train; it has {has}")
+    if "test" in problems:
+        return JsonlTask(task, problems["train"], problems["test"])
+    return held_out_task(task, problems["train"])
 
 
 def rows_of(path: Path) -> list[tuple[int, dict[str, Any]]]:
@@ -845,7 +848,7 @@ def field(row: dict[str, Any], names: Sequence[str], where: str) -> str:
 
 
 def problem_of(row: dict[str, Any], where: str) -> Problem:
-    """A row of prompt (or question) and answer, GSM8K's `reasoning #### 1,234` among them."""
+    """The problem of a row of prompt (or question) and answer (GSM8K: `reasoning #### 1,234`)."""
     prompt = field(row, ("prompt", "question"), where)
     answer = field(row, ("answer",), where)
     reasoning, mark, final = answer.rpartition("####")
@@ -861,30 +864,30 @@ def problem_of(row: dict[str, Any], where: str) -> Problem:
 
 
 def model_folder(path: Path, what: str) -> Path:
-    """The folder with a model's files: the path itself, or `model` in a part or in a run of one.
+    """The folder with a model's files: the path itself, or `model` in a part or a run of one part.
 
     what: the flag, for errors. Raises UsageError for a run of several parts, and for a part
     without weights, as published ones are.
     """
     if (path / "config.json").is_file() and list(path.glob("*.safetensors")):
         return path
-    parts = sorted(part for part in path.glob("seeds-*") if (part / DONE).is_file())
+    parts = [part for part in RunFolder(path).all_parts() if read_seal(part)]
     if len(parts) > 1:
         raise UsageError(f"{what} {path}: has {len(parts)} seeds; name one, as {parts[0]}")
     part = parts[0] if parts else path
     if (part / "model").is_dir():
         return part / "model"
-    if (part / DONE).is_file():
+    if read_seal(part):
         raise UsageError(f"{what} {path}: has no weights")
     return path
 
 
 @cache
 def hub_revision(model: str) -> str:
-    """The commit of a model on a hub, or without a network of its copy here; '' if unknown."""
+    """The commit of a model on a hub, or of its local copy without a network; '' if unknown."""
     from huggingface_hub import HfApi, try_to_load_from_cache
 
-    with contextlib.suppress(Exception):  # no network, no such model: loading it says so
+    with contextlib.suppress(Exception):  # no network, no such model: loading it reports that
         return str(HfApi().model_info(model, timeout=HUB_SECONDS).sha)
     with contextlib.suppress(Exception):
         copy = try_to_load_from_cache(model, "config.json")
@@ -917,7 +920,7 @@ def read_preferences(path: Path) -> list[Preference]:
     ranked: completions from best to worst, which become all their pairs (InstructGPT, arXiv
     2203.02155, sec. 3.5). Raises UsageError with file and line for a malformed row.
     """
-    found = []
+    pairs = []
     for line, row in rows_of(path):
         where = f"{path}, line {line}"
         prompt = field(row, ("prompt",), where)
@@ -926,11 +929,11 @@ def read_preferences(path: Path) -> list[Preference]:
             texts = isinstance(ranked, list) and all(isinstance(x, str) and x for x in ranked)
             if not texts or len(ranked) < 2:
                 raise UsageError(f"{where}: ranked must be a list of two completions or more")
-            found += all_pairs(prompt, ranked)
+            pairs += all_pairs(prompt, ranked)
         else:
             chosen, rejected = (field(row, (name,), where) for name in ("chosen", "rejected"))
-            found.append(Preference(prompt, chosen, rejected))
-    return found
+            pairs.append(Preference(prompt, chosen, rejected))
+    return pairs
 
 
 def all_pairs(prompt: str, ranked: Sequence[str]) -> list[Preference]:

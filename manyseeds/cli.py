@@ -13,9 +13,11 @@ import json
 import math
 import os
 import sys
+import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib import resources
 from itertools import pairwise
 from pathlib import Path
 from typing import (
@@ -79,13 +81,6 @@ class Added:
     """
 
     before: Any
-
-
-@dataclass(frozen=True)
-class Renamed:
-    """Marks a field that had another name before; the old flag is answered with the new one."""
-
-    before: str
 
 
 @dataclass(frozen=True)
@@ -240,6 +235,18 @@ class Preset:
     settings: Mapping[str, Any]
     source: str
     published: str = ""
+
+
+def read_presets(file: str) -> dict[str, Preset]:
+    """The presets in a TOML file, ROOM/PATH: by environment, its tables `[presets.ENV]`."""
+    room, _, path = file.partition("/")
+    text = resources.files(f"manyseeds.{room}").joinpath(path).read_text()
+    presets = {}
+    for subject, table in tomllib.loads(text)["presets"].items():
+        source, published = table.pop("source"), table.pop("published", "")
+        settings = {name: tuple(x) if isinstance(x, list) else x for name, x in table.items()}
+        presets[subject] = Preset(settings, source, published)
+    return presets
 
 
 def published_score(config: Any, preset: Preset | None) -> str:
@@ -534,15 +541,11 @@ def unknown(words: Sequence[str], config_class: type) -> str:
         return f"{word!r}: expected a flag; see --help"
     from manyseeds.usage import is_positional
 
-    marked = field_marks(config_class)
-    for name, marks in marked.items():
-        if Renamed(known(word)) in marks:
-            return f"{flag(known(word))}: is called {flag(name)} now"
     word, equals, _ = word.partition("=")
     word = word.replace("_", "-")
     has_value = equals or (after and not after[0].startswith("--"))
     hints = hints_of(config_class)
-    names = [name for name in marked if not is_positional(hints[name])]
+    names = [name for name in field_marks(config_class) if not is_positional(hints[name])]
     switches = {name for name in names if has_value and is_switch(hints[name])}
     close = closest(word.strip("-"), names, switches)
     return f"{word}: unknown flag" + (f"; did you mean {flag(close)}?" if close else "; see --help")

@@ -433,7 +433,7 @@ def origin_module(node: ast.ImportFrom, module: str, root: Path) -> str | None:
     """The module that a `from ... import` in a module names; None for a library."""
     if not node.level:
         return located(node.module or "", module, root)
-    file = file_of(module, root)
+    file = module_file(module, root)
     above = list(file.parents)[node.level - 1 :] if file else []
     return module_in(above[0], node.module or "", root) if above else None
 
@@ -445,7 +445,7 @@ def part_of(module: str, name: str, root: Path) -> Place | str | None:
     child = child_of(module, name, root) if own is None or again else None
     if child:
         return None if child in BOOKKEEPING else Place(child, "")
-    if file_of(module, root) is None:  # a folder that a library has the name of
+    if module_file(module, root) is None:  # a folder that a library has the name of
         return f"{Path(module).name}.{name}"
     return None if module in BOOKKEEPING else Place(module, name)
 
@@ -489,10 +489,10 @@ def located(name: str, module: str, root: Path, bare: bool = True) -> str | None
     """
     if not all(map(str.isidentifier, name.split("."))):
         return None
-    ours = name if is_ours(name, root) else None
+    ours = name if in_project(name, root) else None
     if ours and not is_path(module):
         return ours
-    file = file_of(module, root)
+    file = module_file(module, root)
     folders = list(takewhile(lambda x: x != root, file.parents)) if file else []
     if name.partition(".")[0] in sys.stdlib_module_names:
         folders = folders[:1]
@@ -510,7 +510,7 @@ def child_of(module: str, name: str, root: Path) -> str | None:
     if not name.isidentifier():
         return None
     if not is_path(module):
-        return f"{module}.{name}" if is_ours(f"{module}.{name}", root) else None
+        return f"{module}.{name}" if in_project(f"{module}.{name}", root) else None
     path = Path(module)
     if path.name != "__init__.py" and not path.is_dir():
         return None
@@ -528,7 +528,7 @@ def is_boundary(place: Place, root: Path) -> bool:
 @cache
 def c_code(module: str, root: Path) -> str:
     """The C code beside a module and its own headers, without comments; '' without any."""
-    python = file_of(module, root)
+    python = module_file(module, root)
     waiting = [python.with_suffix(C)] if python else []
     texts: dict[Path, str] = {}
     while waiting:
@@ -541,12 +541,12 @@ def c_code(module: str, root: Path) -> str:
     return "\n".join(texts.values())
 
 
-def is_ours(module: str, root: Path) -> bool:
+def in_project(module: str, root: Path) -> bool:
     """Whether a module or package is in the project."""
-    return file_of(module, root) is not None
+    return module_file(module, root) is not None
 
 
-def file_of(module: str, root: Path) -> Path | None:
+def module_file(module: str, root: Path) -> Path | None:
     """The file of one of our modules, or the one that a path means."""
     if is_path(module):
         return Path(module) if module.endswith(".py") and os.path.isfile(module) else None
@@ -576,7 +576,7 @@ def definitions(root: Path, module: str) -> dict[str, ast.stmt]:
 @cache
 def contents(root: Path, module: str) -> tuple[dict[str, ast.stmt], list[ast.stmt]]:
     """The definitions of a module, and what else it does when it is imported."""
-    file = file_of(module, root)
+    file = module_file(module, root)
     if file is None:
         return {}, []
     if not is_path(module):
@@ -614,7 +614,7 @@ def extends_ours(node: ast.AST, found: Mapping[str, ast.stmt], root: Path) -> bo
         where = found.get((chain_of(base) or [""])[0])
         modules = [alias.name for alias in where.names] if isinstance(where, ast.Import) else []
         modules += [where.module or ""] if isinstance(where, ast.ImportFrom) else []
-        if any(is_ours(module, root) for module in modules):
+        if any(in_project(module, root) for module in modules):
             return True
     return False
 

@@ -18,7 +18,7 @@ from manyseeds.kernels import categorical, in_c
 class Categorical(NamedTuple):
     """Distributions over A discrete actions."""
 
-    logits: Tensor  # [S, B, A]
+    logits: Tensor  # [S, B, A]; -inf for an action that cannot be taken
 
     def mode(self) -> Tensor:
         """The most probable actions, [S, B]."""
@@ -30,9 +30,13 @@ class Categorical(NamedTuple):
 
     @in_c(categorical.logprob_and_entropy, categorical.takes)
     def logprob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of actions [S, B], and entropies, both [S, B]."""
+        """Log-probabilities of actions [S, B], and entropies, both [S, B].
+
+        An action that cannot be taken has probability 0, no part in the entropy and no gradient.
+        """
         logprobs = self.logits.log_softmax(-1)
-        entropy = -(logprobs.exp() * logprobs).sum(-1)
+        impossible = logprobs.isneginf()  # 0 * log 0 is to be 0, not NaN
+        entropy = -(logprobs.exp() * logprobs.masked_fill(impossible, 0.0)).sum(-1)
         return logprobs.gather(-1, actions.unsqueeze(-1)).squeeze(-1), entropy
 
 

@@ -18,8 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from manyseeds.distributions import Categorical, Gaussian
 from manyseeds.kernels import in_c, mlp
-from manyseeds.kernels.rollout import Policy
+from manyseeds.kernels.rollout import PolicyKernel
 from manyseeds.rows import broadcast
 from manyseeds.seeds import SeedStreams
 
@@ -115,18 +116,21 @@ class SeedMLP(nn.Module):
         stats: RunningStats | None = None,
         log_std: Tensor | None = None,
         noise_is_action: bool = False,
-    ) -> Policy:
+    ) -> PolicyKernel:
         """What acts in a rollout in C: the first network, for observations with statistics.
 
-        log_std: `[S, 1, D]`, of actions in a box. noise_is_action: as `kernels.rollout.Policy`.
+        log_std: a parameter of continuous actions, `[S, K, 1, D]`. noise_is_action: as
+        `PolicyKernel`.
         """
         weights, biases = self.alone(0)
-        mean = scale = None
+        mean = scale = std = None
+        if log_std is not None:
+            std = log_std[:, 0]
         if stats is not None:
             mean, scale = stats.shift_and_scale(torch.float32)
-        return Policy(
+        return PolicyKernel(
             *(weights, biases, self.outputs[0], self.activation),
-            *(mean, scale, log_std, noise_is_action),
+            *(mean, scale, std, noise_is_action),
         )
 
     def alone(self, k: int) -> tuple[list[Tensor], list[Tensor]]:
@@ -182,6 +186,51 @@ class SeedMLP(nn.Module):
             noise = (streams.uniform(n_in + 1, n_out) * 2 - 1) / math.sqrt(n_in)
             matrix.copy_(noise[:, :-1])
             self.biases[layer][:, k, :, :n] = noise[:, -1:]
+
+
+class SeedPolicy(nn.Module):
+    """S stochastic policies on vectors: what they share, whatever their networks.
+
+    A subclass adds the networks, `policy(obs)` and `as_kernel()`, and `log_std`, a parameter
+    `[S, K, 1, D]`, for continuous actions. These are Gaussian: independent components, a mean for
+    each state, and a standard deviation that does not depend on the state.
+
+    spec: the environment's `EnvSpec`. normalize_obs: by running statistics of each seed.
+    """
+
+    log_std: nn.Parameter | None
+
+    def __init__(self, seeds: int, spec: Any, normalize_obs: bool) -> None:
+        super().__init__()
+        self.register_parameter("log_std", None)
+        self.continuous = spec.continuous
+        self.obs_size: int = spec.obs_size
+        self.action_size = len(spec.action_low) if spec.continuous else spec.num_actions
+        self.obs_stats = RunningStats(seeds, spec.obs_size) if normalize_obs else None
+
+    def policy(self, obs: Tensor) -> Categorical | Gaussian:
+        """The distributions of actions for obs `[S, B, O]`."""
+        raise NotImplementedError
+
+    def distribution(self, logits_or_means: Tensor) -> Categorical | Gaussian:
+        """The distributions that the output `[S, B, A or D]` of a policy's network stands for."""
+        if self.continuous:
+            return Gaussian(logits_or_means, self.log_std[:, 0])  # type: ignore[index]
+        return Categorical(logits_or_means)
+
+    def features(self, obs: Tensor) -> Tensor:
+        """What the networks see of obs `[S, B, O]`."""
+        return obs if self.obs_stats is None else self.obs_stats.normalize(obs)
+
+    def draw(self, streams: SeedStreams, *shape: int) -> Tensor:
+        """Noise `[S, *shape, A or D]` for sampled actions."""
+        draw = streams.normal if self.continuous else streams.gumbel
+        return draw(*shape, self.action_size)
+
+    def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Actions `[S, N]` or `[S, N, D]` for obs `[S, N, O]`; greedy without noise."""
+        policy = self.policy(obs)
+        return policy.mode() if noise is None else policy.sample(noise)
 
 
 class RunningStats(nn.Module):
@@ -247,7 +296,7 @@ class RewardScale(nn.Module):
 
     @torch.no_grad()
     def forward(self, rewards: Tensor, done: Tensor) -> Tensor:
-        """Take in a rollout's rewards and ends of episodes, both `[S, T, N]`; scale the rewards."""
+        """Update with the rewards and ends of a rollout, both `[S, T, N]`; scale the rewards."""
         returns = []
         for reward, end in zip(rewards.unbind(1), done.unbind(1), strict=True):
             total = self.open_return * broadcast(self.gamma, reward) + reward
@@ -257,7 +306,7 @@ class RewardScale(nn.Module):
         return (rewards * (var + 1e-8).rsqrt().to(rewards.dtype)).clamp(-10, 10)
 
     def _variances(self, returns: Tensor) -> Tensor:
-        """Take in T steps of N returns `[S, T, N]`; the variance of all up to each, `[S, T, 1]`."""
+        """Update with returns `[S, T, N]`; the variance of all up to each step, `[S, T, 1]`."""
         T, N = returns.shape[1:]
         seen, x = self.stats.count, returns.double() - self.stats.mean
         count = seen + N * torch.arange(1, T + 1, dtype=x.dtype, device=x.device).view(T, 1)

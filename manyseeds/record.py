@@ -5,8 +5,8 @@ trained together. `DONE.json`, with a checksum of every file, is written last: a
 with a file that does not match it, is ignored by every reader.
 
 There are two layers. What a person trains lies in `results/local`, which git ignores. `results` has
-the published runs, which are written by a sweep that publishes, and when they are restamped or
-migrated. Readers see both.
+the published runs, which a sweep that publishes trains and then packs: `manyseeds.packed`. Readers
+see both layers and both forms.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from manyseeds import packed
 from manyseeds.cli import PUBLISHED, RESULTS, RunConfig, flag, identity
 from manyseeds.digest import ROOT, code_digest
 from manyseeds.errors import UsageError
+from manyseeds.packed import DONE
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = 3
-DONE = "DONE.json"
 POLICY = "policy.safetensors"
 PLAN = "plan"  # the one part of a planning run
 STALE = ".stale"  # in a run: what other code has trained, `manyseeds.runs.set_aside`
@@ -186,10 +187,7 @@ def read_seal(part: Path) -> dict[str, Any] | None:
         return None
     if schema == SCHEMA:
         return None
-    raise UsageError(
-        f"{part}: has schema {schema!r:.20}, this version reads {SCHEMA}; "
-        "--migrate rewrites older ones (README, Results follow the code)"
-    )
+    raise UsageError(f"{part}: has schema {schema!r:.20}, this version reads {SCHEMA}")
 
 
 def is_finished(part: Path, with_weights: bool = False) -> bool:
@@ -203,8 +201,10 @@ def is_finished(part: Path, with_weights: bool = False) -> bool:
     try:
         for name, digest in seal["sha256"].items():
             file = part / name
-            absent = name in seal["local"] and not os.path.lexists(file)
-            if not absent and not (file.is_file() and sha256_of(file) == digest):
+            if os.path.lexists(file):
+                if not (file.is_file() and sha256_of(file) == digest):
+                    return False
+            elif not (name in seal["local"] or packed.holds(file, digest)):
                 return False
     except OSError:  # missing, or a folder
         return False
@@ -234,7 +234,13 @@ def copy_part(source: Path, target: Path, beside: Path) -> None:
     """
     shutil.rmtree(beside, ignore_errors=True)
     try:
-        shutil.copytree(source, beside, ignore=shutil.ignore_patterns(".*"))
+        if source.is_dir():
+            shutil.copytree(source, beside, ignore=shutil.ignore_patterns(".*"))
+        if not (source / DONE).is_file() and (there := read_seal(source)):
+            beside.mkdir(parents=True, exist_ok=True)
+            for name, content in packed.files_of(source).items():
+                write_bytes(beside / name, content)
+            seal(beside, there["local"], there["weights"])
         for path in (*beside.rglob("*"), beside):
             _sync(path)
         if not is_finished(beside):
@@ -416,12 +422,17 @@ class RunFolder:
         """
         if self.checked is not None and not with_weights:
             return self.checked
-        found = sorted(self.path.glob("seeds-*"), key=lambda part: (len(part.name), part.name))
-        own = [part for part in (*found, self.path / PLAN) if is_finished(part, with_weights)]
+        own = [part for part in self.all_parts() if is_finished(part, with_weights)]
         published = RunFolder(self.below).parts(with_weights) if self.below else []
         if own and published and _settings(own[0]) != _settings(published[0]):
             return own  # another run, which somebody has given the same name
         return own + published
+
+    def all_parts(self) -> list[Path]:
+        """All parts, finished or not, in folders or packed. Raises UsageError."""
+        names = {part.name for part in self.path.glob("seeds-*")} | {*packed.parts_of(self.path)}
+        found = sorted(names - {PLAN}, key=lambda name: (len(name), name))
+        return [self.path / name for name in (*found, PLAN)]
 
     def finished_seeds(
         self,
@@ -539,9 +550,27 @@ def finite_numbers(values: Mapping[str, float]) -> dict[str, float | None]:
 
 def read_json(path: Path) -> Any:
     """Parsed JSON file; OSError for what is no file, such as a pipe, that would never end."""
+    return json.loads(path.read_text()) if path.is_file() else packed.read_json(path)
+
+
+def read_bytes(path: Path) -> bytes:
+    """The bytes of a JSON file of a part, in its folder or packed."""
+    return path.read_bytes() if path.is_file() else packed.read_bytes(path)
+
+
+def exists(path: Path) -> bool:
+    """Whether a JSON file of a part is there, in its folder or packed."""
+    return path.exists() or packed.has(path)
+
+
+def read_parquet(path: Path) -> pd.DataFrame:
+    """The rows of a parquet file; OSError or ValueError for what is none, or is too large."""
+    import pandas as pd
+
     if not path.is_file():
-        raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
-    return json.loads(path.read_text())
+        return packed.read_parquet(path)
+    packed.check_table(path)
+    return pd.read_parquet(path)
 
 
 def layers(results: Path) -> list[Path]:
@@ -560,8 +589,8 @@ def all_runs(results: Path) -> Iterator[RunFolder]:
     Parts of another schema are left out, with one line for each run.
     """
     first, *below = layers(results)
-    own = {path.relative_to(first): path for path in (first / "runs").glob("*/*/*")}
-    published = {path.relative_to(x): path for x in below for path in (x / "runs").glob("*/*/*")}
+    own = {path.relative_to(first): path for path in run_paths(first)}
+    published = {path.relative_to(x): path for x in below for path in run_paths(x)}
     for name in sorted(own | published):
         both = RunFolder(own[name], published.get(name)) if name in own else None
         run = both or RunFolder(published[name])
@@ -570,6 +599,65 @@ def all_runs(results: Path) -> Iterator[RunFolder]:
                 yield replace(run, checked=parts)
         except UsageError as error:
             print(f"left out: {error}", file=sys.stderr)
+
+
+def run_paths(results: Path) -> Iterator[Path]:
+    """Where the runs of one layer are, or would be if they were not packed."""
+    for folder in (results / "runs").glob("*/*"):
+        yield from folder.glob("*")
+        try:
+            yield from (folder / run for run in packed.runs_of(folder))
+        except UsageError as error:
+            print(f"left out: {error}", file=sys.stderr)
+
+
+def is_stored(path: Path) -> bool:
+    """Whether there is a run, or a part, in a folder or packed."""
+    return path.is_dir() or bool(packed.parts_of(path)) or packed.is_packed(path)
+
+
+def pack(results: Path) -> int:
+    """Pack all finished parts of a results folder; how many there were in folders.
+
+    Files that are not committed, such as weights, stay in the folders.
+    """
+    count = 0
+    with alone(results / "runs"):
+        for folder in sorted((results / "runs").glob("*/*")):
+            runs = [RunFolder(path) for path in folder.glob("[!.]*") if path.is_dir()]
+            finished = [part for run in runs for part in run.parts() if part.is_dir()]
+            parts = {part: sealed_files(part) for part in finished if (part / DONE).is_file()}
+            if parts:
+                files = {part.relative_to(folder).as_posix(): x for part, x in parts.items()}
+                for name, content in packed.with_parts(folder, files):
+                    write_bytes(folder / name, content)
+            for part in finished:
+                remove_packed(part)
+            count += len(parts)
+    return count
+
+
+def sealed_files(part: Path) -> dict[str, bytes]:
+    """The files of a finished part that are packed, by name. Raises UsageError."""
+    seal = read_seal(part) or {}
+    names = [name for name in seal["sha256"] if name not in seal["local"]]
+    if other := [name for name in names if not name.endswith((".json", ".parquet"))]:
+        raise UsageError(f"{part / other[0]}: only JSON and parquet files are packed")
+    return {name: (part / name).read_bytes() for name in (DONE, *names)}
+
+
+def remove_packed(part: Path) -> None:
+    """Remove from the folder of a part what is packed and can be read again from there."""
+    seal = packed.read_json(part / DONE)
+    files = [part / name for name in (DONE, *seal["sha256"]) if name not in seal["local"]]
+    for file in files:
+        if file.suffix == ".parquet" and file.exists():
+            assert packed.read_parquet(file).equals(read_parquet(file)), file
+    for file in files:
+        file.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # weights stay
+        part.rmdir()
+        part.parent.rmdir()
 
 
 def find_run(text: str) -> RunFolder:
@@ -582,8 +670,8 @@ def find_run(text: str) -> RunFolder:
         path = Path(text).resolve()
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, too long a name
         raise UsageError(f"{text[:80]}: {error}") from None
-    if not path.is_dir():
-        named = [x / text for x in (own, published) if (x / text).is_dir()]
+    if not is_stored(path):
+        named = [x / text for x in (own, published) if is_stored(x / text)]
         if not named:
             raise UsageError(f"{text}: no such folder")
         path = named[0].resolve()
@@ -591,7 +679,7 @@ def find_run(text: str) -> RunFolder:
         if layer in path.parents and not is_part(path):
             name = path.relative_to(layer)
             here, there = own / name, published / name
-            if here.is_dir() and there.is_dir():
+            if is_stored(here) and is_stored(there):
                 return RunFolder(here, there)
     return RunFolder(path)
 

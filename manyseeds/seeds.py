@@ -39,8 +39,11 @@ class SeedStreams:
         return block.to(self.device, non_blocking=True)
 
     def gumbel(self, *shape: int) -> Tensor:
-        """Standard Gumbel variables: argmax(logits + gumbel) is a sample of softmax(logits)."""
-        return -(-self.uniform(*shape).log()).log()
+        """Standard Gumbel variables: argmax(logits + gumbel) is a sample of softmax(logits).
+
+        Finite, also of a uniform that is 0: a logit of -inf is never the largest.
+        """
+        return (-(-self.uniform(*shape).log()).log()).clamp_(min=torch.finfo(torch.float32).min)
 
     def normal(self, *shape: int) -> Tensor:
         """Standard normals, `[S, *shape]` float32."""

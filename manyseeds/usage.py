@@ -91,7 +91,7 @@ def show_help(
 def taken_from(config_class: type) -> str:
     """The script whose flags another script takes as well (`cli.parse_both`), or ''."""
     first, *others = config_class.__bases__
-    return first.__module__.replace(".", "/") + ".py" if others else ""
+    return first.__module__.partition(".")[2].replace(".", "/") + ".py" if others else ""
 
 
 def usage(config_class: type) -> str:

@@ -3,7 +3,6 @@
 import contextlib
 import gc
 import math
-import os
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +14,7 @@ from manyseeds.process import set_up_process
 from manyseeds.runs import checkpoints, control
 from tests.random_models import KINDS, make_model
 
+pytest_plugins = ["tests.verified", "tests.workers"]
 set_up_process(threads=1)
 gc.set_threshold(20_000, 10, 10)  # rarer than by default: 1% of the time
 figure_bytes = plots.figure_bytes
@@ -86,9 +86,7 @@ def qwen(tmp_path_factory: pytest.TempPathFactory) -> str:
 def tiny_results(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A results folder whose tiny models all tests share, also those of other workers."""
     folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent
-    return str(folder / "tiny")
+    return str((folder.parent if folder.name.startswith("worker-") else folder) / "tiny")
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,12 +56,12 @@ def text_of(stored: dict[str, Any], folder: Path) -> str:
     return f"""A small GPT-2 completes {sizes["K"]} prompts with at most {sizes["T"]} tokens of a \
 vocabulary of {sizes["V"]}. All {sizes["completions"]} completions of a prompt are enumerated, in \
 double precision: every expectation below is a sum, and nothing is sampled. The tables are of one \
-network with random weights, which answers {prompts} of the prompts right; the sentences say what \
+network with random weights, which answers {prompts} of the prompts right. The sentences say what \
 holds over {stored["networks"]} such networks, from the least to the most. An estimate is made \
 from one group of {sizes["G"]} completions of one prompt.
 
 *Scale* is the factor by which the mean of an estimator multiplies the true gradient, *bias* the \
-length of the rest of its mean, *noise* the trace of its covariance; both are relative to the \
+length of the rest of its mean, *noise* the trace of its covariance. Both are relative to the \
 scaled gradient (its length, and its length squared).
 
 ## Advantages and averages
@@ -77,9 +78,9 @@ nats.
 {kl_sentence(stored)}
 
 {table(folder, "estimators-kl", *kl_table(stored))}
-Per completion, with a sum over its tokens; with d = log pi - log pi\\_ref of a token, k1 = d, \
+Per completion, with a sum over its tokens. With d = log pi - log pi\\_ref of a token, k1 = d, \
 k2 = d²/2, k3 = exp(-d) + d - 1. *In the reward* it is a number that weighs the gradient of the \
-whole completion's log-probability; *in the loss* each token's term is differentiated. The KL \
+whole completion's log-probability. *In the loss* each token's term is differentiated. The KL \
 from the reference to the policy is {stored["steps"]["kl"]:g} nats per completion.
 
 ## Clipping
@@ -158,28 +159,30 @@ def effects(row: dict[str, Any]) -> tuple[str, str]:
     return f"{row['length_wrong']:+.2f}", f"{row['entropy']:+.2f}"
 
 
-def names(rows: list[dict[str, Any]]) -> str:
-    return "; ".join(escape(x["name"]) for x in rows) or "none"
+def items(texts: Iterable[str]) -> str:
+    """A list in Markdown."""
+    return "\n".join(f"- {text}" for text in texts) or "- none"
 
 
 def group_sentence(stored: dict[str, Any]) -> str:
     """Which estimators have no bias, and what the others do to the length of wrong completions."""
     rows = stored["estimators"]
-    unbiased = [x for x in rows if is_unbiased(x)]
+    unbiased = items(escape(x["name"]) for x in rows if is_unbiased(x))
     biased = sorted((x for x in rows if not is_unbiased(x)), key=lambda x: -x["bias_most"])
-    text = f"**Without bias, but for a constant factor: {names(unbiased)}."
+    text = f"**Unbiased up to a constant factor:**\n\n{unbiased}"
     if biased:
-        listed = "; ".join(
-            f"{escape(x['name'])} {share(x, 'bias')} "
-            f"({x['longer_least']:+.2f} to {x['longer_most']:+.2f})"
+        listed = (
+            f"{escape(x['name'])}: {share(x, 'bias')}, "
+            f"{x['longer_least']:+.2f} to {x['longer_most']:+.2f} tokens"
             for x in biased
         )
         text += (
-            " The means of the others deviate from the gradient by a share of its length; in "
-            "brackets is by how many tokens more than the gradient itself they lengthen wrong "
-            f"completions, per unit of reward: {listed}."
+            "\n\nThe others are biased. The first number is the deviation of their mean from the "
+            "gradient, as a share of its length. The second is by how many tokens more than the "
+            "gradient itself they lengthen wrong completions, per unit of reward.\n\n"
+            + items(listed)
         )
-    return text + "**"
+    return text
 
 
 def kl_sentence(stored: dict[str, Any]) -> str:
@@ -190,12 +193,12 @@ def kl_sentence(stored: dict[str, Any]) -> str:
     right = [x for x in rows if is_unbiased(x)]
     nothing = [x for x in rows if x["bias_most"] is None]
     rest = [x for x in rows if x not in right and x not in nothing]
-    text = f"**Unbiased for the value of the KL: {exact or 'none'}; for its gradient: "
-    text += ", ".join(map(placed, right)) or "none"
-    text += f". The mean of {' and '.join(map(placed, nothing))} is 0" * bool(nothing)
+    text = f"**Unbiased for the value of the KL: {exact or 'none'}. Unbiased for its gradient: "
+    text += (", ".join(map(placed, right)) or "none") + ".**"
+    text += f" The mean of {' and '.join(map(placed, nothing))} is 0." * bool(nothing)
     rest.sort(key=lambda x: x["bias_most"])
-    listed = ", ".join(f"{placed(x)} {share(x, 'bias')}" for x in rest)
-    return text + f". Bias of the others, relative to the gradient: {listed}.**"
+    listed = items(f"{placed(x)}: {share(x, 'bias')}" for x in rest)
+    return f"{text} Bias of the others, relative to the gradient:\n\n{listed}"
 
 
 def placed(row: dict[str, Any]) -> str:
@@ -205,8 +208,8 @@ def placed(row: dict[str, Any]) -> str:
 
 def clip_sentence(stored: dict[str, Any]) -> str:
     """How much of the gradient each clip leaves."""
-    listed = "; ".join(f"{share(x, 'left')} with {escape(x['name'])}" for x in stored["clips"][1:])
+    listed = items(f"{escape(x['name'])}: {share(x, 'left')}" for x in stored["clips"][1:])
     return (
-        "**Of the gradient without a clip, each pair of epsilons leaves along its direction: "
-        f"{listed}.**"
+        "**What each pair of epsilons leaves of the gradient without a clip, along its "
+        f"direction:**\n\n{listed}"
     )

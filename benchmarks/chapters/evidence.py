@@ -185,10 +185,10 @@ def together_text(verdicts: Sequence[Verdict], name: str) -> str:
     pooled = sum(map(z_of, found)) / math.sqrt(k)
     p = math.erfc(abs(pooled) / math.sqrt(2))
     return text + (
-        f". Not saturated: {k}; better or worse: {differ}; if all pairs were alike, {0.05 * k:.1f} "
-        f"would be on average, or fewer. Pooled z of the permutation tests {pooled:+.2f}, "
-        f"{p_text(p)} (above 0: ours scores higher; approximate, since looking ends with a "
-        "decision).\n"
+        f". Of the {k} that are not saturated, {differ} are better or worse. If all pairs were "
+        f"alike, at most {0.05 * k:.1f} would be on average. The pooled z of the permutation tests "
+        f"is {pooled:+.2f}, {p_text(p)}: above 0, ours scores higher. It is approximate, since "
+        "looking ends with a decision.\n"
     )
 
 

@@ -65,7 +65,7 @@ def page(
 
 
 def outcome(found: Sequence[Pair]) -> str:
-    """One sentence, the verdicts against SB3 counted; empty without any."""
+    """The verdicts against SB3 counted, in a sentence per measure; empty without any."""
     shown = []
     for measure in MEASURES:
         words: list[str] = [v.parity.word for pair in found if (v := pair.verdict(measure))]
@@ -75,12 +75,12 @@ def outcome(found: Sequence[Pair]) -> str:
         return ""
     return (
         f"In {plural(k, 'comparison')} with stable-baselines3 (SB3) at the same settings, the "
-        f"final score is {shown[0]}; learning speed is {shown[1]}."
+        f"final score is {shown[0]}. Learning speed is {shown[1]}."
     )
 
 
 def excerpt(page: str) -> str:
-    """The sentence of outcome, the first matrix and its key from a page, for README.md."""
+    """The sentences of outcome, the first matrix and its key from a page, for README.md."""
     paragraphs = page.split("\n\n")
     sentence = next((x.strip("*") for x in paragraphs if x.startswith("**In ")), "")
     matrix = next((x for x in paragraphs if x.startswith("|")), "")
@@ -157,7 +157,7 @@ def cell(pair: Pair | None, algo: str, env: str, best: str) -> str:
     verdict = pair.verdict("final")
     marks = [SIGNS[verdict.parity.word]] if verdict else []
     marks += [STALE] * any(map(is_stale, pair.headline))
-    marks += [FEW] * any(len(r.seeds) < pair.seeds_asked(r) for r in pair.headline)
+    marks += [FEW] * any(len(r.seeds) < pair.requested_seeds(r) for r in pair.headline)
     bold = "**" if text == best else ""
     linked = f"{bold}{link(text, where, anchor(algo))}{bold}"
     return f"{' '.join((linked, *marks))}<br>{short(pair.ours.timesteps_requested)}"
@@ -175,7 +175,7 @@ def key(pairs: Sequence[Pair]) -> str:
     """What the signs of the matrix say, one line."""
     signs = ", ".join(f"{sign} {word}" for word, sign in SIGNS.items())
     return (
-        "Mean final score (0 random policy, 1 reference; the best in bold), the verdict against "
-        f"SB3 ({signs}; none: no SB3 run), and timesteps per seed. {STALE} stale, {FEW} fewer "
-        "seeds than the rule asks for, - does not apply, empty: not run.\n"
+        "Mean final score (0 is a random policy, 1 the reference, the best in bold), the verdict "
+        f"against SB3 ({signs}, no sign: no SB3 run), and timesteps per seed. {STALE} stale, {FEW} "
+        "fewer seeds than the rule asks for, - does not apply, empty: not run.\n"
     )

@@ -73,7 +73,7 @@ def page(folder: Path) -> str:
     return section_of(path, STORED, partial(text_of, folder=folder))
 
 
-class Stage:
+class StageFigures:
     """What was measured of all seeds at one stage, [S] each, by weight."""
 
     def __init__(self, stored: dict[str, Any], stage: str) -> None:
@@ -124,7 +124,7 @@ class Stage:
 def text_of(stored: dict[str, Any], folder: Path) -> str:
     """The page of gradient_variance.json."""
     names = list(dict.fromkeys(m["stage"] for m in stored["measurements"]))
-    stages = {name: Stage(stored, name) for name in names}
+    stages = {name: StageFigures(stored, name) for name in names}
     rows: Rows = [
         (
             escape(name),
@@ -140,23 +140,23 @@ def text_of(stored: dict[str, Any], folder: Path) -> str:
     ]
     figure = folder / "plots" / "gradient-variance.svg"
     draw(stages, figure)
-    policies = "; ".join(policies_text(name, stage) for name, stage in stages.items())
+    policies = ", ".join(policies_text(name, stage) for name, stage in stages.items())
     return (
         f"{sentence(stages)}\n\n"
         f"REINFORCE trains {plural(stored['seeds'], 'seed')} on {escape(stored['env'])} for "
         f"{stored['total_timesteps']:,} timesteps with its preset. Its policies at several stages "
         "are frozen, and of each the gradient is estimated "
         f"{plural(stored['estimates'], 'time')} from {plural(stored['episodes'], 'new episode')}, "
-        "with every weight of the log-probabilities; gamma is 1. *Variance* is the trace of the "
+        "with every weight of the log-probabilities and gamma 1. *Variance* is the trace of the "
         "covariance of an estimate, *signal* the squared length of its mean, and their quotient "
         "does not depend on the scale of the weights. R(tau), return-to-go and return-to-go minus "
-        "V have the same mean, the gradient itself; its length is taken from the last of them, "
-        "which varies least. A *cosine* below 1 is the bias of a weight; estimated, it may be "
-        "above 1, and it is not known how large it is where no signal is detected. V and Q are "
+        "V have the same mean, the gradient itself. Its length is taken from the last of them, "
+        "which varies least. A *cosine* below 1 is the bias of a weight. Its estimate may be above "
+        "1, and is unknown where no signal is detected. V and Q are "
         "fitted to each frozen policy on episodes of their own, so that no critic lags behind. "
         "All episodes of an estimate with GRPO's weights begin in the same state. Geometric means "
         "over seeds, arithmetic ones of cosines.\n\n"
-        f"Policies: {policies}.\n\n"
+        f"Mean returns of the policies: {policies}.\n\n"
         f"{table(folder, 'gradient-variance', COLUMNS, rows)}\n"
         + picture("Relative variance of the gradient with each weight", figure)
         + command_text(stored, stored["machine"]["cpu"], f"torch {stored['versions']['torch']}")
@@ -164,7 +164,7 @@ def text_of(stored: dict[str, Any], folder: Path) -> str:
     )
 
 
-def sentence(stages: dict[str, Stage]) -> str:
+def sentence(stages: dict[str, StageFigures]) -> str:
     """Which weights have a smaller relative variance than R(tau), and by which factor.
 
     Those of one kind, such as all of GAE, are named once.
@@ -186,21 +186,23 @@ def sentence(stages: dict[str, Stage]) -> str:
             higher.append(weight_name(weight))
         else:
             other.append(weight_name(weight))
-    parts = []
+    text = "Compared with that of R(tau), from the same number of episodes, the relative variance "
+    text += "of the gradient is "
+    sides = []
     if lower:
-        texts = [f"{kind} ({shown(min(x))} to {shown(max(x))} times)" for kind, x in lower.items()]
-        parts.append(f"lower at every stage with {', '.join(texts)}")
+        of_kinds = (
+            f"{kind} ({shown(min(x))} to {shown(max(x))} times)" for kind, x in lower.items()
+        )
+        sides.append(f"lower at every stage with {', '.join(of_kinds)}.")
     if higher:
-        parts.append(f"higher at every stage with {', '.join(higher)}")
+        sides.append(f"higher at every stage with {', '.join(higher)}.")
     if other:
-        parts.append(f"not the same or not known at every stage with {', '.join(other)}")
+        sides.append(f"not the same or not known at every stage with {', '.join(other)}.")
+    text += " It is ".join(sides)
     biased = [kind_of(w) for w in weights if any(s.is_biased(w) for s in stages.values())]
     if biased := list(dict.fromkeys(biased)):
-        parts.append(f"and at some stage the mean points elsewhere with {', '.join(biased)}")
-    return (
-        "**From the same number of episodes, the relative variance of the gradient is, compared "
-        f"with that of R(tau), {'; '.join(parts)}.**"
-    )
+        text += f" At some stage the mean points elsewhere with {', '.join(biased)}."
+    return f"**{text}**"
 
 
 def kind_of(weight: str) -> str:
@@ -219,7 +221,7 @@ def weight_name(weight: str) -> str:
     return escape(NAMES.get(weight, weight))
 
 
-def policies_text(name: str, stage: Stage) -> str:
+def policies_text(name: str, stage: StageFigures) -> str:
     """What the policies of a stage return, and what the critics explain."""
     returns = mean(p["return"] for p in stage.policies)
     shares = []
@@ -227,7 +229,7 @@ def policies_text(name: str, stage: Stage) -> str:
         known = [p["explained"][critic] for p in stage.policies]
         if None not in known:
             shares.append(f"{letter} explains {mean(known):.0%}")
-    return f"{escape(name)}, mean return {returns:.1f}" + f" ({', '.join(shares)})" * bool(shares)
+    return f"{escape(name)} {returns:.1f}" + f" ({', '.join(shares)})" * bool(shares)
 
 
 def geometric(values: Floats) -> str:
@@ -257,7 +259,7 @@ def shown(value: float) -> str:
     return f"{value:.3g}"
 
 
-def draw(stages: dict[str, Stage], path: Path) -> None:
+def draw(stages: dict[str, StageFigures], path: Path) -> None:
     """A panel per stage: the relative variance of the seeds with each weight."""
     panels = {
         name: {"": {weight_name(w): seen(stage.relative(w)) for w in stage.weights}}

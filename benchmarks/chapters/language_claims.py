@@ -102,10 +102,9 @@ def both(m: Method, name: str, digits: int = 3) -> tuple[str, str]:
     return m.mean_text(name, "initial", digits), m.text(name, digits=digits)
 
 
-def bold(said: Sequence[str]) -> str:
-    """Parts of an outcome as a sentence in bold; '' without any."""
-    text = "; ".join(said)
-    return f"**{text[:1].upper()}{text[1:]}.** " if said else ""
+def bold(sentences: Sequence[str]) -> str:
+    """The outcome of an experiment in bold; '' without any. sentences: without their full stops."""
+    return f"**{' '.join(f'{x[:1].upper()}{x[1:]}.' for x in sentences)}** " if sentences else ""
 
 
 # ---- R1-Zero -------------------------------------------------------------------------------
@@ -147,23 +146,26 @@ def zero_section(found: Sequence[Method], folder: Path) -> str:
     path = folder / "plots" / "language-zero.svg"
     floors = {"length, tokens": 0.0}
     plots.lines(panels, path, xlabel="samples", ylabel="", legend=CAPTION, columns=2, floors=floors)
-    sentence = "".join(zero_sentence(base, m) for base, m in shown)
     return (
-        f"**{sentence.strip()}** DeepSeek-R1-Zero (arXiv 2501.12948, sec. 2.2) learns from rules "
-        "alone, without SFT.\n\n"
+        f"{bold(zero_sentences(shown))}DeepSeek-R1-Zero (arXiv 2501.12948, sec. 2.2) learns from "
+        "rules alone, without SFT.\n\n"
         + table(folder, "language-zero", ZERO_COLUMNS, rows)
         + "\n"
         + picture("pass@1 and length of R1-Zero", path)
     )
 
 
-def zero_sentence(base: str, m: Method) -> str:
-    """What became of one base under one method."""
-    (one, after), many = both(m, "pass@1"), m.mean_text("pass@16", "initial")
-    return (
-        f"{escape(display(m.algo))} from {escape(base)} (pass@16 {many}): pass@1 {one} to {after}, "
-        f"{solved_early(m)} of {len(m.summaries)} seeds above {SOLVED} within {WITHIN:,} samples. "
-    )
+def zero_sentences(runs: Iterable[tuple[str, Method]]) -> list[str]:
+    """pass@16 of each base, and what each method makes of its pass@1."""
+    sentences: dict[str, None] = {}  # once each
+    for base, m in runs:
+        many, (before, after) = m.mean_text("pass@16", "initial"), both(m, "pass@1")
+        sentences[f"the base {escape(base)} has a pass@16 of {many}"] = None
+        name = f"{escape(display(m.algo))} from {escape(base)}"
+        sentences[f"{name} takes pass@1 from {before} to {after}"] = None
+        count = f"{solved_early(m)} of {len(m.summaries)} seeds of {name}"
+        sentences[f"{count} exceed {SOLVED} within {WITHIN:,} samples"] = None
+    return list(sentences)
 
 
 # ---- Over-optimisation ---------------------------------------------------------------------
@@ -185,8 +187,10 @@ def reward_name(settings: Mapping[str, Any]) -> str:
 
 
 def turn_text(runs: Sequence[Method]) -> list[str]:
-    """Between which KLs accuracy turns, of runs that differ in how far they go; [] if it does not:
-    if not all after which it is higher than before go less far than all after which it is lower."""
+    """Between which KLs the gain in accuracy becomes a loss, among runs that differ in their KL.
+
+    [] unless the KL of every run with a gain is smaller than that of every run with a loss.
+    """
     moved = [m for m in runs if np.isfinite(m.values("kl")).all()]
     gains = [(m.values("kl").mean(), change(m, "pass@1")) for m in moved]
     higher = [kl for kl, gain in gains if gain and gain.low > 0]
@@ -194,7 +198,10 @@ def turn_text(runs: Sequence[Method]) -> list[str]:
     if not higher or not lower or max(higher) >= min(lower):
         return []
     between = f"{max(higher):.3f} and {min(lower):.3f}"
-    return [f"over the weight of the KL pass@1 turns, between a KL of {between} nats per token"]
+    return [
+        "as the weight of the KL falls, pass@1 turns from a gain to a loss between a KL of "
+        f"{between} nats per token"
+    ]
 
 
 def distance(m: Method) -> Floats:
@@ -217,8 +224,9 @@ def refreshed_text(runs: Iterable[Method]) -> list[str]:
     else:
         delays = "does not delay" if difference.high < 0 else "is not shown to delay"
     return [
-        f"renewing reward model and reference {delays} the loss: pass@1, averaged over the "
-        f"training, is {word(difference)} with it ({difference.text(3, '+')})"
+        f"renewing the reward model and the reference {delays} the loss",
+        "averaged over the training, pass@1 with renewal is "
+        f"{word(difference)} than without it ({difference.text(3, '+')})",
     ]
 
 
@@ -237,20 +245,21 @@ def rlhf_section(found: Sequence[Method], folder: Path) -> str:
         x, score = distance(m), m.curve("pass@1")[1]
         line = f"{display(m.algo)}: {name}"
         rewards[line], scores[line] = plots.mean_line(x, reward), plots.mean_line(x, score)
-        ends = stats.estimate(reward[:, -1], "mean").text(2)
+        after = stats.estimate(reward[:, -1], "mean").text(2)
         rows.append(
             (
-                m.label, name, str(len(m.summaries)), f"{reward[:, 0].mean():.2f}", ends,
+                m.label, name, str(len(m.summaries)), f"{reward[:, 0].mean():.2f}", after,
                 *both(m, "pass@1"), f"{score.mean():.3f}", m.mean_text("kl"),
             )
         )  # fmt: skip
         gain = change(m, "pass@1")
         if gain is not None and "rules" not in name:
-            said.append(
-                f"{escape(display(m.algo))}, {name}: the learned reward goes from "
-                f"{reward[:, 0].mean():.2f} to {reward[:, -1].mean():.2f}, and pass@1 is "
-                f"{word(gain)} ({gain.text(3, '+')})"
-            )
+            run = f"{escape(display(m.algo))} ({name})"
+            ends = f"{reward[:, 0].mean():.2f} to {reward[:, -1].mean():.2f}"
+            said += [
+                f"{run} takes the learned reward from {ends}",
+                f"pass@1 is {word(gain)} after {run} than before it ({gain.text(3, '+')})",
+            ]
     alone = [m for name, m in shown if m.algo == "rlhf_ppo" and "rules" not in name]
     said = [*turn_text(alone), *said, *refreshed_text(m for _, m in shown if m.algo == "grpo")]
     panels = {"learned reward": rewards, "pass@1": scores}
@@ -258,13 +267,13 @@ def rlhf_section(found: Sequence[Method], folder: Path) -> str:
     xlabel = "√KL to the initial model, KL in nats per token"
     plots.lines(panels, path, xlabel=xlabel, ylabel="", legend=CAPTION, columns=2)
     return (
-        f"{bold(said)}Every seed has a reward model of its own, "
-        "`reward_model.py` with its defaults. The reward shown is what training samples earn, "
-        "with the format's and the rules' part where there is one, and for PPO less 1 where a "
-        "completion is cut off; it is averaged since the evaluation before. The curves are over "
-        "the square root of the KL, as those of Gao et al. (arXiv 2210.10760), whose KL is of "
-        "whole answers. Iterations renew the reward model, whose reward is shown, and with it the "
-        "reference of the KL penalty, first after a quarter of the training.\n\n"
+        f"{bold(said)}Every seed has its own reward model, trained by `reward_model.py` with its "
+        "defaults. The reward shown is the mean reward of the training samples since the previous "
+        "evaluation. It includes the rewards for format and by rules where there are any, and PPO "
+        "subtracts 1 for a truncated completion. The curves are over the square root of the KL, as "
+        "those of Gao et al. (arXiv 2210.10760), whose KL is of whole answers. Iterations renew "
+        "the reward model, whose reward is shown, together with the reference of the KL penalty, "
+        "first after a quarter of the training.\n\n"
         + table(folder, "language-overoptimisation", RLHF_COLUMNS, rows)
         + "\n"
         + picture("Learned reward and pass@1 over the square root of the KL", path)
@@ -310,11 +319,12 @@ def pipeline_text(stored: dict[str, Any], folder: Path) -> str:
     settings = stored["settings"]
     return (
         f"{pipeline_sentence(values)}"
-        f"The stages of DeepSeek-R1 (arXiv 2501.12948v1, sec. 2.3), on {escape(settings['task'])}; "
-        "beside them RL twice as long, with the samples of both of their stages of RL, and RL on "
-        "the small base (sec. 4.1). Rejection SFT and distillation learn, again and again, from a "
-        f"right sample of each prompt, of {settings['prompts']:,}, that the model after RL solves "
-        "in four tries; neither these nor its training are counted.\n\n"
+        f"The stages of DeepSeek-R1 (arXiv 2501.12948v1, sec. 2.3), on {escape(settings['task'])}, "
+        "are compared with RL twice as long, which has the samples of both stages of RL, and with "
+        "RL on the small base (sec. 4.1). Rejection SFT and distillation learn, in several passes, "
+        f"from one right sample of each of {settings['prompts']:,} prompts that the model after RL "
+        "solves in four attempts. The samples column counts neither these attempts nor the "
+        "training of that model.\n\n"
         f"{table(folder, 'language-pipeline', PIPELINE_COLUMNS, rows)}\n"
         + command_text(stored, stored["machine"]["cpu"])
         + "\n\n"
@@ -364,7 +374,8 @@ def clip_section(found: Sequence[Method], folder: Path) -> str:
             if gain is None:
                 continue
             said.append(
-                f"{name} with {high:g} is {word(gain)} than with {low:g} ({gain.text(3, '+')})"
+                f"{name} with an upper clip of {high:g} is {word(gain)} than with {low:g} "
+                f"({gain.text(3, '+')})"
             )
     panels = {
         name: {f"upper clip {high:g}": m.line(name) for high, m in shown}
@@ -374,8 +385,8 @@ def clip_section(found: Sequence[Method], folder: Path) -> str:
     plots.lines(panels, path, xlabel="samples", ylabel="", legend=CAPTION, columns=2)
     return (
         f"{bold(said)}DAPO (arXiv 2503.14476, sec. 3.1) raises the upper clip range "
-        "to keep the entropy up. Shares are of the tokens that are learned from, where the clip "
-        "takes the gradient away; dynamic sampling is off.\n\n"
+        "to keep the entropy up. Clipped shares are of the trained tokens whose gradient the clip "
+        "removes. Dynamic sampling is off.\n\n"
         + table(folder, "language-clip-higher", CLIP_COLUMNS, rows)
         + "\n"
         + picture("Entropy and pass@16 by the upper clip range", path)
@@ -416,10 +427,11 @@ def length_section(found: Sequence[Method], folder: Path) -> str:
     said = bias_sentences({name: m for name, _, m in shown})
     said += part_sentences([(name, m) for _, name, m in parts])
     text = (
-        f"{bold(said)}In `rambling` the thinking of the demonstrations has random filler, so that "
-        "length is free. GRPO has a KL to the initial model, which favours its lengths; Dr. GRPO "
-        "has none. The runs of DAPO have completions of at most 36 tokens, without dynamic "
-        "sampling and with a symmetric clip, and each of its other parts alone.\n\n"
+        f"{bold(said)}Excess length is how many tokens wrong completions are longer than right "
+        "ones. In `rambling` the thinking of the demonstrations has random filler, so that length "
+        "is free. GRPO has a KL to the initial model, which favours its lengths. Dr. GRPO has "
+        "none. The runs of DAPO have completions of at most 36 tokens, a symmetric clip and no "
+        "dynamic sampling, with each of its other parts alone.\n\n"
         f"{table(folder, 'language-free-length', LENGTH_COLUMNS, rows)}\n"
     )
     if shown:
@@ -438,15 +450,14 @@ def length_section(found: Sequence[Method], folder: Path) -> str:
 
 
 def bias_sentences(runs: Mapping[str, Method]) -> list[str]:
-    """By how much wrong completions are longer than right ones, of each two runs."""
+    """By how much wrong completions are longer than right ones, for each pair of runs."""
     said = []
     for (name, m), (other, n) in itertools.combinations(runs.items(), 2):
         extra = (by_seed(x, x.values("length_wrong") - x.values("length_right")) for x in (m, n))
         if difference := paired(*extra):
             said.append(
-                "by how much wrong completions are longer than right ones is "
-                f"{word(difference)} after {name} than after {other} "
-                f"({difference.text(1, '+')} tokens)"
+                f"the excess length of wrong completions is {word(difference)} after {name} than "
+                f"after {other} ({difference.text(1, '+')} tokens)"
             )
     return said
 
@@ -461,11 +472,12 @@ def part_sentences(parts: Sequence[tuple[str, Method]]) -> list[str]:
         one = paired(*(by_seed(run, run.values("pass@1")) for run in (m, plain)))
         early = paired(*(by_seed(run, metric(run, "length", EARLY)) for run in (m, plain)))
         if one and early:
-            said.append(
-                f"with {name} alone the length of completions in the first {EARLY:.0%} of the "
-                f"training is {word(early)} than with {CHANGED[0]} ({early.text(2, '+')} tokens), "
-                f"and pass@1 after it is {word(one)} ({one.text(3, '+')})"
-            )
+            said += [
+                f"in the first {EARLY:.0%} of the training, the length of completions with {name} "
+                f"alone is {word(early)} than with {CHANGED[0]} ({early.text(2, '+')} tokens)",
+                f"pass@1 after training with {name} alone is {word(one)} than with {CHANGED[0]} "
+                f"({one.text(3, '+')})",
+            ]
     return said
 
 
@@ -505,8 +517,10 @@ def correction_section(found: Sequence[Method], folder: Path) -> str:
         cells = both(m, name)
         rows.append((title.replace("|", "\\|"), *cells, gain.text(3, "+") if gain else ""))
         if gain is not None:
-            change_of = f"({cells[0]} before, {gain.text(3, '+')})"
-            said.append(f"{title.replace('|', 'given')} is {word(gain)} after RL {change_of}")
+            said.append(
+                f"{title.replace('|', 'given')} is {word(gain)} after RL than before it, when it "
+                f"was {cells[0]} ({gain.text(3, '+')})"
+            )
     panels = {
         title: {display("grpo"): m.line(name)} for name, title in WAITS.items() if m.has(name)
     }
@@ -520,8 +534,8 @@ def correction_section(found: Sequence[Method], folder: Path) -> str:
     if (m.values("wait", "initial") > 0).all():
         said = ["The model writes `wait` before any RL, as its demonstrations do", *said]
     return (
-        f"{bold(said)}In `checking` a quarter of the demonstrations' columns are first "
-        "written wrong, followed by `wait;` and the right one. P(wait) is of a whole "
+        f"{bold(said)}In `checking` a quarter of the demonstrations' columns are first written "
+        "wrong, followed by `wait;` and the right column. P(wait) is that of a whole "
         "completion.\n\n" + table(folder, "language-correction", columns, rows) + "\n" + figure
     )
 
@@ -551,13 +565,14 @@ def equal_section(found: Sequence[Method], folder: Path) -> str:
     if gain:
         said = [
             f"With GRPO's prompts, passes and weight of the KL, pass@1 of PPO is {word(gain)} than "
-            f"GRPO's ({gain.text(3, '+')}, {gain.n} seeds)"
+            f"that of GRPO ({gain.text(3, '+')}, {gain.n} seeds)"
         ]
     return (
-        f"{bold(said)}PPO's own preset makes two passes over 256 "
-        "prompts with a sample each, GRPO one pass over 32 prompts with eight samples each. PPO "
-        "subtracts the KL from the reward, and 1 where a completion is cut off; GRPO adds the KL "
-        "to the loss.\n\n" + table(folder, "language-equal", EQUAL_COLUMNS, rows) + "\n"
+        f"{bold(said)}PPO's own preset makes two passes over 256 prompts with a sample each. GRPO "
+        "makes one pass over 32 prompts with eight samples each. PPO subtracts the KL from the "
+        "reward, and 1 for a truncated completion. GRPO adds the KL to the loss.\n\n"
+        + table(folder, "language-equal", EQUAL_COLUMNS, rows)
+        + "\n"
     )
 
 

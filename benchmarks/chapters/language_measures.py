@@ -120,16 +120,15 @@ def many_samples_section(found: Sequence[Method], folder: Path) -> str:
 
 def opposite_sentence(shown: Sequence[Method]) -> str:
     """Where pass@16 falls while pass@1 rises; '' where it nowhere does."""
-    falling = []
+    sentences = []
     for m in shown:
         many, one = change(m, "pass@16"), change(m, "pass@1")
         if many and one and many.high < 0 < one.low:
             before, after = (m.values("pass@16", when).mean() for when in ("initial", "final"))
             where = f"{escape(display(m.algo))} on {escape(m.task)}"
-            falling.append(f"{where} ({before:.3f} to {after:.3f})")
-    if not falling:
-        return ""
-    return f"**pass@16 falls while pass@1 rises with {', '.join(falling)}.** "
+            ends = f"from {before:.3f} to {after:.3f}"
+            sentences.append(f"With {where} pass@16 falls {ends} while pass@1 rises.")
+    return f"**{' '.join(sentences)}** " if sentences else ""
 
 
 def length_section(found: Sequence[Method], folder: Path) -> str:
@@ -152,8 +151,8 @@ def length_section(found: Sequence[Method], folder: Path) -> str:
         for m in shown
     ]
     return (
-        "Tokens of right and of wrong completions of the held-out prompts, and the share of all "
-        "that were cut off at the limit.\n\n"
+        "The table shows the mean number of tokens of right and of wrong completions of the "
+        "held-out prompts, and the share of all completions that the limit truncated.\n\n"
         f"{table(folder, 'language-lengths', LENGTHS, rows)}\n"
     )
 
@@ -201,11 +200,11 @@ def compared_over_steps(dynamic: Method, plain: Method, folder: Path, k: int) ->
     }
     plots.lines(panels, path, xlabel="", ylabel=name, legend=CAPTION, columns=2, share_y=True)
     return (
-        f"**{where}: with dynamic sampling {escape(name)} is {word(by_steps)} after equally many "
-        f"gradient steps ({by_steps.text(3, '+')} after {last:,} steps of sampling and learning) "
-        f"and {word(by_samples)} after equally many generated samples "
-        f"({by_samples.text(3, '+')} after {total:,}).** Groups without a signal are discarded, "
-        "and the samples to replace them count.\n\n"
+        f"**After {last:,} steps of {where}, {escape(name)} with dynamic sampling is "
+        f"{word(by_steps)} than without it ({by_steps.text(3, '+')}). After {total:,} generated "
+        f"samples it is {word(by_samples)} ({by_samples.text(3, '+')}).** A step samples and "
+        "learns. Dynamic sampling discards groups without a signal, and the samples that replace "
+        "them count.\n\n"
         + picture(f"{name} over gradient steps and over generated samples, {where}", path)
     )
 

@@ -250,11 +250,13 @@ def score_section(found: Sequence[Method], folder: Path) -> str:
             )
         )
     text = (
-        "Held-out prompts, 16 samples each at temperature 1; every method but SFT starts from the "
-        "same SFT model, as a processor of its kind makes it. Samples are completions generated "
-        "for training, including discarded ones; SFT's are demonstrations. The evaluations before "
-        "and after training use the same prompts and random numbers; the gain is their "
-        "difference.\n\n" + table(folder, "language-scores", COLUMNS, rows) + "\n"
+        "Scores are of held-out prompts with 16 samples each at temperature 1. Every method but "
+        "SFT starts from the same SFT model, made on a processor of the same kind. Samples are "
+        "completions generated for training, including discarded ones. Those of SFT are "
+        "demonstrations. The evaluations before and after training use the same prompts and random "
+        "numbers, and the gain is their difference.\n\n"
+        + table(folder, "language-scores", COLUMNS, rows)
+        + "\n"
     )
     for task in dict.fromkeys(m.task for m in shown):
         here = [m for m in shown if m.task == task and m.algo in ORDER and m.algo != "sft"]
@@ -301,8 +303,8 @@ def reward_section(found: Sequence[Method], folder: Path) -> str:
     }
     plots.lines(panels, path, xlabel="samples", ylabel="", legend=CAPTION)
     return (
-        "Pairs of a right and a wrong completion by the SFT model of held-out prompts. Before "
-        "training the head is 0: every pair is a tie, and the loss is log 2.\n\n"
+        "A pair is a right and a wrong completion of a held-out prompt by the SFT model. Before "
+        "training the head is 0, so that every pair is a tie and the loss is log 2.\n\n"
         f"{table(folder, 'language-reward-model', columns, rows)}\n"
         + picture("Held-out accuracy and loss of the reward model", path)
     )
@@ -330,8 +332,8 @@ def ablation_section(found: Sequence[Method], folder: Path) -> str:
         "length", "entropy",
     )  # fmt: skip
     return (
-        "All other settings are those of the plain command, whose row is above. Pairs are seeds "
-        "that both have, of the same initial model.\n\n"
+        "All other settings are those of the plain command, whose row is above. Differences are "
+        "paired over the seeds that both runs have with the same initial model.\n\n"
         f"{table(folder, 'language-ablations', columns, rows)}\n"
     )
 
@@ -368,7 +370,7 @@ def verdict_against(ours: Method, theirs: Method) -> tuple[str, Parity | None]:
 
 
 def trl_sentence(found: Sequence[tuple[str, Parity | None]]) -> str:
-    """For which methods a loss against TRL is shown, and for which a large one is excluded."""
+    """For which methods TRL is shown to be better, and for which by a large margin is excluded."""
     judged = [(name, x) for name, x in found if x]
     if not judged:
         return ""
@@ -379,13 +381,15 @@ def trl_sentence(found: Sequence[tuple[str, Parity | None]]) -> str:
         excludes = x.word != "saturated" and x.difference.low >= -MARGIN
         (close if excludes else other).append(name)
     text = (
-        f"Worse than TRL's: {', '.join(worse) or 'none'}. The interval excludes a score lower by "
-        f"more than {MARGIN} for {', '.join(close) or 'none'}"
+        f"The verdict is worse than TRL for {', '.join(worse) or 'no method'}. "
+        f"The interval excludes a score lower by more than {MARGIN} for "
+        f"{', '.join(close) or 'no method'}."
     )
-    text += f", but not for {', '.join(other)}." if other and close else "."
+    if other and close:
+        text += f" It does not exclude this for {', '.join(other)}."
     if missing := [name for name, x in found if not x]:
-        text += f" Without a verdict: {', '.join(missing)}."
-    return f"**{text}** Equivalent takes {stats.EQUIVALENCE_SEEDS} seeds a side.\n\n"
+        text += f" There is no verdict for {', '.join(missing)}."
+    return f"**{text}** Equivalence takes {stats.EQUIVALENCE_SEEDS} seeds a side.\n\n"
 
 
 def trl_section(found: Sequence[Method], folder: Path) -> str:
@@ -416,8 +420,8 @@ def trl_section(found: Sequence[Method], folder: Path) -> str:
         text = (
             f"{trl_sentence(judged)}"
             "Both use the same task, model, hyperparameters, number of samples and evaluation. "
-            "Verdicts are defined as for the other algorithms, but seeds are looked at once, with "
-            "95% intervals of the difference of the measure itself.\n\n"
+            "Verdicts are defined as for the other algorithms, but there is a single look at the "
+            "seeds, and the 95% intervals are of the difference of the measure itself.\n\n"
             f"{table(folder, 'language-trl', columns, rows)}\n"
         )
         figure = folder / "plots" / "language-trl.svg"
@@ -458,7 +462,7 @@ def speed_text(folder: Path, stored: dict[str, Any]) -> str:
         "command", "machine",
     )  # fmt: skip
     return (
-        "Training speed on one core, interleaved repeats, evaluation off; medians.\n\n"
+        "Training speed is the median of interleaved repeats on one core, without evaluations.\n\n"
         f"{table(folder, 'language-speed', columns, rows)}\n"
     )
 
@@ -509,9 +513,10 @@ def critic_text(stored: dict[str, Any], found: Sequence[Method], folder: Path) -
         "samples to 0.8, median (seeds)",
     )
     return (
-        f"Both use their presets on `addition`, RLHF-PPO also {settings_text(stored['equal'])}, as "
-        "GRPO; on one core, evaluation off, medians of interleaved repeats. Memory is the increase "
-        "during training over the process after its imports.\n\n"
+        "Both use their presets on `addition`. RLHF-PPO also has a row with GRPO's settings, "
+        f"{settings_text(stored['equal'])}. Figures are medians of interleaved repeats on one "
+        "core, without evaluations. Memory is the increase during training over the process after "
+        "its imports.\n\n"
         f"{table(folder, 'language-critic-cost', columns, rows)}\n"
         + command_text(stored, stored["machine"]["cpu"], f"torch {stored['versions']['torch']}")
         + "\n\n"
@@ -568,6 +573,6 @@ def provenance_section(found: Sequence[Method], folder: Path) -> str:
     for m in found:
         path = place(m.run.path, folder)
         name = f"{display(m.algo)}{' (stale)' * m.stale} on {m.task}, n = {len(m.summaries)}"
-        content = f"{link(path, path)}\n\n{origins_text(m.configs)}"
+        content = f"{link(path, place(m.run.folder, folder))}\n\n{origins_text(m.configs)}"
         text += fold(name, f"{content}- hyperparameters: {settings_text(m.settings)}\n")
     return text

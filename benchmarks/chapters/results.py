@@ -257,7 +257,7 @@ def verdict_text(verdict: Parity | None, spec: Scores | envs.EnvSpec) -> str:
         return f"none (needs {LOOKS[0]} seeds a side)"
     if verdict.word == "saturated":
         bound = stats.failure_bound(0, verdict.difference.n)
-        return f"saturated: all seeds score the same; on each side at most {bound:.1%} do not"
+        return f"saturated: all seeds score the same (on each side at most {bound:.1%} do not)"
     return f"{verdict.word} {verdict.difference.text(3, '+')}, {p_text(verdict.p)}"
 
 
@@ -348,9 +348,8 @@ def versions_text(config: dict[str, Any]) -> str:
 
 
 def commit_of(config: dict[str, Any]) -> str:
-    code = config["code"]
-    verified = "".join(f", verified equal to {commit}" for commit in code.get("verified", ()))
-    return f"commit {code['commit'] or 'not recorded'}{verified}"
+    """The commit whose code trained, or measured; runs.json says which later ones equal it."""
+    return f"commit {config['code']['commit'] or 'not recorded'}"
 
 
 def command_text(stored: dict[str, Any], *more: str) -> str:

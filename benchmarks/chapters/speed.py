@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from manyseeds.benchmarks.chapters.names import display
+from manyseeds.benchmarks import catalog
+from manyseeds.benchmarks.chapters.names import display, place_of
 from manyseeds.benchmarks.chapters.results import (
     Rows,
     command_text,
@@ -52,21 +53,16 @@ class Subject:
     peers: tuple[str, ...] = ("sb3",)  # "rejax" too where its settings can be made the same
 
 
-TABLES: dict[str, Any] = {"seeds": (1, 10, 100, 1000), "seeds_on_cuda": (), "peers": ()}
+def subject_of(algo: str) -> Subject | None:
+    """What is timed of an algorithm, as its facts say."""
+    timed = catalog.facts(algo).timed
+    return Subject(**timed) if timed else None
+
+
 SUBJECTS = {
-    "ppo": Subject({"total_timesteps": 102_400}, peers=("sb3", "rejax")),
-    "a2c": Subject({"total_timesteps": 40_000}),
-    "trpo": Subject(
-        {"num_steps": 512, "minibatch_size": 512, "critic_epochs": 20}
-        | {"cg_damping": 1e-3, "gae_lambda": 0.98, "total_timesteps": 20_480},
-    ),
-    "dqn": Subject(
-        {"total_timesteps": 20_000, "learning_starts": 1_000}
-        | {"loss": "huber", "max_grad_norm": 10.0},
-        peers=("sb3", "rejax"),
-    ),
-    "q_learning": Subject({"total_timesteps": 20_000}, "FrozenLake-v1", **TABLES),
-    "sarsa": Subject({"total_timesteps": 20_000}, "FrozenLake-v1", **TABLES),
+    algo: subject
+    for algo in sorted(catalog.names("algos"), key=place_of)
+    if (subject := subject_of(algo))
 }
 
 
@@ -113,8 +109,8 @@ def markdown(stored: dict[str, dict[str, Any]], device: str, table: Table = plai
     """The tables, one for each algorithm of throughput.json."""
     place = "one thread on one core" if device == "cpu" else "on one GPU, SB3 on one core"
     text = (
-        "Timesteps per second of all seeds together, training and logging, evaluation off; "
-        f"{place}. Medians of n interleaved repeats; the ratio is computed within each repeat, "
+        "Timesteps per second of all seeds together, training and logging, evaluation off, "
+        f"{place}. Medians of n interleaved repeats. The ratio is computed within each repeat, "
         "with its range over repeats in brackets. SB3 trains one seed at a time: S seeds run at "
         "the same timesteps/s and take S times the wall time of one. Warm-up: seconds of "
         "compilation or capture before that speed is reached. Fresh process: seconds from the "
@@ -146,11 +142,11 @@ def markdown(stored: dict[str, dict[str, Any]], device: str, table: Table = plai
         name = f"speed-{algo}" + "-cuda" * (device == "cuda")
         text += f"\n### {display(algo)} on {subject.env}\n\n"
         text += table(name, (*columns, "memory, MiB", "n"), rows)
-        note = f"{subject.settings['total_timesteps']:,} timesteps per seed"
-        if algo == "dqn" and any(r["system"] == "rejax" for r in block["rows"]):
-            note += "; rejax's DQN has ten environments, so it also updates every 10 timesteps"
         on = escape(machine.get("gpu", machine["cpu"]))
-        text += f"\n{note}; {on}. {command_text(block, versions_text(block))}\n"
+        note = f"{subject.settings['total_timesteps']:,} timesteps per seed on {on}."
+        if algo == "dqn" and any(r["system"] == "rejax" for r in block["rows"]):
+            note += " rejax's DQN has ten environments, so it also updates every 10 timesteps."
+        text += f"\n{note} {command_text(block, versions_text(block))}\n"
     return text
 
 
@@ -196,12 +192,12 @@ def rows_text(stored: dict[str, Any], table: Table = plain_table) -> str:
     peers = ", ".join(f"{escape(s)} {median(ratios[s]):.1f} times" for s in ratios if s in PEERS)
     header = ("system", "rows at once", "timesteps/s", f"time, {PLAIN} = 1", "n")
     return (
-        f"**{VARIED} of PPO take {median(ratios[VARIED]):.2f} times as long as {PLAIN}"
-        + f"; {peers}" * bool(peers)
-        + ".** CartPole-v1, CleanRL's sizes, evaluation off, one thread on one core, "
+        f"**{VARIED} of PPO take {median(ratios[VARIED]):.2f} times as long as {PLAIN}."
+        + f" Others take: {peers}." * bool(peers)
+        + "** CartPole-v1, CleanRL's sizes, evaluation off, one thread on one core, "
         f"{stored['total_timesteps']:,} timesteps per row, a part of a training. Medians of n "
         "interleaved repeats, with their range in brackets. rejax has a learning rate for each "
-        "row, too; SB3 trains one row after another, so that one was measured.\n\n"
+        "row, too. SB3 trains one row after another, so that one was measured.\n\n"
         f"{table('speed-rows', header, lines)}\n"
         f"{command_text(stored, versions_text(stored))}\n"
     )

@@ -8,7 +8,6 @@ must fit. `float` is a finite number, NUMBER may be infinite or NaN too, `object
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NewType
 
 from manyseeds.cli import FLOAT32_MAX
 from manyseeds.errors import UsageError, described
+from manyseeds.packed import parts_of
 from manyseeds.record import (
     DONE,
     SCHEMA,
@@ -28,6 +28,9 @@ from manyseeds.record import (
     is_part,
     layers,
     plural,
+    read_json,
+    read_parquet,
+    read_seal,
 )
 from manyseeds.runs.stale import part_is_stale
 
@@ -127,7 +130,7 @@ def left_out(path: Path) -> Iterator[None]:
 def read(path: Path, shape: Shape) -> Any:
     """Parsed JSON of a shape. Raises UsageError."""
     with reading(path):
-        content = json.loads(path.read_text())
+        content = read_json(path)
         check_depth(content)
         check(content, shape, "")
         return content
@@ -144,11 +147,10 @@ def section_of(path: Path, shape: Shape, write: Callable[[Any], str]) -> str:
 
 def read_table(path: Path, numbers: Sequence[str], texts: Sequence[str] = ()) -> pd.DataFrame:
     """The rows of a parquet file that has these columns. Raises UsageError."""
-    import pandas as pd
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
     try:
-        frame = pd.read_parquet(path)
+        frame = read_parquet(path)
     except Exception as error:  # whatever pandas and pyarrow make of somebody's file
         raise UsageError(f"{path}: cannot be read: {error}") from error
     for name in (*numbers, *texts):
@@ -254,6 +256,11 @@ class StoredRun:
         return RunFolder(self.path).algo
 
     @property
+    def folder(self) -> Path:
+        """The folder of its files: the run's own, or where it is packed the algorithm's."""
+        return self.path.parent if parts_of(self.path) else self.path
+
+    @property
     def env(self) -> str:
         """The id of the environment, or the task."""
         return str(self.configs[0]["task" if self.kind == "language" else "env"])
@@ -331,8 +338,8 @@ def open_run(folder: RunFolder, skip_broken: bool = False) -> StoredRun:
             run.configs.append(config)
             run.summaries.append(summary)
     if not parts:
-        for part in [path] if alone else sorted(path.glob("seeds-*")):
-            if (part / DONE).exists():
+        for part in [path] if alone else folder.all_parts():
+            if read_seal(part):
                 raise UsageError(f"{part}: is damaged, a file differs from its checksum in {DONE}")
         raise UsageError(
             f"{path}: no finished seeds; a run is a folder RESULTS/runs/ENV/ALGORITHM/NAME"

@@ -341,12 +341,12 @@ def cliff_section(found: Sequence[StoredRun], folder: Path) -> str:
         legend="mean over seeds, 95% interval",
     )
     return (
-        "Sutton and Barto's example 6.6. The shortest path, return -13, runs along the edge; the "
+        "Sutton and Barto's example 6.6. The shortest path, return -13, runs along the edge, the "
         "safest, -17, along the opposite wall. Q-learning learns the values of the greedy policy "
-        "and takes the edge, where its exploration makes it fall; SARSA learns the values of the "
+        "and takes the edge, where its exploration makes it fall. SARSA learns the values of the "
         "exploring policy and avoids the edge. (Exact returns with exploration, epsilon 0.1: -45.8 "
         "for the edge, -20.8 for the row above it, whose greedy return is -15, and -22.3 for the "
-        "safest path. Expected SARSA finds the best of the three; SARSA, with noisier updates, "
+        "safest path. Expected SARSA finds the best of the three. SARSA, with noisier updates, "
         "stays one row further from the edge.)\n\n"
         f"{table(folder, 'cliff', ON_THE_CLIFF, rows)}\n"
         + picture("Online and greedy returns on CliffWalking", figure)

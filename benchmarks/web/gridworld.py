@@ -15,7 +15,7 @@ from manyseeds.algos import policy_iteration, value_iteration
 from manyseeds.benchmarks.web.page import Page
 from manyseeds.cli import from_preset
 from manyseeds.envs.gridworld import GOAL, MOVES, SIZE, START, TRAP
-from manyseeds.runs.planning import TIED, Plan
+from manyseeds.runs.planning import TIED, PlanningRun
 
 ENV = "Gridworld-v0"
 SCRIPTS = (
@@ -48,10 +48,10 @@ def first_world() -> dict[str, Any]:
     }
 
 
-def planned(module: Any) -> tuple[torch.Tensor, Plan]:
+def planned(module: Any) -> tuple[torch.Tensor, PlanningRun]:
     """The optimal values [X] of the first world by an algorithm, and the record of its sweeps."""
     config = from_preset(module.Config, module.PRESETS, ENV)
-    plan = Plan(config)
+    plan = PlanningRun(config)
     return module.solve(config, plan), plan
 
 

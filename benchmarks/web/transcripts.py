@@ -11,6 +11,7 @@ from manyseeds.benchmarks.chapters.results import differences
 from manyseeds.benchmarks.chapters.stored import left_out, read
 from manyseeds.benchmarks.chapters.tables import plain
 from manyseeds.errors import printable
+from manyseeds.record import exists
 
 
 def of(store: Store) -> list[dict[str, Any]]:
@@ -37,7 +38,7 @@ def seed_json(method: Method, index: int) -> dict[str, Any]:
     is no file or a broken one."""
     steps: dict[int, dict[str, dict[str, Any]]] = {}
     path = method.parts[index] / "transcripts.json"
-    if method.headline == "pass@1" and path.exists():
+    if method.headline == "pass@1" and exists(path):
         with left_out(path):
             for x in read(path, TRANSCRIPTS):
                 said = {"text": x["completion"], "right": x["right"]}

@@ -54,7 +54,7 @@ class Build(NamedTuple):
     flags: str
 
 
-class Library(NamedTuple):
+class SharedLibrary(NamedTuple):
     functions: ctypes.CDLL
     build: Build
 
@@ -165,14 +165,14 @@ def computing() -> dict[str, str] | str:
     return described(library() if available() else None)
 
 
-def described(found: Library | None) -> dict[str, str] | str:
+def described(found: SharedLibrary | None) -> dict[str, str] | str:
     if found is None:
         return "torch"
     return found.build._asdict() | {"instructions": found.functions.instructions().decode()}
 
 
 @cache
-def library() -> Library | None:
+def library() -> SharedLibrary | None:
     """The kernels; None where they cannot be built."""
     found = built(sorted(HERE.glob("*.c")))
     if found is not None:
@@ -180,12 +180,12 @@ def library() -> Library | None:
     return found
 
 
-def built(sources: Sequence[Path]) -> Library | None:
+def built(sources: Sequence[Path]) -> SharedLibrary | None:
     """A library of some sources; None, and a line that says why, where it cannot be built."""
     if os.environ.get("CC", "cc").strip() == "":
         return None
     try:
-        return load(sources)
+        return load_library(sources)
     except UsageError as error:
         message = f"{error}; without kernels in C training takes several times as long"
         print(f"note: {message}", file=sys.stderr)
@@ -201,7 +201,7 @@ def functions() -> ctypes.CDLL:
     return found.functions
 
 
-def load(sources: Sequence[Path]) -> Library:
+def load_library(sources: Sequence[Path]) -> SharedLibrary:
     """The library of some sources, built unless it is kept. Raises UsageError."""
     reason = "no C compiler (cc, gcc or clang; or pip install ziglang)"
     for compiler in compilers():
@@ -223,7 +223,7 @@ def load(sources: Sequence[Path]) -> Library:
             except (OSError, subprocess.SubprocessError) as error:
                 reason = f"{shlex.join(compiler)}: {said_by(error)}"
                 continue
-            return Library(functions, Build(version, shlex.join(command[1:])))
+            return SharedLibrary(functions, Build(version, shlex.join(command[1:])))
     raise UsageError(reason)
 
 

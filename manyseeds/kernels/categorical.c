@@ -1,6 +1,7 @@
 // Distributions over A actions, of R samples: log-probabilities, entropies and their gradients.
 #include "categorical.h"
 
+#include <float.h>
 #include <math.h>
 
 int categorical_forward(long R, int A, const float *logits, const int64_t *actions,
@@ -15,7 +16,8 @@ int categorical_forward(long R, int A, const float *logits, const int64_t *actio
     float log_total = logf(total);  // not added to the largest: large logits would round it away
     for (int a = 0; a < A; a++) {
       p[a] /= total;
-      entropy -= p[a] * (x[a] - most - log_total);
+      const float logp = x[a] - most - log_total;
+      entropy -= p[a] * (logp < -FLT_MAX ? -FLT_MAX : logp);  // 0 * log 0 is to be 0
     }
     logprobs[r] = x[actions[r]] - most - log_total;
     entropies[r] = entropy;
@@ -31,9 +33,12 @@ void categorical_backward(long R, int A, const float *logits, const int64_t *act
     const float *x = logits + r * A, *p = probabilities + r * A;
     float *g = gradients + r * A, h = entropies[r];
     float g_logprob = of_logprobs ? of_logprobs[r] : 0, g_entropy = of_entropies ? of_entropies[r] : 0;
-    float of_action = x[actions[r]];
+    float known = x[actions[r]], known_logp = logprobs[r];  // of any possible action
+    if (known < -FLT_MAX)
+      for (int a = 0; a < A; a++)
+        if (x[a] > known) known = x[a], known_logp = logf(p[a]);
     for (int a = 0; a < A; a++) {
-      float logp = x[a] - of_action + logprobs[r];
+      float logp = x[a] - known + known_logp;
       // An entropy that nothing asks for, and an action that cannot be taken, have no gradient.
       float of_entropy = g_entropy == 0 || p[a] == 0 ? 0 : g_entropy * (logp + h);
       g[a] = -p[a] * (g_logprob + of_entropy);

@@ -3,7 +3,7 @@
 
 typedef union {
   long index;               // of a discrete action
-  const float *components;  // of an action in a box, clipped to it
+  const float *components;  // of a continuous action, clipped to its bounds
 } action;
 
 typedef struct {

@@ -53,6 +53,7 @@ from manyseeds.digest import (
     c_code,
     definitions_in,
     is_library_file,
+    module_file,
     names_of,
     text_of,
 )
@@ -155,7 +156,8 @@ class Guard:
             if held:
                 walk.add(f"{held[0]} (frozen, or with a hook)", "held", f"a {type(thing).__name__}")
         if self.c_of:
-            walk.add("the C code", c_code(self.c_of, ROOT), f"{self.c_of.replace('.', '/')}.c")
+            file = str(module_file(self.c_of, ROOT)).removesuffix("py") + "c"
+            walk.add("the C code", c_code(self.c_of, ROOT), shown(file))
         return walk
 
     def _decide(self, thing: Any) -> bool:
@@ -723,9 +725,10 @@ def readable_file(live: Any) -> str:
 
 def has_equations(module: str) -> bool:
     """Whether a module is an algorithm, an environment, or what these compute with."""
-    room, _, name = module.partition(".")
+    package, _, name = module.partition(".")
     computed = ("layers", "optim", "distributions", "samples", "rows", "seeds", "evaluate")
-    return module == "__main__" or (room in ROOMS[1:3]) or (room == ROOMS[0] and name in computed)
+    ours = package == PACKAGE and (name in computed or name.partition(".")[0] in ("envs", "algos"))
+    return ours or module == "__main__"
 
 
 def is_of(live: Any, node: ast.FunctionDef) -> bool:

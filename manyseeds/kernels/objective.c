@@ -55,7 +55,7 @@ static float policy_loss(long M, const float *logprobs, const float *old_logprob
     const float cut = clip >= 0 ? inside * advantage : gain;
     const int is_cut = cut < gain;  // not so for NaN
     total += is_cut ? cut : gain;
-    gradient[i] = is_cut ? 0 : -gain / (float)M;
+    gradient[i] = is_cut ? 0 * ratio : -gain / (float)M;  // NaN where the ratio is infinite
   }
   return (float)(-total / (double)M);
 }

@@ -8,11 +8,11 @@
 typedef struct {
   int steps, envs;      // T, N
   int time_limit;       // steps of an episode
-  int dimensions;       // of an action in a box; 0: actions are discrete
+  int dimensions;       // of a continuous action; 0: actions are discrete
   int noise_is_action;  // or negative: the greedy one; otherwise it is added to what is largest
-  const float *low, *high;          // [D], the box
+  const float *low, *high;          // [D], the bounds of actions
   const float *log_std;             // [S, D]; null: discrete
-  const float *mean, *scale;        // [S, O], of observations that are normalised; null: not
+  const float *mean, *scale;        // [S, O], of normalised observations; null: not
   const float *action_noise;        // [S, T, N, 1, A or D]
   const float *env_noise;           // [S, T, N, transition_noise + initial_noise]
   float *physics;                   // [S, N, P], before and after
@@ -83,7 +83,7 @@ static void rollout_of_seed(const void *given, int s, float *scratch) {
       const long row = first + n;
       const float *output = outputs + n * A;
       const float *u = m->action_noise + row * columns;
-      float inside[D + 1];  // the action in its box
+      float inside[D + 1];  // the action within its bounds
       action chosen;
       if (D) {
         float *sampled = (float *)m->actions + row * D;

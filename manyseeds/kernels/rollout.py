@@ -1,7 +1,7 @@
 """Rollouts in C (rollout.c): the policies of all seeds and their environments in one call.
 
-S seeds, T steps, N environments per seed, A discrete actions or D components of an action in a box,
-O observation size, P floats of an environment's state. Everything is float32 on the CPU.
+S seeds, T steps, N environments per seed, A discrete actions or D components of a continuous
+action, O observation size, P floats of an environment's state. Everything is float32 on the CPU.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from manyseeds import kernels
 from manyseeds.kernels import mlp
 
 
-class Policy(NamedTuple):
+class PolicyKernel(NamedTuple):
     """What acts: a network per seed, and what is around it."""
 
     weights: Sequence[Tensor]  # [S, 1, in, out] each
@@ -26,7 +26,7 @@ class Policy(NamedTuple):
     activation: str
     mean: Tensor | None = None  # [S, O], of observations; None: they are not normalised
     scale: Tensor | None = None  # [S, O], the inverse of their standard deviation
-    log_std: Tensor | None = None  # [S, D], of actions in a box
+    log_std: Tensor | None = None  # [S, D], of continuous actions
     noise_is_action: bool = False  # noise [..., 1] is the action, or negative: the greedy one
 
     def usable(self, physics: Tensor, *noise: Tensor) -> bool:
@@ -67,7 +67,7 @@ class _Rollout(ctypes.Structure):
 def rollout(
     environment: int,
     spec: Any,
-    policy: Policy,
+    policy: PolicyKernel,
     physics: Tensor,
     elapsed: Tensor,
     action_noise: Tensor,

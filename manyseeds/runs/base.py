@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-class Recorder:
+class BaseRun:
     """What every kind of run does: its folder, its clock, its files.
 
     Without a directory everything stays in memory. `learn_s` is the learning clock: it stops
@@ -404,7 +404,7 @@ def out_of_memory(error: BaseException | None) -> str:
 def complete_seeds(
     config: SeedsConfig,
     train: Callable[[Any, Any], Any],
-    run_class: Callable[[Any, Sequence[int], Path, str], Recorder],
+    run_class: Callable[[Any, Sequence[int], Path, str], BaseRun],
     algo: str = "",
     definitions: Sequence[Any] = (),
     packages: Sequence[str] = (),
@@ -490,7 +490,7 @@ def complete_parts(
 def carry_out(
     config: AnyConfig,
     train: Callable[[AnyConfig, Any], Any],
-    run: Recorder,
+    run: BaseRun,
     definitions: Sequence[Any] = (),
     packages: Sequence[str] = (),
 ) -> None:

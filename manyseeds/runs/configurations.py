@@ -44,22 +44,22 @@ class RowRun(Run):
         self,
         configs: Sequence[Any],
         seeds: Sequence[int],
-        told: Callable[[float], None] | None = None,
+        on_progress: Callable[[float], None] | None = None,
         curves: bool = True,
     ) -> None:
-        """configs, seeds: of each row. told: hears the fraction of the training that is done.
+        """configs, seeds: of each row. on_progress: gets the fraction of the training that is done.
 
         curves: evaluate during training, too, which may take as long as the training.
         """
         silent = [dataclasses.replace(config, quiet=True) for config in configs]
         super().__init__(stack(silent, resolve_device(configs[0].device)), seeds)
         self.labels = list(range(len(seeds)))
-        self._told, self._curves = told, curves
+        self._on_progress, self._curves = on_progress, curves
 
     def log(self, timestep: int | Tensor, metrics: dict[str, Tensor]) -> None:
         super().log(timestep, metrics)
-        if self._told is not None:
-            self._told(min(float(self._timesteps.mean()) / self.config.total_timesteps, 1.0))
+        if self._on_progress is not None:
+            self._on_progress(min(float(self._timesteps.mean()) / self.config.total_timesteps, 1.0))
 
     def evaluate_if_due(self, timestep: int | Tensor, env: Any, policy: Any) -> None:
         if self._curves:
@@ -118,14 +118,14 @@ def train_configurations(
     configs: Sequence[Any],
     seeds: Sequence[int],
     rows: int = MAX_ROWS,
-    told: Callable[[float], None] | None = None,
+    on_progress: Callable[[float], None] | None = None,
     curves: bool = True,
 ) -> pd.DataFrame:
     """Train configurations of one algorithm, each for the same seeds; a line per row.
 
     train: that of the algorithm's file. seeds: in the place of those that the configurations name.
-    rows: at most so many are trained as one batch. told: hears the fraction that is done. curves:
-    evaluate during training, too.
+    rows: at most so many are trained as one batch. on_progress: gets the fraction that is done.
+    curves: evaluate during training, too.
 
     Columns: configuration (its number), seed, final (greedy return at the end), auc (mean greedy
     return over training, NaN without curves), train_return (mean return of the training's own
@@ -141,8 +141,8 @@ def train_configurations(
             share_of_all = len(numbers) * len(block) / (len(configs) * len(seeds))
 
             def hear(fraction: float, before: float = done, part: float = share_of_all) -> None:
-                if told is not None:
-                    told(before + part * fraction)
+                if on_progress is not None:
+                    on_progress(before + part * fraction)
 
             began = time.perf_counter()
             own = [configs[k] for k in numbers for _ in block]

@@ -58,7 +58,7 @@ from manyseeds.record import (
     read_json,
 )
 from manyseeds.runs.base import (
-    Recorder,
+    BaseRun,
     carry_out,
     complete,
     failing_in_one_line,
@@ -165,7 +165,7 @@ class Evaluator(Protocol):
         """Write the model."""
 
 
-class LanguageRun(Recorder):
+class LanguageRun(BaseRun):
     """Carries one training of one seed: what `train(config, run)` reports to."""
 
     kind = "language"

@@ -34,7 +34,7 @@ from torch.nn.functional import one_hot
 from manyseeds import checkpoint, plots
 from manyseeds.cli import AnyConfig, EnvConfig, Execution, Positive, Preset, Range, UsageError
 from manyseeds.record import PLAN, POLICY, SCHEMA, RunFolder, read_json
-from manyseeds.runs.base import Recorder, carry_out, complete, print_table
+from manyseeds.runs.base import BaseRun, carry_out, complete, print_table
 from manyseeds.runs.set_aside import Code
 
 MAX_FRAMES = 60  # of a GIF
@@ -72,7 +72,7 @@ class Sweep:
     actions: list[int]  # [X]
 
 
-class Plan(Recorder):
+class PlanningRun(BaseRun):
     """Carries one planning: what `solve(config, plan)` reports to. There are no seeds."""
 
     kind = "planning"
@@ -197,20 +197,20 @@ def draw(part: Path, name: str) -> None:
 
 
 def main(
-    config: AnyConfig, solve: Callable[[AnyConfig, Plan], Tensor], presets: dict[str, Preset]
+    config: AnyConfig, solve: Callable[[AnyConfig, PlanningRun], Tensor], presets: dict[str, Preset]
 ) -> None:
     """Plan, unless that is finished, and print the table of the run."""
     assert isinstance(config, PlanningConfig)
     algo = Path(inspect.getfile(solve)).stem
     folder = RunFolder.of(config, algo)
     part = folder.path / PLAN
-    code = Code(config, [solve], Plan.kind_origins())
+    code = Code(config, [solve], PlanningRun.kind_origins())
 
     def missing() -> list[int]:
         return [] if code.finished(part) else [0]
 
     def plan(_: Sequence[int]) -> None:
-        carry_out(config, solve, Plan(config, part, algo))
+        carry_out(config, solve, PlanningRun(config, part, algo))
 
     complete(folder, code, [0], missing, plan, "The plan is finished")
     if config.gif and not (part / "plan.gif").exists():

@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -38,7 +38,6 @@ from manyseeds.cli import (
     Fraction,
     PositiveInt,
     Preset,
-    Renamed,
     Seeds,
     SeedsConfig,
     UsageError,
@@ -46,7 +45,15 @@ from manyseeds.cli import (
     requested_seeds,
 )
 from manyseeds.progress import Progress
-from manyseeds.record import POLICY, RunFolder, finite_numbers, parquet_bytes, plural, read_json
+from manyseeds.record import (
+    POLICY,
+    RunFolder,
+    finite_numbers,
+    parquet_bytes,
+    plural,
+    read_json,
+    read_parquet,
+)
 from manyseeds.runs.base import (
     complete_seeds,
     estimate_json,
@@ -72,7 +79,7 @@ class PredictionConfig(SeedsConfig):
     """Environment id."""
     seeds: Seeds = 100
     """Number of seeds S. Trained together as one batch."""
-    total_episodes: Annotated[PositiveInt, Renamed("episodes")] = 100
+    total_episodes: PositiveInt = 100
     """Episodes per seed."""
     gamma: Fraction = 1.0
     """Discount factor per step."""
@@ -217,8 +224,8 @@ def load_predictions(parts: Sequence[Path], seeds: Sequence[int]) -> Predictions
     import pandas as pd
 
     index = ["seed", "episode"]
-    curves = pd.concat([pd.read_parquet(part / "curve.parquet") for part in parts])
-    tables = pd.concat([pd.read_parquet(part / "values.parquet") for part in parts])
+    curves = pd.concat([read_parquet(part / "curve.parquet") for part in parts])
+    tables = pd.concat([read_parquet(part / "values.parquet") for part in parts])
     curves = curves.drop_duplicates(index).set_index(index).loc[list(seeds)].sort_index()
     tables = tables.drop_duplicates(index).set_index(index).loc[list(seeds)].sort_index()
     summary = read_json(parts[0] / "summary.json")

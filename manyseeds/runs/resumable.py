@@ -16,7 +16,7 @@ from manyseeds import kernels, snapshot
 from manyseeds.cli import SeedsConfig, identity
 from manyseeds.digest import boundary, code_digest, origin_of
 from manyseeds.progress import console
-from manyseeds.runs.base import Interrupted, Recorder
+from manyseeds.runs.base import BaseRun, Interrupted
 from manyseeds.runs.checkpoints import CHECKPOINT, Checkpoint
 from manyseeds.runs.set_aside import installed
 
@@ -29,7 +29,7 @@ ROOM, COPIES = 2**26, 32
 USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 
 
-class ResumableRun(Recorder):
+class ResumableRun(BaseRun):
     """A run that an algorithm lets go on after an interruption.
 
     `train` calls `restore` before its loop, and `save_if_due` after every iteration. From then on

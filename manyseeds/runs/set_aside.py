@@ -137,7 +137,7 @@ class Code:
     """The code that a command would train by now, with its Config.
 
     definitions: the functions and classes that it begins with, besides those of the Config. kind:
-    where that of all runs of its kind begins (`Recorder.kind_origins`).
+    where that of all runs of its kind begins (`BaseRun.kind_origins`).
     """
 
     config: RunConfig

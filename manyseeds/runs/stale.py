@@ -6,14 +6,14 @@ from functools import cache
 from typing import Any
 
 from manyseeds.digest import code_digest, forget
-from manyseeds.runs.base import Recorder
+from manyseeds.runs.base import BaseRun
 from manyseeds.runs.control import Run
 from manyseeds.runs.language import LanguageRun
-from manyseeds.runs.planning import Plan
+from manyseeds.runs.planning import PlanningRun
 from manyseeds.runs.prediction import PredictionRun
 from manyseeds.runs.set_aside import differs
 
-RUN_CLASSES: tuple[type[Recorder], ...] = (Run, PredictionRun, Plan, LanguageRun)
+RUN_CLASSES: tuple[type[BaseRun], ...] = (Run, PredictionRun, PlanningRun, LanguageRun)
 KINDS = {run_class.kind: run_class for run_class in RUN_CLASSES}
 
 

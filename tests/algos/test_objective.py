@@ -133,6 +133,21 @@ def test_bits_depend_on_neither_the_other_seeds_nor_threads(case: str, number: i
             assert torch.equal(x[0], y[s])
 
 
+@pytest.mark.parametrize("advantage", [3.0, -3.0])
+@pytest.mark.parametrize("case", ["ppo", "ppo, box"])
+def test_a_ratio_that_overflows(case: str, advantage: float) -> None:
+    """0 x infinity where it is cut: the seed counts as diverged, as it does in PyTorch."""
+    module, agent, (batch, *rest) = example(case)
+    batch.logprobs[1, 2] = -100
+    batch.advantages[1, 2] = advantage
+    found = learn(module, agent, [batch, *rest])
+    with kernels.off():
+        right = learn(module, agent, [batch, *rest])
+    assert right[4].isnan()[1].any()
+    for x, y in zip(found, right, strict=True):
+        assert torch.equal(x.isfinite(), y.isfinite())
+
+
 @pytest.mark.parametrize("case", ["ppo", "ppo, box", "a2c"])
 def test_a_seed_that_is_no_number_leaves_the_others(case: str) -> None:
     module, agent, rest = example(case)

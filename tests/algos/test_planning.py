@@ -20,7 +20,7 @@ from manyseeds import envs, plots
 from manyseeds.algos import policy_iteration, value_iteration
 from manyseeds.cli import UsageError, from_preset, parse
 from manyseeds.record import RunFolder, is_finished
-from manyseeds.runs.planning import MAX_FRAMES, Plan, Replay, main
+from manyseeds.runs.planning import MAX_FRAMES, PlanningRun, Replay, main
 
 pytestmark = pytest.mark.usefixtures("pictures")
 
@@ -70,7 +70,9 @@ def optimal_values(env: envs.TabularEnv, gamma: float) -> np.ndarray:
     return np.asarray(values)
 
 
-def solved(name: str, env: envs.TabularEnv | str, **settings: Any) -> tuple[np.ndarray, Plan]:
+def solved(
+    name: str, env: envs.TabularEnv | str, **settings: Any
+) -> tuple[np.ndarray, PlanningRun]:
     """The values [X] that an algorithm finds and its record, in memory."""
     module = MODULES[name]
     if isinstance(env, str):
@@ -78,7 +80,7 @@ def solved(name: str, env: envs.TabularEnv | str, **settings: Any) -> tuple[np.n
     else:
         config = module.Config(env="FrozenLake-v1", **settings)
         object.__setattr__(config, "make_env", lambda: env)
-    plan = Plan(config)
+    plan = PlanningRun(config)
     return module.solve(config, plan).numpy(), plan
 
 
@@ -268,7 +270,7 @@ def test_a_run_holds_every_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (panel,) = content["layout"]["panels"].values()
     assert np.array(panel).tolist() == np.arange(64).reshape(8, 8).tolist()
     config = policy_iteration.Config(gamma=0.5)
-    plan = Plan(config)
+    plan = PlanningRun(config)
     policy_iteration.solve(config, plan)
     assert len(content["sweeps"]) == len(plan.sweeps)
     for stored, sweep in zip(content["sweeps"], plan.sweeps, strict=True):

@@ -47,6 +47,11 @@ def test_bases_are_the_presets() -> None:
     for (algo, env), base in BASES.items():
         settings = catalog.plain_settings("algos", algo, env)
         assert {name: settings[name] for name in base} == base, (algo, env)
+    plain = catalog.plain_settings("algos", "ppo", "CartPole-v1")
+    for ablation in (BY_NAME[x] for x in ("clipping", "lambda", "normalisation", "epochs")):
+        value = BASES["ppo", "CartPole-v1"][ablation.varied]
+        cell = ablation.cell("CartPole-v1", next(iter(ablation.lines)), value)
+        assert identity(cell.config()) == plain
 
 
 def test_every_cell_once_and_each_value_at_its_cell() -> None:
@@ -66,15 +71,6 @@ def test_every_cell_once_and_each_value_at_its_cell() -> None:
     assert {c.env for c in cells} == set(ABLATION_ENVS)
 
 
-def test_the_presets_cell_is_the_presets_run() -> None:
-    plain = catalog.plain_settings("algos", "ppo", "CartPole-v1")
-    for name in ("clipping", "lambda", "normalisation", "epochs"):
-        ablation = BY_NAME[name]
-        line = next(iter(ablation.lines))
-        cell = ablation.cell("CartPole-v1", line, BASES["ppo", "CartPole-v1"][ablation.varied])
-        assert identity(cell.config()) == plain
-
-
 @pytest.mark.slow
 def test_a_sentence_per_claim_from_the_verdicts(tmp_path: Path) -> None:
     finals = {}
@@ -90,9 +86,9 @@ def test_a_sentence_per_claim_from_the_verdicts(tmp_path: Path) -> None:
     page = ablations.page(make_runs(tmp_path, CLIPPING, finals), tmp_path)
     (line,) = (line for line in page.splitlines() if line.startswith(f"**{CLIPPING.text}**"))
     assert line == (
-        f"**{CLIPPING.text}**: by final score, in 4 comparisons, *true* in 1 of 4, on CartPole-v1 "
-        "(learning rate 0.003); *false* in 2 of 4, on CartPole-v1 (learning rate 0.001, learning "
-        "rate 0.01); *undecided* in 1 of 4, on CartPole-v1 (learning rate 0.0003)."
+        f"**{CLIPPING.text}**: 4 comparisons by final score. *True* in 1 of 4: CartPole-v1 "
+        "(learning rate 0.003). *False* in 2 of 4: CartPole-v1 (learning rate 0.001, learning "
+        "rate 0.01). *Undecided* in 1 of 4: CartPole-v1 (learning rate 0.0003)."
     )
     assert page.count("## ") == 1
     assert "| CartPole-v1 | clip range 0.2 | 0.001 (preset) | 30 |" in page
@@ -112,8 +108,8 @@ def test_learning_speed_decides_where_it_was_said_to(tmp_path: Path) -> None:
             result.auc[:] -= 200
     page = ablations.page(loaded, tmp_path)
     assert (
-        "by learning speed (AUC), in 2 comparisons, *true* in 1 of 2, on Acrobot-v1 (0.94 against "
-        "0); *false* in 1 of 2, on Acrobot-v1 (0.94 against 1)." in page
+        "2 comparisons by learning speed (AUC). *True* in 1 of 2: Acrobot-v1 (0.94 against 0). "
+        "*False* in 1 of 2: Acrobot-v1 (0.94 against 1)." in page
     )
 
 
@@ -123,15 +119,12 @@ def test_too_few_seeds_decide_nothing_and_half_a_pair_is_not_shown(tmp_path: Pat
         for weight, mean in (("total_return", 100), ("return_to_go", 400))
     }
     page = ablations.page(make_runs(tmp_path / "a", WEIGHTS, few), tmp_path)
-    assert "*undecided* in 1 of 1, on CartPole-v1 (return_to_go against total_return, raw" in page
+    assert "*Undecided* in 1 of 1: CartPole-v1 (return_to_go against total_return, raw" in page
     alone = {("CartPole-v1", "raw weights", "q"): scores(100)}
     page = ablations.page(make_runs(tmp_path / "b", WEIGHTS, alone), tmp_path)
     assert page == ""
-
-
-def test_no_runs_no_section(tmp_path: Path) -> None:
-    plant(tmp_path, "ppo", scores(480), gamma=0.5)  # of no ablation
-    assert ablations.page([load_result(run) for run in open_runs(tmp_path)], tmp_path) == ""
+    plant(tmp_path / "c", "ppo", scores(480), gamma=0.5)  # of no ablation
+    assert ablations.page([load_result(run) for run in open_runs(tmp_path / "c")], tmp_path) == ""
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.ablation.name)

@@ -17,9 +17,8 @@ from manyseeds.errors import UsageError
 from manyseeds.llm_track import grpo, models, sampling
 from manyseeds.runs import base
 from manyseeds.seeds import SeedStreams
+from tests.benchmarks.conftest import Output, Patch, Refusal
 from tests.foundation.test_capture import FakeRecorder
-
-Patch = pytest.MonkeyPatch
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +33,7 @@ def short(monkeypatch: Patch) -> None:
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_the_cpu_passes_as_its_own_gpu(
-    check: Callable[[torch.device], str], capsys: pytest.CaptureFixture[str]
+    check: Callable[[torch.device], str], capsys: Output
 ) -> None:
     """For `captured_iterations` the operations are recorded by the stand-in for CUDA."""
     with pytest.MonkeyPatch.context() as patch:
@@ -151,21 +150,16 @@ def test_a_fault_is_a_line_that_says_so(
     check: Callable[[torch.device], str],
     fault: Callable[[Patch], None],
     monkeypatch: Patch,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Output,
 ) -> None:
     fault(monkeypatch)
     assert not carry_out(check, CPU)["passed"]
     assert capsys.readouterr().out.startswith(f"FAIL  {check.__name__.replace('_', ' ')}: ")
 
 
-def test_without_a_gpu_it_is_one_line(
-    monkeypatch: Patch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_gpu_it_is_one_line(monkeypatch: Patch, refusal: Refusal) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(SystemExit) as left:
-        gpu_check.main([])
-    assert left.value.code == 2
-    assert capsys.readouterr().err == "error: gpu_check.py: this torch sees no CUDA device\n"
+    assert refusal(gpu_check.main) == "error: gpu_check.py: this torch sees no CUDA device\n"
 
 
 def test_what_is_timed_on_a_gpu(monkeypatch: Patch) -> None:

@@ -29,7 +29,7 @@ from manyseeds.benchmarks.chapters.tables import Sides
 from manyseeds.benchmarks.web import grpo
 from manyseeds.benchmarks.web.page import html
 from manyseeds.cli import parse
-from manyseeds.digest import ROOT, code_digest, file_of
+from manyseeds.digest import ROOT, code_digest, module_file
 from manyseeds.errors import UsageError, printable
 from manyseeds.record import RunFolder, parquet_bytes, read_json, seal, write_bytes, write_json
 from manyseeds.runs import planning, prediction, stale
@@ -161,7 +161,7 @@ def test_watch_plays_the_environment_of_a_module_that_is_trusted(
 )
 def test_code_is_looked_up_in_our_rooms_only(origin: str) -> None:
     """Whatever a record says that its code is, no file outside of the checkout is read."""
-    assert file_of(origin.partition(":")[0], ROOT) is None
+    assert module_file(origin.partition(":")[0], ROOT) is None
 
 
 def test_what_is_no_code_is_left_out(

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from manyseeds.benchmarks import compare
+from tests.benchmarks.conftest import Output, Refusal
 from tests.benchmarks.test_report import around, plant
 
 
-def test_a_csv_file_is_one_more_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_csv_file_is_one_more_line(tmp_path: Path, capsys: Output) -> None:
     run, out = plant(tmp_path / "r", "ppo", around(480.0)).path, tmp_path / "x.svg"
     line = tmp_path / "theirs.csv"
     line.write_text("timestep,value,seed,other\n0,20,0,a\n100000,300,0,b\n0,30,1,\n100000,400,1,\n")
@@ -63,16 +64,11 @@ def test_what_trackers_export_is_read_as_it_is(tmp_path: Path) -> None:
     ],
 )
 def test_bad_files_are_one_line(
-    content: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: str | None, said: str, tmp_path: Path, refusal: Refusal
 ) -> None:
     file = tmp_path / "theirs.csv"
     if content is not None:
         file.write_bytes(content.encode("latin-1"))
     run = plant(tmp_path / "r", "ppo", around(480.0)).path
-    with pytest.raises(SystemExit) as stop:
-        compare.main([str(run), str(file), "--out", str(tmp_path / "x.svg")])
-    error = capsys.readouterr().err
-    assert stop.value.code == 2
-    assert said in error
-    assert error.count("\n") == 1
+    assert said in refusal(compare.main, run, file, "--out", tmp_path / "x.svg")
     assert not (tmp_path / "x.svg").exists()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
-
-import pytest
 
 from manyseeds import envs
 from manyseeds.algos import ppo
 from manyseeds.benchmarks import known_kernels
 from manyseeds.kernels import guard
+from tests.benchmarks.conftest import Output, Patch, Refusal
 
 
 def test_known_functions_are_current() -> None:
@@ -23,16 +23,12 @@ def test_known_functions_are_current() -> None:
 
 
 def test_no_known_function_is_one_that_could_not_be_read() -> None:
-    import hashlib
-
     unknown = hashlib.sha256(b"unknown").hexdigest()[:8]
     versions = [version for kernel in guard.known().values() for version in kernel.versions]
     assert not [x for version in versions for x in version if x.endswith(unknown)]
 
 
-def test_writing_keeps_what_was_measured(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_writing_keeps_what_was_measured(tmp_path: Path, capsys: Output) -> None:
     file = tmp_path / "known.json"
     before = json.loads(known_kernels.FILE.read_text())
     file.write_text(json.dumps({"scan.gae": {"slower": 7.5, "versions": []}}))
@@ -45,14 +41,12 @@ def test_writing_keeps_what_was_measured(
 
 
 def test_an_edit_that_c_does_not_follow_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: Patch, refusal: Refusal
 ) -> None:
     """Else C would stand for it, silently."""
     monkeypatch.setattr(ppo, "policy_loss", lambda ratio, *args: 0 * ratio.mean(-1))
     monkeypatch.setattr(envs.Pendulum, "reward", lambda self, physics, *args: physics[..., 0])
-    with pytest.raises(SystemExit, match="2"):
-        known_kernels.main([], tmp_path / "known.json")
-    message = capsys.readouterr().err
+    message = refusal(lambda _: known_kernels.main([], tmp_path / "known.json"))
     assert message.startswith("error: ppo on CartPole-v1")
     assert "ppo on Pendulum-v1" in message
     assert "a2c" not in message

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -42,33 +42,28 @@ def method(
     settings: Mapping[str, Any],
     measures: Ends,
     metrics: Ends | None = None,
+    steps: int = 50,
 ) -> Any:
     """A run whose measures and metrics go in a line from one end to the other, and differ by a
     thousandth from seed to seed."""
     plain = catalog.plain_settings("llm_track", algo, task) or {}
     total = {**plain, **settings}["total_samples"]
-    points = np.linspace(0, total, 6)
+
+    def lines(ends: Ends, samples: np.ndarray, seed: int) -> dict[str, np.ndarray]:
+        found = {name: a + (b - a) * samples / total for name, (a, b) in ends.items()}
+        return {"samples": samples} | {name: x + 0.001 * seed for name, x in found.items()}
+
     frames, parts, summaries = [], [], []
     for seed in range(SEEDS):
         part = folder / f"{algo}-{len(list(folder.glob('*')))}-{seed}"
         part.mkdir(parents=True)
         parts.append(part)
-        done = np.linspace(0, total, 51)[1:]
-        rows = {"samples": done} | {
-            name: start + (end - start) * done / total + 0.001 * seed
-            for name, (start, end) in (metrics or {}).items()
-        }
+        rows = lines(metrics or {}, np.linspace(0, total, steps + 1)[1:], seed)
         write_bytes(part / "metrics.parquet", parquet_bytes(pd.DataFrame(rows)))
-        lines = {
-            name: start + (end - start) * points / total + 0.001 * seed
-            for name, (start, end) in measures.items()
-        }
-        frames.append(pd.DataFrame({"samples": points, "point": range(6), **lines}))
-        summaries.append({
-            "initial": {name: x[0] for name, x in lines.items()},
-            "final": {name: x[-1] for name, x in lines.items()},
-            "seeds": [seed],
-        })  # fmt: skip
+        curve = pd.DataFrame(lines(measures, np.linspace(0, total, 6), seed))
+        frames.append(curve.assign(point=range(6)))
+        ends = {when: dict(curve.iloc[k]) for when, k in (("initial", 0), ("final", -1))}
+        summaries.append({**ends, "seeds": [seed]})
     found = object.__new__(Method)
     vars(found).update(
         algo=algo,
@@ -84,6 +79,22 @@ def method(
         run=SimpleNamespace(path=folder),
     )
     return found
+
+
+def rlhf_text(
+    folder: Path,
+    end: Callable[[Mapping[str, Any]], float],
+    kl: Callable[[Mapping[str, Any]], float] = lambda _: 0.5,
+) -> str:
+    """The section of runs whose pass@1 goes from 0.5 to where their settings say."""
+    runs = [
+        method(
+            folder / "runs", algo, "addition", x,
+            {"pass@1": (0.5, end(x)), "kl": (0.0, kl(x))}, {"reward": (1.0, 3.0)},
+        )
+        for algo, x in RLHF
+    ]  # fmt: skip
+    return chapter.rlhf_section(runs, folder)
 
 
 @pytest.fixture
@@ -107,71 +118,44 @@ def test_r1_zero_rises_where_the_base_has_a_signal(folder: Path) -> None:
         for algo, settings in R1_ZERO
     ]  # fmt: skip
     text = chapter.zero_section([weak, *strong], folder)
-    assert "GRPO from tiny-base-800 (pass@16 0.902): pass@1 0.102 to 0.802 [" in text
+    assert text.startswith("**The base tiny-base has a pass@16 of 0.902. GRPO from tiny-base takes")
+    assert text.count("has a pass@16 of") == 2
+    assert "GRPO from tiny-base-800 takes pass@1 from 0.102 to 0.802 [" in text
     # 0.1 + 1.4 x > 0.7 from x = 0.43 on, and 12,800 samples are half of the training.
-    assert "5 of 5 seeds above 0.7 within 12,800 samples" in text
-    assert "GRPO from tiny-base (pass@16 0.902): pass@1 0.002 to 0.002 [" in text
-    assert "0 of 5 seeds above 0.7" in text
+    assert "5 of 5 seeds of GRPO from tiny-base-800 exceed 0.7 within 12,800 samples." in text
+    assert "GRPO from tiny-base takes pass@1 from 0.002 to 0.002 [" in text
+    assert "0 of 5 seeds of GRPO from tiny-base exceed 0.7" in text
     assert text.count("| tiny-base-800 |") == 3
     assert (folder / "plots/language-zero.svg").exists()
     assert chapter.zero_section([], folder) == ""
 
 
 def test_a_reward_that_rises_while_accuracy_falls(folder: Path) -> None:
-    runs = [
-        method(
-            folder / "runs", algo, "addition", settings,
-            {"pass@1": (0.5, 0.1) if settings.get("rules") is False else (0.5, 0.8),
-             "kl": (0.0, 0.5)},
-            {"reward": (1.0, 3.0)},
-        )
-        for algo, settings in RLHF
-    ]  # fmt: skip
-    text = chapter.rlhf_section(runs, folder)
+    text = rlhf_text(folder, lambda x: 0.1 if x.get("rules") is False else 0.8)
     # The metric of the last fifth of the training: from 2.6 to 3.0 in ten steps.
-    said = "the learned reward goes from 1.04 to 2.82, and pass@1 is lower (-0.400 ["
-    assert text.count(said) == 5
-    assert "RLHF-PPO, learned, beta 0.05: " in text
-    assert "GRPO, learned, refreshed in 4 iterations: " in text
+    assert text.count(" takes the learned reward from 1.04 to 2.82. Pass@1 is lower after ") == 5
+    for run in ("RLHF-PPO (learned, beta 0.05)", "GRPO (learned, refreshed in 4 iterations)"):
+        assert f"Pass@1 is lower after {run} than before it (-0.400 [" in text
     assert "| RLHF-PPO | learned and rules | 5 |" in text
     assert "turns" not in text  # it is lower whatever the weight of the KL
-    assert (
-        "renewing reward model and reference is not shown to delay the loss: pass@1, averaged"
-        in text
-    )
+    assert "Renewing the reward model and the reference is not shown to delay the loss. A" in text
 
 
 @pytest.mark.parametrize(("end", "said"), [(0.3, "delays"), (0.0, "does not delay")])
 def test_a_refreshed_reward_model_that_delays_the_loss(folder: Path, end: float, said: str) -> None:
-    runs = [
-        method(
-            folder / "runs", algo, "addition", settings,
-            {"pass@1": (0.5, end if settings.get("iterations", 1) > 1 else 0.1), "kl": (0.0, 0.5)},
-            {"reward": (1.0, 3.0)},
-        )
-        for algo, settings in RLHF
-    ]  # fmt: skip
-    text = chapter.rlhf_section(runs, folder)
+    text = rlhf_text(folder, lambda x: end if x.get("iterations", 1) > 1 else 0.1)
     # Half of the difference at the end, as both go in lines.
     mean = f"{(end - 0.1) / 2:+.3f} ["
-    assert f"renewing reward model and reference {said} the loss: pass@1, averaged over the" in text
-    assert f" with it ({mean}" in text
+    assert f"Renewing the reward model and the reference {said} the loss. Averaged over" in text
+    assert f" than without it ({mean}" in text
 
 
 def test_the_axis_is_the_square_root_of_the_kl(folder: Path) -> None:
     measures = {"pass@1": (0.5, 0.1), "kl": (-0.102, 0.248)}  # 0.002 more on average over seeds
-    run = method(folder / "runs", *("grpo", "addition"), {}, measures)
-    x = chapter.distance(run)
-    assert x[0] == 0
-    assert x[-1] == pytest.approx(0.5)
-    text = chapter.rlhf_section(
-        [
-            method(folder / "runs", algo, "addition", settings, measures, {"reward": (1.0, 3.0)})
-            for algo, settings in RLHF
-        ],
-        folder,
-    )
+    x = chapter.distance(method(folder / "runs", "grpo", "addition", {}, measures))
+    assert (x[0], x[-1]) == (0, pytest.approx(0.5))
     # pass@1 goes in a line from 0.502 to 0.102.
+    text = rlhf_text(folder, lambda _: 0.1, lambda _: 0.248)
     assert text.count("| 0.502 | 0.102 [") == text.count("] | 0.302 | 0.250 |") == len(RLHF)
 
 
@@ -186,22 +170,15 @@ def test_a_verdict_on_trl_is_of_ours(
     theirs.algo = "trl-grpo"
     text = language_models.trl_section([ours, theirs], folder)
     assert f"| {word}" in text
-    assert f"Worse than TRL's: {'GRPO' if end < 0.4 else 'none'}. The interval excludes" in text
+    worse = "GRPO" if end < 0.4 else "no method"
+    assert f"**The verdict is worse than TRL for {worse}. The interval excludes" in text
 
 
 def test_accuracy_that_turns_is_said_to(folder: Path) -> None:
-    runs = [
-        method(
-            folder / "runs", algo, "addition", settings,
-            {"pass@1": (0.5, 0.6 if settings.get("kl_coef") == 0.5 else 0.3),
-             "kl": (0.0, 0.1 / settings.get("kl_coef", 0.1))},
-            {"reward": (1.0, 3.0)},
-        )
-        for algo, settings in RLHF
-    ]  # fmt: skip
-    text = chapter.rlhf_section(runs, folder)
+    end = lambda x: 0.6 if x.get("kl_coef") == 0.5 else 0.3  # noqa: E731
+    text = rlhf_text(folder, end, lambda x: 0.1 / x.get("kl_coef", 0.1))
     # Seeds differ by a thousandth, 0.002 on average.
-    assert "the weight of the KL pass@1 turns, between a KL of 0.202 and 0.502 nats" in text
+    assert "pass@1 turns from a gain to a loss between a KL of 0.202 and 0.502 nats" in text
 
 
 def test_clip_higher_that_changes_nothing_is_said_to(folder: Path) -> None:
@@ -215,9 +192,10 @@ def test_clip_higher_that_changes_nothing_is_said_to(folder: Path) -> None:
         for settings in CLIP_HIGHER
     ]  # fmt: skip
     text = chapter.clip_section(runs, folder)
-    assert "Entropy with 0.28 is not shown to be higher or lower than with 0.2 (+0.000 [" in text
-    assert "entropy with 0.5 is higher than with 0.2 (+0.200 [" in text
-    assert "pass@16 with 0.5 is not shown to be higher or lower" in text
+    same = "not shown to be higher or lower"
+    assert f"Entropy with an upper clip of 0.28 is {same} than with 0.2 (+0.000 [" in text
+    assert "Entropy with an upper clip of 0.5 is higher than with 0.2 (+0.200 [" in text
+    assert f"Pass@16 with an upper clip of 0.5 is {same}" in text
     assert "| 0.2 | 5 | 3.20% | 1.20% |" in text
     assert chapter.clip_section(runs[:1], folder) == ""
 
@@ -253,14 +231,12 @@ def test_lengths_are_compared_where_they_are_free(folder: Path) -> None:
     assert "| DAPO | token-level loss | 5 |" in text
     assert text.count("\n| DAPO |") == 4
     assert "+15.0 [" in text
-    said = (
-        "with {} alone the length of completions in the first 10% of the training is {} than with"
-    )
+    said = "the length of completions with {} alone is {} than with"
     # Five of fifty steps: 30 - 5 x and 30 - 10 x, where x is 0.06 on average.
     assert f"{said.format('soft punishment', 'lower')} none of the three (-0.30 [" in text
     same = "not shown to be higher or lower"
     assert f"{said.format('overlong filtering', same)} none of the three (+0.00 [" in text
-    assert f"and pass@1 after it is {same} (+0.000 [" in text
+    assert f"Pass@1 after training with soft punishment alone is {same} than with none of" in text
     assert "with none of the three alone" not in text
     runs[1].summaries[2]["final"]["length_wrong"] = None  # a seed without wrong completions
     assert "after GRPO than after Dr. GRPO" not in chapter.length_section(runs, folder)
@@ -271,8 +247,9 @@ def test_self_correction_that_was_there_before(folder: Path) -> None:
              "right_after_wait": (0.6, 0.9)}  # fmt: skip
     run = method(folder / "runs", "grpo", "checking", {}, {"pass@1": (0.3, 0.8), **waits})
     text = chapter.correction_section([run], folder)
-    assert text.startswith("**The model writes `wait` before any RL, as its demonstrations do; ")
-    assert "P(wait given wrong column) is higher after RL (0.902 before, +0.050 [" in text
+    assert text.startswith("**The model writes `wait` before any RL, as its demonstrations do. P(")
+    said = "P(wait given wrong column) is higher after RL than before it, when it was 0.902 (+0.050"
+    assert said in text
     assert "P(wait given right column) is lower after RL" in text
     assert "| P(wait \\| wrong column) | 0.902 |" in text
 
@@ -283,7 +260,7 @@ def test_a_model_that_never_corrects_itself(folder: Path) -> None:
         for when in ("initial", "final"):
             summary[when]["wait"] = 0.0
     text = chapter.correction_section([run], folder)
-    assert text.startswith("**P(wait) is not shown to be higher or lower after RL (0.000 before, ")
+    assert text.startswith("**P(wait) is not shown to be higher or lower after RL than before it, ")
     assert "writes `wait` before any RL" not in text
 
 
@@ -298,7 +275,7 @@ def test_seeds_are_paired_by_their_numbers(folder: Path) -> None:
         summary["initial"]["pass@1"] = 0.5 + 0.001 * (k + 1)
         runs[0].configs[k] = {"seeds": [k + 1]}
     text = chapter.equal_section(runs, folder)
-    assert "is not shown to be higher or lower than GRPO's (+0.000 [" in text
+    assert "is not shown to be higher or lower than that of GRPO (+0.000 [" in text
     assert "4 seeds)" in text
     for summary in runs[0].summaries[:3]:  # began with a model that another processor made
         summary["initial"]["pass@1"] += 1 / 4096
@@ -313,7 +290,7 @@ def test_ppo_with_grpo_s_settings(folder: Path) -> None:
         for algo, x, end in (("rlhf_ppo", EQUAL, 0.8), ("rlhf_ppo", {}, 0.95), ("grpo", {}, 0.9))
     ]
     text = chapter.equal_section(runs, folder)
-    assert "pass@1 of PPO is lower than GRPO's (-0.100 [" in text
+    assert "pass@1 of PPO is lower than that of GRPO (-0.100 [" in text
     assert text.count("\n| RLHF-PPO |") == 2
     assert chapter.equal_section(runs[:2], folder) == ""
 
@@ -337,7 +314,10 @@ def pipeline(folder: Path, gain: float) -> str:
 def test_the_stages_of_r1(folder: Path) -> None:
     text = pipeline(folder, 0.2)
     assert "Pass@1 is higher after RL again than after RL twice as long (+0.200 [" in text
-    assert "pass@1 is higher after distillation than after RL on small base (+0.400 [" in text
+    assert "Pass@1 is higher after distillation than after RL on small base (+0.400 [" in text
+    outcome = text.split("** ")[0]
+    assert ";" not in outcome
+    assert max(map(len, outcome.split(". "))) < 120  # a claim, a verdict and a number each
     assert "| RL again | 3 | 100 | 0.801 [" in text
     assert "is not shown to be higher or lower after RL again" in pipeline(folder, 0.0)
 

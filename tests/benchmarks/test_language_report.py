@@ -177,23 +177,22 @@ def test_what_the_verdicts_on_trl_say_together() -> None:
         ("SFT", verdict("undecided", -0.08, 0.08)),
         ("GRPO", verdict("worse", -0.049, -0.01)),
     ]
-    said = language_models.trl_sentence(found)
-    assert (
-        "**Worse than TRL's: GRPO. The interval excludes a score lower by more than 0.05 " in said
-    )
-    assert "for DPO, GRPO, but not for SFT.**" in said
-    assert "Worse than TRL's: none. The interval" in language_models.trl_sentence(found[:1])
-    assert "for DPO.**" in language_models.trl_sentence(found[:1])
-    assert "lower by more than 0.05 for none.**" in language_models.trl_sentence(found[1:2])
+    worse, close = "**The verdict is worse than TRL for ", "more than 0.05 for "
     twice = [("GRPO", verdict("undecided", -0.02, 0.02)), ("GRPO", verdict("worse", -0.2, -0.1))]
-    assert "for GRPO, but not for GRPO.**" in language_models.trl_sentence(twice)
-    assert "SFT. Without a verdict: DPO.**" in language_models.trl_sentence(
-        [*found[:2], ("DPO", None)]
-    )
-    assert language_models.trl_sentence([("DPO", None)]) == ""
-    same = [("GRPO", verdict("saturated", 0.0, 0.0))]
-    assert "for none.**" in language_models.trl_sentence(same)
-    assert language_models.trl_sentence([]) == ""
+    for judged, *parts in (
+        (
+            found,
+            f"{worse}GRPO. The interval",
+            f"{close}DPO, GRPO. It does not exclude this for SFT.**",
+        ),
+        (found[:1], f"{worse}no method. The interval", f"{close}DPO.**"),
+        (found[1:2], f"{close}no method.**"),
+        (twice, f"{close}GRPO. It does not exclude this for GRPO.**"),
+        ([*found[:2], ("DPO", None)], "for SFT. There is no verdict for DPO.**"),
+        ([("GRPO", verdict("saturated", 0.0, 0.0))], f"{close}no method.**"),
+    ):
+        assert all(part in language_models.trl_sentence(judged) for part in parts)
+    assert language_models.trl_sentence([("DPO", None)]) == language_models.trl_sentence([]) == ""
 
 
 def test_another_initial_model_gets_no_verdict(results: Path) -> None:

@@ -1,7 +1,8 @@
-"""Sweeps on several machines: how tasks are divided, what arrives, and faults, injected."""
+"""Sweeps on several machines: how jobs are divided, what arrives, and faults, injected."""
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import re
@@ -18,11 +19,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyseeds import ROOMS
+from manyseeds.algos import q_learning
 from manyseeds.benchmarks import suite, sweep
 from manyseeds.benchmarks.launchers import node
 from manyseeds.benchmarks.launchers.display import Display, write_event
+from manyseeds.benchmarks.launchers.jobs import Event, all_jobs
 from manyseeds.benchmarks.launchers.on_slurm import Command
-from manyseeds.benchmarks.launchers.tasks import Event, all_tasks
 from manyseeds.benchmarks.same_bits import compare_parts
 from manyseeds.benchmarks.suite import SUITES, Cell
 from manyseeds.benchmarks.sweep import Plan
@@ -30,8 +32,16 @@ from manyseeds.cli import parse
 from manyseeds.digest import PACKAGE, ROOT
 from manyseeds.errors import UsageError
 from manyseeds.record import DONE, STALE, RunFolder, is_finished, read_json, seal, write_json
-from manyseeds.runs import control
-from tests.benchmarks.test_sweep import TINY_PPO, TINY_Q, sealed, wait_for
+from tests.benchmarks.conftest import Output, Patch
+from tests.benchmarks.test_sweep import (
+    TINY_PPO,
+    TINY_Q,
+    is_gone,
+    sealed,
+    start_sweep,
+    train_seed_by_seed,
+    wait_for,
+)
 from tests.ray_cluster import PYTHON, Cluster, descendants, environment, installed, kill
 
 CELLS = (
@@ -53,22 +63,12 @@ as_root = pytest.mark.skipif(
 def start(
     cells: tuple[Cell, ...], results: Path, *words: str, **variables: str
 ) -> subprocess.Popen[str]:
-    """A sweep of these cells as a process of its own."""
-    code = (
-        "import sys\n"
-        "from manyseeds.benchmarks import suite, sweep\n"
-        "from manyseeds.benchmarks.suite import Cell\n"
-        f"suite.SUITES['test'] = {cells!r}\n"
-        "sweep.main(['--suite', 'test', '--results', *sys.argv[1:]])"
+    """A sweep of these cells as a process of its own, by the Python that has Ray."""
+    words = words or ("--block", "0")
+    process: subprocess.Popen[str] = start_sweep(
+        cells, results, *words, python=PYTHON, env=environment(**variables)
     )
-    return subprocess.Popen(
-        [PYTHON, "-c", code, str(results), *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env=environment(**variables),
-    )
+    return process
 
 
 def end(process: subprocess.Popen[str], status: int = 0) -> tuple[list[str], str]:
@@ -98,8 +98,8 @@ def sealed_parts(results: Path) -> list[Path]:
 def by_hand(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """CELLS in blocks of two seeds, trained by the commands that a person types."""
     results = tmp_path_factory.mktemp("hand")
-    for task in all_tasks(CELLS, 2):
-        words = task.command(str(results), 1)
+    for job in all_jobs(CELLS, 2):
+        words = job.command(str(results), 1)
         subprocess.run([sys.executable, *words], check=True, capture_output=True, cwd=ROOT)
     return results
 
@@ -117,9 +117,9 @@ def check_equal(results: Path, by_hand: Path) -> None:
 @given(st.sampled_from(sorted(SUITES)), st.integers(0, 40), st.integers(1, 9))
 def test_shards_are_a_suite_and_do_not_overlap(name: str, block: int, count: int) -> None:
     cells = SUITES[name]
-    every = [str(task) for task in Plan(results="x", block=block).tasks(cells)]
+    every = [str(job) for job in Plan(results="x", block=block).jobs(cells)]
     shards = [
-        [str(task) for task in Plan(results="x", block=block, share=(k, count)).tasks(cells)]
+        [str(job) for job in Plan(results="x", block=block, share=(k, count)).jobs(cells)]
         for k in range(1, count + 1)
     ]
     assert sorted(name for shard in shards for name in shard) == sorted(every)
@@ -129,7 +129,7 @@ def test_shards_are_a_suite_and_do_not_overlap(name: str, block: int, count: int
 @given(st.integers(0, 2000), st.integers(1, 100), st.integers(1, 40))
 def test_blocks_begin_at_multiples_and_are_all_seeds(first: int, seeds: int, block: int) -> None:
     cell = Cell("ppo", "CartPole-v1", seeds, first_seed=first)
-    found = [task.seeds for task in all_tasks([cell], block)]
+    found = [job.seeds for job in all_jobs([cell], block)]
     assert [seed for x in found for seed in x] == list(range(first, first + seeds))
     assert all(x[0] % block == 0 for x in found[1:])
     assert all(len(x) <= block for x in found)
@@ -137,32 +137,7 @@ def test_blocks_begin_at_multiples_and_are_all_seeds(first: int, seeds: int, blo
 
 def test_language_models_have_a_seed_in_each_block() -> None:
     cell = Cell("grpo", "addition", 3, package="llm_track")
-    assert [task.seeds for task in all_tasks([cell], 10)] == [(0,), (1,), (2,)]
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ("--shard 3", "--shard 3: must be I/N, with I from 1 to N, such as 2/8"),
-        ("--shard 0/2", "--shard 0/2: must be"),
-        ("--shard 3/2", "--shard 3/2: must be"),
-        ("--block -1", "--block -1: must be"),
-        ("--launcher kubernetes", "--launcher 'kubernetes': must be one of local, ray, slurm"),
-        ("--publish --launcher ray", "--publish: trains on this machine"),
-        ("--until-decided --shard 1/2", "--until-decided: looks at all seeds"),
-        ("--slurm time=5", "--slurm: is for --launcher slurm"),
-        ("--launcher slurm --slurm time", "--slurm time: must be KEY=VALUE"),
-    ],
-)
-def test_mistakes_are_one_line(
-    flags: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as stop:
-        sweep.main(flags.split())
-    assert stop.value.code == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"error: {message}")
-    assert error.count("\n") == 1
+    assert [job.seeds for job in all_jobs([cell], 10)] == [(0,), (1,), (2,)]
 
 
 def test_a_device_is_for_our_algorithms_and_names_no_other_run() -> None:
@@ -180,11 +155,7 @@ def test_a_device_is_for_our_algorithms_and_names_no_other_run() -> None:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished part of CELLS[0], seeds 0 and 1."""
     results = tmp_path_factory.mktemp("trained")
-    config = CELLS[0].config(str(results))
-    fields = {**vars(config), "seeds": 2, "quiet": True}
-    from manyseeds.algos import q_learning
-
-    control.main(type(config)(**fields), q_learning.train, {})
+    train_seed_by_seed(dataclasses.replace(CELLS[0], seeds=2), q_learning, results, at_once=2)
     return CELLS[0].folder(str(results)).path / "seeds-000-001"
 
 
@@ -265,14 +236,11 @@ def test_another_version_is_named_with_both_sides() -> None:
 
 
 def test_list_and_watch_show_what_another_process_does(
-    trained: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    trained: Path, tmp_path: Path, monkeypatch: Patch, capsys: Output
 ) -> None:
     monkeypatch.setitem(suite.SUITES, "test", CELLS)
     received(node.pack([trained]), tmp_path)
-    write_event(str(tmp_path), "failed", task=str(CELLS[1]))
+    write_event(str(tmp_path), "failed", job=str(CELLS[1]))
     code = (
         "import sys; from manyseeds.benchmarks.suite import Cell\n"
         f"cell = {CELLS[0]!r}\n"
@@ -305,17 +273,12 @@ def test_list_and_watch_show_what_another_process_does(
     assert capsys.readouterr().out.split()[:2] == ["2", "missing"]  # the lock has gone
 
 
-def test_the_picture_counts_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks = all_tasks(CELLS, 2)
+def test_the_picture_counts_events(monkeypatch: Patch) -> None:
+    jobs = all_jobs(CELLS, 2)
     monkeypatch.setattr(time, "time", lambda: 1000.0)
-    display = Display(tasks, tasks[1:])
-    for event in (
-        Event("started", tasks[1]),
-        Event("started", tasks[2]),
-        Event("finished", tasks[1]),
-        Event("failed", tasks[2]),
-    ):
-        display.add(event)
+    display = Display(jobs, jobs[1:])
+    for what, k in (("started", 1), ("started", 2), ("finished", 1), ("failed", 2)):
+        display.add(Event(what, jobs[k]))  # type: ignore[arg-type]
     monkeypatch.setattr(time, "time", lambda: 1060.0)
     assert display.summary() == "4 of 5 seeds, 1 failed, 2.0 seeds/min"
     monkeypatch.setattr(time, "time", lambda: -9e9)  # a clock that was put back
@@ -327,51 +290,11 @@ def test_the_picture_counts_events(monkeypatch: pytest.MonkeyPatch) -> None:
 SHIM = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 static long from_env(const char *name) { char *x = getenv(name); return x ? atol(x) : 0; }
-// Whether a path is in the folder READ_ONLY, and a file of its name with `.ro` is there.
-static int denied(const char *path) {
-    char *folder = getenv("READ_ONLY"), file[4096];
-    if (!folder || !path || strncmp(path, folder, strlen(folder))) return 0;
-    snprintf(file, sizeof file, "%s.ro", folder);
-    struct stat found;
-    if (stat(file, &found)) return 0;
-    errno = EROFS;
-    return 1;
-}
-#define OPEN(name) \
-int name(const char *path, int flags, ...) { \
-    va_list rest; \
-    va_start(rest, flags); \
-    int mode = va_arg(rest, int); \
-    va_end(rest); \
-    if ((flags & (O_WRONLY | O_RDWR | O_CREAT)) && denied(path)) return -1; \
-    int (*next)(const char *, int, ...) = dlsym(RTLD_NEXT, #name); \
-    return next(path, flags, mode); \
-}
-OPEN(open)
-OPEN(open64)
-int access(const char *path, int mode) {
-    if ((mode & W_OK) && denied(path)) return -1;
-    int (*next)(const char *, int) = dlsym(RTLD_NEXT, "access");
-    return next(path, mode);
-}
-int mkdir(const char *path, mode_t mode) {
-    if (denied(path)) return -1;
-    int (*next)(const char *, mode_t) = dlsym(RTLD_NEXT, "mkdir");
-    return next(path, mode);
-}
 int rename(const char *old, const char *new) {
-    if (denied(new)) return -1;
     usleep(from_env("RENAME_DELAY_US"));
     int (*next)(const char *, const char *) = dlsym(RTLD_NEXT, "rename");
     return next(old, new);
@@ -387,7 +310,7 @@ int clock_gettime(clockid_t id, struct timespec *t) {
 
 @pytest.fixture(scope="module")
 def shim(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A library that delays renames, shifts the clock and makes a folder read-only."""
+    """A library that delays renames and shifts the clock."""
     if not shutil.which("cc"):
         pytest.skip("no C compiler")
     folder = tmp_path_factory.mktemp("shim")
@@ -432,31 +355,6 @@ def test_what_is_out_of_memory_fails_alone(tmp_path: Path) -> None:
     assert "error: out of memory: tried to allocate" in failed or "alloc" in failed
     assert len(sealed_parts(tmp_path)) == 1
     assert err.startswith("error: 1 of 2 cells failed: ppo on CartPole-v1")
-
-
-@pytest.mark.slow
-def test_a_store_that_becomes_read_only(shim: str, by_hand: Path, tmp_path: Path) -> None:
-    results, read_only = tmp_path / "results", tmp_path / "results.ro"
-    preloaded = {"LD_PRELOAD": shim, "READ_ONLY": str(results)}
-    process = start((LONG, *CELLS), results, "--block", "2", "--workers", "1", **preloaded)
-    wait_for(lambda: list(results.glob("runs/*/ppo/*/seeds-*/config.json")), 300)
-    read_only.touch()
-    assert process.stdout
-    (trainer,) = [p for p in children_of(process.pid) if "ppo.py" in words_of(p)]
-    kill(trainer)
-    lines, err = end(process, 1)
-    assert len(said(lines, "failed")) == 1 + PARTS
-    assert "Read-only file system" in said(lines, "failed")[-1]
-    refused, err = end(start(CELLS, results, **preloaded), 2)
-    assert err.startswith("error: --results")
-    assert err.count("\n") == 1
-    read_only.unlink()
-    end(start(CELLS, results, "--block", "2", **preloaded))
-    check_equal(results, by_hand)
-
-
-def children_of(pid: int) -> list[int]:
-    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def words_of(pid: int) -> str:
@@ -510,7 +408,7 @@ def test_a_worker_and_a_node_that_are_lost_are_replaced(
     busy = [pid for pid in cluster.workers(1, "ray::") if {*descendants(pid)} & {*trainers}]
     (worker,) = busy  # others are idle
     kill(worker)
-    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in trainers), 10)
+    wait_for(lambda: all(map(is_gone, trainers)), 10)
     cluster.remove(2)
     lines, _ = end(process)
     assert len(said(lines, "finished")) == PARTS
@@ -554,7 +452,7 @@ def test_a_driver_that_is_killed_is_started_again(
     process.kill()
     process.communicate()
     before = sealed(results)
-    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in trainers), 60)
+    wait_for(lambda: all(map(is_gone, trainers)), 60)
     end(start(CELLS, results, *RAY, RAY_ADDRESS=cluster.address))
     assert before.items() <= sealed(results).items()
     check_equal(results, by_hand)

@@ -179,11 +179,11 @@ def test_the_page_says_which_are_unbiased(tmp_path: Path) -> None:
     stored = oracle.with_ranges([tables, other])
     (tmp_path / "llm_oracle.json").write_text(json.dumps(stored))
     page = estimators.page(tmp_path)
-    assert "Without bias, but for a constant factor: good." in page
+    assert "Unbiased up to a constant factor:**\n\n- good\n" in page
     assert "holds over 2 such networks" in page
-    assert "per unit of reward: long 25 to 50% (+1.00 to +3.00)." in page
-    assert "value of the KL: k1; for its gradient: k1 in the reward." in page
+    assert "per unit of reward.\n\n- long: 25 to 50%, +1.00 to +3.00 tokens\n" in page
+    assert "value of the KL: k1. Unbiased for its gradient: k1 in the reward." in page
     assert "The mean of k1 in the loss is 0." in page
-    assert "k2 in the loss 1 to 3%" in page
-    assert "50 to 75% with 0.2, 0.2." in page
+    assert "- k2 in the loss: 1 to 3%\n" in page
+    assert "- 0.2, 0.2: 50 to 75%\n" in page
     assert "| long | sample | 1.000 | 0.250 |" in page

@@ -17,7 +17,7 @@ from manyseeds.benchmarks.chapters import environment_pages
 from manyseeds.benchmarks.chapters.comparison import pairs
 from manyseeds.benchmarks.chapters.results import load_result
 from manyseeds.benchmarks.chapters.stored import open_run
-from manyseeds.benchmarks.launchers import tasks
+from manyseeds.benchmarks.launchers import jobs
 from manyseeds.benchmarks.policies import (
     keep,
     lacking,
@@ -30,6 +30,7 @@ from manyseeds.benchmarks.trained import load_trained
 from manyseeds.checkpoint import read_about, to_bytes
 from manyseeds.digest import ROOT
 from manyseeds.record import POLICY, read_json, seal, write_json
+from tests.benchmarks.conftest import Output, Patch
 from tests.benchmarks.test_watch import BUDGETS, refused, shown, store
 
 
@@ -48,7 +49,11 @@ def test_median_and_worst(final: dict[int, float | None], seeds: list[int]) -> N
 
 
 def test_interval_of_other_episodes_holds_their_mean() -> None:
-    """In 95% of cases, where the returns of both sides are drawn alike."""
+    """In 95% of cases, where the returns of both sides are drawn alike. By hand: a standard
+    deviation of 10 with ddof 1, and t of 3 degrees of freedom, 3.182."""
+    high = of_other_episodes(5.0, 10 * math.sqrt(3 / 4), 4, 4).high
+    assert high == pytest.approx(5 + 3.18245 * 10 * math.sqrt(0.5))
+    assert all(math.isnan(of_other_episodes(0.7, std, 100, 100).low) for std in (math.nan, 0.0))
     rng, held, trials = np.random.default_rng(0), 0, 2000
     for _ in range(trials):
         seen, others = rng.exponential(20, 100), rng.exponential(20, 50)
@@ -56,20 +61,6 @@ def test_interval_of_other_episodes_holds_their_mean() -> None:
         assert expected.value == seen.mean()
         held += expected.low <= others.mean() <= expected.high
     assert 0.93 < held / trials < 0.97
-
-
-def test_interval_of_other_episodes_by_hand() -> None:
-    """Standard deviation 10 with ddof 1, t of 3 degrees of freedom 3.182."""
-    std = 10 * math.sqrt(3 / 4)
-    assert of_other_episodes(5.0, std, 4, 4).high == pytest.approx(
-        5 + 3.18245 * 10 * math.sqrt(0.5)
-    )
-    for std in (math.nan, 0.0):
-        assert math.isnan(of_other_episodes(0.7, std, 100, 100).low)
-
-
-def cell_of(algo: str, env: str) -> Cell:
-    return Cell(algo, env, 5, settings=BUDGETS[algo])
 
 
 @pytest.fixture
@@ -80,12 +71,12 @@ def published(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path, part.parent
 
 
-CELL = cell_of("ppo", "Pendulum-v1")
+CELL = Cell("ppo", "Pendulum-v1", 5, settings=BUDGETS["ppo"])
 
 
 @pytest.mark.slow
 def test_two_seeds_are_trained_again_to_the_same_weights(
-    published: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+    published: tuple[Path, Path], capsys: Output
 ) -> None:
     results, run = published
     before = {}
@@ -146,54 +137,35 @@ def change_scores(run: Path, add: float) -> None:
         seal(part)
 
 
-def test_other_scores_than_published_are_refused(
-    published: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    results, run = published
-    change_scores(run, 1.0)
-    (failed,) = keep([CELL], str(results))
-    assert "as published" in failed
-    assert "score [" in failed
-    assert not policies_file(run).exists()
-
-
-def test_another_build_of_the_kernels_is_no_failure(
-    published: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    results, run = published
-    change_scores(run, 1.0)
-    for part in run.glob("seeds-*"):
-        config = read_json(part / "config.json")
-        config["execution"]["kernels"] = {"instructions": "another"}
-        write_json(part / "config.json", config)
-        seal(part)
-    assert keep([CELL], str(results)) == []
-    assert "skipped   policies of" in capsys.readouterr().out
-    assert not policies_file(run).exists()
-
-
-def test_scores_that_change_ask_for_other_policies(published: tuple[Path, Path]) -> None:
-    results, run = published
-    assert keep([CELL], str(results)) == []
-    change_scores(run, 1.0)
-    assert lacking([CELL], str(results)) == [CELL]
-
-
-def test_a_stale_run_and_too_many_bytes_are_refused(
-    published: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_refused(published: tuple[Path, Path], monkeypatch: Patch, capsys: Output) -> None:
+    """Stale runs, too many bytes, other scores than published; another build of the kernels may
+    have others."""
     results, run = published
     with monkeypatch.context() as patch:
         patch.setattr(policies, "MAX_BYTES", 1000)
         (failed,) = keep([CELL], str(results))
         assert "bytes in all, more than 1000" in failed
-    monkeypatch.setattr(policies, "part_is_stale", lambda config: True)
+    with monkeypatch.context() as patch:
+        patch.setattr(policies, "part_is_stale", lambda config: True)
+        (failed,) = keep([CELL], str(results))
+        assert "is stale" in failed
+    change_scores(run, 1.0)
     (failed,) = keep([CELL], str(results))
-    assert "is stale" in failed
+    assert "as published" in failed
+    assert "score [" in failed
+    for part in run.glob("seeds-*"):
+        config = read_json(part / "config.json")
+        config["execution"]["kernels"] = {"instructions": "another"}
+        write_json(part / "config.json", config)
+        seal(part)
+    capsys.readouterr()
+    assert keep([CELL], str(results)) == []
+    assert "skipped   policies of" in capsys.readouterr().out
     assert not policies_file(run).exists()
 
 
-def test_whose_policies_are_published(tmp_path: Path) -> None:
+def test_whose_policies_are_published_and_shown(published: tuple[Path, Path]) -> None:
+    results, run = published
     others = [
         Cell("ppo", "CartPole-v1", 10, "sb3"),
         Cell("policy_iteration", "Gridworld-v0", 0),
@@ -202,17 +174,29 @@ def test_whose_policies_are_published(tmp_path: Path) -> None:
         Cell("ppo", "CartPole-v1", 10, first_seed=1000),
     ]
     assert not any(map(policies.keeps, others))
-    assert policies.keeps(CELL)
-    assert lacking([CELL, *others], str(tmp_path)) == []  # nothing is finished
+    assert lacking([CELL], str(results / "none")) == []  # nothing is finished
+    assert lacking([CELL, *others], str(results)) == [CELL]
+    found = pairs([load_result(open_run(record.RunFolder(run)))])
+    assert environment_pages.policy_rows(found, results) == []
+    assert keep([CELL], str(results)) == []
+    median, *worst = environment_pages.policy_rows(found, results)
+    about = read_about(policies_file(run))
+    assert (median[1], int(median[2])) == ("median", about["seeds"][0])
+    assert [(row[1], int(row[2])) for row in worst] == [("worst", about["seeds"][-1])]
+    value, low, high = (float(x) for x in (median[3], *median[4].split(" to ")))
+    assert low < value < high
+    assert value == pytest.approx(about["final"][0], abs=0.1)
+    change_scores(run, 1.0)
+    assert lacking([CELL], str(results)) == [CELL]
 
 
 def test_a_sweep_that_publishes_keeps_policies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: Patch, capsys: Output
 ) -> None:
     folder = tmp_path / "published"
     cell = Cell("q_learning", "FrozenLake-v1", 3, settings=BUDGETS["q_learning"])
     store(folder, "q_learning", "FrozenLake-v1", [0, 1, 2])
-    for module in (sweep, suite, tasks):
+    for module in (sweep, suite, jobs):
         monkeypatch.setattr(module, "PUBLISHED", folder)
     monkeypatch.setattr(record, "changed_sources", lambda: [])
     monkeypatch.setitem(suite.SUITES, "test", (cell,))
@@ -234,7 +218,7 @@ def test_a_sweep_that_publishes_keeps_policies(
 
 @pytest.mark.parametrize("broken", ["text", "silent", "list", "seeds", "other", "shapes"])
 def test_a_file_that_anybody_may_have_made(
-    broken: str, published: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+    broken: str, published: tuple[Path, Path], capsys: Output
 ) -> None:
     results, run = published
     assert keep([CELL], str(results)) == []
@@ -269,19 +253,3 @@ def test_published_policies_score_as_published(run: str) -> None:
     rows = watch.against_published(checked, folder, 100)
     assert [row[2] for row in rows] == [str(seed) for seed in read_about(file)["seeds"]]
     assert [row[-1] for row in rows] == ["within"] * 2, rows
-
-
-def test_page_names_published_policies(
-    published: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    results, run = published
-    found = pairs([load_result(open_run(record.RunFolder(run)))])
-    assert environment_pages.policy_rows(found, results) == []
-    assert keep([CELL], str(results)) == []
-    median, *worst = environment_pages.policy_rows(found, results)
-    about = read_about(policies_file(run))
-    assert (median[1], int(median[2])) == ("median", about["seeds"][0])
-    assert [(row[1], int(row[2])) for row in worst] == [("worst", about["seeds"][-1])]
-    value, low, high = (float(x) for x in (median[3], *median[4].split(" to ")))
-    assert low < value < high
-    assert value == pytest.approx(about["final"][0], abs=0.1)

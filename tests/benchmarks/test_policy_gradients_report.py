@@ -18,6 +18,7 @@ from manyseeds.benchmarks.chapters.results import load_result, parity, verdict_t
 from manyseeds.benchmarks.chapters.stored import open_runs
 from manyseeds.cli import Preset, flag, parse
 from manyseeds.runs import control
+from tests.benchmarks.conftest import Patch
 from tests.benchmarks.test_tabular_report import cells
 
 BUDGET = 1_500
@@ -36,7 +37,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield make_runs(tmp_path_factory.mktemp("store"), monkeypatch)
 
 
-def make_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def make_runs(tmp_path: Path, monkeypatch: Patch) -> Path:
     for module in (policy_gradients, critic_cost):
         monkeypatch.setattr(module, "BUDGETS", {"CartPole-v1": BUDGET, "MountainCar-v0": BUDGET})
     preset = Preset({"num_envs": 2, "total_timesteps": BUDGET}, "a test")

@@ -26,6 +26,7 @@ from manyseeds.benchmarks.revised import Revised
 from manyseeds.benchmarks.suite import SUITES
 from manyseeds.cli import from_preset, identity
 from manyseeds.digest import ROOT
+from manyseeds.errors import UsageError
 from manyseeds.record import (
     SCHEMA,
     RunFolder,
@@ -37,7 +38,9 @@ from manyseeds.record import (
     write_bytes,
     write_json,
 )
+from manyseeds.runs import control
 from manyseeds.runs.control import Run
+from tests.benchmarks.conftest import Output, Patch, Refusal, shortened
 
 ENV = "CartPole-v1"  # threshold 475, anchors 22.1 and 500
 FINALS = {0: 480.0, 1: 500.0, 2: 490.0, 3: 100.0}
@@ -151,69 +154,66 @@ MATRIX, COLUMN = "Which algorithm for which environment", f"[{ENV}](environments
 # ---- Numbers --------------------------------------------------------------------------
 
 
-def test_final_scores_are_those_of_the_data(tmp_path: Path) -> None:
-    plant(tmp_path, "ppo", FINALS)
-    page = written(tmp_path)
-    (row,) = table(page, "Scores")
-    assert row[FINAL].startswith("392.5 [")
-    # Sorted: 100, 480, 490, 500. Half of four seeds is cut, one at each end.
-    (details,) = table(page, "Details")
-    assert details["final score, IQM [95%]"].startswith("485.0 [")
-    assert details["final score, IQM [95%]"] == stats.estimate(list(FINALS.values())).text()
-    assert page.startswith(f"{report.MARK}\n\n← [Results](../README.md)\n\n# {ENV}\n")
-    assert row["algorithm"] == "PPO"
-    assert row["n"] == "4 of 30"
-    assert row["failures"] == "1 of 4, at most 76%"
-    assert row["against SB3"] == "no SB3 run"
-
-
-def test_learning_speed_is_that_of_the_data(tmp_path: Path) -> None:
-    plant(tmp_path, "ppo", FINALS)
-    page = written(tmp_path)
-    (row,) = table(page, "Scores")
-    # Mean of the trapezoids (20 + 300) / 2 and (300 + final) / 2: 275, 280, 277.5 and 180.
-    assert row[AUC].startswith("253.1 [")
-    assert table(page, "Details")[0]["AUC, IQM [95%]"].startswith("276.2 [")
-    assert row["to threshold (seeds)"] == "100,000 (3 of 4)"
-    assert row["timesteps"] == "100,000"
-
-
-def test_threshold_reached_on_the_way(tmp_path: Path) -> None:
-    plant(tmp_path, "ppo", FINALS, middle=475.0)
-    (row,) = table(written(tmp_path), "Scores")
-    assert row["to threshold (seeds)"] == "50,000 (4 of 4)"
-
-
-def test_threshold_never_reached(tmp_path: Path) -> None:
-    plant(tmp_path, "ppo", {0: 30.0, 1: 40.0})
-    (row,) = table(written(tmp_path), "Scores")
-    assert row["to threshold (seeds)"] == "never (0 of 2)"
-
-
-def test_spread_over_seeds_and_over_episodes_apart(tmp_path: Path) -> None:
-    plant(tmp_path, "ppo", FINALS)
-    (row,) = table(written(tmp_path), "Details")
-    assert row["std over seeds"] == "195.2"  # sqrt of (87.5² + 107.5² + 97.5² + 292.5²) / 3
-    assert row["std over episodes"] == "7.0"
-    assert row["worst seed"] == "100.0"
-    assert row["sampled actions, IQM [95%]"].startswith("475.0 [")
-
-
-def test_every_table_row_shows_its_number_of_seeds(tmp_path: Path) -> None:
-    plant(tmp_path, "ppo", FINALS)
+def test_numbers_are_those_of_the_data(tmp_path: Path, monkeypatch: Patch, capsys: Output) -> None:
+    """On the page, in the terminal and, not rounded, in the tables for programs."""
+    monkeypatch.setattr(verdicts, "LOOKS", (4,))
+    plant(tmp_path, "ppo", FINALS, diverged={2: 512}, parts=[[0, 1], [1, 2, 3]])
     plant(tmp_path, "ppo", {0: 480.0, 1: 490.0, 2: 500.0}, gamma=0.9)
-    plant(tmp_path, "sb3-ppo", {0: 480.0, 1: 490.0})
-    page = written(tmp_path)
-    for title in ("Scores", "Details"):
-        assert [row["n"] for row in table(page, title)] == ["4 of 30<br>2 of 10"]
-    assert [row["n"] for row in table(page, BUDGETS)] == ["4<br>2"]
+    plant(tmp_path, "sb3-ppo", FINALS)
+    report.main(["--results", str(tmp_path)])
+    out = capsys.readouterr().out
+    assert "392.5 [" in out
+    assert f"page: {tmp_path}/environments/CartPole-v1.md" in out
+    assert "missing: sb3-ppo on CartPole-v1, 10 seeds: 4-9" in out
+    page = (tmp_path / page_name(ENV)).read_text()
+    assert page.startswith(f"{report.MARK}\n\n← [Results](../README.md)\n\n# {ENV}\n")
+    assert "- seeds 0-1: `python the-command-of ppo seeds-000-001`" in page
+    assert "- seeds 1-3: `python the-command-of ppo seeds-001-003`" in page
+    assert "gamma 0.98" in page
+    (row,), (details,) = table(page, "Scores"), table(page, "Details")
+    assert row["algorithm"] == "PPO<br>SB3's PPO"
+    assert row["n"] == details["n"] == "4 of 30<br>4 of 10"  # a seed in two parts counts once
+    assert [row["n"] for row in table(page, BUDGETS)] == ["4<br>4"]
     assert [row["n"] for row in table(page, "Other runs")] == ["3"]
+    assert row[FINAL].startswith("392.5 [")
+    assert side(row, "failures").startswith("2 of 4 (1 diverged), at most ")
+    assert row["timesteps"].startswith("100,000")
+    assert side(row, "to threshold (seeds)") == "100,000 (3 of 4)"
+    # Means of the trapezoids (20 + 300) / 2 and (300 + final) / 2: 275, 280, 277.5 and 180.
+    assert row[AUC].startswith("253.1 [")
+    assert details["AUC, IQM [95%]"].startswith("276.2 [")
+    # Sorted: 100, 480, 490, 500. Half of four seeds is cut, one at each end.
+    iqm = stats.estimate(list(FINALS.values())).text()
+    assert side(details, "final score, IQM [95%]") == iqm
+    assert iqm.startswith("485.0 [")
+    assert details["sampled actions, IQM [95%]"].startswith("475.0 [")
+    assert details["std over seeds"].startswith("195.2")  # √((87.5² + 107.5² + 97.5² + 292.5²) / 3)
+    assert details["std over episodes"].startswith("7.0")
+    assert details["worst seed"].startswith("100.0")
+
+    seeds = pd.read_csv(tmp_path / "tables/seeds.csv")
+    ours = seeds[seeds["algo"] == "ppo"].head(4)
+    assert list(ours["seed"]) == [0, 1, 2, 3]
+    assert list(ours["final"]) == list(FINALS.values())
+    assert list(ours["auc"]) == [275.0, 280.0, 277.5, 180.0]
+    assert list(ours["failed"]) == [False, False, True, True]
+    assert list(ours["diverged_at"].dropna()) == [512]
+    scores = pd.read_csv(tmp_path / "tables/scores.csv").loc[0]
+    assert (scores["algo"], scores["final_iqm"]) == ("ppo", 485.0)
+    assert scores["final_mean_low"] == stats.estimate(ours["final"], "mean").low
+    judged = pd.read_csv(tmp_path / "tables/verdicts.csv").set_index("measure")
+    assert (judged.loc["final", "difference"], judged.loc["final", "look"]) == (0, 4)
 
 
-def test_parts_are_put_together_and_a_seed_counts_once(tmp_path: Path) -> None:
-    plant(tmp_path, "ppo", FINALS, parts=[[0, 1], [1, 2, 3]])
-    assert table(written(tmp_path), "Scores")[0]["n"] == "4 of 30"
-    assert list(pd.read_csv(tmp_path / "tables/seeds.csv")["seed"]) == [0, 1, 2, 3]
+@pytest.mark.parametrize(
+    ("middle", "finals", "shown"),
+    [(475.0, FINALS, "50,000 (4 of 4)"), (300.0, {0: 30.0, 1: 40.0}, "never (0 of 2)")],
+)
+def test_timesteps_to_threshold(
+    middle: float, finals: dict[int, float], shown: str, tmp_path: Path
+) -> None:
+    plant(tmp_path, "ppo", finals, middle=middle)
+    assert table(written(tmp_path), "Scores")[0]["to threshold (seeds)"] == shown
 
 
 def test_one_seed_has_no_interval_and_no_verdict(tmp_path: Path) -> None:
@@ -224,89 +224,74 @@ def test_one_seed_has_no_interval_and_no_verdict(tmp_path: Path) -> None:
     assert row["against SB3"] == "none (needs 10 seeds a side)"
 
 
-def test_tables_for_programs_hold_the_same_numbers_unrounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(verdicts, "LOOKS", (4,))
-    plant(tmp_path, "ppo", FINALS, diverged={3: 512})
-    plant(tmp_path, "sb3-ppo", FINALS)
-    written(tmp_path)
-    seeds = pd.read_csv(tmp_path / "tables/seeds.csv")
-    ours = seeds[seeds["algo"] == "ppo"]
-    assert list(ours["final"]) == list(FINALS.values())
-    assert list(ours["auc"]) == [275.0, 280.0, 277.5, 180.0]
-    assert list(ours["failed"]) == [False, False, False, True]
-    assert list(ours["diverged_at"].dropna()) == [512]
-    scores = pd.read_csv(tmp_path / "tables/scores.csv").set_index("algo")
-    assert scores.loc["ppo", "final_iqm"] == 485.0
-    assert scores.loc["ppo", "final_mean_low"] == stats.estimate(ours["final"], "mean").low
-    table = pd.read_csv(tmp_path / "tables/verdicts.csv").set_index("measure")
-    assert table.loc["final", "difference"] == 0
-    assert table.loc["final", "look"] == 4
-
-
 # ---- Verdicts and failures ------------------------------------------------------------
 
-
-@pytest.mark.parametrize(
-    ("ours", "theirs", "word"),
-    [(485.0, 450.0, "better"), (480.0, 485.0, "equivalent"), (450.0, 485.0, "worse")],
-)
-def test_planted_verdict(tmp_path: Path, ours: float, theirs: float, word: str) -> None:
-    plant(tmp_path, "ppo", around(ours, 30))
-    plant(tmp_path, "sb3-ppo", around(theirs, 30))
-    text = table(written(tmp_path), "Scores")[0]["against SB3"]
-    assert text.startswith(f"**{word}**<br>")
-    # No sequence goes on once it is decided; of fewer than 30 seeds none is equivalent.
-    assert text.endswith(", n = 30" if word == "equivalent" else ", n = 10")
-    counts = [f"{x} in {int(x == word)}" for x in evidence.WORDS]
-    outcome = "In 1 comparison with stable-baselines3 (SB3) at the same settings, the final score"
-    page = (tmp_path / "README.md").read_text()
-    assert f"**{outcome} is {', '.join(counts)}; learning speed is " in page
-    (cell,) = (row[f"[{ENV}](environments/{ENV}.md)"] for row in table(page, MATRIX))
-    shown = f"{(ours - 22.1) / (500 - 22.1):.2f}"
-    assert cell.startswith(f"**[{shown}](environments/{ENV}.md#ppo)** {front_page.SIGNS[word]}<br>")
-    page = (tmp_path / "verdicts.md").read_text()
-    differ = 0 if word == "equivalent" else 1
-    assert f"- final score: 1 {word}. Not saturated: 1; better or worse: {differ};" in page
-    text = table(page, "All verdicts")[0]["final score"]
-    assert text.startswith(f"{word} ")
-    assert text.endswith(", n=30" if word == "equivalent" else "p<0.001, n=10")
+# By algorithm: the word, how its text on the first page of verdicts begins and ends.
+WORDS = {
+    "ppo": ("better", f"better {35 / (500 - 22.1):+.3f} [", "p<0.001, n=10"),
+    "a2c": ("equivalent", "equivalent -0.010 [", ", n=30"),
+    "trpo": ("worse", f"worse {-35 / (500 - 22.1):+.3f} [", "p<0.001, n=10"),
+    "dqn": ("undecided", "undecided +0.084 [", ", n=10; next look at 20"),
+    "saturated": (
+        *("saturated", "saturated: all seeds score the same (on each side at most 9.5% do not)"),
+        ", n=30",
+    ),
+}
 
 
-def test_verdict_shows_the_normalised_difference(tmp_path: Path) -> None:
-    plant(tmp_path, "ppo", around(485.0))
-    plant(tmp_path, "sb3-ppo", around(450.0))
-    text = table(written(tmp_path), "Scores")[0]["against SB3"]
-    assert text.startswith(f"**better**<br>{35 / (500 - 22.1):+.3f} [")
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a store with a verdict of each kind."""
+    results = tmp_path_factory.mktemp("judged")
+    for algo, ours, theirs in (("ppo", 485, 450), ("a2c", 480.2, 485), ("trpo", 450, 485)):
+        # No sequence goes on once it is decided; of fewer than 30 seeds none is equivalent.
+        plant(results, algo, around(ours, 30), middle=200.0 if algo == "a2c" else 300.0)
+        plant(results, f"sb3-{algo}", around(theirs, 30), middle=400.0 if algo == "a2c" else 300.0)
+    same = dict.fromkeys(range(30), 500.0)
+    plant(results, "dqn", same)
+    plant(results, "sb3-dqn", dict.fromkeys(range(19), 500.0) | {5: 100.0})
+    for algo in ("ppo", "sb3-ppo"):
+        plant(results, algo, same, env="Acrobot-v1")
+    with shortened():
+        report.report(results)
+    return results
 
 
-def test_verdict_on_the_area_is_its_own(tmp_path: Path) -> None:
-    plant(tmp_path, "ppo", around(485.0, 30), middle=200.0)
-    plant(tmp_path, "sb3-ppo", around(485.2, 30), middle=400.0)
-    page = written(tmp_path)
-    (row,) = table(page, "Scores")
-    assert row["against SB3"].startswith("**equivalent**<br>")
-    assert row["AUC against SB3"].startswith("**worse**<br>-0.209 [")
+@pytest.mark.parametrize("algo", WORDS)
+def test_planted_verdict(algo: str, judged: Path) -> None:
+    word, begin, end = WORDS[algo]
+    env, name = (ENV, algo) if algo != "saturated" else ("Acrobot-v1", "ppo")
+    (row,) = (
+        row
+        for row in table((judged / page_name(env)).read_text(), "Scores")
+        if row["algorithm"].startswith(f"{display(name)}<br>")
+    )
+    assert row["against SB3"].startswith(f"**{word}**<br>")
+    (row,) = (
+        row
+        for row in table((judged / "verdicts.md").read_text(), "All verdicts")
+        if row["environment"] == env and row["algorithm"].startswith(f"[{display(name)}]")
+    )
+    assert row["final score"].startswith(begin)
+    assert row["final score"].endswith(end)
+    rows = {row[""].strip("*"): row for row in table((judged / "README.md").read_text(), MATRIX)}
+    column = f"[{env}](environments/{env}.md)"
+    assert f" {front_page.SIGNS[word]}" in rows[display(name)][column]
 
 
-def test_an_undecided_verdict_names_the_next_look(tmp_path: Path) -> None:
-    plant(tmp_path, "ppo", dict.fromkeys(range(30), 500.0))
-    plant(tmp_path, "sb3-ppo", dict.fromkeys(range(19), 500.0) | {5: 100.0})
-    written(tmp_path)
-    page = (tmp_path / "verdicts.md").read_text()
-    text = table(page, "All verdicts")[0]["final score"]
-    assert text.startswith("undecided +0.084 [")
-    assert text.endswith(", n=10; next look at 20")
-
-
-def test_a_saturated_cell_says_what_may_be_unseen(tmp_path: Path) -> None:
-    plant(tmp_path, "ppo", dict.fromkeys(range(30), 500.0))
-    plant(tmp_path, "sb3-ppo", dict.fromkeys(range(30), 500.0))
-    assert table(written(tmp_path), "Scores")[0]["against SB3"] == "**saturated**<br>n = 30"
-    page = (tmp_path / "verdicts.md").read_text()
-    text = table(page, "All verdicts")[0]["final score"]
-    assert text == "saturated: all seeds score the same; on each side at most 9.5% do not, n=30"
+def test_verdicts_are_counted_and_those_on_the_area_are_their_own(judged: Path) -> None:
+    outcome = "In 5 comparisons with stable-baselines3 (SB3) at the same settings, the final score"
+    counts = [f"{word} in 1" for word in evidence.WORDS]
+    page = (judged / "README.md").read_text()
+    assert f"**{outcome} is {', '.join(counts)}. Learning speed is " in page
+    page = (judged / "verdicts.md").read_text()
+    assert f"- final score: {', '.join(f'1 {word}' for word in evidence.WORDS)}. Of the 4 " in page
+    (row,) = (
+        row
+        for row in table((judged / page_name(ENV)).read_text(), "Scores")
+        if row["algorithm"].startswith("A2C")
+    )
+    assert row["AUC against SB3"].startswith("**worse**<br>-0.212 [")
 
 
 def test_sb3_is_set_against_the_run_with_its_hyperparameters(tmp_path: Path) -> None:
@@ -317,77 +302,55 @@ def test_sb3_is_set_against_the_run_with_its_hyperparameters(tmp_path: Path) -> 
     assert table(page, "Other runs")[0]["settings"] == "gamma 0.9 (not 0.98)"
 
 
-def test_failed_seed_is_counted_and_named(tmp_path: Path) -> None:
+def test_failures_are_counted_and_named(tmp_path: Path) -> None:
+    """Without a threshold, as Pendulum: those with a normalised score below 0.1. A return that is
+    not finite counts as random."""
     plant(tmp_path, "ppo", {0: 480.0, 1: 9.4, 2: 300.0}, diverged={1: 12_032})
-    page = written(tmp_path)
-    assert table(page, "Scores")[0]["failures"] == "2 of 3 (1 diverged), at most 99%"
-    assert "seed 1 (9.4, diverged at timestep 12,032), seed 2 (300.0)" in page
-
-
-def test_without_a_threshold_a_failure_has_learned_nothing(tmp_path: Path) -> None:
-    """Pendulum has none: a failure has a normalised score below 0.1."""
+    plant(tmp_path, "a2c", {0: 480.0, 1: math.nan}, diverged={1: 256})
     spec = envs.make("Pendulum-v1").spec
     assert spec.random_score is not None
     assert spec.reference_score is not None
     floor = spec.random_score + 0.1 * (spec.reference_score - spec.random_score)
     plant(tmp_path, "ppo", {0: floor - 1, 1: floor + 1}, env="Pendulum-v1")
-    page = written(tmp_path, "Pendulum-v1")
+    page = written(tmp_path)
+    ppo, a2c = table(page, "Scores")
+    assert ppo["failures"] == "2 of 3 (1 diverged), at most 99%"
+    assert "seed 1 (9.4, diverged at timestep 12,032), seed 2 (300.0)" in page
+    assert a2c[FINAL].startswith(f"{(480 + 22.1) / 2:.1f} [")
+    assert a2c["failures"] == "1 of 2 (1 diverged), at most 98%"
+    page = (tmp_path / page_name("Pendulum-v1")).read_text()
     assert table(page, "Scores")[0]["failures"] == "1 of 2, at most 98%"
     assert f"- PPO: seed 0 ({floor - 1:.1f})" in page
-
-
-def test_without_any_scale_there_are_no_failures(tmp_path: Path) -> None:
-    run = plant_foreign(tmp_path, "ppo", around(485.0), "Foo-v0")
-    (part,) = run.glob("seeds-*")
-    summary = read_json(part / "summary.json") | {"threshold": None}
-    write_json(part / "summary.json", summary)
-    seal(part)
-    assert table(written(tmp_path, "Foo-v0"), "Scores")[0]["failures"] == "-"
-
-
-def test_return_that_is_not_finite_counts_as_random(tmp_path: Path) -> None:
-    plant(tmp_path, "ppo", {0: 480.0, 1: float("nan")}, diverged={1: 256})
-    row = table(written(tmp_path), "Scores")[0]
-    assert row[FINAL].startswith(f"{(480 + 22.1) / 2:.1f} [")
-    assert row["failures"] == "1 of 2 (1 diverged), at most 98%"
 
 
 # ---- The store ------------------------------------------------------------------------
 
 
-def test_part_that_is_not_sealed_does_not_exist(tmp_path: Path) -> None:
+def test_part_that_is_not_sealed_as_it_is_does_not_exist(tmp_path: Path) -> None:
     plant(tmp_path, "ppo", FINALS)
     before = written(tmp_path)
-    plant(tmp_path, "ppo", {9: 1.0}, sealed=False)
+    folder = plant(tmp_path, "ppo", {9: 1.0}, sealed=False)
     assert written(tmp_path) == before
-
-
-@pytest.mark.parametrize("file", ["curve.parquet", "summary.json", "config.json"])
-def test_part_that_was_changed_after_sealing_does_not_exist(tmp_path: Path, file: str) -> None:
-    plant(tmp_path, "ppo", FINALS)
-    before = written(tmp_path)
-    folder = plant(tmp_path, "ppo", {9: 1.0})
-    with open(folder.path / "seeds-009-009" / file, "ab") as damaged:
-        damaged.write(b" ")
-    assert written(tmp_path) == before
+    for file in ("curve.parquet", "summary.json", "config.json"):
+        shutil.rmtree(folder.path / "seeds-009-009")
+        plant(tmp_path, "ppo", {9: 1.0})
+        with open(folder.path / "seeds-009-009" / file, "ab") as damaged:
+            damaged.write(b" ")
+        assert written(tmp_path) == before, file
 
 
 def test_headline_is_the_preset_whatever_else_there_is(tmp_path: Path) -> None:
+    """Without it the headline says so."""
     plant(tmp_path, "ppo", around(400.0, 20), gamma=0.9)
     plant(tmp_path, "ppo", around(490.0))
+    plant(tmp_path, "a2c", around(490.0), total_timesteps=20_000)
+    plant(tmp_path, "a2c", around(490.0, 2), gamma=0.9)
     page = written(tmp_path)
-    assert table(page, "Scores")[0][FINAL].startswith("490.0")
-    (other,) = table(page, "Other runs")
-    assert other["mean [95%]"].startswith("400.0")
-
-
-def test_without_the_preset_the_headline_says_so(tmp_path: Path) -> None:
-    plant(tmp_path, "ppo", around(490.0), total_timesteps=20_000)
-    plant(tmp_path, "ppo", around(490.0, 2), gamma=0.9)
-    page = written(tmp_path)
-    row = table(page, "Scores")[0]
-    assert (row["algorithm"], row["n"]) == ("PPO (not the preset)", "10")
-    assert "not the preset: total_timesteps 20000 (not 100000)" in page
+    ppo, a2c = table(page, "Scores")
+    assert ppo[FINAL].startswith("490.0")
+    assert table(page, "Other runs")[0]["mean [95%]"].startswith("400.0")
+    assert (a2c["algorithm"], a2c["n"]) == ("A2C (not the preset)", "10")
+    assert "not the preset: total_timesteps 20000 (not 500000)" in page
 
 
 def test_a_published_score_stands_beside_the_preset_only(tmp_path: Path) -> None:
@@ -406,7 +369,7 @@ def test_a_published_score_stands_beside_the_preset_only(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("score", "result"), [(480.0, "met"), (470.0, "missed")])
 def test_targets_of_the_suites(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, score: float, result: str
+    tmp_path: Path, monkeypatch: Patch, score: float, result: str
 ) -> None:
     monkeypatch.setattr(comparison, "SUITES", SUITES)
     plant(tmp_path, "grpo", {0: score})
@@ -433,14 +396,6 @@ def test_code_of_another_day_is_marked_stale(tmp_path: Path) -> None:
     assert front_page.STALE in table((tmp_path / "README.md").read_text(), MATRIX)[0][COLUMN]
     assert "code 0123456789ab (stale), commit c0ffee" in page
     assert list(pd.read_csv(tmp_path / "tables/scores.csv")["stale"]) == [False, True]
-
-
-def test_each_part_keeps_its_command(tmp_path: Path) -> None:
-    plant(tmp_path, "ppo", FINALS, parts=[[0, 1], [2, 3]])
-    page = written(tmp_path)
-    assert "- seeds 0-1: `python the-command-of ppo seeds-000-001`" in page
-    assert "- seeds 2-3: `python the-command-of ppo seeds-002-003`" in page
-    assert "gamma 0.98" in page
 
 
 def markup(page: str) -> str:
@@ -485,11 +440,18 @@ def test_every_link_of_every_page_leads_somewhere(tmp_path: Path) -> None:
     plant(tmp_path, "sb3-ppo", around(485.0))
     plant(tmp_path, "a2c", around(-200.0), env="Pendulum-v1")
     plant(tmp_path, "sarsa", around(8.0), env="Taxi-v4")
-    for name in ("throughput.json", "tables/check.json", "error_rates.json"):
-        (tmp_path / "tables").mkdir(exist_ok=True)
+    measured = {
+        "throughput.json": ("speed.md", "| manyseeds | 10 | 236,249 | 36.7 [36.4, 38.4] |"),
+        "tables/check.json": ("environments.md", "| CartPole-v1 | PPO | 169f4dbf | 10 |"),
+        "error_rates.json": ("verdicts.md", "| one in ten fails | mean |"),
+    }
+    (tmp_path / "tables").mkdir()
+    for name in measured:
         shutil.copy(ROOT / "results" / name, tmp_path / name)
     page = written(tmp_path)
     assert "../plots/CartPole-v1.svg" in page
+    for file, row in measured.values():
+        assert row in (tmp_path / file).read_text()
     assert check_links(tmp_path) == generated(tmp_path)
     assert len(generated(tmp_path)) == 1 + 3 + 4  # environments; verdicts, speed, check, missing
     for path in generated(tmp_path) - {(tmp_path / "README.md").resolve()}:
@@ -502,27 +464,24 @@ def test_links_of_the_published_pages_lead_somewhere() -> None:
     assert check_links(ROOT / "results") == generated(ROOT / "results") - own
 
 
-def test_pages_of_a_former_report_are_removed_and_no_other_file(tmp_path: Path) -> None:
-    plant(tmp_path, "ppo", FINALS)
-    former = plant(tmp_path, "sarsa", around(8.0), env="Taxi-v4")
-    written(tmp_path)
-    mine = [tmp_path / "notes.md", tmp_path / "environments/notes.md"]
-    for path in mine:
-        path.write_text(f"# Notes\n\n{report.MARK}\n")
-    shutil.rmtree(former.path)
-    assert (tmp_path / "environments/Taxi-v4.md").exists()
-    written(tmp_path)
-    assert not (tmp_path / "environments/Taxi-v4.md").exists()
-    assert all(path.exists() for path in mine)
-
-
 def test_publishing_removes_figures_and_tables_of_a_former_report_and_no_other_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: Patch, capsys: Output
 ) -> None:
     """What is written stays, under any link to the folder; so do files of other commands."""
     results = tmp_path / "results"
     plant(results, "ppo", FINALS)
+    gone = plant(results, "sarsa", around(8.0), env="Taxi-v4")
     written(results)
+    pages = [results / "notes.md", results / "environments/notes.md"]
+    for path in pages:
+        path.write_text(f"# Notes\n\n{report.MARK}\n")
+    shutil.rmtree(gone.path)
+    assert (results / "environments/Taxi-v4.md").exists()
+    shutil.rmtree(results / "plots")
+    shutil.rmtree(results / "tables")
+    written(results)
+    assert not (results / "environments/Taxi-v4.md").exists()
+    assert all(path.exists() for path in pages)
     first = {path for name in ("plots", "tables") for path in (results / name).iterdir()}
     assert {path.suffix for path in first} == {".svg", ".csv", ".tex"}
     mine = [results / x for x in ("tables/check.json", "tables/check.md", "x.svg", "runs/x.csv")]
@@ -553,19 +512,7 @@ def test_publishing_removes_figures_and_tables_of_a_former_report_and_no_other_f
     assert "removed: " not in capsys.readouterr().out
 
 
-def test_a_page_of_somebody_else_is_not_overwritten(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plant(tmp_path, "ppo", FINALS)
-    (tmp_path / "verdicts.md").write_text("mine")
-    with pytest.raises(SystemExit, match="2"):
-        report.main(["--results", str(tmp_path)])
-    assert capsys.readouterr().err.count("\n") == 1
-    assert (tmp_path / "verdicts.md").read_text() == "mine"
-    assert not (tmp_path / "README.md").exists()
-
-
-def test_one_environment_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_environment_alone(tmp_path: Path, capsys: Output, refusal: Refusal) -> None:
     plant(tmp_path, "ppo", FINALS)
     plant(tmp_path, "ppo", around(-200.0), env="Pendulum-v1")
     report.main(["--results", str(tmp_path), "--env", ENV])
@@ -575,11 +522,7 @@ def test_one_environment_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "392.5 [" in out
     assert "Pendulum" not in out
     assert written(tmp_path) == alone
-    capsys.readouterr()
-    with pytest.raises(SystemExit, match="2"):
-        report.main(["--results", str(tmp_path), "--env", "Pendulum"])
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
+    error = refusal(report.main, "--results", tmp_path, "--env", "Pendulum")
     assert "did you mean Pendulum-v1?" in error
 
 
@@ -670,9 +613,8 @@ def test_same_store_gives_the_same_bytes(tmp_path: Path) -> None:
     shutil.copytree(first, second)
     for results in (first, second, second):
         report.report(results)
-    files = [path.relative_to(first) for path in first.rglob("*") if path.is_file()]
-    assert Path("plots/CartPole-v1.svg") in files
-    assert Path("tables/environment-CartPole-v1.tex") in files
+    files = {path.relative_to(first) for path in first.rglob("*") if path.is_file()}
+    assert {Path("plots/CartPole-v1.svg"), Path("tables/environment-CartPole-v1.tex")} < files
     for file in files:
         assert (first / file).read_bytes() == (second / file).read_bytes(), file
 
@@ -682,30 +624,13 @@ def test_note_stands_at_the_top_and_replaces_the_missing_cells(tmp_path: Path) -
     assert "(missing.md)" in front(tmp_path)
     assert "\n- ppo on CartPole-v1, 30 seeds: 4-29\n" in (tmp_path / "missing.md").read_text()
     page = front(tmp_path, note="A cut, never to be quoted.")
-    start = f"{report.MARK}\n\n# Results\n\n> **A cut, never to be quoted.**\n"
-    assert page.startswith(start)
+    assert page.startswith(f"{report.MARK}\n\n# Results\n\n> **A cut, never to be quoted.**\n")
     assert "missing.md" not in page
     assert not (tmp_path / "missing.md").exists()
 
 
-@pytest.mark.parametrize(
-    ("stored", "page", "row"),
-    [
-        ("throughput.json", "speed.md", "| manyseeds | 10 | 236,249 | 36.7 [36.4, 38.4] |"),
-        ("tables/check.json", "environments.md", "| CartPole-v1 | PPO | 169f4dbf | 10 |"),
-        ("error_rates.json", "verdicts.md", "| one in ten fails | mean |"),
-    ],
-)
-def test_what_was_measured_has_its_page(stored: str, page: str, row: str, tmp_path: Path) -> None:
-    plant(tmp_path, "ppo", FINALS)
-    assert f"({page})" not in front(tmp_path) or page == "verdicts.md"
-    shutil.copy(ROOT / "results" / stored, tmp_path / stored)
-    assert f"({page})" in front(tmp_path)
-    assert row in (tmp_path / page).read_text()
-
-
 def test_environment_of_somebody_else_is_shown_as_far_as_it_is_known(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Output, monkeypatch: Patch
 ) -> None:
     """Its threshold and digits are those of the part; without them the run is left out."""
     plant(tmp_path, "ppo", FINALS)
@@ -723,7 +648,7 @@ def test_environment_of_somebody_else_is_shown_as_far_as_it_is_known(
     page = written(tmp_path, "Gone-v0")
     (row,) = table(page, "Scores")
     assert row["failures"] == "2 of 3 (1 diverged), at most 99%"
-    # A seed without a finite return counts as the lowest of the run, which is a sampled one.
+    # A seed without a finite return counts as the lowest of the run, a sampled one, never as 0.
     assert row[FINAL].startswith(f"{(0.7 + 0.25 - 9.75) / 3:.2f} [")
     scale = "random or reference score unknown, so no verdicts"
     assert f"\nReward threshold 0.5; {scale}.\n" in page
@@ -731,21 +656,8 @@ def test_environment_of_somebody_else_is_shown_as_far_as_it_is_known(
     assert "[-2.93 (raw)](environments/Gone-v0.md" in str(shown)
 
 
-def test_terminal_shows_the_tables_and_where_the_files_are(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plant(tmp_path, "ppo", FINALS)
-    report.main(["--results", str(tmp_path)])
-    out = capsys.readouterr().out
-    assert "392.5 [" in out
-    assert f"page: {tmp_path}/environments/CartPole-v1.md" in out
-    assert "missing: sb3-ppo on CartPole-v1, 10 seeds: 0-9" in out
-
-
-def test_store_without_a_finished_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        report.main(["--results", str(tmp_path / "none")])
-    assert capsys.readouterr().err.count("\n") == 1
+def test_store_without_a_finished_run(tmp_path: Path, refusal: Refusal) -> None:
+    assert "no finished, valid run" in refusal(report.main, "--results", tmp_path / "none")
     assert not list(tmp_path.iterdir())
 
 
@@ -764,50 +676,40 @@ def plant_foreign(results: Path, algo: str, finals: Mapping[int, float], env: st
     return folder.rename(new)
 
 
-def test_no_verdict_without_a_random_and_a_reference_score(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first = plant_foreign(tmp_path, "ppo", around(485.0), "Foo-v0")
-    second = plant_foreign(tmp_path, "sb3-ppo", around(485.0), "Foo-v0")
-    (row,) = table(written(tmp_path, "Foo-v0"), "Scores")
+def test_no_verdict_without_a_random_and_a_reference_score(tmp_path: Path, capsys: Output) -> None:
+    """And no failures without a threshold either; the id of the environment has a namespace."""
+    env = "weird:ns/Foo-v0"
+    first = plant_foreign(tmp_path, "ppo", around(485.0), env)
+    second = plant_foreign(tmp_path, "sb3-ppo", around(485.0), env)
+    (part,) = second.glob("seeds-*")
+    write_json(part / "summary.json", read_json(part / "summary.json") | {"threshold": None})
+    seal(part)
+    page = written(tmp_path, env)
+    (row,) = table(page, "Scores")
     why = "none (random or reference score unknown)"
     assert row["against SB3"] == row["AUC against SB3"] == why
+    assert side(row, "failures", 1) == "-"
     assert not (tmp_path / "tables/verdicts.csv").exists()
+    assert re.search(r"\(\.\./plots/weird-ns-Foo-v0-[^)/]*\.svg\)", page)
+    assert check_links(tmp_path) == generated(tmp_path)
+    assert {path.parent for path in tmp_path.rglob("*.svg")} == {tmp_path / "plots"}
     capsys.readouterr()
     compared(first, second, "--out", tmp_path / "x.svg")
     assert capsys.readouterr().out.count(why) == 2
 
 
-def test_return_that_is_not_finite_is_never_0_where_the_random_score_is_unknown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It counts as the lowest return of the run; a run without any finite return is invalid."""
-    plant_foreign(tmp_path, "ppo", {0: 480.0, 1: math.nan, 2: 470.0}, "Foo-v0")
-    front(tmp_path)
-    seeds = pd.read_csv(tmp_path / "tables/seeds.csv")
-    assert list(seeds["final"]) == [480.0, -1.0, 470.0]  # the lowest of its training returns
-    run = plant_foreign(tmp_path / "b", "ppo", {0: math.nan}, "Foo-v0")
+def test_a_run_without_a_finite_return_is_left_out(tmp_path: Path, capsys: Output) -> None:
+    """Where the random score is unknown, too."""
+    run = plant_foreign(tmp_path, "ppo", {0: math.nan}, "Foo-v0")
     curve = pd.read_parquet(run / "seeds-000-000/curve.parquet")
     content = parquet_bytes(curve.assign(return_mean=math.nan))
     write_bytes(run / "seeds-000-000/curve.parquet", content)
     seal(run / "seeds-000-000")
-    with pytest.raises(SystemExit, match="2"):
-        report.main(["--results", str(tmp_path / "b")])
-    captured = capsys.readouterr()
+    with pytest.raises(UsageError, match="no finished, valid run"):
+        report.report(tmp_path)
     why = "no return is finite, and Foo-v0 has no known random score"
-    assert f"left out: {run}: {why}\n" in captured.out
-    assert "no finished, valid run" in captured.err
-    assert [path.name for path in (tmp_path / "b").iterdir()] == ["runs"]
-
-
-def test_environment_id_with_a_namespace(tmp_path: Path) -> None:
-    env = "weird:ns/Foo-v0"
-    plant_foreign(tmp_path, "ppo", around(485.0), env)
-    page = written(tmp_path, env)
-    (figure,) = re.findall(r"\(\.\./(plots/[^)]*)\)", page)
-    assert figure.startswith("plots/weird-ns-Foo-v0-")
-    assert check_links(tmp_path) == generated(tmp_path)
-    assert {path.parent for path in tmp_path.rglob("*.svg")} == {tmp_path / "plots"}
+    assert f"left out: {run}: {why}\n" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
 CONTROL = ("a2c", "dqn", "grpo", "ppo", "q_learning", "reinforce", "sarsa", "trpo", "sb3-ppo")
@@ -822,39 +724,30 @@ def test_store_of_one_algorithm_alone(algo: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "is_folder"),
+    "path",
     [
-        ("README.md", True),
-        ("tables", False),
-        ("plots", False),
-        ("environments", False),
-        ("verdicts.md", True),
-        ("environments/CartPole-v1.md", True),
-        ("tables/seeds.csv", True),
-        ("plots/CartPole-v1.svg", True),
+        *("tables", "plots", "environments", "verdicts.md"),  # files
+        *("README.md/", "verdicts.md/", "environments/CartPole-v1.md/"),
+        *("tables/seeds.csv/", "plots/CartPole-v1.svg/"),
     ],
 )
 def test_something_else_where_the_report_writes(
-    path: str, is_folder: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    path: str, tmp_path: Path, refusal: Refusal
 ) -> None:
     plant(tmp_path, "ppo", FINALS)
-    (tmp_path / path).parent.mkdir(exist_ok=True)
-    if is_folder:
-        (tmp_path / path).mkdir()
+    place = tmp_path / path
+    place.parent.mkdir(exist_ok=True)
+    if path.endswith("/"):
+        place.mkdir()
     else:
-        (tmp_path / path).write_text("mine")
+        place.write_text("mine")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(SystemExit, match="2"):
-        report.main(["--results", str(tmp_path)])
-    error = capsys.readouterr().err
-    assert error.startswith(f"error: {tmp_path / path}: is ")
-    assert error.count("\n") == 1
+    assert refusal(report.main, "--results", tmp_path).startswith(f"error: {place}: ")
     assert sorted(tmp_path.rglob("*")) == before
+    assert place.is_dir() or place.read_text() == "mine"
 
 
-def test_full_disk_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_full_disk_is_one_line(tmp_path: Path, monkeypatch: Patch, refusal: Refusal) -> None:
     plant(tmp_path, "ppo", FINALS)
 
     def full(*_: Any) -> None:
@@ -862,22 +755,17 @@ def test_full_disk_is_one_line(
 
     for module in (report, tables):
         monkeypatch.setattr(module, "write_bytes", full)
-    with pytest.raises(SystemExit, match="2"):
-        report.main(["--results", str(tmp_path)])
-    error = capsys.readouterr().err
+    error = refusal(report.main, "--results", tmp_path)
     assert error == f"error: --results {tmp_path}: [Errno 28] No space left on device\n"
 
 
 def test_real_run_evaluated_exactly(tmp_path: Path) -> None:
     settings = {"total_timesteps": 2000, "seeds": 3, "results": str(tmp_path), "quiet": True}
-    presets = q_learning.PRESETS
-    config = from_preset(q_learning.Config, presets, "FrozenLake-v1", **settings)
-    folder = RunFolder.of(config, "q_learning")
-    run = Run(config, [0, 1, 2], folder.path / "seeds-000-002", "q_learning")
-    run.open([q_learning.train])
-    summary = run.finish(q_learning.train(config, run))
+    config = from_preset(q_learning.Config, q_learning.PRESETS, "FrozenLake-v1", **settings)
+    control.main(config, q_learning.train, {})
+    (summary,) = tmp_path.glob("runs/*/*/*/*/summary.json")
     page = written(tmp_path, "FrozenLake-v1")
-    finals = list(summary["final"]["greedy"]["per_seed"].values())
+    finals = list(read_json(summary)["final"]["greedy"]["per_seed"].values())
     (row,) = table(page, "Scores")
     assert row[FINAL].startswith(f"{np.mean(finals):.3f} ")
     assert row["algorithm"] == "Q-learning (not the preset)"
@@ -892,9 +780,7 @@ def compared(*words: str | Path) -> None:
     compare.main([str(word) for word in words])
 
 
-def test_compare_sets_later_runs_against_the_first(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_compare_sets_later_runs_against_the_first(tmp_path: Path, capsys: Output) -> None:
     first = plant(tmp_path, "ppo", around(485.0, 30)).path
     slower = plant(tmp_path, "sb3-ppo", around(450.0, 30)).path
     short = plant(tmp_path, "ppo", around(485.0, 30), total_timesteps=1024, name="short").path
@@ -923,11 +809,7 @@ def test_compare_sets_later_runs_against_the_first(
     ],
 )
 def test_compare_refuses_in_one_line(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    words: list[str],
-    says: str,
+    tmp_path: Path, monkeypatch: Patch, refusal: Refusal, words: list[str], says: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     folders = {
@@ -937,45 +819,30 @@ def test_compare_refuses_in_one_line(
         "tmp": tmp_path,
     }
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(SystemExit, match="2"):
-        compared(*(word.format(**folders) for word in words))
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert error.count("\n") == 1
-    assert says in error
+    assert says in refusal(compare.main, *(word.format(**folders) for word in words))
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_compare_ignores_what_is_not_finished(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first = plant(tmp_path, "ppo", FINALS).path
-    second = plant(tmp_path, "sb3-ppo", FINALS, sealed=False).path
-    with pytest.raises(SystemExit, match="2"):
-        compared(first, second, "--out", tmp_path / "x.svg")
-    assert "no finished seeds" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("sealed", [True, False])
 @pytest.mark.parametrize("keep", [0, 1, 100, 0.5, 0.99])
 def test_compare_refuses_a_truncated_curve_in_one_line(
-    keep: float, sealed: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, refusal: Refusal, keep: float, sealed: bool
 ) -> None:
-    """sealed: the checksum is that of the truncated file."""
+    """What is not finished is ignored; what is, and cannot be read, is named."""
     first = plant(tmp_path, "ppo", FINALS).path
-    second = plant(tmp_path, "sb3-ppo", FINALS).path
-    file = second / "seeds-000-003/curve.parquet"
-    content = file.read_bytes()
-    file.write_bytes(content[: int(keep if keep >= 1 else keep * len(content))])
+    second = plant(tmp_path, "sb3-ppo", FINALS, sealed=False).path
+    words = first, second, "--out", tmp_path / "x.svg"
+    assert "no finished seeds" in refusal(compare.main, *words)
+    (file,) = second.glob("seeds-*/curve.parquet")
+    seal(file.parent)
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(keep if keep >= 1 else keep * len(whole))])
     if sealed:
         seal(file.parent)
-    for runs in ((first, second), (second, first), (first, file.parent)):
-        with pytest.raises(SystemExit, match="2"):
-            compared(*runs, "--out", tmp_path / "x.svg")
-        error = capsys.readouterr().err
+    for name in (second, file.parent):  # the run, and its only part
+        error = refusal(compare.main, first, name, *words[2:])
         assert error.startswith(f"error: {file if sealed else file.parent}: ")
         assert ("cannot be read" if sealed else "is damaged") in error
-        assert error.count("\n") == 1
     assert not (tmp_path / "x.svg").exists()
 
 
@@ -983,7 +850,7 @@ def test_compare_refuses_a_truncated_curve_in_one_line(
 
 
 def test_report_shows_both_layers_and_writes_beside_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: Patch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     published, local = tmp_path / "results", Path("results/local")
@@ -1006,9 +873,7 @@ def test_report_shows_both_layers_and_writes_beside_the_first(
 # ---- Revised verdicts -----------------------------------------------------------------
 
 
-def test_revised_verdicts_are_those_of_fresh_seeds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_revised_verdicts_are_those_of_fresh_seeds(tmp_path: Path, monkeypatch: Patch) -> None:
     """Both values as they were published, and what 30 fresh seeds a side say; they alone."""
     entry = Revised("ppo", ENV, "final", "worse -0.1", "inconclusive -0.01", "code | changed")
     monkeypatch.setattr(evidence, "REVISED", (entry, entry._replace(measure="auc")))
@@ -1025,13 +890,8 @@ def test_revised_verdicts_are_those_of_fresh_seeds(
     assert "| learning speed (AUC) |" in rows[1]
 
 
-def test_without_fresh_seeds_nothing_is_revised(tmp_path: Path) -> None:
-    plant(tmp_path, "ppo", around(450.0))
-    written(tmp_path)
-    assert "Revised verdicts" not in (tmp_path / "verdicts.md").read_text()
-
-
-def test_a_run_of_fresh_seeds_alone_is_shown(tmp_path: Path) -> None:
+def test_a_run_of_fresh_seeds_alone_is_shown_and_revises_nothing(tmp_path: Path) -> None:
     plant(tmp_path, "ppo", {1000: 480.0, 1001: 490.0})
     (row,) = table(written(tmp_path), "Scores")
     assert row["n"] == "2 of 30"
+    assert "Revised verdicts" not in (tmp_path / "verdicts.md").read_text()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import os
 import signal
 import subprocess
 import sys
@@ -27,53 +26,42 @@ from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 
 from manyseeds.algos import a2c, dqn, ppo, trpo
-from manyseeds.benchmarks import sb3_baseline
-from manyseeds.cli import ControlConfig, from_preset, identity
+from manyseeds.benchmarks import catalog, sb3_baseline
+from manyseeds.cli import from_preset, identity
 from manyseeds.digest import ROOT
 from manyseeds.record import RunFolder, read_json
 from manyseeds.runs.control import Run
 from manyseeds.seeds import SeedStreams
+from tests.benchmarks.conftest import Output, Patch, Refusal
+from tests.benchmarks.test_sweep import children, is_gone, wait_for
 
 SCRIPT = str(ROOT / "benchmarks" / "sb3_baseline.py")
 
 # Nothing is at its default, neither ours nor SB3's.
+SHARED: dict[str, Any] = {"num_envs": 2, "gamma": 0.97, "hidden": (24, 12), "total_timesteps": 1000}
+ACTOR_CRITIC: dict[str, Any] = SHARED | {"gae_lambda": 0.9, "entropy_coef": 0.02}
+ACTOR_CRITIC |= {"value_coef": 0.7, "max_grad_norm": 0.9, "anneal_lr": True}
 PPO = ppo.Config(
-    num_envs=2,
+    **ACTOR_CRITIC,
     num_steps=32,
     minibatch_size=16,
     epochs=3,
     learning_rate=7e-4,
-    anneal_lr=True,
-    gamma=0.97,
-    gae_lambda=0.9,
     clip_range=0.3,
     anneal_clip=True,
     clip_value_range=0.4,
     normalize_advantage=False,
-    entropy_coef=0.02,
-    value_coef=0.7,
-    max_grad_norm=0.9,
     target_kl=0.05,
-    hidden=(24, 12),
-    total_timesteps=1000,
 )
 A2C = a2c.Config(
-    num_envs=2,
+    **ACTOR_CRITIC,
     num_steps=16,
     learning_rate=3e-4,
-    anneal_lr=True,
     optimizer="rmsprop_tf",
-    gamma=0.97,
-    gae_lambda=0.9,
     normalize_advantage=True,
-    entropy_coef=0.02,
-    value_coef=0.7,
-    max_grad_norm=0.9,
-    hidden=(24, 12),
-    total_timesteps=1000,
 )
 TRPO = trpo.Config(
-    num_envs=2,
+    **SHARED,
     num_steps=32,
     minibatch_size=16,
     target_kl=0.02,
@@ -83,21 +71,17 @@ TRPO = trpo.Config(
     line_search_shrink=0.7,
     critic_epochs=3,
     learning_rate=7e-4,
-    gamma=0.97,
     gae_lambda=0.9,
     normalize_advantage=False,
-    hidden=(24, 12),
-    total_timesteps=1000,
 )
 DQN = dqn.Config(
-    num_envs=2,
+    **SHARED,
     train_freq=8,
     gradient_steps=3,
     batch_size=16,
     buffer_size=600,
     learning_starts=100,
     learning_rate=7e-4,
-    gamma=0.97,
     target_update_interval=50,
     tau=0.6,
     exploration_fraction=0.3,
@@ -105,8 +89,6 @@ DQN = dqn.Config(
     exploration_final_eps=0.2,
     loss="huber",
     max_grad_norm=9.0,
-    hidden=(24, 12),
-    total_timesteps=1000,
 )
 BOX = dataclasses.replace(
     PPO, env="Pendulum-v1", normalize_obs=True, normalize_reward=True, log_std_init=-0.7
@@ -132,44 +114,42 @@ def layers(net: nn.Module) -> list[tuple[int, ...] | str]:
     ]
 
 
-def test_ppo_gets_the_hyperparameters_of_the_config() -> None:
-    model = sb3_baseline.build(sb3_baseline.PPOBaseline, PPO, seed=3)
-    assert (model.n_envs, model.n_steps, model.batch_size, model.n_epochs) == (2, 32, 16, 3)
-    assert (model.gamma, model.gae_lambda) == (0.97, 0.9)
-    assert (model.ent_coef, model.vf_coef, model.max_grad_norm) == (0.02, 0.7, 0.9)
-    assert model.target_kl == 0.05
-    assert model.normalize_advantage is False
-    assert model.seed == 3
-    # Linear to zero, and zero beyond it.
-    assert [model.lr_schedule(x) for x in (1, 0.5, 0, -0.1)] == [7e-4, 3.5e-4, 0, 0]
-    assert [model.clip_range(x) for x in (1, 0.5, 0, -0.1)] == [0.3, 0.15, 0, 0]
-    assert model.clip_range_vf(0.5) == 0.4
-    extractor = model.policy.mlp_extractor
-    for net in (extractor.policy_net, extractor.value_net):
-        assert layers(net) == [(24, 4), "Tanh", (12, 24), "Tanh"]
-    assert model.policy.optimizer.defaults["eps"] == 1e-5  # as in algos/ppo.py
+# What SB3's model has of each config, by the name of its attribute.
+ATTRIBUTES: dict[str, dict[str, Any]] = {
+    "ppo": {"n_steps": 32, "batch_size": 16, "n_epochs": 3, "target_kl": 0.05}
+    | {"ent_coef": 0.02, "vf_coef": 0.7, "max_grad_norm": 0.9},
+    "a2c": {"n_steps": 16, "ent_coef": 0.02, "vf_coef": 0.7, "max_grad_norm": 0.9},
+    "trpo": {"n_steps": 32, "batch_size": 16, "target_kl": 0.02, "sub_sampling_factor": 1}
+    | {"cg_max_steps": 7, "cg_damping": 0.03, "n_critic_updates": 3}
+    | {"line_search_max_iter": 6, "line_search_shrinking_factor": 0.7},
+}
+# Those of the learning rate when all, half and none of the training is left, and beyond it.
+RATES = {"ppo": [7e-4, 3.5e-4, 0, 0], "a2c": [3e-4, 1.5e-4, 0, 0], "trpo": [7e-4] * 4}
+CLASSES = {"ppo": stable_baselines3.PPO, "a2c": stable_baselines3.A2C, "trpo": sb3_contrib.TRPO}
 
 
-def test_a2c_gets_the_hyperparameters_of_the_config() -> None:
-    model = sb3_baseline.build(sb3_baseline.A2CBaseline, A2C, seed=3)
-    assert isinstance(model, stable_baselines3.A2C)
-    assert (model.n_envs, model.n_steps) == (2, 16)
-    assert (model.gamma, model.gae_lambda) == (0.97, 0.9)
-    assert (model.ent_coef, model.vf_coef, model.max_grad_norm) == (0.02, 0.7, 0.9)
-    assert model.normalize_advantage is True
-    assert model.use_sde is False
-    assert [model.lr_schedule(x) for x in (1, 0.5, 0, -0.1)] == [3e-4, 1.5e-4, 0, 0]
-    extractor = model.policy.mlp_extractor
-    for net in (extractor.policy_net, extractor.value_net):
-        assert layers(net) == [(24, 4), "Tanh", (12, 24), "Tanh"]
-    box = dataclasses.replace(A2C, env="Pendulum-v1", normalize_obs=True, log_std_init=-0.7)
-    model = sb3_baseline.build(sb3_baseline.A2CBaseline, box, seed=3)
-    assert model.policy.log_std.tolist() == pytest.approx([-0.7])
-    assert isinstance(model.env, VecNormalize)
-    assert (model.env.norm_obs, model.env.norm_reward) == (True, False)
-    unclipped = dataclasses.replace(A2C, max_grad_norm=0.0, advantage="monte_carlo")
-    model = sb3_baseline.build(sb3_baseline.A2CBaseline, unclipped, seed=3)
-    assert (model.max_grad_norm, model.gae_lambda) == (float("inf"), 1.0)
+@pytest.mark.parametrize("algo", ATTRIBUTES)
+def test_policy_gradients_get_the_hyperparameters_of_the_config(algo: str) -> None:
+    config: Any = CONFIGS[algo]
+    model = sb3_baseline.build(BASELINES[algo], config, seed=3)
+    assert isinstance(model, CLASSES[algo])
+    shared = {"n_envs": 2, "gamma": 0.97, "gae_lambda": 0.9, "seed": 3, "use_sde": False}
+    expected = ATTRIBUTES[algo] | shared | {"normalize_advantage": algo == "a2c"}
+    assert {name: getattr(model, name) for name in expected} == expected
+    assert [model.lr_schedule(x) for x in (1, 0.5, 0, -0.1)] == RATES[algo]
+    if algo == "ppo":
+        assert [model.clip_range(x) for x in (1, 0.5, 0, -0.1)] == [0.3, 0.15, 0, 0]
+        assert model.clip_range_vf(0.5) == 0.4
+    assert model.policy.optimizer.defaults["eps"] == 1e-5  # as in algos/
+    box = dataclasses.replace(config, env="Pendulum-v1", normalize_obs=True, log_std_init=-0.7)
+    continuous = sb3_baseline.build(BASELINES[algo], box, seed=3)
+    assert continuous.use_sde is False
+    assert continuous.policy.log_std.tolist() == pytest.approx([-0.7])
+    for built, inputs in ((model, 4), (continuous, 3)):
+        extractor = built.policy.mlp_extractor
+        for net in (extractor.policy_net, extractor.value_net):
+            assert layers(net) == [(24, inputs), "Tanh", (12, 24), "Tanh"]
+    assert isinstance(continuous.env, VecNormalize)
 
 
 @pytest.mark.parametrize(
@@ -192,34 +172,14 @@ def test_a2c_gets_the_optimizer_of_the_config(optimizer: Any, kind: Any) -> None
         assert (built.defaults["alpha"], built.defaults["momentum"]) == (0.99, 0)
 
 
-def test_trpo_gets_the_hyperparameters_of_the_config() -> None:
-    model = sb3_baseline.build(sb3_baseline.TRPOBaseline, TRPO, seed=3)
-    assert isinstance(model, sb3_contrib.TRPO)
-    assert (model.n_envs, model.n_steps, model.batch_size) == (2, 32, 16)
-    assert (model.target_kl, model.cg_max_steps, model.cg_damping) == (0.02, 7, 0.03)
-    assert (model.line_search_max_iter, model.line_search_shrinking_factor) == (6, 0.7)
-    assert (model.n_critic_updates, model.lr_schedule(0.1)) == (3, 7e-4)
-    assert (model.gamma, model.gae_lambda, model.sub_sampling_factor) == (0.97, 0.9, 1)
-    assert model.normalize_advantage is False
-    assert model.use_sde is False
-    extractor = model.policy.mlp_extractor
-    for net in (extractor.policy_net, extractor.value_net):
-        assert layers(net) == [(24, 4), "Tanh", (12, 24), "Tanh"]
-    assert model.policy.optimizer.defaults["eps"] == 1e-5  # as in algos/trpo.py
-    box = dataclasses.replace(TRPO, env="Pendulum-v1", normalize_obs=True, log_std_init=-0.7)
-    model = sb3_baseline.build(sb3_baseline.TRPOBaseline, box, seed=3)
-    assert model.policy.log_std.tolist() == pytest.approx([-0.7])
-    assert isinstance(model.env, VecNormalize)
-    assert (model.env.norm_obs, model.env.norm_reward) == (True, False)
-
-
-def test_ppo_zero_means_off() -> None:
+def test_zero_means_off() -> None:
     config = from_preset(ppo.Config, ppo.PRESETS, "CartPole-v1", max_grad_norm=0.0)
     model = sb3_baseline.build(sb3_baseline.PPOBaseline, config, seed=0)
-    assert model.max_grad_norm == float("inf")
-    assert model.target_kl is None
-    assert model.clip_range_vf is None
+    assert (model.max_grad_norm, model.target_kl, model.clip_range_vf) == (math.inf, None, None)
     assert (model.n_envs, model.n_steps, model.batch_size) == (8, 32, 256)
+    unclipped = dataclasses.replace(A2C, max_grad_norm=0.0, advantage="monte_carlo")
+    model = sb3_baseline.build(sb3_baseline.A2CBaseline, unclipped, seed=3)
+    assert (model.max_grad_norm, model.gae_lambda) == (math.inf, 1.0)
 
 
 def test_ppo_without_clipping() -> None:
@@ -229,15 +189,6 @@ def test_ppo_without_clipping() -> None:
     model.learn(64)
     assert model.logger.name_to_value["train/clip_fraction"] == 0
     assert np.isfinite(model.logger.name_to_value["train/loss"])
-
-
-def test_ppo_in_a_box_is_gaussian_without_gsde() -> None:
-    model = sb3_baseline.build(sb3_baseline.PPOBaseline, BOX, seed=0)
-    assert model.use_sde is False
-    assert model.policy.log_std.tolist() == pytest.approx([-0.7])
-    extractor = model.policy.mlp_extractor
-    for net in (extractor.policy_net, extractor.value_net):
-        assert layers(net) == [(24, 3), "Tanh", (12, 24), "Tanh"]
 
 
 @pytest.mark.parametrize("obs", [False, True])
@@ -282,10 +233,10 @@ def test_neighbouring_seeds_share_no_environment_seed(algo: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algo", CONFIGS)
+@pytest.mark.parametrize("algo", [*CONFIGS, "normalised"])
 def test_protocol(algo: str) -> None:
     """Evaluations are at the update boundaries, and training is what SB3 does without us."""
-    config = CONFIGS[algo]
+    config, algo = (BOX, "ppo") if algo == "normalised" else (CONFIGS[algo], algo)
     run = Run(config, [3], algo=f"sb3-{algo}", source="sb3")
     policy = sb3_baseline.train(BASELINES[algo], config, run)
     run.finish(policy)
@@ -301,15 +252,22 @@ def test_protocol(algo: str) -> None:
     assert set(final.timestep) == {expected[-1]}
     assert set(curve.source) == {"sb3"}
     assert set(curve.algo) == {f"sb3-{algo}"}
-    # An episode of CartPole returns its length.
     train = curve[curve["mode"] == "train"]
-    assert len(train) > 5
-    assert np.allclose(train.return_mean, train.length_mean)
+    if config is BOX:
+        assert curve.return_mean.max() < -200  # the environment's own returns; nothing is learned
+    else:
+        assert len(train) > 5
+        assert np.allclose(train.return_mean, train.length_mean)  # as CartPole's are
 
     undisturbed = sb3_baseline.build(BASELINES[algo], config, 3).learn(config.total_timesteps)
     theirs = undisturbed.policy.state_dict()
     for name, tensor in policy.policy.state_dict().items():
         assert torch.equal(tensor, theirs[name]), name
+    mine, other = policy.model.get_vec_normalize_env(), undisturbed.get_vec_normalize_env()
+    assert (mine is not None) == (other is not None) == (config is BOX)
+    if mine:
+        assert np.array_equal(mine.obs_rms.mean, other.obs_rms.mean)
+        assert mine.ret_rms.count == other.ret_rms.count
 
 
 def test_ppo_policy_is_sb3s() -> None:
@@ -357,26 +315,6 @@ def test_ppo_policy_in_a_box_is_sb3s(normalized: bool) -> None:
     assert before == [(s.count, s.mean.tolist(), s.var.tolist()) for s in statistics]
 
 
-def test_protocol_with_normalisation() -> None:
-    """Training is what SB3 does without us, and returns are the environment's own."""
-    config = dataclasses.replace(BOX, total_timesteps=512, quiet=True)
-    run = Run(config, [3], algo="sb3-ppo", source="sb3")
-    policy = sb3_baseline.train(sb3_baseline.PPOBaseline, config, run)
-    run.finish(policy)
-    undisturbed = sb3_baseline.build(sb3_baseline.PPOBaseline, config, 3).learn(512)
-    theirs = undisturbed.policy.state_dict()
-    for name, tensor in policy.policy.state_dict().items():
-        assert torch.equal(tensor, theirs[name]), name
-    mine, other = policy.model.get_vec_normalize_env(), undisturbed.get_vec_normalize_env()
-    assert mine is not None
-    assert other is not None
-    assert np.array_equal(mine.obs_rms.mean, other.obs_rms.mean)
-    assert mine.ret_rms.count == other.ret_rms.count
-    curve = run.curve()
-    assert set(curve["mode"]) == {"greedy", "sampled", "train"}
-    assert curve.return_mean.max() < -200  # nothing has been learned yet
-
-
 def test_dqn_policy_explores_as_ours() -> None:
     model = sb3_baseline.build(sb3_baseline.DQNBaseline, DQN, seed=0)
     policy = sb3_baseline.DQNPolicy(model, DQN)
@@ -418,19 +356,11 @@ def test_dqn_policy_explores_as_ours() -> None:
     ],
 )
 def test_mistakes_are_one_line(
-    flags: list[str],
-    message: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    flags: list[str], message: str, tmp_path: Path, refusal: Refusal, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(sb3_baseline, "train_seeds", lambda *args: pytest.fail("not refused"))
-    with pytest.raises(SystemExit) as stop:
-        sb3_baseline.main([*flags, "--results", str(tmp_path / "results")])
-    assert stop.value.code == 2
-    error = capsys.readouterr().err
+    error = refusal(sb3_baseline.main, *flags, "--results", tmp_path / "results")
     assert error.startswith(f"error: {message}")
-    assert error.count("\n") == 1
     assert not (tmp_path / "results").exists()
 
 
@@ -438,10 +368,8 @@ def test_mistakes_are_one_line(
 def test_same_hyperparameters_same_name(algo: str) -> None:
     flags = ["--algo", algo, "--env", "CartPole-v1", "--seeds", "3", "--workers", "2"]
     name, config, workers = sb3_baseline.read_flags([*flags, "--learning-rate", "1e-4"])
-    module = {"a2c": a2c, "trpo": trpo, "ppo": ppo, "dqn": dqn}[algo]
-    ours: ControlConfig = from_preset(
-        module.Config, module.PRESETS, "CartPole-v1", learning_rate=1e-4
-    )
+    module = catalog.module("algos", algo)
+    ours = from_preset(module.Config, module.PRESETS, "CartPole-v1", learning_rate=1e-4)
     assert (name, workers, config.seeds) == (algo, 2, 3)
     assert identity(config) == identity(ours)
     theirs = RunFolder.of(config, f"sb3-{algo}").path
@@ -467,7 +395,7 @@ class NoReward(CartPoleEnv):
 
 @pytest.mark.filterwarnings("ignore:.*The reward is a NaN value")
 def test_rewards_that_are_nan_are_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Output, monkeypatch: Patch
 ) -> None:
     """SB3 cannot sample from a policy of NaN."""
     spec = EnvSpec("NoReward-v0", entry_point=NoReward, max_episode_steps=50)
@@ -515,26 +443,15 @@ def test_a_failed_seed_is_named_and_costs_no_other(tmp_path: Path) -> None:
     assert "stable-baselines3" in config["versions"]
 
 
-def children(pid: int) -> list[int]:
-    """The processes that a process has started."""
-    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks processes up in /proc")
 def test_workers_end_with_a_killed_parent(tmp_path: Path) -> None:
     command = [sys.executable, SCRIPT, "--total-timesteps", "200_000", "--seeds", "2"]
     command += ["--workers", "2", "--results", str(tmp_path)]
     parent = subprocess.Popen(command)
-    deadline = time.monotonic() + 60
-    while len(list(tmp_path.glob("runs/*/*/*/seeds-*/config.json"))) < 2:
-        assert time.monotonic() < deadline
-        assert parent.poll() is None
-        time.sleep(0.1)
+    wait_for(lambda: len(list(tmp_path.glob("runs/*/*/*/seeds-*/config.json"))) == 2)
     started = children(parent.pid)
     assert len(started) >= 2
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    while any(os.path.exists(f"/proc/{pid}") for pid in started):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_for(lambda: all(map(is_gone, started)))

@@ -14,6 +14,7 @@ from manyseeds import envs, plots
 from manyseeds.benchmarks.chapters import sensitivity
 from manyseeds.benchmarks.studies import StudyFolder
 from manyseeds.record import SCHEMA, seal, write_json
+from tests.benchmarks.conftest import Output, Patch
 
 SEEDS = [100, 101]
 SCORES = {  # normalised, [configurations, seeds]
@@ -24,7 +25,7 @@ UNTUNED = {"CartPole-v1": [0.4, 0.6], "Pendulum-v1": [0.0, 0.1]}
 
 
 @pytest.fixture(autouse=True)
-def three_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def three_are_many(monkeypatch: Patch) -> None:
     monkeypatch.setattr(sensitivity, "MANY", 3)
 
 
@@ -79,7 +80,7 @@ def plant(results: Path, algo: str, env: str, shift: float = 0.0, **changes: Any
 def test_a_seed_is_scored_by_what_is_best_for_the_others(tmp_path: Path) -> None:
     for env in SCORES:
         plant(tmp_path, "ppo", env)
-    (group,) = sensitivity.together(sensitivity.load(tmp_path))
+    (group,) = sensitivity.together(sensitivity.read_studies(tmp_path))
     assert [study.env for study in group.studies] == ["CartPole-v1", "Pendulum-v1"]
     untuned, for_all, for_each = group.held_out()
     np.testing.assert_allclose(untuned, [[0.4, 0.6], [0.0, 0.1]], atol=1e-12)
@@ -90,7 +91,7 @@ def test_a_seed_is_scored_by_what_is_best_for_the_others(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_the_page(tmp_path: Path) -> None:
+def test_the_page(tmp_path: Path, monkeypatch: Patch) -> None:
     for algo, shift in (("ppo", 0.0), ("a2c", 0.1)):
         for env in SCORES:
             plant(tmp_path, algo, env, shift)
@@ -110,24 +111,17 @@ def test_the_page(tmp_path: Path) -> None:
     assert all(f"](plots/{name})" in text for name in figures)
     assert "on CartPole-v1, Pendulum-v1; above and to the left" in text
     before = {figure: figure.read_bytes() for figure in (tmp_path / "plots").iterdir()}
+    drawn: list[Any] = []
+    plane = plots.plane
+    monkeypatch.setattr(
+        plots, "plane", lambda *args, **settings: (drawn.append(args[0]), plane(*args, **settings))
+    )
     sensitivity.page(tmp_path)
     assert all(figure.read_bytes() == content for figure, content in before.items())
-
-
-def test_the_plane_shows_what_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Algorithms on the same environments: sensitivity to the right, tuned scores upwards."""
-    drawn: list[Any] = []
-    monkeypatch.setattr(plots, "plane", lambda places, path, **_: drawn.append(places))
-    for algo, shift in (("ppo", 0.0), ("a2c", 0.1)):
-        for env in SCORES:
-            plant(tmp_path, algo, env, shift)
-    plant(tmp_path, "dqn", "CartPole-v1")
-    sensitivity.page(tmp_path)
+    # Algorithms on the same environments: sensitivity to the right, tuned scores upwards.
     (places,) = drawn
-    found = {algo: [estimate.value for estimate in place] for algo, place in places.items()}
-    assert sorted(found) == ["A2C", "PPO"]
-    assert found["PPO"] == pytest.approx([0.325, 0.65])
-    assert found["A2C"] == pytest.approx([0.325, 0.75])
+    values = {algo: [estimate.value for estimate in place] for algo, place in places.items()}
+    assert values == {"PPO": pytest.approx([0.325, 0.65]), "A2C": pytest.approx([0.325, 0.75])}
 
 
 def test_what_was_not_sampled_around_the_defaults_is_left_out(tmp_path: Path) -> None:
@@ -141,7 +135,7 @@ def test_what_was_not_sampled_around_the_defaults_is_left_out(tmp_path: Path) ->
 
 @pytest.mark.parametrize("broken", ["schema", "truncated", "config", "result", "algo"])
 def test_broken_studies_are_left_out_in_one_line(
-    broken: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    broken: str, tmp_path: Path, capsys: Output
 ) -> None:
     good = plant(tmp_path, "ppo", "Pendulum-v1")
     bad = plant(tmp_path, "ppo", "CartPole-v1")
@@ -156,13 +150,13 @@ def test_broken_studies_are_left_out_in_one_line(
         content = {} if broken != "algo" else json.loads((bad / name).read_text())
         write_json(bad / name, {**content, "algo": "nothing"})
         seal(bad)
-    (study,) = sensitivity.load(tmp_path)
+    (study,) = sensitivity.read_studies(tmp_path)
     assert study.path == good
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith(f"left out: {bad}")
 
 
-def test_words_are_in_the_order_of_their_numbers() -> None:
+def test_words_are_in_the_order_of_their_numbers_which_are_short() -> None:
     _, kinds, parts = plots._parts(["16", "128", "8", "16"], 8)
     assert kinds == ["8", "16", "128"]
     assert [part.tolist() for part in parts] == [[2], [0, 3], [1]]
@@ -170,11 +164,5 @@ def test_words_are_in_the_order_of_their_numbers() -> None:
     assert kinds == ["64-64", "120-84", "256-256"]
     assert plots._parts(["true", "false"], 8)[1] == ["false", "true"]
     assert plots._parts(["0.001", "0", "1e-05"], 8)[1] == ["0", "1e-05", "0.001"]
-
-
-@pytest.mark.parametrize(
-    ("x", "text"),
-    [(0.0, "0"), (0.92, "0.92"), (100.0, "100"), (0.001, "0.001"), (1e-4, "1e-4"), (3e-5, "3e-5")],
-)
-def test_numbers_of_an_axis_are_short(x: float, text: str) -> None:
-    assert plots.short_number(x) == text
+    shown = [plots.short_number(x) for x in (0.0, 0.92, 100.0, 0.001, 1e-4, 3e-5)]
+    assert shown == ["0", "0.92", "100", "0.001", "1e-4", "3e-5"]

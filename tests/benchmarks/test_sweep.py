@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +31,16 @@ from manyseeds.benchmarks import (
 from manyseeds.benchmarks.chapters.results import load_result
 from manyseeds.benchmarks.chapters.stored import open_run
 from manyseeds.benchmarks.chapters.tabular import curve_of
-from manyseeds.benchmarks.launchers import local, tasks
-from manyseeds.benchmarks.launchers.tasks import Task
+from manyseeds.benchmarks.launchers import jobs, local
+from manyseeds.benchmarks.launchers.jobs import Job
 from manyseeds.benchmarks.suite import SUITES, Cell
 from manyseeds.benchmarks.sweep import Plan
 from manyseeds.cli import identity, parse, parse_both
 from manyseeds.digest import PACKAGE, ROOT
 from manyseeds.process import exit_reason
-from manyseeds.record import RunFolder, seal, write_json
+from manyseeds.record import seal, write_json
 from manyseeds.runs import control
+from tests.benchmarks.conftest import Output, Patch, Refusal
 from tests.benchmarks.test_report import plant
 
 TINY_PPO = {"total_timesteps": 512, "num_envs": 2, "num_steps": 64, "hidden": (8,)}
@@ -70,28 +72,29 @@ def wait_for(condition: Any, seconds: float = 60) -> None:
         time.sleep(0.05)
 
 
-def start_sweep(cells: list[Cell] | tuple[Cell, ...], results: Path, **kwargs: Any) -> Any:
+def start_sweep(
+    cells: Sequence[Cell], results: Path, *words: str, python: Any = sys.executable, **settings: Any
+) -> Any:
     """A sweep with these cells as a process of its own; its output is text."""
     code = (
-        "import sys\n"
-        "from manyseeds.benchmarks import suite, sweep\n"
+        "import sys; from manyseeds.benchmarks import suite, sweep\n"
         "from manyseeds.benchmarks.suite import Cell\n"
-        f"suite.SUITES['test'] = {cells!r}\n"
-        "sweep.main(['--suite', 'test', '--workers', '1', '--results', sys.argv[1]])"
+        f"suite.SUITES['test'] = {tuple(cells)!r}\n"
+        "sweep.main(['--suite', 'test', '--results', *sys.argv[1:]])"
     )
     return subprocess.Popen(
-        [sys.executable, "-c", code, str(results)],
+        [python, "-c", code, str(results), *(words or ("--workers", "1"))],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        **kwargs,
+        **settings,
     )
 
 
 def children(pid: int) -> list[int]:
     """The processes that a process has started."""
-    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [int(p) for p in Path(f"/proc/{pid}/job/{pid}/children").read_text().split()]
 
 
 def is_gone(pid: int) -> bool:
@@ -145,31 +148,35 @@ def test_ours_and_sb3_of_a_suite_are_comparable(name: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--suite", "quik"], "--suite quik: unknown suite; did you mean quick?"),
-        (["--seeds", "-1"], "--seeds -1: must be"),
-        (["--worker", "2"], "--worker: unknown flag; did you mean --workers?"),
-        (["--dry-run=yes"], "--dry-run 'yes': takes no value; write --dry-run or --no-dry-run"),
-        (["--only"], "--only: needs a value"),
-        (["--only", "--cut"], "--only: needs a value"),
-        (["--only", "ppo/CartPol-v1"], "--only ppo/CartPol-v1: no such cell; did you mean"),
-        (["--publish", "--cut"], "--publish: a cut is never published"),
-        (["--publish", "--results", "elsewhere"], "--publish: writes what is published"),
-        (["--results", str(ROOT / "results")], f"--results {ROOT}/results: holds the published"),
+        ("--suite quik", "--suite quik: unknown suite; did you mean quick?"),
+        ("--seeds -1", "--seeds -1: must be"),
+        ("--worker 2", "--worker: unknown flag; did you mean --workers?"),
+        ("--dry-run=yes", "--dry-run 'yes': takes no value; write --dry-run or --no-dry-run"),
+        ("--only", "--only: needs a value"),
+        ("--only --cut", "--only: needs a value"),
+        ("--only ppo/CartPol-v1", "--only ppo/CartPol-v1: no such cell; did you mean"),
+        ("--publish --cut", "--publish: a cut is never published"),
+        ("--publish --results elsewhere", "--publish: writes what is published"),
+        (f"--results {ROOT}/results", f"--results {ROOT}/results: holds the published"),
+        ("--until-decided --seeds 3", "--until-decided: says how many seeds there are; without --"),
+        ("--until-decided --cut", "--until-decided: says how many seeds there are; without --"),
+        ("--until-decided --shard 1/2", "--until-decided: looks at all seeds"),
+        ("--shard 3", "--shard 3: must be I/N, with I from 1 to N, such as 2/8"),
+        ("--shard 0/2", "--shard 0/2: must be"),
+        ("--shard 3/2", "--shard 3/2: must be"),
+        ("--block -1", "--block -1: must be"),
+        ("--launcher kubernetes", "--launcher 'kubernetes': must be one of local, ray, slurm"),
+        ("--publish --launcher ray", "--publish: trains on this machine"),
+        ("--slurm time=5", "--slurm: is for --launcher slurm"),
+        ("--launcher slurm --slurm time", "--slurm time: must be KEY=VALUE"),
     ],
 )
-def test_mistakes_are_one_line(
-    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as stop:
-        sweep.main(flags)
-    assert stop.value.code == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"error: {message}")
-    assert error.count("\n") == 1
+def test_mistakes_are_one_line(flags: str, message: str, refusal: Refusal) -> None:
+    assert refusal(sweep.main, *flags.split()).startswith(f"error: {message}")
 
 
 def test_dry_run_shows_commands_and_starts_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Output, monkeypatch: Patch
 ) -> None:
     monkeypatch.chdir(ROOT)
     results = tmp_path / "results"
@@ -188,7 +195,7 @@ def test_dry_run_shows_commands_and_starts_nothing(
     assert all(f"--results {results}/cut" in line for line in commands)
 
 
-def test_default_command_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_command_is_short(monkeypatch: Patch) -> None:
     monkeypatch.chdir(ROOT)
     cell = SUITES["quick"][0]
     assert shlex.join(cell.command()) == "algos/ppo.py --env CartPole-v1 --seeds 30"
@@ -200,34 +207,16 @@ def test_exit_reason() -> None:
     assert exit_reason(-signal.SIGSEGV) == "ended by SIGSEGV"
 
 
-@pytest.mark.slow
-def test_ten_seeds_then_thirty_trains_twenty(tmp_path: Path) -> None:
-    ten = Cell("ppo", "CartPole-v1", 10, settings=TINY_PPO)
-    thirty = Cell("ppo", "CartPole-v1", 30, settings=TINY_PPO)
-    assert sweep.sweep([ten], Plan(results=str(tmp_path), workers=1)) == []
-    first = sealed(tmp_path)
-    assert [p.parent.name for p in first] == ["seeds-000-009"]
-    assert thirty.missing(str(tmp_path)) == [list(range(10, 30))]
-
-    assert sweep.sweep([thirty], Plan(results=str(tmp_path), workers=1)) == []
-    second = sealed(tmp_path)
-    assert sorted(p.parent.name for p in second) == ["seeds-000-009", "seeds-010-029"]
-    assert first.items() <= second.items()
-    assert thirty.folder(str(tmp_path)).finished_seeds() == set(range(30))
-
-
-def train_seed_by_seed(cell: Cell, module: Any, results: Path) -> None:
-    """Every seed of a cell as a part of its own."""
-    for seed in range(cell.seeds):
+def train_seed_by_seed(cell: Cell, module: Any, results: Path, at_once: int = 1) -> None:
+    """Every seed of a cell as a part of its own, or as many as `at_once`."""
+    for seed in range(0, cell.seeds, at_once):
         config = cell.config(str(results))
-        fields = {**vars(config), "first_seed": seed, "seeds": 1, "quiet": True}
+        fields = {**vars(config), "first_seed": seed, "seeds": at_once, "quiet": True}
         control.main(type(config)(**fields), module.train, {})
 
 
 @pytest.mark.slow
-def test_deleting_a_third_redoes_exactly_that(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_deleting_a_third_redoes_exactly_that(tmp_path: Path, capsys: Output) -> None:
     cells = [
         Cell("ppo", "CartPole-v1", 6, settings=TINY_PPO),
         Cell("q_learning", "FrozenLake-v1", 6, settings=TINY_Q),
@@ -309,13 +298,13 @@ def test_interrupt_ends_the_cells(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_crashed_cell_is_reported_and_the_others_finish(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Output, monkeypatch: Patch
 ) -> None:
     start = local.start
 
-    def start_and_kill(task: Task, results: str, workers: int) -> local.Job:
-        job = start(task, results, workers)
-        if task.cell is LONG:
+    def start_and_kill(job: Job, results: str, workers: int) -> local.Job:
+        job = start(job, results, workers)
+        if job.cell is LONG:
             job.process.kill()  # as the kernel does when memory is out
         return job
 
@@ -369,10 +358,10 @@ def test_a_full_disk_fails_the_cell_and_is_made_good(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def published(tmp_path: Path, monkeypatch: Patch) -> Path:
     """An empty published layer, for the sweep; a suite `test` of two cells."""
     folder = tmp_path / "published"
-    for module in (sweep, suite, tasks):
+    for module in (sweep, suite, jobs):
         monkeypatch.setattr(module, "PUBLISHED", folder)
     cells = (TINY[1], Cell("q_learning", "CartPole-v1", 3, settings=TINY_Q))
     monkeypatch.setitem(suite.SUITES, "test", cells)
@@ -382,49 +371,38 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 def test_publishing_trains_what_is_missing_and_nothing_else(
-    published: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    published: Path, monkeypatch: Patch, capsys: Output
 ) -> None:
     """Published runs come without weights; a script alone would train them all again."""
     monkeypatch.setattr(record, "changed_sources", lambda: [])
     two = Cell("q_learning", "CartPole-v1", 2, settings=TINY_Q)
     assert sweep.sweep([two], Plan(results="published", workers=1)) == []
-    first = sealed(published)
+    (first,) = (path.read_bytes() for path in sealed(published))
     for weights in published.rglob("policy.safetensors"):
         weights.unlink()
     capsys.readouterr()
+    sweep.main(["--suite", "test", "--dry-run", "--only", "CartPole-v1"])
+    assert "train seeds 0-2\n" in capsys.readouterr().out  # what is published is not the user's
     sweep.main(["--suite", "test", "--publish", "--dry-run", "--only", "CartPole-v1"])
     out = capsys.readouterr().out
     assert "train seeds 2\n" in out
     assert "--seeds 1 --first-seed 2 " in out
     sweep.main(["--suite", "test", "--publish", "--only", "CartPole-v1"])
-    names = [path.parent.name for path in sealed(published)]
-    assert sorted(names) == ["seeds-000-001", "seeds-002-002"]
-    assert first.items() <= sealed(published).items()
-    (run,) = {path.parent.parent for path in sealed(published)}
-    command = open_run(RunFolder(run)).configs[1]["command"]
+    assert not sealed(published)  # all are packed
+    (run,) = record.all_runs(published)
+    assert [part.name for part in run.parts()] == ["seeds-000-001", "seeds-002-002"]
+    assert record.read_bytes(run.parts()[0] / record.DONE) == first
+    command = open_run(run).configs[1]["command"]
     assert command.endswith("--env CartPole-v1 --seeds 1 --first-seed 2 --total-timesteps 500")
     assert not Path("results").exists()
 
 
-@pytest.mark.slow
-def test_what_is_published_is_missing_for_the_user(
-    published: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert sweep.sweep([TINY[1]], Plan(results="published", workers=1)) == []
-    capsys.readouterr()
-    sweep.main(["--suite", "test", "--dry-run"])
-    assert "train seeds 0-1\n" in capsys.readouterr().out
-
-
 def test_nothing_is_published_of_sources_without_a_commit(
-    published: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    published: Path, monkeypatch: Patch, refusal: Refusal
 ) -> None:
     monkeypatch.setattr(record, "changed_sources", lambda: ["algos/mine.py", "x.c"])
-    with pytest.raises(SystemExit) as stop:
-        sweep.main(["--suite", "test", "--publish"])
-    assert stop.value.code == 2
-    error = "error: --publish: algos/mine.py and 1 more differ from the commit; commit first\n"
-    assert capsys.readouterr().err == error
+    error = refusal(sweep.main, "--suite", "test", "--publish")
+    assert error.endswith("algos/mine.py and 1 more differ from the commit; commit first\n")
     assert not published.exists()
 
 
@@ -454,76 +432,73 @@ def test_only_picks_cells(words: list[str], expected: set[str]) -> None:
     ],
 )
 def test_seeds_are_added_until_verdicts_are_decided(
-    spread: float,
-    apart: float,
-    rounds: list[tuple[int, int]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    spread: float, apart: float, rounds: list[tuple[int, int]], tmp_path: Path, monkeypatch: Patch
 ) -> None:
     rng = np.random.default_rng(0)
     scores = {name: rng.normal(300, spread, 60) for name in ("ppo", "sb3-ppo")}
     scores["ppo"] += apart
-    asked: list[tuple[int, ...]] = []
-
-    def trained(cells: list[Cell], plan: Plan) -> list[Any]:
-        asked.append(tuple(cell.seeds for cell in cells))
-        for cell in cells:
-            shutil.rmtree(cell.folder(plan.results).path, ignore_errors=True)
-            finals = dict(enumerate(scores[cell.label][: cell.seeds].tolist()))
-            plant(tmp_path, cell.label, finals)
-        return []
-
-    monkeypatch.setattr(sweep, "sweep", trained)
+    trained = stand_in_for_training(tmp_path, monkeypatch, scores)
     cells = [Cell("ppo", "CartPole-v1", 30), Cell("ppo", "CartPole-v1", 10, "sb3")]
     assert not sweep.sweep_until_decided(cells, Plan(results=str(tmp_path), workers=1))
-    assert asked == rounds
+    assert [tuple(cell.seeds for cell in cells) for cells in trained] == rounds
+
+
+def stand_in_for_training(
+    results: Path, monkeypatch: Patch, scores: Mapping[str, Any], *failed: Job
+) -> list[list[Cell]]:
+    """Cells are planted instead of trained; which ones, sweep by sweep. failed: of the first."""
+    trained: list[list[Cell]] = []
+
+    def sweep_of(cells: list[Cell], plan: Plan) -> list[Any]:
+        trained.append(cells)
+        for cell in cells:
+            shutil.rmtree(cell.folder(plan.results).path, ignore_errors=True)
+            plant(results, cell.label, dict(enumerate(scores[cell.label][: cell.seeds].tolist())))
+        return [*failed] if len(trained) == 1 else []
+
+    monkeypatch.setattr(sweep, "sweep", sweep_of)
+    return trained
 
 
 def test_what_fails_is_not_tried_again_and_the_others_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: Patch
 ) -> None:
     """PPO's comparison fails at once; A2C's has its three looks."""
     pairs = [(algo, source) for algo in ("ppo", "a2c") for source in ("manyseeds", "sb3")]
     cells = [Cell(algo, "CartPole-v1", 10, source) for algo, source in pairs]
-    failed = Task(cells[1])
-    asked: list[list[str]] = []
-    rng = np.random.default_rng(0)
-
-    def trained(cells: list[Cell], plan: Plan) -> list[Any]:
-        asked.append([f"{cell.label} {cell.seeds}" for cell in cells])
-        for cell in cells:
-            shutil.rmtree(cell.folder(plan.results).path, ignore_errors=True)
-            scores = rng.normal(300, 2, cell.seeds).tolist()
-            plant(tmp_path, cell.label, dict(enumerate(scores)))
-        return [failed] if len(asked) == 1 else []
-
-    monkeypatch.setattr(sweep, "sweep", trained)
+    failed, rng = Job(cells[1]), np.random.default_rng(0)
+    scores = {cell.label: rng.normal(300, 2, 60) for cell in cells}
+    trained = stand_in_for_training(tmp_path, monkeypatch, scores, failed)
     assert sweep.sweep_until_decided(cells, Plan(results=str(tmp_path), workers=1)) == [failed]
-    assert asked[0] == ["ppo 10", "sb3-ppo 10", "a2c 10", "sb3-a2c 10"]
-    assert all("ppo" not in word for words in asked[1:] for word in words)
-    assert asked[-1] == ["a2c 30", "sb3-a2c 30"]
+    rounds = [[f"{cell.label} {cell.seeds}" for cell in cells] for cells in trained]
+    assert rounds[0] == ["ppo 10", "sb3-ppo 10", "a2c 10", "sb3-a2c 10"]
+    assert all("ppo" not in word for words in rounds[1:] for word in words)
+    assert rounds[-1] == ["a2c 30", "sb3-a2c 30"]
 
 
 def test_cells_without_a_counterpart_have_the_seeds_of_the_suite(tmp_path: Path) -> None:
-    for cell in (Cell("reinforce", "CartPole-v1", 30), Cell("policy_iteration", "Taxi-v4", 0)):
-        assert sweep.seeds_asked_for(cell, str(tmp_path)) == cell.seeds
     plant(tmp_path, "reinforce", {0: 300.0})
-    cell = Cell("reinforce", "CartPole-v1", 30)
-    assert sweep.seeds_asked_for(cell, str(tmp_path)) == 30
+    for cell in (Cell("reinforce", "CartPole-v1", 30), Cell("policy_iteration", "Taxi-v4", 0)):
+        for results in (tmp_path, tmp_path / "none"):
+            assert sweep.requested_seeds(cell, str(results)) == cell.seeds
 
 
 def test_a_seed_that_is_missing_ends_what_is_looked_at(tmp_path: Path) -> None:
-    """Else a verdict could be withdrawn when it is filled in."""
-    plant(tmp_path, "ppo", {seed: 480.0 + seed % 3 for seed in range(10)})
-    plant(tmp_path, "sb3-ppo", {seed: 100.0 + seed % 4 for seed in range(20, 30)})
+    """Else a verdict could be withdrawn when it is filled in. Seeds from 1000 on decide nothing:
+    they are for what the others have chosen or found."""
+    plant(tmp_path, "ppo", {seed: 480.0 + seed % 3 for seed in (*range(10), *range(1000, 1030))})
+    theirs = {seed: 100.0 + seed % 4 for seed in (*range(20, 30), *range(1000, 1030))}
+    plant(tmp_path, "sb3-ppo", theirs)
     sb3 = Cell("ppo", "CartPole-v1", 5, "sb3")
-    assert sweep.seeds_asked_for(sb3, str(tmp_path)) == 10
+    assert sweep.requested_seeds(sb3, str(tmp_path)) == 10
     result = load_result(open_run(sb3.folder(str(tmp_path))))
-    assert (result.first_seeds, len(result.seeds)) == (0, 10)
+    assert (result.first_seeds, len(result.seeds)) == (0, 40)
+    plant(tmp_path, "sb3-ppo", {seed: 480.0 + seed % 4 for seed in range(20)})
+    assert sweep.requested_seeds(sb3, str(tmp_path)) == 20  # not 30, which both have
 
 
 def test_a_dry_run_says_what_the_rule_asks_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Output, monkeypatch: Patch
 ) -> None:
     for algo in ("ppo", "sb3-ppo"):
         plant(tmp_path, algo, {seed: 480.0 + seed % 3 for seed in range(10)})
@@ -533,21 +508,3 @@ def test_a_dry_run_says_what_the_rule_asks_for(
     words = ["--suite", "test", "--until-decided", "--dry-run", "--results", str(tmp_path)]
     sweep.main(words)
     assert "sb3-ppo on CartPole-v1, 20 seeds: train seeds 10-19" in capsys.readouterr().out
-
-
-def test_fresh_seeds_do_not_decide(tmp_path: Path) -> None:
-    """Those from 1000 on are for what the others have chosen or found."""
-    ours = {seed: 480.0 + seed % 3 for seed in range(10)}
-    fresh = {seed: 100.0 for seed in range(1000, 1030)}
-    plant(tmp_path, "ppo", ours | fresh)
-    plant(tmp_path, "sb3-ppo", {seed: 480.0 + seed % 4 for seed in range(10)} | fresh)
-    assert sweep.seeds_asked_for(Cell("ppo", "CartPole-v1", 10, "sb3"), str(tmp_path)) == 20
-
-
-@pytest.mark.parametrize("words", ["--seeds 3", "--cut"])
-def test_until_decided_says_how_many_seeds(words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        sweep.main(["--until-decided", *words.split()])
-    err = capsys.readouterr().err
-    assert err.startswith("error: --until-decided: says how many seeds there are; without --")
-    assert err.count("\n") == 1

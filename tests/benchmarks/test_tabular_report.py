@@ -24,6 +24,7 @@ from manyseeds.benchmarks.chapters.stored import open_runs
 from manyseeds.cli import parse
 from manyseeds.record import read_json, seal, write_json
 from manyseeds.runs import control, planning, prediction
+from tests.benchmarks.conftest import Output, Patch
 from tests.benchmarks.test_report import check_links, generated
 
 
@@ -33,17 +34,16 @@ def command(module: Any, main: Any, function: Any, *args: str) -> None:
 
 
 @pytest.fixture
-def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def results(tmp_path: Path, monkeypatch: Patch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(control, "POINTS", 2)
     for gamma in ("0.5", "0.9"):
         for module in (policy_iteration, value_iteration):
             command(module, planning.main, module.solve, "--gamma", gamma)
+    short = "--seeds", "5", "--total-episodes", "3", "--learning-rate", "0.1"
     for visits in ("first", "every"):
-        args = "--visits", visits, "--seeds", "5", "--total-episodes", "3", "--learning-rate", "0.1"
-        command(monte_carlo, prediction.main, monte_carlo.train, *args)
-    td = "--n-steps", "1", "--seeds", "5", "--total-episodes", "3", "--learning-rate", "0.1"
-    command(td_prediction, prediction.main, td_prediction.train, *td)
+        command(monte_carlo, prediction.main, monte_carlo.train, "--visits", visits, *short)
+    command(td_prediction, prediction.main, td_prediction.train, "--n-steps", "1", *short)
     for module, extra in ((q_learning, ()), (sarsa, ()), (sarsa, ("--expected",))):
         cliff = "--env", "CliffWalking-v1", "--seeds", "2", "--total-timesteps", "2000", *extra
         command(module, control.main, module.train, *cliff)
@@ -78,6 +78,7 @@ def last_returns(results: Path) -> tuple[dict[str, float], dict[str, float]]:
 
 def test_sections_hold_what_the_runs_found(results: Path) -> None:
     def section(write: Any, kind: str) -> str:
+        assert write([], results) == ""
         runs = [run for run in open_runs(results) if run.kind == kind]
         return str(write(runs, results))
 
@@ -107,35 +108,24 @@ def test_sections_hold_what_the_runs_found(results: Path) -> None:
     assert "policy_iteration-Gridworld-v0.svg" in drawn
 
 
-@pytest.mark.parametrize(
-    ("module", "main", "function"),
-    [
-        (policy_iteration, planning.main, "solve"),
-        (value_iteration, planning.main, "solve"),
-        (monte_carlo, prediction.main, "train"),
-        (td_prediction, prediction.main, "train"),
-    ],
-)
+@pytest.mark.parametrize("module", [policy_iteration, value_iteration, monte_carlo, td_prediction])
 def test_store_of_one_algorithm_alone(
-    module: Any,
-    main: Any,
-    function: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    module: Any, tmp_path: Path, monkeypatch: Patch, capsys: Output
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    short = ("--seeds", "2", "--total-episodes", "3") if function == "train" else ()
-    command(module, main, getattr(module, function), *short)
+    if hasattr(module, "solve"):
+        command(module, planning.main, module.solve)
+    else:
+        command(module, prediction.main, module.train, "--seeds", "2", "--total-episodes", "3")
     report.main(["--results", "results", "--note", "a test"])
-    page = "planning.md" if function == "solve" else "prediction.md"
+    page = "planning.md" if hasattr(module, "solve") else "prediction.md"
     assert f"]({page})" in Path("results/README.md").read_text()
     assert "left out" not in capsys.readouterr().out
     assert check_links(Path("results")) == generated(Path("results"))
 
 
 def test_a_prediction_that_diverged_is_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: Patch, capsys: Output
 ) -> None:
     """With its seeds that diverged, and beside one that did not; only the latter is drawn."""
     monkeypatch.chdir(tmp_path)
@@ -157,7 +147,7 @@ def test_a_prediction_that_diverged_is_shown(
 
 
 def test_plan_of_a_single_sweep_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: Patch, capsys: Output
 ) -> None:
     """Value iteration records V = 0 as sweep 0; a record that ends there has no picture."""
     monkeypatch.chdir(tmp_path)
@@ -169,9 +159,3 @@ def test_plan_of_a_single_sweep_is_left_out(
     capsys.readouterr()
     report.main(["--results", "results", "--note", "a test"])
     assert f"left out: {part.parent}" in capsys.readouterr().out
-
-
-def test_without_such_runs_there_is_no_section(tmp_path: Path) -> None:
-    for section in (tabular.planning_section, tabular.prediction_section, tabular.cliff_section):
-        assert section([], tmp_path) == ""
-    assert not list(tmp_path.iterdir())

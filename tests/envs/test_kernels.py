@@ -278,7 +278,7 @@ def test_a_library_is_built_anew_for_other_headers(
     numbers, names = [], []
     for text in ("1", "2", "1"):
         header.write_text(f"#define NUMBER {text}\n")
-        library = kernels.load([source]).functions
+        library = kernels.load_library([source]).functions
         numbers.append(ctypes.c_int.in_dll(library, "number").value)
         names.append(library._name)
     assert numbers == [1, 2, 1]

@@ -14,6 +14,7 @@ from torch import Tensor
 from manyseeds import kernels
 from manyseeds.distributions import Categorical, Gaussian
 from manyseeds.envs import (
+    Acrobot,
     CartPole,
     MountainCarContinuous,
     NativeEnv,
@@ -24,7 +25,7 @@ from manyseeds.envs import (
 from manyseeds.envs import rollout as act
 from manyseeds.envs.kernels import GUARDS
 from manyseeds.envs.rollout import PLAYING
-from manyseeds.kernels.rollout import Policy
+from manyseeds.kernels.rollout import PolicyKernel
 from manyseeds.layers import RunningStats, SeedMLP
 from tests.algos.probes import Counter
 from tests.envs.checks import declared, uniforms
@@ -76,7 +77,7 @@ class Actor:
             return torch.where(given < 0, output.argmax(-1), given)
         return Categorical(output).sample(noise)
 
-    def as_kernel(self) -> Policy:
+    def as_kernel(self) -> PolicyKernel:
         return self.net.policy_in_c(self.stats, self.log_std, self.noise_is_action)
 
     def noise(self, *shape: int) -> Tensor:
@@ -147,6 +148,21 @@ def test_a_rollout_is_that_of_pytorch(kind: type[NativeEnv], way: str) -> None:
         assert (steps.actions.abs() > env.spec.action_high[0]).any()
     else:
         assert len(steps.actions.unique()) == env.spec.num_actions
+
+
+@pytest.mark.usefixtures("computed")
+@pytest.mark.parametrize("way", ["sampled", "noise is action"])
+def test_the_first_of_equal_actions_is_taken(way: str) -> None:
+    """The noise asks for the greedy action, or is the same for all; the first is impossible."""
+    env = Acrobot()
+    actor = Actor(env, way)
+    for p in actor.net.parameters():
+        p.data.zero_()
+    state, obs, noise, env_noise = inputs(env, actor)
+    equal = torch.full_like(noise, -1.0)
+    assert not act(env, actor, state, obs, equal, env_noise)[2].actions.any()
+    actor.net.biases[-1].data[:, 0, 0, 0] = -math.inf
+    assert (act(env, actor, state, obs, equal, env_noise)[2].actions == 1).all()
 
 
 def test_an_end_and_a_timeout_at_once() -> None:

@@ -61,7 +61,7 @@ MISTAKES = [
         "throughput.py --algos none", "throughput.py --algos",
         "throughput.py --core 999", "throughput.py --repeats 0",
         "same_bits.py", "same_bits.py HEAD --workers 0", "same_bits.py no-such-commit",
-        "same_bits.py HEAD --only", "same_bits.py HEAD --migrate",
+        "same_bits.py HEAD --only",
         "sb3_baseline.py --algo none", "sb3_baseline.py --algo", "sb3_baseline.py --clip-range 0",
         "sb3_baseline.py --workers 0", "critic_cost.py --repeats 0", "gpu_check.py --only",
         *(f"search.py --quiet {vary}" for vary in (

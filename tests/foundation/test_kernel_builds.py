@@ -56,7 +56,7 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-def answer(library: kernels.Library | None) -> int:
+def answer(library: kernels.SharedLibrary | None) -> int:
     assert library is not None
     return int(library.functions.answer())
 
@@ -330,6 +330,12 @@ SANITIZED = """unset LD_PRELOAD
 exec gcc "$@" -O1 -fsanitize=address,undefined -fno-sanitize-recover -g {}"""
 VECTORS = ("test_kernels.py", "../envs/test_rollout.py")  # what uses networks and optimizers
 TESTS = (*VECTORS, "../envs/test_kernels.py")
+SANITIZED_FILES = sorted(
+    str(file.relative_to(ROOT))
+    for room in ("manyseeds/kernels", "envs", "tests/envs", "tests/foundation")
+    for file in (ROOT / room).glob("*.*")
+    if file.suffix in (".c", ".h") or file.name in (*TESTS, "test_rollout.py", "__init__.py")
+)
 
 
 def sanitized(folder: Path, *command: str, less: str = "") -> tuple[int, str]:
@@ -363,6 +369,7 @@ def sanitized(folder: Path, *command: str, less: str = "") -> tuple[int, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.verified(*SANITIZED_FILES)
 @pytest.mark.parametrize("less", ["", "-mno-avx512f", "-mno-avx"])
 def test_no_sanitizer_reports_anything(tmp_path: Path, less: str) -> None:
     """Addresses and undefined behaviour; vectors of each width that this CPU has."""

@@ -213,6 +213,20 @@ def test_parity_words(ours: np.ndarray, theirs: np.ndarray, word: str) -> None:
     assert verdict.difference.n == min(len(ours), len(theirs))
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "p", "word"),
+    [
+        (0.0, 0.2, 0.001, "undecided"),
+        (-0.2, 0.0, 0.001, "undecided"),
+        (0.1, 0.2, 0.05, "undecided"),
+        (0.1, 0.2, 0.049, "better"),
+        (-0.05, 0.05, 1.0, "equivalent"),
+    ],
+)
+def test_words_at_their_bounds(low: float, high: float, p: float, word: str) -> None:
+    assert stats.word_of(low, high, p, 30, 0.05, 0.05, False) == word
+
+
 def test_better_needs_the_permutation_test() -> None:
     """Three failures of ten against none: the bootstrap's interval lies below 0, but three of
     twenty fall on one side by chance in 2 * C(17, 7) / C(20, 10) = 21% of cases."""
@@ -255,9 +269,12 @@ def test_failure_bound_of_some() -> None:
 
 
 def test_parity_interval_has_the_width_of_two_samples() -> None:
-    """Unpaired: half-width 2.08 * sqrt(0.1^2 / 30 + 0.2^2 / 60); 2.08: 2.045 * sqrt(30 / 29)."""
-    d = parity(scores(0.5, 0.1, 30, 0), scores(0.5, 0.2, 60, 1), 0, 1).difference
-    assert (d.high - d.low) / 2 == pytest.approx(2.08 * math.sqrt(0.01 / 30 + 0.04 / 60), rel=0.05)
+    """Unpaired, and expanded as the smaller of both needs: 2.37 is Student's of 7 degrees."""
+    sides = scores(0.5, 0.1, 8, 0), scores(0.5, 0.2, 60, 1)
+    for ours, theirs in (sides, sides[::-1]):
+        d = parity(ours, theirs, 0, 1).difference
+        deviation = math.sqrt(8 / 7) * math.sqrt(0.01 / 8 + 0.04 / 60)
+        assert (d.high - d.low) / 2 == pytest.approx(2.37 * deviation, rel=0.08)
 
 
 @pytest.mark.filterwarnings("error")

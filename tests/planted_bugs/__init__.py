@@ -5,8 +5,8 @@
     python -m tests.planted_bugs "step counter"     # those of one trap
 
 A bug that no test notices is a missing test: the exit status is then 1. One module for each
-chapter; `make test` plants the bugs of files, and of tests, that differ from main, `make test-all`
-all of them.
+chapter. `make test-all` plants those whose file or test has changed since they were last noticed,
+and a tenth of the others.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from tests.planted_bugs import (
     resuming,
     rows,
     site,
+    store,
     tabular,
 )
 from tests.planted_bugs.planting import Copy
@@ -46,6 +47,7 @@ CHAPTERS = {
         grpo,
         rows,
         resuming,
+        store,
         site,
         language_models,
         language_groups,

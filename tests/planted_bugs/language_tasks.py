@@ -8,7 +8,7 @@ BUGS = (
         "llm_track/evaluation.py",
         "((own - reference) * samples.mask).sum()",
         "((reference - own) * samples.mask).sum()",
-        "tests/llm_track/test_grpo.py::test_the_kl_of_evaluations_is_unbiased",
+        "tests/llm_track/test_evaluation.py::test_the_kl_is_measured_on_the_policy_s_samples",
     ),
     Bug(
         "language: answers: read by int()",
@@ -83,7 +83,7 @@ BUGS = (
     Bug(
         "language: steps: what is taken back still counts",
         "llm_track/tasks.py",
-        "                standing = standing[:-1]",
+        "                remaining = remaining[:-1]",
         "                pass",
         "tests/llm_track/test_tasks.py"
         "::test_what_is_taken_back_is_no_step[7+5=11;wait;7+5=12;4+8+1=13;-steps2-corrections2]",

@@ -33,30 +33,6 @@ def planted(bug: Bug, folder: Path) -> str:
     return text.replace(bug.right, bug.wrong)
 
 
-def changed_files(root: Path = ROOT) -> set[str]:
-    """Files that differ from where this branch left main (on main: from its last commit).
-
-    Also those that git does not track yet. Empty without git or without a branch of that name.
-    """
-
-    def git(*words: str) -> str:
-        command = ["git", "-C", str(root), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-    try:
-        base = git("merge-base", "HEAD", "main").strip()
-        changed = git("diff", "--name-only", "--no-renames", base)
-        untracked = git("ls-files", "--others", "--exclude-standard")
-    except (OSError, subprocess.CalledProcessError):
-        return set()
-    return {*changed.splitlines(), *untracked.splitlines()}
-
-
-def is_changed(bug: Bug, changed: set[str]) -> bool:
-    """Whether the file of a bug, or that of its test, is among those that were changed."""
-    return bug.file in changed or bug.test.partition("::")[0] in changed
-
-
 # A line names tests. They run in a fork of a process that has imported what is slow to import and
 # not ours, which takes a fraction of a second where a process of its own takes several.
 SERVER = """

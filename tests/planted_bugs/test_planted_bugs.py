@@ -7,18 +7,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 import pytest
 
 from tests.conftest import COLLECTED
 from tests.planted_bugs import BUGS, CHAPTERS, TRAPS, main
-from tests.planted_bugs.planting import ROOT, Bug, Copy, changed_files, is_changed, planted
-
-CHANGED = changed_files()
+from tests.planted_bugs.planting import ROOT, Bug, Copy, planted
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
     with Copy(tmp_path_factory.mktemp("copy")) as copy:
         yield copy
@@ -57,7 +54,7 @@ def test_the_tests_are_collected(pytestconfig: pytest.Config) -> None:
     # Of this session, if it has begun with all of them; else of one of their own.
     missing = {test.partition("::")[0] for test in named} - {x.partition("::")[0] for x in there}
     if missing:
-        command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:xdist"]
+        command = [sys.executable, "-m", "pytest", "--collect-only", "-q"]
         found = subprocess.run([*command, *missing], cwd=ROOT, capture_output=True, text=True)
         assert found.returncode == 0, found.stdout
         there = there | set(found.stdout.splitlines())
@@ -83,7 +80,9 @@ def test_every_trap_has_a_bug_and_no_two_bugs_one_name() -> None:
     ("chapter", "bug"),
     [
         pytest.param(
-            chapter, bug, id=bug.name, marks=() if is_changed(bug, CHANGED) else pytest.mark.slow
+            *(chapter, bug),
+            id=bug.name,
+            marks=[pytest.mark.slow, pytest.mark.verified(bug.file, bug.test.partition("::")[0])],
         )
         for chapter, bugs in CHAPTERS.items()
         for bug in bugs
@@ -100,48 +99,3 @@ def test_a_planted_bug_turns_its_test_red(
 def test_an_unknown_bug(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["no such thing"]) == 2
     assert "no bug is named like no such thing" in capsys.readouterr().err
-
-
-def test_a_bug_is_planted_where_its_file_or_its_test_is_changed() -> None:
-    bug = Bug("x", "envs/core.py", "", "", "tests/envs/test_envs.py::test_x[a]")
-    assert is_changed(bug, {"envs/core.py"})
-    assert is_changed(bug, {"tests/envs/test_envs.py"})
-    assert not is_changed(bug, {"envs/taxi.py", "tests/envs/test_bridge.py"})
-
-
-def test_changed_files(tmp_path: Path) -> None:
-    """Those of a branch, committed, tracked or not; on main what is not committed; else none."""
-
-    def git(*args: str) -> None:
-        author = ["-c", "user.name=a", "-c", "user.email=a@b"]
-        subprocess.run(["git", "-C", str(tmp_path), *author, *args], check=True)
-
-    def write(text: str, *names: str) -> None:
-        for name in names:
-            (tmp_path / name).write_text(text)
-
-    assert changed_files(tmp_path) == set()  # no repository
-    git("init", "-q", "-b", "main")
-    assert changed_files(tmp_path) == set()  # no commit
-    write("1", "a.py", "b.py", "c.py")
-    git("add", ".")
-    git("commit", "-qm", "1")
-    assert changed_files(tmp_path) == set()
-    write("2", "a.py")
-    assert changed_files(tmp_path) == {"a.py"}
-    git("checkout", "-qb", "branch")
-    git("commit", "-qam", "2")
-    write("2", "b.py")
-    assert changed_files(tmp_path) == {"a.py", "b.py"}
-    git("stash", "-q")
-    git("checkout", "-q", "main")
-    write("2", "c.py")
-    git("commit", "-qam", "3")
-    git("checkout", "-q", "branch")
-    assert changed_files(tmp_path) == {"a.py"}  # what is new on main is not this branch's
-    (tmp_path / "new").mkdir()
-    write("1", "new/d.py", "e.pyc")
-    write("*.pyc", ".gitignore")
-    assert changed_files(tmp_path) == {"a.py", "new/d.py", ".gitignore"}
-    git("branch", "-qm", "main", "trunk")
-    assert changed_files(tmp_path) == set()

@@ -11,7 +11,9 @@ import pytest
 
 from manyseeds.benchmarks import website
 from manyseeds.benchmarks.chapters import comparison
+from manyseeds.benchmarks.web import grpo
 from manyseeds.digest import ROOT
+from manyseeds.record import RunFolder, copy_part
 from tests.benchmarks.test_report import around, plant
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ PUBLISHED = (  # runs of other kinds, and measurements
     "runs/Gridworld-v0/policy_iteration",
     "runs/Gridworld-v0/value_iteration",
     "throughput.json",
+    grpo.FILE,
 )
 
 
@@ -37,6 +40,10 @@ def plant_store(results: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
             shutil.copytree(source, target)
+        elif name.startswith("runs/"):  # which is packed
+            for part in RunFolder(source).parts():
+                target.mkdir(exist_ok=True)
+                copy_part(part, target / part.name, target / ".beside")
         else:
             shutil.copy(source, target)
     plant(results, "ppo", around(490.0), middle=250.0)

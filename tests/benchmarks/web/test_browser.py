@@ -53,11 +53,12 @@ def state(page: Any) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("width", [390, 1280, 1600])
 def test_every_page(browser: Any, site: Path, width: int, scheme: str) -> None:
     files = sorted(path.name for path in site.glob("*.html"))
     assert {"index.html", "environments.html", CARTPOLE, "verdicts.html"} <= {*files}
-    for file in files:
+    files += ["gridworld.html#tab=learn&episodes=20", "gridworld.html#large=yes&size=10"]
+    for file in [*files, "grpo.html#method=ppo&group=all+wrong"]:
         with opened(browser, site, file, width, scheme) as page:
             assert page.locator("h1").count() == 1, file
             height = page.evaluate("document.documentElement.scrollHeight")
@@ -67,6 +68,9 @@ def test_every_page(browser: Any, site: Path, width: int, scheme: str) -> None:
             assert page.locator("[data-chart]:not(:has(svg, table))").count() == 0, file
             wide = page.evaluate("document.documentElement.scrollWidth")
             assert wide <= width, f"{file} scrolls sideways: {wide}"
+            for board in page.locator(".grid:visible").all()[:1]:
+                box = board.bounding_box()
+                assert min(box["width"], box["height"]) > 300
 
 
 def test_links_lead_somewhere(site: Path) -> None:
@@ -247,6 +251,12 @@ def test_tables_can_be_sorted(browser: Any, site: Path) -> None:
         page.keyboard.press("Enter")
         assert scores() == [450.0, 490.0, 300.0]  # A2C, PPO, REINFORCE
         assert table.locator("th[aria-sort]").count() == 1
+    with opened(browser, site, "speed.html") as page:
+        table = page.locator("table", has_text="timesteps/s").first
+        table.locator("thead button", has_text="timesteps/s").click()
+        cells = table.locator("tbody tr td:nth-child(3)").all_inner_texts()
+        speeds = [int(cell.replace(",", "")) for cell in cells]
+        assert speeds == sorted(speeds) != [int(text) for text in sorted(map(str, speeds))]
 
 
 def test_films(browser: Any, site: Path, tmp_path: Path) -> None:
@@ -284,12 +294,12 @@ def test_hostile_transcripts_are_text(browser: Any, site: Path, tmp_path: Path) 
 def test_no_inline_script_runs(browser: Any, site: Path, tmp_path: Path) -> None:
     """Were stored text ever to become markup, its scripts would still not run."""
     shutil.copytree(site, tmp_path / "site")
-    page_file = tmp_path / "site" / "environments.html"
+    file = tmp_path / "site" / "environments.html"
     evil = "<script>document.title = 'evil'</script><img src=x onerror=\"document.title = 'evil'\">"
-    page_file.write_text(page_file.read_text().replace("</main>", f"{evil}</main>"))
+    file.write_text(file.read_text().replace("</main>", f"{evil}</main>"))
     context = browser.new_context(offline=True)
     page = context.new_page()
-    page.goto(page_file.as_uri())
+    page.goto(file.as_uri())
     page.wait_for_timeout(200)
     assert page.title() == "Environments - manyseeds"
     context.close()

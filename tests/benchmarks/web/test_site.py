@@ -28,15 +28,16 @@ from manyseeds.benchmarks.chapters import environment_pages
 from manyseeds.benchmarks.chapters.contents import open_store
 from manyseeds.benchmarks.chapters.front_page import outcome
 from manyseeds.benchmarks.chapters.tables import expanded
-from manyseeds.benchmarks.web import figures, films, markdown
+from manyseeds.benchmarks.web import figures, films, front, markdown
 from manyseeds.benchmarks.web.page import HERE, Page, inline_json, packed, policy, templates
 from manyseeds.errors import UsageError
 from manyseeds.plots import Line
-from manyseeds.record import RunFolder, read_json, seal, write_json
+from manyseeds.record import read_json, seal, write_json
+from tests.benchmarks.conftest import Output, Patch, Refusal
 from tests.benchmarks.test_hostile_store import NASTY, SCRIPT, named, rewrite
 from tests.benchmarks.test_report import around, plant
 from tests.benchmarks.test_watch import store
-from tests.benchmarks.web.conftest import plant_store, write
+from tests.benchmarks.web.conftest import write
 
 CARTPOLE = "environment-CartPole-v1.html"
 
@@ -62,13 +63,6 @@ def test_same_store_gives_the_same_bytes(site: Path, tmp_path: Path) -> None:
         assert (again / file).read_bytes() == (site / file).read_bytes(), file
 
 
-def test_the_store_is_not_written_to(tmp_path: Path) -> None:
-    results = tmp_path / "results"
-    plant(results, "ppo", around(480.0))
-    write(results, tmp_path / "out")
-    assert [path.name for path in results.iterdir()] == ["runs"]
-
-
 def test_numbers_are_those_of_the_report(site: Path) -> None:
     store = open_store(site.parent / "results", with_missing=False)
     here = [pair for pair in store.found if pair.env == "CartPole-v1"]
@@ -91,27 +85,37 @@ def test_numbers_are_those_of_the_report(site: Path) -> None:
     assert (runs["a2c"]["worst"], runs["a2c"]["diverged"]) == (0, {"3": 500})
 
 
+def test_figures_have_iqms_all_tied_actions_and_bars_of_the_ratio(site: Path) -> None:
+    groups = {"line": {"0.1": np.array([0.0, 0.0, 0.0, 100.0])}}
+    names = {"log_y": False, "xlabel": "", "ylabel": ""}
+    (panel,) = figures.scores_by_value({"panels": {"x": groups}, **names})["panels"]
+    assert panel["points"][0]["y"] == 0
+    best = np.array([[True, True], [False, True]])
+    board = plots.Board("x", np.zeros(2), np.array([0, 1]), np.zeros(2, bool), best)
+    assert figures.board_json(board, "←→")["actions"] == ["←→", "→"]
+    speeds, _ = front.speeds(open_store(site.parent / "results", with_missing=False))
+    assert 0 < max(speed.width for speed in speeds) < 100  # the longest interval ends at 100
+
+
 # ---- Stores of all sizes ----------------------------------------------------------------------
 
 
-def test_no_run(tmp_path: Path) -> None:
-    out = write(tmp_path / "results", tmp_path / "out")
+def test_one_run_of_one_seed_or_none(tmp_path: Path, capsys: Output) -> None:
+    """The store is not written to; broken parts are left out."""
+    results = tmp_path / "results"
+    out = write(results, tmp_path / "out")
     assert "no finished runs" in text_of(out / "index.html")
-
-
-def test_one_run_of_one_seed(tmp_path: Path) -> None:
-    plant(tmp_path / "results", "ppo", {0: 480.0})
-    out = write(tmp_path / "results", tmp_path / "out")
+    plant(results, "ppo", {0: 480.0})
+    folder = plant(results, "a2c", around(450.0))
+    rewrite(folder.path / "seeds-000-009", "summary.json", lambda s: {**s, "final": 1})
+    capsys.readouterr()
+    out = write(results, tmp_path / "out")
     (run,) = data_of(out / CARTPOLE)["runs"]
+    assert run["key"] == "ppo"
     assert run["iqm"] == {"y": [20, 300, 480], "low": [None] * 3, "high": [None] * 3}
     assert (run["median"], run["worst"]) == (0, 0)
-
-
-def test_sixty_seeds(tmp_path: Path) -> None:
-    for algo in ("ppo", "sb3-ppo"):
-        plant(tmp_path / "results", algo, around(480.0, 60))
-    out = write(tmp_path / "results", tmp_path / "out")
-    assert [len(run["curves"]) for run in data_of(out / CARTPOLE)["runs"]] == [60, 60]
+    assert [path.name for path in results.iterdir()] == ["runs"]
+    assert "left out: " in capsys.readouterr().out
 
 
 # ---- Stored text ------------------------------------------------------------------------------
@@ -157,6 +161,7 @@ def test_json_cannot_end_its_element() -> None:
     assert "<" not in inline_json({"x": "</script>"})
     assert json.loads(inline_json({"x": "</script>"})) == {"x": "</script>"}
     assert re.fullmatch(r"[\w+/=]+", packed({"x": "</script>"}))
+    assert base64.b64decode(packed([1]))[4:8] == bytes(4)  # no date
 
 
 def test_inline_scripts_of_templates_run_alone() -> None:
@@ -171,10 +176,6 @@ def test_inline_scripts_of_templates_run_alone() -> None:
     assert f"script-src 'self' file: 'sha256-{digest}';" in found
     assert found.count("sha256") == 1
     assert "sha256" not in policy(templates().get_template("front.html.j2"), {})
-
-
-def test_packed_data_have_no_date() -> None:
-    assert base64.b64decode(packed([1]))[4:8] == bytes(4)
 
 
 # ---- Figures ----------------------------------------------------------------------------------
@@ -207,9 +208,7 @@ def test_films_are_shown_where_there_are_any(tmp_path: Path) -> None:
     assert films.films_of("Pendulum-v1", "ppo", out / "films") == {}
 
 
-def test_films_are_drawn_of_what_has_weights(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_films_are_drawn_of_what_has_weights(tmp_path: Path, capsys: Output) -> None:
     """Of the median and the worst seed; the page names the same ones."""
     results, out = tmp_path / "results", tmp_path / "out"
     plant(results, "ppo", around(480.0))
@@ -254,32 +253,21 @@ def test_pages_ask_for_nothing_outside(site: Path) -> None:
         assert not re.search(r'(?:src|href)="(?:https?:)?//', page.read_text()), page.name
 
 
-def test_a_folder_with_other_files_is_left_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_folders_that_are_refused(tmp_path: Path, refusal: Refusal) -> None:
+    """One with other files, a file, and results that are not there."""
     (tmp_path / "mine").write_text("x")
     (tmp_path / "results").mkdir()
     for out in (tmp_path, tmp_path / "mine"):
-        with pytest.raises(SystemExit) as stop:
-            website.main(["--results", str(tmp_path / "results"), "--out", str(out)])
-        assert stop.value.code == 2
-        assert f"--out {out}" in capsys.readouterr().err
+        error = refusal(website.main, "--results", tmp_path / "results", "--out", out)
+        assert f"--out {out}" in error
     assert (tmp_path / "mine").read_text() == "x"
-
-
-def test_results_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        website.main(["--results", str(tmp_path / "no"), "--out", str(tmp_path / "out")])
-    assert stop.value.code == 2
-    assert f"--results {tmp_path / 'no'}: there is no such folder" in capsys.readouterr().err
+    error = refusal(website.main, "--results", tmp_path / "no", "--out", tmp_path / "out")
+    assert f"--results {tmp_path / 'no'}: there is no such folder" in error
     assert not (tmp_path / "out").exists()
 
 
-def test_a_former_site_is_replaced(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    plant_store(tmp_path / "first")
-    write(tmp_path / "first", out)
-    assert (out / "environment-Pendulum-v1.html").is_file()
+def test_a_former_site_is_replaced(site: Path, tmp_path: Path) -> None:
+    out = shutil.copytree(site, tmp_path / "out")
     plant(tmp_path / "second", "ppo", {0: 480.0})
     write(tmp_path / "second", out)
     assert not (out / "environment-Pendulum-v1.html").exists()
@@ -313,7 +301,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def two_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+def two_pages(monkeypatch: Patch) -> None:
     """Sites have two pages and nothing else, which is quick."""
     pages = [Page(f"{name}.html", name, "base.html.j2") for name in ("index", "other")]
     monkeypatch.setattr(website, "site_pages", lambda store, out: pages)
@@ -342,9 +330,7 @@ def test_a_site_is_replaced_as_a_whole_whenever_it_is_killed(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("two_pages")
-def test_a_site_without_an_exchange_of_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_site_without_an_exchange_of_names(tmp_path: Path, monkeypatch: Patch) -> None:
     """As on macOS: the former site is back where the new one cannot take its place."""
     monkeypatch.setattr(website, "exchange", lambda one, other: False)
     out = tmp_path / "parent" / "out"
@@ -386,7 +372,7 @@ def test_what_other_processes_write_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("two_pages")
 def test_a_folder_that_is_no_site_any_more_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: Patch
 ) -> None:
     """Somebody has filled it while the films were drawn."""
     out = tmp_path / "out"
@@ -410,13 +396,3 @@ def test_text_that_is_no_unicode_is_shown(tmp_path: Path) -> None:
     out = write(results, tmp_path / "out")
     assert f'href="{CARTPOLE}#algorithms=?"' in (out / "index.html").read_text()
     assert data_of(out / CARTPOLE)["runs"][0]["key"] == "\ud800"
-
-
-def test_broken_parts_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    results = tmp_path / "results"
-    plant(results, "ppo", around(480.0))
-    folder: RunFolder = plant(results, "a2c", around(450.0))
-    rewrite(folder.path / "seeds-000-009", "summary.json", lambda s: {**s, "final": 1})
-    out = write(results, tmp_path / "out")
-    assert [run["key"] for run in data_of(out / CARTPOLE)["runs"]] == ["ppo"]
-    assert "left out: " in capsys.readouterr().out

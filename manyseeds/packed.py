@@ -1,0 +1,337 @@
+"""The packed form of finished parts: all those of an algorithm on an environment in few files.
+
+`runs/ENV/ALGORITHM/` then has, in the place of folders of runs or beside them,
+
+    runs.json         a line per part, RUN/PART, with its JSON files, DONE.json among them; above
+                      these a line per run whose code was proved equal to later code
+    curve.parquet     the rows of the files of this name of all parts; the first columns are `run`
+                      and `part`
+    metrics.parquet   likewise, and values.parquet of predictions
+
+A path such as RUN/seeds-000-009/config.json leads to no file then: `manyseeds.record` looks here
+for what it names. Rows without a line in runs.json are ignored, so a line can be deleted by hand.
+Nothing here writes: `record.pack` puts the files in their place.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import hashlib
+import io
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from manyseeds.errors import UsageError, described
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+RUNS, DONE = "runs.json", "DONE.json"
+KEY = ("run", "part")  # the first columns of a packed table
+COLUMNS = "columns"  # in a part's line: those of a table, where the table has more
+MAX_BYTES = 2**28  # of a file that is read
+MAX_CELLS = 2**26  # of a table that is read: rows times columns
+# What somebody's file may hold instead raises these.
+MALFORMED = (OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError)
+
+
+# ---- Reading --------------------------------------------------------------------------------
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The content of runs.json in a folder ENV/ALGORITHM; `{}` where nothing is packed.
+
+    Shared by all callers, who must not change it. Raises UsageError for malformed content.
+    """
+    try:
+        return _read(folder / RUNS, _version(folder / RUNS))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except MALFORMED as error:
+        raise UsageError(
+            f"{folder / RUNS}: has invalid content ({described(error)[:200]})"
+        ) from None
+
+
+def _version(path: Path) -> tuple[int, ...]:
+    """What changes with a file's content."""
+    status = os.stat(path)
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+@functools.lru_cache(maxsize=128)
+def _read(path: Path, version: tuple[int, ...]) -> dict[str, Any]:
+    check_size(path)
+    content = json.loads(path.read_text())
+    checked: dict[str, Any] = {
+        "sha256": {name: list(sums) for name, sums in content["sha256"].items()},
+        "proved": {run: dict(codes) for run, codes in content["proved"].items()},
+        "parts": {key: dict(files) for key, files in content["parts"].items()},
+    }
+    for key in checked["parts"]:
+        if not re.fullmatch(r"[^./][^/]*/(seeds-\d{3,}-\d{3,}|plan)", key):
+            raise ValueError(f"{key[:80]} names no part")
+    return checked
+
+
+def check_size(path: Path) -> None:
+    """Raise ValueError for a file that is no regular one, or too large to be read."""
+    if not path.is_file():
+        raise ValueError(f"{path.name} is no file")
+    if path.stat().st_size > MAX_BYTES:
+        raise ValueError(f"{path.name} has more than {MAX_BYTES} bytes")
+
+
+def parts_of(run: Path) -> list[str]:
+    """The names of the packed parts of a run."""
+    parts = (key.split("/") for key in read(run.parent).get("parts", ()))
+    return [part for name, part in parts if name == run.name]
+
+
+def is_packed(part: Path) -> bool:
+    """Whether a part is packed."""
+    return part.name in parts_of(part.parent)
+
+
+def runs_of(folder: Path) -> set[str]:
+    """The names of the runs with packed parts in a folder ENV/ALGORITHM."""
+    return {key.split("/")[0] for key in read(folder).get("parts", ())}
+
+
+def _line(part: Path) -> dict[str, Any]:
+    """What runs.json has of a part; KeyError where it is not packed."""
+    line: dict[str, Any] = read(part.parents[1])["parts"][f"{part.parent.name}/{part.name}"]
+    return line
+
+
+def has(file: Path) -> bool:
+    """Whether a packed part has a JSON file."""
+    return is_packed(file.parent) and file.name in _line(file.parent)
+
+
+def read_bytes(file: Path) -> bytes:
+    """A JSON file of a packed part, byte for byte. Raises FileNotFoundError."""
+    try:
+        return _text(_line(file.parent)[file.name])
+    except (KeyError, IndexError):
+        raise FileNotFoundError(errno.ENOENT, "no such file", str(file)) from None
+
+
+def read_json(file: Path) -> Any:
+    """The content of a JSON file of a packed part, with the code that its own was proved equal to.
+
+    Raises FileNotFoundError where it is not packed.
+    """
+    content = json.loads(read_bytes(file))  # a copy: callers change what they read
+    if file.name == "config.json":
+        proved = read(file.parents[2])["proved"].get(file.parents[1].name, {})
+        content["code"] |= proved.get(content["code"]["digest"], {})
+    return content
+
+
+def holds(file: Path, digest: str) -> bool:
+    """Whether a file of a packed part has a checksum: that of the file that was packed.
+
+    Rows of a table count as such if the table is as it was written.
+    """
+    try:
+        line, sums = _line(file.parent), read(file.parents[2])["sha256"]
+        if file.suffix == ".json":
+            return hashlib.sha256(_text(line[file.name])).hexdigest() == digest
+        table = file.parents[2] / file.name
+        return (
+            file.name in line[DONE]["sha256"] and _sha256(table, _version(table)) in sums[file.name]
+        )
+    except (IndexError, *MALFORMED):
+        return False
+
+
+def _text(content: Any) -> bytes:
+    """The bytes of a JSON file: as `record.write_json` writes it, unless it is stored as text."""
+    return (content if isinstance(content, str) else json.dumps(content, indent=1) + "\n").encode()
+
+
+@functools.lru_cache(maxsize=4096)
+def _sha256(path: Path, version: tuple[int, ...]) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_parquet(file: Path) -> pd.DataFrame:
+    """The rows of a parquet file of a packed part.
+
+    Raises FileNotFoundError where it is not packed, ValueError for a table that is malformed.
+    """
+    return _rows(file).to_pandas()
+
+
+def _rows(file: Path) -> pa.Table:
+    table = file.parents[2] / file.name
+    try:
+        line = _line(file.parent)
+        rows, where = _table(table, _version(table))
+        start, stop = where[f"{file.parent.parent.name}/{file.parent.name}"]
+    except (KeyError, IndexError):
+        raise FileNotFoundError(errno.ENOENT, "no such file", str(file)) from None
+    names = line.get(COLUMNS, {}).get(file.name) or rows.column_names[len(KEY) :]
+    return rows.slice(start, stop - start).select(names)
+
+
+def files_of(part: Path) -> dict[str, bytes]:
+    """The files of a packed part, by name, `{}` where it is not packed.
+
+    They are as they were, byte for byte if the same versions write parquet files, but for the code
+    that its own was proved equal to.
+    """
+    try:
+        line = _line(part)
+    except (KeyError, IndexError):
+        return {}
+    files = {name: _text(x) for name, x in line.items() if name.endswith(".json")}
+    files["config.json"] = _text(read_json(part / "config.json"))
+    for name in line[DONE]["sha256"]:
+        if name.endswith(".parquet"):
+            buffer = io.BytesIO()
+            read_parquet(part / name).to_parquet(buffer, index=False)
+            files[name] = buffer.getvalue()
+    return files
+
+
+@functools.lru_cache(maxsize=8)
+def _table(path: Path, version: tuple[int, ...]) -> tuple[pa.Table, dict[str, tuple[int, int]]]:
+    """A packed table, and where the rows of each part begin and end."""
+    import numpy as np
+    import pyarrow.parquet as pq
+
+    check_table(path)
+    rows = pq.read_table(path, read_dictionary=KEY)
+    names = [rows.column(name).combine_chunks() for name in KEY]
+    codes = np.stack([x.indices.to_numpy(zero_copy_only=False) for x in names])
+    starts = [0, *(np.flatnonzero(np.diff(codes, axis=1).any(axis=0)) + 1).tolist()]
+    where = {
+        "/".join(name[start].as_py() for name in names): (start, stop)
+        for start, stop in zip(starts, [*starts[1:], len(rows)], strict=True)
+    }
+    if len(where) < len(starts):
+        raise ValueError(f"{path.name} has the rows of one part in several places")
+    return rows, where
+
+
+def check_table(path: Path) -> None:
+    """Raise ValueError for a parquet file, of anybody, that is too large to be read."""
+    import pyarrow.parquet as pq
+
+    check_size(path)
+    about = pq.read_metadata(path)
+    if about.num_rows * about.num_columns > MAX_CELLS:
+        raise ValueError(f"{path.name} has more than {MAX_CELLS} cells")
+
+
+# ---- Writing --------------------------------------------------------------------------------
+
+
+def with_parts(
+    folder: Path, parts: Mapping[str, Mapping[str, bytes]]
+) -> Iterator[tuple[str, bytes]]:
+    """The files of a folder ENV/ALGORITHM to write, by name, so that it has further parts.
+
+    parts: by RUN/PART their files, JSON and parquet, DONE.json among them. To be written in this
+    order: at each moment every part that runs.json has then is whole.
+    """
+    old = read(folder) or {"sha256": {}, "proved": {}, "parts": {}}
+    lines = {
+        key: {k: x for k, x in line.items() if k != COLUMNS} for key, line in old["parts"].items()
+    }
+    for key, files in parts.items():
+        texts = {name: x.decode() for name, x in files.items() if name.endswith(".json")}
+        lines[key] = {name: _content(text) for name, text in texts.items()}
+    lines = dict(sorted(lines.items()))
+    tables: dict[str, dict[str, pa.Table]] = {}
+    for key, line in lines.items():
+        for name in (name for name in line[DONE]["sha256"] if name.endswith(".parquet")):
+            given = parts.get(key, {}).get(name)
+            tables.setdefault(name, {})[key] = (
+                _file_rows(given) if given else _rows(folder / key / name)
+            )
+    whole = {name: _joined(rows) for name, rows in tables.items()}
+    contents = {name: _parquet(rows) for name, rows in whole.items()}
+    sums = {name: [hashlib.sha256(x).hexdigest()] for name, x in contents.items()}
+
+    def line_of(key: str, every: bool) -> dict[str, Any]:
+        columns = {name: rows[key].column_names for name, rows in tables.items() if key in rows}
+        own = {k: x for k, x in columns.items() if every or [*KEY, *x] != whole[k].column_names}
+        return {**({COLUMNS: own} if own else {}), **lines[key]}
+
+    if old["parts"]:  # meanwhile each table may be the old one or the new one
+        both = {name: [*old["sha256"].get(name, ()), *x] for name, x in sums.items()}
+        there = {k: line if k in parts else line_of(k, True) for k, line in old["parts"].items()}
+        yield RUNS, _dumped({"sha256": both, "proved": old["proved"], "parts": there})
+    yield from contents.items()
+    new = {key: line_of(key, False) for key in lines}
+    yield RUNS, _dumped({"sha256": sums, "proved": old["proved"], "parts": new})
+
+
+def with_proved(folder: Path, codes: Mapping[str, Mapping[str, Any]]) -> bytes:
+    """runs.json of a folder with parts whose code was proved equal to that of today.
+
+    codes: by RUN/PART, what of "code" in its config.json is to be read from now on. A run has a
+    line with the codes by the digests of those that have trained its parts.
+    """
+    old = read(folder)
+    proved = {run: dict(known) for run, known in old["proved"].items()}
+    for key, code in codes.items():
+        trained = json.loads(_text(old["parts"][key]["config.json"]))["code"]["digest"]
+        proved.setdefault(key.split("/")[0], {})[trained] = dict(code)
+    return _dumped({**old, "proved": dict(sorted(proved.items()))})
+
+
+def _content(text: str) -> Any:
+    """The content of a JSON file, or its text, if it would not be written like this again."""
+    content = json.loads(text)
+    return content if _text(content) == text.encode() else text
+
+
+def _dumped(content: Mapping[str, Any]) -> bytes:
+    """runs.json, a line for each table, run and part."""
+    sections = []
+    for name, lines in content.items():
+        inner = ",\n".join(f"{json.dumps(key)}: {json.dumps(x)}" for key, x in lines.items())
+        sections.append(f"{json.dumps(name)}: {{\n{inner}\n}}")
+    return ("{\n" + ",\n".join(sections) + "\n}\n").encode()
+
+
+def _file_rows(content: bytes) -> pa.Table:
+    import pyarrow.parquet as pq
+
+    return pq.read_table(io.BytesIO(content))
+
+
+def _joined(parts: Mapping[str, pa.Table]) -> pa.Table:
+    """The rows of parts, by RUN/PART, as one table."""
+    import pyarrow as pa
+
+    tables = []
+    for key, rows in parts.items():
+        for place, (name, value) in enumerate(zip(KEY, key.split("/"), strict=True)):
+            rows = rows.add_column(place, name, pa.array([value] * len(rows)))
+        tables.append(rows.replace_schema_metadata(None))
+    return pa.concat_tables(tables, promote_options="default")
+
+
+def _parquet(rows: pa.Table) -> bytes:
+    """A packed table as a file: numbers hardly repeat, so their bytes are split, not listed."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    numbers = [field.name for field in rows.schema if pa.types.is_floating(field.type)]
+    others = [name for name in rows.column_names if name not in numbers]
+    buffer = io.BytesIO()
+    split: Any = {"use_dictionary": others, "use_byte_stream_split": numbers}
+    pq.write_table(rows, buffer, compression="zstd", **split)
+    return buffer.getvalue()
