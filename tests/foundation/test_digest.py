@@ -677,17 +677,21 @@ CHANGES: dict[str, list[tuple[str, str, set[str]]]] = {  # by file
     "envs/core.py": [
         ("class EpisodeTracker:", "class EpisodeTracker(object):", OURS),
         (
-            'return [type(self), f"manyseeds.envs',
-            'return [f"manyseeds.envs',
+            'return [type(self), f"{module}:ENVS',
+            'return [f"{module}:ENVS',
             set(),
         ),  # where the digest begins
     ],
-    "envs/cartpole.py": [("GRAVITY = 9.8", "GRAVITY = 9.81", CONTROL)],
+    "envs/cartpole.py": [
+        ("GRAVITY = 9.8", "GRAVITY = 9.81", CONTROL),
+        ('"CartPole-v1": CartPole', '"CartPole-v1": lambda: CartPole()', CONTROL),
+    ],
+    "envs/frozen_lake.py": [
+        ("lambda: FrozenLake(4)", "lambda: FrozenLake(4, slippery=False)", {"vi"}),
+    ],
     "envs/cartpole.c": [("#define GRAVITY 9.8", "#define GRAVITY 9", CONTROL)],
     "envs/acrobot.py": [("GRAVITY = 9.8", "GRAVITY = 9.81", set())],
     "envs/__init__.py": [
-        ("lambda: FrozenLake(4)", "lambda: FrozenLake(4, slippery=False)", {"vi"}),
-        ('"CartPole-v1": CartPole', '"CartPole-v1": Acrobot', CONTROL),
         ("env = NATIVE[env_id]()", "env = NATIVE[str(env_id)]()", CONTROL | {"td", "vi", "pi"}),
         ("GymnasiumBridge(env_id, spec.time_limit)", "GymnasiumBridge(env_id)", {"bridged"}),
         ("return Gridworld(goal, trap,", "return Gridworld(trap, goal,", {"pi"}),
@@ -754,9 +758,8 @@ def test_a_binned_environment_brings_its_bins() -> None:
     env = envs.make("CartPole-v1", observations="index")
     assert list(map(origin_of, env.origins())) == [
         "manyseeds.envs.discretize:Discretize",
-        "manyseeds.envs.discretize:BINS[CartPole-v1]",
         "manyseeds.envs.cartpole:CartPole",
-        "manyseeds.envs:NATIVE[CartPole-v1]",
+        "manyseeds.envs.cartpole:ENVS[CartPole-v1]",
     ]
     assert set(map(origin_of, env.origins())) <= set(origins(q_learning, "CartPole-v1"))
 
