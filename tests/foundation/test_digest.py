@@ -465,6 +465,7 @@ MAIN = "if __name__ == '__main__':\n    main()\nelse:\n    "
     [
         ("limit = 1\nlimit = f(limit)", "limit = 2\nlimit = f(limit)"),
         ("limit = 1\nlimit += 1", "limit = 1\nlimit += 2"),
+        ("PRESETS = 1\nlimit = PRESETS", "PRESETS = 2\nlimit = PRESETS"),  # no record has them
         ("if X:\n    limit = 1", "if X:\n    limit = 2"),
         ("try:\n    from b import limit\nexcept E:\n    limit = 1", None),
         ("try:\n    import b\nexcept E:\n    b = limit = None", None),
@@ -488,6 +489,16 @@ def test_a_file_of_any_form_is_read(before: str, after: str | None, tmp_path: Pa
 
     changed = digest_of(after) if after else digest_of(before, "limit = 2")
     assert digest_of(before) != changed
+
+
+def test_names_of_files_do_not_count(tmp_path: Path) -> None:
+    digests = set()
+    for texts in ("12", "21"):
+        for name, text in zip("ab", texts, strict=True):
+            (tmp_path / f"{name}.py").write_text(f"def f():\n    return {text}\n")
+        forget()
+        digests.add(code_digest([f"{tmp_path}/{name}.py:f" for name in "ab"]))
+    assert len(digests) == 1
 
 
 def test_what_cannot_be_parsed_counts_as_a_whole(tmp_path: Path) -> None:
