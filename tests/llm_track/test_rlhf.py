@@ -350,7 +350,8 @@ def test_losses_equal_a_loop_over_tokens(near: float) -> None:
 
 def prepared(
     config: rlhf_ppo.Config,
-) -> tuple[rlhf_ppo.Batch, Any, Any, LanguageRun]:
+) -> tuple[rlhf_ppo.Batch, Any, Any, LanguageRun, float]:
+    """A batch, the models that it is of, their run, and the explained variance."""
     policy, critic, tokenizer, task = load(config)
     samples = some_samples(config, policy, tokenizer, task)
     run = LanguageRun(config, [0])
@@ -359,14 +360,14 @@ def prepared(
         for p in reference.model.parameters():
             p.mul_(1.1)
     rewards = torch.linspace(0, 1, len(samples))
-    batch, _ = rlhf_ppo.prepare(samples, rewards, critic, reference, config, run)
-    return batch, policy, critic, run
+    batch, explained = rlhf_ppo.prepare(samples, rewards, critic, reference, config, run)
+    return batch, policy, critic, run, float(explained)
 
 
 def test_what_prepare_makes(folder: str) -> None:
     """Rewards, values and advantages belong together, and do not depend on micro-batches."""
     config = ppo_config(folder, kl_coef=0.5, gae_lambda=0.9)
-    batch, _, critic, _ = prepared(config)
+    batch, _, critic, _, explained = prepared(config)
     with torch.no_grad():
         values = rlhf_ppo.values_of(critic, batch)
     rewards = -0.5 * (batch.logprobs - batch.reference)
@@ -376,11 +377,13 @@ def test_what_prepare_makes(folder: str) -> None:
     advantages = gae_by_definition(rewards, values, lengths, 1.0, 0.9)
     torch.testing.assert_close(batch.values, values, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(batch.returns, (advantages + values) * batch.mask, atol=1e-4, rtol=0)
+    left, total = (x[batch.mask].var(correction=0) for x in (advantages, advantages + values))
+    assert explained == pytest.approx(float(1 - left / total), abs=1e-4)
     whitened = rlhf_ppo.whiten(advantages, batch.mask, Processes())
     torch.testing.assert_close(batch.advantages, whitened, atol=1e-4, rtol=0)
     assert (batch.reference - batch.logprobs)[batch.mask].abs().max() > 0.01
     for size in (1, 5):
-        other, _, _, _ = prepared(replace(config, micro_batch_size=size))
+        other, *_ = prepared(replace(config, micro_batch_size=size))
         for field in fields(batch):
             a, b = getattr(batch, field.name), getattr(other, field.name)
             torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
@@ -390,7 +393,7 @@ def ppo_step(
     config: rlhf_ppo.Config, rows: np.ndarray | None = None
 ) -> tuple[list[Tensor], dict[str, Tensor]]:
     """What one step of plain gradient descent subtracts from policy and critic, and metrics."""
-    batch, policy, critic, run = prepared(config)
+    batch, policy, critic, run, _ = prepared(config)
     with torch.no_grad():  # ratios and values beyond their clips
         noise = torch.randn(batch.mask.shape, generator=torch.Generator().manual_seed(2))
     moved = replace(
@@ -424,7 +427,7 @@ def test_the_first_step_is_reinforce(folder: str, monkeypatch: pytest.MonkeyPatc
     """At ratio 1 the gradient is that of -mean(A log pi), and nothing is clipped."""
     monkeypatch.setattr(rlhf_ppo, "MAX_GRAD_NORM", 1e9)
     config = ppo_config(folder, temperature=0.7)
-    batch, policy, critic, run = prepared(config)
+    batch, policy, critic, run, _ = prepared(config)
     loss = -(batch.advantages * sampling.logprobs(policy, batch, 0.7)).sum() / batch.mask.sum()
     parameters = models.trainable(policy)
     expected = torch.autograd.grad(loss, parameters)

@@ -26,6 +26,27 @@ BUGS = (
         "tests/llm_track/test_dpo.py::test_a_step_equals_a_slow_loop",
     ),
     Bug(
+        "language: temperature: dpo's reference has that of the pairs",
+        "llm_track/dpo.py",
+        "reference.logprobs(both, 1.0, len(both))",
+        "reference.logprobs(both, config.temperature, len(both))",
+        "tests/llm_track/test_dpo.py::test_a_step_equals_a_slow_loop[qwen2-1.0]",
+    ),
+    Bug(
+        "language: values of tokens: the explained variance is upside down",
+        "llm_track/rlhf_ppo.py",
+        "1 - left / all_of_it",
+        "1 - all_of_it / left",
+        "tests/llm_track/test_rlhf.py::test_what_prepare_makes[qwen2]",
+    ),
+    Bug(
+        "language: random numbers: the same for every block of dpo's pairs",
+        "llm_track/dpo.py",
+        "run.uniforms(block, PROMPTS, G, T)",
+        "run.uniforms(0, PROMPTS, G, T)",
+        "tests/llm_track/test_runs.py::test_a_data_set_is_passed_through_without_replacement[dpo]",
+    ),
+    Bug(
         "language: KL: rlhf_ppo rewards it",
         "llm_track/rlhf_ppo.py",
         "penalties = -kl_coef *",
