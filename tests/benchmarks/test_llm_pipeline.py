@@ -14,6 +14,7 @@ from manyseeds.cli import parse
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import generate, grpo, sft
+from manyseeds.record import RunFolder, read_json, run_paths
 
 STAGES = [
     *("base", "cold start", "RL", "rejection SFT", "RL again", "RL twice as long"),
@@ -178,6 +179,7 @@ def test_a_stage_that_fails_is_one_line() -> None:
 def test_its_measures_are_those_of_real_runs() -> None:
     """Published ones of both scripts have all of them, before and after the training."""
     for algo in llm_pipeline.TRAINED:
-        summary = next((ROOT / "results/runs/addition" / algo).glob("*/seeds-*/summary.json"))
-        stored = json.loads(summary.read_text())
+        runs = (x for x in run_paths(ROOT / "results") if x.match(f"addition/{algo}/*"))
+        part = next(part for run in runs for part in RunFolder(run).parts())
+        stored = read_json(part / "summary.json")
         assert {*MEASURES} <= {*stored["initial"]} & {*stored["final"]}
