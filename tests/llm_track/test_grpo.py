@@ -327,18 +327,18 @@ def test_a_reward_model_is_added_to_the_rules_or_takes_their_place(
 
 @pytest.mark.parametrize("name", MODULES)
 def test_sample_metrics_by_hand(name: str, tokenizer: Any) -> None:
-    """A group that is solved, one that has failed and a mixed one; entropy is over tokens."""
+    """Two groups that are solved, one that has failed and a mixed one; entropy is over tokens."""
     task, problem = tasks.make("addition"), tasks.Problem("4+5=", "9")
-    texts = ["9", "", "123", "1", "12", "12345"]
-    samples = sampling.from_texts(tokenizer, task, [problem.prompt] * 6, texts, 9, CPU)
+    texts = ["9", "", "123", "1", "12", "12345", "1", "1"]
+    samples = sampling.from_texts(tokenizer, task, [problem.prompt] * 8, texts, 9, CPU)
     samples = replace(samples, entropy=2.0 * samples.mask)
-    accuracies, formats = (1, 1, 0, 0, 1, 0), (1, 0, 0, 0, 0, 0)
+    accuracies, formats = (1, 1, 0, 0, 1, 0, 1, 1), (1, 0, 0, 0, 0, 0, 0, 0)
     marks = zip(texts, accuracies, formats, strict=True)
     graded = [tasks.Graded(problem, text, float(a), float(f)) for text, a, f in marks]
     run = LanguageRun(config_of(name), [0])
-    got = MODULES[name].sample_metrics(samples, graded, torch.arange(6.0), 2, run)
-    expected = {"reward": 2.5, "accuracy": 1 / 2, "format": 1 / 6, "length": 18 / 6, "entropy": 2}
-    expected |= {"all_solved": 1 / 3, "all_failed": 1 / 3}
+    got = MODULES[name].sample_metrics(samples, graded, torch.arange(8.0), 2, run)
+    expected = {"reward": 3.5, "accuracy": 5 / 8, "format": 1 / 8, "length": 22 / 8, "entropy": 2}
+    expected |= {"all_solved": 1 / 2, "all_failed": 1 / 4}
     assert {key: float(x) for key, x in got.items()} == pytest.approx(expected)
 
 
