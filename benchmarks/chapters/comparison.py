@@ -27,7 +27,8 @@ from manyseeds.runs.stale import part_is_stale
 SB3 = "sb3-"  # how the store names a baseline: sb3-ppo stands beside ppo
 ELSEWHERE = ("sbx-", "rejax-")  # of benchmarks/chapters/interchange.py alone
 MEASURES = {"final": "final score", "auc": "learning speed (AUC)"}
-TABULAR = ("q_learning", "sarsa")  # algorithms with tables instead of networks
+# Algorithms with tables instead of networks.
+TABULAR = [algo for algo in catalog.names("algos") if catalog.facts(algo).family == "tables"]
 
 
 @dataclass

@@ -59,7 +59,7 @@ static void adam_one(const void *given, int s, float *scratch) {
   const float scale = clip(m, s);
   if (m->takes_step && !m->takes_step[s]) return;
   double power1 = c->powers[s] *= c->beta1, power2 = c->powers[m->seeds + s] *= c->beta2;
-  double correction = fmax(sqrt(1 - power2), 1e-12);
+  double correction = sqrt(1 - power2);
   float step_size = (float)(c->rates[s] * correction / (1 - power1));
   float small = (float)(c->eps * correction), weight1 = (float)(1 - c->beta1);
   float weight2 = (float)(1 - c->beta2);

@@ -67,7 +67,7 @@ int take(long S, long B, long M, long size, const char *x, const int64_t *indice
   return 0;
 }
 
-enum { DIGITS = 4, BITS = 8, BUCKETS = 1 << BITS };
+enum { DIGITS = 4, BITS = 8, BUCKETS = 1 << BITS };  // an even number: the order ends in its place
 
 // The order that sorts each row of keys [R, B], which are not negative; equal keys keep theirs.
 // Radix sort: such floats are in the order of their bits. Returns 0, or 1 without memory.
@@ -93,7 +93,6 @@ int order_of(long R, long B, const float *keys, int64_t *order) {
         from = to;
         to = swapped;
       }
-      if (from != order + r * B) memcpy(order + r * B, from, sizeof(int64_t) * B);
     }
   int failed = !bits || !other;
   free(bits);

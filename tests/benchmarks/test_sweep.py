@@ -38,7 +38,7 @@ from manyseeds.benchmarks.sweep import Plan
 from manyseeds.cli import identity, parse, parse_both
 from manyseeds.digest import PACKAGE, ROOT
 from manyseeds.process import exit_reason
-from manyseeds.record import RunFolder, seal, write_json
+from manyseeds.record import seal, write_json
 from manyseeds.runs import control
 from tests.benchmarks.conftest import Output, Patch, Refusal
 from tests.benchmarks.test_report import plant
@@ -377,7 +377,7 @@ def test_publishing_trains_what_is_missing_and_nothing_else(
     monkeypatch.setattr(record, "changed_sources", lambda: [])
     two = Cell("q_learning", "CartPole-v1", 2, settings=TINY_Q)
     assert sweep.sweep([two], Plan(results="published", workers=1)) == []
-    first = sealed(published)
+    (first,) = (path.read_bytes() for path in sealed(published))
     for weights in published.rglob("policy.safetensors"):
         weights.unlink()
     capsys.readouterr()
@@ -388,11 +388,11 @@ def test_publishing_trains_what_is_missing_and_nothing_else(
     assert "train seeds 2\n" in out
     assert "--seeds 1 --first-seed 2 " in out
     sweep.main(["--suite", "test", "--publish", "--only", "CartPole-v1"])
-    names = [path.parent.name for path in sealed(published)]
-    assert sorted(names) == ["seeds-000-001", "seeds-002-002"]
-    assert first.items() <= sealed(published).items()
-    (run,) = {path.parent.parent for path in sealed(published)}
-    command = open_run(RunFolder(run)).configs[1]["command"]
+    assert not sealed(published)  # all are packed
+    (run,) = record.all_runs(published)
+    assert [part.name for part in run.parts()] == ["seeds-000-001", "seeds-002-002"]
+    assert record.read_bytes(run.parts()[0] / record.DONE) == first
+    command = open_run(run).configs[1]["command"]
     assert command.endswith("--env CartPole-v1 --seeds 1 --first-seed 2 --total-timesteps 500")
     assert not Path("results").exists()
 

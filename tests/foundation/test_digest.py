@@ -346,9 +346,15 @@ from helpers import area, scale as size
 from manyseeds.cli import ControlConfig
 import package.inner as inner
 import package
+import dotted.part
+import manyseeds.cli
 
 class Config(ControlConfig):
     beta: float = 0.1
+
+
+class PlainConfig(manyseeds.cli.ControlConfig):
+    delta: float = 1.0
 
 
 class TaskConfig:
@@ -357,7 +363,8 @@ class TaskConfig:
 
 def train(config, run):
     import lazy
-    return helper(size(1)) + inner.volume(2) + TaskConfig.gravity + getattr(package, "chosen")()
+    chosen = getattr(package, "chosen")(PlainConfig)
+    return helper(size(1)) + inner.volume(2) + TaskConfig.gravity + chosen
 
 
 def other():
@@ -387,6 +394,8 @@ def tables():
     "package/inner.py": "from . import deep\nfrom helpers import tables\n"
     "def volume(x):\n    return deep.cube(x)\n",
     "package/deep.py": "if 1:\n    def cube(x):\n        return x ** 3\n",
+    "dotted/__init__.py": "import os\nos.environ['y'] = '1'\n",
+    "dotted/part.py": "UNUSED = 1\n",
     "lazy.py": "def late():\n    return 6\n",
 }
 
@@ -434,6 +443,8 @@ def outside(tmp_path: Path, project: Callable[..., str]) -> Callable[..., str]:
         ("package/core.py", "return 4", "return 5", False),  # chosen by its name
         ("package/deep.py", "x ** 3", "x ** 2", False),
         ("lazy.py", "return 6", "return 7", True),
+        ("dotted/__init__.py", "'1'", "'2'", False),  # what is imported with a part of it
+        ("mine.py", "delta: float = 1.0", "delta: float = 2.0", True),
     ],
 )
 def test_a_file_outside_the_checkout_counts_with_what_it_imports_of_its_own_folder(
@@ -443,6 +454,9 @@ def test_a_file_outside_the_checkout_counts_with_what_it_imports_of_its_own_fold
     assert (outside(file, old, new) == before) == same
     assert outside() == before
     assert outside(folder="another/place") == before
+
+
+MAIN = "if __name__ == '__main__':\n    main()\nelse:\n    "
 
 
 @pytest.mark.parametrize(
@@ -458,6 +472,7 @@ def test_a_file_outside_the_checkout_counts_with_what_it_imports_of_its_own_fold
         ("import b\nlimit = b", None),
         ("import b\nx.limit = 1", "import b\nx.limit = 2"),
         ("x.y = limit = 1", "x.y = limit = 2"),
+        (f"{MAIN}limit = 1", f"{MAIN}limit = 2"),
         ("for limit in 1, 2:\n    pass", "for limit in 1, 3:\n    pass"),
     ],
 )
@@ -480,7 +495,10 @@ def test_what_cannot_be_parsed_counts_as_a_whole(tmp_path: Path) -> None:
         file.write_text(text)
         forget()
         seen.append(code_digest([f"{file}:f"]))
-    assert len({*seen}) == 4
+    os.utime(file, (1, 1))  # of a large one its size and time
+    forget()
+    seen.append(code_digest([f"{file}:f"]))
+    assert len({*seen}) == 5
     file.unlink()
     os.mkfifo(file)  # nobody writes to it
     forget()

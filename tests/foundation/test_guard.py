@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import inspect
 import linecache
 import os
+import py_compile
 import shutil
 import subprocess
 import sys
@@ -505,6 +507,34 @@ def test_no_name_that_a_known_function_loads_is_taken_for_its_own() -> None:
         for function in of_kernel.walk(thing).functions:
             loaded = {x.argval for x in dis.get_instructions(function) if x.opname == "LOAD_GLOBAL"}
             assert not loaded & guard.locals_of(guard.definition_of(function))
+
+
+def test_bytecode_of_another_text_is_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "module.py"
+    for text, k, same in (("x = 1", 1, True), ("x = 10", 1, False), ("y = 1", 2, False)):
+        file.write_text(text)
+        os.utime(file, (k, k))
+        if same:
+            py_compile.compile(str(file))
+        assert (guard.bytecode_of(str(file)) is not None) == same
+
+
+def test_data_is_written_in_one_order_unless_it_is_large() -> None:
+    text = guard.Walk()._text
+    assert text(set("hgfedcba")) == f"set({', '.join(map(repr, 'abcdefgh'))})"
+    assert text([0] * (guard.MANY + 1)) == "list of many"
+    assert text(torch.zeros(guard.MANY + 1)).endswith(" many")
+
+
+def test_a_verdict_goes_with_its_object(agent: ppo.ActorCritic) -> None:
+    """Another object may get its place in memory."""
+    other = make()
+    assert LOSS.allows(other)
+    key = id(other)
+    assert key in LOSS._verdicts
+    del other
+    gc.collect()
+    assert key not in LOSS._verdicts
 
 
 def test_other_files_are_found_by_what_they_are(tmp_path: Path) -> None:

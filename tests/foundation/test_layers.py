@@ -288,6 +288,8 @@ def test_rewards_are_divided_but_not_centered_and_clipped() -> None:
     scaled = RewardScale(1, 2, gamma=0.5)(spike, torch.ones(1, 200, 2, dtype=torch.bool))
     assert scaled[0, 100, 0] == -10
     assert (scaled == 0).sum() == 399
+    equal = torch.full((1, 99, 1), 1e7 / 3)  # rounding must not make their variance negative
+    assert (RewardScale(1, 1, gamma=0.0)(equal, torch.ones(1, 99, 1).bool()) == 10).all()
 
 
 def test_nan_in_one_seed_leaves_the_reward_scale_of_the_others_alone() -> None:

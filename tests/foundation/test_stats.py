@@ -213,6 +213,20 @@ def test_parity_words(ours: np.ndarray, theirs: np.ndarray, word: str) -> None:
     assert verdict.difference.n == min(len(ours), len(theirs))
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "p", "word"),
+    [
+        (0.0, 0.2, 0.001, "undecided"),
+        (-0.2, 0.0, 0.001, "undecided"),
+        (0.1, 0.2, 0.05, "undecided"),
+        (0.1, 0.2, 0.049, "better"),
+        (-0.05, 0.05, 1.0, "equivalent"),
+    ],
+)
+def test_words_at_their_bounds(low: float, high: float, p: float, word: str) -> None:
+    assert stats.word_of(low, high, p, 30, 0.05, 0.05, False) == word
+
+
 def test_better_needs_the_permutation_test() -> None:
     """Three failures of ten against none: the bootstrap's interval lies below 0, but three of
     twenty fall on one side by chance in 2 * C(17, 7) / C(20, 10) = 21% of cases."""

@@ -289,4 +289,32 @@ BUGS = (
         "()",
         "tests/foundation/test_set_aside.py::test_replaced_functions_are_code_in_no_file",
     ),
+    Bug(
+        "guard: bytecode of a text of another length",
+        "manyseeds/kernels/guard.py",
+        "data[:16] == head else",
+        "data[:12] == head[:12] else",
+        "tests/foundation/test_guard.py::test_bytecode_of_another_text_is_not_read",
+    ),
+    Bug(
+        "guard: large data is a constant",
+        "manyseeds/kernels/guard.py",
+        "> MANY:",
+        "> 10**9:",
+        "tests/foundation/test_guard.py::test_data_is_written_in_one_order_unless_it_is_large",
+    ),
+    Bug(
+        "guard: the order of a set counts",
+        "manyseeds/kernels/guard.py",
+        "sorted(texts) if isinstance(value, set | frozenset) else texts",
+        "texts",
+        "tests/foundation/test_guard.py::test_data_is_written_in_one_order_unless_it_is_large",
+    ),
+    Bug(
+        "guard: a verdict outlives its object",
+        "manyseeds/kernels/guard.py",
+        "            del self._alive[key], self._verdicts[key]",
+        "            pass",
+        "tests/foundation/test_guard.py::test_a_verdict_goes_with_its_object",
+    ),
 )
