@@ -15,8 +15,8 @@ share the work.
 Runs are written to your own layer, results/local, whatever is published already. `--publish` trains
 the seeds that are missing from the published layer, writes them there and packs them at the end,
 all of an algorithm on an environment into few files (`manyseeds/packed.py`). It needs a clean
-commit, which the runs name. Published runs have no weights, except two seeds of each of our cells, the
-median and the worst. These are trained once more, must reach their published scores, and are
+commit, which the runs name. Published runs have no weights, except two seeds of each of our cells,
+the median and the worst. These are trained once more, must reach their published scores, and are
 written to results/policies (`benchmarks/policies.py`).
 """
 
