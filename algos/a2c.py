@@ -11,41 +11,22 @@ The equations, for the data of one rollout collected by the policy pi:
     L       = E[ log pi(a|s) A ] - c1 (V - R)^2 + c2 entropy,   R = A + V           (section 4)
     g       = alpha g + (1 - alpha) d^2,   theta <- theta - lr d / sqrt(g + eps)    RMSprop (eq. 1)
 
-Shapes: S seeds, T steps, N environments per seed, B = T N samples, O observation size, A discrete
-actions or D components of an action in a box. A rollout is [S, T, N, ...]. Every loss is [S], and
-no term mixes two seeds, so `loss.sum().backward()` gives each seed its own gradient.
+Differences from SB3: values and log-probabilities of a rollout are computed in one pass after it.
+Schedules are evaluated at its start (SB3: at its end, where the last update can get a learning rate
+of zero). The first rollout updates the observation statistics before its gradient update, all
+others after it (SB3: at every step).
 
-Implementation details, as in SB3's A2C unless said otherwise:
- 1. Orthogonal initialisation: gain sqrt(2), 0.01 for the policy head, 1 for the value head.
- 2. RMSprop with alpha 0.99, eps 1e-5, without momentum: PyTorch's, whose average of squares starts
-    at 0 and whose eps is added to the root (--optimizer rmsprop); TensorFlow's, whose average
-    starts at 1 and whose eps is under the root as in the paper (rmsprop_tf, SB3's RMSpropTFLike);
-    or Adam, eps 1e-5 (adam, SB3's use_rms_prop=False).
- 3. The learning rate may fall linearly to zero (SB3's `lin_` schedules).
- 4. The advantage is GAE with lambda 1 (--advantage gae), which is the return to the end of the
-    episode or of the rollout, where V bootstraps, minus V; monte_carlo computes that directly.
-    n_step sums --n-steps rewards before V, fewer where the episode or the rollout ends.
- 5. One gradient step per rollout, on all its samples at once: no ratio, no clipping, no epochs.
- 6. Advantages may be normalised per rollout, with the sample's standard deviation (ddof 1).
- 7. The gradient is clipped to a norm of 0.5. Overall loss with an entropy bonus.
- 8. Separate networks for policy and value, tanh.
- 9. Truncation bootstraps from V of the final observation, termination does not. (SB3 adds
-    gamma V(final) to the last reward, which is the same advantage.)
-10. Actions in a box are Gaussian with a mean per state and a standard deviation that does not
-    depend on the state, kept as its logarithm. Components are independent.
-11. The environment clips such actions to its box; log-probabilities are of what was sampled.
-12. Observations may be normalised by running statistics and clipped to +-10, and rewards divided by
-    the standard deviation of the discounted return up to their step, clipped to +-10. Statistics
-    are each seed's own, part of the checkpoint, and frozen during evaluation.
+Shapes: S seeds, T steps, N environments per seed, B = T N samples, M of them in a batch, O
+observation size, A discrete actions or D components of a continuous action. A rollout is
+[S, T, N, ...]. Every loss is [S], and no term mixes two seeds, so `loss.sum().backward()` gives
+each seed its own gradient.
 
-Logged per update: policy_loss, value_loss (mean squared error), entropy (nats),
+Comments name the details of "The 37 Implementation Details of PPO" (Huang et al., 2022): `Core 1`
+to `Core 13` and, for continuous actions, `Continuous 1` to `Continuous 9`.
+
+Logged per update: policy_loss, value_loss (mean squared error) and entropy (nats);
 explained_variance of the returns by V; train_return and train_length of the episodes that ended in
 the rollout.
-
-Differences from SB3's A2C: schedules are evaluated at the start of a rollout (SB3: at its end,
-where the last update of a training can get a learning rate of zero); the statistics of observations
-take in a rollout after its update, the first one before it (SB3: every step, from the first reset
-on).
 """
 
 from __future__ import annotations
@@ -54,67 +35,65 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from manyseeds import envs
 from manyseeds.capture import captured, from_host
-from manyseeds.checkpoint import load_policy
+from manyseeds.checkpoint import loader
 from manyseeds.cli import (
-    ControlConfig,
     Fraction,
     NonNegative,
     PerRow,
     Positive,
     PositiveInt,
-    Preset,
     Range,
     UsageError,
     parse,
+    read_presets,
 )
 from manyseeds.distributions import Categorical, Gaussian
 from manyseeds.kernels import in_c, scan
 from manyseeds.kernels.objective import Terms, policy_gradient_objective
 from manyseeds.kernels.rollout import PolicyKernel
-from manyseeds.layers import RewardScale, RunningStats, SeedMLP
+from manyseeds.layers import RewardScale, SeedMLP, SeedPolicy
 from manyseeds.optim import SeedAdam, SeedRMSprop
 from manyseeds.rows import broadcast, used
-from manyseeds.runs.control import Run, main
-from manyseeds.samples import discounted_sums
+from manyseeds.runs.control import RolloutConfig, Run, main
+from manyseeds.samples import discounted_sums, monte_carlo, n_step
 from manyseeds.seeds import SeedStreams
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ControlConfig):
+class Config(RolloutConfig):
     """A2C. The defaults are SB3's, with rl-baselines3-zoo's number of environments."""
 
+    # Core 1: a rollout is T steps of N environments side by side.
     num_envs: PositiveInt = 8
     """N, environments per seed."""
     num_steps: PositiveInt = 5
     """T, steps per environment in a rollout."""
     learning_rate: PerRow[Positive] = 7e-4
-    """Step size. Learning rate of the optimizer."""
+    """Learning rate of the optimizer."""
     anneal_lr: PerRow[bool] = False
     """Anneal the learning rate linearly to 0."""
-    optimizer: Literal["rmsprop", "rmsprop_tf", "adam"] = "rmsprop"
-    """Optimizer. PyTorch's RMSprop, TensorFlow's RMSprop, or Adam."""
     gamma: PerRow[Fraction] = 0.99
     """Discount factor per step."""
     advantage: Literal["gae", "n_step", "monte_carlo"] = "gae"
-    """Advantage estimator. monte_carlo: rewards to the end of the episode or rollout; n_step:
-    n_steps rewards; both add V of the last state unless it is terminal, and subtract V. gae:
-    GAE."""
+    """GAE, n-step returns, or returns to the end of the episode or rollout, each minus V."""
     gae_lambda: PerRow[Fraction] = 1.0
     """Lambda of GAE. 0 gives the one-step TD error, 1 the Monte Carlo advantage."""
     n_steps: PositiveInt = 3
     """n of n-step returns. At most num_steps; 1 gives the one-step TD error."""
     normalize_advantage: bool = False
-    """Normalise advantages to mean 0 and standard deviation 1. Per rollout."""
+    """Normalise the advantages of a batch to mean 0 and standard deviation 1."""
     entropy_coef: PerRow[NonNegative] = 0.0
     """Weight of the entropy bonus."""
     value_coef: PerRow[NonNegative] = 0.5
     """Weight of the value loss."""
     max_grad_norm: PerRow[NonNegative] = 0.5
     """Clip each seed's gradient to this norm (0: no clipping)."""
+    optimizer: Literal["rmsprop", "rmsprop_tf", "adam"] = "rmsprop"
+    """PyTorch's RMSprop, TensorFlow's RMSprop, or Adam."""
     hidden: tuple[PositiveInt, ...] = (64, 64)
     """Widths of the hidden layers of each network."""
     log_std_init: PerRow[Annotated[float, Range(-20, 20)]] = 0.0
@@ -122,78 +101,52 @@ class Config(ControlConfig):
     normalize_obs: bool = False
     """Normalise observations by running statistics."""
     normalize_reward: bool = False
-    """Divide rewards by a running standard deviation. Of the discounted return."""
-
-    @property
-    def batch_size(self) -> int:
-        """B, samples of one seed's rollout."""
-        return self.num_envs * self.num_steps
+    """Divide rewards by a running standard deviation of the discounted return."""
 
     def make_env(self) -> envs.Env:
         return envs.make(self.env, observations="vector", backend=self.backend)
 
     def check(self) -> None:
-        if self.batch_size < 2:
-            raise UsageError("--num-steps 1: one environment needs at least 2 steps")
+        super().check()
         if self.advantage == "n_step" and self.n_steps > self.num_steps:
             raise UsageError(
                 f"--n-steps {self.n_steps}: must be at most num_steps = {self.num_steps}"
             )
-        if self.total_timesteps < self.batch_size:
-            raise UsageError(
-                f"--total-timesteps {self.total_timesteps}: must be at least one rollout, "
-                f"num_envs * num_steps = {self.batch_size}"
-            )
 
 
-class ActorCritic(nn.Module):
-    """S policies and S value functions: two tanh networks a seed, or one with two heads."""
+class ActorCritic(SeedPolicy):
+    """S policies and S value functions: two tanh networks a seed."""
 
     def __init__(self, spec: envs.EnvSpec, config: Config, init: SeedStreams) -> None:
-        super().__init__()
-        assert spec.obs_size is not None
         S = len(init.seeds)
-        self.continuous = spec.continuous
-        self.action_size = len(spec.action_low) if spec.continuous else spec.num_actions
-        heads = (self.action_size, 1)  # the logits or means of the policy, the value
-        self.networks = SeedMLP(S, spec.obs_size, config.hidden, heads, "tanh")
+        # Continuous 6 and 7: running statistics of observations, which are clipped to +-10. They
+        # are each seed's own, part of the checkpoint, and frozen during evaluation.
+        super().__init__(S, spec, config.normalize_obs)
+        # Core 13, Continuous 4: separate networks of policy (logits or means) and value.
+        heads = (self.action_size, 1)
+        self.networks = SeedMLP(S, self.obs_size, config.hidden, heads, "tanh")
+        # Core 2: orthogonal weights of gain sqrt(2), 0.01 for the policy's head, 1 for the value's.
         self.networks.orthogonal_init(init, gains=(0.01, 1.0))
-        if spec.continuous:
+        if self.continuous:
+            # Continuous 1 to 3: Gaussian, independent components, log_std the same in all states.
             self.log_std = self.networks.constant(self.action_size, config.log_std_init)
-        self.obs_stats = RunningStats(S, spec.obs_size) if config.normalize_obs else None
         self.reward_scale = None
         if config.normalize_reward:
+            # Continuous 8 and 9: rewards over the deviation of the return so far, clipped to +-10.
             self.reward_scale = RewardScale(S, config.num_envs, config.gamma)
 
-    def policy(self, logits_or_means: Tensor) -> Categorical | Gaussian:
-        """The distributions that the policy's head [S, B, A or D] stands for."""
-        if self.continuous:
-            return Gaussian(logits_or_means, self.log_std[:, 0])
-        return Categorical(logits_or_means)
-
-    def features(self, obs: Tensor) -> Tensor:
-        """What the networks see of obs [S, B, O]."""
-        return obs if self.obs_stats is None else self.obs_stats.normalize(obs)
-
-    def draw(self, streams: SeedStreams, *shape: int) -> Tensor:
-        """Noise [S, *shape, A or D] for sampled actions."""
-        draw = streams.normal if self.continuous else streams.gumbel
-        return draw(*shape, self.action_size)
-
-    def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Actions [S, N] or [S, N, D] for obs [S, N, O]; greedy without noise."""
-        policy = self.policy(self.networks.only(0, self.features(obs)))
-        return policy.mode() if noise is None else policy.sample(noise)
+    def policy(self, obs: Tensor) -> Categorical | Gaussian:
+        """The distributions of actions for obs [S, B, O]."""
+        return self.distribution(self.networks.only(0, self.features(obs)))
 
     def as_kernel(self) -> PolicyKernel:
         """What `act` does, for rollouts in C."""
-        log_std = self.log_std[:, 0] if self.continuous else None
-        return self.networks.policy_in_c(self.obs_stats, log_std)
+        return self.networks.policy_in_c(self.obs_stats, self.log_std)
 
     def evaluate(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probabilities of actions, entropies and values, each [S, B], for obs [S, B, O]."""
         head, values = self.networks(self.features(obs))
-        return *self.policy(head).logprob_and_entropy(actions), values.squeeze(-1)
+        return *self.distribution(head).logprob_and_entropy(actions), values.squeeze(-1)
 
     def value(self, obs: Tensor) -> Tensor:
         """V [S, B] for obs [S, B, O]."""
@@ -207,64 +160,19 @@ def gae(
     next_values: Tensor,
     terminated: Tensor,
     truncated: Tensor,
-    gamma: float,
-    gae_lambda: float,
+    gamma: float | Tensor,
+    gae_lambda: float | Tensor,
 ) -> Tensor:
     """Generalised advantage estimates (Schulman et al., 2016, eq. 16), all [S, T, N].
 
-    next_values: V of the true successors. A termination is not bootstrapped, a truncation is;
-    neither lets an advantage reach back across the end of its episode.
+    next_values: V of the true successors, of the final observation where an episode ends.
     """
+    # A truncation is bootstrapped, a termination is not (as SB3).
     deltas = rewards + broadcast(gamma, rewards) * next_values * ~terminated - values
+    # No advantage reaches back across the end of its episode.
     goes_on = (~(terminated | truncated)).to(deltas.dtype)
     decay = broadcast(gamma * gae_lambda, goes_on) * goes_on
     return discounted_sums(deltas, decay)
-
-
-def n_step(
-    rewards: Tensor,
-    values: Tensor,
-    next_values: Tensor,
-    terminated: Tensor,
-    truncated: Tensor,
-    gamma: float,
-    n_steps: int,
-) -> Tensor:
-    """r_t + ... + gamma^{n-1} r_{t+n-1} + gamma^n V(s_{t+n}) - V(s_t), n = n_steps; [S, T, N].
-
-    n is smaller where the episode or the rollout ends before: V of the last successor bootstraps
-    there, but after a termination.
-    """
-    gamma = broadcast(gamma, rewards)
-    one_step = rewards + gamma * next_values * ~terminated
-    goes_on = ~(terminated | truncated)[:, :-1]
-    targets = one_step
-    for _ in range(n_steps - 1):  # n + 1 steps from here are one step, then n from the next
-        longer = rewards[:, :-1] + gamma * targets[:, 1:]
-        longer = torch.where(goes_on, longer, one_step[:, :-1])
-        targets = torch.cat((longer, one_step[:, -1:]), dim=1)
-    return targets - values
-
-
-def monte_carlo(
-    rewards: Tensor,
-    values: Tensor,
-    next_values: Tensor,
-    terminated: Tensor,
-    truncated: Tensor,
-    gamma: float,
-) -> Tensor:
-    """The return to the end of the episode or of the rollout, minus V(s_t); all [S, T, N].
-
-    V of the last successor stands for what would follow, but after a termination.
-    """
-    following, returns = next_values[:, -1], []
-    gamma = broadcast(gamma, following)
-    for t in reversed(range(rewards.shape[1])):
-        following = torch.where(truncated[:, t], next_values[:, t], following) * ~terminated[:, t]
-        following = rewards[:, t] + gamma * following
-        returns.append(following)
-    return torch.stack(returns[::-1], dim=1) - values
 
 
 def normalize(advantages: Tensor) -> Tensor:
@@ -303,31 +211,33 @@ class Batch(NamedTuple):
 @torch.no_grad()
 def prepare(agent: ActorCritic, rollout: envs.Rollout, config: Config) -> Batch:
     """Advantages, returns and what V says of a rollout."""
-    S, T, N = rollout.rewards.shape
-    rewards = rollout.rewards
+    rewards, ends = rollout.rewards, (rollout.terminated, rollout.truncated)
     if agent.reward_scale is not None:
         rewards = agent.reward_scale(rewards, rollout.done)
     obs, actions = rollout.obs.flatten(1, 2), rollout.actions.flatten(1, 2)
     both = torch.cat((obs, rollout.next_obs.flatten(1, 2)), dim=1)
     values, next_values = agent.value(both).chunk(2, dim=1)
-    ends = rollout.terminated, rollout.truncated
-    steps = rewards, values.view(S, T, N), next_values.view(S, T, N), *ends, config.gamma
+    steps = rewards, values.view_as(rewards), next_values.view_as(rewards), *ends
+    # Core 5: GAE, and returns as advantages plus values: the TD(lambda) estimate.
     if config.advantage == "gae":
-        advantages = gae(*steps, config.gae_lambda)
+        advantages = gae(*steps, config.gamma, config.gae_lambda)
     elif config.advantage == "n_step":
-        advantages = n_step(*steps, config.n_steps)
+        advantages = n_step(*steps, config.gamma, config.n_steps)
     else:
-        advantages = monte_carlo(*steps)
+        advantages = monte_carlo(*steps, config.gamma)
     advantages = advantages.flatten(1, 2)
     return Batch(obs, actions, values, advantages, advantages + values)
 
 
 def loss(agent: ActorCritic, batch: Batch, config: Config) -> tuple[Tensor, Terms]:
-    """The objective (negated) on a rollout, [S], and its terms."""
+    """The objective (negated) on a batch, [S], and its terms."""
+    # Continuous 5: of actions as they were sampled; the environment clips them to its bounds.
     logprobs, entropy, values = agent.evaluate(batch.obs, batch.actions)
+    # Core 7: per batch, by the sample's standard deviation (ddof 1).
     advantages = normalize(batch.advantages) if config.normalize_advantage else batch.advantages
     pg_loss = policy_loss(logprobs, advantages)
     v_loss = value_loss(values, batch.returns)
+    # Core 10: one loss, with the entropy as a bonus.
     total = pg_loss + broadcast(config.value_coef, v_loss) * v_loss
     if used(config.entropy_coef):
         total = total - broadcast(config.entropy_coef, v_loss) * entropy.mean(-1)
@@ -336,10 +246,20 @@ def loss(agent: ActorCritic, batch: Batch, config: Config) -> tuple[Tensor, Term
 
 @in_c(policy_gradient_objective)
 def backpropagate(agent: ActorCritic, batch: Batch, config: Config) -> Terms:
-    """Set the gradients of the objective on a rollout; returns its terms."""
+    """Set the gradients of the objective on a batch; returns its terms."""
     total, terms = loss(agent, batch, config)
     total.sum().backward()
     return terms
+
+
+def metrics_of(terms: Terms) -> dict[str, Tensor]:
+    """What is logged of a batch, each [S]."""
+    # Core 12: the debug variables.
+    return {
+        "policy_loss": terms.policy_loss,
+        "value_loss": terms.value_loss,
+        "entropy": terms.entropy.mean(-1),
+    }
 
 
 def update(
@@ -349,21 +269,23 @@ def update(
     config: Config,
     lr: Tensor,
 ) -> dict[str, Tensor]:
-    """One gradient step on a rollout; returns its metrics, each [S]."""
+    """One gradient step on all samples of a rollout at once.
+
+    Returns metrics, each [S].
+    """
     terms = backpropagate(agent, batch, config)
+    # Core 11: clip the norm of the gradient of all parameters of a seed.
     optimizer.step(lr, config.max_grad_norm)
-    return {
-        "policy_loss": terms.policy_loss,
-        "value_loss": terms.value_loss,
-        "entropy": terms.entropy.mean(-1),
-        "explained_variance": explained_variance(batch.values, batch.returns),
-    }
+    metrics = metrics_of(terms)
+    return metrics | {"explained_variance": explained_variance(batch.values, batch.returns)}
 
 
 def make_optimizer(agent: ActorCritic, config: Config) -> SeedAdam | SeedRMSprop:
     """The optimizer that the Config names, with SB3's settings."""
     if config.optimizer == "adam":
         return SeedAdam(agent, eps=1e-5)
+    # PyTorch adds eps to the root of an average of squares that starts at 0; TensorFlow (SB3's
+    # RMSpropTFLike) adds it under the root, as the paper, of one that starts at 1.
     return SeedRMSprop(agent, alpha=0.99, eps=1e-5, tf=config.optimizer == "rmsprop_tf")
 
 
@@ -375,6 +297,7 @@ def train(config: Config, run: Run) -> ActorCritic:
     optimizer = make_optimizer(agent, config)
     episodes = envs.EpisodeTracker(S, N, run.device)
 
+    # On CUDA the iteration is recorded once as a graph; so all that changes is an argument.
     @captured(run.device, env.native)
     def iteration(
         state: envs.State,
@@ -384,6 +307,8 @@ def train(config: Config, run: Run) -> ActorCritic:
         first: bool,
     ) -> tuple[envs.State, Tensor, dict[str, Tensor]]:
         state, obs, rollout = envs.rollout(env, agent, state, obs, *noise)
+        # Statistics change between two rollouts, not within the update: its ratios begin at 1. Only
+        # the first rollout is normalised by its own, so that no update sees raw observations.
         if agent.obs_stats is not None and first:
             agent.obs_stats.update(rollout.obs.flatten(1, 2))
         batch = prepare(agent, rollout, config)
@@ -397,8 +322,10 @@ def train(config: Config, run: Run) -> ActorCritic:
     timestep, state, obs = run.restore((agent, optimizer, episodes, streams), 0, state, obs)
     run.evaluate_if_due(timestep, env, agent)
     while timestep < config.total_timesteps:
+        # Core 4: anneal linearly to 0, by the timesteps at the start of the rollout.
         progress = timestep / config.total_timesteps
         lr = config.learning_rate * (1 - config.anneal_lr * progress)
+        # Noise is drawn beforehand, from each seed's own stream: no seed depends on another one.
         state, obs, metrics = iteration(
             state,
             obs,
@@ -413,45 +340,8 @@ def train(config: Config, run: Run) -> ActorCritic:
     return agent
 
 
-def load(part: str, trusted_env: str = "") -> ActorCritic:
-    """The policies of a finished part `.../seeds-000-009`, of an export `hub:FOLDER`, or of a
-    repository `hub:OWNER/NAME`; trusted_env: see `read_policy`."""
-    return load_policy(part, Config, ActorCritic, trusted_env)
-
-
-ZOO = "rl-baselines3-zoo hyperparams/a2c.yml at 22e3ff2"
-ZOO_SCORE = "SB3 {}, one agent (rl-baselines3-zoo benchmark.md at 22e3ff2)"
-NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
-PRESETS = {
-    "CartPole-v1": Preset(
-        {"num_envs": 8, "total_timesteps": 500_000},
-        source=ZOO,
-        published=ZOO_SCORE.format("500.0 +- 0.0"),
-    ),
-    "Acrobot-v1": Preset(
-        {"num_envs": 16, "total_timesteps": 500_000, **NORMALIZED},
-        source=ZOO,
-        published=ZOO_SCORE.format("-83.4 +- 17.2"),
-    ),
-    "MountainCar-v0": Preset(
-        {"num_envs": 16, "total_timesteps": 1_000_000, **NORMALIZED},
-        source=ZOO,
-        published=ZOO_SCORE.format("-111.3 +- 24.1"),
-    ),
-    "MountainCarContinuous-v0": Preset(
-        {"num_envs": 4, "num_steps": 100, "total_timesteps": 100_000, **NORMALIZED},
-        source=f"{ZOO}, without gSDE",
-        published=ZOO_SCORE.format("91.2 +- 0.3 with gSDE"),
-    ),
-    "Pendulum-v1": Preset(
-        {"num_envs": 8, "num_steps": 8, "gamma": 0.9, "gae_lambda": 0.9, "value_coef": 0.4}
-        | {"learning_rate": 7e-4, "anneal_lr": True, "total_timesteps": 1_000_000}
-        | {"normalize_reward": True},
-        source="our own search: the best of 5 settings, 10 seeds each (100-109)",
-        published=ZOO_SCORE.format("-163.0 +- 103.2 with gSDE"),
-    ),
-}
-
+load = loader(Config, ActorCritic)
+PRESETS = read_presets("algos/presets/a2c.toml")
 
 if __name__ == "__main__":
     main(parse(Config, PRESETS, __doc__), train, PRESETS)

@@ -8,30 +8,18 @@ The equations, for transitions (s, a, r, s') drawn from a replay memory:
     y = r + gamma max_a' Q_target(s', a')   otherwise, also when the episode was truncated at s'
     L = E[ huber(y - Q(s, a)) ]             (the paper clips the error: the Huber loss's gradient)
 
+Differences from SB3's DQN: epsilon decides per environment (SB3: one draw for all environments of a
+step); the very first action is random at epsilon 1 (SB3: greedy if learning_starts is 0). CleanRL's
+DQN has the squared error and does not clip the gradient, SB3's the Huber loss and clips its norm to
+10, and the curves differ a lot. The defaults are CleanRL's, the presets SB3's.
+
 Shapes: S seeds, N environments per seed, F steps per environment between two updates (train_freq),
 G gradient steps per update, M transitions in a minibatch, C capacity of the memory, O observation
-size, A actions. Every loss is [S], and no term mixes two seeds.
-
-Implementation details:
- 1. The rhythm is SB3's: collect F steps, then take G gradient steps (-1: as many as transitions
-    were collected), once more than learning_starts timesteps have passed.
- 2. Until learning_starts all actions are random (SB3, CleanRL).
- 3. Epsilon falls linearly over the first exploration_fraction of the training and is constant
-    afterwards; the action after t timesteps uses epsilon(t).
- 4. target_update_interval counts environment steps, not gradient steps (SB3): at each multiple
-    Q_target <- tau Q + (1 - tau) Q_target; tau 1 copies.
- 5. The memory keeps the true successor of every transition: at a truncation the final
-    observation, never the first one of the next episode.
- 6. Minibatches are drawn with replacement, uniformly over what the memory holds.
- 7. Network initialisation: torch.nn.Linear's, as in SB3 and CleanRL.
- 8. SB3 uses the Huber loss and clips the gradient's norm to 10; CleanRL uses the squared error and
-    does not clip. The curves differ a lot. The defaults below are CleanRL's, the presets SB3's.
+size, A actions. Every loss is [S], and no term mixes two seeds, so `loss.sum().backward()` gives
+each seed its own gradient.
 
 Logged per round of F steps: td_loss and q_values (mean Q of the chosen actions) of the last
 minibatch; train_return and train_length of the episodes that ended.
-
-Differences from SB3's DQN: epsilon decides per environment (SB3: one draw for all environments of
-a step); the very first action is random at epsilon 1 (SB3: greedy if learning_starts is 0).
 """
 
 from __future__ import annotations
@@ -44,7 +32,7 @@ from torch import Tensor, nn
 
 from manyseeds import envs
 from manyseeds.capture import captured, from_host
-from manyseeds.checkpoint import load_policy
+from manyseeds.checkpoint import loader
 from manyseeds.cli import (
     ControlConfig,
     Fraction,
@@ -53,9 +41,9 @@ from manyseeds.cli import (
     PerRow,
     Positive,
     PositiveInt,
-    Preset,
     UsageError,
     parse,
+    read_presets,
 )
 from manyseeds.kernels import in_c, regression
 from manyseeds.kernels.rollout import PolicyKernel
@@ -77,13 +65,13 @@ class Config(ControlConfig):
     gradient_steps: int = 1
     """G, gradient steps per update (-1: one per collected transition)."""
     batch_size: PositiveInt = 128
-    """Samples per gradient step. M transitions."""
+    """M, transitions per gradient step."""
     buffer_size: PositiveInt = 10_000
     """C, transitions in each seed's replay memory."""
     learning_starts: NonNegativeInt = 10_000
     """Timesteps of random actions before the first update."""
     learning_rate: PerRow[Positive] = 2.5e-4
-    """Step size. Learning rate of Adam."""
+    """Learning rate of Adam."""
     gamma: PerRow[Fraction] = 0.99
     """Discount factor per step."""
     target_update_interval: PositiveInt = 500
@@ -143,6 +131,7 @@ class QNetwork(nn.Module):
         assert spec.obs_size is not None
         outputs = (spec.num_actions,)
         self.q = SeedMLP(len(init.seeds), spec.obs_size, config.hidden, outputs, "relu")
+        # As torch.nn.Linear, in SB3 and CleanRL alike.
         self.q.uniform_init(init)
         self.num_actions = spec.num_actions
         self.final_eps = config.exploration_final_eps
@@ -181,7 +170,7 @@ class Transitions(NamedTuple):
     actions: Tensor  # [S, ...] int64
     rewards: Tensor
     terminated: Tensor  # bool
-    next_obs: Tensor  # [S, ..., O], the true successor
+    next_obs: Tensor  # [S, ..., O], the true successor: at a truncation the final observation
 
 
 class Replay:
@@ -225,23 +214,28 @@ class Replay:
 
 def epsilon_at(timesteps: Tensor, config: Config) -> Tensor:
     """Exploration rates [S or 1, F] of the actions after timesteps [1, F] float64."""
+    # Annealed over the first exploration_fraction of the training, then constant.
     horizon = broadcast(config.exploration_fraction * config.total_timesteps, timesteps)
     progress = (timesteps / horizon).nan_to_num(1.0).clamp(max=1)  # NaN: 0 of 0
     initial = broadcast(config.exploration_initial_eps, timesteps)
     final = broadcast(config.exploration_final_eps, timesteps)
     epsilon = initial + progress * (final - initial)
+    # Until learning_starts all actions are random (SB3, CleanRL).
     return epsilon.masked_fill(timesteps < config.learning_starts, 1.0)
 
 
-def td_target(rewards: Tensor, terminated: Tensor, next_q_values: Tensor, gamma: float) -> Tensor:
+def td_target(
+    rewards: Tensor, terminated: Tensor, next_q_values: Tensor, gamma: float | Tensor
+) -> Tensor:
     """y [S, B] for rewards and terminated [S, B] and target action values [S, B, A]."""
+    # Only a termination ends the sum of rewards, a truncation does not.
     return rewards + broadcast(gamma, rewards) * next_q_values.amax(-1) * ~terminated
 
 
 def td_loss(q_values: Tensor, targets: Tensor, kind: str) -> Tensor:
     """Mean loss of the TD errors per seed, [S]; q_values and targets [S, M]."""
     errors = q_values - targets
-    if kind == "huber":
+    if kind == "huber":  # the gradient of the clipped error
         magnitude = errors.abs()
         return torch.where(magnitude < 1, 0.5 * errors.square(), magnitude - 0.5).mean(-1)
     return errors.square().mean(-1)
@@ -267,6 +261,7 @@ def update(
     config: Config,
 ) -> dict[str, Tensor]:
     """A step on each minibatch that draws [S, G, M] choose; the last one's metrics, each [S]."""
+    # Uniform over what the memory holds, with replacement.
     for uniforms in draws.unbind(1):
         batch = replay.sample(uniforms)
         with torch.no_grad():
@@ -278,7 +273,7 @@ def update(
 
 
 @torch.no_grad()
-def update_target(target: QNetwork, net: QNetwork, syncs: int, tau: float) -> None:
+def update_target(target: QNetwork, net: QNetwork, syncs: int, tau: float | Tensor) -> None:
     """Apply Q_target <- tau Q + (1 - tau) Q_target `syncs` times at once, in place."""
     for old, new in zip(target.parameters(), net.parameters(), strict=True):
         old.lerp_(new, broadcast(1 - (1 - tau) ** syncs, old))
@@ -294,8 +289,10 @@ def train(config: Config, run: Run) -> QNetwork:
     optimizer = SeedAdam(net)
     replay = Replay(S, config.buffer_size, env.spec.obs_size, run.device)
     episodes = envs.EpisodeTracker(S, N, run.device)
+    # The interval counts environment steps, not gradient steps (SB3).
     interval = max(config.target_update_interval // N, 1) * N
 
+    # On CUDA the iteration is recorded once as a graph; so all that changes is an argument.
     @captured(run.device, env.native)
     def iteration(
         state: envs.State,
@@ -321,9 +318,11 @@ def train(config: Config, run: Run) -> QNetwork:
     run.evaluate_if_due(timestep, env, net)
     while timestep < config.total_timesteps:
         before, timestep = timestep, timestep + config.block
+        # SB3's rhythm: F steps, then G gradient steps, once more than learning_starts have passed.
         learns = timestep > config.learning_starts
         steps = torch.arange(before, timestep, N, dtype=torch.float64).unsqueeze(0)
         epsilon = from_host(epsilon_at(steps, config), run.device)
+        # Noise is drawn beforehand, from each seed's own stream: no seed depends on another one.
         state, obs, metrics = iteration(
             state,
             obs,
@@ -337,42 +336,8 @@ def train(config: Config, run: Run) -> QNetwork:
     return net
 
 
-def load(part: str, trusted_env: str = "") -> QNetwork:
-    """The networks of a finished part `.../seeds-000-009`, of an export `hub:FOLDER`, or of a
-    repository `hub:OWNER/NAME`; trusted_env: see `read_policy`."""
-    return load_policy(part, Config, QNetwork, trusted_env)
-
-
-ZOO = "rl-baselines3-zoo hyperparams/dqn.yml at 22e3ff2"
-ZOO_SCORE = "SB3 {}, one agent (rl-baselines3-zoo benchmark.md at 22e3ff2)"
-SB3_LOSS = {"loss": "huber", "max_grad_norm": 10.0}
-PRESETS = {
-    "CartPole-v1": Preset(
-        {"learning_rate": 2.3e-3, "batch_size": 64, "buffer_size": 100_000, "gamma": 0.99}
-        | {"learning_starts": 1000, "target_update_interval": 10, "train_freq": 256}
-        | {"gradient_steps": 128, "exploration_fraction": 0.16, "exploration_final_eps": 0.04}
-        | {"hidden": (256, 256), "total_timesteps": 50_000, **SB3_LOSS},
-        source=ZOO,
-        published=ZOO_SCORE.format("500.0 +- 0.0"),
-    ),
-    "Acrobot-v1": Preset(
-        {"learning_rate": 6.3e-4, "batch_size": 128, "buffer_size": 50_000, "gamma": 0.99}
-        | {"learning_starts": 0, "target_update_interval": 250, "train_freq": 4}
-        | {"gradient_steps": -1, "exploration_fraction": 0.12, "exploration_final_eps": 0.1}
-        | {"hidden": (256, 256), "total_timesteps": 100_000, **SB3_LOSS},
-        source=ZOO,
-        published=ZOO_SCORE.format("-76.6 +- 11.8"),
-    ),
-    "MountainCar-v0": Preset(
-        {"learning_rate": 4e-3, "batch_size": 128, "buffer_size": 10_000, "gamma": 0.98}
-        | {"learning_starts": 1000, "target_update_interval": 600, "train_freq": 16}
-        | {"gradient_steps": 8, "exploration_fraction": 0.2, "exploration_final_eps": 0.07}
-        | {"hidden": (256, 256), "total_timesteps": 120_000, **SB3_LOSS},
-        source=ZOO,
-        published=ZOO_SCORE.format("-100.8 +- 9.9"),
-    ),
-}
-
+load = loader(Config, QNetwork)
+PRESETS = read_presets("algos/presets/dqn.toml")
 
 if __name__ == "__main__":
     main(parse(Config, PRESETS, __doc__), train, PRESETS)

@@ -4,9 +4,9 @@
     python algos/grpo.py --env Pendulum-v1         continuous actions
 
 PPO without a critic. The G episodes of a group begin in the same state (on the bridge: with the
-same seed, thus with identical transition noise). An action's advantage compares its return-to-go
-with those of the other episodes of the group, its peers. The equations, for episodes collected by
-the policy pi_old, with the return-to-go g_i,t = r_i,t + gamma r_i,t+1 + ... of episode i:
+same seed, thus with identical transition noise), and the return-to-go of an action is compared with
+those of its peers, the other episodes of the group. The equations, for episodes collected by the
+policy pi_old, with the return-to-go g_i,t = r_i,t + gamma r_i,t+1 + ... of episode i:
 
     A_i,t   = (g_i,t - mean_j g_j,t) / std_j g_j,t             over the peers j still alive at t
     ratio_t = pi(a_t | s_t) / pi_old(a_t | s_t)
@@ -14,11 +14,10 @@ the policy pi_old, with the return-to-go g_i,t = r_i,t + gamma r_i,t+1 + ... of 
     k3      = pi_ref / pi - log(pi_ref / pi) - 1                                    (eq. 4)
     L       = L_clip - beta k3 + c2 entropy
 
-The paper has rewards at the end of an answer (outcome supervision, section 4.1.2) and at its steps
-(process supervision, 4.1.3). In control every step has one. The return-to-go, compared at equal
-times, is the default: no worse than the others on CartPole and Acrobot, where it bears the most
-gradient steps per episode, and far better on Pendulum (results/README.md has the ablation).
-`--advantage` selects:
+The paper rewards an answer at its end (outcome supervision, section 4.1.2) or at its steps (process
+supervision, 4.1.3). In control every step has a reward, and the default compares returns-to-go at
+equal times: no worse than the others on CartPole and Acrobot, and far better on Pendulum
+(results/README.md has the ablation). `--advantage` selects:
 
     return_to_go   the above
     outcome        (g_i,0 - mean_j g_j,0) / std_j g_j,0 for all steps of episode i
@@ -27,42 +26,10 @@ gradient steps per episode, and far better on Pendulum (results/README.md has th
                    step is worth nothing on average
 
 Shapes: S seeds, L steps (the environment's time limit), K groups of G episodes, N = K G, B = L N
-samples, M a minibatch, O observation size, A discrete actions or D components of an action in a
-box. Episodes are [S, L, N, ...], and `alive` says which steps were taken: the others are 0. Every
-loss is [S], and no term mixes two seeds, so `loss.sum().backward()` gives each seed its own
-gradient.
-
-Implementation details:
- 1. An update plays every episode to its end. Every step taken counts against the budget, so that
-    seeds are at timesteps of their own; one that has spent its budget stands still. The update
-    that passes the budget is finished: up to N L steps more.
- 2. There is no critic and nothing bootstraps: an episode that the time limit cuts has ended. (Where
-    V stands for the future, as in ppo.py, a truncation does bootstrap.)
- 3. `--peers all` counts an ended peer as one whose remaining rewards are 0. Without it, where n
-    peers are alive, an episode's own return is in the mean that it is compared with: what is left
-    of the gradient is (n - 1) / n of it.
- 4. `--std` divides by the deviation over the peers (`group`), by that of all the update's
-    advantages (`batch`), or not at all (`none`, as Dr. GRPO, arXiv 2503.20783). Deviations are the
-    sample's (ddof 1), that of a batch is taken around 0.
- 5. Where the peers' returns are all equal, up to 1e-5 of their size, the advantage is exactly 0,
-    not rounding noise over rounding noise. Groups without any other advantage are left out of the
-    loss (DAPO, arXiv 2503.14476, skips them too), and a seed with nothing to learn from takes no
-    step, moments included: Adam would drift on. The penalty and the entropy bonus are left out
-    with them.
- 6. The loss is the mean over the steps of a minibatch, as in DAPO: long episodes weigh more. (Eq. 3
-    takes the mean over an answer first.) Every epoch visits all samples once, shuffled, in as few
-    minibatches of at most M as there can be, all of one size to within 1. How many there are
-    depends on the seed's own episodes.
- 7. `--clip-range-high` above `--clip-range` lets rare actions grow faster (DAPO's clip-higher).
- 8. The reference policy of the penalty is the initial one, or (`--reference-updates`) the one of
-    some updates ago, anew every so many; it keeps the statistics of observations of that time.
- 9. Orthogonal initialisation, gain sqrt(2), 0.01 for the policy's head; Adam with eps 1e-5; the
-    learning rate falls linearly to 0; the gradient is clipped to a norm of 0.5: as in PPO.
-10. Actions in a box are Gaussian with a mean per state and a standard deviation that does not
-    depend on the state, kept as its logarithm. The environment clips such actions to its box;
-    log-probabilities are of what was sampled.
-11. Observations may be normalised by running statistics and clipped to +-10. Statistics are each
-    seed's own, lie in the checkpoint, and stand still in evaluations.
+samples, M of them in a batch, O observation size, A discrete actions or D components of a
+continuous action. Episodes are
+[S, L, N, ...], and `alive` says which steps were taken: the others are 0. Every loss is [S], and no
+term mixes two seeds, so `loss.sum().backward()` gives each seed its own gradient.
 
 Logged per update: policy_loss, approx_kl (mean(ratio - 1 - log ratio)), clipfrac (share of samples
 with a clipped ratio) and kl (k3 to the reference, with a penalty), all of a seed's last minibatch;
@@ -78,10 +45,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from manyseeds import envs
-from manyseeds.checkpoint import load_policy
+from manyseeds.checkpoint import loader
 from manyseeds.cli import (
     ControlConfig,
     Fraction,
@@ -89,14 +56,14 @@ from manyseeds.cli import (
     PerRow,
     Positive,
     PositiveInt,
-    Preset,
     Range,
     UsageError,
     parse,
+    read_presets,
 )
 from manyseeds.distributions import Categorical, Gaussian
 from manyseeds.kernels.rollout import PolicyKernel
-from manyseeds.layers import RunningStats, SeedMLP
+from manyseeds.layers import SeedMLP, SeedPolicy
 from manyseeds.optim import SeedAdam
 from manyseeds.rows import broadcast, used
 from manyseeds.runs.control import Run, main
@@ -104,7 +71,7 @@ from manyseeds.samples import discounted_sums, take
 from manyseeds.seeds import SeedStreams
 
 EQUAL = 1e-5  # of their size: the same rewards, added up in another order, usually differ by less
-LOOK = 50  # steps between two looks at whether all episodes have ended
+LOOK = 50  # steps between two checks of whether all episodes have ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,25 +81,24 @@ class Config(ControlConfig):
     groups: PositiveInt = 1
     """K, groups per update, each with its own start state."""
     group_size: Annotated[int, Range(2, math.inf)] = 16
-    """G, samples per group. A sample is an episode."""
+    """G, episodes per group."""
     minibatch_size: PositiveInt = 512
-    """M, samples per gradient step. At most; sizes differ by at most 1."""
+    """M, the largest number of samples per gradient step; sizes differ by at most 1."""
     epochs: PositiveInt = 4
-    """Passes over the samples. Per update."""
+    """Passes over the samples of each update."""
     learning_rate: PerRow[Positive] = 1e-3
-    """Step size. Learning rate of Adam."""
+    """Learning rate of Adam."""
     anneal_lr: PerRow[bool] = True
     """Anneal the learning rate linearly to 0."""
     gamma: PerRow[Fraction] = 0.99
     """Discount factor per step."""
     advantage: Literal["return_to_go", "outcome", "process"] = "return_to_go"
-    """Advantage estimator. The quantity that is compared within a group."""
+    """The quantity that is compared within a group."""
     peers: Literal["alive", "all"] = "alive"
-    """Episodes to compare with at each step. alive: those still running; all: ended ones too, with
-    remaining rewards of 0. No effect on outcome."""
+    """Compare with the episodes still running, or also with ended ones, whose remaining rewards are
+    0. No effect on outcome."""
     std: Literal["group", "batch", "none"] = "group"
-    """Standard deviation that divides advantages. Over the peers, over the update, or no
-    division."""
+    """Divide advantages by their deviation over the peers, over the update, or not at all."""
     clip_range: PerRow[NonNegative] = 0.2
     """Epsilon of the clipped objective (0: no clipping)."""
     clip_range_high: PerRow[NonNegative] = 0.0
@@ -140,8 +106,8 @@ class Config(ControlConfig):
     kl_coef: PerRow[NonNegative] = 0.0
     """Beta, weight of the KL to the reference policy."""
     reference_updates: Annotated[int, Range(0, math.inf)] = 0
-    """Updates between two references (0: keep the initial policy). After this many updates the
-    current policy becomes the reference. Only with kl_coef."""
+    """Updates after which the current policy becomes the reference (0: keep the initial policy).
+    Only with kl_coef."""
     entropy_coef: PerRow[NonNegative] = 0.0
     """Weight of the entropy bonus."""
     max_grad_norm: PerRow[NonNegative] = 0.5
@@ -174,50 +140,32 @@ class Config(ControlConfig):
             )
 
 
-class Actor(nn.Module):
+class Actor(SeedPolicy):
     """S policies: a tanh network a seed."""
 
     def __init__(self, spec: envs.EnvSpec, config: Config, init: SeedStreams) -> None:
-        super().__init__()
-        assert spec.obs_size is not None
         S = len(init.seeds)
-        self.continuous = spec.continuous
-        self.action_size = len(spec.action_low) if spec.continuous else spec.num_actions
-        self.network = SeedMLP(S, spec.obs_size, config.hidden, (self.action_size,), "tanh")
+        # Running statistics of observations, which are clipped to +-10. They are each seed's own,
+        # part of the checkpoint, and frozen during evaluation.
+        super().__init__(S, spec, config.normalize_obs)
+        self.network = SeedMLP(S, self.obs_size, config.hidden, (self.action_size,), "tanh")
+        # Orthogonal weights of gain sqrt(2), 0.01 for the head, as in PPO.
         self.network.orthogonal_init(init, gains=(0.01,))
-        if spec.continuous:
-            self.log_std = self.network.constant(self.action_size, config.log_std_init)
-        self.obs_stats = RunningStats(S, spec.obs_size) if config.normalize_obs else None
-
-    def policy(self, logits_or_means: Tensor) -> Categorical | Gaussian:
-        """The distributions that the network's output [S, B, A or D] stands for."""
         if self.continuous:
-            return Gaussian(logits_or_means, self.log_std[:, 0])
-        return Categorical(logits_or_means)
+            # Gaussian, independent components, log_std the same in all states.
+            self.log_std = self.network.constant(self.action_size, config.log_std_init)
 
-    def features(self, obs: Tensor) -> Tensor:
-        """What the network sees of obs [S, B, O]."""
-        return obs if self.obs_stats is None else self.obs_stats.normalize(obs)
-
-    def draw(self, streams: SeedStreams, *shape: int) -> Tensor:
-        """Noise [S, *shape, A or D] for sampled actions."""
-        draw = streams.normal if self.continuous else streams.gumbel
-        return draw(*shape, self.action_size)
-
-    def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Actions [S, N] or [S, N, D] for obs [S, N, O]; greedy without noise."""
-        policy = self.policy(self.network.only(0, self.features(obs)))
-        return policy.mode() if noise is None else policy.sample(noise)
+    def policy(self, obs: Tensor) -> Categorical | Gaussian:
+        """The distributions of actions for obs [S, B, O]."""
+        return self.distribution(self.network.only(0, self.features(obs)))
 
     def as_kernel(self) -> PolicyKernel:
         """What `act` does, for rollouts in C."""
-        log_std = self.log_std[:, 0] if self.continuous else None
-        return self.network.policy_in_c(self.obs_stats, log_std)
+        return self.network.policy_in_c(self.obs_stats, self.log_std)
 
     def evaluate(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities of actions and entropies, each [S, B], for obs [S, B, O]."""
-        output = self.network.only(0, self.features(obs))
-        return self.policy(output).logprob_and_entropy(actions)
+        return self.policy(obs).logprob_and_entropy(actions)
 
 
 class Episodes(NamedTuple):
@@ -246,8 +194,8 @@ def play(
     steps = envs.Rollout(*(torch.cat(field, dim=1) for field in zip(*parts, strict=True)))
     done = steps.done.long()
     alive = done.cumsum(1) == done  # no end before
-    # Always L steps, and nothing after an end: how long the other seeds' episodes are is then
-    # nowhere to be seen, nor do sums over the steps round with it.
+    # Always L steps, and nothing after an end: neither an episode nor the rounding of a sum then
+    # depends on how long the other seeds' episodes are.
     missing = action_noise.shape[1] - alive.shape[1]
     padded = []
     for field in (steps.obs, steps.actions, steps.rewards, alive):
@@ -259,7 +207,7 @@ def play(
     )
 
 
-def returns_to_go(rewards: Tensor, gamma: float) -> Tensor:
+def returns_to_go(rewards: Tensor, gamma: float | Tensor) -> Tensor:
     """r_t + gamma r_{t+1} + ... to the end of the episode; rewards [S, L, ...], 0 after it."""
     rows = rewards.flatten(2)
     decay = torch.ones_like(rows) * broadcast(gamma, rows)
@@ -269,13 +217,15 @@ def returns_to_go(rewards: Tensor, gamma: float) -> Tensor:
 def compare(x: Tensor, peers: Tensor, dims: tuple[int, ...], divide: bool) -> Tensor:
     """x minus the mean over its peers, divided by their standard deviation (ddof 1); 0 elsewhere.
 
-    peers: bool like x, who is compared with one another along dims. Where they are all equal but
-    for rounding, and where there is only one, the result is exactly 0.
+    peers: bool like x, who is compared with one another along dims.
     """
+    # An own return is in the mean that it is compared with: with n peers the gradient is
+    # (n - 1) / n of what it would be without.
     count = peers.sum(dims, keepdim=True)
     mean = x.masked_fill(~peers, 0.0).sum(dims, keepdim=True) / count.clamp(min=1)
     high = x.masked_fill(~peers, -math.inf).amax(dims, keepdim=True)
     low = x.masked_fill(~peers, math.inf).amin(dims, keepdim=True)
+    # Equal but for rounding: exactly 0, not rounding noise over rounding noise.
     equal = high - low <= EQUAL * torch.maximum(high.abs(), low.abs())
     centered = (x - mean).masked_fill(~peers | equal, 0.0)
     if not divide:
@@ -286,6 +236,7 @@ def compare(x: Tensor, peers: Tensor, dims: tuple[int, ...], divide: bool) -> Te
 
 def group_advantages(rewards: Tensor, alive: Tensor, config: Config) -> Tensor:
     """Advantages of the kind that the Config asks for; all [S, L, K, G], 0 after the end."""
+    # none: as Dr. GRPO (arXiv 2503.20783).
     divide = config.std == "group"
     peers = alive if config.peers == "alive" else torch.ones_like(alive)
     if config.advantage == "outcome":
@@ -314,6 +265,7 @@ def clip_bounds(config: Config, ratio: Tensor) -> tuple[Any, Any]:
     """Between which the ratio has a gradient."""
     if not used(config.clip_range):
         return -math.inf, math.inf
+    # An upper bound of its own lets rare actions grow faster (DAPO's clip-higher, 2503.14476).
     above = config.clip_range_high if used(config.clip_range_high) else config.clip_range
     return broadcast(1 - config.clip_range, ratio), broadcast(1 + above, ratio)
 
@@ -349,7 +301,9 @@ def prepare(
     S, L, N = episodes.rewards.shape
     by_group = (S, L, config.groups, config.group_size)
     alive = episodes.alive.view(by_group)
+    # Nothing bootstraps: an episode that the time limit cuts has ended.
     advantages = group_advantages(episodes.rewards.view(by_group), alive, config)
+    # Groups without any advantage are left out, with their penalty and entropy (as in DAPO).
     informative = (advantages != 0).any(3, keepdim=True).any(1, keepdim=True)  # [S, 1, K, 1]
     obs, actions = episodes.obs.flatten(1, 2), episodes.actions.flatten(1, 2)
     logprobs, entropy = actor.evaluate(obs, actions)
@@ -379,7 +333,7 @@ def minibatches(mask: Tensor, shuffle: Tensor, size: int) -> tuple[Tensor, Tenso
     position = start + torch.arange(size, device=mask.device)
     valid = (position < end) & (j < parts)
     # What does not count repeats a sample that does: 0 times the infinite ratio of a step after an
-    # end would be no number.
+    # end would be NaN.
     indices = order.gather(1, position.where(valid, 0).flatten(1)).view(valid.shape)
     return indices, valid
 
@@ -391,6 +345,8 @@ def loss(
     logprobs, entropy = actor.evaluate(batch.obs, batch.actions)
     log_ratio = logprobs - batch.logprobs
     ratio = log_ratio.exp()
+    # The mean over the steps of a minibatch, as in DAPO: long episodes weigh more. (Eq. 3 takes the
+    # mean over each answer first.)
     pg_loss = masked_mean(policy_loss(ratio, batch.advantages, config), valid)
     total = pg_loss - broadcast(config.entropy_coef, pg_loss) * masked_mean(entropy, valid)
     metrics = {"policy_loss": pg_loss.detach()}
@@ -428,6 +384,7 @@ def update(
         for indices, valid in zip(*(x.unbind(1) for x in parts), strict=True):
             minibatch = Batch(*(take(field, indices) for field in batch))  # [S, M, ...]
             total, metrics = loss(actor, minibatch, valid, config)
+            # A seed with nothing to learn from takes no step: Adam's moments would drift on.
             takes_step = active & (valid & (minibatch.advantages != 0)).any(-1)
             total.sum().backward()
             optimizer.step(lr, config.max_grad_norm, takes_step)
@@ -448,11 +405,14 @@ def train(config: Config, run: Run) -> Actor:
     timesteps, updates = run.restore((actor, reference, optimizer, streams), timesteps, 0)
     run.evaluate_if_due(timesteps, env, actor)
     while (active := timesteps < config.total_timesteps).any():
+        # An update plays every episode to its end, and every step taken counts against the budget:
+        # seeds are at timesteps of their own. One that has spent its budget takes no further step.
         if reference and config.reference_updates and updates % config.reference_updates == 0:
+            # It keeps the statistics of observations of this time, too.
             reference.load_state_dict(actor.state_dict())
         progress = (timesteps / config.total_timesteps).clamp(max=1).unsqueeze(1)
-        falling = 1 - broadcast(config.anneal_lr, progress) * progress
-        lr = broadcast(config.learning_rate, falling) * falling
+        annealed = 1 - broadcast(config.anneal_lr, progress) * progress
+        lr = broadcast(config.learning_rate, annealed) * annealed
         start_noise = streams.uniform(K, env.initial_noise).repeat_interleave(G, dim=1)
         action_noise = actor.draw(streams, L, N)  # [S, L, N, A or D]
         transition_noise = streams.uniform(L, N, env.transition_noise)
@@ -478,25 +438,8 @@ def train(config: Config, run: Run) -> Actor:
     return actor
 
 
-def load(part: str, trusted_env: str = "") -> Actor:
-    """The policies of a finished part `.../seeds-000-009`, of an export `hub:FOLDER`, or of a
-    repository `hub:OWNER/NAME`; trusted_env: see `read_policy`."""
-    return load_policy(part, Config, Actor, trusted_env)
-
-
-OWN = "our own; no other suite publishes GRPO on it"
-PRESETS = {
-    "CartPole-v1": Preset({"total_timesteps": 300_000}, source=OWN),
-    "Acrobot-v1": Preset({"total_timesteps": 200_000}, source=OWN),
-    "Pendulum-v1": Preset(
-        {"groups": 4, "group_size": 8, "epochs": 10, "minibatch_size": 256, "gamma": 0.95}
-        | {"total_timesteps": 300_000},
-        source=OWN,
-    ),
-    # No reward before the flag, which chance does not reach in 200 steps: nothing to compare.
-    "MountainCar-v0": Preset({"total_timesteps": 300_000}, source=OWN),
-}
-
+load = loader(Config, Actor)
+PRESETS = read_presets("algos/presets/grpo.toml")
 
 if __name__ == "__main__":
     main(parse(Config, PRESETS, __doc__), train, PRESETS)

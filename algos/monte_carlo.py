@@ -43,8 +43,8 @@ import torch
 from torch import Tensor
 
 from manyseeds import envs
-from manyseeds.checkpoint import read_policy
-from manyseeds.cli import Fraction, PerRow, Preset, parse
+from manyseeds.checkpoint import value_loader
+from manyseeds.cli import Fraction, PerRow, parse, read_presets
 from manyseeds.rows import broadcast, used
 from manyseeds.runs.prediction import PredictionConfig, PredictionRun, main, random_policy
 
@@ -58,14 +58,14 @@ class Config(PredictionConfig):
     visits: Literal["first", "every"] = "first"
     """Which visits of a state in an episode to learn from."""
     learning_rate: PerRow[Fraction] = 0.0
-    """Step size. Alpha (0: the mean of all returns, 1 / N)."""
+    """Alpha, the step size (0: the mean of all returns, 1 / N)."""
 
     def make_env(self) -> envs.TabularEnv:
         return envs.make_tabular(self.env)
 
 
 class Episodes(NamedTuple):
-    """N complete episodes per seed; one that is over stands still until the longest is over.
+    """N complete episodes per seed; a finished one stays where it is until the longest is over.
 
     Where a function takes one episode of every seed, all shapes are without N.
     """
@@ -102,7 +102,7 @@ def play(env: envs.TabularEnv, policy: Tensor, noise: Tensor) -> Episodes:
     )
 
 
-def returns(episode: Episodes, values: Tensor, gamma: float) -> Tensor:
+def returns(episode: Episodes, values: Tensor, gamma: float | Tensor) -> Tensor:
     """G_t, [S, L], of one episode of every seed; values [S, X] for the final state of a cut one."""
     final_value = values.gather(1, episode.states[:, -1:]).squeeze(1)
     G, found = torch.where(episode.terminated, 0.0, final_value), []
@@ -123,7 +123,12 @@ def first_visits(episode: Episodes, num_states: int) -> Tensor:
 
 
 def learn(
-    values: Tensor, counts: Tensor, states: Tensor, targets: Tensor, visits: Tensor, alpha: float
+    values: Tensor,
+    counts: Tensor,
+    states: Tensor,
+    targets: Tensor,
+    visits: Tensor,
+    alpha: float | Tensor,
 ) -> None:
     """Move values [S, X] towards targets [S, L], in place, in the states [S, L] of the visits.
 
@@ -163,21 +168,8 @@ def train(config: Config, run: PredictionRun) -> Tensor:
     return values
 
 
-def load(part: str) -> Tensor:
-    """The values [S, X] of a finished part `.../seeds-000-099`."""
-    return read_policy(part, Config)[2]["v"]
-
-
-PRESETS = {
-    "RandomWalk-v0": Preset(
-        {"gamma": 1.0, "total_episodes": 100},
-        source="the task of SB, figure 7.2 (19 states, undiscounted); 100 episodes, not 10",
-    ),
-    "Gridworld-v0": Preset(
-        {"gamma": 0.9, "total_episodes": 100}, source="our own task, discounted as for planning"
-    ),
-}
-
+load = value_loader(Config)
+PRESETS = read_presets("algos/presets/monte_carlo.toml")
 
 if __name__ == "__main__":
     main(parse(Config, PRESETS, __doc__), train, PRESETS)

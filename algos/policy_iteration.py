@@ -45,7 +45,7 @@ import torch
 from torch import Tensor
 
 from manyseeds import envs
-from manyseeds.cli import Preset, parse
+from manyseeds.cli import parse, read_presets
 from manyseeds.runs.planning import PlanningConfig, PlanningRun, main
 
 
@@ -60,7 +60,7 @@ class Config(PlanningConfig):
     walls: tuple[int, ...] = ()
     """Rows and columns of Gridworld's walls. 2 3 2 4 places two."""
     evaluation: Literal["sweeps", "exact"] = "sweeps"
-    """Method of policy evaluation. Iterate the Bellman equation, or solve it as a linear system."""
+    """Evaluate by iterating the Bellman equation, or by solving it as a linear system."""
 
     def make_env(self) -> envs.TabularEnv:
         return envs.make_tabular(self.env, self.goal, self.trap, self.walls)
@@ -139,14 +139,7 @@ def solve(config: Config, plan: PlanningRun) -> Tensor:
         policy = improved
 
 
-EXACT = "our choice; exact, because the record of sweeps would be large"
-PRESETS = {
-    "Gridworld-v0": Preset({"gamma": 0.9}, source="our choice: values fade visibly"),
-    "FrozenLake-v1": Preset({"gamma": 0.99, "evaluation": "exact"}, source=EXACT),
-    "CliffWalking-v1": Preset({"gamma": 0.99, "evaluation": "exact"}, source=EXACT),
-    "Taxi-v4": Preset({"gamma": 0.99, "evaluation": "exact"}, source=EXACT),
-}
-
+PRESETS = read_presets("algos/presets/policy_iteration.toml")
 
 if __name__ == "__main__":
     main(parse(Config, PRESETS, __doc__), solve, PRESETS)

@@ -12,17 +12,6 @@ greedy. Evaluations of the greedy policy are exact where the environment provide
 Shapes: S seeds, N = 1 environment per seed, X states, A actions. The table is [S, X, A]; one step
 of all seeds is [S, N]. Environments with continuous observations are binned (envs/discretize.py).
 
-Implementation details:
- 1. Alpha and epsilon fall linearly, epsilon over the first exploration_fraction of the training.
-    The convergence proof (Watkins and Dayan, 1992) asks for an alpha that falls.
- 2. A truncated episode is bootstrapped from its final state; only termination is not (Pardo et
-    al., 2018, arXiv 1712.00378).
- 3. Ties between action values are broken towards the first action when greedy, and at random
-    while learning (SB, section 2.2; otherwise a table of zeros would walk into one wall of
-    FrozenLake forever).
- 4. The table starts at initial_value: above any return, it is optimistic and explores by itself
-    (SB, section 2.6).
-
 Stable-Baselines3 has no tabular algorithm. What Q-learning reaches is compared with the optimum
 by dynamic programming; algos/sarsa.py is the same file on policy, and the diff is the lesson.
 
@@ -39,13 +28,13 @@ import torch
 from torch import Tensor
 
 from manyseeds import envs
-from manyseeds.checkpoint import load_policy
-from manyseeds.cli import ControlConfig, Fraction, PerRow, Preset, Range, UsageError, parse
+from manyseeds.checkpoint import loader
+from manyseeds.cli import ControlConfig, Fraction, PerRow, Range, UsageError, parse, read_presets
 from manyseeds.rows import broadcast
 from manyseeds.runs.control import Run, main
 from manyseeds.seeds import SeedStreams
 
-BLOCK = 500  # steps between two looks at the log; noise is drawn for that many at once
+BLOCK = 500  # steps between two entries of the log; noise is drawn for that many at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +44,7 @@ class Config(ControlConfig):
     env: str = "FrozenLake-v1"
     """Environment id."""
     learning_rate: PerRow[Fraction] = 0.5
-    """Step size. Alpha at the first timestep."""
+    """Alpha at the first timestep."""
     final_learning_rate: PerRow[Fraction] = 0.01
     """Alpha at the end of training."""
     gamma: PerRow[Fraction] = 0.99
@@ -86,6 +75,7 @@ class QTable:
 
     def __init__(self, spec: envs.EnvSpec, config: Config, init: SeedStreams) -> None:
         assert spec.num_states is not None
+        # A value above any return is optimistic, and explores by itself (SB, section 2.6).
         shape = (len(init.seeds), spec.num_states, spec.num_actions)
         self.q = torch.ones(shape)
         self.q *= broadcast(config.initial_value, self.q)
@@ -118,6 +108,7 @@ class QTable:
         explores, which, tie = noise.unbind(-1)
         random = (which * num_actions).long()
         is_best = values == values.amax(-1, keepdim=True)
+        # Ties at random: a table of zeros would else walk into one wall of FrozenLake forever.
         rank = is_best.cumsum(-1, dtype=tie.dtype)  # counts the best so far
         before = rank <= tie.unsqueeze(-1) * rank[..., -1:]  # the actions before the chosen one
         greedy = before.sum(-1).clamp(max=num_actions - 1)  # NaN has no best
@@ -139,7 +130,9 @@ def add_(table: Tensor, obs: Tensor, actions: Tensor, amount: Tensor) -> None:
     table.flatten(1).scatter_add_(1, obs * table.shape[-1] + actions, amount)
 
 
-def linear(progress: Tensor, start: float, end: float, fraction: float = 1.0) -> Tensor:
+def linear(
+    progress: Tensor, start: float | Tensor, end: float | Tensor, fraction: float | Tensor = 1.0
+) -> Tensor:
     """From start to end over the first `fraction` of the training, then constant.
 
     [S or 1, K] for a progress [1, K] from 0 to 1.
@@ -151,6 +144,8 @@ def linear(progress: Tensor, start: float, end: float, fraction: float = 1.0) ->
 
 def schedules(config: Config, timesteps: Tensor) -> tuple[Tensor, Tensor]:
     """Alpha and epsilon, [S or 1, K] each, at timesteps [1, K] float64."""
+    # Convergence is proved for an alpha that decays (Watkins and Dayan, 1992), and of SARSA for a
+    # behaviour that becomes greedy, too (Singh et al., 2000).
     progress = timesteps / config.total_timesteps
     alpha = linear(progress, config.learning_rate, config.final_learning_rate)
     start, end = config.exploration_initial_eps, config.exploration_final_eps
@@ -169,9 +164,10 @@ def td_error(
     rewards: Tensor,
     next_values: Tensor,
     terminated: Tensor,
-    gamma: float,
+    gamma: float | Tensor,
 ) -> Tensor:
     """r + gamma V(s') - Q(s, a), [S, N], with V(s') = 0 where s' is terminal."""
+    # Only a termination ends the sum of rewards, a truncation does not (Pardo et al., 1712.00378).
     gamma = broadcast(gamma, rewards)
     return rewards + gamma * next_values * ~terminated - lookup(table, obs, actions)
 
@@ -216,42 +212,8 @@ def train(config: Config, run: Run) -> QTable:
     return policy
 
 
-def load(part: str, trusted_env: str = "") -> QTable:
-    """The tables of a finished part `.../seeds-000-009`, of an export `hub:FOLDER`, or of a
-    repository `hub:OWNER/NAME`; trusted_env: see `read_policy`."""
-    return load_policy(part, Config, QTable, trusted_env)
-
-
-PRESETS = {
-    "FrozenLake-v1": Preset(
-        {"total_timesteps": 100_000},
-        source="our own search: 16 settings, 10 seeds each (100-109); 9 of them reach the optimum",
-    ),
-    # SB, example 6.6, but for an alpha that falls. At 0.5 throughout, the greedy policy of SARSA
-    # goes in circles now and then.
-    "CliffWalking-v1": Preset(
-        {
-            "total_timesteps": 50_000,
-            "gamma": 1.0,
-            "exploration_initial_eps": 0.1,
-            "exploration_final_eps": 0.1,
-        },
-        source="SB, example 6.6, and our own search: 2 settings, 10 seeds each (100-109)",
-    ),
-    "Taxi-v4": Preset(
-        {"total_timesteps": 200_000, "learning_rate": 1.0, "final_learning_rate": 1.0},
-        source="our own search: 9 settings, 10 seeds each (100-109); all come within 0.05 of 7.93",
-    ),
-    "Gridworld-v0": Preset(
-        {"total_timesteps": 30_000},
-        source="our own search: 5 settings, 10 seeds each (100-109); all of them reach the optimum",
-    ),
-    "CartPole-v1": Preset(
-        {"total_timesteps": 200_000, "final_learning_rate": 0.02, "exploration_final_eps": 0.05},
-        source="our own search: the best of 4 settings, 10 seeds each (100-109)",
-    ),
-}
-
+load = loader(Config, QTable)
+PRESETS = read_presets("algos/presets/q_learning.toml")
 
 if __name__ == "__main__":
     main(parse(Config, PRESETS, __doc__), train, PRESETS)

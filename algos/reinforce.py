@@ -16,36 +16,10 @@ For gamma 1 and without `--normalize-advantage`, all four have the same mean (Q 
 right), not the same variance: it is logged for every update, and results/README.md compares them.
 For gamma < 1 total_return weights step t by gamma^t, the others do not.
 
-Shapes: S seeds, L steps (the environment's time limit), N episodes per seed, B = L N samples, M a
-minibatch, O observation size, A discrete actions or D components of an action in a box. Episodes
-are [S, L, N, ...], and `alive` says which steps were taken: the others are 0. Every loss is [S],
-and no term mixes two seeds, so `loss.sum().backward()` gives each seed its own gradient.
-
-Implementation details:
- 1. An update plays N episodes to their ends and takes one gradient step on them. Every step taken
-    counts against the budget, so that seeds are at timesteps of their own; one that has spent its
-    budget stands still. The update that passes the budget is finished: up to N L steps more.
- 2. Nothing bootstraps: an episode that the time limit cuts has ended, also for V and Q, which do
-    not see the time. (Where V stands for the future, as in a2c.py, a truncation does bootstrap.)
- 3. Phi is not multiplied by gamma^t, as in every implementation we know: for gamma < 1 this is the
-    gradient of the discounted return with later states weighted as much as early ones. With
-    total_return, or gamma 1, it is exact.
- 4. `--normalize-advantage` shifts and scales Phi to mean 0 and standard deviation 1 over the steps
-    of an update (ddof 1). That is a baseline by itself, and does what scaling the rewards would do.
-    (An untrained Q is scaled, too: the first steps of `--weight q` are full-size and random.)
- 5. V and Q are networks of their own, fitted after the policy's step, by Adam on the squared error
-    to g_t, on minibatches drawn from the update's steps. So they never see the episodes that they
-    weight before they weight them. Q takes the action as a further input, one-hot if discrete.
- 6. The gradient is kept per episode: its mean is the update's, and the sum over parameters of its
-    sample variance / N estimates the variance of that mean (grad_variance; with
-    `--normalize-advantage` the episodes share a mean and a scale, and it is approximate).
- 7. Orthogonal initialisation, gain sqrt(2), 0.01 for the policy's head; Adam with eps 1e-5; the
-    learning rate falls linearly to 0; the gradient is clipped to a norm of 0.5: as in A2C.
- 8. Actions in a box are Gaussian with a mean per state and a standard deviation that does not
-    depend on the state, kept as its logarithm. The environment clips such actions to its box;
-    log-probabilities are of what was sampled.
- 9. Observations may be normalised by running statistics and clipped to +-10. Statistics are each
-    seed's own, lie in the checkpoint, and stand still in evaluations.
+Shapes: S seeds, L steps (the environment's time limit), N episodes per seed, B = L N samples, M of
+them in a minibatch, O observation size, A discrete actions or D components of a continuous action.
+Episodes are [S, L, N, ...], and `alive` says which steps were taken: the others are 0. Every loss
+is [S], and no term mixes two seeds, so `loss.sum().backward()` gives each seed its own gradient.
 
 Logged per update: policy_loss (of the update's episodes), entropy (nats), grad_norm and
 grad_variance, both before clipping; value_loss (mean squared error of V or Q, of the last
@@ -63,7 +37,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from manyseeds import envs
-from manyseeds.checkpoint import load_policy
+from manyseeds.checkpoint import loader
 from manyseeds.cli import (
     ControlConfig,
     Fraction,
@@ -71,21 +45,21 @@ from manyseeds.cli import (
     PerRow,
     Positive,
     PositiveInt,
-    Preset,
     Range,
     UsageError,
     parse,
+    read_presets,
 )
 from manyseeds.distributions import Categorical, Gaussian
 from manyseeds.kernels.rollout import PolicyKernel
-from manyseeds.layers import RunningStats, SeedMLP
+from manyseeds.layers import SeedMLP, SeedPolicy
 from manyseeds.optim import SeedAdam
 from manyseeds.rows import broadcast
 from manyseeds.runs.control import Run, main
 from manyseeds.samples import discounted_sums, take
 from manyseeds.seeds import SeedStreams
 
-LOOK = 50  # steps between two looks at whether all episodes have ended
+LOOK = 50  # steps between two checks of whether all episodes have ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +69,7 @@ class Config(ControlConfig):
     episodes: Annotated[int, Range(2, math.inf)] = 8
     """N, episodes per update."""
     learning_rate: PerRow[Positive] = 1e-3
-    """Step size. Learning rate of the policy's Adam."""
+    """Learning rate of Adam, for the policy."""
     anneal_lr: PerRow[bool] = True
     """Anneal the learning rate linearly to 0."""
     gamma: PerRow[Fraction] = 0.99
@@ -103,7 +77,7 @@ class Config(ControlConfig):
     weight: Literal["total_return", "return_to_go", "baseline", "q"] = "return_to_go"
     """Phi, the weight of each action's log-probability."""
     normalize_advantage: bool = True
-    """Normalise advantages to mean 0 and standard deviation 1. Here Phi, over an update's steps."""
+    """Normalise Phi over the steps of an update to mean 0 and standard deviation 1."""
     entropy_coef: PerRow[NonNegative] = 0.0
     """Weight of the entropy bonus."""
     max_grad_norm: PerRow[NonNegative] = 0.5
@@ -111,9 +85,9 @@ class Config(ControlConfig):
     critic_updates: PositiveInt = 20
     """Gradient steps of V or Q per update."""
     critic_learning_rate: PerRow[Positive] = 3e-3
-    """Learning rate of the critic. Of Adam, for V or Q."""
+    """Learning rate of Adam, for V or Q."""
     minibatch_size: PositiveInt = 256
-    """M, samples per gradient step. For V or Q."""
+    """M, samples per gradient step of V or Q."""
     hidden: tuple[PositiveInt, ...] = (64, 64)
     """Widths of the hidden layers of each network."""
     log_std_init: PerRow[Annotated[float, Range(-20, 20)]] = 0.0
@@ -132,49 +106,32 @@ class Config(ControlConfig):
             )
 
 
-class Actor(nn.Module):
+class Actor(SeedPolicy):
     """S policies: a tanh network a seed."""
 
     def __init__(self, spec: envs.EnvSpec, config: Config, init: SeedStreams) -> None:
-        super().__init__()
-        assert spec.obs_size is not None
         S = len(init.seeds)
-        self.continuous = spec.continuous
-        self.action_size = len(spec.action_low) if spec.continuous else spec.num_actions
-        self.network = SeedMLP(S, spec.obs_size, config.hidden, (self.action_size,), "tanh")
+        # Running statistics of observations, which are clipped to +-10. They are each seed's own,
+        # part of the checkpoint, and frozen during evaluation.
+        super().__init__(S, spec, config.normalize_obs)
+        self.network = SeedMLP(S, self.obs_size, config.hidden, (self.action_size,), "tanh")
+        # Orthogonal weights of gain sqrt(2), 0.01 for the head, as in PPO.
         self.network.orthogonal_init(init, gains=(0.01,))
-        if spec.continuous:
-            self.log_std = self.network.constant(self.action_size, config.log_std_init)
-        self.obs_stats = RunningStats(S, spec.obs_size) if config.normalize_obs else None
-
-    def policy(self, logits_or_means: Tensor) -> Categorical | Gaussian:
-        """The distributions that the network's output [S, B, A or D] stands for."""
         if self.continuous:
-            return Gaussian(logits_or_means, self.log_std[:, 0])
-        return Categorical(logits_or_means)
+            # Gaussian, independent components, log_std the same in all states.
+            self.log_std = self.network.constant(self.action_size, config.log_std_init)
 
-    def features(self, obs: Tensor) -> Tensor:
-        """What the network sees of obs [S, B, O]."""
-        return obs if self.obs_stats is None else self.obs_stats.normalize(obs)
-
-    def draw(self, streams: SeedStreams, *shape: int) -> Tensor:
-        """Noise [S, *shape, A or D] for sampled actions."""
-        draw = streams.normal if self.continuous else streams.gumbel
-        return draw(*shape, self.action_size)
-
-    def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Actions [S, N] or [S, N, D] for obs [S, N, O]; greedy without noise."""
-        policy = self.policy(self.network.only(0, self.features(obs)))
-        return policy.mode() if noise is None else policy.sample(noise)
+    def policy(self, obs: Tensor) -> Categorical | Gaussian:
+        """The distributions of actions for obs [S, B, O]."""
+        return self.distribution(self.network.only(0, self.features(obs)))
 
     def as_kernel(self) -> PolicyKernel:
         """What `act` does, for rollouts in C."""
-        log_std = self.log_std[:, 0] if self.continuous else None
-        return self.network.policy_in_c(self.obs_stats, log_std)
+        return self.network.policy_in_c(self.obs_stats, self.log_std)
 
     def forward(self, features: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities of actions and entropies, each [S, B], for features [S, B, O]."""
-        return self.policy(self.network.only(0, features)).logprob_and_entropy(actions)
+        return self.distribution(self.network.only(0, features)).logprob_and_entropy(actions)
 
 
 class Critic(nn.Module):
@@ -225,8 +182,8 @@ def play(
     steps = envs.Rollout(*(torch.cat(field, dim=1) for field in zip(*parts, strict=True)))
     done = steps.done.long()
     alive = done.cumsum(1) == done  # no end before
-    # Always L steps, and nothing after an end: how long the other seeds' episodes are is then
-    # nowhere to be seen, nor do sums over the steps round with it.
+    # Always L steps, and nothing after an end: neither an episode nor the rounding of a sum then
+    # depends on how long the other seeds' episodes are.
     missing = action_noise.shape[1] - alive.shape[1]
     padded = []
     for field in (steps.obs, steps.actions, steps.rewards, alive):
@@ -238,7 +195,7 @@ def play(
     )
 
 
-def returns_to_go(rewards: Tensor, gamma: float) -> Tensor:
+def returns_to_go(rewards: Tensor, gamma: float | Tensor) -> Tensor:
     """r_t + gamma r_{t+1} + ... to the end of the episode; rewards [S, L, ...], 0 after it."""
     rows = rewards.flatten(2)
     decay = torch.ones_like(rows) * broadcast(gamma, rows)
@@ -252,6 +209,7 @@ def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
 
 def normalize(weights: Tensor, mask: Tensor) -> Tensor:
     """Weights [S, B] with mean 0 and standard deviation 1 over the samples in mask, per seed."""
+    # A baseline by itself, which also does what scaling the rewards would do.
     centered = (weights - masked_mean(weights, mask).unsqueeze(-1)).masked_fill(~mask, 0.0)
     variance = centered.square().sum(-1, keepdim=True) / (mask.sum(-1, keepdim=True) - 1).clamp(1)
     return centered / (variance.sqrt() + 1e-8)
@@ -269,6 +227,7 @@ class Batch(NamedTuple):
 @torch.no_grad()
 def prepare(actor: Actor, episodes: Episodes, config: Config) -> Batch:
     """What the networks see of the episodes, and the returns-to-go."""
+    # Nothing bootstraps: an episode that the time limit cuts has ended, also for V and Q.
     returns = returns_to_go(episodes.rewards, config.gamma)
     features = actor.features(episodes.obs.flatten(1, 2))
     fields = episodes.actions, episodes.alive, returns
@@ -278,6 +237,9 @@ def prepare(actor: Actor, episodes: Episodes, config: Config) -> Batch:
 @torch.no_grad()
 def phi(critic: Critic | None, batch: Batch, config: Config) -> Tensor:
     """The weights of the log-probabilities [S, B], 0 after the ends of episodes."""
+    # Not multiplied by gamma^t, as in every implementation we know: for gamma < 1 this is the
+    # gradient of the discounted return with later states weighted as much as early ones. With
+    # total_return, or gamma 1, it is exact.
     weights = batch.returns
     if config.weight == "total_return":
         weights = weights[:, : config.episodes].repeat(1, weights.shape[1] // config.episodes)
@@ -302,6 +264,8 @@ def policy_gradient(
     def by_episode(x: Tensor) -> Tensor:  # [S, L N, ...] as [S N, L, ...]
         return x.unflatten(1, (-1, N)).transpose(1, 2).flatten(0, 1).contiguous()
 
+    # The gradient is kept per episode: the sum over parameters of its sample variance / N estimates
+    # the variance of the mean (approximate where normalised episodes share a mean and a scale).
     parameters = dict(actor.named_parameters())
     copies = {
         name: p.detach().repeat_interleave(N, dim=0).requires_grad_()
@@ -375,8 +339,11 @@ def train(config: Config, run: Run) -> Actor:
     (timesteps,) = run.restore((actor, optimizer, critic, critic_optimizer, streams), timesteps)
     run.evaluate_if_due(timesteps, env, actor)
     while (active := timesteps < config.total_timesteps).any():
+        # An update plays every episode to its end, and every step taken counts against the budget:
+        # seeds are at timesteps of their own. One that has spent its budget takes no further step.
         progress = (timesteps / config.total_timesteps).clamp(max=1).unsqueeze(1)
-        falling = 1 - broadcast(config.anneal_lr, progress) * progress
+        annealed = 1 - broadcast(config.anneal_lr, progress) * progress
+        lr = broadcast(config.learning_rate, annealed) * annealed
         start_noise = streams.uniform(N, env.initial_noise)
         action_noise = actor.draw(streams, L, N)  # [S, L, N, A or D]
         transition_noise = streams.uniform(L, N, env.transition_noise)
@@ -387,10 +354,10 @@ def train(config: Config, run: Run) -> Actor:
         episodes = play(env, actor, start_noise, action_noise, env_noise)
         batch = prepare(actor, episodes, config)
         metrics = policy_gradient(actor, batch, phi(critic, batch, config), config)
-        lr = broadcast(config.learning_rate, falling) * falling
         optimizer.step(lr, config.max_grad_norm, active)
         if critic is not None and critic_optimizer is not None:
-            lr = broadcast(config.critic_learning_rate, falling) * falling
+            # After the policy's step: V and Q never see episodes before they weight them.
+            lr = broadcast(config.critic_learning_rate, annealed) * annealed
             metrics["value_loss"] = fit(critic, critic_optimizer, batch, draws, active, lr)
         alive = batch.alive & active.unsqueeze(1)
         if actor.obs_stats is not None:
@@ -405,19 +372,8 @@ def train(config: Config, run: Run) -> Actor:
     return actor
 
 
-def load(part: str, trusted_env: str = "") -> Actor:
-    """The policies of a finished part `.../seeds-000-009`, of an export `hub:FOLDER`, or of a
-    repository `hub:OWNER/NAME`; trusted_env: see `read_policy`."""
-    return load_policy(part, Config, Actor, trusted_env)
-
-
-OWN = "our own; the defaults, with the budget of grpo.py"
-PRESETS = {
-    "CartPole-v1": Preset({"total_timesteps": 300_000}, source=OWN),
-    "Acrobot-v1": Preset({"total_timesteps": 200_000}, source=OWN),
-    "Pendulum-v1": Preset({"gamma": 0.95, "total_timesteps": 300_000}, source=OWN),
-}
-
+load = loader(Config, Actor)
+PRESETS = read_presets("algos/presets/reinforce.toml")
 
 if __name__ == "__main__":
     main(parse(Config, PRESETS, __doc__), train, PRESETS)

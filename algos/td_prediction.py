@@ -20,7 +20,7 @@ was visited, and with it how much of each error is its own (SB, eq. 12.5 to 12.7
     z <- gamma lambda z,  z(S_t) <- z(S_t) + 1
     V <- V + alpha [ R_{t+1} + gamma V(S_{t+1}) - V(S_t) ] z
 
-(The two views are equal only as far as V stands still during an episode: SB, section 12.2.) TD(0)
+(The two views are equal only as far as V is constant during an episode: SB, section 12.2.) TD(0)
 is n = 1 and lambda = 0. What learns from whole returns is monte_carlo.py, and
 `diff algos/monte_carlo.py algos/td_prediction.py` is the difference.
 
@@ -52,8 +52,8 @@ import torch
 from torch import Tensor
 
 from manyseeds import envs
-from manyseeds.checkpoint import read_policy
-from manyseeds.cli import Fraction, PerRow, PositiveInt, Preset, Range, UsageError, parse
+from manyseeds.checkpoint import value_loader
+from manyseeds.cli import Fraction, PerRow, PositiveInt, Range, UsageError, parse, read_presets
 from manyseeds.rows import broadcast, used
 from manyseeds.runs.prediction import PredictionConfig, PredictionRun, main, random_policy
 
@@ -69,7 +69,7 @@ class Config(PredictionConfig):
     trace_decay: PerRow[Fraction] = 0.0
     """Lambda of TD(lambda)."""
     learning_rate: PerRow[Annotated[float, Range(0, 1, open_low=True)]] = 0.1
-    """Step size. Alpha."""
+    """Alpha, the step size."""
 
     def make_env(self) -> envs.TabularEnv:
         return envs.make_tabular(self.env)
@@ -83,7 +83,7 @@ class Config(PredictionConfig):
 
 
 class Episodes(NamedTuple):
-    """N complete episodes per seed; one that is over stands still until the longest is over.
+    """N complete episodes per seed; a finished one stays where it is until the longest is over.
 
     Where a function takes one episode of every seed, all shapes are without N.
     """
@@ -137,7 +137,9 @@ def n_step_sums(episode: Episodes, n: int, gamma: float) -> tuple[Tensor, Tensor
     return sums, powers[left.clamp(0, n)].masked_fill(nothing_follows, 0.0)
 
 
-def learn_n_step(values: Tensor, episode: Episodes, n: int, gamma: float, alpha: float) -> None:
+def learn_n_step(
+    values: Tensor, episode: Episodes, n: int, gamma: float, alpha: float | Tensor
+) -> None:
     """n-step TD with one episode of every seed; changes values [S, X] in place."""
     states, alive = episode.states, episode.alive
     sums, factors = n_step_sums(episode, n, gamma)
@@ -151,7 +153,11 @@ def learn_n_step(values: Tensor, episode: Episodes, n: int, gamma: float, alpha:
 
 
 def learn_traces(
-    values: Tensor, episode: Episodes, trace_decay: float, gamma: float, alpha: float
+    values: Tensor,
+    episode: Episodes,
+    trace_decay: float | Tensor,
+    gamma: float,
+    alpha: float | Tensor,
 ) -> None:
     """TD(lambda) with one episode of every seed; changes values [S, X] in place."""
     states, alive = episode.states, episode.alive
@@ -193,25 +199,8 @@ def train(config: Config, run: PredictionRun) -> Tensor:
     return values
 
 
-def load(part: str) -> Tensor:
-    """The values [S, X] of a finished part `.../seeds-000-099`."""
-    return read_policy(part, Config)[2]["v"]
-
-
-PRESETS = {
-    "RandomWalk-v0": Preset(
-        {"gamma": 1.0, "total_episodes": 100, "n_steps": 4, "learning_rate": 0.4},
-        source="SB, figure 7.2: n and alpha with the least error there, over 10 episodes; over our "
-        "100 a smaller alpha ends nearer (0.05: 0.08)",
-        published="RMS error 0.26 over the first 10 episodes (figure 7.2 in S. Zhang's code)",
-    ),
-    "Gridworld-v0": Preset(
-        {"gamma": 0.9, "total_episodes": 100, "n_steps": 1, "learning_rate": 0.1},
-        source="our own search: the least final error of 25 settings (n 1, 4, 16 and lambda 0.8, "
-        "0.95), 100 seeds each (0-99)",
-    ),
-}
-
+load = value_loader(Config)
+PRESETS = read_presets("algos/presets/td_prediction.toml")
 
 if __name__ == "__main__":
     main(parse(Config, PRESETS, __doc__), train, PRESETS)

@@ -15,44 +15,26 @@ The equations, for the data of one rollout collected by the policy pi_old:
     theta = theta_old + shrink^j sqrt(2 delta / x.H x) x for the first j = 0, 1, ... with
           KL <= delta and L above that of theta_old, the line search; else theta_old  (C)
 
-The advantages A are those of PPO (eq. 11-12 there), and a network of its own learns V.
+The advantages A are GAE, as in ppo.py, and a network of its own learns V.
 
-Shapes: S seeds, T steps, N environments per seed, B = T N samples, M a minibatch, O observation
-size, A discrete actions or D components of an action in a box, P parameters of one policy. A
-rollout is [S, T, N, ...]. L and KL are [S], and no term mixes two seeds: the gradients of their
-sums, and the products with H, are each seed's own. Vectors are [S, P], every dot product is per
-seed, and seeds that have converged, or accepted a step, are masked out.
+Differences from sb3-contrib's TRPO: the constraint is KL(pi_old || pi), as in the paper
+(sb3-contrib: KL(pi || pi_old); H is the same). Conjugate gradients begin at 0 (sb3-contrib: at
+noise of 1e-4) and compute all their steps, because looking at a residual would wait for the device.
+A KL of exactly delta is accepted. Values and log-probabilities of a rollout are computed in one
+pass after it. The first rollout updates the observation statistics before its gradient update, all
+others after it (sb3-contrib: at every step). A minibatch size that leaves a remainder is refused.
 
-Implementation details:
- 1. Policy and value have separate networks, tanh, initialised as PPO's. The step moves the policy
-    only, and Adam the value only.
- 2. H has the damping added to its diagonal, also in x.H x (Spinning Up, sb3-contrib).
- 3. Conjugate gradients begin at 0, and end for a seed whose squared residual is below 1e-10.
- 4. Where no step of the line search is accepted, the policy stays exactly as it was.
- 5. The advantages of the rollout are normalised together.
- 6. Then Adam (epsilon 1e-5, gradients not clipped) fits V for critic_epochs passes of shuffled
-    minibatches.
- 7. What PPO does, and is done here: GAE, truncation bootstraps from V of the final observation and
-    termination does not, actions in a box, normalisation of observations and rewards (ppo.py 4, 11
-    to 14).
- 8. The statistics of observations take in the first rollout before its update, every later one
-    after it. Else the first of a few large updates would fit the networks to raw observations, and
-    be undone as soon as they are normalised. The untrained policy acts nearly at random on both.
+Shapes: S seeds, T steps, N environments per seed, B = T N samples, M of them in a batch, O
+observation size, A discrete actions or D components of a continuous action, P parameters of one
+policy. A rollout is [S, T, N, ...]. L and KL are [S], and no term mixes two seeds: the gradients of
+their sums, and the products with H, are each seed's own. Vectors are [S, P], every dot product is
+per seed, and seeds that have converged, or accepted a step, are masked out.
 
 Logged per update: policy_loss (-L at the policy that the update ends with), kl (likewise: at most
 target_kl; 0 where nothing was accepted), line_search_success (0 or 1), step_fraction (shrink^j of
 the accepted step, or 0), entropy (nats, of pi_old), value_loss (mean squared error, of the last
-minibatch); explained_variance of the returns by V_old; train_return and train_length of the
-episodes that ended in the rollout.
-
-Differences from sb3-contrib's TRPO: the constraint is KL(pi_old || pi), as in the paper
-(sb3-contrib: KL(pi || pi_old); H is the same); conjugate gradients begin at 0 (sb3-contrib: at
-noise of 1e-4, and a gradient below the tolerance leaves that noise as the direction) and compute
-all their steps, because looking at a residual would wait for the device; a KL of exactly delta
-is accepted (sb3-contrib: only one below); values and log-probabilities of a rollout are computed in
-one pass after it; statistics of observations are updated after the gradient update (detail 8;
-sb3-contrib: every step, from the first reset on); a minibatch that would leave a remainder is
-refused.
+minibatch); explained_variance of the returns by V; train_return and train_length of the episodes
+that ended in the rollout.
 """
 
 from __future__ import annotations
@@ -66,32 +48,30 @@ from torch import Tensor, nn
 
 from manyseeds import envs, kernels
 from manyseeds.capture import captured
-from manyseeds.checkpoint import load_policy
+from manyseeds.checkpoint import loader
 from manyseeds.cli import (
-    ControlConfig,
     Fraction,
     NonNegative,
     PerRow,
     Positive,
     PositiveInt,
-    Preset,
     Range,
-    UsageError,
     parse,
+    read_presets,
 )
 from manyseeds.distributions import Categorical, Gaussian
 from manyseeds.kernels import in_c, regression, scan
 from manyseeds.kernels.rollout import PolicyKernel
-from manyseeds.layers import RewardScale, RunningStats, SeedMLP
+from manyseeds.layers import RewardScale, SeedMLP, SeedPolicy
 from manyseeds.optim import SeedAdam, flatten_parameters, views_like
 from manyseeds.rows import broadcast
-from manyseeds.runs.control import Run, main
+from manyseeds.runs.control import RolloutConfig, Run, main
 from manyseeds.samples import discounted_sums, shuffles, take
 from manyseeds.seeds import SeedStreams
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ControlConfig):
+class Config(RolloutConfig):
     """TRPO. The defaults are sb3-contrib's, its rollout of 2048 samples from two environments."""
 
     num_envs: PositiveInt = 2
@@ -99,11 +79,11 @@ class Config(ControlConfig):
     num_steps: PositiveInt = 1024
     """T, steps per environment in a rollout."""
     target_kl: PerRow[Positive] = 0.01
-    """Largest mean KL of an update, in nats. Delta, averaged over the rollout's states."""
+    """Delta, the largest mean KL of an update over the rollout's states, in nats."""
     cg_steps: PositiveInt = 15
     """Iterations of conjugate gradient."""
     cg_damping: PerRow[NonNegative] = 0.1
-    """Damping, added to the diagonal of the Fisher matrix."""
+    """Added to the diagonal of the Fisher matrix."""
     line_search_steps: PositiveInt = 10
     """Maximum number of step sizes in the line search."""
     line_search_shrink: Annotated[float, Range(0, 1, open_low=True)] = 0.8
@@ -111,15 +91,15 @@ class Config(ControlConfig):
     critic_epochs: PositiveInt = 10
     """Passes over each rollout to fit the value network."""
     minibatch_size: PositiveInt = 128
-    """M, samples per gradient step. For V; M must divide N * T."""
+    """M, samples per gradient step of V. M must divide B = N * T."""
     learning_rate: PerRow[Positive] = 1e-3
-    """Step size. Learning rate of Adam for the value network."""
+    """Learning rate of Adam, for the value network."""
     gamma: PerRow[Fraction] = 0.99
     """Discount factor per step."""
     gae_lambda: PerRow[Fraction] = 0.95
     """Lambda of GAE. 0 gives the one-step TD error, 1 the Monte Carlo advantage."""
     normalize_advantage: bool = True
-    """Normalise advantages to mean 0 and standard deviation 1. Per rollout."""
+    """Normalise the advantages of a batch to mean 0 and standard deviation 1."""
     hidden: tuple[PositiveInt, ...] = (64, 64)
     """Widths of the hidden layers of each network."""
     log_std_init: PerRow[Annotated[float, Range(-20, 20)]] = 0.0
@@ -127,99 +107,44 @@ class Config(ControlConfig):
     normalize_obs: bool = False
     """Normalise observations by running statistics."""
     normalize_reward: bool = False
-    """Divide rewards by a running standard deviation. Of the discounted return."""
-
-    @property
-    def batch_size(self) -> int:
-        """B, samples of one seed's rollout."""
-        return self.num_envs * self.num_steps
-
-    @property
-    def minibatch(self) -> int:
-        """Samples per gradient step; SB3 too takes the rollout where it is smaller."""
-        return min(self.minibatch_size, self.batch_size)
+    """Divide rewards by a running standard deviation of the discounted return."""
 
     def make_env(self) -> envs.Env:
         return envs.make(self.env, observations="vector", backend=self.backend)
 
-    def check(self) -> None:
-        if self.batch_size < 2:
-            raise UsageError("--num-steps 1: one environment needs at least 2 steps")
-        if self.batch_size % self.minibatch:
-            raise UsageError(
-                f"--minibatch-size {self.minibatch_size}: must divide num_envs * num_steps = "
-                f"{self.batch_size}"
-            )
-        if self.total_timesteps < self.batch_size:
-            raise UsageError(
-                f"--total-timesteps {self.total_timesteps}: must be at least one rollout, "
-                f"num_envs * num_steps = {self.batch_size}"
-            )
 
-
-def kl_divergence(old: Categorical | Gaussian, new: Categorical | Gaussian) -> Tensor:
-    """KL(old || new) of two of a kind, state by state, [S, B] in nats."""
-    if isinstance(old, Categorical) and isinstance(new, Categorical):
-        old_logprobs, logprobs = old.logits.log_softmax(-1), new.logits.log_softmax(-1)
-        return (old_logprobs.exp() * (old_logprobs - logprobs)).sum(-1)
-    assert isinstance(old, Gaussian)
-    assert isinstance(new, Gaussian)
-    ratio = (2 * (old.log_std - new.log_std)).exp()  # of the variances
-    z = (old.mean - new.mean) * (-new.log_std).exp()
-    return (0.5 * (ratio - 1 + z.square()) + new.log_std - old.log_std).sum(-1)
-
-
-class ActorCritic(nn.Module):
+class ActorCritic(SeedPolicy):
     """S policies and S value functions: two tanh networks a seed."""
 
     def __init__(self, spec: envs.EnvSpec, config: Config, init: SeedStreams) -> None:
-        super().__init__()
-        assert spec.obs_size is not None
         S = len(init.seeds)
-        self.continuous = spec.continuous
-        self.action_size = len(spec.action_low) if spec.continuous else spec.num_actions
+        super().__init__(S, spec, config.normalize_obs)
         # One module each: the policy's step and the optimizer of the values own what they move.
-        self.actor = SeedMLP(S, spec.obs_size, config.hidden, (self.action_size,), "tanh")
-        self.critic = SeedMLP(S, spec.obs_size, config.hidden, (1,), "tanh")
+        self.actor = SeedMLP(S, self.obs_size, config.hidden, (self.action_size,), "tanh")
+        self.critic = SeedMLP(S, self.obs_size, config.hidden, (1,), "tanh")
+        # Orthogonal weights of gain sqrt(2), 0.01 for the policy's head, 1 for the value's, as PPO.
         self.actor.orthogonal_init(init, gains=(0.01,))
         self.critic.orthogonal_init(init, gains=(1.0,))
-        if spec.continuous:
+        if self.continuous:
+            # Gaussian, independent components, log_std the same in all states.
             self.log_std = self.actor.constant(self.action_size, config.log_std_init)
-        self.obs_stats = RunningStats(S, spec.obs_size) if config.normalize_obs else None
         self.reward_scale = None
         if config.normalize_reward:
+            # Rewards over the deviation of the return so far, clipped to +-10.
             self.reward_scale = RewardScale(S, config.num_envs, config.gamma)
 
     def policy_parameters(self) -> nn.ParameterList:
         """What the policies' distributions depend on, [S, 1, ...] each."""
-        parameters = [*self.actor.parameters(), *([self.log_std] if self.continuous else [])]
-        return nn.ParameterList(parameters)
+        log_std = [] if self.log_std is None else [self.log_std]
+        return nn.ParameterList([*self.actor.parameters(), *log_std])
 
     def policy(self, obs: Tensor) -> Categorical | Gaussian:
         """The distributions of actions for obs [S, B, O]."""
-        logits_or_means = self.actor.only(0, self.features(obs))
-        if self.continuous:
-            return Gaussian(logits_or_means, self.log_std[:, 0])
-        return Categorical(logits_or_means)
-
-    def features(self, obs: Tensor) -> Tensor:
-        """What the networks see of obs [S, B, O]."""
-        return obs if self.obs_stats is None else self.obs_stats.normalize(obs)
-
-    def draw(self, streams: SeedStreams, *shape: int) -> Tensor:
-        """Noise [S, *shape, A or D] for sampled actions."""
-        draw = streams.normal if self.continuous else streams.gumbel
-        return draw(*shape, self.action_size)
-
-    def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Actions [S, N] or [S, N, D] for obs [S, N, O]; greedy without noise."""
-        policy = self.policy(obs)
-        return policy.mode() if noise is None else policy.sample(noise)
+        return self.distribution(self.actor.only(0, self.features(obs)))
 
     def as_kernel(self) -> PolicyKernel:
         """What `act` does, for rollouts in C."""
-        log_std = self.log_std[:, 0] if self.continuous else None
-        return self.actor.policy_in_c(self.obs_stats, log_std)
+        return self.actor.policy_in_c(self.obs_stats, self.log_std)
 
     def evaluate(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probabilities of actions, entropies and values, each [S, B], for obs [S, B, O]."""
@@ -237,15 +162,16 @@ def gae(
     next_values: Tensor,
     terminated: Tensor,
     truncated: Tensor,
-    gamma: float,
-    gae_lambda: float,
+    gamma: float | Tensor,
+    gae_lambda: float | Tensor,
 ) -> Tensor:
     """Generalised advantage estimates (Schulman et al., 2016, eq. 16), all [S, T, N].
 
-    next_values: V of the true successors. A termination is not bootstrapped, a truncation is;
-    neither lets an advantage reach back across the end of its episode.
+    next_values: V of the true successors, of the final observation where an episode ends.
     """
+    # A truncation is bootstrapped, a termination is not (as SB3).
     deltas = rewards + broadcast(gamma, rewards) * next_values * ~terminated - values
+    # No advantage reaches back across the end of its episode.
     goes_on = (~(terminated | truncated)).to(deltas.dtype)
     decay = broadcast(gamma * gae_lambda, goes_on) * goes_on
     return discounted_sums(deltas, decay)
@@ -262,6 +188,18 @@ def normalize(advantages: Tensor) -> Tensor:
 def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
     """1 - Var(returns - values) / Var(returns) per seed, [S]; values and returns [S, B]."""
     return 1 - (returns - values).var(-1) / returns.var(-1)
+
+
+def kl_divergence(old: Categorical | Gaussian, new: Categorical | Gaussian) -> Tensor:
+    """KL(old || new) of two of a kind, state by state, [S, B] in nats."""
+    if isinstance(old, Categorical) and isinstance(new, Categorical):
+        old_logprobs, logprobs = old.logits.log_softmax(-1), new.logits.log_softmax(-1)
+        return (old_logprobs.exp() * (old_logprobs - logprobs)).sum(-1)
+    assert isinstance(old, Gaussian)
+    assert isinstance(new, Gaussian)
+    ratio = (2 * (old.log_std - new.log_std)).exp()  # of the variances
+    z = (old.mean - new.mean) * (-new.log_std).exp()
+    return (0.5 * (ratio - 1 + z.square()) + new.log_std - old.log_std).sum(-1)
 
 
 def surrogate(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor) -> Tensor:
@@ -293,7 +231,7 @@ def kl_hessian(policy: Categorical | Gaussian) -> Callable[..., list[Tensor]]:
 
 
 def fisher_vector_product(
-    policy: Categorical | Gaussian, parameters: Sequence[Tensor], damping: float
+    policy: Categorical | Gaussian, parameters: Sequence[Tensor], damping: float | Tensor
 ) -> Callable[[Tensor], Tensor]:
     """The function v -> (H + damping I) v per seed, [S, P], H the Fisher matrix of the policies.
 
@@ -309,6 +247,7 @@ def fisher_vector_product(
         v = views_like(vector, parameters)
         j_v = torch.autograd.grad(weighted, u, v, retain_graph=True)
         h_v = torch.autograd.grad(outputs, parameters, hessian(*j_v), retain_graph=True)
+        # Damping, also in x.H x (Spinning Up, sb3-contrib).
         return flat(h_v, vector) + broadcast(damping, vector) * vector
 
     return product
@@ -319,7 +258,7 @@ def conjugate_gradient(
 ) -> Tensor:
     """Solutions x [S, P] of A x = b; product(v) is A v for v [S, P], A symmetric and positive.
 
-    A seed whose squared residual is below the tolerance stands still, whatever the others do.
+    A seed whose squared residual is below the tolerance keeps its x, whatever the others do.
     """
     x = torch.zeros_like(b)
     residual = direction = b
@@ -351,7 +290,7 @@ def line_search(
     theta: Tensor,
     step: Tensor,
     objective: Tensor,
-    target_kl: float,
+    target_kl: float | Tensor,
     shrink: float,
     tries: int,
 ) -> Accepted:
@@ -360,22 +299,23 @@ def line_search(
     evaluate: objective and KL, [S] each, at parameters [S, P]. objective: at theta.
     """
     zero = torch.zeros_like(objective)
-    found = Accepted(theta, zero, objective, zero)
+    # Where no step is accepted, the policy stays exactly as it was.
+    best = Accepted(theta, zero, objective, zero)
     for j in range(tries):
-        if kernels.usable(theta) and (found.fraction > 0).all():
+        if kernels.usable(theta) and (best.fraction > 0).all():
             break  # on CUDA nothing may be read back
         candidate = theta + shrink**j * step
         new_objective, kl = evaluate(candidate)
         # False for what is not a number, too: from a gradient of 0, say.
         within = kl <= broadcast(target_kl, kl)
-        accept = (found.fraction == 0) & within & (new_objective > objective)
-        found = Accepted(
-            torch.where(accept.unsqueeze(1), candidate, found.theta),
-            found.fraction.masked_fill(accept, shrink**j),
-            torch.where(accept, new_objective, found.objective),
-            torch.where(accept, kl, found.kl),
+        accept = (best.fraction == 0) & within & (new_objective > objective)
+        best = Accepted(
+            torch.where(accept.unsqueeze(1), candidate, best.theta),
+            best.fraction.masked_fill(accept, shrink**j),
+            torch.where(accept, new_objective, best.objective),
+            torch.where(accept, kl, best.kl),
         )
-    return found
+    return best
 
 
 class Batch(NamedTuple):
@@ -392,14 +332,14 @@ class Batch(NamedTuple):
 @torch.no_grad()
 def prepare(agent: ActorCritic, rollout: envs.Rollout, config: Config) -> Batch:
     """Advantages, returns and what pi_old and V_old say of a rollout."""
-    S, T, N = rollout.rewards.shape
-    rewards = rollout.rewards
+    rewards, ends = rollout.rewards, (rollout.terminated, rollout.truncated)
     if agent.reward_scale is not None:
         rewards = agent.reward_scale(rewards, rollout.done)
     obs, actions = rollout.obs.flatten(1, 2), rollout.actions.flatten(1, 2)
     logprobs, _, values = agent.evaluate(obs, actions)
-    next_values = agent.value(rollout.next_obs.flatten(1, 2)).view(S, T, N)
-    steps = rewards, values.view(S, T, N), next_values, rollout.terminated, rollout.truncated
+    next_values = agent.value(rollout.next_obs.flatten(1, 2))
+    steps = rewards, values.view_as(rewards), next_values.view_as(rewards), *ends
+    # Core 5: GAE, and returns as advantages plus values: the TD(lambda) estimate.
     advantages = gae(*steps, config.gamma, config.gae_lambda).flatten(1, 2)
     return Batch(obs, actions, logprobs, values, advantages, advantages + values)
 
@@ -411,6 +351,7 @@ def policy_step(
 
     theta: the policies' parameters [S, P], which the agent's own are views of.
     """
+    # Over the rollout, by the sample's standard deviation (ddof 1).
     advantages = normalize(batch.advantages) if config.normalize_advantage else batch.advantages
     parameters = list(agent.policy_parameters())
     policy = agent.policy(batch.obs)
@@ -432,7 +373,7 @@ def policy_step(
         kl = kl_divergence(old_policy, policy).mean(-1)
         return surrogate(logprobs, batch.logprobs, advantages), kl
 
-    found = line_search(
+    accepted = line_search(
         evaluate,
         theta.clone(),
         step,
@@ -441,12 +382,12 @@ def policy_step(
         config.line_search_shrink,
         config.line_search_steps,
     )
-    theta.copy_(found.theta)
+    theta.copy_(accepted.theta)
     return {
-        "policy_loss": -found.objective,
-        "kl": found.kl,
-        "line_search_success": (found.fraction > 0).to(theta.dtype),
-        "step_fraction": found.fraction,
+        "policy_loss": -accepted.objective,
+        "kl": accepted.kl,
+        "line_search_success": (accepted.fraction > 0).to(theta.dtype),
+        "step_fraction": accepted.fraction,
         "entropy": entropy.detach().mean(-1),
     }
 
@@ -469,6 +410,7 @@ def fit_critic(
     for order in shuffles(shuffle).unbind(1):
         for indices in order.split(config.minibatch, dim=1):
             loss = backpropagate(agent, take(batch.obs, indices), take(batch.returns, indices))
+            # Gradients are not clipped, as in sb3-contrib.
             optimizer.step(config.learning_rate)
     return loss
 
@@ -494,9 +436,11 @@ def train(config: Config, run: Run) -> ActorCritic:
     env = config.make_env()
     agent = run.begin_with(ActorCritic(env.spec, config, run.streams("init"))).to(run.device)
     theta = flatten_parameters(agent.policy_parameters())
+    # The line search moves the policy only, and Adam the value only.
     optimizer = SeedAdam(agent.critic, eps=1e-5)
     episodes = envs.EpisodeTracker(S, N, run.device)
 
+    # On CUDA the iteration is recorded once as a graph; so all that changes is an argument.
     @captured(run.device, env.native)
     def iteration(
         state: envs.State,
@@ -506,6 +450,9 @@ def train(config: Config, run: Run) -> ActorCritic:
         first: bool,
     ) -> tuple[envs.State, Tensor, dict[str, Tensor]]:
         state, obs, rollout = envs.rollout(env, agent, state, obs, *noise)
+        # Statistics change between two rollouts, not within the update: its ratios begin at 1. Only
+        # the first rollout is normalised by its own, so that no update sees raw observations: a
+        # large step fitted to those would be undone as soon as they are normalised.
         if agent.obs_stats is not None and first:
             agent.obs_stats.update(rollout.obs.flatten(1, 2))
         batch = prepare(agent, rollout, config)
@@ -519,6 +466,7 @@ def train(config: Config, run: Run) -> ActorCritic:
     timestep, state, obs = run.restore((agent, optimizer, episodes, streams), 0, state, obs)
     run.evaluate_if_due(timestep, env, agent)
     while timestep < config.total_timesteps:
+        # Noise is drawn beforehand, from each seed's own stream: no seed depends on another one.
         state, obs, metrics = iteration(
             state,
             obs,
@@ -533,48 +481,8 @@ def train(config: Config, run: Run) -> ActorCritic:
     return agent
 
 
-def load(part: str, trusted_env: str = "") -> ActorCritic:
-    """The policies of a finished part `.../seeds-000-009`, of an export `hub:FOLDER`, or of a
-    repository `hub:OWNER/NAME`; trusted_env: see `read_policy`."""
-    return load_policy(part, Config, ActorCritic, trusted_env)
-
-
-ZOO = "rl-baselines3-zoo hyperparams/trpo.yml at 22e3ff2"
-ZOO_SCORE = "sb3-contrib {}, one agent (rl-baselines3-zoo benchmark.md at 22e3ff2)"
-NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
-PRESETS = {
-    "CartPole-v1": Preset(
-        {"num_envs": 2, "num_steps": 512, "minibatch_size": 512, "cg_damping": 1e-3}
-        | {"gae_lambda": 0.98, "gamma": 0.99, "learning_rate": 1e-3, "critic_epochs": 20}
-        | {"total_timesteps": 100_000},
-        source=ZOO,
-        published=ZOO_SCORE.format("500.0 +- 0.0"),
-    ),
-    "Acrobot-v1": Preset(
-        {"num_envs": 2, "num_steps": 1024, "total_timesteps": 100_000, **NORMALIZED},
-        source=ZOO,
-        published=ZOO_SCORE.format("-83.1 +- 18.6"),
-    ),
-    "MountainCar-v0": Preset(
-        {"num_envs": 2, "num_steps": 1024, "critic_epochs": 20}
-        | {"total_timesteps": 100_000, **NORMALIZED},
-        source=ZOO,
-        published=ZOO_SCORE.format("-107.3 +- 13.2"),
-    ),
-    "MountainCarContinuous-v0": Preset(
-        {"num_envs": 2, "num_steps": 2048, "log_std_init": 1.0}
-        | {"total_timesteps": 50_000, **NORMALIZED},
-        source=f"{ZOO}, log_std 1 in place of gSDE (our own search, 10 seeds, 100-109)",
-        published=ZOO_SCORE.format("92.5 +- 0.4 with gSDE"),
-    ),
-    "Pendulum-v1": Preset(
-        {"num_envs": 2, "num_steps": 1024, "gamma": 0.9, "critic_epochs": 15}
-        | {"total_timesteps": 100_000},
-        source=f"{ZOO}, without gSDE",
-        published=ZOO_SCORE.format("-174.6 +- 127.6 with gSDE"),
-    ),
-}
-
+load = loader(Config, ActorCritic)
+PRESETS = read_presets("algos/presets/trpo.toml")
 
 if __name__ == "__main__":
     main(parse(Config, PRESETS, __doc__), train, PRESETS)

@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 from manyseeds import envs
-from manyseeds.cli import Preset, parse
+from manyseeds.cli import parse, read_presets
 from manyseeds.runs.planning import PlanningConfig, PlanningRun, main
 
 
@@ -95,13 +95,7 @@ def solve(config: Config, plan: PlanningRun) -> Tensor:
         V = q.amax(0)
 
 
-PRESETS = {
-    "Gridworld-v0": Preset({"gamma": 0.9}, source="our choice: values fade visibly"),
-    "FrozenLake-v1": Preset({"gamma": 0.99}, source="our choice"),
-    "CliffWalking-v1": Preset({"gamma": 0.99}, source="our choice"),
-    "Taxi-v4": Preset({"gamma": 0.99}, source="our choice"),
-}
-
+PRESETS = read_presets("algos/presets/value_iteration.toml")
 
 if __name__ == "__main__":
     main(parse(Config, PRESETS, __doc__), solve, PRESETS)

@@ -139,155 +139,16 @@ def select(cases: Sequence[Case], words: Sequence[str]) -> list[Case]:
     return [case for case in cases if case in chosen]
 
 
-# ---- Control -------------------------------------------------------------------------------
+# ---- Algorithms ----------------------------------------------------------------------------
 
-ROLLOUT = "--seeds 2 --num-envs 2 --num-steps 64 --minibatch-size 64 --total-timesteps 384"
-CONTROL = (
-    *_cases(
-        "algos/ppo.py",
-        f"{ROLLOUT} --epochs 2",
-        "CartPole-v1",
-        "CartPole-v1 --no-anneal-lr --no-anneal-clip --clip-value-range 0.05 --learning-rate 0.02",
-        "CartPole-v1 --entropy-coef 0.01 --epochs 8 --learning-rate 0.01",
-        "CartPole-v1 --no-normalize-advantage --max-grad-norm 0 --first-seed 3 --hidden 16",
-        "CartPole-v1 --target-kl 0.0001 --epochs 6",
-        "CartPole-v1 --clip-range 0 --no-anneal-clip --minibatch-size 128",
-        "CartPole-v1 --backend gymnasium --total-timesteps 128",
-        "Acrobot-v1 --total-timesteps 256",
-        "Acrobot-v1 --total-timesteps 256 --no-normalize-reward",
-        "Pendulum-v1",
-        "Pendulum-v1 --normalize-obs --anneal-clip",
-        "Pendulum-v1 --no-normalize-reward",
-        "MountainCarContinuous-v0 --minibatch-size 32 --total-timesteps 256",
-    ),
-    *_cases(
-        "algos/a2c.py",
-        "--seeds 2 --num-envs 4 --num-steps 8 --total-timesteps 160",
-        "CartPole-v1",
-        "CartPole-v1 --optimizer rmsprop_tf --anneal-lr --first-seed 3",
-        "CartPole-v1 --optimizer adam --normalize-advantage --entropy-coef 0.01",
-        "CartPole-v1 --advantage n_step --n-steps 3 --max-grad-norm 0",
-        "CartPole-v1 --advantage monte_carlo --gae-lambda 0.9",
-        "CartPole-v1 --gae-lambda 0.9",
-        "Acrobot-v1 --total-timesteps 96",
-        "Acrobot-v1 --total-timesteps 96 --no-normalize-reward",
-        "Pendulum-v1",
-        "Pendulum-v1 --advantage n_step --log-std-init -1",
-        "Pendulum-v1 --no-normalize-reward",
-        "MountainCarContinuous-v0 --total-timesteps 64",
-    ),
-    *_cases(
-        "algos/trpo.py",
-        f"{ROLLOUT} --critic-epochs 2",
-        "CartPole-v1",
-        "CartPole-v1 --no-normalize-advantage --cg-steps 5 --first-seed 3",
-        "CartPole-v1 --target-kl 0.5 --line-search-steps 3 --line-search-shrink 0.5",
-        "Acrobot-v1 --total-timesteps 256",
-        "MountainCarContinuous-v0 --total-timesteps 256",
-        "Pendulum-v1 --minibatch-size 128",
-    ),
-    *_cases(
-        "algos/dqn.py",
-        "--seeds 2 --total-timesteps 384 --train-freq 64 --learning-starts 100 "
-        "--gradient-steps 8 --batch-size 32 --buffer-size 250 --target-update-interval 64",
-        "CartPole-v1",
-        "CartPole-v1 --loss mse --max-grad-norm 0 --target-update-interval 100",
-        "CartPole-v1 --tau 0.5 --first-seed 3",
-        "CartPole-v1 --gradient-steps -1 --train-freq 32 --total-timesteps 192",
-        "CartPole-v1 --num-envs 2 --train-freq 32 --hidden 16",
-        "Acrobot-v1 --total-timesteps 192",
-        "MountainCar-v0",
-    ),
-    *_cases(
-        "algos/reinforce.py",
-        "--seeds 2 --episodes 4 --total-timesteps 300 --critic-updates 3 --minibatch-size 64",
-        "CartPole-v1",
-        "CartPole-v1 --no-normalize-advantage --no-anneal-lr --max-grad-norm 0 --first-seed 3",
-        "CartPole-v1 --weight total_return",
-        "CartPole-v1 --weight total_return --no-normalize-advantage",
-        "CartPole-v1 --weight baseline --normalize-obs",
-        "CartPole-v1 --weight baseline --no-normalize-advantage --entropy-coef 0.01",
-        "CartPole-v1 --weight q",
-        "CartPole-v1 --weight q --no-normalize-advantage",
-        "Acrobot-v1",
-        "Pendulum-v1 --total-timesteps 1600",
-        "Pendulum-v1 --weight q --total-timesteps 1600 --log-std-init -1",
-    ),
-    *_cases(
-        "algos/grpo.py",
-        "--seeds 2 --groups 2 --group-size 4 --minibatch-size 64 --epochs 2 --total-timesteps 600",
-        "CartPole-v1",
-        "CartPole-v1 --peers all --std batch --no-anneal-lr --first-seed 3",
-        "CartPole-v1 --std none --clip-range-high 0.3 --max-grad-norm 0 --normalize-obs",
-        "CartPole-v1 --advantage outcome --kl-coef 0.1",
-        "CartPole-v1 --advantage outcome --std none --kl-coef 0.1 --reference-updates 1",
-        "CartPole-v1 --advantage process --entropy-coef 0.01",
-        "CartPole-v1 --advantage process --peers all --std batch",
-        "Pendulum-v1 --total-timesteps 3200 --minibatch-size 400",
-        "Pendulum-v1 --advantage process --kl-coef 0.1 --total-timesteps 3200",
-    ),
-)
 
-# ---- Tables --------------------------------------------------------------------------------
+def algorithm_cases(algo: str) -> list[Case]:
+    """The cases of an algorithm, as its facts say."""
+    told = catalog.facts(algo).cases
+    return _cases(f"algos/{algo}.py", told["budget"], *told["runs"])
 
-PREDICTION = "--seeds 3 --total-episodes 30"
-TABLES = (
-    *_cases(
-        "algos/q_learning.py",
-        "--seeds 2 --total-timesteps 2000",
-        "FrozenLake-v1",
-        "FrozenLake-v1 --backend gymnasium",
-        "CliffWalking-v1 --first-seed 3",
-        "Taxi-v4",
-        "Gridworld-v0 --initial-value 1",
-        "CartPole-v1",
-    ),
-    *_cases(
-        "algos/sarsa.py",
-        "--seeds 2 --total-timesteps 2000",
-        "FrozenLake-v1",
-        "FrozenLake-v1 --expected",
-        "CliffWalking-v1 --first-seed 3",
-        "CliffWalking-v1 --expected",
-        "Taxi-v4 --initial-value 1",
-        "Gridworld-v0",
-        "CartPole-v1 --expected",
-    ),
-    *_cases(
-        "algos/monte_carlo.py",
-        PREDICTION,
-        "RandomWalk-v0",
-        "RandomWalk-v0 --visits every --learning-rate 0.1",
-        "Gridworld-v0 --visits every --first-seed 3",
-        "Gridworld-v0 --learning-rate 0.1",
-    ),
-    *_cases(
-        "algos/td_prediction.py",
-        PREDICTION,
-        "RandomWalk-v0",
-        "RandomWalk-v0 --n-steps 1 --trace-decay 0.8",
-        "Gridworld-v0",
-        "Gridworld-v0 --n-steps 4 --first-seed 3",
-    ),
-    *_cases(
-        "algos/policy_iteration.py",
-        "",
-        "Gridworld-v0",
-        "Gridworld-v0 --evaluation exact --walls 2 3 2 4",
-        "FrozenLake-v1",
-        "CliffWalking-v1",
-        "Taxi-v4",
-    ),
-    *_cases(
-        "algos/value_iteration.py",
-        "",
-        "Gridworld-v0",
-        "Gridworld-v0 --walls 2 3 2 4 --goal 1 1",
-        "FrozenLake-v1",
-        "CliffWalking-v1",
-        "Taxi-v4 --tolerance 1e-4",
-    ),
-)
+
+ALGORITHMS = tuple(case for algo in catalog.names("algos") for case in algorithm_cases(algo))
 
 # ---- Language models -----------------------------------------------------------------------
 
@@ -354,6 +215,7 @@ LANGUAGE = (
 # ---- Baselines -----------------------------------------------------------------------------
 
 SB3, TRL = BASELINES
+ROLLOUT = "--seeds 1 --num-envs 2 --num-steps 64 --minibatch-size 64 --total-timesteps 384"
 LIBRARIES = (
     *_cases(
         SB3,
@@ -368,8 +230,8 @@ LIBRARIES = (
         "CartPole-v1",
         algo="dqn",
     ),
-    *_cases(SB3, f"{ROLLOUT} --seeds 1 --epochs 2", "Pendulum-v1", algo="ppo"),
-    *_cases(SB3, f"{ROLLOUT} --seeds 1 --critic-epochs 2", "CartPole-v1", algo="trpo"),
+    *_cases(SB3, f"{ROLLOUT} --epochs 2", "Pendulum-v1", algo="ppo"),
+    *_cases(SB3, f"{ROLLOUT} --critic-epochs 2", "CartPole-v1", algo="trpo"),
     *_cases(
         TRL, "--total-samples 64 --batch-size 16 --evaluations 1", "addition", SUMS, algo="sft"
     ),
@@ -386,7 +248,7 @@ LIBRARIES = (
     *_cases(TRL, STEPS, "addition --no-dynamic-sampling --overlong-cache 0", algo="dapo"),
 )
 
-CASES = (*CONTROL, *TABLES, *LANGUAGE, *LIBRARIES)
+CASES = (*ALGORITHMS, *LANGUAGE, *LIBRARIES)
 
 # ---- What cases read -----------------------------------------------------------------------
 

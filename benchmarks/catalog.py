@@ -6,6 +6,8 @@ What a store names may come from anybody: nothing is imported or made here that 
 from __future__ import annotations
 
 import importlib
+import tomllib
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
 
@@ -22,6 +24,45 @@ def names(package: Package) -> tuple[str, ...]:
     """The algorithms of algos/ or the methods of llm_track/: the files that have presets."""
     files = sorted((ROOT / package).glob("*.py"))
     return tuple(file.stem for file in files if "\nPRESETS" in file.read_text())
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What `algos/presets/NAME.toml` says of an algorithm besides its presets."""
+
+    name: str
+    """For people."""
+    branch: str
+    """Where it is in the tree of methods (chapters/taxonomy.py), ..."""
+    year: int
+    """... and behind whom."""
+    family: str = "policies"
+    """The files that define the same things in the same words (tests/algos/test_copies.py)."""
+    methods: str = ""
+    """What the tree says instead of its name."""
+    small: dict[str, Any] = field(default_factory=dict)
+    """Settings with which it trains for a moment."""
+    cases: dict[str, Any] = field(default_factory=dict)
+    """Trainings that `same_bits.py` compares: a budget, and what sets each of the runs apart."""
+    timed: dict[str, Any] = field(default_factory=dict)
+    """What throughput.py times; nothing unless there are settings."""
+    versions: dict[str, str] = field(default_factory=dict)
+    """Definitions that differ from those of its family, and why."""
+
+
+@cache
+def facts(name: str) -> Facts:
+    """What is said of an algorithm of this checkout."""
+    text = (ROOT / "algos" / "presets" / f"{name}.toml").read_text()
+    tables = {key: x for key, x in _with_tuples(tomllib.loads(text)).items() if key != "presets"}
+    return Facts(**tables)
+
+
+def _with_tuples(value: Any) -> Any:
+    """Data of TOML with tuples in the place of lists, as the fields of a Config have them."""
+    if isinstance(value, dict):
+        return {key: _with_tuples(x) for key, x in value.items()}
+    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
 
 
 def module(package: Package, name: str) -> Any:

@@ -3,13 +3,13 @@
     python benchmarks/compare.py results/runs/CartPole-v1/ppo/169f4dbf \\
                                  results/runs/CartPole-v1/sb3-ppo/169f4dbf
 
-The first run is the baseline: every later one is set against it, by the parity verdict of
-`stats.parity`. Seeds of a run in results/local and in the published results count together.
+The first run is the baseline. Each later run is compared with it by the parity verdict of
+`stats.parity`. Seeds of a run in results/local and in the published results are pooled.
 
-A RUN that is a .csv file is one more line of the plot, without a verdict: nobody knows how it was
-evaluated. It is a chart that W&B has exported, whose lines (`NAME - METRIC`) are seeds; a scalar
-that TensorBoard has exported (Step, Value); or it has the columns timestep, value and, for several
-seeds, seed. Steps have to be timesteps.
+A RUN that is a .csv file is one more line of the plot. It gets no verdict, since its evaluation is
+unknown. The file is a chart exported by W&B, whose lines (`NAME - METRIC`) are seeds, or a scalar
+exported by TensorBoard (Step, Value), or has the columns timestep, value and, for several seeds,
+seed. Steps have to be timesteps.
 """
 
 from __future__ import annotations

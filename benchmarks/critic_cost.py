@@ -3,11 +3,10 @@
     python benchmarks/critic_cost.py
 
 Each trains ten seeds with its preset and GRPO's budget, evaluation off, in a process of its own on
-one CPU core; the two take turns. Counted per seed are the parameters as they lie in memory (the
-last layer of a network is padded to 16 columns) and the bytes that the optimizer keeps of them:
-gradients and moments. Memory is the process's peak above what it held after its imports.
-Writes results/critic_cost.json; `benchmarks/report.py` makes the table of it and of the stored
-runs, which say after how many timesteps each reaches the reward threshold.
+one CPU core. The two take turns. Counted per seed are the parameters in memory (the last layer of
+a network is padded to 16 columns) and the optimizer's bytes: gradients and moments. Memory is the
+process's peak above its memory after the imports. Writes results/critic_cost.json. The report joins
+it with the stored runs, which have the timesteps to the reward threshold.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import Any
 
 from manyseeds.benchmarks import catalog
 from manyseeds.benchmarks.measure import (
-    Case,
+    Measurement,
     in_turn,
     measured,
     measuring,
@@ -83,7 +82,7 @@ def main(args: Sequence[str] | None = None) -> None:
         return f"{m['algo']:5} {m['env']:15} {per_million:6.1f} s per 1M timesteps"
 
     cases = [
-        Case({"algo": algo, "env": env}, measuring(__file__, algo, env))
+        Measurement({"algo": algo, "env": env}, measuring(__file__, algo, env))
         for env in ABLATED
         for algo in ALGOS
     ]

@@ -47,7 +47,7 @@ MARKS = {"G": "#2a9d5c", "T": "#d1495b", "H": "#d1495b", "C": "#d1495b", "#": "#
 # ---- What is played -------------------------------------------------------------------------
 
 
-class Stage(ABC):
+class Scene(ABC):
     """One environment that can be played and drawn."""
 
     fps: float  # steps per second
@@ -68,7 +68,7 @@ class Stage(ABC):
         """Free what the renderer holds."""
 
 
-class GymnasiumStage(Stage):
+class GymnasiumScene(Scene):
     """Gymnasium's own environment."""
 
     def __init__(self, env_id: str, time_limit: int) -> None:
@@ -114,7 +114,7 @@ class GymnasiumStage(Stage):
         return torch.as_tensor(obs, dtype=torch.float32)[None, None]
 
 
-class BoardStage(Stage):
+class BoardScene(Scene):
     """An environment of ours whose states lie on a board."""
 
     fps = 4
@@ -158,18 +158,18 @@ class BoardStage(Stage):
         return image
 
 
-def stage_of(trained: Trained) -> Stage:
+def scene_of(trained: Trained) -> Scene:
     """Where a policy is played. Raises UsageError for what cannot be made or drawn."""
     env_id = trained.config.env
     if env_id in envs.NATIVE and env_id not in gym.registry:
         if isinstance(trained.env, envs.TabularEnv):
-            return BoardStage(trained.env)
+            return BoardScene(trained.env)
         raise UsageError(
             f"{trained.run}: Gymnasium has no {env_id}, so there is no renderer for a film; "
             "curve.png in a part's folder shows its returns"
         )
     try:
-        return GymnasiumStage(env_id, trained.env.spec.time_limit)
+        return GymnasiumScene(env_id, trained.env.spec.time_limit)
     except (ImportError, gym.error.Error) as error:
         raise not_drawn(env_id, error) from error
 
@@ -203,14 +203,14 @@ class Reel:
         self.stride = math.ceil(fps * MIN_DELAY / 100)  # steps from a frame to the next
         self.frames: list[Frame] = []
 
-    def add(self, step: int, last: bool, total: float, stage: Stage) -> None:
+    def add(self, step: int, last: bool, total: float, scene: Scene) -> None:
         """Draw the environment after a step of an episode, where that frame is wanted.
 
         total: the return so far.
         """
         if not self._wants(step, last):
             return
-        image = stage.picture()
+        image = scene.picture()
         image.thumbnail((MAX_SIDE, MAX_SIDE))
         said = f"step {step}, return {total:.1f}"
         self.frames.append(Frame(step, last, captioned(image, (self.title, said))))
@@ -260,19 +260,19 @@ def captioned(image: Image.Image, lines: tuple[str, ...]) -> Image.Image:
     return whole
 
 
-def play(stage: Stage, trained: Trained, seed: int, start: int, reel: Reel) -> tuple[float, int]:
+def play(scene: Scene, trained: Trained, seed: int, start: int, reel: Reel) -> tuple[float, int]:
     """One episode of a seed's greedy policy; its return and its steps."""
     row, S = trained.seeds.index(seed), len(trained.seeds)
-    act = trained.act_natively if isinstance(stage, BoardStage) else trained.act
-    obs = stage.reset(start)
+    act = trained.act_natively if isinstance(scene, BoardScene) else trained.act
+    obs = scene.reset(start)
     step, total, ended = 0, 0.0, False
-    reel.add(step, ended, total, stage)
+    reel.add(step, ended, total, scene)
     while not ended:
         with torch.inference_mode():  # all S policies act, because they are one module
             action = act(obs.expand(S, *obs.shape[1:]))[row, 0].numpy()
-        obs, reward, ended = stage.step(action)
+        obs, reward, ended = scene.step(action)
         step, total = step + 1, total + reward
-        reel.add(step, ended, total, stage)
+        reel.add(step, ended, total, scene)
     return total, step
 
 
@@ -294,16 +294,16 @@ class Film(NamedTuple):
 def film(trained: Trained, seed: int, episodes: int = 1, fps: float | None = None) -> Film:
     """A film of a seed's first episodes. fps: steps per second (None: the environment's)."""
     said = []
-    stage = stage_of(trained)
+    scene = scene_of(trained)
     try:
-        reel = Reel(fps or stage.fps, title_of(trained, seed))
+        reel = Reel(fps or scene.fps, title_of(trained, seed))
         for start in range(episodes):
-            total, steps = play(stage, trained, seed, start, reel)
+            total, steps = play(scene, trained, seed, start, reel)
             result = f"return {total:.1f}, {plural(steps, 'step')}"
             said.append(f"seed {seed}, reset(seed={start}): {result}")
     except (ImportError, gym.error.Error) as error:
         raise not_drawn(trained.config.env, error) from error
     finally:
-        stage.close()
+        scene.close()
     gif = reel.gif()
     return Film(gif, said, f"{len(reel.frames)} frames, {len(gif) / 1e6:.1f} MB")

@@ -2,12 +2,12 @@
 
     make gpu-check
 
-A check prints `pass` or `FAIL` with what it found, which is also written to gpu-check.json in
-results/local; the exit status is 1 where one fails. Then `throughput.py --device cuda` measures 10,
-1,024 and 8,192 seeds, beside rejax where its jax finds the GPU; it writes throughput-cuda.json.
+A check prints `pass` or `FAIL` with its figures, which are also written to gpu-check.json in
+results/local. The exit status is 1 if one fails. Then `throughput.py --device cuda` measures 10,
+1,024 and 8,192 seeds, beside rejax if its jax finds the GPU, and writes throughput-cuda.json.
 
-Rounding grows: once it has changed one action, two trainings go different ways. CUDA and the CPU
-are therefore compared after one iteration, weight by weight, and after a training by its scores.
+Rounding errors grow: once one has changed an action, two trainings diverge. CUDA and the CPU are
+therefore compared weight by weight after one iteration, and by scores after a whole training.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from manyseeds import capture, envs, kernels
 from manyseeds.algos import ppo
 from manyseeds.benchmarks import catalog
-from manyseeds.benchmarks.cases import CONTROL, Case, command_line
+from manyseeds.benchmarks.cases import ALGORITHMS, Case, command_line
 from manyseeds.benchmarks.measure import LearningOnly, origin, write_measured
 from manyseeds.checkpoint import to_bytes
 from manyseeds.cli import ScriptConfig, exit_with, from_preset, parse
@@ -50,7 +50,9 @@ from manyseeds.runs.control import Run
 from manyseeds.seeds import PURPOSES, SeedStreams
 
 CPU = torch.device("cpu")
-CAPTURED = ("ppo", "a2c", "trpo", "dqn")
+CAPTURED = [
+    algo for algo in catalog.names("algos") if hasattr(catalog.module("algos", algo), "captured")
+]
 SEEDS = 8
 ITERATIONS = 10  # of captured trainings: the first is run, the second recorded, the others replayed
 TRAINED: dict[str, Any] = {"seeds": 20}  # PPO's preset on CartPole, but for these settings
@@ -105,7 +107,7 @@ class ShortRun(Run):
 
 def cases(first: bool) -> list[Case]:
     """Trainings on native environments that CUDA captures; first: one for each environment."""
-    native = [x for x in CONTROL if x.method in CAPTURED and "--backend" not in x.flags]
+    native = [x for x in ALGORITHMS if x.method in CAPTURED and "--backend" not in x.flags]
     by_env: dict[tuple[str, str], Case] = {}
     for case in native:
         by_env.setdefault((case.method, case.subject), case)

@@ -52,7 +52,7 @@ class Config(ScriptConfig):
 
 
 @dataclass(frozen=True)
-class Step:
+class Sampled:
     """The samples of a step [B, T], and what the page needs of them."""
 
     samples: Samples  # their log-probabilities are those of pi_old
@@ -74,7 +74,7 @@ def update_critic(
     optimizer.zero_grad()
 
 
-def train(config: grpo.Config, critic_config: rlhf_ppo.Config, steps: int) -> tuple[Step, Any]:
+def train(config: grpo.Config, critic_config: rlhf_ppo.Config, steps: int) -> tuple[Sampled, Any]:
     """Some steps of GRPO, with a critic that learns the values of the same samples.
 
     Returns the last step, and the tokenizer.
@@ -109,10 +109,10 @@ def train(config: grpo.Config, critic_config: rlhf_ppo.Config, steps: int) -> tu
                 update_critic(critic, optimizers[1], part, critic_config)
     with torch.no_grad():
         current = sampling.logprobs(policy, samples, config.temperature)
-    return Step(samples, graded, prepared.reference, prepared.values, current), tokenizer
+    return Sampled(samples, graded, prepared.reference, prepared.values, current), tokenizer
 
 
-def chosen(step: Step, group_size: int) -> dict[str, int]:
+def chosen(step: Sampled, group_size: int) -> dict[str, int]:
     """The groups that are kept: their names, and which of the step's they are."""
     right = torch.tensor([x.accuracy for x in step.graded]).view(-1, group_size).mean(1)
     ratio = (step.current - step.samples.logprobs).exp()
@@ -134,7 +134,7 @@ def chosen(step: Step, group_size: int) -> dict[str, int]:
     return found
 
 
-def stored_group(step: Step, tokenizer: Any, first: int, group_size: int) -> dict[str, Any]:
+def stored_group(step: Sampled, tokenizer: Any, first: int, group_size: int) -> dict[str, Any]:
     """A group as it is written: lists of its completions' tokens and numbers."""
     problem = step.graded[first].problem
 

@@ -3,10 +3,10 @@
     python benchmarks/known_kernels.py
     python benchmarks/known_kernels.py --measure      also what each kernel saves, in a minute
 
-A kernel is used only while the functions that it stands for, and all that these reach, are those
-(manyseeds/kernels/guard.py). Run this after a change of such a function that leaves its meaning as
-it is, such as another name, or after the same change in C. A few updates of every algorithm and in
-every environment are compared first: what C computes otherwise is refused.
+A kernel is used only while the functions that it replaces, and all that these call, are unchanged
+(manyseeds/kernels/guard.py). Run this after a change of such a function that keeps its meaning,
+such as another name, or after the same change in C. A few updates of every algorithm in every
+environment are compared first. Where C and PyTorch differ, nothing is written.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import manyseeds.layers
 import manyseeds.optim
 import manyseeds.samples
 from manyseeds import envs, kernels
+from manyseeds.benchmarks import catalog
 from manyseeds.cli import exit_with, parse
 from manyseeds.digest import ROOT
 from manyseeds.envs.kernels import GUARDS
@@ -44,16 +45,6 @@ FILE = HERE / "known.json"
 FOUNDATION = (envs.core, manyseeds.distributions, manyseeds.layers, manyseeds.optim)
 Version = list[str]
 ALL = "all"
-# A few updates, after which C and PyTorch still agree to rounding.
-ROLLOUTS = {"num_envs": 2, "num_steps": 32, "total_timesteps": 64}
-SMALL: dict[str, dict[str, Any]] = {
-    "a2c": {**ROLLOUTS, "entropy_coef": 0.01},
-    "dqn": {"learning_starts": 20, "hidden": (16, 16), "total_timesteps": 100},
-    "grpo": {"group_size": 3, "minibatch_size": 32, "epochs": 2, "total_timesteps": 100},
-    "ppo": {**ROLLOUTS, "minibatch_size": 32, "epochs": 2, "entropy_coef": 0.01},
-    "reinforce": {"episodes": 3, "critic_updates": 2, "total_timesteps": 100},
-    "trpo": {**ROLLOUTS, "critic_epochs": 1},
-}
 NATIVE_IN_C = [env.spec.id for env in GUARDS]
 # The training that shows what a kernel saves.
 USUAL = "ppo", "CartPole-v1"
@@ -178,9 +169,9 @@ def disagreements() -> list[str]:
     """Where a few updates in C do not end as in PyTorch: `ppo on CartPole-v1`."""
     found = []
     in_envs = [("ppo", env) for env in NATIVE_IN_C if env != USUAL[1]]
-    for algo, env in (*((algo, USUAL[1]) for algo in SMALL), *in_envs):
+    for algo, env in (*((x.__name__.rpartition(".")[2], USUAL[1]) for x in algorithms()), *in_envs):
         module: Any = importlib.import_module(f"manyseeds.algos.{algo}")
-        settings = SMALL[algo] | ({"normalize_obs": True} if algo == "ppo" else {})
+        settings = catalog.facts(algo).small | ({"normalize_obs": True} if algo == "ppo" else {})
         config = module.Config(env=env, quiet=True, **settings)
 
         def outcome(module: Any = module, config: Any = config) -> list[Any]:

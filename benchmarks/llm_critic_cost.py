@@ -24,8 +24,8 @@ import torch
 
 from manyseeds.benchmarks import catalog
 from manyseeds.benchmarks.measure import (
-    Case,
     LearningOnly,
+    Measurement,
     in_turn,
     measured,
     measuring,
@@ -107,7 +107,7 @@ def main(args: Sequence[str] | None = None) -> None:
         return f"{m['algo']:9} {m['passes']} passes {each:.2f} ms per sample"
 
     results = str(Path(flags.results).resolve())
-    cases = [Case(case, measuring(__file__, *case.values(), results)) for case in CASES]
+    cases = [Measurement(case, measuring(__file__, *case.values(), results)) for case in CASES]
     try:
         config = config_of("grpo", "1", flags.results)
         models.find(config.model, config, Processes())  # made once, not by what is measured

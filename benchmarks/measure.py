@@ -119,7 +119,7 @@ class LearningOnly(LanguageRun):
 
 
 @dataclass(frozen=True)
-class Case:
+class Measurement:
     """A measuring process."""
 
     labels: dict[str, Any]  # what stands beside its figures
@@ -163,7 +163,10 @@ def run_pinned(command: list[str], core: int | None, **environment: str) -> dict
 
 
 def in_turn(
-    cases: Sequence[Case], repeats: int, core: int | None, say: Callable[[dict[str, Any]], str]
+    cases: Sequence[Measurement],
+    repeats: int,
+    core: int | None,
+    say: Callable[[dict[str, Any]], str],
 ) -> list[dict[str, Any]]:
     """Measure cases one after another, `repeats` times over: their labels and figures.
 

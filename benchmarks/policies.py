@@ -30,7 +30,7 @@ from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Estimate
 
 MAX_BYTES = 10 * 2**20  # of all files together
-Finals = dict[int, float | None]  # by seed; None is no number
+Finals = dict[int, float | None]  # by seed; None for NaN
 
 
 class OtherBuild(UsageError):
@@ -63,7 +63,7 @@ def median_and_worst(final: Mapping[int, float | None]) -> list[int]:
     """The seed in the middle by final return (of two, the lower return) and the last one.
 
     Of seeds with equal returns, the lowest number; where both are the same seed, it alone. What is
-    no number is worse than any.
+    NaN is worse than any.
     """
 
     def rank(seed: int) -> float:
@@ -81,7 +81,7 @@ def of_other_episodes(score: float, std: float, episodes: int, others: int) -> E
 
     score, std: the mean and the standard deviation (ddof 0, as curves have it) of its returns over
     `episodes`. All seeds are evaluated from the same start states, and no interval over seeds has
-    the luck of these: this is the prediction interval of Student's t, with the luck of both sides.
+    the noise of these. This is Student's prediction interval, with the noise of both sides.
     It is too narrow where failures are so rare that the episodes had none, and for a seed that was
     chosen because it was the worst. There is none (low and high are NaN) for an exact score (std
     NaN), which is no mean of episodes, and where all returns are equal.

@@ -5,13 +5,12 @@
     python benchmarks/report.py --env CartPole-v1     the page of one environment alone
     python benchmarks/report.py --publish             the published runs alone, in results
 
-README.md has the outcome, environments/ a page for each environment, and each chapter a page beside
-README.md. Every table is also written as CSV and LaTeX into tables/, where seeds.csv has a row per
-seed, scores.csv a row per run and verdicts.csv a row per comparison with stable-baselines3,
-unrounded. Pages of a former report that this one lacks are removed; with --publish also all other
-figures in plots/ and tables in tables/ (SVG, PNG, CSV, LaTeX). The same store gives the same bytes:
-intervals come from a constant bootstrap seed, and no date is written. Invalid parts are left out,
-with a line that says why.
+README.md has the outcome, environments/ a page for each environment, and each chapter has a page
+beside README.md. Every table is also written as CSV and LaTeX to tables/. There seeds.csv has a row
+per seed, scores.csv a row per run, and verdicts.csv a row per comparison with stable-baselines3,
+not rounded. Outdated pages are removed, with --publish also outdated figures in plots/ and tables
+in tables/ (SVG, PNG, CSV, LaTeX). The same store gives the same bytes: the seed of the bootstrap is
+constant and no date is written. Invalid parts are skipped with a warning.
 """
 
 from __future__ import annotations
@@ -50,11 +49,11 @@ def whole_page(title: str, content: str, up: str | None) -> str:
     return f"{MARK}\n\n{back}# {title}\n\n{content.strip()}\n"
 
 
-def environment_page(here: Sequence[Pair], results: Path) -> Path:
+def environment_page(pairs: Sequence[Pair], results: Path) -> Path:
     """Write the page of an environment; its path."""
-    path = results / environment_pages.page_name(here[0].env)
-    content = environment_pages.page(here, results)
-    text = whole_page(escape(here[0].env), content, environment_pages.UP)
+    path = results / environment_pages.page_name(pairs[0].env)
+    content = environment_pages.page(pairs, results)
+    text = whole_page(escape(pairs[0].env), content, environment_pages.UP)
     write_bytes(path, text.encode())
     return path
 
@@ -118,16 +117,16 @@ def report(results: Path, note: str = "") -> None:
     of missing cells is then omitted.
     """
     store = open_store(results, with_missing=not note)
-    here = by_environment(store.found)
+    pairs = by_environment(store.found)
     names = [chapter.file for chapter in CHAPTERS]
-    check_writable(results, [*names, *map(environment_pages.page_name, here)])
+    check_writable(results, [*names, *map(environment_pages.page_name, pairs)])
     for folder in ("tables", "plots", environment_pages.FOLDER):
         (results / folder).mkdir(parents=True, exist_ok=True)
     taxonomy.draw(results / "plots" / "taxonomy.svg")
     written = []
-    for env in progress(here, len(here), "environments"):
-        environment_pages.show(here[env])
-        written.append(environment_page(here[env], results))
+    for env in progress(pairs, len(pairs), "environments"):
+        environment_pages.show(pairs[env])
+        written.append(environment_page(pairs[env], results))
     links = []
     contents: dict[str, str] = {}
     for chapter in progress(CHAPTERS, len(CHAPTERS), "chapters"):

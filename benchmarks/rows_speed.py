@@ -23,7 +23,7 @@ import numpy as np
 from manyseeds.benchmarks import catalog, jax_peer
 from manyseeds.benchmarks.chapters.speed import PLAIN, VARIED
 from manyseeds.benchmarks.measure import (
-    Case,
+    Measurement,
     in_turn,
     measured,
     measuring,
@@ -67,18 +67,22 @@ def measure(system: str, timesteps: str) -> dict[str, float]:
     return time_training(module, batch, [*range(SEEDS)] * RATES)
 
 
-def cases(timesteps: int) -> list[Case]:
+def cases(timesteps: int) -> list[Measurement]:
     """All measurements of a repeat."""
     found = [
-        Case({"system": name, "rows": ROWS}, measuring(__file__, name, str(timesteps)))
+        Measurement({"system": name, "rows": ROWS}, measuring(__file__, name, str(timesteps)))
         for name in (PLAIN, VARIED)
     ]
     config = catalog.module("algos", "ppo").Config(total_timesteps=timesteps)
     settings = json.dumps(dataclasses.asdict(config))
-    found.append(Case({"system": "sb3", "rows": 1}, measuring(SB3_BASELINE, "ppo", settings)))
+    found.append(
+        Measurement({"system": "sb3", "rows": 1}, measuring(SB3_BASELINE, "ppo", settings))
+    )
     if jax_peer.found("cpu"):
         command = jax_peer.command("ppo", ROWS, timesteps, rates())
-        found.append(Case({"system": "rejax", "rows": ROWS}, command, {"JAX_PLATFORMS": "cpu"}))
+        found.append(
+            Measurement({"system": "rejax", "rows": ROWS}, command, {"JAX_PLATFORMS": "cpu"})
+        )
     return found
 
 

@@ -805,7 +805,7 @@ def main(args: Sequence[str] | None = None) -> None:
         unequal = [outcome for outcome in outcomes if outcome.status in ("DIFFERS", "FAILED")]
         if given.restamp:
             stamped, left = restamp(given.old, before, proven(outcomes))
-            print(f"{plural(stamped, 'part')} verified equal to {given.old}; stale still: {left}")
+            print(f"{plural(stamped, 'part')} proved equal to {given.old}; stale still: {left}")
     except UsageError as error:
         exit_with(error)
     except KeyboardInterrupt:

@@ -146,6 +146,15 @@ class PPOPolicy(SB3Policy):
         return (distribution.logits + noise).argmax(-1)  # type: ignore[no-any-return]
 
 
+def _networks(config: ppo.Config | a2c.Config | trpo.Config) -> dict[str, Any]:
+    """`policy_kwargs` of an actor and a critic like ours."""
+    return {
+        "net_arch": {"pi": list(config.hidden), "vf": list(config.hidden)},
+        "activation_fn": nn.Tanh,
+        "log_std_init": config.log_std_init,
+    }
+
+
 class PPOBaseline(Baseline):
     """stable_baselines3.PPO"""
 
@@ -174,11 +183,7 @@ class PPOBaseline(Baseline):
             "max_grad_norm": config.max_grad_norm or math.inf,
             "target_kl": config.target_kl or None,
             "use_sde": False,
-            "policy_kwargs": {
-                "net_arch": {"pi": list(config.hidden), "vf": list(config.hidden)},
-                "activation_fn": nn.Tanh,
-                "log_std_init": config.log_std_init,
-            },
+            "policy_kwargs": _networks(config),
         }
 
     @staticmethod
@@ -208,11 +213,7 @@ class A2CBaseline(Baseline):
             raise UsageError(
                 "--advantage n_step: SB3's A2C has GAE only, which includes the return"
             )
-        policy_kwargs = {
-            "net_arch": {"pi": list(config.hidden), "vf": list(config.hidden)},
-            "activation_fn": nn.Tanh,
-            "log_std_init": config.log_std_init,
-        }
+        policy_kwargs = _networks(config)
         if config.optimizer == "rmsprop_tf":
             policy_kwargs["optimizer_class"] = RMSpropTFLike
             policy_kwargs["optimizer_kwargs"] = {"alpha": 0.99, "eps": 1e-5, "weight_decay": 0}
@@ -257,11 +258,7 @@ class TRPOBaseline(Baseline):
             "target_kl": config.target_kl,
             "normalize_advantage": config.normalize_advantage,
             "use_sde": False,
-            "policy_kwargs": {
-                "net_arch": {"pi": list(config.hidden), "vf": list(config.hidden)},
-                "activation_fn": nn.Tanh,
-                "log_std_init": config.log_std_init,
-            },
+            "policy_kwargs": _networks(config),
         }
 
 
@@ -318,7 +315,7 @@ BASELINES: dict[str, type[Baseline]] = {
 
 
 @dataclass(frozen=True)
-class Library:
+class Peer:
     """A library whose algorithms are trained with our hyperparameters, through SB3's interface."""
 
     name: str  # how the store names its runs: sb3-ppo
@@ -331,7 +328,7 @@ class Library:
         return self.packages.get(algo, self.packages[""])
 
 
-SB3 = Library(
+SB3 = Peer(
     "sb3",
     "SB3",
     BASELINES,
@@ -392,7 +389,7 @@ def train(baseline: type[Baseline], config: Any, run: Run) -> SB3Policy:
     return policy
 
 
-def train_seed(library: Library, algo: str, config: ControlConfig, seed: int, part: Path) -> None:
+def train_seed(library: Peer, algo: str, config: ControlConfig, seed: int, part: Path) -> None:
     """Train one seed and store it as a part: what a worker process does."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     set_up_process(config.threads)
@@ -421,7 +418,7 @@ def _end_with_parent() -> None:
 
 
 def train_seeds(
-    library: Library,
+    library: Peer,
     algo: str,
     config: ControlConfig,
     folder: RunFolder,
@@ -493,7 +490,7 @@ def measure(algo: str, settings: str) -> dict[str, float]:
 
 def read_flags(
     args: Sequence[str],
-    library: Library = SB3,
+    library: Peer = SB3,
     flags_class: type[Flags] = Flags,
     description: str | None = __doc__,
 ) -> tuple[str, ControlConfig, int]:
@@ -531,7 +528,7 @@ def check_env(config: ControlConfig) -> None:
 
 
 def complete_run(
-    library: Library, flags_class: type[Flags], description: str | None, args: Sequence[str]
+    library: Peer, flags_class: type[Flags], description: str | None, args: Sequence[str]
 ) -> None:
     """Train the seeds of a command that are not finished yet and print the table of the run."""
     algo, config, workers = read_flags(args, library, flags_class, description)

@@ -33,7 +33,7 @@ from manyseeds.benchmarks.sb3_baseline import (
     DQNBaseline,
     DQNPolicy,
     Flags,
-    Library,
+    Peer,
     PPOBaseline,
     PPOPolicy,
     complete_run,
@@ -150,7 +150,7 @@ class SBXDQNBaseline(DQNBaseline):
         return arguments
 
 
-SBX = Library(
+SBX = Peer(
     "sbx",
     "SBX",
     {"ppo": SBXPPOBaseline, "dqn": SBXDQNBaseline},

@@ -4,9 +4,9 @@
     python benchmarks/scores.py --env my_package.my_env:Mine-v0 --episodes 1000
 
 Plays the uniformly random policy and prints its mean return with a 95% interval over episodes, and
-the line for the environment's spec. Where an environment is given by tables, that mean is computed
-exactly, and so is the best mean return of any policy within the time limit. Elsewhere the reference
-is for you to choose: the highest possible return, or the best published score, with its source.
+the line for the environment's spec. For a tabular environment both that mean and the best mean
+return of any policy within the time limit are computed exactly. For others you choose the
+reference: the highest possible return, or the best published score, with its source.
 Writes RESULTS/scores/ENV.json.
 """
 

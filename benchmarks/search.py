@@ -3,23 +3,23 @@
     python benchmarks/search.py --algo ppo --env Pendulum-v1 \\
         --vary learning_rate=log:1e-4:1e-2:8 gae_lambda=0.9,0.95 --seeds 10
 
-The other flags are those of the algorithm's file, with the same presets: what is not varied has
-the preset's value, or with `--base defaults` the file's default. Values are `A,B,C`,
-`log:LOW:HIGH:POINTS` or `linear:LOW:HIGH:POINTS`; a grid takes all combinations, `random` and `tpe`
-take any value between LOW and HIGH. Optuna chooses, a batch at a time; hyperparameters that change
-shapes, such as num_envs, divide a batch. A larger search:
+The other flags are those of the algorithm's file, with the same presets. Hyperparameters that are
+not varied have the preset's value, or with `--base defaults` the file's default. Values are
+`A,B,C`, `log:LOW:HIGH:POINTS` or `linear:LOW:HIGH:POINTS`. A grid takes all combinations, `random`
+and `tpe` any value between LOW and HIGH. Optuna chooses the configurations of a batch. Those that
+differ in shapes, such as num_envs, are trained one group after another. A larger search:
 
     python benchmarks/search.py --algo ppo --env Pendulum-v1 --sampler tpe --minutes 10 --cut 0.5 \\
         --vary learning_rate=log:1e-4:1e-2 gae_lambda=linear:0.8:1 num_envs=4,8 clip_range=0.1,0.2
 
-A configuration's score is the mean final greedy return of its seeds; of equal ones, that with the
-higher return during training is better. With `--cut 0.25` trials have a quarter of the timesteps,
-and the best few are then trained at full length. The best score of many is too high: the winner is
-measured again on fresh seeds (from 1000 on), beside the preset and stable-baselines3's default
-hyperparameters, all three trained by our code.
+A configuration's score is the mean final greedy return of its seeds. The return during training
+breaks ties. With `--cut 0.25` trials have a quarter of the timesteps, and the best few are then
+trained at full length. The best score of many is biased upwards, so the winner is measured again on
+fresh seeds (from 1000 on), beside the preset and stable-baselines3's default hyperparameters, all
+three trained by our code.
 
-A study is a folder in RESULTS/studies. The same command goes on where it was stopped, and trains
-nothing twice; more --trials or --minutes extend it.
+A study is a folder in RESULTS/studies. The same command resumes it and trains nothing twice. More
+--trials or --minutes extend it.
 """
 
 from __future__ import annotations

@@ -7,18 +7,17 @@
     python benchmarks/sweep.py --suite ablations --block 10 --launcher ray
     python benchmarks/sweep.py --suite ablations --watch                  # in another terminal
 
-What is finished is skipped without starting a process, so that after a kill, a crash or a full
-disk the same command again does what is left. A cell that fails is reported, the others go on, and
-the exit status is 1. What the cells print goes to RESULTS/logs/. How several machines share the
-work: benchmarks/CLUSTER.md.
+Finished cells are skipped. After a kill, a crash or a full disk, run the same command again to
+train what is missing. A cell that fails is reported, the others go on, and the exit status is 1.
+The output of the cells goes to RESULTS/logs/. benchmarks/CLUSTER.md explains how several machines
+share the work.
 
-Runs go to the user's layer, results/local, and what is published is not looked at. `--publish`
-trains the seeds that the published layer lacks, writes them there and packs them at the end, all
-of an algorithm on an environment into few files (`manyseeds/packed.py`). The sources must be those
-of a commit, which the runs name. Runs are published without weights, but for those of two seeds of
-each of our cells, the median and the worst: they are trained once more, must score what is
-published, and go to results/policies (`benchmarks/policies.py`).
-"""
+Runs are written to your own layer, results/local, whatever is published already. `--publish` trains
+the seeds that are missing from the published layer, writes them there and packs them at the end,
+all of an algorithm on an environment into few files (`manyseeds/packed.py`). It needs a clean
+commit, which the runs name. Published runs have no weights, except two seeds of each of our cells,
+the median and the worst. These are trained once more, must reach their published scores, and are
+written to results/policies (`benchmarks/policies.py`)."""
 
 from __future__ import annotations
 
@@ -36,10 +35,10 @@ from typing import Literal, Protocol
 from manyseeds.benchmarks.chapters.results import load_result, seeds_due
 from manyseeds.benchmarks.chapters.stored import open_run
 from manyseeds.benchmarks.launchers.display import Display, watch, write_event
+from manyseeds.benchmarks.launchers.jobs import Event, Job, all_jobs, is_published, python_of
 from manyseeds.benchmarks.launchers.local import LocalLauncher
 from manyseeds.benchmarks.launchers.on_ray import RayLauncher
 from manyseeds.benchmarks.launchers.on_slurm import SlurmLauncher
-from manyseeds.benchmarks.launchers.tasks import Event, Task, all_tasks, is_published, python_of
 from manyseeds.benchmarks.policies import keep, lacking
 from manyseeds.benchmarks.suite import SUITES, Cell
 from manyseeds.cli import (
@@ -177,15 +176,15 @@ class Flags(LayerConfig):
 
 
 class Launcher(Protocol):
-    """Runs tasks somewhere; see benchmarks/launchers."""
+    """Runs jobs somewhere; see benchmarks/launchers."""
 
-    def run(self, tasks: Sequence[Task]) -> Generator[Event, None, None]:
-        """What happens to the tasks, until every one has finished or failed."""
+    def run(self, jobs: Sequence[Job]) -> Generator[Event, None, None]:
+        """What happens to the jobs, until every one has finished or failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How cells are divided into tasks, and where these run."""
+    """How cells are divided into jobs, and where these run."""
 
     results: str
     workers: int = 2
@@ -194,23 +193,23 @@ class Plan:
     share: tuple[int, int] = (1, 1)
     slurm: tuple[str, ...] = ()
 
-    def tasks(self, cells: Sequence[Cell]) -> list[Task]:
-        """The tasks of this share, finished or not."""
+    def jobs(self, cells: Sequence[Cell]) -> list[Job]:
+        """The jobs of this share, finished or not."""
         first, count = self.share
-        return all_tasks(cells, self.block)[first - 1 :: count]
+        return all_jobs(cells, self.block)[first - 1 :: count]
 
-    def left(self, missing: Sequence[list[int]], tasks: Sequence[Task]) -> list[Task]:
-        """What is left of some tasks of a cell. missing: what `Cell.missing` says of it.
+    def left(self, missing: Sequence[list[int]], jobs: Sequence[Job]) -> list[Job]:
+        """What is left of some jobs of a cell. missing: what `Cell.missing` says of it.
 
         In the published layer a script cannot see what is finished, since runs that came with a
         checkout have no weights, and neither can one on a node that does not have the store: their
         commands name the seeds.
         """
         whole = self.launcher != "ray" and not is_published(self.results)
-        return [left for task in tasks for left in task.without(missing, whole)]
+        return [left for job in jobs for left in job.without(missing, whole)]
 
     def launcher_of(self) -> Launcher:
-        """What runs the tasks."""
+        """What runs the jobs."""
         if self.launcher == "ray":
             return RayLauncher(self.results, self.workers)
         if self.launcher == "slurm":
@@ -218,37 +217,37 @@ class Plan:
         return LocalLauncher(self.results, self.workers)
 
 
-def sweep(cells: Sequence[Cell], plan: Plan) -> list[Task]:
-    """Run what is missing; returns the failed tasks."""
-    todo: list[Task] = []
-    failed: list[Task] = []
-    tasks = plan.tasks(cells)
-    for cell, of_cell in groupby(tasks, lambda task: task.cell):
+def sweep(cells: Sequence[Cell], plan: Plan) -> list[Job]:
+    """Run what is missing; returns the failed jobs."""
+    todo: list[Job] = []
+    failed: list[Job] = []
+    jobs = plan.jobs(cells)
+    for cell, of_cell in groupby(jobs, lambda job: job.cell):
         if left := plan.left(cell.missing(plan.results), list(of_cell)):
             todo += left
         else:
             report("skipped", cell, "finished already")
     if not todo:
         return failed
-    with Display(tasks, todo) as display, closing(plan.launcher_of().run(todo)) as events:
+    with Display(jobs, todo) as display, closing(plan.launcher_of().run(todo)) as events:
         write_event(plan.results, "began", done=display.done)
         for event in events:
             report(*event)
-            write_event(plan.results, event.what, task=str(event.task), detail=event.detail)
+            write_event(plan.results, event.what, job=str(event.job), detail=event.detail)
             display.add(event)
             if event.what == "failed":
-                failed.append(event.task)
+                failed.append(event.job)
     return failed
 
 
-def sweep_until_decided(cells: Sequence[Cell], plan: Plan) -> list[Task]:
-    """Sweep, look at the verdicts and sweep again, until none is due; returns the failed tasks.
+def sweep_until_decided(cells: Sequence[Cell], plan: Plan) -> list[Job]:
+    """Sweep, look at the verdicts and sweep again, until none is due; returns the failed jobs.
 
     What fails is not tried again, nor looked at; the other comparisons go on.
     """
-    failed: list[Task] = []
+    failed: list[Job] = []
     while True:
-        broken = {(task.cell.algo, task.cell.env) for task in failed}
+        broken = {(job.cell.algo, job.cell.env) for job in failed}
         now = [c for c in asked_for(cells, plan.results) if (c.algo, c.env) not in broken]
         failed += (failing := sweep(now, plan))
         if not failing and asked_for(now, plan.results) == now:
@@ -257,10 +256,10 @@ def sweep_until_decided(cells: Sequence[Cell], plan: Plan) -> list[Task]:
 
 def asked_for(cells: Sequence[Cell], results: str) -> list[Cell]:
     """The cells with the seeds that the rule asks for."""
-    return [dataclasses.replace(cell, seeds=seeds_asked_for(cell, results)) for cell in cells]
+    return [dataclasses.replace(cell, seeds=requested_seeds(cell, results)) for cell in cells]
 
 
-def seeds_asked_for(cell: Cell, results: str) -> int:
+def requested_seeds(cell: Cell, results: str) -> int:
     """The seeds of a cell by the rule: those that the next look needs, and never fewer than the
     suite says."""
     looked_at = cell.package == "algos" and cell.source in ("manyseeds", "sb3")
@@ -274,34 +273,34 @@ def seeds_asked_for(cell: Cell, results: str) -> int:
     return max(cell.seeds, seeds_due(ours, theirs)[cell.source == "sb3"])
 
 
-def report(what: str, task: Task | Cell, detail: str = "") -> None:
+def report(what: str, job: Job | Cell, detail: str = "") -> None:
     """One line of progress."""
-    print(f"{what:<9} {task}" + (f": {detail}" if detail else ""), flush=True)
+    print(f"{what:<9} {job}" + (f": {detail}" if detail else ""), flush=True)
 
 
 def show(cells: Sequence[Cell], plan: Plan) -> None:
     """What every cell would train, and by which commands; of a finished one its command."""
-    for cell, of_cell in groupby(plan.tasks(cells), lambda task: task.cell):
-        tasks = list(of_cell)
+    for cell, of_cell in groupby(plan.jobs(cells), lambda job: job.cell):
+        jobs = list(of_cell)
         missing = cell.missing(plan.results)
-        left = plan.left(missing, tasks)
-        asked = {seed for task in tasks for seed in task.seeds or cell.all_seeds}
+        left = plan.left(missing, jobs)
+        asked = {seed for job in jobs for seed in job.seeds or cell.all_seeds}
         seeds = ranges(seed for group in missing for seed in group if seed in asked)
         todo = f"train seeds {seeds}" if seeds else "plan"
         report("missing" if left else "finished", cell, todo if left else "")
-        for task in left or tasks:
-            print(f"          python {shlex.join(task.command(plan.results, plan.workers))}")
+        for job in left or jobs:
+            print(f"          python {shlex.join(job.command(plan.results, plan.workers))}")
 
 
-def list_tasks(cells: Sequence[Cell], plan: Plan) -> None:
-    """A line for every task of the share: its number in the suite, its state, its seeds."""
+def list_jobs(cells: Sequence[Cell], plan: Plan) -> None:
+    """A line for every job of the share: its number in the suite, its state, its seeds."""
     first, count = plan.share
-    for k, task in enumerate(plan.tasks(cells)):
-        left = plan.left(task.cell.missing(plan.results), [task])
-        asked = task.seeds or task.cell.all_seeds or [0]
-        running = left and task.cell.folder(plan.results).in_training(asked)
+    for k, job in enumerate(plan.jobs(cells)):
+        left = plan.left(job.cell.missing(plan.results), [job])
+        asked = job.seeds or job.cell.all_seeds or [0]
+        running = left and job.cell.folder(plan.results).in_training(asked)
         state = "running" if running else "missing" if left else "finished"
-        print(f"{first + k * count:>5} {state:<9} {task}")
+        print(f"{first + k * count:>5} {state:<9} {job}")
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -316,15 +315,15 @@ def main(args: Sequence[str] | None = None) -> None:
                 print(f"missing   policies of {cell}")
             return
         if flags.list:
-            return list_tasks(cells, plan)
+            return list_jobs(cells, plan)
         if flags.watch:
-            return watch(plan.tasks(cells), plan.results)
+            return watch(plan.jobs(cells), plan.results)
         for cell in cells:
             python_of(cell)  # before any is trained
         if flags.publish:
             check_committed()
         run = sweep_until_decided if flags.until_decided else sweep
-        failed = [str(task) for task in run(cells, plan)]
+        failed = [str(job) for job in run(cells, plan)]
         if flags.keeps_policies:
             failed += keep(cells, flags.folder)
         if flags.publish:
@@ -337,7 +336,7 @@ def main(args: Sequence[str] | None = None) -> None:
     if failed:
         names = "; ".join(failed)
         what = "command" if plan.block else "cell"
-        count = plural(len(plan.tasks(cells)), what)
+        count = plural(len(plan.jobs(cells)), what)
         print(f"error: {len(failed)} of {count} failed: {names}", file=sys.stderr)
         raise SystemExit(1)
 

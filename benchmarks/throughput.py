@@ -4,9 +4,9 @@
     python benchmarks/throughput.py --device cuda       thousands of seeds on a GPU
 
 Learning and logging are timed, evaluation is off on all sides. Every measurement is a process of
-its own; the systems take turns, and each repeat visits all of them, so that a slow minute of a
-shared machine meets everybody. What counts are the ratios within a repeat; the table shows medians
-over repeats. On the CPU every process is pinned to one core and computes with one thread.
+its own. The systems take turns within each repeat, so that background load affects all of them
+equally. Ratios are taken within a repeat, and the table shows medians over repeats. On the CPU
+every process is pinned to one core and uses one thread.
 
 PPO: CleanRL's size, 4 environments x 128 steps, 4 epochs of 4 minibatches, two 64-64 networks.
 A2C: SB3's defaults with 8 environments, 5 steps, RMSprop, two 64-64 networks.
@@ -14,16 +14,18 @@ TRPO: its preset, 2 environments x 512 steps, 20 passes of the values in minibat
 DQN: CleanRL's setting, an update of 128 transitions every 10 steps, network 120-84, memory 10,000
 (Huber loss and gradient clip 10 on both sides, because SB3 has no other loss). rejax's DQN gets the
 same network, and ten environments, so that it too updates every 10 timesteps.
-Q-learning and SARSA: their presets on FrozenLake-v1; SB3 has no tables, the reference is one seed.
+Q-learning and SARSA: their presets on FrozenLake-v1. SB3 has no tabular algorithms, so the
+reference is one seed of ours.
 
 The measurements of an algorithm replace its former ones in results/throughput.json (on CUDA
-throughput-cuda.json) and leave those of the others; the table is made of all.
+throughput-cuda.json) and leave those of the others. The table shows all of them.
 
-SB3 trains one seed at a time, on the CPU: S seeds cost S times one. On CUDA, where iterations are
-recorded, ours is timed over the second half of its training, and what the first half took longer is
-its warm-up. rejax, a JAX suite (`make jax-env`), trains twice in a process: the second training is
-timed, and what the first took longer is its warm-up. From a fresh process: the seconds until one
-training has ended, imports, set-up and compilation included; the kernels in C are built before.
+SB3 trains one seed at a time on the CPU, so S seeds take S times as long as one. On CUDA, where
+iterations are captured, ours is timed over the second half of its training, and the extra time of
+the first half is its warm-up. rejax, a JAX suite (`make jax-env`), trains twice in a process: the
+second training is timed, and the extra time of the first is its warm-up. "Fresh process" is the
+time from the start of a process to the end of one training, with imports, set-up and compilation.
+The kernels in C are built before.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from typing import Any, Literal
 from manyseeds.benchmarks import catalog, jax_peer
 from manyseeds.benchmarks.chapters.speed import OURS, SUBJECTS, markdown, summarize
 from manyseeds.benchmarks.measure import (
-    Case,
+    Measurement,
     check_core,
     in_turn,
     measured,
@@ -120,18 +122,18 @@ def measure(algo: str, seeds: str, device: str) -> dict[str, float]:
     return time_training(module, module.Config(**timed_settings(algo), **execution, quiet=True))
 
 
-def case(algo: str, system: str, seeds: int, device: str) -> Case:
+def case(algo: str, system: str, seeds: int, device: str) -> Measurement:
     """One measurement in a process of its own."""
     labels = {"system": system, "algo": algo, "seeds": seeds}
     if system == "rejax":
         steps = SUBJECTS[algo].settings["total_timesteps"]
-        return Case(labels, jax_peer.command(algo, seeds, steps), {"JAX_PLATFORMS": device})
+        return Measurement(labels, jax_peer.command(algo, seeds, steps), {"JAX_PLATFORMS": device})
     if system == "sb3":
         config = catalog.module("algos", algo).Config(**timed_settings(algo))
         # All fields: one that is left out would have the value of runs from before it was added.
         settings = json.dumps(dataclasses.asdict(config))
-        return Case(labels, measuring(SB3_BASELINE, algo, settings))
-    return Case(labels, measuring(__file__, algo, str(seeds), device))
+        return Measurement(labels, measuring(SB3_BASELINE, algo, settings))
+    return Measurement(labels, measuring(__file__, algo, str(seeds), device))
 
 
 def with_speed(m: dict[str, Any]) -> dict[str, Any]:

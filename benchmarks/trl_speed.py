@@ -26,8 +26,8 @@ from typing import Any
 
 from manyseeds.benchmarks import catalog
 from manyseeds.benchmarks.measure import (
-    Case,
     LearningOnly,
+    Measurement,
     check_core,
     in_turn,
     measured,
@@ -99,7 +99,7 @@ def measure_both(flags: Flags, config: LanguageConfig) -> list[dict[str, Any]]:
         return f"{m['system']:10} {flags.algo}: {m['samples'] / m['learn_s']:8,.0f} samples/s"
 
     cases = [
-        Case({"system": system}, measuring(script, flags.algo, settings))
+        Measurement({"system": system}, measuring(script, flags.algo, settings))
         for system, script in ((OURS, __file__), (THEIRS, TRL_BASELINE))
     ]
     measurements = in_turn(cases, flags.repeats, flags.core, say)

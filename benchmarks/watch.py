@@ -12,23 +12,24 @@ the greedy policy of the median seed by final return, or of `--seed`, in episode
 `reset(seed=0)`, `reset(seed=1)`, ... It runs at the environment's speed; see benchmarks/films.py.
 
 **The check** plays the same greedy policies on our native environment and on Gymnasium's own, E
-episodes of each of the S seeds on each side. Nothing is re-injected and no start is shared, so it
-sees whatever tests of the dynamics might not: observations, actions, rewards, episode ends.
+episodes of each of the S seeds on each side. States are not copied from one side to the other, so
+it covers what tests of the dynamics may miss: observations, actions, rewards, episode ends.
 
-- All E S episodes of a side are independent: every seed has start states and luck of its own.
-  (`manyseeds.evaluate` gives all seeds the same ones. That is right for comparing algorithms, but
-  here their error would be common to all seeds, and no interval over seeds would show it.)
-- The policies are the same on both sides, so their spread is no error of the difference. Episode e
-  here minus episode e there is one observation of it; they are resampled within each seed, which is
-  the stratified bootstrap of `stats.estimate` with the seeds as tasks.
-- The verdict is "agrees" where the 95% interval of the difference of means holds 0, else "differs".
-  Right environments "differ" by chance in one row of twenty; more `--episodes` tell. How large a
-  difference could have been missed is the width of the interval.
-- A seed that diverged in training has no policy, and is left out.
+- All E S episodes of a side are independent: each seed has its own start states and transition
+  noise. (`manyseeds.evaluate` gives all seeds the same ones. That is right for comparing
+  algorithms, but here their error would be common to all seeds and invisible to an interval over
+  seeds.)
+- The policies are the same on both sides, so their spread is not an error of the difference. The
+  difference of the two episodes e is one observation. Observations are resampled within each seed,
+  which is the stratified bootstrap of `stats.estimate` with the seeds as tasks.
+- The verdict is "agrees" if the 95% interval of the difference of means contains 0, else "differs".
+  Correct environments "differ" by chance in one row of twenty. More `--episodes` narrow the
+  interval, whose width is the largest difference that could have been missed.
+- A seed that diverged in training has no policy and is left out.
 
-Below, each seed's return in Gymnasium stands beside its final score in the run, and beside where E
-other episodes fall in about 95% of cases. `--out FOLDER` keeps the first table as check.md and
-check.json (the published ones: `--out results/tables`).
+A second table shows each seed's return in Gymnasium beside its final score in the run, with the
+interval that contains the mean of E other episodes in about 95% of cases. `--out FOLDER` keeps the
+first table as check.md and check.json (the published ones: `--out results/tables`).
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def watch(
 def episode_returns(
     env: envs.Env, act: Callable[[Tensor], Tensor], seeds: Sequence[int], episodes: int
 ) -> Floats:
-    """Returns of greedy episodes, `[S, E]`; every seed has start states and luck of its own."""
+    """Returns of greedy episodes, `[S, E]`; each seed has its own starts and noise."""
     S, E = len(seeds), episodes
     streams = SeedStreams(seeds, "start-states")
     state, obs = env.reset(streams.uniform(E, env.initial_noise))

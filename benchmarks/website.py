@@ -4,10 +4,10 @@
     python benchmarks/website.py --results results     the published runs alone (make site)
     python benchmarks/website.py --results results --films    with films (make films)
 
-Open OUT/index.html in a browser; the site needs no network and no server. `--films` draws an
-episode of the median and of the worst seed of each run whose weights are on this machine, some
-minutes in all. The folder is replaced as a whole or not at all; films that are not drawn anew stay.
-The same store gives the same bytes. Invalid parts are left out, with a line that says why.
+Open OUT/index.html in a browser. The site needs neither a network nor a server. `--films` draws an
+episode of the median and of the worst seed of each run whose weights are on this machine, which
+takes some minutes. The folder is replaced as a whole or not at all, and keeps the films that are
+not drawn again. The same store gives the same bytes. Invalid parts are skipped with a warning.
 """
 
 from __future__ import annotations

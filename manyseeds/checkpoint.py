@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import safetensors.torch
 from safetensors import SafetensorError, safe_open
@@ -20,6 +20,7 @@ from manyseeds.seeds import SeedStreams
 ABOUT = "manyseeds"  # what a file of policies says of itself, as JSON
 # What files of another form raise.
 MALFORMED = (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
+PolicyType = TypeVar("PolicyType", bound=Any)
 HUB = "hub:"  # what the name of an exported folder or of a repository on the hub begins with
 
 
@@ -162,18 +163,31 @@ def own_part(part: Path) -> Path:
     return part
 
 
-def load_policy(
-    part: str | Path,
-    config_class: type[EnvConfig],
-    policy_class: Callable[[Any, Any, SeedStreams], Any],
-    trusted_env: str = "",
-) -> Any:
-    """The policies of a finished part, one module.
+def loader(
+    config_class: type[EnvConfig], policy_class: Callable[[Any, Any, SeedStreams], PolicyType]
+) -> Callable[..., PolicyType]:
+    """The `load` of an algorithm.
 
-    policy_class: makes untrained ones of the environment's spec, the Config and streams of seeds.
-    Otherwise as `read_policy`.
+    policy_class: makes untrained policies of the environment's spec, the Config and streams of
+    seeds.
     """
-    config, seeds, tensors = read_policy(part, config_class, trusted_env)
-    policy = policy_class(config.make_env().spec, config, SeedStreams(seeds, "init"))
-    policy.load_state_dict(tensors)
-    return policy
+
+    def load(part: str | Path, trusted_env: str = "") -> PolicyType:
+        """The policies of a finished part `.../seeds-000-009`, of an export `hub:FOLDER`, or of a
+        repository `hub:OWNER/NAME`, as one module; trusted_env and errors: see `read_policy`."""
+        config, seeds, tensors = read_policy(part, config_class, trusted_env)
+        policy = policy_class(config.make_env().spec, config, SeedStreams(seeds, "init"))
+        policy.load_state_dict(tensors)
+        return policy
+
+    return load
+
+
+def value_loader(config_class: type[EnvConfig]) -> Callable[[str | Path], Tensor]:
+    """The `load` of an algorithm that learns values of states."""
+
+    def load(part: str | Path) -> Tensor:
+        """The values `[S, X]` of a finished part `.../seeds-000-099`."""
+        return read_policy(part, config_class)[2]["v"]
+
+    return load

@@ -13,9 +13,11 @@ import json
 import math
 import os
 import sys
+import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib import resources
 from itertools import pairwise
 from pathlib import Path
 from typing import (
@@ -233,6 +235,18 @@ class Preset:
     settings: Mapping[str, Any]
     source: str
     published: str = ""
+
+
+def read_presets(file: str) -> dict[str, Preset]:
+    """The presets in a TOML file, ROOM/PATH: by environment, its tables `[presets.ENV]`."""
+    room, _, path = file.partition("/")
+    text = resources.files(f"manyseeds.{room}").joinpath(path).read_text()
+    presets = {}
+    for subject, table in tomllib.loads(text)["presets"].items():
+        source, published = table.pop("source"), table.pop("published", "")
+        settings = {name: tuple(x) if isinstance(x, list) else x for name, x in table.items()}
+        presets[subject] = Preset(settings, source, published)
+    return presets
 
 
 def published_score(config: Any, preset: Preset | None) -> str:

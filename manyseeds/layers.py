@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from manyseeds.distributions import Categorical, Gaussian
 from manyseeds.kernels import in_c, mlp
 from manyseeds.kernels.rollout import PolicyKernel
 from manyseeds.rows import broadcast
@@ -118,15 +119,18 @@ class SeedMLP(nn.Module):
     ) -> PolicyKernel:
         """What acts in a rollout in C: the first network, for observations with statistics.
 
-        log_std: `[S, 1, D]`, of continuous actions. noise_is_action: as `PolicyKernel`.
+        log_std: a parameter of continuous actions, `[S, K, 1, D]`. noise_is_action: as
+        `PolicyKernel`.
         """
         weights, biases = self.alone(0)
-        mean = scale = None
+        mean = scale = std = None
+        if log_std is not None:
+            std = log_std[:, 0]
         if stats is not None:
             mean, scale = stats.shift_and_scale(torch.float32)
         return PolicyKernel(
             *(weights, biases, self.outputs[0], self.activation),
-            *(mean, scale, log_std, noise_is_action),
+            *(mean, scale, std, noise_is_action),
         )
 
     def alone(self, k: int) -> tuple[list[Tensor], list[Tensor]]:
@@ -182,6 +186,51 @@ class SeedMLP(nn.Module):
             noise = (streams.uniform(n_in + 1, n_out) * 2 - 1) / math.sqrt(n_in)
             matrix.copy_(noise[:, :-1])
             self.biases[layer][:, k, :, :n] = noise[:, -1:]
+
+
+class SeedPolicy(nn.Module):
+    """S stochastic policies on vectors: what they share, whatever their networks.
+
+    A subclass adds the networks, `policy(obs)` and `as_kernel()`, and `log_std`, a parameter
+    `[S, K, 1, D]`, for continuous actions. These are Gaussian: independent components, a mean for
+    each state, and a standard deviation that does not depend on the state.
+
+    spec: the environment's `EnvSpec`. normalize_obs: by running statistics of each seed.
+    """
+
+    log_std: nn.Parameter | None
+
+    def __init__(self, seeds: int, spec: Any, normalize_obs: bool) -> None:
+        super().__init__()
+        self.register_parameter("log_std", None)
+        self.continuous = spec.continuous
+        self.obs_size: int = spec.obs_size
+        self.action_size = len(spec.action_low) if spec.continuous else spec.num_actions
+        self.obs_stats = RunningStats(seeds, spec.obs_size) if normalize_obs else None
+
+    def policy(self, obs: Tensor) -> Categorical | Gaussian:
+        """The distributions of actions for obs `[S, B, O]`."""
+        raise NotImplementedError
+
+    def distribution(self, logits_or_means: Tensor) -> Categorical | Gaussian:
+        """The distributions that the output `[S, B, A or D]` of a policy's network stands for."""
+        if self.continuous:
+            return Gaussian(logits_or_means, self.log_std[:, 0])  # type: ignore[index]
+        return Categorical(logits_or_means)
+
+    def features(self, obs: Tensor) -> Tensor:
+        """What the networks see of obs `[S, B, O]`."""
+        return obs if self.obs_stats is None else self.obs_stats.normalize(obs)
+
+    def draw(self, streams: SeedStreams, *shape: int) -> Tensor:
+        """Noise `[S, *shape, A or D]` for sampled actions."""
+        draw = streams.normal if self.continuous else streams.gumbel
+        return draw(*shape, self.action_size)
+
+    def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Actions `[S, N]` or `[S, N, D]` for obs `[S, N, O]`; greedy without noise."""
+        policy = self.policy(obs)
+        return policy.mode() if noise is None else policy.sample(noise)
 
 
 class RunningStats(nn.Module):

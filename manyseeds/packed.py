@@ -251,7 +251,7 @@ def with_parts(
     for key, files in parts.items():
         texts = {name: x.decode() for name, x in files.items() if name.endswith(".json")}
         lines[key] = {name: _content(text) for name, text in texts.items()}
-    lines = dict(sorted(lines.items(), key=lambda line: _order(line[0])))
+    lines = dict(sorted(lines.items()))
     tables: dict[str, dict[str, pa.Table]] = {}
     for key, line in lines.items():
         for name in (name for name in line[DONE]["sha256"] if name.endswith(".parquet")):
@@ -289,11 +289,6 @@ def with_proved(folder: Path, codes: Mapping[str, Mapping[str, Any]]) -> bytes:
         trained = json.loads(_text(old["parts"][key]["config.json"]))["code"]["digest"]
         proved.setdefault(key.split("/")[0], {})[trained] = dict(code)
     return _dumped({**old, "proved": dict(sorted(proved.items()))})
-
-
-def _order(key: str) -> tuple[str, int, str]:
-    run, part = key.split("/")
-    return run, len(part), part
 
 
 def _content(text: str) -> Any:

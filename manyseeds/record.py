@@ -619,40 +619,45 @@ def is_stored(path: Path) -> bool:
 def pack(results: Path) -> int:
     """Pack all finished parts of a results folder; how many there were in folders.
 
-    Their files go from the folders, but for those that are not committed, such as weights.
+    Files that are not committed, such as weights, stay in the folders.
     """
     count = 0
     with alone(results / "runs"):
         for folder in sorted((results / "runs").glob("*/*")):
             runs = [RunFolder(path) for path in folder.glob("[!.]*") if path.is_dir()]
-            parts = [part for run in runs for part in run.parts() if (part / DONE).is_file()]
+            finished = [part for run in runs for part in run.parts() if part.is_dir()]
+            parts = {part: sealed_files(part) for part in finished if (part / DONE).is_file()}
             if parts:
-                _pack(folder, parts)
+                files = {part.relative_to(folder).as_posix(): x for part, x in parts.items()}
+                for name, content in packed.with_parts(folder, files):
+                    write_bytes(folder / name, content)
+            for part in finished:
+                remove_packed(part)
             count += len(parts)
     return count
 
 
-def _pack(folder: Path, parts: Sequence[Path]) -> None:
-    files = {}
-    for part in parts:
-        seal = read_seal(part) or {}
-        names = [name for name in seal["sha256"] if name not in seal["local"]]
-        if other := [name for name in names if not name.endswith((".json", ".parquet"))]:
-            raise UsageError(f"{part / other[0]}: only JSON and parquet files are packed")
-        key = part.relative_to(folder).as_posix()
-        files[key] = {name: (part / name).read_bytes() for name in (DONE, *names)}
-    for name, content in packed.with_parts(folder, files):
-        write_bytes(folder / name, content)
-    for part in parts:
-        packed_names = files[part.relative_to(folder).as_posix()]
-        for name in packed_names:
-            if name.endswith(".parquet"):  # nothing goes that cannot be read again
-                assert packed.read_parquet(part / name).equals(read_parquet(part / name)), part
-        for name in packed_names:  # DONE.json first: from now on the packed form counts
-            (part / name).unlink()
-        with contextlib.suppress(OSError):  # weights stay
-            part.rmdir()
-            part.parent.rmdir()
+def sealed_files(part: Path) -> dict[str, bytes]:
+    """The files of a finished part that are packed, by name. Raises UsageError."""
+    seal = read_seal(part) or {}
+    names = [name for name in seal["sha256"] if name not in seal["local"]]
+    if other := [name for name in names if not name.endswith((".json", ".parquet"))]:
+        raise UsageError(f"{part / other[0]}: only JSON and parquet files are packed")
+    return {name: (part / name).read_bytes() for name in (DONE, *names)}
+
+
+def remove_packed(part: Path) -> None:
+    """Remove from the folder of a part what is packed and can be read again from there."""
+    seal = packed.read_json(part / DONE)
+    files = [part / name for name in (DONE, *seal["sha256"]) if name not in seal["local"]]
+    for file in files:
+        if file.suffix == ".parquet" and file.exists():
+            assert packed.read_parquet(file).equals(read_parquet(file)), file
+    for file in files:
+        file.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # weights stay
+        part.rmdir()
+        part.parent.rmdir()
 
 
 def find_run(text: str) -> RunFolder:

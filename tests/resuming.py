@@ -27,6 +27,8 @@ from typing import Any
 import pandas as pd
 
 from manyseeds import kernels, record
+from manyseeds.benchmarks import catalog
+from manyseeds.cli import SeedsConfig
 from manyseeds.process import set_up_process
 from manyseeds.record import RunFolder, read_json
 from manyseeds.runs import checkpoints, control
@@ -59,6 +61,10 @@ CASES: dict[str, dict[str, Any]] = {
     "td_prediction": {"total_episodes": 40},
     "monte_carlo": {"total_episodes": 40, "visits": "every"},
 }
+# Those that are interrupted nowhere else.
+for algo in sorted(set(catalog.names("algos")) - {case.partition(",")[0] for case in CASES}):
+    if issubclass(catalog.module("algos", algo).Config, SeedsConfig):
+        CASES[algo] = catalog.facts(algo).small
 CLOCK = ["learn_s"]
 SECONDS = {"learn_seconds", "total_seconds", "timesteps_per_second"}
 

@@ -34,7 +34,7 @@ ANSWERS = ("true", "false", "undecided")
 
 
 @dataclass(frozen=True)
-class Pair:
+class Contrast:
     """A cell that a claim says is better than another, each a line and a value of an ablation."""
 
     name: str  # what is compared
@@ -50,37 +50,39 @@ class Claim:
     title: str
     text: str  # a sentence without its full stop
     measure: Measure
-    pairs: Callable[[Ablation, str], list[Pair]]  # in an environment
+    pairs: Callable[[Ablation, str], list[Contrast]]  # in an environment
     about: str  # what the section says of its runs
 
 
-def with_clipping(ablation: Ablation, env: str) -> list[Pair]:
+def with_clipping(ablation: Ablation, env: str) -> list[Contrast]:
     """Clipping against none, at each learning rate."""
     clipped, free = ablation.lines
-    return [Pair(f"learning rate {x:g}", (clipped, x), (free, x)) for x in ablation.values_on(env)]
+    return [
+        Contrast(f"learning rate {x:g}", (clipped, x), (free, x)) for x in ablation.values_on(env)
+    ]
 
 
-def between_extremes(ablation: Ablation, env: str) -> list[Pair]:
+def between_extremes(ablation: Ablation, env: str) -> list[Contrast]:
     """The lambda of the preset against 0 and 1."""
     chosen = base_value(ablation, env)
-    return [Pair(f"{chosen:g} against {x:g}", ("", chosen), ("", x)) for x in (0.0, 1.0)]
+    return [Contrast(f"{chosen:g} against {x:g}", ("", chosen), ("", x)) for x in (0.0, 1.0)]
 
 
-def with_normalisation(ablation: Ablation, env: str) -> list[Pair]:
+def with_normalisation(ablation: Ablation, env: str) -> list[Contrast]:
     """Normalised advantages against raw ones."""
-    return [Pair("normalised against raw", ("", True), ("", False))]
+    return [Contrast("normalised against raw", ("", True), ("", False))]
 
 
-def many_epochs(ablation: Ablation, env: str) -> list[Pair]:
+def many_epochs(ablation: Ablation, env: str) -> list[Contrast]:
     """Each number of epochs against one."""
-    return [Pair(f"{n} against 1", ("", n), ("", 1)) for n in ablation.values_on(env) if n > 1]
+    return [Contrast(f"{n} against 1", ("", n), ("", 1)) for n in ablation.values_on(env) if n > 1]
 
 
-def lower_variance(ablation: Ablation, env: str) -> list[Pair]:
+def lower_variance(ablation: Ablation, env: str) -> list[Contrast]:
     """Each weight of REINFORCE against the one before it, of which its variance is a part."""
     steps = (("return_to_go", "total_return"), ("baseline", "return_to_go"), ("q", "return_to_go"))
     return [
-        Pair(f"{a} against {b}, {line}", (line, a), (line, b))
+        Contrast(f"{a} against {b}, {line}", (line, a), (line, b))
         for line in ablation.lines
         for a, b in steps
     ]

@@ -27,7 +27,8 @@ from manyseeds.runs.stale import part_is_stale
 SB3 = "sb3-"  # how the store names a baseline: sb3-ppo stands beside ppo
 ELSEWHERE = ("sbx-", "rejax-")  # of benchmarks/chapters/interchange.py alone
 MEASURES = {"final": "final score", "auc": "learning speed (AUC)"}
-TABULAR = ("q_learning", "sarsa")  # algorithms with tables instead of networks
+# Algorithms with tables instead of networks.
+TABULAR = [algo for algo in catalog.names("algos") if catalog.facts(algo).family == "tables"]
 
 
 @dataclass
@@ -67,7 +68,7 @@ class Pair:
         marks = ["stale"] * is_stale(result) + ["not the preset"] * bool(self.changes(result))
         return escape(display(result.algo)) + (f" ({', '.join(marks)})" if marks else "")
 
-    def seeds_asked(self, result: Result) -> int:
+    def requested_seeds(self, result: Result) -> int:
         """How many seeds a headline run should have, at least those that it has.
 
         The suites say how many; where verdicts are due, the rule may ask for more.
@@ -79,8 +80,8 @@ class Pair:
 
     def seeds_text(self, result: Result) -> str:
         """`30`, or `10 of 30` where it should have more."""
-        n, asked = len(result.seeds), self.seeds_asked(result)
-        return str(n) if n == asked else f"{n} of {asked}"
+        n, requested = len(result.seeds), self.requested_seeds(result)
+        return str(n) if n == requested else f"{n} of {requested}"
 
 
 def is_stale(result: Result) -> bool:

@@ -80,12 +80,12 @@ CLEANRL = {
 }
 POLICIES = ("algorithm", "rank", "seed", "final score", "of 100 other episodes, about 95%")
 POLICIES_NOTE = (
-    "The weights of the median and the worst seed of a run are published; "
+    "The weights of the median and the worst seed of a run are published. "
     "`python benchmarks/watch.py RUN` shows them. All seeds are evaluated in the same episodes, "
-    "and no interval over seeds has the luck of these. In about 95% of cases the mean return of a "
-    "policy in 100 other episodes lies in the last column "
-    "(`python benchmarks/watch.py --check RUN` plays them); less often where failures are so rare "
-    "that 100 episodes had none, and for the worst of many seeds, which had bad luck, too.\n\n"
+    "whose noise is in no interval over seeds. In about 95% of cases the mean return of a policy "
+    "in 100 other episodes lies in the interval of the last column. It does so less often where "
+    "failures are rare, and for the worst of many seeds. `python benchmarks/watch.py --check RUN` "
+    "plays other episodes.\n\n"
 )
 OTHERS = ("algorithm", "run", "n", "IQM [95%]", "mean [95%]", "failures", "settings")
 
@@ -105,35 +105,35 @@ def figure_names(env: str) -> tuple[str, str]:
     return f"{file_name(env)}.svg", f"{file_name(env)}-sb3.svg"
 
 
-def page(here: Sequence[Pair], results: Path) -> str:
+def page(pairs: Sequence[Pair], results: Path) -> str:
     """The page of an environment, from its pairs; its figures and tables are written."""
-    return scale_text(here[0].headline[0]) + draw(here, results) + sections(here, results)
+    return scale_text(pairs[0].headline[0]) + draw(pairs, results) + sections(pairs, results)
 
 
-def sections(here: Sequence[Pair], results: Path) -> str:
+def sections(pairs: Sequence[Pair], results: Path) -> str:
     """All of the page below its figures: scores, budgets, targets, other runs, provenance."""
-    env = here[0].env
-    text = "## Scores\n\n" + score_note(here)
-    scores, lines = score_table(here)
+    env = pairs[0].env
+    text = "## Scores\n\n" + score_note(pairs)
+    scores, lines = score_table(pairs)
     text += table(results, f"environment-{file_name(env)}", scores, lines, UP)
-    text += failures_list(here)
-    text += equal_budgets(here, results)
+    text += failures_list(pairs)
+    text += equal_budgets(pairs, results)
     for title, name, note, header, rows in (
-        ("Targets", "targets", "", TARGETS, target_rows(here)),
-        ("Details", "details", "", DETAILS, detail_rows(here)),
-        ("Policies", "policies", POLICIES_NOTE, POLICIES, policy_rows(here, results)),
-        ("Other runs", "runs", "", OTHERS, other_rows(here, results)),
+        ("Targets", "targets", "", TARGETS, target_rows(pairs)),
+        ("Details", "details", "", DETAILS, detail_rows(pairs)),
+        ("Policies", "policies", POLICIES_NOTE, POLICIES, policy_rows(pairs, results)),
+        ("Other runs", "runs", "", OTHERS, other_rows(pairs, results)),
     ):
         if rows:
             stem = f"environment-{file_name(env)}-{name}"
             text += f"\n## {title}\n\n{note}{table(results, stem, header, rows, UP)}"
-    return text + "\n## Provenance\n\n" + provenance(here, results)
+    return text + "\n## Provenance\n\n" + provenance(pairs, results)
 
 
-def show(here: Sequence[Pair]) -> None:
+def show(pairs: Sequence[Pair]) -> None:
     """Print the table of an environment."""
-    header, rows = score_table(here)
-    print_table(here[0].env, header, expanded(rows))
+    header, rows = score_table(pairs)
+    print_table(pairs[0].env, header, expanded(rows))
 
 
 def scale_text(result: Result) -> str:
@@ -154,20 +154,20 @@ def scale_text(result: Result) -> str:
 # ---- Figures --------------------------------------------------------------------------------
 
 
-def draw(here: Sequence[Pair], results: Path) -> str:
+def draw(pairs: Sequence[Pair], results: Path) -> str:
     """All algorithms on one axis, then each beside SB3's; both figures as Markdown."""
-    env, folder = here[0].env, results / "plots"
+    env, folder = pairs[0].env, results / "plots"
     together, apart = (folder / name for name in figure_names(env))
-    threshold = reachable_threshold(here[0].headline[0].spec)
-    curves = {(pair.algo, r is pair.sb3): curve(r) for pair in here for r in pair.headline}
-    log_x = is_log_x(here)
+    threshold = reachable_threshold(pairs[0].headline[0].spec)
+    curves = {(pair.algo, r is pair.sb3): curve(r) for pair in pairs for r in pair.headline}
+    log_x = is_log_x(pairs)
     text = ""
     axes: dict[str, Any] = {
         "xlabel": "timesteps per seed" + " (logarithmic)" * log_x,
         "ylabel": "greedy return",
         "legend": plots.IQM_LEGEND,
     }
-    ours = {printable(display(p.algo)): curves[p.algo, False] for p in here if p.ours}
+    ours = {printable(display(p.algo)): curves[p.algo, False] for p in pairs if p.ours}
     if ours:
         plots.lines(
             {printable(env): ours},
@@ -180,7 +180,7 @@ def draw(here: Sequence[Pair], results: Path) -> str:
         )
         text += picture(f"Learning curves of all algorithms on {env}", together)
     panels: dict[str, dict[str, Line]] = {}
-    for pair in here:
+    for pair in pairs:
         if pair.sb3 or not ours:
             sides = {name: curves.get((pair.algo, name == SIDES[1])) for name in SIDES}
             found = {name: line for name, line in sides.items() if line}
@@ -201,9 +201,9 @@ def draw(here: Sequence[Pair], results: Path) -> str:
     return text
 
 
-def is_log_x(here: Sequence[Pair]) -> bool:
+def is_log_x(pairs: Sequence[Pair]) -> bool:
     """Whether the budgets differ so much that timesteps are on a logarithmic axis."""
-    budgets = [r.timesteps_requested for pair in here for r in pair.headline]
+    budgets = [r.timesteps_requested for pair in pairs for r in pair.headline]
     return max(budgets) > UNEQUAL * min(budgets) > 0
 
 
@@ -220,10 +220,10 @@ def picture(text: str, path: Path) -> str:
 # ---- Tables ---------------------------------------------------------------------------------
 
 
-def score_note(here: Sequence[Pair]) -> str:
+def score_note(pairs: Sequence[Pair]) -> str:
     """What the table needs to be read, one paragraph."""
     text = "Means over n seeds with their 95% intervals. "
-    if any(pair.sb3 for pair in here):
+    if any(pair.sb3 for pair in pairs):
         text += (
             "The second line of a row is SB3 at the same settings; a verdict has the difference of "
             "the normalised means, ours minus SB3's, and the seeds a side that it rests on. "
@@ -256,18 +256,18 @@ def name_cell(pair: Pair) -> Cell:
     return Sides(mark + names.ours, names.theirs) if isinstance(names, Sides) else mark + names
 
 
-def score_table(here: Sequence[Pair]) -> tuple[Sequence[str], Sequence[Sequence[Cell]]]:
+def score_table(pairs: Sequence[Pair]) -> tuple[Sequence[str], Sequence[Sequence[Cell]]]:
     """Header and rows: one for each algorithm, ours and SB3's. Without a threshold nothing is said
     of when it is reached."""
     shown = [
-        name != TO_THRESHOLD or reachable_threshold(here[0].headline[0].spec) is not None
+        name != TO_THRESHOLD or reachable_threshold(pairs[0].headline[0].spec) is not None
         for name in SCORES
     ]
-    rows = [list(compress(row, shown)) for row in score_rows(here)]
+    rows = [list(compress(row, shown)) for row in score_rows(pairs)]
     return list(compress(SCORES, shown)), rows
 
 
-def score_rows(here: Sequence[Pair]) -> list[tuple[Cell, ...]]:
+def score_rows(pairs: Sequence[Pair]) -> list[tuple[Cell, ...]]:
     """The cells of all of SCORES."""
 
     def to_threshold(r: Result) -> str:
@@ -286,11 +286,11 @@ def score_rows(here: Sequence[Pair]) -> list[tuple[Cell, ...]]:
             pair.sides(to_threshold),
             pair.sides(lambda r: f"{r.timesteps:,}"),
         )
-        for pair in here
+        for pair in pairs
     ]
 
 
-def detail_rows(here: Sequence[Pair]) -> list[tuple[Cell, ...]]:
+def detail_rows(pairs: Sequence[Pair]) -> list[tuple[Cell, ...]]:
     def spread(r: Result) -> str:
         return f"{r.final.std(ddof=1):.{r.digits}f}" if len(r.seeds) > 1 else "-"
 
@@ -308,15 +308,15 @@ def detail_rows(here: Sequence[Pair]) -> list[tuple[Cell, ...]]:
             pair.sides(over_episodes),
             pair.sides(lambda r: r.text(r.sampled)),
         )
-        for pair in here
+        for pair in pairs
     ]
 
 
-def target_rows(here: Sequence[Pair]) -> Rows:
+def target_rows(pairs: Sequence[Pair]) -> Rows:
     """The suites' targets for the mean final score, met or missed."""
     rows: Rows = []
     asked = targets()
-    for pair in here:
+    for pair in pairs:
         target = asked.get((pair.env, pair.algo))
         if pair.ours is None or target is None:
             continue
@@ -327,11 +327,11 @@ def target_rows(here: Sequence[Pair]) -> Rows:
     return rows
 
 
-def equal_budgets(here: Sequence[Pair], results: Path) -> str:
+def equal_budgets(pairs: Sequence[Pair], results: Path) -> str:
     """A table of scores after equal numbers of timesteps, and of published ones; `` where there is
     nothing to compare."""
-    budgets = sorted({r.timesteps_requested for pair in here for r in pair.headline})
-    published = [published_text(pair) for pair in here]
+    budgets = sorted({r.timesteps_requested for pair in pairs for r in pair.headline})
+    published = [published_text(pair) for pair in pairs]
     if len(budgets) == 1 and not any(published):
         return ""
     header = ["algorithm", "n", *(f"{budget:,}" for budget in budgets), "published"]
@@ -349,9 +349,9 @@ def equal_budgets(here: Sequence[Pair], results: Path) -> str:
             *(pair.sides(partial(at, budget)) for budget in budgets),
             text,
         )
-        for pair, text in zip(here, published, strict=True)
+        for pair, text in zip(pairs, published, strict=True)
     ]
-    stem = f"environment-{file_name(here[0].env)}-budgets"
+    stem = f"environment-{file_name(pairs[0].env)}-budgets"
     return (
         "\n## At an equal budget\n\n"
         "Mean scores after as many timesteps, with their 95% intervals. In bold: at the end of a "
@@ -375,7 +375,7 @@ def published_text(pair: Pair) -> str:
     return "<br>".join(found)
 
 
-def other_rows(here: Sequence[Pair], results: Path) -> Rows:
+def other_rows(pairs: Sequence[Pair], results: Path) -> Rows:
     return [
         (
             escape(display(r.algo)) + " (stale)" * is_stale(r),
@@ -386,7 +386,7 @@ def other_rows(here: Sequence[Pair], results: Path) -> Rows:
             r.failures_text(),
             pair.changes(r) or "the preset",
         )
-        for pair in here
+        for pair in pairs
         for r in pair.others
     ]
 
@@ -404,10 +404,10 @@ def in_other_episodes(result: Result, seed: int, episodes: int) -> Estimate:
     return of_other_episodes(result.final[i], std, result.final_episodes, episodes)
 
 
-def policy_rows(here: Sequence[Pair], results: Path) -> Rows:
+def policy_rows(pairs: Sequence[Pair], results: Path) -> Rows:
     """The policies that are published, and what they score in other episodes."""
     rows: Rows = []
-    for pair in here:
+    for pair in pairs:
         ours = pair.ours
         if ours is None or not find_file(results, policies_name(ours.run.path)).is_file():
             continue
@@ -421,10 +421,10 @@ def policy_rows(here: Sequence[Pair], results: Path) -> Rows:
     return rows
 
 
-def failures_list(here: Sequence[Pair]) -> str:
+def failures_list(pairs: Sequence[Pair]) -> str:
     """Every failed seed by number, folded away."""
     lines = []
-    for pair in here:
+    for pair in pairs:
         for r in pair.headline:
             scores = dict(zip(r.seeds, r.final, strict=True))
             seeds = []
@@ -439,10 +439,10 @@ def failures_list(here: Sequence[Pair]) -> str:
 # ---- Provenance -----------------------------------------------------------------------------
 
 
-def provenance(here: Sequence[Pair], results: Path) -> str:
+def provenance(pairs: Sequence[Pair], results: Path) -> str:
     """Commands, code, machine and hyperparameters of each run, behind a fold."""
     text = ""
-    for pair in here:
+    for pair in pairs:
         for result in (*pair.headline, *pair.others):
             stale = " (stale)" * is_stale(result)
             name = f"{display(result.algo)}{stale}, n = {len(result.seeds)}"

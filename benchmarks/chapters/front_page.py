@@ -157,7 +157,7 @@ def cell(pair: Pair | None, algo: str, env: str, best: str) -> str:
     verdict = pair.verdict("final")
     marks = [SIGNS[verdict.parity.word]] if verdict else []
     marks += [STALE] * any(map(is_stale, pair.headline))
-    marks += [FEW] * any(len(r.seeds) < pair.seeds_asked(r) for r in pair.headline)
+    marks += [FEW] * any(len(r.seeds) < pair.requested_seeds(r) for r in pair.headline)
     bold = "**" if text == best else ""
     linked = f"{bold}{link(text, where, anchor(algo))}{bold}"
     return f"{' '.join((linked, *marks))}<br>{short(pair.ours.timesteps_requested)}"

@@ -73,7 +73,7 @@ def page(folder: Path) -> str:
     return section_of(path, STORED, partial(text_of, folder=folder))
 
 
-class Stage:
+class StageFigures:
     """What was measured of all seeds at one stage, [S] each, by weight."""
 
     def __init__(self, stored: dict[str, Any], stage: str) -> None:
@@ -124,7 +124,7 @@ class Stage:
 def text_of(stored: dict[str, Any], folder: Path) -> str:
     """The page of gradient_variance.json."""
     names = list(dict.fromkeys(m["stage"] for m in stored["measurements"]))
-    stages = {name: Stage(stored, name) for name in names}
+    stages = {name: StageFigures(stored, name) for name in names}
     rows: Rows = [
         (
             escape(name),
@@ -164,7 +164,7 @@ def text_of(stored: dict[str, Any], folder: Path) -> str:
     )
 
 
-def sentence(stages: dict[str, Stage]) -> str:
+def sentence(stages: dict[str, StageFigures]) -> str:
     """Which weights have a smaller relative variance than R(tau), and by which factor.
 
     Those of one kind, such as all of GAE, are named once.
@@ -221,7 +221,7 @@ def weight_name(weight: str) -> str:
     return escape(NAMES.get(weight, weight))
 
 
-def policies_text(name: str, stage: Stage) -> str:
+def policies_text(name: str, stage: StageFigures) -> str:
     """What the policies of a stage return, and what the critics explain."""
     returns = mean(p["return"] for p in stage.policies)
     shares = []
@@ -259,7 +259,7 @@ def shown(value: float) -> str:
     return f"{value:.3g}"
 
 
-def draw(stages: dict[str, Stage], path: Path) -> None:
+def draw(stages: dict[str, StageFigures], path: Path) -> None:
     """A panel per stage: the relative variance of the seeds with each weight."""
     panels = {
         name: {"": {weight_name(w): seen(stage.relative(w)) for w in stage.weights}}

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-NAMES = {  # in the order of tables and legends, which is that of the colours of figures
-    "ppo": "PPO",
-    "a2c": "A2C",
-    "trpo": "TRPO",
-    "dqn": "DQN",
-    "grpo": "GRPO",
-    "reinforce": "REINFORCE",
-    "q_learning": "Q-learning",
-    "sarsa": "SARSA",
-    "policy_iteration": "Policy iteration",
-    "value_iteration": "Value iteration",
-    "monte_carlo": "Monte Carlo",
-    "td_prediction": "TD prediction",
+from manyseeds.benchmarks import catalog
+
+# In the order of tables and legends, which is that of the colours of figures. Others come last.
+FIRST: tuple[str, ...] = ("ppo", "a2c", "trpo", "dqn", "grpo", "reinforce", "q_learning", "sarsa")
+FIRST += ("policy_iteration", "value_iteration", "monte_carlo", "td_prediction")
+LANGUAGE = {
     "sft": "SFT",
     "reward_model": "Reward model",
     "rlhf_ppo": "RLHF-PPO",
@@ -22,6 +15,8 @@ NAMES = {  # in the order of tables and legends, which is that of the colours of
     "dr_grpo": "Dr. GRPO",
     "dapo": "DAPO",
 }
+NAMES = {algo: catalog.facts(algo).name for algo in FIRST} | LANGUAGE
+NAMES |= {algo: catalog.facts(algo).name for algo in catalog.names("algos") if algo not in NAMES}
 # Of baselines, as the store names them.
 OWNERS = {"sb3-": "SB3's ", "sbx-": "SBX's ", "rejax-": "rejax's ", "trl-": "TRL's "}
 

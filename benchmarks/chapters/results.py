@@ -348,9 +348,8 @@ def versions_text(config: dict[str, Any]) -> str:
 
 
 def commit_of(config: dict[str, Any]) -> str:
-    code = config["code"]
-    verified = "".join(f", verified equal to {commit}" for commit in code.get("verified", ()))
-    return f"commit {code['commit'] or 'not recorded'}{verified}"
+    """The commit whose code trained, or measured; runs.json says which later ones equal it."""
+    return f"commit {config['code']['commit'] or 'not recorded'}"
 
 
 def command_text(stored: dict[str, Any], *more: str) -> str:

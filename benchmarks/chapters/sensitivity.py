@@ -116,7 +116,7 @@ class Study:
         return (table - spec.random_score) / (spec.reference_score - spec.random_score)
 
 
-def load(results: Path) -> list[Study]:
+def read_studies(results: Path) -> list[Study]:
     """The finished studies of a results folder and of the published one below it."""
     found: dict[tuple[str, ...], Study] = {}
     for layer in layers(results):
@@ -140,7 +140,7 @@ def load(results: Path) -> list[Study]:
 
 def page(results: Path) -> str:
     """The page, with its figures and tables written; empty without studies."""
-    studies = load(results)
+    studies = read_studies(results)
     if not studies:
         return ""
     return (
@@ -243,7 +243,7 @@ class Together:
         """Scores [environments, seeds]: untuned, tuned once for all, tuned for each.
 
         A seed is scored by the configuration that is best for the other seeds: the best of many
-        is not credited with its luck.
+        is not credited for its noise.
         """
         tables = [s.normalised("search") for s in self.studies]
         common = sorted(set.intersection(*(set(table.index) for table in tables)))

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from manyseeds.benchmarks.chapters.names import display
+from manyseeds.benchmarks import catalog
+from manyseeds.benchmarks.chapters.names import display, place_of
 from manyseeds.benchmarks.chapters.results import (
     Rows,
     command_text,
@@ -52,21 +53,16 @@ class Subject:
     peers: tuple[str, ...] = ("sb3",)  # "rejax" too where its settings can be made the same
 
 
-TABLES: dict[str, Any] = {"seeds": (1, 10, 100, 1000), "seeds_on_cuda": (), "peers": ()}
+def subject_of(algo: str) -> Subject | None:
+    """What is timed of an algorithm, as its facts say."""
+    timed = catalog.facts(algo).timed
+    return Subject(**timed) if timed else None
+
+
 SUBJECTS = {
-    "ppo": Subject({"total_timesteps": 102_400}, peers=("sb3", "rejax")),
-    "a2c": Subject({"total_timesteps": 40_000}),
-    "trpo": Subject(
-        {"num_steps": 512, "minibatch_size": 512, "critic_epochs": 20}
-        | {"cg_damping": 1e-3, "gae_lambda": 0.98, "total_timesteps": 20_480},
-    ),
-    "dqn": Subject(
-        {"total_timesteps": 20_000, "learning_starts": 1_000}
-        | {"loss": "huber", "max_grad_norm": 10.0},
-        peers=("sb3", "rejax"),
-    ),
-    "q_learning": Subject({"total_timesteps": 20_000}, "FrozenLake-v1", **TABLES),
-    "sarsa": Subject({"total_timesteps": 20_000}, "FrozenLake-v1", **TABLES),
+    algo: subject
+    for algo in sorted(catalog.names("algos"), key=place_of)
+    if (subject := subject_of(algo))
 }
 
 

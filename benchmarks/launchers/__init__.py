@@ -2,7 +2,7 @@
 
 A launcher is a class with
 
-    run(tasks)      an iterator of `tasks.Event`s, in which every task finishes or fails once;
+    run(jobs)       an iterator of `jobs.Event`s, in which every job finishes or fails once;
                     closing it ends what runs, but for the jobs of Slurm
 
 What is finished is asked of the store, never of a launcher.

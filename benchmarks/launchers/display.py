@@ -21,17 +21,17 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from manyseeds.benchmarks.launchers.tasks import Event, Task
+from manyseeds.benchmarks.launchers.jobs import Event, Job
 from manyseeds.progress import console
 from manyseeds.record import plural
 from manyseeds.runs.stale import read_again
 
-ROWS = 15  # cells that are shown; the others are counted
+MOST = 15  # cells that are shown; the others are counted
 
 
 @dataclass
-class Row:
-    """A cell, in seeds; a plan counts as one."""
+class Progress:
+    """How far a cell is, in seeds. A plan counts as one."""
 
     name: str
     total: int
@@ -41,20 +41,20 @@ class Row:
 
 
 class Display:
-    """Rows of cells, and what they amount to.
+    """The progress of cells, and what it amounts to.
 
-    tasks: those of the sweep. left: what of them was missing when it began. Used as a context it
+    jobs: those of the sweep. left: what of them was missing when it began. Used as a context it
     draws in a terminal, and elsewhere nothing.
     """
 
-    def __init__(self, tasks: Sequence[Task], left: Sequence[Task]) -> None:
-        self.rows: dict[int, Row] = {}
-        for task in tasks:
-            row = self.rows.setdefault(id(task.cell), Row(str(task.cell), 0))
-            row.total += task.count
-            row.done += task.count
-        for task in left:
-            self.rows[id(task.cell)].done -= task.count
+    def __init__(self, jobs: Sequence[Job], left: Sequence[Job]) -> None:
+        self.cells: dict[int, Progress] = {}
+        for job in jobs:
+            progress = self.cells.setdefault(id(job.cell), Progress(str(job.cell), 0))
+            progress.total += job.count
+            progress.done += job.count
+        for job in left:
+            self.cells[id(job.cell)].done -= job.count
         self.began, self.done_before = time.time(), self.done
         self._live = Live(get_renderable=self.table, console=console, transient=True)
 
@@ -75,49 +75,49 @@ class Display:
     @property
     def done(self) -> int:
         """Seeds that are finished."""
-        return sum(row.done for row in self.rows.values())
+        return sum(progress.done for progress in self.cells.values())
 
     def add(self, event: Event) -> None:
         """Count what happened."""
-        row, count = self.rows[id(event.task.cell)], event.task.count
+        progress, count = self.cells[id(event.job.cell)], event.job.count
         if event.what == "started":
-            row.running += count
+            progress.running += count
         elif event.what in ("finished", "failed"):
-            row.running = max(row.running - count, 0)  # it may have failed to start
+            progress.running = max(progress.running - count, 0)  # it may have failed to start
             if event.what == "finished":
-                row.done += count
+                progress.done += count
             else:
-                row.failed += count
+                progress.failed += count
 
-    def look(self, tasks: Sequence[Task], results: str) -> None:
-        """Count what the store holds of the tasks."""
+    def look(self, jobs: Sequence[Job], results: str) -> None:
+        """Count what the store holds of the jobs."""
         failed = self.read_log(results)
         read_again()  # the code may be edited while somebody looks on
-        for row in self.rows.values():
-            row.done = row.running = row.failed = 0
+        for progress in self.cells.values():
+            progress.done = progress.running = progress.failed = 0
         missing: dict[int, set[int]] = {}
-        for task in tasks:
-            row, cell = self.rows[id(task.cell)], task.cell
+        for job in jobs:
+            progress, cell = self.cells[id(job.cell)], job.cell
             if id(cell) not in missing:
                 groups = cell.missing(results)
                 missing[id(cell)] = {seed for group in groups for seed in group or [0]}
-            asked = set(task.seeds or cell.all_seeds or [0])
+            asked = set(job.seeds or cell.all_seeds or [0])
             left = asked & missing[id(cell)]
             running = cell.folder(results).in_training(left)
-            row.done += len(asked - left)
-            row.running += len(running)
-            if str(task) in failed:
-                row.failed += len(left - running)
+            progress.done += len(asked - left)
+            progress.running += len(running)
+            if str(job) in failed:
+                progress.failed += len(left - running)
 
     def read_log(self, results: str) -> set[str]:
-        """The tasks that failed last, by name; also when the last sweep began."""
+        """The jobs that failed last, by name; also when the last sweep began."""
         last: dict[str, str] = {}
         for event in read_events(results):
             if event["what"] == "began":
                 self.began, self.done_before = event["at"], event["done"]
             else:
-                last[event["task"]] = event["what"]
-        return {task for task, what in last.items() if what == "failed"}
+                last[event.get("job", "")] = event["what"]
+        return {job for job, what in last.items() if what == "failed"}
 
     def table(self) -> Group:
         """The picture."""
@@ -125,21 +125,21 @@ class Display:
         for name in ("cell", "seeds", "running", "failed"):
             left = name == "cell"
             table.add_column(name, justify="left" if left else "right", no_wrap=True)
-        rows = list(self.rows.values())
-        rows.sort(key=lambda row: (-row.running, -row.failed, row.done == row.total))
-        for row in rows[:ROWS]:
-            numbers = (f"{row.done}/{row.total}", str(row.running or ""), str(row.failed or ""))
-            table.add_row(Text(row.name, overflow="ellipsis"), *numbers)
-        if more := rows[ROWS:]:
-            done, total = sum(row.done for row in more), sum(row.total for row in more)
+        cells = list(self.cells.values())
+        cells.sort(key=lambda cell: (-cell.running, -cell.failed, cell.done == cell.total))
+        for cell in cells[:MOST]:
+            numbers = (f"{cell.done}/{cell.total}", str(cell.running or ""), str(cell.failed or ""))
+            table.add_row(Text(cell.name, overflow="ellipsis"), *numbers)
+        if more := cells[MOST:]:
+            done, total = sum(cell.done for cell in more), sum(cell.total for cell in more)
             table.add_row(f"{plural(len(more), 'more cell')}", f"{done}/{total}")
         return Group(table, Text(self.summary()))
 
     def summary(self) -> str:
         """All cells in one line: `34 of 90 seeds, 4 running, 3.1 seeds/min, 18 min left`."""
-        rows = self.rows.values()
-        total, running = sum(row.total for row in rows), sum(row.running for row in rows)
-        failed, new = sum(row.failed for row in rows), self.done - self.done_before
+        cells = self.cells.values()
+        total, running = sum(x.total for x in cells), sum(x.running for x in cells)
+        failed, new = sum(x.failed for x in cells), self.done - self.done_before
         text = f"{self.done} of {plural(total, 'seed')}"
         text += f", {running} running" * (running > 0) + f", {failed} failed" * (failed > 0)
         if new > 0:
@@ -171,15 +171,15 @@ def read_events(results: str) -> Iterator[dict[str, Any]]:
                 yield json.loads(line)
 
 
-def watch(tasks: Sequence[Task], results: str, seconds: float = 5) -> None:
+def watch(jobs: Sequence[Job], results: str, seconds: float = 5) -> None:
     """Show the picture until all is finished: a live table in a terminal, one look elsewhere."""
-    with Display(tasks, []) as display:
+    with Display(jobs, []) as display:
         while True:
-            display.look(tasks, results)
+            display.look(jobs, results)
             if not console.is_terminal:
                 console.print(display.table())
                 return
-            if all(row.done == row.total for row in display.rows.values()):
+            if all(progress.done == progress.total for progress in display.cells.values()):
                 break
             time.sleep(seconds)
     console.print(display.summary())

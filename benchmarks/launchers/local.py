@@ -1,4 +1,4 @@
-"""Tasks as processes of this machine, a number of them at a time."""
+"""Jobs as processes of this machine, a number of them at a time."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from manyseeds.benchmarks.launchers.tasks import (
+from manyseeds.benchmarks.launchers.jobs import (
     Event,
-    Task,
+    Job,
     end_with_parent,
     is_published,
     last_line,
@@ -24,30 +24,30 @@ from manyseeds.process import exit_reason
 
 
 @dataclass
-class Job:
-    """A task while it runs."""
+class Running:
+    """A job and its process."""
 
-    task: Task
+    job: Job
     process: subprocess.Popen[bytes]
     slots: int
     log: Path
     began: float
 
 
-def start(task: Task, results: str, workers: int) -> Job:
-    """Start the command of a task, its output in a log file."""
-    log = log_of(task, results)
+def start(job: Job, results: str, workers: int) -> Running:
+    """Start the command of a job, its output in a log file."""
+    log = log_of(job, results)
     published = {PUBLISHING: "1"} if is_published(results) else {}
     with open(log, "wb") as output:
         process = subprocess.Popen(
-            [str(python_of(task.cell)), *task.command(results, workers)],
+            [str(python_of(job.cell)), *job.command(results, workers)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**os.environ, **published},
             preexec_fn=end_with_parent,
         )
-    return Job(task, process, slots(task, workers), log, time.monotonic())
+    return Running(job, process, slots(job, workers), log, time.monotonic())
 
 
 @dataclass(frozen=True)
@@ -57,43 +57,43 @@ class LocalLauncher:
     results: str
     workers: int
 
-    def run(self, tasks: Sequence[Task]) -> Generator[Event, None, None]:
-        """Run tasks, the longest first: baselines, which take all workers."""
-        waiting = sorted(tasks, key=lambda task: -slots(task, self.workers))
-        running: list[Job] = []
+    def run(self, jobs: Sequence[Job]) -> Generator[Event, None, None]:
+        """Run jobs, the longest first: baselines, which take all workers."""
+        waiting = sorted(jobs, key=lambda job: -slots(job, self.workers))
+        running: list[Running] = []
         try:
             while waiting or running:
-                free = self.workers - sum(job.slots for job in running)
+                free = self.workers - sum(run.slots for run in running)
                 if waiting and slots(waiting[0], self.workers) <= free:
-                    task = waiting.pop(0)
+                    job = waiting.pop(0)
                     try:
-                        running.append(start(task, self.results, self.workers))
-                        yield Event("started", task)
+                        running.append(start(job, self.results, self.workers))
+                        yield Event("started", job)
                     except OSError as error:  # a full disk, no memory for a process
-                        yield Event("failed", task, str(error))
+                        yield Event("failed", job, str(error))
                     continue
-                ended = [job for job in running if job.process.poll() is not None]
-                for job in ended:
-                    running.remove(job)
-                    yield self.end(job)
+                ended = [run for run in running if run.process.poll() is not None]
+                for run in ended:
+                    running.remove(run)
+                    yield self.end(run)
                 if not ended:
                     time.sleep(0.1)
         finally:
-            for job in running:
-                job.process.terminate()
-            for job in running:
-                job.process.wait()
+            for run in running:
+                run.process.terminate()
+            for run in running:
+                run.process.wait()
 
-    def end(self, job: Job) -> Event:
-        """What became of a task whose process has ended; whether it finished says the store."""
-        seconds = f"{time.monotonic() - job.began:.0f} s"
-        status = job.process.returncode
+    def end(self, run: Running) -> Event:
+        """What became of a job whose process has ended; whether it finished says the store."""
+        seconds = f"{time.monotonic() - run.began:.0f} s"
+        status = run.process.returncode
         try:
             # The code may have been edited since it began.
-            if status == 0 and job.task.finished(self.results, by_any_code=True):
-                return Event("finished", job.task, seconds)
-            said = last_line(job.log.read_text(errors="replace"))
+            if status == 0 and run.job.finished(self.results, by_any_code=True):
+                return Event("finished", run.job, seconds)
+            said = last_line(run.log.read_text(errors="replace"))
         except OSError as error:  # a store that has gone
             said = str(error)
-        detail = f"{seconds}, {exit_reason(status)}: {said}; see {job.log}"
-        return Event("failed", job.task, detail)
+        detail = f"{seconds}, {exit_reason(status)}: {said}; see {run.log}"
+        return Event("failed", run.job, detail)

@@ -1,9 +1,9 @@
-"""What a node of a Ray cluster does with a task: train it by its own checkout, hand over the parts.
+"""What a node of a Ray cluster does with a job: train it by its own checkout, hand over the parts.
 
 The node has no folder in common with the sweep. It trains into a store of its own, in the user's
 cache folder, and what it hands over is an archive of sealed parts, which `receive` puts into the
-store of the sweep. Models that a task makes first, and checkpoints of what was interrupted, stay
-on the node for the next task.
+store of the sweep. Models that a job makes first, and checkpoints of what was interrupted, stay
+on the node for the next job.
 
     python -m benchmarks.launchers.node < REQUEST > ANSWER
 """
@@ -24,7 +24,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from manyseeds import ROOMS
-from manyseeds.benchmarks.launchers.tasks import Task, end_with_parent, last_line, python_of
+from manyseeds.benchmarks.launchers.jobs import Job, end_with_parent, last_line, python_of
 from manyseeds.cli import RunConfig, identity
 from manyseeds.digest import PACKAGE, ROOT
 from manyseeds.errors import UsageError
@@ -37,9 +37,9 @@ PACKAGES = ("torch", "numpy", "gymnasium", "stable-baselines3", "sb3-contrib", "
 
 
 class Answer(NamedTuple):
-    """What a node has to say of a task."""
+    """What a node has to say of a job."""
 
-    status: int | None  # of the command; None: the node cannot take any task
+    status: int | None  # of the command; None: the node cannot take any job
     said: str
     archive: bytes = b""  # a tar file of the parts that are finished
 
@@ -76,7 +76,7 @@ def differences(theirs: dict[str, str], ours: dict[str, str]) -> str:
 
 
 def refusal(theirs: dict[str, str], store: Path) -> str:
-    """Why this node takes no task of a sweep with a version, '' where it does."""
+    """Why this node takes no job of a sweep with a version, '' where it does."""
     if other := differences(describe(), theirs):
         return f"has another version: {other}"
     try:
@@ -87,20 +87,20 @@ def refusal(theirs: dict[str, str], store: Path) -> str:
     return f"has {free // 2**20} MiB left in {store}" if free < MIN_FREE else ""
 
 
-def carry_out(task: Task, store: Path, workers: int) -> Answer:
-    """Train a task in the store of this node; the parts that it finished are removed from there."""
+def carry_out(job: Job, store: Path, workers: int) -> Answer:
+    """Train a job in the store of this node; the parts that it finished are removed from there."""
     done = subprocess.run(
-        [str(python_of(task.cell)), *task.command(str(store), workers)],
+        [str(python_of(job.cell)), *job.command(str(store), workers)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         preexec_fn=end_with_parent,
     )
     said = f"{exit_reason(done.returncode)}: {last_line(done.stdout.decode(errors='replace'))}"
-    asked = set(task.seeds)
+    asked = set(job.seeds)
     parts = [
         part
-        for part in task.cell.folder(str(store)).parts(with_weights=True)
+        for part in job.cell.folder(str(store)).parts(with_weights=True)
         if part.name == PLAN or asked & set(read_json(part / "config.json")["seeds"])
     ]
     archive = pack(parts)
@@ -177,7 +177,7 @@ def main() -> None:
         answer = Answer(None, reason)
     else:
         try:
-            answer = carry_out(pickle.loads(request["task"]), store, request["workers"])
+            answer = carry_out(pickle.loads(request["job"]), store, request["workers"])
         except (OSError, UsageError) as error:
             answer = Answer(1, str(error))
     head = {"status": answer.status, "said": answer.said}

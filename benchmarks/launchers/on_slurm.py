@@ -1,4 +1,4 @@
-"""Tasks as jobs of Slurm, by submitit: arrays of commands that share the folder of the results.
+"""Jobs on Slurm, by submitit: arrays of commands that share the folder of the results.
 
 The sweep submits what is missing and waits. When it is stopped the jobs go on, and the next one
 waits for them instead of submitting them again: RESULTS/logs/slurm/jobs.json names them. A job that
@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from manyseeds.benchmarks.launchers.tasks import (
+from manyseeds.benchmarks.launchers.jobs import (
     Event,
-    Task,
+    Job,
     end_with_parent,
     last_line,
     log_of,
@@ -96,42 +96,42 @@ class SlurmLauncher:
     options: Sequence[str] = ()
     cluster: str = "slurm"  # or local: processes that submitit starts here
 
-    def run(self, tasks: Sequence[Task]) -> Generator[Event, None, None]:
-        """Submit the tasks that are not in the queue already, and wait for all."""
+    def run(self, jobs: Sequence[Job]) -> Generator[Event, None, None]:
+        """Submit the jobs that are not in the queue already, and wait for all."""
         self.folder = Path(self.results).absolute() / "logs" / "slurm"
-        self.known: dict[str, str] = self.read_jobs()
+        self.known: dict[str, str] = self.read_ids()
         queued = self.queue()
-        jobs = {task.name: self.known.get(task.name, "") for task in tasks}
-        for task in tasks:
-            if jobs[task.name] in queued:
-                yield Event("waiting", task, f"job {jobs[task.name]} is in the queue already")
-        for group in self.groups([task for task in tasks if jobs[task.name] not in queued]):
-            for task, job in zip(group, self.submit(group), strict=True):
-                jobs[task.name] = job
-                yield Event("started", task, f"job {job}")
-        left = list(tasks)
+        ids = {job.name: self.known.get(job.name, "") for job in jobs}
+        for job in jobs:
+            if ids[job.name] in queued:
+                yield Event("waiting", job, f"job {ids[job.name]} is in the queue already")
+        for group in self.groups([job for job in jobs if ids[job.name] not in queued]):
+            for job, slurm_id in zip(group, self.submit(group), strict=True):
+                ids[job.name] = slurm_id
+                yield Event("started", job, f"job {slurm_id}")
+        left = list(jobs)
         while left:
             time.sleep(POLL_S)
             queued = self.queue()
-            for task in [task for task in left if jobs[task.name] not in queued]:
-                left.remove(task)
-                yield self.end(task, jobs[task.name])
+            for job in [job for job in left if ids[job.name] not in queued]:
+                left.remove(job)
+                yield self.end(job, ids[job.name])
 
-    def groups(self, tasks: Sequence[Task]) -> Iterator[list[Task]]:
-        """Tasks that one array can hold: they ask for the same."""
-        by_needs: dict[tuple[int, int], list[Task]] = {}
-        for task in tasks:
-            by_needs.setdefault(self.needs(task), []).append(task)
+    def groups(self, jobs: Sequence[Job]) -> Iterator[list[Job]]:
+        """Jobs that one array can hold: they ask for the same."""
+        by_needs: dict[tuple[int, int], list[Job]] = {}
+        for job in jobs:
+            by_needs.setdefault(self.needs(job), []).append(job)
         for group in by_needs.values():
             for k in range(0, len(group), ARRAY):
                 yield group[k : k + ARRAY]
 
-    def needs(self, task: Task) -> tuple[int, int]:
-        """CPUs and GPUs of a task."""
-        return slots(task, self.workers), int(on_gpu(task))
+    def needs(self, job: Job) -> tuple[int, int]:
+        """CPUs and GPUs of a job."""
+        return slots(job, self.workers), int(on_gpu(job))
 
-    def submit(self, group: Sequence[Task]) -> list[str]:
-        """Submit an array; the ids of its jobs."""
+    def submit(self, group: Sequence[Job]) -> list[str]:
+        """Submit an array; Slurm's ids."""
         submitit = import_submitit()
         cpus, gpus = self.needs(group[0])
         chosen = dict(pair.partition("=")[::2] for pair in self.options)
@@ -145,18 +145,18 @@ class SlurmLauncher:
             executor.update_parameters(**values)
             # submitit prints what Slurm says, which is in the error as well.
             with contextlib.redirect_stderr(io.StringIO()), executor.batch():
-                jobs = [
+                submitted = [
                     executor.submit(
                         Command(
                             [
-                                str(python_of(task.cell)),
-                                *task.command(str(Path(self.results).absolute()), self.workers),
+                                str(python_of(job.cell)),
+                                *job.command(str(Path(self.results).absolute()), self.workers),
                             ],
                             os.getcwd(),
-                            str(log_of(task, self.results).absolute()),
+                            str(log_of(job, self.results).absolute()),
                         )
                     )
-                    for task in group
+                    for job in group
                 ]
         except (NameError, TypeError, ValueError, RuntimeError, AssertionError) as error:
             said = " ".join(str(error).split())[:300]
@@ -164,22 +164,23 @@ class SlurmLauncher:
         except submitit.core.utils.FailedJobError as error:
             raise UsageError(f"--launcher slurm: {' '.join(str(error).split())[:300]}") from None
         if self.cluster == "local":
-            self.jobs = {**getattr(self, "jobs", {}), **{job.job_id: job for job in jobs}}
-        self.known |= {task.name: job.job_id for task, job in zip(group, jobs, strict=True)}
+            self.running = {**getattr(self, "running", {}), **{x.job_id: x for x in submitted}}
+        self.known |= {job.name: x.job_id for job, x in zip(group, submitted, strict=True)}
         write_json(self.folder / "jobs.json", self.known)
-        return [job.job_id for job in jobs]
+        return [x.job_id for x in submitted]
 
-    def read_jobs(self) -> dict[str, str]:
-        """The jobs that earlier sweeps have submitted, by the name of their task."""
+    def read_ids(self) -> dict[str, str]:
+        """Slurm's ids of what earlier sweeps have submitted, by the name of the job."""
         try:
             return dict(read_json(self.folder / "jobs.json"))
         except (OSError, ValueError):
             return {}
 
     def queue(self) -> set[str]:
-        """The jobs that wait or run."""
+        """Slurm's ids of what waits or runs."""
         if self.cluster == "local":
-            return {job_id for job_id, job in getattr(self, "jobs", {}).items() if not job.done()}
+            running = getattr(self, "running", {})
+            return {slurm_id for slurm_id, x in running.items() if not x.done()}
         words = ["squeue", "--me", "--noheader", "--array", "--format", "%i"]
         for _ in range(10):  # a controller that is busy does not answer
             try:
@@ -191,10 +192,10 @@ class SlurmLauncher:
             time.sleep(POLL_S)
         raise UsageError(f"--launcher slurm: {last_line(done.stderr)}")
 
-    def end(self, task: Task, job: str) -> Event:
-        """What became of a task whose job has left the queue, as the store says."""
-        if task.finished(self.results):
-            return Event("finished", task, f"job {job}")
-        log = log_of(task, self.results)
+    def end(self, job: Job, slurm_id: str) -> Event:
+        """What became of a job that has left the queue, as the store says."""
+        if job.finished(self.results):
+            return Event("finished", job, f"job {slurm_id}")
+        log = log_of(job, self.results)
         said = last_line(log.read_text(errors="replace")) if log.exists() else "not begun"
-        return Event("failed", task, f"job {job}: {said}; see {log} and {self.folder}")
+        return Event("failed", job, f"job {slurm_id}: {said}; see {log} and {self.folder}")

@@ -30,22 +30,22 @@ from manyseeds.runs.control import reachable_threshold
 
 def pages(store: Store, films: Path) -> list[Page]:
     """A page for each environment with control runs. films: a folder that may have films."""
-    return [environment_page(here, store, films) for here in by_environment(store.found).values()]
+    return [environment_page(pairs, store, films) for pairs in by_environment(store.found).values()]
 
 
-def environment_page(here: Sequence[Pair], store: Store, films: Path) -> Page:
-    env, spec = here[0].env, here[0].headline[0].spec
-    text, _ = written(lambda: environment_pages.sections(here, store.results))
+def environment_page(pairs: Sequence[Pair], store: Store, films: Path) -> Page:
+    env, spec = pairs[0].env, pairs[0].headline[0].spec
+    text, _ = written(lambda: environment_pages.sections(pairs, store.results))
     data = {
         "env": printable(env),
         "threshold": reachable_threshold(spec),
         "random": spec.random_score,
         "reference": spec.reference_score,
-        "log_x": is_log_x(here),
-        "runs": [run_json(pair, result, films) for pair in here for result in pair.headline],
+        "log_x": is_log_x(pairs),
+        "runs": [run_json(pair, result, films) for pair in pairs for result in pair.headline],
     }
     context = {
-        "scale": render(environment_pages.scale_text(here[0].headline[0]), {}, {}),
+        "scale": render(environment_pages.scale_text(pairs[0].headline[0]), {}, {}),
         "data": data,
         "body": render(text, {}, targets_of(store)),
     }

@@ -32,8 +32,8 @@ def films_of(env: str, algo: str, films: Path) -> dict[str, str]:
 def write_films(store: Store, films: Path) -> None:
     """Draw the runs that the pages show, where there are weights of the median or worst seed."""
     set_up_process(threads=1)
-    for here in by_environment(store.found).values():
-        for pair in here:
+    for pairs in by_environment(store.found).values():
+        for pair in pairs:
             for result in pair.headline:
                 if result.algo in catalog.names("algos"):
                     write_films_of(result, films)

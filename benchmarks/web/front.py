@@ -18,7 +18,7 @@ from manyseeds.errors import printable
 
 
 @dataclass(frozen=True)
-class Cell:
+class MatrixCell:
     """An algorithm on an environment. state: `run`, `missing` (a suite asks for it), `no` (does not
     apply) or empty (not run); the other fields are of a run."""
 
@@ -34,11 +34,11 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class MatrixRow:
     """A row of the matrix. against: its verdicts counted, `1 equivalent, 2 undecided`."""
 
     name: str
-    cells: list[Cell]
+    cells: list[MatrixCell]
     against: str
 
 
@@ -48,7 +48,7 @@ class Matrix:
 
     title: str
     columns: list[tuple[str, str]]  # environment and its page
-    rows: list[Row]
+    rows: list[MatrixRow]
     best: list[str]  # the names of the best algorithms of each column
 
     @property
@@ -100,7 +100,7 @@ def matrix(title: str, found: Sequence[Pair]) -> Matrix:
     rows = []
     for algo in algos:
         cells = [cell(by_cell.get((algo, env)), algo, env, best[env]) for env in envs]
-        rows.append(Row(shown(algo), cells, counted([c.word for c in cells])))
+        rows.append(MatrixRow(shown(algo), cells, counted([c.word for c in cells])))
     names = [", ".join(row.name for row in rows if row.cells[i].best) for i in range(len(envs))]
     return Matrix(title, [(printable(env), environment_file(env)) for env in envs], rows, names)
 
@@ -113,18 +113,18 @@ def counted(words: Sequence[str]) -> str:
     return ", ".join(f"{words.count(word)} {word}" for word in SIGNS if word in words)
 
 
-def cell(pair: Pair | None, algo: str, env: str, best: str) -> Cell:
+def cell(pair: Pair | None, algo: str, env: str, best: str) -> MatrixCell:
     """The cell of an algorithm and an environment. best: the best score of the environment."""
     if pair is None:
         if not applies(algo, env):
-            return Cell("no")
-        return Cell("missing" if is_due(algo, env) else "")
+            return MatrixCell("no")
+        return MatrixCell("missing" if is_due(algo, env) else "")
     href = f"{environment_file(env)}#algorithms={algo}"
     if pair.ours is None:
-        return Cell("missing", href)
+        return MatrixCell("missing", href)
     verdict, text = pair.verdict("final"), score(pair)
     word = verdict.parity.word if verdict else ""
-    return Cell(
+    return MatrixCell(
         "run",
         href,
         text,
@@ -133,7 +133,7 @@ def cell(pair: Pair | None, algo: str, env: str, best: str) -> Cell:
         sign=SIGNS.get(word, ""),
         budget=short(pair.ours.timesteps_requested),
         stale=any(map(is_stale, pair.headline)),
-        few=any(len(r.seeds) < pair.seeds_asked(r) for r in pair.headline),
+        few=any(len(r.seeds) < pair.requested_seeds(r) for r in pair.headline),
     )
 
 

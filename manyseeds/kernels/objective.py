@@ -27,15 +27,15 @@ class Terms(NamedTuple):
 
 
 @kernels.sets_gradients
-def clipped_objective(agent: Any, batch: Any, config: Any, clip_range: Tensor | None) -> Terms:
-    """What `backpropagate` of algos/ppo.py says, for tensors that kernels can take."""
-    clip = -1.0 if clip_range is None else clip_range
-    return _compute(agent, batch, config, batch.logprobs, clip, config.clip_value_range)
+def clipped_objective(agent: Any, batch: Any, config: Any, clip: Tensor | None) -> Terms:
+    """The clipped objective with clipped values (PPO), for tensors that kernels can take."""
+    bound = -1.0 if clip is None else clip
+    return _compute(agent, batch, config, batch.logprobs, bound, config.clip_value_range)
 
 
 @kernels.sets_gradients
 def policy_gradient_objective(agent: Any, batch: Any, config: Any) -> Terms:
-    """What `backpropagate` of algos/a2c.py says, for tensors that kernels can take."""
+    """The policy gradient with squared errors of V (A2C), for tensors that kernels can take."""
     return _compute(agent, batch, config, None, -1.0, 0.0)
 
 
@@ -47,6 +47,9 @@ def _compute(
     clip: Tensor | float,
     value_clip: float,
 ) -> Any:
+    """Of agent it reads networks (the policy's first, the value's second), features, continuous,
+    log_std and action_size; of batch obs, actions, values, advantages and returns; of config
+    value_coef, entropy_coef and normalize_advantage."""
     networks = agent.networks
     S, M = batch.advantages.shape
     parameters = networks.weights[0]

@@ -6,6 +6,7 @@ import copy
 import math
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -17,7 +18,9 @@ from manyseeds import checkpoint, stats
 from manyseeds.cli import (
     AnyConfig,
     ControlConfig,
+    PositiveInt,
     Preset,
+    UsageError,
     published_score,
     requested_seeds,
 )
@@ -77,8 +80,42 @@ class Snapshot(NamedTuple):
     counts: np.ndarray  # [S] bool, false for a seed that passed the next point, too, at once
 
 
+@dataclass(frozen=True, kw_only=True)
+class RolloutConfig(ControlConfig):
+    """Flags of algorithms that learn from rollouts of all seeds, of the same length."""
+
+    num_envs: PositiveInt
+    """N, environments per seed."""
+    num_steps: PositiveInt
+    """T, steps per environment in a rollout."""
+
+    @property
+    def batch_size(self) -> int:
+        """B, samples of one seed's rollout."""
+        return self.num_envs * self.num_steps
+
+    @property
+    def minibatch(self) -> int:
+        """Samples per gradient step; SB3 too takes the rollout where it is smaller."""
+        return min(getattr(self, "minibatch_size", self.batch_size), self.batch_size)
+
+    def check(self) -> None:
+        size = self.batch_size
+        if size < 2:
+            raise UsageError("--num-steps 1: one environment needs at least 2 steps")
+        if size % self.minibatch:
+            raise UsageError(
+                f"--minibatch-size {self.minibatch}: must divide num_envs * num_steps = {size}"
+            )
+        if self.total_timesteps < size:
+            raise UsageError(
+                f"--total-timesteps {self.total_timesteps}: must be at least one rollout, "
+                f"num_envs * num_steps = {size}"
+            )
+
+
 class Run(ResumableRun):
-    """Carries one training of S seeds: what `train(config, run)` reports to.
+    """Records one training of S seeds: what `train(config, run)` reports to.
 
     Without a directory everything stays in memory. The clock stops during evaluations.
     """

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from manyseeds.benchmarks import catalog
 from manyseeds.digest import ROOT
 
 FILES = {p.stem: p for p in sorted((ROOT / "algos").glob("*.py")) if p.stem != "__init__"}
@@ -26,46 +27,40 @@ SHARED = {
 FILES |= {
     f"llm_{p.stem}": p for p in sorted((ROOT / "llm_track").glob("*.py")) if p.stem not in SHARED
 }
-# Siblings: names mean the same within a family only. A new file belongs to "policies" unless it is
-# listed in another family here.
-FAMILIES = {
-    "planning": {"policy_iteration", "value_iteration"},
-    "prediction": {"monte_carlo", "td_prediction"},
-    "tables": {"q_learning", "sarsa"},
-    "values": {"dqn"},
-    "language": {name for name in FILES if name.startswith("llm_")},
-}
-FAMILIES["policies"] = set(FILES) - set().union(*FAMILIES.values())
-WAYS_OUT = "copy it, rename one of them, or add to FAMILIES or VERSIONS of this test"
+# Siblings: names mean the same within a family only, which presets/NAME.toml says.
+FACTS = {name: catalog.facts(name) for name in catalog.names("algos")}
+FAMILIES = {"language": {name for name in FILES if name.startswith("llm_")}}
+for name, about in FACTS.items():
+    FAMILIES.setdefault(about.family, set()).add(name)
+WAYS_OUT = "copy it, rename one of them, or say in presets/NAME.toml that versions differ"
 # What makes an algorithm the one it is: every file has its own.
 OWN = {
     *("Config", "train", "solve"),
-    *("policy_loss", "value_loss", "loss", "backpropagate", "update", "token_weights"),
+    *(
+        "policy_loss",
+        "value_loss",
+        "loss",
+        "backpropagate",
+        "update",
+        "metrics_of",
+        "token_weights",
+    ),
 }
 # Versions besides the one that all other files have, each with its files and its reason.
 VERSIONS: dict[str, dict[str, set[str]]] = {
-    "ActorCritic": {"the step moves the actor, the optimizer the critic": {"trpo"}},
-    "Actor": {"the states' features are computed once": {"reinforce"}},
     "collect": {"several draws a step": {"llm_dapo"}},
     "surrogate": {"clip-higher": {"llm_dapo"}},
     "rewards_of": {"+-1, and a punishment for length": {"llm_dapo"}},
     "group_advantages": {"no division": {"llm_dr_grpo"}},
-    "load": {"there is no critic to load": {"reinforce", "grpo"}},
-    "normalize": {"episodes end at different steps": {"reinforce"}},
     "Batch": {
-        "the loss needs no old policy": {"a2c"},
-        "returns instead of advantages": {"reinforce"},
-        "groups": {"grpo"},
         "a critic": {"llm_rlhf_ppo"},
         "no reference": {"llm_dr_grpo"},
         "completions that are left out": {"llm_dapo"},
     },
-    "prepare": {
-        "the loss needs no old policy": {"a2c"},
-        "returns instead of advantages": {"reinforce"},
-        "groups": {"grpo"},
-    },
 }
+for file, about in FACTS.items():
+    for name, reason in about.versions.items():
+        VERSIONS.setdefault(name, {}).setdefault(reason, set()).add(file)
 
 
 def definitions(file: Path) -> dict[str, str]:

@@ -61,6 +61,11 @@ class Edit(NamedTuple):
     right: str
     wrong: str
     settings: dict[str, Any] = {}  # noqa: RUF012
+    file: str = ""  # of the function, where it is not the algorithm's
+
+    @property
+    def path(self) -> Path:
+        return ROOT / (self.file or f"algos/{self.algo}.py")
 
     @property
     def id(self) -> str:
@@ -68,12 +73,10 @@ class Edit(NamedTuple):
 
 
 GAE = "next_values * ~terminated - values", "next_values - values"
-ACT = "policy.sample(noise)", "policy.sample(-noise)"
-FEATURES = "else self.obs_stats.normalize(obs)", "else 2 * self.obs_stats.normalize(obs)"
+POLICY = "only(0, self.features(obs)))", "only(0, self.features(obs)) * 99)"
 EVALUATE = "values.squeeze(-1)", "2 * values.squeeze(-1)"
 NORMALIZE = "keepdim=True) + 1e-8)", "keepdim=True) + 1.0)"
 VARIANCE = "return 1 - (returns", "return 2 - (returns"
-GAUSSIAN = "self.log_std[:, 0])\n        return Cat", "self.log_std[:, 0] - 1)\n        return Cat"
 SQUARE = "(values - returns).square().mean(-1)", "(values - returns).abs().mean(-1)"
 BACKWARD = "total.sum().backward()", "(3 * total).sum().backward()"
 ENTROPY = {"entropy_coef": 10.0}  # of a policy that is not uniform any more
@@ -89,7 +92,7 @@ ALGORITHMS = [
     Edit("ppo", "policy_loss", "1 + clip_range)", "1)", {"clip_range": 0.01}),
     Edit("ppo", "value_loss", *SQUARE),
     Edit("ppo", "value_loss", "clamp(-clip", "clamp(-0.1 * clip", {"clip_value_range": 0.01}),
-    Edit("ppo", "loss", "(logprobs - batch.logprobs).exp()\n    adv", "1 + logprobs\n    adv"),
+    Edit("ppo", "loss", "(logprobs - batch.logprobs).exp()\n    #", "1 + logprobs\n    #"),
     Edit(
         "ppo",
         "loss",
@@ -102,22 +105,10 @@ ALGORITHMS = [
     Edit("ppo", "approximate_kl", "(log_ratio.exp() - 1 - log_ratio)", "(-log_ratio)"),
     Edit("ppo", "prepare", "advantages + values)", "advantages)"),
     Edit("ppo", "update", "optimizer.step(lr, ", "optimizer.step(2 * lr, "),
-    Edit("ppo", "ActorCritic.act", *ACT),
-    Edit("ppo", "ActorCritic.features", *FEATURES, NORMALIZED),
+    Edit("ppo", "ActorCritic.policy", *POLICY),
     Edit("ppo", "ActorCritic.evaluate", *EVALUATE),
     Edit("ppo", "ActorCritic.value", "features(obs)).squeeze", "features(-obs)).squeeze"),
-    Edit("ppo", "ActorCritic.policy", *GAUSSIAN, CONTINUOUS),
     Edit("a2c", "gae", *GAE),
-    Edit(
-        "a2c",
-        "n_step",
-        "+ gamma * targets[:, 1:]",
-        "- gamma * targets[:, 1:]",
-        {"advantage": "n_step"},
-    ),
-    Edit(
-        "a2c", "monte_carlo", "+ gamma * following\n", "+ following\n", {"advantage": "monte_carlo"}
-    ),
     Edit("a2c", "normalize", *NORMALIZE, {"normalize_advantage": True}),
     Edit("a2c", "policy_loss", "return -(logprobs", "return (logprobs"),
     Edit("a2c", "value_loss", *SQUARE),
@@ -130,9 +121,8 @@ ALGORITHMS = [
     ),
     Edit("a2c", "backpropagate", *BACKWARD, NO_ZERO),
     Edit("a2c", "explained_variance", *VARIANCE),
-    Edit("a2c", "ActorCritic.act", *ACT),
+    Edit("a2c", "ActorCritic.policy", *POLICY),
     Edit("a2c", "ActorCritic.evaluate", *EVALUATE),
-    Edit("a2c", "ActorCritic.policy", *GAUSSIAN, CONTINUOUS),
     Edit("trpo", "gae", *GAE),
     Edit("trpo", "normalize", *NORMALIZE),
     Edit("trpo", "surrogate", ".exp() * advantages", ".exp() * -advantages"),
@@ -146,7 +136,7 @@ ALGORITHMS = [
         "trpo", "backpropagate", ".square().mean(-1)\n    loss.sum", ".abs().mean(-1)\n    loss.sum"
     ),
     Edit("trpo", "fit_critic", "optimizer.step(config", "optimizer.step(2 * config"),
-    Edit("trpo", "ActorCritic.act", *ACT),
+    Edit("trpo", "ActorCritic.policy", *POLICY),
     Edit(
         "trpo", "ActorCritic.value", "self.features(obs)).squeeze", "self.features(-obs)).squeeze"
     ),
@@ -180,13 +170,8 @@ ALGORITHMS = [
     Edit("grpo", "policy_loss", "return -torch.minimum", "return torch.minimum"),
     Edit("grpo", "k3", "log_ratio.exp() - log_ratio - 1", "-log_ratio", {"kl_coef": 0.1}),
     Edit("grpo", "loss", "ratio = log_ratio.exp()", "ratio = 1 + 2 * log_ratio"),
-    Edit("grpo", "Actor.act", *ACT),
-    Edit(
-        "grpo",
-        "Actor.evaluate",
-        "self.features(obs))\n        return self.policy",
-        "self.features(-obs))\n        return self.policy",
-    ),
+    Edit("grpo", "Actor.policy", *POLICY),
+    Edit("grpo", "Actor.evaluate", "self.policy(obs).logprob", "self.policy(-obs).logprob"),
     Edit("reinforce", "returns_to_go", "torch.ones_like(rows) *", "0.5 * torch.ones_like(rows) *"),
     Edit(
         "reinforce",
@@ -197,7 +182,7 @@ ALGORITHMS = [
     ),
     Edit("reinforce", "phi", "weights - predicted", "weights", {"weight": "baseline"}),
     Edit("reinforce", "policy_gradient", "pg_loss = -(by", "pg_loss = (by"),
-    Edit("reinforce", "Actor.act", *ACT),
+    Edit("reinforce", "Actor.policy", *POLICY),
     Edit(
         "reinforce",
         "Actor.forward",
@@ -238,6 +223,47 @@ ALGORITHMS = [
     Edit("policy_iteration", "evaluate", "dtype) - config.gamma * P_pi", "dtype) - 0.5 * P_pi"),
     Edit("value_iteration", "action_values", "gamma * P @ V", "0.5 * P @ V"),
     Edit("value_iteration", "expected_reward", "(P * R)", "(P * R * 2)"),
+]
+LAYERS, SAMPLES = "manyseeds/layers.py", "manyseeds/samples.py"
+FEATURES = "else self.obs_stats.normalize(obs)", "else 2 * self.obs_stats.normalize(obs)"
+SHARED = [
+    *(
+        Edit(algo, "SeedPolicy.act", "policy.sample(noise)", "policy.sample(-noise)", {}, LAYERS)
+        for algo in ("ppo", "a2c", "trpo", "grpo", "reinforce")
+    ),
+    Edit("ppo", "SeedPolicy.features", *FEATURES, NORMALIZED, LAYERS),
+    Edit(
+        "ppo",
+        "SeedPolicy.distribution",
+        "log_std[:, 0])  #",
+        "log_std[:, 0] - 1)  #",
+        CONTINUOUS,
+        LAYERS,
+    ),
+    Edit(
+        "ppo",
+        "SeedPolicy.draw",
+        "shape, self.action_size)",
+        "shape, self.action_size) / 2",
+        CONTINUOUS,
+        LAYERS,
+    ),
+    Edit(
+        "a2c",
+        "n_step",
+        "+ gamma * targets[:, 1:]",
+        "- gamma * targets[:, 1:]",
+        {"advantage": "n_step"},
+        SAMPLES,
+    ),
+    Edit(
+        "a2c",
+        "monte_carlo",
+        "+ gamma * following\n",
+        "+ following\n",
+        {"advantage": "monte_carlo"},
+        SAMPLES,
+    ),
 ]
 
 
@@ -349,14 +375,14 @@ def test_every_function_of_every_algorithm_is_edited() -> None:
 @pytest.mark.parametrize("edit", ALGORITHMS, ids=[f"{e.id}-{k}" for k, e in enumerate(ALGORITHMS)])
 def test_an_edit_of_an_algorithm_counts(edit: Edit, tmp_path: Path) -> None:
     settings = {**SMALL[edit.algo], **edit.settings}
-    module = edited(ROOT / "algos" / f"{edit.algo}.py", edit.right, edit.wrong, tmp_path)
+    module = edited(edit.path, edit.right, edit.wrong, tmp_path)
     now = outcome(module, settings)
     with kernels.off():
         without_c = outcome(module, settings)
     assert_counts(now, without_c, unedited(edit.algo, key_of(settings)))
 
 
-IN_PLACE = [edit for edit in ALGORITHMS if edit.algo in ("ppo", "dqn", "trpo")]
+IN_PLACE = [edit for edit in ALGORITHMS if edit.algo in ("ppo", "dqn", "trpo")] + SHARED
 
 
 @pytest.mark.parametrize("edit", IN_PLACE, ids=[f"{e.id}-{k}" for k, e in enumerate(IN_PLACE)])
@@ -367,7 +393,7 @@ def test_a_function_that_takes_another_ones_place_counts(
     settings = {**SMALL[edit.algo], **edit.settings}
     module = importlib.import_module(f"manyseeds.algos.{edit.algo}")
     before = unedited(edit.algo, key_of(settings))
-    changed = edited(ROOT / "algos" / f"{edit.algo}.py", edit.right, edit.wrong, tmp_path)
+    changed = edited(edit.path, edit.right, edit.wrong, tmp_path)
     cls, _, name = edit.function.rpartition(".")
     target, source = (getattr(m, cls) if cls else m for m in (module, changed))
     monkeypatch.setattr(target, name, vars(source)[name])

@@ -129,7 +129,7 @@ def test_the_update_begins_at_the_policy_that_acted(
     def spy_update(agent: Any, *args: Any) -> Any:
         (batch,) = (x for x in args if isinstance(x, module.Batch))
         if algo == "reinforce":  # its batch holds what the network sees
-            again = agent.policy(agent.network.only(0, batch.features)).sample(noises[-1])
+            again = agent.distribution(agent.network.only(0, batch.features)).sample(noises[-1])
             taken = batch.alive
         else:
             again = agent.act(batch.obs, noises[-1])

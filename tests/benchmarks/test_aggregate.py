@@ -59,6 +59,7 @@ def test_as_many_seeds_of_each_environment() -> None:
 
 def test_profile() -> None:
     line = aggregate.profile([np.array([0.0, 0.5]), np.array([1.0, 1.0])])
+    assert line.n == 4  # runs, not environments
     share = dict(zip(np.round(line.x, 2).tolist(), line.y, strict=True))  # type: ignore[arg-type]
     assert (share[0.0], share[0.45], share[0.5], share[0.98], share[1.0]) == (
         *(0.75, 0.75, 0.5, 0.5),

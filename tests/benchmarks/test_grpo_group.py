@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from manyseeds.benchmarks import grpo_group
-from manyseeds.benchmarks.grpo_group import Step, chosen, stored_group, train
+from manyseeds.benchmarks.grpo_group import Sampled, chosen, stored_group, train
 from manyseeds.llm_track import grpo, models, rlhf_ppo, sampling, tasks
 from manyseeds.llm_track.sampling import Samples
 from manyseeds.runs.parallel import Processes
@@ -20,7 +20,7 @@ from tests.random_models import make_model
 G = 4
 
 
-def step_of(right: list[int], ended: list[int], change: list[float]) -> Step:
+def step_of(right: list[int], ended: list[int], change: list[float]) -> Sampled:
     """A step of completions with two tokens, whose log-probabilities change as given."""
     B = len(right)
     problem = tasks.Problem("1+1=", "2")
@@ -35,7 +35,7 @@ def step_of(right: list[int], ended: list[int], change: list[float]) -> Step:
     )
     current = torch.tensor(change).unsqueeze(1).expand(B, 2)
     graded = [tasks.Graded(problem, "x", float(r), 1.0) for r in right]
-    return Step(samples, graded, torch.zeros(B, 2), torch.zeros(B, 2), current)
+    return Sampled(samples, graded, torch.zeros(B, 2), torch.zeros(B, 2), current)
 
 
 def test_groups_that_are_chosen() -> None:
@@ -49,7 +49,7 @@ def test_groups_that_are_chosen() -> None:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Step, Any]:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Sampled, Any]:
     """A config, the last of two steps of a random model, and its tokenizer."""
     folder = make_model("llama", tmp_path_factory.mktemp("model") / "model")
     shared = {"task": "addition", "model": folder, "quiet": True, "max_new_tokens": 8}
@@ -59,7 +59,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Step, Any]:
     return config, step, tokenizer
 
 
-def test_numbers_of_a_step(trained: tuple[Any, Step, Any]) -> None:
+def test_numbers_of_a_step(trained: tuple[Any, Sampled, Any]) -> None:
     """The reference is the model that the training began with; every sample has its numbers."""
     config, step, _ = trained
     device = torch.device("cpu")
@@ -71,7 +71,7 @@ def test_numbers_of_a_step(trained: tuple[Any, Step, Any]) -> None:
     assert step.values.shape == step.current.shape == step.samples.tokens.shape
 
 
-def test_what_is_stored(trained: tuple[Any, Step, Any]) -> None:
+def test_what_is_stored(trained: tuple[Any, Sampled, Any]) -> None:
     _, step, tokenizer = trained
     group = stored_group(step, tokenizer, G, G)
     assert group["prompt"] == step.graded[G].problem.prompt
@@ -85,7 +85,7 @@ def test_what_is_stored(trained: tuple[Any, Step, Any]) -> None:
         assert completion["ended"] == bool(step.samples.ended[i])
 
 
-def test_the_critic_learns(trained: tuple[Any, Step, Any]) -> None:
+def test_the_critic_learns(trained: tuple[Any, Sampled, Any]) -> None:
     """Its head begins at 0, and so would its values stay."""
     config, _, _ = trained
     run_config = rlhf_ppo.Config(task="addition", model=config.model, quiet=True)
@@ -104,7 +104,7 @@ def test_the_critic_learns(trained: tuple[Any, Step, Any]) -> None:
     assert values[samples.mask].mean() > 0.5
 
 
-def test_command(trained: tuple[Any, Step, Any], tmp_path: Path, monkeypatch: Patch) -> None:
+def test_command(trained: tuple[Any, Sampled, Any], tmp_path: Path, monkeypatch: Patch) -> None:
     """Writes what the page reads."""
     from manyseeds.benchmarks.web import grpo as page
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -42,33 +42,28 @@ def method(
     settings: Mapping[str, Any],
     measures: Ends,
     metrics: Ends | None = None,
+    steps: int = 50,
 ) -> Any:
     """A run whose measures and metrics go in a line from one end to the other, and differ by a
     thousandth from seed to seed."""
     plain = catalog.plain_settings("llm_track", algo, task) or {}
     total = {**plain, **settings}["total_samples"]
-    points = np.linspace(0, total, 6)
+
+    def lines(ends: Ends, samples: np.ndarray, seed: int) -> dict[str, np.ndarray]:
+        found = {name: a + (b - a) * samples / total for name, (a, b) in ends.items()}
+        return {"samples": samples} | {name: x + 0.001 * seed for name, x in found.items()}
+
     frames, parts, summaries = [], [], []
     for seed in range(SEEDS):
         part = folder / f"{algo}-{len(list(folder.glob('*')))}-{seed}"
         part.mkdir(parents=True)
         parts.append(part)
-        done = np.linspace(0, total, 51)[1:]
-        rows = {"samples": done} | {
-            name: start + (end - start) * done / total + 0.001 * seed
-            for name, (start, end) in (metrics or {}).items()
-        }
+        rows = lines(metrics or {}, np.linspace(0, total, steps + 1)[1:], seed)
         write_bytes(part / "metrics.parquet", parquet_bytes(pd.DataFrame(rows)))
-        lines = {
-            name: start + (end - start) * points / total + 0.001 * seed
-            for name, (start, end) in measures.items()
-        }
-        frames.append(pd.DataFrame({"samples": points, "point": range(6), **lines}))
-        summaries.append({
-            "initial": {name: x[0] for name, x in lines.items()},
-            "final": {name: x[-1] for name, x in lines.items()},
-            "seeds": [seed],
-        })  # fmt: skip
+        curve = pd.DataFrame(lines(measures, np.linspace(0, total, 6), seed))
+        frames.append(curve.assign(point=range(6)))
+        ends = {when: dict(curve.iloc[k]) for when, k in (("initial", 0), ("final", -1))}
+        summaries.append({**ends, "seeds": [seed]})
     found = object.__new__(Method)
     vars(found).update(
         algo=algo,
@@ -84,6 +79,22 @@ def method(
         run=SimpleNamespace(path=folder),
     )
     return found
+
+
+def rlhf_text(
+    folder: Path,
+    end: Callable[[Mapping[str, Any]], float],
+    kl: Callable[[Mapping[str, Any]], float] = lambda _: 0.5,
+) -> str:
+    """The section of runs whose pass@1 goes from 0.5 to where their settings say."""
+    runs = [
+        method(
+            folder / "runs", algo, "addition", x,
+            {"pass@1": (0.5, end(x)), "kl": (0.0, kl(x))}, {"reward": (1.0, 3.0)},
+        )
+        for algo, x in RLHF
+    ]  # fmt: skip
+    return chapter.rlhf_section(runs, folder)
 
 
 @pytest.fixture
@@ -120,16 +131,7 @@ def test_r1_zero_rises_where_the_base_has_a_signal(folder: Path) -> None:
 
 
 def test_a_reward_that_rises_while_accuracy_falls(folder: Path) -> None:
-    runs = [
-        method(
-            folder / "runs", algo, "addition", settings,
-            {"pass@1": (0.5, 0.1) if settings.get("rules") is False else (0.5, 0.8),
-             "kl": (0.0, 0.5)},
-            {"reward": (1.0, 3.0)},
-        )
-        for algo, settings in RLHF
-    ]  # fmt: skip
-    text = chapter.rlhf_section(runs, folder)
+    text = rlhf_text(folder, lambda x: 0.1 if x.get("rules") is False else 0.8)
     # The metric of the last fifth of the training: from 2.6 to 3.0 in ten steps.
     assert text.count(" takes the learned reward from 1.04 to 2.82. Pass@1 is lower after ") == 5
     for run in ("RLHF-PPO (learned, beta 0.05)", "GRPO (learned, refreshed in 4 iterations)"):
@@ -141,15 +143,7 @@ def test_a_reward_that_rises_while_accuracy_falls(folder: Path) -> None:
 
 @pytest.mark.parametrize(("end", "said"), [(0.3, "delays"), (0.0, "does not delay")])
 def test_a_refreshed_reward_model_that_delays_the_loss(folder: Path, end: float, said: str) -> None:
-    runs = [
-        method(
-            folder / "runs", algo, "addition", settings,
-            {"pass@1": (0.5, end if settings.get("iterations", 1) > 1 else 0.1), "kl": (0.0, 0.5)},
-            {"reward": (1.0, 3.0)},
-        )
-        for algo, settings in RLHF
-    ]  # fmt: skip
-    text = chapter.rlhf_section(runs, folder)
+    text = rlhf_text(folder, lambda x: end if x.get("iterations", 1) > 1 else 0.1)
     # Half of the difference at the end, as both go in lines.
     mean = f"{(end - 0.1) / 2:+.3f} ["
     assert f"Renewing the reward model and the reference {said} the loss. Averaged over" in text
@@ -158,18 +152,10 @@ def test_a_refreshed_reward_model_that_delays_the_loss(folder: Path, end: float,
 
 def test_the_axis_is_the_square_root_of_the_kl(folder: Path) -> None:
     measures = {"pass@1": (0.5, 0.1), "kl": (-0.102, 0.248)}  # 0.002 more on average over seeds
-    run = method(folder / "runs", *("grpo", "addition"), {}, measures)
-    x = chapter.distance(run)
-    assert x[0] == 0
-    assert x[-1] == pytest.approx(0.5)
-    text = chapter.rlhf_section(
-        [
-            method(folder / "runs", algo, "addition", settings, measures, {"reward": (1.0, 3.0)})
-            for algo, settings in RLHF
-        ],
-        folder,
-    )
+    x = chapter.distance(method(folder / "runs", "grpo", "addition", {}, measures))
+    assert (x[0], x[-1]) == (0, pytest.approx(0.5))
     # pass@1 goes in a line from 0.502 to 0.102.
+    text = rlhf_text(folder, lambda _: 0.1, lambda _: 0.248)
     assert text.count("| 0.502 | 0.102 [") == text.count("] | 0.302 | 0.250 |") == len(RLHF)
 
 
@@ -189,16 +175,8 @@ def test_a_verdict_on_trl_is_of_ours(
 
 
 def test_accuracy_that_turns_is_said_to(folder: Path) -> None:
-    runs = [
-        method(
-            folder / "runs", algo, "addition", settings,
-            {"pass@1": (0.5, 0.6 if settings.get("kl_coef") == 0.5 else 0.3),
-             "kl": (0.0, 0.1 / settings.get("kl_coef", 0.1))},
-            {"reward": (1.0, 3.0)},
-        )
-        for algo, settings in RLHF
-    ]  # fmt: skip
-    text = chapter.rlhf_section(runs, folder)
+    end = lambda x: 0.6 if x.get("kl_coef") == 0.5 else 0.3  # noqa: E731
+    text = rlhf_text(folder, end, lambda x: 0.1 / x.get("kl_coef", 0.1))
     # Seeds differ by a thousandth, 0.002 on average.
     assert "pass@1 turns from a gain to a loss between a KL of 0.202 and 0.502 nats" in text
 

@@ -1,4 +1,4 @@
-"""Sweeps on several machines: how tasks are divided, what arrives, and faults, injected."""
+"""Sweeps on several machines: how jobs are divided, what arrives, and faults, injected."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from manyseeds.algos import q_learning
 from manyseeds.benchmarks import suite, sweep
 from manyseeds.benchmarks.launchers import node
 from manyseeds.benchmarks.launchers.display import Display, write_event
+from manyseeds.benchmarks.launchers.jobs import Event, all_jobs
 from manyseeds.benchmarks.launchers.on_slurm import Command
-from manyseeds.benchmarks.launchers.tasks import Event, all_tasks
 from manyseeds.benchmarks.same_bits import compare_parts
 from manyseeds.benchmarks.suite import SUITES, Cell
 from manyseeds.benchmarks.sweep import Plan
@@ -98,8 +98,8 @@ def sealed_parts(results: Path) -> list[Path]:
 def by_hand(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """CELLS in blocks of two seeds, trained by the commands that a person types."""
     results = tmp_path_factory.mktemp("hand")
-    for task in all_tasks(CELLS, 2):
-        words = task.command(str(results), 1)
+    for job in all_jobs(CELLS, 2):
+        words = job.command(str(results), 1)
         subprocess.run([sys.executable, *words], check=True, capture_output=True, cwd=ROOT)
     return results
 
@@ -117,9 +117,9 @@ def check_equal(results: Path, by_hand: Path) -> None:
 @given(st.sampled_from(sorted(SUITES)), st.integers(0, 40), st.integers(1, 9))
 def test_shards_are_a_suite_and_do_not_overlap(name: str, block: int, count: int) -> None:
     cells = SUITES[name]
-    every = [str(task) for task in Plan(results="x", block=block).tasks(cells)]
+    every = [str(job) for job in Plan(results="x", block=block).jobs(cells)]
     shards = [
-        [str(task) for task in Plan(results="x", block=block, share=(k, count)).tasks(cells)]
+        [str(job) for job in Plan(results="x", block=block, share=(k, count)).jobs(cells)]
         for k in range(1, count + 1)
     ]
     assert sorted(name for shard in shards for name in shard) == sorted(every)
@@ -129,7 +129,7 @@ def test_shards_are_a_suite_and_do_not_overlap(name: str, block: int, count: int
 @given(st.integers(0, 2000), st.integers(1, 100), st.integers(1, 40))
 def test_blocks_begin_at_multiples_and_are_all_seeds(first: int, seeds: int, block: int) -> None:
     cell = Cell("ppo", "CartPole-v1", seeds, first_seed=first)
-    found = [task.seeds for task in all_tasks([cell], block)]
+    found = [job.seeds for job in all_jobs([cell], block)]
     assert [seed for x in found for seed in x] == list(range(first, first + seeds))
     assert all(x[0] % block == 0 for x in found[1:])
     assert all(len(x) <= block for x in found)
@@ -137,7 +137,7 @@ def test_blocks_begin_at_multiples_and_are_all_seeds(first: int, seeds: int, blo
 
 def test_language_models_have_a_seed_in_each_block() -> None:
     cell = Cell("grpo", "addition", 3, package="llm_track")
-    assert [task.seeds for task in all_tasks([cell], 10)] == [(0,), (1,), (2,)]
+    assert [job.seeds for job in all_jobs([cell], 10)] == [(0,), (1,), (2,)]
 
 
 def test_a_device_is_for_our_algorithms_and_names_no_other_run() -> None:
@@ -240,7 +240,7 @@ def test_list_and_watch_show_what_another_process_does(
 ) -> None:
     monkeypatch.setitem(suite.SUITES, "test", CELLS)
     received(node.pack([trained]), tmp_path)
-    write_event(str(tmp_path), "failed", task=str(CELLS[1]))
+    write_event(str(tmp_path), "failed", job=str(CELLS[1]))
     code = (
         "import sys; from manyseeds.benchmarks.suite import Cell\n"
         f"cell = {CELLS[0]!r}\n"
@@ -274,7 +274,7 @@ def test_list_and_watch_show_what_another_process_does(
 
 
 def test_the_picture_counts_events(monkeypatch: Patch) -> None:
-    jobs = all_tasks(CELLS, 2)
+    jobs = all_jobs(CELLS, 2)
     monkeypatch.setattr(time, "time", lambda: 1000.0)
     display = Display(jobs, jobs[1:])
     for what, k in (("started", 1), ("started", 2), ("finished", 1), ("failed", 2)):

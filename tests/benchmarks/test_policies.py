@@ -17,7 +17,7 @@ from manyseeds.benchmarks.chapters import environment_pages
 from manyseeds.benchmarks.chapters.comparison import pairs
 from manyseeds.benchmarks.chapters.results import load_result
 from manyseeds.benchmarks.chapters.stored import open_run
-from manyseeds.benchmarks.launchers import tasks
+from manyseeds.benchmarks.launchers import jobs
 from manyseeds.benchmarks.policies import (
     keep,
     lacking,
@@ -196,7 +196,7 @@ def test_a_sweep_that_publishes_keeps_policies(
     folder = tmp_path / "published"
     cell = Cell("q_learning", "FrozenLake-v1", 3, settings=BUDGETS["q_learning"])
     store(folder, "q_learning", "FrozenLake-v1", [0, 1, 2])
-    for module in (sweep, suite, tasks):
+    for module in (sweep, suite, jobs):
         monkeypatch.setattr(module, "PUBLISHED", folder)
     monkeypatch.setattr(record, "changed_sources", lambda: [])
     monkeypatch.setitem(suite.SUITES, "test", (cell,))

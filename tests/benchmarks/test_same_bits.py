@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib
 import json
 import math
@@ -23,12 +24,27 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from manyseeds.benchmarks import same_bits, sb3_baseline
-from manyseeds.benchmarks.cases import CASES, FILES, Case, command_line, select
+from manyseeds.algos import q_learning
+from manyseeds.benchmarks import catalog, same_bits, sb3_baseline
+from manyseeds.benchmarks.cases import CASES, FILES, Case, Trains, command_line, select
 from manyseeds.benchmarks.same_bits import Difference, compare_parts, compare_runs, main
-from manyseeds.cli import ControlConfig, parse
+from manyseeds.cli import PUBLISHED, ControlConfig, from_identity, identity, parse
 from manyseeds.digest import ROOT
+from manyseeds.errors import UsageError
+from manyseeds.packed import RUNS, with_proved
+from manyseeds.record import (
+    RunFolder,
+    all_runs,
+    hash_of,
+    is_finished,
+    pack,
+    read_json,
+    seal,
+    sha256_of,
+)
+from manyseeds.runs import control
 from manyseeds.runs.language import LanguageConfig
+from manyseeds.runs.stale import part_is_stale
 
 CASE = Case("algos/ppo.py", "CartPole-v1")
 IN_CASES = "show what is missing in benchmarks/cases.py"
@@ -357,6 +373,109 @@ def test_only_takes_along_what_a_case_begins_with() -> None:
     assert [case.label for case in select(CASES, ["sb3-ppo"])] == ["sb3-ppo Pendulum-v1"]
 
 
+# ---- Stamping ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_evaluations: None) -> Path:
+    """The part of a finished run of Q-learning, in what counts as the published layer."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(same_bits, "PUBLISHED", Path("r"))
+    words = "--env FrozenLake-v1 --total-timesteps 500 --seeds 2 --quiet --results r"
+    config = parse(q_learning.Config, q_learning.PRESETS, "", words.split())
+    control.main(config, q_learning.train, q_learning.PRESETS)
+    (part,) = RunFolder.of(config, "q_learning").parts()
+    return part
+
+
+def test_only_what_was_fresh_is_stamped(part: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stale at OLD is stale still, whatever else was found equal."""
+    monkeypatch.setattr(same_bits, "commit_of", lambda old: old)
+    monkeypatch.setattr(same_bits, "git", lambda *words: "c0ffee")
+    fresh = same_bits.fresh_results()
+    assert fresh == [sha256_of(part / "curve.parquet")]
+    pack(Path("r"))
+    assert same_bits.fresh_results() == fresh
+    another = {"digest": "000000000000", "origins": [], "verified": ["another"]}
+    runs, key = part.parents[1] / RUNS, f"{part.parent.name}/{part.name}"
+    runs.write_bytes(with_proved(runs.parent, {key: another}))
+    assert part_is_stale(read_json(part / "config.json"))
+    assert same_bits.fresh_results() == []
+
+    monkeypatch.setattr(same_bits, "fresh_at", lambda old: set())
+    today = same_bits.stamps_today()
+    equal = {same_bits.trained_as(part)}
+    assert same_bits.restamp("OLD", today, equal) == (0, 1)
+    assert part_is_stale(read_json(part / "config.json"))
+
+    monkeypatch.setattr(same_bits, "fresh_at", lambda old: set(fresh))
+    with pytest.raises(UsageError, match="the code was changed during the comparison"):
+        same_bits.restamp("OLD", dict.fromkeys(today, same_bits.Code("another", [])), equal)
+    assert same_bits.restamp("OLD", today, set()) == (0, 1)
+    before = runs.read_text().splitlines()
+    assert same_bits.restamp("OLD", today, equal) == (1, 0)
+    assert len(set(runs.read_text().splitlines()) - set(before)) == 1
+    stamped = read_json(part / "config.json")
+    assert not part_is_stale(stamped)
+    assert stamped["code"]["verified"] == ["c0ffee"]
+    assert is_finished(part)
+    assert same_bits.restamp("OLD", today, equal) == (0, 0)
+
+
+def test_a_study_is_stamped_and_stays_sealed(part: Path) -> None:
+    code = {"digest": "0", "origins": ["x:f"], "verified": ["c0ffee"]}
+    same_bits.stamp_study(part, code)
+    assert read_json(part / "config.json")["code"].items() >= code.items()
+    assert is_finished(part, with_weights=True)
+
+
+def test_the_result_of_a_plan_is_that_of_its_sweeps(tmp_path: Path) -> None:
+    """Without the first line, which says the schema."""
+    (tmp_path / "config.json").write_text("{}")
+    for head, sweep in (("a", "x"), ("b", "x"), ("b", "y")):
+        (tmp_path / "sweeps.json").write_text(f"{head}\n{sweep}\n")
+        seal(tmp_path)
+        expected = hashlib.sha256(f"{sweep}\n".encode()).hexdigest()
+        assert same_bits.result_of(tmp_path) == expected
+
+
+def test_an_algorithm_is_proven_by_all_its_cases() -> None:
+    """One that differs, or was not compared, leaves its algorithm's runs as they are."""
+    all_equal = [same_bits.Outcome(case, "equal", "", 0.0) for case in same_bits.CASES]
+    everybody = {case.trains for case in same_bits.CASES}
+    assert same_bits.proven(all_equal) == everybody
+    ours, theirs = (Trains(source, "ppo", "environment") for source in ("manyseeds", "sb3"))
+    kinds = ("environment", "generated")
+    assert {ours, theirs, *(Trains("manyseeds", "grpo", kind) for kind in kinds)} <= everybody
+    assert {Trains("manyseeds", "dapo", kind) for kind in ("generated", "read")} <= everybody
+    for algo in ("a2c", "ppo", "trpo"):
+        assert Trains("manyseeds", algo, "scaled rewards") in everybody
+    last = max(k for k, outcome in enumerate(all_equal) if outcome.case.trains == ours)
+    differs = dataclasses.replace(all_equal[last], status="DIFFERS")
+    for changed in (
+        all_equal[:last] + all_equal[last + 1 :],
+        [*all_equal[:last], differs, *all_equal[last + 1 :]],
+    ):
+        scaled = ours._replace(subject="scaled rewards")  # of which there are few cases
+        assert same_bits.proven(changed) == everybody - {ours, scaled}
+
+
+@pytest.mark.slow
+def test_every_published_run_is_what_its_settings_say() -> None:
+    """Its name is the hash of its identity, and its origins are those of a new run."""
+    parts = [part for run in all_runs(PUBLISHED) for part in run.parts()]
+    assert len(parts) > 1000
+    for part in parts:
+        stored = read_json(part / "config.json")
+        algo = stored["algo"].removeprefix(f"{stored['source']}-")
+        room: Any = "llm_track" if stored["kind"] == "language" else "algos"
+        config = from_identity(catalog.module(room, algo).Config, stored["config"])
+        assert identity(config) == stored["config"], part
+        assert part.parent.name == hash_of(stored["config"]), part
+        assert same_bits.origins_today(stored) == tuple(stored["code"]["origins"]), part
+        assert read_json(part / "summary.json")["kind"] == stored["kind"]
+
+
 # ---- Where the old code is -----------------------------------------------------------------
 
 
@@ -367,6 +486,7 @@ def test_only_takes_along_what_a_case_begins_with() -> None:
         (["HEAD", "--only", "no such case"], "error: --only no such case: no case has any of it"),
         (["HEAD", "--workers", "0"], "error: --workers 0: must be a finite number of at least 1\n"),
         ([], "error: OLD: name the commit to compare with\n"),
+        (["HEAD", "--only"], "error: --only: needs a value"),
         (["HEAD", "--onl", "ppo"], "error: --onl: unknown flag; did you mean --only?\n"),
     ],
     ids=str,

@@ -38,43 +38,30 @@ from tests.benchmarks.test_sweep import children, is_gone, wait_for
 SCRIPT = str(ROOT / "benchmarks" / "sb3_baseline.py")
 
 # Nothing is at its default, neither ours nor SB3's.
+SHARED: dict[str, Any] = {"num_envs": 2, "gamma": 0.97, "hidden": (24, 12), "total_timesteps": 1000}
+ACTOR_CRITIC: dict[str, Any] = SHARED | {"gae_lambda": 0.9, "entropy_coef": 0.02}
+ACTOR_CRITIC |= {"value_coef": 0.7, "max_grad_norm": 0.9, "anneal_lr": True}
 PPO = ppo.Config(
-    num_envs=2,
+    **ACTOR_CRITIC,
     num_steps=32,
     minibatch_size=16,
     epochs=3,
     learning_rate=7e-4,
-    anneal_lr=True,
-    gamma=0.97,
-    gae_lambda=0.9,
     clip_range=0.3,
     anneal_clip=True,
     clip_value_range=0.4,
     normalize_advantage=False,
-    entropy_coef=0.02,
-    value_coef=0.7,
-    max_grad_norm=0.9,
     target_kl=0.05,
-    hidden=(24, 12),
-    total_timesteps=1000,
 )
 A2C = a2c.Config(
-    num_envs=2,
+    **ACTOR_CRITIC,
     num_steps=16,
     learning_rate=3e-4,
-    anneal_lr=True,
     optimizer="rmsprop_tf",
-    gamma=0.97,
-    gae_lambda=0.9,
     normalize_advantage=True,
-    entropy_coef=0.02,
-    value_coef=0.7,
-    max_grad_norm=0.9,
-    hidden=(24, 12),
-    total_timesteps=1000,
 )
 TRPO = trpo.Config(
-    num_envs=2,
+    **SHARED,
     num_steps=32,
     minibatch_size=16,
     target_kl=0.02,
@@ -84,21 +71,17 @@ TRPO = trpo.Config(
     line_search_shrink=0.7,
     critic_epochs=3,
     learning_rate=7e-4,
-    gamma=0.97,
     gae_lambda=0.9,
     normalize_advantage=False,
-    hidden=(24, 12),
-    total_timesteps=1000,
 )
 DQN = dqn.Config(
-    num_envs=2,
+    **SHARED,
     train_freq=8,
     gradient_steps=3,
     batch_size=16,
     buffer_size=600,
     learning_starts=100,
     learning_rate=7e-4,
-    gamma=0.97,
     target_update_interval=50,
     tau=0.6,
     exploration_fraction=0.3,
@@ -106,8 +89,6 @@ DQN = dqn.Config(
     exploration_final_eps=0.2,
     loss="huber",
     max_grad_norm=9.0,
-    hidden=(24, 12),
-    total_timesteps=1000,
 )
 BOX = dataclasses.replace(
     PPO, env="Pendulum-v1", normalize_obs=True, normalize_reward=True, log_std_init=-0.7
@@ -169,13 +150,6 @@ def test_policy_gradients_get_the_hyperparameters_of_the_config(algo: str) -> No
         for net in (extractor.policy_net, extractor.value_net):
             assert layers(net) == [(24, inputs), "Tanh", (12, 24), "Tanh"]
     assert isinstance(continuous.env, VecNormalize)
-    assert (continuous.env.norm_obs, continuous.env.norm_reward) == (True, False)
-
-
-def test_a2c_without_clipping_and_with_monte_carlo_advantages() -> None:
-    config = dataclasses.replace(A2C, max_grad_norm=0.0, advantage="monte_carlo")
-    model = sb3_baseline.build(sb3_baseline.A2CBaseline, config, seed=3)
-    assert (model.max_grad_norm, model.gae_lambda) == (float("inf"), 1.0)
 
 
 @pytest.mark.parametrize(
@@ -198,13 +172,14 @@ def test_a2c_gets_the_optimizer_of_the_config(optimizer: Any, kind: Any) -> None
         assert (built.defaults["alpha"], built.defaults["momentum"]) == (0.99, 0)
 
 
-def test_ppo_zero_means_off() -> None:
+def test_zero_means_off() -> None:
     config = from_preset(ppo.Config, ppo.PRESETS, "CartPole-v1", max_grad_norm=0.0)
     model = sb3_baseline.build(sb3_baseline.PPOBaseline, config, seed=0)
-    assert model.max_grad_norm == float("inf")
-    assert model.target_kl is None
-    assert model.clip_range_vf is None
+    assert (model.max_grad_norm, model.target_kl, model.clip_range_vf) == (math.inf, None, None)
     assert (model.n_envs, model.n_steps, model.batch_size) == (8, 32, 256)
+    unclipped = dataclasses.replace(A2C, max_grad_norm=0.0, advantage="monte_carlo")
+    model = sb3_baseline.build(sb3_baseline.A2CBaseline, unclipped, seed=3)
+    assert (model.max_grad_norm, model.gae_lambda) == (math.inf, 1.0)
 
 
 def test_ppo_without_clipping() -> None:

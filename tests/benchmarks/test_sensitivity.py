@@ -80,7 +80,7 @@ def plant(results: Path, algo: str, env: str, shift: float = 0.0, **changes: Any
 def test_a_seed_is_scored_by_what_is_best_for_the_others(tmp_path: Path) -> None:
     for env in SCORES:
         plant(tmp_path, "ppo", env)
-    (group,) = sensitivity.together(sensitivity.load(tmp_path))
+    (group,) = sensitivity.together(sensitivity.read_studies(tmp_path))
     assert [study.env for study in group.studies] == ["CartPole-v1", "Pendulum-v1"]
     untuned, for_all, for_each = group.held_out()
     np.testing.assert_allclose(untuned, [[0.4, 0.6], [0.0, 0.1]], atol=1e-12)
@@ -150,7 +150,7 @@ def test_broken_studies_are_left_out_in_one_line(
         content = {} if broken != "algo" else json.loads((bad / name).read_text())
         write_json(bad / name, {**content, "algo": "nothing"})
         seal(bad)
-    (study,) = sensitivity.load(tmp_path)
+    (study,) = sensitivity.read_studies(tmp_path)
     assert study.path == good
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith(f"left out: {bad}")

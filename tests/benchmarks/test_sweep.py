@@ -31,14 +31,14 @@ from manyseeds.benchmarks import (
 from manyseeds.benchmarks.chapters.results import load_result
 from manyseeds.benchmarks.chapters.stored import open_run
 from manyseeds.benchmarks.chapters.tabular import curve_of
-from manyseeds.benchmarks.launchers import local, tasks
-from manyseeds.benchmarks.launchers.tasks import Task
+from manyseeds.benchmarks.launchers import jobs, local
+from manyseeds.benchmarks.launchers.jobs import Job
 from manyseeds.benchmarks.suite import SUITES, Cell
 from manyseeds.benchmarks.sweep import Plan
 from manyseeds.cli import identity, parse, parse_both
 from manyseeds.digest import PACKAGE, ROOT
 from manyseeds.process import exit_reason
-from manyseeds.record import RunFolder, seal, write_json
+from manyseeds.record import seal, write_json
 from manyseeds.runs import control
 from tests.benchmarks.conftest import Output, Patch, Refusal
 from tests.benchmarks.test_report import plant
@@ -94,7 +94,7 @@ def start_sweep(
 
 def children(pid: int) -> list[int]:
     """The processes that a process has started."""
-    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [int(p) for p in Path(f"/proc/{pid}/job/{pid}/children").read_text().split()]
 
 
 def is_gone(pid: int) -> bool:
@@ -302,9 +302,9 @@ def test_a_crashed_cell_is_reported_and_the_others_finish(
 ) -> None:
     start = local.start
 
-    def start_and_kill(task: Task, results: str, workers: int) -> local.Job:
-        job = start(task, results, workers)
-        if task.cell is LONG:
+    def start_and_kill(job: Job, results: str, workers: int) -> local.Job:
+        job = start(job, results, workers)
+        if job.cell is LONG:
             job.process.kill()  # as the kernel does when memory is out
         return job
 
@@ -361,7 +361,7 @@ def test_a_full_disk_fails_the_cell_and_is_made_good(tmp_path: Path) -> None:
 def published(tmp_path: Path, monkeypatch: Patch) -> Path:
     """An empty published layer, for the sweep; a suite `test` of two cells."""
     folder = tmp_path / "published"
-    for module in (sweep, suite, tasks):
+    for module in (sweep, suite, jobs):
         monkeypatch.setattr(module, "PUBLISHED", folder)
     cells = (TINY[1], Cell("q_learning", "CartPole-v1", 3, settings=TINY_Q))
     monkeypatch.setitem(suite.SUITES, "test", cells)
@@ -377,7 +377,7 @@ def test_publishing_trains_what_is_missing_and_nothing_else(
     monkeypatch.setattr(record, "changed_sources", lambda: [])
     two = Cell("q_learning", "CartPole-v1", 2, settings=TINY_Q)
     assert sweep.sweep([two], Plan(results="published", workers=1)) == []
-    first = sealed(published)
+    (first,) = (path.read_bytes() for path in sealed(published))
     for weights in published.rglob("policy.safetensors"):
         weights.unlink()
     capsys.readouterr()
@@ -388,11 +388,11 @@ def test_publishing_trains_what_is_missing_and_nothing_else(
     assert "train seeds 2\n" in out
     assert "--seeds 1 --first-seed 2 " in out
     sweep.main(["--suite", "test", "--publish", "--only", "CartPole-v1"])
-    names = [path.parent.name for path in sealed(published)]
-    assert sorted(names) == ["seeds-000-001", "seeds-002-002"]
-    assert first.items() <= sealed(published).items()
-    (run,) = {path.parent.parent for path in sealed(published)}
-    command = open_run(RunFolder(run)).configs[1]["command"]
+    assert not sealed(published)  # all are packed
+    (run,) = record.all_runs(published)
+    assert [part.name for part in run.parts()] == ["seeds-000-001", "seeds-002-002"]
+    assert record.read_bytes(run.parts()[0] / record.DONE) == first
+    command = open_run(run).configs[1]["command"]
     assert command.endswith("--env CartPole-v1 --seeds 1 --first-seed 2 --total-timesteps 500")
     assert not Path("results").exists()
 
@@ -444,7 +444,7 @@ def test_seeds_are_added_until_verdicts_are_decided(
 
 
 def stand_in_for_training(
-    results: Path, monkeypatch: Patch, scores: Mapping[str, Any], *failed: Task
+    results: Path, monkeypatch: Patch, scores: Mapping[str, Any], *failed: Job
 ) -> list[list[Cell]]:
     """Cells are planted instead of trained; which ones, sweep by sweep. failed: of the first."""
     trained: list[list[Cell]] = []
@@ -466,7 +466,7 @@ def test_what_fails_is_not_tried_again_and_the_others_go_on(
     """PPO's comparison fails at once; A2C's has its three looks."""
     pairs = [(algo, source) for algo in ("ppo", "a2c") for source in ("manyseeds", "sb3")]
     cells = [Cell(algo, "CartPole-v1", 10, source) for algo, source in pairs]
-    failed, rng = Task(cells[1]), np.random.default_rng(0)
+    failed, rng = Job(cells[1]), np.random.default_rng(0)
     scores = {cell.label: rng.normal(300, 2, 60) for cell in cells}
     trained = stand_in_for_training(tmp_path, monkeypatch, scores, failed)
     assert sweep.sweep_until_decided(cells, Plan(results=str(tmp_path), workers=1)) == [failed]
@@ -480,7 +480,7 @@ def test_cells_without_a_counterpart_have_the_seeds_of_the_suite(tmp_path: Path)
     plant(tmp_path, "reinforce", {0: 300.0})
     for cell in (Cell("reinforce", "CartPole-v1", 30), Cell("policy_iteration", "Taxi-v4", 0)):
         for results in (tmp_path, tmp_path / "none"):
-            assert sweep.seeds_asked_for(cell, str(results)) == cell.seeds
+            assert sweep.requested_seeds(cell, str(results)) == cell.seeds
 
 
 def test_a_seed_that_is_missing_ends_what_is_looked_at(tmp_path: Path) -> None:
@@ -490,11 +490,11 @@ def test_a_seed_that_is_missing_ends_what_is_looked_at(tmp_path: Path) -> None:
     theirs = {seed: 100.0 + seed % 4 for seed in (*range(20, 30), *range(1000, 1030))}
     plant(tmp_path, "sb3-ppo", theirs)
     sb3 = Cell("ppo", "CartPole-v1", 5, "sb3")
-    assert sweep.seeds_asked_for(sb3, str(tmp_path)) == 10
+    assert sweep.requested_seeds(sb3, str(tmp_path)) == 10
     result = load_result(open_run(sb3.folder(str(tmp_path))))
-    assert (result.first_seeds, len(result.seeds)) == (0, 10)
+    assert (result.first_seeds, len(result.seeds)) == (0, 40)
     plant(tmp_path, "sb3-ppo", {seed: 480.0 + seed % 4 for seed in range(20)})
-    assert sweep.seeds_asked_for(sb3, str(tmp_path)) == 20  # not 30, which both have
+    assert sweep.requested_seeds(sb3, str(tmp_path)) == 20  # not 30, which both have
 
 
 def test_a_dry_run_says_what_the_rule_asks_for(

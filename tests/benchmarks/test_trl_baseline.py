@@ -216,16 +216,12 @@ def test_what_trl_cannot_do_is_refused_in_one_line(
     assert lines[0].startswith(f"error: {message}")
 
 
-@pytest.mark.parametrize(
-    ("algo", "settings", "message"),
-    [("rlhf_ppo", {}, "--algo rlhf_ppo: TRL"), ("grpo", {"iterations": 2}, "--iterations 2: TRL")],
-)
 def test_before_anything_is_timed_it_says_what_trl_cannot_do(
-    algo: str, settings: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
-        trl_baseline.main(["--check", algo, json.dumps(settings)])
-    assert capsys.readouterr().err.startswith(f"error: {message}")
+        trl_baseline.main(["--check", "grpo", '{"iterations": 2}'])
+    assert capsys.readouterr().err.startswith("error: --iterations 2: TRL")
     trl_baseline.main(["--check", "grpo", "{}"])
     assert capsys.readouterr().out == "{}\n"
 
@@ -265,7 +261,6 @@ def gradient(policy: Any, loss: torch.Tensor) -> torch.Tensor:
     ("algo", "settings"),
     [
         ("grpo", {"kl_coef": 0.0}),
-        ("grpo", {"kl_coef": 0.04}),
         ("grpo", {"kl_coef": 0.04, "temperature": 0.7}),
         ("dr_grpo", {}),
         ("dapo", {}),
@@ -285,32 +280,27 @@ def test_loss_and_gradient_are_ours(
     columns = advantages.unsqueeze(1).expand_as(samples.tokens)
     reference = samples.logprobs - 0.1 * samples.mask
     logprobs = sampling.logprobs(policy, samples, config.temperature)
-    learned = samples.mask
+    learned, others = samples.mask, []
     if algo == "grpo":
-        weights = grpo.token_weights(samples.mask, ROWS)
-        ours = grpo.policy_loss(logprobs, samples.logprobs, reference, columns, weights, config)
+        weights, others = grpo.token_weights(samples.mask, ROWS), [reference]
     elif algo == "dr_grpo":
         weights = dr_grpo.token_weights(samples.mask, ROWS, config.max_new_tokens)
-        ours = dr_grpo.policy_loss(logprobs, samples.logprobs, columns, weights, config)
     else:
         if config.overlong_filtering:
             learned = learned & samples.ended.unsqueeze(1)
         weights = dapo.token_weights(learned, learned.any(1).sum(), learned.sum(), True)
-        ours = dapo.policy_loss(logprobs, samples.logprobs, columns, weights, config)
-
-    theirs = trainer.compute_loss(
-        policy,
-        {
-            "prompt_ids": samples.prompts,
-            "prompt_mask": samples.prompt_mask.long(),
-            "completion_ids": samples.tokens,
-            "completion_mask": learned.long(),
-            "advantages": advantages,
-            "old_per_token_logps": samples.logprobs,
-            "ref_per_token_logps": reference,
-            "num_items_in_batch": learned.sum(),
-        },
-    )
+    ours = module.policy_loss(logprobs, samples.logprobs, *others, columns, weights, config)
+    inputs = {
+        "prompt_ids": samples.prompts,
+        "prompt_mask": samples.prompt_mask.long(),
+        "completion_ids": samples.tokens,
+        "completion_mask": learned.long(),
+        "advantages": advantages,
+        "old_per_token_logps": samples.logprobs,
+        "ref_per_token_logps": reference,
+        "num_items_in_batch": learned.sum(),
+    }
+    theirs = trainer.compute_loss(policy, inputs)
     torch.testing.assert_close(theirs, ours, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(
         gradient(policy, theirs), gradient(policy, ours), rtol=1e-4, atol=1e-6
@@ -492,10 +482,7 @@ def test_speed_is_taken_on_both_sides(model: str) -> None:
     ]
     row = trl_speed.summary(measurements)
     assert (row["ratio"], row["ratio_low"], row["ratio_high"]) == (2.0, 1.5, 3.0)
-
-
-def test_a_measurement_is_named_by_what_is_not_the_preset() -> None:
     plain = from_preset(grpo.Config, grpo.PRESETS, "addition")
-    assert trl_speed.name_of("grpo", plain) == "grpo"
     changed = dataclasses.replace(plain, kl_coef=0.0, total_samples=2_560)
-    assert trl_speed.name_of("grpo", changed) == "grpo, total_samples 2560, kl_coef 0.0"
+    names = [trl_speed.name_of("grpo", x) for x in (plain, changed)]
+    assert names == ["grpo", "grpo, total_samples 2560, kl_coef 0.0"]

@@ -132,5 +132,7 @@ def test_verdicts_together() -> None:
     )
     assert text.startswith(f"{counted}better or worse. If all pairs were alike, at most 0.1 would")
     assert "pooled z of the permutation tests is +0.00, p=1.000: above 0" in text
-    assert ", p<0.001: above 0" in evidence.together_text([worse, worse], "final score")
+    pooled = 2**0.5 * evidence.z_of(worse.parity)
+    text = evidence.together_text([worse, worse], "final score")
+    assert f"is {pooled:+.2f}, p<0.001: above 0" in text
     assert evidence.together_text([same], "x") == "- x: 1 saturated.\n"

@@ -182,9 +182,9 @@ def test_plays_what_gymnasium_plays(lake: Path, tmp_path: Path, capsys: Output) 
 
 
 def test_action_is_clipped_to_the_box() -> None:
-    stage = films.GymnasiumStage("MountainCarContinuous-v0", 50)
+    scene = films.GymnasiumScene("MountainCarContinuous-v0", 50)
     policy: Any = SimpleNamespace(seeds=[5], act=lambda obs: torch.full((1, 1, 1), 3.0))
-    total, steps = films.play(stage, policy, seed=5, start=0, reel=films.Reel(30, ""))
+    total, steps = films.play(scene, policy, seed=5, start=0, reel=films.Reel(30, ""))
     assert (round(total, 6), steps) == (-5.0, 50)  # 0.1 for each full throttle
 
 
@@ -236,10 +236,10 @@ def test_board_of_our_own(tmp_path: Path, capsys: Output) -> None:
 def test_board_of_several_panels_and_of_one_row(tmp_path: Path) -> None:
     """The panel with the agent is drawn, and cells shrink where there are many."""
     walk = board_of(lambda policy: None, "RandomWalk-v0", tmp_path)
-    stage = films.stage_of(walk)
-    stage.reset(0)
-    assert stage.picture().width <= films.MAX_SIDE + 1
-    taxi = films.BoardStage(envs.Taxi())
+    scene = films.scene_of(walk)
+    scene.reset(0)
+    assert scene.picture().width <= films.MAX_SIDE + 1
+    taxi = films.BoardScene(envs.Taxi())
     board = next(iter(taxi.env.layout.panels.values()))
     taxi.reset(0)
     assert taxi.picture().size == (48 * len(board[0]) + 1, 48 * len(board) + 1)

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from manyseeds import capture, kernels
+from manyseeds.benchmarks import catalog
 from manyseeds.capture import captured, leaves
 from manyseeds.runs.control import Run
 
@@ -46,6 +47,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         | {"hidden": (16,), "total_timesteps": 300},
     ),
 }
+
+for algo in sorted(set(catalog.names("algos")) - {algo for algo, _ in CASES.values()}):
+    if hasattr(catalog.module("algos", algo), "captured"):
+        CASES[algo] = algo, catalog.facts(algo).small
 
 
 def learn(case: str, **overrides: Any) -> tuple[dict[str, Tensor], Any]:

@@ -158,8 +158,13 @@ def test_a_folder_counts_before_what_is_packed() -> None:
     # What is being trained anew is not finished, and does not hide what is packed once it is gone.
     write_json(FIRST / "config.json", {"seeds": [0, 1], "config": {}})
     assert not is_finished(FIRST)
+    pack(RESULTS)
     (FIRST / "config.json").unlink()
     assert is_finished(FIRST)
+    plant(damaged := ALGO / "a/seeds-007-007")
+    (damaged / "curve.parquet").write_bytes(b"")
+    assert pack(RESULTS) == 0
+    assert (damaged / record.DONE).exists()
 
 
 def test_an_interrupted_packing_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,6 +206,7 @@ def test_an_interrupted_packing_loses_nothing(monkeypatch: pytest.MonkeyPatch) -
                 break
         assert [run.parts() for run in all_runs(RESULTS)] == [[FIRST, SECOND], [OTHER]]
         pack(RESULTS)
+        assert not list(RESULTS.rglob("seeds-*/*.json"))
         for part in PARTS:
             assert {
                 x: y for x, y in packed.files_of(part).items() if y != files[part].get(x)
@@ -214,6 +220,7 @@ def test_one_bit_of_a_packed_file_is_seen(name: str) -> None:
     pack(RESULTS)
     for part in PARTS:
         shutil.rmtree(part)
+    assert all(map(is_finished, PARTS))
     whole = (ALGO / name).read_bytes()
     place = whole.index(b'{"lr": "a"}') + 8 if name == packed.RUNS else len(whole) // 2
     (ALGO / name).write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
@@ -263,6 +270,7 @@ def test_a_packed_run_keeps_its_name() -> None:
     write_json(part / "config.json", {"seeds": [0, 1], "config": identity(config), "code": CODE})
     seal(part, [POLICY], POLICY)
     pack(RESULTS)
+    shutil.rmtree(folder.path)  # weights
     assert folder.missing(range(4)) == [[2, 3]]
     with folder.locks(config):
         pass
@@ -290,6 +298,20 @@ def test_what_is_no_json_and_no_table_is_not_packed() -> None:
         f'{{"sha256": {{}}, "proved": {{}}, "parts": {{"{key}": {{}}}}}}'
         for key in ("../x/seeds-000-001", "a", "a/x", "/etc/plan", ".a/plan", "a/../plan")
     ],
+    ids=[
+        "empty",
+        "list",
+        "number",
+        "object",
+        "deep",
+        "type",
+        "up",
+        "run",
+        "name",
+        "root",
+        "hidden",
+        "dots",
+    ],
 )
 def test_a_malformed_runs_json_is_left_out(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     plant(OTHER)
@@ -311,7 +333,7 @@ def table(rows: int, **columns: Any) -> bytes:
 @pytest.mark.parametrize(
     ("content", "error"),
     [
-        (table(packed.MAX_CELLS // 3 + 1), "more than .* cells"),
+        (table(40), "more than .* cells"),
         (b"PAR1", "."),
         (table(3, run=["a", "b", "a"]), "in several places"),
         (table(3, run=[1, 2, 3]), "."),
@@ -319,10 +341,13 @@ def table(rows: int, **columns: Any) -> bytes:
     ],
     ids=["large", "short", "mixed", "numbers", "none"],
 )
-def test_a_malformed_table_is_refused(content: bytes, error: str) -> None:
+def test_a_malformed_table_is_refused(
+    content: bytes, error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file of a few hundred bytes may declare more rows than there is memory."""
     planted()
     pack(RESULTS)
+    monkeypatch.setattr(packed, "MAX_CELLS", 100)
     (ALGO / "curve.parquet").write_bytes(content)
     with pytest.raises((ValueError, OSError, TypeError, AttributeError), match=error):
         read_parquet(OTHER / "curve.parquet")

@@ -71,19 +71,18 @@ def test_what_pages_name_is_there(page: str) -> None:
         pkgutil.resolve_name(name)  # raises where there is none
 
 
-def test_every_algorithm_is_on_the_pages_and_in_the_suites() -> None:
+def test_every_algorithm_is_in_the_tree_and_the_published_ones_on_the_pages() -> None:
     names = catalog.names("algos")
+    tree = str(taxonomy.filled(taxonomy.TREE))
+    missing = [name for name in names if f"'algos/{name}.py'" not in tree]
+    assert not missing, "its branch in algos/presets/NAME.toml is none of chapters/taxonomy.py"
+    trained = {cell.algo for cells in SUITES.values() for cell in cells if cell.package == "algos"}
+    assert trained <= set(names)
     for page, link in (("README.md", "(algos/{}.py)"), ("algos/README.md", "| [{0}.py]({0}.py) |")):
         text = (ROOT / page).read_text()
-        missing = [name for name in names if link.format(name) not in text]
+        missing = [name for name in trained if link.format(name) not in text]
         assert not missing, f"give it a row in {page}"
-    unnamed = [name for name in (*names, *catalog.names("llm_track")) if name not in NAMES]
-    assert not unnamed, "give it a name in NAMES of benchmarks/chapters/names.py"
-    tree = str(taxonomy.TREE)
-    missing = [name for name in names if f"'algos/{name}.py'" not in tree]
-    assert not missing, "give it a place in TREE of benchmarks/chapters/taxonomy.py"
-    trained = {cell.algo for cells in SUITES.values() for cell in cells if cell.package == "algos"}
-    assert trained == set(names), "give it cells in SUITES of benchmarks/suite.py"
+    assert set(catalog.names("llm_track")) <= set(NAMES)
 
 
 def test_every_environment_is_in_the_readme() -> None:

@@ -295,6 +295,25 @@ def test_a_seed_is_locked_against_other_processes_until_its_process_ends() -> No
     assert os.listdir() == []
 
 
+def test_a_name_is_held_until_the_last_process_of_its_settings_has_left() -> None:
+    """A and B train under it; C, with others, is refused also once A, who came first, has left."""
+    code = "from pathlib import Path; from manyseeds.record import Locks\n"
+    code += "locks = Locks(Path('.x.lock')); print(locks.enter(b'ours').decode(), flush=True)\n"
+    code += "input(); locks.close()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    command: Any = [sys.executable, "-c", code]
+    a, b = (subprocess.Popen(command, text=True, **pipes) for _ in range(2))
+    for process in (a, b):
+        assert process.stdout
+        assert process.stdout.readline() == "ours\n"
+    for process, joined in ((a, b"ours"), (b, b"others")):
+        process.communicate("\n")
+        locks = record.Locks(Path(".x.lock"))
+        assert locks.enter(b"others") == joined
+        locks.close()
+    assert os.listdir() == []
+
+
 def link(path: Path) -> None:
     path.symlink_to(Path("victim").resolve())
 

@@ -18,8 +18,6 @@ import torch
 
 from manyseeds import capture, kernels, record, snapshot
 from manyseeds.algos import ppo, q_learning
-from manyseeds.benchmarks import catalog
-from manyseeds.cli import SeedsConfig
 from manyseeds.digest import ROOT, Place, find, read, resolve
 from manyseeds.record import RunFolder, is_finished
 from manyseeds.runs import checkpoints, control
@@ -668,12 +666,3 @@ def test_control_runs_keep_what_they_gather() -> None:
     assert made - anew == set(Run.gathered)
     assert set(Run.gathered) <= made
     assert control.Run.kind == "control"
-
-
-def test_every_algorithm_that_learns_is_interrupted_in_some_case() -> None:
-    found = {
-        name
-        for name in catalog.names("algos")
-        if issubclass(catalog.module("algos", name).Config, SeedsConfig)
-    }
-    assert found == {case.partition(",")[0] for case in CASES}, "add it to tests.resuming.CASES"

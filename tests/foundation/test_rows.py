@@ -76,12 +76,9 @@ def test_planning_has_none_and_prediction_no_gamma() -> None:
         algo: set(varying(importlib.import_module(f"manyseeds.algos.{algo}").Config))
         for algo in set(catalog.names("algos")) - set(ALGOS)
     }
-    assert found == {
-        "policy_iteration": set(),
-        "value_iteration": set(),
-        "monte_carlo": {"learning_rate"},
-        "td_prediction": {"learning_rate", "trace_decay"},
-    }
+    assert not any("gamma" in names for names in found.values())
+    assert found["policy_iteration"] == found["value_iteration"] == set()
+    assert found["td_prediction"] == {"learning_rate", "trace_decay"}
 
 
 @pytest.mark.parametrize(

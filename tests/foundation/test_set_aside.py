@@ -15,7 +15,7 @@ from manyseeds.benchmarks import sweep
 from manyseeds.benchmarks.chapters.stored import open_run
 from manyseeds.benchmarks.compare import compare
 from manyseeds.benchmarks.launchers.display import Display
-from manyseeds.benchmarks.launchers.tasks import all_tasks
+from manyseeds.benchmarks.launchers.jobs import all_jobs
 from manyseeds.benchmarks.merge import stored_parts
 from manyseeds.benchmarks.suite import Cell
 from manyseeds.cli import parse
@@ -502,12 +502,12 @@ def test_a_sweep_plans_what_its_command_would_train(edited: Callable[[], None]) 
 def test_who_looks_on_sees_that_the_code_was_edited(monkeypatch: pytest.MonkeyPatch) -> None:
     cell = Cell("q_learning", "FrozenLake-v1", 2, settings=SETTINGS)
     train()
-    tasks = all_tasks([cell])
-    display = Display(tasks, [])
-    display.look(tasks, "r")
+    jobs = all_jobs([cell])
+    display = Display(jobs, [])
+    display.look(jobs, "r")
     assert display.done == 2
     monkeypatch.setattr(stale, "code_digest", lambda origins: "of an edited file")
-    display.look(tasks, "r")
+    display.look(jobs, "r")
     assert display.done == 0
 
 

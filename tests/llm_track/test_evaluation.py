@@ -30,16 +30,6 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_right_one(n: int) -> None:
         assert pass_at_k(right.astype(float), k) == pytest.approx(np.mean(shares), abs=1e-12)
 
 
-def test_pass_at_k_by_hand() -> None:
-    """1 right of 4: a pair holds it in 3 of 6 cases; the plug-in 1 - (3/4)^2 is 7/16."""
-    right = np.array([[1, 0, 0, 0]])
-    assert pass_at_k(right, 1) == 0.25
-    assert pass_at_k(right, 2) == 0.5
-    assert pass_at_k(right, 4) == 1
-    assert pass_at_k(np.zeros((3, 4)), 2) == 0
-    assert pass_at_k(np.array([[1, 0], [0, 0]]), 2) == 0.5
-
-
 @pytest.mark.parametrize(
     ("votes", "right", "solved"),
     [
@@ -56,19 +46,6 @@ def test_pass_at_k_by_hand() -> None:
 )
 def test_cons_at_k_of_a_prompt(votes: list[str | None], right: list[float], solved: float) -> None:
     assert cons_at_k([votes], np.array([right])) == solved
-
-
-def test_cons_at_k_of_some_prompts() -> None:
-    votes = [["7", "7", "1"], ["1", "2", "2"], [None, None, None], ["3", None, "4"]]
-    right = np.array([[1, 1, 0], [1, 0, 0], [0, 0, 0], [1, 0, 0]])
-    assert cons_at_k(votes, right) == 0.5
-
-
-def test_numbers_written_in_two_ways_vote_together() -> None:
-    task = tasks.make(str(Path(__file__).parent / "data" / "gsm8k.jsonl"))
-    texts = [f"<answer>{x}</answer>" for x in ("5", "1,234", "1234.0", "5")]
-    votes = [task.vote(text) for text in ["<answer>1234</answer>", *texts]]
-    assert cons_at_k([votes], np.array([[1, 0, 1, 1, 0]])) == 1
 
 
 def test_cons_of_more_samples_is_the_mean_over_groups() -> None:
@@ -190,19 +167,14 @@ def test_the_measures_are_those_of_the_completions(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("small")
-def test_without_a_right_or_a_wrong_one_lengths_are_no_number() -> None:
-    measures, _ = evaluator()(False)
-    assert measures["pass@1"] == 0
-    assert math.isnan(measures["length_right"])
-    assert measures["length_wrong"] == pytest.approx(measures["length"])
-
-
-@pytest.mark.usefixtures("small")
 def test_the_kl_is_measured_on_the_policy_s_samples() -> None:
     measure = evaluator()
     with torch.no_grad():
         measure.policy.model.embed_tokens.weight.mul_(1.5)
     measures, _ = measure(True)
+    assert measures["pass@1"] == 0  # then the right ones have no length
+    assert math.isnan(measures["length_right"])
+    assert measures["length_wrong"] == pytest.approx(measures["length"])
     # The mean over tokens of log pi - log pi_ref, from the exact distributions.
     problems = [p for p in measure.task.test(9) for _ in range(4)]
     _, samples = measure._complete(problems, greedy=False)

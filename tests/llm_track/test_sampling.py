@@ -17,7 +17,6 @@ import safetensors.torch
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import chisquare
 from torch import Tensor
 
 from manyseeds.errors import UsageError
@@ -135,15 +134,8 @@ def test_sampling_and_teacher_forcing_agree(model: Any, tokenizer: Any, temperat
         close(samples.entropy[i, :n], -(p * p.clamp(min=1e-300).log()).sum(1), 1e-4)
 
 
-def test_the_temperature_matters(llama: Any, tokenizer: Any) -> None:
-    """The negative control: log-probabilities at another temperature are others."""
-    samples = sampling.sample(llama, tokenizer, encoded(tokenizer, PROMPTS), uniforms(6, 8), 0.6)
-    with torch.no_grad():
-        assert (samples.logprobs - sampling.logprobs(llama, samples, 1.0)).abs().max() > 0.1
-
-
 def test_a_row_does_not_depend_on_the_others(model: Any, tokenizer: Any) -> None:
-    """Alone, in a batch, in another order, with or without compaction: the same tokens."""
+    """Alone, in a batch of any size, in another order, with or without compaction."""
     ending = likely_to_end(model, tokenizer, 6.0)
     prompts, u = encoded(tokenizer, PROMPTS * 3), uniforms(18, 20)
     whole = sampling.sample(ending, tokenizer, prompts, u)
@@ -152,70 +144,37 @@ def test_a_row_does_not_depend_on_the_others(model: Any, tokenizer: Any) -> None
     order = torch.randperm(18, generator=torch.Generator().manual_seed(3))
     shuffled = sampling.sample(ending, tokenizer, [prompts[i] for i in order], u[order])
     assert sampling.decode(tokenizer, shuffled) == [texts[i] for i in order]
-    for i in range(18):
-        alone = sampling.sample(ending, tokenizer, [prompts[i]], u[i : i + 1])
-        n = int(whole.lengths[i])
-        assert alone.tokens[0].tolist() == whole.tokens[i, :n].tolist()
-        close(alone.logprobs[0], whole.logprobs[i, :n], 1e-4)
-        assert alone.ended[0] == whole.ended[i]
+    for size in (1, 4, 100):
+        parts = sampling.sample(ending, tokenizer, prompts, u, size=size)
+        for name in ("tokens", "mask", "prompt_mask", "ended"):
+            assert torch.equal(getattr(parts, name), getattr(whole, name)), name
+        close(parts.logprobs, whole.logprobs, 1e-4)
 
 
-@pytest.mark.parametrize("size", [1, 3, 4, 100])
-def test_samples_do_not_depend_on_how_many_are_side_by_side(
-    llama: Any, tokenizer: Any, size: int
-) -> None:
-    prompts = tokenizer(["1+2=", "345+67=", "8", "90+1=", "2+2=", "5"])["input_ids"]
-    uniforms = torch.rand(6, 12, generator=torch.Generator().manual_seed(3))
-    whole = sampling.sample(llama, tokenizer, prompts, uniforms)
-    parts = sampling.sample(llama, tokenizer, prompts, uniforms, size=size)
-    assert torch.equal(parts.mask, whole.mask)
-    assert torch.equal(parts.prompt_mask, whole.prompt_mask)
-    assert torch.equal(parts.tokens * parts.mask, whole.tokens * whole.mask)
-    torch.testing.assert_close(parts.logprobs, whole.logprobs, rtol=1e-4, atol=1e-5)
+def test_first_tokens_have_the_model_s_frequencies(llama: Any, tokenizer: Any) -> None:
+    """Evenly spaced uniform numbers draw each token as often as its probability says."""
+    (prompt,), n = encoded(tokenizer, ["1+2="]), 4000
+    even = (torch.arange(n).unsqueeze(1) + 0.5) / n
+    for temperature in (0.5, 2.0):
+        tokens = sampling.sample(llama, tokenizer, [prompt] * n, even, temperature).tokens
+        expected = n * one_by_one(llama, prompt, [0], temperature)[0]
+        close(tokens[:, 0].bincount(minlength=len(tokenizer)), expected, 1.01)
 
 
-def test_equal_prompts_with_other_random_numbers_differ(llama: Any, tokenizer: Any) -> None:
-    prompts = encoded(tokenizer, ["1+2="] * 16)
-    samples = sampling.sample(llama, tokenizer, prompts, uniforms(16, 12))
-    assert len({tuple(row) for row in samples.tokens.tolist()}) > 8
-    again = sampling.sample(llama, tokenizer, prompts, uniforms(16, 12))
-    assert torch.equal(samples.tokens, again.tokens)
-    assert torch.equal(samples.logprobs, again.logprobs)
-
-
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-def test_first_tokens_have_the_model_s_frequencies(
-    llama: Any, tokenizer: Any, temperature: float
-) -> None:
-    """A chi-square test of 20,000 draws; the rarest tokens are put together."""
-    (prompt,) = encoded(tokenizer, ["1+2="])
-    n = 20_000
-    u = uniforms(n, 1)
-    found = [
-        sampling.sample(llama, tokenizer, [prompt] * 2000, u[i : i + 2000], temperature).tokens
-        for i in range(0, n, 2000)
-    ]
-    counts = torch.cat(found)[:, 0].bincount(minlength=len(tokenizer)).double()
-    p = one_by_one(llama, prompt, [0], temperature)[0]
-    common = p * n > 10
-    assert common.sum() >= 3
-    observed = [*counts[common].tolist(), counts[~common].sum().item()]
-    expected = [*(p[common] * n).tolist(), (p[~common].sum() * n).item()]
-    if expected[-1] < 5:
-        assert observed[-1] < 25
-        observed, expected = observed[:-1], expected[:-1]
-    total = sum(observed)
-    expected = [x * total / sum(expected) for x in expected]
-    assert chisquare(observed, expected).pvalue > 1e-4
-
-
-def test_the_ends_of_the_unit_interval(llama: Any, tokenizer: Any) -> None:
-    """0 and the largest float below 1 are draws like any other, never of probability 0."""
-    prompts = encoded(tokenizer, PROMPTS)
-    for u in (0.0, 1 - 2**-24):
-        samples = sampling.sample(llama, tokenizer, prompts, torch.full((6, 4), u))
-        assert (samples.tokens < len(tokenizer)).all()
-        assert samples.logprobs.isfinite().all()
+def test_the_ends_of_the_unit_interval_draw_no_impossible_token(llama: Any, tokenizer: Any) -> None:
+    """Neither 0 where the first tokens have probability 0, nor the largest float below 1 where the
+    sum of a large vocabulary's probabilities is smaller in float32, and the last ones have 0."""
+    V, model = 151_936, copy.deepcopy(llama)
+    model.lm_head = torch.nn.Linear(model.lm_head.in_features, V)
+    with torch.no_grad():
+        model.lm_head.weight.zero_()
+        model.lm_head.bias.copy_(torch.randn(V, generator=torch.Generator().manual_seed(0)))
+        model.lm_head.bias[[0, 1, 2, -3, -2, -1]] = -1e9
+        total = model.lm_head.bias.log_softmax(0).exp().cumsum(0)[-1]
+    u = torch.tensor([[0.0], [1 - 2**-24]])
+    assert total < u[1]
+    samples = sampling.sample(model, tokenizer, [[5]] * 2, u)
+    assert samples.tokens[:, 0].tolist() == [3, V - 4]
 
 
 def test_greedy_takes_the_likeliest(model: Any, tokenizer: Any) -> None:
@@ -304,15 +263,6 @@ def test_padding_may_be_the_end_of_sequence(llama: Any, tokenizer: Any) -> None:
         close(sampling.logprobs(ending, a), sampling.logprobs(ending, b), 1e-5)
 
 
-def test_samples_can_be_learned_from(llama: Any, tokenizer: Any) -> None:
-    """They are made in inference mode, whose tensors autograd refuses."""
-    model = copy.deepcopy(llama)
-    samples = sampling.sample(model, tokenizer, encoded(tokenizer, PROMPTS), uniforms(6, 5))
-    ratio = (sampling.logprobs(model, samples) - samples.logprobs).exp()
-    (ratio * samples.mask).sum().backward()
-    assert all(p.grad is not None for p in model.parameters())
-
-
 # ---- Padding and micro-batches -------------------------------------------------------------
 
 
@@ -363,32 +313,20 @@ def test_logprobs_do_not_see_padding(
     assert (got[:, T:] == 0).all()
 
 
-@pytest.mark.parametrize("size", [1, 2, 5, 12, 100])
+@pytest.mark.parametrize("size", [1, 5, 100])
 def test_logprobs_do_not_see_micro_batches(exact: tuple[Any, Samples], size: int) -> None:
     model, samples = exact
     expected = float64_logprobs(model, samples)
     got = sampling.in_batches(lambda part: float64_logprobs(model, part), samples, size)
     close(got, expected, 1e-9)
-    rows, found = np.array([7, 0, 3, 11, 4]), []
-    for part in samples.parts(rows, size):
-        assert len(part) <= size
-        logprobs = float64_logprobs(model, part)
-        found += [(int(n), x[:n].sum().item()) for n, x in zip(part.lengths, logprobs, strict=True)]
-    wanted = [(int(samples.lengths[i]), expected[i].sum().item()) for i in rows]
-    np.testing.assert_allclose(sorted(found), sorted(wanted), atol=1e-9)
-
-
-def test_in_batches_of_one_number_each(exact: tuple[Any, Samples]) -> None:
-    _, samples = exact
-    got = sampling.in_batches(lambda part: part.lengths.float(), samples, 5)
-    assert torch.equal(got, samples.lengths.float())
-
-
-def test_parts_put_like_lengths_together(exact: tuple[Any, Samples]) -> None:
-    _, samples = exact
-    lengths = torch.cat([part.lengths for part in samples.parts(np.arange(12), 3)])
-    assert torch.equal(lengths, samples.lengths.sort().values)
-    assert list(samples.parts(np.array([], dtype=np.int64), 3)) == []
+    rows = np.array([7, 0, 3, 11, 4])
+    parts = list(samples.parts(rows, size))
+    assert max(map(len, parts)) <= size
+    lengths = torch.cat([part.lengths for part in parts])
+    assert torch.equal(lengths, samples.lengths[rows].sort().values)  # like ones together
+    found = torch.cat([float64_logprobs(model, part).sum(1) for part in parts])
+    close(found.sort().values, expected[rows].sum(1).sort().values, 1e-9)
+    assert list(samples.parts(np.array([], dtype=np.int64), size)) == []
 
 
 @pytest.mark.parametrize(
@@ -411,24 +349,6 @@ def test_some_rows_without_their_padding(exact: tuple[Any, Samples], rows: Any) 
         assert part.ended[k] == samples.ended[i]
         assert part.prompt_mask[k, -1]  # on the left is the padding of prompts,
         assert part.mask[k, 0]  # on the right that of completions
-
-
-def test_a_gradient_is_the_same_in_one_piece_and_in_many(exact: tuple[Any, Samples]) -> None:
-    model, samples = exact
-    gradients = []
-    for size in (12, 5, 1):
-        model.zero_grad()
-        for part in samples.parts(np.arange(12), size):
-            output = model(**sampling.sequences(part), use_cache=False).logits
-            T = part.tokens.shape[1]
-            logp = output[:, -T - 1 : -1].log_softmax(-1)
-            logp = logp.gather(-1, part.tokens[..., None])[..., 0]
-            ((logp * part.mask).sum() / 7).backward()
-        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
-        model.zero_grad()
-    assert gradients[0].abs().max() > 0.1
-    close(gradients[1], gradients[0], 1e-9)
-    close(gradients[2], gradients[0], 1e-9)
 
 
 # ---- Many logits ---------------------------------------------------------------------------
@@ -534,81 +454,44 @@ def test_joined_samples(exact: tuple[Any, Samples]) -> None:
 # ---- Texts ---------------------------------------------------------------------------------
 
 
-def test_given_completions(llama: Any, tokenizer: Any) -> None:
-    texts = ["<think>a</think><answer>3</answer>", "x", ""]
+def test_given_completions(tokenizer: Any) -> None:
+    texts = ["<think>a</think><answer>3</answer>", "x", "", "eight ch"]
     samples = sampling.from_texts(
-        tokenizer, tasks.make("addition"), ["1+2=", "47+85=", "3"], texts, 32, CPU
+        tokenizer, tasks.make("addition"), ["1+2=", "47+85=", "3", "4"], texts, 7, CPU
     )
-    assert samples.lengths.tolist() == [7, 2, 1]  # tags are one token, the end counts
-    assert samples.ended.all()
-    assert sampling.decode(tokenizer, samples) == texts
+    assert samples.lengths.tolist() == [7, 2, 1, 7]  # tags are one token, the end counts
+    assert samples.ended.tolist() == [True, True, True, False]
+    assert sampling.decode(tokenizer, samples) == [*texts[:3], "eight c"]
     last = samples.tokens.gather(1, samples.lengths[:, None] - 1)[:, 0]
-    assert (last == tokenizer.eos_token_id).all()
+    assert ((last == tokenizer.eos_token_id) == samples.ended).all()
     assert (samples.logprobs == 0).all()
     prompts = [row[mask] for row, mask in zip(samples.prompts, samples.prompt_mask, strict=True)]
-    assert tokenizer.batch_decode(prompts) == ["1+2=", "47+85=", "3"]
+    assert tokenizer.batch_decode(prompts) == ["1+2=", "47+85=", "3", "4"]
 
 
-def test_given_completions_may_be_cut(tokenizer: Any) -> None:
-    task = tasks.make("addition")
-    samples = sampling.from_texts(tokenizer, task, ["1"] * 3, ["abc", "abcd", "abcde"], 4, CPU)
-    assert samples.lengths.tolist() == [4, 4, 4]
-    assert samples.ended.tolist() == [True, False, False]
-    assert sampling.decode(tokenizer, samples) == ["abc", "abcd", "abcd"]
-
-
-def test_samples_come_back_from_their_texts(llama: Any, tokenizer: Any) -> None:
-    ending = likely_to_end(llama, tokenizer, 6.0)
-    samples = sampling.sample(ending, tokenizer, encoded(tokenizer, PROMPTS * 3), uniforms(18, 12))
-    texts = sampling.decode(tokenizer, samples)
-    back = sampling.from_texts(tokenizer, tasks.make("addition"), PROMPTS * 3, texts, 12, CPU)
-    special = [tokenizer.pad_token_id, tokenizer.unk_token_id]  # these have no text
-    plain = ~torch.isin(samples.tokens, torch.tensor(special)).logical_and(samples.mask).any(1)
-    assert plain.sum() > 9
-    for i in plain.nonzero()[:, 0].tolist():
-        n = int(samples.lengths[i])
-        assert back.tokens[i, :n].tolist() == samples.tokens[i, :n].tolist()
-        assert back.ended[i] == samples.ended[i]
+CHAT = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}[me]{% endif %}"
+)
+NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
 
 
 def test_a_chat_template_is_used_where_there_is_one(tokenizer: Any) -> None:
-    chat = copy.deepcopy(tokenizer)
-    chat.chat_template = (
-        "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
-        "{% if add_generation_prompt %}[me]{% endif %}"
-    )
-    data = Path(__file__).parent / "data" / "gsm8k.jsonl"
-    for name in ("addition", str(data)):
-        task = tasks.make(name)
+    """Without a system role (Gemma's refuses one) the instruction stands before the prompt."""
+    chat, plain, math = copy.deepcopy(tokenizer), tasks.make("addition"), tasks.make(GSM8K)
+    for template, task, expected in (
+        (None, plain, "1+2="),
+        (None, math, f"{math.instruction}\n\n1+2=\n"),
+        (CHAT, plain, "[user]1+2=[me]"),
+        (CHAT, math, f"[system]{math.instruction}[user]1+2=[me]"),
+        (NO_SYSTEM + CHAT, math, f"[user]{math.instruction}\n\n1+2=[me]"),
+    ):
+        chat.chat_template = template
         (ids,) = sampling.encode_prompts(chat, task, ["1+2="])
-        told = f"[system]{task.instruction}" if task.instruction else ""
-        assert chat.decode(ids) == f"{told}[user]1+2=[me]"
-        (ids,) = sampling.encode_prompts(tokenizer, task, ["1+2="])
-        told = f"{task.instruction}\n\n1+2=\n" if task.instruction else "1+2="
-        assert tokenizer.decode(ids) == told
-
-
-def test_a_chat_template_without_a_system_role(tokenizer: Any) -> None:
-    """Gemma's refuses one: the instruction then stands before the prompt."""
-    chat = copy.deepcopy(tokenizer)
-    chat.chat_template = (
-        "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
-        "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
-        "{% if add_generation_prompt %}[me]{% endif %}"
-    )
-    task = tasks.make(str(Path(__file__).parent / "data" / "gsm8k.jsonl"))
-    assert task.instruction
-    (ids,) = sampling.encode_prompts(chat, task, ["1+2="])
-    assert chat.decode(ids) == f"[user]{task.instruction}\n\n1+2=[me]"
+        assert chat.decode(ids) == expected
     chat.chat_template = "{{ raise_exception('no chat at all') }}"
     with pytest.raises(Exception, match="no chat at all"):
-        sampling.encode_prompts(chat, tasks.make("addition"), ["1+2="])
-
-
-THINKING_TEMPLATE = (
-    "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
-    "{% if add_generation_prompt %}[assistant]<think>\n{% endif %}"
-)
+        sampling.encode_prompts(chat, plain, ["1+2="])
 
 
 def test_a_template_may_open_the_thinking(tokenizer: Any) -> None:
@@ -616,9 +499,9 @@ def test_a_template_may_open_the_thinking(tokenizer: Any) -> None:
     task = tasks.make("addition")
     assert sampling.with_opening(task, tokenizer) is task
     chatty = copy.deepcopy(tokenizer)
-    chatty.chat_template = THINKING_TEMPLATE.replace("<think>", "")
+    chatty.chat_template = CHAT
     assert sampling.with_opening(task, chatty) is task
-    chatty.chat_template = THINKING_TEMPLATE
+    chatty.chat_template = CHAT.replace("[me]", "[me]<think>\n")
     opened = sampling.with_opening(task, chatty)
     problem = tasks.Problem("47+85=", "132", "<think>7+5=12;</think><answer>132</answer>")
     inside = "7+5=12;4+8+1=13;</think><answer>132</answer>"
@@ -682,36 +565,26 @@ def test_scalars_are_not_rounded(tokenizer: Any) -> None:
 # ---- Models --------------------------------------------------------------------------------
 
 
-def test_dropout_is_off() -> None:
-    """GPT-2 has 0.1 of it in three places; with it the ratio is not 1 before the first update."""
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_dropout_is_off(kind: str) -> None:
+    """GPT-2's modules, Llama's attention; with it the ratio is not 1 before the first update."""
     import transformers
 
     torch.manual_seed(0)
-    config = transformers.GPT2Config(n_layer=2, n_embd=32, n_head=4, n_positions=32, vocab_size=50)
-    assert config.resid_pdrop == config.embd_pdrop == config.attn_pdrop == 0.1
-    model = transformers.GPT2LMHeadModel(config)
+    if kind == "gpt2":  # it has 0.1 in three places
+        sizes = {"n_layer": 2, "n_embd": 32, "n_head": 4, "n_positions": 32, "vocab_size": 50}
+        model: Any = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes))
+    else:
+        config = models.tiny_config(models.tiny_tokenizer())
+        config.attention_dropout = 0.5
+        model = transformers.LlamaForCausalLM(config)
     ids = torch.arange(10)[None]
     model.train()
     assert not torch.equal(model(ids).logits, model(ids).logits)  # the negative control
     models.prepare(model, LanguageConfig(), CPU)
-    assert torch.equal(model(ids).logits, model(ids).logits)
-    model.train()  # as gradient checkpointing does
-    assert torch.equal(model(ids).logits, model(ids).logits)
-
-
-def test_attention_dropout_is_off() -> None:
-    import transformers
-
-    tokenizer = models.tiny_tokenizer()
-    config = models.tiny_config(tokenizer)
-    config.attention_dropout = 0.5
-    model = transformers.LlamaForCausalLM(config)
-    ids = torch.arange(10)[None]
-    model.train()
-    assert not torch.equal(model(ids).logits, model(ids).logits)
-    models.prepare(model, LanguageConfig(), CPU)
-    model.train()
-    assert torch.equal(model(ids).logits, model(ids).logits)
+    for training in (False, True):  # gradient checkpointing needs it
+        model.train(training)
+        assert torch.equal(model(ids).logits, model(ids).logits)
 
 
 def test_a_tiny_model_reads_back(tmp_path: Path) -> None:
@@ -860,22 +733,6 @@ def test_a_model_that_adds_the_offset_itself_can_be_padded(tmp_path: Path) -> No
             close(sampling.logprobs(model, samples[[i]])[0], together[i, :n], 1e-4)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_reference_stays_and_can_be_reset(kind: str, tokenizer: Any) -> None:
-    model = random_model(kind)
-    samples = sampling.sample(model, tokenizer, encoded(tokenizer, PROMPTS), uniforms(6, 8), 0.7)
-    reference = models.Reference(model)
-    close(reference.logprobs(samples, 0.7, 4), samples.logprobs, 1e-4)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.mul_(1.05)
-        moved = sampling.logprobs(model, samples, 0.7)
-    assert (moved - samples.logprobs).abs().max() > 0.01
-    close(reference.logprobs(samples, 0.7, 4), samples.logprobs, 1e-4)
-    reference.reset(model)
-    close(reference.logprobs(samples, 0.7, 4), moved, 1e-4)
-
-
 def test_a_reference_in_half_precision_is_stored_in_it(folder: str) -> None:
     """For less memory, and the same to the bit; also after a reset."""
     config = LanguageConfig(model=folder, dtype="bfloat16")
@@ -973,13 +830,6 @@ def test_micro_batches_are_the_cheapest_there_are(widths: list[int], size: int) 
     assert cost(found) == min(map(cost, cuts(len(widths))))
 
 
-def test_micro_batches_separate_few_long_rows_from_many_short_ones() -> None:
-    widths = np.array([20] * 60 + [200] * 4)
-    assert sampling.micro_batches(widths, 64) == [60, 4]
-    assert sampling.micro_batches(np.full(64, 20), 64) == [64]
-    assert sampling.micro_batches(np.array([], dtype=int), 64) == []
-
-
 def sampling_counted(model: Any, prompts: Any, u: Tensor, t: float = 1.0) -> tuple[Samples, Any]:
     """Samples, and how many rows the model read for each of their tokens."""
     read, forward = [], model.forward
@@ -1056,21 +906,6 @@ def test_equal_histories_are_read_once(
     close(shared.entropy, single.entropy, 1e-5)
 
 
-def test_keys_and_values_are_not_copied_for_every_completion_that_ends(
-    model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copies = copies_of_the_cache(monkeypatch)
-    ending = likely_to_end(model, tokenizer, 6.0)
-    prompts = encoded(tokenizer, [f"{i}+{3 * i}=" for i in range(64)])
-    samples = sampling.sample(ending, tokenizer, prompts, uniforms(64, 40))
-    hardly_smaller = sum(
-        after > sampling.COMPACT * before for before, after in itertools.pairwise(copies)
-    )
-    assert copies[0] <= 64 * sampling.COMPACT
-    assert hardly_smaller <= 1  # where they are no longer shared, each row gets one of its own
-    assert len(copies) < len(set(samples.lengths[samples.ended].tolist())) > 12
-
-
 def test_the_reference_computes_equal_completions_once(
     exact: tuple[Any, Samples], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1108,16 +943,6 @@ def test_distinct_rows() -> None:
     for other in (torch.tensor([7, 3, 5]), torch.tensor([[7, 0], [3, 0], [3, -1]])):
         for indices in sampling.distinct(other):
             assert indices.tolist() == [0, 1, 2]
-
-
-@pytest.mark.parametrize("chat", [False, True])
-def test_a_prompt_is_encoded_once(chat: bool) -> None:
-    tokenizer = models.tiny_tokenizer()
-    if chat:
-        tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}="
-    alone = [encoded(tokenizer, [p])[0] for p in PROMPTS]
-    order = [2, 0, 2, 5, 0, 1]
-    assert encoded(tokenizer, [PROMPTS[i] for i in order]) == [alone[i] for i in order]
 
 
 def test_a_prompt_is_read_once_however_often_it_is_completed(model: Any) -> None:

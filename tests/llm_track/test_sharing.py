@@ -93,32 +93,20 @@ def tracked(part: Path, seed: int) -> Scalars:
 def test_every_seed_of_a_language_model_is_tracked(
     tracker: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also what was learned before an interrupt."""
     monkeypatch.delenv("WANDB_MODE", raising=False)
     config = config_of("grpo", model, tmp_path, seeds=2, total_samples=64, track=tracker)
-    language.main(config, METHODS["grpo"].train, {})
-    for seed in (0, 1):
-        part = RunFolder.of(config, "grpo").path / part_name([seed])
-        assert is_finished(part)
-        check_same(tracked(part, seed), expected(part))
-
-
-@pytest.mark.parametrize("tracker", TRACKERS)
-def test_an_interrupted_training_is_tracked_as_if_nothing_had_happened(
-    tracker: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("WANDB_MODE", raising=False)
-    settings = {"total_samples": 80, "track": tracker}
-    config = config_of("grpo", model, tmp_path, **settings)
-    part = RunFolder.of(config, "grpo").path / part_name([0])
+    parts = [RunFolder.of(config, "grpo").path / part_name([seed]) for seed in (0, 1)]
     with monkeypatch.context() as patch:
-        interrupt_log(patch, 5)
+        interrupt_log(patch, 4)
         with pytest.raises(Interrupted):
             language.main(config, METHODS["grpo"].train, {})
-    assert [path.name for path in part.iterdir()] == [language.CHECKPOINT]
+    assert [path.name for path in parts[0].iterdir()] == [language.CHECKPOINT]
     language.main(config, METHODS["grpo"].train, {})
-    steps = set(expected(part)["train/loss"])
-    assert min(steps) == 16  # also what was learned before the interrupt
-    check_same(tracked(part, 0), expected(part))
+    for seed, part in enumerate(parts):
+        assert is_finished(part)
+        assert min(expected(part)["train/loss"]) == 16
+        check_same(tracked(part, seed), expected(part))
 
 
 # ---- Export ---------------------------------------------------------------------------------

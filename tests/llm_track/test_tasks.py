@@ -7,11 +7,8 @@ import math
 import sys
 import time
 import types
-from collections.abc import Callable
-from decimal import Decimal
 from fractions import Fraction
-from functools import partial
-from itertools import pairwise, permutations
+from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 
@@ -48,23 +45,18 @@ def write(path: Path, *rows: Any) -> Path:
 
 @pytest.mark.parametrize("task", GENERATED)
 def test_held_out_prompts_are_never_trained_on(task: str) -> None:
-    made = tasks.make(task)
+    """Nor do they stand in the text that the base model is pretrained on."""
+    made, draw = tasks.GENERATED[task], rng()
     test = [p.prompt for p in made.test(256)]
     assert len(test) == len(set(test)) == 256
     trained = {p.prompt for p in made.train(rng(), 5_000)}
     assert len(trained) > 1000
     assert trained.isdisjoint(test)
     assert all(tasks.held_out(prompt) for prompt in test)
-    assert not any(tasks.held_out(prompt) for prompt in trained)
-
-
-@pytest.mark.parametrize("task", GENERATED)
-def test_the_pretraining_text_holds_nothing_held_out(task: str) -> None:
-    made, draw = tasks.GENERATED[task], rng()
     mark = ":" if task == "countdown" else "="
-    for _ in range(2000):
-        text = made.text(draw)
-        assert not tasks.held_out(text[: text.index(mark) + 1])
+    texts = (made.text(draw) for _ in range(1000))
+    trained |= {text[: text.index(mark) + 1] for text in texts}
+    assert not any(tasks.held_out(prompt) for prompt in trained)
 
 
 @pytest.mark.parametrize("task", GENERATED)
@@ -107,49 +99,21 @@ def test_there_may_be_fewer_held_out_prompts_than_asked_for() -> None:
 
 
 @pytest.mark.parametrize("task", GENERATED)
-def test_a_demonstration_earns_everything(task: str) -> None:
+def test_a_demonstration_earns_everything_and_fits(task: str) -> None:
     made = tasks.make(task)
-    for problem in made.train(rng(), 3000):
-        graded = made.grade(problem, problem.demonstration)
-        assert (graded.accuracy, graded.format) == (1, 1), problem
-        steps = made.steps(problem, problem.demonstration)
+    for problem in made.train(rng(), 1000):
+        text = problem.demonstration
+        assert made.grade(problem, text)[2:] == (1, 1), problem
+        steps = made.steps(problem, text)
         assert all(step.reward == 1 for step in steps), problem
         # Each ends with its `;`, the last where the thinking ends.
-        assert all(problem.demonstration[step.end - 1] == ";" for step in steps)
-        if task in VARIED:
-            assert len(steps) == 2
-            continue
-        if steps:
-            assert problem.demonstration[steps[-1].end :].startswith("</think>")
-        assert len(steps) == problem.demonstration.count(";")
-
-
-@pytest.mark.parametrize("task", GENERATED)
-def test_a_demonstration_fits(task: str) -> None:
-    """One token for each character and tag, and the end of sequence."""
-    made = tasks.make(task)
-    for problem in made.train(rng(), 3000):
-        text = problem.demonstration
-        for tag in tasks.TAGS:
+        assert all(text[step.end - 1] == ";" for step in steps)
+        assert len(steps) == (2 if task in VARIED else text.count(";"))
+        if steps and task not in VARIED:
+            assert text[steps[-1].end :].startswith("</think>")
+        for tag in tasks.TAGS:  # one token for each character and tag, and the end
             text = text.replace(tag, "#")
         assert len(text) + 1 <= made.max_new_tokens, problem
-
-
-@pytest.mark.parametrize("task", GENERATED)
-def test_the_answer_to_another_problem_earns_nothing(task: str) -> None:
-    made = tasks.make(task)
-    problems = made.train(rng(), 2000)
-    wrong = 0
-    for one, other in pairwise(problems):
-        if made.accuracy(one, answered(one.answer)) != 1:
-            pytest.fail(f"{one}: its own answer is not right")
-        if task != "countdown" and one.answer == other.answer:
-            continue
-        if sorted(one.prompt) == sorted(other.prompt):
-            continue
-        wrong += 1
-        assert made.accuracy(one, answered(other.answer)) == 0, (one, other)
-    assert wrong > 1500
 
 
 def test_addition_traces_carry() -> None:
@@ -161,20 +125,25 @@ def test_addition_traces_carry() -> None:
     assert len(problem.prompt) == len("123+456=")
 
 
-def test_demonstrations_of_rambling_have_any_length() -> None:
-    texts = [p.demonstration for p in tasks.make("rambling").train(rng(), 4000)]
-    counts = np.array([text.count("hm;") for text in texts])
+def test_demonstrations_vary_as_often_as_they_should() -> None:
+    texts = {
+        task: [p.demonstration for p in tasks.make(task).train(rng(), 4000)] for task in GENERATED
+    }
+    empty = np.mean([text.startswith("<think></think>") for text in texts["mixed"]])
+    assert abs(empty - 0.6) < 0.03
+    assert not any(text.startswith("<think></think>") for text in texts["addition"])
+
+    rambling = texts["rambling"]
+    counts = np.array([text.count("hm;") for text in rambling])
     expected = sum(0.8**k for k in range(1, 13))  # of a geometric number that is cut at 12
     assert abs(counts.mean() - expected) < 0.2
     assert {int(n) for n in counts} == set(range(13))
-    assert any("<think>hm;" in text for text in texts)
-    assert any("hm;</think>" in text for text in texts)
+    assert any("<think>hm;" in text for text in rambling)
+    assert any("hm;</think>" in text for text in rambling)
 
-
-def test_demonstrations_of_checking_mend_what_is_wrong() -> None:
-    made = tasks.GENERATED["checking"]
-    problems = made.train(rng(), 4000)
-    found = made.measures(problems, [p.demonstration for p in problems])
+    checking = tasks.GENERATED["checking"]
+    problems = checking.train(rng(), 4000)
+    found = checking.measures(problems, texts["checking"])
     assert abs(found["wait"] - (1 - 0.75**2)) < 0.03
     assert (found["wait_if_wrong"], found["wait_if_right"], found["right_after_wait"]) == (1, 0, 1)
 
@@ -239,24 +208,7 @@ def test_demonstrations_are_read_from_a_file(tmp_path: Path) -> None:
         tasks.read_demonstrations(path, tasks.make(str(GSM8K)))
 
 
-def test_most_demonstrations_of_mixed_have_an_empty_thought() -> None:
-    texts = [p.demonstration for p in tasks.make("mixed").train(rng(), 4000)]
-    empty = np.mean([text.startswith("<think></think>") for text in texts])
-    assert abs(empty - 0.6) < 0.03
-    assert all(p.demonstration[7] != "<" for p in tasks.make("addition").train(rng(), 500))
-
-
 # ---- Steps ---------------------------------------------------------------------------------
-
-
-def test_steps_of_addition_end_where_they_do() -> None:
-    problem, made = Problem("47+85=", "132"), tasks.make("addition")
-    text = "<think>7+5=12;4+8+1=14;</think><answer>132</answer>"
-    assert made.steps(problem, text) == [(14, 1.0), (23, 0.0)]
-    assert [text[:end] for end, _ in made.steps(problem, text)] == [
-        "<think>7+5=12;",
-        "<think>7+5=12;4+8+1=14;",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -389,10 +341,12 @@ def test_format_reward(completion: str, reward: float) -> None:
         (r"-\tfrac{10}{4}", "-2.5"),
         (r"\dfrac12", "0.5"),
         (r"\frac 1{20}", "0.05"),
+        ("1/3", Fraction(1, 3)),
+        (r"\frac{2}{6}", Fraction(1, 3)),
     ],
 )
 def test_number(text: str, value: str) -> None:
-    assert tasks.number(text) == Decimal(value)
+    assert tasks.number(text) == Fraction(value)
 
 
 NO_NUMBERS = [
@@ -413,10 +367,6 @@ NO_NUMBERS = [
     ),
     *(r"\frac{1}{2}{3}", r"\frac123", r"\frac{1", r"\sqrt{4}", r"\boxed{5}", "5.%.", "1,23/4"),
 ]
-
-
-def test_a_third_is_a_third() -> None:
-    assert tasks.number("1/3") == tasks.number(r"\frac{2}{6}") == Fraction(1, 3)
 
 
 @pytest.mark.parametrize("text", NO_NUMBERS)
@@ -459,7 +409,6 @@ def test_what_is_no_arithmetic(text: str) -> None:
 # ---- Completions that want more than they earn ---------------------------------------------
 
 
-RUNS_CODE = "open({path!r},'w')"
 MEGABYTE = 1_000_000
 
 
@@ -468,7 +417,7 @@ def hostile(sentinel: Path) -> dict[str, str]:
     inside = {
         "import": "__import__('os')",
         "code": f"__import__('pathlib').Path({str(sentinel)!r}).touch()",
-        "short code": RUNS_CODE.format(path=str(sentinel)),
+        "short code": f"open({str(sentinel)!r},'w')",
         "tower": "9**9**7",
         "tower of towers": "9**9**9**9**9",
         "power": "2**3",
@@ -528,7 +477,10 @@ def hostile(sentinel: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("task", [*GENERATED, "gsm8k"])
-def test_hostile_completions_earn_nothing_and_run_nothing(task: str, tmp_path: Path) -> None:
+def test_hostile_completions_earn_nothing_run_nothing_and_take_no_time(
+    task: str, tmp_path: Path
+) -> None:
+    """Neither as answers nor as steps; a millisecond, 20 for a megabyte."""
     sentinel = tmp_path / "s"
     made = tasks.make(str(GSM8K)) if task == "gsm8k" else tasks.make(task)
     problem = {
@@ -536,19 +488,14 @@ def test_hostile_completions_earn_nothing_and_run_nothing(task: str, tmp_path: P
         "gsm8k": Problem("How many?", "1320"),
     }.get(task, Problem("47+85=", "132"))
     for name, completion in hostile(sentinel).items():
-        graded = made.grade(problem, completion)
+        best = math.inf
+        for _ in range(5):
+            start = time.thread_time()
+            graded = made.grade(problem, completion)
+            made.vote(completion)
+            best = min(best, time.thread_time() - start)
+        assert best < 2 * (0.02 if len(completion) > MEGABYTE // 10 else 0.001), name
         assert graded.accuracy == 0, name
-        made.vote(completion)
-        made.steps(problem, completion[:10_000])
-        assert not sentinel.exists(), name
-
-
-@pytest.mark.parametrize("task", [*GENERATED, "gsm8k"])
-def test_hostile_steps_run_nothing_and_earn_nothing(task: str, tmp_path: Path) -> None:
-    sentinel = tmp_path / "s"
-    made = tasks.make(str(GSM8K)) if task == "gsm8k" else tasks.make(task)
-    problem = COUNTDOWN if task == "countdown" else Problem("47+85=", "132")
-    for name, completion in hostile(sentinel).items():
         inside = tasks.answer_of(completion) or ""
         for thought in (inside, f"{inside}={inside};", f"3*5={inside};"):
             steps = made.steps(problem, answered("1", thought))
@@ -579,58 +526,27 @@ def test_out_of_place_but_right_is_right_without_the_format() -> None:
         assert made.grade(problem, text)[2:] == (1, 0), text
 
 
-def seconds(function: Callable[[], Any]) -> float:
-    """The best of several, in seconds of this thread's own work."""
-    best = float("inf")
-    for _ in range(5):
-        start = time.thread_time()
-        function()
-        best = min(best, time.thread_time() - start)
-    return best
-
-
-@pytest.mark.parametrize("task", [*GENERATED, "gsm8k"])
-def test_hostile_completions_take_no_time(task: str, tmp_path: Path) -> None:
-    """A millisecond, 20 for a megabyte."""
-    made = tasks.make(str(GSM8K)) if task == "gsm8k" else tasks.make(task)
-    problem = COUNTDOWN if task == "countdown" else Problem("47+85=", "132")
-    for name, completion in hostile(tmp_path / "s").items():
-        allowed = 0.02 if len(completion) > MEGABYTE // 10 else 0.001
-        for work in (partial(made.grade, problem, completion), partial(made.vote, completion)):
-            took = seconds(work)
-            assert took < allowed, f"{name}: {took * 1e3:.2f} ms"
-
-
 @pytest.mark.parametrize(
-    "expression",
+    ("expression", "right"),
     [
-        "3*5+7+0",  # 0 is not given
-        "3*5+7*1",
-        "22",
-        "3*7+1",  # 5 is left out
-        "3*5",  # 7 is left out
-        "3*5+7+3-3",  # 3 more than once
-        "3+5+7",  # another target
-        "3*5-7",
-        "35-7",  # digits put together
-        "3*5+7=22",
-        "3*5+7;",
+        *((x, 1) for x in ("3*5+7", "7+3*5", "5*3+7", "(5*3)+7", " 7 + (5 * 3) ")),
+        ("3*5+7+0", 0),  # 0 is not given
+        ("3*5+7*1", 0),
+        ("22", 0),
+        ("3*7+1", 0),  # 5 is left out
+        ("3*5", 0),  # 7 is left out
+        ("3*5+7+3-3", 0),  # 3 more than once
+        ("3+5+7", 0),  # another target
+        ("35-7", 0),  # digits put together
+        ("3*5+7=22", 0),
+        ("3*5+7;", 0),
     ],
 )
-def test_countdown_uses_each_number_once_and_hits(expression: str) -> None:
-    assert tasks.make("countdown").accuracy(COUNTDOWN, answered(expression)) == 0
-
-
-@pytest.mark.parametrize("expression", ["3*5+7", "7+3*5", "5*3+7", "(5*3)+7", " 7 + (5 * 3) "])
-def test_countdown_takes_every_right_expression(expression: str) -> None:
-    assert tasks.make("countdown").accuracy(COUNTDOWN, answered(expression)) == 1
-
-
-def test_countdown_with_equal_numbers() -> None:
-    made, problem = tasks.make("countdown"), Problem("4 4 2 to 10:", "4+4+2")
-    assert made.accuracy(problem, answered("4+4+2")) == 1
-    assert made.accuracy(problem, answered("4*2+2")) == 0
-    assert made.accuracy(problem, answered("4+4/2+4")) == 0
+def test_countdown_uses_each_number_once_and_hits(expression: str, right: float) -> None:
+    assert tasks.make("countdown").accuracy(COUNTDOWN, answered(expression)) == right
+    twice = Problem("4 4 2 to 10:", "4+4+2")  # equal numbers
+    assert tasks.make("countdown").accuracy(twice, answered("4+4+2")) == 1
+    assert tasks.make("countdown").accuracy(twice, answered("4*2+2")) == 0
 
 
 def test_votes() -> None:
@@ -790,30 +706,15 @@ def graded(prompt: str, *accuracies: float) -> list[Graded]:
 
 
 def test_pairs_are_of_a_right_and_a_wrong_one_of_the_same_prompt() -> None:
-    rows = graded("a", 0, 1, 1) + graded("b", 1, 1) + graded("c", 0, 0) + graded("d", 0, 1)
+    rows = graded("a", 0, 1, 1, 0) + graded("b", 1, 1) + graded("c", 0, 0) + graded("d", 0, 1)
     seen = set()
     for seed in range(50):
         pairs = tasks.pairs_of(rows, rng(seed))
         assert [pair.prompt for pair in pairs] == ["a", "d"]
         assert pairs[1] == Preference("d", "d1", "d0")
-        assert pairs[0].rejected == "a0"
-        seen.add(pairs[0].chosen)
-    assert seen == {"a1", "a2"}  # every right one at some time
+        seen.add(pairs[0][1:])
+    assert seen == set(product(("a1", "a2"), ("a0", "a3")))  # each at some time
     assert tasks.pairs_of([], rng()) == []
-
-
-def test_pairs_take_rights_and_wrongs_alike() -> None:
-    rows = graded("a", 0, 1, 0, 1, 0)
-    pairs = [tasks.pairs_of(rows, rng(seed))[0] for seed in range(600)]
-    for name, k in (("chosen", 2), ("rejected", 3)):
-        counts = np.unique([getattr(pair, name) for pair in pairs], return_counts=True)[1]
-        assert len(counts) == k
-        assert (abs(counts - 600 / k) < 5 * (600 / k) ** 0.5).all()
-
-
-def test_all_pairs_of_a_ranked_list() -> None:
-    pairs = tasks.all_pairs("p", ["a", "b", "c"])
-    assert pairs == [("p", "a", "b"), ("p", "a", "c"), ("p", "b", "c")]
 
 
 # ---- Reading data --------------------------------------------------------------------------
@@ -898,12 +799,6 @@ def test_a_folder_of_two_files(tmp_path: Path) -> None:
     assert made.steps(Problem("t1", "1"), answered("1", "a;b;")) == []
 
 
-def test_a_folder_without_a_training_file(tmp_path: Path) -> None:
-    write(tmp_path / "test.jsonl", {"prompt": "q", "answer": 1})
-    with pytest.raises(UsageError, match=r"no train\.jsonl"):
-        tasks.make(str(tmp_path))
-
-
 def test_answers_that_are_texts(tmp_path: Path) -> None:
     rows = [
         {"prompt": "Capital of France?", "answer": " Paris "},
@@ -967,6 +862,8 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         tasks.make(str(tmp_path / "latin.jsonl"))
     with pytest.raises(UsageError, match="there is no such file"):
         tasks.make(str(tmp_path / "missing.jsonl"))
+    with pytest.raises(UsageError, match=r"the folder has no train\.jsonl"):
+        tasks.make(str(tmp_path))
 
 
 def test_line_separators_inside_a_text_do_not_end_a_row(tmp_path: Path) -> None:
@@ -974,21 +871,6 @@ def test_line_separators_inside_a_text_do_not_end_a_row(tmp_path: Path) -> None:
     row = json.dumps({"prompt": "a\u2028b\x85c", "answer": 1}, ensure_ascii=False)
     path = write(tmp_path / "a.jsonl", row, {"prompt": "d", "answer": 2})
     assert [problem["prompt"] for _, problem in tasks.rows_of(path)] == ["a\u2028b\x85c", "d"]
-
-
-@pytest.mark.parametrize(
-    ("task", "meant"), [("additon", "addition"), ("count-down", "countdown"), ("gsm", "gsm8k")]
-)
-def test_an_unknown_task_gets_a_suggestion(task: str, meant: str) -> None:
-    with pytest.raises(UsageError, match=f"--task {task}: unknown task; did you mean {meant}?"):
-        tasks.make(task)
-
-
-def test_a_task_unlike_any_gets_the_list() -> None:
-    with pytest.raises(
-        UsageError, match="there are addition, mixed, countdown, rambling, checking"
-    ):
-        tasks.make("zzz")
 
 
 def test_tiny_is_not_made_for_a_file() -> None:
@@ -1038,46 +920,22 @@ def test_a_data_set_laid_out_as_on_the_hub(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.usefixtures("no_network")
-def test_a_data_set_without_a_test_split(tmp_path: Path) -> None:
+def test_other_data_sets_of_a_hub(tmp_path: Path) -> None:
+    """Without a test split, without one to train on, with a bad row, and unknown."""
     rows = [json.loads(line) for line in GSM8K.read_text().splitlines()]
     made = tasks.from_hub("x", as_on_the_hub(tmp_path / "x", {"train": rows}), "main")
     assert len(made.trained) + len(made.tested) == 9
     assert made.tested
     with pytest.raises(UsageError, match=r"--task y: .* has no split train; it has validation"):
         tasks.from_hub("y", as_on_the_hub(tmp_path / "y", {"validation": rows}), "main")
-
-
-@pytest.mark.usefixtures("no_network")
-def test_a_row_of_a_hub_is_named(tmp_path: Path) -> None:
-    rows = [{"question": "q", "answer": "1"}, {"question": "r", "answer": "so\n#### "}]
-    name = as_on_the_hub(tmp_path / "x", {"train": rows})
+    bad = [{"question": "q", "answer": "1"}, {"question": "r", "answer": "so\n#### "}]
     with pytest.raises(UsageError, match="train, row 1: nothing after ####"):
-        tasks.from_hub("x", name, "main")
-
-
-@pytest.mark.usefixtures("no_network")
-def test_an_unknown_hub_name_is_one_line() -> None:
-    with pytest.raises(UsageError) as error:
+        tasks.from_hub("z", as_on_the_hub(tmp_path / "z", {"train": bad}), "main")
+    with pytest.raises(UsageError, match=r"^--task nobody/nothing-at-all: .*$"):
         tasks.make("nobody/nothing-at-all")
-    assert str(error.value).startswith("--task nobody/nothing-at-all: ")
-    assert "\n" not in str(error.value)
 
 
 # ---- Preferences ---------------------------------------------------------------------------
-
-
-def test_preferences_are_read(tmp_path: Path) -> None:
-    path = write(
-        tmp_path / "p.jsonl",
-        {"prompt": "a", "chosen": "x", "rejected": "y"},
-        {"prompt": "b", "ranked": ["1", "2", "3"]},
-    )
-    assert tasks.read_preferences(path) == [
-        Preference("a", "x", "y"),
-        Preference("b", "1", "2"),
-        Preference("b", "1", "3"),
-        Preference("b", "2", "3"),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -1086,14 +944,10 @@ def test_preferences_are_read(tmp_path: Path) -> None:
         ({"chosen": "x", "rejected": "y"}, "has no prompt"),
         ({"prompt": "a", "chosen": "x"}, "has no rejected"),
         ({"prompt": "a", "rejected": "x"}, "has no chosen"),
-        ({"prompt": "a", "chosen": "", "rejected": "y"}, "chosen is empty"),
-        ({"prompt": "a", "chosen": True, "rejected": "y"}, "chosen must be text"),
-        ({"prompt": "a", "ranked": ["x"]}, "a list of two completions or more"),
-        ({"prompt": "a", "ranked": "xy"}, "a list of two completions or more"),
-        ({"prompt": "a", "ranked": ["x", 1]}, "a list of two completions or more"),
-        ({"prompt": "a", "ranked": None}, "a list of two completions or more"),
-        ("{", "not JSON"),
-        ([], "must be an object, is list"),
+        *(
+            ({"prompt": "a", "ranked": ranked}, "a list of two completions or more")
+            for ranked in (["x"], "xy", ["x", 1], None)
+        ),
     ],
 )
 def test_malformed_preferences(row: Any, message: str, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from tests.planted_bugs import (
     resuming,
     rows,
     site,
+    store,
     tabular,
 )
 from tests.planted_bugs.planting import Copy
@@ -46,6 +47,7 @@ CHAPTERS = {
         grpo,
         rows,
         resuming,
+        store,
         site,
         language_models,
         language_groups,

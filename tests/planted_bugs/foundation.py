@@ -429,7 +429,7 @@ BUGS = (
         "        self._track_again()\n",
         "",
         "tests/llm_track/test_sharing.py::"
-        "test_an_interrupted_training_is_tracked_as_if_nothing_had_happened[tensorboard]",
+        "test_every_seed_of_a_language_model_is_tracked[tensorboard]",
     ),
     Bug(
         "sharing: all seeds are tracked at the step of the first",

@@ -18,6 +18,29 @@ BUGS = (
         "tests/llm_track/test_sampling.py::test_sampling_and_teacher_forcing_agree[llama-0.6]",
     ),
     Bug(
+        "language: adapters: added once",
+        "llm_track/models.py",
+        "lora_alpha=2 * rank",
+        "lora_alpha=rank",
+        "tests/llm_track/test_grpo.py::test_adapters_add_twice_their_product[qwen2]",
+    ),
+    Bug(
+        "language: sampling: an impossible token at 0",
+        "llm_track/sampling.py",
+        "* cumulative[:, -1:], right=True",
+        "* cumulative[:, -1:]",
+        "tests/llm_track/test_sampling.py"
+        "::test_the_ends_of_the_unit_interval_draw_no_impossible_token",
+    ),
+    Bug(
+        "language: sampling: an impossible token beyond the sum of all probabilities",
+        "llm_track/sampling.py",
+        "uniforms[rows, t : t + 1] * cumulative[:, -1:]",
+        "uniforms[rows, t : t + 1]",
+        "tests/llm_track/test_sampling.py"
+        "::test_the_ends_of_the_unit_interval_draw_no_impossible_token",
+    ),
+    Bug(
         "language: token mask: without the end of sequence",
         "llm_track/sampling.py",
         "< lengths.unsqueeze(1)",
@@ -86,7 +109,7 @@ BUGS = (
         "llm_track/sampling.py",
         "[len(row) <= max_new_tokens for row in rows]",
         "[True for row in rows]",
-        "tests/llm_track/test_sampling.py::test_given_completions_may_be_cut",
+        "tests/llm_track/test_sampling.py::test_given_completions",
     ),
     Bug(
         "language: reward model: read after the padding",
@@ -121,14 +144,14 @@ BUGS = (
         "llm_track/models.py",
         "            module.p = 0.0\n",
         "            pass\n",
-        "tests/llm_track/test_sampling.py::test_dropout_is_off",
+        "tests/llm_track/test_sampling.py::test_dropout_is_off[gpt2]",
     ),
     Bug(
         "language: dropout: left on in attention",
         "llm_track/models.py",
         "                setattr(module, name, 0.0)",
         "                pass",
-        "tests/llm_track/test_sampling.py::test_attention_dropout_is_off",
+        "tests/llm_track/test_sampling.py::test_dropout_is_off[llama]",
     ),
     Bug(
         "language: cache: none where activations are checkpointed",
@@ -163,8 +186,7 @@ BUGS = (
         "llm_track/sampling.py",
         "if not kept.equal(torch.arange(len(logp), device=ids.device)):",
         "if True:",
-        "tests/llm_track/test_sampling.py"
-        "::test_keys_and_values_are_not_copied_for_every_completion_that_ends[llama]",
+        "tests/llm_track/test_sampling.py::test_equal_histories_are_read_once[llama-24]",
     ),
     Bug(
         "language: histories: a row for each completion",
@@ -285,7 +307,7 @@ BUGS = (
         "llm_track/engine.py",
         'if len(lines) > 1 and "validation error" in lines[0]:',
         "if False:",
-        "tests/llm_track/test_engine.py::test_it_is_the_line_of_pydantic_itself",
+        "tests/llm_track/test_engine.py::test_the_line_that_says_why",
     ),
     Bug(
         "Liger: takes over the loss",

@@ -2,7 +2,22 @@
 
 from tests.planted_bugs.planting import Bug
 
+CLIPPING = (
+    "tests/llm_track/test_runs.py"
+    "::test_gradients_are_clipped_to_a_norm_of_1_and_give_no_step_if_0_or_not_finite"
+)
+
 BUGS = (
+    *(
+        Bug(
+            f"language: gradient norm: {name}'s may be 10",
+            f"llm_track/{name}.py",
+            "MAX_GRAD_NORM = 1.0",
+            "MAX_GRAD_NORM = 10.0",
+            f"{CLIPPING}[{name}]",
+        )
+        for name in ("sft", "grpo", "rlhf_ppo")
+    ),
     Bug(
         "language: token mean: dpo's instead of the sum",
         "llm_track/dpo.py",
@@ -64,7 +79,7 @@ BUGS = (
         "llm_track/dpo.py",
         "loss = preference_loss(chosen, rejected).sum() / config.batch_size",
         "loss = preference_loss(chosen, rejected).mean()",
-        "tests/llm_track/test_dpo.py::test_micro_batches_change_nothing",
+        "tests/llm_track/test_dpo.py::test_neither_micro_batches_nor_company_matter",
     ),
     Bug(
         "language: random numbers: SFT has RL's prompts",
@@ -78,14 +93,15 @@ BUGS = (
         "llm_track/rlhf_ppo.py",
         "reference.logprobs(samples, config.temperature, size)",
         "reference.logprobs(samples, 1.0, size)",
-        "tests/llm_track/test_rlhf.py::test_the_reference_is_taken_at_the_temperature_of_sampling",
+        "tests/llm_track/test_grpo.py"
+        "::test_the_reference_is_taken_at_the_temperature_of_sampling[rlhf_ppo]",
     ),
     Bug(
         "language: epochs: rlhf_ppo's have one order",
         "llm_track/rlhf_ppo.py",
         "shuffle.permutation(B)",
         'run.rng("minibatches", step).permutation(B)',
-        "tests/llm_track/test_rlhf.py::test_every_epoch_has_an_order_of_its_own",
+        "tests/llm_track/test_grpo.py::test_every_epoch_has_an_order_of_its_own[rlhf_ppo]",
     ),
     Bug(
         "language: critic: learns at the policy's learning rate, and the other way round",
@@ -99,6 +115,6 @@ BUGS = (
         "llm_track/rlhf_ppo.py",
         "        if 0 < norms[-1] < math.inf:\n",
         "        if norms[0] > 0:\n",
-        "tests/llm_track/test_rlhf.py::test_the_critic_learns_where_the_policy_has_nothing_to_learn",
+        f"{CLIPPING}[rlhf_ppo]",
     ),
 )

@@ -8,7 +8,7 @@ BUGS = (
         "llm_track/evaluation.py",
         "((own - reference) * samples.mask).sum()",
         "((reference - own) * samples.mask).sum()",
-        "tests/llm_track/test_grpo.py::test_the_kl_of_evaluations_is_unbiased",
+        "tests/llm_track/test_evaluation.py::test_the_kl_is_measured_on_the_policy_s_samples",
     ),
     Bug(
         "language: answers: read by int()",

@@ -20,20 +20,20 @@ BUGS = (
     Bug(
         "timeout as an end: ppo calls it a termination",
         "algos/ppo.py",
-        "next_values, rollout.terminated, rollout.truncated\n",
-        "next_values, rollout.terminated | rollout.truncated, rollout.truncated\n",
+        "(rollout.terminated, rollout.truncated)",
+        "(rollout.terminated | rollout.truncated, rollout.truncated)",
         "tests/algos/test_ppo.py::test_a_time_limit_is_not_an_end",
     ),
     Bug(
         "timeout as an end: a2c calls it a termination",
         "algos/a2c.py",
-        "ends = rollout.terminated, rollout.truncated\n",
-        "ends = rollout.terminated | rollout.truncated, rollout.truncated\n",
+        "(rollout.terminated, rollout.truncated)",
+        "(rollout.terminated | rollout.truncated, rollout.truncated)",
         "tests/algos/test_a2c.py::test_a_time_limit_is_not_an_end[gae]",
     ),
     Bug(
         "timeout as an end: a2c's return of the rest is 0",
-        "algos/a2c.py",
+        "manyseeds/samples.py",
         "torch.where(truncated[:, t], next_values[:, t], following)",
         "torch.where(truncated[:, t], 0.0, following)",
         "tests/algos/test_a2c.py::test_advantages_by_hand",
@@ -41,8 +41,8 @@ BUGS = (
     Bug(
         "timeout as an end: trpo calls it a termination",
         "algos/trpo.py",
-        "next_values, rollout.terminated, rollout.truncated\n",
-        "next_values, rollout.terminated | rollout.truncated, rollout.truncated\n",
+        "(rollout.terminated, rollout.truncated)",
+        "(rollout.terminated | rollout.truncated, rollout.truncated)",
         "tests/algos/test_trpo.py::test_a_time_limit_is_not_an_end",
     ),
     Bug(
@@ -55,8 +55,8 @@ BUGS = (
     Bug(
         "bootstrap from the wrong state: ppo reads V(s_t)",
         "algos/ppo.py",
-        "agent.value(rollout.next_obs.flatten(1, 2)).view(S, T, N)",
-        "agent.value(obs).view(S, T, N)",
+        "agent.value(rollout.next_obs.flatten(1, 2))",
+        "agent.value(obs)",
         "tests/algos/test_traps.py::test_advantages_read_the_values_of_the_true_successors[ppo]",
     ),
     Bug(
@@ -69,8 +69,8 @@ BUGS = (
     Bug(
         "bootstrap from the wrong state: trpo reads V(reset)",
         "algos/trpo.py",
-        "agent.value(rollout.next_obs.flatten(1, 2)).view(S, T, N)",
-        "agent.value(rollout.obs.roll(-1, 1).flatten(1, 2)).view(S, T, N)",
+        "agent.value(rollout.next_obs.flatten(1, 2))",
+        "agent.value(rollout.obs.roll(-1, 1).flatten(1, 2))",
         "tests/algos/test_traps.py::test_advantages_read_the_values_of_the_true_successors[trpo]",
     ),
     Bug(
@@ -82,14 +82,14 @@ BUGS = (
     ),
     Bug(
         "an end and a timeout at once: a2c's n steps bootstrap",
-        "algos/a2c.py",
+        "manyseeds/samples.py",
         "one_step = rewards + gamma * next_values * ~terminated",
         "one_step = rewards + gamma * next_values * (~terminated | truncated)",
         "tests/algos/test_a2c.py::test_n_step_equals_its_definition[1-0.3]",
     ),
     Bug(
         "an end and a timeout at once: a2c's Monte Carlo bootstraps",
-        "algos/a2c.py",
+        "manyseeds/samples.py",
         "following) * ~terminated[:, t]",
         "following * ~terminated[:, t])",
         "tests/algos/test_a2c.py::test_monte_carlo_equals_its_definition[0.3]",
@@ -117,14 +117,14 @@ BUGS = (
     ),
     Bug(
         "advantages across an end: the mask of a2c's n steps is off by one",
-        "algos/a2c.py",
+        "manyseeds/samples.py",
         "goes_on = ~(terminated | truncated)[:, :-1]",
         "goes_on = ~(terminated | truncated)[:, 1:]",
         "tests/algos/test_a2c.py::test_advantages_by_hand",
     ),
     Bug(
         "advantages across an end: a2c's Monte Carlo goes on after a timeout",
-        "algos/a2c.py",
+        "manyseeds/samples.py",
         "torch.where(truncated[:, t], next_values[:, t], following)",
         "following",
         "tests/algos/test_a2c.py::test_advantages_by_hand",
@@ -313,7 +313,7 @@ BUGS = (
     ),
     Bug(
         "a2c: a step too many in n steps",
-        "algos/a2c.py",
+        "manyseeds/samples.py",
         "for _ in range(n_steps - 1):",
         "for _ in range(n_steps):",
         "tests/algos/test_a2c.py::test_advantages_by_hand",
@@ -335,8 +335,8 @@ BUGS = (
     Bug(
         "trpo: no constraint",
         "algos/trpo.py",
-        "(found.fraction == 0) & within &",
-        "(found.fraction == 0) &",
+        "(best.fraction == 0) & within &",
+        "(best.fraction == 0) &",
         "tests/algos/test_trpo.py::test_line_search_takes_the_first_that_fits_per_seed",
     ),
     Bug(
@@ -349,7 +349,7 @@ BUGS = (
     Bug(
         "trpo: a refused step is not taken back",
         "algos/trpo.py",
-        "    theta.copy_(found.theta)\n",
+        "    theta.copy_(accepted.theta)\n",
         "",
         "tests/algos/test_trpo.py::test_every_accepted_step_keeps_the_constraint_and_improves[discrete]",
     ),

@@ -13,6 +13,7 @@ from manyseeds.benchmarks import website
 from manyseeds.benchmarks.chapters import comparison
 from manyseeds.benchmarks.web import grpo
 from manyseeds.digest import ROOT
+from manyseeds.record import RunFolder, copy_part
 from tests.benchmarks.test_report import around, plant
 
 if TYPE_CHECKING:
@@ -39,6 +40,10 @@ def plant_store(results: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
             shutil.copytree(source, target)
+        elif name.startswith("runs/"):  # which is packed
+            for part in RunFolder(source).parts():
+                target.mkdir(exist_ok=True)
+                copy_part(part, target / part.name, target / ".beside")
         else:
             shutil.copy(source, target)
     plant(results, "ppo", around(490.0), middle=250.0)

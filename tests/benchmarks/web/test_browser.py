@@ -251,6 +251,12 @@ def test_tables_can_be_sorted(browser: Any, site: Path) -> None:
         page.keyboard.press("Enter")
         assert scores() == [450.0, 490.0, 300.0]  # A2C, PPO, REINFORCE
         assert table.locator("th[aria-sort]").count() == 1
+    with opened(browser, site, "speed.html") as page:
+        table = page.locator("table", has_text="timesteps/s").first
+        table.locator("thead button", has_text="timesteps/s").click()
+        cells = table.locator("tbody tr td:nth-child(3)").all_inner_texts()
+        speeds = [int(cell.replace(",", "")) for cell in cells]
+        assert speeds == sorted(speeds) != [int(text) for text in sorted(map(str, speeds))]
 
 
 def test_films(browser: Any, site: Path, tmp_path: Path) -> None:

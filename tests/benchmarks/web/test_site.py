@@ -28,7 +28,7 @@ from manyseeds.benchmarks.chapters import environment_pages
 from manyseeds.benchmarks.chapters.contents import open_store
 from manyseeds.benchmarks.chapters.front_page import outcome
 from manyseeds.benchmarks.chapters.tables import expanded
-from manyseeds.benchmarks.web import figures, films, markdown
+from manyseeds.benchmarks.web import figures, films, front, markdown
 from manyseeds.benchmarks.web.page import HERE, Page, inline_json, packed, policy, templates
 from manyseeds.errors import UsageError
 from manyseeds.plots import Line
@@ -83,6 +83,18 @@ def test_numbers_are_those_of_the_report(site: Path) -> None:
     np.testing.assert_allclose(runs["ppo"]["final"], ppo.final)
     assert np.shape(runs["ppo"]["curves"]) == (10, 3)
     assert (runs["a2c"]["worst"], runs["a2c"]["diverged"]) == (0, {"3": 500})
+
+
+def test_figures_have_iqms_all_tied_actions_and_bars_of_the_ratio(site: Path) -> None:
+    groups = {"line": {"0.1": np.array([0.0, 0.0, 0.0, 100.0])}}
+    names = {"log_y": False, "xlabel": "", "ylabel": ""}
+    (panel,) = figures.scores_by_value({"panels": {"x": groups}, **names})["panels"]
+    assert panel["points"][0]["y"] == 0
+    best = np.array([[True, True], [False, True]])
+    board = plots.Board("x", np.zeros(2), np.array([0, 1]), np.zeros(2, bool), best)
+    assert figures.board_json(board, "←→")["actions"] == ["←→", "→"]
+    speeds, _ = front.speeds(open_store(site.parent / "results", with_missing=False))
+    assert 0 < max(speed.width for speed in speeds) < 100  # the longest interval ends at 100
 
 
 # ---- Stores of all sizes ----------------------------------------------------------------------

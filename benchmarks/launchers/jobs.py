@@ -1,4 +1,4 @@
-"""Tasks: the commands that a sweep consists of, each a cell or a block of its seeds."""
+"""Jobs: the commands that a sweep consists of, each a cell or a block of its seeds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 @dataclass(frozen=True)
-class Task:
+class Job:
     """One command: a cell, or some consecutive seeds of it."""
 
     cell: Cell
@@ -34,8 +34,8 @@ class Task:
         """Whether the store has what it trains; by_any_code: also by other code than today's."""
         return not self.without(self.cell.missing(results, by_any_code), whole=True)
 
-    def without(self, missing: Sequence[Sequence[int]], whole: bool) -> list[Task]:
-        """The tasks that are left of this one, by the `missing` seeds of its cell.
+    def without(self, missing: Sequence[Sequence[int]], whole: bool) -> list[Job]:
+        """The jobs that are left of this one, by the `missing` seeds of its cell.
 
         whole: a command for all that is missing, which skips by itself what is finished;
         otherwise one for every group of consecutive seeds.
@@ -45,7 +45,7 @@ class Task:
         left = {seed for group in missing for seed in group}
         if self.seeds:
             left &= set(self.seeds)
-        return [Task(self.cell, tuple(group)) for group in consecutive(left)]
+        return [Job(self.cell, tuple(group)) for group in consecutive(left)]
 
     @property
     def count(self) -> int:
@@ -63,24 +63,24 @@ class Task:
 
 
 class Event(NamedTuple):
-    """What happened to a task."""
+    """What happened to a job."""
 
     what: Literal["started", "finished", "failed", "waiting", "refused"]
-    task: Task
+    job: Job
     detail: str = ""
 
 
-def all_tasks(cells: Sequence[Cell], block: int = 0) -> list[Task]:
-    """The tasks of cells, finished or not, in an order that depends on nothing else.
+def all_jobs(cells: Sequence[Cell], block: int = 0) -> list[Job]:
+    """The jobs of cells, finished or not, in an order that depends on nothing else.
 
-    block: seeds of a task, which begins at a multiple of it (0: a task is a cell). Language models
+    block: seeds of a job, which begins at a multiple of it (0: a job is a cell). Language models
     are trained seed by seed anyway, so that their blocks are single seeds.
     """
-    return [Task(cell, seeds) for cell in cells for seeds in blocks(cell, block)]
+    return [Job(cell, seeds) for cell in cells for seeds in blocks(cell, block)]
 
 
 def blocks(cell: Cell, block: int) -> Iterator[tuple[int, ...]]:
-    """The seeds of a cell's tasks."""
+    """The seeds of a cell's jobs."""
     if not (block and cell.seeds):
         yield ()
         return
@@ -90,19 +90,19 @@ def blocks(cell: Cell, block: int) -> Iterator[tuple[int, ...]]:
         yield tuple(seed for seed in range(first, first + size) if seed in seeds)
 
 
-def slots(task: Task, workers: int) -> int:
-    """Processes that a task keeps busy: SB3 trains W seeds at a time, everything else is one."""
-    return min(workers, task.count) if task.cell.source in ("sb3", "sbx") else 1
+def slots(job: Job, workers: int) -> int:
+    """Processes that a job keeps busy: SB3 trains W seeds at a time, everything else is one."""
+    return min(workers, job.count) if job.cell.source in ("sb3", "sbx") else 1
 
 
-def on_gpu(task: Task) -> bool:
-    """Whether a task trains on CUDA."""
-    return task.cell.config().device == "cuda"
+def on_gpu(job: Job) -> bool:
+    """Whether a job trains on CUDA."""
+    return job.cell.config().device == "cuda"
 
 
-def log_of(task: Task, results: str) -> Path:
-    """The file for the output of a task, in a folder that is made where it is missing."""
-    log = Path(results) / "logs" / f"{task.name}.log"
+def log_of(job: Job, results: str) -> Path:
+    """The file for the output of a job, in a folder that is made where it is missing."""
+    log = Path(results) / "logs" / f"{job.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     return log
 

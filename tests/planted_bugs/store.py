@@ -1,0 +1,190 @@
+"""The store: packed parts, checksums, locks on names, stamps."""
+
+from tests.planted_bugs.planting import Bug
+
+PACKED, RECORD = "manyseeds/packed.py", "manyseeds/record.py"
+TESTS = "tests/foundation/test_packed.py"
+KILLED = f"{TESTS}::test_an_interrupted_packing_loses_nothing"
+READ = f"{TESTS}::test_packed_parts_are_read_as_from_their_folders"
+ONE_BIT = f"{TESTS}::test_one_bit_of_a_packed_file_is_seen"
+PROVED = f"{TESTS}::test_a_run_whose_code_was_proved_equal_says_so_in_one_line"
+STAMP = "tests/benchmarks/test_same_bits.py::test_only_what_was_fresh_is_stamped"
+LOCK = (
+    "tests/foundation/test_record.py"
+    "::test_a_name_is_held_until_the_last_process_of_its_settings_has_left"
+)
+
+BUGS = (
+    Bug(
+        "store: only the first process of a run holds its name",
+        RECORD,
+        "                os.pwrite(self.file, settings, 0)\n"
+        "            fcntl.lockf(self.file, fcntl.LOCK_SH, 1, self.INSIDE)\n",
+        "                os.pwrite(self.file, settings, 0)\n"
+        "                fcntl.lockf(self.file, fcntl.LOCK_SH, 1, self.INSIDE)\n",
+        LOCK,
+    ),
+    Bug(
+        "store: the first process that leaves removes the lock of the others",
+        RECORD,
+        "            fcntl.lockf(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody else has",
+        "            #",
+        LOCK,
+    ),
+    Bug(
+        "store: a packing that is killed leaves tables of which runs.json knows nothing",
+        PACKED,
+        '    if old["parts"]:  # meanwhile',
+        "    if not old:  # meanwhile",
+        KILLED,
+    ),
+    Bug(
+        "store: while parts are packed, columns of new ones are read into old ones",
+        PACKED,
+        "there = {k: line if k in parts else line_of(k, True) for k, line in old",
+        "there = {k: line for k, line in old",
+        KILLED,
+    ),
+    Bug(
+        "store: runs.json is written before the tables",
+        PACKED,
+        "    yield from contents.items()\n    new = {key: line_of(key, False) for key in lines}\n",
+        "    new = {key: line_of(key, False) for key in lines}\n"
+        '    yield RUNS, _dumped({"sha256": sums, "proved": old["proved"], "parts": new})\n'
+        "    yield from contents.items()\n",
+        KILLED,
+    ),
+    Bug(
+        "store: a part that is not finished is packed",
+        RECORD,
+        "for part in run.parts() if part.is_dir()]",
+        "for part in run.path.iterdir() if part.is_dir()]",
+        f"{TESTS}::test_a_folder_counts_before_what_is_packed",
+    ),
+    Bug(
+        "store: what a packing that was killed did not remove stays for ever",
+        RECORD,
+        "            for part in finished:\n",
+        "            for part in parts:\n",
+        KILLED,
+    ),
+    Bug(
+        "store: weights go with what is packed",
+        RECORD,
+        'for name in (DONE, *seal["sha256"]) if name not in seal["local"]]',
+        'for name in (DONE, *seal["sha256"])]',
+        f"{TESTS}::test_weights_stay_and_further_parts_are_added",
+    ),
+    Bug(
+        "store: the rows of packed parts are not checked",
+        PACKED,
+        "_sha256(table, _version(table)) in sums[",
+        "bool(sums)  # [",
+        f"{ONE_BIT}[curve.parquet]",
+    ),
+    Bug(
+        "store: the lines of packed parts are not checked",
+        PACKED,
+        "            return hashlib.sha256(_text(line[file.name])).hexdigest() == digest\n",
+        "            return file.name in line\n",
+        f"{ONE_BIT}[runs.json]",
+    ),
+    Bug(
+        "store: a checksum is remembered though the file has changed",
+        PACKED,
+        "    return status.st_ino, status.st_size, status.st_mtime_ns\n",
+        "    return (status.st_dev,)\n",
+        f"{ONE_BIT}[metrics.parquet]",
+    ),
+    Bug(
+        "store: a part is read with the columns of all",
+        PACKED,
+        "line.get(COLUMNS, {}).get(file.name) or ",
+        "",
+        READ,
+    ),
+    Bug(
+        "store: a file that is not written by json is packed as if it were",
+        PACKED,
+        "    return content if _text(content) == text.encode() else text\n",
+        "    return content\n",
+        READ,
+    ),
+    Bug(
+        "store: code that was proved equal counts for parts of other code",
+        PACKED,
+        '        content["code"] |= proved.get(content["code"]["digest"], {})\n',
+        '        content["code"] |= next(iter(proved.values()), {})\n',
+        PROVED,
+    ),
+    Bug(
+        "store: a stamp takes the place of the former ones of its run",
+        PACKED,
+        "proved = {run: dict(known) for",
+        "proved = {run: {} for",
+        PROVED,
+    ),
+    Bug(
+        "store: packing forgets which code was proved equal",
+        PACKED,
+        '    yield RUNS, _dumped({"sha256": sums, "proved": old["proved"], "parts": new})\n',
+        '    yield RUNS, _dumped({"sha256": sums, "proved": {}, "parts": new})\n',
+        PROVED,
+    ),
+    Bug(
+        "store: a copy of a packed part forgets which code was proved equal",
+        PACKED,
+        '    files["config.json"] = _text(read_json(part / "config.json"))\n',
+        "",
+        PROVED,
+    ),
+    Bug(
+        "store: a name in somebody's runs.json leads out of the store",
+        PACKED,
+        'r"[^./][^/]*/(seeds',
+        'r".*/(seeds',
+        f"{TESTS}::test_a_malformed_runs_json_is_left_out[up]",
+    ),
+    Bug(
+        "store: a small file that declares many rows is read",
+        PACKED,
+        "    if about.num_rows * about.num_columns > MAX_CELLS:\n",
+        "    if about.num_rows > MAX_CELLS:\n",
+        f"{TESTS}::test_a_malformed_table_is_refused[large]",
+    ),
+    Bug(
+        "store: a table in a part's folder is not bounded",
+        RECORD,
+        "    packed.check_table(path)\n",
+        "",
+        f"{TESTS}::test_a_malformed_table_is_refused[large]",
+    ),
+    Bug(
+        "store: a file of any size is read",
+        PACKED,
+        "    if path.stat().st_size > MAX_BYTES:\n",
+        "    if path.stat().st_size < 0:\n",
+        f"{TESTS}::test_a_file_that_is_too_large_is_not_read",
+    ),
+    Bug(
+        "store: a packed run takes other settings under its name",
+        RECORD,
+        '{part.name for part in self.path.glob("seeds-*")} | {*packed.parts_of(self.path)}',
+        '{part.name for part in self.path.glob("seeds-*")}',
+        f"{TESTS}::test_a_packed_run_keeps_its_name",
+    ),
+    Bug(
+        "store: what was stale at the commit is stamped",
+        "benchmarks/same_bits.py",
+        "        if trained_as(part) in equal and result_of(part) in fresh\n",
+        "        if trained_as(part) in equal\n",
+        STAMP,
+    ),
+    Bug(
+        "store: runs of algorithms that were not compared are stamped",
+        "benchmarks/same_bits.py",
+        "        if trained_as(part) in equal and result_of(part) in fresh\n",
+        "        if result_of(part) in fresh\n",
+        STAMP,
+    ),
+)
