@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,10 @@ from manyseeds.cli import UsageError
 from manyseeds.optim import SeedAdam, SeedRMSprop
 from manyseeds.runs.control import Run
 from manyseeds.seeds import SeedStreams
+from tests.algos import probes
 from tests.algos.probes import Counter, Endless
+
+train_on = partial(probes.train_on, a2c)
 
 # ---- Advantages -------------------------------------------------------------------------
 
@@ -90,16 +94,6 @@ def test_advantages_by_hand() -> None:
     torch.testing.assert_close(a2c.n_step(*args, 2), row(3, 5, 4, 3, 5))
     # One step: 1 + .5, 2 + 4, 3 + .5, 4, 5 + 1.
     torch.testing.assert_close(a2c.n_step(*args, 1), row(0.5, 5, 2.5, 3, 5))
-
-
-def train_on(
-    env: envs.Env, monkeypatch: pytest.MonkeyPatch, seeds: int = 3, **settings: Any
-) -> tuple[a2c.ActorCritic, Run]:
-    monkeypatch.setitem(envs.NATIVE, "Probe", lambda: env)
-    config = a2c.Config(env="Probe", seeds=seeds, quiet=True, **settings)
-    run = Run(config)
-    monkeypatch.setattr(run, "evaluate_if_due", lambda *args: None)
-    return a2c.train(config, run), run
 
 
 VALUE_SETTINGS: dict[str, Any] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,19 +11,11 @@ from torch import Tensor
 
 from manyseeds import envs
 from manyseeds.algos import dqn
-from manyseeds.runs.control import Run
 from manyseeds.seeds import SeedStreams
+from tests.algos import probes
 from tests.algos.probes import Counter, Endless
 
-
-def train_on(
-    env: envs.Env, monkeypatch: pytest.MonkeyPatch, seeds: int = 2, **settings: Any
-) -> tuple[dqn.QNetwork, Run]:
-    monkeypatch.setitem(envs.NATIVE, "Probe", lambda: env)
-    config = dqn.Config(env="Probe", seeds=seeds, quiet=True, **settings)
-    run = Run(config)
-    monkeypatch.setattr(run, "evaluate_if_due", lambda *args: None)
-    return dqn.train(config, run), run
+train_on = partial(probes.train_on, dqn, seeds=2)
 
 
 def coded(seeds: int, first: int, count: int) -> dqn.Transitions:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,12 @@ from manyseeds.errors import UsageError
 from manyseeds.optim import SeedAdam
 from manyseeds.runs.control import Run
 from manyseeds.seeds import SeedStreams
-from tests.algos.probes import Counter
+from tests.algos import probes
+from tests.algos.probes import Counter, spy_on_optimizers
+
+train_on = partial(
+    probes.train_on, grpo, group_size=4, minibatch_size=32, hidden=(16,), total_timesteps=200
+)
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -441,6 +447,8 @@ def test_an_episode_is_the_one_of_its_noise(
             state, obs = step.state, step.obs
         alive = alive & ~ended
     assert not alive.any()
+    for field in episodes:  # also while others go on, whose environments act meanwhile
+        assert (field[~episodes.alive] == 0).all()
 
 
 # ---- Training ---------------------------------------------------------------------------
@@ -471,37 +479,6 @@ class Coin(envs.NativeEnv):
         return torch.zeros(physics.shape[:-1], dtype=torch.bool)
 
 
-def train_on(
-    env: envs.Env | str, monkeypatch: pytest.MonkeyPatch, seeds: int = 3, **settings: Any
-) -> tuple[grpo.Actor, Run]:
-    if isinstance(env, envs.Env):
-        probe = env
-        monkeypatch.setitem(envs.NATIVE, "Probe", lambda: probe)
-        env = "Probe"
-    small: dict[str, Any] = {
-        "group_size": 4,
-        "minibatch_size": 32,
-        "hidden": (16,),
-        "total_timesteps": 200,
-    }
-    config = grpo.Config(env=env, seeds=seeds, quiet=True, **{**small, **settings})
-    run = Run(config)
-    monkeypatch.setattr(run, "evaluate_if_due", lambda *args: None)
-    return grpo.train(config, run), run
-
-
-def spy_on_optimizers(monkeypatch: pytest.MonkeyPatch) -> list[SeedAdam]:
-    made: list[SeedAdam] = []
-    build = SeedAdam.__init__
-
-    def spy(self: SeedAdam, *args: Any, **kwargs: Any) -> None:
-        build(self, *args, **kwargs)
-        made.append(self)
-
-    monkeypatch.setattr(SeedAdam, "__init__", spy)
-    return made
-
-
 def test_moments_stay_after_learning_has_stopped() -> None:
     """An update with something to learn, then one without: Adam must not drift on."""
     config, actor, batch, mask, _ = small_batch()
@@ -528,7 +505,7 @@ def test_moments_stay_after_learning_has_stopped() -> None:
     assert all((x == 0).all() for x in metrics.values())
 
 
-def test_groups_that_tell_nothing_are_left_out() -> None:
+def test_uninformative_groups_are_left_out() -> None:
     """Of two groups, one with equal returns: its samples are in no minibatch."""
     config, actor, _, _, episodes = small_batch()
     S, L, N = episodes.rewards.shape
@@ -546,8 +523,8 @@ def test_groups_that_tell_nothing_are_left_out() -> None:
     assert (metrics["train_return"] == metrics["train_length"]).all()
 
 
-def test_a_policy_that_is_no_number_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All its episodes are alike, so that it never takes a step: yet its seed has diverged."""
+def test_nan_weights_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its episodes are equal, so it never takes a step: its seed has to count as diverged."""
     build = grpo.Actor.__init__
 
     def poisoned(self: Any, *args: Any) -> None:
@@ -613,7 +590,7 @@ def test_a_group_begins_in_one_state_and_goes_on_apart(
         assert not torch.equal(seen[0].obs[:, 0], seen[1].obs[:, 0])
 
 
-def test_every_step_taken_counts_and_a_finished_seed_stands_still(
+def test_every_step_taken_counts_and_a_finished_seed_is_frozen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Bit for bit: weights, moments, statistics, timestep, while the others go on."""

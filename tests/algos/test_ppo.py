@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,10 @@ from manyseeds.evaluate import evaluate
 from manyseeds.optim import SeedAdam
 from manyseeds.runs.control import Run
 from manyseeds.seeds import SeedStreams
+from tests.algos import probes
 from tests.algos.probes import Counter, Endless
+
+train_on = partial(probes.train_on, ppo)
 
 
 def gae_by_definition(
@@ -80,16 +84,6 @@ def test_gae_by_hand() -> None:
     assert torch.equal(
         whole, ppo.gae(rewards, values, next_values, terminated, truncated, 1.0, 1.0)
     )
-
-
-def train_on(
-    env: envs.Env, monkeypatch: pytest.MonkeyPatch, seeds: int = 3, **settings: Any
-) -> tuple[ppo.ActorCritic, Run]:
-    monkeypatch.setitem(envs.NATIVE, "Probe", lambda: env)
-    config = ppo.Config(env="Probe", seeds=seeds, quiet=True, **settings)
-    run = Run(config)
-    monkeypatch.setattr(run, "evaluate_if_due", lambda *args: None)
-    return ppo.train(config, run), run
 
 
 VALUE_SETTINGS: dict[str, Any] = {
@@ -338,7 +332,7 @@ def test_categorical_is_torchs() -> None:
     assert torch.equal(policy.mode(), logits.argmax(-1))
 
 
-def test_actions_in_a_box() -> None:
+def test_continuous_actions() -> None:
     """Greedy is the mean, and noise spreads by exp(log_std_init) in every state."""
     _, agent, batch, _ = small_batch(env_id="Pendulum-v1", log_std_init=-1.5)
     agent.networks.weights[-1].data[:, 0] *= 100  # means that differ from state to state
@@ -399,7 +393,7 @@ def learn_in_memory(evaluated: bool = True, **settings: Any) -> tuple[ppo.ActorC
     return ppo.train(config, run), run
 
 
-def test_statistics_stand_still_in_evaluations() -> None:
+def test_statistics_are_frozen_during_evaluation() -> None:
     """Those of a training that is evaluated are those of one that is not."""
     settings = {"env": "Pendulum-v1", **NORMALIZED}
     agent, _ = learn_in_memory(**settings)
@@ -469,7 +463,7 @@ class Target(envs.NativeEnv):
 
 
 @pytest.mark.parametrize("settings", [{}, NORMALIZED], ids=["plain", "normalised"])
-def test_finds_the_best_action_in_a_box(
+def test_finds_the_best_continuous_action(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every seed, on both sides and in both components; the deviation falls."""

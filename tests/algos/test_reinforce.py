@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,18 @@ from manyseeds.errors import UsageError
 from manyseeds.optim import SeedAdam
 from manyseeds.runs.control import Run
 from manyseeds.seeds import SeedStreams
+from tests.algos import probes
+from tests.algos.probes import spy_on_optimizers
+
+train_on = partial(
+    probes.train_on,
+    reinforce,
+    episodes=4,
+    hidden=(16,),
+    total_timesteps=200,
+    minibatch_size=32,
+    critic_updates=2,
+)
 
 WEIGHTS = ["total_return", "return_to_go", "baseline", "q"]
 
@@ -106,6 +119,8 @@ def test_returns_and_order_of_a_batch() -> None:
         expected = 2 * (1 - 0.5 ** (T - torch.arange(T)))
         torch.testing.assert_close(batch.returns[1, steps], expected)
     assert (batch.returns[~batch.alive] == 0).all()
+    for field in episodes:
+        assert (field[~episodes.alive] == 0).all()
 
 
 def test_normalize() -> None:
@@ -230,26 +245,6 @@ def test_steps_after_an_end_never_reach_the_update(env_id: str, weight: Any) -> 
         assert torch.equal(one, other)
 
 
-def train_on(
-    env: envs.Env | str, monkeypatch: pytest.MonkeyPatch, seeds: int = 3, **settings: Any
-) -> tuple[reinforce.Actor, Run]:
-    if isinstance(env, envs.Env):
-        probe = env
-        monkeypatch.setitem(envs.NATIVE, "Probe", lambda: probe)
-        env = "Probe"
-    small: dict[str, Any] = {
-        "episodes": 4,
-        "hidden": (16,),
-        "total_timesteps": 200,
-        "minibatch_size": 32,
-    }
-    small |= {"critic_updates": 2}
-    config = reinforce.Config(env=env, seeds=seeds, quiet=True, **{**small, **settings})
-    run = Run(config)
-    monkeypatch.setattr(run, "evaluate_if_due", lambda *args: None)
-    return reinforce.train(config, run), run
-
-
 # ---- The critic -------------------------------------------------------------------------
 
 
@@ -304,23 +299,6 @@ def test_a_step_of_the_critic_is_that_of_one_seed(env_id: str, weight: Any) -> N
         assert torch.equal(p[2], old[2])
 
 
-def test_q_sees_the_action_one_hot_and_v_does_not() -> None:
-    for env_id, size in (("Acrobot-v1", 6 + 3), ("Pendulum-v1", 3 + 1)):
-        _, _, critic, batch, _ = small_batch(env_id=env_id, weight="q", episodes=2)
-        assert critic.network.weights[0].shape[2] == size
-        with torch.no_grad():
-            critic.network.weights[0][:, :, size - (3 if size == 9 else 1) :] = 0.0
-            blind = critic(batch.features, batch.actions)
-            assert torch.equal(blind, critic(batch.features, torch.zeros_like(batch.actions)))
-            if env_id == "Acrobot-v1":  # the second action's column alone
-                critic.network.weights[0][:, :, 7] = 1.0
-                seen = critic(batch.features, batch.actions) != blind
-                assert torch.equal(seen & batch.alive, (batch.actions == 1) & batch.alive)
-        _, _, critic, batch, _ = small_batch(env_id=env_id, weight="baseline", episodes=2)
-        values = critic(batch.features, batch.actions)
-        assert torch.equal(values, critic(batch.features, 1 - batch.actions))
-
-
 def test_the_critic_has_not_seen_the_episodes_that_it_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -335,19 +313,7 @@ def test_the_critic_has_not_seen_the_episodes_that_it_weights(
 # ---- Training ---------------------------------------------------------------------------
 
 
-def spy_on_optimizers(monkeypatch: pytest.MonkeyPatch) -> list[SeedAdam]:
-    made: list[SeedAdam] = []
-    build = SeedAdam.__init__
-
-    def spy(self: SeedAdam, *args: Any, **kwargs: Any) -> None:
-        build(self, *args, **kwargs)
-        made.append(self)
-
-    monkeypatch.setattr(SeedAdam, "__init__", spy)
-    return made
-
-
-def test_every_step_taken_counts_and_a_finished_seed_stands_still(
+def test_every_step_taken_counts_and_a_finished_seed_is_frozen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Bit for bit: policy, critic, moments, statistics, timestep, while the others go on."""

@@ -17,7 +17,7 @@ from manyseeds.evaluate import evaluate
 from manyseeds.optim import SeedAdam, flatten_parameters, views_like
 from manyseeds.runs.control import Run
 from manyseeds.seeds import SeedStreams
-from tests.algos.probes import Endless
+from tests.algos.probes import Endless, train_on
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "discrete": {},
@@ -155,7 +155,7 @@ def spd(S: int, n: int, rank: int | None = None) -> Tensor:
     return a @ a.mT + 0.5 * torch.eye(n).double()
 
 
-def test_a_converged_seed_stands_still() -> None:
+def test_a_converged_seed_is_frozen() -> None:
     """Three different eigenvalues converge in three steps, a zero gradient in none, NaN never."""
     A, b = spd(4, 8), torch.randn(4, 8, generator=torch.Generator().manual_seed(1)).double()
     A[0] = torch.diag(torch.tensor([1.0, 1, 2, 2, 5, 5, 5, 5])).double()
@@ -308,14 +308,10 @@ def test_a_flat_objective_moves_nothing() -> None:
 
 def test_a_time_limit_is_not_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """V -> 1 / (1 - gamma) = 10 although every episode is cut after 5 steps."""
-    monkeypatch.setitem(envs.NATIVE, "Probe", lambda: Endless(time_limit=5))
     settings: dict[str, Any] = {"gamma": 0.9, "learning_rate": 1e-2, "num_envs": 4}
     settings |= {"num_steps": 16, "minibatch_size": 64, "critic_epochs": 8, "cg_steps": 1}
     settings |= {"line_search_steps": 1, "total_timesteps": 8_000}
-    config = trpo.Config(env="Probe", seeds=3, quiet=True, **settings)
-    run = Run(config)
-    monkeypatch.setattr(run, "evaluate_if_due", lambda *args: None)
-    agent = trpo.train(config, run)
+    agent, _ = train_on(trpo, Endless(time_limit=5), monkeypatch, **settings)
     torch.testing.assert_close(
         agent.value(torch.ones(3, 1, 1)), torch.full((3, 1), 10.0), atol=0.3, rtol=0
     )
