@@ -142,7 +142,7 @@ def ours_with(agent: Agent, kept: dict[str, Any]) -> Agent:
             if agent.obs_stats is not None:
                 agent.obs_stats.mean[:, 0] = torch.from_numpy(kept["mean"]).double()
                 agent.obs_stats.var[:, 0] = torch.from_numpy(kept["var"]).double()
-            if "log_std" in kept:
+            if agent.log_std is not None:
                 agent.log_std[:, 0, 0] = torch.from_numpy(kept["log_std"])
     return agent
 

@@ -9,6 +9,7 @@ import re
 import shlex
 import signal
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +197,9 @@ def test_a_search_of_a_grid(tmp_path: Path, capsys: Output) -> None:
     printed = capsys.readouterr().out
     assert "chosen by search (6 configurations x 2 seeds)" in printed
     assert "SB3's defaults: left out; --total-timesteps 256" in printed
-    assert 'source="our own search: 6 configurations, 2 seeds each' in printed
+    (preset,) = tomllib.loads(printed[printed.index("[presets.") :])["presets"].values()
+    assert preset["source"].startswith("our own search: 6 configurations, 2 seeds each")
+    assert preset["total_timesteps"] == 256
     rows = found.folder.rows
     assert rows["stage"].value_counts().to_dict() == {"search": 12, "fresh": 4, "untuned": 2}
     assert not rows.duplicated(["stage", "trial", "seed"]).any()

@@ -84,7 +84,7 @@ def contents(folder: Path) -> dict[str, bytes | None]:
 
 VECTOR = "--env FrozenLake-v1: this algorithm needs vector observations, as "
 VECTOR += ", ".join(name for name in envs.NATIVE if envs.make(name).spec.obs_size)
-UNKNOWN_ENV = "unknown environment; there are CartPole-v1, Acrobot-v1"
+UNKNOWN_ENV = "unknown environment; there are Acrobot-v1, CartPole-v1"
 
 
 @pytest.mark.parametrize(
