@@ -18,11 +18,11 @@ LANGUAGE = {
     "dapo": "DAPO",
 }
 OTHERS = [algo for algo in catalog.names("algos") if algo not in FIRST]
-NAMES = (
-    {algo: catalog.facts(algo).name for algo in FIRST}
-    | LANGUAGE
-    | {algo: catalog.facts(algo).name for algo in OTHERS}
-)
+NAMES = {
+    **{algo: catalog.facts(algo).name for algo in FIRST},
+    **LANGUAGE,
+    **{algo: catalog.facts(algo).name for algo in OTHERS},
+}
 # Of baselines, as the store names them.
 OWNERS = {"sb3-": "SB3's ", "sbx-": "SBX's ", "rejax-": "rejax's ", "trl-": "TRL's "}
 
