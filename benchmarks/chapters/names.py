@@ -5,8 +5,10 @@ from __future__ import annotations
 from manyseeds.benchmarks import catalog
 
 # In the order of tables and legends, which is that of the colours of figures. Others come last.
-FIRST: tuple[str, ...] = ("ppo", "a2c", "trpo", "dqn", "grpo", "reinforce", "q_learning", "sarsa")
-FIRST += ("policy_iteration", "value_iteration", "monte_carlo", "td_prediction")
+FIRST = (
+    *("ppo", "a2c", "trpo", "dqn", "grpo", "reinforce", "q_learning", "sarsa"),
+    *("policy_iteration", "value_iteration", "monte_carlo", "td_prediction"),
+)
 LANGUAGE = {
     "sft": "SFT",
     "reward_model": "Reward model",
@@ -15,8 +17,12 @@ LANGUAGE = {
     "dr_grpo": "Dr. GRPO",
     "dapo": "DAPO",
 }
-NAMES = {algo: catalog.facts(algo).name for algo in FIRST} | LANGUAGE
-NAMES |= {algo: catalog.facts(algo).name for algo in catalog.names("algos") if algo not in NAMES}
+OTHERS = [algo for algo in catalog.names("algos") if algo not in FIRST]
+NAMES = {
+    **{algo: catalog.facts(algo).name for algo in FIRST},
+    **LANGUAGE,
+    **{algo: catalog.facts(algo).name for algo in OTHERS},
+}
 # Of baselines, as the store names them.
 OWNERS = {"sb3-": "SB3's ", "sbx-": "SBX's ", "rejax-": "rejax's ", "trl-": "TRL's "}
 

@@ -42,10 +42,13 @@ def gae(
     next_values: Tensor,
     terminated: Tensor,
     truncated: Tensor,
-    gamma: float,
-    gae_lambda: float,
+    gamma: Tensor | float,
+    gae_lambda: Tensor | float,
 ) -> Tensor:
-    """What `gae` of algos/ppo.py says, for tensors that kernels can take; all `[S, T, N]`."""
+    """What `gae` of algos/ppo.py says, for tensors that kernels can take; all `[S, T, N]`.
+
+    gamma, gae_lambda: a number for all seeds, or `[S]`.
+    """
     S, T, N = rewards.shape
     steps = [x.contiguous() for x in (rewards, values, next_values, terminated, truncated)]
     if [x.dtype for x in steps] != 3 * [torch.float32] + 2 * [torch.bool] or any(

@@ -115,7 +115,7 @@ class RolloutConfig(ControlConfig):
 
 
 class Run(ResumableRun):
-    """Carries one training of S seeds: what `train(config, run)` reports to.
+    """Records one training of S seeds: what `train(config, run)` reports to.
 
     Without a directory everything stays in memory. The clock stops during evaluations.
     """

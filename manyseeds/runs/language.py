@@ -166,7 +166,7 @@ class Evaluator(Protocol):
 
 
 class LanguageRun(BaseRun):
-    """Carries one training of one seed: what `train(config, run)` reports to."""
+    """Records one training of one seed: what `train(config, run)` reports to."""
 
     kind = "language"
     decides = (

@@ -73,7 +73,7 @@ class Sweep:
 
 
 class PlanningRun(BaseRun):
-    """Carries one planning: what `solve(config, plan)` reports to. There are no seeds."""
+    """Records one planning: what `solve(config, plan)` reports to. There are no seeds."""
 
     kind = "planning"
     decides = ("__init__", "record", "measures", "_replay")

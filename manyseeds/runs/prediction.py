@@ -241,7 +241,7 @@ def load_predictions(parts: Sequence[Path], seeds: Sequence[int]) -> Predictions
 
 
 class PredictionRun(ResumableRun):
-    """Carries one prediction of S seeds: what `train(config, run)` reports to."""
+    """Records one prediction of S seeds: what `train(config, run)` reports to."""
 
     kind = "prediction"
     decides = ("__init__", "evaluate_if_due", "predictions", "streams", points)

@@ -355,7 +355,7 @@ def test_a_long_plan_makes_a_gif_of_bounded_length(
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("--env CartPole-v1", "--env CartPole-v1: needs a model, tables P and R, as FrozenLake-v1"),
+        ("--env CartPole-v1", "--env CartPole-v1: needs a model, tables P and R, as Cliff"),
         ("--env Gridwrld-v0", "did you mean Gridworld-v0?"),
         ("--gamma 1", "--gamma 1.0: must be a number from 0 to 0.999"),
         ("--tolerance 0", "--tolerance 0.0: must be a finite number above 0"),

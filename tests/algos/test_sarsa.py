@@ -46,7 +46,7 @@ def test_what_both_files_do_is_word_for_word_the_same() -> None:
     assert set(ours) - set(theirs) == {"expected_value"}
     assert set(theirs) - set(ours) == {"greedy_value"}
     shared = set(ours) & set(theirs) - {"Config", "train"}
-    assert shared >= {"QTable", "rows", "lookup", "add_", "linear", "schedules", "td_error", "load"}
+    assert shared >= {"QTable", "rows", "lookup", "add_", "linear", "schedules", "td_error"}
     assert {name: ours[name] for name in shared} == {name: theirs[name] for name in shared}
     assert sarsa.BLOCK == q_learning.BLOCK
     fields = {f.name: f.default for f in dataclasses.fields(sarsa.Config)}

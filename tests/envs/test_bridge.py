@@ -818,11 +818,11 @@ def test_images_and_whole_numbers_in_a_box_are_refused() -> None:
         ("::CartPole-v1", "; did you mean CartPole-v1?"),
         ("../:CartPole-v1", "; did you mean CartPole-v1?"),
         ("ALE/Pong-v5", "; Atari's observations are images, supported are vectors and state in"),
-        ("zzzzz", "; there are CartPole-v1, Acrobot-v1, "),
-        ("", "; there are CartPole-v1, "),
-        ("../../x", "; there are CartPole-v1, "),
-        ("a b\nc", "; there are CartPole-v1, "),
-        ("-v1", "; there are CartPole-v1, "),
+        ("zzzzz", "; there are Acrobot-v1, CartPole-v1, "),
+        ("", "; there are Acrobot-v1, "),
+        ("../../x", "; there are Acrobot-v1, "),
+        ("a b\nc", "; there are Acrobot-v1, "),
+        ("-v1", "; there are Acrobot-v1, "),
     ],
 )
 def test_unknown_ids(env_id: str, hint: str) -> None:

@@ -84,7 +84,7 @@ def contents(folder: Path) -> dict[str, bytes | None]:
 
 VECTOR = "--env FrozenLake-v1: this algorithm needs vector observations, as "
 VECTOR += ", ".join(name for name in envs.NATIVE if envs.make(name).spec.obs_size)
-UNKNOWN_ENV = "unknown environment; there are CartPole-v1, Acrobot-v1"
+UNKNOWN_ENV = "unknown environment; there are Acrobot-v1, CartPole-v1"
 
 
 @pytest.mark.parametrize(
@@ -100,19 +100,14 @@ UNKNOWN_ENV = "unknown environment; there are CartPole-v1, Acrobot-v1"
         ("--env FrozenLake-v1", VECTOR),
         # Numbers out of range.
         ("--seeds 0", "--seeds 0: must be a number from 1 to 100000"),
-        ("--seeds -1", "--seeds -1: must be a number from 1 to 100000"),
         ("--seeds=-1", "--seeds -1: must be a number from 1 to 100000"),
         ("--seeds 1e9", "--seeds 1000000000: must be a number from 1 to 100000"),
         ("--first-seed -1", "--first-seed -1: must be a finite number of at least 0"),
         ("--learning-rate nan", "--learning-rate nan: must be a finite number above 0"),
-        ("--learning-rate inf", "--learning-rate inf: must be a finite number above 0"),
         ("--learning-rate -inf", "--learning-rate -inf: must be a finite number above 0"),
-        ("--learning-rate -1e-3", "--learning-rate -0.001: must be a finite number above 0"),
         ("--learning-rate 0", "--learning-rate 0.0: must be a finite number above 0"),
         ("--gamma 1.5", "--gamma 1.5: must be a number from 0 to 1"),
-        ("--gamma -0.1", "--gamma -0.1: must be a number from 0 to 1"),
         ("--log-std-init 21", "--log-std-init 21.0: must be a number from -20 to 20"),
-        ("--threads 0", "--threads 0: must be a number from 1 to 1024"),
         ("--threads 100000", "--threads 100000: must be a number from 1 to 1024"),
         (
             "--num-envs 1e18",
@@ -131,19 +126,13 @@ UNKNOWN_ENV = "unknown environment; there are CartPole-v1, Acrobot-v1"
         ("--num-envs 1 --num-steps 1", "--num-steps 1: one environment needs at least 2 steps"),
         # Not numbers.
         ("--total-timesteps 1.5", "--total-timesteps: '1.5' is not a whole number"),
-        ("--total-timesteps inf", "--total-timesteps: 'inf' is not a whole number"),
         ("--seeds many", "--seeds: 'many' is not a whole number"),
-        ("--seeds 1e", "--seeds: '1e' is not a whole number"),
         ("--gamma high", "--gamma: could not convert string to float: 'high'"),
         # Flags.
         ("--seeds 3 --seeds 4", "--seeds: given twice"),
-        ("--seeds=3 --seeds 4", "--seeds: given twice"),
-        ("--seeds 3 --seeds=3", "--seeds: given twice"),
-        ("--total_timesteps 1000 --total-timesteps 1000", "--total-timesteps: given twice"),
         ("--total-timesteps=1000 --total_timesteps=1000", "--total-timesteps: given twice"),
         ("--quiet --no-quiet", "--quiet: given twice"),
         ("--seed 3", "--seed: unknown flag; did you mean --seeds?"),  # an abbreviation
-        ("--learn 3", "--learn: unknown flag"),
         ("--total 1000", "--total: unknown flag"),
         ("--learning-rte 1e-3", "--learning-rte: unknown flag; did you mean --learning-rate?"),
         ("--gama=0.9", "--gama: unknown flag; did you mean --gamma?"),
@@ -153,23 +142,16 @@ UNKNOWN_ENV = "unknown environment; there are CartPole-v1, Acrobot-v1"
         ("--seeds --quiet", "--seeds: needs a value"),
         ("--quiet=yes", "--quiet 'yes': takes no value; write --quiet or --no-quiet"),
         (
-            "--anneal-lr=False",
-            "--anneal-lr 'False': takes no value; write --anneal-lr or --no-anneal-lr",
-        ),
-        (
             "--no_anneal_lr no --seeds 3",
             "--no_anneal_lr 'no': takes no value; write --anneal-lr or --no-anneal-lr",
         ),
         ("--lr 1e-3", "--lr: unknown flag; did you mean --learning-rate?"),  # initials
-        ("--lr=1e-3", "--lr: unknown flag; did you mean --learning-rate?"),
         ("--minibatch 64", "--minibatch: unknown flag; did you mean --minibatch-size?"),  # a part
         ("--reward", "--reward: unknown flag; did you mean --normalize-reward?"),
         ("--reward 1", "--reward: unknown flag; see --help"),  # no switch for a value
         ("--seeds 3 4", "'4': expected a flag; see --help"),
-        ("CartPole-v1", "'CartPole-v1': expected a flag; see --help"),
         ("-s 3", "'-s': expected a flag; see --help"),
         ("--help=please", "--help: unknown flag; see --help"),
-        ("--shared-trunk", "--shared-trunk: unknown flag; see --help"),
         # What is common to all scripts.
         ("--device gpu", "--device 'gpu': must be one of auto, cpu, cuda"),
         ("--backend gym", "--backend 'gym': must be one of auto, gymnasium"),
@@ -260,38 +242,27 @@ def test_cuda_without_cuda_is_refused(capsys: pytest.CaptureFixture[str]) -> Non
     assert said == "--device cuda: this torch sees no CUDA device; use cpu or auto"
 
 
-def test_results_that_are_a_file_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_that_are_no_folder_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """A file, a loop of links, and /proc, where not even root can create a folder."""
     file = Path("taken")
     file.write_text("precious")
     for results in ("taken", "taken/below", str(file.absolute())):
         said = refused(capsys, "--results", results)
         assert said.startswith(f"--results {results}: ")
         assert said.endswith("taken is not a folder")
+    Path("loop").symlink_to("loop")
+    for results in ("loop", "loop/below"):
+        said = refused(capsys, "--results", results)
+        assert said == f"--results {results}: Too many levels of symbolic links"
+    Path("dangling").symlink_to("/proc/nothing/there")
+    for results in ("/proc/manyseeds", "dangling"):
+        assert refused(capsys, "--results", results).startswith(f"--results {results}: ")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_results_without_permission_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     Path("locked").mkdir(mode=0o555)
     assert refused(capsys, "--results", "locked/r").endswith("locked is not writable")
-
-
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc")
-def test_results_where_nobody_can_write_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """Not even root can create a folder in /proc, whatever its permissions say."""
-    said = refused(capsys, "--results", "/proc/manyseeds")
-    assert said.startswith("--results /proc/manyseeds: ")
-    dangling = Path("dangling")
-    dangling.symlink_to("/proc/nothing/there")
-    assert refused(capsys, "--results", "dangling").startswith("--results dangling: ")
-
-
-@pytest.mark.parametrize("results", ["loop", "loop/below"])
-def test_results_in_a_loop_of_links_are_refused(
-    results: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("loop").symlink_to("loop")
-    said = refused(capsys, "--results", results)
-    assert said == f"--results {results}: Too many levels of symbolic links"
 
 
 def test_a_tilde_in_results_is_the_home_folder(
@@ -468,39 +439,18 @@ def test_a_runs_name_changes_with_exactly_the_fields_that_change_a_curve(
     assert len(names) == 1 + len(fields - stays - {"name"})
 
 
-def test_a_runs_folder_is_where_the_documentation_says() -> None:
-    config = read("--name", "mine", "--results", "there")
-    assert RunFolder.of(config, "ppo").path == Path("there/runs/CartPole-v1/ppo/mine")
-    hashed = RunFolder.of(read("--results", "there"), "ppo").path
-    assert hashed.parent == Path("there/runs/CartPole-v1/ppo")
-    # A name for the same fields holds the same identity: it is no field of its own.
-    assert RunFolder.of(read("--name", "other", "--gamma", "0.9"), "ppo").path.name == "other"
-
-
-@pytest.mark.parametrize("name", CONTROL)
-def test_another_backend_is_another_run(name: str) -> None:
-    """Gymnasium's environment draws and rounds differently."""
-    module = CONTROL[name]
-    env = next(iter(module.PRESETS))
-    config = read("--env", env, module=module)
-    bridged = read("--env", env, "--backend", "gymnasium", module=module)
-    assert (config.make_env().native, bridged.make_env().native) == (True, False)
-    path = RunFolder.of(config, name).path
-    assert RunFolder.of(bridged, name).path.parent == path.parent
-    assert RunFolder.of(bridged, name).path != path
-
-
 @pytest.mark.parametrize(
     ("env", "folder"),
     [
         ("CartPole-v1", "CartPole-v1"),
-        ("Name/Env-v0", "Name--Env-v0"),
-        ("module.sub:Env-v0", "module.sub--Env-v0"),
         ("module:Name/Env-v0", "module--Name--Env-v0"),
     ],
 )
-def test_an_id_is_one_folder(env: str, folder: str) -> None:
+def test_a_runs_folder_is_where_the_documentation_says(env: str, folder: str) -> None:
+    """Of any id it is one; under its name, which is no field of its own."""
     config = read("--results", "there")
+    named = read("--results", "there", "--name", "mine", "--gamma", "0.9")
+    assert RunFolder.of(named, "ppo").path == Path("there/runs/CartPole-v1/ppo/mine")
     object.__setattr__(config, "env", env)
     assert RunFolder.of(config, "ppo").path.parent == Path("there/runs") / folder / "ppo"
 

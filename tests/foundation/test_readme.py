@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from manyseeds import envs
 from manyseeds.algos import ppo
 from manyseeds.benchmarks import catalog
 from manyseeds.benchmarks.chapters import taxonomy
@@ -83,15 +82,6 @@ def test_every_algorithm_is_in_the_tree_and_the_published_ones_on_the_pages() ->
         missing = [name for name in trained if link.format(name) not in text]
         assert not missing, f"give it a row in {page}"
     assert set(catalog.names("llm_track")) <= set(NAMES)
-
-
-def test_every_environment_is_in_the_readme() -> None:
-    """One id of each class."""
-    kinds: dict[type, list[str]] = {}
-    for env_id, build in envs.NATIVE.items():
-        kinds.setdefault(type(build()), []).append(env_id)
-    missing = [ids for ids in kinds.values() if not any(env_id in README for env_id in ids)]
-    assert not missing, "name it in README.md"
 
 
 def test_versions_agree() -> None:

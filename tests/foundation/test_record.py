@@ -95,6 +95,8 @@ def leftovers(folder: Path) -> list[str]:
 
 def test_numbers_of_things() -> None:
     assert [plural(n, "seed") for n in (0, 1, 2)] == ["0 seeds", "1 seed", "2 seeds"]
+    numbers = {"a": 0.5, "b": float("inf"), "c": float("-inf"), "d": float("nan")}
+    assert record.finite_numbers(numbers) == {"a": 0.5, "b": None, "c": None, "d": None}
 
 
 # ---- One file ---------------------------------------------------------------------------
@@ -148,6 +150,9 @@ def test_content_reaches_the_disk_before_its_name(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(record.os, "replace", log_replace)
     write_bytes(Path("x"), b"12345")
     assert events == ["fsync of 5 bytes", "rename to x"]
+    size = os.stat(".").st_size
+    seal(Path("."))
+    assert events[-2:] == ["rename to DONE.json", f"fsync of {size} bytes"]  # of the folder
 
 
 # ---- Finished or not --------------------------------------------------------------------

@@ -38,6 +38,25 @@ def installed(name: str) -> bool:
     return found is not None and found.origin is not None
 
 
+needs_tensorboard = pytest.mark.skipif(
+    not installed("tensorboard"), reason="tensorboard is not installed"
+)
+needs_wandb = pytest.mark.skipif(not installed("wandb"), reason=WITHOUT)
+each_tracker = pytest.mark.parametrize(
+    "tracker",
+    [
+        pytest.param("tensorboard", marks=needs_tensorboard),
+        pytest.param("wandb", marks=needs_wandb),
+    ],
+)
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+
+
 def train(tracker: str) -> Path:
     """A part of two seeds that was tracked."""
     words = [*RUN.split(), "--track", tracker]
@@ -125,19 +144,15 @@ def of_wandb(file: Path) -> tuple[dict[str, str], dict[str, object], Scalars]:
     return about, config, found
 
 
-@pytest.mark.skipif(not installed("tensorboard"), reason="tensorboard is not installed")
-def test_tensorboard_has_the_scalars_of_every_seed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@needs_tensorboard
+def test_tensorboard_has_the_scalars_of_every_seed() -> None:
     part = train("tensorboard")
     for seed in (0, 1):
         check_same(of_tensorboard(part / f"tensorboard/seed-00{seed}"), expected(part, seed))
 
 
-@pytest.mark.skipif(not installed("tensorboard"), reason="tensorboard is not installed")
-def test_prediction_is_tracked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+@needs_tensorboard
+def test_prediction_is_tracked() -> None:
     words = "--env RandomWalk-v0 --seeds 2 --total-episodes 20 --quiet --results r"
     words += " --track tensorboard"
     config = parse(monte_carlo.Config, monte_carlo.PRESETS, "", words.split())
@@ -149,12 +164,8 @@ def test_prediction_is_tracked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         check_same(of_tensorboard(part / f"tensorboard/seed-00{seed}"), wanted)
 
 
-@pytest.mark.skipif(not installed("wandb"), reason=WITHOUT)
-def test_wandb_has_a_run_for_every_seed_without_a_network(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("WANDB_MODE", raising=False)
+@needs_wandb
+def test_wandb_has_a_run_for_every_seed_without_a_network() -> None:
     part = train("wandb")
     files = sorted(part.glob("wandb/offline-run-*/run-*.wandb"))
     assert len(files) == 2
@@ -170,10 +181,9 @@ def test_wandb_has_a_run_for_every_seed_without_a_network(
     assert seeds == {0, 1}
 
 
-@pytest.mark.skipif(not installed("tensorboard"), reason="tensorboard is not installed")
-def test_tracking_is_no_learning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@needs_tensorboard
+def test_tracking_is_no_learning(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock of learning leaves out what a tracker takes."""
-    monkeypatch.chdir(tmp_path)
     log = Tracker.log
 
     def log_slowly(self: Tracker, step: Any, scalars: dict[str, Any]) -> None:
@@ -190,7 +200,7 @@ def test_tracking_is_no_learning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert summary["learn_seconds"] < 2 < summary["total_seconds"]
 
 
-@pytest.mark.skipif(not installed("tensorboard"), reason="tensorboard is not installed")
+@needs_tensorboard
 def test_what_is_not_finite_is_left_out(tmp_path: Path) -> None:
     tracker = Tracker("tensorboard", tmp_path, [3, 4], {})
     tracker.log([10, 20], {"loss": [1.0, np.nan], "other": 2.0})
@@ -199,14 +209,10 @@ def test_what_is_not_finite_is_left_out(tmp_path: Path) -> None:
     assert of_tensorboard(tmp_path / "tensorboard/seed-004") == {"other": {20: 2}}
 
 
-@pytest.mark.parametrize("tracker", ["tensorboard", "wandb"])
+@each_tracker
 def test_an_interrupted_training_leaves_no_tracker_behind(
-    tracker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tracker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not installed(tracker):
-        pytest.skip(f"{tracker} is not installed: pip install -e '.[{tracker}]'")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("WANDB_MODE", raising=False)
     seen = []
 
     def interrupt(self: Run, result: object) -> None:
@@ -240,16 +246,10 @@ def wandb_of(pid: int | None) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tracker", ["tensorboard", "wandb"])
+@each_tracker
 @pytest.mark.parametrize("seeds", [2, 3])
-def test_a_killed_training_leaves_no_tracker_behind(
-    tracker: str, seeds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_training_leaves_no_tracker_behind(tracker: str, seeds: int) -> None:
     """A real SIGKILL; then the same seeds are trained, or those of another part."""
-    if not installed(tracker):
-        pytest.skip(f"{tracker} is not installed: pip install -e '.[{tracker}]'")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("WANDB_MODE", raising=False)
     words = f"{RUN} --name x --track {tracker}"
     endless = words.replace("--total-timesteps 2000", "--total-timesteps 2000000")
     killed = Script("algos/q_learning.py", *endless.split())
@@ -336,7 +336,7 @@ def test_what_cannot_be_removed_does_not_hinder_a_training(
     assert (tmp_path / "seeds-003-006").read_text() == "of a person"
 
 
-@pytest.mark.skipif(not installed("wandb"), reason=WITHOUT)
+@needs_wandb
 @pytest.mark.parametrize(
     ("mode", "said"), [("bogus", "WANDB_MODE bogus: must be one of"), ("online", "--track wandb: ")]
 )
@@ -348,7 +348,6 @@ def test_what_wandb_refuses_is_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A mode that there is not; a server without a key for it."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
@@ -360,12 +359,11 @@ def test_what_wandb_refuses_is_one_line(
     assert not list(tmp_path.glob("r/runs/*/*/*/seeds-*"))
 
 
-@pytest.mark.skipif(not installed("wandb"), reason=WITHOUT)
+@needs_wandb
 def test_variables_of_wandb(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An empty mode is none, an id that all seeds would have is not taken, nonsense is one line."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "")
     monkeypatch.setenv("WANDB_RUN_ID", "abc")
     train("wandb")
@@ -427,7 +425,6 @@ def test_a_missing_package_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     find = importlib.util.find_spec
 
     def find_others(name: str) -> object:

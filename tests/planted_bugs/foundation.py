@@ -8,7 +8,7 @@ BUGS = (
         "manyseeds/layers.py",
         "self.open_return.copy_(total.masked_fill(end, 0.0))",
         "self.open_return.copy_(total)",
-        "tests/foundation/test_layers.py::test_discounted_returns_run_over_rollouts_and_stop_at_ends",
+        "tests/foundation/test_layers.py::test_reward_scale_is_sb3s_given_the_same_stream",
     ),
     Bug(
         "late statistics: rewards are scaled by the deviation of the whole rollout",
@@ -232,7 +232,7 @@ BUGS = (
         "manyseeds/runs/control.py",
         "not score >= threshold",
         "not score > threshold",
-        "tests/foundation/test_evaluate.py::test_a_score_at_the_threshold_is_no_failure",
+        "tests/foundation/test_evaluate.py::test_a_score_that_is_not_known_is_null_and_a_failure[475.0]",
     ),
     Bug(
         "threshold: at it a seed has failed, says the report",
