@@ -126,8 +126,8 @@ def learn(
 
     visits: [S, L] bool. counts: [S, X], how many there were; in place, too. alpha 0: 1 / counts.
     """
-    # In the order of time, which matters to a constant alpha: every-visit Monte Carlo is then n-step
-    # TD with an n longer than any episode (SB, chapter 7).
+    # In the order of time, which matters to a constant alpha: every-visit Monte Carlo is then
+    # n-step TD with an n longer than any episode (SB, chapter 7).
     steps = (x.unsqueeze(-1).unbind(1) for x in (states, targets, visits))
     for state, target, visit in zip(*steps, strict=True):  # [S, 1] each
         counts.scatter_add_(1, state, visit.to(counts.dtype))
