@@ -36,7 +36,7 @@ BUGS = (
         "manyseeds/checkpoint.py",
         "        policy.load_state_dict(tensors)\n",
         "",
-        "tests/foundation/test_checkpoint.py::test_a_stored_policy_acts_as_the_trained_one[ppo]",
+        "tests/foundation/test_checkpoint.py::test_a_stored_policy_acts_as_the_trained_one[ppo-settings3]",
     ),
     Bug(
         "rollouts: a minibatch may leave a remainder",
