@@ -26,7 +26,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import math
+import re
 import shlex
 import sys
 import time
@@ -515,11 +517,11 @@ def print_result(search: Search, result: Mapping[str, Any], found: Mapping[str, 
         console.print(table)
     seconds = ", ".join(f"{stage} {s:.0f} s" for stage, s in result["seconds"].items())
     console.print(f"{seconds}; stored in {search.folder.path}")
-    console.print(preset_text(search, found[WINNER], n))
+    print(preset_text(search, found[WINNER], n))
 
 
 def preset_text(search: Search, config: ControlConfig, trials: int) -> str:
-    """The winner as it would stand in PRESETS of the algorithm's file."""
+    """The winner as a table for algos/presets/NAME.toml."""
     default = type(config)(env=config.env)
     changed = {
         field.name: getattr(config, field.name)
@@ -535,7 +537,11 @@ def preset_text(search: Search, config: ControlConfig, trials: int) -> str:
     source += f"({ranges(search.seeds)})"
     if search.fresh:
         source += f"; {plural(len(search.fresh), 'fresh seed')} ({ranges(search.fresh)})"
-    return f'"{config.env}": Preset(\n    {changed},\n    source="{source}",\n),'
+    env = config.env if re.fullmatch(r"[\w-]+", config.env) else json.dumps(config.env)
+    lines = [
+        f"{name} = {json.dumps(value)}" for name, value in (changed | {"source": source}).items()
+    ]
+    return "\n".join([f"[presets.{env}]", *lines])
 
 
 # ---- The command ----------------------------------------------------------------------------

@@ -48,7 +48,7 @@ from manyseeds.record import (
 from manyseeds.runs.control import Run
 
 SEEDS = 30  # of a run, each a part
-POINTS = np.linspace(0, 1, 21)  # of a curve, as shares of the budget
+SHARES = np.linspace(0, 1, 21)  # of the budget, at which a curve has points
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +122,8 @@ def simulated_files(cell: Cell, total_timesteps: int, seed: int) -> dict[str, by
     """Curve, metrics, summary and weights of one seed."""
     rng = np.random.default_rng([seed, zlib.crc32(str(cell).encode())])
     level = float(rng.normal(300, 50))
-    steps = (POINTS * total_timesteps).astype(int)
-    scores = level * POINTS + rng.normal(0, 5, len(POINTS))
+    steps = (SHARES * total_timesteps).astype(int)
+    scores = level * SHARES + rng.normal(0, 5, len(SHARES))
     train = np.linspace(0, total_timesteps, 101, dtype=int)[1:]
     curve = pd.concat(
         [

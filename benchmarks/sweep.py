@@ -17,7 +17,8 @@ the seeds that are missing from the published layer, writes them there and packs
 all of an algorithm on an environment into few files (`manyseeds/packed.py`). It needs a clean
 commit, which the runs name. Published runs have no weights, except two seeds of each of our cells,
 the median and the worst. These are trained once more, must reach their published scores, and are
-written to results/policies (`benchmarks/policies.py`)."""
+written to results/policies (`benchmarks/policies.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Torch-native environments: tensors of shape `[S, N, ...]`, S seeds by N environments."""
+"""Torch-native environments: tensors of shape `[S, N, ...]`, S seeds by N environments.
+
+`make` finds every environment that a file of this folder declares in its `ENVS`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 from manyseeds.digest import boundary
@@ -10,34 +12,17 @@ from manyseeds.envs.acrobot import Acrobot
 from manyseeds.envs.cartpole import CartPole
 from manyseeds.envs.cliff_walking import CliffWalking
 from manyseeds.envs.core import Env, EnvSpec, EpisodeTracker, NativeEnv, State, Step
-from manyseeds.envs.discretize import BINS, Discretize
+from manyseeds.envs.discretize import Discretize
 from manyseeds.envs.frozen_lake import FrozenLake
 from manyseeds.envs.gridworld import GOAL, TRAP, Gridworld
 from manyseeds.envs.mountain_car import MountainCar, MountainCarContinuous
 from manyseeds.envs.pendulum import Pendulum
 from manyseeds.envs.random_walk import RandomWalk
+from manyseeds.envs.registry import NATIVE
 from manyseeds.envs.rollout import Rollout, rollout
 from manyseeds.envs.tabular import Layout, TabularEnv
 from manyseeds.envs.taxi import Taxi
 from manyseeds.errors import UsageError
-
-NATIVE: dict[str, Callable[[], NativeEnv]] = boundary(
-    {
-        "CartPole-v1": CartPole,
-        "Acrobot-v1": Acrobot,
-        "MountainCar-v0": MountainCar,
-        "MountainCarContinuous-v0": MountainCarContinuous,
-        "Pendulum-v1": Pendulum,
-        "FrozenLake-v1": lambda: FrozenLake(4),
-        "FrozenLake8x8-v1": lambda: FrozenLake(8),
-        "FrozenLakeNotSlippery-v1": lambda: FrozenLake(4, slippery=False),
-        "FrozenLake8x8NotSlippery-v1": lambda: FrozenLake(8, slippery=False),
-        "CliffWalking-v1": CliffWalking,
-        "Taxi-v4": Taxi,
-        "Gridworld-v0": Gridworld,
-        "RandomWalk-v0": RandomWalk,
-    }
-)
 
 
 def make(
@@ -46,12 +31,12 @@ def make(
     actions: Literal["discrete"] | None = None,
     backend: Literal["auto", "gymnasium"] = "auto",
 ) -> Env:
-    """The environment with a Gymnasium id: a native one where there is, else Gymnasium's own.
+    """The environment with a Gymnasium id: a native one if there is one, else Gymnasium's own.
 
-    observations: what the caller can learn from: "vector", "index" (a state index; environments
-    with a known binning are discretised), or None for whatever the environment has.
-    actions: "discrete", or None for whatever the environment has.
-    backend: "gymnasium" takes Gymnasium's own also where a native one exists.
+    observations: those that the algorithm can use: "vector", "index" (a state index; environments
+    with `bins` are discretised), or None for any.
+    actions: "discrete", or None for any.
+    backend: "gymnasium" takes Gymnasium's own even if a native one exists.
     Raises UsageError for an unknown id, or one without such observations or actions.
     """
     env: Env
@@ -60,11 +45,11 @@ def make(
     else:
         env = bridged(env_id)
     if observations == "index" and env.spec.num_states is None:
-        if env_id not in BINS:
+        if env_id not in NATIVE or NATIVE[env_id]().bins is None:
             raise UsageError(f"--env {env_id}: a tabular algorithm needs one of {tabular_ids()}")
         if not isinstance(env, NativeEnv):
             raise UsageError(f"--backend {backend}: only our own {env_id} can be binned")
-        return Discretize(env, BINS[env_id])
+        return Discretize(env)
 
     def suits(spec: EnvSpec) -> bool:
         shows = observations != "vector" or spec.obs_size is not None
@@ -129,11 +114,11 @@ def make_gridworld(
 
 def tabular_ids() -> str:
     """The ids that tabular algorithms can use, as text."""
-    return ", ".join(name for name in NATIVE if name in BINS or NATIVE[name]().spec.num_states)
+    made = {env_id: build() for env_id, build in NATIVE.items()}
+    return ", ".join(name for name, env in made.items() if env.bins or env.spec.num_states)
 
 
 __all__ = [
-    "BINS",
     "NATIVE",
     "Acrobot",
     "CartPole",

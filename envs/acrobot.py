@@ -32,31 +32,24 @@ WEIGHT_2 = MASS * CENTRE * GRAVITY
 
 
 def constants(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
-    """Accelerations of both links by each action's torque `[2, A]`; the numbers 1, 0 and -1."""
+    """Accelerations of both links by each action's torque `[2, A]`; the number 1."""
     upper, lower = TORQUE / INERTIA_1, TORQUE / INERTIA_2
-    values = (((upper, 0.0, -upper), (-lower, 0.0, lower)), 1.0, 0.0, -1.0)
-    return tensors(values, dtype, device)
+    return tensors((((upper, 0.0, -upper), (-lower, 0.0, lower)), 1.0), dtype, device)
 
 
-def limits(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
-    """Of the state `[4]`: turns per radian, radians per turn, and the largest magnitude."""
-    circle, infinity = 2 * math.pi, math.inf
-    values = (
-        (1 / circle, 1 / circle, 0.0, 0.0),
-        (circle, circle, 0.0, 0.0),
-        (infinity, infinity, MAX_SPEED_1, MAX_SPEED_2),
-    )
-    return tensors(values, dtype, device)
+def wrap(angle: Tensor) -> Tensor:
+    """The same angle in [-pi, pi]."""
+    turns = (angle * (1 / (2 * math.pi))).round()
+    return torch.add(angle, turns, alpha=-2 * math.pi)
 
 
 def derivative(links: Tensor, push_1: Tensor, push_2: Tensor) -> Tensor:
     """Of (theta, phi, theta', phi') `[4, ...]`, with the accelerations by the torque `[...]`."""
     theta, phi, theta_dot, phi_dot = links.unbind()
-    _, one, *_ = constants(links.dtype, links.device)
+    _, one = constants(links.dtype, links.device)
     delta = phi - theta
     sin, cos = delta.sin(), delta.cos()
-    # The right sides, each divided by its own inertia. A rollout step is bound by the number of
-    # operations, not by their size: addcmul(a, b, c, value=v) is a + v b c.
+    # The right sides, each divided by its own inertia; addcmul(a, b, c, value=v) is a + v b c.
     right_1 = torch.add(push_1, theta.sin(), alpha=-WEIGHT_1 / INERTIA_1)
     right_2 = torch.add(push_2, phi.sin(), alpha=-WEIGHT_2 / INERTIA_2)
     right_1 = torch.addcmul(right_1, sin, phi_dot.square(), value=COUPLING / INERTIA_1)
@@ -111,6 +104,7 @@ class Acrobot(NativeEnv):
         random_score=-498.9,  # measured with Gymnasium 1.4.0, 1,200 episodes: +-0.3
         reference_score=-69.1,  # best published
     )
+    c_name = "acrobot"
     initial_noise = 4
     transition_noise = 0
 
@@ -120,19 +114,19 @@ class Acrobot(NativeEnv):
     def transition(self, physics: Tensor, action: Tensor, noise: Tensor) -> Tensor:
         theta1, theta2, theta1_dot, theta2_dot = physics.unbind(-1)
         links = torch.stack((theta1, theta1 + theta2, theta1_dot, theta1_dot + theta2_dot))
-        pushes, *_ = constants(physics.dtype, physics.device)
+        pushes, _ = constants(physics.dtype, physics.device)
         push = [chosen(values, action) for values in pushes]
+        # Gymnasium: ns = rk4(self._dsdt, s_augmented, [0, self.dt])
         k1 = derivative(links, *push)
         k2 = derivative(torch.add(links, k1, alpha=TAU / 2), *push)
         k3 = derivative(torch.add(links, k2, alpha=TAU / 2), *push)
         k4 = derivative(torch.add(links, k3, alpha=TAU), *push)
         links = torch.add(links, torch.add(k1 + k4, k2 + k3, alpha=2), alpha=TAU / 6)
         theta, phi, theta_dot, phi_dot = links.unbind()
-        physics = torch.stack((theta, phi - theta, theta_dot, phi_dot - theta_dot), dim=-1)
-        # Angles are wrapped to [-pi, pi], then speeds cut.
-        turns, circle, bound = limits(physics.dtype, physics.device)
-        physics = torch.addcmul(physics, (physics * turns).round(), circle, value=-1)
-        return physics.clamp(-bound, bound)
+        theta1, theta2 = wrap(theta), wrap(phi - theta)
+        theta1_dot = theta_dot.clamp(-MAX_SPEED_1, MAX_SPEED_1)
+        theta2_dot = (phi_dot - theta_dot).clamp(-MAX_SPEED_2, MAX_SPEED_2)
+        return torch.stack((theta1, theta2, theta1_dot, theta2_dot), dim=-1)
 
     def observation(self, physics: Tensor) -> Tensor:
         theta1, theta2, *velocities = physics.unbind(-1)
@@ -140,10 +134,11 @@ class Acrobot(NativeEnv):
         return torch.stack((*circles, *velocities), dim=-1)
 
     def reward(self, physics: Tensor, action: Tensor, next_physics: Tensor) -> Tensor:
-        *_, zero, minus_one = constants(physics.dtype, physics.device)
-        return torch.where(self.terminal(next_physics), zero, minus_one)
+        return self.terminal(next_physics).to(physics.dtype) - 1
 
     def terminal(self, physics: Tensor) -> Tensor:
         theta1, theta2, _, _ = physics.unbind(-1)
-        *_, minus_one = constants(physics.dtype, physics.device)
-        return theta1.cos() + (theta1 + theta2).cos() < minus_one
+        return -theta1.cos() - (theta1 + theta2).cos() > 1
+
+
+ENVS = {"Acrobot-v1": Acrobot}

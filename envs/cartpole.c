@@ -32,15 +32,15 @@ static float step(float *physics, action chosen, const float *noise, int *termin
   const float inertia_of_pole = INERTIA_OF_POLE, x_limit = X_LIMIT, theta_limit = THETA_LIMIT;
 
   const float x_dot = physics[X_DOT], theta_dot = physics[THETA_DOT];
-  const float sin = sinf(physics[THETA]), cos = cosf(physics[THETA]);
-  const float push = (chosen.index == 1 ? force : -force) + pole * (theta_dot * theta_dot) * sin;
-  const float inertia = at_rest + inertia_of_pole * cos * cos;
-  const float theta_acc = (sin - gravity * cos * push) / inertia;
-  const float x_acc = push - pole * theta_acc * cos;
+  const float sintheta = sinf(physics[THETA]), costheta = cosf(physics[THETA]);
+  const float temp = (chosen.index == 1 ? force : -force) + pole * (theta_dot * theta_dot) * sintheta;
+  const float inertia = at_rest + inertia_of_pole * costheta * costheta;
+  const float thetaacc = (sintheta - gravity * costheta * temp) / inertia;
+  const float xacc = temp - pole * thetaacc * costheta;
   physics[X] += tau * x_dot;
-  physics[X_DOT] += tau * x_acc;
+  physics[X_DOT] += tau * xacc;
   physics[THETA] += tau * theta_dot;
-  physics[THETA_DOT] += tau * theta_acc;
+  physics[THETA_DOT] += tau * thetaacc;
   *terminated = fabsf(physics[X]) > x_limit || fabsf(physics[THETA]) > theta_limit;
   return 1;
 }

@@ -17,15 +17,14 @@ POLE_MOMENT = MASS_POLE * LENGTH
 FORCE = 10.0
 TAU = 0.02  # seconds between two states
 X_LIMIT = 2.4
-INERTIA_OF_POLE = -LENGTH * MASS_POLE / MASS_TOTAL / GRAVITY
+INERTIA_OF_POLE = -LENGTH * MASS_POLE / MASS_TOTAL / GRAVITY  # both sides are divided by gravity
 THETA_LIMIT = 12 * 2 * math.pi / 360
 
 
 def constants(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
-    """Accelerations by each action's push `[A]`, inertia at rest, limits of the state `[4]`."""
-    push, infinity = FORCE / MASS_TOTAL, math.inf
-    values = ((-push, push), 4 * LENGTH / 3 / GRAVITY, (X_LIMIT, infinity, THETA_LIMIT, infinity))
-    return tensors(values, dtype, device)
+    """Accelerations by each action's push `[A]`; inertia at rest."""
+    push = FORCE / MASS_TOTAL
+    return tensors(((-push, push), 4 * LENGTH / 3 / GRAVITY), dtype, device)
 
 
 class CartPole(NativeEnv):
@@ -64,6 +63,9 @@ class CartPole(NativeEnv):
         random_score=22.1,  # measured with Gymnasium 1.4.0
         reference_score=500.0,  # the cap
     )
+    # The cart may drift a little within an episode: few bins for it, many for the pole.
+    bins = ((-2.4, 2.4, 3), (-2.0, 2.0, 3), (-0.2095, 0.2095, 8), (-2.5, 2.5, 8))
+    c_name = "cartpole"
     initial_noise = 4
     transition_noise = 0
 
@@ -72,17 +74,21 @@ class CartPole(NativeEnv):
 
     def transition(self, physics: Tensor, action: Tensor, noise: Tensor) -> Tensor:
         _, x_dot, theta, theta_dot = physics.unbind(-1)
-        sin, cos = theta.sin(), theta.cos()
-        # Equations: https://coneural.org/florian/papers/05_cart_pole.pdf. A rollout step is bound
-        # by the number of operations, not by their size: addcmul(a, b, c, value=v) is a + v b c,
-        # forces are divided by the total mass, and both sides of theta_acc's fraction by gravity.
-        pushes, inertia_at_rest, _ = constants(physics.dtype, physics.device)
-        force = chosen(pushes, action)
-        push = torch.addcmul(force, theta_dot.square(), sin, value=POLE_MOMENT / MASS_TOTAL)
-        inertia = torch.addcmul(inertia_at_rest, cos, cos, value=INERTIA_OF_POLE)
-        theta_acc = torch.addcmul(sin, cos, push, value=-1 / GRAVITY) / inertia
-        x_acc = torch.addcmul(push, theta_acc, cos, value=-POLE_MOMENT / MASS_TOTAL)
-        derivative = torch.stack((x_dot, x_acc, theta_dot, theta_acc), dim=-1)
+        costheta, sintheta = theta.cos(), theta.sin()
+        # Above each step Gymnasium's own line (https://coneural.org/florian/papers/05_cart_pole.pdf).
+        # Here its operations are fused: addcmul(a, b, c, value=v) is a + v b c.
+        pushes, inertia_at_rest = constants(physics.dtype, physics.device)
+        push = chosen(pushes, action)
+        # temp = (force + polemass_length * theta_dot**2 * sintheta) / total_mass
+        temp = torch.addcmul(push, theta_dot.square(), sintheta, value=POLE_MOMENT / MASS_TOTAL)
+        # thetaacc = (gravity * sintheta - costheta * temp) / (
+        #     length * (4.0 / 3.0 - masspole * costheta**2 / total_mass))
+        inertia = torch.addcmul(inertia_at_rest, costheta, costheta, value=INERTIA_OF_POLE)
+        thetaacc = torch.addcmul(sintheta, costheta, temp, value=-1 / GRAVITY) / inertia
+        # xacc = temp - polemass_length * thetaacc * costheta / total_mass
+        xacc = torch.addcmul(temp, thetaacc, costheta, value=-POLE_MOMENT / MASS_TOTAL)
+        # x = x + tau * x_dot, x_dot = x_dot + tau * xacc, and theta and theta_dot likewise
+        derivative = torch.stack((x_dot, xacc, theta_dot, thetaacc), dim=-1)
         return torch.add(physics, derivative, alpha=TAU)
 
     def observation(self, physics: Tensor) -> Tensor:
@@ -92,5 +98,8 @@ class CartPole(NativeEnv):
         return torch.ones_like(physics[..., 0])
 
     def terminal(self, physics: Tensor) -> Tensor:
-        *_, limits = constants(physics.dtype, physics.device)
-        return (physics.abs() > limits).any(-1)
+        x, _, theta, _ = physics.unbind(-1)
+        return (x.abs() > X_LIMIT) | (theta.abs() > THETA_LIMIT)
+
+
+ENVS = {"CartPole-v1": CartPole}

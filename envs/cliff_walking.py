@@ -20,8 +20,8 @@ class CliffWalking(TabularEnv):
     0 up, 1 right, 2 down, 3 left. The border stops a step.
 
     ## Observations
-    The index `row * 12 + column` of the cell on 4 rows of 12: 48 states. Nobody is ever seen in
-    the cliff, 37 to 46.
+    The index `row * 12 + column` of the cell on 4 rows of 12: 48 states. Those
+    in the cliff, 37 to 46, are never observed.
 
     ## Rewards
     -1 for every step, -100 for a step off the cliff, which leads back to the start. No threshold is
@@ -34,7 +34,7 @@ class CliffWalking(TabularEnv):
     1. Termination: the lower right cell, 47.
     2. Truncation: after 200 steps. Gymnasium registers no limit: the cap is ours.
 
-    Follows `gymnasium/envs/toy_text/cliffwalking.py`, not slippery; also where nobody is ever seen.
+    Follows `gymnasium/envs/toy_text/cliffwalking.py`, not slippery, also in states of the cliff.
     """
 
     def __init__(self) -> None:
@@ -63,3 +63,6 @@ def _move(state: int, action: int) -> tuple[int, float]:
     column = min(max(column + column_step, 0), COLUMNS - 1)
     successor = row * COLUMNS + column
     return (START, -100.0) if successor in CLIFF else (successor, -1.0)
+
+
+ENVS = {"CliffWalking-v1": CliffWalking}

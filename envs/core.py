@@ -18,13 +18,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from manyseeds.digest import origin_of
 from manyseeds.kernels import in_c
 from manyseeds.kernels.scan import episode_means, takes_episodes
 
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What is fixed about an environment.
+    """The fixed properties of an environment.
 
     Scores are undiscounted returns of one episode; None is unknown.
     """
@@ -32,7 +33,7 @@ class EnvSpec:
     id: str
     time_limit: int  # steps after which an episode is truncated
     num_actions: int = 0  # A, for discrete actions
-    action_low: tuple[float, ...] = ()  # bounds of the D components, for actions in a box
+    action_low: tuple[float, ...] = ()  # bounds of the D components, for continuous actions
     action_high: tuple[float, ...] = ()
     obs_size: int | None = None  # O, for vector observations
     num_states: int | None = None  # X, for observations that are a state index
@@ -42,7 +43,7 @@ class EnvSpec:
 
     @property
     def continuous(self) -> bool:
-        """Whether actions are vectors in a box, `[S, N, D]` floats, instead of `[S, N]` int64."""
+        """Whether actions are vectors, `[S, N, D]` floats, instead of `[S, N]` int64."""
         return len(self.action_low) > 0
 
     @property
@@ -85,7 +86,7 @@ class Env(ABC):
         return self.transition_noise + self.initial_noise
 
     def origins(self) -> list[type | str]:
-        """Where its code begins, for the digest of a run's code."""
+        """The definitions from which the digest of a run's code follows the code."""
         return [type(self)]
 
     @abstractmethod
@@ -99,7 +100,7 @@ class Env(ABC):
     def step(self, state: State, action: Tensor, noise: Tensor) -> Step:
         """Advance all environments. noise `[S, N, noise_size]`.
 
-        action: `[S, N]` int64, or `[S, N, D]` floats, which are clipped to the box. Raises
+        action: `[S, N]` int64, or `[S, N, D]` floats, which are clipped to their bounds. Raises
         IndexError or RuntimeError for an int64 that is not in 0 to A - 1 (on CUDA an assertion of
         the device fails). Rollouts in C check nothing: they act with a policy of A outputs.
         """
@@ -109,10 +110,14 @@ class NativeEnv(Env):
     """An environment whose dynamics are pure functions on tensors."""
 
     native = True
+    c_name: str | None = None  # of its `const environment` in the C file beside its own
+    # (lowest, highest, bins) of each observation component, for tabular algorithms.
+    bins: tuple[tuple[float, float, int], ...] | None = None
 
     def origins(self) -> list[type | str]:
-        """Its class and, of those that have an id here, the arguments that it is made with."""
-        return [type(self), f"manyseeds.envs:NATIVE[{self.spec.id}]"]
+        """Its class, and the entry of `ENVS` with the arguments that it is made with."""
+        module, _, _ = origin_of(type(self)).rpartition(":")
+        return [type(self), f"{module}:ENVS[{self.spec.id}]"]
 
     @abstractmethod
     def initial(self, noise: Tensor) -> Tensor:
@@ -161,7 +166,7 @@ class NativeEnv(Env):
 
 
 def chosen(values: Tensor, action: Tensor) -> Tensor:
-    """values `[A]` by action, in the shape of action; as gather is, strict about its range."""
+    """values `[A]` by action, in the shape of action; like gather, it refuses other actions."""
     return values.expand(*action.shape[:-1], -1).gather(-1, action)
 
 
@@ -169,7 +174,7 @@ def chosen(values: Tensor, action: Tensor) -> Tensor:
 def tensors(
     values: tuple[Any, ...], dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, ...]:
-    """Numbers, or tuples of them, as tensors, kept: at every step a conversion would take long."""
+    """Numbers, or tuples of them, as tensors; cached, since a conversion at every step is slow."""
     return tuple(torch.tensor(value, dtype=dtype, device=device) for value in values)
 
 

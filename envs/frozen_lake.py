@@ -87,3 +87,11 @@ def _move(cell: int, direction: int, size: int) -> int:
     row = min(max(row + row_step, 0), size - 1)
     column = min(max(column + column_step, 0), size - 1)
     return row * size + column
+
+
+ENVS = {
+    "FrozenLake-v1": lambda: FrozenLake(4),
+    "FrozenLake8x8-v1": lambda: FrozenLake(8),
+    "FrozenLakeNotSlippery-v1": lambda: FrozenLake(4, slippery=False),
+    "FrozenLake8x8NotSlippery-v1": lambda: FrozenLake(8, slippery=False),
+}

@@ -96,3 +96,6 @@ def _check(goal: Cell, trap: Cell, walls: tuple[Cell, ...]) -> None:
         if (row, column) in taken:
             raise UsageError(f"--{flag} {row} {column}: is {taken[row, column]} already")
         taken[row, column] = thing
+
+
+ENVS = {"Gridworld-v0": Gridworld}

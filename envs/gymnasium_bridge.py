@@ -1,18 +1,18 @@
-"""Any registered Gymnasium environment, under the contract of `envs.core`.
+"""Any registered Gymnasium environment, under the contract of `manyseeds.envs.core`.
 
-What has no native version is trained in Gymnasium's own code, one object per environment, stepped
-one after the other: right for every environment, and as slow as its `step`. Not Gymnasium's vector
-environments: they step after an end instead of resetting (a transition from one episode into the
-next), and some share one random generator among all environments.
+An environment without a native version runs Gymnasium's own code: one object per environment,
+stepped one after another. This is correct for every environment, and as slow as its `step`.
+Gymnasium's vector environments are not used: after an end they step instead of resetting (a
+transition from one episode into the next), and some share one random generator.
 
-Gymnasium's environments are objects that change, the contract's are functions of explicit states.
-Two decisions bring them together:
+Gymnasium's environments are mutable objects, the contract's are functions of explicit states. Two
+decisions reconcile them:
 
 - The noise of a start is turned into the seed of `reset(seed=...)`. All randomness of an episode
   follows from it, whichever object plays the episode and whatever is in the batch beside it. Equal
   noise therefore gives an equal start and, afterwards, equal luck.
-- A state holds handles of live objects. It can be stepped once: the objects have moved on then.
-  Stepping it again, or a copy of it whose objects have been given to others, is an error.
+- A state holds handles of live objects, so it can be stepped only once. Stepping it again, or
+  stepping a copy of it whose objects are in use elsewhere, is an error.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class GymnasiumBridge(Env):
 
     ## Actions
     `Discrete`: `[S, N]` int64, counted from 0 whatever the space's `start`. `Box` of one
-    dimension: `[S, N, D]` floats, clipped to the box; what is not a number becomes its middle.
+    dimension: `[S, N, D]` floats, clipped to its bounds; NaN becomes the middle between them.
 
     ## Observations
     `Box` of one dimension: `[S, N, O]` float32. `Discrete`: `[S, N]` int64, counted from 0.
@@ -67,14 +67,14 @@ class GymnasiumBridge(Env):
     Gymnasium's flags. Without a registered time limit: truncation after `time_limit` steps.
 
     `State.physics` are handles of the objects, `[S, N]` int64, on the CPU; everything else is on
-    the device of what came in. A reward beyond float32 is infinite. The two scores of the spec are
+    the device of the noise. A reward beyond float32 is infinite. The two scores of the spec are
     unknown.
 
     env_id: a registered id, or "module:id" for one that importing a module registers.
     time_limit: where none is registered.
-    Raises UsageError for an unknown id, for other spaces, and for what is not installed; `reset`
-    and `step` where the environment raises, or returns something else than its API and its
-    observation space say.
+    Raises UsageError for an unknown id, for other spaces, and for packages that are not installed;
+    `reset` and `step` raise it where the environment raises, or returns something that its API or
+    its observation space does not allow.
     """
 
     native = False
@@ -121,7 +121,7 @@ class GymnasiumBridge(Env):
         )
 
     def origins(self) -> list[Any]:
-        known = [f"manyseeds.envs:NATIVE[{self.spec.id}]"] if self.spec.id in NATIVE else []
+        known = NATIVE[self.spec.id]().origins() if self.spec.id in NATIVE else []
         return [type(self), "manyseeds.envs:bridged", *known, *users_code(self.spec.id)]
 
     def reset(self, noise: Tensor) -> tuple[State, Tensor]:
@@ -133,8 +133,8 @@ class GymnasiumBridge(Env):
         handles = range(self._next_handle, self._next_handle + S * N)
         self._next_handle += S * N  # a handle is never given out again
         self._live.update(zip(handles, instances, strict=True))
-        # An object may cost megabytes, and every evaluation resets: when a group's states are gone
-        # its objects serve a later reset. The end of the tensor itself would be the wrong sign,
+        # An object may take megabytes, and every evaluation resets: when a group's states are gone,
+        # a later reset reuses its objects. The end of the tensor itself would be the wrong signal,
         # because views, detached tensors and inference tensors are other Python objects. They all
         # share its storage, and the storage holds this array.
         array = np.array(handles, dtype=np.int64).reshape(S, N)
@@ -162,7 +162,7 @@ class GymnasiumBridge(Env):
             instance = self._live.get(handle)
             if instance is None or instance.elapsed != age:
                 raise RuntimeError(STALE)
-            # Into the array at once: an environment may return one buffer again and again.
+            # Copied at once: an environment may return the same buffer every time.
             final_obs[i], rewards[i], terminated[i], truncated[i] = self._advance(
                 instance.env, actions[i]
             )
@@ -202,7 +202,7 @@ class GymnasiumBridge(Env):
         try:
             obs, _ = env.reset(seed=seed)
             return self._observed(obs)
-        except Exception as error:  # whatever somebody's environment raises
+        except Exception as error:  # anything that the environment raises
             raise misbehaved(self.spec.id, "reset", "(observation, info)", error) from error
 
     def _advance(self, env: gym.Env[Any, Any], action: Any) -> tuple[np.ndarray, float, bool, bool]:
@@ -228,18 +228,18 @@ class GymnasiumBridge(Env):
     def _make(self, env_id: str) -> gym.Env[Any, Any]:
         """An object with Gymnasium's wrappers: the time limit, and no step before a reset."""
         try:
-            # Without what Gymnasium says on the terminal: newer versions, precision of bounds.
+            # Without Gymnasium's warnings: newer versions, precision of bounds.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return gym.make(
                     self._gym_id, max_episode_steps=self._time_limit, disable_env_checker=True
                 )
-        except Exception as error:  # whatever somebody's environment raises
+        except Exception as error:  # anything that the environment raises
             raise cannot_be_made(env_id, error) from error
 
     def _release(self, shape: tuple[int, int], handles: range) -> None:
         # As a whole and in order: some environments keep something over a reset (BipedalWalker its
-        # world). What an object has been through is then one seed's past, in any batch.
+        # world). An object's past then belongs to one seed, in any batch.
         instances = [self._live.pop(handle) for handle in handles]
         self._idle.setdefault(shape, []).append(instances)
 
@@ -263,7 +263,7 @@ class GymnasiumBridge(Env):
             return array + self._actions.start
         assert isinstance(self._actions, Box)
         clipped = np.clip(array, self._actions.low, self._actions.high)
-        # A seed that has diverged must not end the others: some simulators stop at a NaN.
+        # A diverged seed must not end the others: some simulators stop at a NaN.
         finite = np.where(np.isfinite(clipped), clipped, self._middle)
         return finite.astype(self._actions.dtype)
 
@@ -285,7 +285,7 @@ def registered_id(env_id: str) -> str:
     if all(part.isidentifier() for part in module.split(".")):  # not so for ""
         try:
             importlib.import_module(module)
-        except Exception as error:  # whatever somebody's module raises
+        except Exception as error:  # anything that the module raises
             message = f"--env {env_id!r}: cannot import {module}: {_one_line(error)}"
             if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
                 message += "; install it, or add its folder to PYTHONPATH"
@@ -307,16 +307,16 @@ def registered_id(env_id: str) -> str:
 
 
 def users_code(env_id: str) -> list[Any]:
-    """Where the code of an environment begins that belongs to no installed package.
+    """The code of an environment that belongs to no installed package.
 
-    What makes and wraps it, and the module of "module:id", which registers it.
+    Its maker, its wrappers, and the module of "module:id", which registers it.
     """
     spec = gym.spec(registered_id(env_id))
     makers = (spec.entry_point, *(wrapper.entry_point for wrapper in spec.additional_wrappers))
-    found: list[Any] = [load_env_creator(x) if isinstance(x, str) else x for x in makers if x]
+    code: list[Any] = [load_env_creator(x) if isinstance(x, str) else x for x in makers if x]
     if module := sys.modules.get(env_id.rpartition(":")[0]):
-        found.append(module)
-    return [x for x in found if not is_library(x)]
+        code.append(module)
+    return [x for x in code if not is_library(x)]
 
 
 def cannot_be_made(env_id: str, error: Exception) -> UsageError:

@@ -11,44 +11,37 @@ from pathlib import Path
 
 from manyseeds import kernels
 from manyseeds.digest import boundary
-from manyseeds.envs.acrobot import Acrobot
-from manyseeds.envs.cartpole import CartPole
 from manyseeds.envs.core import NativeEnv
-from manyseeds.envs.mountain_car import MountainCar, MountainCarContinuous
-from manyseeds.envs.pendulum import Pendulum
+from manyseeds.envs.registry import NATIVE
 from manyseeds.kernels.guard import Guard
 
-HERE = Path(__file__).parent
-SOURCES = ("acrobot.c", "cartpole.c", "mountain_car.c", "pendulum.c")
-NAMES: dict[type[NativeEnv], str] = boundary(
-    {  # in the sources
-        CartPole: "cartpole",
-        Acrobot: "acrobot",
-        MountainCar: "mountain_car",
-        MountainCarContinuous: "mountain_car_continuous",
-        Pendulum: "pendulum",
-    }
-)
+SOURCES = sorted(Path(__file__).parent.glob("*.c"))
 # What the C code of an environment stands for.
 DYNAMICS = ("reset", "step", "initial", "transition", "observation", "reward", "terminal")
 GUARDS: dict[type[NativeEnv], Guard] = boundary(
-    {env: Guard(name, *DYNAMICS, c_of=env.__module__) for env, name in NAMES.items()}
+    {
+        env: Guard(env.c_name, *DYNAMICS, c_of=env.__module__)
+        for env in NATIVE.values()
+        if isinstance(env, type) and issubclass(env, NativeEnv) and env.c_name
+    }
 )
 
 
 def address(env: NativeEnv) -> int | None:
-    """Where an environment's `environment` is; None without one, or where kernels are off.
+    """Address of an environment's C code; None without any, or while kernels are off.
 
     None also for a subclass, whose dynamics may be others, and where the Python or the C code was
     changed: training and evaluation always play the same dynamics.
     """
-    name = NAMES.get(type(env))
-    if name is None or not kernels.available() or not GUARDS[type(env)].allows(env):
+    guard = GUARDS.get(type(env))
+    if guard is None or not kernels.available() or not guard.allows(env):
         return None
-    found = library()
-    return None if found is None else ctypes.addressof(ctypes.c_char.in_dll(found.functions, name))
+    built = library()
+    if built is None:
+        return None
+    return ctypes.addressof(ctypes.c_char.in_dll(built.functions, guard.kernel))
 
 
 @cache
 def library() -> kernels.SharedLibrary | None:
-    return kernels.built([HERE / name for name in SOURCES])
+    return kernels.built(SOURCES)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import torch
 from torch import Tensor
 
@@ -16,16 +14,8 @@ END = 0.6  # of the track, behind the flag
 
 
 def constants(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
-    """State at the start for noise 0 `[2]`, what noise 1 adds `[2]`; pushes by action `[A]`;
-    wavenumber of the hill, wall."""
-    values = ((-0.6, 0.0), (0.2, 0.0), (-1.0, 0.0, 1.0), 3.0, WALL)
-    return tensors(values, dtype, device)
-
-
-@cache
-def flag(position: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The least position and velocity that end the task, `[2]`."""
-    return torch.tensor((position, 0.0), dtype=dtype, device=device)
+    """State at the start for noise 0 `[2]`, what noise 1 adds `[2]`; pushes by action `[A]`."""
+    return tensors(((-0.6, 0.0), (0.2, 0.0), (-1.0, 0.0, 1.0)), dtype, device)
 
 
 class Valley(NativeEnv):
@@ -37,27 +27,28 @@ class Valley(NativeEnv):
     transition_noise = 0
 
     def initial(self, noise: Tensor) -> Tensor:
-        low, span, *_ = constants(noise.dtype, noise.device)
+        low, span, _ = constants(noise.dtype, noise.device)
         return torch.addcmul(low, noise, span)
 
     def drive(self, physics: Tensor, push: Tensor) -> Tensor:
         """The successor state under a push in [-1, 1], `[S, N]`."""
         position, velocity = physics.unbind(-1)
-        *_, wavenumber, wall = constants(physics.dtype, physics.device)
-        # A rollout step is bound by the number of operations: add(a, b, alpha=c) is a + c b.
+        # Gymnasium: velocity += (action - 1) * force + math.cos(3 * position) * (-gravity)
+        # Fused here: add(a, b, alpha=c) is a + c b.
         velocity = torch.add(velocity, push, alpha=self.force)
-        velocity = torch.add(velocity, (wavenumber * position).cos(), alpha=-GRAVITY)
+        velocity = torch.add(velocity, (3 * position).cos(), alpha=-GRAVITY)
         velocity = velocity.clamp(-MAX_SPEED, MAX_SPEED)
         position = (position + velocity).clamp(WALL, END)
         # Only the wall on the left stops the car. Gymnasium does not stop it at the other end.
-        velocity = velocity.masked_fill(position <= wall, 0)
+        velocity = velocity.masked_fill(position <= WALL, 0)
         return torch.stack((position, velocity), dim=-1)
 
     def observation(self, physics: Tensor) -> Tensor:
         return physics
 
     def terminal(self, physics: Tensor) -> Tensor:
-        return (physics >= flag(self.goal, physics.dtype, physics.device)).all(-1)
+        position, velocity = physics.unbind(-1)
+        return (position >= self.goal) & (velocity >= 0)
 
 
 class MountainCar(Valley):
@@ -95,11 +86,12 @@ class MountainCar(Valley):
         random_score=-200.0,  # measured with Gymnasium 1.4.0: it never arrives
         reference_score=-100.8,  # best published: DQN of rl-baselines3-zoo
     )
+    c_name = "mountain_car"
     force = 0.001
     goal = 0.5
 
     def transition(self, physics: Tensor, action: Tensor, noise: Tensor) -> Tensor:
-        _, _, pushes, *_ = constants(physics.dtype, physics.device)
+        _, _, pushes = constants(physics.dtype, physics.device)
         return self.drive(physics, chosen(pushes, action))
 
     def reward(self, physics: Tensor, action: Tensor, next_physics: Tensor) -> Tensor:
@@ -107,7 +99,7 @@ class MountainCar(Valley):
 
 
 class MountainCarContinuous(Valley):
-    """The same valley for a car that is pushed with any force, half as strong again at most.
+    """The same valley with continuous pushes, up to one and a half times as strong.
 
     ## Actions
     One component: the push, from -1 (left) to 1 (right).
@@ -129,8 +121,8 @@ class MountainCarContinuous(Valley):
     2. Truncation: after 999 steps.
 
     Follows `gymnasium/envs/classic_control/continuous_mountain_car.py` (semi-implicit Euler), in
-    any float type; Gymnasium rounds its state to float32 after every step. Gymnasium also charges
-    for a push beyond the bounds in full. Here, as under SB3, actions are clipped before all else.
+    any float type; Gymnasium rounds its state to float32 after every step. Gymnasium charges the
+    full push, also beyond the bounds; here, as with SB3, actions are clipped first.
     """
 
     spec = EnvSpec(
@@ -141,10 +133,11 @@ class MountainCarContinuous(Valley):
         obs_size=2,
         reward_threshold=90.0,
         # Doing nothing. The uniformly random policy scores less, -33.3 (measured with Gymnasium
-        # 1.4.0), and normalised scores would praise a policy that has only learned to sit still.
+        # 1.4.0): a policy that only learned to do nothing would have a high normalised score.
         random_score=0.0,
         reference_score=96.7,  # best published
     )
+    c_name = "mountain_car_continuous"
     force = 0.0015
     goal = 0.45
 
@@ -154,4 +147,8 @@ class MountainCarContinuous(Valley):
     def reward(self, physics: Tensor, action: Tensor, next_physics: Tensor) -> Tensor:
         push = action.squeeze(-1)
         arrival = torch.zeros_like(push).masked_fill(self.terminal(next_physics), 100)
+        # Gymnasium: reward -= math.pow(action[0], 2) * 0.1
         return torch.addcmul(arrival, push, push, value=-0.1)
+
+
+ENVS = {"MountainCar-v0": MountainCar, "MountainCarContinuous-v0": MountainCarContinuous}

@@ -18,9 +18,8 @@ MAX_TORQUE = 2.0
 
 
 def constants(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
-    """State at the start for noise 0 `[2]`, what noise 1 adds `[2]`; turns per radian."""
-    values = ((-math.pi, -1.0), (2 * math.pi, 2.0), 1 / (2 * math.pi))
-    return tensors(values, dtype, device)
+    """State at the start for noise 0 `[2]`, what noise 1 adds `[2]`."""
+    return tensors(((-math.pi, -1.0), (2 * math.pi, 2.0)), dtype, device)
 
 
 class Pendulum(NativeEnv):
@@ -61,20 +60,23 @@ class Pendulum(NativeEnv):
         random_score=-1232.0,  # measured: 20,000 episodes +-2; Gymnasium 1.4.0 gives -1236 +-6.5
         reference_score=-150.0,  # about the best published
     )
+    c_name = "pendulum"
     initial_noise = 2
     transition_noise = 0
 
     def initial(self, noise: Tensor) -> Tensor:
-        low, span, _ = constants(noise.dtype, noise.device)
+        low, span = constants(noise.dtype, noise.device)
         return torch.addcmul(low, noise, span)
 
     def transition(self, physics: Tensor, action: Tensor, noise: Tensor) -> Tensor:
         theta, theta_dot = physics.unbind(-1)
+        # Gymnasium: newthdot = thdot + (3 * g / (2 * l) * np.sin(th) + 3.0 / (m * l**2) * u) * dt
+        # Fused here: add(a, b, alpha=c) is a + c b.
         gravity, torque = 3 * GRAVITY / (2 * LENGTH), 3 / (MASS * LENGTH**2)  # over the inertia
-        # A rollout step is bound by the number of operations: add(a, b, alpha=c) is a + c b.
         theta_dot = torch.add(theta_dot, theta.sin(), alpha=gravity * TAU)
         theta_dot = torch.add(theta_dot, action.squeeze(-1), alpha=torque * TAU)
         theta_dot = theta_dot.clamp(-MAX_SPEED, MAX_SPEED)
+        # newth = th + newthdot * dt
         theta = torch.add(theta, theta_dot, alpha=TAU)
         return torch.stack((theta, theta_dot), dim=-1)
 
@@ -85,10 +87,14 @@ class Pendulum(NativeEnv):
     def reward(self, physics: Tensor, action: Tensor, next_physics: Tensor) -> Tensor:
         theta, theta_dot = physics.unbind(-1)
         torque = action.squeeze(-1)
-        *_, turns = constants(physics.dtype, physics.device)
-        angle = torch.add(theta, (theta * turns).round(), alpha=-2 * math.pi)
+        # Gymnasium: costs = angle_normalize(th) ** 2 + 0.1 * thdot**2 + 0.001 * (u**2)
+        turns = (theta * (1 / (2 * math.pi))).round()
+        angle = torch.add(theta, turns, alpha=-2 * math.pi)  # in [-pi, pi]
         cost = torch.addcmul(angle.square(), theta_dot, theta_dot, value=0.1)
         return -torch.addcmul(cost, torque, torque, value=0.001)
 
     def terminal(self, physics: Tensor) -> Tensor:
         return torch.zeros_like(physics[..., 0], dtype=torch.bool)
+
+
+ENVS = {"Pendulum-v1": Pendulum}

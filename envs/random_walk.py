@@ -58,3 +58,6 @@ class RandomWalk(TabularEnv):
         )
         layout = Layout({"": grid(1, num_states)}, ("←", "→"), {centre: "S"})
         super().__init__(spec, *deterministic(num_states, 2, move), ends, start, layout)
+
+
+ENVS = {"RandomWalk-v0": RandomWalk}

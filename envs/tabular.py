@@ -14,10 +14,10 @@ from manyseeds.envs.core import EnvSpec, NativeEnv
 
 @dataclass(frozen=True)
 class Layout:
-    """How the states lie on paper, for pictures and for whoever replays a run."""
+    """Where figures and replays of runs draw the states."""
 
     panels: dict[str, list[list[int]]]  # title -> state indices by row and column; -1: no state
-    actions: tuple[str, ...]  # a sign for each action: an arrow or a letter
+    actions: tuple[str, ...]  # a symbol for each action: an arrow or a letter
     marks: dict[int, str] = field(default_factory=dict)  # state -> letter: S start, G goal, ...
 
 

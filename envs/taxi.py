@@ -117,3 +117,6 @@ def _move(state: int, action: int) -> tuple[int, float]:
     else:
         reward = -10.0
     return _index(row, column, passenger, destination), reward
+
+
+ENVS = {"Taxi-v4": Taxi}

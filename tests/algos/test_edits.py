@@ -414,10 +414,9 @@ def dynamics(
     original = type(envs.NATIVE[edit.env]())
     path = Path(inspect.getfile(original))
     cls = getattr(edited(path, edit.right, edit.wrong, tmp_path), original.__name__)
-    name = c_environments.NAMES[original]
+    name = c_environments.GUARDS[original].kernel
     guard = Guard(name, *c_environments.DYNAMICS, c_of=original.__module__)
     monkeypatch.setitem(envs.NATIVE, edit.env, cls)
-    monkeypatch.setitem(c_environments.NAMES, cls, name)
     monkeypatch.setitem(c_environments.GUARDS, cls, guard)
     return edit
 

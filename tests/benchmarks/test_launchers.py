@@ -271,6 +271,9 @@ def test_list_and_watch_show_what_another_process_does(
     assert "2 of 5 seeds, 1 running, 1 failed" in picture
     sweep.main([*words, "--shard", "2/2", "--list"])
     assert capsys.readouterr().out.split()[:2] == ["2", "missing"]  # the lock has gone
+    sweep.main([*words, "--shard", "1/2", "--list"])
+    listed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in listed] == ["1", "3"]  # numbers in the suite
 
 
 def test_the_picture_counts_events(monkeypatch: Patch) -> None:

@@ -23,7 +23,7 @@ from manyseeds.benchmarks.chapters import comparison, evidence, front_page, lang
 from manyseeds.benchmarks.chapters.environment_pages import page_name
 from manyseeds.benchmarks.chapters.names import display
 from manyseeds.benchmarks.revised import Revised
-from manyseeds.benchmarks.suite import SUITES
+from manyseeds.benchmarks.suite import SUITES, Cell
 from manyseeds.cli import from_preset, identity
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
@@ -619,7 +619,9 @@ def test_same_store_gives_the_same_bytes(tmp_path: Path) -> None:
         assert (first / file).read_bytes() == (second / file).read_bytes(), file
 
 
-def test_note_stands_at_the_top_and_replaces_the_missing_cells(tmp_path: Path) -> None:
+def test_note_stands_at_the_top_and_replaces_the_missing_cells(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
     plant(tmp_path, "ppo", FINALS)
     assert "(missing.md)" in front(tmp_path)
     assert "\n- ppo on CartPole-v1, 30 seeds: 4-29\n" in (tmp_path / "missing.md").read_text()
@@ -627,6 +629,9 @@ def test_note_stands_at_the_top_and_replaces_the_missing_cells(tmp_path: Path) -
     assert page.startswith(f"{report.MARK}\n\n# Results\n\n> **A cut, never to be quoted.**\n")
     assert "missing.md" not in page
     assert not (tmp_path / "missing.md").exists()
+    suites = {str(seeds): (Cell("ppo", ENV, seeds),) for seeds in (10, 30, 20)}
+    monkeypatch.setattr(comparison, "SUITES", suites)
+    assert comparison.missing_cells(tmp_path, []) == [f"ppo on {ENV}, 30 seeds: 0-29"]
 
 
 def test_environment_of_somebody_else_is_shown_as_far_as_it_is_known(

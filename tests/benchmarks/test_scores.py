@@ -30,7 +30,7 @@ def test_scores_from_tables_are_exact(capsys: Output, tmp_path: Path) -> None:
     assert stored["random"]["n"] == 0
     assert stored["code"]["origins"] == [
         "manyseeds.envs.cliff_walking:CliffWalking",
-        "manyseeds.envs:NATIVE[CliffWalking-v1]",
+        "manyseeds.envs.cliff_walking:ENVS[CliffWalking-v1]",
     ]
 
 

@@ -9,6 +9,7 @@ import re
 import shlex
 import signal
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +197,9 @@ def test_a_search_of_a_grid(tmp_path: Path, capsys: Output) -> None:
     printed = capsys.readouterr().out
     assert "chosen by search (6 configurations x 2 seeds)" in printed
     assert "SB3's defaults: left out; --total-timesteps 256" in printed
-    assert 'source="our own search: 6 configurations, 2 seeds each' in printed
+    (preset,) = tomllib.loads(printed[printed.index("[presets.") :])["presets"].values()
+    assert preset["source"].startswith("our own search: 6 configurations, 2 seeds each")
+    assert preset["total_timesteps"] == 256
     rows = found.folder.rows
     assert rows["stage"].value_counts().to_dict() == {"search": 12, "fresh": 4, "untuned": 2}
     assert not rows.duplicated(["stage", "trial", "seed"]).any()
@@ -417,17 +420,15 @@ def test_sb3_defaults_are_those_of_its_classes(algo: str) -> None:
     assert all(math.isfinite(x) for x in arguments.values() if isinstance(x, float))
 
 
-def test_an_unknown_return_is_the_worst() -> None:
-    rows = pd.DataFrame(
-        {
-            "stage": "search",
-            "trial": [0, 0, 1, 1],
-            "final": [math.nan, 100.0, 90.0, 90.0],
-            "train_return": 0.0,
-        }
-    )
-    assert search.ranked(rows, "search") == [1, 0]
-    assert search.trial_scores(rows) == {0: -math.inf, 1: 90.0}
+def test_an_unknown_return_is_the_worst_and_training_breaks_ties() -> None:
+    columns = {
+        "trial": [0, 0, 1, 1, 2, 2],
+        "final": [math.nan, 100.0, 90.0, 90.0, 90.0, 90.0],
+        "train_return": [0.0, 0.0, 1.0, 1.0, 2.0, 2.0],
+    }
+    rows = pd.DataFrame({"stage": "search", **columns})
+    assert search.ranked(rows, "search") == [2, 1, 0]
+    assert search.trial_scores(rows) == {0: -math.inf, 1: 90.0, 2: 90.0}
 
 
 def test_another_study_is_neither_taken_nor_extended(tmp_path: Path, capsys: Output) -> None:

@@ -398,8 +398,10 @@ def test_without_a_folder_no_file_is_written(pendulum: Path, capsys: Output) -> 
 
 def test_what_is_binned_is_what_gymnasium_shows() -> None:
     """A policy of binned observations is given Gymnasium's in place of the state."""
-    for name in envs.BINS:
+    for name in envs.NATIVE:
         env = envs.NATIVE[name]()
+        if not env.bins:
+            continue
         physics = env.initial(torch.rand(3, 5, env.initial_noise))
         assert torch.equal(env.observation(physics), physics), name
 

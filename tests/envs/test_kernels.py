@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +22,16 @@ from manyseeds.envs import (
     NativeEnv,
     Pendulum,
 )
-from manyseeds.envs.kernels import NAMES, address
-from tests.envs import test_classic_control as classic_control
-from tests.envs.test_classic_control import GymCopies, random_actions, uniforms
-from tests.envs.test_envs import balance
+from manyseeds.envs.kernels import GUARDS, address
+from tests.envs.checks import Checks, declared, difference, random_actions, uniforms
 
-each_env = pytest.mark.parametrize("kind", NAMES)
+CHECKS = declared()
 
-WIDEST = classic_control.WIDEST | {
-    CartPole: ([-2.4, -4.0, -0.2095, -4.0], [2.4, 4.0, 0.2095, 4.0]),
-}
-EXPERTS: dict[type[NativeEnv], Callable[[Tensor], Tensor]] = classic_control.EXPERTS | {
-    CartPole: balance,
-}
+each_env = pytest.mark.parametrize("kind", GUARDS)
+
+
+def checks_of(kind: type[NativeEnv]) -> Checks:
+    return CHECKS[kind.spec.id]
 
 
 @pytest.fixture(autouse=True)
@@ -62,14 +58,14 @@ class Environment(ctypes.Structure):
     )
 
 
-class InC:
+class CEnvironment:
     """An environment's C code, for n environments one after the other; float32."""
 
     def __init__(self, env: NativeEnv) -> None:
-        found = address(env)
-        assert found is not None
+        where = address(env)
+        assert where is not None
         self.continuous = env.spec.continuous
-        self.c: Any = Environment.from_address(found)
+        self.c: Any = Environment.from_address(where)
 
     def initial(self, noise: Tensor) -> Tensor:
         """States `[n, D]`; noise `[n, initial_noise]`."""
@@ -99,7 +95,7 @@ class InC:
 
 def random_states(kind: type[NativeEnv], rng: np.random.Generator, n: int) -> Tensor:
     """Also such as no episode reaches, `[n, D]`."""
-    low, high = torch.tensor(WIDEST[kind])
+    low, high = torch.tensor(checks_of(kind).widest)
     return low + (high - low) * uniforms(rng, n, len(low)).float()
 
 
@@ -112,42 +108,23 @@ def all_actions(env: NativeEnv, rng: np.random.Generator, n: int) -> list[Tensor
     return [some, *(torch.full((n, 1), x) for x in (-high, 0.0, high))]
 
 
-def difference(env: NativeEnv, ours: Tensor, theirs: Tensor) -> Tensor:
-    """Largest difference between two states, `[n]`; Acrobot's -pi and pi are one angle."""
-    d = (ours.double() - theirs).abs()
-    if isinstance(env, Acrobot):
-        assert ours[..., :2].abs().max() <= math.pi + 1e-6
-        d[..., :2] = torch.minimum(d[..., :2], (2 * math.pi - d[..., :2]).abs())
-    return d.amax(-1)
-
-
 # ---- Against the Python -------------------------------------------------------------------
 
-STEP: dict[type[NativeEnv], float] = {  # how far a step in float32 may be from one in float64
-    CartPole: 1e-6,  # measured 2.6e-7
-    Acrobot: 2e-3,  # measured 7e-4, like that of PyTorch: at 9 pi rad/s a step is chaotic
-    MountainCar: 2e-7,  # measured 6e-8
-    MountainCarContinuous: 2e-7,  # measured 6e-8
-    Pendulum: 5e-6,  # measured 1.9e-6: angles up to 50 rad
-}
-# In the inner quarter of the states: measured 1.1e-6 and 5e-7.
-SLOW_STEP = STEP | {Acrobot: 1e-5, Pendulum: 2e-6}
 
-
-@pytest.mark.parametrize(("share", "bounds"), [(1, STEP), (0.25, SLOW_STEP)])
+@pytest.mark.parametrize("share", [1, 0.25])
 @each_env
-def test_one_step_is_that_of_the_python(
-    kind: type[NativeEnv], share: float, bounds: dict[type[NativeEnv], float]
-) -> None:
+def test_one_step_is_that_of_the_python(kind: type[NativeEnv], share: float) -> None:
     """The state against float64. Rewards and flags: those of the state that the C code came to."""
     env, rng, n = kind(), np.random.default_rng(9), 2_000
-    in_c, physics, ends = InC(env), random_states(kind, rng, n) * share, 0
-    no_noise = torch.empty(n, 0)
+    c_env, physics, ends = CEnvironment(env), random_states(kind, rng, n) * share, 0
+    no_noise, checks = torch.empty(n, 0), checks_of(kind)
     for actions in all_actions(env, rng, n):
-        after, rewards, terminated = in_c.step(physics, actions)
+        after, rewards, terminated = c_env.step(physics, actions)
         double = actions.double() if env.spec.continuous else actions
         exact = env.transition(physics.double(), double, no_noise)
-        assert difference(env, after, exact).max() <= bounds[kind]
+        assert (after[..., : checks.angles].abs() <= math.pi + 1e-6).all()
+        tolerance = checks.c_step if share == 1 else checks.c_slow_step
+        assert difference(checks.angles, after, exact).max() <= tolerance
         decided = torch.ones(n, dtype=torch.bool)
         if kind is Acrobot:  # the height of its end is rounded
             theta1, theta2, *_ = after.double().unbind(-1)
@@ -188,7 +165,7 @@ def test_ends_exactly_where_the_python_does(kind: type[NativeEnv]) -> None:
     env, rng, n = kind(), np.random.default_rng(3), 2_000
     physics, edges = at_the_edges(kind, rng, n)
     idle = torch.zeros(n, 1) if env.spec.continuous else torch.ones(n).long()
-    after, rewards, terminated = InC(env).step(physics, idle)
+    after, rewards, terminated = CEnvironment(env).step(physics, idle)
     for index, value in edges.tolist():
         assert (after[:, int(index)] == torch.tensor(value)).sum() >= 5
     assert torch.equal(terminated, env.terminal(after))
@@ -200,25 +177,25 @@ def test_ends_exactly_where_the_python_does(kind: type[NativeEnv]) -> None:
 def test_starts_and_observations_are_those_of_the_python(kind: type[NativeEnv]) -> None:
     """Within a rounding: a processor may round a product and its sum once."""
     env, rng, n = kind(), np.random.default_rng(5), 2_000
-    in_c, noise = InC(env), uniforms(rng, n, env.initial_noise).float()
+    c_env, noise = CEnvironment(env), uniforms(rng, n, env.initial_noise).float()
     noise[0], noise[1] = 0, 1 - 2**-24
-    starts = in_c.initial(noise)
+    starts = c_env.initial(noise)
     tolerance = {CartPole: 1e-8, Acrobot: 1e-8, Pendulum: 3e-7}.get(kind, 6e-8)
     torch.testing.assert_close(starts, env.initial(noise), rtol=0, atol=tolerance)
     for physics in (starts, random_states(kind, rng, n)):
-        obs, expected = in_c.observe(physics), env.observation(physics)
+        obs, expected = c_env.observe(physics), env.observation(physics)
         torch.testing.assert_close(obs, expected, rtol=0, atol=1.2e-7)
-    assert in_c.c.physics == starts.shape[-1]
-    assert in_c.c.observation == env.spec.obs_size
-    assert in_c.c.initial_noise == env.initial_noise
-    assert in_c.c.transition_noise == env.transition_noise
+    assert c_env.c.physics == starts.shape[-1]
+    assert c_env.c.observation == env.spec.obs_size
+    assert c_env.c.initial_noise == env.initial_noise
+    assert c_env.c.transition_noise == env.transition_noise
 
 
 @each_env
 def test_nan_stays(kind: type[NativeEnv]) -> None:
     """In what the Python has it in, and nowhere else; it ends no task."""
     env, rng, n = kind(), np.random.default_rng(6), 20
-    in_c, size = InC(env), len(WIDEST[kind][0])
+    c_env, size = CEnvironment(env), len(checks_of(kind).widest[0])
     for broken in range(size + env.spec.continuous):
         physics = random_states(kind, rng, n) / 10
         actions = random_actions(env, uniforms(rng, n).float())
@@ -226,59 +203,13 @@ def test_nan_stays(kind: type[NativeEnv]) -> None:
             physics[:, broken] = math.nan
         else:
             actions.fill_(math.nan)
-        after, rewards, terminated = in_c.step(physics, actions)
+        after, rewards, terminated = c_env.step(physics, actions)
         expected = env.transition(physics, actions, torch.empty(n, 0))
         assert after.isnan().any(-1).all()
         assert torch.equal(after.isnan(), expected.isnan())
         assert torch.equal(rewards.isnan(), env.reward(physics, actions, expected).isnan())
         assert not terminated.any()
-        assert torch.equal(in_c.observe(after).isnan(), env.observation(expected).isnan())
-
-
-# ---- Against Gymnasium --------------------------------------------------------------------
-
-FLOAT32: dict[type[NativeEnv], tuple[int, float]] = {  # steps, and how far float32 may be off
-    CartPole: (60, 1e-4),  # measured 4e-6
-    Acrobot: (60, 1e-4),  # measured 7e-6
-    MountainCar: (200, 1e-5),  # measured 1e-6
-    MountainCarContinuous: (300, 1e-5),  # measured 6e-7
-    Pendulum: (100, 1e-2),  # measured 1.3e-3
-}
-
-
-@each_env
-def test_follows_gymnasium_free_running(kind: type[NativeEnv]) -> None:
-    """Episodes of so many steps at most, an expert's and random ones, to the bounds above.
-
-    A Pendulum is stable only under control: an expert with continuous actions sees its own side's
-    observations. Discrete actions, which a rounding could turn into others, are common to both.
-    """
-    env, rng, n = kind(), np.random.default_rng(1), 32
-    steps, tolerance = FLOAT32[kind]
-    in_c = InC(env)
-    physics = in_c.initial(uniforms(rng, n, env.initial_noise).float())
-    theirs = GymCopies(env.spec.id, physics[None], in_c.observe(physics)[None])
-    by_expert = torch.arange(n) < n // 2
-    by_expert = by_expert[:, None] if env.spec.continuous else by_expert
-    worst, ends = 0.0, 0
-    for _ in range(steps):
-        at_random = random_actions(env, uniforms(rng, n).float())
-        actions = torch.where(by_expert, EXPERTS[kind](in_c.observe(physics)), at_random)
-        their_actions = actions
-        if env.spec.continuous:
-            their_actions = torch.where(by_expert, EXPERTS[kind](theirs.obs[0].float()), at_random)
-        physics, rewards, terminated = in_c.step(physics, actions)
-        _, their_obs, their_rewards, their_ends, _ = theirs.step(their_actions[None])
-        worst = max(worst, float((in_c.observe(physics) - their_obs[0]).abs().max()))
-        assert ((rewards - their_rewards[0]).abs() <= 10 * tolerance).all()
-        assert torch.equal(terminated, their_ends[0])
-        starts = in_c.initial(uniforms(rng, n, env.initial_noise).float())
-        physics = torch.where(terminated[:, None], starts, physics)
-        for i in terminated.nonzero().flatten().tolist():
-            theirs.start((0, i), physics[i], in_c.observe(physics)[i])
-        ends += int(terminated.sum())
-    assert 0 < worst < tolerance
-    assert ends >= 10 or kind in (Acrobot, Pendulum)
+        assert torch.equal(c_env.observe(after).isnan(), env.observation(expected).isnan())
 
 
 # ---- The library --------------------------------------------------------------------------
@@ -290,7 +221,7 @@ class LongPole(CartPole):
 
 def test_only_what_is_written_in_c_has_an_address() -> None:
     assert address(CartPole()) == address(CartPole())
-    assert len({address(kind()) for kind in NAMES}) == len(NAMES)
+    assert len({address(kind()) for kind in GUARDS}) == len(GUARDS)
     assert address(LongPole()) is None
     assert address(FrozenLake(4)) is None
     with kernels.off():
@@ -305,10 +236,11 @@ def test_a_library_is_built_anew_for_other_headers(
     monkeypatch.setattr(kernels, "HERE", tmp_path)
     source, header = tmp_path / "number.c", tmp_path / "number.h"
     source.write_text('#include "number.h"\nconst int number = NUMBER;\n')
-    found = []
+    numbers, names = [], []
     for text in ("1", "2", "1"):
         header.write_text(f"#define NUMBER {text}\n")
         library = kernels.load_library([source]).functions
-        found.append((ctypes.c_int.in_dll(library, "number").value, library._name))
-    assert [number for number, _ in found] == [1, 2, 1]
-    assert found[0] == found[2] != found[1]
+        numbers.append(ctypes.c_int.in_dll(library, "number").value)
+        names.append(library._name)
+    assert numbers == [1, 2, 1]
+    assert names[0] == names[2] != names[1]

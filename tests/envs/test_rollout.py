@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from manyseeds import envs, kernels
+from manyseeds import kernels
 from manyseeds.distributions import Categorical, Gaussian
 from manyseeds.envs import (
     Acrobot,
@@ -23,32 +23,19 @@ from manyseeds.envs import (
     State,
 )
 from manyseeds.envs import rollout as act
-from manyseeds.envs.kernels import NAMES
-from manyseeds.envs.rollout import PLAYING, step_by_step
+from manyseeds.envs.kernels import GUARDS
+from manyseeds.envs.rollout import PLAYING
 from manyseeds.kernels.rollout import PolicyKernel
 from manyseeds.layers import RunningStats, SeedMLP
 from tests.algos.probes import Counter
-from tests.envs.test_classic_control import uniforms
-from tests.envs.test_kernels import WIDEST, LongPole
+from tests.envs.checks import declared, uniforms
+from tests.envs.test_kernels import LongPole
 
 S, T, N = 3, 30, 5
-each_env = pytest.mark.parametrize("kind", NAMES)
+each_env = pytest.mark.parametrize("kind", GUARDS)
 each_policy = pytest.mark.parametrize("way", ["sampled", "normalised", "noise is action"])
 
-# How far rewards and observations of 30 steps may be from those of PyTorch.
-FAR: dict[str, float] = {
-    "CartPole": 2e-6,  # measured 2.4e-7
-    "Acrobot": 1e-4,  # measured 9.5e-6
-    "MountainCar": 1e-6,  # measured 6e-8
-    "MountainCarContinuous": 1e-5,  # measured 9.5e-7
-    "Pendulum": 1e-4,  # measured 1.2e-5
-}
-
-SHARE: dict[type[NativeEnv], list[float]] = {  # of the widest states, at the beginning
-    CartPole: [1.0, 0.1, 1.0, 0.1],
-    Acrobot: [1.0, 1.0, 0.1, 0.1],
-    Pendulum: [0.1, 1.0],
-}
+CHECKS = declared()
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +60,7 @@ class Actor:
         self.net = SeedMLP(seeds, spec.obs_size, (7, 20), (self.size, 1), "tanh")
         for p in self.net.parameters():
             p.data.copy_(torch.randn(p.shape, generator=generator) / math.sqrt(p.shape[-2]))
-        self.log_std = torch.linspace(-1, 1, seeds).view(seeds, 1, 1) if spec.continuous else None
+        self.log_std = torch.linspace(-1, 1, seeds) if spec.continuous else None
         self.noise_is_action = way == "noise is action"
         self.stats = None
         if way == "normalised":
@@ -84,14 +71,15 @@ class Actor:
     def act(self, obs: Tensor, noise: Tensor) -> Tensor:
         output = self.net.only(0, obs if self.stats is None else self.stats.normalize(obs))
         if self.log_std is not None:
-            return Gaussian(output, self.log_std).sample(noise)
+            return Gaussian(output, self.log_std.view(-1, 1, 1)).sample(noise)
         if self.noise_is_action:
             given = noise.squeeze(-1).long()
             return torch.where(given < 0, output.argmax(-1), given)
         return Categorical(output).sample(noise)
 
     def as_kernel(self) -> PolicyKernel:
-        return self.net.policy_in_c(self.stats, self.log_std, self.noise_is_action)
+        log_std = None if self.log_std is None else self.log_std.view(-1, 1, 1, 1)
+        return self.net.policy_in_c(self.stats, log_std, self.noise_is_action)
 
     def noise(self, *shape: int) -> Tensor:
         rng = np.random.default_rng(1)
@@ -105,10 +93,11 @@ class Actor:
 
 def beginning(env: NativeEnv, seeds: int = S) -> tuple[State, Tensor]:
     """States in which some episodes end soon, and others at the time limit."""
-    low, high = torch.tensor(WIDEST[type(env)])
+    checks = CHECKS[env.spec.id]
+    low, high = torch.tensor(checks.widest)
     rng = np.random.default_rng(2)
     u = uniforms(rng, seeds, N, len(low)).float()
-    physics = (low + (high - low) * u) * torch.tensor(SHARE.get(type(env), [1.0]))
+    physics = (low + (high - low) * u) * torch.tensor(checks.near)
     elapsed = torch.from_numpy(rng.integers(0, 20, (seeds, N))).int()
     state = State(physics, env.spec.time_limit - 1 - elapsed)
     return state, env.observation(physics)
@@ -120,7 +109,7 @@ def inputs(env: NativeEnv, actor: Actor, seeds: int = S) -> tuple[Any, ...]:
 
 
 def assert_close(env: NativeEnv, ours: Rollout, theirs: Rollout) -> None:
-    limit = FAR[type(env).__name__]
+    limit = CHECKS[env.spec.id].c_rollout
     for name, x, y in zip(Rollout._fields, ours, theirs, strict=True):
         assert x.dtype == y.dtype
         assert x.shape == y.shape
@@ -146,7 +135,7 @@ def test_a_rollout_is_that_of_pytorch(kind: type[NativeEnv], way: str) -> None:
     with kernels.off():
         their_state, their_obs, their_steps = act(env, actor, *given)
     assert_close(env, steps, their_steps)
-    limit = FAR[kind.__name__]
+    limit = CHECKS[kind.spec.id].c_rollout
     torch.testing.assert_close(obs, their_obs, rtol=0, atol=limit)
     torch.testing.assert_close(state.physics, their_state.physics, rtol=0, atol=limit)
     assert torch.equal(state.elapsed, their_state.elapsed)
@@ -225,11 +214,11 @@ def test_nan_stays_in_its_seed() -> None:
         assert torch.equal(x[[0, 2]], y[[0, 2]])
     assert broken.next_obs[1, 0, 2].isnan().all()
     assert not broken.terminated[1, 0, 2]
-    box = MountainCarContinuous()
-    actor = Actor(box, "sampled")
+    car = MountainCarContinuous()
+    actor = Actor(car, "sampled")
     for p in actor.net.parameters():
         p.data[1] = math.nan
-    _, _, steps = act(box, actor, *inputs(box, actor))
+    _, _, steps = act(car, actor, *inputs(car, actor))
     assert steps.actions[1].isnan().all()
     assert not steps.actions[[0, 2]].isnan().any()
     assert steps.rewards[1].isnan().all()
@@ -252,12 +241,12 @@ def test_what_has_no_c_code_is_stepped_in_pytorch(monkeypatch: pytest.MonkeyPatc
     """Other environments, subclasses, other types; CartPole itself is not."""
     called = []
 
-    def in_c(*args: Any) -> Any:
+    def steps_in_c(*args: Any) -> Any:
         called.append(args)
         raise NotImplementedError
 
     module = sys.modules["manyseeds.envs.rollout"]  # envs.rollout is the function
-    monkeypatch.setattr(module, "rollout_in_c", in_c)
+    monkeypatch.setattr(module, "rollout_in_c", steps_in_c)
     for env in (Counter(time_limit=7), LongPole()):
         actor = Actor(env, "sampled")
         noise = actor.noise(S, T, N), torch.rand(S, T, N, env.noise_size)
@@ -272,14 +261,3 @@ def test_what_has_no_c_code_is_stepped_in_pytorch(monkeypatch: pytest.MonkeyPatc
     double = State(state.physics.double(), state.elapsed), obs.double(), *map(Tensor.double, noise)
     assert act(env, actor, *double)[2].obs.dtype == torch.float64
     assert len(called) == 1
-
-
-def test_step_by_step_agrees_where_it_is_called_directly() -> None:
-    """envs.rollout takes either way to the same policy: an observation, its action, its step."""
-    env = envs.make("CartPole-v1")
-    assert isinstance(env, NativeEnv)
-    actor = Actor(env, "sampled")
-    given = inputs(env, actor)
-    _, _, ours = act(env, actor, *given)
-    _, _, theirs = step_by_step(env, actor, *given)
-    assert_close(env, ours, theirs)

@@ -333,7 +333,8 @@ def test_what_is_gone_counts_as_empty(origin: str, project: Callable[..., str]) 
 def test_an_origin_is_written_by_module_and_name() -> None:
     assert origin_of(ppo.train) == "manyseeds.algos.ppo:train"
     assert origin_of(ppo.prepare) == "manyseeds.algos.ppo:prepare"  # behind a decorator
-    assert origin_of(ppo.ActorCritic.evaluate) == "manyseeds.algos.ppo:ActorCritic.evaluate"
+    assert origin_of(ppo.ActorCritic.value) == "manyseeds.algos.ppo:ActorCritic.value"
+    assert origin_of(ppo.ActorCritic.act) == "manyseeds.layers:SeedPolicy.act"
     assert origin_of("a.b:c") == "a.b:c"
 
 
@@ -464,6 +465,7 @@ MAIN = "if __name__ == '__main__':\n    main()\nelse:\n    "
     [
         ("limit = 1\nlimit = f(limit)", "limit = 2\nlimit = f(limit)"),
         ("limit = 1\nlimit += 1", "limit = 1\nlimit += 2"),
+        ("PRESETS = 1\nlimit = PRESETS", "PRESETS = 2\nlimit = PRESETS"),  # no record has them
         ("if X:\n    limit = 1", "if X:\n    limit = 2"),
         ("try:\n    from b import limit\nexcept E:\n    limit = 1", None),
         ("try:\n    import b\nexcept E:\n    b = limit = None", None),
@@ -487,6 +489,16 @@ def test_a_file_of_any_form_is_read(before: str, after: str | None, tmp_path: Pa
 
     changed = digest_of(after) if after else digest_of(before, "limit = 2")
     assert digest_of(before) != changed
+
+
+def test_names_of_files_do_not_count(tmp_path: Path) -> None:
+    digests = set()
+    for texts in ("12", "21"):
+        for name, text in zip("ab", texts, strict=True):
+            (tmp_path / f"{name}.py").write_text(f"def f():\n    return {text}\n")
+        forget()
+        digests.add(code_digest([f"{tmp_path}/{name}.py:f" for name in "ab"]))
+    assert len(digests) == 1
 
 
 def test_what_cannot_be_parsed_counts_as_a_whole(tmp_path: Path) -> None:
@@ -652,8 +664,8 @@ CHANGES: dict[str, list[tuple[str, str, set[str]]]] = {  # by file
         ('mode in ("greedy", "sampled")', 'mode in ("greedy",)', CONTROL),
         ("np.full(len(self.seeds), -1)", "np.full(len(self.seeds), 0)", CONTROL),
         ("rows = list(self._rows)", "rows = list(self._rows[1:])", CONTROL),
-        ("return min(getattr(self,", "return max(getattr(self,", {"ppo", "sb3-ppo"}),
         ('add_row("failures", ', 'add_row("failed", ', set()),
+        ("self.batch_size), self.batch_size)", "self.batch_size), 7)", {"ppo", "sb3-ppo"}),
     ],
     "manyseeds/runs/language.py": [
         ("(PURPOSES[purpose], *index)", "(PURPOSES[purpose],)", LANGUAGE),
@@ -676,20 +688,28 @@ CHANGES: dict[str, list[tuple[str, str, set[str]]]] = {  # by file
     "envs/core.py": [
         ("class EpisodeTracker:", "class EpisodeTracker(object):", OURS),
         (
-            'return [type(self), f"manyseeds.envs',
-            'return [f"manyseeds.envs',
+            'return [type(self), f"{module}:ENVS',
+            'return [f"{module}:ENVS',
             set(),
         ),  # where the digest begins
     ],
-    "envs/cartpole.py": [("GRAVITY = 9.8", "GRAVITY = 9.81", CONTROL)],
+    "envs/cartpole.py": [
+        ("GRAVITY = 9.8", "GRAVITY = 9.81", CONTROL),
+        ('"CartPole-v1": CartPole', '"CartPole-v1": lambda: CartPole()', CONTROL),
+    ],
+    "envs/frozen_lake.py": [
+        ("lambda: FrozenLake(4)", "lambda: FrozenLake(4, slippery=False)", {"vi"}),
+    ],
     "envs/cartpole.c": [("#define GRAVITY 9.8", "#define GRAVITY 9", CONTROL)],
     "envs/acrobot.py": [("GRAVITY = 9.8", "GRAVITY = 9.81", set())],
     "envs/__init__.py": [
-        ("lambda: FrozenLake(4)", "lambda: FrozenLake(4, slippery=False)", {"vi"}),
-        ('"CartPole-v1": CartPole', '"CartPole-v1": Acrobot', CONTROL),
         ("env = NATIVE[env_id]()", "env = NATIVE[str(env_id)]()", CONTROL | {"td", "vi", "pi"}),
         ("GymnasiumBridge(env_id, spec.time_limit)", "GymnasiumBridge(env_id)", {"bridged"}),
         ("return Gridworld(goal, trap,", "return Gridworld(trap, goal,", {"pi"}),
+    ],
+    "algos/ppo.py": [
+        ("exp() - 1 - log_ratio", "exp() - log_ratio", {"ppo"}),
+        ("presets/ppo.toml", "presets/a2c.toml", set()),
     ],
     "benchmarks/sb3_baseline.py": [
         (
@@ -749,9 +769,8 @@ def test_a_binned_environment_brings_its_bins() -> None:
     env = envs.make("CartPole-v1", observations="index")
     assert list(map(origin_of, env.origins())) == [
         "manyseeds.envs.discretize:Discretize",
-        "manyseeds.envs.discretize:BINS[CartPole-v1]",
         "manyseeds.envs.cartpole:CartPole",
-        "manyseeds.envs:NATIVE[CartPole-v1]",
+        "manyseeds.envs.cartpole:ENVS[CartPole-v1]",
     ]
     assert set(map(origin_of, env.origins())) <= set(origins(q_learning, "CartPole-v1"))
 

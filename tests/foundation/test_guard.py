@@ -130,11 +130,11 @@ BOUND: dict[str, tuple[str, Any, str, Any]] = {
         *("ActorCritic.features", ppo.ActorCritic, "features"),
         torch.relu,
     ),
-    "an object's method": ("lambda", None, "policy", lambda x: None),
+    "an object's method": ("lambda", None, "distribution", lambda x: None),
     "an object's method by a library's": ("features", None, "features", torch.relu),
     "a network": ("Loud.forward", None, "networks", Loud()),
     "a library's network": ("networks", None, "networks", nn.Linear(4, 2)),
-    "an object that can be called": ("mine", None, "policy", Answer()),
+    "an object that can be called": ("mine", None, "distribution", Answer()),
     "a function by an object": ("mine", ppo, "policy_loss", Answer()),
     "a method by an object": ("mine", ppo.ActorCritic, "evaluate", Answer()),
     "a method by a descriptor": (
@@ -300,7 +300,7 @@ def test_without_gradients_there_are_none(agent: ppo.ActorCritic) -> None:
 def test_arguments_may_be_given_by_name(
     agent: ppo.ActorCritic, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    named = {"clip_range": None, "config": ppo.Config(), "batch": sample(agent), "agent": agent}
+    named = {"clip": None, "config": ppo.Config(), "batch": sample(agent), "agent": agent}
     expected = gradients(agent, *reversed(named.values()))
     for x, y in zip(gradients(agent, **named), expected, strict=True):
         assert x is not None

@@ -129,8 +129,9 @@ def by_loops(config: dpo.Config) -> tuple[dict[str, float], Tensor]:
 
 @pytest.mark.parametrize("beta", [0.1, 1.0])
 def test_a_step_equals_a_slow_loop(folder: str, beta: float) -> None:
-    """Sums over tokens, the end among them; some completions are cut off."""
-    config = config_of(folder, beta=beta)
+    """Sums over tokens, the end among them; some completions are cut off. The temperature is that
+    of the pairs alone."""
+    config = config_of(folder, beta=beta, temperature=0.7)
     expected, gradient = by_loops(config)
     metrics, got = update(config, double=True)
     assert 0 < expected["accuracy"] < 1

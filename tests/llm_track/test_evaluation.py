@@ -188,6 +188,12 @@ def test_the_kl_is_measured_on_the_policy_s_samples() -> None:
     assert measures["kl"] == pytest.approx(total / tokens, abs=1e-4)
     assert measures["kl"] > 0.01
     assert measures["length"] == pytest.approx(tokens / len(problems))
+    entropy, ended = (
+        sum(float(getattr(x, k).sum()) for x in samples) for k in ("entropy", "ended")
+    )
+    assert measures["entropy"] == pytest.approx(entropy / tokens)
+    assert measures["truncated"] > 0
+    assert measures["truncated"] == pytest.approx(1 - ended / len(problems))
 
 
 @pytest.mark.usefixtures("small")
@@ -208,7 +214,8 @@ def test_the_size_of_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         tasks.GeneratedTask, "test", lambda self, n: (seen.append(n), test(self, n))[1]
     )
-    measures, _ = evaluator(eval_prompts=3, eval_samples=9, sampling_batch_size=4)(False)
+    settings = {"eval_prompts": 6, "eval_budget": 0.5, "eval_samples": 9}
+    measures, _ = evaluator(**settings, sampling_batch_size=4)(False)
     assert seen == [3]
     names = {name for name in measures if name.startswith(("pass@", "cons@"))}
     assert names == {"pass@1", "pass@4", "pass@9", "cons@4", "cons@9"}

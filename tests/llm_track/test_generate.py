@@ -65,6 +65,14 @@ def test_what_is_kept(qwen: str, tmp_path: Path) -> None:
     assert len(set(prompts)) == len(prompts) > 0
 
 
+def test_random_numbers_depend_on_seed_and_place() -> None:
+    config = Config(samples=2)
+    rows = generate.draws(config, range(3), 5)
+    assert len(rows.unique(dim=0)) == 6
+    assert rows[2:].equal(generate.draws(config, range(1, 3), 5))
+    assert not rows.equal(generate.draws(replace(config, seed=1), range(3), 5))
+
+
 def test_the_likeliest_completion(qwen: str) -> None:
     config = Config(model=qwen, greedy=True, **SMALL)  # type: ignore[arg-type]
     scores = generate.generate(config)
@@ -225,6 +233,7 @@ def test_a_template_that_opens_the_thinking(
 
     def listen(model: Any, tokenizer: Any, prompts: Any, *rest: Any) -> Any:
         read.extend(tokenizer.batch_decode(prompts))
+        assert rest[1:] == (0.7, False)  # temperature and greedy
         return real(model, tokenizer, prompts, *rest)
 
     problems = tasks.make("addition").test(3)
@@ -239,7 +248,7 @@ def test_a_template_that_opens_the_thinking(
     monkeypatch.setattr(tasks.Addition, "accuracy", ACCURACY)
     path = tmp_path / "x.jsonl"
     config = Config(model=str(tmp_path / "thinker"), out=str(path), max_new_tokens=4, quiet=True)
-    scores = generate.generate(replace(config, prompts=3, samples=2))
+    scores = generate.generate(replace(config, prompts=3, samples=2, temperature=0.7))
     assert read == [f"[user]{p.prompt}[assistant]<think>" for p in problems for _ in range(2)]
     written = rows(path)
     assert [row["completion"] for row in written] == [f"<think>{text}" for text in texts]

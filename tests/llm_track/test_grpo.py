@@ -325,6 +325,23 @@ def test_a_reward_model_is_added_to_the_rules_or_takes_their_place(
     equal(alone - punished, scores, 1e-5)
 
 
+@pytest.mark.parametrize("name", MODULES)
+def test_sample_metrics_by_hand(name: str, tokenizer: Any) -> None:
+    """Two groups that are solved, one that has failed and a mixed one; entropy is over tokens."""
+    task, problem = tasks.make("addition"), tasks.Problem("4+5=", "9")
+    texts = ["9", "", "123", "1", "12", "12345", "1", "1"]
+    samples = sampling.from_texts(tokenizer, task, [problem.prompt] * 8, texts, 9, CPU)
+    samples = replace(samples, entropy=2.0 * samples.mask)
+    accuracies, formats = (1, 1, 0, 0, 1, 0, 1, 1), (1, 0, 0, 0, 0, 0, 0, 0)
+    marks = zip(texts, accuracies, formats, strict=True)
+    graded = [tasks.Graded(problem, text, float(a), float(f)) for text, a, f in marks]
+    run = LanguageRun(config_of(name), [0])
+    got = MODULES[name].sample_metrics(samples, graded, torch.arange(8.0), 2, run)
+    expected = {"reward": 3.5, "accuracy": 5 / 8, "format": 1 / 8, "length": 22 / 8, "entropy": 2}
+    expected |= {"all_solved": 1 / 2, "all_failed": 1 / 4}
+    assert {key: float(x) for key, x in got.items()} == pytest.approx(expected)
+
+
 # ---- The loss ------------------------------------------------------------------------------
 
 
@@ -1091,7 +1108,14 @@ def test_the_reward_model_goes_on_learning_from_the_policy(
 
 @pytest.mark.slow
 def test_every_base_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a few steps here; without the cold start of tiny."""
+    """In a few steps here, at rates annealed to 0; without the cold start of tiny."""
+    rates, step = [], torch.optim.AdamW.step
+
+    def spy(self: Any, *args: Any) -> Any:
+        rates.append(self.param_groups[0]["lr"])
+        return step(self, *args)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", spy)
     sizes = {"tiny-base": 137_984, "tiny-base-800": 137_984, "micro-base-3200": 19_776}
     assert models.BASES.keys() == sizes.keys()
     for name, parameters in sizes.items():
@@ -1099,5 +1123,6 @@ def test_every_base_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         config = config_of("grpo", name, results=str(tmp_path))
         policy, _ = models.load_model(config, CPU, Processes())
         assert sum(p.numel() for p in policy.parameters()) == parameters
+    assert rates == pytest.approx([2e-3, 2e-3 * 2 / 3, 2e-3 / 3] * 3)
     folders = [path.name for path in models.store_of("tiny", config).iterdir() if path.is_dir()]
     assert sorted(folders) == ["base-800-addition", "base-addition", "micro-base-3200-addition"]

@@ -128,11 +128,14 @@ def test_reward_model_micro_batches_do_not_matter(
     # The mean over prompts of the mean over a prompt's pairs.
     _, scalar, tokenizer, task = load(rm_config(folder))
     with torch.no_grad():
-        losses = reward_model.bradley_terry_loss(
-            *reward_model.pair_scores(scalar, tokenizer, task, pairs, 32)
-        )
-    expected = torch.cat([losses[:6].mean().view(1), losses[6:]]).mean()
-    torch.testing.assert_close(metrics["loss"], expected, atol=1e-5, rtol=1e-5)
+        chosen, rejected = reward_model.pair_scores(scalar, tokenizer, task, pairs, 32)
+    for name, x in (
+        ("loss", reward_model.bradley_terry_loss(chosen, rejected)),
+        ("accuracy", (chosen > rejected).float()),
+        ("margin", chosen - rejected),
+    ):
+        expected = torch.cat([x[:6].mean().view(1), x[6:]]).mean()
+        torch.testing.assert_close(metrics[name], expected, atol=1e-5, rtol=1e-5)
     for size in (1, 3):
         steps, found = rm_step(rm_config(folder, micro_batch_size=size), pairs)
         for name in metrics:
@@ -191,13 +194,19 @@ def test_a_file_is_passed_through_prompt_by_prompt(qwen: str, tmp_path: Path) ->
 
 def test_pairs_by_rules_are_right_against_wrong(qwen: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every pair is of one prompt, graded, and drawn anew each step; held-out ones are fixed."""
-    task = tasks.make("addition")
+    task, sample, temperatures = tasks.make("addition"), sampling.sample, set()
+
+    def listen(*args: Any, **settings: Any) -> Samples:
+        temperatures.add(args[4])
+        return sample(*args, **settings)
+
+    monkeypatch.setattr(sampling, "sample", listen)
 
     def accuracy(self: Any, problem: Any, text: str) -> float:
         return float(len(text) % 2)  # a random model is right often enough
 
     monkeypatch.setattr(tasks.Addition, "accuracy", accuracy)
-    config = rm_config(qwen, prompts=6, group_size=4, max_new_tokens=6)
+    config = rm_config(qwen, prompts=6, group_size=4, max_new_tokens=6, temperature=0.7)
     policy, _, tokenizer, _ = load(config)
     run = LanguageRun(config, [3])
     steps = [reward_model.draw_pairs(policy, tokenizer, task, config, run, k) for k in (0, 1, 0)]
@@ -211,6 +220,7 @@ def test_pairs_by_rules_are_right_against_wrong(qwen: str, monkeypatch: pytest.M
     assert held == reward_model.held_out_pairs(policy, tokenizer, task, config, run.device)
     assert len(held) > 100
     assert all(tasks.held_out(pair.prompt) for pair in held)
+    assert temperatures == {0.7}
 
 
 # ---- Rewards, values, advantages -----------------------------------------------------------
@@ -350,7 +360,8 @@ def test_losses_equal_a_loop_over_tokens(near: float) -> None:
 
 def prepared(
     config: rlhf_ppo.Config,
-) -> tuple[rlhf_ppo.Batch, Any, Any, LanguageRun]:
+) -> tuple[rlhf_ppo.Batch, Any, Any, LanguageRun, float]:
+    """A batch, the models that it is of, their run, and the explained variance."""
     policy, critic, tokenizer, task = load(config)
     samples = some_samples(config, policy, tokenizer, task)
     run = LanguageRun(config, [0])
@@ -359,14 +370,14 @@ def prepared(
         for p in reference.model.parameters():
             p.mul_(1.1)
     rewards = torch.linspace(0, 1, len(samples))
-    batch, _ = rlhf_ppo.prepare(samples, rewards, critic, reference, config, run)
-    return batch, policy, critic, run
+    batch, explained = rlhf_ppo.prepare(samples, rewards, critic, reference, config, run)
+    return batch, policy, critic, run, float(explained)
 
 
 def test_what_prepare_makes(folder: str) -> None:
     """Rewards, values and advantages belong together, and do not depend on micro-batches."""
     config = ppo_config(folder, kl_coef=0.5, gae_lambda=0.9)
-    batch, _, critic, _ = prepared(config)
+    batch, _, critic, _, explained = prepared(config)
     with torch.no_grad():
         values = rlhf_ppo.values_of(critic, batch)
     rewards = -0.5 * (batch.logprobs - batch.reference)
@@ -376,21 +387,24 @@ def test_what_prepare_makes(folder: str) -> None:
     advantages = gae_by_definition(rewards, values, lengths, 1.0, 0.9)
     torch.testing.assert_close(batch.values, values, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(batch.returns, (advantages + values) * batch.mask, atol=1e-4, rtol=0)
+    left, total = (x[batch.mask].var(correction=0) for x in (advantages, advantages + values))
+    assert explained == pytest.approx(float(1 - left / total), abs=1e-4)
     whitened = rlhf_ppo.whiten(advantages, batch.mask, Processes())
     torch.testing.assert_close(batch.advantages, whitened, atol=1e-4, rtol=0)
     assert (batch.reference - batch.logprobs)[batch.mask].abs().max() > 0.01
     for size in (1, 5):
-        other, _, _, _ = prepared(replace(config, micro_batch_size=size))
+        other, *_ = prepared(replace(config, micro_batch_size=size))
         for field in fields(batch):
             a, b = getattr(batch, field.name), getattr(other, field.name)
             torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
 
 
 def ppo_step(
-    config: rlhf_ppo.Config, rows: np.ndarray | None = None
-) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """What one step of plain gradient descent subtracts from policy and critic, and metrics."""
-    batch, policy, critic, run = prepared(config)
+    config: rlhf_ppo.Config, rows: np.ndarray
+) -> tuple[list[Tensor], dict[str, Tensor], dict[str, float]]:
+    """What one step of plain gradient descent subtracts from policy and critic, its metrics, and
+    those that are means over tokens by definition."""
+    batch, policy, critic, run, _ = prepared(config)
     with torch.no_grad():  # ratios and values beyond their clips
         noise = torch.randn(batch.mask.shape, generator=torch.Generator().manual_seed(2))
     moved = replace(
@@ -398,22 +412,32 @@ def ppo_step(
         logprobs=batch.logprobs + 0.3 * noise * batch.mask,
         values=batch.values + 0.3 * noise.flip(0) * batch.mask,
     )
+    part = moved[rows]
+    with torch.no_grad():
+        logprobs = sampling.logprobs(policy, part, config.temperature)
+    ratio, quotient = (logprobs - part.logprobs).exp(), (part.reference - logprobs).exp()
+    low, high, better = ratio < 0.8, ratio > 1.2, part.advantages > 0
+    terms = {
+        "clipfrac": low | high, "clip_low": low & ~better, "clip_high": high & better,
+        "approx_kl": ratio - 1 - ratio.log(), "kl": quotient - 1 - quotient.log(),
+    }  # fmt: skip
+    means = {name: float(x[part.mask].float().mean()) for name, x in terms.items()}
     parameters = models.trainable(policy, critic)
     optimizers = [torch.optim.SGD(models.trainable(x), lr=1.0) for x in (policy, critic)]
     before = [p.detach().clone() for p in parameters]
-    rows = np.arange(len(batch)) if rows is None else rows
     metrics = rlhf_ppo.update(policy, critic, optimizers, moved, rows, config, run)
-    return [b - p.detach() for b, p in zip(before, parameters, strict=True)], metrics
+    return [b - p.detach() for b, p in zip(before, parameters, strict=True)], metrics, means
 
 
 def test_ppo_micro_batches_do_not_matter(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rlhf_ppo, "MAX_GRAD_NORM", 1e9)
-    for rows in (None, np.array([11, 2, 5, 7])):
-        whole, metrics = ppo_step(ppo_config(folder), rows)
-        assert 0.05 < metrics["clipfrac"] < 0.95
+    for rows in (np.arange(12), np.array([11, 2, 5, 7])):
+        whole, metrics, means = ppo_step(ppo_config(folder), rows)
+        assert 0 < means["clip_low"] != means["clip_high"] > 0
+        assert {name: float(metrics[name]) for name in means} == pytest.approx(means, abs=1e-5)
         assert metrics["loss"] == metrics["policy_loss"] + 0.1 * metrics["value_loss"]
         for size in (1, 3):
-            steps, found = ppo_step(ppo_config(folder, micro_batch_size=size), rows)
+            steps, found, _ = ppo_step(ppo_config(folder, micro_batch_size=size), rows)
             for name in metrics:
                 torch.testing.assert_close(found[name], metrics[name], atol=2e-5, rtol=1e-3)
             for one, other in zip(steps, whole, strict=True):
@@ -424,7 +448,7 @@ def test_the_first_step_is_reinforce(folder: str, monkeypatch: pytest.MonkeyPatc
     """At ratio 1 the gradient is that of -mean(A log pi), and nothing is clipped."""
     monkeypatch.setattr(rlhf_ppo, "MAX_GRAD_NORM", 1e9)
     config = ppo_config(folder, temperature=0.7)
-    batch, policy, critic, run = prepared(config)
+    batch, policy, critic, run, _ = prepared(config)
     loss = -(batch.advantages * sampling.logprobs(policy, batch, 0.7)).sum() / batch.mask.sum()
     parameters = models.trainable(policy)
     expected = torch.autograd.grad(loss, parameters)

@@ -247,7 +247,7 @@ def test_a_damaged_checkpoint_is_a_line_and_a_fresh_start(
 def test_a_data_set_is_passed_through_without_replacement(
     name: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every pass takes each prompt once, in an order of its own."""
+    """Every pass takes each prompt once, in an order of its own, with random numbers of its own."""
     rows = [{"prompt": f"{k}?", "answer": k, "completion": "x"} for k in range(26)]
     path = tmp_path / "t.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -264,6 +264,14 @@ def test_a_data_set_is_passed_through_without_replacement(
         return found
 
     monkeypatch.setattr(tasks, "next_problems", listen)
+    sample, uniforms = sampling.sample, []
+
+    def listen_to_samples(*args: Any, **settings: Any) -> sampling.Samples:
+        uniforms.append(args[3])
+        return sample(*args, **settings)
+
+    monkeypatch.setattr(sampling, "sample", listen_to_samples)
+    monkeypatch.setattr(LanguageRun, "evaluate_if_due", lambda self, *args: self.resume())
     total = 64 if name == "sft" else 256
     config = config_of(name, model, tmp_path, task=str(path), max_new_tokens=8, total_samples=total)
     METHODS[name].train(config, LanguageRun(config, [0]))
@@ -273,6 +281,9 @@ def test_a_data_set_is_passed_through_without_replacement(
     assert all(sorted(x) == sorted(p.prompt for p in task.trained) for x in passes[:-1])
     assert len(set(passes[-1])) == len(passes[-1])
     assert passes[0] != passes[1]
+    if name != "sft":
+        rows = torch.cat(uniforms)
+        assert len(rows.unique(dim=0)) == len(rows) >= 256  # no completion has another's numbers
 
 
 @pytest.mark.parametrize(

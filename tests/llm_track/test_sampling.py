@@ -187,6 +187,7 @@ def test_greedy_takes_the_likeliest(model: Any, tokenizer: Any) -> None:
             p = one_by_one(model, prompt, tokens, 0.7)
             assert p.argmax(1).tolist() == tokens
             close(samples.logprobs[i, :n], p.max(1).values.log(), 1e-4)
+            close(samples.entropy[i, :n], -(p * p.clamp(min=1e-300).log()).sum(1), 1e-4)
 
 
 # ---- The end of a completion ---------------------------------------------------------------

@@ -152,7 +152,7 @@ BUGS = (
     Bug(
         "guard: environments are not asked",
         "envs/kernels.py",
-        " or not GUARDS[type(env)].allows(env)",
+        " or not guard.allows(env)",
         "",
         ENVIRONMENT,
     ),

@@ -18,6 +18,27 @@ BUGS = (
         "tests/llm_track/test_grpo.py::test_an_update_equals_a_slow_loop[qwen2-dapo-settings2]",
     ),
     Bug(
+        "language: random numbers: the same in every step of grpo",
+        "llm_track/grpo.py",
+        "run.uniforms(step, K * G, T)",
+        "run.uniforms(0, K * G, T)",
+        "tests/llm_track/test_runs.py::test_a_data_set_is_passed_through_without_replacement[grpo]",
+    ),
+    Bug(
+        "language: evaluation: grpo logs failed groups as solved",
+        "llm_track/grpo.py",
+        '"all_solved": (solved == 1).float()',
+        '"all_solved": (solved == 0).float()',
+        "tests/llm_track/test_grpo.py::test_sample_metrics_by_hand[grpo]",
+    ),
+    Bug(
+        "language: entropy: grpo logs it per completion",
+        "llm_track/grpo.py",
+        "samples.entropy.sum(), samples.mask.sum()",
+        "samples.entropy.sum(), samples.mask.any(1).sum()",
+        "tests/llm_track/test_grpo.py::test_sample_metrics_by_hand[grpo]",
+    ),
+    Bug(
         "language: token mean: grpo's of a micro-batch",
         "llm_track/grpo.py",
         "weights = token_weights(part.mask, len(rows))",

@@ -18,6 +18,13 @@ BUGS = (
         "tests/llm_track/test_sampling.py::test_sampling_and_teacher_forcing_agree[llama-0.6]",
     ),
     Bug(
+        "language: entropy: none of greedy completions",
+        "llm_track/sampling.py",
+        "entropy[rows, t] = -(p * logp.clamp(min=-1e4)).sum(-1)[at]",
+        "entropy[rows, t] = -(p * logp.clamp(min=-1e4)).sum(-1)[at] * (not greedy)",
+        "tests/llm_track/test_sampling.py::test_greedy_takes_the_likeliest[llama]",
+    ),
+    Bug(
         "language: adapters: added once",
         "llm_track/models.py",
         "lora_alpha=2 * rank",

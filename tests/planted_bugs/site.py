@@ -4,6 +4,7 @@ from tests.planted_bugs.planting import Bug
 
 PAGES = "tests/benchmarks/web/test_site.py"
 AGGREGATE = "tests/benchmarks/test_aggregate.py"
+REPORT = "tests/benchmarks/test_report.py"
 
 BUGS = (
     Bug(
@@ -131,5 +132,62 @@ BUGS = (
         "(task > x).astype(float)",
         "(task >= x).astype(float)",
         f"{AGGREGATE}::test_profile",
+    ),
+    Bug(
+        "aggregate: a profile counts environments, not runs",
+        "benchmarks/chapters/aggregate.py",
+        "sum(map(len, tasks))",
+        "len(tasks)",
+        f"{AGGREGATE}::test_profile",
+    ),
+    Bug(
+        "report: only seeds that diverged have failed",
+        "benchmarks/chapters/comparison.py",
+        '"failed": seed in r.failures',
+        '"failed": seed in r.diverged',
+        f"{REPORT}::test_numbers_are_those_of_the_data",
+    ),
+    Bug(
+        "report: what is missing is what the smallest suite asks for",
+        "benchmarks/chapters/comparison.py",
+        "largest[name] = max(cell,",
+        "largest[name] = min(cell,",
+        f"{REPORT}::test_note_stands_at_the_top_and_replaces_the_missing_cells",
+    ),
+    Bug(
+        "report: z is pooled by the number of verdicts, not by its root",
+        "benchmarks/chapters/evidence.py",
+        "/ math.sqrt(k)",
+        "/ k",
+        "tests/benchmarks/test_verdicts.py::test_verdicts_together",
+    ),
+    Bug(
+        "search: the return of training does not break ties",
+        "benchmarks/search.py",
+        'scores = ["final", "train_return"]',
+        'scores = ["final"]',
+        "tests/benchmarks/test_search.py::"
+        "test_an_unknown_return_is_the_worst_and_training_breaks_ties",
+    ),
+    Bug(
+        "sweep: the jobs of a shard are numbered anew",
+        "benchmarks/sweep.py",
+        "first + k * count",
+        "first + k",
+        "tests/benchmarks/test_launchers.py::test_list_and_watch_show_what_another_process_does",
+    ),
+    Bug(
+        "site: a board shows one action of a tie",
+        "benchmarks/web/figures.py",
+        "for a in np.flatnonzero(row).tolist()",
+        "for a in np.flatnonzero(row)[:1].tolist()",
+        f"{PAGES}::test_figures_have_iqms_and_all_tied_actions",
+    ),
+    Bug(
+        "site: a figure of scores by value has means",
+        "benchmarks/web/figures.py",
+        "found = stats.estimate(scores)",
+        'found = stats.estimate(scores, "mean")',
+        f"{PAGES}::test_figures_have_iqms_and_all_tied_actions",
     ),
 )

@@ -334,7 +334,7 @@ const Grpo = (() => {
       found.kept
         ? `${learned.completions} completions with ${learned.tokens} tokens are learned from.`
         : "Dynamic sampling discards this group and draws another prompt: nothing is learned from it.",
-      `Loss ${number(found.loss, 4)}; ratios outside the clip range: ${number(100 * found.clipfrac, 1)}% by weight.`,
+      `Loss ${number(found.loss, 4)}. Ratios outside the clip range: ${number(100 * found.clipfrac, 1)}% by weight.`,
     ];
     find(".group-sum").textContent = parts.join(" ");
   }
