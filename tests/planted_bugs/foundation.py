@@ -167,8 +167,8 @@ BUGS = (
     Bug(
         "intervals: basic instead of percentile",
         "manyseeds/stats.py",
-        "low, high = np.quantile(found, [tail, 1 - tail])",
-        "high, low = 2 * value - np.quantile(found, [tail, 1 - tail])",
+        "low, high = np.quantile(resampled, [tail, 1 - tail])",
+        "high, low = 2 * value - np.quantile(resampled, [tail, 1 - tail])",
         "tests/foundation/test_stats.py::test_a_lopsided_interval_by_hand",
     ),
     Bug(
