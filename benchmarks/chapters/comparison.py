@@ -15,9 +15,8 @@ from manyseeds.benchmarks import catalog
 from manyseeds.benchmarks.chapters.names import display, place_of
 from manyseeds.benchmarks.chapters.results import Result, decision, differences, escape, seeds_due
 from manyseeds.benchmarks.chapters.stored import StoredRun
-from manyseeds.benchmarks.chapters.tables import Cell, Sides
-from manyseeds.benchmarks.suite import SUITES
-from manyseeds.benchmarks.suite import Cell as SuiteCell
+from manyseeds.benchmarks.chapters.tables import Sides, TableCell
+from manyseeds.benchmarks.suite import SUITES, Cell
 from manyseeds.benchmarks.verdicts import FIRST_FRESH, Verdict
 from manyseeds.cli import Preset
 from manyseeds.errors import printable
@@ -54,7 +53,7 @@ class Pair:
             return None
         return decision(self.ours, self.sb3, measure)
 
-    def sides(self, write: Callable[[Result], str]) -> Cell:
+    def sides(self, write: Callable[[Result], str]) -> TableCell:
         """A cell with a line for each headline run."""
         texts = [write(result) for result in self.headline]
         return Sides(*texts) if len(texts) == 2 else texts[0]
@@ -142,7 +141,7 @@ def plain_command(algo: str, env: str) -> tuple[Preset | None, dict[str, Any]]:
 # ---- What the suites ask for ----------------------------------------------------------------
 
 
-def all_cells() -> list[SuiteCell]:
+def all_cells() -> list[Cell]:
     """The cells of all suites."""
     return [cell for cells in SUITES.values() for cell in cells]
 
@@ -168,7 +167,7 @@ def missing_cells(results: Path, runs: Sequence[StoredRun]) -> list[str]:
 
     Of cells that differ only in the number of seeds, the largest.
     """
-    largest: dict[tuple[tuple[str, ...], int], SuiteCell] = {}
+    largest: dict[tuple[tuple[str, ...], int], Cell] = {}
     for cell in all_cells():
         name = (cell.folder(str(results)).path.parts[-3:], cell.first_seed)
         largest[name] = max(cell, largest.get(name, cell), key=lambda c: c.seeds)

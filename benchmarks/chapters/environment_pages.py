@@ -31,7 +31,7 @@ from manyseeds.benchmarks.chapters.results import (
     verdict_text,
 )
 from manyseeds.benchmarks.chapters.stored import file_name, find_file
-from manyseeds.benchmarks.chapters.tables import Cell, Sides, expanded, table
+from manyseeds.benchmarks.chapters.tables import Sides, TableCell, expanded, table
 from manyseeds.benchmarks.policies import median_and_worst, of_other_episodes, policies_name
 from manyseeds.benchmarks.verdicts import Verdict
 from manyseeds.errors import printable
@@ -249,14 +249,14 @@ def short_verdict(verdict: Verdict | None, pair: Pair) -> str:
     return f"**{verdict.parity.word}**<br>{parts}"
 
 
-def name_cell(pair: Pair) -> Cell:
+def name_cell(pair: Pair) -> TableCell:
     """The names of both sides, with the anchor of the row."""
     names = pair.sides(pair.label)
     mark = f'<a id="{anchor(pair.algo)}"></a>'
     return Sides(mark + names.ours, names.theirs) if isinstance(names, Sides) else mark + names
 
 
-def score_table(pairs: Sequence[Pair]) -> tuple[Sequence[str], Sequence[Sequence[Cell]]]:
+def score_table(pairs: Sequence[Pair]) -> tuple[Sequence[str], Sequence[Sequence[TableCell]]]:
     """Header and rows: one for each algorithm, ours and SB3's. Without a threshold nothing is said
     of when it is reached."""
     shown = [
@@ -267,7 +267,7 @@ def score_table(pairs: Sequence[Pair]) -> tuple[Sequence[str], Sequence[Sequence
     return list(compress(SCORES, shown)), rows
 
 
-def score_rows(pairs: Sequence[Pair]) -> list[tuple[Cell, ...]]:
+def score_rows(pairs: Sequence[Pair]) -> list[tuple[TableCell, ...]]:
     """The cells of all of SCORES."""
 
     def to_threshold(r: Result) -> str:
@@ -290,7 +290,7 @@ def score_rows(pairs: Sequence[Pair]) -> list[tuple[Cell, ...]]:
     ]
 
 
-def detail_rows(pairs: Sequence[Pair]) -> list[tuple[Cell, ...]]:
+def detail_rows(pairs: Sequence[Pair]) -> list[tuple[TableCell, ...]]:
     def spread(r: Result) -> str:
         return f"{r.final.std(ddof=1):.{r.digits}f}" if len(r.seeds) > 1 else "-"
 

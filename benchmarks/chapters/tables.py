@@ -24,7 +24,7 @@ class Sides(NamedTuple):
     theirs: str
 
 
-Cell = str | Sides
+TableCell = str | Sides
 
 # What LaTeX reads as something else, and what its fonts lack.
 LATEX = {
@@ -55,7 +55,7 @@ def plain(cell: str) -> str:
     return MARKUP.sub(text_of, cell)
 
 
-def expanded(rows: Sequence[Sequence[Cell]]) -> list[list[str]]:
+def expanded(rows: Sequence[Sequence[TableCell]]) -> list[list[str]]:
     """A row of text for each side of a row; what is not of a side stands in the first."""
     found = []
     for row in rows:
@@ -67,7 +67,11 @@ def expanded(rows: Sequence[Sequence[Cell]]) -> list[list[str]]:
 
 
 def table(
-    folder: Path, name: str, header: Sequence[str], rows: Sequence[Sequence[Cell]], up: str = ""
+    folder: Path,
+    name: str,
+    header: Sequence[str],
+    rows: Sequence[Sequence[TableCell]],
+    up: str = "",
 ) -> str:
     """A table as Markdown, with a line below it that links its files tables/NAME.csv and .tex.
 
