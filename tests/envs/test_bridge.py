@@ -685,12 +685,9 @@ def test_other_spaces_are_refused(what: str, space: Any, name: str) -> None:
         ("Taxi-v3", "; did you mean Taxi-v4?"),
         ("HalfCheetah-v1", "; did you mean HalfCheetah-v5?"),
         ("gymnasium:CartPol-v1", "; did you mean CartPole-v1?"),
-        ("::CartPole-v1", "; did you mean CartPole-v1?"),
         ("../:CartPole-v1", "; did you mean CartPole-v1?"),
         ("ALE/Pong-v5", "; Atari's observations are images, supported are vectors and state in"),
         ("zzzzz", "; there are Acrobot-v1, CartPole-v1, "),
-        ("", "; there are Acrobot-v1, "),
-        ("../../x", "; there are Acrobot-v1, "),
         ("a b\nc", "; there are Acrobot-v1, "),
     ],
 )
