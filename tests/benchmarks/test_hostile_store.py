@@ -51,6 +51,7 @@ from manyseeds.digest import ROOT, code_digest, module_file
 from manyseeds.errors import UsageError, printable
 from manyseeds.record import parquet_bytes, read_json, seal, write_bytes, write_json
 from manyseeds.runs import planning, prediction, stale
+from tests.benchmarks.conftest import Output, Patch
 from tests.benchmarks.test_report import (
     FINAL,
     around,
@@ -100,7 +101,7 @@ def known(summary: Any) -> Any:
 
 
 @pytest.fixture
-def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def trap(tmp_path: Path, monkeypatch: Patch) -> Iterator[Path]:
     """Exists as soon as evil_module has been imported."""
     sprung = tmp_path / "sprung"
     (tmp_path / "evil_module.py").write_text(f"open({str(sprung)!r}, 'w').close()\n")
@@ -126,7 +127,7 @@ def test_no_algorithm_is_imported_but_ours(algo: str, trap: Path) -> None:
 
 
 def test_report_and_compare_import_nothing_that_is_stored(
-    tmp_path: Path, trap: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, trap: Path, capsys: Output
 ) -> None:
     results = tmp_path / "results"
     named_by = ((EVIL, "ppo"), (EVIL, "evil_module"), (EVIL, "../../x"), ("Pong-v9", "dqn"))
@@ -146,7 +147,7 @@ def test_report_and_compare_import_nothing_that_is_stored(
 
 
 def test_watch_imports_a_module_only_when_told_to(
-    tmp_path: Path, trap: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, trap: Path, capsys: Output
 ) -> None:
     part = store(tmp_path / "results", "q_learning", "CartPole-v1", [0])
     inner = copy.deepcopy(read_json(part / "config.json"))
@@ -159,7 +160,7 @@ def test_watch_imports_a_module_only_when_told_to(
 
 
 def test_watch_plays_the_environment_of_a_module_that_is_trusted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: Patch, capsys: Output
 ) -> None:
     env = "tests.benchmarks.hostile_env:Lake-v0"
     part = store(tmp_path, "q_learning", "FrozenLake-v1", [0])
@@ -179,9 +180,7 @@ def test_code_is_looked_up_in_our_rooms_only(origin: str) -> None:
     assert module_file(origin.partition(":")[0], ROOT) is None
 
 
-def test_what_is_no_code_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_code_is_left_out(tmp_path: Path, monkeypatch: Patch, capsys: Output) -> None:
     """A file of the checkout that a record names is read, never run; it may be anything."""
     (tmp_path / "evil.py").write_text("def (:\n")
     monkeypatch.setattr(stale, "code_digest", lambda origins: code_digest(origins, tmp_path))
@@ -263,7 +262,7 @@ def test_every_table_of_the_report_has_its_files() -> None:
     assert callers == {"results.py", "tables.py", "speed.py"}
 
 
-def test_terminal_shows_no_markup_and_no_control(capsys: pytest.CaptureFixture[str]) -> None:
+def test_terminal_shows_no_markup_and_no_control(capsys: Output) -> None:
     print_table("[red]title[/red]\x1b[2J", ("[b]a[/b]",), [("[link=x]y[/link]\x1b]0;z\x07",)])
     out = capsys.readouterr().out
     assert "[red]title[/red][2J" in out
@@ -272,9 +271,7 @@ def test_terminal_shows_no_markup_and_no_control(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.slow
-def test_hostile_text_is_shown_as_text(
-    tmp_path: Path, trap: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_hostile_text_is_shown_as_text(tmp_path: Path, trap: Path, capsys: Output) -> None:
     folder = plant(tmp_path, "ppo", around(480.0)).path
     part = folder / "seeds-000-009"
     plain = written(tmp_path)
@@ -388,7 +385,7 @@ def broken_tables(run: Path, file: str, subject: str) -> list[Path]:
     return beside(run, file, [b"", b"PAR1", *map(parquet_bytes, frames)])
 
 
-def reported(results: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str, list[str]]:
+def reported(results: Path, capsys: Output) -> tuple[str, list[str]]:
     """All pages together, and the runs that were left out."""
     capsys.readouterr()
     front(results, "a test")
@@ -399,9 +396,7 @@ def reported(results: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str, li
 
 
 @pytest.mark.slow
-def test_broken_control_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_broken_control_runs(tmp_path: Path, capsys: Output, monkeypatch: Patch) -> None:
     run = plant(tmp_path, "ppo", dict.fromkeys(range(5), 480.0)).path
     sb3 = plant(tmp_path, "sb3-ppo", dict.fromkeys(range(5), 480.0)).path
     found = mutilated(run, "config.json", "summary.json")
@@ -424,7 +419,7 @@ def test_broken_control_runs(
     assert refused >= len(left_out)
 
 
-def test_broken_runs_are_not_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_runs_are_not_played(tmp_path: Path, capsys: Output) -> None:
     run = store(tmp_path, "q_learning", "FrozenLake-v1", [0, 1]).parent
     found = mutilated(run, "config.json", "summary.json")
     refused = 0
@@ -438,7 +433,7 @@ def test_broken_runs_are_not_played(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert refused > len(found) / 3
 
 
-def test_weights_that_fit_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_weights_that_fit_nothing(tmp_path: Path, capsys: Output) -> None:
     import safetensors.torch
     import torch
 
@@ -454,9 +449,7 @@ def test_weights_that_fit_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.slow
-def test_broken_tabular_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_broken_tabular_runs(tmp_path: Path, capsys: Output, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     results = tmp_path / "results"
     for module in (policy_iteration, value_iteration):
@@ -506,7 +499,7 @@ def language_run(results: Path, algo: str = "grpo") -> Path:
 
 
 @pytest.mark.slow
-def test_broken_language_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_language_runs(tmp_path: Path, capsys: Output) -> None:
     run = language_run(tmp_path)
     found = mutilated(run, "config.json", "summary.json", "transcripts.json")
     found += broken_tables(run, "curve.parquet", "pass@1")
@@ -516,7 +509,7 @@ def test_broken_language_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "<script" not in markup(page)
 
 
-def draw_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def draw_once(monkeypatch: Patch) -> None:
     """Draw a figure whose data are those of an earlier one no second time: most mutants change
     what no figure shows, and drawing takes a hundred times as long as the rest of a section."""
     drawn: set[str] = set()
@@ -574,9 +567,7 @@ SLOW = ("throughput.json",)
 @pytest.mark.parametrize(
     "name", [pytest.param(x, marks=[pytest.mark.slow] * (x in SLOW)) for x in MEASURED]
 )
-def test_broken_measurements(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_broken_measurements(name: str, tmp_path: Path, capsys: Output, monkeypatch: Patch) -> None:
     content = read_json(ROOT / "results" / name)
     store = Store(tmp_path, [], [], [], [], [])
     draw_once(monkeypatch)

@@ -42,6 +42,7 @@ from manyseeds.record import (
 from manyseeds.runs import control
 from manyseeds.runs.base import complete_seeds
 from manyseeds.runs.control import Run, main
+from tests.benchmarks.conftest import Output, Patch
 from tests.processes import Script
 
 # What a run of one part writes, in this order.
@@ -58,7 +59,7 @@ class Killed(BaseException):
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def elsewhere(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -112,7 +113,7 @@ def test_a_file_is_not_written_through_a_link() -> None:
     assert sorted(os.listdir()) == ["victim", "x.json"]
 
 
-def test_content_reaches_the_disk_before_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_content_reaches_the_disk_before_its_name(monkeypatch: Patch) -> None:
     """After a power cut a renamed file must not be empty: all of it is fsynced first."""
     events: list[str] = []
     fsync, replace = os.fsync, os.replace
@@ -354,7 +355,7 @@ def test_a_lock_file_that_is_something_else_is_refused(make: Callable[[Path], No
     assert not Path("nothing").exists()
 
 
-def test_a_failing_training_leaves_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_training_leaves_no_folder(monkeypatch: Patch) -> None:
     def fails(*args: Any) -> None:
         raise ValueError("a bug")
 
@@ -364,7 +365,7 @@ def test_a_failing_training_leaves_no_folder(monkeypatch: pytest.MonkeyPatch) ->
     assert os.listdir() == []
 
 
-def test_another_schema_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_schema_is_refused_in_one_line(capsys: Output) -> None:
     (part,) = train(q_learning, *LAKE, "--seeds", "2").parts()
     write_json(part / DONE, read_json(part / DONE) | {"schema": 1})
     err = refused(*LAKE, "--seeds", "2")
@@ -377,7 +378,7 @@ def test_another_schema_is_refused_in_one_line(capsys: pytest.CaptureFixture[str
 
 
 @pytest.fixture
-def two_layers(monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+def two_layers(monkeypatch: Patch) -> tuple[Path, Path]:
     """The user's folder of results and a published one, both empty."""
     published = Path("published").resolve()
     for module in (record, cli):
@@ -386,7 +387,7 @@ def two_layers(monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
 
 
 def test_what_is_published_is_finished_for_nobody_who_trains(
-    two_layers: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+    two_layers: tuple[Path, Path], capsys: Output
 ) -> None:
     own, published = two_layers
     args = (*LAKE[:-2], "--seeds", "2")
@@ -403,7 +404,7 @@ def test_what_is_published_is_finished_for_nobody_who_trains(
 
 
 def test_only_a_sweep_writes_what_is_published(
-    two_layers: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+    two_layers: tuple[Path, Path], monkeypatch: Patch
 ) -> None:
     published = str(two_layers[1])
     error = refused(*LAKE[:-1], published)
@@ -438,16 +439,14 @@ def test_readers_see_both_layers_the_users_first(two_layers: tuple[Path, Path]) 
         record.find_run("E/c")
 
 
-def test_the_recorded_command_does_not_say_where_results_lie(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_recorded_command_does_not_say_where_results_lie(monkeypatch: Patch) -> None:
     words = ["algos/ppo.py", "--results", "x y", "--seeds", "2", "--results=z"]
     monkeypatch.setattr(sys, "argv", words)
     folder = train(q_learning, *LAKE, "--seeds", "1")
     assert open_run(folder).configs[0]["command"] == "python algos/ppo.py --seeds 2"
 
 
-def test_the_commit_is_that_of_the_code_and_may_be_dirty(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commit_is_that_of_the_code_and_may_be_dirty(monkeypatch: Patch) -> None:
     def git(*words: str) -> None:
         identity = ["-c", "user.name=x", "-c", "user.email=x"]
         subprocess.run(["git", *identity, *words], check=True, capture_output=True)
@@ -476,7 +475,7 @@ def test_the_commit_is_that_of_the_code_and_may_be_dirty(monkeypatch: pytest.Mon
 # ---- Contents of folders ----------------------------------------------------------------
 
 
-def test_a_folders_digest_is_of_its_names_and_contents(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folders_digest_is_of_its_names_and_contents(monkeypatch: Patch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "cache")
     folder = Path("model")
     (folder / "sub").mkdir(parents=True)
@@ -505,7 +504,7 @@ def test_a_folders_digest_is_of_its_names_and_contents(monkeypatch: pytest.Monke
 # ---- Killed at every write --------------------------------------------------------------
 
 
-def kill_at_write(patch: pytest.MonkeyPatch, k: int) -> list[str]:
+def kill_at_write(patch: Patch, k: int) -> list[str]:
     """Kill the run at its k-th write (from 1), after the content is beside its target.
 
     The file beside it stays, as it would after kill -9. Returns the names written so far.
@@ -539,7 +538,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunFold
 
 @pytest.mark.usefixtures("pictures")
 def test_a_run_writes_these_files_in_this_order(
-    uninterrupted: dict[str, RunFolder], monkeypatch: pytest.MonkeyPatch
+    uninterrupted: dict[str, RunFolder], monkeypatch: Patch
 ) -> None:
     """config.json before the learning begins, DONE.json last: the kill points below are all."""
     names = kill_at_write(monkeypatch, 0)
@@ -552,7 +551,7 @@ def test_a_run_writes_these_files_in_this_order(
 @pytest.mark.parametrize("damaged", [False, True])
 @pytest.mark.parametrize("k", range(1, len(WRITES) + 1), ids=WRITES)
 def test_killed_at_any_write_and_resumed(
-    k: int, damaged: bool, uninterrupted: dict[str, RunFolder], monkeypatch: pytest.MonkeyPatch
+    k: int, damaged: bool, uninterrupted: dict[str, RunFolder], monkeypatch: Patch
 ) -> None:
     """The same command again trains it again, to the same bits, and the debris is no result.
 
@@ -609,9 +608,7 @@ class FullDisk(io.FileIO):
 
 
 @pytest.mark.parametrize("k", range(1, len(WRITES) + 1), ids=WRITES)
-def test_a_full_disk_ends_in_one_line(
-    k: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_disk_ends_in_one_line(k: int, monkeypatch: Patch, capsys: Output) -> None:
     """Exit status 1, and nothing is left."""
     count = 0
 
@@ -631,9 +628,7 @@ def test_a_full_disk_ends_in_one_line(
 # ---- The same command again, and more seeds ---------------------------------------------
 
 
-def test_what_is_finished_is_reported_and_not_redone(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_finished_is_reported_and_not_redone(capsys: Output, monkeypatch: Patch) -> None:
     args = (*LAKE, "--seeds", "3")
     folder = train(q_learning, *args)
     table = capsys.readouterr().out.partition("q_learning on FrozenLake-v1, 3 seeds")[2]
@@ -665,7 +660,7 @@ WHOLE = ("--total-timesteps", "120", "--hidden", "8", "--results", "r")
     ],
 )
 def test_more_seeds_tomorrow_train_only_the_missing_ones(
-    module: Any, args: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+    module: Any, args: tuple[str, ...], capsys: Output
 ) -> None:
     """2, then 5, and both curves are those of 5 at once, bit for bit."""
     folder = train(module, *args, "--seeds", "2")
@@ -724,9 +719,7 @@ def test_a_run_is_not_trained_with_two_settings_at_the_same_time() -> None:
     assert not leftovers(Path("r"))
 
 
-def test_a_part_of_other_settings_that_appears_meanwhile_stops_the_seal(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_part_of_other_settings_that_appears_meanwhile_stops_the_seal(monkeypatch: Patch) -> None:
     td_error = q_learning.td_error
     there = Path("r/runs/FrozenLake-v1/q_learning/x/seeds-007-007")
 
@@ -841,7 +834,7 @@ def test_a_run_that_was_finished_while_one_waited_is_not_taken_for_ones_own() ->
 
 
 def test_a_file_that_changes_while_a_seed_is_trained_does_not_cost_the_seed(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: Patch,
 ) -> None:
     """A part says what it was trained from when it began."""
     began = Path("r/runs/FrozenLake-v1/q_learning/x/seeds-001-001/config.json")

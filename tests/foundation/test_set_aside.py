@@ -25,6 +25,7 @@ from manyseeds.record import DONE, STALE, RunFolder, all_runs, read_json, seal, 
 from manyseeds.runs import base, set_aside, stale
 from manyseeds.runs.control import Run, main
 from manyseeds.runs.set_aside import Code, by_trainer, differs, trainer
+from tests.benchmarks.conftest import Output, Patch
 from tests.processes import Script
 
 LAKE = ("--total-timesteps", "500", "--eval-budget", "0.1", "--quiet", "--results", "r")
@@ -44,7 +45,7 @@ gymnasium.register("Lake-v0", Lake, max_episode_steps=20)
 
 
 @pytest.fixture(autouse=True)
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def mine(tmp_path: Path, monkeypatch: Patch) -> Path:
     """A folder with a copy of an algorithm that imports a module of its own, and an environment."""
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "algos/q_learning.py").read_text()
@@ -189,9 +190,7 @@ def test_parts_of_other_code_do_not_keep_one_from_being_taken_back(mine: Path) -
     assert [x.name for x in RunFolder(other).parts()] == ["seeds-000-001", "seeds-002-003"]
 
 
-def test_nothing_is_lost_by_a_kill_before_the_training(
-    mine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_lost_by_a_kill_before_the_training(mine: Path, monkeypatch: Patch) -> None:
     command("--seeds", "1")
     (part,) = run_of().parts()
     before = sums(part)
@@ -246,9 +245,7 @@ def restamp(part: Path, digest: str, **code: Any) -> Path:
     return part
 
 
-def test_what_was_set_aside_is_a_run_that_no_reader_counts(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_was_set_aside_is_a_run_that_no_reader_counts(capsys: Output) -> None:
     folder = train()
     (part,) = folder.parts()
     restamp(part, "../../x", commit="abc1234-dirty")
@@ -270,7 +267,7 @@ def test_what_was_set_aside_is_a_run_that_no_reader_counts(
 
 
 def test_other_settings_under_one_name_do_not_replace_what_was_set_aside(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: Patch, capsys: Output
 ) -> None:
     settings: list[Any] = [{"name": "x", "learning_rate": rate} for rate in (0.1, 0.2)]
     stored = []
@@ -304,7 +301,7 @@ def test_other_settings_under_one_name_do_not_replace_what_was_set_aside(
     [(STALE, 2, False), (f"{STALE}/other", 3, False), (STALE, 2, True)],
 )
 def test_a_link_is_not_followed(
-    name: str, seeds: int, there: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, seeds: int, there: bool, tmp_path: Path, capsys: Output
 ) -> None:
     """Neither to set aside nor, where the part lies there, to take back."""
     folder = train()
@@ -327,9 +324,7 @@ def test_a_link_is_not_followed(
     assert [x.resolve() for x in tmp_path.rglob(part.name)] == [part.resolve()]
 
 
-def test_a_record_that_says_nothing_of_its_code_is_of_other_code(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_record_that_says_nothing_of_its_code_is_of_other_code(capsys: Output) -> None:
     folder = train()
     (part,) = folder.parts()
     stored = read_json(part / "config.json")
@@ -342,7 +337,7 @@ def test_a_record_that_says_nothing_of_its_code_is_of_other_code(
     assert expected in capsys.readouterr().out
 
 
-def test_published_runs_are_left_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_runs_are_left_as_they_are(monkeypatch: Patch) -> None:
     (part,) = train().parts()
     before = sums(restamp(part, "other"))
     monkeypatch.setattr(set_aside, "PUBLISHED", Path("r").resolve())
@@ -353,9 +348,7 @@ def test_published_runs_are_left_as_they_are(monkeypatch: pytest.MonkeyPatch) ->
     assert sorted(x.name for x in part.parent.iterdir()) == ["seeds-000-001", "seeds-002-002"]
 
 
-def test_published_runs_are_of_this_checkout(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_published_runs_are_of_this_checkout(monkeypatch: Patch, capsys: Output) -> None:
     monkeypatch.setattr(set_aside, "PUBLISHED", Path("r").resolve())
     monkeypatch.setattr(q_learning.Config, "origins", lambda self: ["/x/y.py:Config"])
     with pytest.raises(SystemExit):
@@ -364,9 +357,7 @@ def test_published_runs_are_of_this_checkout(
     assert not Path("r").exists()
 
 
-def test_code_that_is_in_no_file_is_never_the_same(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_code_that_is_in_no_file_is_never_the_same(monkeypatch: Patch, capsys: Output) -> None:
     monkeypatch.setattr(q_learning.Config, "origins", lambda self: ["<unknown>:Config"])
     folder = train()
     train()
@@ -376,7 +367,7 @@ def test_code_that_is_in_no_file_is_never_the_same(
     assert len([*(folder.path / STALE).iterdir()]) == 1
 
 
-def test_a_command_asks_for_one_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_asks_for_one_digest(monkeypatch: Patch) -> None:
     calls: list[Any] = []
     real = set_aside.code_digest
     monkeypatch.setattr(set_aside, "code_digest", lambda x: calls.append(x) or real(x))
@@ -392,9 +383,7 @@ def code_of(**settings: Any) -> Code:
     return Code(config, [q_learning.train], Run.kind_origins())
 
 
-def test_what_another_process_has_finished_meanwhile_is_kept_with_a_line(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_another_process_has_finished_meanwhile_is_kept_with_a_line(capsys: Output) -> None:
     folder = train()
     (part,) = folder.parts()
     restamp(part, "other", commit="")
@@ -416,7 +405,7 @@ def test_what_another_process_has_finished_meanwhile_is_kept_with_a_line(
 BASE = {"code": {"digest": "a", "commit": "abc", "origins": []}, "seeds": [3], "kind": "control"}
 
 
-def test_another_version_of_a_baseline_is_other_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_of_a_baseline_is_other_code(monkeypatch: Patch) -> None:
     versions = {"trl": "1.0", "sb3-contrib": "2.0"}
     monkeypatch.setattr(set_aside, "installed", lambda name: versions.get(name, ""))
     same = {**BASE, "versions": {"torch": "0", "stable-baselines3": "9", "trl": "1.0"}}
@@ -475,7 +464,7 @@ def test_a_sweep_plans_what_its_command_would_train() -> None:
     assert "--keep-stale" in kept.command("r")
 
 
-def test_who_looks_on_sees_that_the_code_was_edited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_looks_on_sees_that_the_code_was_edited(monkeypatch: Patch) -> None:
     cell = Cell("q_learning", "FrozenLake-v1", 2, settings=SETTINGS)
     train()
     jobs = all_jobs([cell])
@@ -487,9 +476,7 @@ def test_who_looks_on_sees_that_the_code_was_edited(monkeypatch: pytest.MonkeyPa
     assert display.done == 0
 
 
-def test_a_sweep_may_keep_what_other_code_has_trained(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_sweep_may_keep_what_other_code_has_trained(capsys: Output) -> None:
     cells = parse(sweep.Flags, {}, "", ["--suite", "quick", "--keep-stale"]).cells()
     assert all(cell.settings["keep_stale"] for cell in cells)
     with pytest.raises(SystemExit):
@@ -538,7 +525,7 @@ def test_a_script_that_replaces_something_of_ours_is_read(mine: Path) -> None:
         assert sums(run_of("q_learning").parts()[0]) != first
 
 
-def test_replaced_functions_are_code_in_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replaced_functions_are_code_in_no_file(monkeypatch: Patch) -> None:
     """As by `python -c`: the ordinary command afterwards trains anew, and so does this one."""
     usual = code_of().digest
     assert code_of().digest == usual
