@@ -106,21 +106,21 @@ class Config(tasks.TaskConfig):
     clip_range: NonNegative = 0.2
     """Epsilon of the clipped objective (0: no clipping)."""
     clip_range_high: NonNegative = 0.28
-    """Upper epsilon of the clipped objective (0: the same as --clip-range)."""
+    """Upper epsilon of the clipped objective (0: --clip-range)."""
     dynamic_sampling: bool = True
     """Sample until K prompts have both right and wrong completions."""
     max_draws: PositiveInt = 10
-    """Maximum number of draws of K prompts per step; the step then uses the groups found so far."""
+    """Maximum draws of K prompts per step. The step then uses the groups found so far."""
     token_level: bool = True
-    """Average the loss over all tokens, instead of over each completion first as GRPO does."""
+    """Average the loss over all tokens. GRPO averages over each completion first."""
     overlong_filtering: bool = True
     """Exclude truncated completions from the loss."""
     overlong_cache: NonNegativeInt = 8
-    """Number of tokens before the limit where the length penalty applies (0: no penalty)."""
+    """Number of penalised tokens before the limit (0: none)."""
     format_weight: NonNegative = 0.1
     """Weight of the format reward beside the accuracy reward."""
     reward_model: str = ""
-    """Folder or hub name of a reward model, whose score is added to the rewards."""
+    """Folder or hub name of a reward model. Its score is added to the rewards."""
     rules: bool = True
     """Reward accuracy and format by rules."""
 

@@ -70,10 +70,10 @@ class Config(tasks.TaskConfig):
     """DPO."""
 
     group_size: Annotated[int, Range(2)] = 4
-    """G, completions sampled for each prompt, which give at most one pair."""
+    """G, completions sampled for each prompt. They give at most one pair."""
     preferences: str = ""
-    """JSONL file of preferences, with prompt, chosen and rejected, or prompt and ranked, in each
-    row ('': pairs of the model's own samples)."""
+    """JSONL file of preferences ('': the model's own samples). Each row has prompt, chosen and
+    rejected, or prompt and ranked."""
     batch_size: PositiveInt = 32
     """N, pairs per gradient step."""
     epochs: PositiveInt = 3
@@ -81,7 +81,7 @@ class Config(tasks.TaskConfig):
     learning_rate: Positive = 3e-4
     """Initial learning rate of AdamW."""
     lr_schedule: Annotated[Literal["constant", "linear", "cosine"], Added("linear")] = "linear"
-    """Learning rate schedule; linear and cosine anneal it to 0 after the warm-up."""
+    """Learning rate schedule. linear and cosine anneal it to 0 after the warm-up."""
     temperature: Positive = 1.0
     """Sampling temperature of the pairs."""
     beta: Positive = 0.1

@@ -86,7 +86,7 @@ class Config(tasks.TaskConfig):
     format_weight: NonNegative = 0.1
     """Weight of the format reward beside the accuracy reward."""
     reward_model: str = ""
-    """Folder or hub name of a reward model, whose score is added to the rewards."""
+    """Folder or hub name of a reward model. Its score is added to the rewards."""
     rules: bool = True
     """Reward accuracy and format by rules."""
 

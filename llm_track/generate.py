@@ -55,8 +55,8 @@ class Config(ScriptConfig):
     """Graded completions."""
 
     model: str = "tiny"
-    """tiny, one of its bases (tiny-base, tiny-base-800, micro-base-3200), a folder, or a hub name.
-    The folder may be that of a finished run, or of one of its seeds."""
+    """tiny, a base of it, a folder, or a hub name. The bases are tiny-base, tiny-base-800 and
+    micro-base-3200. The folder may be that of a finished run, or of one of its seeds."""
     task: str = "addition"
     """A generated task (addition, mixed, ...), gsm8k, a JSONL file of prompt and answer, or a hub
     name."""
@@ -69,7 +69,7 @@ class Config(ScriptConfig):
     samples: PositiveInt = 16
     """k, completions sampled for each prompt."""
     greedy: bool = False
-    """Generate one completion of each prompt, always taking the likeliest token."""
+    """Generate one completion of each prompt. Every token is the likeliest."""
     temperature: Positive = 1.0
     """Sampling temperature."""
     seed: NonNegativeInt = 0
@@ -77,7 +77,7 @@ class Config(ScriptConfig):
     keep: Literal["all", "right", "wrong"] = "all"
     """Which completions are written to --out."""
     most: NonNegativeInt = 0
-    """Maximum number of different completions kept of each prompt (0: all, repeated ones too)."""
+    """Maximum different completions kept of a prompt (0: all). 0 also keeps repeated ones."""
     out: str = ""
     """JSONL file to write completions to ('': only print the scores)."""
     max_new_tokens: NonNegativeInt = 0

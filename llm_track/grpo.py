@@ -97,11 +97,11 @@ class Config(tasks.TaskConfig):
     kl_coef: NonNegative = 0.04
     """Beta, weight of the KL to the reference policy."""
     supervision: Literal["outcome", "process"] = "outcome"
-    """Whether each completion has one reward (outcome) or each reasoning step has one (process)."""
+    """Unit of reward. outcome: a completion. process: a reasoning step."""
     format_weight: NonNegative = 0.1
     """Weight of the format reward beside the accuracy reward."""
     reward_model: str = ""
-    """Folder or hub name of a reward model, whose score is added to the rewards."""
+    """Folder or hub name of a reward model. Its score is added to the rewards."""
     rules: bool = True
     """Reward accuracy and format by rules."""
     iterations: PositiveInt = 1

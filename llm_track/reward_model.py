@@ -83,8 +83,8 @@ class Config(tasks.TaskConfig):
     """Reward model."""
 
     preferences: str = ""
-    """JSONL file of preferences, with prompt, chosen and rejected, or prompt and ranked, in each
-    row ('': the model's own samples, ranked by rules)."""
+    """JSONL file of preferences ('': the model's own samples). Each row has prompt, chosen and
+    rejected, or prompt and ranked. Own samples are ranked by rules."""
     prompts: PositiveInt = 32
     """K, prompts per step."""
     group_size: Annotated[int, Range(2)] = 8

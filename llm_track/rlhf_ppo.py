@@ -108,13 +108,13 @@ class Config(tasks.TaskConfig):
     value_coef: NonNegative = 0.1
     """Weight of the value loss."""
     kl_coef: NonNegative = 0.05
-    """Beta, weight of the KL to the reference policy, which is subtracted from the reward."""
+    """Beta, weight of the KL to the reference policy. The KL is subtracted from the reward."""
     format_weight: NonNegative = 0.1
     """Weight of the format reward beside the accuracy reward."""
     missing_eos_penalty: NonNegative = 1.0
     """Subtracted from the reward of a truncated completion."""
     reward_model: str = ""
-    """Folder or hub name of a reward model, whose score is added to the rewards."""
+    """Folder or hub name of a reward model. Its score is added to the rewards."""
     rules: bool = True
     """Reward accuracy and format by rules."""
 

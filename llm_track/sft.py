@@ -50,8 +50,8 @@ class Config(tasks.TaskConfig):
     """Supervised fine-tuning."""
 
     model: str = "tiny-base"
-    """tiny, one of its bases (tiny-base, tiny-base-800, micro-base-3200), a folder, or a hub name.
-    tiny is what this script trains with its defaults."""
+    """tiny, a base of it, a folder, or a hub name. The bases are tiny-base, tiny-base-800 and
+    micro-base-3200. tiny is what this script trains with its defaults."""
     total_samples: PositiveInt = 4_800
     """Number of demonstrations to learn from."""
     batch_size: PositiveInt = 32
@@ -59,8 +59,8 @@ class Config(tasks.TaskConfig):
     learning_rate: Positive = 3e-3
     """Learning rate of AdamW."""
     demonstrations: Annotated[str, Added("")] = ""
-    """JSONL file of demonstrations, with a prompt, an answer and a completion in each row, as
-    generate.py writes them ('': the task's own)."""
+    """JSONL file of demonstrations ('': the task's own). Each row has a prompt, an answer and a
+    completion, as generate.py writes them."""
 
     def check(self) -> None:
         super().check()

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import torch
 from torch import Tensor
 
 from manyseeds import envs
+from manyseeds.optim import SeedAdam
+from manyseeds.runs.control import Run
 
 
 class Counter(envs.NativeEnv):
@@ -127,3 +132,33 @@ class SignChoice(OneChoice):
 
     def reward(self, physics: Tensor, action: Tensor, next_physics: Tensor) -> Tensor:
         return physics[..., 0] * super().reward(physics, action, next_physics)
+
+
+def train_on(
+    module: Any,
+    env: envs.Env | str,
+    monkeypatch: pytest.MonkeyPatch,
+    seeds: int = 3,
+    **settings: Any,
+) -> tuple[Any, Run]:
+    """Train an algorithm in memory, without evaluations; the policy and its run."""
+    if isinstance(env, envs.Env):
+        probe, env = env, "Probe"
+        monkeypatch.setitem(envs.NATIVE, env, lambda: probe)
+    config = module.Config(env=env, seeds=seeds, quiet=True, **settings)
+    run = Run(config)
+    monkeypatch.setattr(run, "evaluate_if_due", lambda *args: None)
+    return module.train(config, run), run
+
+
+def spy_on_optimizers(monkeypatch: pytest.MonkeyPatch) -> list[SeedAdam]:
+    """All that are made from now on."""
+    made: list[SeedAdam] = []
+    build = SeedAdam.__init__
+
+    def spy(self: SeedAdam, *args: Any, **kwargs: Any) -> None:
+        build(self, *args, **kwargs)
+        made.append(self)
+
+    monkeypatch.setattr(SeedAdam, "__init__", spy)
+    return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,6 @@ import pytest
 import torch
 from stable_baselines3.common.logger import Logger
 from torch import Tensor
-from torch.func import functional_call, grad, vmap
 
 from manyseeds import envs
 from manyseeds.algos import a2c
@@ -18,9 +18,10 @@ from manyseeds.cli import UsageError
 from manyseeds.optim import SeedAdam, SeedRMSprop
 from manyseeds.runs.control import Run
 from manyseeds.seeds import SeedStreams
+from tests.algos import probes
 from tests.algos.probes import Counter, Endless
 
-NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
+train_on = partial(probes.train_on, a2c)
 
 # ---- Advantages -------------------------------------------------------------------------
 
@@ -47,25 +48,6 @@ def n_step_by_definition(
                 if not terminated[s, k, e]:
                     advantages[s, t, e] += gamma ** (k - t + 1) * next_values[s, k, e]
     return advantages
-
-
-def gae_by_definition(
-    rewards: Tensor,
-    values: Tensor,
-    next_values: Tensor,
-    terminated: Tensor,
-    truncated: Tensor,
-    gamma: float,
-    lam: float,
-) -> Tensor:
-    """Schulman et al., 2016, eq. 16: the exponential average of all n-step advantages."""
-    T = rewards.shape[1]
-    args = (rewards, values, next_values, terminated, truncated, gamma)
-    # From T steps on there is nothing more to see: the rest of the weights is the last one's.
-    weights = [(1 - lam) * lam**k for k in range(T - 1)] + [lam ** (T - 1)]
-    return sum(  # type: ignore[return-value]
-        w * n_step_by_definition(*args, k + 1) for k, w in enumerate(weights)
-    )
 
 
 def random_rollout(ends: float) -> tuple[Tensor, ...]:
@@ -95,17 +77,6 @@ def test_monte_carlo_equals_its_definition(ends: float) -> None:
     torch.testing.assert_close(a2c.monte_carlo(*args, 0.9), expected, atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("ends", [0.0, 0.3])
-@pytest.mark.parametrize("lam", [0.0, 0.8, 1.0])
-def test_gae_equals_its_definition(lam: float, ends: float) -> None:
-    rewards, values, next_values, terminated, truncated = random_rollout(ends)
-    goes_on = ~(terminated | truncated)[:, :-1]  # there the next value is the successor's own
-    next_values[:, :-1] = torch.where(goes_on, values[:, 1:], next_values[:, :-1])
-    args = rewards, values, next_values, terminated, truncated
-    expected = gae_by_definition(*args, 0.9, lam)
-    torch.testing.assert_close(a2c.gae(*args, 0.9, lam), expected, atol=1e-12, rtol=0)
-
-
 def test_advantages_by_hand() -> None:
     """gamma 0.5: step 1 is truncated (bootstraps V = 8), step 3 terminated and truncated at once.
 
@@ -123,16 +94,6 @@ def test_advantages_by_hand() -> None:
     torch.testing.assert_close(a2c.n_step(*args, 2), row(3, 5, 4, 3, 5))
     # One step: 1 + .5, 2 + 4, 3 + .5, 4, 5 + 1.
     torch.testing.assert_close(a2c.n_step(*args, 1), row(0.5, 5, 2.5, 3, 5))
-
-
-def train_on(
-    env: envs.Env, monkeypatch: pytest.MonkeyPatch, seeds: int = 3, **settings: Any
-) -> tuple[a2c.ActorCritic, Run]:
-    monkeypatch.setitem(envs.NATIVE, "Probe", lambda: env)
-    config = a2c.Config(env="Probe", seeds=seeds, quiet=True, **settings)
-    run = Run(config)
-    monkeypatch.setattr(run, "evaluate_if_due", lambda *args: None)
-    return a2c.train(config, run), run
 
 
 VALUE_SETTINGS: dict[str, Any] = {
@@ -158,18 +119,6 @@ def test_a_time_limit_is_not_an_end(kind: str, monkeypatch: pytest.MonkeyPatch) 
     torch.testing.assert_close(value, torch.full((3, 1), 10.0), atol=0.3, rtol=0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_negative_control_an_end_is_an_end(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same environment with real ends: V is near the mean of the five discounted sums."""
-    env = Endless(time_limit=5, ends=True)
-    agent, _ = train_on(env, monkeypatch, **VALUE_SETTINGS, **KINDS[kind])
-    sums = [(1 - 0.9**k) / (1 - 0.9) for k in range(1, 6)]
-    value = agent.value(torch.ones(3, 1, 1))
-    # The observation hides the time: V is one number for all five steps of an episode. Only
-    # Monte Carlo's fixed point is exactly the mean.
-    torch.testing.assert_close(value, torch.full((3, 1), sum(sums) / 5), atol=0.7, rtol=0)
-
-
 # ---- The update -------------------------------------------------------------------------
 
 
@@ -191,59 +140,6 @@ def rollout_of(
     noise = agent.draw(streams, T, N).to(dtype), streams.uniform(T, N, env.noise_size).to(dtype)
     _, _, rollout = envs.rollout(env, agent, state, obs, *noise)
     return agent, rollout
-
-
-VARIANTS: dict[str, dict[str, Any]] = {
-    "discrete": {},
-    "box": {"env": "Pendulum-v1", "gae_lambda": 0.9, "normalize_advantage": True},
-    "entropy": {"entropy_coef": 0.01, **KINDS["n_step"]},
-    "normalised": {"normalize_obs": True, **KINDS["monte_carlo"]},
-    "all": {
-        **{"env": "Pendulum-v1", "normalize_obs": True},
-        **{"entropy_coef": 0.01, "value_coef": 0.3, **KINDS["n_step"]},
-    },
-}
-
-
-class Evaluate(torch.nn.Module):
-    """ActorCritic.evaluate as a module's forward, for functional_call."""
-
-    def __init__(self, agent: a2c.ActorCritic) -> None:
-        super().__init__()
-        self.agent = agent
-
-    def forward(self, obs: Tensor, actions: Tensor) -> Any:
-        return self.agent.evaluate(obs, actions)
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_batched_loss_equals_vmap_of_the_single_seed_loss(variant: str) -> None:
-    """The gradient of loss.sum() is, seed by seed, the gradient of that seed's own loss."""
-    config = a2c.Config(num_steps=16, num_envs=4, **VARIANTS[variant])
-    agent, rollout = rollout_of(config, torch.float64)
-    batch = a2c.prepare(agent, rollout, config)
-
-    def single(params: dict[str, Tensor], buffers: dict[str, Tensor], one: Any) -> Tensor:
-        params = {name: p.unsqueeze(0) for name, p in (params | buffers).items()}
-
-        class Shim:
-            @staticmethod
-            def evaluate(obs: Tensor, actions: Tensor) -> Any:
-                return functional_call(Evaluate(agent), params, (obs, actions))
-
-        lone = a2c.Batch(*(field.unsqueeze(0) for field in one))
-        total, _ = a2c.loss(Shim, lone, config)  # type: ignore[arg-type]
-        return total[0]
-
-    params = {f"agent.{name}": p.detach() for name, p in agent.named_parameters()}
-    buffers = {f"agent.{name}": b for name, b in agent.named_buffers()}
-    expected = vmap(grad(single))(params, buffers, batch)
-    total, _ = a2c.loss(agent, batch, config)
-    total.sum().backward()
-    for name, p in agent.named_parameters():
-        assert p.grad is not None
-        assert p.grad.any()
-        torch.testing.assert_close(p.grad, expected[f"agent.{name}"], atol=1e-10, rtol=1e-8)
 
 
 def into_sb3(agent: a2c.ActorCritic, s: int, policy: Any) -> None:
@@ -343,17 +239,6 @@ def test_entropy_bonus_raises_entropy() -> None:
         a2c.update(agent, optimizer, batch, config, torch.tensor(1e-3))
     after = agent.evaluate(batch.obs, batch.actions)[1]
     assert (after.mean(-1) > before.mean(-1) + 1e-3).all()
-
-
-def test_rollout_keeps_true_successors() -> None:
-    """next_obs == obs + 1 always, over terminations, truncations and both at once."""
-    config = a2c.Config()
-    for env in (Counter(terminal_at=7, time_limit=5), Counter(4, 9), Counter(6, 6)):
-        agent = a2c.ActorCritic(env.spec, config, SeedStreams([0, 1], "init"))
-        state, obs = env.reset(torch.rand(2, 3, 0))
-        noise = agent.draw(SeedStreams([0, 1], "train"), 40, 3), torch.zeros(2, 40, 3, 0)
-        _, _, rollout = envs.rollout(env, agent, state, obs, *noise)
-        assert torch.equal(rollout.next_obs, rollout.obs + 1)
 
 
 def test_the_loss_reads_the_values_of_the_true_successors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -478,87 +363,7 @@ def test_normalised_rewards_are_scaled_and_returns_are_logged_raw(
     torch.testing.assert_close(scaled, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_statistics_are_those_of_the_observations_acted_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each rollout once, as it was seen, the first before its update, every other one after it.
-
-    Evaluations add nothing.
-    """
-    seen: list[Tensor] = []
-    before: list[Tensor] = []
-    play, update = envs.rollout, a2c.update
-
-    def spy_rollout(*args: Any) -> Any:
-        before.append(args[1].obs_stats.mean.clone())
-        state, obs, rollout = play(*args)
-        seen.append(rollout.obs.flatten(1, 2))
-        return state, obs, rollout
-
-    def spy_update(agent: Any, *args: Any) -> Any:
-        assert torch.equal(agent.obs_stats.mean, before[-1]) == (len(before) > 1)
-        return update(agent, *args)
-
-    monkeypatch.setattr(envs, "rollout", spy_rollout)
-    monkeypatch.setattr(a2c, "update", spy_update)
-    config = a2c.Config(env="Pendulum-v1", seeds=2, quiet=True, total_timesteps=160, **NORMALIZED)
-    agent = a2c.train(config, Run(config))
-    assert len(seen) == 4
-    everything = torch.cat(seen, dim=1).double()
-    stats = agent.obs_stats
-    assert stats is not None
-    torch.testing.assert_close(stats.mean[:, 0], everything.mean(1), atol=1e-12, rtol=0)
-    expected = everything.var(1, correction=0)
-    torch.testing.assert_close(stats.var[:, 0], expected, atol=1e-12, rtol=0)
-
-
 # ---- Learning ---------------------------------------------------------------------------
-
-
-class Target(envs.NativeEnv):
-    """One step an episode: the observation is -1 or 1, the best action is half of it.
-
-    With a box the reward is -(action - target)^2; otherwise action 1 is right where obs is 1.
-    """
-
-    initial_noise = 1
-    transition_noise = 0
-
-    def __init__(self, box: bool) -> None:
-        self.box = box
-        kind: dict[str, Any] = {"num_actions": 2}
-        if box:
-            kind = {"action_low": (-1,), "action_high": (1,)}
-        self.spec = envs.EnvSpec("Target", 10**6, obs_size=1, **kind)
-
-    def initial(self, noise: Tensor) -> Tensor:
-        return 2 * (noise < 0.5).float() - 1
-
-    def transition(self, physics: Tensor, action: Tensor, noise: Tensor) -> Tensor:
-        return physics
-
-    def observation(self, physics: Tensor) -> Tensor:
-        return physics
-
-    def reward(self, physics: Tensor, action: Tensor, next_physics: Tensor) -> Tensor:
-        if self.box:
-            return -(action - physics / 2).square().sum(-1)
-        return ((physics[..., 0] > 0) == (action == 1)).float()
-
-    def terminal(self, physics: Tensor) -> Tensor:
-        return torch.ones_like(physics[..., 0], dtype=torch.bool)
-
-
-@pytest.mark.parametrize("box", [False, True], ids=["discrete", "box"])
-def test_finds_the_best_action(box: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every seed, on both sides; the deviation falls."""
-    settings = {"num_envs": 64, "num_steps": 2, "total_timesteps": 51_200 if box else 12_800}
-    settings |= {"learning_rate": 5e-3, "anneal_lr": True, "log_std_init": -0.5}
-    agent, _ = train_on(Target(box), monkeypatch, **settings)
-    obs = torch.tensor([-1.0, 1.0]).view(1, 2, 1).expand(3, 2, 1)
-    if box:
-        torch.testing.assert_close(agent.act(obs), obs / 2, atol=0.1, rtol=0)
-        assert (agent.log_std[:, 0] < -1.5).all()
-    else:
-        assert torch.equal(agent.act(obs), (obs[..., 0] > 0).long())
 
 
 @pytest.mark.slow

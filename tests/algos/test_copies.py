@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from manyseeds.benchmarks import catalog
+from manyseeds.benchmarks.chapters import taxonomy
 from manyseeds.digest import ROOT
 
 FILES = {p.stem: p for p in sorted((ROOT / "algos").glob("*.py")) if p.stem != "__init__"}
@@ -106,6 +107,12 @@ def test_versions_do_differ(name: str) -> None:
         for one, other in combinations(versions(name, files), 2):
             words = f"{one[0]}.py and {other[0]}.py"
             assert SOURCES[one[0]][name] != SOURCES[other[0]][name], words
+
+
+def test_every_algorithm_has_a_place_in_the_tree() -> None:
+    tree = str(taxonomy.filled(taxonomy.TREE))
+    missing = [name for name in FACTS if f"'algos/{name}.py'" not in tree]
+    assert not missing, "its branch in algos/presets/NAME.toml is none of chapters/taxonomy.py"
 
 
 def test_there_is_something_to_compare() -> None:

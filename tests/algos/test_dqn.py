@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad, vmap
 
 from manyseeds import envs
 from manyseeds.algos import dqn
-from manyseeds.runs.control import Run
 from manyseeds.seeds import SeedStreams
+from tests.algos import probes
 from tests.algos.probes import Counter, Endless
 
-
-def train_on(
-    env: envs.Env, monkeypatch: pytest.MonkeyPatch, seeds: int = 2, **settings: Any
-) -> tuple[dqn.QNetwork, Run]:
-    monkeypatch.setitem(envs.NATIVE, "Probe", lambda: env)
-    config = dqn.Config(env="Probe", seeds=seeds, quiet=True, **settings)
-    run = Run(config)
-    monkeypatch.setattr(run, "evaluate_if_due", lambda *args: None)
-    return dqn.train(config, run), run
+train_on = partial(probes.train_on, dqn, seeds=2)
 
 
 def coded(seeds: int, first: int, count: int) -> dqn.Transitions:
@@ -279,26 +271,6 @@ def test_polyak_updates_compose() -> None:
     dqn.update_target(once, net, 1, 1.0)
     for a, b in zip(once.parameters(), net.parameters(), strict=True):
         assert torch.equal(a, b)
-
-
-def test_batched_loss_equals_vmap_of_the_single_seed_loss() -> None:
-    env = envs.make("CartPole-v1")
-    net = dqn.QNetwork(env.spec, dqn.Config(), SeedStreams(range(3), "init")).double()
-    obs = torch.randn(3, 16, 4, dtype=torch.float64)
-    actions, targets = torch.randint(0, 2, (3, 16)), torch.randn(3, 16, dtype=torch.float64)
-
-    def single(params: dict[str, Tensor], x: Tensor, action: Tensor, target: Tensor) -> Tensor:
-        params = {name: p.unsqueeze(0) for name, p in params.items()}
-        q_values = functional_call(net, params, (x.unsqueeze(0),))
-        chosen = q_values.gather(-1, action.view(1, -1, 1)).squeeze(-1)
-        return dqn.td_loss(chosen, target.unsqueeze(0), "huber")[0]
-
-    params = {name: p.detach() for name, p in net.named_parameters()}
-    expected = vmap(grad(single))(params, obs, actions, targets)
-    dqn.backpropagate(net, obs, actions, targets, "huber")
-    for name, p in net.named_parameters():
-        assert p.grad is not None
-        torch.testing.assert_close(p.grad, expected[name], atol=1e-12, rtol=1e-9)
 
 
 @pytest.mark.parametrize(("ends", "value"), [(False, 10.0), (True, None)])

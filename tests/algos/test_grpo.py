@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import copy
 import math
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad, vmap
 
 from manyseeds import envs
 from manyseeds.algos import grpo
 from manyseeds.errors import UsageError
 from manyseeds.optim import SeedAdam
-from manyseeds.record import RunFolder
-from manyseeds.runs.control import Run, main
+from manyseeds.runs.control import Run
 from manyseeds.seeds import SeedStreams
-from tests.algos.probes import Counter
+from tests.algos import probes
+from tests.algos.probes import Counter, spy_on_optimizers
+
+train_on = partial(
+    probes.train_on, grpo, group_size=4, minibatch_size=32, hidden=(16,), total_timesteps=200
+)
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -116,17 +119,6 @@ def test_one_peer_and_none(divide: bool) -> None:
     x = torch.tensor([[3.0, 4.0, 5.0], [3.0, 4.0, 5.0]])
     peers = torch.tensor([[False, True, False], [False, False, False]])
     assert (grpo.compare(x, peers, (1,), divide) == 0).all()
-
-
-def test_seven_against_one() -> None:
-    """Rewards 1, 1, 1, 1, 1, 1, 1, 0: mean 7/8, variance (ddof 1) 1/8."""
-    x = torch.tensor([1.0] * 7 + [0.0]).view(1, 1, 1, 8)
-    everybody = torch.ones_like(x, dtype=torch.bool)
-    got = grpo.compare(x, everybody, (3,), True).flatten()
-    torch.testing.assert_close(got[:7], torch.full((7,), 0.125 / 0.125**0.5))
-    assert got[7].item() == pytest.approx(-0.875 / 0.125**0.5)
-    plain = grpo.compare(x, everybody, (3,), False).flatten()
-    assert plain.tolist() == [0.125] * 7 + [-0.875]
 
 
 # ---- Returns and advantages -------------------------------------------------------------
@@ -280,15 +272,6 @@ def test_policy_loss_by_hand() -> None:
     torch.testing.assert_close(symmetric, expected)
 
 
-@pytest.mark.parametrize("high", [0.0, 0.5])
-def test_without_a_clip_range_nothing_is_clipped(high: float) -> None:
-    config = grpo.Config(clip_range=0.0, clip_range_high=high)
-    ratio = torch.tensor([[0.01, 0.5, 1.0, 1.8, 90.0]])
-    for advantages in (torch.ones_like(ratio), -torch.ones_like(ratio)):
-        loss = grpo.policy_loss(ratio, advantages, config)
-        torch.testing.assert_close(loss, -ratio * advantages)
-
-
 def test_k3_has_the_mean_of_the_exact_divergence_and_is_never_negative() -> None:
     """By enumeration of the actions: sum_a pi(a) k3(a) = KL(pi, pi_ref)."""
     logits = 3 * torch.randn(2, 200, 6, generator=generator(), dtype=torch.float64)
@@ -354,55 +337,6 @@ def test_the_first_gradient_is_the_policy_gradient(variant: str) -> None:
     for p, got in zip(actor.parameters(), grads, strict=True):
         assert p.grad is not None
         torch.testing.assert_close(got, p.grad, atol=1e-12, rtol=1e-9)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        *VARIANTS.values(),
-        {"entropy_coef": 0.01, "kl_coef": 0.1, "clip_range_high": 0.3},
-        {"entropy_coef": 0.01, "kl_coef": 0.1, **VARIANTS["box, normalised"]},
-    ],
-    ids=[*VARIANTS, "discrete, more terms", "box, more terms"],
-)
-def test_batched_loss_equals_vmap_of_the_single_seed_loss(settings: dict[str, Any]) -> None:
-    """The gradient of loss.sum() is, seed by seed, the gradient of that seed's own loss."""
-    config, actor, batch, mask, _ = small_batch(torch.float64, **settings)
-    mask = mask & (torch.rand(mask.shape, generator=generator()) < 0.5)  # unequal minibatches
-    for p in actor.parameters():  # move off the episodes' policy, so that the clip is active
-        p.data += 0.3 * torch.randn(p.shape, generator=generator(1)).double()
-
-    def single(params: dict[str, Tensor], buffers: dict[str, Tensor], one: Any) -> Tensor:
-        params = {name: p.unsqueeze(0) for name, p in (params | buffers).items()}
-        *fields, valid = (field.unsqueeze(0) for field in one)
-
-        class Shim:
-            @staticmethod
-            def evaluate(obs: Tensor, actions: Tensor) -> Any:
-                return functional_call(Evaluate(actor), params, (obs, actions))
-
-        return grpo.loss(Shim, grpo.Batch(*fields), valid, config)[0][0]  # type: ignore[arg-type]
-
-    params = {f"actor.{name}": p.detach() for name, p in actor.named_parameters()}
-    buffers = {f"actor.{name}": b for name, b in actor.named_buffers()}
-    expected = vmap(grad(single))(params, buffers, (*batch, mask))
-    total, metrics = grpo.loss(actor, batch, mask, config)
-    assert (metrics["clipfrac"] > 0).all()
-    total.sum().backward()
-    for name, p in actor.named_parameters():
-        assert p.grad is not None
-        torch.testing.assert_close(p.grad, expected[f"actor.{name}"], atol=1e-10, rtol=1e-8)
-
-
-class Evaluate(torch.nn.Module):
-    """Actor.evaluate as a module's forward, for functional_call."""
-
-    def __init__(self, actor: grpo.Actor) -> None:
-        super().__init__()
-        self.actor = actor
-
-    def forward(self, obs: Tensor, actions: Tensor) -> Any:
-        return self.actor.evaluate(obs, actions)
 
 
 def test_the_entropy_bonus_raises_the_entropy_and_the_penalty_pulls_back() -> None:
@@ -476,19 +410,6 @@ def test_steps_after_an_end_never_reach_the_update(env_id: str, poison: float) -
         assert torch.equal(one, other)
 
 
-def test_episodes_are_0_after_their_ends() -> None:
-    """Also while others go on, whose environments reset and act meanwhile."""
-    _, _, _, _, episodes = small_batch()
-    alive = episodes.alive
-    ends = alive.sum(1)
-    assert ends.min() < ends.amax(1).min()
-    assert torch.equal(alive, torch.arange(500).view(1, 500, 1) < ends.unsqueeze(1))
-    for field in episodes:
-        assert (field[~alive] == 0).all()
-    assert (episodes.rewards[alive] == 1).all()
-    assert (episodes.obs[alive] != 0).all()
-
-
 class PythonsCartPole(envs.CartPole):
     """Without code in C, as every subclass."""
 
@@ -526,6 +447,8 @@ def test_an_episode_is_the_one_of_its_noise(
             state, obs = step.state, step.obs
         alive = alive & ~ended
     assert not alive.any()
+    for field in episodes:  # also while others go on, whose environments act meanwhile
+        assert (field[~episodes.alive] == 0).all()
 
 
 # ---- Training ---------------------------------------------------------------------------
@@ -556,66 +479,6 @@ class Coin(envs.NativeEnv):
         return torch.zeros(physics.shape[:-1], dtype=torch.bool)
 
 
-def train_on(
-    env: envs.Env | str, monkeypatch: pytest.MonkeyPatch, seeds: int = 3, **settings: Any
-) -> tuple[grpo.Actor, Run]:
-    if isinstance(env, envs.Env):
-        probe = env
-        monkeypatch.setitem(envs.NATIVE, "Probe", lambda: probe)
-        env = "Probe"
-    small: dict[str, Any] = {
-        "group_size": 4,
-        "minibatch_size": 32,
-        "hidden": (16,),
-        "total_timesteps": 200,
-    }
-    config = grpo.Config(env=env, seeds=seeds, quiet=True, **{**small, **settings})
-    run = Run(config)
-    monkeypatch.setattr(run, "evaluate_if_due", lambda *args: None)
-    return grpo.train(config, run), run
-
-
-def spy_on_optimizers(monkeypatch: pytest.MonkeyPatch) -> list[SeedAdam]:
-    made: list[SeedAdam] = []
-    build = SeedAdam.__init__
-
-    def spy(self: SeedAdam, *args: Any, **kwargs: Any) -> None:
-        build(self, *args, **kwargs)
-        made.append(self)
-
-    monkeypatch.setattr(SeedAdam, "__init__", spy)
-    return made
-
-
-@pytest.mark.parametrize("advantage", ["return_to_go", "outcome", "process"])
-@pytest.mark.parametrize("std", ["group", "batch", "none"])
-def test_where_all_returns_are_equal_nothing_moves(
-    advantage: str, std: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Neither parameters nor Adam's moments, over many updates; every group is logged as such."""
-    made = spy_on_optimizers(monkeypatch)
-    settings: dict[str, Any] = {
-        "advantage": advantage,
-        "std": std,
-        "entropy_coef": 0.1,
-        "groups": 2,
-    }
-    actor, run = train_on(Coin(fixed=True), monkeypatch, **settings)
-    config = grpo.Config(hidden=(16,))
-    untrained = grpo.Actor(Coin().spec, config, SeedStreams(range(3), "init"))
-    for name, tensor in untrained.state_dict().items():
-        assert torch.equal(actor.state_dict()[name], tensor), name
-    (adam,) = made
-    assert (adam.mean == 0).all()
-    assert (adam.square == 0).all()
-    assert all((power == 1).all() for power in adam.beta_powers)
-    metrics = run.metrics()
-    assert (metrics["zero_variance"] == 1).all()
-    assert (metrics["policy_loss"] == 0).all()
-    assert len(metrics) == 3 * 9  # 9 updates of 8 episodes of 3 steps
-    assert run.diverged == {}
-
-
 def test_moments_stay_after_learning_has_stopped() -> None:
     """An update with something to learn, then one without: Adam must not drift on."""
     config, actor, batch, mask, _ = small_batch()
@@ -642,7 +505,7 @@ def test_moments_stay_after_learning_has_stopped() -> None:
     assert all((x == 0).all() for x in metrics.values())
 
 
-def test_groups_that_tell_nothing_are_left_out() -> None:
+def test_uninformative_groups_are_left_out() -> None:
     """Of two groups, one with equal returns: its samples are in no minibatch."""
     config, actor, _, _, episodes = small_batch()
     S, L, N = episodes.rewards.shape
@@ -660,8 +523,8 @@ def test_groups_that_tell_nothing_are_left_out() -> None:
     assert (metrics["train_return"] == metrics["train_length"]).all()
 
 
-def test_a_policy_that_is_no_number_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All its episodes are alike, so that it never takes a step: yet its seed has diverged."""
+def test_nan_weights_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its episodes are equal, so it never takes a step: its seed has to count as diverged."""
     build = grpo.Actor.__init__
 
     def poisoned(self: Any, *args: Any) -> None:
@@ -674,32 +537,6 @@ def test_a_policy_that_is_no_number_is_noticed(monkeypatch: pytest.MonkeyPatch) 
         _, run = train_on(env, monkeypatch, backend="gymnasium")
         first = run.metrics().query("seed == 1")["timestep"].iloc[0]
         assert run.diverged == {1: first}
-
-
-def kl_to(reference: grpo.Actor, actor: grpo.Actor) -> Tensor:
-    """Mean KL(actor, reference) over a grid of Coin's observations, [S]."""
-    obs = torch.cartesian_prod(torch.linspace(0, 1, 11), torch.arange(3.0)).expand(3, -1, -1)
-    with torch.no_grad():
-        new, ref = (a.network.only(0, a.features(obs)).log_softmax(-1) for a in (actor, reference))
-    return (new.exp() * (new - ref)).sum(-1).mean(-1)
-
-
-def test_a_huge_penalty_keeps_the_policy_near_the_reference(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    initial = grpo.Actor(Coin().spec, grpo.Config(hidden=(16,)), SeedStreams(range(3), "init"))
-    settings: dict[str, Any] = {"total_timesteps": 1500, "learning_rate": 1e-2, "anneal_lr": False}
-    free, _ = train_on(Coin(), monkeypatch, **settings)
-    held, run = train_on(Coin(), monkeypatch, kl_coef=1000.0, **settings)
-    # Coin's best action is 1 everywhere: a policy that is let go becomes certain, log 2 away.
-    assert (kl_to(initial, free) > 0.4).all()
-    assert (kl_to(initial, held) < 0.01).all()
-    assert (run.metrics()["kl"] >= 0).all()
-    # The reference moves along with the policy where it is taken anew: then it can go anywhere.
-    settings |= {"kl_coef": 10.0}
-    anchored, _ = train_on(Coin(), monkeypatch, **settings)
-    walking, _ = train_on(Coin(), monkeypatch, reference_updates=1, **settings)
-    assert (kl_to(initial, walking) > 10 * kl_to(initial, anchored)).all()
 
 
 @pytest.mark.parametrize("every", [0, 1, 3])
@@ -753,7 +590,7 @@ def test_a_group_begins_in_one_state_and_goes_on_apart(
         assert not torch.equal(seen[0].obs[:, 0], seen[1].obs[:, 0])
 
 
-def test_every_step_taken_counts_and_a_finished_seed_stands_still(
+def test_every_step_taken_counts_and_a_finished_seed_is_frozen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Bit for bit: weights, moments, statistics, timestep, while the others go on."""
@@ -816,23 +653,6 @@ def test_every_step_taken_counts_and_a_finished_seed_stands_still(
     assert not metrics.duplicated(["seed", "timestep"]).any()
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
-def test_without_a_learning_rate_nothing_changes(
-    env_id: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ratio 1 over all epochs; only Adam's moments move."""
-    update = grpo.update
-    monkeypatch.setattr(grpo, "update", lambda *args: update(*args[:-1], torch.zeros(3, 1)))
-    actor, run = train_on(env_id, monkeypatch)
-    untrained = grpo.Actor(
-        envs.make(env_id).spec, grpo.Config(hidden=(16,)), SeedStreams(range(3), "init")
-    )
-    for name, tensor in untrained.state_dict().items():
-        assert torch.equal(actor.state_dict()[name], tensor), name
-    assert (run.metrics()["clipfrac"] == 0).all()
-    assert (run.metrics()["approx_kl"].abs() < 1e-6).all()
-
-
 def test_statistics_are_those_of_the_steps_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each observation acted on once, raw, and none after an end."""
     seen: list[list[np.ndarray]] = [[], [], []]
@@ -856,26 +676,6 @@ def test_statistics_are_those_of_the_steps_taken(monkeypatch: pytest.MonkeyPatch
         np.testing.assert_allclose(stats.var[s, 0], everything.var(0), atol=1e-12)
 
 
-@pytest.mark.parametrize("env_id", ["Pendulum-v1", "CartPole-v1"])
-@pytest.mark.usefixtures("few_evaluations")
-def test_a_stored_policy_is_the_trained_one(env_id: str, tmp_path: Path) -> None:
-    """Statistics and deviations come back from the checkpoint, bit for bit."""
-    settings: dict[str, Any] = {"env": env_id, "normalize_obs": True, "hidden": (16,)}
-    settings |= {"total_timesteps": 300, "group_size": 3, "seeds": 2, "quiet": True}
-    config = grpo.Config(results=str(tmp_path), **settings)
-    actor = grpo.train(config, Run(config))
-    main(config, grpo.train, {})
-    (part,) = RunFolder.of(config, "grpo").parts()
-    stored = grpo.load(str(part))
-    assert ("log_std" in stored.state_dict()) == (env_id == "Pendulum-v1")
-    for name, tensor in actor.state_dict().items():
-        assert torch.equal(stored.state_dict()[name], tensor), name
-    obs = torch.randn(2, 20, actor.network.weights[0].shape[2])
-    noise = actor.draw(SeedStreams([0, 1], "evaluate"), 20)
-    assert torch.equal(stored.act(obs), actor.act(obs))
-    assert torch.equal(stored.act(obs, noise), actor.act(obs, noise))
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -892,20 +692,6 @@ def test_settings_that_make_no_sense_are_refused(settings: Any, message: str) ->
 # ---- Learning ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("advantage", ["return_to_go", "outcome", "process"])
-@pytest.mark.parametrize("std", ["group", "batch", "none"])
-def test_finds_the_action_that_pays(
-    advantage: str, std: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every seed, in every state."""
-    settings: dict[str, Any] = {"advantage": advantage, "std": std, "total_timesteps": 2500}
-    actor, run = train_on(Coin(), monkeypatch, learning_rate=1e-2, anneal_lr=False, **settings)
-    late = run.metrics().query("timestep > 2000")["train_return"]
-    assert late.mean() > 2.9
-    obs = torch.cartesian_prod(torch.linspace(0, 1, 11), torch.arange(3.0)).expand(3, -1, -1)
-    assert (actor.act(obs) == 1).all()
-
-
 def test_a_time_limit_is_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing follows it: the return-to-go of the last step is its reward."""
     seen: list[Tensor] = []
@@ -917,19 +703,6 @@ def test_a_time_limit_is_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = torch.tensor([1.9375, 1.875, 1.75, 1.5, 1.0]).view(1, 5, 1, 1)
     for got in seen:
         assert torch.equal(got, expected.expand_as(got))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["auto", "gymnasium"])
-def test_begins_to_learn_cartpole_on_both_backends(backend: str) -> None:
-    """From 22 to above 70 within 12,000 timesteps, in our environment and in Gymnasium's own."""
-    config = grpo.Config(total_timesteps=12_000, backend=backend, quiet=True)  # type: ignore[arg-type]
-    run = Run(config, range(3))
-    run.evaluate_if_due = lambda *args: None  # type: ignore[method-assign]
-    grpo.train(config, run)
-    metrics = run.metrics()
-    assert metrics.query("timestep < 3000")["train_return"].mean() < 40
-    assert metrics.query("timestep > 9000")["train_return"].mean() > 70
 
 
 @pytest.mark.slow

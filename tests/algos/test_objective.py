@@ -149,7 +149,7 @@ def test_a_ratio_that_overflows(case: str, advantage: float) -> None:
 
 
 @pytest.mark.parametrize("case", ["ppo", "ppo, box", "a2c"])
-def test_a_seed_that_is_no_number_leaves_the_others(case: str) -> None:
+def test_nan_in_a_seed_leaves_the_others(case: str) -> None:
     module, agent, rest = example(case)
     before = learn(module, agent, rest)
     with torch.no_grad():

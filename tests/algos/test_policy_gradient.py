@@ -155,38 +155,6 @@ def state_values(theta: Tensor, gamma: float) -> Tensor:
     return torch.cat(values[::-1])
 
 
-@pytest.mark.parametrize("exit", [False, True])
-@pytest.mark.parametrize("gamma", [1.0, 0.6])
-def test_the_enumeration_is_right(exit: bool, gamma: float) -> None:
-    """Probabilities sum to 1, J is that of backward induction, its gradient finite differences'."""
-    chances = [
-        chance * THETA.log_softmax(-1)[states, actions].sum().exp().item()
-        for chance, states, actions, _ in trajectories(exit)
-    ]
-    assert sum(chances) == pytest.approx(1, abs=1e-12)
-    if not exit:
-        assert len(chances) == (X * A) ** H
-        first = state_values(THETA, gamma)[:X]
-        torch.testing.assert_close(expectation(THETA, exit, gamma), START @ first)
-    exact = exact_gradient(THETA, exit, gamma)
-    assert exact.abs().min() > 1e-3
-    for i, j in itertools.product(range(X), range(A)):
-        h = torch.zeros_like(THETA)
-        h[i, j] = 1e-5
-        sides = [expectation(THETA + h, exit, gamma), expectation(THETA - h, exit, gamma)]
-        assert exact[i, j].item() == pytest.approx((sides[0] - sides[1]).item() / 2e-5, abs=1e-9)
-    # The three forms of the policy gradient theorem: the discounted return, the return-to-go with
-    # gamma^t, and, for gamma 1, the return-to-go alone.
-    discounted = to_go(gamma)
-    total = weighted_gradient(THETA, exit, lambda rewards, t: discounted(rewards, 0))
-    torch.testing.assert_close(total, exact, atol=1e-12, rtol=0)
-    causal = weighted_gradient(THETA, exit, lambda rewards, t: gamma**t * discounted(rewards, t))
-    torch.testing.assert_close(causal, exact, atol=1e-12, rtol=0)
-    if gamma < 1:
-        without = weighted_gradient(THETA, exit, discounted)
-        assert (without - exact).abs().max() > 0.1
-
-
 # ---- By the algorithms ------------------------------------------------------------------
 
 

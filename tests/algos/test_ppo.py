@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad, vmap
 
 from manyseeds import envs
 from manyseeds.algos import ppo
 from manyseeds.evaluate import evaluate
 from manyseeds.optim import SeedAdam
-from manyseeds.record import RunFolder
-from manyseeds.runs.control import Run, main
+from manyseeds.runs.control import Run
 from manyseeds.seeds import SeedStreams
+from tests.algos import probes
 from tests.algos.probes import Counter, Endless
+
+train_on = partial(probes.train_on, ppo)
 
 
 def gae_by_definition(
@@ -85,16 +86,6 @@ def test_gae_by_hand() -> None:
     )
 
 
-def train_on(
-    env: envs.Env, monkeypatch: pytest.MonkeyPatch, seeds: int = 3, **settings: Any
-) -> tuple[ppo.ActorCritic, Run]:
-    monkeypatch.setitem(envs.NATIVE, "Probe", lambda: env)
-    config = ppo.Config(env="Probe", seeds=seeds, quiet=True, **settings)
-    run = Run(config)
-    monkeypatch.setattr(run, "evaluate_if_due", lambda *args: None)
-    return ppo.train(config, run), run
-
-
 VALUE_SETTINGS: dict[str, Any] = {
     "gamma": 0.9,
     "gae_lambda": 0.95,
@@ -111,17 +102,6 @@ def test_a_time_limit_is_not_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     agent, _ = train_on(Endless(time_limit=5), monkeypatch, **VALUE_SETTINGS)
     value = agent.value(torch.ones(3, 1, 1))
     torch.testing.assert_close(value, torch.full((3, 1), 10.0), atol=0.3, rtol=0)
-
-
-def test_negative_control_an_end_is_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same environment with real ends: V is near the mean of the five discounted sums."""
-    agent, _ = train_on(Endless(time_limit=5, ends=True), monkeypatch, **VALUE_SETTINGS)
-    sums = [(1 - 0.9**k) / (1 - 0.9) for k in range(1, 6)]
-    value = agent.value(torch.ones(3, 1, 1))
-    assert (value < 5).all()
-    # The observation hides the time: V is one number for all five steps of an episode. With
-    # lambda < 1 its fixed point lies near, not at, the mean of the five discounted sums.
-    torch.testing.assert_close(value, torch.full((3, 1), sum(sums) / 5), atol=0.7, rtol=0)
 
 
 def small_batch(
@@ -145,75 +125,6 @@ def small_batch(
 
 
 NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
-VARIANTS: dict[str, dict[str, Any]] = {
-    "discrete": {},
-    "box": {"env_id": "Pendulum-v1"},
-    "normalised": {"normalize_obs": True},
-    "all": {"env_id": "Pendulum-v1", "normalize_obs": True},
-}
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_ratio_is_one_before_any_update(variant: str) -> None:
-    config, agent, batch, _ = small_batch(**VARIANTS[variant])
-    clip = torch.tensor(0.2)
-    metrics = ppo.metrics_of(ppo.loss(agent, batch, config, clip)[1], batch, clip)
-    assert (metrics["clipfrac"] == 0).all()
-    assert (metrics["approx_kl"].abs() < 1e-6).all()
-    logprobs, _, values = agent.evaluate(batch.obs, batch.actions)
-    torch.testing.assert_close(logprobs, batch.logprobs, atol=1e-6, rtol=0)
-    torch.testing.assert_close(values, batch.values, atol=1e-6, rtol=0)
-    expected = -ppo.normalize(batch.advantages).mean(-1)
-    torch.testing.assert_close(metrics["policy_loss"], expected, atol=1e-6, rtol=0)
-
-
-@pytest.mark.parametrize("env_id", ["Pendulum-v1", "CartPole-v1"])
-def test_the_update_begins_at_the_policy_that_acted(
-    env_id: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Over a training with statistics that move: in no rollout between its acting and its update.
-
-    But for the first rollout, whose own statistics the update begins with. In a box the
-    log-probability of a sample is that of its noise, whatever the network says: the whole chain
-    from acting to the loss must see the same observations.
-    """
-    noises: list[Tensor] = []
-    checked: list[Tensor] = []
-    play, update = envs.rollout, ppo.update
-
-    def spy_rollout(*args: Any) -> Any:
-        noises.append(args[4].flatten(1, 2))
-        return play(*args)
-
-    def spy_update(
-        agent: Any, optimizer: Any, batch: Any, shuffle: Any, config: Any, *a: Any
-    ) -> Any:
-        noise = noises[-1]
-        if not checked:
-            assert len(noises) == 1
-        elif agent.continuous:
-            expected = torch.distributions.Normal(0, 1).log_prob(noise) - agent.log_std[:, 0]
-            torch.testing.assert_close(batch.logprobs, expected.sum(-1), atol=1e-4, rtol=0)
-        else:
-            assert torch.equal(agent.act(batch.obs, noise), batch.actions)
-        clip = torch.tensor(0.2)
-        metrics = ppo.metrics_of(ppo.loss(agent, batch, config, clip)[1], batch, clip)
-        assert (metrics["clipfrac"] == 0).all()
-        assert (metrics["approx_kl"].abs() < 1e-6).all()
-        checked.append(agent.obs_stats.mean.clone())
-        return update(agent, optimizer, batch, shuffle, config, *a)
-
-    monkeypatch.setattr(envs, "rollout", spy_rollout)
-    monkeypatch.setattr(ppo, "update", spy_update)
-    settings = {"num_steps": 16, "minibatch_size": 32, "epochs": 2, "total_timesteps": 256}
-    config = ppo.Config(env=env_id, seeds=2, quiet=True, **settings, **NORMALIZED)
-    run = Run(config)
-    monkeypatch.setattr(run, "evaluate_if_due", lambda *args: None)
-    ppo.train(config, run)
-    assert len(checked) == 4
-    assert (checked[0] != 0).all()
-    assert torch.equal(checked[0], checked[1])
-    assert (checked[1] != checked[2]).all()
 
 
 def test_without_a_learning_rate_every_ratio_stays_1(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,56 +153,6 @@ def test_without_a_learning_rate_every_ratio_stays_1(monkeypatch: pytest.MonkeyP
         assert (metrics["approx_kl"].abs() < 1e-6).all()
     for name, x in agent.state_dict().items():
         assert torch.equal(x, before[name]), name
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        *VARIANTS.values(),
-        {"entropy_coef": 0.01, "clip_value_range": 0.2},
-        {"entropy_coef": 0.01, "clip_value_range": 0.2, **VARIANTS["all"]},
-    ],
-    ids=[*VARIANTS, "discrete, more terms", "all, more terms"],
-)
-def test_batched_loss_equals_vmap_of_the_single_seed_loss(settings: dict[str, Any]) -> None:
-    """The gradient of loss.sum() is, seed by seed, the gradient of that seed's own loss."""
-    config, agent, batch, _ = small_batch(torch.float64, **settings)
-    for p in agent.parameters():  # move off the rollout's policy, so that the clip is active
-        p.data += 0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1)).double()
-
-    def single(params: dict[str, Tensor], buffers: dict[str, Tensor], one: Any) -> Tensor:
-        params = {name: p.unsqueeze(0) for name, p in (params | buffers).items()}
-        minibatch = ppo.Batch(*(field.unsqueeze(0) for field in one))
-
-        class Shim:
-            @staticmethod
-            def evaluate(obs: Tensor, actions: Tensor) -> Any:
-                return functional_call(Evaluate(agent), params, (obs, actions))
-
-        total, _ = ppo.loss(Shim, minibatch, config, torch.tensor(0.1))  # type: ignore[arg-type]
-        return total[0]
-
-    params = {f"agent.{name}": p.detach() for name, p in agent.named_parameters()}
-    buffers = {f"agent.{name}": b for name, b in agent.named_buffers()}
-    expected = vmap(grad(single))(params, buffers, batch)
-    clip = torch.tensor(0.1, dtype=torch.float64)
-    total, terms = ppo.loss(agent, batch, config, clip)
-    assert (ppo.metrics_of(terms, batch, clip)["clipfrac"] > 0).all()
-    total.sum().backward()
-    for name, p in agent.named_parameters():
-        assert p.grad is not None
-        torch.testing.assert_close(p.grad, expected[f"agent.{name}"], atol=1e-10, rtol=1e-8)
-
-
-class Evaluate(torch.nn.Module):
-    """ActorCritic.evaluate as a module's forward, for functional_call."""
-
-    def __init__(self, agent: ppo.ActorCritic) -> None:
-        super().__init__()
-        self.agent = agent
-
-    def forward(self, obs: Tensor, actions: Tensor) -> Any:
-        return self.agent.evaluate(obs, actions)
 
 
 def test_policy_loss_by_hand() -> None:
@@ -439,20 +300,6 @@ def test_gaussian_is_torchs_with_independent_components(D: int) -> None:
     torch.testing.assert_close(entropy, reference.entropy().sum(-1), atol=1e-12, rtol=1e-12)
 
 
-@pytest.mark.parametrize("D", [1, 3])
-def test_gaussian_samples_have_its_mean_and_standard_deviation(D: int) -> None:
-    policy, _ = gaussian(D, torch.float32)
-    n = 50_000
-    many = ppo.Gaussian(policy.mean[:, :1].expand(2, n, D), policy.log_std)
-    actions = many.sample(SeedStreams([0, 1], "train").normal(n, D))
-    std = policy.log_std.exp()
-    error = (actions.mean(1, keepdim=True) - policy.mean[:, :1]) / std
-    assert (error.abs() < 4 / n**0.5).all()
-    assert ((actions.std(1, keepdim=True) / std).log().abs() < 4 / (2 * n) ** 0.5).all()
-    if D > 1:  # independent components
-        assert torch.corrcoef(actions[0].T).fill_diagonal_(0).abs().max() < 4 / n**0.5
-
-
 def test_gaussian_stays_finite_far_out() -> None:
     """Large actions, tiny and huge deviations: log-probabilities and gradients, also in float32."""
     magnitudes = torch.tensor([0.0, 1e-3, 1.0, 30.0, 1e4])
@@ -485,7 +332,7 @@ def test_categorical_is_torchs() -> None:
     assert torch.equal(policy.mode(), logits.argmax(-1))
 
 
-def test_actions_in_a_box() -> None:
+def test_continuous_actions() -> None:
     """Greedy is the mean, and noise spreads by exp(log_std_init) in every state."""
     _, agent, batch, _ = small_batch(env_id="Pendulum-v1", log_std_init=-1.5)
     agent.networks.weights[-1].data[:, 0] *= 100  # means that differ from state to state
@@ -524,26 +371,6 @@ def test_the_environment_gets_the_clipped_action_and_the_loss_the_sampled_one() 
     torch.testing.assert_close(batch.logprobs, expected, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("variant", ["discrete", "box"])
-@pytest.mark.parametrize("clip", [None, torch.tensor(0.2, dtype=torch.float64)])
-def test_the_first_gradient_is_reinforces(variant: str, clip: Tensor | None) -> None:
-    """At ratio 1 the gradient of E[ratio A] is that of E[log pi A], clipped or not."""
-    settings = {"normalize_advantage": False, "value_coef": 0.0, **VARIANTS[variant]}
-    config, agent, batch, _ = small_batch(torch.float64, **settings)
-    total, terms = ppo.loss(agent, batch, config, clip)
-    assert ("clipfrac" in ppo.metrics_of(terms, batch, clip)) == (clip is not None)
-    total.sum().backward()
-    actor = [p for p in agent.parameters() if p.grad is not None and p.grad[:, 0].any()]
-    assert len(actor) == len(list(agent.parameters()))
-    grads = [p.grad[:, 0].clone() for p in actor]  # type: ignore[index]
-    agent.zero_grad()
-    logprobs, _, _ = agent.evaluate(batch.obs, batch.actions)
-    (-(logprobs * batch.advantages).mean(-1)).sum().backward()
-    for p, got in zip(actor, grads, strict=True):
-        assert p.grad is not None
-        torch.testing.assert_close(got, p.grad[:, 0], atol=1e-12, rtol=1e-9)
-
-
 def test_without_a_clip_range_nothing_is_clipped(monkeypatch: pytest.MonkeyPatch) -> None:
     """clip_range 0 is no range of 0: the policy moves, and no share of clipped ratios is logged."""
     settings = {"num_steps": 16, "minibatch_size": 64, "total_timesteps": 256, "epochs": 2}
@@ -566,7 +393,7 @@ def learn_in_memory(evaluated: bool = True, **settings: Any) -> tuple[ppo.ActorC
     return ppo.train(config, run), run
 
 
-def test_statistics_stand_still_in_evaluations() -> None:
+def test_statistics_are_frozen_during_evaluation() -> None:
     """Those of a training that is evaluated are those of one that is not."""
     settings = {"env": "Pendulum-v1", **NORMALIZED}
     agent, _ = learn_in_memory(**settings)
@@ -577,48 +404,6 @@ def test_statistics_stand_still_in_evaluations() -> None:
     evaluate(envs.make("Pendulum-v1"), agent, [0, 1], 4, greedy=False)
     for name, tensor in undisturbed.state_dict().items():
         assert torch.equal(agent.state_dict()[name], tensor), name
-
-
-def test_statistics_are_those_of_the_observations_acted_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each rollout once, as it was seen: raw, per seed."""
-    seen: list[Tensor] = []
-    play = envs.rollout
-
-    def spy(*args: Any) -> Any:
-        state, obs, rollout = play(*args)
-        seen.append(rollout.obs.flatten(1, 2))
-        return state, obs, rollout
-
-    monkeypatch.setattr(envs, "rollout", spy)
-    agent, _ = learn_in_memory(evaluated=False, **NORMALIZED)
-    everything = torch.cat(seen, dim=1).double()
-    stats = agent.obs_stats
-    assert stats is not None
-    torch.testing.assert_close(stats.mean[:, 0], everything.mean(1), atol=1e-12, rtol=0)
-    expected = everything.var(1, correction=0)
-    torch.testing.assert_close(stats.var[:, 0], expected, atol=1e-12, rtol=0)
-
-
-@pytest.mark.parametrize("env_id", ["Pendulum-v1", "CartPole-v1"])
-@pytest.mark.usefixtures("few_evaluations")
-def test_a_stored_policy_is_the_trained_one(env_id: str, tmp_path: Path) -> None:
-    """Statistics and deviations come back from the checkpoint, bit for bit."""
-    settings = {"env": env_id, "hidden": (16,), **NORMALIZED}
-    agent, run = learn_in_memory(**settings)
-    config = run.config
-    object.__setattr__(config, "results", str(tmp_path))
-    main(config, ppo.train, {})
-    (part,) = RunFolder.of(config, "ppo").parts()
-    stored = ppo.load(str(part))
-    assert {"obs_stats.mean", "obs_stats.var", "obs_stats.count"} < set(stored.state_dict())
-    assert ("log_std" in stored.state_dict()) == (env_id == "Pendulum-v1")
-    for name, tensor in agent.state_dict().items():
-        assert stored.state_dict()[name].dtype == tensor.dtype
-        assert torch.equal(stored.state_dict()[name], tensor), name
-    obs = torch.randn(2, 20, agent.networks.weights[0].shape[2])
-    noise = agent.draw(SeedStreams([0, 1], "evaluate"), 20)
-    assert torch.equal(stored.act(obs), agent.act(obs))
-    assert torch.equal(stored.act(obs, noise), agent.act(obs, noise))
 
 
 def test_normalised_rewards_are_scaled_and_returns_are_logged_raw(
@@ -642,29 +427,6 @@ def test_normalised_rewards_are_scaled_and_returns_are_logged_raw(
     std = torch.stack([R[: t + 1].std(correction=0) for t in range(len(R))])  # of all steps so far
     expected = (1 / std).clamp(max=10).float().view(1, -1, 1).expand_as(scaled)
     torch.testing.assert_close(scaled, expected, atol=1e-5, rtol=1e-5)
-
-
-def test_a_time_limit_is_not_an_end_with_normalisation_either(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """V -> 10 reward units over cut episodes; a unit is the deviation of the discounted return.
-
-    The constant observation is normalised to 0: what V learns, its bias does.
-    """
-    scales: list[Any] = []
-    build = ppo.RewardScale
-
-    def spy(*args: Any) -> Any:
-        scales.append(build(*args))
-        return scales[-1]
-
-    monkeypatch.setattr(ppo, "RewardScale", spy)
-    agent, _ = train_on(Endless(5), monkeypatch, **VALUE_SETTINGS, **NORMALIZED)
-    R = torch.tensor([(1 - 0.9**k) / (1 - 0.9) for k in range(1, 6)])
-    std = scales[0].stats.var[:, 0].sqrt().float()
-    torch.testing.assert_close(std, R.std(correction=0).expand(3, 1), atol=0.01, rtol=0)
-    value = agent.value(torch.ones(3, 1, 1)) * std
-    torch.testing.assert_close(value, torch.full((3, 1), 10.0), atol=0.3, rtol=0)
 
 
 # ---- Learning ---------------------------------------------------------------------------
@@ -701,7 +463,7 @@ class Target(envs.NativeEnv):
 
 
 @pytest.mark.parametrize("settings", [{}, NORMALIZED], ids=["plain", "normalised"])
-def test_finds_the_best_action_in_a_box(
+def test_finds_the_best_continuous_action(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every seed, on both sides and in both components; the deviation falls."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import json
 from collections.abc import Callable, Iterator
@@ -198,28 +197,6 @@ def test_first_visits_by_hand() -> None:
     assert got.tolist() == expected
 
 
-@pytest.mark.parametrize(
-    ("first", "alpha", "expected", "counts"),
-    [
-        # The first visit of state 0 returns 3.25; all three 3.25, 5 and 4. V is 1 before.
-        (True, 0.0, [[3.25, 4.5, 1.0], [1.0, 4.0, 1.0]], [[1, 1, 0], [0, 1, 0]]),
-        (False, 0.0, [[4.0833335, 4.5, 1.0], [1.0, 5.0, 1.0]], [[3, 1, 0], [0, 2, 0]]),
-        (True, 0.5, [[2.125, 2.75, 1.0], [1.0, 2.5, 1.0]], [[1, 1, 0], [0, 1, 0]]),
-        # 1 -> 2.125 -> 3.5625 -> 3.78125;  1 -> 2.5 -> 4.25
-        (False, 0.5, [[3.78125, 2.75, 1.0], [1.0, 4.25, 1.0]], [[3, 1, 0], [0, 2, 0]]),
-    ],
-)
-def test_monte_carlo_by_hand(
-    first: bool, alpha: float, expected: list[list[float]], counts: list[list[int]]
-) -> None:
-    episode, V, N = by_hand(), torch.ones(2, 3), torch.zeros(2, 3)
-    G = monte_carlo.returns(episode, torch.tensor([[0.0, 0.0, 8.0]] * 2), gamma=0.5)
-    visits = monte_carlo.first_visits(episode, 3) if first else episode.alive
-    monte_carlo.learn(V, N, episode.states[:, :-1], G, visits, alpha)
-    torch.testing.assert_close(V, torch.tensor(expected))
-    assert N.tolist() == counts
-
-
 # ---- Temporal differences ------------------------------------------------------------------
 
 
@@ -248,48 +225,6 @@ def test_traces_equal_the_slow_loop(trace_decay: float, gamma: float) -> None:
     torch.testing.assert_close(V, torch.tensor(slow, dtype=torch.float64), atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("trace_decay", [0.5, 0.9, 1.0])
-def test_the_backward_view_is_the_forward_view(trace_decay: float) -> None:
-    """While V stands still (a tiny alpha), traces sum to the errors of the lambda-returns.
-
-    SB, eq. 12.2 and 12.3: of all n-step returns, weighted by (1 - lambda) lambda^(n-1).
-    """
-    episodes, gamma, alpha = random_episodes(), 0.9, 1e-9
-    V = start_values(40)
-    before = V.clone()
-    td_prediction.learn_traces(V, episodes, trace_decay, gamma, alpha)
-    expected = []
-    for values, (states, rewards, terminated) in zip(
-        before.tolist(), singles(episodes), strict=True
-    ):
-        T, increments = len(rewards), [0.0] * 4
-        for t in range(T):
-            total, G = 0.0, 0.0
-            for n in range(1, T - t + 1):
-                G += gamma ** (n - 1) * rewards[t + n - 1]
-                last = n == T - t
-                target = G
-                if not (last and terminated):
-                    target += gamma**n * values[states[t + n]]
-                weight = trace_decay ** (n - 1) * (1.0 if last else 1 - trace_decay)
-                total += weight * target
-            increments[states[t]] += total - values[states[t]]
-        expected.append(increments)
-    got = (V - before) / alpha
-    torch.testing.assert_close(
-        got, torch.tensor(expected, dtype=torch.float64), atol=1e-5, rtol=1e-5
-    )
-
-
-def test_td_0_is_one_step_and_no_trace_to_the_bit() -> None:
-    episodes = random_episodes()
-    one_step, no_trace = start_values(40), start_values(40)
-    for _ in range(20):
-        td_prediction.learn_n_step(one_step, episodes, 1, 0.9, 0.3)
-        td_prediction.learn_traces(no_trace, episodes, 0.0, 0.9, 0.3)
-    assert torch.equal(one_step, no_trace)
-
-
 @pytest.mark.parametrize("n", [10_000, 2**53])
 def test_n_beyond_the_episode_is_every_visit_monte_carlo(n: int) -> None:
     """The two ends of one spectrum, over many episodes."""
@@ -301,19 +236,6 @@ def test_n_beyond_the_episode_is_every_visit_monte_carlo(n: int) -> None:
 
 
 # ---- Episodes, and a whole training ----------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["Episodes", "play", "load"])
-def test_copies_are_the_same(name: str) -> None:
-    a, b = (inspect.getsource(getattr(module, name)) for module in MODULES.values())
-    assert a == b
-    assert monte_carlo.BLOCK == td_prediction.BLOCK
-    frames = [inspect.getsource(module.train) for module in MODULES.values()]
-    lines = [
-        [x for x in f.splitlines() if "timesteps +=" in x or "play" in x or "number" in x]
-        for f in frames
-    ]
-    assert lines[0] == lines[1]
 
 
 @pytest.mark.parametrize("time_limit", [4, 200])
@@ -342,14 +264,6 @@ def test_play_is_what_env_step_does(time_limit: int) -> None:
     assert not going.any()
     assert played.terminated.any()
     assert played.terminated.all() == (time_limit == 200)
-
-
-def test_play_follows_the_policy() -> None:
-    policy = torch.tensor([[0.25, 0.75]], dtype=torch.float64).repeat(21, 1)
-    env = envs.RandomWalk()
-    played = monte_carlo.play(env, policy, SeedStreams(range(50), "train").uniform(4, 2001))
-    right = (played.states[..., 1:] > played.states[..., :-1])[played.alive]
-    assert right.double().mean().item() == pytest.approx(0.75, abs=0.02)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -422,33 +336,6 @@ def test_the_exact_values_stay(time_limit: int, method: str, gamma: float) -> No
     standard_error = drift.std(0) / (S * N) ** 0.5
     assert (standard_error > 0).all()
     assert (drift.mean(0).abs() < 5 * standard_error).all()
-
-
-# Settings, and what alpha leaves of bias with Small after 400 episodes.
-LIMITS: dict[str, tuple[Any, dict[str, Any], float]] = {
-    "first-visit mean": (monte_carlo, {}, 0.0),
-    "every-visit mean": (monte_carlo, {"visits": "every"}, 0.0),
-    "TD(0)": (td_prediction, {"learning_rate": 0.05}, 0.15),
-    "3-step TD": (td_prediction, {"learning_rate": 0.05, "n_steps": 3}, 0.15),
-    "TD(0.7)": (td_prediction, {"learning_rate": 0.05, "trace_decay": 0.7}, 0.15),
-}
-
-
-@pytest.mark.parametrize("method", LIMITS)
-def test_the_mean_over_seeds_goes_to_the_exact_values(
-    method: str, small: Callable[[int], Small]
-) -> None:
-    """Each state, undiscounted, within five standard errors of 200 seeds and the stated bias."""
-    small(60)
-    module, settings, bias = LIMITS[method]
-    _, run = predict(module, range(200), total_episodes=400, **settings)
-    found = run.predictions()
-    assert found.states == [0, 1, 2]
-    V, exact = found.values[:, -1], found.exact
-    assert np.abs(exact).min() > 1
-    standard_error = V.std(0) / 200**0.5
-    assert (standard_error < 0.05).all()
-    assert (np.abs(V.mean(0) - exact) < 5 * standard_error + bias).all()
 
 
 class Endless(envs.TabularEnv):
@@ -639,9 +526,7 @@ def test_what_a_run_stores(
     ("args", "shown"),
     [
         ("", True),
-        ("--learning-rate 0.4 --first-seed 5", True),
         ("--n-steps 1", False),
-        ("--learning-rate 0.1", False),
         ("--gamma 0.9", False),
         ("--total-episodes 99", False),
         ("--env Gridworld-v0", False),
@@ -674,31 +559,9 @@ def test_more_seeds_tomorrow_train_only_the_missing_ones(
         a, b = ([line.split() for line in lines if f" {word} " in line] for lines in (one, two))
         assert len(a) > 0
         assert a == b
-    # A part that holds seeds again, as after a checkout without weights, changes nothing.
-    parts = [*folder.parts(), *at_once.parts()]
-    assert np.array_equal(prediction.load_predictions(parts, range(20)).values, found[0].values)
-    some = prediction.load_predictions(folder.parts(), [12, 3])
+    some = prediction.load_predictions([*folder.parts(), *at_once.parts()], [12, 3])
     assert some.seeds == [3, 12]
     np.testing.assert_array_equal(some.values, found[0].values[[3, 12]])
-
-
-def test_an_interrupted_part_is_trained_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    args = ["--total-episodes", "5", "--seeds", "2", "--quiet", "--results", str(tmp_path)]
-    learn = td_prediction.learn_n_step
-
-    def press(*args: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(td_prediction, "learn_n_step", press)
-    with pytest.raises(SystemExit) as stop:
-        command(td_prediction, *args)
-    assert stop.value.code == 130
-    assert capsys.readouterr().err.startswith("interrupted; ")
-    assert not list(tmp_path.iterdir())
-    monkeypatch.setattr(td_prediction, "learn_n_step", learn)
-    assert len(command(td_prediction, *args).parts()) == 1
 
 
 # ---- The command line ------------------------------------------------------------------------
@@ -730,12 +593,6 @@ def refusal(module: Any, capsys: pytest.CaptureFixture[str], *args: str) -> str:
     out, err = capsys.readouterr()
     assert (stop.value.code, out, err.count("\n")) == (2, "", 1)
     return err
-
-
-def test_an_environment_without_tables_names_those_with(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert "FrozenLake-v1" in refusal(monte_carlo, capsys, "--env", "Pendulum-v1")
 
 
 def test_n_steps_and_traces_together_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

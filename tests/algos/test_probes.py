@@ -14,10 +14,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from manyseeds import envs
 from manyseeds.algos import reinforce
-from manyseeds.runs.control import Run
-from tests.algos.probes import LateReward, OneChoice, OneReward, Probe, SignChoice, SignReward
+from tests.algos.probes import (
+    LateReward,
+    OneChoice,
+    OneReward,
+    Probe,
+    SignChoice,
+    SignReward,
+    train_on,
+)
 
 SEEDS = 10
 GAMMA = 0.5
@@ -66,13 +72,9 @@ class Trained:
             self.critics.append(critic)
 
         monkeypatch.setattr(reinforce.Critic, "__init__", spy)
-        monkeypatch.setitem(envs.NATIVE, "Probe", lambda: probe)
         module = importlib.import_module(f"manyseeds.algos.{self.algo}")
         settings = {"hidden": (16,), "gamma": GAMMA, **SETTINGS[self.algo], **POLICIES[case]}
-        config = module.Config(env="Probe", seeds=SEEDS, quiet=True, **settings)
-        run = Run(config)
-        monkeypatch.setattr(run, "evaluate_if_due", lambda *args: None)
-        self.policy: Any = module.train(config, run)
+        self.policy, _ = train_on(module, probe, monkeypatch, seeds=SEEDS, **settings)
 
     @torch.no_grad()
     def values(self, *obs: float) -> Tensor:

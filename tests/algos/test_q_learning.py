@@ -269,17 +269,6 @@ def test_learns_the_optimum_while_it_acts_at_random(monkeypatch: pytest.MonkeyPa
     assert (learned.argmax(-1) == optimum.argmax(-1)).all()
 
 
-@pytest.mark.slow
-def test_reaches_the_optimum_without_slip() -> None:
-    """The shortest path is found, and Q equals the optimal action values along it."""
-    policy, run = train("FrozenLakeNotSlippery-v1", range(4), total_timesteps=10_000)
-    summary = run.finish(policy)
-    assert set(summary["final"]["greedy"]["per_seed"].values()) == {1.0}
-    assert summary["final"]["greedy"]["episodes"] == 0  # exact
-    start = policy.q[:, 0].amax(-1)  # six steps to the goal, the last one pays 1
-    torch.testing.assert_close(start, torch.full((4,), 0.99**5), atol=0.02, rtol=0)
-
-
 def final_mean(env: str, timesteps: int, module: Any = q_learning) -> float:
     """Mean greedy score of 10 seeds that no preset was chosen on, with a preset cut short."""
     settings = {**module.PRESETS[env].settings, "total_timesteps": timesteps}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,20 @@ from manyseeds import envs
 from manyseeds.algos import reinforce
 from manyseeds.errors import UsageError
 from manyseeds.optim import SeedAdam
-from manyseeds.record import RunFolder
-from manyseeds.runs.control import Run, main
+from manyseeds.runs.control import Run
 from manyseeds.seeds import SeedStreams
-from tests.algos.probes import Counter
+from tests.algos import probes
+from tests.algos.probes import spy_on_optimizers
+
+train_on = partial(
+    probes.train_on,
+    reinforce,
+    episodes=4,
+    hidden=(16,),
+    total_timesteps=200,
+    minibatch_size=32,
+    critic_updates=2,
+)
 
 WEIGHTS = ["total_return", "return_to_go", "baseline", "q"]
 
@@ -109,6 +119,8 @@ def test_returns_and_order_of_a_batch() -> None:
         expected = 2 * (1 - 0.5 ** (T - torch.arange(T)))
         torch.testing.assert_close(batch.returns[1, steps], expected)
     assert (batch.returns[~batch.alive] == 0).all()
+    for field in episodes:
+        assert (field[~episodes.alive] == 0).all()
 
 
 def test_normalize() -> None:
@@ -176,23 +188,6 @@ def test_gradient_and_its_variance_are_those_of_one_episode_at_a_time(variant: s
         assert found["grad_variance"] == pytest.approx(each.var(0).sum().item() / N)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_gradient_is_autograds_of_the_plain_mean_loss(variant: str) -> None:
-    """All seeds in one backward pass, as any other algorithm's loss has it."""
-    config, actor, _, batch, _ = small_batch(torch.float64, **VARIANTS[variant])
-    weights = reinforce.phi(None, batch, config)
-    reinforce.policy_gradient(actor, batch, weights, config)
-    got = [p.grad.clone() for p in actor.parameters() if p.grad is not None]
-    actor.zero_grad()
-    logprobs, entropy = actor(batch.features, batch.actions)
-    entropy = (entropy * batch.alive).sum(-1)
-    total = -(weights * logprobs).sum(-1) - config.entropy_coef * entropy
-    (total / config.episodes).sum().backward()
-    for p, gradient in zip(actor.parameters(), got, strict=True):
-        assert p.grad is not None
-        torch.testing.assert_close(gradient, p.grad, atol=1e-10, rtol=1e-8)
-
-
 def test_entropy_bonus_raises_the_entropy() -> None:
     """With zero weights only the bonus moves the policy."""
     config, actor, _, batch, _ = small_batch(entropy_coef=0.1)
@@ -250,60 +245,6 @@ def test_steps_after_an_end_never_reach_the_update(env_id: str, weight: Any) -> 
         assert torch.equal(one, other)
 
 
-class Rude(Counter):
-    """Episodes of 1 to 5 steps by their start; what it shows after an end is no number."""
-
-    initial_noise = 1
-
-    def initial(self, noise: Tensor) -> Tensor:
-        return torch.cat((noise, (5 * noise).floor()), dim=-1)
-
-    def transition(self, physics: Tensor, action: Tensor, noise: Tensor) -> Tensor:
-        left = physics[..., 1:] - 1
-        return torch.cat((physics[..., :1], left), dim=-1)
-
-    def observation(self, physics: Tensor) -> Tensor:
-        # After an end the noise of resets is 0: that start is one that no episode has.
-        return torch.where(physics[..., :1] == 0, math.nan, physics[..., :1])
-
-    def reward(self, physics: Tensor, action: Tensor, next_physics: Tensor) -> Tensor:
-        return torch.where(physics[..., 0] == 0, math.nan, action.float())
-
-    def terminal(self, physics: Tensor) -> Tensor:
-        return physics[..., 1] < 0
-
-
-def train_on(
-    env: envs.Env | str, monkeypatch: pytest.MonkeyPatch, seeds: int = 3, **settings: Any
-) -> tuple[reinforce.Actor, Run]:
-    if isinstance(env, envs.Env):
-        probe = env
-        monkeypatch.setitem(envs.NATIVE, "Probe", lambda: probe)
-        env = "Probe"
-    small: dict[str, Any] = {
-        "episodes": 4,
-        "hidden": (16,),
-        "total_timesteps": 200,
-        "minibatch_size": 32,
-    }
-    small |= {"critic_updates": 2}
-    config = reinforce.Config(env=env, seeds=seeds, quiet=True, **{**small, **settings})
-    run = Run(config)
-    monkeypatch.setattr(run, "evaluate_if_due", lambda *args: None)
-    return reinforce.train(config, run), run
-
-
-@pytest.mark.parametrize("weight", WEIGHTS)
-def test_what_an_environment_shows_after_an_end_is_never_learned(
-    weight: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    actor, run = train_on(Rude(time_limit=60), monkeypatch, weight=weight, normalize_obs=True)
-    for tensor in actor.state_dict().values():
-        assert tensor.isfinite().all()
-    assert run.diverged == {}
-    assert run.metrics().notna().all().all()
-
-
 # ---- The critic -------------------------------------------------------------------------
 
 
@@ -358,23 +299,6 @@ def test_a_step_of_the_critic_is_that_of_one_seed(env_id: str, weight: Any) -> N
         assert torch.equal(p[2], old[2])
 
 
-def test_q_sees_the_action_one_hot_and_v_does_not() -> None:
-    for env_id, size in (("Acrobot-v1", 6 + 3), ("Pendulum-v1", 3 + 1)):
-        _, _, critic, batch, _ = small_batch(env_id=env_id, weight="q", episodes=2)
-        assert critic.network.weights[0].shape[2] == size
-        with torch.no_grad():
-            critic.network.weights[0][:, :, size - (3 if size == 9 else 1) :] = 0.0
-            blind = critic(batch.features, batch.actions)
-            assert torch.equal(blind, critic(batch.features, torch.zeros_like(batch.actions)))
-            if env_id == "Acrobot-v1":  # the second action's column alone
-                critic.network.weights[0][:, :, 7] = 1.0
-                seen = critic(batch.features, batch.actions) != blind
-                assert torch.equal(seen & batch.alive, (batch.actions == 1) & batch.alive)
-        _, _, critic, batch, _ = small_batch(env_id=env_id, weight="baseline", episodes=2)
-        values = critic(batch.features, batch.actions)
-        assert torch.equal(values, critic(batch.features, 1 - batch.actions))
-
-
 def test_the_critic_has_not_seen_the_episodes_that_it_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -386,46 +310,10 @@ def test_the_critic_has_not_seen_the_episodes_that_it_weights(
     assert order == ["play", "phi", "policy_gradient", "fit"] * (len(order) // 4)
 
 
-@pytest.mark.slow
-def test_v_and_q_approach_the_returns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rewards of 1 for 5 steps, gamma 0.5: 1.9375, 1.875, 1.75, 1.5, 1."""
-    for weight in ("baseline", "q"):
-        critics: list[reinforce.Critic] = []
-        build = reinforce.Critic.__init__
-
-        def spy(self: Any, *args: Any, build: Any = build, made: list[Any] = critics) -> None:
-            build(self, *args)
-            made.append(self)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(reinforce.Critic, "__init__", spy)
-            settings: dict[str, Any] = {"gamma": 0.5, "total_timesteps": 3000, "critic_updates": 20}
-            settings |= {"critic_learning_rate": 1e-2}
-            train_on(Counter(time_limit=5), monkeypatch, weight=weight, **settings)
-        obs = torch.arange(5.0).view(1, 5, 1).expand(3, 5, 1)
-        for action in (0, 1) if weight == "q" else (0,):
-            actions = torch.full((3, 5), action)
-            expected = torch.tensor([1.9375, 1.875, 1.75, 1.5, 1.0]).expand(3, 5)
-            values = critics[0](obs, actions)
-            torch.testing.assert_close(values, expected, atol=0.1, rtol=0)
-
-
 # ---- Training ---------------------------------------------------------------------------
 
 
-def spy_on_optimizers(monkeypatch: pytest.MonkeyPatch) -> list[SeedAdam]:
-    made: list[SeedAdam] = []
-    build = SeedAdam.__init__
-
-    def spy(self: SeedAdam, *args: Any, **kwargs: Any) -> None:
-        build(self, *args, **kwargs)
-        made.append(self)
-
-    monkeypatch.setattr(SeedAdam, "__init__", spy)
-    return made
-
-
-def test_every_step_taken_counts_and_a_finished_seed_stands_still(
+def test_every_step_taken_counts_and_a_finished_seed_is_frozen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Bit for bit: policy, critic, moments, statistics, timestep, while the others go on."""
@@ -483,40 +371,6 @@ def test_every_step_taken_counts_and_a_finished_seed_stands_still(
     assert last.tolist() == total.tolist()
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
-def test_without_a_learning_rate_no_policy_changes(
-    env_id: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    step = SeedAdam.step
-    monkeypatch.setattr(SeedAdam, "step", lambda self, lr, *args: step(self, 0 * lr, *args))
-    actor, _ = train_on(env_id, monkeypatch, weight="q")
-    untrained = reinforce.Actor(
-        envs.make(env_id).spec, reinforce.Config(hidden=(16,)), SeedStreams(range(3), "init")
-    )
-    for name, tensor in untrained.state_dict().items():
-        assert torch.equal(actor.state_dict()[name], tensor), name
-
-
-@pytest.mark.parametrize("env_id", ["Pendulum-v1", "CartPole-v1"])
-@pytest.mark.usefixtures("few_evaluations")
-def test_a_stored_policy_is_the_trained_one(env_id: str, tmp_path: Path) -> None:
-    """Statistics and deviations come back from the checkpoint; a critic is no part of it."""
-    settings: dict[str, Any] = {"env": env_id, "normalize_obs": True, "hidden": (16,)}
-    settings |= {"total_timesteps": 200, "episodes": 2, "seeds": 2, "quiet": True, "weight": "q"}
-    config = reinforce.Config(results=str(tmp_path), **settings)
-    actor = reinforce.train(config, Run(config))
-    main(config, reinforce.train, {})
-    (part,) = RunFolder.of(config, "reinforce").parts()
-    stored = reinforce.load(str(part))
-    assert ("log_std" in stored.state_dict()) == (env_id == "Pendulum-v1")
-    for name, tensor in actor.state_dict().items():
-        assert torch.equal(stored.state_dict()[name], tensor), name
-    obs = torch.randn(2, 20, actor.network.weights[0].shape[2])
-    noise = actor.draw(SeedStreams([0, 1], "evaluate"), 20)
-    assert torch.equal(stored.act(obs), actor.act(obs))
-    assert torch.equal(stored.act(obs, noise), actor.act(obs, noise))
-
-
 def test_a_budget_below_one_update_is_refused() -> None:
     with pytest.raises(UsageError, match="--total-timesteps 7: must be at least one step of each"):
         reinforce.Config(total_timesteps=7).check()
@@ -524,44 +378,6 @@ def test_a_budget_below_one_update_is_refused() -> None:
 
 
 # ---- Learning ---------------------------------------------------------------------------
-
-
-class Payer(Counter):
-    """Pays action 1, for a few steps."""
-
-    def reward(self, physics: Tensor, action: Tensor, next_physics: Tensor) -> Tensor:
-        return action.float()
-
-
-@pytest.mark.parametrize("normalize", [False, True])
-@pytest.mark.parametrize("weight", WEIGHTS)
-def test_finds_the_action_that_pays(
-    weight: str, normalize: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every seed, in every state."""
-    settings: dict[str, Any] = {
-        "normalize_advantage": normalize,
-        "total_timesteps": 2400,
-        "learning_rate": 1e-2,
-    }
-    settings |= {"anneal_lr": False, "gamma": 1.0, "critic_updates": 10}
-    actor, run = train_on(Payer(time_limit=3), monkeypatch, weight=weight, **settings)
-    obs = torch.arange(3.0).view(1, 3, 1).expand(3, 3, 1)
-    assert (actor.act(obs) == 1).all()
-    assert run.metrics().query("timestep > 2000")["train_return"].mean() > 2.5
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["auto", "gymnasium"])
-def test_begins_to_learn_cartpole_on_both_backends(backend: str) -> None:
-    """From 22 to above 35 within 12,000 timesteps, in our environment and in Gymnasium's own."""
-    config = reinforce.Config(total_timesteps=12_000, backend=backend, quiet=True)  # type: ignore[arg-type]
-    run = Run(config, range(3))
-    run.evaluate_if_due = lambda *args: None  # type: ignore[method-assign]
-    reinforce.train(config, run)
-    metrics = run.metrics()
-    assert metrics.query("timestep < 3000")["train_return"].mean() < 30
-    assert metrics.query("timestep > 9000")["train_return"].mean() > 35
 
 
 @pytest.mark.slow

@@ -83,7 +83,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 # Those without a special path are found.
 for algo in sorted(set(catalog.names("algos")) - {algo for algo, _ in CASES.values()}):
     if issubclass(catalog.module("algos", algo).Config, ControlConfig):
-        CASES[algo] = algo, catalog.facts(algo).small
+        own = varying(catalog.module("algos", algo).Config)
+        small = catalog.facts(algo).small
+        CASES[algo] = algo, {name: x for name, x in small.items() if name not in own}
 
 
 @pytest.fixture(autouse=True)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -31,27 +27,6 @@ from tests.algos.test_q_learning import (
 from tests.algos.test_seed_axis import assert_seed_7_is_the_same_among
 
 BOTH = pytest.mark.parametrize("expected", [False, True])
-
-
-def test_what_both_files_do_is_word_for_word_the_same() -> None:
-    """Mend a copy in both files; what differs is the lesson."""
-
-    def sources(module: Any) -> dict[str, str]:
-        own = {
-            n: x for n, x in vars(module).items() if getattr(x, "__module__", "") == module.__name__
-        }
-        return {name: inspect.getsource(item) for name, item in own.items()}
-
-    ours, theirs = sources(sarsa), sources(q_learning)
-    assert set(ours) - set(theirs) == {"expected_value"}
-    assert set(theirs) - set(ours) == {"greedy_value"}
-    shared = set(ours) & set(theirs) - {"Config", "train"}
-    assert shared >= {"QTable", "rows", "lookup", "add_", "linear", "schedules", "td_error"}
-    assert {name: ours[name] for name in shared} == {name: theirs[name] for name in shared}
-    assert sarsa.BLOCK == q_learning.BLOCK
-    fields = {f.name: f.default for f in dataclasses.fields(sarsa.Config)}
-    assert fields.pop("expected") is False
-    assert fields == {f.name: f.default for f in dataclasses.fields(q_learning.Config)}
 
 
 @BOTH
@@ -174,24 +149,6 @@ def test_keeps_away_from_the_cliff() -> None:
     policy, run = train("CliffWalking-v1", range(200, 205), sarsa, **preset, expected=True)
     greedy = run.finish(policy)["final"]["greedy"]["per_seed"].values()
     assert set(greedy) == {safe}
-
-
-def test_the_safest_way_along_the_cliff() -> None:
-    """While exploring: one row further out than the best way of a greedy policy, -15 for -13."""
-    env = envs.make("CliffWalking-v1")
-    assert isinstance(env, envs.TabularEnv)
-    # The ways of SB's figure along a row: up to it, then right, and down at the end.
-    up, right, down = (env.layout.actions.index(sign) for sign in "↑→↓")
-    scores = {}
-    for row in (2, 1, 0):
-        actions = [down if x % 12 == 11 else up if x // 12 > row else right for x in range(48)]
-        greedy = torch.nn.functional.one_hot(torch.tensor(actions), 4).double().unsqueeze(0)
-        exploring = 0.9 * greedy + 0.1 / 4
-        scores[env.policy_score(greedy).item()] = env.policy_score(exploring).item()
-    assert scores == pytest.approx({-13.0: -45.80, -15.0: -20.81, -17.0: -22.27}, abs=0.01)
-    best = optimal_values(env, 1.0, epsilon=0.1).argmax(-1)
-    exploring = 0.9 * torch.nn.functional.one_hot(best, 4).double() + 0.1 / 4
-    assert env.policy_score(exploring.unsqueeze(0)).item() == pytest.approx(-20.71, abs=0.01)
 
 
 @pytest.mark.slow

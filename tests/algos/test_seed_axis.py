@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import importlib
-import inspect
 import math
 import random
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from torch import nn
 from manyseeds import envs, kernels
 from manyseeds.benchmarks import catalog
 from manyseeds.cli import ControlConfig
-from manyseeds.layers import SeedMLP, orthogonal, tanh
+from manyseeds.layers import SeedMLP, orthogonal
 from manyseeds.optim import SeedAdam, SeedRMSprop
 from manyseeds.runs import control as run_module
 from manyseeds.runs.configurations import train_configurations
@@ -98,14 +97,17 @@ def assert_seed_7_is_the_same_among(algo: str, batches: list[list[int]], **setti
             np.testing.assert_array_equal(metrics[column], metrics_alone[column], message)
 
 
+GROUPS = [[6, 7], list(range(10)), list(range(1, 33))]
+
+
 @pytest.mark.usefixtures("computed")
 @pytest.mark.parametrize("algo", [algo for algo in BUDGETS if algo not in ("reinforce", "grpo")])
 def test_a_seed_alone_equals_the_seed_in_a_batch(algo: str) -> None:
-    groups = [[6, 7], list(range(10)), list(range(1, 33))]
-    assert_seed_7_is_the_same_among(algo, groups)
+    assert_seed_7_is_the_same_among(algo, GROUPS)
 
 
 NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
+SHORT = {"total_timesteps": 160}
 SMALL: dict[str, Any] = {"num_envs": 4, "num_steps": 16, "minibatch_size": 32, "epochs": 2}
 SMALL |= {"total_timesteps": 192}
 CASES: dict[str, dict[str, Any]] = {
@@ -139,24 +141,6 @@ def fewer_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(kind, "spec", dataclasses.replace(kind.spec, time_limit=100))
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_every_kind_of_policy_is_the_same_alone_and_in_a_batch(case: str) -> None:
-    groups = [[6, 7], list(range(10)), list(range(1, 33))]
-    assert_seed_7_is_the_same_among("ppo", groups, **CASES[case])
-
-
-@pytest.mark.parametrize("case", A2C)
-def test_every_kind_of_a2c_is_the_same_alone_and_in_a_batch(case: str) -> None:
-    groups = [[6, 7], list(range(10)), list(range(1, 33))]
-    assert_seed_7_is_the_same_among("a2c", groups, **{"total_timesteps": 160, **A2C[case]})
-
-
-@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
-def test_a_seed_is_the_same_in_a_batch_of_gymnasiums_environments(env: str) -> None:
-    settings = {**SMALL, **NORMALIZED, "env": env, "backend": "gymnasium"}
-    assert_seed_7_is_the_same_among("ppo", [[6, 7, 8]], **settings)
-
-
 TRUST: dict[str, Any] = {"num_envs": 4, "num_steps": 16, "minibatch_size": 32, "critic_epochs": 2}
 TRUST |= {"total_timesteps": 192}
 TRPO: dict[str, dict[str, Any]] = {
@@ -170,15 +154,25 @@ TRPO: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", TRPO)
-def test_every_kind_of_trpo_is_the_same_alone_and_in_a_batch(case: str) -> None:
-    groups = [[6, 7], list(range(10)), list(range(1, 33))]
-    assert_seed_7_is_the_same_among("trpo", groups, **TRPO[case])
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{f"ppo, {case}": ("ppo", settings) for case, settings in CASES.items()},
+    **{f"a2c, {case}": ("a2c", {**SHORT, **settings}) for case, settings in A2C.items()},
+    **{f"trpo, {case}": ("trpo", settings) for case, settings in TRPO.items()},
+}
 
 
-def test_a_seed_of_a2c_is_the_same_in_a_batch_of_gymnasiums_environments() -> None:
-    settings = {**NORMALIZED, "env": "Pendulum-v1", "backend": "gymnasium", "total_timesteps": 160}
-    assert_seed_7_is_the_same_among("a2c", [[6, 7, 8]], **settings)
+@pytest.mark.parametrize("case", KINDS)
+def test_every_kind_of_policy_is_the_same_alone_and_in_a_batch(case: str) -> None:
+    algo, settings = KINDS[case]
+    assert_seed_7_is_the_same_among(algo, GROUPS, **settings)
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize("algo", ["ppo", "a2c", "reinforce", "grpo"])
+def test_a_seed_is_the_same_in_a_batch_of_gymnasiums_environments(algo: str, env: str) -> None:
+    settings = {"env": env, "backend": "gymnasium", "normalize_obs": True}
+    settings |= {"ppo": {**SMALL, **NORMALIZED}, "a2c": {**SHORT, **NORMALIZED}}.get(algo, {})
+    assert_seed_7_is_the_same_among(algo, [[6, 7, 8]], **settings)
 
 
 @pytest.mark.parametrize("extra", [{"target_kl": 0.003}, {"clip_value_range": 0.2, "epochs": 2}])
@@ -229,15 +223,7 @@ def test_whole_episodes_are_the_same_alone_and_in_a_batch(
     monkeypatch.setattr(run_module, "METRIC_WINDOWS", 5)
     monkeypatch.setattr(run_module, "POINTS", 3)
     algo, settings = WHOLE[case]
-    groups = [[6, 7], list(range(10)), list(range(1, 33))]
-    assert_seed_7_is_the_same_among(algo, groups, **{**EPISODES, **settings})
-
-
-@pytest.mark.parametrize("algo", ["reinforce", "grpo"])
-@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
-def test_whole_episodes_of_gymnasium_are_the_same_in_a_batch(env: str, algo: str) -> None:
-    settings = {"env": env, "backend": "gymnasium", "normalize_obs": True}
-    assert_seed_7_is_the_same_among(algo, [[6, 7, 8]], **settings)
+    assert_seed_7_is_the_same_among(algo, GROUPS, **{**EPISODES, **settings})
 
 
 BRIEF: dict[str, dict[str, Any]] = {
@@ -387,30 +373,6 @@ def module_of(S: int, K: int = 2) -> SeedMLP:
     return net
 
 
-@pytest.mark.usefixtures("computed")
-def test_networks_equal_torch_nn() -> None:
-    """Each of the S x K networks is the plain perceptron with its weights."""
-    net, x = module_of(3), torch.randn(3, 32, 4)
-    outputs = net(x)
-    for s in range(3):
-        for k, width in enumerate((2, 1)):
-            y = x[s]
-            for i, (weight, bias) in enumerate(zip(net.weights, net.biases, strict=True)):
-                y = y @ weight[s, k] + bias[s, k]
-                y = y.tanh() if i < 2 else y[:, :width]
-            torch.testing.assert_close(outputs[k][s], y, atol=2e-6, rtol=1e-5)
-            torch.testing.assert_close(net.only(k, x)[s], y, atol=2e-6, rtol=1e-5)
-
-
-def test_fast_tanh_and_its_gradient() -> None:
-    x = torch.linspace(-20, 20, 2 * 16 * 64).view(2, 16, 64).requires_grad_()
-    y = tanh(x)
-    torch.testing.assert_close(y, x.detach().tanh(), atol=2.5e-7, rtol=0)
-    y.sum().backward()
-    assert x.grad is not None
-    torch.testing.assert_close(x.grad, 1 - x.detach().tanh().square(), atol=1e-6, rtol=0)
-
-
 @pytest.mark.parametrize("shape", [(3, 30), (30, 3), (7, 7), (64, 2), (1, 1), (63, 65)])
 def test_an_orthogonal_matrix_is_the_same_alone_and_in_a_batch(shape: tuple[int, int]) -> None:
     """Whatever the address at which its normals begin."""
@@ -420,48 +382,28 @@ def test_an_orthogonal_matrix_is_the_same_alone_and_in_a_batch(shape: tuple[int,
         assert torch.equal(among[s], orthogonal(normal[s : s + 1])[0])
 
 
-def test_orthogonal_matrices_are_orthogonal() -> None:
-    for shape in ((64, 64), (4, 64), (64, 2)):
-        q = orthogonal(SeedStreams([0, 1], "init").normal(*shape))
-        q = q if shape[0] >= shape[1] else q.mT
-        eye = torch.eye(q.shape[-1]).expand(2, -1, -1)
-        torch.testing.assert_close(q.mT @ q, eye, atol=1e-5, rtol=0)
+OPTIMIZERS: dict[str, tuple[Any, Any]] = {  # ours, and the one of a single seed
+    "adam": (partial(SeedAdam, eps=1e-5), partial(torch.optim.Adam, eps=1e-5)),
+    "rmsprop": (
+        partial(SeedRMSprop, alpha=0.9, eps=1e-2),
+        partial(torch.optim.RMSprop, alpha=0.9, eps=1e-2),
+    ),
+    "rmsprop_tf": (
+        partial(SeedRMSprop, alpha=0.9, eps=1e-2, tf=True),
+        partial(RMSpropTFLike, alpha=0.9, eps=1e-2),
+    ),
+}
 
 
 @pytest.mark.usefixtures("computed")
-def test_adam_equals_torch_adam_per_seed() -> None:
-    """Clipping and Adam, several steps, against torch.optim.Adam on one seed at a time."""
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers_equal_torchs_and_sb3s_per_seed(name: str) -> None:
+    """Clipping and several steps, of which some seeds leave some out and go on later."""
     S, net = 3, module_of(3)
+    ours, single_seed = OPTIMIZERS[name]
     singles = [[nn.Parameter(p[s].detach().clone()) for p in net.parameters()] for s in range(S)]
-    references = [torch.optim.Adam(single, lr=1e-2, eps=1e-5) for single in singles]
-    optimizer = SeedAdam(net, eps=1e-5)
-    for step in range(5):
-        x = torch.randn(S, 32, 4, generator=torch.Generator().manual_seed(step))
-        a, b = net(x)
-        scale = torch.tensor([0.01, 1.0, 100.0]).view(S, 1, 1)  # some clipped, some not
-        (scale * (a.square().sum(-1, keepdim=True) + b.square())).sum().backward()
-        grads = [[p.grad[s].clone() for p in net.parameters()] for s in range(S)]  # type: ignore[index]
-        optimizer.step(1e-2, max_grad_norm=0.5)
-        for single, reference, grad in zip(singles, references, grads, strict=True):
-            for p, g in zip(single, grad, strict=True):
-                p.grad = g
-            torch.nn.utils.clip_grad_norm_(single, 0.5)
-            reference.step()
-    for s, single in enumerate(singles):
-        for p, q in zip(net.parameters(), single, strict=True):
-            torch.testing.assert_close(p[s], q, atol=1e-6, rtol=1e-5)
-
-
-@pytest.mark.usefixtures("computed")
-@pytest.mark.parametrize("tf", [False, True])
-@pytest.mark.parametrize("eps", [1e-5, 1e-2])
-def test_rmsprop_equals_torchs_and_sb3s_per_seed(tf: bool, eps: float) -> None:
-    """Clipping, masks and RMSprop, several steps, on one seed at a time."""
-    S, net = 3, module_of(3)
-    singles = [[nn.Parameter(p[s].detach().clone()) for p in net.parameters()] for s in range(S)]
-    kind: Any = RMSpropTFLike if tf else torch.optim.RMSprop
-    references = [kind(single, lr=1e-2, alpha=0.9, eps=eps) for single in singles]
-    optimizer = SeedRMSprop(net, alpha=0.9, eps=eps, tf=tf)
+    references = [single_seed(single, lr=1e-2) for single in singles]
+    optimizer = ours(net)
     for step in range(6):
         x = torch.randn(S, 32, 4, generator=torch.Generator().manual_seed(step))
         a, b = net(x)
@@ -483,72 +425,22 @@ def test_rmsprop_equals_torchs_and_sb3s_per_seed(tf: bool, eps: float) -> None:
             torch.testing.assert_close(p[s], q, atol=1e-6, rtol=1e-5)
 
 
-def test_rmsprop_gathers_and_clips_as_adam() -> None:
-    """By one function, which is tested with Adam; in C likewise."""
-    assert SeedAdam.gather is SeedRMSprop.gather
-    for kind in (SeedAdam, SeedRMSprop):
-        assert inspect.getsource(kind.step).count("self.gather(") == 1
-
-
 @pytest.mark.usefixtures("computed")
-@pytest.mark.parametrize("kind", [SeedRMSprop, functools.partial(SeedRMSprop, tf=True)])
+@pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("steps_before", [0, 2])
-def test_rmsprop_leaves_a_masked_seed_exactly_as_it_was(kind: Any, steps_before: int) -> None:
-    """Parameters and average, also when its gradient is no number."""
+def test_a_masked_seed_stays_exactly_as_it_was(name: str, steps_before: int) -> None:
+    """Parameters and moments, also when its gradient is NaN."""
     net = module_of(2)
-    optimizer = kind(net)
+    optimizer = OPTIMIZERS[name][0](net)
     for _ in range(steps_before):
         sum(y.sum() for y in net(torch.ones(2, 16, 4))).backward()  # type: ignore[union-attr]
         optimizer.step(1e-2, 0.5)
-    before = [t.detach().clone() for t in (optimizer.params, optimizer.square)]
+    tensors = [getattr(optimizer, x) for x in ("params", "square", "mean") if hasattr(optimizer, x)]
+    before = [t.detach().clone() for t in tensors]
     scale = torch.tensor([torch.nan, 1.0]).view(2, 1, 1)
     sum((scale * y).sum() for y in net(torch.ones(2, 16, 4))).backward()  # type: ignore[union-attr]
     optimizer.step(1e-2, 0.5, torch.tensor([False, True]))
-    for old, new in zip(before, (optimizer.params, optimizer.square), strict=True):
-        assert torch.equal(old[0], new[0])
-        assert new[1].isfinite().all()
-        assert not torch.equal(old[1], new[1])
-
-
-@pytest.mark.usefixtures("computed")
-def test_a_masked_seed_stays_exactly_as_it_was() -> None:
-    """Parameters, both moments and the bias correction, so that it can go on later."""
-    net = module_of(2)
-    adam = SeedAdam(net)
-
-    def state() -> list[torch.Tensor]:
-        tensors = (adam.params, adam.mean, adam.square, *adam.beta_powers)
-        return [t.detach().clone() for t in tensors]
-
-    def step(mask: list[bool]) -> None:
-        sum(y.sum() for y in net(torch.ones(2, 16, 4))).backward()  # type: ignore[union-attr]
-        adam.step(1e-2, 0.5, torch.tensor(mask))
-
-    step([True, True])
-    before = state()
-    step([False, True])
-    for old, new in zip(before, state(), strict=True):
-        assert torch.equal(old[0], new[0])
-        assert not torch.equal(old[1], new[1])
-    step([False, False])
-    step([True, False])
-    assert not torch.equal(before[0][0], state()[0][0])
-
-
-@pytest.mark.usefixtures("computed")
-@pytest.mark.parametrize("steps_before", [0, 2])
-def test_a_masked_seed_survives_a_gradient_that_is_no_number(steps_before: int) -> None:
-    """As when the minibatch that stops a seed has blown up; also before its very first step."""
-    net = module_of(2)
-    adam = SeedAdam(net)
-    for _ in range(steps_before):
-        sum(y.sum() for y in net(torch.ones(2, 16, 4))).backward()  # type: ignore[union-attr]
-        adam.step(1e-2, 0.5)
-    before = [t.detach().clone() for t in (adam.params, adam.mean, adam.square)]
-    scale = torch.tensor([torch.nan, 1.0]).view(2, 1, 1)
-    sum((scale * y).sum() for y in net(torch.ones(2, 16, 4))).backward()  # type: ignore[union-attr]
-    adam.step(1e-2, 0.5, torch.tensor([False, True]))
-    for old, new in zip(before, (adam.params, adam.mean, adam.square), strict=True):
+    for old, new in zip(before, tensors, strict=True):
         assert torch.equal(old[0], new[0])
         assert new[1].isfinite().all()
         assert not torch.equal(old[1], new[1])

@@ -15,6 +15,7 @@ from manyseeds.algos import ppo, trpo
 from manyseeds.layers import tanh
 from manyseeds.runs.control import Run
 from manyseeds.seeds import SeedStreams
+from tests.algos import probes
 from tests.algos.probes import Counter, SignChoice
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -28,13 +29,9 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 def train_on(env: envs.Env, algo: str, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
-    monkeypatch.setitem(envs.NATIVE, "Probe", lambda: env)
     module = importlib.import_module(f"manyseeds.algos.{algo}")
     settings = {"hidden": (16,), "total_timesteps": 128, **SMALL[algo], **settings}
-    config = module.Config(env="Probe", seeds=3, quiet=True, **settings)
-    run = Run(config)
-    monkeypatch.setattr(run, "evaluate_if_due", lambda *args: None)
-    module.train(config, run)
+    probes.train_on(module, env, monkeypatch, **settings)
 
 
 class Lucky(SignChoice):

@@ -13,7 +13,7 @@ import pytest
 
 from manyseeds.benchmarks import merge
 from manyseeds.cli import PUBLISHED
-from manyseeds.record import POLICY, RunFolder, is_finished, read_json, seal, write_json
+from manyseeds.record import POLICY, RunFolder, is_finished, pack, read_json, seal, write_json
 from tests.benchmarks.test_report import around, plant
 
 ALL = around(480.0)
@@ -68,6 +68,9 @@ def test_parts_of_several_stores_become_one(
     assert "merged 0 parts into" in (said := capsys.readouterr().out)
     assert "3 there already" in said
     assert parts_of(c) == both
+    assert pack(a) == 2  # a packed store is merged like any other one
+    assert run(a, b, "--results", c) == run(a, b, "--results", tmp_path / "d") == 0
+    assert parts_of(tmp_path / "d") == both
 
 
 def test_two_results_are_refused_with_both_records(

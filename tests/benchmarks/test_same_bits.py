@@ -462,9 +462,9 @@ def test_an_algorithm_is_proven_by_all_its_cases() -> None:
 
 @pytest.mark.slow
 def test_every_published_run_is_what_its_settings_say() -> None:
-    """Its name is the hash of its identity, and its origins are those of a new run."""
+    """Its name is the hash of its identity, and unless it is stale its origins are a new run's."""
     parts = [part for run in all_runs(PUBLISHED) for part in run.parts()]
-    assert len(parts) > 1000
+    stale = 0
     for part in parts:
         stored = read_json(part / "config.json")
         algo = stored["algo"].removeprefix(f"{stored['source']}-")
@@ -472,8 +472,12 @@ def test_every_published_run_is_what_its_settings_say() -> None:
         config = from_identity(catalog.module(room, algo).Config, stored["config"])
         assert identity(config) == stored["config"], part
         assert part.parent.name == hash_of(stored["config"]), part
-        assert same_bits.origins_today(stored) == tuple(stored["code"]["origins"]), part
         assert read_json(part / "summary.json")["kind"] == stored["kind"]
+        if part_is_stale(stored):
+            stale += 1
+        else:
+            assert same_bits.origins_today(stored) == tuple(stored["code"]["origins"]), part
+    assert len(parts) - stale > 1000
 
 
 # ---- Where the old code is -----------------------------------------------------------------

@@ -19,10 +19,11 @@ from gymnasium import spaces
 from torch import Tensor
 
 from manyseeds import envs
+from manyseeds.algos import ppo
 from manyseeds.digest import origin_of
 from manyseeds.envs.gymnasium_bridge import TIME_LIMIT, GymnasiumBridge, users_code
 from manyseeds.errors import UsageError
-from manyseeds.evaluate import evaluate
+from manyseeds.runs.control import Run
 from manyseeds.seeds import SeedStreams
 
 INF = np.inf
@@ -188,13 +189,13 @@ def test_a_step_returns_memory_of_its_own() -> None:
         assert torch.equal(x, copy)
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "FrozenLake-v1", "Taxi-v4"])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "FrozenLake-v1"])
 def test_episodes_are_gymnasiums(env_id: str) -> None:
     """Against objects of gymnasium.make, one by one, with the seeds that the noise stands for.
 
     Random actions; episodes that follow one another are compared as well.
     """
-    S, N, T = 2, 3, 450
+    S, N, T = 2, 3, 250
     env = GymnasiumBridge(env_id)
     _, (first, elapsed, obs, reward, terminated, truncated, final_obs) = play(env, range(S), T, N)
     streams = SeedStreams(range(S), "train")
@@ -223,8 +224,8 @@ def test_episodes_are_gymnasiums(env_id: str) -> None:
                 assert elapsed[s, t, n] == age
                 ends["terminated"] += bool(term)
                 ends["truncated"] += bool(trunc)
-    often = "truncated" if env_id in ("Pendulum-v1", "Taxi-v4") else "terminated"
-    assert ends[often] > S * N
+    often = "truncated" if env_id == "Pendulum-v1" else "terminated"
+    assert ends[often] >= S * N
 
 
 def test_an_environment_without_a_limit_gets_the_stated_one() -> None:
@@ -280,19 +281,6 @@ def test_a_seed_alone_plays_what_it_plays_in_a_batch(env_id: str) -> None:
     _, batch = play(GymnasiumBridge(env_id), [3, 7, 11], 220)
     assert_equal(alone, [x[1:2] for x in batch])
     assert not torch.equal(batch[2][0], batch[2][1])
-
-
-def test_equal_noise_gives_a_group_with_one_start_and_one_luck() -> None:
-    env = GymnasiumBridge("FrozenLake-v1")
-    streams = SeedStreams([0, 1], "train")
-    state, _ = env.reset(streams.uniform(1, 2).expand(2, 6, 2))
-    seen = []
-    for _ in range(50):
-        step = env.step(state, torch.ones(2, 6).long(), streams.uniform(1, 2).expand(2, 6, 2))
-        assert torch.equal(step.obs, step.obs[:, :1].expand(2, 6))
-        seen.append(step.obs)
-        state = step.state
-    assert not torch.equal(*torch.stack(seen).unbind(1))
 
 
 # ---- Several groups, and the objects behind them ----------------------------------------
@@ -430,27 +418,14 @@ def test_what_an_object_keeps_over_resets_stays_with_its_seed() -> None:
     assert begun.max() > alone[0][2][..., 0].max() + 10  # it does leak
 
 
-@pytest.mark.parametrize("algo", ["a2c", "ppo"])
-def test_trains_through_the_bridge_alone_as_in_a_batch(algo: str) -> None:
+def test_trains_through_the_bridge_alone_as_in_a_batch() -> None:
     """With evaluations in between; the same weights, bit for bit."""
-    from manyseeds.runs.control import Run
-
-    module = importlib.import_module(f"manyseeds.algos.{algo}")
+    settings = {"total_timesteps": 192, "num_steps": 16, "minibatch_size": 32, "hidden": (16,)}
 
     def weights(**seeds: int) -> dict[str, Tensor]:
-        minibatches = {"minibatch_size": 32} if algo == "ppo" else {}
-        config = module.Config(
-            backend="gymnasium",
-            total_timesteps=192,
-            num_steps=16,
-            hidden=(16,),
-            quiet=True,
-            **minibatches,
-            **seeds,
-        )
+        config = ppo.Config(backend="gymnasium", quiet=True, **settings, **seeds)
         assert isinstance(config.make_env(), GymnasiumBridge)
-        weights: dict[str, Tensor] = module.train(config, Run(config)).state_dict()
-        return weights
+        return ppo.train(config, Run(config)).state_dict()
 
     alone, batch = weights(seeds=1, first_seed=7), weights(seeds=3, first_seed=6)
     for name, tensor in alone.items():
@@ -571,14 +546,10 @@ def test_types_shapes_and_devices(dtype: Any, device: str) -> None:
         assert values.dtype == torch.float32
         assert values.device.type == device
         assert values.tolist() == [[[1, 2, 3]] * 4] * 2
-    for values, dtype_ in (
-        (step.reward, torch.float32),
-        (step.terminated, torch.bool),
-        (step.truncated, torch.bool),
-        (step.state.elapsed, torch.int32),
-        (state.elapsed, torch.int32),
-    ):
-        assert (values.shape, values.dtype, values.device.type) == ((2, 4), dtype_, device)
+    flags = (step.terminated, torch.bool), (step.truncated, torch.bool)
+    ages = (step.state.elapsed, torch.int32), (state.elapsed, torch.int32)
+    for values, expected in ((step.reward, torch.float32), *flags, *ages):
+        assert (values.shape, values.dtype, values.device.type) == ((2, 4), expected, device)
     assert step.state.physics.dtype == torch.int64
     assert step.state.physics.unique().numel() == 8
     assert not env.native
@@ -599,47 +570,6 @@ def test_specs_are_those_of_the_native_environments(env_id: str) -> None:
     assert GymnasiumBridge(env_id, native.time_limit).spec == without
     limit = gym.spec(env_id).max_episode_steps  # CliffWalking has none
     assert GymnasiumBridge(env_id).spec.time_limit == (limit or TIME_LIMIT)
-
-
-def test_frozen_lake_is_observed_as_an_index() -> None:
-    env = envs.make("FrozenLake-v1", observations="index", backend="gymnasium")
-    assert isinstance(env, GymnasiumBridge)
-    assert env.spec.num_states == 16
-    _, (first, _, obs, *_) = play(env, [0, 1], 100)
-    assert first.tolist() == [[0, 0, 0]] * 2
-    assert obs.shape == (2, 100, 3)
-    assert {0, 1, 4} < set(obs.unique().tolist()) < set(range(16))
-
-
-class Balance:
-    """Keeps the pole up in seed 0, lets it fall in seed 1 by leaving out the velocities."""
-
-    def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
-        weights = torch.tensor([[0.05, 0.2, 2, 1], [0.05, 0, 2, 0]]).unsqueeze(1)
-        return ((obs * weights).sum(-1) > 0).long()
-
-
-def test_evaluation_agrees_with_episodes_by_hand() -> None:
-    """Through the one evaluation protocol, twice, against gymnasium.make with the same seeds."""
-    E, env = 20, GymnasiumBridge("CartPole-v1")
-    starts = SeedStreams([0], "start-states").uniform(E, 2)[0]
-    lengths = np.zeros((2, E))
-    for s, e in np.ndindex(2, E):
-        theirs, over = gym.make("CartPole-v1"), False
-        obs, _ = theirs.reset(seed=seed_of(starts[e]))
-        while not over:
-            action = Balance().act(torch.from_numpy(obs).expand(2, 1, 4))[s, 0]
-            obs, reward, terminated, truncated, _ = theirs.step(int(action))
-            lengths[s, e] += float(reward)
-            over = terminated or truncated
-    assert lengths[0].mean() == 500
-    assert lengths[1].std() > 1
-    for _ in range(2):
-        result = evaluate(env, Balance(), [0, 1], E)  # type: ignore[arg-type]
-        np.testing.assert_allclose(result.return_mean, lengths.mean(1), rtol=1e-14)
-        np.testing.assert_allclose(result.return_std, lengths.std(1), rtol=1e-12)
-        np.testing.assert_allclose(result.length_mean, lengths.mean(1), rtol=1e-14)
-        assert result.episodes == E
 
 
 def test_nothing_of_gymnasiums_warnings_reaches_the_terminal() -> None:
@@ -709,19 +639,11 @@ SHAPE = "ValueError: an observation of shape (3,), its space has (2,)"
     ("method", "returns", "said"),
     [
         ("reset", boom, "its reset failed: KeyError: 'boom\\nand more'"),
-        (
-            "reset",
-            None,
-            "its reset failed: TypeError: cannot unpack non-iterable NoneType object; ",
-        ),
-        ("reset", np.zeros(3), "its reset failed: ValueError: too many values to unpack"),
         ("reset", (np.zeros(3), {}), f"its reset failed: {SHAPE}"),
         ("reset", (None, {}), "its reset failed: ValueError: an observation of shape ()"),
         ("reset", silent, "its reset failed: ValueError"),
-        ("step", silent, f"{STEP}ValueError"),
         ("step", boom, f"{STEP}KeyError: 'boom\\nand more'"),
         ("step", None, f"{STEP}{NOTHING}{UNPACK}"),
-        ("step", (np.zeros(2), 0.0, False, {}), f"{STEP}ValueError: not enough values to unpack"),
         ("step", (np.zeros(3), 0.0, False, False, {}), f"{STEP}{SHAPE}"),
         ("step", (np.zeros(2), None, False, False, {}), f"{STEP}TypeError: float() argument"),
         ("step", (["a", "b"], 0.0, False, False, {}), f"{STEP}ValueError: could not convert"),
@@ -769,49 +691,36 @@ def refusal(env_id: str) -> str:
 BOX = spaces.Box(
     -np.ones(50, np.float32), np.arange(50, dtype=np.float32)
 )  # prints on several lines
-REFUSED = [
+BOTH = [
     (spaces.Dict({"a": BOX}), "a Dict"),
     (spaces.Tuple((BOX, spaces.Discrete(3))), "a Tuple"),
     (spaces.MultiDiscrete([2, 3]), "a MultiDiscrete"),
-    (spaces.MultiBinary(4), "a MultiBinary"),
     (spaces.Text(5), "a Text"),
-    (spaces.Sequence(BOX), "a Sequence"),
-    (
-        spaces.Box(-1, 1, (8, 9)),
-        "float32 Box of shape (8, 9)",
-    ),
+    (spaces.Box(-1, 1, (8, 9)), "a float32 Box of shape (8, 9)"),
     (spaces.Box(0.0, 1.0, ()), "a float32 Box of shape ()"),
+]
+REFUSED = [
+    *((what, *row) for what in ("observation", "action") for row in BOTH),
+    ("observation", spaces.Box(0, 255, (84, 84, 3), np.uint8), "a uint8 Box of shape (84, 84, 3)"),
+    ("action", spaces.Box(0, 10, (2,), np.int64), "a int64 Box of shape (2,)"),
 ]
 
 
-@pytest.mark.parametrize(("space", "name"), REFUSED)
-@pytest.mark.parametrize("what", ["observation", "action"])
+@pytest.mark.parametrize(("what", "space", "name"), REFUSED)
 def test_other_spaces_are_refused(what: str, space: Any, name: str) -> None:
     env_id = register("Refused", **{f"{what}_space": space})
-    message = refusal(env_id)
-    assert message.startswith(f"--env {env_id}: its {what}s are a")
-    assert name in message
-    assert "supported are Discrete and a Box of one dimension" in message
-
-
-def test_images_and_whole_numbers_in_a_box_are_refused() -> None:
-    image = spaces.Box(0, 255, (84, 84, 3), np.uint8)
-    message = refusal(register("Image", observation_space=image))
-    assert "its observations are a uint8 Box of shape (84, 84, 3)" in message
-    whole = spaces.Box(0, 10, (2,), np.int64)
-    assert refusal(register("Whole", action_space=whole)).endswith("of one dimension of floats")
-    assert "a Tuple" in refusal("Blackjack-v1")
+    assert refusal(env_id) == (
+        f"--env {env_id}: its {what}s are {name}; supported are Discrete and a Box of one "
+        f"dimension{' of floats' if what == 'action' else ''}"
+    )
 
 
 @pytest.mark.parametrize(
     ("env_id", "hint"),
     [
         ("CartPol-v1", "; did you mean CartPole-v1?"),
-        ("CartPole-v2", "; did you mean CartPole-v1?"),
         ("CartPole", "; did you mean CartPole-v1?"),  # a version is part of a benchmark
-        ("Acrobt-v1", "; did you mean Acrobot-v1?"),
         ("LunarLander-v2", "; did you mean LunarLander-v3?"),
-        ("LunarLanderContinous-v3", "; did you mean LunarLanderContinuous-v3?"),
         ("Taxi-v3", "; did you mean Taxi-v4?"),
         ("HalfCheetah-v1", "; did you mean HalfCheetah-v5?"),
         ("gymnasium:CartPol-v1", "; did you mean CartPole-v1?"),
@@ -822,7 +731,6 @@ def test_images_and_whole_numbers_in_a_box_are_refused() -> None:
         ("", "; there are Acrobot-v1, "),
         ("../../x", "; there are Acrobot-v1, "),
         ("a b\nc", "; there are Acrobot-v1, "),
-        ("-v1", "; there are Acrobot-v1, "),
     ],
 )
 def test_unknown_ids(env_id: str, hint: str) -> None:
@@ -845,7 +753,6 @@ def test_a_native_id_that_gymnasium_lacks() -> None:
     ("env_id", "module", "package", "extra"),
     [
         ("LunarLander-v3", "Box2D", "gymnasium.envs.box2d", "gymnasium[box2d]"),
-        ("BipedalWalker-v3", "Box2D", "gymnasium.envs.box2d", "gymnasium[box2d]"),
         ("Ant-v5", "mujoco", "gymnasium.envs.mujoco", "gymnasium[mujoco]"),
     ],
 )

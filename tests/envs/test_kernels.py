@@ -23,7 +23,7 @@ from manyseeds.envs import (
     Pendulum,
 )
 from manyseeds.envs.kernels import GUARDS, address
-from tests.envs.checks import Checks, GymCopies, declared, difference, random_actions, uniforms
+from tests.envs.checks import Checks, declared, difference, random_actions, uniforms
 
 CHECKS = declared()
 
@@ -210,45 +210,6 @@ def test_nan_stays(kind: type[NativeEnv]) -> None:
         assert torch.equal(rewards.isnan(), env.reward(physics, actions, expected).isnan())
         assert not terminated.any()
         assert torch.equal(c_env.observe(after).isnan(), env.observation(expected).isnan())
-
-
-# ---- Against Gymnasium --------------------------------------------------------------------
-
-
-@each_env
-def test_follows_gymnasium_free_running(kind: type[NativeEnv]) -> None:
-    """Episodes of so many steps at most, an expert's and random ones, to the bounds above.
-
-    A Pendulum is stable only under control: an expert with continuous actions sees its own side's
-    observations. Discrete actions, which a rounding could turn into others, are common to both.
-    """
-    env, rng, n = kind(), np.random.default_rng(1), 32
-    (steps, tolerance), expert = checks_of(kind).float32, checks_of(kind).expert
-    assert expert
-    c_env = CEnvironment(env)
-    physics = c_env.initial(uniforms(rng, n, env.initial_noise).float())
-    theirs = GymCopies(env.spec.id, physics[None], c_env.observe(physics)[None])
-    by_expert = torch.arange(n) < n // 2
-    by_expert = by_expert[:, None] if env.spec.continuous else by_expert
-    worst, ends = 0.0, 0
-    for _ in range(steps):
-        at_random = random_actions(env, uniforms(rng, n).float())
-        actions = torch.where(by_expert, expert(c_env.observe(physics)), at_random)
-        their_actions = actions
-        if env.spec.continuous:
-            their_actions = torch.where(by_expert, expert(theirs.obs[0].float()), at_random)
-        physics, rewards, terminated = c_env.step(physics, actions)
-        _, their_obs, their_rewards, their_ends, _ = theirs.step(their_actions[None])
-        worst = max(worst, float((c_env.observe(physics) - their_obs[0]).abs().max()))
-        assert ((rewards - their_rewards[0]).abs() <= 10 * tolerance).all()
-        assert torch.equal(terminated, their_ends[0])
-        starts = c_env.initial(uniforms(rng, n, env.initial_noise).float())
-        physics = torch.where(terminated[:, None], starts, physics)
-        for i in terminated.nonzero().flatten().tolist():
-            theirs.start((0, i), physics[i], c_env.observe(physics)[i])
-        ends += int(terminated.sum())
-    assert 0 < worst < tolerance
-    assert ends >= 10 or kind in (Acrobot, Pendulum)
 
 
 # ---- The library --------------------------------------------------------------------------

@@ -60,7 +60,7 @@ class Actor:
         self.net = SeedMLP(seeds, spec.obs_size, (7, 20), (self.size, 1), "tanh")
         for p in self.net.parameters():
             p.data.copy_(torch.randn(p.shape, generator=generator) / math.sqrt(p.shape[-2]))
-        self.log_std = torch.linspace(-1, 1, seeds).view(seeds, 1, 1) if spec.continuous else None
+        self.log_std = torch.linspace(-1, 1, seeds) if spec.continuous else None
         self.noise_is_action = way == "noise is action"
         self.stats = None
         if way == "normalised":
@@ -71,14 +71,15 @@ class Actor:
     def act(self, obs: Tensor, noise: Tensor) -> Tensor:
         output = self.net.only(0, obs if self.stats is None else self.stats.normalize(obs))
         if self.log_std is not None:
-            return Gaussian(output, self.log_std).sample(noise)
+            return Gaussian(output, self.log_std.view(-1, 1, 1)).sample(noise)
         if self.noise_is_action:
             given = noise.squeeze(-1).long()
             return torch.where(given < 0, output.argmax(-1), given)
         return Categorical(output).sample(noise)
 
     def as_kernel(self) -> PolicyKernel:
-        return self.net.policy_in_c(self.stats, self.log_std, self.noise_is_action)
+        log_std = None if self.log_std is None else self.log_std.view(-1, 1, 1, 1)
+        return self.net.policy_in_c(self.stats, log_std, self.noise_is_action)
 
     def noise(self, *shape: int) -> Tensor:
         rng = np.random.default_rng(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,15 +16,24 @@ from manyseeds.runs.control import Run, main
 from manyseeds.seeds import SeedStreams
 from tests.algos.test_seed_axis import BUDGETS
 
+# With statistics of observations, and deviations of continuous actions.
+NORMALIZED = {"env": "Pendulum-v1", "normalize_obs": True}
 
-@pytest.mark.parametrize("algo", BUDGETS)
+
+@pytest.mark.parametrize(
+    ("algo", "settings"),
+    [
+        *((algo, {}) for algo in BUDGETS),
+        *((algo, NORMALIZED) for algo in ("ppo", "a2c", "trpo", "grpo", "reinforce")),
+    ],
+)
 def test_a_stored_policy_acts_as_the_trained_one(
-    algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    algo: str, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, few in (("POINTS", 1), ("FINAL_EPISODES", 4)):
         monkeypatch.setattr(control, name, few)
     module = importlib.import_module(f"manyseeds.algos.{algo}")
-    settings = {"env": "CartPole-v1", "results": str(tmp_path), **BUDGETS[algo]}
+    settings = {"env": "CartPole-v1", "results": str(tmp_path), **BUDGETS[algo], **settings}
     config = module.Config(seeds=3, quiet=True, **settings)
     main(config, module.train, module.PRESETS)
     trained = module.train(config, Run(config))  # training again gives the same bits

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from manyseeds import checkpoint, envs
-from manyseeds.algos import ppo, q_learning, sarsa, td_prediction
+from manyseeds.algos import dqn, ppo, q_learning, sarsa, td_prediction
 from manyseeds.benchmarks import catalog
 from manyseeds.cli import (
     FLOAT32_MAX,
@@ -387,6 +387,14 @@ def test_presets_set_fields_that_exist_and_name_their_source(name: str) -> None:
         assert isinstance(preset, Preset)
         assert set(preset.settings) <= fields
         assert preset.source
+
+
+def test_presets_are_those_of_their_file() -> None:
+    preset = dqn.PRESETS["CartPole-v1"]
+    assert preset.settings["hidden"] == (256, 256)
+    assert not {"source", "published"} & set(preset.settings)
+    assert preset.source.startswith("rl-baselines3-zoo hyperparams/dqn.yml")
+    assert preset.published.startswith("SB3 500.0")
 
 
 def test_every_flag_is_explained() -> None:

@@ -14,7 +14,9 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from torch import Tensor, nn
 
-from manyseeds.layers import RewardScale, RunningStats, SeedMLP, orthogonal
+from manyseeds.distributions import Categorical, Gaussian
+from manyseeds.envs import EnvSpec
+from manyseeds.layers import RewardScale, RunningStats, SeedMLP, SeedPolicy, orthogonal
 from manyseeds.optim import SeedAdam
 from manyseeds.seeds import SeedStreams
 
@@ -392,3 +394,33 @@ def test_a_constant_is_trained_as_any_parameter() -> None:
         theirs.step()
     torch.testing.assert_close(module.log_std[:, 0, 0].detach(), reference.detach())
     assert (module.log_std[:, 1:] == -0.5).all()
+
+
+class Direct(SeedPolicy):
+    """Logits or means are what the networks would see."""
+
+    def policy(self, obs: Tensor) -> Categorical | Gaussian:
+        return self.distribution(self.features(obs))
+
+
+def test_a_policy_of_continuous_actions() -> None:
+    spec = EnvSpec("Plane", 10, obs_size=2, action_low=(-1, -1), action_high=(1, 1))
+    policy = Direct(3, spec, normalize_obs=True)
+    policy.log_std = nn.Parameter(torch.full((3, 1, 1, 2), -1.0))
+    obs = 5 + 2 * torch.randn(3, 50, 2, generator=torch.Generator().manual_seed(0))
+    assert policy.obs_stats is not None
+    policy.obs_stats.update(obs)
+    seen = policy.act(obs)
+    torch.testing.assert_close(seen.mean(1), torch.zeros(3, 2), atol=1e-5, rtol=0)
+    noise = policy.draw(SeedStreams([0, 1, 2], "train"), 50)
+    assert torch.equal(noise, SeedStreams([0, 1, 2], "train").normal(50, 2))
+    torch.testing.assert_close(policy.act(obs, noise), seen + math.exp(-1) * noise)
+
+
+def test_a_policy_of_discrete_actions() -> None:
+    policy = Direct(3, EnvSpec("Choice", 10, num_actions=4, obs_size=4), normalize_obs=False)
+    obs = torch.randn(3, 50, 4, generator=torch.Generator().manual_seed(0))
+    noise = policy.draw(SeedStreams([0, 1, 2], "train"), 50)
+    assert torch.equal(noise, SeedStreams([0, 1, 2], "train").gumbel(50, 4))
+    assert torch.equal(policy.act(obs), obs.argmax(-1))
+    assert torch.equal(policy.act(obs, noise), (obs + noise).argmax(-1))

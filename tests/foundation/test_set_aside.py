@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -474,18 +474,7 @@ def test_one_command_trains_its_seeds_once(monkeypatch: pytest.MonkeyPatch) -> N
 SETTINGS = {"total_timesteps": 500, "eval_budget": 0.1}
 
 
-@pytest.fixture
-def edited(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    def change() -> None:
-        forget()
-        for run in all_runs(Path("r")):
-            for part in run.parts():
-                restamp(part, "other")
-
-    return change
-
-
-def test_a_sweep_plans_what_its_command_would_train(edited: Callable[[], None]) -> None:
+def test_a_sweep_plans_what_its_command_would_train() -> None:
     cell = Cell("q_learning", "FrozenLake-v1", 2, settings=SETTINGS)
     plan = Cell("value_iteration", "FrozenLake-v1", 0)
     kept = Cell("q_learning", "FrozenLake-v1", 2, settings={**SETTINGS, "keep_stale": True})
@@ -493,7 +482,10 @@ def test_a_sweep_plans_what_its_command_would_train(edited: Callable[[], None]) 
     train()
     Script(str(ROOT / "algos/value_iteration.py"), "--env", plan.env, "--results", "r").run()
     assert (cell.missing("r"), plan.missing("r")) == ([], [])
-    edited()
+    forget()
+    for run in all_runs(Path("r")):
+        for part in run.parts():
+            restamp(part, "other")
     assert (cell.missing("r"), plan.missing("r")) == ([[0, 1]], [[]])
     assert cell.missing("r", by_any_code=True) == kept.missing("r") == []
     assert "--keep-stale" in kept.command("r")

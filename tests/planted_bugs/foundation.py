@@ -4,6 +4,69 @@ from tests.planted_bugs.planting import Bug
 
 BUGS = (
     Bug(
+        "presets: a list of TOML stays a list",
+        "manyseeds/cli.py",
+        "name: tuple(x) if isinstance(x, list) else x for name, x in table.items()",
+        "name: x for name, x in table.items()",
+        "tests/foundation/test_cli.py::test_presets_are_those_of_their_file",
+    ),
+    Bug(
+        "presets: a published score is forgotten",
+        "manyseeds/cli.py",
+        'table.pop("published", "")',
+        '(table.pop("published", "") and "")',
+        "tests/foundation/test_cli.py::test_presets_are_those_of_their_file",
+    ),
+    Bug(
+        "facts: a branch of two lines is nobody's",
+        "benchmarks/chapters/taxonomy.py",
+        'about.branch == branch.replace("\\n", " ")',
+        "about.branch == branch",
+        "tests/algos/test_copies.py::test_every_algorithm_has_a_place_in_the_tree",
+    ),
+    Bug(
+        "facts: one case of an algorithm stands for all",
+        "benchmarks/cases.py",
+        '*told["runs"])',
+        '*told["runs"][:1])',
+        "tests/benchmarks/test_same_bits.py::test_every_choice_of_a_config_is_in_some_case",
+    ),
+    Bug(
+        "load: the policies are those that nobody has trained",
+        "manyseeds/checkpoint.py",
+        "        policy.load_state_dict(tensors)\n",
+        "",
+        "tests/foundation/test_checkpoint.py::test_a_stored_policy_acts_as_the_trained_one[ppo-settings3]",
+    ),
+    Bug(
+        "rollouts: a minibatch may leave a remainder",
+        "manyseeds/runs/control.py",
+        "if size % self.minibatch:",
+        "if size < self.minibatch:",
+        "tests/algos/test_trpo.py::test_bad_flags",
+    ),
+    Bug(
+        "policies: raw observations are acted on",
+        "manyseeds/layers.py",
+        "return obs if self.obs_stats is None else self.obs_stats.normalize(obs)",
+        "return obs",
+        "tests/foundation/test_layers.py::test_a_policy_of_continuous_actions",
+    ),
+    Bug(
+        "policies: continuous actions have the noise of discrete ones",
+        "manyseeds/layers.py",
+        "draw = streams.normal if self.continuous else streams.gumbel",
+        "draw = streams.gumbel",
+        "tests/foundation/test_layers.py::test_a_policy_of_continuous_actions",
+    ),
+    Bug(
+        "policies: actions in C have no spread of their own",
+        "manyseeds/layers.py",
+        "std = log_std[:, 0]",
+        "std = log_std[:, 0] * 0",
+        "tests/envs/test_rollout.py::test_a_rollout_is_that_of_pytorch",
+    ),
+    Bug(
         "advantages across an end: the scale of rewards sums up over it",
         "manyseeds/layers.py",
         "self.open_return.copy_(total.masked_fill(end, 0.0))",
@@ -104,8 +167,8 @@ BUGS = (
     Bug(
         "intervals: basic instead of percentile",
         "manyseeds/stats.py",
-        "low, high = np.quantile(found, [tail, 1 - tail])",
-        "high, low = 2 * value - np.quantile(found, [tail, 1 - tail])",
+        "low, high = np.quantile(resampled, [tail, 1 - tail])",
+        "high, low = 2 * value - np.quantile(resampled, [tail, 1 - tail])",
         "tests/foundation/test_stats.py::test_a_lopsided_interval_by_hand",
     ),
     Bug(

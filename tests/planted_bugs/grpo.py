@@ -29,7 +29,7 @@ BUGS = (
         "algos/grpo.py",
         "return batch, (alive & informative).flatten(1), metrics",
         "return batch, alive.flatten(1), metrics",
-        "tests/algos/test_grpo.py::test_groups_that_tell_nothing_are_left_out",
+        "tests/algos/test_grpo.py::test_uninformative_groups_are_left_out",
     ),
     Bug(
         "spread of advantages: grpo takes a step with nothing to learn from",
@@ -95,7 +95,7 @@ BUGS = (
         "algos/grpo.py",
         "return batch, (alive & informative).flatten(1), metrics",
         "return batch, informative.expand_as(alive).flatten(1), metrics",
-        "tests/algos/test_grpo.py::test_groups_that_tell_nothing_are_left_out",
+        "tests/algos/test_grpo.py::test_uninformative_groups_are_left_out",
     ),
     Bug(
         "grpo: the loss is a mean over what does not count, too",
@@ -109,7 +109,7 @@ BUGS = (
         "algos/grpo.py",
         "timesteps = timesteps + alive.sum(-1)",
         "timesteps = timesteps + alive.shape[-1] * active",
-        "tests/algos/test_grpo.py::test_every_step_taken_counts_and_a_finished_seed_stands_still",
+        "tests/algos/test_grpo.py::test_every_step_taken_counts_and_a_finished_seed_is_frozen",
     ),
     Bug(
         "grpo: a group of different starts",

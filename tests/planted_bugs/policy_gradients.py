@@ -358,7 +358,7 @@ BUGS = (
         "algos/trpo.py",
         "x = torch.where(active, x + length * direction, x)",
         "x = x + length * direction",
-        "tests/algos/test_trpo.py::test_a_converged_seed_stands_still",
+        "tests/algos/test_trpo.py::test_a_converged_seed_is_frozen",
     ),
     Bug(
         "trpo: half of the squared length",
