@@ -36,7 +36,7 @@ BUGS = (
         "manyseeds/checkpoint.py",
         "        policy.load_state_dict(tensors)\n",
         "",
-        "tests/foundation/test_checkpoint.py::test_a_stored_policy_acts_as_the_trained_one[ppo]",
+        "tests/foundation/test_checkpoint.py::test_a_stored_policy_acts_as_the_trained_one[ppo-settings3]",
     ),
     Bug(
         "rollouts: a minibatch may leave a remainder",
@@ -167,8 +167,8 @@ BUGS = (
     Bug(
         "intervals: basic instead of percentile",
         "manyseeds/stats.py",
-        "low, high = np.quantile(found, [tail, 1 - tail])",
-        "high, low = 2 * value - np.quantile(found, [tail, 1 - tail])",
+        "low, high = np.quantile(resampled, [tail, 1 - tail])",
+        "high, low = 2 * value - np.quantile(resampled, [tail, 1 - tail])",
         "tests/foundation/test_stats.py::test_a_lopsided_interval_by_hand",
     ),
     Bug(
