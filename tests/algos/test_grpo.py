@@ -269,7 +269,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "box": {"env_id": "Pendulum-v1", "groups": 1},
     "normalised": {"normalize_obs": True},
     "box, normalised": {"env_id": "Pendulum-v1", "groups": 1, "normalize_obs": True},
-    "entropy and penalty": {"entropy_coef": 0.1, "kl_coef": 0.2},
+    "both": {"entropy_coef": 0.1, "kl_coef": 0.2},
 }
 
 
