@@ -15,6 +15,7 @@ from manyseeds.benchmarks import merge
 from manyseeds.cli import PUBLISHED
 from manyseeds.packed import RUNS
 from manyseeds.record import POLICY, RunFolder, is_finished, pack, read_json, seal, write_json
+from tests.benchmarks.conftest import Output
 from tests.benchmarks.test_report import around, plant
 
 ALL = around(480.0)
@@ -50,9 +51,7 @@ def run(*words: str | Path) -> int:
     return 0
 
 
-def test_parts_of_several_stores_become_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_parts_of_several_stores_become_one(tmp_path: Path, capsys: Output) -> None:
     a, b, c = (tmp_path / name for name in "abc")
     store(a, 0, 5)
     store(a, 0, 2, "dqn")
@@ -74,9 +73,7 @@ def test_parts_of_several_stores_become_one(
     assert parts_of(tmp_path / "d") == both
 
 
-def test_two_results_are_refused_with_both_records(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_results_are_refused_with_both_records(tmp_path: Path, capsys: Output) -> None:
     a, b, c = (tmp_path / name for name in "abc")
     store(a, 0, 5)
     plant(b, "ppo", {**ALL, 3: 17.0}, parts=[range(5)])
@@ -110,11 +107,7 @@ def test_two_results_are_refused_with_both_records(
     [(17.0, "AVX2", "kept the first"), (None, "AVX-512", "there already")],
 )
 def test_the_first_of_two_builds_is_kept(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    final: float | None,
-    build: str,
-    word: str,
+    tmp_path: Path, capsys: Output, final: float | None, build: str, word: str
 ) -> None:
     """Also where only the times differ, of the same build."""
     a, b, c = (tmp_path / name for name in "abc")
@@ -145,7 +138,7 @@ def test_another_version_is_no_other_build(tmp_path: Path) -> None:
     assert run(b, "--results", a) == 0
 
 
-def test_parts_that_overlap(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_parts_that_overlap(tmp_path: Path, capsys: Output) -> None:
     """The same seeds in other blocks: what adds a seed is merged, if the shared ones are equal."""
     a, b, c = (tmp_path / name for name in "abc")
     store(a, 0, 5)
@@ -162,9 +155,7 @@ def test_parts_that_overlap(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert len(parts_of(a)) == 2
 
 
-def test_damaged_parts_are_named_and_the_others_merged(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_parts_are_named_and_the_others_merged(tmp_path: Path, capsys: Output) -> None:
     a, b, c = (tmp_path / name for name in "abc")
     for algo, damage in (("ppo", "curve.parquet"), ("a2c", "DONE.json"), ("dqn", "")):
         part = store(a, 0, 5, algo).parts()[0]
@@ -237,7 +228,7 @@ def test_weights_come_with_a_part_that_lacked_them(tmp_path: Path) -> None:
     assert len(list(a.rglob(POLICY))) == 1
 
 
-def test_another_run_of_the_same_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_run_of_the_same_name(tmp_path: Path, capsys: Output) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     store(a, 0, 5, name="mine")
     store(b, 5, 10, name="mine", gamma=0.5)
@@ -246,7 +237,7 @@ def test_another_run_of_the_same_name(tmp_path: Path, capsys: pytest.CaptureFixt
     assert len(parts_of(b)) == 1
 
 
-def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line(tmp_path: Path, capsys: Output) -> None:
     a, here = tmp_path / "a", tmp_path / "here"
     store(a, 0, 5)
     (tmp_path / "empty").mkdir()
@@ -305,9 +296,7 @@ def test_two_merges_at_once(tmp_path: Path) -> None:
     assert not list(c.rglob(".*"))
 
 
-def test_seeds_that_are_being_trained_are_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_seeds_that_are_being_trained_are_left_out(tmp_path: Path, capsys: Output) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     folder = plant(a, "ppo", ALL, parts=[range(5), range(5, 10)])
     target = b / "runs" / folder.path.relative_to(a / "runs")
