@@ -18,7 +18,7 @@ first-visit means without bias (every-visit means lose theirs with more episodes
 1996), but with the variance of whole returns. The other way is td_prediction.py, and
 `diff algos/monte_carlo.py algos/td_prediction.py` shows it.
 
-Shapes: S seeds, N episodes side by side, L steps of the longest, X states, A actions. V is [S, X],
+Shapes: S seeds, N parallel episodes, L steps of the longest, X states, A actions. V is [S, X],
 the policy [X, A]; one episode of every seed is [S, L].
 
 Recorded before the first episode, after each of the first 10, then at every tenth of the total: V,
@@ -39,7 +39,7 @@ from manyseeds.cli import Fraction, PerRow, parse, read_presets
 from manyseeds.rows import broadcast, used
 from manyseeds.runs.prediction import PredictionConfig, PredictionRun, main, random_policy
 
-BLOCK = 10  # episodes that are played side by side
+BLOCK = 10  # episodes that are played in parallel
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ was visited, and with it how much of each error is its own (SB, eq. 12.5 to 12.7
 is n = 1 and lambda = 0. What learns from whole returns is monte_carlo.py, and
 `diff algos/monte_carlo.py algos/td_prediction.py` is the difference.
 
-Shapes: S seeds, N episodes side by side, L steps of the longest, X states, A actions. V is [S, X],
+Shapes: S seeds, N parallel episodes, L steps of the longest, X states, A actions. V is [S, X],
 the policy [X, A]; one episode of every seed is [S, L].
 
 Alpha is constant. The steps of an episode are correlated, and with them the estimates they rest on.
@@ -49,7 +49,7 @@ from manyseeds.cli import Fraction, PerRow, PositiveInt, Range, UsageError, pars
 from manyseeds.rows import broadcast, used
 from manyseeds.runs.prediction import PredictionConfig, PredictionRun, main, random_policy
 
-BLOCK = 10  # episodes that are played side by side
+BLOCK = 10  # episodes that are played in parallel
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,7 +79,7 @@ class Flags:
     algo: str = "ppo"
     """Algorithm: a2c, trpo, ppo or dqn."""
     workers: PositiveInt = 1
-    """Seeds trained at a time, each in its own process."""
+    """Number of seeds trained in parallel, each in its own process."""
 
 
 class SB3Policy:

@@ -62,7 +62,7 @@ from manyseeds.llm_track.tasks import Preference
 from manyseeds.runs.language import LanguageRun, main
 
 MAX_GRAD_NORM = 1.0
-PROMPTS = 64  # completed side by side when pairs are made
+PROMPTS = 64  # completed in parallel when pairs are made
 
 
 @dataclass(frozen=True, kw_only=True)

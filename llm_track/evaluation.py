@@ -34,7 +34,7 @@ from manyseeds.runs.language import LanguageConfig
 
 FINAL_PROMPTS, FINAL_SAMPLES = 256, 16  # of a generated task; of a data set all prompts
 CURVE_K = 4  # pass@4 and cons@4 are measured at every point of a curve that has as many samples
-BATCH = 512  # completions side by side, unless --sampling-batch-size says otherwise
+BATCH = 512  # completions in parallel, unless --sampling-batch-size says otherwise
 TEMPERATURE = 1.0
 TRANSCRIPTS = 3
 SEED = 2501_12948  # of the random numbers, the same for all seeds, methods and points
