@@ -11,7 +11,7 @@ evaluations differ only in the model.
                 groups of k
     greedy      share of prompts that the likeliest completion answers right
 
-Points of a curve take `--eval-prompts` prompts with `--eval-samples` samples each. The evaluations
+Points of a curve use `--eval-prompts` prompts with `--eval-samples` samples each. The evaluations
 before and after the training take 16 samples each of 256 prompts of a generated task, and of all
 held-out prompts of a data set.
 """

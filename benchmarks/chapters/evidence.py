@@ -46,8 +46,8 @@ HOW_TO_READ = f"""\
   the middle half of the seeds; the mean weights all seeds equally.
 - **Failure.** A seed fails if it ends below the environment's reward threshold (below a normalised
   score of {FLOOR} if there is none), or if it diverges (its loss becomes NaN or infinite).
-  `0 of 30, at most 10%` gives the observed failures and the upper bound of a one-sided 95%
-  interval for the failure rate (Clopper-Pearson). All statistics include the failures. A non-finite return is
+  `0 of 30, at most 10%` gives the observed failures and the upper bound of a one-sided 95% interval
+  of the failure rate (Clopper-Pearson). All statistics include the failures. A non-finite return is
   replaced by the random policy's score or, if that is unknown, by the lowest return of the run.
 - **Verdict.** A verdict compares ours with stable-baselines3 (SB3) at the same hyperparameters,
   network and evaluation. The number is the difference of the mean normalised scores (0: random
