@@ -180,12 +180,10 @@ EDITS: dict[str, list[tuple[str, str, bool]]] = {  # by origins; whether the dig
         ("y: int = size", "y: float = size", True),
         ("UNUSED = 1", "UNUSED = 2", True),  # nothing reaches it
         ("PRESETS = {}", "PRESETS = {1: 2}", True),  # its values stand in a record
-        ("import math\n", "", True),
         ("rate: float = 0.1", "rate: float = 0.1\n    more: int = 1", True),  # likewise
         ("raise ValueError", "raise TypeError", True),  # a condition
         ("LIMIT: ClassVar[int] = 7", "LIMIT: ClassVar[int] = 8", False),
         ("self.rate / 2", "self.rate / 3", False),
-        ("return helper(x)", "return helper(-x)", False),
         ("x + LIMIT", "x - LIMIT", False),  # what a name leads to counts as well
         ("LIMIT = 3", "LIMIT = 4", False),
         ("field: int = 1", "field: int = 2", False),
@@ -199,7 +197,6 @@ EDITS: dict[str, list[tuple[str, str, bool]]] = {  # by origins; whether the dig
     "algorithm:C.first": [  # of its class what the method uses
         ("return 2", "return 3", False),
         ("return 3", "return 4", True),
-        ("return 4", "return 5", False),  # inherited
         ("rate = 2", "rate = 3", False),
         ("field: int = 1", "field: int = 2", False),
         ("return 5", "return 6", False),  # of the class above
@@ -590,7 +587,6 @@ OURS, SB3, LANGUAGE = {"ppo", "dqn", "bridged"}, {"sb3-ppo", "sb3-dqn"}, {"grpo"
 CONTROL = OURS | SB3
 CHANGES: dict[str, list[tuple[str, str, set[str]]]] = {  # by file
     "manyseeds/layers.py": [("total = self.count + n", "total = n", {"ppo"})],
-    "manyseeds/optim.py": [("(0.9, 0.999)", "(0.9, 0.99)", OURS)],
     "manyseeds/kernels/mlp.c": [("1 - y * y", "1 + y * y", OURS)],
     "manyseeds/seeds.py": [("generator.standard_normal(", "generator.random(", CONTROL | {"td"})],
     "manyseeds/evaluate.py": [("per_episode = returns.", "each = returns.", CONTROL)],
@@ -623,35 +619,19 @@ CHANGES: dict[str, list[tuple[str, str, set[str]]]] = {  # by file
         ("even = [-(-k * episodes", "even = [-(k * episodes", {"td"}),
         ("np.square(values - exact)", "np.abs(values - exact)", {"td"}),
     ],
-    "envs/core.py": [
-        ("class EpisodeTracker:", "class EpisodeTracker(object):", OURS),
-        ("return [type(self), f", "return [f", set()),  # where the digest begins
-    ],
-    "envs/cartpole.py": [
-        ("GRAVITY = 9.8", "GRAVITY = 9.81", CONTROL),
-        ('"CartPole-v1": CartPole', '"CartPole-v1": lambda: CartPole()', CONTROL),
-    ],
-    "envs/frozen_lake.py": [
-        ("lambda: FrozenLake(4)", "lambda: FrozenLake(4, slippery=False)", {"vi"}),
-    ],
-    "envs/cartpole.c": [("#define GRAVITY 9.8", "#define GRAVITY 9", CONTROL)],
+    "envs/core.py": [("return [type(self), f", "return [f", set())],
+    "envs/cartpole.py": [("GRAVITY = 9.8", "GRAVITY = 9.81", CONTROL)],
     "envs/acrobot.py": [("GRAVITY = 9.8", "GRAVITY = 9.81", set())],
     "envs/__init__.py": [
         ("env = NATIVE[env_id]()", "env = NATIVE[str(env_id)]()", CONTROL | {"td", "vi", "pi"}),
         ("GymnasiumBridge(env_id, spec.time_limit)", "GymnasiumBridge(env_id)", {"bridged"}),
         ("return Gridworld(goal, trap,", "return Gridworld(trap, goal,", {"pi"}),
     ],
-    "algos/ppo.py": [
-        ("exp() - 1 - log_ratio", "exp() - log_ratio", {"ppo"}),
-        ("presets/ppo.toml", "presets/a2c.toml", set()),
-    ],
+    "algos/ppo.py": [("presets/ppo.toml", "presets/a2c.toml", set())],
     "benchmarks/sb3_baseline.py": [
         ('math.inf,\n            "policy', '2,\n            "policy', {"sb3-dqn"}),
         ("norm_reward=config.normalize_reward", "norm_reward=False", {"sb3-ppo"}),
-        ("self.episodes.clear()", "pass", SB3),
     ],
-    "llm_track/sampling.py": [("COMPACT = 0.75", "COMPACT = 0.5", LANGUAGE)],
-    "llm_track/grpo.py": [("EPS = 1e-4", "EPS = 1e-5", {"grpo"})],
     "llm_track/sft.py": [  # the demonstrations of tiny, those of another task, a default
         ('{"total_samples": 3_200', '{"total_samples": 3', LANGUAGE),
         ('"mixed": Preset({', '"mixed": Preset({"x": 1, ', set()),
