@@ -61,6 +61,7 @@ verify: install ## planted bugs and sanitizers, all of them; notes what they pas
 # Lint begins while one process collects the tests; its outcome stands last.
 define BESIDE_LINT
 @mkdir -p build; $(MAKE) --no-print-directory lint > build/lint.txt 2>&1 & lint=$$!; \
+trap "kill $$lint" INT TERM; \
 $(PY) -m pytest --workers $(WORKERS) $(1); tests=$$?; \
 wait $$lint; lint=$$?; cat build/lint.txt; [ $$tests = 0 ] && [ $$lint = 0 ]
 endef

@@ -11,24 +11,15 @@ After the episode, each visit updates the value of its state, for t = 0, ..., T-
 
     V(S_t) <- V(S_t) + alpha [ G_t - V(S_t) ]                                      (SB, eq. 6.1)
 
-With alpha = 1 / N(S_t), N counting the visits, V is the mean of the returns. First-visit Monte
+With alpha = 1 / N(S_t), where N counts the visits, V is the mean of the returns. First-visit Monte
 Carlo learns from the first visit of each state in an episode, every-visit from all of them. No
-estimate rests on another one, unless the time limit cuts an episode short (detail 2). That leaves
-first-visit means without bias (every-visit means lose theirs with more episodes: Singh and Sutton,
-1996), but with the variance of whole returns. The other way is td_prediction.py, and
-`diff algos/monte_carlo.py algos/td_prediction.py` shows it.
+estimate depends on another one, unless the time limit truncates an episode. First-visit means are
+therefore unbiased (the bias of every-visit means vanishes with more episodes: Singh and Sutton,
+1996), but they have the variance of whole returns. td_prediction.py is the alternative; see `diff
+algos/monte_carlo.py algos/td_prediction.py`.
 
-Shapes: S seeds, N episodes side by side, L steps of the longest, X states, A actions. V is [S, X],
+Shapes: S seeds, N parallel episodes, L steps of the longest, X states, A actions. V is [S, X],
 the policy [X, A]; one episode of every seed is [S, L].
-
-Implementation details:
- 1. The policy is the uniformly random one. It does not depend on V, so episodes are played many at
-    once; they are learned from one after another.
- 2. An episode that the time limit cuts short is bootstrapped from its final state, as everywhere in
-    this project: G_T = V(S_T), 0 if S_T is terminal.
- 3. Visits are taken in the order of time. With a constant alpha the order matters to every-visit
-    Monte Carlo, and this one makes it n-step TD with an n longer than any episode (SB, ch. 7).
- 4. V begins at 0. Until its first visit a state keeps it: that is the bias one sees at first.
 
 Recorded before the first episode, after each of the first 10, then at every tenth of the total: V,
 and its RMS error against the exact values, from P and R (manyseeds/runs/prediction.py).
@@ -48,7 +39,7 @@ from manyseeds.cli import Fraction, PerRow, parse, read_presets
 from manyseeds.rows import broadcast, used
 from manyseeds.runs.prediction import PredictionConfig, PredictionRun, main, random_policy
 
-BLOCK = 10  # episodes that are played side by side
+BLOCK = 10  # episodes that are played in parallel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +95,7 @@ def play(env: envs.TabularEnv, policy: Tensor, noise: Tensor) -> Episodes:
 
 def returns(episode: Episodes, values: Tensor, gamma: float | Tensor) -> Tensor:
     """G_t, [S, L], of one episode of every seed; values [S, X] for the final state of a cut one."""
+    # An episode that the time limit cuts is bootstrapped, as everywhere in this project.
     final_value = values.gather(1, episode.states[:, -1:]).squeeze(1)
     G, found = torch.where(episode.terminated, 0.0, final_value), []
     steps = (x.flip(1).unbind(1) for x in (episode.rewards, episode.alive))
@@ -134,6 +126,8 @@ def learn(
 
     visits: [S, L] bool. counts: [S, X], how many there were; in place, too. alpha 0: 1 / counts.
     """
+    # In the order of time, which matters to a constant alpha: every-visit Monte Carlo is then
+    # n-step TD with an n longer than any episode (SB, chapter 7).
     steps = (x.unsqueeze(-1).unbind(1) for x in (states, targets, visits))
     for state, target, visit in zip(*steps, strict=True):  # [S, 1] each
         counts.scatter_add_(1, state, visit.to(counts.dtype))
@@ -145,10 +139,12 @@ def learn(
 
 def train(config: Config, run: PredictionRun) -> Tensor:
     """Learn the values of all seeds of a run, [S, X]."""
+    # The policy does not depend on V: episodes are played many at once, and learned from in turn.
     env = config.make_env()
     policy = random_policy(env)
     S, X = len(run.seeds), len(policy)
     streams = run.streams("train")
+    # Until its first visit a state keeps the value 0: the bias that one sees at first.
     values, counts = torch.zeros(S, X), torch.zeros(S, X)
     timesteps = torch.zeros(S, dtype=torch.int64)
 

@@ -2,7 +2,8 @@
 
     python algos/policy_iteration.py --env Gridworld-v0 --gif
 
-Alternates two steps. Evaluation computes the values of the policy pi, the fixed point of
+Policy iteration alternates two steps. Evaluation computes the values of the policy pi, the fixed
+point of
 
     V(s) <- sum_a pi(a|s) sum_s' P(s'|s, a) [ R(s, a, s') + gamma V(s') ]       (SB, eq. 4.5)
 
@@ -13,26 +14,15 @@ and improvement takes the best action by one-step lookahead,
 until no action is better than the policy's own. V is then V*: Bellman's optimality equation holds.
 
 Shapes: X states, A actions. P is [A, X, X'], the expected reward r is [A, X], V is [X] float64, a
-policy is [X, A] probabilities. There are no seeds: nothing here is drawn at random.
+policy is [X, A] probabilities. There are no seeds, because nothing is random.
 
-Implementation details:
- 1. The first policy is the uniformly random one. Evaluation begins with the values of the policy
-    before, which are near.
- 2. Evaluation repeats its equation in all states (Jacobi) until V is accurate enough for the
-    improvement, or, with --evaluation exact, solves the linear system V = r_pi + gamma P_pi V.
- 3. A state keeps its action unless another one is better by more than accuracy; otherwise two
-    equally good policies could follow each other forever (SB, exercise 4.4).
- 4. It ends when the Bellman residual shows every value to be within tolerance * max(1, |V|) of V*,
-    the rule of value iteration too; a tolerance below rounding counts as rounding. It also ends
-    when the improvement changes nothing after an exact evaluation: the next would be the same.
- 5. Values are those of endless episodes: the environment's time limit plays no part in them. The
-    score at the end, the undiscounted return of the greedy policy, is under the time limit.
- 6. An ended state has the value 0, whatever P says of it.
- 7. Values below the tolerance are not told from 0: where gamma is so small that a far goal is worth
-    less than that, actions there mean nothing (Gridworld at 0.1: 14 steps, 1e-13).
+Values are those of episodes without the environment's time limit. The final score, the undiscounted
+return of the greedy policy, respects the time limit. Values below the tolerance are
+indistinguishable from 0: if gamma is so small that a distant goal is worth less than that, the
+greedy actions far from it are arbitrary (Gridworld at 0.1: 14 steps, 1e-13).
 
 Recorded per sweep of an evaluation (an exact one is a single sweep): the values, the greedy actions
-for them, the Bellman residual; iteration counts the policies that were evaluated.
+for them, the Bellman residual; `iteration` counts the evaluated policies.
 """
 
 from __future__ import annotations
@@ -73,6 +63,7 @@ def expected_reward(P: Tensor, R: Tensor) -> Tensor:
 
 def action_values(V: Tensor, P: Tensor, r: Tensor, ends: Tensor, gamma: float) -> Tensor:
     """Q(s, a) = r(s, a) + gamma sum_s' P(s'|s, a) V(s'), [A, X]; 0 in ended states."""
+    # An ended state has the value 0, whatever P says of it.
     return (r + gamma * P @ V).masked_fill(ends, 0.0)
 
 
@@ -100,6 +91,7 @@ def evaluate(
     if config.evaluation == "exact":
         yield torch.linalg.solve(torch.eye(len(V), dtype=V.dtype) - config.gamma * P_pi, r_pi)
         return
+    # In all states at once (Jacobi), from the values of the policy before, which are near.
     while True:
         before, V = V, r_pi + config.gamma * P_pi @ V
         yield V
@@ -111,6 +103,7 @@ def evaluate(
 
 def improve(policy: Tensor, V: Tensor, q: Tensor, accuracy: float) -> Tensor:
     """The policy [X, A] that is greedy for q [A, X] wherever that is better than V [X]."""
+    # Else two equally good policies could follow each other forever (SB, exercise 4.4).
     better = q.amax(0) > V + accuracy
     chosen = torch.nn.functional.one_hot(greedy(q), len(q)).to(policy.dtype)
     return torch.where(better.unsqueeze(-1), chosen, policy)
@@ -122,7 +115,7 @@ def solve(config: Config, plan: PlanningRun) -> Tensor:
     P, ends = env.P, env.ends
     r = expected_reward(P, env.R)
     V = torch.zeros_like(r[0])
-    policy = torch.full_like(r.T, 1 / len(r))
+    policy = torch.full_like(r.T, 1 / len(r))  # uniformly random
     iteration = 0
     while True:
         iteration += 1
@@ -133,6 +126,7 @@ def solve(config: Config, plan: PlanningRun) -> Tensor:
             plan.record(V, greedy(q), residual, iteration)
         accuracy = goal_of_residual(V, config.gamma, config.tolerance)
         improved = improve(policy, V, q, accuracy)
+        # After an exact evaluation that changes nothing the next would be the same.
         stays = config.evaluation == "exact" and torch.equal(improved, policy)
         if residual <= accuracy or stays:
             return V

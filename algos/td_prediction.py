@@ -14,30 +14,23 @@ steps are taken:
     V(S_t) <- V(S_t) + alpha [ G_{t:t+n} - V(S_t) ]                               (SB, eq. 7.2)
 
 Where the episode ends within n steps, G_{t:t+n} is the return. TD(lambda) mixes all n, with weights
-(1 - lambda) lambda^(n-1). Its backward view needs no waiting: a trace z says how recently a state
-was visited, and with it how much of each error is its own (SB, eq. 12.5 to 12.7 for a table):
+(1 - lambda) lambda^(n-1). Its backward view updates at every step: a trace z records how recently a
+state was visited, and thus its share of each error (SB, eq. 12.5 to 12.7 for a table):
 
     z <- gamma lambda z,  z(S_t) <- z(S_t) + 1
     V <- V + alpha [ R_{t+1} + gamma V(S_{t+1}) - V(S_t) ] z
 
-(The two views are equal only as far as V is constant during an episode: SB, section 12.2.) TD(0)
-is n = 1 and lambda = 0. What learns from whole returns is monte_carlo.py, and
-`diff algos/monte_carlo.py algos/td_prediction.py` is the difference.
+(The two views are equal only if V is constant during an episode: SB, section 12.2.) TD(0) is n = 1
+and lambda = 0. monte_carlo.py learns from whole returns; see `diff algos/monte_carlo.py
+algos/td_prediction.py`.
 
-Shapes: S seeds, N episodes side by side, L steps of the longest, X states, A actions. V is [S, X],
+Shapes: S seeds, N parallel episodes, L steps of the longest, X states, A actions. V is [S, X],
 the policy [X, A]; one episode of every seed is [S, L].
 
-Implementation details:
- 1. The policy is the uniformly random one. It does not depend on V, so episodes are played many at
-    once; they are learned from one after another, and each step by step as if it were just taken.
- 2. An episode that the time limit cuts short is bootstrapped from its final state, as everywhere in
-    this project. At its end n-step TD works off the states still waiting, with the steps there are.
- 3. Traces accumulate, and are reset where an episode begins.
- 4. V begins at 0. The bias that comes from there fades with more episodes.
- 5. Alpha is constant. The steps of an episode are correlated, and with them the estimates they rest
-    on: that leaves a bias of order alpha, which does not fade (RandomWalk-v0, 300 episodes, 1000
-    seeds: TD(0) with alpha 0.3 0.155, 4-step TD with alpha 0.1 0.055; by chance 0.003 and
-    0.004).
+Alpha is constant. The steps of an episode are correlated, and so are the estimates that they
+update. This leaves a bias of order alpha, which does not vanish (RandomWalk-v0, 300 episodes, 1000
+seeds: 0.155 for TD(0) with alpha 0.3, and 0.055 for 4-step TD with alpha 0.1; by chance 0.003 and
+0.004).
 
 Recorded before the first episode, after each of the first 10, then at every tenth of the total: V,
 and its RMS error against the exact values, from P and R (manyseeds/runs/prediction.py).
@@ -57,7 +50,7 @@ from manyseeds.cli import Fraction, PerRow, PositiveInt, Range, UsageError, pars
 from manyseeds.rows import broadcast, used
 from manyseeds.runs.prediction import PredictionConfig, PredictionRun, main, random_policy
 
-BLOCK = 10  # episodes that are played side by side
+BLOCK = 10  # episodes that are played in parallel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +137,8 @@ def learn_n_step(
     states, alive = episode.states, episode.alive
     sums, factors = n_step_sums(episode, n, gamma)
     L = alive.shape[1]
+    # At the end of an episode the states still waiting are updated with the steps there are. If the
+    # time limit cuts it, V of its last state is bootstrapped, as everywhere in this project.
     later = states[:, (torch.arange(L) + min(n, L)).clamp(max=L)]  # S_{t+n}
     steps = (x.unsqueeze(-1).unbind(1) for x in (states[:, :-1], later, sums, factors, alive))
     for state, ahead, reward, factor, runs in zip(*steps, strict=True):  # [S, 1] each
@@ -162,6 +157,7 @@ def learn_traces(
     """TD(lambda) with one episode of every seed; changes values [S, X] in place."""
     states, alive = episode.states, episode.alive
     rewards, factors = n_step_sums(episode, 1, gamma)
+    # Accumulating traces, 0 where an episode begins.
     traces, one = torch.zeros_like(values), torch.ones_like(values[:, :1])
     columns = states[:, :-1], states[:, 1:], rewards, factors, alive
     steps = (x.unsqueeze(-1).unbind(1) for x in columns)
@@ -175,11 +171,12 @@ def learn_traces(
 
 def train(config: Config, run: PredictionRun) -> Tensor:
     """Learn the values of all seeds of a run, [S, X]."""
+    # The policy does not depend on V: episodes are played many at once, and learned from in turn.
     env = config.make_env()
     policy = random_policy(env)
     S, X = len(run.seeds), len(policy)
     streams = run.streams("train")
-    values = torch.zeros(S, X)
+    values = torch.zeros(S, X)  # a bias that fades with more episodes
     timesteps = torch.zeros(S, dtype=torch.int64)
 
     (first,) = run.restore((values, timesteps, streams), 0)

@@ -6,26 +6,19 @@ The equation, applied to all states at once and repeated:
 
     V(s) <- max_a sum_s' P(s'|s, a) [ R(s, a, s') + gamma V(s') ]              (SB, eq. 4.10)
 
-Every sweep shrinks the distance of V to the optimal values V* at least by the factor gamma. The
-Bellman residual, the largest change that the next sweep would make, bounds that distance:
-max |V - V*| <= residual / (1 - gamma).
+Every sweep shrinks the distance of V to the optimal values V* by at least the factor gamma. The
+Bellman residual, the largest change that the next sweep would make, bounds that distance: max |V -
+V*| <= residual / (1 - gamma).
 
 Shapes: X states, A actions. P is [A, X, X'], the expected reward r is [A, X], V is [X] float64.
-There are no seeds: nothing here is drawn at random.
+There are no seeds, because nothing is random.
 
-Implementation details:
- 1. A sweep uses the values of the sweep before in all states (Jacobi); Sutton and Barto's box
-    overwrites V in place, which needs fewer sweeps but depends on the order of the states.
- 2. It ends when the residual shows every value to be within tolerance * max(1, |V|) of V*; a
-    tolerance below rounding counts as rounding.
- 3. Values are those of endless episodes: the environment's time limit plays no part in them. The
-    score at the end, the undiscounted return of the greedy policy, is under the time limit.
- 4. An ended state has the value 0, whatever P says of it.
- 5. Greedy ties are broken towards the first action, where "tied" allows for rounding.
- 6. Values below the tolerance are not told from 0: where gamma is so small that a far goal is worth
-    less than that, actions there mean nothing (Gridworld at 0.1: 14 steps, 1e-13).
+Values are those of episodes without the environment's time limit. The final score, the undiscounted
+return of the greedy policy, respects the time limit. Values below the tolerance are
+indistinguishable from 0: if gamma is so small that a distant goal is worth less than that, the
+greedy actions far from it are arbitrary (Gridworld at 0.1: 14 steps, 1e-13).
 
-Recorded per sweep, sweep 0 being V = 0: the values, the greedy actions, the Bellman residual.
+Recorded per sweep (sweep 0 is V = 0): the values, the greedy actions, the Bellman residual.
 """
 
 from __future__ import annotations
@@ -62,6 +55,7 @@ def expected_reward(P: Tensor, R: Tensor) -> Tensor:
 
 def action_values(V: Tensor, P: Tensor, r: Tensor, ends: Tensor, gamma: float) -> Tensor:
     """Q(s, a) = r(s, a) + gamma sum_s' P(s'|s, a) V(s'), [A, X]; 0 in ended states."""
+    # An ended state has the value 0, whatever P says of it.
     return (r + gamma * P @ V).masked_fill(ends, 0.0)
 
 
@@ -87,6 +81,8 @@ def solve(config: Config, plan: PlanningRun) -> Tensor:
     r = expected_reward(P, env.R)
     V = torch.zeros_like(r[0])
     while True:
+        # A sweep uses the values of the sweep before in all states (Jacobi). Sutton and Barto's box
+        # overwrites V in place: fewer sweeps, but they depend on the order of the states.
         q = action_values(V, P, r, ends, config.gamma)
         residual = (q.amax(0) - V).abs().max().item()
         plan.record(V, greedy(q), residual)

@@ -1,0 +1,3 @@
+from manyseeds import room
+
+NAME = room(__name__)

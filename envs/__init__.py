@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from manyseeds import room
 from manyseeds.digest import boundary
 from manyseeds.envs.acrobot import Acrobot
 from manyseeds.envs.cartpole import CartPole
@@ -23,6 +24,8 @@ from manyseeds.envs.rollout import Rollout, rollout
 from manyseeds.envs.tabular import Layout, TabularEnv
 from manyseeds.envs.taxi import Taxi
 from manyseeds.errors import UsageError
+
+NAME = room(__name__)
 
 
 def make(

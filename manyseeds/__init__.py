@@ -42,6 +42,14 @@ def own_checkout() -> str:
     return os.path.dirname(package)
 
 
+def room(name: str) -> str:
+    """The name of a room that is being imported. Raises ImportError under its folder's name alone:
+    it would be a second copy, whose code no digest sees."""
+    if name in ROOMS:
+        raise ImportError(f"{name} is imported as {__name__}.{name}")
+    return name
+
+
 class RoomFinder:
     """Finds the rooms of a checkout; in an installed package they lie within this one."""
 

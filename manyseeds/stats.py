@@ -244,14 +244,14 @@ def permutation_p(a: Floats, b: Floats, resamples: int = 10_000) -> float:
     if np.ptp(np.concatenate([a, b])) == 0:
         return 1.0
     rng = np.random.default_rng(BOOTSTRAP_SEED)
-    found = permutation_test(
+    test = permutation_test(
         (a, b),
         lambda a, b, axis: a.mean(axis=axis) - b.mean(axis=axis),
         n_resamples=resamples,
         vectorized=True,
         rng=rng,
     )
-    return float(found.pvalue)
+    return float(test.pvalue)
 
 
 def failure_bound(failures: int, n: int, confidence: float = 0.95) -> float:
@@ -289,7 +289,7 @@ def _bootstrap(
         return Estimate(value, math.nan, math.nan, n)
     if all(np.ptp(sample) == 0 for sample in samples):  # exact, where resampling would round
         return Estimate(value, value, value, n)
-    found = bootstrap(
+    resampled = bootstrap(
         tuple(samples),
         statistic,
         n_resamples=resamples,
@@ -298,7 +298,7 @@ def _bootstrap(
         rng=np.random.default_rng(BOOTSTRAP_SEED),
     ).bootstrap_distribution
     tail = expanded_tail(min(len(sample) for sample in samples), confidence)
-    low, high = np.quantile(found, [tail, 1 - tail])
+    low, high = np.quantile(resampled, [tail, 1 - tail])
     return Estimate(value, float(low), float(high), n)
 
 

@@ -18,13 +18,6 @@ pytest_plugins = ["tests.verified", "tests.workers"]
 set_up_process(threads=1)
 gc.set_threshold(20_000, 10, 10)  # rarer than by default: 1% of the time
 figure_bytes = plots.figure_bytes
-COLLECTED = pytest.StashKey[set[str]]()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the ids of all tests, also of those that -m and -k leave out."""
-    config.stash[COLLECTED] = {item.nodeid for item in items}
 
 
 def pytest_collection_finish() -> None:

@@ -20,6 +20,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 VERIFIED = ROOT / "tests" / "verified.txt"
 DIGEST = pytest.StashKey[str]()
+COLLECTED = pytest.StashKey[set[str]]()
 SHARE = 10  # one of so many runs although its digest is known
 
 
@@ -33,7 +34,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @cache
 def text_digest(file: str) -> str:
-    return hashlib.sha256((ROOT / file).read_bytes()).hexdigest()
+    """'' for a file that is not there: its test says so."""
+    path = ROOT / file
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
 def digest_of(item: pytest.Item, marker: pytest.Mark) -> str:
@@ -45,9 +48,10 @@ def digest_of(item: pytest.Item, marker: pytest.Mark) -> str:
 
 def known(file: Path = VERIFIED) -> dict[str, str]:
     """The digests that tests have passed with, by their ids."""
-    if not file.exists():
+    try:
+        lines = file.read_text().splitlines()
+    except (OSError, ValueError):  # none, or no text
         return {}
-    lines = file.read_text().splitlines()
     return {test: digest for digest, _, test in (line.partition(" ") for line in lines)}
 
 
@@ -55,7 +59,10 @@ def known(file: Path = VERIFIED) -> dict[str, str]:
 def commit() -> str:
     """What chooses the tenth: without git always the same one."""
     command = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:
+        return ""
 
 
 def is_chosen(test: str, commit: str) -> bool:
@@ -63,7 +70,9 @@ def is_chosen(test: str, commit: str) -> bool:
     return int(hashlib.sha256(f"{commit} {test}".encode()).hexdigest(), 16) % SHARE == 0
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    config.stash[COLLECTED] = {item.nodeid for item in items}  # also what -k and -m leave out
     passed_with = {} if config.getoption("verify") else known()
     left_out = []
     for item in items:
@@ -83,10 +92,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Note what passed under `--verify`; tests that are no more are forgotten."""
-    reporter = session.config.pluginmanager.getplugin("terminalreporter")
-    if not session.config.getoption("verify") or reporter is None:
+    config = session.config
+    reporter = config.pluginmanager.getplugin("terminalreporter")
+    if not config.getoption("verify") or config.option.collectonly or reporter is None:
         return
-    passed = {report.nodeid for report in reporter.stats.get("passed", [])}
-    digests = {x.nodeid: x.stash[DIGEST] for x in session.items if DIGEST in x.stash}
-    lines = [f"{digest} {test}" for test, digest in sorted(digests.items()) if test in passed]
-    VERIFIED.write_text("\n".join(lines) + "\n")
+    outcomes = {
+        kind: {report.nodeid for report in reporter.stats.get(kind, [])}
+        for kind in ("passed", "failed", "error")
+    }
+    failed = outcomes["failed"] | outcomes["error"]  # an error of a teardown comes after a pass
+    there = config.stash[COLLECTED]
+    files = {test.partition("::")[0] for test in there}
+    noted = {x: y for x, y in known().items() if x in there or x.partition("::")[0] not in files}
+    for item in session.items:
+        if DIGEST in item.stash and item.nodeid in outcomes["passed"] | failed:
+            noted[item.nodeid] = item.stash[DIGEST]
+    lines = [f"{digest} {test}\n" for test, digest in sorted(noted.items()) if test not in failed]
+    VERIFIED.write_text("".join(lines))

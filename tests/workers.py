@@ -7,14 +7,15 @@ another's file.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import warnings
 from collections import defaultdict
-from collections.abc import Iterator
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
 import pytest
-from _pytest.runner import runtestprotocol
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,43 +48,63 @@ class Queue:
             self.begun[worker] = file
         return self.waiting[file].pop(0)
 
+    def put_back(self, worker: int, test: int) -> None:
+        """A test that a worker was sent, but has not begun."""
+        self.waiting[self.begun[worker]].insert(0, test)
+
 
 class Worker:
     """A fork of this process that runs the tests whose numbers it is sent."""
 
-    def __init__(self, number: int, session: pytest.Session) -> None:
+    def __init__(self, number: int, session: pytest.Session, queue: Queue) -> None:
         self.number = number
         self.connection, theirs = Pipe()
         self.at: int | None = None  # the test that it is at
+        self.following = queue.next(number)
         self.process = os.fork()
         if self.process == 0:
             status = 1
             try:
-                work(number, session, theirs)
+                work(session, theirs, f"worker-{os.getpid()}")
                 status = 0
             finally:
                 os._exit(status)
         theirs.close()
+        self.send(self.following)
+
+    def send(self, test: int | None) -> None:
+        self.following = test
+        with contextlib.suppress(OSError):  # it has died, and its next message says so
+            self.connection.send(test)
+
+    def receive(self) -> tuple[str, Any]:
+        """What it says; "lost" if it has died."""
+        try:
+            kind, data = self.connection.recv()
+        except (EOFError, OSError):
+            return "lost", None
+        return kind, data
 
 
-def work(number: int, session: pytest.Session, connection: Connection) -> None:
+def work(session: pytest.Session, connection: Connection, name: str) -> None:
     """Run tests until None comes. The next one is known before one ends: what they share stays."""
-    config = session.config
-    capture: Any = config.pluginmanager.getplugin("capturemanager")
-    capture.stop_global_capturing()  # its files are those of all workers
-    capture.start_global_capturing()
-    factory: Any = config._tmp_path_factory  # type: ignore[attr-defined]
-    factory._basetemp = factory.getbasetemp() / f"worker-{number}"
+    plugins = session.config.pluginmanager
+    capture: Any = plugins.getplugin("capturemanager")
+    if capture is not None:
+        capture.stop_global_capturing()  # its files are those of all workers
+        capture.start_global_capturing()
+    factory: Any = session.config._tmp_path_factory  # type: ignore[attr-defined]
+    factory._basetemp = factory.getbasetemp() / name
     factory._basetemp.mkdir()
-    reporter = config.pluginmanager.getplugin("terminalreporter")
-    config.pluginmanager.unregister(reporter)
-    config.pluginmanager.register(Reports(config, connection))
+    plugins.unregister(plugins.getplugin("terminalreporter"))
+    plugins.register(Reports(session.config, connection))
     test = connection.recv()
     while test is not None:
         connection.send(("begins", test))
         following = connection.recv()
         after = None if following is None else session.items[following]
-        runtestprotocol(session.items[test], nextitem=after)
+        item = session.items[test]
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
         test = following
     connection.send(("ends", None))
 
@@ -98,21 +119,12 @@ class Reports:
         data = self.config.hook.pytest_report_to_serializable(config=self.config, report=report)
         self.connection.send(("report", data))
 
-
-def messages(workers: dict[Connection, Worker]) -> Iterator[tuple[Worker, str, Any]]:
-    """What workers say, until all of them have ended; "lost" if one ended before its tests."""
-    while workers:
-        for connection in wait(list(workers)):
-            assert isinstance(connection, Connection)
-            worker = workers[connection]
-            try:
-                kind, data = connection.recv()
-            except EOFError:
-                kind, data = "lost", None
-            if kind in ("ends", "lost"):
-                del workers[connection]
-                os.waitpid(worker.process, 0)
-            yield worker, kind, data
+    def pytest_warning_recorded(
+        self, warning_message: warnings.WarningMessage, when: str, nodeid: str, location: Any
+    ) -> None:
+        text, category = str(warning_message.message), warning_message.category.__name__
+        place = warning_message.filename, warning_message.lineno
+        self.connection.send(("warning", (text, category, place, when, nodeid, location)))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -120,28 +132,52 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     count = session.config.getoption("workers")
     if count < 2 or session.testsfailed or session.config.option.collectonly:
         return None
-    hook, config = session.config.hook, session.config
-    config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+    session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
     queue = Queue(session.items)
-    forked = [Worker(number, session) for number in range(count)]
-    for worker in forked:
-        worker.connection.send(queue.next(worker.number))
-    for worker, kind, data in messages({worker.connection: worker for worker in forked}):
-        if kind == "begins":
-            worker.at = data
-            item = session.items[data]
-            hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-            stop = session.shouldfail or session.shouldstop
-            worker.connection.send(None if stop else queue.next(worker.number))
-        elif kind == "report":
-            report = hook.pytest_report_from_serializable(config=config, data=data)
-            hook.pytest_runtest_logreport(report=report)
-        elif kind == "lost" and worker.at is not None:
-            item = session.items[worker.at]
-            lost = pytest.TestReport(
-                *(item.nodeid, item.location, {}, "failed", "the worker died in this test", "call")
-            )
-            hook.pytest_runtest_logreport(report=lost)
+    workers = [Worker(number, session, queue) for number in range(count)]
+    try:
+        while workers:
+            ready = wait([worker.connection for worker in workers])
+            for worker in [worker for worker in workers if worker.connection in ready]:
+                kind, data = worker.receive()
+                heed(session, worker, queue, kind, data)
+                if kind in ("ends", "lost"):
+                    workers.remove(worker)
+                    os.waitpid(worker.process, 0)
+                if kind == "lost" and worker.following is not None:
+                    queue.put_back(worker.number, worker.following)
+                    workers.append(Worker(worker.number, session, queue))
+    finally:
+        for worker in workers:
+            os.kill(worker.process, signal.SIGINT)
+            os.waitpid(worker.process, 0)
     if session.shouldfail:
         raise session.Failed(session.shouldfail)
+    if session.shouldstop:
+        raise session.Interrupted(session.shouldstop)
     return True
+
+
+def heed(session: pytest.Session, worker: Worker, queue: Queue, kind: str, data: Any) -> None:
+    """Do what a worker's message asks for."""
+    hook, config = session.config.hook, session.config
+    if kind == "begins":
+        worker.at = data
+        item = session.items[data]
+        hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        stop = session.shouldfail or session.shouldstop
+        worker.send(None if stop else queue.next(worker.number))
+    elif kind == "report":
+        report = hook.pytest_report_from_serializable(config=config, data=data)
+        hook.pytest_runtest_logreport(report=report)
+    elif kind == "warning":
+        text, name, place, when, nodeid, location = data
+        message = warnings.WarningMessage(text, type(name, (Warning,), {}), *place)
+        recorded = {"warning_message": message, "when": when, "nodeid": nodeid}
+        hook.pytest_warning_recorded.call_historic(kwargs={**recorded, "location": location})
+    elif kind == "lost" and worker.at is not None:
+        item = session.items[worker.at]
+        said = "the worker died in this test"
+        place = item.nodeid, item.location
+        lost = pytest.TestReport(*place, {}, outcome="failed", longrepr=said, when="call")
+        hook.pytest_runtest_logreport(report=lost)

@@ -55,6 +55,8 @@ class Build(NamedTuple):
 
 
 class SharedLibrary(NamedTuple):
+    """C code that was built and loaded."""
+
     functions: ctypes.CDLL
     build: Build
 
@@ -165,19 +167,20 @@ def computing() -> dict[str, str] | str:
     return described(library() if available() else None)
 
 
-def described(found: SharedLibrary | None) -> dict[str, str] | str:
-    if found is None:
+def described(kernels: SharedLibrary | None) -> dict[str, str] | str:
+    """What computes with a library of kernels, or without one."""
+    if kernels is None:
         return "torch"
-    return found.build._asdict() | {"instructions": found.functions.instructions().decode()}
+    return kernels.build._asdict() | {"instructions": kernels.functions.instructions().decode()}
 
 
 @cache
 def library() -> SharedLibrary | None:
     """The kernels; None where they cannot be built."""
-    found = built(sorted(HERE.glob("*.c")))
-    if found is not None:
-        declare(found.functions)
-    return found
+    kernels = built(sorted(HERE.glob("*.c")))
+    if kernels is not None:
+        declare(kernels.functions)
+    return kernels
 
 
 def built(sources: Sequence[Path]) -> SharedLibrary | None:
@@ -196,9 +199,9 @@ def functions() -> ctypes.CDLL:
     """The kernels, where they are `usable`; from now on they count as used."""
     global _used
     _used = True
-    found = library()
-    assert found is not None
-    return found.functions
+    kernels = library()
+    assert kernels is not None
+    return kernels.functions
 
 
 def load_library(sources: Sequence[Path]) -> SharedLibrary:
@@ -303,11 +306,11 @@ def kept(sources: Sequence[Path], command: Sequence[str], version: str) -> Path:
 
 def places() -> list[Path]:
     """Folders for libraries: the user's cache, or else a temporary folder of this user."""
-    found = [Path(tempfile.gettempdir()) / f"manyseeds-{os.getuid()}"]
+    folders = [Path(tempfile.gettempdir()) / f"manyseeds-{os.getuid()}"]
     with contextlib.suppress(RuntimeError):  # a user without a home
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        found.insert(0, Path(home) / "manyseeds")
-    return found
+        folders.insert(0, Path(home) / "manyseeds")
+    return folders
 
 
 def is_whole(folder: Path) -> bool:

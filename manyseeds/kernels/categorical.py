@@ -43,12 +43,12 @@ class _Categorical(torch.autograd.Function):
     @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor, None]:
         logits, actions = ctx.saved_tensors[:2]
-        found = torch.empty_like(logits)
-        given = [None if g is None else g.contiguous() for g in grads]
+        gradient = torch.empty_like(logits)
+        of_outputs = [None if g is None else g.contiguous() for g in grads]
         pointers = [x.data_ptr() for x in ctx.saved_tensors]
-        pointers += [None if g is None else g.data_ptr() for g in given]
+        pointers += [None if g is None else g.data_ptr() for g in of_outputs]
         rows = actions.numel()
         kernels.functions().categorical_backward(
-            rows, logits.shape[-1], *pointers, found.data_ptr()
+            rows, logits.shape[-1], *pointers, gradient.data_ptr()
         )
-        return found, None
+        return gradient, None

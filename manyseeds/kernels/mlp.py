@@ -85,10 +85,10 @@ class _Networks(torch.autograd.Function):
         sizes, columns, kind = ctx.settings
         described = Described(sizes, columns, kind, x, hidden)
         if torch.is_grad_enabled():  # a gradient of the gradients is asked for
-            found = _Gradients.apply(described, len(grads), *grads, *parameters)  # type: ignore[no-untyped-call]
+            of_parameters = _Gradients.apply(described, len(grads), *grads, *parameters)  # type: ignore[no-untyped-call]
         else:
-            found = gradients(grads, parameters, described)
-        return None, None, None, None, *found
+            of_parameters = gradients(grads, parameters, described)
+        return None, None, None, None, *of_parameters
 
 
 class _Gradients(torch.autograd.Function):
@@ -145,9 +145,9 @@ def gradients(
     grads: Sequence[Tensor], parameters: Sequence[Tensor], networks: Described
 ) -> tuple[Tensor, ...]:
     """The gradients of all parameters, from those of the outputs."""
-    found = tuple(p.new_empty(p.shape) for p in parameters)
-    differentiate(kernels.functions().mlp_backward, grads, found, parameters, networks)
-    return found
+    of_parameters = tuple(p.new_empty(p.shape) for p in parameters)
+    differentiate(kernels.functions().mlp_backward, grads, of_parameters, parameters, networks)
+    return of_parameters
 
 
 def derivatives(
@@ -155,23 +155,23 @@ def derivatives(
 ) -> tuple[Tensor, ...]:
     """The derivatives of the outputs along tangents, one for each parameter."""
     x = networks.x
-    found = tuple(x.new_empty(*x.shape[:2], width) for width in networks.columns)
-    differentiate(kernels.functions().mlp_tangent, tangents, found, parameters, networks)
-    return found
+    of_outputs = tuple(x.new_empty(*x.shape[:2], width) for width in networks.columns)
+    differentiate(kernels.functions().mlp_tangent, tangents, of_outputs, parameters, networks)
+    return of_outputs
 
 
 def differentiate(
     function: Any,
-    given: Sequence[Tensor],
-    found: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    results: Sequence[Tensor],
     parameters: Sequence[Tensor],
     networks: Described,
 ) -> None:
-    """Call a function of C that computes what is found from what is given."""
+    """Call a function of C that fills tensors with derivatives along, or by, its inputs."""
     sizes, columns, kind, x, hidden = networks
-    given = [tensor.contiguous() for tensor in given]
+    inputs = [tensor.contiguous() for tensor in inputs]
     described = describe(len(x), sizes, columns, kind, parameters)
-    pointers = x.data_ptr(), hidden.data_ptr(), addresses(given), addresses(found)
+    pointers = x.data_ptr(), hidden.data_ptr(), addresses(inputs), addresses(results)
     if function(described, x.shape[1], *pointers):
         raise MemoryError("allocating memory for the derivatives of networks failed")
 
@@ -216,7 +216,7 @@ def _describe(
         (ctypes.c_void_p * len(pointers))(*pointers),
         (ctypes.c_long * len(between))(*between),
     )
-    found = _Description(
+    description = _Description(
         seeds,
         len(columns),
         len(sizes) - 1,
@@ -224,8 +224,8 @@ def _describe(
         threads,
         *[ctypes.addressof(array) for array in arrays],
     )
-    found.arrays = arrays  # as long as what points to them
-    return ctypes.byref(found)
+    description.arrays = arrays  # as long as what points to them
+    return ctypes.byref(description)
 
 
 def addresses(tensors: Sequence[Tensor]) -> Any:

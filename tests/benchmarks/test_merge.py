@@ -13,6 +13,7 @@ import pytest
 
 from manyseeds.benchmarks import merge
 from manyseeds.cli import PUBLISHED
+from manyseeds.packed import RUNS
 from manyseeds.record import POLICY, RunFolder, is_finished, pack, read_json, seal, write_json
 from tests.benchmarks.conftest import Output, Refusal
 from tests.benchmarks.test_report import around, plant
@@ -167,6 +168,31 @@ def test_damaged_parts_are_named_and_the_others_merged(tmp_path: Path, capsys: O
         assert f"failed: {a / 'runs/CartPole-v1' / algo}" in said.err
     assert len(said.err.splitlines()) == 4
     assert not list(c.rglob("model"))
+
+
+def test_what_is_malformed_is_named_once_and_the_others_merged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A runs.json, also one whose names lead to other files; files where runs should be."""
+    a, b, c = (tmp_path / name for name in "abc")
+    algos = [store(a, 0, 5, algo).path.parent for algo in ("a2c", "ppo", "dqn")]
+    pack(a)
+    broken, evil, _ = (algo / RUNS for algo in algos)
+    broken.write_text("{")
+    evil.write_text(
+        evil.read_text().replace('"DONE.json"', f'"{tmp_path}/x.json": {{}}, "DONE.json"')
+    )
+    (algos[2] / "notes.txt").write_text("mine")
+    for algo in algos[:2]:
+        (algo / "run").mkdir()
+    store(b, 5, 10)
+    assert run(a, b, "--results", c) == 1
+    said = capsys.readouterr()
+    assert "merged 2 parts" in said.out
+    assert "2 failed" in said.out
+    for line, file in zip(said.err.splitlines(), (broken, evil), strict=True):
+        assert line.startswith(f"failed: {file}: has invalid content")
+    assert not list(tmp_path.glob("x*"))
 
 
 def test_a_damaged_target_is_replaced(tmp_path: Path) -> None:

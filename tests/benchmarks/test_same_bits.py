@@ -29,7 +29,7 @@ from manyseeds.benchmarks import catalog, same_bits, sb3_baseline
 from manyseeds.benchmarks.cases import CASES, FILES, Case, Trains, command_line, select
 from manyseeds.benchmarks.same_bits import Difference, compare_parts, compare_runs, main
 from manyseeds.cli import PUBLISHED, ControlConfig, from_identity, identity, parse
-from manyseeds.digest import ROOT
+from manyseeds.digest import ROOT, module_at
 from manyseeds.errors import UsageError
 from manyseeds.packed import RUNS, with_proved
 from manyseeds.record import (
@@ -210,7 +210,7 @@ def config_of(case: Case, folder: Path) -> Any:
         from manyseeds.benchmarks import trl_baseline
 
         return trl_baseline.read_flags(args)[1]
-    module: Any = importlib.import_module(case.script.removesuffix(".py").replace("/", "."))
+    module: Any = importlib.import_module(module_at(ROOT / case.script, ROOT))
     return parse(module.Config, module.PRESETS, "", args)
 
 

@@ -423,7 +423,7 @@ def test_workers_end_with_a_killed_parent(tmp_path: Path) -> None:
     command = [sys.executable, SCRIPT, "--total-timesteps", "200_000", "--seeds", "2"]
     command += ["--workers", "2", "--results", str(tmp_path)]
     parent = subprocess.Popen(command)
-    wait_for(lambda: len(list(tmp_path.glob("runs/*/*/*/seeds-*/config.json"))) == 2)
+    wait_for(lambda: len(list(tmp_path.glob("runs/*/*/*/seeds-*/config.json"))) == 2, 300)
     started = children(parent.pid)
     assert len(started) >= 2
     parent.send_signal(signal.SIGKILL)

@@ -94,7 +94,7 @@ def start_sweep(
 
 def children(pid: int) -> list[int]:
     """The processes that a process has started."""
-    return [int(p) for p in Path(f"/proc/{pid}/job/{pid}/children").read_text().split()]
+    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def is_gone(pid: int) -> bool:
@@ -302,11 +302,11 @@ def test_a_crashed_cell_is_reported_and_the_others_finish(
 ) -> None:
     start = local.start
 
-    def start_and_kill(job: Job, results: str, workers: int) -> local.Job:
-        job = start(job, results, workers)
+    def start_and_kill(job: Job, results: str, workers: int) -> local.Running:
+        running = start(job, results, workers)
         if job.cell is LONG:
-            job.process.kill()  # as the kernel does when memory is out
-        return job
+            running.process.kill()  # as the kernel does when memory is out
+        return running
 
     # The store wants one config per name; the command asks for another one.
     refused = Cell("q_learning", "FrozenLake-v1", 2, settings={**TINY_Q, "name": "taken"})

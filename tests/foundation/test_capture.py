@@ -153,7 +153,7 @@ def test_on_a_cpu_nothing_is_captured() -> None:
 
 
 def test_the_fake_recorder_notices_state_kept_in_python(recorder: FakeRecorder) -> None:
-    """Negative control: a counter that Python holds stands still in a replay."""
+    """Negative control: a counter that Python holds is frozen in a replay."""
 
     class Learner:
         steps = 0

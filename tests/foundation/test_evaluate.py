@@ -402,7 +402,7 @@ class Versions(OneUniform, torch.nn.Module):
 
 
 def walks(S: int, T: int, longest: int, seed: int = 0) -> list[Tensor]:
-    """Timesteps [S] after every update, from steps of 1 to `longest`; a seed stands still at T."""
+    """Timesteps [S] after every update, from steps of 1 to `longest`; a seed stops at T."""
     generator = torch.Generator().manual_seed(seed)
     now, found = torch.zeros(S, dtype=torch.int64), []
     while (now < T).any():
@@ -548,7 +548,7 @@ def test_a_summary_of_seeds_at_timesteps_of_their_own(monkeypatch: Patch) -> Non
 # ---- The learning clock -----------------------------------------------------------------
 
 
-def test_the_learning_clock_stands_still_during_evaluations(monkeypatch: Patch) -> None:
+def test_the_learning_clock_is_stopped_during_evaluations(monkeypatch: Patch) -> None:
     """Learning takes 10 s per update on a planted clock, an evaluation 1000 s."""
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(base, "time", SimpleNamespace(perf_counter=lambda: clock.now))

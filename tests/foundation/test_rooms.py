@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,6 +94,14 @@ def test_no_module_has_two_names() -> None:
         "assert len(ours) == len(set(ours)) > 30, ours\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_name_of_a_folder_alone_imports_nothing(room: str, monkeypatch: Any) -> None:
+    """It would be another copy of its modules, whose code no digest sees."""
+    monkeypatch.syspath_prepend(ROOT)
+    with pytest.raises(ImportError, match=f"{room} is imported as manyseeds.{room}"):
+        importlib.import_module(room)
 
 
 @pytest.mark.parametrize("room", ABOVE)

@@ -21,7 +21,18 @@ from manyseeds.benchmarks.suite import Cell
 from manyseeds.cli import parse
 from manyseeds.digest import ROOT, forget
 from manyseeds.errors import UsageError
-from manyseeds.record import DONE, STALE, RunFolder, all_runs, read_json, seal, write_json
+from manyseeds.record import (
+    DONE,
+    STALE,
+    RunFolder,
+    all_runs,
+    is_finished,
+    pack,
+    read_json,
+    run_paths,
+    seal,
+    write_json,
+)
 from manyseeds.runs import base, set_aside, stale
 from manyseeds.runs.control import Run, main
 from manyseeds.runs.set_aside import Code, by_trainer, differs, trainer
@@ -260,7 +271,7 @@ def test_what_was_set_aside_is_a_run_that_no_reader_counts(capsys: Output) -> No
     compare([str(folder.path), str(aside)], Path("x.svg"))
     assert "q_learning/------x" in capsys.readouterr().out
     assert [run.path for run in all_runs(Path("r"))] == [folder.path]
-    assert [*stored_parts(Path("r"))] == [part]
+    assert [x for run in run_paths(Path("r")) for x in stored_parts(run)] == [part]
     restamp(part, "../../x")  # the name is taken
     train()
     assert [x.name for x in aside.iterdir()] == [part.name]
@@ -346,6 +357,24 @@ def test_published_runs_are_left_as_they_are(monkeypatch: Patch) -> None:
     assert sums(part) == before
     train(seeds=3)
     assert sorted(x.name for x in part.parent.iterdir()) == ["seeds-000-001", "seeds-002-002"]
+
+
+def test_packed_runs_of_other_code_are_not_trained_anew(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Somebody's copy of published ones, given as --results: it stays as it is."""
+    (part,) = train().parts()
+    restamp(part, "other")
+    pack(Path("r"))
+    for seeds in (1, 3):
+        with pytest.raises(SystemExit):
+            train(seeds=seeds)
+        said = capsys.readouterr().err
+        assert said.startswith(f"error: {part}: is packed and was trained by other code")
+        assert not (part / DONE).exists()
+        assert is_finished(part, with_weights=True)
+    train(seeds=3, keep_stale=True)
+    assert RunFolder(part.parent).finished_seeds() == {0, 1, 2}
 
 
 def test_published_runs_are_of_this_checkout(monkeypatch: Patch, capsys: Output) -> None:

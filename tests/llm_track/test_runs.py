@@ -39,7 +39,7 @@ from manyseeds.llm_track import (
     sft,
     tasks,
 )
-from manyseeds.record import STALE, RunFolder, is_finished, part_name, read_json
+from manyseeds.record import SCHEMA, STALE, RunFolder, is_finished, part_name, read_json
 from manyseeds.runs import language, set_aside
 from manyseeds.runs.language import LanguageRun
 from manyseeds.runs.parallel import Processes
@@ -665,10 +665,12 @@ def test_the_model_of_a_run_is_that_of_its_only_finished_seed(tmp_path: Path) ->
     for seed in (0, 1):
         (tmp_path / f"seeds-00{seed}-00{seed}/model").mkdir(parents=True)
     one, two = sorted(tmp_path.glob("seeds-*"))
-    (one / "DONE.json").write_text("{}")
+    sums = {"config.json": "0"}
+    seal = json.dumps({"schema": SCHEMA, "sha256": sums, "local": [], "weights": ""})
+    (one / "DONE.json").write_text(seal)
     assert tasks.model_folder(tmp_path, "--model") == one / "model"
     assert tasks.model_folder(one, "--model") == one / "model"
-    (two / "DONE.json").write_text("{}")
+    (two / "DONE.json").write_text(seal)
     with pytest.raises(UsageError, match=r"--model .*: has 2 seeds; name one, as .*seeds-000-000"):
         tasks.model_folder(tmp_path, "--model")
     (two / "model").rmdir()

@@ -10,9 +10,9 @@ from functools import cache
 
 import pytest
 
-from tests.conftest import COLLECTED
 from tests.planted_bugs import BUGS, CHAPTERS, TRAPS, main
 from tests.planted_bugs.planting import ROOT, Bug, Copy, planted
+from tests.verified import COLLECTED
 
 
 @pytest.fixture(scope="session")
