@@ -171,7 +171,7 @@ def test_damaged_parts_are_named_and_the_others_merged(tmp_path: Path, capsys: O
 
 
 def test_what_is_malformed_is_named_once_and_the_others_merged(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: Output
 ) -> None:
     """A runs.json, also one whose names lead to other files; files where runs should be."""
     a, b, c = (tmp_path / name for name in "abc")

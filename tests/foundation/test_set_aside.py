@@ -359,9 +359,7 @@ def test_published_runs_are_left_as_they_are(monkeypatch: Patch) -> None:
     assert sorted(x.name for x in part.parent.iterdir()) == ["seeds-000-001", "seeds-002-002"]
 
 
-def test_packed_runs_of_other_code_are_not_trained_anew(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_packed_runs_of_other_code_are_not_trained_anew(capsys: Output) -> None:
     """Somebody's copy of published ones, given as --results: it stays as it is."""
     (part,) = train().parts()
     restamp(part, "other")
