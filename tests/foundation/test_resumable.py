@@ -334,16 +334,13 @@ def test_writing_takes_two_percent_of_the_time_at_most(tmp_path: Path, monkeypat
     assert not Checkpoint(tmp_path / CHECKPOINT, 0.0).due()
 
 
-@pytest.mark.parametrize("interval", [0.0, 1e-9, 60.0])
 @pytest.mark.usefixtures("eager")
-def test_checkpoints_are_written_as_often_as_asked_for(
-    interval: float, tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_checkpoints_are_written_as_often_as_asked_for(tmp_path: Path, monkeypatch: Patch) -> None:
     written = []
     write = snapshot.write
     monkeypatch.setattr(snapshot, "write", lambda *args: written.append(write(*args)))
-    assert is_finished(part_of(train("q_learning", tmp_path, checkpoint_interval=interval)))
-    assert len(written) == (4 if interval == 1e-9 else 0)
+    assert is_finished(part_of(train("q_learning", tmp_path, checkpoint_interval=1e-9)))
+    assert len(written) == 4
     assert not list(tmp_path.rglob(CHECKPOINT))
 
 

@@ -359,9 +359,7 @@ def test_published_runs_are_left_as_they_are(monkeypatch: Patch) -> None:
     assert sorted(x.name for x in part.parent.iterdir()) == ["seeds-000-001", "seeds-002-002"]
 
 
-def test_packed_runs_of_other_code_are_not_trained_anew(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_packed_runs_of_other_code_are_not_trained_anew(capsys: Output) -> None:
     """Somebody's copy of published ones, given as --results: it stays as it is."""
     (part,) = train().parts()
     restamp(part, "other")
@@ -529,29 +527,41 @@ PATCHED = """from manyseeds.algos import q_learning
 from manyseeds.cli import parse
 from manyseeds.runs.control import main
 
-
-def td_error(*args):
-    return 1.0 * original(*args)
-
-
-original, q_learning.td_error = q_learning.td_error, td_error
-q_learning.BLOCK = 250
+{text}
 config = parse(q_learning.Config, q_learning.PRESETS, q_learning.__doc__)
 main(config, q_learning.train, q_learning.PRESETS)
 """
 
 
-def test_a_script_that_replaces_something_of_ours_is_read(mine: Path) -> None:
-    """A function and a constant, and then the training of algos/q_learning.py."""
+REPLACED = """
+def td_error(*args):
+    return 1.0 * original(*args)
+
+
+original, q_learning.td_error = q_learning.td_error, td_error
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new"),
+    [
+        (REPLACED, "1.0 * original", "0.5 * original"),
+        ("q_learning.BLOCK = 250\n", "250", "125"),
+    ],
+    ids=["a function", "a constant"],
+)
+def test_a_script_that_replaces_something_of_ours_is_read(
+    text: str, old: str, new: str, mine: Path
+) -> None:
+    """`q_learning.td_error = mine`, and then the training of algos/q_learning.py."""
     script = mine / "patched.py"
-    script.write_text(PATCHED)
+    script.write_text(PATCHED.format(text=text))
     command(script=script)
     first = sums(run_of("q_learning").parts()[0])
     assert "Finished already" in command(script=script)
-    for old, new in (("1.0 * original", "0.5 * original"), ("BLOCK = 250", "BLOCK = 125")):
-        edit(script, old, new)
-        assert "were trained by other code" in command(script=script)
-        assert sums(run_of("q_learning").parts()[0]) != first
+    edit(script, old, new)
+    assert "were trained by other code" in command(script=script)
+    assert sums(run_of("q_learning").parts()[0]) != first
 
 
 def test_replaced_functions_are_code_in_no_file(monkeypatch: Patch) -> None:

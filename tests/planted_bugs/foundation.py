@@ -807,7 +807,8 @@ BUGS = (
         "manyseeds/runs/set_aside.py",
         ", *script_of(definitions)})",
         "})",
-        "tests/foundation/test_set_aside.py::test_a_script_that_replaces_something_of_ours_is_read",
+        "tests/foundation/test_set_aside.py"
+        "::test_a_script_that_replaces_something_of_ours_is_read[a constant]",
     ),
     Bug(
         "edited code: what other code has trained is finished",
