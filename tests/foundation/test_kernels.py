@@ -331,14 +331,6 @@ def test_bits_do_not_depend_on_other_samples() -> None:
         assert torch.equal(outputs, torch.cat(alone, 1))
 
 
-@each_activation
-@pytest.mark.parametrize("outputs", [(1, 1), (2, 1), (3, 2), (5, 1), (4, 3, 2)])
-def test_bits_do_not_depend_on_other_networks(outputs: tuple[int, ...], activation: str) -> None:
-    case = Case(2, 9, (9, 64, 64), outputs, activation)
-    for k, together in enumerate(case.net(case.x)):
-        assert torch.equal(case.net.only(k, case.x), together)
-
-
 # ---- Optimizers ---------------------------------------------------------------------------
 
 S, STEPS = 4, 20

@@ -141,7 +141,7 @@ BUGS = (
         "manyseeds/distributions.py",
         "logprobs = self.logits.log_softmax(-1)",
         "logprobs = self.logits.softmax(-1).log()",
-        "tests/algos/test_ppo.py::test_categorical_is_torchs",
+        "tests/foundation/test_kernels.py::test_categorical_is_pytorchs",
     ),
     Bug(
         "no number: ppo's deviation is never small",

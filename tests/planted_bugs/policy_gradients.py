@@ -164,7 +164,7 @@ BUGS = (
         "minibatch = Batch(*fields)\n"
         "            mixed = batch.logprobs[:, : config.minibatch]\n"
         "            minibatch = minibatch._replace(logprobs=mixed)\n",
-        "tests/algos/test_ppo.py::test_without_a_learning_rate_every_ratio_stays_1",
+        "tests/algos/test_traps.py::test_the_update_begins_at_the_policy_that_acted[ppo]",
     ),
     Bug(
         "ratio before an update: ppo's statistics have moved on",
