@@ -1,4 +1,4 @@
-"""Puts runs of one environment on one plot and says whether one is better, with an interval.
+"""Plots runs of one environment together and tests whether one is better, with an interval.
 
     python benchmarks/compare.py results/runs/CartPole-v1/ppo/169f4dbf \\
                                  results/runs/CartPole-v1/sb3-ppo/169f4dbf
