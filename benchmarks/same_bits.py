@@ -578,7 +578,7 @@ def commit_of(old: str) -> str:
             raise
         inside = False
     if not inside:
-        raise UsageError(f"OLD {old}: {ROOT} is no git checkout to read it from")
+        raise UsageError(f"OLD {old}: {ROOT} is not a git checkout to read it from")
     try:
         return git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{old}^{{commit}}")
     except UsageError:
