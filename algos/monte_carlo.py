@@ -15,8 +15,8 @@ With alpha = 1 / N(S_t), where N counts the visits, V is the mean of the returns
 Carlo learns from the first visit of each state in an episode, every-visit from all of them. No
 estimate depends on another one, unless the time limit truncates an episode. First-visit means are
 therefore unbiased (the bias of every-visit means vanishes with more episodes: Singh and Sutton,
-1996), but they have the variance of whole returns. td_prediction.py is the alternative; see `diff
-algos/monte_carlo.py algos/td_prediction.py`.
+1996), but they have the variance of whole returns. td_prediction.py is the alternative:
+`diff algos/monte_carlo.py algos/td_prediction.py` shows the difference.
 
 Shapes: S seeds, N parallel episodes, L steps of the longest, X states, A actions. V is [S, X],
 the policy [X, A]; one episode of every seed is [S, L].

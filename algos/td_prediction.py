@@ -21,8 +21,8 @@ state was visited, and thus its share of each error (SB, eq. 12.5 to 12.7 for a 
     V <- V + alpha [ R_{t+1} + gamma V(S_{t+1}) - V(S_t) ] z
 
 (The two views are equal only if V is constant during an episode: SB, section 12.2.) TD(0) is n = 1
-and lambda = 0. monte_carlo.py learns from whole returns; see `diff algos/monte_carlo.py
-algos/td_prediction.py`.
+and lambda = 0. monte_carlo.py learns from whole returns:
+`diff algos/monte_carlo.py algos/td_prediction.py` shows the difference.
 
 Shapes: S seeds, N parallel episodes, L steps of the longest, X states, A actions. V is [S, X],
 the policy [X, A]; one episode of every seed is [S, L].

@@ -7,8 +7,8 @@ The equation, applied to all states at once and repeated:
     V(s) <- max_a sum_s' P(s'|s, a) [ R(s, a, s') + gamma V(s') ]              (SB, eq. 4.10)
 
 Every sweep shrinks the distance of V to the optimal values V* by at least the factor gamma. The
-Bellman residual, the largest change that the next sweep would make, bounds that distance: max |V -
-V*| <= residual / (1 - gamma).
+Bellman residual, the largest change that the next sweep would make, bounds that distance:
+max |V - V*| <= residual / (1 - gamma).
 
 Shapes: X states, A actions. P is [A, X, X'], the expected reward r is [A, X], V is [X] float64.
 There are no seeds, because nothing is random.

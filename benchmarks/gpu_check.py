@@ -1,4 +1,4 @@
-"""CUDA against the CPU, on a machine with a GPU: a line for each check, then the throughput.
+"""Compares CUDA with the CPU on a machine with a GPU, then measures the throughput.
 
     make gpu-check
 

@@ -1,4 +1,4 @@
-"""Why SBX and rejax learn at another speed: ours with their details, one by one and all.
+"""Why SBX and rejax learn faster or slower: ours with their details, one by one and together.
 
     python benchmarks/library_details.py --algo ppo
     python benchmarks/library_details.py --algo dqn

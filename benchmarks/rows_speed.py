@@ -1,4 +1,4 @@
-"""What a hyperparameter of its own costs a row: 64 learning rates x 10 seeds against 640 seeds.
+"""Cost of separate hyperparameters per row: 64 learning rates x 10 seeds against 640 seeds.
 
     python benchmarks/rows_speed.py
 

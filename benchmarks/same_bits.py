@@ -1,10 +1,10 @@
-"""Proves that the code here trains the same bits as an older commit.
+"""Checks that the current code trains bit-identically to an older commit.
 
     python benchmarks/same_bits.py 975e3b9 --workers 2
     python benchmarks/same_bits.py HEAD --only dqn "grpo addition"
-    python benchmarks/same_bits.py HEAD~3 --restamp          # and say so in the published runs
+    python benchmarks/same_bits.py HEAD~3 --restamp          # record it in the published runs
 
-Every algorithm, language method and baseline is trained shortly, with the settings of
+Every algorithm, language method and baseline is trained briefly, with the settings of
 benchmarks/cases.py, by the scripts of OLD in a temporary worktree and by those of this checkout as
 it is, uncommitted changes included. Weights, metrics, curves, transcripts and summaries must be the
 same to the bit; NaN equals NaN, and times are left out. A line for each case:
@@ -578,7 +578,7 @@ def commit_of(old: str) -> str:
             raise
         inside = False
     if not inside:
-        raise UsageError(f"OLD {old}: {ROOT} is no git checkout to read it from")
+        raise UsageError(f"OLD {old}: {ROOT} is not a git checkout to read it from")
     try:
         return git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{old}^{{commit}}")
     except UsageError:

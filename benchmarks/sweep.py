@@ -1,4 +1,4 @@
-"""Runs the cells of a suite that are not finished yet, each as the command a person would type.
+"""Runs the unfinished cells of a suite, each as the command that a user would type.
 
     python benchmarks/sweep.py --suite quick --seeds 30 --workers 2
     python benchmarks/sweep.py --suite policy-gradient --only sb3       # some of its cells

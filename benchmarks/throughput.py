@@ -1,4 +1,4 @@
-"""Timesteps per second: ours, SB3's where it has the algorithm, rejax's where it is installed.
+"""Measures timesteps per second: ours, SB3's and, where it is installed, rejax's.
 
     python benchmarks/throughput.py                     one CPU core
     python benchmarks/throughput.py --device cuda       thousands of seeds on a GPU

@@ -1,4 +1,4 @@
-"""Shows a trained policy in Gymnasium's own environment: as a film, or as a check of ours.
+"""Films a trained policy in Gymnasium's own environment, or compares its returns there with ours.
 
     python benchmarks/watch.py results/runs/CartPole-v1/ppo/169f4dbf
     python benchmarks/watch.py --check results/runs/CartPole-v1/ppo/169f4dbf [RUN ...]

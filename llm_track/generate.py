@@ -192,7 +192,7 @@ class Output:
         if settings != json.loads(json.dumps(self.config.identity())):
             raise UsageError(f"--out {out}: was begun with other settings")
         if (path.stat().st_size if path.exists() else 0) < self.bytes:
-            raise UsageError(f"--out {out}: rows are gone; to begin anew, delete {state.name}, too")
+            raise UsageError(f"--out {out}: rows are gone; to start over, delete {state.name}, too")
         if len(self.right) < prompts and path.exists():
             os.truncate(path, self.bytes)
 

@@ -127,11 +127,11 @@ def read_studies(results: Path) -> list[Study]:
                 about = read(path / "config.json", STUDY)
                 result = read(path / "result.json", RESULT)
                 if about["kind"] != "control" or about["algo"] not in catalog.names("algos"):
-                    raise UsageError(f"{path}: {about['algo']} is no algorithm that is searched")
+                    raise UsageError(f"{path}: {about['algo']} is not a searchable algorithm")
                 numbers = ("trial", "seed", "final", "auc")
                 rows = read_table(path / "rows.parquet", numbers, ("stage",))
                 if about["env"] not in envs.NATIVE:
-                    raise UsageError(f"{path}: {about['env']} is no environment of ours")
+                    raise UsageError(f"{path}: {about['env']} is not a native environment")
                 study = Study(path, about, result, rows)
                 study.check()
                 found.setdefault(path.parts[-3:], study)

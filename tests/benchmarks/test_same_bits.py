@@ -472,7 +472,7 @@ def test_a_checkout_without_git_is_a_mistake(
     for folder in (tmp_path / "plain", tmp_path / "theirs/copy"):
         folder.mkdir()
         monkeypatch.setattr(same_bits, "ROOT", folder)
-        message = f"error: OLD HEAD: {folder} is no git checkout to read it from\n"
+        message = f"error: OLD HEAD: {folder} is not a git checkout to read it from\n"
         assert refusal(main, "HEAD") == message
 
 

@@ -135,7 +135,7 @@ def test_bad_files_in_one_line(qwen: str, tmp_path: Path) -> None:
             generate.generate(replace(config, **changed))
     assert not list(tmp_path.glob("*y.jsonl*"))
     path.write_text("")
-    with pytest.raises(UsageError, match=r"rows are gone; to begin anew, delete x\.jsonl\.state"):
+    with pytest.raises(UsageError, match=r"rows are gone; to start over, delete x\.jsonl\.state"):
         generate.generate(config)
     assert path.read_text() == ""
     state = json.loads((tmp_path / "x.jsonl.state.json").read_text())

@@ -172,7 +172,7 @@ def test_an_interrupted_training_goes_on_as_if_nothing_had_happened(
     part = RunFolder.of(config, name).path / part_name([0])
     assert not is_finished(part)
     assert (part / language.CHECKPOINT).exists()
-    said = f"interrupted; the same command again goes on from sample {calls[2]}\n"
+    said = f"interrupted; the same command resumes from sample {calls[2]}\n"
     assert capsys.readouterr().err == said
     rates.clear()
     assert train(name, config) == part
@@ -237,7 +237,7 @@ def test_a_damaged_checkpoint_is_a_line_and_a_fresh_start(
     path.write_bytes(content)
     capsys.readouterr()
     part = train("sft", config)
-    said = f"note: {path}: not used: it is damaged; the training starts anew\n"
+    said = f"note: {path}: not used: it is damaged; the training starts over\n"
     assert capsys.readouterr().err == said
     assert_same_weights(part, train("sft", config_of("sft", model, tmp_path / "whole")))
 
@@ -400,7 +400,7 @@ def test_seeds_that_other_code_has_trained_are_trained_anew(
     (aside,) = (part.parent / STALE).iterdir()
     said = capsys.readouterr().out
     assert "seed 0 was trained by other code" in said
-    assert f"set aside as a run of its own, {aside}\n" in said
+    assert f"moved to {aside}\n" in said
     assert read_json(aside / part.name / "DONE.json") == before
     assert len(RunFolder(part.parent).parts()) == 2
 
