@@ -193,7 +193,7 @@ def test_too_few_seeds_have_no_verdict_and_one_no_interval(results: Path) -> Non
 
     found = language_models.methods(open_runs(results))
     (theirs,) = [m for m in found if m.algo == "trl-grpo"]
-    assert verdict() == "none (needs 10 seeds a side)"
+    assert verdict() == "none (needs 10 seeds per side)"
     theirs.summaries[0]["initial"]["entropy"] += 1e-9
     assert verdict() == "none (other initial models)"
     theirs.parts, theirs.configs = theirs.parts[:1], theirs.configs[:1]
