@@ -18,7 +18,7 @@ from manyseeds.llm_track import dpo, models, sampling, tasks
 from manyseeds.llm_track.tasks import Preference
 from manyseeds.runs.language import LanguageRun
 from manyseeds.runs.parallel import Processes
-from tests.llm_track.batches import float64, moved
+from tests.llm_track.batches import float64, moved, one_by_one
 
 CPU = torch.device("cpu")
 PAIRS = [
@@ -82,12 +82,8 @@ def by_loops(config: dpo.Config) -> tuple[dict[str, float], Tensor]:
     def log_probability(model: Any, prompt: str, completion: str) -> Tensor:
         ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
         told = tokenizer(completion, add_special_tokens=False)["input_ids"]
-        total = torch.zeros((), dtype=torch.float64)
-        for token in [*told, tokenizer.eos_token_id][: config.max_new_tokens]:
-            logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1]
-            total = total + logits.log_softmax(-1)[token]
-            ids = [*ids, token]
-        return total
+        told = [*told, tokenizer.eos_token_id][: config.max_new_tokens]
+        return one_by_one(model, ids, told)[torch.arange(len(told)), told].sum()
 
     sums: Counter[str] = Counter()
     whole = torch.zeros((), dtype=torch.float64)

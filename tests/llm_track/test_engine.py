@@ -75,19 +75,6 @@ def change(model: Any) -> None:
 # ---- vLLM ----------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("vllm")
-def test_log_probabilities_are_those_of_our_model(folder: str) -> None:
-    """At the temperature, so that the ratio of the first update is 1; 0 outside the mask."""
-    model, tokenizer = loaded(folder)
-    samples = drawn(model, tokenizer, T=30)
-    with torch.no_grad():
-        forced = sampling.logprobs(model, samples, 0.7)
-    torch.testing.assert_close(samples.logprobs, forced, rtol=0, atol=1e-5)
-    assert (samples.logprobs[samples.mask] < 0).all()
-    assert torch.equal(samples.entropy, -samples.logprobs)
-    assert not samples.logprobs.requires_grad
-
-
 def test_the_likeliest_completions_are_the_same_after_every_change(vllm: Any, folder: str) -> None:
     """Up to any of several end tokens; the cache has nothing of earlier weights."""
     model, tokenizer = loaded(folder)
@@ -147,13 +134,15 @@ def test_what_vllm_is_asked_for(vllm: Any, qwen: str) -> None:
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_adapters_are_merged_into_what_vllm_gets(vllm: Any, kind: str, tmp_path: Path) -> None:
-    """And the weights beneath them keep their bits; a reference shares the engine."""
+    """Log-probabilities are our model's, whose own weights keep their bits."""
     pytest.importorskip("peft")
     model, tokenizer = loaded(make_model(kind, tmp_path / "m"), lora_rank=4)
     assert models.Reference(model).model.engine is model.engine
     change(model)
     before = {name: p.clone() for name, p in model.named_parameters()}
-    samples = drawn(model, tokenizer)
+    samples = drawn(model, tokenizer, T=30)
+    assert torch.equal(samples.entropy, -samples.logprobs)
+    assert not samples.logprobs.requires_grad
     for name, p in model.named_parameters():
         assert torch.equal(p, before[name]), name
     with torch.no_grad():

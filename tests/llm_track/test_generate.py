@@ -73,13 +73,6 @@ def test_the_likeliest_completion(qwen: str) -> None:
     assert generate.generate(replace(config, seed=5)) == scores
 
 
-@pytest.mark.parametrize("model", ["tiny-base", "micro-base-3200"])
-def test_a_base_is_made_first(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(models.BASES, model, models.Base(steps=1, width=32, layers=1))
-    config = Config(model=model, results=str(tmp_path), **SMALL)  # type: ignore[arg-type]
-    assert generate.generate(config) == generate.generate(config)
-
-
 @pytest.mark.parametrize("batches", [0, 2])
 @pytest.mark.parametrize("torn", [b"", b'{"prompt": "1+'])
 def test_goes_on_where_it_was_killed(

@@ -20,6 +20,7 @@ from manyseeds.llm_track.sampling import Samples
 from manyseeds.record import RunFolder, read_json
 from manyseeds.runs.language import LanguageRun, main
 from manyseeds.runs.parallel import Processes
+from tests.llm_track.batches import policy_metrics
 
 
 def load(config: Any) -> tuple[Any, Any, Any, tasks.Task]:
@@ -383,17 +384,14 @@ def ppo_step(
         logprobs = sampling.logprobs(policy, part, config.temperature)
         values = rlhf_ppo.values_of(critic, part)
     ratio, quotient = (logprobs - part.logprobs).exp(), (part.reference - logprobs).exp()
-    low, high, better = ratio < 0.8, ratio > 1.2, part.advantages > 0
-    terms = {
-        "clipfrac": low | high, "clip_low": low & ~better, "clip_high": high & better,
-        "approx_kl": ratio - 1 - ratio.log(), "kl": quotient - 1 - quotient.log(),
-    }  # fmt: skip
+    means = policy_metrics(ratio, quotient, part.advantages, part.mask, 0.8, 1.2)
+    terms = {}
     A, V, G, near = part.advantages, part.values, part.returns, config.clip_value_range
     terms["policy_loss"] = -torch.min(ratio * A, ratio.clamp(0.8, 1.2) * A)
     clipped = V + (values - V).clamp(-near, near) if near else values
     assert (clipped == values)[part.mask].all() == (near == 0)
     terms["value_loss"] = torch.max((values - G) ** 2, (clipped - G) ** 2) / 2
-    means = {name: float(x[part.mask].float().mean()) for name, x in terms.items()}
+    means |= {name: float(x[part.mask].mean()) for name, x in terms.items()}
     steps, metrics = subtracted(
         [policy, critic],
         lambda x: rlhf_ppo.update(policy, critic, x, moved, rows, config, run),
