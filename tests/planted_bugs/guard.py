@@ -6,7 +6,7 @@ GUARD = "manyseeds/kernels/guard.py"
 TESTS = "tests/foundation/test_guard.py"
 ANEW = f"{TESTS}::test_what_is_bound_anew_counts"
 SUBCLASSES = f"{TESTS}::test_subclasses_are_asked_for_what_they_override"
-MIDDLE = f"{TESTS}::test_a_change_in_the_middle_of_a_training_counts"
+MIDDLE = f"{TESTS}::test_a_training_looks_in_each_iteration"
 ENVIRONMENT = f"{TESTS}::test_an_environment_is_asked"
 BUGS = (
     Bug(
