@@ -16,7 +16,9 @@ DQN has the squared error and does not clip the gradient, SB3's the Huber loss a
 Shapes: S seeds, N environments per seed, F steps per environment between two updates (train_freq),
 G gradient steps per update, M transitions in a minibatch, C capacity of the memory, O observation
 size, A actions. Every loss is [S], and no term mixes two seeds, so `loss.sum().backward()` gives
-each seed its own gradient.
+each seed its own gradient. A hyperparameter is a number, or [S] where the seeds differ in it:
+`broadcast` reshapes it to be multiplied with a tensor. `@in_c` names a C kernel that runs in the
+place of a function until that is edited.
 
 Logged per round of F steps: td_loss and q_values (mean Q of the chosen actions) of the last
 minibatch; train_return and train_length of the episodes that ended.
@@ -292,7 +294,7 @@ def train(config: Config, run: Run) -> QNetwork:
     # The interval counts environment steps, not gradient steps (SB3).
     interval = max(config.target_update_interval // N, 1) * N
 
-    # On CUDA the iteration is recorded once as a graph; so all that changes is an argument.
+    # On CUDA the iteration is recorded once as a graph, so all that changes is an argument.
     @captured(run.device, env.native)
     def iteration(
         state: envs.State,
@@ -322,7 +324,7 @@ def train(config: Config, run: Run) -> QNetwork:
         learns = timestep > config.learning_starts
         steps = torch.arange(before, timestep, N, dtype=torch.float64).unsqueeze(0)
         epsilon = from_host(epsilon_at(steps, config), run.device)
-        # Noise is drawn beforehand, from each seed's own stream: no seed depends on another one.
+        # Noise is drawn beforehand, from each seed's own stream: no seed depends on another.
         state, obs, metrics = iteration(
             state,
             obs,

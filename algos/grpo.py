@@ -109,7 +109,7 @@ class Config(ControlConfig):
     """Updates after which the current policy becomes the reference (0: keep the initial policy).
     Only with kl_coef."""
     entropy_coef: PerRow[NonNegative] = 0.0
-    """Weight of the entropy bonus."""
+    """c2, weight of the entropy bonus."""
     max_grad_norm: PerRow[NonNegative] = 0.5
     """Clip each seed's gradient to this norm (0: no clipping)."""
     hidden: tuple[PositiveInt, ...] = (64, 64)
@@ -141,7 +141,10 @@ class Config(ControlConfig):
 
 
 class Actor(SeedPolicy):
-    """S policies: a tanh network a seed."""
+    """S policies: a tanh network a seed.
+
+    Inherited: `features`, which normalises obs; `distribution`; `draw`, noise; and `act`.
+    """
 
     def __init__(self, spec: envs.EnvSpec, config: Config, init: SeedStreams) -> None:
         S = len(init.seeds)
@@ -152,7 +155,7 @@ class Actor(SeedPolicy):
         # Orthogonal weights of gain sqrt(2), 0.01 for the head, as in PPO.
         self.network.orthogonal_init(init, gains=(0.01,))
         if self.continuous:
-            # Gaussian, independent components, log_std the same in all states.
+            # Gaussian, log_std the same in all states, independent components.
             self.log_std = self.network.constant(self.action_size, config.log_std_init)
 
     def policy(self, obs: Tensor) -> Categorical | Gaussian:

@@ -79,7 +79,7 @@ class Config(ControlConfig):
     normalize_advantage: bool = True
     """Normalise Phi over the steps of an update to mean 0 and standard deviation 1."""
     entropy_coef: PerRow[NonNegative] = 0.0
-    """Weight of the entropy bonus."""
+    """c2, weight of the entropy bonus."""
     max_grad_norm: PerRow[NonNegative] = 0.5
     """Clip each seed's gradient to this norm (0: no clipping)."""
     critic_updates: PositiveInt = 20
@@ -107,7 +107,10 @@ class Config(ControlConfig):
 
 
 class Actor(SeedPolicy):
-    """S policies: a tanh network a seed."""
+    """S policies: a tanh network a seed.
+
+    Inherited: `features`, which normalises obs; `distribution`; `draw`, noise; and `act`.
+    """
 
     def __init__(self, spec: envs.EnvSpec, config: Config, init: SeedStreams) -> None:
         S = len(init.seeds)
@@ -118,7 +121,7 @@ class Actor(SeedPolicy):
         # Orthogonal weights of gain sqrt(2), 0.01 for the head, as in PPO.
         self.network.orthogonal_init(init, gains=(0.01,))
         if self.continuous:
-            # Gaussian, independent components, log_std the same in all states.
+            # Gaussian, log_std the same in all states, independent components.
             self.log_std = self.network.constant(self.action_size, config.log_std_init)
 
     def policy(self, obs: Tensor) -> Categorical | Gaussian:

@@ -300,7 +300,7 @@ def test_without_gradients_there_are_none(agent: ppo.ActorCritic) -> None:
 def test_arguments_may_be_given_by_name(
     agent: ppo.ActorCritic, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    named = {"clip": None, "config": ppo.Config(), "batch": sample(agent), "agent": agent}
+    named = {"clip_range": None, "config": ppo.Config(), "batch": sample(agent), "agent": agent}
     expected = gradients(agent, *reversed(named.values()))
     for x, y in zip(gradients(agent, **named), expected, strict=True):
         assert x is not None
