@@ -351,7 +351,7 @@ def remove_abandoned(folder: RunFolder, seeds: Sequence[int]) -> None:
         if any(first <= seed <= last for seed in seeds):
             # Unreadable; gone, as two processes may train seeds of one part; holds a checkpoint.
             with contextlib.suppress(OSError):
-                if DONE not in os.listdir(part):
+                if DONE not in os.listdir(part) and not is_finished(part):  # packed
                     clear(part, keep=ALL, strict=False)
                     part.rmdir()
 

@@ -173,30 +173,6 @@ def start_values(S: int, X: int = 4) -> Tensor:
 # ---- Monte Carlo ---------------------------------------------------------------------------
 
 
-def by_hand() -> Episodes:
-    """State 0 is visited at 0, 2 and 3; the second seed has two steps and is cut in state 2."""
-    return Episodes(
-        states=torch.tensor([[0, 1, 0, 0, 2], [1, 1, 2, 2, 2]]),
-        rewards=torch.tensor([[1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 0.0, 0.0]]),
-        alive=torch.tensor([[True] * 4, [True, True, False, False]]),
-        terminated=torch.tensor([True, False]),
-    )
-
-
-def test_returns_by_hand() -> None:
-    values = torch.tensor([[1.0, 1.0, 7.0], [1.0, 1.0, 8.0]])  # the 7 is of a terminal state
-    got = monte_carlo.returns(by_hand(), values, gamma=0.5)
-    # 4; 3 + .5 * 4; 2 + .5 * 5; 1 + .5 * 4.5 | 2 + .5 * 8; 1 + .5 * 6
-    expected = torch.tensor([[3.25, 4.5, 5.0, 4.0], [4.0, 6.0, 8.0, 8.0]])
-    assert torch.equal(torch.where(by_hand().alive, got, expected), expected)
-
-
-def test_first_visits_by_hand() -> None:
-    got = monte_carlo.first_visits(by_hand(), num_states=3)
-    expected = [[True, True, False, False], [True, False, False, False]]
-    assert got.tolist() == expected
-
-
 # ---- Temporal differences ------------------------------------------------------------------
 
 

@@ -27,6 +27,7 @@ from manyseeds.checkpoint import read_about
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.record import POLICY, read_json, seal, write_json
+from tests.benchmarks.conftest import Output, Patch
 from tests.benchmarks.test_report import around, plant
 from tests.benchmarks.test_watch import store
 
@@ -129,9 +130,7 @@ KEPT += ["model.safetensors.index.json", "special_tokens_map.json", "spiece.mode
 KEPT += ["tokenizer.json", "tokenizer_config.json", "vocab.json"]
 
 
-def test_what_is_no_file_of_a_model_is_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_file_of_a_model_is_left_out(tmp_path: Path, capsys: Output) -> None:
     """Code, pickles, other people's JSON, links, pipes, folders, and names that hide."""
     model, out, secret = tmp_path / "model", tmp_path / "out", tmp_path / "secret"
     for folder in (model, out, secret):
@@ -176,9 +175,7 @@ def test_a_link_in_a_model_is_refused(name: str, tmp_path: Path) -> None:
     assert not any(out.iterdir())
 
 
-def test_mistakes_are_one_line(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_are_one_line(trained: Path, tmp_path: Path, capsys: Output) -> None:
     bare = plant(tmp_path / "bare", "dqn", around(480.0)).path
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").touch()
@@ -199,7 +196,7 @@ def test_mistakes_are_one_line(
     assert [x.name for x in (tmp_path / "full").iterdir()] == ["mine"]
 
 
-def test_loading_mistakes(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_mistakes(trained: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     folder = tmp_path / "out"
     assert run(trained, "--hub", folder) == 0
     with pytest.raises(UsageError):
@@ -219,7 +216,7 @@ def test_loading_mistakes(trained: Path, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_repository_is_fetched_without_other_files(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Path, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     """The hub is replaced by a folder, with the real signature and the real filter of names."""
     monkeypatch.chdir(tmp_path)
@@ -248,12 +245,7 @@ def test_a_repository_is_fetched_without_other_files(
         ppo.load("hub:owner/other")
 
 
-def test_upload(
-    trained: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_upload(trained: Path, tmp_path: Path, monkeypatch: Patch, capsys: Output) -> None:
     calls: list[Any] = []
 
     class FakeHfApi:

@@ -45,6 +45,7 @@ from manyseeds.record import (
 from manyseeds.runs import control
 from manyseeds.runs.language import LanguageConfig
 from manyseeds.runs.stale import part_is_stale
+from tests.benchmarks.conftest import Output, Patch
 
 CASE = Case("algos/ppo.py", "CartPole-v1")
 IN_CASES = "show what is missing in benchmarks/cases.py"
@@ -377,7 +378,7 @@ def test_only_takes_along_what_a_case_begins_with() -> None:
 
 
 @pytest.fixture
-def part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_evaluations: None) -> Path:
+def part(tmp_path: Path, monkeypatch: Patch, few_evaluations: None) -> Path:
     """The part of a finished run of Q-learning, in what counts as the published layer."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(same_bits, "PUBLISHED", Path("r"))
@@ -388,7 +389,7 @@ def part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_evaluations: None)
     return part
 
 
-def test_only_what_was_fresh_is_stamped(part: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_was_fresh_is_stamped(part: Path, monkeypatch: Patch) -> None:
     """Stale at OLD is stale still, whatever else was found equal."""
     monkeypatch.setattr(same_bits, "commit_of", lambda old: old)
     monkeypatch.setattr(same_bits, "git", lambda *words: "c0ffee")
@@ -495,9 +496,7 @@ def test_every_published_run_is_what_its_settings_say() -> None:
     ],
     ids=str,
 )
-def test_a_mistake_is_one_line(
-    args: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_is_one_line(args: list[str], message: str, capsys: Output) -> None:
     if args == ["nothing"] and not (ROOT / ".git").exists():
         pytest.skip("no git checkout")
     with pytest.raises(SystemExit) as stop:
@@ -509,7 +508,7 @@ def test_a_mistake_is_one_line(
 
 
 def test_a_checkout_without_git_is_a_mistake(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: Patch, capsys: Output
 ) -> None:
     monkeypatch.setattr(same_bits, "ROOT", tmp_path)
     message = f"error: OLD HEAD: {tmp_path} is no git checkout to read it from\n"

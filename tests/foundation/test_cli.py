@@ -35,6 +35,7 @@ from manyseeds.digest import ROOT
 from manyseeds.record import RunFolder, part_name, read_json
 from manyseeds.runs.control import Run, main
 from manyseeds.usage import documented
+from tests.benchmarks.conftest import Output, Patch
 
 SCRIPTS = sorted(p for p in (ROOT / "algos").glob("*.py") if p.stem != "__init__")
 MODULES = {p.stem: importlib.import_module(f"manyseeds.algos.{p.stem}") for p in SCRIPTS}
@@ -45,7 +46,7 @@ TABULAR = [q_learning, sarsa]
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def elsewhere(tmp_path: Path, monkeypatch: Patch) -> None:
     """Work in an empty folder: what a command creates there is seen."""
     monkeypatch.chdir(tmp_path)
 
@@ -59,7 +60,7 @@ def run(*args: str, module: Any = ppo) -> None:
     main(read(*args, module=module), module.train, module.PRESETS)
 
 
-def refused(capsys: pytest.CaptureFixture[str], *args: str, module: Any = ppo) -> str:
+def refused(capsys: Output, *args: str, module: Any = ppo) -> str:
     """The one line with which a command is refused, before anything is created."""
     before = contents(Path.cwd())
     with pytest.raises(SystemExit) as stop:
@@ -162,9 +163,7 @@ UNKNOWN_ENV = "unknown environment; there are Acrobot-v1, CartPole-v1"
         (f"--results {'x' * 256}", f"--results {'x' * 256}: File name too long"),
     ],
 )
-def test_bad_input_is_refused_in_one_line(
-    command: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_is_refused_in_one_line(command: str, message: str, capsys: Output) -> None:
     """The line names the flag, the value and what is allowed."""
     said = refused(capsys, *command.split())
     if message.startswith("--") and ": " in message and "unknown" not in message:
@@ -184,7 +183,7 @@ def test_bad_input_is_refused_in_one_line(
     ],
 )
 def test_a_number_that_no_table_can_hold_is_refused(
-    value: str, allowed: str, module: Any, capsys: pytest.CaptureFixture[str]
+    value: str, allowed: str, module: Any, capsys: Output
 ) -> None:
     said = refused(capsys, f"--initial-value={value}", module=module)
     assert said == f"--initial-value {float(value)}: must be {allowed}"
@@ -208,7 +207,7 @@ def test_the_largest_number_that_a_table_can_hold_is_accepted() -> None:
     ],
 )
 def test_an_unknown_flag_is_answered_with_one_of_which_it_is_a_part(
-    module: Any, word: str, hint: str, capsys: pytest.CaptureFixture[str]
+    module: Any, word: str, hint: str, capsys: Output
 ) -> None:
     said = refused(capsys, word, *([] if "=" in word else ["3"]), module=module)
     assert said == f"{word.partition('=')[0]}: unknown flag; {hint}"
@@ -227,22 +226,20 @@ def test_a_published_score_belongs_to_all_settings_of_its_preset(name: str) -> N
 
 @pytest.mark.parametrize("name", CONTROL)
 @pytest.mark.parametrize("command", ["--env Cart", "--seeds 0", "--total-timesteps 1", "--zzz 1"])
-def test_every_algorithm_refuses(
-    name: str, command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_algorithm_refuses(name: str, command: str, capsys: Output) -> None:
     """Also a budget of less than one iteration, which `Config.check` has to refuse."""
     said = refused(capsys, *command.split(), module=CONTROL[name])
     assert said.startswith(command.split()[0])
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
-def test_cuda_without_cuda_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cuda_without_cuda_is_refused(capsys: Output) -> None:
     """Never a silent fallback to the CPU."""
     said = refused(capsys, "--device", "cuda")
     assert said == "--device cuda: this torch sees no CUDA device; use cpu or auto"
 
 
-def test_results_that_are_no_folder_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_that_are_no_folder_are_refused(capsys: Output) -> None:
     """A file, a loop of links, and /proc, where not even root can create a folder."""
     file = Path("taken")
     file.write_text("precious")
@@ -260,14 +257,12 @@ def test_results_that_are_no_folder_are_refused(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_results_without_permission_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_without_permission_are_refused(capsys: Output) -> None:
     Path("locked").mkdir(mode=0o555)
     assert refused(capsys, "--results", "locked/r").endswith("locked is not writable")
 
 
-def test_a_tilde_in_results_is_the_home_folder(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_tilde_in_results_is_the_home_folder(monkeypatch: Patch, capsys: Output) -> None:
     """Also where no shell has replaced it: `--results=~/x`."""
     monkeypatch.setenv("HOME", str(Path("home").absolute()))
     config = read("--results=~/x")
@@ -276,7 +271,7 @@ def test_a_tilde_in_results_is_the_home_folder(
     assert refused(capsys, "--results", "~nobody-here/x").startswith("--results ~nobody-here/x: ")
 
 
-def test_a_name_that_holds_another_config_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_that_holds_another_config_is_refused(capsys: Output) -> None:
     """With the difference, flag by flag, and without touching what is there."""
     args = ["--name", "mine", "--seeds", "2", "--results", "r", "--total-timesteps", "1000"]
     config = read(*args, module=q_learning)
@@ -427,7 +422,7 @@ def changed(config: Any, field: str) -> Any:
 
 @pytest.mark.parametrize("name", CONTROL)
 def test_a_runs_name_changes_with_exactly_the_fields_that_change_a_curve(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, monkeypatch: Patch
 ) -> None:
     """So that ten seeds today and thirty tomorrow train only the missing twenty."""
     monkeypatch.setattr(checkpoint, "stored_policy", lambda part: (Path(__file__), {}))
@@ -463,7 +458,7 @@ def test_a_runs_folder_is_where_the_documentation_says(env: str, folder: str) ->
     assert RunFolder.of(config, "ppo").path.parent == Path("there/runs") / folder / "ppo"
 
 
-def test_a_run_with_a_slash_in_its_id(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_with_a_slash_in_its_id(capsys: Output) -> None:
     """From the command line to the stored policy, in one folder, under the id itself."""
     entry = "gymnasium.envs.classic_control:CartPoleEnv"
     gym.register("Somebody/Pole-v0", entry_point=entry, max_episode_steps=20)
@@ -499,7 +494,7 @@ class Stage(gym.Env[Any, Any]):
         return np.zeros(2), 1.0, False, False, {}
 
 
-def test_what_somebodys_environment_does_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_somebodys_environment_does_is_one_line(capsys: Output) -> None:
     """With nothing left behind where it raises, and a note where it ignores its seed."""
     args = ["--seeds", "1", "--total-timesteps", "64", "--num-steps", "16", "--hidden", "8"]
     args += ["--minibatch-size", "64", "--results", "r", "--quiet"]

@@ -29,6 +29,7 @@ from manyseeds.runs import base
 from manyseeds.runs import control as run_module
 from manyseeds.runs.control import Run, main
 from manyseeds.seeds import SeedStreams
+from tests.benchmarks.conftest import Output, Patch
 
 BUDGETS: dict[str, dict[str, Any]] = {
     "a2c": {"total_timesteps": 640, "hidden": (16,)},
@@ -346,7 +347,7 @@ def silent(T: int, seeds: int = 1, **fields: Any) -> Run:
     ],
 )
 def test_evaluations_come_at_every_twentieth_or_the_first_update_after(
-    T: int, block: int, monkeypatch: pytest.MonkeyPatch
+    T: int, block: int, monkeypatch: Patch
 ) -> None:
     """Against the definition, with the true timestep in the rows."""
     boundaries = range(0, T + block, block)
@@ -369,9 +370,7 @@ def test_evaluations_come_at_every_twentieth_or_the_first_update_after(
 
 
 @pytest.mark.parametrize("algo", BUDGETS)
-def test_evaluating_does_not_change_the_training(
-    algo: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_evaluating_does_not_change_the_training(algo: str, monkeypatch: Patch) -> None:
     """Never, at the usual points, or after every update and sampled: the same weights, bit for bit.
 
     An evaluation has its own streams, and leaves the training's environments where they are.
@@ -431,7 +430,7 @@ def walks(S: int, T: int, longest: int, seed: int = 0) -> list[Tensor]:
     [(1000, 20), (1000, 60), (1000, 400), (1000, 2000), (20, 1), (7, 3), (997, 13)],
 )
 def test_each_seed_is_evaluated_as_it_was_when_it_passed_a_point(
-    T: int, longest: int, monkeypatch: pytest.MonkeyPatch
+    T: int, longest: int, monkeypatch: Patch
 ) -> None:
     """Against the definition for one seed: true timesteps, and the policy of that update.
 
@@ -466,9 +465,7 @@ def test_each_seed_is_evaluated_as_it_was_when_it_passed_a_point(
     assert set(curve["mode"]) == {"greedy"}
 
 
-def test_seeds_that_pass_a_point_together_are_evaluated_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_seeds_that_pass_a_point_together_are_evaluated_at_once(monkeypatch: Patch) -> None:
     """Without a copy of the policy; one is taken as soon as a seed is ahead."""
     policies: list[Any] = []
 
@@ -540,7 +537,7 @@ def test_a_seeds_log_has_the_same_bits_alone() -> None:
         np.testing.assert_array_equal(alone["x"], mine["x"])
 
 
-def test_a_summary_of_seeds_at_timesteps_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_summary_of_seeds_at_timesteps_of_their_own(monkeypatch: Patch) -> None:
     run, policy = silent(100, seeds=3), Versions(3)
     for now in ([0, 0, 0], [60, 100, 130], [105, 100, 130]):
         timesteps = torch.tensor(now)
@@ -562,9 +559,7 @@ def test_a_summary_of_seeds_at_timesteps_of_their_own(monkeypatch: pytest.Monkey
 # ---- The learning clock -----------------------------------------------------------------
 
 
-def test_the_learning_clock_is_stopped_during_evaluations(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_learning_clock_is_stopped_during_evaluations(monkeypatch: Patch) -> None:
     """Learning takes 10 s per update on a planted clock, an evaluation 1000 s."""
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(base, "time", SimpleNamespace(perf_counter=lambda: clock.now))
@@ -616,7 +611,7 @@ PLANT = ("--total-timesteps", "640", "--num-envs", "4", "--num-steps", "16", "--
 PLANT += ("--minibatch-size", "32", "--seeds", "3", "--first-seed", "4", "--results", "r")
 
 
-def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+def planted(monkeypatch: Patch) -> Callable[..., Any]:
     """GAE whose third rollout is NaN for the second seed."""
     real, count = ppo.gae, 0
 
@@ -632,7 +627,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
 
 def test_a_diverged_seed_is_reported_everywhere_and_harms_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: Patch, capsys: Output
 ) -> None:
     """In the summary, in the table, in every aggregate; the other seeds are bit-equal."""
     monkeypatch.chdir(tmp_path)
@@ -678,10 +673,7 @@ def test_failures_are_said_once() -> None:
 @pytest.mark.usefixtures("pictures")
 @pytest.mark.parametrize("threshold", [475.0, None])
 def test_a_score_that_is_not_known_is_null_and_a_failure(
-    threshold: float | None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    threshold: float | None, tmp_path: Path, monkeypatch: Patch, capsys: Output
 ) -> None:
     """In every file, in the aggregates and in the table; the other seeds keep theirs. One at the
     threshold is no failure, one below it is."""

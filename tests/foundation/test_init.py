@@ -33,13 +33,14 @@ from manyseeds.runs.configurations import train_configurations
 from manyseeds.runs.control import Run
 from tests import resuming
 from tests.algos.test_seed_axis import BUDGETS
+from tests.benchmarks.conftest import Output, Patch
 from tests.resuming import CASES, part_of
 
 SMALL = {**CASES["ppo"], "hidden": (16, 16)}
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _here(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     for module, name, few in resuming.FEWER:
         monkeypatch.setattr(module, name, few)
@@ -195,7 +196,7 @@ def command(*words: str) -> None:
     control.main(config, ppo.train, {})
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def refused(capsys: Output, *words: str) -> str:
     """What a command is refused with: one line, status 2, nothing created."""
     capsys.readouterr()
     before = sorted(os.listdir("."))
@@ -215,7 +216,7 @@ def stored(**settings: Any) -> Path:
     return train("ppo", **{**plain, **settings})
 
 
-def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line(capsys: Output) -> None:
     part = stored()
     command("--init", str(part))
     assert is_finished(next(Path("new").glob("runs/*/*/*/seeds-000-002")))
@@ -282,7 +283,7 @@ HOSTILE: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_hostile_parts_are_one_line(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hostile_parts_are_one_line(kind: str, capsys: Output) -> None:
     part = stored()
     HOSTILE[kind](part)
     if kind != "a pipe":

@@ -7,6 +7,7 @@ import itertools
 import json
 import shutil
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,9 @@ def test_runs_json_has_a_line_per_part_in_order() -> None:
     plant(FIRST)
     pack(RESULTS)
     assert (ALGO / packed.RUNS).read_text().splitlines() == lines
+    (last,) = (x for x in lines if x.startswith(f'"{keys[-1]}"'))
+    (ALGO / packed.RUNS).write_text("\n".join(x for x in lines if x != last))
+    assert [run.path.name for run in all_runs(RESULTS)] == ["a"]
 
 
 def test_weights_stay_and_further_parts_are_added() -> None:
@@ -214,6 +218,26 @@ def test_an_interrupted_packing_loses_nothing(monkeypatch: pytest.MonkeyPatch) -
     assert k > 10
 
 
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_table_that_is_damaged_gets_no_new_checksum(missing: bool) -> None:
+    planted()
+    shutil.move(OTHER, "other")
+    pack(RESULTS)
+    shutil.move("other", OTHER)
+    rows = pd.read_parquet(ALGO / "curve.parquet").assign(return_mean=500.0)
+    rows.to_parquet(ALGO / "curve.parquet", index=False)
+    if missing:
+        (ALGO / "curve.parquet").unlink()
+    before = (ALGO / packed.RUNS).read_text()
+    with pytest.raises(UsageError, match=r"ppo/curve\.parquet: differs from its checksum"):
+        pack(RESULTS)
+    with pytest.raises(UsageError, match=f"{FIRST}: is damaged"):
+        copy_part(FIRST, RESULTS / "copy", RESULTS / "beside")
+    assert (ALGO / packed.RUNS).read_text() == before
+    assert not is_finished(FIRST)
+    assert (OTHER / record.DONE).exists()
+
+
 @pytest.mark.parametrize("name", ["curve.parquet", "metrics.parquet", packed.RUNS])
 def test_one_bit_of_a_packed_file_is_seen(name: str) -> None:
     planted()
@@ -288,39 +312,184 @@ def test_what_is_no_json_and_no_table_is_not_packed() -> None:
     assert is_finished(part)
 
 
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"loss": [None, None]},
+        {"loss": [1, 2]},
+        {"loss": np.ones(2, np.float32)},
+        {"loss": []},
+        {"run": [0.5, 1.5]},
+    ],
+    ids=["none", "whole", "single", "empty", "run"],
+)
+def test_what_would_be_read_otherwise_is_not_packed(columns: Any) -> None:
+    """Nothing is written, and all is as it was."""
+    plant(FIRST)
+    for part, rows in ((SECOND, {"loss": [0.5, 1.5]}), (OTHER, columns)):
+        plant(part)
+        write_bytes(part / "losses.parquet", parquet_bytes(pd.DataFrame(rows)))
+        seal(part, [POLICY], POLICY)
+    with pytest.raises(UsageError, match=r"ppo/losses\.parquet: cannot be packed"):
+        pack(RESULTS)
+    assert [x.name for x in sorted(ALGO.iterdir())] == ["a", "b"]
+    assert [run.parts() for run in all_runs(RESULTS)] == [[FIRST, SECOND], [OTHER]]
+
+
+def test_what_is_too_large_or_has_a_strange_name_is_not_packed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    part = plant(FIRST)
+    for limit in ("MAX_CELLS", "MAX_BYTES"):
+        with monkeypatch.context() as patch:
+            patch.setattr(packed, limit, 5)
+            with pytest.raises(UsageError, match="too large"):
+                pack(RESULTS)
+    (part / "\x07.json").write_text("{}")
+    seal(part, [POLICY], POLICY)
+    with pytest.raises(UsageError, match=r"runs\.json: cannot be packed"):
+        pack(RESULTS)
+    assert [x.name for x in ALGO.iterdir()] == ["a"]
+
+
+def test_what_a_killed_packing_was_writing_is_removed() -> None:
+    plant(FIRST)
+    kept = {ALGO / ".a.1.lock", ALGO / ".a.2"}
+    (ALGO / ".a.2").mkdir()
+    for name in (".a.1.lock", ".runs.json.123", ".curve.parquet.45"):
+        (ALGO / name).write_text("")
+    pack(RESULTS)
+    assert {*ALGO.glob(".*")} == kept
+
+
 # ---- Somebody else's ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "[]", "3", "{}", "{" * 9999, '{"sha256": 3, "proved": {}, "parts": {}}']
-    + [
-        f'{{"sha256": {{}}, "proved": {{}}, "parts": {{"{key}": {{}}}}}}'
-        for key in ("../x/seeds-000-001", "a", "a/x", "/etc/plan", ".a/plan", "a/../plan")
-    ],
-    ids=[
-        "empty",
-        "list",
-        "number",
-        "object",
-        "deep",
-        "type",
-        "up",
-        "run",
-        "name",
-        "root",
-        "hidden",
-        "dots",
-    ],
-)
-def test_a_malformed_runs_json_is_left_out(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    plant(OTHER)
+def edit(change: Callable[[Any], Any]) -> None:
+    """Change what runs.json has, and the checksums of JSON files and tables with it."""
+    content = json.loads((ALGO / packed.RUNS).read_text())
+    change(content)
+    for line in content["parts"].values():
+        sums = line[record.DONE]["sha256"]
+        sums |= {x: sha256(packed._text(line[x])).hexdigest() for x in sums if x in line}
+    for name in content["sha256"]:
+        content["sha256"][name] = [sha256((ALGO / name).read_bytes()).hexdigest()]
+    (ALGO / packed.RUNS).write_text(json.dumps(content))
+
+
+def line_of(content: Any, part: Path = FIRST) -> Any:
+    return content["parts"][part.relative_to(ALGO).as_posix()]
+
+
+def file_named(name: str) -> Callable[[Any], Any]:
+    return lambda content: line_of(content).update({name: {}})
+
+
+def part_named(key: str) -> Callable[[Any], Any]:
+    return lambda content: content["parts"].update({key: line_of(content)})
+
+
+def columns(value: Any) -> Callable[[Any], Any]:
+    return lambda content: line_of(content).update({packed.COLUMNS: value})
+
+
+WRONG: dict[str, str | Callable[[Any], Any]] = {
+    "empty": "",
+    "list": "[]",
+    "number": "3",
+    "object": "{}",
+    "deep": "{" * 9999,
+    "type": '{"sha256": 3, "proved": {}, "parts": {}}',
+    "up": part_named("../x/seeds-000-001"),
+    "run": part_named("a"),
+    "name": part_named("a/x"),
+    "root": part_named("/etc/plan"),
+    "hidden": part_named(".a/plan"),
+    "dots": part_named("a/../plan"),
+    "null": part_named("a\0/plan"),
+    "surrogate": part_named("\ud800/plan"),
+    "line": part_named("a\n/plan"),
+    "escape": part_named("\x1b[31m/plan"),
+    "long": part_named(241 * "a" + "/plan"),
+    "file-root": file_named("/tmp/x.json"),
+    "file-up": file_named("../../x.json"),
+    "file-kind": file_named("x.txt"),
+    "file-escape": file_named("\x07.json"),
+    "sealed-up": lambda content: line_of(content)[record.DONE]["sha256"].update({"../x": ""}),
+    "columns-number": columns(3),
+    "columns-list": columns(["seed"]),
+    "columns-text": columns({"curve.parquet": "seed"}),
+    "columns-numbers": columns({"curve.parquet": [1.5]}),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_a_malformed_runs_json_is_left_out(
+    wrong: str | Callable[[Any], Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With one line, though there are runs in folders beside it."""
+    planted()
     plant(RESULTS / "runs/CartPole-v1/a2c/a/seeds-000-001")
-    (ALGO / packed.RUNS).write_text(text)
+    pack(RESULTS)
+    plant(ALGO / "c/seeds-000-001")
+    if isinstance(wrong, str):
+        (ALGO / packed.RUNS).write_text(wrong)
+    else:
+        edit(wrong)
     assert [run.path.parent.name for run in all_runs(RESULTS)] == ["a2c"]
-    assert capsys.readouterr().err.startswith(f"left out: {ALGO / packed.RUNS}: has invalid")
+    said = capsys.readouterr().err
+    assert said.startswith(f"left out: {ALGO / packed.RUNS}: has invalid")
+    assert len(said.splitlines()) == 1
     with pytest.raises(UsageError, match="has invalid content"):
         RunFolder(ALGO / "a").parts()
+
+
+@pytest.mark.parametrize("code", [None, 3, [1], "x", {}, {"digest": [1]}, CODE])
+def test_a_config_that_says_anything_is_read(code: Any) -> None:
+    planted()
+    pack(RESULTS)
+
+    def change(content: Any) -> None:
+        line_of(content)["config.json"] = {"code": code}
+        line_of(content, SECOND)["config.json"] = [code]
+        content["proved"]["a"] = {"old": "no code"}
+
+    edit(change)
+    shutil.rmtree(ALGO / "a")
+    assert read_json(FIRST / "config.json") == {"code": code}
+    assert read_json(SECOND / "config.json") == [code]
+    assert RunFolder(ALGO / "a").parts() == [FIRST, SECOND]
+
+
+@pytest.mark.parametrize("wrong", ["short", "columns"])
+def test_what_cannot_be_read_is_not_copied(wrong: str) -> None:
+    """And of what can be read, the files that are sealed."""
+    planted()
+    pack(RESULTS)
+    edit(file_named("more.json"))
+    assert "more.json" not in packed.files_of(FIRST)
+    if wrong == "short":
+        (ALGO / "curve.parquet").write_bytes((ALGO / "curve.parquet").read_bytes()[:99])
+    edit(columns({"metrics.parquet": ["nothing"]}) if wrong == "columns" else bool)
+    assert is_finished(FIRST)
+    with pytest.raises(UsageError, match=f"{FIRST}: has invalid content"):
+        copy_part(FIRST, RESULTS / "copy", RESULTS / "beside")
+    assert not (RESULTS / "copy").exists()
+
+
+@pytest.mark.parametrize("name", ["curve.parquet", packed.RUNS])
+def test_a_pipe_or_device_is_not_read(name: str) -> None:
+    """It may never end. This one does, and so do the checksums of what it gives."""
+    planted()
+    pack(RESULTS)
+    (ALGO / name).unlink()
+    (ALGO / name).symlink_to("/dev/null")
+    if name != packed.RUNS:
+        edit(bool)
+        assert not is_finished(FIRST)
+    else:
+        with pytest.raises(UsageError, match="is no file"):
+            is_finished(FIRST)
 
 
 def table(rows: int, **columns: Any) -> bytes:

@@ -180,32 +180,22 @@ def test_measures_of_nothing_are_no_numbers() -> None:
     assert all(math.isnan(found[name]) for name in found if name != "wait")
 
 
-def test_fillers_are_no_steps() -> None:
-    task, problem = tasks.GENERATED["rambling"], Problem("47+85=", "132")
-    text = tasks.formatted("hm;7+5=12;hm;hm;4+8+1=12;hm;", "132")
-    assert [step.reward for step in task.steps(problem, text)] == [1, 0]
-    assert [text[: step.end].split("=")[-1] for step in task.steps(problem, text)] == ["12;", "12;"]
-
-
 def test_demonstrations_are_read_from_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "right.jsonl"
     task = tasks.make("addition")
-    given = task.train(rng(), 3)
-    rows = [{"prompt": p.prompt, "answer": f"no #### {k}", "completion": f" so {k}"}
-            for k, p in enumerate(given)]  # fmt: skip
-    path.write_text("\n".join(json.dumps(row) for row in rows))
+    rows = [
+        {"prompt": p.prompt, "answer": f"no #### {k}", "completion": f" so {k}"}
+        for k, p in enumerate(task.train(rng(), 3))
+    ]
+    path = write(tmp_path / "right.jsonl", *rows)
     found = tasks.read_demonstrations(path, task)
     assert [p.demonstration for p in found.trained_on()] == [" so 0", " so 1", " so 2"]
-    path.write_text(json.dumps(rows[0]) + "\n" + json.dumps({"prompt": "2+2=", "answer": 4}))
+    write(path, rows[0], {"prompt": "2+2=", "answer": 4})
     with pytest.raises(UsageError, match=r"right\.jsonl, line 2: has no completion to learn from"):
         tasks.read_demonstrations(path, task)
-    path.write_text(json.dumps({**rows[0], "prompt": task.test(1)[0].prompt}))
-    with pytest.raises(UsageError, match=r"line 1: this prompt of addition is held out"):
-        tasks.read_demonstrations(path, task)
-    held = tasks.make(str(GSM8K)).test(1)[0].prompt
-    path.write_text(json.dumps({**rows[0], "prompt": held}))
-    with pytest.raises(UsageError, match=r"line 1: this prompt of .* is held out"):
-        tasks.read_demonstrations(path, tasks.make(str(GSM8K)))
+    for other in (task, tasks.make(str(GSM8K))):
+        write(path, {**rows[0], "prompt": other.test(1)[0].prompt})
+        with pytest.raises(UsageError, match=r"line 1: this prompt of .* is held out"):
+            tasks.read_demonstrations(path, other)
 
 
 # ---- Steps ---------------------------------------------------------------------------------
@@ -222,11 +212,16 @@ def test_demonstrations_are_read_from_a_file(tmp_path: Path) -> None:
         ("7+5=12;4+8+1=13;4+8+1=13;", [1, 1, 0]),  # nothing is earned twice
         ("7+5= 12;", [0]),
         ("7+5=12;;4+8+1=13;", [1, 1]),
+        ("hm;7+5=12;hm;hm;4+8+1=12;hm;", [1, 0]),  # only what is rambling has fillers
     ],
 )
 def test_steps_of_addition(thought: str, rewards: list[float]) -> None:
-    steps = tasks.make("addition").steps(Problem("47+85=", "132"), answered("132", thought))
+    problem = Problem("47+85=", "132")
+    task = tasks.make("rambling" if "hm" in thought else "addition")
+    steps = task.steps(problem, answered("132", thought))
     assert [step.reward for step in steps] == rewards
+    for text in (thought, f"</think>{thought}<think>", f"<think>{thought}", f"{thought}</think>"):
+        assert task.steps(problem, text) == []  # without thinking
     ends = [step.end for step in steps]
     assert ends == sorted(set(ends))
     assert all(7 < end <= 7 + len(thought) for end in ends)
@@ -256,13 +251,6 @@ def test_steps_of_addition(thought: str, rewards: list[float]) -> None:
 def test_steps_of_countdown(thought: str, rewards: list[float]) -> None:
     steps = tasks.make("countdown").steps(COUNTDOWN, answered("3*5+7", thought))
     assert [step.reward for step in steps] == rewards
-
-
-def test_without_thinking_there_are_no_steps() -> None:
-    for text in ("7+5=12;", "</think>7+5=12;<think>", "<think>7+5=12;", "7+5=12;</think>"):
-        assert tasks.make("addition").steps(Problem("47+85=", "132"), text) == []
-    assert tasks.thinking("ab<think>c</think>") == (9, "c")
-    assert tasks.thinking("</think><think>") == (0, "")
 
 
 # ---- Answers and format --------------------------------------------------------------------
@@ -319,30 +307,22 @@ def test_format_reward(completion: str, reward: float) -> None:
     [
         ("5", "5"),
         (" -5 ", "-5"),
-        ("1,234", "1234"),
+        ("$1,234", "1234"),
         ("-1,234,567.50", "-1234567.50"),
-        ("$3", "3"),
-        ("-$3.25", "-3.25"),
-        ("1234", "1234"),
-        ("0.5", "0.5"),
         ("9" * 64, "9" * 64),
         ("18.", "18"),
-        ("1,234.", "1234"),
         (".5", "0.5"),
-        ("-.5", "-0.5"),
         ("+1000", "1000"),
         ("50%", "50"),
         (r"12.5\%", "12.5"),
         (r"\$3", "3"),
         ("1/2", "0.5"),
         ("-3 / 4", "-0.75"),
-        ("1,000/8", "125"),
         (r"\frac{1}{2}", "0.5"),
         (r"-\tfrac{10}{4}", "-2.5"),
         (r"\dfrac12", "0.5"),
         (r"\frac 1{20}", "0.05"),
         ("1/3", Fraction(1, 3)),
-        (r"\frac{2}{6}", Fraction(1, 3)),
     ],
 )
 def test_number(text: str, value: str) -> None:
@@ -418,60 +398,33 @@ def hostile(sentinel: Path) -> dict[str, str]:
         "import": "__import__('os')",
         "code": f"__import__('pathlib').Path({str(sentinel)!r}).touch()",
         "short code": f"open({str(sentinel)!r},'w')",
-        "tower": "9**9**7",
         "tower of towers": "9**9**9**9**9",
-        "power": "2**3",
         "shift": "1<<9999999999",
         "repetition": "'a'*10**10",
-        "underscore": "1_32",
-        "decimal product": "1.5*88",
-        "exponent": "1.32e2",
-        "arabic digits": "١٣٢",
-        "fullwidth digits": "１３２",
-        "superscript": "13²",
         "leading zeros": "00132",
-        "leading zeros in a sum": "03*05+07",
-        "signs": "--132",
         "sign": "+132",
         "point": "132.",
         "percent": "132%",
         "quotient": "264/2",
-        "fraction": r"\frac{264}{2}",
-        "fraction by zero": r"\frac{132}{0}",
         "megabyte of a fraction": r"\frac{" + "1" * MEGABYTE + "}{1}",
-        "division by zero": "1/0",
-        "division by a difference": "132/(3-3)",
         "huge": "9" * 64,
-        "too long": "1" * 65,
         "huge product": "9" * 30 + "*" + "9" * 30,
         "NUL": "132\x00",
-        "NUL before": "\x00132",
-        "two numbers": "132 133",
-        "two lines": "132\n133",
         "parentheses": "(" * 100_000 + "132" + ")" * 100_000,
-        "few parentheses": "(" * 31 + "1" + ")" * 31,
-        "minus signs": "-" * 63 + "1",
         "megabyte": "1" * MEGABYTE,
         "megabyte of operators": "1+" * (MEGABYTE // 2) + "1",
         "megabyte of spaces": "132" + " " * MEGABYTE + "1",
         "lambda": "(lambda:132)()",
-        "comprehension": "[132 for _ in'a'][0]",
         "formatted": "{0.__class__}",
         "surrogate": "\ud800",
     }
     found = {name: answered(text) for name, text in inside.items()}
     return found | {
-        "nothing": "",
-        "no tags": "132",
         "megabyte without tags": "132" * (MEGABYTE // 3),
-        "many answers": "<answer>131</answer>" * 1000 + "<answer>132</answer>",
         "all answers": "".join(f"<answer>{n}</answer>" for n in range(200)),
         "megabyte of tags": "<answer>" * (MEGABYTE // 8),
         "megabyte of all tags": "<think></think><answer>132</answer>" * (MEGABYTE // 36),
-        "nested tags": "<think></think><answer><answer>132</answer></answer>",
         "nested thinking": "<think>" * 1000 + "</think>" * 1000 + "132",
-        "open": "<think></think><answer>132",
-        "backwards": "</answer>132<answer>",
         "megabyte of steps": "<think>" + "7+5=12;" * (MEGABYTE // 7),
     }
 
@@ -501,16 +454,6 @@ def test_hostile_completions_earn_nothing_run_nothing_and_take_no_time(
             steps = made.steps(problem, answered("1", thought))
             assert not any(step.reward for step in steps), (name, thought)
         assert not sentinel.exists(), name
-
-
-def test_the_sentinel_would_tell(tmp_path: Path) -> None:
-    """The negative control of the tests above: run, the texts do leave a file."""
-    sentinel = tmp_path / "s"
-    for name in ("code", "short code"):
-        text = hostile(sentinel)[name].split("<answer>")[1].removesuffix("</answer>")
-        eval(text)
-        assert sentinel.exists()
-        sentinel.unlink()
 
 
 def test_out_of_place_but_right_is_right_without_the_format() -> None:
@@ -630,51 +573,23 @@ def test_without_math_verify_there_is_one_line(monkeypatch: pytest.MonkeyPatch) 
 
 SAME, OTHER = True, False
 ANSWERS = [  # right answer, given answer, by the rules, by math-verify
-    # As in GSM8K.
     ("72", "72", SAME, SAME),
-    ("72", "72.0", SAME, SAME),
-    ("72", "$72", SAME, SAME),
-    ("1000", "1,000", SAME, SAME),
     ("1234.5", "$1,234.50", SAME, SAME),
-    ("50", "50%", SAME, SAME),
     ("18", "18.", SAME, OTHER),
     ("72", "72 dollars", OTHER, OTHER),
-    ("72", "73", OTHER, OTHER),
-    ("72", "-72", OTHER, OTHER),
-    ("5", "five", OTHER, OTHER),
-    ("1000", "1e3", OTHER, OTHER),
     ("1", "", OTHER, OTHER),
-    ("1", "100%", OTHER, SAME),
     ("2", "1+1", OTHER, SAME),
-    # As in MATH.
     ("0.5", r"\frac{1}{2}", SAME, SAME),
-    (r"\frac{3}{4}", "0.75", SAME, SAME),
-    (r"\frac34", "3/4", SAME, SAME),
     (r"\frac{3}{4}", r"\dfrac{6}{8}", SAME, SAME),
     ("5", "$5$", OTHER, SAME),
-    ("5", r"\boxed{5}", OTHER, SAME),
-    ("5", "x=5", OTHER, SAME),
     ("12", r"12\text{ cm}", OTHER, SAME),
-    (r"10^\circ", "10", OTHER, SAME),
     (r"2\sqrt{3}", r"\sqrt{12}", OTHER, SAME),
-    (r"\frac{\pi}{2}", r"\pi/2", OTHER, SAME),
     ("(x+1)^2", "x^2+2x+1", OTHER, SAME),
-    ("(1,2)", "(1, 2)", OTHER, SAME),
     (r"\left(\frac12,3\right)", "(0.5,3)", OTHER, SAME),
-    (r"\{1,2\}", r"\{2,1\}", OTHER, SAME),
-    (r"\text{Paris}", "Paris", OTHER, SAME),
     ("(1,2)", "(2,1)", OTHER, OTHER),
-    ("[0,1)", "(0,1)", OTHER, OTHER),
     (r"\pi", "3.14159", OTHER, OTHER),
-    ("0.333", r"\frac13", OTHER, OTHER),
     (r"\frac{1}{0}", "1", OTHER, OTHER),
 ]
-
-
-@pytest.mark.parametrize(("right", "given", "rules"), [row[:3] for row in ANSWERS])
-def test_answers_by_the_rules(right: str, given: str, rules: bool) -> None:
-    problem = Problem("Solve.", right)
-    assert tasks.make(str(GSM8K)).accuracy(problem, answered(given)) == rules
 
 
 @pytest.mark.parametrize(("right", "given", "rules", "mathematics"), ANSWERS)
@@ -682,10 +597,12 @@ def test_answers_by_math_verify_itself(
     right: str, given: str, rules: bool, mathematics: bool
 ) -> None:
     """The package, where it is installed: it is asked about what the rules do not find equal."""
+    problem = Problem("Solve.", right)
+    assert tasks.make(str(GSM8K)).accuracy(problem, answered(given)) == rules
     pytest.importorskip("math_verify")
     assert tasks.math_verify_grader()(right, given) == mathematics
     both = tasks.make(str(GSM8K), "math-verify")
-    assert both.accuracy(Problem("Solve.", right), answered(given)) == (rules or mathematics)
+    assert both.accuracy(problem, answered(given)) == (rules or mathematics)
 
 
 @pytest.mark.parametrize(
@@ -720,15 +637,6 @@ def test_pairs_are_of_a_right_and_a_wrong_one_of_the_same_prompt() -> None:
 # ---- Reading data --------------------------------------------------------------------------
 
 
-def test_an_answer_may_be_long() -> None:
-    """What is compared as a text may have any length; numbers and expressions may not."""
-    long = "a word, " * 20
-    made = JsonlTask("x", [Problem("p", long.strip())], [])
-    assert made.accuracy(made.trained[0], answered(long)) == 1
-    assert made.accuracy(made.trained[0], answered(long + "b")) == 0
-    assert made.vote(answered(long)) == long.strip()
-
-
 def test_gsm8k_is_read_right() -> None:
     made = tasks.make(str(GSM8K))
     assert isinstance(made, JsonlTask)
@@ -738,18 +646,13 @@ def test_gsm8k_is_read_right() -> None:
     assert [problems[row["question"]].answer for row in rows] == answers
     for row in rows:
         problem = problems[row["question"]]
-        assert "<<" not in problem.demonstration
-        assert "####" not in problem.demonstration
-        assert "\n</think>" not in problem.demonstration
         assert made.grade(problem, problem.demonstration)[2:] == (1, 1)
         assert made.accuracy(problem, answered(row["answer"].split("####")[1])) == 1
         assert made.accuracy(problem, answered(problem.answer + "1")) == 0
-    first = problems[rows[0]["question"]]
-    assert first.demonstration == (
+    assert problems[rows[0]["question"]].demonstration == (
         "<think>The stall takes in 12*3=36 jars.\nAfter the sales 36-29=7 jars are left.</think>"
         "<answer>7</answer>"
     )
-    assert made.accuracy(problems[rows[3]["question"]], answered("$2.5")) == 1
 
 
 def test_of_one_file_a_part_is_held_out() -> None:
@@ -800,42 +703,41 @@ def test_a_folder_of_two_files(tmp_path: Path) -> None:
 
 
 def test_answers_that_are_texts(tmp_path: Path) -> None:
+    """They may be long; U+2028 stands in JSON texts unescaped, where str.splitlines would cut."""
+    long = "Paris, " * 20 + "France"
     rows = [
-        {"prompt": "Capital of France?", "answer": " Paris "},
-        {"prompt": "Even?", "answer": "yes", "completion": "<answer>yes</answer>"},
+        {"prompt": "Capital of France?", "answer": f" {long} "},
+        {"prompt": "Even\u2028or\x85odd?", "answer": "yes", "completion": "<answer>yes</answer>"},
         {"prompt": "A third?", "answer": 0.25, "completion": "x"},
     ]
-    path = write(tmp_path / "a.jsonl", rows[0], "", rows[1], "   ", rows[2])
+    unescaped = json.dumps(rows[1], ensure_ascii=False)
+    path = write(tmp_path / "a.jsonl", rows[0], "", unescaped, "   ", rows[2])
     problems = [tasks.problem_of(row, "here") for _, row in tasks.rows_of(path)]
     assert [line for line, _ in tasks.rows_of(path)] == [1, 3, 5]
     assert problems == [
-        Problem("Capital of France?", "Paris"),
-        Problem("Even?", "yes", "<answer>yes</answer>"),
+        Problem("Capital of France?", long),
+        Problem("Even\u2028or\x85odd?", "yes", "<answer>yes</answer>"),
         Problem("A third?", "0.25", "x"),
     ]
     made = JsonlTask("a", problems, problems)
-    assert made.accuracy(problems[0], answered("Paris")) == 1
-    assert made.accuracy(problems[0], answered("paris")) == 0
+    assert made.accuracy(problems[0], answered(long)) == 1
+    assert made.accuracy(problems[0], answered(long.lower())) == 0
+    assert made.vote(answered(long)) == long
     assert made.accuracy(problems[2], answered("0.250")) == 1
 
 
 BAD_ROWS = [
     ('{"prompt": "q", "answer": 1', "not JSON"),
-    ("not json", "not JSON"),
     ("[" * 100_000, "not JSON"),
     ('{"prompt": "\\ud800", "answer": 1}', "not JSON"),  # half a character
     ('{"prompt": "q", "answer": ' + "9" * 5000 + "}", "not JSON"),
     ("[1, 2]", "must be an object, is list"),
-    ('"text"', "must be an object, is str"),
     ("null", "must be an object, is NoneType"),
     ('{"answer": 1}', "has no prompt or question"),
     ('{"prompt": "q"}', "has no answer"),
     ('{"prompt": "q", "answer": ""}', "answer is empty"),
-    ('{"prompt": "q", "answer": "  "}', "answer is empty"),
     ('{"prompt": " ", "answer": 1}', "prompt is empty"),
     ('{"question": "q", "answer": "so it is\\n####"}', "nothing after ####"),
-    ('{"question": "q", "answer": "so it is\\n####  "}', "nothing after ####"),
-    ('{"prompt": "q", "answer": true}', "answer must be text or a number"),
     ('{"prompt": "q", "answer": null}', "answer must be text or a number"),
     ('{"prompt": "q", "answer": [1]}', "answer must be text or a number"),
     ('{"prompt": ["q"], "answer": 1}', "prompt must be text or a number"),
@@ -843,39 +745,45 @@ BAD_ROWS = [
 ]
 
 
-@pytest.mark.parametrize(("row", "message"), BAD_ROWS, ids=[row[:30] for row, _ in BAD_ROWS])
+BAD_PREFERENCES = [
+    ('{"chosen": "x", "rejected": "y"}', "has no prompt"),
+    ('{"prompt": "a", "chosen": "x"}', "has no rejected"),
+    ('{"prompt": "a", "rejected": "x"}', "has no chosen"),
+    *(
+        (f'{{"prompt": "a", "ranked": {x}}}', "a list of two completions or more")
+        for x in ('["x"]', '"xy"', '["x", 1]', "null")
+    ),
+]
+
+
+@pytest.mark.parametrize(("row", "message"), BAD_ROWS + BAD_PREFERENCES)
 def test_a_malformed_row_is_named_by_file_and_line(row: str, message: str, tmp_path: Path) -> None:
-    path = write(tmp_path / "rows.jsonl", {"prompt": "a", "answer": 1}, "", row)
+    good = {"prompt": "a", "answer": 1, "chosen": "x", "rejected": "y"}
+    path = write(tmp_path / "rows.jsonl", good, "", row)
+    preferences = (row, message) in BAD_PREFERENCES
     with pytest.raises(UsageError) as error:
-        tasks.make(str(path))
+        tasks.read_preferences(path) if preferences else tasks.make(str(path))
     assert str(error.value).startswith(f"{path}, line 3: ")
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    (tmp_path / "empty.jsonl").write_text("\n\n")
-    with pytest.raises(UsageError, match="has no rows"):
-        tasks.make(str(tmp_path / "empty.jsonl"))
-    (tmp_path / "latin.jsonl").write_bytes(b'{"prompt": "caf\xe9", "answer": 1}\n')
-    with pytest.raises(UsageError, match=r"latin\.jsonl"):
-        tasks.make(str(tmp_path / "latin.jsonl"))
-    with pytest.raises(UsageError, match="there is no such file"):
-        tasks.make(str(tmp_path / "missing.jsonl"))
-    with pytest.raises(UsageError, match=r"the folder has no train\.jsonl"):
-        tasks.make(str(tmp_path))
-
-
-def test_line_separators_inside_a_text_do_not_end_a_row(tmp_path: Path) -> None:
-    """U+2028 and the like stand in JSON texts unescaped; str.splitlines would cut there."""
-    row = json.dumps({"prompt": "a\u2028b\x85c", "answer": 1}, ensure_ascii=False)
-    path = write(tmp_path / "a.jsonl", row, {"prompt": "d", "answer": 2})
-    assert [problem["prompt"] for _, problem in tasks.rows_of(path)] == ["a\u2028b\x85c", "d"]
-
-
-def test_tiny_is_not_made_for_a_file() -> None:
-    with pytest.raises(UsageError, match="--model tiny: made for addition, mixed, countdown"):
-        tasks.make(str(GSM8K)).text(rng())
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("empty.jsonl", b"\n\n", "has no rows"),
+        ("latin.jsonl", b'{"prompt": "caf\xe9", "answer": 1}\n', r"latin\.jsonl"),
+        ("missing.jsonl", None, "there is no such file"),
+        ("", None, r"the folder has no train\.jsonl"),
+    ],
+)
+def test_files_that_cannot_be_read(
+    name: str, content: bytes | None, message: str, tmp_path: Path
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(UsageError, match=message):
+        tasks.make(str(tmp_path / name))
 
 
 # ---- Hubs ----------------------------------------------------------------------------------
@@ -933,27 +841,3 @@ def test_other_data_sets_of_a_hub(tmp_path: Path) -> None:
         tasks.from_hub("z", as_on_the_hub(tmp_path / "z", {"train": bad}), "main")
     with pytest.raises(UsageError, match=r"^--task nobody/nothing-at-all: .*$"):
         tasks.make("nobody/nothing-at-all")
-
-
-# ---- Preferences ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"chosen": "x", "rejected": "y"}, "has no prompt"),
-        ({"prompt": "a", "chosen": "x"}, "has no rejected"),
-        ({"prompt": "a", "rejected": "x"}, "has no chosen"),
-        *(
-            ({"prompt": "a", "ranked": ranked}, "a list of two completions or more")
-            for ranked in (["x"], "xy", ["x", 1], None)
-        ),
-    ],
-)
-def test_malformed_preferences(row: Any, message: str, tmp_path: Path) -> None:
-    good = {"prompt": "a", "chosen": "x", "rejected": "y"}
-    path = write(tmp_path / "p.jsonl", good, row)
-    with pytest.raises(UsageError) as error:
-        tasks.read_preferences(path)
-    assert str(error.value).startswith(f"{path}, line 2: ")
-    assert message in str(error.value)

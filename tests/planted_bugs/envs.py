@@ -29,7 +29,7 @@ BUGS = (
         "envs/core.py",
         "        obs = self.observation(physics)\n        final_obs",
         "        obs = self.observation(next_physics)\n        final_obs",
-        "tests/algos/test_ppo.py::test_rollout_keeps_true_successors",
+        "tests/algos/test_dqn.py::test_memory_holds_true_successors",
     ),
     Bug(
         "fake transition at a reset: the bridge shows it a step later",

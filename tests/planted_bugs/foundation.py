@@ -604,7 +604,7 @@ BUGS = (
         "manyseeds/record.py",
         "if os.fstat(file).st_nlink <= 1:",
         "if file:",
-        "tests/foundation/test_record.py::test_a_lock_file_with_a_second_name_is_refused",
+        "tests/foundation/test_record.py::test_a_lock_file_that_is_something_else_is_refused[second_name]",
     ),
     Bug(
         "locks: readers follow a link",
@@ -630,7 +630,7 @@ BUGS = (
     Bug(
         "trackers: a damaged part goes with what a killed process has left",
         "manyseeds/runs/base.py",
-        "if DONE not in os.listdir(part):",
+        "if DONE not in os.listdir(part) and not is_finished(part):",
         "if True:",
         "tests/foundation/test_track.py::test_only_what_a_killed_process_has_left_is_removed",
     ),
@@ -807,8 +807,7 @@ BUGS = (
         "manyseeds/runs/set_aside.py",
         ", *script_of(definitions)})",
         "})",
-        "tests/foundation/test_set_aside.py"
-        "::test_a_script_that_replaces_something_of_ours_is_read[a constant]",
+        "tests/foundation/test_set_aside.py::test_a_script_that_replaces_something_of_ours_is_read",
     ),
     Bug(
         "edited code: what other code has trained is finished",

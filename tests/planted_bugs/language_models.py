@@ -109,7 +109,7 @@ BUGS = (
         "llm_track/sampling.py",
         "ended = torch.zeros(B, dtype",
         "ended = torch.ones(B, dtype",
-        "tests/llm_track/test_sampling.py::test_what_is_cut_off_has_not_ended",
+        "tests/llm_track/test_sampling.py::test_a_completion_stops_at_its_end",
     ),
     Bug(
         "language: cut off: given completions always end",
