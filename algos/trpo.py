@@ -20,7 +20,7 @@ PPO", Huang et al., 2022), and a network of its own learns V.
 
 Differences from sb3-contrib's TRPO: the constraint is KL(pi_old || pi), as in the paper
 (sb3-contrib: KL(pi || pi_old); H is the same). Conjugate gradients begin at 0 (sb3-contrib: at
-noise of 1e-4) and compute all their steps, because looking at a residual would wait for the device.
+noise of 1e-4) and compute all their steps, because reading a residual would wait for the device.
 A KL of exactly delta is accepted. Values and log-probabilities of a rollout are computed in one
 pass after it. The first rollout updates the observation statistics before its gradient update, all
 others after it (sb3-contrib: at every step). A minibatch size that leaves a remainder is refused.
@@ -125,7 +125,7 @@ class ActorCritic(SeedPolicy):
     def __init__(self, spec: envs.EnvSpec, config: Config, init: SeedStreams) -> None:
         S = len(init.seeds)
         super().__init__(S, spec, config.normalize_obs)
-        # One module each: the policy's step and the optimizer of the values own what they move.
+        # One module each: the policy's step moves the actor, the optimizer the critic.
         self.actor = SeedMLP(S, self.obs_size, config.hidden, (self.action_size,), "tanh")
         self.critic = SeedMLP(S, self.obs_size, config.hidden, (1,), "tanh")
         # Orthogonal weights of gain sqrt(2), 0.01 for the policy's head, 1 for the value's, as PPO.
@@ -197,7 +197,7 @@ def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
 
 
 def kl_divergence(old: Categorical | Gaussian, new: Categorical | Gaussian) -> Tensor:
-    """KL(old || new) of two of a kind, state by state, [S, B] in nats."""
+    """KL(old || new) of two distributions of one kind, [S, B] in nats."""
     if isinstance(old, Categorical) and isinstance(new, Categorical):
         old_logprobs, logprobs = old.logits.log_softmax(-1), new.logits.log_softmax(-1)
         return (old_logprobs.exp() * (old_logprobs - logprobs)).sum(-1)
@@ -253,7 +253,7 @@ def fisher_vector_product(
         v = views_like(vector, parameters)
         j_v = torch.autograd.grad(weighted, u, v, retain_graph=True)
         h_v = torch.autograd.grad(outputs, parameters, hessian(*j_v), retain_graph=True)
-        # Damping, also in x.H x (Spinning Up, sb3-contrib).
+        # Damped, also in x.H x (as in Spinning Up and sb3-contrib).
         return flat(h_v, vector) + broadcast(damping, vector) * vector
 
     return product
@@ -312,7 +312,7 @@ def line_search(
             break  # on CUDA nothing may be read back
         candidate = theta + shrink**j * step
         new_objective, kl = evaluate(candidate)
-        # False for what is not a number, too: from a gradient of 0, say.
+        # False for NaN, too, which a gradient of 0 leads to.
         within = kl <= broadcast(target_kl, kl)
         accept = (best.fraction == 0) & within & (new_objective > objective)
         best = Accepted(
@@ -431,7 +431,7 @@ def update(
     shuffle: Tensor,
     config: Config,
 ) -> dict[str, Tensor]:
-    """The policies' step on one rollout, then all passes of the values over it; metrics, [S]."""
+    """One step of the policies on a rollout, then all passes of V over it; metrics, each [S]."""
     metrics = policy_step(agent, theta, batch, config)
     metrics["value_loss"] = fit_critic(agent, optimizer, batch, shuffle, config)
     metrics["explained_variance"] = explained_variance(batch.values, batch.returns)
