@@ -69,7 +69,7 @@ from manyseeds.seeds import SeedStreams
 class Config(RolloutConfig):
     """A2C. The defaults are SB3's, with rl-baselines3-zoo's number of environments."""
 
-    # Core 1: a rollout is T steps of N environments side by side.
+    # Core 1: a rollout is T steps of N environments in parallel.
     num_envs: PositiveInt = 8
     """N, environments per seed."""
     num_steps: PositiveInt = 5

@@ -11,8 +11,8 @@ The equations, for transitions (s, a, r, s') drawn from a replay memory:
 
 Differences from SB3's DQN: epsilon decides per environment (SB3: one draw for all environments of a
 step); the very first action is random at epsilon 1 (SB3: greedy if learning_starts is 0). CleanRL's
-DQN minimises the squared error and does not clip the gradient, SB3's minimises the Huber loss and
-clips the norm to 10: the curves differ a lot. The defaults are CleanRL's, the presets SB3's.
+DQN uses the squared error without gradient clipping, SB3's the Huber loss with the gradient norm
+clipped to 10, and their curves differ a lot. The defaults are CleanRL's, the presets SB3's.
 
 Shapes: S seeds, N environments per seed, F steps per environment between two updates (train_freq),
 G gradient steps per update, M transitions in a minibatch, C capacity of the memory, O observation

@@ -4,9 +4,9 @@
     python algos/grpo.py --env Pendulum-v1         continuous actions
 
 PPO without a critic. The G episodes of a group begin in the same state (with Gymnasium: with the
-same seed, thus with identical transition noise), and the return-to-go of an action is compared with
-those of its peers, the other episodes of the group. The equations, for episodes collected by the
-policy pi_old, with the return-to-go g_i,t = r_i,t + gamma r_i,t+1 + ... of episode i:
+same seed, and thus with identical transition noise), and the return-to-go of an action is compared
+with those of its peers, the other episodes of the group. The equations, for episodes collected by
+the policy pi_old, with the return-to-go g_i,t = r_i,t + gamma r_i,t+1 + ... of episode i:
 
     A_i,t   = (g_i,t - mean_j g_j,t) / std_j g_j,t             over the peers j still alive at t
     ratio_t = pi(a_t | s_t) / pi_old(a_t | s_t)
@@ -16,8 +16,8 @@ policy pi_old, with the return-to-go g_i,t = r_i,t + gamma r_i,t+1 + ... of epis
 
 The paper rewards an answer at its end (outcome supervision, section 4.1.2) or at its steps (process
 supervision, 4.1.3). In control every step has a reward, and the default compares returns-to-go at
-equal times: no worse than the others on CartPole and Acrobot, and far better on Pendulum
-(results/README.md has the ablation). `--advantage` selects:
+equal times: no worse than the others on CartPole and Acrobot, and far better on Pendulum (ablation
+in results/README.md). `--advantage` selects:
 
     return_to_go   the above
     outcome        (g_i,0 - mean_j g_j,0) / std_j g_j,0 for all steps of episode i
@@ -27,10 +27,10 @@ equal times: no worse than the others on CartPole and Acrobot, and far better on
 
 Shapes: S seeds, L steps (the environment's time limit), K groups of G episodes, N = K G, B = L N
 samples, at most M per gradient step, O observation size, A discrete actions or D components of a
-continuous action. Episodes are [S, L, N, ...], and `alive` says which steps were taken: the others
-are 0. Every loss is [S], and no term mixes two seeds, so `total.sum().backward()` gives each seed
-its own gradient. A hyperparameter is a number, or [S] where the seeds differ in it: `broadcast`
-reshapes it to be multiplied with a tensor, and `used` says whether it is not 0.
+continuous action. Episodes are [S, L, N, ...], and `alive` marks the steps that were taken; all
+others are 0. Every loss is [S], and no term mixes two seeds, so `total.sum().backward()` gives each
+seed its own gradient. A hyperparameter is a number, or [S] where the seeds differ in it:
+`broadcast` reshapes it to be multiplied with a tensor, and `used` says whether it is not 0.
 
 Logged per update: policy_loss, approx_kl (mean(ratio - 1 - log ratio)), clipfrac (share of samples
 with a clipped ratio) and kl (k3 to the reference, with a penalty), all of a seed's last minibatch;

@@ -70,7 +70,7 @@ from manyseeds.seeds import SeedStreams
 class Config(RolloutConfig):
     """PPO. CleanRL's defaults without entropy bonus, value clipping and factor 0.5 on V's loss."""
 
-    # Core 1: a rollout is T steps of N environments side by side.
+    # Core 1: a rollout is T steps of N environments in parallel.
     num_envs: PositiveInt = 4
     """N, environments per seed."""
     num_steps: PositiveInt = 128
@@ -102,7 +102,7 @@ class Config(RolloutConfig):
     max_grad_norm: PerRow[NonNegative] = 0.5
     """Clip each seed's gradient to this norm (0: no clipping)."""
     target_kl: PerRow[NonNegative] = 0.0
-    """Largest mean KL of an update, in nats (0: no limit). A seed's epochs stop once its
+    """Limit on the mean KL of an update, in nats (0: no limit). A seed's epochs stop early once its
     approximate KL exceeds 1.5 times this."""
     hidden: tuple[PositiveInt, ...] = (64, 64)
     """Widths of the hidden layers of each network."""

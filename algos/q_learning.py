@@ -12,11 +12,11 @@ greedy. Evaluations of the greedy policy are exact where the environment provide
 Shapes: S seeds, N = 1 environment per seed, X states, A actions. The table is [S, X, A]; one step
 of all seeds is [S, N]. Environments with continuous observations are binned (envs/discretize.py).
 
-Stable-Baselines3 has no tabular algorithm. What Q-learning reaches is compared with the optimum
-by dynamic programming; algos/sarsa.py is the same file on policy, and the diff is the lesson.
+stable-baselines3 has no tabular algorithms, so the scores are compared with the optimum from
+dynamic programming. algos/sarsa.py is the on-policy version of this file; the diff is the lesson.
 
 Logged per block of steps: td_loss (mean squared TD error); train_return and train_length of the
-episodes that ended, which is the performance online, exploration included.
+episodes that ended, which measure the online performance, exploration included.
 """
 
 from __future__ import annotations

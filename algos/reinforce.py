@@ -12,16 +12,17 @@ The equations, for episodes of the policy pi, with the return-to-go g_t = r_t + 
             g_t - V(s_t)        --weight baseline                  (section 13.4)
             Q(s_t, a_t)         --weight q
 
-For gamma 1 and without `--normalize-advantage`, all four gradients have the same mean (with Q, if
-it is exact) and different variances, which every update logs and results/README.md compares.
-For gamma < 1 total_return weights step t by gamma^t, the others do not.
+For gamma 1 and without `--normalize-advantage`, all four give the same expected gradient (Q only if
+it is accurate), but with different variances. The variance is logged for every update, and
+results/README.md compares them. For gamma < 1 total_return weights step t by gamma^t, the others do
+not.
 
 Shapes: S seeds, L steps (the environment's time limit), N episodes per seed, B = L N samples, M of
 them in a minibatch, O observation size, A discrete actions or D components of a continuous action.
-Episodes are [S, L, N, ...], and `alive` says which steps were taken: the others are 0. Every loss
-is [S], and no term mixes two seeds, so the gradient of its sum is each seed's own. A hyperparameter
-is a number, or [S] where the seeds differ in it: `broadcast` reshapes it to be multiplied with a
-tensor.
+Episodes are [S, L, N, ...], and `alive` marks the steps that were taken; all others are 0. Every
+loss is [S], and no term mixes two seeds, so the gradient of its sum is each seed's own. A
+hyperparameter is a number, or [S] where the seeds differ in it: `broadcast` reshapes it to be
+multiplied with a tensor.
 
 Logged per update: policy_loss (of the update's episodes), entropy (nats), grad_norm and
 grad_variance, both before clipping; value_loss (mean squared error of V or Q, of the last

@@ -16,13 +16,13 @@ The equations, for the data of one rollout collected by the policy pi_old:
           KL <= delta and L above that of theta_old, the line search; else theta_old  (C)
 
 The advantages A are GAE, as in ppo.py (`Core 5` is detail 5 of "The 37 Implementation Details of
-PPO", Huang et al., 2022), and a network of its own learns V.
+PPO", Huang et al., 2022), and a separate network learns V.
 
 Differences from sb3-contrib's TRPO: the constraint is KL(pi_old || pi), as in the paper
-(sb3-contrib: KL(pi || pi_old); H is the same). Conjugate gradients begin at 0 (sb3-contrib: at
-noise of 1e-4) and compute all their steps, because reading a residual would wait for the device.
-A KL of exactly delta is accepted. Values and log-probabilities of a rollout are computed in one
-pass after it. The first rollout updates the observation statistics before its gradient update, all
+(sb3-contrib: KL(pi || pi_old); H is the same). Conjugate gradients start at 0 (sb3-contrib: at
+noise of 1e-4) and always run all steps, because checking the residual would wait for the device. A
+KL of exactly delta is accepted. Values and log-probabilities of a rollout are computed in one pass
+after it. The first rollout updates the observation statistics before its gradient update, all
 others after it (sb3-contrib: at every step). A minibatch size that leaves a remainder is refused.
 
 Shapes: S seeds, T steps, N environments per seed, B = T N samples, M per gradient step, O

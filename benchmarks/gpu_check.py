@@ -64,7 +64,7 @@ class Config(ScriptConfig):
     """What is checked."""
 
     only: tuple[str, ...] = ()
-    """Checks whose names contain one of these words (default: all)."""
+    """Run only the checks whose names contain one of these words (default: all)."""
     throughput: bool = True
     """Measure the throughput after the checks."""
 

@@ -47,7 +47,7 @@ class Config(ScriptConfig):
     """Speed of rows."""
 
     repeats: PositiveInt = 3
-    """Rounds over all measurements."""
+    """Repeats of every measurement, interleaved."""
     total_timesteps: PositiveInt = 20_480
     """Environment steps per row; a part of the 102,400 of throughput.py."""
 

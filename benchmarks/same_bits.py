@@ -766,15 +766,15 @@ def cleaning_up_when_terminated() -> Iterator[None]:
 @dataclass(frozen=True)
 class Flags:
     old: Positional[str] = ""
-    """A commit of this repository."""
+    """The commit to compare with."""
     restamp: bool = False
-    """Stamp published runs where equal."""
+    """Record equality in the published runs."""
     fresh: bool = False
-    """Print checksums of what is not stale."""
+    """Only print checksums of the results that are not stale."""
     only: tuple[str, ...] = ()
-    """Cases with one of these words (default: all)."""
+    """Run only the cases whose names contain one of these words (default: all)."""
     workers: PositiveInt = 2
-    """Scripts at a time."""
+    """Number of parallel processes."""
     keep: bool = False
     """Keep the results and logs."""
 

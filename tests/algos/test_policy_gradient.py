@@ -355,7 +355,7 @@ def by_actor_critic(
 BAD_VALUES = torch.tensor([3.0, -2.0, 1.0])
 ESTIMATES: dict[str, tuple[Any, dict[str, Any]]] = {
     "a2c, lambda 1": (a2c, {"gae_lambda": 1.0}),
-    "a2c, Monte Carlo": (a2c, {"advantage": "monte_carlo"}),
+    "a2c, Monte Carlo": (a2c, {"advantage": "monte_carlo", "gae_lambda": 0.0}),
     "a2c, n steps to the end": (a2c, {"advantage": "n_step", "n_steps": H}),
     "ppo, lambda 1": (ppo, {"gae_lambda": 1.0}),
 }

@@ -298,7 +298,8 @@ def test_upload(trained: Path, tmp_path: Path, monkeypatch: Patch, capsys: Outpu
 
 
 SCORE = """
-import sys, algos, importlib
+import sys, importlib
+from manyseeds import algos
 from manyseeds.checkpoint import read_policy
 from manyseeds.evaluate import FINAL_EPISODES, evaluate
 module = importlib.import_module(f"manyseeds.algos.{sys.argv[1]}")

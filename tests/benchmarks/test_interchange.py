@@ -160,7 +160,7 @@ def test_the_chapter_judges_every_pair(tmp_path: Path, monkeypatch: Patch) -> No
     assert judged.count("+0.000") >= 2
     for line in rows:
         if "| SB3 | rejax |" in line or "| manyseeds | SB3 |" in line:
-            assert line.count("needs 10 seeds a side") == 2
+            assert line.count("needs 10 seeds per side") == 2
     assert interchange.page([r for r in loaded if r.algo != "rejax-ppo"], tmp_path) == ""
     (pair,) = comparison.pairs(loaded)
     assert [r.algo for r in (*pair.headline, *pair.others)] == ["ppo", "sb3-ppo"]

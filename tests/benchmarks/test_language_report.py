@@ -165,7 +165,7 @@ def test_store_of_one_method_alone(
 def test_few_seeds_get_no_verdict(results: Path) -> None:
     section = language_models.trl_section(language_models.methods(open_runs(results)), results)
     (against,) = cells(section, "addition", "GRPO", "", "pass@1")
-    assert against[7] == "none (needs 10 seeds a side)"
+    assert against[7] == "none (needs 10 seeds per side)"
 
 
 def test_what_the_verdicts_on_trl_say_together() -> None:

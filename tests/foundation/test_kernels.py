@@ -379,6 +379,7 @@ def state_of(optimizer: SeedOptimizer) -> list[Tensor]:
     return [x.clone() for x in found]
 
 
+@pytest.mark.usefixtures("computed")
 @pytest.mark.parametrize("max_norm", [0.0, 6.0])
 @pytest.mark.parametrize("rates", ["number", "0-d", "per seed"])
 @each_optimizer
@@ -450,6 +451,7 @@ def test_padding_stays_0_in_the_optimizer(kind: str) -> None:
         assert not optimizer.params[padding].any()
 
 
+@pytest.mark.usefixtures("computed")
 @pytest.mark.parametrize("max_norm", [0.0, 1.0])
 @each_optimizer
 def test_a_nan_gradient_stays_in_its_seed(kind: str, max_norm: float) -> None:
@@ -464,7 +466,8 @@ def test_a_nan_gradient_stays_in_its_seed(kind: str, max_norm: float) -> None:
                 if broken and step == 1 and i == 0:
                     p.grad[1, 0, 0, 0] = math.nan
             norms = optimizer.step(0.1, max_grad_norm=max_norm, mask=mask)
-            assert norms.isnan().tolist() == [False, broken and step == 1, False, False]
+            if step < 2:  # of weights that are NaN it may be anything
+                assert norms.isnan().tolist() == [False, broken and step == 1, False, False]
         found[broken, mask is None] = state_of(optimizer)
     others = [0, 2, 3]
     for right, wrong in zip(found[False, True], found[True, True], strict=True):

@@ -23,7 +23,7 @@ from manyseeds import capture, kernels, record, snapshot
 from manyseeds.algos import ppo, q_learning
 from manyseeds.digest import ROOT, Place, find, read, resolve
 from manyseeds.record import RunFolder, is_finished
-from manyseeds.runs import checkpoints, control, resumable
+from manyseeds.runs import base, checkpoints, control, resumable
 from manyseeds.runs.checkpoints import CHECKPOINT, Checkpoint
 from manyseeds.runs.control import Run
 from manyseeds.runs.prediction import PredictionRun
@@ -432,7 +432,11 @@ def test_what_is_damaged_is_a_line_and_a_fresh_start(
 
 OTHERS: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
     "settings": ((), {"learning_rate": 0.1}, "it is of other settings"),
-    "threads": ((), {"threads": 2}, "it is of another number of threads"),
+    "threads": (
+        (base, "set_up_process", lambda threads: None),
+        {"threads": 2},
+        "it is of another number of threads",
+    ),
     "code": ((resumable, "code_digest", lambda origins: "x"), {}, "it is of other code"),
     "kernels": ((kernels, "computing", lambda: "x"), {}, "it was computed by other kernels"),
     "torch": (

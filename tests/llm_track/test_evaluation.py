@@ -15,6 +15,7 @@ import torch
 from manyseeds.llm_track import evaluation, models, sampling, tasks
 from manyseeds.llm_track.evaluation import TaskEvaluator, cons_at_k, cons_of_groups, pass_at_k
 from manyseeds.runs.language import LanguageConfig
+from tests.random_models import new_model
 
 # ---- pass@k and cons@k ---------------------------------------------------------------------
 
@@ -71,12 +72,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def random_policy() -> tuple[Any, Any]:
-    import transformers
-
-    tokenizer = models.tiny_tokenizer()
-    torch.manual_seed(0)
-    model = transformers.LlamaForCausalLM(models.tiny_config(tokenizer))
-    return models.prepare(model, LanguageConfig(), torch.device("cpu")), tokenizer
+    model = models.prepare(new_model("tiny"), LanguageConfig(), torch.device("cpu"))
+    return model, models.tiny_tokenizer()
 
 
 def evaluator(**settings: Any) -> TaskEvaluator:

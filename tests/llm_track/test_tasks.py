@@ -116,15 +116,6 @@ def test_a_demonstration_earns_everything_and_fits(task: str) -> None:
         assert len(text) + 1 <= made.max_new_tokens, problem
 
 
-def test_addition_traces_carry() -> None:
-    made = tasks.GENERATED["addition"]
-    problem = Problem("47+85=", "132")
-    assert made.thought(problem) == "7+5=12;4+8+1=13;"
-    assert made.thought(Problem("10+20=", "30")) == "0+0=0;1+2=3;"
-    problem = tasks.GENERATED["mixed"].train(rng(), 1)[0]
-    assert len(problem.prompt) == len("123+456=")
-
-
 def test_demonstrations_vary_as_often_as_they_should() -> None:
     texts = {
         task: [p.demonstration for p in tasks.make(task).train(rng(), 4000)] for task in GENERATED
@@ -449,24 +440,12 @@ def test_hostile_completions_earn_nothing_run_nothing_and_take_no_time(
             best = min(best, time.thread_time() - start)
         assert best < 2 * (0.02 if len(completion) > MEGABYTE // 10 else 0.001), name
         assert graded.accuracy == 0, name
+        assert len(made.steps(problem, completion)) <= tasks.MAX_STEPS + 1, name
         inside = tasks.answer_of(completion) or ""
         for thought in (inside, f"{inside}={inside};", f"3*5={inside};"):
             steps = made.steps(problem, answered("1", thought))
             assert not any(step.reward for step in steps), (name, thought)
         assert not sentinel.exists(), name
-
-
-def test_out_of_place_but_right_is_right_without_the_format() -> None:
-    """Accuracy asks for one answer only; the format is what the places earn."""
-    made, problem = tasks.make("addition"), Problem("47+85=", "132")
-    for text in (
-        "<answer>132</answer><think></think>",
-        "<think><answer>132</answer></think>",
-        "<answer>132</answer>",
-        "x<think></think><answer>132</answer>",
-        "<think></think><answer>132</answer><think>",
-    ):
-        assert made.grade(problem, text)[2:] == (1, 0), text
 
 
 @pytest.mark.parametrize(

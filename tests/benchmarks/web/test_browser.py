@@ -307,7 +307,7 @@ def test_no_inline_script_runs(browser: Any, site: Path, tmp_path: Path) -> None
 
 def test_without_scripts_there_are_the_tables(browser: Any, site: Path) -> None:
     with opened(browser, site, CARTPOLE, java_script_enabled=False) as page:
-        assert "The curves need scripts" in page.locator("#curves").inner_text()
+        assert "The curves require JavaScript" in page.locator("#curves").inner_text()
         text = page.locator("table").first.inner_text().replace("\N{NO-BREAK SPACE}", " ")
         assert re.search(r"490\.0 \[489\.\d, 490\.\d\]", text)
 
