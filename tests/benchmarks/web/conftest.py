@@ -8,16 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from PIL import Image
 
 from manyseeds.benchmarks import website
 from manyseeds.benchmarks.chapters import comparison
 from manyseeds.benchmarks.web import grpo
+from manyseeds.benchmarks.web.page import HERE
 from manyseeds.digest import ROOT
 from manyseeds.record import RunFolder, copy_part
 from tests.benchmarks.test_report import around, plant
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Page
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 PENDULUM = "Pendulum-v1"
@@ -59,7 +61,17 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site of the small store."""
     folder = tmp_path_factory.mktemp("site")
     plant_store(folder / "results")
-    return write(folder / "results", folder / "out")
+    out = folder / "out"
+    plant_film(out)
+    return write(folder / "results", out)
+
+
+def plant_film(out: Path) -> None:
+    """In a site that is not yet written: of the worst seed of PPO on CartPole."""
+    film = out / "films" / "CartPole-v1" / "ppo-worst.gif"
+    film.parent.mkdir(parents=True)
+    (out / website.MARK).touch()
+    Image.new("P", (60, 40)).save(film)
 
 
 def write(results: Path, out: Path, *flags: str) -> Path:
@@ -82,3 +94,12 @@ def browser() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="module")
+def engine(browser: Browser, request: pytest.FixtureRequest) -> Page:
+    """A blank page with the engine of the page that a module tests."""
+    page = browser.new_page()
+    name = request.path.stem.removeprefix("test_")
+    page.add_script_tag(path=HERE / "static" / f"{name}_engine.js")
+    return page

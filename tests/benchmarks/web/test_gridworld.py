@@ -11,7 +11,6 @@ import torch
 
 from manyseeds import envs
 from manyseeds.algos import q_learning, sarsa, value_iteration
-from manyseeds.benchmarks.web.page import HERE
 from manyseeds.envs.tabular import deterministic, grid
 from tests.algos.test_planning import solved
 from tests.benchmarks.web.test_browser import opened
@@ -30,14 +29,6 @@ DEFAULT: World = {
     "goalReward": 1.0,
     "trapReward": -1.0,
 }
-
-
-@pytest.fixture(scope="module")
-def engine(browser: Any) -> Any:
-    """A blank page with the engine's functions."""
-    page = browser.new_page()
-    page.add_script_tag(path=HERE / "static" / "gridworld_engine.js")
-    return page
 
 
 def random_world(seed: int) -> World:
@@ -201,23 +192,6 @@ def test_learners_are_the_algorithms(engine: Any, module: Any, world: World) -> 
         module.add_(q, obs, actions, alpha * error)
         length = 0 if over else length
     np.testing.assert_allclose(found["q"], q.flatten(), rtol=1e-9, atol=1e-9)
-
-
-def test_actions_are_epsilon_greedy(engine: Any) -> None:
-    """The same actions as the project's own for the same random numbers, ties included."""
-    rng = np.random.default_rng(0)
-    table = rng.integers(0, 3, size=(50, 4)).astype(float)
-    noise = rng.uniform(size=(50, 3)).astype(np.float32).astype(float)
-    found = engine.evaluate(
-        """([q, noise]) => noise.map(
-          (draw, state) => GridworldEngine.act(Float64Array.from(q), state, 0.3, draw))""",
-        [table.flatten().tolist(), noise.tolist()],
-    )
-    policy = q_learning.QTable.__new__(q_learning.QTable)
-    policy.q = torch.from_numpy(table).float().unsqueeze(0)
-    obs, epsilon = torch.arange(50).unsqueeze(0), torch.tensor([[0.3]])
-    expected = policy.act(obs, torch.from_numpy(noise).float().unsqueeze(0), epsilon)
-    assert found == expected[0].tolist()
 
 
 # ---- The page --------------------------------------------------------------------------------
@@ -427,32 +401,3 @@ def test_learners_on_the_page(browser: Any, site: Path) -> None:
         page.get_by_role("button", name="Pause").click()
         steps = int(status.inner_text().split("episodes, ")[1].split(" steps")[0].replace(",", ""))
         assert steps > int(first.split("episodes, ")[1].split(" steps")[0].replace(",", "")) + 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ("gamma=2", "gamma 2: must be a number from 0 to 0.99"),
-        ("size=7.5", "size 7.5: must be a whole number from 4 to 10"),
-        ("goal=9.9", "goal 9.9: is no cell of a grid of 8 by 8"),
-        ("goal=4.4", "trap 4.4: goal is there already"),
-        ("walls=<b>x</b>", "walls <b>x</b>: is no cell"),
-        ("policy=-1", "policy -1: must be a step as 3, or end"),
-    ],
-)
-def test_an_address_that_is_wrong_says_why(
-    browser: Any, site: Path, fields: str, words: str
-) -> None:
-    with opened(browser, site, f"{PAGE}#{fields}") as page:
-        assert words in page.locator(".problem").inner_text()
-        check_shown(page, "value", DEFAULT)
-
-
-def test_without_scripts_there_is_a_table(browser: Any, site: Path) -> None:
-    with opened(browser, site, PAGE, java_script_enabled=False) as page:
-        assert not page.locator(".app").is_visible()
-        rows = page.locator(".optimum tr").all_inner_texts()
-        assert len(rows) == 8
-        assert "0.254" in rows[0]
-        assert "10 policies and\n390 sweeps" in page.content()

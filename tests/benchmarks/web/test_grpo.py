@@ -29,14 +29,6 @@ PAGE = "grpo.html"
 METHODS = page_of_grpo.methods(page_of_grpo.TASK, STORED["longest"])
 
 
-@pytest.fixture(scope="module")
-def engine(browser: Any) -> Any:
-    """A blank page with the engine's functions."""
-    page = browser.new_page()
-    page.add_script_tag(path=HERE / "static" / "grpo_engine.js")
-    return page
-
-
 @pytest.fixture(autouse=True)
 def _double_precision() -> Iterator[None]:
     """A browser's numbers have 64 bits; so have the tensors that the track makes here."""
@@ -198,13 +190,6 @@ def test_edits_and_switches(engine: Any, seed: int) -> None:
     check(engine, *edited(seed))
 
 
-def test_equal_rewards_teach_nothing(engine: Any) -> None:
-    completions = [{**x, "reward": 0.3} for x in STORED["groups"]["mixed"]["completions"]]
-    for method in ("grpo", "dr_grpo", "dapo"):
-        found = computed(engine, completions, {**METHODS[method], "kl": 0.0})
-        assert {x["push"] for row in found["rows"] for x in row["tokens"]} <= {0, -0.0}
-
-
 def test_presets_are_those_of_the_track() -> None:
     """The names that the page has for them mean what the track's flags mean."""
     grpo_config, dapo_config = grpo.Config(), dapo.Config()
@@ -213,16 +198,6 @@ def test_presets_are_those_of_the_track() -> None:
     assert METHODS["ppo"]["lambda"] == rlhf_ppo.PRESETS["addition"].settings["gae_lambda"]
     assert not METHODS["dr_grpo"]["std"]
     assert METHODS["dr_grpo"]["kl"] == 0
-
-
-def test_the_stored_group_is_worth_looking_at() -> None:
-    """Right and wrong completions, one that is cut off, ratios beyond the clip on both sides."""
-    completions = STORED["groups"]["mixed"]["completions"]
-    assert {x["right"] for x in completions} == {True, False}
-    assert not all(x["ended"] for x in completions)
-    ratios = np.exp(np.concatenate([np.subtract(x["current"], x["old"]) for x in completions]))
-    assert ratios.min() < 0.8
-    assert ratios.max() > 1.28
 
 
 # ---- The page --------------------------------------------------------------------------------
@@ -280,9 +255,9 @@ def test_filters_leave_out(browser: Any, site: Path) -> None:
     completions = STORED["groups"]["mixed"]["completions"]
     with opened(browser, site, PAGE) as page:
         struck = page.locator(".token.left-out")
-        assert struck.count() == 0
         page.get_by_label("Overlong filtering").check()
-        assert struck.count() == sum(len(x["tokens"]) for x in completions if not x["ended"])
+        cut = sum(len(x["tokens"]) for x in completions if not x["ended"])
+        assert struck.count() == cut > 0
         page.get_by_label("Overlong filtering").uncheck()
         page.get_by_label("Dynamic sampling").check()
         assert struck.count() == 0
@@ -296,15 +271,13 @@ def test_filters_leave_out(browser: Any, site: Path) -> None:
 def test_tokens_by_keyboard(browser: Any, site: Path) -> None:
     with opened(browser, site, PAGE) as page:
         page.locator('.token[aria-selected="true"]').focus()
-        for key in ("ArrowDown", "ArrowRight", "ArrowRight", "ArrowUp", "ArrowLeft"):
-            page.keyboard.press(key)
         title = page.locator("#token-title")
-        before = title.inner_text()
-        assert before.startswith("Completion 1, token ")
-        page.keyboard.press("ArrowDown")
-        assert title.inner_text().startswith("Completion 2, token ")
-        assert page.locator('.token[aria-selected="true"]').count() == 1
-        assert page.locator('.token[tabindex="0"]').count() == 1
+        for keys, number in (("Down Right Right Up Left", 1), ("Down", 2)):
+            for key in keys.split():
+                page.keyboard.press(f"Arrow{key}")
+            assert title.inner_text().startswith(f"Completion {number}, token ")
+        for mark in ('[aria-selected="true"]', '[tabindex="0"]'):
+            assert page.locator(f".token{mark}").count() == 1
 
 
 def test_the_numbers_of_a_clipped_token(browser: Any, site: Path) -> None:
@@ -320,27 +293,6 @@ def test_the_numbers_of_a_clipped_token(browser: Any, site: Path) -> None:
     assert f"= {np.exp(change[t]):.3f}" in text
     assert "The clip takes the gradient away: the token has grown enough" in text
     assert f"1 / (8 × {len(first['tokens'])})" in text
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ("method=ppo2", "method ppo2: must be ppo, grpo, dr_grpo, dapo"),
-        ("group=<i>", "group <i>: must be mixed"),
-        ("kl=-1", "kl -1: must be a number from 0 to 5"),
-        ("overlongCache=2.5", "overlongCache 2.5: must be a whole number from 0 to 32"),
-        ("std=1", "std 1: must be true, false"),
-        ("rewards=9:1", "rewards 9: there is no such completion"),
-        ("rewards=1:x", "reward x: must be a number from -10 to 10"),
-    ],
-)
-@pytest.mark.slow
-def test_an_address_that_is_wrong_says_why(
-    browser: Any, site: Path, fields: str, words: str
-) -> None:
-    with opened(browser, site, f"{PAGE}#{fields}") as page:
-        assert words in page.locator(".problem").inner_text()
-        assert page.evaluate("location.hash") == ""
 
 
 def test_hostile_text_is_shown_as_text(browser: Any, tmp_path: Path) -> None:
