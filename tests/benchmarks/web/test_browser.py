@@ -13,8 +13,7 @@ import pytest
 
 from manyseeds.benchmarks import website
 from manyseeds.digest import ROOT
-from tests.benchmarks.test_hostile_store import rewrite
-from tests.benchmarks.web.conftest import PENDULUM, write
+from tests.benchmarks.web.conftest import HOSTILE, PENDULUM
 
 CARTPOLE = "environment-CartPole-v1.html"
 
@@ -200,6 +199,8 @@ def test_transcripts(browser: Any, site: Path) -> None:
         assert "✗ wrong" in table.inner_text()
         assert "✓ right" in rows[-1].inner_text()
         before = table.inner_text()
+        assert HOSTILE in before
+        assert page.locator("main img").count() == 0
         page.locator("[name=seed]").select_option("1")
         assert table.inner_text() != before
         assert "method=GRPO&seed=1" in state(page)
@@ -286,20 +287,6 @@ def test_an_address_that_is_wrong_says_why(
     with opened(browser, site, address) as page:
         assert words in page.locator(".problem").inner_text()
         assert address.startswith("gridworld") or not state(page)
-
-
-def test_hostile_transcripts_are_text(browser: Any, site: Path, tmp_path: Path) -> None:
-    results = tmp_path / "results"
-    shutil.copytree(site.parent / "results", results)
-    evil = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"
-    (part,) = results.glob("runs/addition/grpo/d7ba9c22/seeds-000-000")
-    both = {"completion": evil, "prompt": evil}
-    rewrite(part, "transcripts.json", lambda rows: [{**row, **both} for row in rows])
-    with opened(browser, write(results, tmp_path / "out"), "language-models.html") as page:
-        table = page.locator(".transcripts")
-        table.locator("td").first.wait_for()
-        assert evil in table.inner_text()
-        assert page.locator("main img").count() == 0
 
 
 def test_no_inline_script_runs(browser: Any, site: Path, tmp_path: Path) -> None:

@@ -263,6 +263,7 @@ def test_discount_and_goal_as_a_reader_changes_them(browser: Any, site: Path) ->
 
 def test_numbers_as_they_are_typed(browser: Any, site: Path) -> None:
     """Half a number is waited for; a wrong one is told, and leaves what counted before."""
+    changed = {**DEFAULT, "gamma": 0.5}
     with opened(browser, site, PAGE) as page:
         gamma, problem = page.get_by_label("Discount"), page.locator(".problem")
         gamma.click(click_count=3)
@@ -270,13 +271,13 @@ def test_numbers_as_they_are_typed(browser: Any, site: Path) -> None:
             page.keyboard.type(key)
             assert not problem.is_visible()
         settle(page)
-        check_shown(page, "value", {**DEFAULT, "gamma": 0.5})
+        check_shown(page, "value", changed)
         gamma.fill("3")
         settle(page)
         assert "gamma 3: must be a number from 0 to 0.99" in problem.inner_text()
         page.keyboard.press("Tab")
         assert gamma.input_value() == "0.5"
-        check_shown(page, "value", {**DEFAULT, "gamma": 0.5})
+        check_shown(page, "value", changed)
 
 
 def test_start_trap_and_walls_are_dragged(browser: Any, site: Path) -> None:
@@ -358,25 +359,22 @@ def test_keyboard_moves_things_and_builds_walls(browser: Any, site: Path) -> Non
 @pytest.mark.slow
 def test_steps_of_both_methods(browser: Any, site: Path) -> None:
     with opened(browser, site, PAGE) as page:
-        policy = page.locator('.method[data-method="policy"]')
-        value = page.locator('.method[data-method="value"]')
-        value.get_by_role("button", name="Start").click()
-        value.get_by_role("button", name="Sweep").click()
-        value.get_by_role("button", name="Sweep").click()
-        assert "Sweep 2 of 14" in value.locator(".status").inner_text()
-        numbers = value.locator(".number").all_inner_texts()
+
+        def press(method: str, *names: str) -> str:
+            """What is said after the last of these buttons."""
+            box = page.locator(f'.method[data-method="{method}"]')
+            for name in names:
+                box.get_by_role("button", name=name, exact=True).click()
+            return str(box.locator(".status").inner_text())
+
+        assert "Sweep 2 of 14" in press("value", "Start", "Sweep", "Sweep")
+        numbers = page.locator('.method[data-method="value"] .number').all_inner_texts()
         assert sorted(x for x in numbers if x not in ("", "0")) == ["0.900"] * 3 + ["1.000"] * 2
-        value.get_by_role("button", name="Back").click()
-        assert "Sweep 1 of 14" in value.locator(".status").inner_text()
-        policy.get_by_role("button", name="Start").click()
-        policy.get_by_role("button", name="Sweep").click()
-        assert "evaluating the random policy" in policy.locator(".status").inner_text()
-        policy.get_by_role("button", name="Next improvement").click()
-        assert "Improved to policy 2" in policy.locator(".status").inner_text()
-        policy.get_by_role("button", name="Back").click()
-        assert "The random policy is evaluated" in policy.locator(".status").inner_text()
-        policy.get_by_role("button", name="Improve", exact=True).click()
-        policy.get_by_role("button", name="End").click()
+        assert "Sweep 1 of 14" in press("value", "Back")
+        assert "evaluating the random policy" in press("policy", "Start", "Sweep")
+        assert "Improved to policy 2" in press("policy", "Next improvement")
+        assert "The random policy is evaluated" in press("policy", "Back")
+        press("policy", "Improve", "End")
         check_shown(page, "policy", DEFAULT)
         assert page.evaluate("location.hash") == "#value=1"
 
