@@ -79,7 +79,7 @@ EVALUATE = "values.squeeze(-1)", "2 * values.squeeze(-1)"
 NORMALIZE = "keepdim=True) + 1e-8)", "keepdim=True) + 1.0)"
 VARIANCE = "return 1 - (returns", "return 2 - (returns"
 SQUARE = "(values - returns).square().mean(-1)", "(values - returns).abs().mean(-1)"
-BACKWARD = "total.sum().backward()", "(3 * total).sum().backward()"
+BACKWARD = "    total.sum().backward()", "    (3 * total).sum().backward()"
 ENTROPY = {"entropy_coef": 10.0}  # of a policy that is not uniform any more
 NO_ZERO = {"max_grad_norm": 0.0}  # without clipping a factor shows
 EDITS: dict[str, list[tuple[Any, ...]]] = {

@@ -235,15 +235,15 @@ def test_every_epoch_visits_all_samples_in_an_order_of_its_own(
 
         monkeypatch.setattr(module, "minibatches", spy_minibatches)
     else:
-        shuffles = module.shuffles
+        permutations = module.permutations
 
-        def spy_shuffles(uniforms: Tensor) -> Any:
-            epochs = shuffles(uniforms)
+        def spy_permutations(uniforms: Tensor) -> Any:
+            epochs = permutations(uniforms)
             assert (epochs.sort(-1).values == torch.arange(32)).all()
             orders.extend(map(tuple, epochs.flatten(0, 1).tolist()))
             return epochs
 
-        monkeypatch.setattr(module, "shuffles", spy_shuffles)
+        monkeypatch.setattr(module, "permutations", spy_permutations)
     train_on(Lucky(), algo, monkeypatch)
     assert len(orders) >= 3 * 2 * 4  # seeds, epochs, rollouts
     assert len(set(orders)) == len(orders)

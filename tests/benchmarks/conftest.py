@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +18,17 @@ Refusal = Callable[..., str]  # of the fixture `refusal`
 WHOLE = {"test_same_store_gives_the_same_bytes", "test_real_run_evaluated_exactly"}
 
 
-@contextmanager
-def shortened() -> Iterator[None]:
-    """Reports without pictures in their files, and the quick suite alone."""
+@pytest.fixture(autouse=True)
+def short_report(request: pytest.FixtureRequest, monkeypatch: Patch) -> None:
+    """Reports of test_report.py, but for WHOLE, draw no pictures and know the quick suite alone."""
 
     def write(_: Any, path: Path, **settings: Any) -> None:
         write_bytes(path, b"<svg/>")
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plots, "lines", write)
-        patch.setattr(plots, "tree", write)
-        patch.setattr(comparison, "SUITES", {"quick": comparison.SUITES["quick"]})
-        yield
-
-
-@pytest.fixture(autouse=True)
-def short_report(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Of test_report.py, but for WHOLE."""
     if Path(request.path).stem == "test_report" and request.function.__name__ not in WHOLE:
-        with shortened():
-            yield
-    else:
-        yield
+        monkeypatch.setattr(plots, "lines", write)
+        monkeypatch.setattr(plots, "tree", write)
+        monkeypatch.setattr(comparison, "SUITES", {"quick": comparison.SUITES["quick"]})
 
 
 @pytest.fixture

@@ -40,3 +40,4 @@ def test_a_score_at_the_threshold_reaches_it() -> None:
     got = result([0.0] * 3, curves, {})
     np.testing.assert_array_equal(got.reached, [100, 200, np.nan])
     assert got.threshold_texts() == ("150", "2 of 3")
+    assert result([0.0], curves[2:], {}).threshold_texts() == ("never", "0 of 1")

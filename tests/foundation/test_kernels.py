@@ -20,7 +20,7 @@ from manyseeds.distributions import Categorical
 from manyseeds.kernels.mlp import networks
 from manyseeds.layers import SeedMLP
 from manyseeds.optim import SeedAdam, SeedOptimizer, SeedRMSprop
-from manyseeds.samples import discounted_sums, shuffles, take
+from manyseeds.samples import discounted_sums, permutations, take
 
 each_activation = pytest.mark.parametrize("activation", ["tanh", "relu"])
 
@@ -562,7 +562,7 @@ def subnormals() -> Iterator[None]:
 
 @pytest.mark.usefixtures("subnormals")
 @pytest.mark.parametrize("B", [1, 2, 255, 256, 257, 5000])
-def test_shuffles_are_stable_sorts(B: int) -> None:
+def test_permutations_are_stable_sorts(B: int) -> None:
     """Of uniforms; of few values, 0 among them; of neighbours; of numbers next to 0."""
     generator = torch.Generator().manual_seed(B)
     uniforms = torch.rand(3, B, generator=generator)
@@ -576,9 +576,9 @@ def test_shuffles_are_stable_sorts(B: int) -> None:
             torch.zeros(3, B),
         )
     )
-    assert torch.equal(shuffles(keys), keys.argsort(stable=True, dim=-1))
+    assert torch.equal(permutations(keys), keys.argsort(stable=True, dim=-1))
     turned = keys.transpose(0, 1)
-    assert torch.equal(shuffles(turned), turned.argsort(stable=True, dim=-1))
+    assert torch.equal(permutations(turned), turned.argsort(stable=True, dim=-1))
 
 
 def test_all_of_this_is_computed_in_c() -> None:
