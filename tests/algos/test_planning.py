@@ -223,16 +223,6 @@ def test_the_residual_bounds_the_distance_and_shrinks_with_gamma() -> None:
         assert residuals[0] == pytest.approx(1 / 3)  # the goal, one slippery step away
 
 
-def test_the_trap_can_be_moved_and_walls_count() -> None:
-    """The value of a cell is gamma ** (steps to the goal - 1); a wall makes the way longer."""
-    values, plan = solved("value", "Gridworld-v0", goal=(0, 4), trap=(5, 5), gamma=0.9)
-    assert values[0] == pytest.approx(0.9**3)
-    walls = tuple(itertools.chain.from_iterable((row, 2) for row in range(6)))
-    values, plan = solved("value", "Gridworld-v0", goal=(0, 4), trap=(7, 0), walls=walls, gamma=0.9)
-    assert values[0] == pytest.approx(0.9**15)  # down 6, right 4, up 6: 16 steps
-    assert plan.sweeps[-1].actions[0] == 1
-
-
 # ---- The command line and the store ---------------------------------------------------------
 
 

@@ -531,6 +531,7 @@ def test_more_seeds_tomorrow_train_only_the_missing_ones(
         ("--gamma 1.1", "--gamma 1.1: must be a number from 0 to 1"),
         ("--learning-rate 1.5", "--learning-rate 1.5: must be a number "),
         ("--total-timesteps 5", "--total-timesteps: unknown flag"),
+        ("--device cuda", "--device cuda: tables are trained on the CPU"),
     ],
 )
 def test_bad_flags_are_refused_in_one_line(
@@ -567,8 +568,3 @@ def test_values_that_are_not_defined_are_refused(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(prediction.UsageError, match=r"--gamma 1: .* never ends from state 3"):
         td_prediction.Config()
     td_prediction.Config(gamma=0.9)
-
-
-def test_cuda_is_refused() -> None:
-    with pytest.raises(prediction.UsageError, match="--device cuda: tables are trained on the CPU"):
-        td_prediction.Config(device="cuda")

@@ -21,7 +21,6 @@ from tests.algos.test_q_learning import (
     tiny,
     train,
 )
-from tests.algos.test_seed_axis import assert_seed_7_is_the_same_among
 
 BOTH = pytest.mark.parametrize("expected", [False, True])
 
@@ -92,11 +91,6 @@ def test_learns_the_values_of_the_best_epsilon_greedy_policy(
     torch.testing.assert_close(learned.mean(0), soft, atol=0.06, rtol=0)
     # Far from what Q-learning learns.
     assert (optimal_values(tiny(), gamma=0.6)[:-1] - soft).abs().mean() > 0.5
-
-
-def test_expected_sarsa_alone_equals_itself_in_a_batch() -> None:
-    groups = [[6, 7], list(range(10)), list(range(1, 33))]
-    assert_seed_7_is_the_same_among("sarsa", groups, total_timesteps=1000, expected=True)
 
 
 def test_keeps_away_from_the_cliff() -> None:

@@ -154,6 +154,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     **{f"ppo, {case}": ("ppo", settings) for case, settings in CASES.items()},
     **{f"a2c, {case}": ("a2c", {**SHORT, **settings}) for case, settings in A2C.items()},
     **{f"trpo, {case}": ("trpo", settings) for case, settings in TRPO.items()},
+    "sarsa, expected": ("sarsa", {"total_timesteps": 1000, "expected": True}),
 }
 
 

@@ -116,6 +116,24 @@ def test_normalisation_is_sb3s() -> None:
         np.testing.assert_allclose(outputs[s], expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("size", [1, 4, 17])
+def test_a_seeds_statistics_have_the_same_bits_in_any_batch(size: int, masked: bool) -> None:
+    """Alone as among 32: var() rounds otherwise for one seed."""
+    x, generator = stream(32, size), torch.Generator().manual_seed(1)
+    masks = [torch.rand(part.shape[:2], generator=generator) < 0.7 for part in x]
+    among, alone = RunningStats(32, size), [RunningStats(1, size) for _ in range(32)]
+    for part, mask in zip(x, masks, strict=True):
+        among.update(part, mask if masked else None)
+        for s, stats in enumerate(alone):
+            stats.update(part[s : s + 1].clone(), mask[s : s + 1] if masked else None)
+    outputs = among.normalize(x[-1])
+    for s, stats in enumerate(alone):
+        for name, tensor in stats.state_dict().items():
+            assert torch.equal(tensor[0], among.state_dict()[name][s]), (name, s)
+        assert torch.equal(stats.normalize(x[-1][s : s + 1].clone())[0], outputs[s])
+
+
 # ---- RewardScale ------------------------------------------------------------------------
 
 

@@ -33,13 +33,9 @@ def test_values_of_rows_meet_the_first_dimension() -> None:
     assert broadcast(values, x[:, 0, 0]).shape == (2,)
     assert broadcast(values.view(2, 1), x).shape == (2, 1, 1)  # [S, F] for x [S, F, N]
     assert broadcast(values, torch.ones(2, 3, device="meta")).device.type == "meta"
-
-
-def test_a_number_stays_one() -> None:
-    x = torch.ones(2, 3)
-    assert broadcast(0.5, x) == 0.5
     scalar = torch.tensor(0.5)  # what a captured iteration is given
     assert broadcast(scalar, x) is scalar
+    assert broadcast(0.5, x) == 0.5
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -4,6 +4,13 @@ from tests.planted_bugs.planting import Bug
 
 BUGS = (
     Bug(
+        "seed axis: a variance is rounded otherwise where a seed is alone",
+        "manyseeds/layers.py",
+        "(x - mean).square().masked_fill(~chosen, 0.0).sum(1, keepdim=True) / n.clamp(min=1)",
+        "x.masked_fill(~chosen, 0.0).var(1, keepdim=True, correction=0)",
+        "tests/foundation/test_layers.py::test_a_seeds_statistics_have_the_same_bits_in_any_batch",
+    ),
+    Bug(
         "presets: a list of TOML stays a list",
         "manyseeds/cli.py",
         "name: tuple(x) if isinstance(x, list) else x for name, x in table.items()",

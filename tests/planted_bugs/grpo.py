@@ -119,6 +119,20 @@ BUGS = (
         "tests/algos/test_grpo.py::test_a_group_begins_in_one_state_and_goes_on_apart[CartPole-v1-auto]",
     ),
     Bug(
+        "grpo: the penalty is of the policy to itself",
+        "algos/grpo.py",
+        "reference.evaluate(obs, actions)[0]",
+        "logprobs",
+        "tests/algos/test_grpo.py::test_the_reference_is_the_policy_of_some_updates_ago",
+    ),
+    Bug(
+        "no number: what grpo's environments show after an end",
+        "algos/grpo.py",
+        "(x.masked_fill(ended.view(*ended.shape, *[1] * (x.ndim - 3)), 0) for x in padded)",
+        "(x * ~ended.view(*ended.shape, *[1] * (x.ndim - 3)) for x in padded)",
+        "tests/algos/test_traps.py::test_what_an_environment_shows_after_an_end_is_never_learned",
+    ),
+    Bug(
         "grpo: the penalty of the other divergence",
         "algos/grpo.py",
         "log_ratio = reference - logprobs",

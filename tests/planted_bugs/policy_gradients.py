@@ -130,6 +130,13 @@ BUGS = (
         "tests/algos/test_a2c.py::test_n_step_equals_its_definition",
     ),
     Bug(
+        "timeout as an end: ppo's scale of rewards sums up over it",
+        "algos/ppo.py",
+        "agent.reward_scale(rewards, rollout.done)",
+        "agent.reward_scale(rewards, rollout.terminated)",
+        "tests/algos/test_traps.py::test_normalised_rewards_are_scaled_and_returns_are_logged_raw",
+    ),
+    Bug(
         "spread of advantages: ppo divides one sample by its deviation",
         "algos/ppo.py",
         "if advantages.shape[-1] == 1:",
