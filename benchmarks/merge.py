@@ -207,7 +207,7 @@ def merge(sources: Sequence[Path], results: Path) -> Counter[str]:
     def report(what: str, path: Path, reason: str) -> None:
         done[what] += 1
         if what in ("failed", "refused"):
-            print(f"{what}: {path}: {reason}", file=sys.stderr)
+            print(f"{what}: {path}: {reason.removeprefix(f'{path}: ')}", file=sys.stderr)
         elif what == "kept the first":
             print(f"{what}: {path} was trained by another build of the kernels or on another CPU")
 
@@ -216,7 +216,7 @@ def merge(sources: Sequence[Path], results: Path) -> Counter[str]:
             try:
                 paths = stored_parts(run)
             except UsageError as error:
-                report("failed", run, said(error).removeprefix(f"{run}: "))
+                report("failed", run, said(error))
                 continue
             for path in paths:
                 try:
@@ -225,7 +225,7 @@ def merge(sources: Sequence[Path], results: Path) -> Counter[str]:
                     else:
                         done["unfinished"] += 1
                 except (UsageError, OSError) as error:
-                    report("failed", path, said(error).removeprefix(f"{path}: "))
+                    report("failed", path, said(error))
 
     def run_of(part: Part) -> tuple[Path, str]:
         return part.path.parent, json.dumps(part.settings, sort_keys=True)

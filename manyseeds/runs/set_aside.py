@@ -274,7 +274,7 @@ def set_aside(parts: Iterable[tuple[Path, dict[str, Any]]], digest: str) -> None
             moved.setdefault(target, []).append(config)
     for target, configs in moved.items():
         for text in by_trainer(configs, digest):
-            console.print(f"{text}: set aside as a run of its own, {target}", markup=False)
+            console.print(f"{text}; moved to {target}", markup=False)
 
 
 def folders_aside(run: Path, digest: str, ours: Mapping[str, Any]) -> list[Path]:

@@ -223,6 +223,9 @@ def test_policy_loss_by_hand() -> None:
     symmetric = grpo.policy_loss(ratio, advantages, grpo.Config(clip_range=0.2))
     expected[0, :2] = -1.2
     torch.testing.assert_close(symmetric, expected)
+    config = grpo.Config(clip_range=0.0, clip_range_high=0.5)  # without range
+    unclipped = grpo.policy_loss(ratio, advantages, config)
+    torch.testing.assert_close(unclipped, -ratio * advantages)
 
 
 def test_k3_has_the_mean_of_the_exact_divergence_and_is_never_negative() -> None:
@@ -269,7 +272,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "box": {"env_id": "Pendulum-v1", "groups": 1},
     "normalised": {"normalize_obs": True},
     "box, normalised": {"env_id": "Pendulum-v1", "groups": 1, "normalize_obs": True},
-    "both": {"entropy_coef": 0.1, "kl_coef": 0.2},
+    "more terms": {"entropy_coef": 0.1, "kl_coef": 0.2},
 }
 
 
@@ -437,7 +440,10 @@ def test_the_reference_is_the_policy_of_some_updates_ago(
     def spy(actor: Any, reference: Any, *args: Any) -> Any:
         policies.append(copy.deepcopy(actor.state_dict()))
         references.append(copy.deepcopy(reference.state_dict()))
-        return prepare(actor, reference, *args)
+        batch, *rest = prepare(actor, reference, *args)
+        logprobs, _ = reference.evaluate(batch.obs, batch.actions)
+        assert torch.equal(batch.reference, logprobs)
+        return batch, *rest
 
     monkeypatch.setattr(grpo, "prepare", spy)
     settings: dict[str, Any] = {"kl_coef": 0.1, "reference_updates": every, "normalize_obs": True}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -109,34 +108,6 @@ def small_batch(
 NORMALIZED = {"normalize_obs": True, "normalize_reward": True}
 
 
-def test_without_a_learning_rate_every_ratio_stays_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In all minibatches of all epochs: a sample is compared with its own old log-probability."""
-    config, agent, batch, _ = small_batch()
-    config = replace(config, minibatch_size=16, epochs=3)
-    agent.networks.biases[-1].data[:, 0, :, 0] = 2.0  # actions that differ in probability
-    logprobs = agent.evaluate(batch.obs, batch.actions)[0].detach()
-    assert logprobs.std(-1).min() > 0.1
-    before = {name: x.clone() for name, x in agent.state_dict().items()}
-    seen: list[dict[str, Tensor]] = []
-    backpropagate = ppo.backpropagate
-
-    def spy(*args: Any) -> Any:
-        terms = backpropagate(*args)
-        seen.append(ppo.metrics_of(terms, args[1], args[3]))
-        return terms
-
-    monkeypatch.setattr(ppo, "backpropagate", spy)
-    rates = torch.tensor(0.0), torch.tensor(0.2)
-    batch = batch._replace(logprobs=logprobs)
-    ppo.update(agent, SeedAdam(agent), batch, torch.rand(3, 3, 64), config, *rates)
-    assert len(seen) == 12
-    for metrics in seen:
-        assert (metrics["clipfrac"] == 0).all()
-        assert (metrics["approx_kl"].abs() < 1e-6).all()
-    for name, x in agent.state_dict().items():
-        assert torch.equal(x, before[name]), name
-
-
 def test_policy_loss_by_hand() -> None:
     """eq. 7: a good action gains nothing beyond 1 + eps, a bad one nothing below 1 - eps."""
     ratio = torch.tensor([[1.5, 0.5, 1.5, 0.5]])
@@ -188,16 +159,6 @@ def test_entropy_bonus_raises_entropy() -> None:
     ppo.update(agent, SeedAdam(agent), flat, torch.rand(3, 10, 64), config, *schedule)
     after = agent.evaluate(batch.obs, batch.actions)[1].mean(-1)
     assert (after > before + 1e-3).all()
-
-
-def test_gumbel_max_samples_the_softmax() -> None:
-    config, agent, batch, _ = small_batch(S=1)
-    agent.networks.weights[-1].data[:, 0] *= 100
-    obs = batch.obs[:, :1].expand(1, 50_000, -1)
-    actions = agent.act(obs, agent.draw(SeedStreams([5], "train"), 50_000))
-    p = agent.evaluate(obs[:, :1], torch.ones(1, 1, dtype=torch.int64))[0].exp().item()
-    assert 0.05 < p < 0.95
-    assert actions.double().mean().item() == pytest.approx(p, abs=4 * (p * (1 - p) / 5e4) ** 0.5)
 
 
 def test_the_clip_range_is_annealed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,32 +228,6 @@ def test_gaussian_stays_finite_far_out() -> None:
             grads[0][0, :, 0].double(),
             magnitudes.double() * (-2 * torch.tensor(value).double()).exp(),
         )
-
-
-def test_categorical_is_torchs() -> None:
-    logits = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(0)).double()
-    logits[0, 0] = torch.tensor([0.0, -800.0, 900.0, 0.0])  # certain: the entropy is 0, not NaN
-    policy, actions = ppo.Categorical(logits), torch.tensor([[2, 0, 1, 2, 3]] * 2)
-    reference = torch.distributions.Categorical(logits=logits)
-    logprobs, entropy = policy.logprob_and_entropy(actions)
-    torch.testing.assert_close(logprobs, reference.log_prob(actions), atol=1e-12, rtol=1e-12)
-    torch.testing.assert_close(entropy, reference.entropy(), atol=1e-12, rtol=1e-12)
-    assert torch.equal(policy.mode(), logits.argmax(-1))
-
-
-def test_continuous_actions() -> None:
-    """Greedy is the mean, and noise spreads by exp(log_std_init) in every state."""
-    _, agent, batch, _ = small_batch(env_id="Pendulum-v1", log_std_init=-1.5)
-    agent.networks.weights[-1].data[:, 0] *= 100  # means that differ from state to state
-    greedy = agent.act(batch.obs)
-    assert greedy.shape == (3, 64, 1)
-    assert greedy.std(1).min() > 0.05
-    noise = agent.draw(SeedStreams(range(3), "train"), 64)
-    assert noise.shape == (3, 64, 1)
-    torch.testing.assert_close(
-        agent.act(batch.obs, noise), greedy + torch.tensor(-1.5).exp() * noise
-    )
-    assert (agent.log_std == -1.5).all()
 
 
 def test_the_environment_gets_the_clipped_action_and_the_loss_the_sampled_one() -> None:

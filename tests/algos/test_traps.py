@@ -195,9 +195,10 @@ def test_no_update_sees_raw_observations(algo: str, monkeypatch: pytest.MonkeyPa
     statistics_are_of(policy.obs_stats, seen)
 
 
+@pytest.mark.parametrize("ends", [{"terminal_at": 4}, {"time_limit": 4}])
 @pytest.mark.parametrize("algo", ["ppo", "a2c", "trpo"])
 def test_normalised_rewards_are_scaled_and_returns_are_logged_raw(
-    algo: str, monkeypatch: pytest.MonkeyPatch
+    algo: str, ends: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The advantage is computed from scaled rewards, what is reported from the environment's."""
     module = importlib.import_module(f"manyseeds.algos.{algo}")
@@ -205,7 +206,7 @@ def test_normalised_rewards_are_scaled_and_returns_are_logged_raw(
     gae = module.gae
     monkeypatch.setattr(module, "gae", lambda *args: (rewards.append(args[0]), gae(*args))[1])
     settings = {"normalize_reward": True, "num_steps": 16, "gamma": 0.9}
-    _, run = train_on(Counter(terminal_at=4), algo, monkeypatch, **settings)
+    _, run = train_on(Counter(**ends), algo, monkeypatch, **settings)
     assert (run.metrics()["train_return"] == 4).all()
     scaled = torch.cat(rewards, dim=1)  # [S, T of all rollouts, N]
     R = torch.tensor([1.0, 1.9, 2.71, 3.439], dtype=torch.float64).repeat(8)  # whole episodes
@@ -234,15 +235,15 @@ def test_every_epoch_visits_all_samples_in_an_order_of_its_own(
 
         monkeypatch.setattr(module, "minibatches", spy_minibatches)
     else:
-        shuffles = module.shuffles
+        permutations = module.permutations
 
-        def spy_shuffles(uniforms: Tensor) -> Any:
-            epochs = shuffles(uniforms)
+        def spy_permutations(uniforms: Tensor) -> Any:
+            epochs = permutations(uniforms)
             assert (epochs.sort(-1).values == torch.arange(32)).all()
             orders.extend(map(tuple, epochs.flatten(0, 1).tolist()))
             return epochs
 
-        monkeypatch.setattr(module, "shuffles", spy_shuffles)
+        monkeypatch.setattr(module, "permutations", spy_permutations)
     train_on(Lucky(), algo, monkeypatch)
     assert len(orders) >= 3 * 2 * 4  # seeds, epochs, rollouts
     assert len(set(orders)) == len(orders)
@@ -327,6 +328,31 @@ def test_every_step_taken_counts_and_a_finished_seed_is_frozen(
     assert metrics.groupby("seed")["timestep"].max().tolist() == total.tolist()
     assert metrics.notna().all().all()
     assert not metrics.duplicated(["seed", "timestep"]).any()
+
+
+class Rude(Counter):
+    """What it shows after the end of an episode, begun with noise of 0, is no number."""
+
+    initial_noise = 1
+
+    def initial(self, noise: Tensor) -> Tensor:
+        return noise.clone()
+
+    def observation(self, physics: Tensor) -> Tensor:
+        return torch.where(physics == physics.floor(), torch.nan, physics)
+
+    def reward(self, physics: Tensor, action: Tensor, next_physics: Tensor) -> Tensor:
+        return self.observation(physics)[..., 0] * action
+
+
+@pytest.mark.parametrize("algo", ["reinforce", "grpo"])
+def test_what_an_environment_shows_after_an_end_is_never_learned(
+    algo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy, run = train_on(Rude(3, 60), algo, monkeypatch, normalize_obs=True)
+    assert all(tensor.isfinite().all() for tensor in policy.state_dict().values())
+    assert run.diverged == {}
+    assert run.metrics().notna().all().all()
 
 
 @pytest.mark.parametrize("anneal", [True, False])

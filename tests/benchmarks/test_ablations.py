@@ -84,12 +84,10 @@ def test_a_sentence_per_claim_from_the_verdicts(tmp_path: Path) -> None:
         finals["CartPole-v1", "no clipping", x] = free
     finals["CartPole-v1", "clip range 0.2", 1e-4] = scores(50)  # its counterpart is missing
     page = ablations.page(make_runs(tmp_path, CLIPPING, finals), tmp_path)
-    (line,) = (line for line in page.splitlines() if line.startswith(f"**{CLIPPING.text}**"))
-    assert line == (
-        f"**{CLIPPING.text}**: 4 comparisons by final score. *True* in 1 of 4: CartPole-v1 "
-        "(learning rate 0.003). *False* in 2 of 4: CartPole-v1 (learning rate 0.001, learning "
-        "rate 0.01). *Undecided* in 1 of 4: CartPole-v1 (learning rate 0.0003)."
-    )
+    assert f"**{CLIPPING.text}**: 4 comparisons by final score. " in page
+    assert "*True* in 1 of 4: CartPole-v1 (learning rate 0.003). " in page
+    assert "*False* in 2 of 4: CartPole-v1 (learning rate 0.001, learning rate 0.01). " in page
+    assert "*Undecided* in 1 of 4: CartPole-v1 (learning rate 0.0003).\n" in page
     assert page.count("## ") == 1
     assert "| CartPole-v1 | clip range 0.2 | 0.001 (preset) | 30 |" in page
     assert "no clipping | 0.0001" not in page

@@ -149,23 +149,15 @@ def test_ours_and_sb3_of_a_suite_are_comparable(name: str) -> None:
     ("flags", "message"),
     [
         ("--suite quik", "--suite quik: unknown suite; did you mean quick?"),
-        ("--seeds -1", "--seeds -1: must be"),
-        ("--worker 2", "--worker: unknown flag; did you mean --workers?"),
-        ("--dry-run=yes", "--dry-run 'yes': takes no value; write --dry-run or --no-dry-run"),
-        ("--only", "--only: needs a value"),
         ("--only --cut", "--only: needs a value"),
         ("--only ppo/CartPol-v1", "--only ppo/CartPol-v1: no such cell; did you mean"),
         ("--publish --cut", "--publish: a cut is never published"),
         ("--publish --results elsewhere", "--publish: writes what is published"),
         (f"--results {ROOT}/results", f"--results {ROOT}/results: holds the published"),
         ("--until-decided --seeds 3", "--until-decided: says how many seeds there are; without --"),
-        ("--until-decided --cut", "--until-decided: says how many seeds there are; without --"),
         ("--until-decided --shard 1/2", "--until-decided: looks at all seeds"),
         ("--shard 3", "--shard 3: must be I/N, with I from 1 to N, such as 2/8"),
-        ("--shard 0/2", "--shard 0/2: must be"),
         ("--shard 3/2", "--shard 3/2: must be"),
-        ("--block -1", "--block -1: must be"),
-        ("--launcher kubernetes", "--launcher 'kubernetes': must be one of local, ray, slurm"),
         ("--publish --launcher ray", "--publish: trains on this machine"),
         ("--slurm time=5", "--slurm: is for --launcher slurm"),
         ("--launcher slurm --slurm time", "--slurm time: must be KEY=VALUE"),
@@ -183,22 +175,15 @@ def test_dry_run_shows_commands_and_starts_nothing(
     sweep.main(["--dry-run", "--seeds", "7", "--results", str(results)])
     out = capsys.readouterr().out
     assert f"python algos/ppo.py --env CartPole-v1 --seeds 7 --results {results}\n" in out
-    assert (
-        "python benchmarks/sb3_baseline.py --algo ppo --env CartPole-v1 --seeds 7 "
-        f"--results {results} --workers 2\n"
-    ) in out
+    words = f"--algo ppo --env CartPole-v1 --seeds 7 --results {results} --workers 2\n"
+    assert f"python benchmarks/sb3_baseline.py {words}" in out
     assert out.count("train seeds 0-6") == len(SUITES["quick"])
     assert not results.exists()
-
     sweep.main(["--dry-run", "--cut", "--results", str(results)])
     commands = [line for line in capsys.readouterr().out.splitlines() if "python " in line]
     assert all(f"--results {results}/cut" in line for line in commands)
-
-
-def test_default_command_is_short(monkeypatch: Patch) -> None:
-    monkeypatch.chdir(ROOT)
-    cell = SUITES["quick"][0]
-    assert shlex.join(cell.command()) == "algos/ppo.py --env CartPole-v1 --seeds 30"
+    default = SUITES["quick"][0].command()
+    assert shlex.join(default) == "algos/ppo.py --env CartPole-v1 --seeds 30"
 
 
 def test_exit_reason() -> None:
@@ -221,34 +206,26 @@ def test_deleting_a_third_redoes_exactly_that(tmp_path: Path, capsys: Output) ->
         Cell("ppo", "CartPole-v1", 6, settings=TINY_PPO),
         Cell("q_learning", "FrozenLake-v1", 6, settings=TINY_Q),
     ]
-    train_seed_by_seed(cells[0], ppo, tmp_path)
-    train_seed_by_seed(cells[1], q_learning, tmp_path)
-    before = sealed(tmp_path)
-    assert len(before) == 12
-    curves = [returns(cell, tmp_path) for cell in cells]
-
+    for cell, module in zip(cells, (ppo, q_learning), strict=True):
+        train_seed_by_seed(cell, module, tmp_path)
+    before, curves = sealed(tmp_path), [returns(cell, tmp_path) for cell in cells]
     deleted = random.Random(7).sample(sorted(before), 4)
     for done in deleted:
         shutil.rmtree(done.parent)
-    lost = [[s for group in cell.missing(str(tmp_path)) for s in group] for cell in cells]
-    assert sum(map(len, lost)) == 4
-    assert sweep.sweep(cells, Plan(results=str(tmp_path), workers=2)) == []
-
+    kept = before.items() - {(path, before[path]) for path in deleted}
+    lost = [s for cell in cells for group in cell.missing(str(tmp_path)) for s in group]
+    assert len(lost) == 4
+    plan = Plan(results=str(tmp_path), workers=2)
+    assert sweep.sweep(cells, plan) == []
     after = sealed(tmp_path)
-    kept = {path: at for path, at in before.items() if path not in deleted}
-    assert kept.items() <= after.items()
-    redone = {
-        seed
-        for path in after.keys() - kept.keys()
-        for seed in range(int(path.parent.name[6:9]), int(path.parent.name[10:13]) + 1)
-        if path.parents[2].name == "ppo"
-    }
-    assert redone == set(lost[0])
+    assert kept <= after.items()
+    redone = [path.parent.name for path in after.keys() - dict(kept).keys()]
+    seeds = [s for name in redone for s in range(int(name[6:9]), int(name[10:13]) + 1)]
+    assert sorted(seeds) == sorted(lost)
     for cell, curve in zip(cells, curves, strict=True):
         pd.testing.assert_frame_equal(returns(cell, tmp_path), curve)
-
     capsys.readouterr()
-    assert sweep.sweep(cells, Plan(results=str(tmp_path), workers=2)) == []
+    assert sweep.sweep(cells, plan) == []
     assert capsys.readouterr().out.count("skipped") == 2
     assert sealed(tmp_path) == after
 
@@ -262,38 +239,17 @@ def returns(cell: Cell, results: Path) -> pd.DataFrame:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks processes up in /proc")
-def test_kill_9_loses_only_what_was_running(tmp_path: Path) -> None:
-    cells = [TINY[1], LONG, TINY[2]]
-    killed = start_sweep(cells, tmp_path)
-    name = LONG.folder(str(tmp_path)).path.name
-    log = tmp_path / "logs" / f"ppo-CartPole-v1-{name}.log"
-    wait_for(lambda: len(sealed(tmp_path)) == 1 and log.exists() and "timesteps" in log.read_text())
-    (cell,) = children(killed.pid)
-    killed.kill()
-    killed.wait()
-    wait_for(lambda: is_gone(cell), 5)  # no orphan that a rerun would meet
-    finished = sealed(tmp_path)
-    assert len(finished) == 1
-
-    again = start_sweep([TINY[1], TINY[0], TINY[2]], tmp_path)
-    out, err = again.communicate(timeout=120)
-    assert again.returncode == 0, err
-    assert [line.split()[0] for line in out.splitlines()].count("skipped") == 1
-    assert finished.items() <= sealed(tmp_path).items()
-    assert not any(cell.missing(str(tmp_path)) for cell in TINY)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="looks processes up in /proc")
-def test_interrupt_ends_the_cells(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_no_cell_outlives_its_sweep(number: signal.Signals, tmp_path: Path) -> None:
     process = start_sweep([LONG], tmp_path)
     wait_for(lambda: list(tmp_path.glob("runs/*/*/*/seeds-*/config.json")))
     (cell,) = children(process.pid)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, err = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert err == "interrupted; the same command again runs what is missing\n"
-    assert is_gone(cell)
+    wait_for(lambda: is_gone(cell), 5)
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+        assert err == "interrupted; the same command again runs what is missing\n"
 
 
 @pytest.mark.slow
@@ -310,47 +266,21 @@ def test_a_crashed_cell_is_reported_and_the_others_finish(
 
     # The store wants one config per name; the command asks for another one.
     refused = Cell("q_learning", "FrozenLake-v1", 2, settings={**TINY_Q, "name": "taken"})
-    folder = refused.folder(str(tmp_path))
-    (folder.path / "seeds-007-007").mkdir(parents=True)
-    write_json(folder.path / "seeds-007-007" / "config.json", {"config": {}, "seeds": [7]})
-    seal(folder.path / "seeds-007-007")
+    part = refused.folder(str(tmp_path)).path / "seeds-007-007"
+    part.mkdir(parents=True)
+    write_json(part / "config.json", {"config": {}, "seeds": [7]})
+    seal(part)
     monkeypatch.setattr(local, "start", start_and_kill)
-    monkeypatch.setitem(suite.SUITES, "test", (refused, TINY[1], LONG, TINY[2]))
-    with pytest.raises(SystemExit) as stop:
+    monkeypatch.setitem(suite.SUITES, "test", (refused, LONG, TINY[1]))
+    with pytest.raises(SystemExit, match="1"):
         sweep.main(["--suite", "test", "--results", str(tmp_path)])
-    assert stop.value.code == 1
     out, err = capsys.readouterr()
-    failed = [line for line in out.splitlines() if line.startswith("failed")]
-    assert len(failed) == 2
-    assert any("exit status 2: error: --name taken: " in line for line in failed)
-    assert any("SIGKILL (out of memory?)" in line for line in failed)
-    assert err.startswith("error: 2 of 4 cells failed: ")
+    assert out.count("\nfailed") + out.startswith("failed") == 2
+    assert "exit status 2: error: --name taken: " in out
+    assert "SIGKILL (out of memory?)" in out
+    assert err.startswith("error: 2 of 3 cells failed: ")
     assert str(refused) in err
     assert str(LONG) in err
-    assert not TINY[1].missing(str(tmp_path))
-    assert not TINY[2].missing(str(tmp_path))
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="sets a resource limit")
-def test_a_full_disk_fails_the_cell_and_is_made_good(tmp_path: Path) -> None:
-    """A limit on the size of files stands in for a full disk: writing ends in an OSError."""
-    import resource
-
-    full = start_sweep(
-        TINY[1:2],
-        tmp_path,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)),
-    )
-    out, err = full.communicate(timeout=60)
-    assert full.returncode == 1
-    assert "exit status 1: error: [Errno 27]" in out
-    assert "Traceback" not in out + err
-    assert sealed(tmp_path) == {}
-
-    again = start_sweep(TINY[1:2], tmp_path)
-    out, err = again.communicate(timeout=60)
-    assert again.returncode == 0, out + err
     assert not TINY[1].missing(str(tmp_path))
 
 
@@ -380,14 +310,11 @@ def test_publishing_trains_what_is_missing_and_nothing_else(
     (first,) = (path.read_bytes() for path in sealed(published))
     for weights in published.rglob("policy.safetensors"):
         weights.unlink()
+    words = ["--suite", "test", "--only", "CartPole-v1"]
     capsys.readouterr()
-    sweep.main(["--suite", "test", "--dry-run", "--only", "CartPole-v1"])
+    sweep.main([*words, "--dry-run"])
     assert "train seeds 0-2\n" in capsys.readouterr().out  # what is published is not the user's
-    sweep.main(["--suite", "test", "--publish", "--dry-run", "--only", "CartPole-v1"])
-    out = capsys.readouterr().out
-    assert "train seeds 2\n" in out
-    assert "--seeds 1 --first-seed 2 " in out
-    sweep.main(["--suite", "test", "--publish", "--only", "CartPole-v1"])
+    sweep.main([*words, "--publish"])
     assert not sealed(published)  # all are packed
     (run,) = record.all_runs(published)
     assert [part.name for part in run.parts()] == ["seeds-000-001", "seeds-002-002"]

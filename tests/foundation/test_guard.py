@@ -267,7 +267,7 @@ def test_gradients_are_added_to_those_that_are_there(
     ppo.backpropagate(agent, sample(), ppo.Config(), None)
     once = [p.grad.clone() for p in parameters if p.grad is not None]
     assert len(once) == len(parameters)
-    ppo.backpropagate(clip=None, config=ppo.Config(), batch=sample(), agent=agent)
+    ppo.backpropagate(clip_range=None, config=ppo.Config(), batch=sample(), agent=agent)
     torch.testing.assert_close([2 * x for x in once], [p.grad for p in parameters])
     with torch.no_grad(), pytest.raises(RuntimeError):
         ppo.backpropagate(agent, sample(), ppo.Config(), None)

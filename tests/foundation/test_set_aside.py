@@ -109,7 +109,7 @@ def curves(folder: RunFolder) -> Any:
 
 
 def test_an_edited_file_is_trained_anew_and_taken_back_when_it_is_restored(mine: Path) -> None:
-    assert "set aside" not in command()
+    assert "moved to" not in command()
     folder = run_of()
     (first,) = folder.parts()
     before, learned = sums(first), curves(folder)
@@ -118,7 +118,7 @@ def test_an_edited_file_is_trained_anew_and_taken_back_when_it_is_restored(mine:
     edit(mine / "my_q.py", "rewards + gamma * next_values", "rewards - gamma * next_values")
     said = command()
     (aside,) = (folder.path / STALE).iterdir()
-    expected = f"seeds 0-1 were trained by other code: set aside as a run of its own, {aside}\n"
+    expected = f"seeds 0-1 were trained by other code; moved to {aside}\n"
     assert expected in said
     assert sums(aside / first.name) == before
     after = sums(first)
@@ -145,7 +145,7 @@ def test_so_are_an_edited_module_beside_it_and_an_edited_environment(mine: Path)
         ("own_env.py", "max_episode_steps=20", "max_episode_steps=10"),
     ):
         edit(mine / file, old, new)
-        assert "seeds 0-1 were trained by other code: set aside" in command(*words)
+        assert "seeds 0-1 were trained by other code; moved to" in command(*words)
         assert curves(run_of()) not in learned
         learned.append(curves(run_of()))
 
@@ -170,7 +170,7 @@ def test_a_part_is_set_aside_as_a_whole_and_never_lies_beside_another_of_its_see
     command("--seeds", "4")
     edit(mine / "helper.py", "1.0 * x", "0.5 * x")
     said = command("--first-seed", "1")
-    assert "seeds 0-3 were trained by other code: set aside" in said
+    assert "seeds 0-3 were trained by other code; moved to" in said
     folder = run_of()
     assert folder.finished_seeds() == {1, 2}
     edit(mine / "helper.py", "0.5 * x", "1.0 * x")
@@ -179,7 +179,7 @@ def test_a_part_is_set_aside_as_a_whole_and_never_lies_beside_another_of_its_see
     assert "taken back" not in command(*words)
     assert [part.name for part in folder.parts()] == ["seeds-001-002", "seeds-003-003"]
     said = command("--first-seed", "1")
-    assert "seeds 1-2 were trained by other code: set aside" in said
+    assert "seeds 1-2 were trained by other code; moved to" in said
     assert [part.name for part in folder.parts()] == ["seeds-001-002", "seeds-003-003"]
 
 
@@ -194,7 +194,7 @@ def test_parts_of_other_code_do_not_keep_one_from_being_taken_back(mine: Path) -
     edit(mine / "helper.py", "0.5 * x", "1.0 * x")
     said = command("--seeds", "2")
     for seeds in ("0-1", "2-3"):
-        assert f"seeds {seeds} were trained by other code: set aside" in said
+        assert f"seeds {seeds} were trained by other code; moved to" in said
     assert "seeds 0-3 were trained by this code: taken back" in said
     assert [sums(x) for x in folder.parts()] == [before]
     (other,) = (folder.path / STALE).iterdir()
@@ -227,7 +227,7 @@ def test_a_plan_is_made_anew(tmp_path: Path, mine: Path) -> None:
     said()
     assert "The plan is finished" in said()
     edit(mine / "my_plan.py", "rounding = 16 * ", "rounding = 32 * ")
-    assert "the plan was made by other code: set aside as a run of its own, r/runs/" in said()
+    assert "the plan was made by other code; moved to r/runs/" in said()
     assert "The plan is finished" in said()
     edit(mine / "my_plan.py", "rounding = 32 * ", "rounding = 16 * ")
     assert "the plan was made by this code: taken back from" in said()
@@ -264,7 +264,7 @@ def test_what_was_set_aside_is_a_run_that_no_reader_counts(capsys: Output) -> No
     said = capsys.readouterr().out
     aside = folder.path / STALE / "------x"
     how = "other code (commit abc1234-dirty)"
-    assert f"seeds 0-1 were trained by {how}: set aside as a run of its own, {aside}\n" in said
+    assert f"seeds 0-1 were trained by {how}; moved to {aside}\n" in said
     found = open_run(RunFolder(aside))
     assert (found.algo, found.seeds) == ("q_learning", [0, 1])
     assert q_learning.load(str(aside / part.name)).q.shape == (2, 16, 4)
@@ -344,7 +344,7 @@ def test_a_record_that_says_nothing_of_its_code_is_of_other_code(capsys: Output)
     assert Cell("q_learning", "FrozenLake-v1", 2, settings=SETTINGS).missing("r") == [[0, 1]]
     train()
     aside = folder.path / STALE / "none"
-    expected = f"seeds 0-1 were trained by other code: set aside as a run of its own, {aside}\n"
+    expected = f"seeds 0-1 were trained by other code; moved to {aside}\n"
     assert expected in capsys.readouterr().out
 
 
@@ -359,9 +359,7 @@ def test_published_runs_are_left_as_they_are(monkeypatch: Patch) -> None:
     assert sorted(x.name for x in part.parent.iterdir()) == ["seeds-000-001", "seeds-002-002"]
 
 
-def test_packed_runs_of_other_code_are_not_trained_anew(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_packed_runs_of_other_code_are_not_trained_anew(capsys: Output) -> None:
     """Somebody's copy of published ones, given as --results: it stays as it is."""
     (part,) = train().parts()
     restamp(part, "other")
@@ -392,7 +390,7 @@ def test_code_that_is_in_no_file_is_never_the_same(monkeypatch: Patch, capsys: O
     train()
     said = capsys.readouterr().out
     how = "code that may be another (it is in no file)"
-    assert f"seeds 0-1 were trained by {how}: set aside" in said
+    assert f"seeds 0-1 were trained by {how}; moved to" in said
     assert len([*(folder.path / STALE).iterdir()]) == 1
 
 
@@ -529,29 +527,41 @@ PATCHED = """from manyseeds.algos import q_learning
 from manyseeds.cli import parse
 from manyseeds.runs.control import main
 
-
-def td_error(*args):
-    return 1.0 * original(*args)
-
-
-original, q_learning.td_error = q_learning.td_error, td_error
-q_learning.BLOCK = 250
+{text}
 config = parse(q_learning.Config, q_learning.PRESETS, q_learning.__doc__)
 main(config, q_learning.train, q_learning.PRESETS)
 """
 
 
-def test_a_script_that_replaces_something_of_ours_is_read(mine: Path) -> None:
-    """A function and a constant, and then the training of algos/q_learning.py."""
+REPLACED = """
+def td_error(*args):
+    return 1.0 * original(*args)
+
+
+original, q_learning.td_error = q_learning.td_error, td_error
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new"),
+    [
+        (REPLACED, "1.0 * original", "0.5 * original"),
+        ("q_learning.BLOCK = 250\n", "250", "125"),
+    ],
+    ids=["a function", "a constant"],
+)
+def test_a_script_that_replaces_something_of_ours_is_read(
+    text: str, old: str, new: str, mine: Path
+) -> None:
+    """`q_learning.td_error = mine`, and then the training of algos/q_learning.py."""
     script = mine / "patched.py"
-    script.write_text(PATCHED)
+    script.write_text(PATCHED.format(text=text))
     command(script=script)
     first = sums(run_of("q_learning").parts()[0])
     assert "Finished already" in command(script=script)
-    for old, new in (("1.0 * original", "0.5 * original"), ("BLOCK = 250", "BLOCK = 125")):
-        edit(script, old, new)
-        assert "were trained by other code" in command(script=script)
-        assert sums(run_of("q_learning").parts()[0]) != first
+    edit(script, old, new)
+    assert "were trained by other code" in command(script=script)
+    assert sums(run_of("q_learning").parts()[0]) != first
 
 
 def test_replaced_functions_are_code_in_no_file(monkeypatch: Patch) -> None:

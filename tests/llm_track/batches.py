@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -47,3 +48,25 @@ def widened(samples: Any, left: int, right: int, token: int) -> Any:
             value = token if name in ("prompts", "tokens") else 0
             wide[name] = torch.nn.functional.pad(x, columns, value=value)
     return replace(samples, **wide)
+
+
+def one_by_one(model: Any, prompt: Sequence[int], tokens: Sequence[int], T: float = 1.0) -> Tensor:
+    """Log-probabilities of all tokens at each place, [len(tokens), V], each from a forward pass of
+    its own."""
+    rows = []
+    for t in range(len(tokens)):
+        ids = torch.tensor([[*prompt, *tokens[:t]]])
+        logits = model(input_ids=ids, use_cache=False).logits[0, -1]
+        rows.append((logits.double() / T).log_softmax(-1))
+    return torch.stack(rows)
+
+
+def policy_metrics(
+    ratio: Tensor, quotient: Tensor, advantages: Tensor, mask: Tensor, low: float, high: float
+) -> dict[str, float]:
+    """By name, the means over tokens that are logged; quotient: the reference's probabilities over
+    the policy's."""
+    below, above, better = ratio < low, ratio > high, advantages > 0
+    terms = {"clipfrac": below | above, "clip_low": below & ~better, "clip_high": above & better}
+    terms |= {"approx_kl": ratio - 1 - ratio.log(), "kl": quotient - 1 - quotient.log()}
+    return {name: float(x[mask].double().mean()) for name, x in terms.items()}

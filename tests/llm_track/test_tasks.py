@@ -6,7 +6,6 @@ import json
 import math
 import sys
 import time
-import types
 from fractions import Fraction
 from itertools import permutations, product
 from pathlib import Path
@@ -59,15 +58,6 @@ def test_held_out_prompts_are_never_trained_on(task: str) -> None:
     assert not any(tasks.held_out(prompt) for prompt in trained)
 
 
-@pytest.mark.parametrize("task", GENERATED)
-def test_problems_depend_on_the_random_numbers_alone(task: str) -> None:
-    made = tasks.make(task)
-    assert made.test(64) == made.test(64)
-    assert made.test(64) == made.test(256)[:64]
-    assert made.train(rng(3), 32) == made.train(rng(3), 32)
-    assert made.train(rng(3), 32) != made.train(rng(4), 32)
-
-
 def test_the_held_out_prompts_are_these() -> None:
     """They are for ever the same: a published score means these prompts."""
     first = {task: [p.prompt for p in tasks.make(task).test(3)] for task in GENERATED}
@@ -114,15 +104,6 @@ def test_a_demonstration_earns_everything_and_fits(task: str) -> None:
         for tag in tasks.TAGS:  # one token for each character and tag, and the end
             text = text.replace(tag, "#")
         assert len(text) + 1 <= made.max_new_tokens, problem
-
-
-def test_addition_traces_carry() -> None:
-    made = tasks.GENERATED["addition"]
-    problem = Problem("47+85=", "132")
-    assert made.thought(problem) == "7+5=12;4+8+1=13;"
-    assert made.thought(Problem("10+20=", "30")) == "0+0=0;1+2=3;"
-    problem = tasks.GENERATED["mixed"].train(rng(), 1)[0]
-    assert len(problem.prompt) == len("123+456=")
 
 
 def test_demonstrations_vary_as_often_as_they_should() -> None:
@@ -231,16 +212,11 @@ def test_steps_of_addition(thought: str, rewards: list[float]) -> None:
     ("thought", "rewards"),
     [
         ("3*5=15;15+7=22;", [1, 1]),
-        ("5+3=8;8*7=56;", [1, 1]),  # true and with the numbers that are there
         ("3*5=16;15+7=22;", [0, 0]),
         ("3*5=15;3+7=10;", [1, 0]),  # 3 is used up
         ("3*3=9;", [0]),  # there is one 3
         ("4+4=8;", [0]),
-        ("15+7=22;", [0]),
         ("3*5+7=22;", [0]),  # one operation at a time
-        ("3=3;", [0]),
-        ("3*5;", [0]),
-        ("3*5=15=15;", [0]),
         ("3*5=3*5;", [0]),  # says nothing
         ("5/3=5/3;1+7=8;", [0, 0]),
         ("3-5=-2;", [0]),
@@ -263,15 +239,10 @@ def test_steps_of_countdown(thought: str, rewards: list[float]) -> None:
         ("x<answer> 132\n</answer>y", "132"),
         ("<answer></answer>", ""),
         ("132", None),
-        ("<answer>132", None),
-        ("132</answer>", None),
         ("</answer>132<answer>", None),
         ("<answer>1</answer><answer>132</answer>", None),
         ("<answer><answer>132</answer></answer>", None),
-        ("<answer>132</answer></answer>", None),
-        (f"<answer>{'1' * 64}</answer>", "1" * 64),
         (f"<answer>{'1' * 65}</answer>", "1" * 65),
-        ("<ANSWER>132</ANSWER>", None),
     ],
 )
 def test_answer_of(completion: str, answer: str | None) -> None:
@@ -286,15 +257,12 @@ def test_answer_of(completion: str, answer: str | None) -> None:
         (" <think>a</think>\n <answer>b</answer>\n", 1),
         ("<think>a</think>x<answer>b</answer>", 0),
         ("x<think>a</think><answer>b</answer>", 0),
-        ("<think>a</think><answer>b</answer>x", 0),
         ("<answer>b</answer><think>a</think>", 0),
         ("<think><answer>b</answer></think>", 0),
         ("<think>a<answer></think>b</answer>", 0),
-        ("</think>a<think><answer>b</answer>", 0),
         ("<think>a</think><think>a</think><answer>b</answer>", 0),
         ("<think>a</think><answer>b</answer><answer>b</answer>", 0),
         ("<answer>b</answer>", 0),
-        ("<think>a</think>", 0),
         ("", 0),
     ],
 )
@@ -357,13 +325,10 @@ def test_what_is_no_number(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "value", "numbers"),
     [
-        ("3*5+7", 22, [3, 5, 7]),
         ("7+3*5", 22, [7, 3, 5]),
         ("(3+5)*7", 56, [3, 5, 7]),
-        (" 3 - 5 ", -2, [3, 5]),
         ("3/7", Fraction(3, 7), [3, 7]),
         ("1/3*3", 1, [1, 3, 3]),
-        ("5", 5, [5]),
         ("((((5))))", 5, [5]),
         ("8-3-2", 3, [8, 3, 2]),
     ],
@@ -449,6 +414,7 @@ def test_hostile_completions_earn_nothing_run_nothing_and_take_no_time(
             best = min(best, time.thread_time() - start)
         assert best < 2 * (0.02 if len(completion) > MEGABYTE // 10 else 0.001), name
         assert graded.accuracy == 0, name
+        assert len(made.steps(problem, completion)) <= tasks.MAX_STEPS + 1, name
         inside = tasks.answer_of(completion) or ""
         for thought in (inside, f"{inside}={inside};", f"3*5={inside};"):
             steps = made.steps(problem, answered("1", thought))
@@ -456,33 +422,16 @@ def test_hostile_completions_earn_nothing_run_nothing_and_take_no_time(
         assert not sentinel.exists(), name
 
 
-def test_out_of_place_but_right_is_right_without_the_format() -> None:
-    """Accuracy asks for one answer only; the format is what the places earn."""
-    made, problem = tasks.make("addition"), Problem("47+85=", "132")
-    for text in (
-        "<answer>132</answer><think></think>",
-        "<think><answer>132</answer></think>",
-        "<answer>132</answer>",
-        "x<think></think><answer>132</answer>",
-        "<think></think><answer>132</answer><think>",
-    ):
-        assert made.grade(problem, text)[2:] == (1, 0), text
-
-
 @pytest.mark.parametrize(
     ("expression", "right"),
     [
         *((x, 1) for x in ("3*5+7", "7+3*5", "5*3+7", "(5*3)+7", " 7 + (5 * 3) ")),
         ("3*5+7+0", 0),  # 0 is not given
-        ("3*5+7*1", 0),
-        ("22", 0),
         ("3*7+1", 0),  # 5 is left out
-        ("3*5", 0),  # 7 is left out
         ("3*5+7+3-3", 0),  # 3 more than once
         ("3+5+7", 0),  # another target
         ("35-7", 0),  # digits put together
         ("3*5+7=22", 0),
-        ("3*5+7;", 0),
     ],
 )
 def test_countdown_uses_each_number_once_and_hits(expression: str, right: float) -> None:
@@ -510,59 +459,35 @@ def test_votes() -> None:
 # ---- math-verify ---------------------------------------------------------------------------
 
 
-@pytest.fixture
-def math_verify(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """A stub of math-verify's documented interface, and what it was asked to compare."""
-    compared = []
-
-    class LatexExtractionConfig:
-        pass
-
-    def parse(text: str, extraction_config: Any, parsing_timeout: int) -> list[Any]:
-        assert [type(x) for x in extraction_config] == [LatexExtractionConfig]
-        assert parsing_timeout == 1
-        return [text]
-
-    def verify(gold: list[Any], target: list[Any], timeout_seconds: int) -> bool:
-        assert timeout_seconds == 1
-        compared.append((gold[0], target[0]))
-        return set(gold[0]) == set(target[0])
-
-    names = {f.__name__: f for f in (parse, verify, LatexExtractionConfig)}
-    stub = types.SimpleNamespace(**names)
-    monkeypatch.setitem(sys.modules, "math_verify", stub)
-    return compared
-
-
 def test_math_verify_compares_what_the_rules_do_not_find_equal(
-    math_verify: list[tuple[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    package = pytest.importorskip("math_verify")
+    compared, parse = [], package.parse
+    monkeypatch.setattr(
+        package, "parse", lambda text, **x: (compared.append(text), parse(text, **x))[1]
+    )
     made, problem = tasks.make(str(GSM8K), "math-verify"), Problem("Solve.", "x+1")
     assert made.accuracy(problem, answered("x+1")) == 1
     assert made.accuracy(problem, "1+x") == 0
-    assert not math_verify
+    assert not compared
     assert made.accuracy(problem, answered("1+x")) == made.accuracy(problem, answered("$1+x$")) == 1
     assert made.accuracy(problem, answered("1+y")) == 0
-    assert math_verify == [("$x+1$", "$1+x$"), ("$x+1$", "$1+x$"), ("$x+1$", "$1+y$")]
+    assert compared == ["$x+1$", "$1+x$", "$1+x$", "$1+y$"]
     assert made.accuracy(problem, answered("1+x" * 1000)) == 0
-    assert len(math_verify) == 3  # too long to be read
-    assert tasks.make(str(GSM8K)).accuracy(problem, answered("1+x")) == 0
+    assert len(compared) == 4  # too long to be read
 
 
-def test_an_answer_that_took_too_long_is_read_again(
-    math_verify: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stub = sys.modules["math_verify"]
-    slow, read = [True], stub.parse
-    monkeypatch.setattr(stub, "parse", lambda *x, **y: [] if slow.pop() else read(*x, **y))
-    monkeypatch.setattr(stub, "verify", lambda gold, target, **_: bool(gold))
+def test_an_answer_that_took_too_long_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    package = pytest.importorskip("math_verify")
+    slow, read = [False, True], package.parse  # the right answer is read first
+    monkeypatch.setattr(package, "parse", lambda *x, **y: [] if slow.pop() else read(*x, **y))
     equal = tasks.math_verify_grader()
-    slow[:] = [False, True]  # the right answer is read first
     assert not equal("x+1", "1+x")
     slow[:] = [False, False]
     assert equal("x+1", "1+x")
     slow[:] = [False]  # known from now on
-    assert equal("x+1", "1+y")
+    assert not equal("x+1", "1+y")
 
 
 def test_without_math_verify_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -589,6 +514,9 @@ ANSWERS = [  # right answer, given answer, by the rules, by math-verify
     ("(1,2)", "(2,1)", OTHER, OTHER),
     (r"\pi", "3.14159", OTHER, OTHER),
     (r"\frac{1}{0}", "1", OTHER, OTHER),
+    ("132", r"\frac{1}{0}", OTHER, OTHER),
+    ("132", "{" * 40, OTHER, OTHER),
+    ("132", "9^{9^{9}}", OTHER, OTHER),
 ]
 
 
@@ -603,15 +531,6 @@ def test_answers_by_math_verify_itself(
     assert tasks.math_verify_grader()(right, given) == mathematics
     both = tasks.make(str(GSM8K), "math-verify")
     assert both.accuracy(problem, answered(given)) == (rules or mathematics)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [r"\frac{1}{0}", "$", "{" * 40, "%", "\0", r"\sqrt" * 50, "a=b=c", "9^{9^{9}}", "99999999!"],
-)
-def test_math_verify_is_not_upset(given: str) -> None:
-    pytest.importorskip("math_verify")
-    assert not tasks.math_verify_grader()("132", given)
 
 
 # ---- Pairs ---------------------------------------------------------------------------------
@@ -655,20 +574,6 @@ def test_gsm8k_is_read_right() -> None:
     )
 
 
-def test_of_one_file_a_part_is_held_out() -> None:
-    made = tasks.make(str(GSM8K))
-    assert isinstance(made, JsonlTask)
-    tested, trained = ({p.prompt for p in part} for part in (made.tested, made.trained))
-    assert tested
-    assert trained
-    assert tested.isdisjoint(trained)
-    assert len(tested | trained) == 9
-    assert [p.prompt for p in made.passes(rng, 0, len(made.trained))] != sorted(trained)
-    assert {p.prompt for p in made.passes(rng, 0, len(made.trained))} == trained
-    assert made.test(1000) == list(made.tested)
-    assert made.instruction
-
-
 def test_problems_of_a_pass_depend_on_their_place_alone() -> None:
     """However many are drawn at a time, and wherever a training was interrupted."""
     made = tasks.make(str(GSM8K))
@@ -679,13 +584,20 @@ def test_problems_of_a_pass_depend_on_their_place_alone() -> None:
         assert [p for part in parts for p in part][:28] == whole[:28]
 
 
-def test_equal_prompts_stay_on_one_side(tmp_path: Path) -> None:
+def test_a_part_of_a_file_is_held_out(tmp_path: Path) -> None:
+    """Equal prompts stay on one side; a pass takes all others, in another order."""
     rows = [{"prompt": f"q{k % 20}", "answer": k} for k in range(200)]
     made = tasks.make(str(write(tmp_path / "a.jsonl", *rows)))
     assert isinstance(made, JsonlTask)
     tested, trained = ({p.prompt for p in part} for part in (made.tested, made.trained))
+    assert tested
+    assert trained
     assert tested.isdisjoint(trained)
     assert len(made.tested) + len(made.trained) == 200
+    assert made.test(1000) == list(made.tested)
+    once = made.passes(rng, 0, len(made.trained))
+    assert once != list(made.trained)
+    assert sorted(once) == sorted(made.trained)
     path = write(tmp_path / "one.jsonl", *[{"prompt": "q", "answer": 1}] * 3)
     with pytest.raises(UsageError, match="two different prompts"):
         tasks.make(str(path))

@@ -15,14 +15,14 @@ BUGS = (
         "envs/core.py",
         "total_at_end = padded.gather(1, last_end)",
         "total_at_end = padded.gather(1, (last_end - 1).clamp(min=0))",
-        "tests/envs/test_envs.py::test_episode_tracker_by_hand[torch]",
+        "tests/envs/test_envs.py::test_episode_tracker_is_the_slow_loop",
     ),
     Bug(
         "advantages across an end: episodes in C begin where the last one did",
         "manyseeds/kernels/scan.c",
         "*open_return = *open_length = 0;",
         "*open_length = 0;",
-        "tests/envs/test_envs.py::test_episode_tracker_by_hand[c]",
+        "tests/envs/test_envs.py::test_episode_tracker_is_the_slow_loop",
     ),
     Bug(
         "fake transition at a reset: the first observation is the last one's",

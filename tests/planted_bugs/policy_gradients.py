@@ -160,11 +160,11 @@ BUGS = (
     Bug(
         "ratio before an update: ppo's old log-probabilities are other samples'",
         "algos/ppo.py",
-        "minibatch = Batch(*fields)  # [S, M, ...]\n",
-        "minibatch = Batch(*fields)\n"
+        "minibatch = Batch(*(x[:, start : start + M] for x in shuffled))\n",
+        "minibatch = Batch(*(x[:, start : start + M] for x in shuffled))\n"
         "            mixed = batch.logprobs[:, : config.minibatch]\n"
         "            minibatch = minibatch._replace(logprobs=mixed)\n",
-        "tests/algos/test_ppo.py::test_without_a_learning_rate_every_ratio_stays_1",
+        "tests/algos/test_traps.py::test_the_update_begins_at_the_policy_that_acted[ppo]",
     ),
     Bug(
         "ratio before an update: ppo's statistics have moved on",
@@ -300,8 +300,8 @@ BUGS = (
     Bug(
         "noise drawn inside: trpo's shuffling",
         "algos/trpo.py",
-        "for order in shuffles(shuffle)",
-        "for order in shuffles(torch.rand_like(shuffle))",
+        "for order in permutations(shuffle)",
+        "for order in permutations(torch.rand_like(shuffle))",
         "tests/foundation/test_capture.py::test_replaying_the_captured_iteration_is_the_eager_training[trpo]",
     ),
     Bug(
@@ -384,9 +384,9 @@ BUGS = (
     Bug(
         "ppo: other samples' actions",
         "algos/ppo.py",
-        "minibatch = Batch(*fields)  # [S, M, ...]\n",
-        "minibatch = Batch(*fields)\n"
-        "        minibatch = minibatch._replace(actions=batch.actions[:, : config.minibatch])\n",
+        "minibatch = Batch(*(x[:, start : start + M] for x in shuffled))\n",
+        "minibatch = Batch(*(x[:, start : start + M] for x in shuffled))\n"
+        "            minibatch = minibatch._replace(actions=batch.actions[:, :M])\n",
         "tests/algos/test_probes.py::test_a_policy_of_the_observation[ppo]",
     ),
     Bug(
@@ -437,7 +437,7 @@ BUGS = (
         "algos/reinforce.py",
         "        metrics = policy_gradient(",
         "        if critic is not None and critic_optimizer is not None:\n"
-        "            lr = config.critic_learning_rate * falling\n"
+        "            lr = broadcast(config.critic_learning_rate, annealed) * annealed\n"
         "            fit(critic, critic_optimizer, batch, draws, active, lr)\n"
         "        metrics = policy_gradient(",
         "tests/algos/test_reinforce.py::test_the_critic_has_not_seen_the_episodes_that_it_weights",
@@ -452,8 +452,8 @@ BUGS = (
     Bug(
         "epochs: ppo takes the first one's order",
         "algos/ppo.py",
-        "for order in shuffles(shuffle).unbind(1):",
-        "for order in shuffles(shuffle[:, :1].expand_as(shuffle)).unbind(1):",
+        "for order in permutations(shuffle).unbind(1):",
+        "for order in permutations(shuffle[:, :1].expand_as(shuffle)).unbind(1):",
         "tests/algos/test_traps.py::test_every_epoch_visits_all_samples_in_an_order_of_its_own[ppo]",
     ),
     Bug(

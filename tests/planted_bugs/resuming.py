@@ -260,7 +260,7 @@ BUGS = (
         "manyseeds/checkpoint.py",
         "        if not all(type(seed) is int for seed in known):",
         '        if stored["algo"] not in ("ppo", "a2c"):',
-        f"{INIT}::test_an_algorithm_of_another_name_serves_too",
+        f"{INIT}::test_files_of_policies_exports_and_other_algorithms_serve_too",
     ),
     Bug(
         "init: another algorithm's weights are loaded",

@@ -134,7 +134,7 @@ BUGS = (
         "algos/td_prediction.py",
         "episode.terminated.unsqueeze(1) & (left <= n)",
         "left <= n",
-        "tests/algos/test_prediction.py::test_the_time_limit_is_not_an_end",
+        "tests/algos/test_prediction.py::test_training_equals_the_slow_loop",
     ),
     Bug(
         "bootstrap from the wrong state: q-learning reads the next start",

@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from manyseeds.benchmarks import website
 from manyseeds.digest import ROOT
-from tests.benchmarks.test_hostile_store import rewrite
-from tests.benchmarks.web.conftest import PENDULUM, write
+from tests.benchmarks.web.conftest import HOSTILE, PENDULUM
 
 CARTPOLE = "environment-CartPole-v1.html"
 
@@ -146,12 +144,15 @@ def test_details_of_a_run(browser: Any, site: Path) -> None:
         assert "python the-command-of ppo seeds-000-009" in details.inner_text()
         assert "commit c0ffee" in details.inner_text()
         assert "learning_rate" in details.inner_text()
+        assert details.locator(".films img").get_attribute("alt") == "PPO, worst seed (0)"
+        page.wait_for_function("document.querySelector('.films img').naturalWidth === 60")
         page.locator("#run").select_option("a2c")
         assert "python the-command-of a2c" in details.inner_text()
         assert state(page) == "#run=a2c"
         page.locator("#seed").select_option("3")
         assert "Seed 3: final score 450.5, diverged at timestep 500" in details.inner_text()
         assert state(page) == "#run=a2c&seed=3"
+        assert details.locator(".films").count() == 0
         page.locator("#run").focus()
         page.keyboard.press("ArrowUp")
         assert state(page) == "#run=sb3-ppo"
@@ -198,6 +199,8 @@ def test_transcripts(browser: Any, site: Path) -> None:
         assert "✗ wrong" in table.inner_text()
         assert "✓ right" in rows[-1].inner_text()
         before = table.inner_text()
+        assert HOSTILE in before
+        assert page.locator("main img").count() == 0
         page.locator("[name=seed]").select_option("1")
         assert table.inner_text() != before
         assert "method=GRPO&seed=1" in state(page)
@@ -259,36 +262,31 @@ def test_tables_can_be_sorted(browser: Any, site: Path) -> None:
         assert speeds == sorted(speeds) != [int(text) for text in sorted(map(str, speeds))]
 
 
-def test_films(browser: Any, site: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    film = out / "films" / "CartPole-v1" / "ppo-worst.gif"
-    film.parent.mkdir(parents=True)
-    (out / website.MARK).touch()
-    Image.new("P", (60, 40)).save(film)
-    with opened(browser, write(site.parent / "results", out), CARTPOLE) as page:
-        shown = page.locator("#run-details .films img")
-        shown.wait_for()
-        assert shown.get_attribute("alt") == "PPO, worst seed (0)"
-        page.wait_for_function("document.querySelector('.films img').naturalWidth === 60")
-        page.locator("#run").select_option("a2c")
-        assert page.locator("#run-details .films").count() == 0
-
-
-def test_hostile_transcripts_are_text(browser: Any, site: Path, tmp_path: Path) -> None:
-    results = tmp_path / "results"
-    shutil.copytree(site.parent / "results", results)
-    evil = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"
-
-    def change(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [{**row, "completion": evil, "prompt": evil} for row in rows]
-
-    (part,) = results.glob("runs/addition/grpo/d7ba9c22/seeds-000-000")
-    rewrite(part, "transcripts.json", change)
-    with opened(browser, write(results, tmp_path / "out"), "language-models.html") as page:
-        table = page.locator(".transcripts")
-        table.locator("td").first.wait_for()
-        assert evil in table.inner_text()
-        assert page.locator("main img").count() == 0
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("gridworld.html#gamma=2", "gamma 2: must be a number from 0 to 0.99"),
+        ("gridworld.html#size=7.5", "size 7.5: must be a whole number from 4 to 10"),
+        ("gridworld.html#goal=9.9", "goal 9.9: is no cell of a grid of 8 by 8"),
+        ("gridworld.html#goal=4.4", "trap 4.4: goal is there already"),
+        ("gridworld.html#walls=<b>x</b>", "walls <b>x</b>: is no cell"),
+        ("gridworld.html#policy=-1", "policy -1: must be a step as 3, or end"),
+        ("grpo.html#method=ppo2", "method ppo2: must be ppo, grpo, dr_grpo, dapo"),
+        ("grpo.html#group=<i>", "group <i>: must be mixed"),
+        ("grpo.html#kl=-1", "kl -1: must be a number from 0 to 5"),
+        ("grpo.html#overlongCache=2.5", "overlongCache 2.5: must be a whole number from 0 to 32"),
+        ("grpo.html#std=1", "std 1: must be true, false"),
+        ("grpo.html#rewards=9:1", "rewards 9: there is no such completion"),
+        ("grpo.html#rewards=1:x", "reward x: must be a number from -10 to 10"),
+    ],
+)
+def test_an_address_that_is_wrong_says_why(
+    browser: Any, site: Path, address: str, words: str
+) -> None:
+    with opened(browser, site, address) as page:
+        assert words in page.locator(".problem").inner_text()
+        assert address.startswith("gridworld") or not state(page)
 
 
 def test_no_inline_script_runs(browser: Any, site: Path, tmp_path: Path) -> None:
@@ -305,11 +303,21 @@ def test_no_inline_script_runs(browser: Any, site: Path, tmp_path: Path) -> None
     context.close()
 
 
-def test_without_scripts_there_are_the_tables(browser: Any, site: Path) -> None:
-    with opened(browser, site, CARTPOLE, java_script_enabled=False) as page:
-        assert "The curves need scripts" in page.locator("#curves").inner_text()
-        text = page.locator("table").first.inner_text().replace("\N{NO-BREAK SPACE}", " ")
-        assert re.search(r"490\.0 \[489\.\d, 490\.\d\]", text)
+@pytest.mark.parametrize(
+    ("file", "place", "words"),
+    [
+        (CARTPOLE, "#curves", "The curves require JavaScript"),
+        (CARTPOLE, "table", r"490\.0 \[489\.\d, 490\.\d\]"),
+        ("gridworld.html", ".optimum tr", r"0\.254"),
+        ("gridworld.html", "body", r"10 policies and\s390 sweeps"),
+    ],
+)
+def test_without_scripts_there_are_the_tables(
+    browser: Any, site: Path, file: str, place: str, words: str
+) -> None:
+    with opened(browser, site, file, java_script_enabled=False) as page:
+        text = page.locator(place).first.inner_text().replace("\N{NO-BREAK SPACE}", " ")
+        assert re.search(words, text)
 
 
 @pytest.mark.slow

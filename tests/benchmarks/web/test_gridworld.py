@@ -11,7 +11,6 @@ import torch
 
 from manyseeds import envs
 from manyseeds.algos import q_learning, sarsa, value_iteration
-from manyseeds.benchmarks.web.page import HERE
 from manyseeds.envs.tabular import deterministic, grid
 from tests.algos.test_planning import solved
 from tests.benchmarks.web.test_browser import opened
@@ -30,14 +29,6 @@ DEFAULT: World = {
     "goalReward": 1.0,
     "trapReward": -1.0,
 }
-
-
-@pytest.fixture(scope="module")
-def engine(browser: Any) -> Any:
-    """A blank page with the engine's functions."""
-    page = browser.new_page()
-    page.add_script_tag(path=HERE / "static" / "gridworld_engine.js")
-    return page
 
 
 def random_world(seed: int) -> World:
@@ -203,23 +194,6 @@ def test_learners_are_the_algorithms(engine: Any, module: Any, world: World) -> 
     np.testing.assert_allclose(found["q"], q.flatten(), rtol=1e-9, atol=1e-9)
 
 
-def test_actions_are_epsilon_greedy(engine: Any) -> None:
-    """The same actions as the project's own for the same random numbers, ties included."""
-    rng = np.random.default_rng(0)
-    table = rng.integers(0, 3, size=(50, 4)).astype(float)
-    noise = rng.uniform(size=(50, 3)).astype(np.float32).astype(float)
-    found = engine.evaluate(
-        """([q, noise]) => noise.map(
-          (draw, state) => GridworldEngine.act(Float64Array.from(q), state, 0.3, draw))""",
-        [table.flatten().tolist(), noise.tolist()],
-    )
-    policy = q_learning.QTable.__new__(q_learning.QTable)
-    policy.q = torch.from_numpy(table).float().unsqueeze(0)
-    obs, epsilon = torch.arange(50).unsqueeze(0), torch.tensor([[0.3]])
-    expected = policy.act(obs, torch.from_numpy(noise).float().unsqueeze(0), epsilon)
-    assert found == expected[0].tolist()
-
-
 # ---- The page --------------------------------------------------------------------------------
 
 
@@ -289,6 +263,7 @@ def test_discount_and_goal_as_a_reader_changes_them(browser: Any, site: Path) ->
 
 def test_numbers_as_they_are_typed(browser: Any, site: Path) -> None:
     """Half a number is waited for; a wrong one is told, and leaves what counted before."""
+    changed = {**DEFAULT, "gamma": 0.5}
     with opened(browser, site, PAGE) as page:
         gamma, problem = page.get_by_label("Discount"), page.locator(".problem")
         gamma.click(click_count=3)
@@ -296,13 +271,13 @@ def test_numbers_as_they_are_typed(browser: Any, site: Path) -> None:
             page.keyboard.type(key)
             assert not problem.is_visible()
         settle(page)
-        check_shown(page, "value", {**DEFAULT, "gamma": 0.5})
+        check_shown(page, "value", changed)
         gamma.fill("3")
         settle(page)
         assert "gamma 3: must be a number from 0 to 0.99" in problem.inner_text()
         page.keyboard.press("Tab")
         assert gamma.input_value() == "0.5"
-        check_shown(page, "value", {**DEFAULT, "gamma": 0.5})
+        check_shown(page, "value", changed)
 
 
 def test_start_trap_and_walls_are_dragged(browser: Any, site: Path) -> None:
@@ -384,25 +359,22 @@ def test_keyboard_moves_things_and_builds_walls(browser: Any, site: Path) -> Non
 @pytest.mark.slow
 def test_steps_of_both_methods(browser: Any, site: Path) -> None:
     with opened(browser, site, PAGE) as page:
-        policy = page.locator('.method[data-method="policy"]')
-        value = page.locator('.method[data-method="value"]')
-        value.get_by_role("button", name="Start").click()
-        value.get_by_role("button", name="Sweep").click()
-        value.get_by_role("button", name="Sweep").click()
-        assert "Sweep 2 of 14" in value.locator(".status").inner_text()
-        numbers = value.locator(".number").all_inner_texts()
+
+        def press(method: str, *names: str) -> str:
+            """What is said after the last of these buttons."""
+            box = page.locator(f'.method[data-method="{method}"]')
+            for name in names:
+                box.get_by_role("button", name=name, exact=True).click()
+            return str(box.locator(".status").inner_text())
+
+        assert "Sweep 2 of 14" in press("value", "Start", "Sweep", "Sweep")
+        numbers = page.locator('.method[data-method="value"] .number').all_inner_texts()
         assert sorted(x for x in numbers if x not in ("", "0")) == ["0.900"] * 3 + ["1.000"] * 2
-        value.get_by_role("button", name="Back").click()
-        assert "Sweep 1 of 14" in value.locator(".status").inner_text()
-        policy.get_by_role("button", name="Start").click()
-        policy.get_by_role("button", name="Sweep").click()
-        assert "evaluating the random policy" in policy.locator(".status").inner_text()
-        policy.get_by_role("button", name="Next improvement").click()
-        assert "Improved to policy 2" in policy.locator(".status").inner_text()
-        policy.get_by_role("button", name="Back").click()
-        assert "The random policy is evaluated" in policy.locator(".status").inner_text()
-        policy.get_by_role("button", name="Improve", exact=True).click()
-        policy.get_by_role("button", name="End").click()
+        assert "Sweep 1 of 14" in press("value", "Back")
+        assert "evaluating the random policy" in press("policy", "Start", "Sweep")
+        assert "Improved to policy 2" in press("policy", "Next improvement")
+        assert "The random policy is evaluated" in press("policy", "Back")
+        press("policy", "Improve", "End")
         check_shown(page, "policy", DEFAULT)
         assert page.evaluate("location.hash") == "#value=1"
 
@@ -427,32 +399,3 @@ def test_learners_on_the_page(browser: Any, site: Path) -> None:
         page.get_by_role("button", name="Pause").click()
         steps = int(status.inner_text().split("episodes, ")[1].split(" steps")[0].replace(",", ""))
         assert steps > int(first.split("episodes, ")[1].split(" steps")[0].replace(",", "")) + 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ("gamma=2", "gamma 2: must be a number from 0 to 0.99"),
-        ("size=7.5", "size 7.5: must be a whole number from 4 to 10"),
-        ("goal=9.9", "goal 9.9: is no cell of a grid of 8 by 8"),
-        ("goal=4.4", "trap 4.4: goal is there already"),
-        ("walls=<b>x</b>", "walls <b>x</b>: is no cell"),
-        ("policy=-1", "policy -1: must be a step as 3, or end"),
-    ],
-)
-def test_an_address_that_is_wrong_says_why(
-    browser: Any, site: Path, fields: str, words: str
-) -> None:
-    with opened(browser, site, f"{PAGE}#{fields}") as page:
-        assert words in page.locator(".problem").inner_text()
-        check_shown(page, "value", DEFAULT)
-
-
-def test_without_scripts_there_is_a_table(browser: Any, site: Path) -> None:
-    with opened(browser, site, PAGE, java_script_enabled=False) as page:
-        assert not page.locator(".app").is_visible()
-        rows = page.locator(".optimum tr").all_inner_texts()
-        assert len(rows) == 8
-        assert "0.254" in rows[0]
-        assert "10 policies and\n390 sweeps" in page.content()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -16,25 +16,17 @@ import torch
 from torch import Tensor
 
 from manyseeds.benchmarks.web import grpo as page_of_grpo
-from manyseeds.benchmarks.web.page import HERE, html
 from manyseeds.digest import ROOT
 from manyseeds.llm_track import dapo, dr_grpo, grpo, rlhf_ppo
 from manyseeds.llm_track.tasks import Graded
 from manyseeds.runs.parallel import Processes
 from tests.benchmarks.conftest import Output
+from tests.benchmarks.web.conftest import HOSTILE
 from tests.benchmarks.web.test_browser import opened
 
 STORED = json.loads((ROOT / "results" / page_of_grpo.FILE).read_text())
 PAGE = "grpo.html"
 METHODS = page_of_grpo.methods(page_of_grpo.TASK, STORED["longest"])
-
-
-@pytest.fixture(scope="module")
-def engine(browser: Any) -> Any:
-    """A blank page with the engine's functions."""
-    page = browser.new_page()
-    page.add_script_tag(path=HERE / "static" / "grpo_engine.js")
-    return page
 
 
 @pytest.fixture(autouse=True)
@@ -198,13 +190,6 @@ def test_edits_and_switches(engine: Any, seed: int) -> None:
     check(engine, *edited(seed))
 
 
-def test_equal_rewards_teach_nothing(engine: Any) -> None:
-    completions = [{**x, "reward": 0.3} for x in STORED["groups"]["mixed"]["completions"]]
-    for method in ("grpo", "dr_grpo", "dapo"):
-        found = computed(engine, completions, {**METHODS[method], "kl": 0.0})
-        assert {x["push"] for row in found["rows"] for x in row["tokens"]} <= {0, -0.0}
-
-
 def test_presets_are_those_of_the_track() -> None:
     """The names that the page has for them mean what the track's flags mean."""
     grpo_config, dapo_config = grpo.Config(), dapo.Config()
@@ -215,26 +200,7 @@ def test_presets_are_those_of_the_track() -> None:
     assert METHODS["dr_grpo"]["kl"] == 0
 
 
-def test_the_stored_group_is_worth_looking_at() -> None:
-    """Right and wrong completions, one that is cut off, ratios beyond the clip on both sides."""
-    completions = STORED["groups"]["mixed"]["completions"]
-    assert {x["right"] for x in completions} == {True, False}
-    assert not all(x["ended"] for x in completions)
-    ratios = np.exp(np.concatenate([np.subtract(x["current"], x["old"]) for x in completions]))
-    assert ratios.min() < 0.8
-    assert ratios.max() > 1.28
-
-
 # ---- The page --------------------------------------------------------------------------------
-
-
-def write(folder: Path, stored: dict[str, Any]) -> Path:
-    """A site of the page of some groups alone."""
-    page = page_of_grpo.page_of(stored)
-    for name in ("static", "vendor"):
-        shutil.copytree(HERE / name, folder / name)
-    (folder / page.file).write_text(html(page, [page]))
-    return folder
 
 
 def shown_advantages(page: Any) -> list[float]:
@@ -280,9 +246,9 @@ def test_filters_leave_out(browser: Any, site: Path) -> None:
     completions = STORED["groups"]["mixed"]["completions"]
     with opened(browser, site, PAGE) as page:
         struck = page.locator(".token.left-out")
-        assert struck.count() == 0
         page.get_by_label("Overlong filtering").check()
-        assert struck.count() == sum(len(x["tokens"]) for x in completions if not x["ended"])
+        cut = sum(len(x["tokens"]) for x in completions if not x["ended"])
+        assert struck.count() == cut > 0
         page.get_by_label("Overlong filtering").uncheck()
         page.get_by_label("Dynamic sampling").check()
         assert struck.count() == 0
@@ -296,15 +262,13 @@ def test_filters_leave_out(browser: Any, site: Path) -> None:
 def test_tokens_by_keyboard(browser: Any, site: Path) -> None:
     with opened(browser, site, PAGE) as page:
         page.locator('.token[aria-selected="true"]').focus()
-        for key in ("ArrowDown", "ArrowRight", "ArrowRight", "ArrowUp", "ArrowLeft"):
-            page.keyboard.press(key)
         title = page.locator("#token-title")
-        before = title.inner_text()
-        assert before.startswith("Completion 1, token ")
-        page.keyboard.press("ArrowDown")
-        assert title.inner_text().startswith("Completion 2, token ")
-        assert page.locator('.token[aria-selected="true"]').count() == 1
-        assert page.locator('.token[tabindex="0"]').count() == 1
+        for keys, number in (("Down Right Right Up Left", 1), ("Down", 2)):
+            for key in keys.split():
+                page.keyboard.press(f"Arrow{key}")
+            assert title.inner_text().startswith(f"Completion {number}, token ")
+        for mark in ('[aria-selected="true"]', '[tabindex="0"]'):
+            assert page.locator(f".token{mark}").count() == 1
 
 
 def test_the_numbers_of_a_clipped_token(browser: Any, site: Path) -> None:
@@ -322,37 +286,10 @@ def test_the_numbers_of_a_clipped_token(browser: Any, site: Path) -> None:
     assert f"1 / (8 × {len(first['tokens'])})" in text
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ("method=ppo2", "method ppo2: must be ppo, grpo, dr_grpo, dapo"),
-        ("group=<i>", "group <i>: must be mixed"),
-        ("kl=-1", "kl -1: must be a number from 0 to 5"),
-        ("overlongCache=2.5", "overlongCache 2.5: must be a whole number from 0 to 32"),
-        ("std=1", "std 1: must be true, false"),
-        ("rewards=9:1", "rewards 9: there is no such completion"),
-        ("rewards=1:x", "reward x: must be a number from -10 to 10"),
-    ],
-)
-@pytest.mark.slow
-def test_an_address_that_is_wrong_says_why(
-    browser: Any, site: Path, fields: str, words: str
-) -> None:
-    with opened(browser, site, f"{PAGE}#{fields}") as page:
-        assert words in page.locator(".problem").inner_text()
-        assert page.evaluate("location.hash") == ""
-
-
-def test_hostile_text_is_shown_as_text(browser: Any, tmp_path: Path) -> None:
-    stored = copy.deepcopy(STORED)
-    hostile = "</script><img src=x onerror=alert(1)>"
-    group = stored["groups"].pop("mixed")
-    group["prompt"] = group["answer"] = group["completions"][0]["tokens"][0] = hostile
-    stored["groups"] = {hostile: group}
-    stored["command"] = hostile
-    with opened(browser, write(tmp_path, stored), PAGE) as page:
-        assert page.locator(".token").first.inner_text() == hostile
-        assert hostile in page.locator(".answer").inner_text()
+def test_hostile_text_is_shown_as_text(browser: Any, site: Path) -> None:
+    with opened(browser, site, f"{PAGE}#group={quote(HOSTILE)}") as page:
+        assert page.locator(".token").first.inner_text() == HOSTILE
+        assert HOSTILE in page.locator(".answer").inner_text()
         assert page.locator("img").count() == 0
 
 

@@ -37,7 +37,7 @@ from tests.benchmarks.conftest import Output, Patch, Refusal
 from tests.benchmarks.test_hostile_store import NASTY, SCRIPT, named, rewrite
 from tests.benchmarks.test_report import around, plant
 from tests.benchmarks.test_watch import store
-from tests.benchmarks.web.conftest import write
+from tests.benchmarks.web.conftest import plant_film, write
 
 CARTPOLE = "environment-CartPole-v1.html"
 
@@ -56,6 +56,7 @@ def data_of(page: Path, name: str = "page-data") -> Any:
 
 
 def test_same_store_gives_the_same_bytes(site: Path, tmp_path: Path) -> None:
+    plant_film(tmp_path / "again")
     again = write(site.parent / "results", tmp_path / "again")
     files = sorted(path.relative_to(site) for path in site.rglob("*") if path.is_file())
     assert files == sorted(p.relative_to(again) for p in again.rglob("*") if p.is_file())
@@ -195,17 +196,11 @@ def test_figures_are_kept_not_drawn(tmp_path: Path) -> None:
     assert line == {"name": "a", "x": [0, 1], "y": [2, None], "low": [1, 2], "high": [3, 4], "n": 5}
 
 
-def test_films_are_shown_where_there_are_any(tmp_path: Path) -> None:
-    results, out = tmp_path / "results", tmp_path / "out"
-    plant(results, "ppo", around(480.0))
-    (out / "films" / "CartPole-v1").mkdir(parents=True)
-    (out / website.MARK).touch()
-    (out / "films" / "CartPole-v1" / "ppo-worst.gif").write_bytes(b"film")
-    write(results, out)
-    (run,) = data_of(out / CARTPOLE)["runs"]
-    assert run["films"] == {"worst": "films/CartPole-v1/ppo-worst.gif"}
-    assert (out / "films" / "CartPole-v1" / "ppo-worst.gif").read_bytes() == b"film"
-    assert films.films_of("Pendulum-v1", "ppo", out / "films") == {}
+def test_films_are_shown_where_there_are_any(site: Path) -> None:
+    runs = {run["key"]: run.get("films") for run in data_of(site / CARTPOLE)["runs"]}
+    assert runs["ppo"] == {"worst": "films/CartPole-v1/ppo-worst.gif"}
+    assert (site / "films" / "CartPole-v1" / "ppo-worst.gif").is_file()
+    assert films.films_of("Pendulum-v1", "ppo", site / "films") == {}
 
 
 def test_films_are_drawn_of_what_has_weights(tmp_path: Path, capsys: Output) -> None:
@@ -248,11 +243,6 @@ def test_vendored_files_are_what_they_say() -> None:
         assert (HERE / "vendor" / entry["licence_file"]).is_file()
 
 
-def test_pages_ask_for_nothing_outside(site: Path) -> None:
-    for page in site.glob("*.html"):
-        assert not re.search(r'(?:src|href)="(?:https?:)?//', page.read_text()), page.name
-
-
 def test_folders_that_are_refused(tmp_path: Path, refusal: Refusal) -> None:
     """One with other files, a file, and results that are not there."""
     (tmp_path / "mine").write_text("x")
@@ -264,13 +254,6 @@ def test_folders_that_are_refused(tmp_path: Path, refusal: Refusal) -> None:
     error = refusal(website.main, "--results", tmp_path / "no", "--out", tmp_path / "out")
     assert f"--results {tmp_path / 'no'}: there is no such folder" in error
     assert not (tmp_path / "out").exists()
-
-
-def test_a_former_site_is_replaced(site: Path, tmp_path: Path) -> None:
-    out = shutil.copytree(site, tmp_path / "out")
-    plant(tmp_path / "second", "ppo", {0: 480.0})
-    write(tmp_path / "second", out)
-    assert not (out / "environment-Pendulum-v1.html").exists()
 
 
 MUTATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "ctypes.dlsym"}
