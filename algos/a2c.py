@@ -3,26 +3,28 @@
     python algos/a2c.py --env CartPole-v1
     python algos/a2c.py --env Pendulum-v1          continuous actions
 
-The equations, for the data of one rollout collected by the policy pi:
+The equations, for the data of one rollout collected by the policy pi; d is the gradient of L:
 
-    A_t     = r_t + gamma r_{t+1} + ... + gamma^n V(s_{t+n}) - V(s_t)               (section 4)
+    A_t     = r_t + gamma r_{t+1} + ... + gamma^n V(s_{t+n}) - V(s_t)     n_step (section 4), or
     delta_t = r_t + gamma V(s_{t+1}) - V(s_t)
     A_t     = delta_t + gamma lambda A_{t+1}      generalised advantage (1506.02438, eq. 16)
-    L       = E[ log pi(a|s) A ] - c1 (V - R)^2 + c2 entropy,   R = A + V           (section 4)
-    g       = alpha g + (1 - alpha) d^2,   theta <- theta - lr d / sqrt(g + eps)    RMSprop (eq. 1)
+    L       = E[ log pi(a|s) A - c1 (V - R)^2 + c2 entropy ],   R = A + V           (section 4)
+    g       = alpha g + (1 - alpha) d^2,   theta <- theta + lr d / sqrt(g + eps)    RMSprop (eq. 1)
 
 Differences from SB3: values and log-probabilities of a rollout are computed in one pass after it.
 Schedules are evaluated at its start (SB3: at its end, where the last update can get a learning rate
 of zero). The first rollout updates the observation statistics before its gradient update, all
 others after it (SB3: at every step).
 
-Shapes: S seeds, T steps, N environments per seed, B = T N samples, M of them in a batch, O
+Shapes: S seeds, T steps, N environments per seed, B = T N samples, M per gradient step, O
 observation size, A discrete actions or D components of a continuous action. A rollout is
-[S, T, N, ...]. Every loss is [S], and no term mixes two seeds, so `loss.sum().backward()` gives
-each seed its own gradient.
+[S, T, N, ...]. Every loss is [S], and no term mixes two seeds, so `total.sum().backward()` gives
+each seed its own gradient. A hyperparameter is a number, or [S] where the seeds differ in it:
+`broadcast` reshapes it to be multiplied with a tensor, and `used` says whether it is not 0. `@in_c`
+names a C kernel that runs in the place of a function until that is edited.
 
-Comments name the details of "The 37 Implementation Details of PPO" (Huang et al., 2022): `Core 1`
-to `Core 13` and, for continuous actions, `Continuous 1` to `Continuous 9`.
+Comments name details of "The 37 Implementation Details of PPO" (Huang et al., 2022): `Core 1` to
+`Core 13` and, for continuous actions, `Continuous 1` to `Continuous 9`.
 
 Logged per update: policy_loss, value_loss (mean squared error) and entropy (nats);
 explained_variance of the returns by V; train_return and train_length of the episodes that ended in
@@ -67,7 +69,7 @@ from manyseeds.seeds import SeedStreams
 class Config(RolloutConfig):
     """A2C. The defaults are SB3's, with rl-baselines3-zoo's number of environments."""
 
-    # Core 1: a rollout is T steps of N environments side by side.
+    # Core 1: a rollout is T steps of N environments in parallel.
     num_envs: PositiveInt = 8
     """N, environments per seed."""
     num_steps: PositiveInt = 5
@@ -85,11 +87,11 @@ class Config(RolloutConfig):
     n_steps: PositiveInt = 3
     """n of n-step returns. At most num_steps; 1 gives the one-step TD error."""
     normalize_advantage: bool = False
-    """Normalise the advantages of a batch to mean 0 and standard deviation 1."""
+    """Normalise advantages to mean 0 and standard deviation 1 for each gradient step."""
     entropy_coef: PerRow[NonNegative] = 0.0
-    """Weight of the entropy bonus."""
+    """c2, weight of the entropy bonus."""
     value_coef: PerRow[NonNegative] = 0.5
-    """Weight of the value loss."""
+    """c1, weight of the value loss."""
     max_grad_norm: PerRow[NonNegative] = 0.5
     """Clip each seed's gradient to this norm (0: no clipping)."""
     optimizer: Literal["rmsprop", "rmsprop_tf", "adam"] = "rmsprop"
@@ -115,24 +117,27 @@ class Config(RolloutConfig):
 
 
 class ActorCritic(SeedPolicy):
-    """S policies and S value functions: two tanh networks a seed."""
+    """S policies and S value functions: two tanh networks a seed.
+
+    Inherited: `features`, which normalises obs; `distribution`; `draw`, noise; and `act`.
+    """
 
     def __init__(self, spec: envs.EnvSpec, config: Config, init: SeedStreams) -> None:
         S = len(init.seeds)
         # Continuous 6 and 7: running statistics of observations, which are clipped to +-10. They
         # are each seed's own, part of the checkpoint, and frozen during evaluation.
         super().__init__(S, spec, config.normalize_obs)
-        # Core 13, Continuous 4: separate networks of policy (logits or means) and value.
+        # Core 13, Continuous 4: separate networks, 0 the policy's (logits or means), 1 the value's.
         heads = (self.action_size, 1)
         self.networks = SeedMLP(S, self.obs_size, config.hidden, heads, "tanh")
-        # Core 2: orthogonal weights of gain sqrt(2), 0.01 for the policy's head, 1 for the value's.
+        # Core 2: orthogonal weights of gain sqrt(2), last layers 0.01 and 1; biases 0.
         self.networks.orthogonal_init(init, gains=(0.01, 1.0))
         if self.continuous:
-            # Continuous 1 to 3: Gaussian, independent components, log_std the same in all states.
+            # Continuous 1 to 3: Gaussian, log_std the same in all states, independent components.
             self.log_std = self.networks.constant(self.action_size, config.log_std_init)
         self.reward_scale = None
         if config.normalize_reward:
-            # Continuous 8 and 9: rewards over the deviation of the return so far, clipped to +-10.
+            # Continuous 8 and 9: rewards divided by the return's deviation so far, clipped to +-10.
             self.reward_scale = RewardScale(S, config.num_envs, config.gamma)
 
     def policy(self, obs: Tensor) -> Categorical | Gaussian:
@@ -145,8 +150,9 @@ class ActorCritic(SeedPolicy):
 
     def evaluate(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probabilities of actions, entropies and values, each [S, B], for obs [S, B, O]."""
-        head, values = self.networks(self.features(obs))
-        return *self.distribution(head).logprob_and_entropy(actions), values.squeeze(-1)
+        logits_or_means, values = self.networks(self.features(obs))
+        logprobs, entropies = self.distribution(logits_or_means).logprob_and_entropy(actions)
+        return logprobs, entropies, values.squeeze(-1)
 
     def value(self, obs: Tensor) -> Tensor:
         """V [S, B] for obs [S, B, O]."""
@@ -167,7 +173,7 @@ def gae(
 
     next_values: V of the true successors, of the final observation where an episode ends.
     """
-    # A truncation is bootstrapped, a termination is not (as SB3).
+    # A truncation is bootstrapped, a termination is not (as in SB3; CleanRL bootstraps neither).
     deltas = rewards + broadcast(gamma, rewards) * next_values * ~terminated - values
     # No advantage reaches back across the end of its episode.
     goes_on = (~(terminated | truncated)).to(deltas.dtype)
@@ -176,7 +182,7 @@ def gae(
 
 
 def normalize(advantages: Tensor) -> Tensor:
-    """Advantages [S, M] with mean 0 and standard deviation 1 per seed; a single one stays."""
+    """Advantages [S, M] with mean 0 and standard deviation 1 per seed; as they are if M is 1."""
     if advantages.shape[-1] == 1:
         return advantages
     centered = advantages - advantages.mean(-1, keepdim=True)
@@ -199,7 +205,7 @@ def value_loss(values: Tensor, returns: Tensor) -> Tensor:
 
 
 class Batch(NamedTuple):
-    """The samples of a rollout, as the loss needs them; [S, B, ...]."""
+    """Samples: all of a rollout, [S, B, ...], or those of a gradient step, [S, M, ...]."""
 
     obs: Tensor
     actions: Tensor
@@ -210,15 +216,16 @@ class Batch(NamedTuple):
 
 @torch.no_grad()
 def prepare(agent: ActorCritic, rollout: envs.Rollout, config: Config) -> Batch:
-    """Advantages, returns and what V says of a rollout."""
-    rewards, ends = rollout.rewards, (rollout.terminated, rollout.truncated)
+    """The samples of a rollout with their advantages, returns and what else the loss needs."""
+    rewards = rollout.rewards
     if agent.reward_scale is not None:
         rewards = agent.reward_scale(rewards, rollout.done)
     obs, actions = rollout.obs.flatten(1, 2), rollout.actions.flatten(1, 2)
     both = torch.cat((obs, rollout.next_obs.flatten(1, 2)), dim=1)
     values, next_values = agent.value(both).chunk(2, dim=1)
-    steps = rewards, values.view_as(rewards), next_values.view_as(rewards), *ends
-    # Core 5: GAE, and returns as advantages plus values: the TD(lambda) estimate.
+    ends = (rollout.terminated, rollout.truncated)
+    steps = rewards, values.view_as(rewards), next_values.view_as(rewards), *ends  # [S, T, N] each
+    # Core 5: GAE. The returns are advantages plus values, the TD(lambda) estimate.
     if config.advantage == "gae":
         advantages = gae(*steps, config.gamma, config.gae_lambda)
     elif config.advantage == "n_step":
@@ -230,10 +237,10 @@ def prepare(agent: ActorCritic, rollout: envs.Rollout, config: Config) -> Batch:
 
 
 def loss(agent: ActorCritic, batch: Batch, config: Config) -> tuple[Tensor, Terms]:
-    """The objective (negated) on a batch, [S], and its terms."""
-    # Continuous 5: of actions as they were sampled; the environment clips them to its bounds.
+    """-L of a batch, [S], and its terms."""
+    # Continuous 5: of the actions as sampled; the environment clips them to its bounds.
     logprobs, entropy, values = agent.evaluate(batch.obs, batch.actions)
-    # Core 7: per batch, by the sample's standard deviation (ddof 1).
+    # Core 7: over the samples of each gradient step; the sample standard deviation (ddof 1).
     advantages = normalize(batch.advantages) if config.normalize_advantage else batch.advantages
     pg_loss = policy_loss(logprobs, advantages)
     v_loss = value_loss(values, batch.returns)
@@ -246,14 +253,14 @@ def loss(agent: ActorCritic, batch: Batch, config: Config) -> tuple[Tensor, Term
 
 @in_c(policy_gradient_objective)
 def backpropagate(agent: ActorCritic, batch: Batch, config: Config) -> Terms:
-    """Set the gradients of the objective on a batch; returns its terms."""
+    """Set the gradients of -L of a batch; returns its terms."""
     total, terms = loss(agent, batch, config)
     total.sum().backward()
     return terms
 
 
 def metrics_of(terms: Terms) -> dict[str, Tensor]:
-    """What is logged of a batch, each [S]."""
+    """The logged metrics of a batch, each [S]."""
     # Core 12: the debug variables.
     return {
         "policy_loss": terms.policy_loss,
@@ -274,7 +281,7 @@ def update(
     Returns metrics, each [S].
     """
     terms = backpropagate(agent, batch, config)
-    # Core 11: clip the norm of the gradient of all parameters of a seed.
+    # Core 11: clip the norm of each seed's whole gradient, policy and value together.
     optimizer.step(lr, config.max_grad_norm)
     metrics = metrics_of(terms)
     return metrics | {"explained_variance": explained_variance(batch.values, batch.returns)}
@@ -283,9 +290,10 @@ def update(
 def make_optimizer(agent: ActorCritic, config: Config) -> SeedAdam | SeedRMSprop:
     """The optimizer that the Config names, with SB3's settings."""
     if config.optimizer == "adam":
+        # Core 3: Adam's epsilon (PyTorch's default: 1e-8).
         return SeedAdam(agent, eps=1e-5)
-    # PyTorch adds eps to the root of an average of squares that starts at 0; TensorFlow (SB3's
-    # RMSpropTFLike) adds it under the root, as the paper, of one that starts at 1.
+    # PyTorch adds eps to the root of g, and g starts at 0. TensorFlow (SB3's RMSpropTFLike) adds it
+    # to g, as the paper does, and g starts at 1.
     return SeedRMSprop(agent, alpha=0.99, eps=1e-5, tf=config.optimizer == "rmsprop_tf")
 
 
@@ -297,7 +305,7 @@ def train(config: Config, run: Run) -> ActorCritic:
     optimizer = make_optimizer(agent, config)
     episodes = envs.EpisodeTracker(S, N, run.device)
 
-    # On CUDA the iteration is recorded once as a graph; so all that changes is an argument.
+    # On CUDA the iteration is recorded once as a graph, so all that changes is an argument.
     @captured(run.device, env.native)
     def iteration(
         state: envs.State,
@@ -307,8 +315,8 @@ def train(config: Config, run: Run) -> ActorCritic:
         first: bool,
     ) -> tuple[envs.State, Tensor, dict[str, Tensor]]:
         state, obs, rollout = envs.rollout(env, agent, state, obs, *noise)
-        # Statistics change between two rollouts, not within the update: its ratios begin at 1. Only
-        # the first rollout is normalised by its own, so that no update sees raw observations.
+        # Statistics are updated after the gradient update, which thus begins at the policy that
+        # acted; but before the first one, so that none is computed from raw observations.
         if agent.obs_stats is not None and first:
             agent.obs_stats.update(rollout.obs.flatten(1, 2))
         batch = prepare(agent, rollout, config)
@@ -325,7 +333,7 @@ def train(config: Config, run: Run) -> ActorCritic:
         # Core 4: anneal linearly to 0, by the timesteps at the start of the rollout.
         progress = timestep / config.total_timesteps
         lr = config.learning_rate * (1 - config.anneal_lr * progress)
-        # Noise is drawn beforehand, from each seed's own stream: no seed depends on another one.
+        # Noise is drawn beforehand, from each seed's own stream: no seed depends on another.
         state, obs, metrics = iteration(
             state,
             obs,

@@ -6,17 +6,20 @@ The equations, for transitions (s, a, r, s') drawn from a replay memory:
 
     y = r                                   if s' is terminal                  (Algorithm 1)
     y = r + gamma max_a' Q_target(s', a')   otherwise, also when the episode was truncated at s'
-    L = E[ huber(y - Q(s, a)) ]             (the paper clips the error: the Huber loss's gradient)
+    L = E[ huber(y - Q(s, a)) ]             (the paper clips the error: huber's gradient), or
+    L = E[ (y - Q(s, a))^2 ]                the default, as in CleanRL
 
 Differences from SB3's DQN: epsilon decides per environment (SB3: one draw for all environments of a
 step); the very first action is random at epsilon 1 (SB3: greedy if learning_starts is 0). CleanRL's
-DQN has the squared error and does not clip the gradient, SB3's the Huber loss and clips its norm to
-10, and the curves differ a lot. The defaults are CleanRL's, the presets SB3's.
+DQN uses the squared error without gradient clipping, SB3's the Huber loss with the gradient norm
+clipped to 10, and their curves differ a lot. The defaults are CleanRL's, the presets SB3's.
 
 Shapes: S seeds, N environments per seed, F steps per environment between two updates (train_freq),
 G gradient steps per update, M transitions in a minibatch, C capacity of the memory, O observation
 size, A actions. Every loss is [S], and no term mixes two seeds, so `loss.sum().backward()` gives
-each seed its own gradient.
+each seed its own gradient. A hyperparameter is a number, or [S] where the seeds differ in it:
+`broadcast` reshapes it to be multiplied with a tensor. `@in_c` names a C kernel that runs in the
+place of a function until that is edited.
 
 Logged per round of F steps: td_loss and q_values (mean Q of the chosen actions) of the last
 minibatch; train_return and train_length of the episodes that ended.
@@ -141,9 +144,9 @@ class QNetwork(nn.Module):
         return self.q.only(0, obs)
 
     def draw(self, streams: SeedStreams, *shape: int, epsilon: Tensor | None = None) -> Tensor:
-        """Random actions [S, *shape, 1] with probability epsilon, elsewhere -1: be greedy.
+        """Random actions [S, *shape, 1] with probability epsilon, else -1: act greedily.
 
-        epsilon: [S or 1, ...], for the first dimensions of [S, *shape]; by default the last one.
+        epsilon: [S or 1, ...], for the first dimensions of [S, *shape]; by default the final one.
         """
         explores, which = streams.uniform(*shape, 2).unbind(-1)
         explores = explores < broadcast(self.final_eps if epsilon is None else epsilon, explores)
@@ -260,8 +263,11 @@ def update(
     draws: Tensor,
     config: Config,
 ) -> dict[str, Tensor]:
-    """A step on each minibatch that draws [S, G, M] choose; the last one's metrics, each [S]."""
-    # Uniform over what the memory holds, with replacement.
+    """A gradient step on each of the G minibatches that the uniforms draws [S, G, M] choose.
+
+    Returns the last one's metrics, each [S].
+    """
+    # Uniform over the memory, with replacement.
     for uniforms in draws.unbind(1):
         batch = replay.sample(uniforms)
         with torch.no_grad():
@@ -292,7 +298,7 @@ def train(config: Config, run: Run) -> QNetwork:
     # The interval counts environment steps, not gradient steps (SB3).
     interval = max(config.target_update_interval // N, 1) * N
 
-    # On CUDA the iteration is recorded once as a graph; so all that changes is an argument.
+    # On CUDA the iteration is recorded once as a graph, so all that changes is an argument.
     @captured(run.device, env.native)
     def iteration(
         state: envs.State,
@@ -318,11 +324,11 @@ def train(config: Config, run: Run) -> QNetwork:
     run.evaluate_if_due(timestep, env, net)
     while timestep < config.total_timesteps:
         before, timestep = timestep, timestep + config.block
-        # SB3's rhythm: F steps, then G gradient steps, once more than learning_starts have passed.
+        # As SB3: F steps, then G gradient steps as soon as more than learning_starts have passed.
         learns = timestep > config.learning_starts
         steps = torch.arange(before, timestep, N, dtype=torch.float64).unsqueeze(0)
         epsilon = from_host(epsilon_at(steps, config), run.device)
-        # Noise is drawn beforehand, from each seed's own stream: no seed depends on another one.
+        # Noise is drawn beforehand, from each seed's own stream: no seed depends on another.
         state, obs, metrics = iteration(
             state,
             obs,

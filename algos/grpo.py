@@ -3,10 +3,10 @@
     python algos/grpo.py --env CartPole-v1
     python algos/grpo.py --env Pendulum-v1         continuous actions
 
-PPO without a critic. The G episodes of a group begin in the same state (on the bridge: with the
-same seed, thus with identical transition noise), and the return-to-go of an action is compared with
-those of its peers, the other episodes of the group. The equations, for episodes collected by the
-policy pi_old, with the return-to-go g_i,t = r_i,t + gamma r_i,t+1 + ... of episode i:
+PPO without a critic. The G episodes of a group begin in the same state (with Gymnasium: with the
+same seed, and thus with identical transition noise), and the return-to-go of an action is compared
+with those of its peers, the other episodes of the group. The equations, for episodes collected by
+the policy pi_old, with the return-to-go g_i,t = r_i,t + gamma r_i,t+1 + ... of episode i:
 
     A_i,t   = (g_i,t - mean_j g_j,t) / std_j g_j,t             over the peers j still alive at t
     ratio_t = pi(a_t | s_t) / pi_old(a_t | s_t)
@@ -16,8 +16,8 @@ policy pi_old, with the return-to-go g_i,t = r_i,t + gamma r_i,t+1 + ... of epis
 
 The paper rewards an answer at its end (outcome supervision, section 4.1.2) or at its steps (process
 supervision, 4.1.3). In control every step has a reward, and the default compares returns-to-go at
-equal times: no worse than the others on CartPole and Acrobot, and far better on Pendulum
-(results/README.md has the ablation). `--advantage` selects:
+equal times: no worse than the others on CartPole and Acrobot, and far better on Pendulum (ablation
+in results/README.md). `--advantage` selects:
 
     return_to_go   the above
     outcome        (g_i,0 - mean_j g_j,0) / std_j g_j,0 for all steps of episode i
@@ -26,10 +26,11 @@ equal times: no worse than the others on CartPole and Acrobot, and far better on
                    step is worth nothing on average
 
 Shapes: S seeds, L steps (the environment's time limit), K groups of G episodes, N = K G, B = L N
-samples, M of them in a batch, O observation size, A discrete actions or D components of a
-continuous action. Episodes are
-[S, L, N, ...], and `alive` says which steps were taken: the others are 0. Every loss is [S], and no
-term mixes two seeds, so `loss.sum().backward()` gives each seed its own gradient.
+samples, at most M per gradient step, O observation size, A discrete actions or D components of a
+continuous action. Episodes are [S, L, N, ...], and `alive` marks the steps that were taken; all
+others are 0. Every loss is [S], and no term mixes two seeds, so `total.sum().backward()` gives each
+seed its own gradient. A hyperparameter is a number, or [S] where the seeds differ in it:
+`broadcast` reshapes it to be multiplied with a tensor, and `used` says whether it is not 0.
 
 Logged per update: policy_loss, approx_kl (mean(ratio - 1 - log ratio)), clipfrac (share of samples
 with a clipped ratio) and kl (k3 to the reference, with a penalty), all of a seed's last minibatch;
@@ -70,7 +71,7 @@ from manyseeds.runs.control import Run, main
 from manyseeds.samples import discounted_sums, take
 from manyseeds.seeds import SeedStreams
 
-EQUAL = 1e-5  # of their size: the same rewards, added up in another order, usually differ by less
+EQUAL = 1e-5  # relative: sums of the same rewards in another order usually differ by less
 LOOK = 50  # steps between two checks of whether all episodes have ended
 
 
@@ -109,7 +110,7 @@ class Config(ControlConfig):
     """Updates after which the current policy becomes the reference (0: keep the initial policy).
     Only with kl_coef."""
     entropy_coef: PerRow[NonNegative] = 0.0
-    """Weight of the entropy bonus."""
+    """c2, weight of the entropy bonus."""
     max_grad_norm: PerRow[NonNegative] = 0.5
     """Clip each seed's gradient to this norm (0: no clipping)."""
     hidden: tuple[PositiveInt, ...] = (64, 64)
@@ -141,7 +142,10 @@ class Config(ControlConfig):
 
 
 class Actor(SeedPolicy):
-    """S policies: a tanh network a seed."""
+    """S policies: a tanh network a seed.
+
+    Inherited: `features`, which normalises obs; `distribution`; `draw`, noise; and `act`.
+    """
 
     def __init__(self, spec: envs.EnvSpec, config: Config, init: SeedStreams) -> None:
         S = len(init.seeds)
@@ -152,7 +156,7 @@ class Actor(SeedPolicy):
         # Orthogonal weights of gain sqrt(2), 0.01 for the head, as in PPO.
         self.network.orthogonal_init(init, gains=(0.01,))
         if self.continuous:
-            # Gaussian, independent components, log_std the same in all states.
+            # Gaussian, log_std the same in all states, independent components.
             self.log_std = self.network.constant(self.action_size, config.log_std_init)
 
     def policy(self, obs: Tensor) -> Categorical | Gaussian:
@@ -217,10 +221,10 @@ def returns_to_go(rewards: Tensor, gamma: float | Tensor) -> Tensor:
 def compare(x: Tensor, peers: Tensor, dims: tuple[int, ...], divide: bool) -> Tensor:
     """x minus the mean over its peers, divided by their standard deviation (ddof 1); 0 elsewhere.
 
-    peers: bool like x, who is compared with one another along dims.
+    peers: which entries of x are compared with one another along dims, bool.
     """
-    # An own return is in the mean that it is compared with: with n peers the gradient is
-    # (n - 1) / n of what it would be without.
+    # The mean includes x itself: with n peers the gradient is (n - 1) / n of what it would be
+    # without.
     count = peers.sum(dims, keepdim=True)
     mean = x.masked_fill(~peers, 0.0).sum(dims, keepdim=True) / count.clamp(min=1)
     high = x.masked_fill(~peers, -math.inf).amax(dims, keepdim=True)
@@ -236,7 +240,7 @@ def compare(x: Tensor, peers: Tensor, dims: tuple[int, ...], divide: bool) -> Te
 
 def group_advantages(rewards: Tensor, alive: Tensor, config: Config) -> Tensor:
     """Advantages of the kind that the Config asks for; all [S, L, K, G], 0 after the end."""
-    # none: as Dr. GRPO (arXiv 2503.20783).
+    # Without a division: Dr. GRPO (arXiv 2503.20783).
     divide = config.std == "group"
     peers = alive if config.peers == "alive" else torch.ones_like(alive)
     if config.advantage == "outcome":
@@ -249,7 +253,7 @@ def group_advantages(rewards: Tensor, alive: Tensor, config: Config) -> Tensor:
         advantages = compare(returns_to_go(rewards, config.gamma), peers, (3,), divide)
     advantages = advantages * alive
     if config.std == "batch":
-        # Around 0, the mean of return_to_go's with alive peers over the steps of an update.
+        # Around 0: the mean over an update's steps, for return_to_go with alive peers.
         count = (alive.sum((1, 2, 3), keepdim=True) - 1).clamp(min=1)
         variance = advantages.square().sum((1, 2, 3), keepdim=True) / count
         advantages = advantages / (variance.sqrt() + 1e-8)
@@ -262,7 +266,7 @@ def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def clip_bounds(config: Config, ratio: Tensor) -> tuple[Any, Any]:
-    """Between which the ratio has a gradient."""
+    """The lower and the upper bound of the ratio; infinite without clipping."""
     if not used(config.clip_range):
         return -math.inf, math.inf
     # An upper bound of its own lets rare actions grow faster (DAPO's clip-higher, 2503.14476).
@@ -278,7 +282,7 @@ def policy_loss(ratio: Tensor, advantages: Tensor, config: Config) -> Tensor:
 
 
 def k3(logprobs: Tensor, reference: Tensor) -> Tensor:
-    """An unbiased estimate of KL(pi, pi_ref) from a sample of pi that is never negative (eq. 4)."""
+    """KL(pi || pi_ref), estimated from samples of pi (eq. 4): unbiased, and never negative."""
     log_ratio = reference - logprobs
     return log_ratio.exp() - log_ratio - 1
 
@@ -301,7 +305,7 @@ def prepare(
     S, L, N = episodes.rewards.shape
     by_group = (S, L, config.groups, config.group_size)
     alive = episodes.alive.view(by_group)
-    # Nothing bootstraps: an episode that the time limit cuts has ended.
+    # No bootstrapping: an episode that the time limit truncates has ended.
     advantages = group_advantages(episodes.rewards.view(by_group), alive, config)
     # Groups without any advantage are left out, with their penalty and entropy (as in DAPO).
     informative = (advantages != 0).any(3, keepdim=True).any(1, keepdim=True)  # [S, 1, K, 1]
@@ -321,9 +325,9 @@ def prepare(
 def minibatches(mask: Tensor, shuffle: Tensor, size: int) -> tuple[Tensor, Tensor]:
     """Divide the samples in mask [S, B] into shuffled minibatches of at most `size` samples.
 
-    A seed has as few as can be, J of them, of equal sizes to within 1; a seed that has fewer than
-    another gets empty ones. shuffle: uniforms [S, B]. Returns indices [S, J, size] and which of
-    them count, bool.
+    Each seed gets as few as possible, of sizes that differ by at most 1, then empty ones up to J,
+    the largest number that any seed gets. shuffle: uniforms [S, B]. Returns indices [S, J, size]
+    and which of them are valid, bool.
     """
     order = shuffle.masked_fill(~mask, 2.0).argsort(dim=-1, stable=True)
     count = mask.sum(-1).view(-1, 1, 1)
@@ -332,8 +336,8 @@ def minibatches(mask: Tensor, shuffle: Tensor, size: int) -> tuple[Tensor, Tenso
     start, end = (k * count // parts.clamp(min=1) for k in (j, j + 1))
     position = start + torch.arange(size, device=mask.device)
     valid = (position < end) & (j < parts)
-    # What does not count repeats a sample that does: 0 times the infinite ratio of a step after an
-    # end would be NaN.
+    # An invalid entry repeats a valid sample: 0 times the infinite ratio of a step after an end
+    # would be NaN.
     indices = order.gather(1, position.where(valid, 0).flatten(1)).view(valid.shape)
     return indices, valid
 
@@ -384,7 +388,7 @@ def update(
         for indices, valid in zip(*(x.unbind(1) for x in parts), strict=True):
             minibatch = Batch(*(take(field, indices) for field in batch))  # [S, M, ...]
             total, metrics = loss(actor, minibatch, valid, config)
-            # A seed with nothing to learn from takes no step: Adam's moments would drift on.
+            # A seed with nothing to learn from takes no step: Adam's momentum would move it.
             takes_step = active & (valid & (minibatch.advantages != 0)).any(-1)
             total.sum().backward()
             optimizer.step(lr, config.max_grad_norm, takes_step)
@@ -405,10 +409,10 @@ def train(config: Config, run: Run) -> Actor:
     timesteps, updates = run.restore((actor, reference, optimizer, streams), timesteps, 0)
     run.evaluate_if_due(timesteps, env, actor)
     while (active := timesteps < config.total_timesteps).any():
-        # An update plays every episode to its end, and every step taken counts against the budget:
-        # seeds are at timesteps of their own. One that has spent its budget takes no further step.
+        # An update plays every episode to its end, and every step taken counts against the budget,
+        # so seeds are at different timesteps. One that has spent its budget stops learning.
         if reference and config.reference_updates and updates % config.reference_updates == 0:
-            # It keeps the statistics of observations of this time, too.
+            # With the observation statistics of this moment.
             reference.load_state_dict(actor.state_dict())
         progress = (timesteps / config.total_timesteps).clamp(max=1).unsqueeze(1)
         annealed = 1 - broadcast(config.anneal_lr, progress) * progress
@@ -416,7 +420,7 @@ def train(config: Config, run: Run) -> Actor:
         start_noise = streams.uniform(K, env.initial_noise).repeat_interleave(G, dim=1)
         action_noise = actor.draw(streams, L, N)  # [S, L, N, A or D]
         transition_noise = streams.uniform(L, N, env.transition_noise)
-        no_resets = transition_noise.new_zeros(S, L, N, env.initial_noise)  # an end is an end
+        no_resets = transition_noise.new_zeros(S, L, N, env.initial_noise)  # none is used
         env_noise = torch.cat((transition_noise, no_resets), dim=-1)
         shuffle = streams.uniform(config.epochs, L * N)
 

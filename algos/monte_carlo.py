@@ -11,14 +11,14 @@ After the episode, each visit updates the value of its state, for t = 0, ..., T-
 
     V(S_t) <- V(S_t) + alpha [ G_t - V(S_t) ]                                      (SB, eq. 6.1)
 
-With alpha = 1 / N(S_t), N counting the visits, V is the mean of the returns. First-visit Monte
+With alpha = 1 / N(S_t), where N counts the visits, V is the mean of the returns. First-visit Monte
 Carlo learns from the first visit of each state in an episode, every-visit from all of them. No
-estimate rests on another one, unless the time limit cuts an episode short. That leaves
-first-visit means without bias (every-visit means lose theirs with more episodes: Singh and Sutton,
-1996), but with the variance of whole returns. The other way is td_prediction.py, and
-`diff algos/monte_carlo.py algos/td_prediction.py` shows it.
+estimate depends on another one, unless the time limit truncates an episode. First-visit means are
+therefore unbiased (the bias of every-visit means vanishes with more episodes: Singh and Sutton,
+1996), but they have the variance of whole returns. td_prediction.py is the alternative:
+`diff algos/monte_carlo.py algos/td_prediction.py` shows the difference.
 
-Shapes: S seeds, N episodes side by side, L steps of the longest, X states, A actions. V is [S, X],
+Shapes: S seeds, N parallel episodes, L steps of the longest, X states, A actions. V is [S, X],
 the policy [X, A]; one episode of every seed is [S, L].
 
 Recorded before the first episode, after each of the first 10, then at every tenth of the total: V,
@@ -39,7 +39,7 @@ from manyseeds.cli import Fraction, PerRow, parse, read_presets
 from manyseeds.rows import broadcast, used
 from manyseeds.runs.prediction import PredictionConfig, PredictionRun, main, random_policy
 
-BLOCK = 10  # episodes that are played side by side
+BLOCK = 10  # episodes that are played in parallel
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,8 @@
 
     python algos/policy_iteration.py --env Gridworld-v0 --gif
 
-Alternates two steps. Evaluation computes the values of the policy pi, the fixed point of
+Policy iteration alternates two steps. Evaluation computes the values of the policy pi, the fixed
+point of
 
     V(s) <- sum_a pi(a|s) sum_s' P(s'|s, a) [ R(s, a, s') + gamma V(s') ]       (SB, eq. 4.5)
 
@@ -13,15 +14,15 @@ and improvement takes the best action by one-step lookahead,
 until no action is better than the policy's own. V is then V*: Bellman's optimality equation holds.
 
 Shapes: X states, A actions. P is [A, X, X'], the expected reward r is [A, X], V is [X] float64, a
-policy is [X, A] probabilities. There are no seeds: nothing here is drawn at random.
+policy is [X, A] probabilities. There are no seeds, because nothing is random.
 
-Values are those of endless episodes: the environment's time limit plays no part in them. The score
-at the end, the undiscounted return of the greedy policy, is under the time limit. Values below the
-tolerance are not told from 0: where gamma is so small that a far goal is worth less than that,
-actions there mean nothing (Gridworld at 0.1: 14 steps, 1e-13).
+Values are those of episodes without the environment's time limit. The final score, the undiscounted
+return of the greedy policy, respects the time limit. Values below the tolerance are
+indistinguishable from 0: if gamma is so small that a distant goal is worth less than that, the
+greedy actions far from it are arbitrary (Gridworld at 0.1: 14 steps, 1e-13).
 
 Recorded per sweep of an evaluation (an exact one is a single sweep): the values, the greedy actions
-for them, the Bellman residual; iteration counts the policies that were evaluated.
+for them, the Bellman residual; `iteration` counts the evaluated policies.
 """
 
 from __future__ import annotations

@@ -3,26 +3,29 @@
     python algos/ppo.py --env CartPole-v1
     python algos/ppo.py --env Pendulum-v1          continuous actions
 
-The equations, for the data of one rollout collected by the policy pi_old:
+The equations, for the data of one rollout collected by the policy pi_old, with L maximised:
 
     delta_t = r_t + gamma V(s_{t+1}) - V(s_t)
     A_t     = delta_t + gamma lambda A_{t+1}      generalised advantage (1506.02438, eq. 16)
     ratio_t = pi(a_t | s_t) / pi_old(a_t | s_t)                                     (section 3)
-    L_clip  = E[ min( ratio A, clip(ratio, 1 - eps, 1 + eps) A ) ]            (paper, eq. 7)
-    L       = L_clip - c1 (V - R)^2 + c2 entropy,   R = A + V_old                   (eq. 9)
+    L_clip  = E[ min( ratio A, clip(ratio, 1 - eps, 1 + eps) A ) ]                  (eq. 7)
+    L       = L_clip - E[ c1 (V - R)^2 - c2 entropy ],   R = A + V_old              (eq. 9)
 
 Differences from SB3: values and log-probabilities of a rollout are computed in one pass after it.
 Schedules are evaluated at its start (SB3: at its end, where the last update can get a learning rate
 of zero). The first rollout updates the observation statistics before its gradient update, all
-others after it (SB3: at every step). A minibatch size that leaves a remainder is refused.
+others after it (SB3: at every step).
+A minibatch size that leaves a remainder is refused.
 
-Shapes: S seeds, T steps, N environments per seed, B = T N samples, M of them in a batch, O
+Shapes: S seeds, T steps, N environments per seed, B = T N samples, M per gradient step, O
 observation size, A discrete actions or D components of a continuous action. A rollout is
-[S, T, N, ...]. Every loss is [S], and no term mixes two seeds, so `loss.sum().backward()` gives
-each seed its own gradient.
+[S, T, N, ...]. Every loss is [S], and no term mixes two seeds, so `total.sum().backward()` gives
+each seed its own gradient. A hyperparameter is a number, or [S] where the seeds differ in it:
+`broadcast` reshapes it to be multiplied with a tensor, and `used` says whether it is not 0. `@in_c`
+names a C kernel that runs in the place of a function until that is edited.
 
-Comments name the details of "The 37 Implementation Details of PPO" (Huang et al., 2022): `Core 1`
-to `Core 13` and, for continuous actions, `Continuous 1` to `Continuous 9`.
+Comments name details of "The 37 Implementation Details of PPO" (Huang et al., 2022): `Core 1` to
+`Core 13` and, for continuous actions, `Continuous 1` to `Continuous 9`.
 
 Logged per update: policy_loss, value_loss (mean squared error) and entropy (nats);
 explained_variance of the returns by V; train_return and train_length of the episodes that ended in
@@ -59,15 +62,15 @@ from manyseeds.layers import RewardScale, SeedMLP, SeedPolicy
 from manyseeds.optim import SeedAdam
 from manyseeds.rows import broadcast, used
 from manyseeds.runs.control import RolloutConfig, Run, main
-from manyseeds.samples import discounted_sums, shuffles, take
+from manyseeds.samples import discounted_sums, permutations, take
 from manyseeds.seeds import SeedStreams
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(RolloutConfig):
-    """PPO. CleanRL's defaults, but for entropy bonus, value clipping and a factor of 0.5 on V."""
+    """PPO. CleanRL's defaults without entropy bonus, value clipping and factor 0.5 on V's loss."""
 
-    # Core 1: a rollout is T steps of N environments side by side.
+    # Core 1: a rollout is T steps of N environments in parallel.
     num_envs: PositiveInt = 4
     """N, environments per seed."""
     num_steps: PositiveInt = 128
@@ -91,16 +94,16 @@ class Config(RolloutConfig):
     clip_value_range: PerRow[NonNegative] = 0.0
     """Largest change of the value prediction (0: no clipping)."""
     normalize_advantage: bool = True
-    """Normalise the advantages of a batch to mean 0 and standard deviation 1."""
+    """Normalise advantages to mean 0 and standard deviation 1 for each gradient step."""
     entropy_coef: PerRow[NonNegative] = 0.0
-    """Weight of the entropy bonus."""
+    """c2, weight of the entropy bonus."""
     value_coef: PerRow[NonNegative] = 0.5
-    """Weight of the value loss."""
+    """c1, weight of the value loss."""
     max_grad_norm: PerRow[NonNegative] = 0.5
     """Clip each seed's gradient to this norm (0: no clipping)."""
     target_kl: PerRow[NonNegative] = 0.0
-    """Largest mean KL of an update, in nats. A seed's epochs stop once its approximate KL exceeds
-    1.5 times this (0: never)."""
+    """Limit on the mean KL of an update, in nats (0: no limit). A seed's epochs stop early once its
+    approximate KL exceeds 1.5 times this."""
     hidden: tuple[PositiveInt, ...] = (64, 64)
     """Widths of the hidden layers of each network."""
     log_std_init: PerRow[Annotated[float, Range(-20, 20)]] = 0.0
@@ -115,24 +118,27 @@ class Config(RolloutConfig):
 
 
 class ActorCritic(SeedPolicy):
-    """S policies and S value functions: two tanh networks a seed."""
+    """S policies and S value functions: two tanh networks a seed.
+
+    Inherited: `features`, which normalises obs; `distribution`; `draw`, noise; and `act`.
+    """
 
     def __init__(self, spec: envs.EnvSpec, config: Config, init: SeedStreams) -> None:
         S = len(init.seeds)
         # Continuous 6 and 7: running statistics of observations, which are clipped to +-10. They
         # are each seed's own, part of the checkpoint, and frozen during evaluation.
         super().__init__(S, spec, config.normalize_obs)
-        # Core 13, Continuous 4: separate networks of policy (logits or means) and value.
+        # Core 13, Continuous 4: separate networks, 0 the policy's (logits or means), 1 the value's.
         heads = (self.action_size, 1)
         self.networks = SeedMLP(S, self.obs_size, config.hidden, heads, "tanh")
-        # Core 2: orthogonal weights of gain sqrt(2), 0.01 for the policy's head, 1 for the value's.
+        # Core 2: orthogonal weights of gain sqrt(2), last layers 0.01 and 1; biases 0.
         self.networks.orthogonal_init(init, gains=(0.01, 1.0))
         if self.continuous:
-            # Continuous 1 to 3: Gaussian, independent components, log_std the same in all states.
+            # Continuous 1 to 3: Gaussian, log_std the same in all states, independent components.
             self.log_std = self.networks.constant(self.action_size, config.log_std_init)
         self.reward_scale = None
         if config.normalize_reward:
-            # Continuous 8 and 9: rewards over the deviation of the return so far, clipped to +-10.
+            # Continuous 8 and 9: rewards divided by the return's deviation so far, clipped to +-10.
             self.reward_scale = RewardScale(S, config.num_envs, config.gamma)
 
     def policy(self, obs: Tensor) -> Categorical | Gaussian:
@@ -145,8 +151,9 @@ class ActorCritic(SeedPolicy):
 
     def evaluate(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probabilities of actions, entropies and values, each [S, B], for obs [S, B, O]."""
-        head, values = self.networks(self.features(obs))
-        return *self.distribution(head).logprob_and_entropy(actions), values.squeeze(-1)
+        logits_or_means, values = self.networks(self.features(obs))
+        logprobs, entropies = self.distribution(logits_or_means).logprob_and_entropy(actions)
+        return logprobs, entropies, values.squeeze(-1)
 
     def value(self, obs: Tensor) -> Tensor:
         """V [S, B] for obs [S, B, O]."""
@@ -167,7 +174,7 @@ def gae(
 
     next_values: V of the true successors, of the final observation where an episode ends.
     """
-    # A truncation is bootstrapped, a termination is not (as SB3).
+    # A truncation is bootstrapped, a termination is not (as in SB3; CleanRL bootstraps neither).
     deltas = rewards + broadcast(gamma, rewards) * next_values * ~terminated - values
     # No advantage reaches back across the end of its episode.
     goes_on = (~(terminated | truncated)).to(deltas.dtype)
@@ -176,7 +183,7 @@ def gae(
 
 
 def normalize(advantages: Tensor) -> Tensor:
-    """Advantages [S, M] with mean 0 and standard deviation 1 per seed; a single one stays."""
+    """Advantages [S, M] with mean 0 and standard deviation 1 per seed; as they are if M is 1."""
     if advantages.shape[-1] == 1:
         return advantages
     centered = advantages - advantages.mean(-1, keepdim=True)
@@ -189,28 +196,30 @@ def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
 
 
 def policy_loss(ratio: Tensor, advantages: Tensor, clip_range: Tensor | None) -> Tensor:
-    """-L_clip (eq. 7) per seed, [S]; ratio and advantages [S, M]; without range -E[ratio A]."""
+    """-L_clip (eq. 7) per seed, [S], of ratio and advantages [S, M]. No range: -E[ratio A]."""
     if clip_range is None:
         return -(ratio * advantages).mean(-1)
     clip_range = broadcast(clip_range, ratio)
-    # Core 8: the smaller one of both, so that beyond the range only mistakes have a gradient.
+    # Core 8: the smaller of the two. Outside the range a sample has a gradient only if its ratio
+    # has moved against its advantage.
     clipped = ratio.clamp(1 - clip_range, 1 + clip_range)
     return -torch.minimum(ratio * advantages, clipped * advantages).mean(-1)
 
 
 def value_loss(
-    values: Tensor, old_values: Tensor, returns: Tensor, clip_range: float | Tensor
+    values: Tensor, old_values: Tensor, returns: Tensor, clip_value_range: float | Tensor
 ) -> Tensor:
-    """Mean squared error per seed, [S]; the change since the rollout clipped if clip_range > 0."""
-    if used(clip_range):
-        # Core 9: off by default, as in SB3.
-        clip = broadcast(clip_range, values)
+    """Mean squared error of V per seed, [S]. clip_value_range: bound of V's change (0: none)."""
+    if used(clip_value_range):
+        # Core 9: off by default. As in SB3, the clipped value's error is the loss (CleanRL: the
+        # larger of the clipped and the unclipped error).
+        clip = broadcast(clip_value_range, values)
         values = old_values + (values - old_values).clamp(-clip, clip)
     return (values - returns).square().mean(-1)
 
 
 class Batch(NamedTuple):
-    """The samples of a rollout, as the loss needs them; [S, B, ...]."""
+    """Samples: all of a rollout, [S, B, ...], or those of a gradient step, [S, M, ...]."""
 
     obs: Tensor
     actions: Tensor
@@ -222,27 +231,29 @@ class Batch(NamedTuple):
 
 @torch.no_grad()
 def prepare(agent: ActorCritic, rollout: envs.Rollout, config: Config) -> Batch:
-    """Advantages, returns and what pi_old and V_old say of a rollout."""
-    rewards, ends = rollout.rewards, (rollout.terminated, rollout.truncated)
+    """The samples of a rollout with their advantages, returns and what else the loss needs."""
+    rewards = rollout.rewards
     if agent.reward_scale is not None:
         rewards = agent.reward_scale(rewards, rollout.done)
     obs, actions = rollout.obs.flatten(1, 2), rollout.actions.flatten(1, 2)
     logprobs, _, values = agent.evaluate(obs, actions)
     next_values = agent.value(rollout.next_obs.flatten(1, 2))
-    steps = rewards, values.view_as(rewards), next_values.view_as(rewards), *ends
-    # Core 5: GAE, and returns as advantages plus values: the TD(lambda) estimate.
-    advantages = gae(*steps, config.gamma, config.gae_lambda).flatten(1, 2)
+    ends = (rollout.terminated, rollout.truncated)
+    steps = rewards, values.view_as(rewards), next_values.view_as(rewards), *ends  # [S, T, N] each
+    # Core 5: GAE. The returns are advantages plus values, the TD(lambda) estimate.
+    advantages = gae(*steps, config.gamma, config.gae_lambda)
+    advantages = advantages.flatten(1, 2)
     return Batch(obs, actions, logprobs, values, advantages, advantages + values)
 
 
 def loss(
     agent: ActorCritic, batch: Batch, config: Config, clip_range: Tensor | None
 ) -> tuple[Tensor, Terms]:
-    """The objective (negated) on a batch, [S], and its terms."""
-    # Continuous 5: of actions as they were sampled; the environment clips them to its bounds.
+    """-L of a batch, [S], and its terms."""
+    # Continuous 5: of the actions as sampled; the environment clips them to its bounds.
     logprobs, entropy, values = agent.evaluate(batch.obs, batch.actions)
     ratio = (logprobs - batch.logprobs).exp()
-    # Core 7: per batch, by the sample's standard deviation (ddof 1).
+    # Core 7: over the samples of each gradient step; the sample standard deviation (ddof 1).
     advantages = normalize(batch.advantages) if config.normalize_advantage else batch.advantages
     pg_loss = policy_loss(ratio, advantages, clip_range)
     v_loss = value_loss(values, batch.values, batch.returns, config.clip_value_range)
@@ -254,22 +265,24 @@ def loss(
 
 
 @in_c(clipped_objective)
-def backpropagate(agent: ActorCritic, batch: Batch, config: Config, clip: Tensor | None) -> Terms:
-    """Set the gradients of the objective on a batch; returns its terms."""
-    total, terms = loss(agent, batch, config, clip)
+def backpropagate(
+    agent: ActorCritic, batch: Batch, config: Config, clip_range: Tensor | None
+) -> Terms:
+    """Set the gradients of -L of a batch; returns its terms."""
+    total, terms = loss(agent, batch, config, clip_range)
     total.sum().backward()
     return terms
 
 
 def approximate_kl(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
-    """KL(pi_old, pi) per seed, [S], from samples [S, M]: the mean of ratio - 1 - log ratio."""
-    # http://joschu.net/blog/kl-approx.html: unbiased, and never negative.
+    """KL(pi_old || pi) per seed, [S], from samples [S, M]: the mean of ratio - 1 - log ratio."""
+    # k3 of http://joschu.net/blog/kl-approx.html: unbiased, and never negative.
     log_ratio = logprobs - old_logprobs
     return (log_ratio.exp() - 1 - log_ratio).mean(-1)
 
 
-def metrics_of(terms: Terms, batch: Batch, clip: Tensor | None) -> dict[str, Tensor]:
-    """What is logged of a batch, each [S]."""
+def metrics_of(terms: Terms, batch: Batch, clip_range: Tensor | None) -> dict[str, Tensor]:
+    """The logged metrics of a batch, each [S]."""
     # Core 12: the debug variables.
     metrics = {
         "policy_loss": terms.policy_loss,
@@ -277,9 +290,9 @@ def metrics_of(terms: Terms, batch: Batch, clip: Tensor | None) -> dict[str, Ten
         "entropy": terms.entropy.mean(-1),
         "approx_kl": approximate_kl(terms.logprobs, batch.logprobs),
     }
-    if clip is not None:
-        deviations = ((terms.logprobs - batch.logprobs).exp() - 1).abs()
-        clipped = deviations > broadcast(clip, deviations)
+    if clip_range is not None:
+        ratio = (terms.logprobs - batch.logprobs).exp()
+        clipped = (ratio - 1).abs() > broadcast(clip_range, ratio)
         metrics["clipfrac"] = clipped.float().mean(-1)
     return metrics
 
@@ -291,28 +304,30 @@ def update(
     shuffle: Tensor,
     config: Config,
     lr: Tensor,
-    clip_range: Tensor,
+    clip_range: Tensor | None,
 ) -> dict[str, Tensor]:
     """All epochs over one rollout; the uniforms shuffle [S, epochs, B] order each epoch's samples.
 
     Returns metrics, each [S].
     """
-    clip = clip_range if used(config.clip_range) else None
+    if not used(config.clip_range):
+        clip_range = None
     active = torch.ones(len(shuffle), dtype=torch.bool, device=shuffle.device)
-    # Core 6: every epoch visits all samples once, in minibatches of an order of its own.
-    for order in shuffles(shuffle).unbind(1):
-        shuffled = [take(x, order).split(config.minibatch, dim=1) for x in batch]
-        for fields in zip(*shuffled, strict=True):
-            minibatch = Batch(*fields)  # [S, M, ...]
-            terms = backpropagate(agent, minibatch, config, clip)
+    # Core 6: every epoch visits all samples once, in an order of its own, minibatch by minibatch.
+    M = config.minibatch
+    for order in permutations(shuffle).unbind(1):
+        shuffled = Batch(*(take(x, order) for x in batch))
+        for start in range(0, order.shape[1], M):
+            minibatch = Batch(*(x[:, start : start + M] for x in shuffled))
+            terms = backpropagate(agent, minibatch, config, clip_range)
             if used(config.target_kl):
-                # A seed that has gone too far (SB3's factor of 1.5) is masked out of all remaining
-                # steps, the moments of its optimizer included.
+                # A seed whose KL is too large (SB3's factor of 1.5) takes neither this step nor any
+                # other until the next rollout, and its optimizer's moments do not change.
                 kl = approximate_kl(terms.logprobs, minibatch.logprobs)
                 active = active & (kl <= broadcast(1.5 * config.target_kl, kl))
-            # Core 11: clip the norm of the gradient of all parameters of a seed.
+            # Core 11: clip the norm of each seed's whole gradient, policy and value together.
             optimizer.step(lr, config.max_grad_norm, active)
-    metrics = metrics_of(terms, minibatch, clip)
+    metrics = metrics_of(terms, minibatch, clip_range)  # of the last minibatch
     return metrics | {"explained_variance": explained_variance(batch.values, batch.returns)}
 
 
@@ -321,11 +336,11 @@ def train(config: Config, run: Run) -> ActorCritic:
     S, T, N = len(run.seeds), config.num_steps, config.num_envs
     env = config.make_env()
     agent = run.begin_with(ActorCritic(env.spec, config, run.streams("init"))).to(run.device)
-    # Core 3: Adam's epsilon, whose default is 1e-8.
+    # Core 3: Adam's epsilon (PyTorch's default: 1e-8).
     optimizer = SeedAdam(agent, eps=1e-5)
     episodes = envs.EpisodeTracker(S, N, run.device)
 
-    # On CUDA the iteration is recorded once as a graph; so all that changes is an argument.
+    # On CUDA the iteration is recorded once as a graph, so all that changes is an argument.
     @captured(run.device, env.native)
     def iteration(
         state: envs.State,
@@ -337,8 +352,8 @@ def train(config: Config, run: Run) -> ActorCritic:
         first: bool,
     ) -> tuple[envs.State, Tensor, dict[str, Tensor]]:
         state, obs, rollout = envs.rollout(env, agent, state, obs, *noise)
-        # Statistics change between two rollouts, not within the update: its ratios begin at 1. Only
-        # the first rollout is normalised by its own, so that no update sees raw observations.
+        # Statistics are updated after the gradient update, which thus begins at the policy that
+        # acted; but before the first one, so that none is computed from raw observations.
         if agent.obs_stats is not None and first:
             agent.obs_stats.update(rollout.obs.flatten(1, 2))
         batch = prepare(agent, rollout, config)
@@ -356,7 +371,7 @@ def train(config: Config, run: Run) -> ActorCritic:
         progress = timestep / config.total_timesteps
         lr = config.learning_rate * (1 - config.anneal_lr * progress)
         clip_range = config.clip_range * (1 - config.anneal_clip * progress)
-        # Noise is drawn beforehand, from each seed's own stream: no seed depends on another one.
+        # Noise is drawn beforehand, from each seed's own stream: no seed depends on another.
         state, obs, metrics = iteration(
             state,
             obs,

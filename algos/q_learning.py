@@ -12,11 +12,11 @@ greedy. Evaluations of the greedy policy are exact where the environment provide
 Shapes: S seeds, N = 1 environment per seed, X states, A actions. The table is [S, X, A]; one step
 of all seeds is [S, N]. Environments with continuous observations are binned (envs/discretize.py).
 
-Stable-Baselines3 has no tabular algorithm. What Q-learning reaches is compared with the optimum
-by dynamic programming; algos/sarsa.py is the same file on policy, and the diff is the lesson.
+stable-baselines3 has no tabular algorithms, so the scores are compared with the optimum from
+dynamic programming. algos/sarsa.py is the on-policy version of this file; the diff is the lesson.
 
 Logged per block of steps: td_loss (mean squared TD error); train_return and train_length of the
-episodes that ended, which is the performance online, exploration included.
+episodes that ended, which measure the online performance, exploration included.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class QTable:
         return {"q": self.q}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Take over the table of a checkpoint."""
+        """Load the table of a checkpoint."""
         self.q = tensors["q"]
 
     def draw(self, streams: SeedStreams, *shape: int) -> Tensor:
@@ -108,7 +108,7 @@ class QTable:
         explores, which, tie = noise.unbind(-1)
         random = (which * num_actions).long()
         is_best = values == values.amax(-1, keepdim=True)
-        # Ties at random: a table of zeros would else walk into one wall of FrozenLake forever.
+        # Ties are broken at random, or a table of zeros would walk into one wall of FrozenLake.
         rank = is_best.cumsum(-1, dtype=tie.dtype)  # counts the best so far
         before = rank <= tie.unsqueeze(-1) * rank[..., -1:]  # the actions before the chosen one
         greedy = before.sum(-1).clamp(max=num_actions - 1)  # NaN has no best
@@ -144,8 +144,8 @@ def linear(
 
 def schedules(config: Config, timesteps: Tensor) -> tuple[Tensor, Tensor]:
     """Alpha and epsilon, [S or 1, K] each, at timesteps [1, K] float64."""
-    # Convergence is proved for an alpha that decays (Watkins and Dayan, 1992), and of SARSA for a
-    # behaviour that becomes greedy, too (Singh et al., 2000).
+    # Convergence is proved for an alpha that decays (Watkins and Dayan, 1992) and, for SARSA, a
+    # behaviour policy that becomes greedy as well (Singh et al., 2000).
     progress = timesteps / config.total_timesteps
     alpha = linear(progress, config.learning_rate, config.final_learning_rate)
     start, end = config.exploration_initial_eps, config.exploration_final_eps

@@ -12,14 +12,17 @@ The equations, for episodes of the policy pi, with the return-to-go g_t = r_t + 
             g_t - V(s_t)        --weight baseline                  (section 13.4)
             Q(s_t, a_t)         --weight q
 
-For gamma 1 and without `--normalize-advantage`, all four have the same mean (Q as far as it is
-right), not the same variance: it is logged for every update, and results/README.md compares them.
-For gamma < 1 total_return weights step t by gamma^t, the others do not.
+For gamma 1 and without `--normalize-advantage`, all four give the same expected gradient (Q only if
+it is accurate), but with different variances. The variance is logged for every update, and
+results/README.md compares them. For gamma < 1 total_return weights step t by gamma^t, the others do
+not.
 
 Shapes: S seeds, L steps (the environment's time limit), N episodes per seed, B = L N samples, M of
 them in a minibatch, O observation size, A discrete actions or D components of a continuous action.
-Episodes are [S, L, N, ...], and `alive` says which steps were taken: the others are 0. Every loss
-is [S], and no term mixes two seeds, so `loss.sum().backward()` gives each seed its own gradient.
+Episodes are [S, L, N, ...], and `alive` marks the steps that were taken; all others are 0. Every
+loss is [S], and no term mixes two seeds, so the gradient of its sum is each seed's own. A
+hyperparameter is a number, or [S] where the seeds differ in it: `broadcast` reshapes it to be
+multiplied with a tensor.
 
 Logged per update: policy_loss (of the update's episodes), entropy (nats), grad_norm and
 grad_variance, both before clipping; value_loss (mean squared error of V or Q, of the last
@@ -79,7 +82,7 @@ class Config(ControlConfig):
     normalize_advantage: bool = True
     """Normalise Phi over the steps of an update to mean 0 and standard deviation 1."""
     entropy_coef: PerRow[NonNegative] = 0.0
-    """Weight of the entropy bonus."""
+    """c2, weight of the entropy bonus."""
     max_grad_norm: PerRow[NonNegative] = 0.5
     """Clip each seed's gradient to this norm (0: no clipping)."""
     critic_updates: PositiveInt = 20
@@ -107,7 +110,10 @@ class Config(ControlConfig):
 
 
 class Actor(SeedPolicy):
-    """S policies: a tanh network a seed."""
+    """S policies: a tanh network a seed.
+
+    Inherited: `features`, which normalises obs; `distribution`; `draw`, noise; and `act`.
+    """
 
     def __init__(self, spec: envs.EnvSpec, config: Config, init: SeedStreams) -> None:
         S = len(init.seeds)
@@ -118,7 +124,7 @@ class Actor(SeedPolicy):
         # Orthogonal weights of gain sqrt(2), 0.01 for the head, as in PPO.
         self.network.orthogonal_init(init, gains=(0.01,))
         if self.continuous:
-            # Gaussian, independent components, log_std the same in all states.
+            # Gaussian, log_std the same in all states, independent components.
             self.log_std = self.network.constant(self.action_size, config.log_std_init)
 
     def policy(self, obs: Tensor) -> Categorical | Gaussian:
@@ -209,7 +215,7 @@ def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
 
 def normalize(weights: Tensor, mask: Tensor) -> Tensor:
     """Weights [S, B] with mean 0 and standard deviation 1 over the samples in mask, per seed."""
-    # A baseline by itself, which also does what scaling the rewards would do.
+    # The mean is a baseline by itself, and the division makes the scale of rewards irrelevant.
     centered = (weights - masked_mean(weights, mask).unsqueeze(-1)).masked_fill(~mask, 0.0)
     variance = centered.square().sum(-1, keepdim=True) / (mask.sum(-1, keepdim=True) - 1).clamp(1)
     return centered / (variance.sqrt() + 1e-8)
@@ -227,7 +233,7 @@ class Batch(NamedTuple):
 @torch.no_grad()
 def prepare(actor: Actor, episodes: Episodes, config: Config) -> Batch:
     """What the networks see of the episodes, and the returns-to-go."""
-    # Nothing bootstraps: an episode that the time limit cuts has ended, also for V and Q.
+    # No bootstrapping: an episode that the time limit truncates has ended, also for V and Q.
     returns = returns_to_go(episodes.rewards, config.gamma)
     features = actor.features(episodes.obs.flatten(1, 2))
     fields = episodes.actions, episodes.alive, returns
@@ -339,15 +345,15 @@ def train(config: Config, run: Run) -> Actor:
     (timesteps,) = run.restore((actor, optimizer, critic, critic_optimizer, streams), timesteps)
     run.evaluate_if_due(timesteps, env, actor)
     while (active := timesteps < config.total_timesteps).any():
-        # An update plays every episode to its end, and every step taken counts against the budget:
-        # seeds are at timesteps of their own. One that has spent its budget takes no further step.
+        # An update plays every episode to its end, and every step taken counts against the budget,
+        # so seeds are at different timesteps. One that has spent its budget stops learning.
         progress = (timesteps / config.total_timesteps).clamp(max=1).unsqueeze(1)
         annealed = 1 - broadcast(config.anneal_lr, progress) * progress
         lr = broadcast(config.learning_rate, annealed) * annealed
         start_noise = streams.uniform(N, env.initial_noise)
         action_noise = actor.draw(streams, L, N)  # [S, L, N, A or D]
         transition_noise = streams.uniform(L, N, env.transition_noise)
-        no_resets = transition_noise.new_zeros(S, L, N, env.initial_noise)  # an end is an end
+        no_resets = transition_noise.new_zeros(S, L, N, env.initial_noise)  # none is used
         env_noise = torch.cat((transition_noise, no_resets), dim=-1)
         draws = streams.uniform(config.critic_updates, config.minibatch_size)
 
@@ -356,7 +362,7 @@ def train(config: Config, run: Run) -> Actor:
         metrics = policy_gradient(actor, batch, phi(critic, batch, config), config)
         optimizer.step(lr, config.max_grad_norm, active)
         if critic is not None and critic_optimizer is not None:
-            # After the policy's step: V and Q never see episodes before they weight them.
+            # After the policy's step: V and Q must not have seen the episodes that they weight.
             lr = broadcast(config.critic_learning_rate, annealed) * annealed
             metrics["value_loss"] = fit(critic, critic_optimizer, batch, draws, active, lr)
         alive = batch.alive & active.unsqueeze(1)

@@ -7,7 +7,7 @@ The equation, for one transition (s, a, r, s') and the next action a' at a time:
     Q(s, a) <- Q(s, a) + alpha [ r + gamma Q(s', a') - Q(s, a) ]                 (SB, eq. 6.7)
 
 with Q(s', .) = 0 where s' is terminal. SARSA learns the values of the epsilon-greedy behaviour
-policy pi, exploration included, so it keeps away from a cliff that exploration would step off.
+policy pi, exploration included, so it stays away from a cliff that exploration would step off.
 Evaluations are of the greedy policy, and exact where the environment provides P and R. Expected
 SARSA (--expected; van Seijen et al., 2009) averages over a' instead of sampling it:
 
@@ -16,14 +16,14 @@ SARSA (--expected; van Seijen et al., 2009) averages over a' instead of sampling
 Shapes: S seeds, N = 1 environment per seed, X states, A actions. The table is [S, X, A]; one step
 of all seeds is [S, N]. Environments with continuous observations are binned (envs/discretize.py).
 
-Stable-Baselines3 has no tabular algorithm. What Expected SARSA finds on CliffWalking is compared
-with the best epsilon-greedy policy by dynamic programming: with epsilon 0.1 it scores -20.71, and
-its greedy way, one row off the edge, -15. SARSA itself ends one row further out (-17; exploring,
--22.3), where its noisier updates leave it; along the edge it would be -13 and -45.8.
-algos/q_learning.py is the same file off policy, and the diff is the lesson.
+stable-baselines3 has no tabular algorithms, so Expected SARSA on CliffWalking is compared with the
+best epsilon-greedy policy from dynamic programming: with epsilon 0.1 that scores -20.71, and its
+greedy path, one row from the edge, -15. SARSA, with its noisier updates, ends one row further out
+(-17; with exploration -22.3). The path along the edge scores -13, and -45.8 with exploration.
+algos/q_learning.py is the off-policy version of this file; the diff is the lesson.
 
 Logged per block of steps: td_loss (mean squared TD error); train_return and train_length of the
-episodes that ended, which is the performance online, exploration included.
+episodes that ended, which measure the online performance, exploration included.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class QTable:
         return {"q": self.q}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Take over the table of a checkpoint."""
+        """Load the table of a checkpoint."""
         self.q = tensors["q"]
 
     def draw(self, streams: SeedStreams, *shape: int) -> Tensor:
@@ -117,7 +117,7 @@ class QTable:
         explores, which, tie = noise.unbind(-1)
         random = (which * num_actions).long()
         is_best = values == values.amax(-1, keepdim=True)
-        # Ties at random: a table of zeros would else walk into one wall of FrozenLake forever.
+        # Ties are broken at random, or a table of zeros would walk into one wall of FrozenLake.
         rank = is_best.cumsum(-1, dtype=tie.dtype)  # counts the best so far
         before = rank <= tie.unsqueeze(-1) * rank[..., -1:]  # the actions before the chosen one
         greedy = before.sum(-1).clamp(max=num_actions - 1)  # NaN has no best
@@ -153,8 +153,8 @@ def linear(
 
 def schedules(config: Config, timesteps: Tensor) -> tuple[Tensor, Tensor]:
     """Alpha and epsilon, [S or 1, K] each, at timesteps [1, K] float64."""
-    # Convergence is proved for an alpha that decays (Watkins and Dayan, 1992), and of SARSA for a
-    # behaviour that becomes greedy, too (Singh et al., 2000).
+    # Convergence is proved for an alpha that decays (Watkins and Dayan, 1992) and, for SARSA, a
+    # behaviour policy that becomes greedy as well (Singh et al., 2000).
     progress = timesteps / config.total_timesteps
     alpha = linear(progress, config.learning_rate, config.final_learning_rate)
     start, end = config.exploration_initial_eps, config.exploration_final_eps

@@ -14,22 +14,23 @@ steps are taken:
     V(S_t) <- V(S_t) + alpha [ G_{t:t+n} - V(S_t) ]                               (SB, eq. 7.2)
 
 Where the episode ends within n steps, G_{t:t+n} is the return. TD(lambda) mixes all n, with weights
-(1 - lambda) lambda^(n-1). Its backward view needs no waiting: a trace z says how recently a state
-was visited, and with it how much of each error is its own (SB, eq. 12.5 to 12.7 for a table):
+(1 - lambda) lambda^(n-1). Its backward view updates at every step: a trace z records how recently a
+state was visited, and thus its share of each error (SB, eq. 12.5 to 12.7 for a table):
 
     z <- gamma lambda z,  z(S_t) <- z(S_t) + 1
     V <- V + alpha [ R_{t+1} + gamma V(S_{t+1}) - V(S_t) ] z
 
-(The two views are equal only as far as V is constant during an episode: SB, section 12.2.) TD(0)
-is n = 1 and lambda = 0. What learns from whole returns is monte_carlo.py, and
-`diff algos/monte_carlo.py algos/td_prediction.py` is the difference.
+(The two views are equal only if V is constant during an episode: SB, section 12.2.) TD(0) is n = 1
+and lambda = 0. monte_carlo.py learns from whole returns:
+`diff algos/monte_carlo.py algos/td_prediction.py` shows the difference.
 
-Shapes: S seeds, N episodes side by side, L steps of the longest, X states, A actions. V is [S, X],
+Shapes: S seeds, N parallel episodes, L steps of the longest, X states, A actions. V is [S, X],
 the policy [X, A]; one episode of every seed is [S, L].
 
-Alpha is constant. The steps of an episode are correlated, and with them the estimates they rest on.
-That leaves a bias of order alpha, which does not fade (RandomWalk-v0, 300 episodes, 1000 seeds:
-TD(0) with alpha 0.3 0.155, 4-step TD with alpha 0.1 0.055; by chance 0.003 and 0.004).
+Alpha is constant. The steps of an episode are correlated, and so are the estimates that they
+update. This leaves a bias of order alpha, which does not vanish (RandomWalk-v0, 300 episodes, 1000
+seeds: 0.155 for TD(0) with alpha 0.3, and 0.055 for 4-step TD with alpha 0.1; by chance 0.003 and
+0.004).
 
 Recorded before the first episode, after each of the first 10, then at every tenth of the total: V,
 and its RMS error against the exact values, from P and R (manyseeds/runs/prediction.py).
@@ -49,7 +50,7 @@ from manyseeds.cli import Fraction, PerRow, PositiveInt, Range, UsageError, pars
 from manyseeds.rows import broadcast, used
 from manyseeds.runs.prediction import PredictionConfig, PredictionRun, main, random_policy
 
-BLOCK = 10  # episodes that are played side by side
+BLOCK = 10  # episodes that are played in parallel
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,20 +15,23 @@ The equations, for the data of one rollout collected by the policy pi_old:
     theta = theta_old + shrink^j sqrt(2 delta / x.H x) x for the first j = 0, 1, ... with
           KL <= delta and L above that of theta_old, the line search; else theta_old  (C)
 
-The advantages A are GAE, as in ppo.py, and a network of its own learns V.
+The advantages A are GAE, as in ppo.py (`Core 5` is detail 5 of "The 37 Implementation Details of
+PPO", Huang et al., 2022), and a separate network learns V.
 
 Differences from sb3-contrib's TRPO: the constraint is KL(pi_old || pi), as in the paper
-(sb3-contrib: KL(pi || pi_old); H is the same). Conjugate gradients begin at 0 (sb3-contrib: at
-noise of 1e-4) and compute all their steps, because looking at a residual would wait for the device.
-A KL of exactly delta is accepted. Values and log-probabilities of a rollout are computed in one
-pass after it. The first rollout updates the observation statistics before its gradient update, all
+(sb3-contrib: KL(pi || pi_old); H is the same). Conjugate gradients start at 0 (sb3-contrib: at
+noise of 1e-4) and always run all steps, because checking the residual would wait for the device. A
+KL of exactly delta is accepted. Values and log-probabilities of a rollout are computed in one pass
+after it. The first rollout updates the observation statistics before its gradient update, all
 others after it (sb3-contrib: at every step). A minibatch size that leaves a remainder is refused.
 
-Shapes: S seeds, T steps, N environments per seed, B = T N samples, M of them in a batch, O
+Shapes: S seeds, T steps, N environments per seed, B = T N samples, M per gradient step, O
 observation size, A discrete actions or D components of a continuous action, P parameters of one
 policy. A rollout is [S, T, N, ...]. L and KL are [S], and no term mixes two seeds: the gradients of
 their sums, and the products with H, are each seed's own. Vectors are [S, P], every dot product is
-per seed, and seeds that have converged, or accepted a step, are masked out.
+per seed, and seeds that have converged, or accepted a step, are masked out. A hyperparameter is a
+number, or [S] where the seeds differ in it: `broadcast` reshapes it to be multiplied with a tensor.
+`@in_c` names a C kernel that runs in the place of a function until that is edited.
 
 Logged per update: policy_loss (-L at the policy that the update ends with), kl (likewise: at most
 target_kl; 0 where nothing was accepted), line_search_success (0 or 1), step_fraction (shrink^j of
@@ -66,7 +69,7 @@ from manyseeds.layers import RewardScale, SeedMLP, SeedPolicy
 from manyseeds.optim import SeedAdam, flatten_parameters, views_like
 from manyseeds.rows import broadcast
 from manyseeds.runs.control import RolloutConfig, Run, main
-from manyseeds.samples import discounted_sums, shuffles, take
+from manyseeds.samples import discounted_sums, permutations, take
 from manyseeds.seeds import SeedStreams
 
 
@@ -99,7 +102,7 @@ class Config(RolloutConfig):
     gae_lambda: PerRow[Fraction] = 0.95
     """Lambda of GAE. 0 gives the one-step TD error, 1 the Monte Carlo advantage."""
     normalize_advantage: bool = True
-    """Normalise the advantages of a batch to mean 0 and standard deviation 1."""
+    """Normalise advantages to mean 0 and standard deviation 1 for each gradient step."""
     hidden: tuple[PositiveInt, ...] = (64, 64)
     """Widths of the hidden layers of each network."""
     log_std_init: PerRow[Annotated[float, Range(-20, 20)]] = 0.0
@@ -114,23 +117,26 @@ class Config(RolloutConfig):
 
 
 class ActorCritic(SeedPolicy):
-    """S policies and S value functions: two tanh networks a seed."""
+    """S policies and S value functions: two tanh networks a seed.
+
+    Inherited: `features`, which normalises obs; `distribution`; `draw`, noise; and `act`.
+    """
 
     def __init__(self, spec: envs.EnvSpec, config: Config, init: SeedStreams) -> None:
         S = len(init.seeds)
         super().__init__(S, spec, config.normalize_obs)
-        # One module each: the policy's step and the optimizer of the values own what they move.
+        # One module each: the policy's step moves the actor, the optimizer the critic.
         self.actor = SeedMLP(S, self.obs_size, config.hidden, (self.action_size,), "tanh")
         self.critic = SeedMLP(S, self.obs_size, config.hidden, (1,), "tanh")
         # Orthogonal weights of gain sqrt(2), 0.01 for the policy's head, 1 for the value's, as PPO.
         self.actor.orthogonal_init(init, gains=(0.01,))
         self.critic.orthogonal_init(init, gains=(1.0,))
         if self.continuous:
-            # Gaussian, independent components, log_std the same in all states.
+            # Gaussian, log_std the same in all states, independent components.
             self.log_std = self.actor.constant(self.action_size, config.log_std_init)
         self.reward_scale = None
         if config.normalize_reward:
-            # Rewards over the deviation of the return so far, clipped to +-10.
+            # Rewards divided by the return's deviation so far, clipped to +-10.
             self.reward_scale = RewardScale(S, config.num_envs, config.gamma)
 
     def policy_parameters(self) -> nn.ParameterList:
@@ -169,7 +175,7 @@ def gae(
 
     next_values: V of the true successors, of the final observation where an episode ends.
     """
-    # A truncation is bootstrapped, a termination is not (as SB3).
+    # A truncation is bootstrapped, a termination is not (as in SB3; CleanRL bootstraps neither).
     deltas = rewards + broadcast(gamma, rewards) * next_values * ~terminated - values
     # No advantage reaches back across the end of its episode.
     goes_on = (~(terminated | truncated)).to(deltas.dtype)
@@ -178,7 +184,7 @@ def gae(
 
 
 def normalize(advantages: Tensor) -> Tensor:
-    """Advantages [S, M] with mean 0 and standard deviation 1 per seed; a single one stays."""
+    """Advantages [S, M] with mean 0 and standard deviation 1 per seed; as they are if M is 1."""
     if advantages.shape[-1] == 1:
         return advantages
     centered = advantages - advantages.mean(-1, keepdim=True)
@@ -191,7 +197,7 @@ def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
 
 
 def kl_divergence(old: Categorical | Gaussian, new: Categorical | Gaussian) -> Tensor:
-    """KL(old || new) of two of a kind, state by state, [S, B] in nats."""
+    """KL(old || new) of two distributions of one kind, [S, B] in nats."""
     if isinstance(old, Categorical) and isinstance(new, Categorical):
         old_logprobs, logprobs = old.logits.log_softmax(-1), new.logits.log_softmax(-1)
         return (old_logprobs.exp() * (old_logprobs - logprobs)).sum(-1)
@@ -247,7 +253,7 @@ def fisher_vector_product(
         v = views_like(vector, parameters)
         j_v = torch.autograd.grad(weighted, u, v, retain_graph=True)
         h_v = torch.autograd.grad(outputs, parameters, hessian(*j_v), retain_graph=True)
-        # Damping, also in x.H x (Spinning Up, sb3-contrib).
+        # Damped, also in x.H x (as in Spinning Up and sb3-contrib).
         return flat(h_v, vector) + broadcast(damping, vector) * vector
 
     return product
@@ -306,7 +312,7 @@ def line_search(
             break  # on CUDA nothing may be read back
         candidate = theta + shrink**j * step
         new_objective, kl = evaluate(candidate)
-        # False for what is not a number, too: from a gradient of 0, say.
+        # False for NaN, too, which a gradient of 0 leads to.
         within = kl <= broadcast(target_kl, kl)
         accept = (best.fraction == 0) & within & (new_objective > objective)
         best = Accepted(
@@ -319,7 +325,7 @@ def line_search(
 
 
 class Batch(NamedTuple):
-    """The samples of a rollout, as the loss needs them; [S, B, ...]."""
+    """Samples: all of a rollout, [S, B, ...], or those of a gradient step, [S, M, ...]."""
 
     obs: Tensor
     actions: Tensor
@@ -331,16 +337,18 @@ class Batch(NamedTuple):
 
 @torch.no_grad()
 def prepare(agent: ActorCritic, rollout: envs.Rollout, config: Config) -> Batch:
-    """Advantages, returns and what pi_old and V_old say of a rollout."""
-    rewards, ends = rollout.rewards, (rollout.terminated, rollout.truncated)
+    """The samples of a rollout with their advantages, returns and what else the loss needs."""
+    rewards = rollout.rewards
     if agent.reward_scale is not None:
         rewards = agent.reward_scale(rewards, rollout.done)
     obs, actions = rollout.obs.flatten(1, 2), rollout.actions.flatten(1, 2)
     logprobs, _, values = agent.evaluate(obs, actions)
     next_values = agent.value(rollout.next_obs.flatten(1, 2))
-    steps = rewards, values.view_as(rewards), next_values.view_as(rewards), *ends
-    # Core 5: GAE, and returns as advantages plus values: the TD(lambda) estimate.
-    advantages = gae(*steps, config.gamma, config.gae_lambda).flatten(1, 2)
+    ends = (rollout.terminated, rollout.truncated)
+    steps = rewards, values.view_as(rewards), next_values.view_as(rewards), *ends  # [S, T, N] each
+    # Core 5: GAE. The returns are advantages plus values, the TD(lambda) estimate.
+    advantages = gae(*steps, config.gamma, config.gae_lambda)
+    advantages = advantages.flatten(1, 2)
     return Batch(obs, actions, logprobs, values, advantages, advantages + values)
 
 
@@ -351,7 +359,7 @@ def policy_step(
 
     theta: the policies' parameters [S, P], which the agent's own are views of.
     """
-    # Over the rollout, by the sample's standard deviation (ddof 1).
+    # Over the rollout, by the sample standard deviation (ddof 1).
     advantages = normalize(batch.advantages) if config.normalize_advantage else batch.advantages
     parameters = list(agent.policy_parameters())
     policy = agent.policy(batch.obs)
@@ -407,7 +415,7 @@ def fit_critic(
 
     Returns the last minibatch's mean squared error, [S].
     """
-    for order in shuffles(shuffle).unbind(1):
+    for order in permutations(shuffle).unbind(1):
         for indices in order.split(config.minibatch, dim=1):
             loss = backpropagate(agent, take(batch.obs, indices), take(batch.returns, indices))
             # Gradients are not clipped, as in sb3-contrib.
@@ -423,7 +431,7 @@ def update(
     shuffle: Tensor,
     config: Config,
 ) -> dict[str, Tensor]:
-    """The policies' step on one rollout, then all passes of the values over it; metrics, [S]."""
+    """One step of the policies on a rollout, then all passes of V over it; metrics, each [S]."""
     metrics = policy_step(agent, theta, batch, config)
     metrics["value_loss"] = fit_critic(agent, optimizer, batch, shuffle, config)
     metrics["explained_variance"] = explained_variance(batch.values, batch.returns)
@@ -440,7 +448,7 @@ def train(config: Config, run: Run) -> ActorCritic:
     optimizer = SeedAdam(agent.critic, eps=1e-5)
     episodes = envs.EpisodeTracker(S, N, run.device)
 
-    # On CUDA the iteration is recorded once as a graph; so all that changes is an argument.
+    # On CUDA the iteration is recorded once as a graph, so all that changes is an argument.
     @captured(run.device, env.native)
     def iteration(
         state: envs.State,
@@ -450,9 +458,9 @@ def train(config: Config, run: Run) -> ActorCritic:
         first: bool,
     ) -> tuple[envs.State, Tensor, dict[str, Tensor]]:
         state, obs, rollout = envs.rollout(env, agent, state, obs, *noise)
-        # Statistics change between two rollouts, not within the update: its ratios begin at 1. Only
-        # the first rollout is normalised by its own, so that no update sees raw observations: a
-        # large step fitted to those would be undone as soon as they are normalised.
+        # Statistics are updated after the gradient update, which thus begins at the policy that
+        # acted; but before the first one, so that none is computed from raw observations: a large
+        # step fitted to those would be undone as soon as they are normalised.
         if agent.obs_stats is not None and first:
             agent.obs_stats.update(rollout.obs.flatten(1, 2))
         batch = prepare(agent, rollout, config)
@@ -466,7 +474,7 @@ def train(config: Config, run: Run) -> ActorCritic:
     timestep, state, obs = run.restore((agent, optimizer, episodes, streams), 0, state, obs)
     run.evaluate_if_due(timestep, env, agent)
     while timestep < config.total_timesteps:
-        # Noise is drawn beforehand, from each seed's own stream: no seed depends on another one.
+        # Noise is drawn beforehand, from each seed's own stream: no seed depends on another.
         state, obs, metrics = iteration(
             state,
             obs,

@@ -6,19 +6,19 @@ The equation, applied to all states at once and repeated:
 
     V(s) <- max_a sum_s' P(s'|s, a) [ R(s, a, s') + gamma V(s') ]              (SB, eq. 4.10)
 
-Every sweep shrinks the distance of V to the optimal values V* at least by the factor gamma. The
+Every sweep shrinks the distance of V to the optimal values V* by at least the factor gamma. The
 Bellman residual, the largest change that the next sweep would make, bounds that distance:
 max |V - V*| <= residual / (1 - gamma).
 
 Shapes: X states, A actions. P is [A, X, X'], the expected reward r is [A, X], V is [X] float64.
-There are no seeds: nothing here is drawn at random.
+There are no seeds, because nothing is random.
 
-Values are those of endless episodes: the environment's time limit plays no part in them. The score
-at the end, the undiscounted return of the greedy policy, is under the time limit. Values below the
-tolerance are not told from 0: where gamma is so small that a far goal is worth less than that,
-actions there mean nothing (Gridworld at 0.1: 14 steps, 1e-13).
+Values are those of episodes without the environment's time limit. The final score, the undiscounted
+return of the greedy policy, respects the time limit. Values below the tolerance are
+indistinguishable from 0: if gamma is so small that a distant goal is worth less than that, the
+greedy actions far from it are arbitrary (Gridworld at 0.1: 14 steps, 1e-13).
 
-Recorded per sweep, sweep 0 being V = 0: the values, the greedy actions, the Bellman residual.
+Recorded per sweep (sweep 0 is V = 0): the values, the greedy actions, the Bellman residual.
 """
 
 from __future__ import annotations

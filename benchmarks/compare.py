@@ -1,4 +1,4 @@
-"""Puts runs of one environment on one plot and says whether one is better, with an interval.
+"""Plots runs of one environment together and tests whether one is better, with an interval.
 
     python benchmarks/compare.py results/runs/CartPole-v1/ppo/169f4dbf \\
                                  results/runs/CartPole-v1/sb3-ppo/169f4dbf
@@ -63,7 +63,7 @@ def long_form(frame: pd.DataFrame) -> pd.DataFrame:
     extra = ("__MIN", "__MAX", "_step")  # bands, and W&B's own steps
     lines = [name for name in frame.columns[1:] if " - " in name and not name.endswith(extra)]
     if not lines:
-        raise ValueError("has no columns timestep and value, and is no chart of W&B's")
+        raise ValueError("has no columns timestep and value, and is not a chart of W&B's")
     if "Time" in frame.columns[0]:
         raise ValueError(f"is over {frame.columns[0]}; export the chart over timesteps")
     if len(metrics := sorted({name.rpartition(" - ")[2] for name in lines})) > 1:

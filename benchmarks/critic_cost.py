@@ -42,7 +42,7 @@ class Config(ScriptConfig):
     """Cost of the critic."""
 
     repeats: PositiveInt = 3
-    """Rounds over all measurements."""
+    """Repeats of every measurement, interleaved."""
 
 
 def measure(algo: str, env: str) -> dict[str, float]:

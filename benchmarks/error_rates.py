@@ -1,4 +1,4 @@
-"""How often intervals and verdicts err, by simulation.
+"""Simulates how often intervals and verdicts err.
 
     python benchmarks/error_rates.py
 

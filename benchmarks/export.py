@@ -83,7 +83,7 @@ class Flags:
     run: Positional[str] = ""
     """The run, or a part of it: a folder, or ENV/ALGORITHM/NAME."""
     hub: str = ""
-    """Folder that is written; it must not exist, or be empty."""
+    """Folder to write; it must be empty or not exist yet."""
     upload: str = ""
     """Repository OWNER/NAME on the Hugging Face hub that the folder is then uploaded to."""
 

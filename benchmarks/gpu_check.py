@@ -1,4 +1,4 @@
-"""CUDA against the CPU, on a machine with a GPU: a line for each check, then the throughput.
+"""Compares CUDA with the CPU on a machine with a GPU, then measures the throughput.
 
     make gpu-check
 
@@ -64,7 +64,7 @@ class Config(ScriptConfig):
     """What is checked."""
 
     only: tuple[str, ...] = ()
-    """Checks whose names contain one of these words (default: all)."""
+    """Run only the checks whose names contain one of these words (default: all)."""
     throughput: bool = True
     """Measure the throughput after the checks."""
 

@@ -1,4 +1,4 @@
-"""How much each weight of the log-probabilities makes the policy gradient vary.
+"""Variance of the policy gradient with each weight of the log-probabilities.
 
     python benchmarks/gradient_variance.py
 

@@ -1,4 +1,4 @@
-"""Groups of completions from one step of GRPO, for the page that shows its numbers.
+"""Groups of completions from one step of GRPO, for the interactive page.
 
     python benchmarks/grpo_group.py
 

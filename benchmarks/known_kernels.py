@@ -1,4 +1,4 @@
-"""Writes which functions the kernels in C were written for: manyseeds/kernels/known.json.
+"""Records which functions the C kernels were written for: manyseeds/kernels/known.json.
 
     python benchmarks/known_kernels.py
     python benchmarks/known_kernels.py --measure      also what each kernel saves, in a minute

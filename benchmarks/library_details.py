@@ -1,4 +1,4 @@
-"""Why SBX and rejax learn at another speed: ours with their details, one by one and all.
+"""Why SBX and rejax learn faster or slower: ours with their details, one by one and together.
 
     python benchmarks/library_details.py --algo ppo
     python benchmarks/library_details.py --algo dqn
@@ -155,10 +155,11 @@ class EnvsWithoutLimits:
 
 
 def larger_value_loss(
-    values: Tensor, old_values: Tensor, returns: Tensor, clip_range: float
+    values: Tensor, old_values: Tensor, returns: Tensor, clip_value_range: float
 ) -> Tensor:
     """ppo.value_loss with the larger of both squared errors, as CleanRL's and rejax's, [S]."""
-    clipped = old_values + (values - old_values).clamp(-clip_range, clip_range)
+    clip = clip_value_range
+    clipped = old_values + (values - old_values).clamp(-clip, clip)
     return torch.maximum((values - returns).square(), (clipped - returns).square()).mean(-1)
 
 

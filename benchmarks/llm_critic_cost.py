@@ -54,7 +54,7 @@ class Config(ScriptConfig):
     """Cost of the critic of a language model."""
 
     repeats: PositiveInt = 3
-    """Rounds over all measurements."""
+    """Repeats of every measurement, interleaved."""
 
 
 def config_of(algo: str, passes: str, results: str) -> Any:

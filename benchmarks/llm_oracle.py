@@ -1,4 +1,4 @@
-"""Bias and variance of the LLM track's estimators, exactly: every completion is enumerated.
+"""Exact bias and variance of the LLM track's estimators, by enumerating every completion.
 
     python benchmarks/llm_oracle.py
 

@@ -58,9 +58,9 @@ class Config(ScriptConfig):
     rl_samples: PositiveInt = 12_800
     """Samples of each stage of RL on the tiny model."""
     prompts: PositiveInt = 2_048
-    """Prompts that right samples are collected from."""
+    """Number of prompts to collect correct samples from."""
     sft_samples: PositiveInt = 12_800
-    """Samples that rejection SFT and distillation learn from, and RL on the small base."""
+    """Samples for rejection SFT, for distillation, and for RL on the small base model."""
     work: str = "results/local/pipeline"
     """Folder for models and samples."""
 

@@ -33,13 +33,13 @@ from manyseeds.benchmarks.chapters.results import commit_of, processor, versions
 from manyseeds.benchmarks.chapters.stored import read_part, read_table, reading
 from manyseeds.cli import ScriptConfig, check_unpublished, exit_with, parse, path_of
 from manyseeds.errors import UsageError, printable
-from manyseeds.packed import is_packed
 from manyseeds.record import (
     DONE,
     PLAN,
     RunFolder,
     alone,
     copy_part,
+    exists,
     is_finished,
     is_part,
     is_stored,
@@ -130,11 +130,10 @@ class Refused(Exception):
     """Two different results of the same seeds; its text has a line or two for each."""
 
 
-def stored_parts(results: Path) -> Iterator[Path]:
-    """The parts of all runs of a results folder, sealed or not, run by run."""
-    for run in sorted({*run_paths(results)}):
-        parts = [path for path in RunFolder(run).all_parts() if is_part(path) or path.name == PLAN]
-        yield from sorted(path for path in parts if is_stored(path))
+def stored_parts(run: Path) -> list[Path]:
+    """The parts of a run, sealed or not. Raises UsageError."""
+    parts = [path for path in RunFolder(run).all_parts() if is_part(path) or path.name == PLAN]
+    return sorted(path for path in parts if is_stored(path))
 
 
 def same_but_for_the_build(ours: Part, theirs: Part) -> bool:
@@ -208,19 +207,25 @@ def merge(sources: Sequence[Path], results: Path) -> Counter[str]:
     def report(what: str, path: Path, reason: str) -> None:
         done[what] += 1
         if what in ("failed", "refused"):
-            print(f"{what}: {path}: {reason}", file=sys.stderr)
+            print(f"{what}: {path}: {reason.removeprefix(f'{path}: ')}", file=sys.stderr)
         elif what == "kept the first":
             print(f"{what}: {path} was trained by another build of the kernels or on another CPU")
 
     def finished(source: Path) -> Iterator[Part]:
-        for path in stored_parts(source):
+        for run in sorted(run_paths(source)):
             try:
-                if (path / DONE).exists() or is_packed(path):
-                    yield Part.open(path)
-                else:
-                    done["unfinished"] += 1
-            except (UsageError, OSError) as error:
-                report("failed", path, said(error).removeprefix(f"{path}: "))
+                paths = stored_parts(run)
+            except UsageError as error:
+                report("failed", run, said(error))
+                continue
+            for path in paths:
+                try:
+                    if exists(path / DONE):
+                        yield Part.open(path)
+                    else:
+                        done["unfinished"] += 1
+                except (UsageError, OSError) as error:
+                    report("failed", path, said(error))
 
     def run_of(part: Part) -> tuple[Path, str]:
         return part.path.parent, json.dumps(part.settings, sort_keys=True)

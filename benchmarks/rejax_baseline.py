@@ -1,4 +1,4 @@
-"""rejax's PPO and DQN with our hyperparameters: environments in JAX, too, and PPO's seeds at once.
+"""rejax's PPO and DQN with our hyperparameters; environments in JAX, PPO's seeds in one batch.
 
     .venv-jax/bin/python benchmarks/rejax_baseline.py --algo ppo --env CartPole-v1 --seeds 30
 

@@ -176,7 +176,7 @@ class Flags(LayerConfig):
     env: str = ""
     """Write the page of this environment alone."""
     note: str = ""
-    """A warning for the top of the page, such as that the runs are a cut."""
+    """A warning at the top of the page, for example that budgets were reduced."""
 
     def __post_init__(self) -> None:
         self.check_publish()

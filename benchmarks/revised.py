@@ -1,7 +1,7 @@
 """Verdicts that were published and are decided anew, each on seeds of its own.
 
-A verdict that changed because code changed, or because seeds were added, is not evidence: both
-values stand here, and the comparison is made once more on 30 fresh seeds a side, looked at once.
+A verdict that changed because code changed, or because seeds were added, is not evidence: this file
+lists both values, and the comparison is repeated on 30 fresh seeds per side with a single test.
 `python benchmarks/sweep.py --suite revised` trains them.
 """
 

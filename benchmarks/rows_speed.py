@@ -1,4 +1,4 @@
-"""What a hyperparameter of its own costs a row: 64 learning rates x 10 seeds against 640 seeds.
+"""Cost of separate hyperparameters per row: 64 learning rates x 10 seeds against 640 seeds.
 
     python benchmarks/rows_speed.py
 
@@ -47,7 +47,7 @@ class Config(ScriptConfig):
     """Speed of rows."""
 
     repeats: PositiveInt = 3
-    """Rounds over all measurements."""
+    """Repeats of every measurement, interleaved."""
     total_timesteps: PositiveInt = 20_480
     """Environment steps per row; a part of the 102,400 of throughput.py."""
 

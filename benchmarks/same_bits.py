@@ -1,10 +1,10 @@
-"""Proves that the code here trains the same bits as an older commit.
+"""Checks that the current code trains bit-identically to an older commit.
 
     python benchmarks/same_bits.py 975e3b9 --workers 2
     python benchmarks/same_bits.py HEAD --only dqn "grpo addition"
-    python benchmarks/same_bits.py HEAD~3 --restamp          # and say so in the published runs
+    python benchmarks/same_bits.py HEAD~3 --restamp          # record it in the published runs
 
-Every algorithm, language method and baseline is trained shortly, with the settings of
+Every algorithm, language method and baseline is trained briefly, with the settings of
 benchmarks/cases.py, by the scripts of OLD in a temporary worktree and by those of this checkout as
 it is, uncommitted changes included. Weights, metrics, curves, transcripts and summaries must be the
 same to the bit; NaN equals NaN, and times are left out. A line for each case:
@@ -578,7 +578,7 @@ def commit_of(old: str) -> str:
             raise
         inside = False
     if not inside:
-        raise UsageError(f"OLD {old}: {ROOT} is no git checkout to read it from")
+        raise UsageError(f"OLD {old}: {ROOT} is not a git checkout to read it from")
     try:
         return git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{old}^{{commit}}")
     except UsageError:
@@ -766,15 +766,15 @@ def cleaning_up_when_terminated() -> Iterator[None]:
 @dataclass(frozen=True)
 class Flags:
     old: Positional[str] = ""
-    """A commit of this repository."""
+    """The commit to compare with."""
     restamp: bool = False
-    """Stamp published runs where equal."""
+    """Record equality in the published runs."""
     fresh: bool = False
-    """Print checksums of what is not stale."""
+    """Only print checksums of the results that are not stale."""
     only: tuple[str, ...] = ()
-    """Cases with one of these words (default: all)."""
+    """Run only the cases whose names contain one of these words (default: all)."""
     workers: PositiveInt = 2
-    """Scripts at a time."""
+    """Number of parallel processes."""
     keep: bool = False
     """Keep the results and logs."""
 

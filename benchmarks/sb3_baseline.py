@@ -13,11 +13,11 @@ What stays SB3's own:
  1. Schedules: SB3 takes the progress at the end of a rollout, we at its start. A rollout beyond
     total_timesteps would make a linear schedule negative; here it stops at 0.
  2. DQN: one draw of epsilon for all environments of a step; the Huber loss only.
- 3. Seeds: SB3 seeds everything with k. Only its environments are re-seeded, with k * num_envs,
-    ...: SB3's own k, k + 1, ... would share start states between neighbouring seeds.
- 4. Normalisation: VecNormalize takes in every observation before the policy acts on it; we take in
-    a rollout at a time, after it. Rewards are scaled alike, but for the 1e-4 samples of mean 0 and
-    variance 1 that its statistics begin with.
+ 3. Seeds: SB3 seeds everything with k. Only its environments are re-seeded, with k * num_envs, ...:
+    SB3's own k, k + 1, ... would share start states between neighbouring seeds.
+ 4. Normalisation: VecNormalize updates its statistics with every observation before the policy acts
+    on it; ours are updated once per rollout, after it. Rewards are scaled in the same way, except
+    that VecNormalize's statistics start with 1e-4 samples of mean 0 and variance 1.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Flags:
     algo: str = "ppo"
     """Algorithm: a2c, trpo, ppo or dqn."""
     workers: PositiveInt = 1
-    """Seeds trained at a time, each in its own process."""
+    """Number of seeds trained in parallel, each in its own process."""
 
 
 class SB3Policy:

@@ -1,4 +1,4 @@
-"""SBX's PPO and DQN, stable-baselines3's authors' own in JAX, with our hyperparameters.
+"""PPO and DQN of SBX, the JAX library by stable-baselines3's authors, with our hyperparameters.
 
     .venv-jax/bin/python benchmarks/sbx_baseline.py --algo ppo --env CartPole-v1 --seeds 30
 

@@ -95,27 +95,28 @@ class Flags(LayerConfig):
     """What a search has besides the flags of the algorithm."""
 
     stated: str = ""
-    """A search of benchmarks/stated.py, for all other flags."""
+    """Run this search of benchmarks/stated.py, which sets all other flags."""
     algo: str = "ppo"
     """Algorithm: the name of its file in algos/."""
     vary: tuple[str, ...] = ()
-    """What is searched, NAME=VALUES each."""
+    """Hyperparameters to search, each as NAME=VALUES."""
     sampler: Literal["grid", "random", "tpe"] = "grid"
-    """Which configurations. All of a grid, random ones, or those that Optuna's TPE suggests."""
+    """How to choose configurations. All of a grid, at random, or by Optuna's TPE."""
     trials: NonNegativeInt = 0
-    """Configurations (0: a whole grid, or what --minutes take)."""
+    """Number of configurations (0: the whole grid, or as many as --minutes allow)."""
     minutes: NonNegative = 0.0
-    """Time for the trials (0: no limit)."""
+    """Time limit for the trials, in minutes (0: no limit)."""
     rows: PositiveInt = MAX_ROWS
-    """Largest batch. Configurations times seeds; it bounds the memory."""
+    """Maximum batch size in rows. Rows are configurations times seeds; this limits the memory."""
     cut: Annotated[float, Range(0, 1, open_low=True)] = 1.0
-    """Fraction of the timesteps that a trial gets."""
+    """Fraction of the timesteps that each trial is trained for."""
     finalists: PositiveInt = 4
-    """Best trials that are trained in full, after a cut."""
+    """Number of best trials to train in full if --cut is below 1."""
     fresh_seeds: Annotated[int, Range(0, 10_000)] = 30
-    """Fresh seeds that the winner is measured on (0: none)."""
+    """Number of fresh seeds to evaluate the winner on (0: none)."""
     base: Literal["preset", "defaults"] = "preset"
-    """What is not varied. The environment's preset, or the algorithm's defaults."""
+    """Values of all other hyperparameters. From the environment's preset, or the algorithm's
+    defaults."""
 
 
 @dataclass(frozen=True)

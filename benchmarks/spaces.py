@@ -137,7 +137,7 @@ def read_values(name: str, text: str, config_class: type) -> Choice | Span:
             try:
                 read(word)
             except ValueError:
-                raise UsageError(f"{where}: {word!r} is no value of {name}") from None
+                raise UsageError(f"{where}: {word!r} is not a value of {name}") from None
         if len(set(map(read, words))) < len(words):
             raise UsageError(f"{where}: a value is given twice")
         return Choice(words, read)

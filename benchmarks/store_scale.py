@@ -1,4 +1,4 @@
-"""Measures what a store of thousands of parts costs: files, bytes, processor time and memory.
+"""Measures the cost of a store with thousands of parts: files, bytes, CPU time and memory.
 
     python benchmarks/store_scale.py                    # 100, 1,000 and 10,000 parts
     python benchmarks/store_scale.py --parts 1000

@@ -1,4 +1,4 @@
-"""Runs the cells of a suite that are not finished yet, each as the command a person would type.
+"""Runs the unfinished cells of a suite, each as the command that a user would type.
 
     python benchmarks/sweep.py --suite quick --seeds 30 --workers 2
     python benchmarks/sweep.py --suite policy-gradient --only sb3       # some of its cells
@@ -63,36 +63,36 @@ class Flags(LayerConfig):
     suite: str = "quick"
     """Name of the suite."""
     seeds: NonNegativeInt = 0
-    """Seeds of every cell (0: as many as the suite says)."""
+    """Seeds of every cell (0: the number in the suite)."""
     workers: PositiveInt = 2
-    """Processes at a time."""
+    """Number of parallel processes."""
     only: tuple[str, ...] = ()
-    """Cells whose `sb3`, `ppo/CartPole-v1` or the like is among these words (default: all)."""
+    """Run only cells with these names, such as `sb3` or `ppo/CartPole-v1` (default: all)."""
     cut: bool = False
-    """Cut budgets and seeds, for a look; the results go to RESULTS/cut."""
+    """Reduce budgets and seeds, for a quick preview; the results go to RESULTS/cut."""
     until_decided: bool = False
-    """Add seeds until verdicts are decided. By the rule of benchmarks/verdicts.py: SB3's seeds, and
+    """Add seeds until verdicts are decided. The rule in benchmarks/verdicts.py adds SB3 seeds, and
     ours where they are too few for the same look."""
     dry_run: bool = False
     """Only show the commands and what is missing."""
     launcher: Literal["local", "ray", "slurm"] = "local"
-    """Where the commands run. local: processes of this machine. ray: a Ray cluster, which needs no
+    """Where the commands run. local: processes on this machine. ray: a Ray cluster, which needs no
     shared folder. slurm: jobs, which share the folder of the results; see benchmarks/CLUSTER.md."""
     block: NonNegativeInt = 0
-    """Seeds of one command (0: all of a cell). Curves do not depend on it. Language models have one
-    seed in each."""
+    """Seeds per command (0: all of a cell). Curves do not depend on it. Language models always
+    train one seed per command."""
     shard: str = "1/1"
-    """Do one of N shares, as I/N. Every N-th command of the suite, so that N machines divide it."""
+    """Run share I of N, as I/N. A share is every N-th command, so N machines can divide a suite."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device. auto is the CPU until the CUDA path has been measured. Baselines choose their own."""
     keep_stale: bool = False
-    """Take seeds that other code has trained as finished. Otherwise they are trained anew."""
+    """Accept seeds trained by different code as finished. Otherwise they are trained again."""
     list: bool = False
-    """Only list the commands of the suite in order, with what is finished and what runs."""
+    """Only list the commands of the suite in order, with their progress."""
     watch: bool = False
-    """Only show the progress of another sweep on these results. Until all is finished."""
+    """Only show the progress of another sweep on these results, until all cells are finished."""
     slurm: tuple[str, ...] = ()
-    """What the jobs ask of Slurm, as KEY=VALUE. In sbatch's words: partition=short time=120."""
+    """Options for sbatch, as KEY=VALUE. Under its own names: partition=short time=120."""
 
     def __post_init__(self) -> None:
         if self.suite not in SUITES:

@@ -1,4 +1,4 @@
-"""Timesteps per second: ours, SB3's where it has the algorithm, rejax's where it is installed.
+"""Measures timesteps per second: ours, SB3's and, where it is installed, rejax's.
 
     python benchmarks/throughput.py                     one CPU core
     python benchmarks/throughput.py --device cuda       thousands of seeds on a GPU
@@ -64,11 +64,11 @@ class Config(ScriptConfig):
     """Throughput."""
 
     repeats: PositiveInt = 3
-    """Rounds over all measurements."""
+    """Repeats of every measurement, interleaved."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """Where ours and rejax compute."""
+    """Device for our algorithms and rejax."""
     seeds: tuple[PositiveInt, ...] = ()
-    """Numbers of seeds in a batch (default: 1 10 32, tables 1 10 100 1000, CUDA 10 1024 8192)."""
+    """Batch sizes in seeds (default: 1 10 32, tabular 1 10 100 1000, CUDA 10 1024 8192)."""
     algos: tuple[str, ...] = ()
     """Algorithms (default: all; on CUDA those with networks)."""
     core: int = field(default_factory=lambda: min(usable_cores()))

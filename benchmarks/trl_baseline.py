@@ -1,4 +1,4 @@
-"""TRL's SFT, reward-model, DPO and GRPO trainers with our hyperparameters, under our evaluation.
+"""TRL's SFT, reward-model, DPO and GRPO trainers with our hyperparameters and evaluation.
 
     python benchmarks/trl_baseline.py --algo grpo --task addition --seeds 5
 

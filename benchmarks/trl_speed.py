@@ -56,7 +56,7 @@ class Flags:
     algo: str = "grpo"
     """Method: sft, reward_model, dpo, grpo, dr_grpo or dapo."""
     repeats: PositiveInt = 3
-    """Measurements of each side."""
+    """Repeats of the measurement on each side."""
     core: int = field(default_factory=lambda: min(usable_cores()))
     """CPU core that every measurement is pinned to."""
 

@@ -1,10 +1,10 @@
 """The rule by which a comparison with stable-baselines3 is decided, stated on 2026-11-22.
 
-A verdict is looked at with 10, 20, 30 and 60 seeds a side, the first ones of each: at every look
-by the 99% interval and the same level of the permutation test (Pocock 1977, "Group sequential
-methods in the design and analysis of clinical trials"). Then sides that are alike are called better
-or worse in less than 5% of cases over all looks, and a side of which one seed in ten fails is
-called equivalent to one without failures in less than 5%; with the 1.8% of Pocock's tables that
+A verdict is looked at with 10, 20, 30 and 60 seeds a side, the first ones of each: at every look by
+the 99% interval and the same level of the permutation test (Pocock 1977, "Group sequential methods
+in the design and analysis of clinical trials"). Then sides without a true difference are called
+better or worse in less than 5% of cases over all looks, and a side of which one seed in ten fails
+is called equivalent to one without failures in less than 5%; with the 1.8% of Pocock's tables that
 would happen more often. The first look that decides is the verdict, and no seeds are added after
 it. `benchmarks/error_rates.py` simulates the rule.
 """

@@ -1,4 +1,4 @@
-"""Shows a trained policy in Gymnasium's own environment: as a film, or as a check of ours.
+"""Films a trained policy in Gymnasium's own environment, or compares its returns there with ours.
 
     python benchmarks/watch.py results/runs/CartPole-v1/ppo/169f4dbf
     python benchmarks/watch.py --check results/runs/CartPole-v1/ppo/169f4dbf [RUN ...]
@@ -224,13 +224,13 @@ class Flags:
     runs: Positional[tuple[str, ...]] = ()
     """Folder of a run or of one of its parts; with --check of several."""
     check: bool = False
-    """Play on both sides, print the tables."""
+    """Compare returns in our environment and Gymnasium's, and print the tables."""
     seed: int | None = None
-    """Which seed to show (default: the median; of equal ones the first)."""
+    """Seed to show (default: the median seed; the first of equal ones)."""
     out: str = ""
     """Default: RESULTS/watch/ENV-ALGORITHM.gif. With --check: a folder to keep its table in."""
     env: str = ""
-    """The run's module:Name-v0. Says that its module may be imported."""
+    """The run's module:Name-v0. Required to allow the import of its module."""
     fps: float | None = None
     """Steps per second (default: the environment's)."""
     episodes: int | None = None

@@ -25,7 +25,7 @@ GRPO with four changes for long reasoning, each with a flag that disables it:
                                               (Lmax - Lcache - L)/Lcache  up to Lmax
                                               -1                          cut off        (eq. 13)
 
-`diff llm_track/grpo.py llm_track/dapo.py` shows the method (and what is left out here: process
+`diff llm_track/grpo.py llm_track/dapo.py` shows the method (and what this file leaves out: process
 supervision, the reference and the iterative mode).
 
 Shapes: K prompts with G completions each, B = K G; T tokens of the longest completion.
@@ -35,19 +35,21 @@ Implementation details, and where defaults leave the paper:
     the format, both by rules. A reward model's score (`--reward-model`) is added to it, or is the
     whole reward (`--no-rules`).
  2. Prompts are drawn K at a time until K mixed groups are found, at most ten times (the authors'
-    code draws 3 K at a time and stops the training after ten), or the samples are spent; the first
-    K are taken. Every sample counts, including those of groups left out. "Mixed" is by accuracy.
+    code draws 3 K at a time and stops the training after ten), or the budget of samples is spent;
+    the first K are used. Every sample counts, including those of groups left out. "Mixed" is by
+    accuracy.
  3. Completions that were cut off count in their group's mean and deviation, and are then left out
     of the loss, numerator and denominator (sec. 3.4; the authors' published recipe only punishes
-    them). Where all are left out no step is taken.
+    them). If all are left out, no step is taken.
  4. One pass over the samples in four minibatches (the paper: sixteen).
- 5. Every loss is a sum of weighted token terms whose weights know the whole minibatch: how it is
-    divided into micro-batches and processes does not matter.
+ 5. Every loss is a sum of weighted token terms whose weights are computed over the whole minibatch,
+    so its division into micro-batches and processes does not matter.
  6. pi_old's log-probabilities are those of the sampling itself, unless it computed in bfloat16.
  7. No KL to a reference (sec. 2.3).
  8. AdamW without weight decay (the paper: 0.1), learning rate 3e-4 for the tiny model (the paper:
-    1e-6 for 32B), without its warm-up; the gradient is clipped to a norm of 1. No step is taken on
-    a gradient of exactly 0: Adam would drift on; nor on NaN or infinity.
+    1e-6 for 32B), without its warm-up; the gradient is clipped to a norm of 1. No step is taken if
+    the gradient is exactly 0, because Adam's momentum would still move the weights, or if it is NaN
+    or infinite.
  9. Logits are divided by `--temperature` in sampling and in training.
 
 Logged per step: reward, accuracy, format, length and entropy (nats per token) of all samples drawn;

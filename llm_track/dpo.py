@@ -17,14 +17,14 @@ Shapes: N pairs in a step; T tokens of the longest completion.
 
 Implementation details, and where defaults leave the paper:
  1. The pairs are the initial model's own samples: of G completions of a training prompt a right one
-    and a wrong one by the task's rule, chosen at random; a prompt whose completions are all
-    right, or all wrong, gives none. (The paper: preferences of people or of a larger model;
-    samples of the SFT model, as here, are what its sec. 4 asks for.) `--preferences` reads others.
- 2. They are all made before the first step; nothing is sampled later. On the axis of samples,
-    the completions that were generated are spread evenly over the steps: at the end of a curve
-    as many samples were generated as by an RL method, but in its middle all of them already.
-    With `--preferences` nothing is generated, and the axis counts the completions learned from,
-    two for each pair in each pass; the number of passes then follows from `--total-samples`.
+    and a wrong one by the task's rule, chosen at random; a prompt whose completions are all right,
+    or all wrong, gives none. (The paper: preferences of people or of a larger model; samples of the
+    SFT model, as here, are what its sec. 4 asks for.) `--preferences` reads other pairs.
+ 2. All pairs are made before the first step; nothing is sampled later. On the axis of samples, the
+    completions that were generated are spread evenly over the steps: at the end of a curve as many
+    samples were generated as by an RL method, but in its middle all of them already. With
+    `--preferences` nothing is generated, and the axis counts the completions learned from, two for
+    each pair in each pass; the number of passes then follows from `--total-samples`.
  3. log pi(y | x) is the sum over the tokens of the completion and the one that ends it, never a
     mean. It is the model's own, at temperature 1, whatever the pairs were sampled with.
  4. The reference is the initial model (the paper: the SFT model), computed next to the policy in
@@ -36,7 +36,7 @@ Implementation details, and where defaults leave the paper:
     the gradient clipped to a norm of 1 (the paper: RMSprop, 1e-6 after a warm-up of 150 steps,
     batches of 64). No step is taken on a gradient of NaN or infinity.
  8. The loss only widens a margin: the log-probability of the chosen completions may fall with that
-    of the rejected ones (Pal et al. 2024, arXiv 2402.13228). So it is logged.
+    of the rejected ones (Pal et al. 2024, arXiv 2402.13228). It is therefore logged.
  9. Beta is 0.1, as in the paper, but 1 in the presets. There a right and a wrong completion differ
     by a few tokens, and at 0.1 the margin grows by making both of them unlikely: detail 8.
 
@@ -62,7 +62,7 @@ from manyseeds.llm_track.tasks import Preference
 from manyseeds.runs.language import LanguageRun, main
 
 MAX_GRAD_NORM = 1.0
-PROMPTS = 64  # completed side by side when pairs are made
+PROMPTS = 64  # completed in parallel when pairs are made
 
 
 @dataclass(frozen=True, kw_only=True)

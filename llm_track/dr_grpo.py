@@ -8,7 +8,7 @@ GRPO without its two divisions, which bias the gradient (sec. 3.1):
               grow longer
     1/std(R)  questions that are nearly always, or nearly never, answered right weigh more
 
-What is left is the policy gradient with the group's mean as its baseline:
+What remains is the policy gradient with the group's mean as its baseline:
 
     J(theta) = E[ 1/G sum_i sum_t min(r_{i,t} A_i, clip(r_{i,t}, 1 - eps, 1 + eps) A_i) ]
 
@@ -18,8 +18,8 @@ A sum over tokens grows with their number. It is divided by a constant, the leng
 possible completion, which keeps it at the usual scale (the paper's implementation: `masked_sum /
 max_tokens`).
 
-`diff llm_track/grpo.py llm_track/dr_grpo.py` shows the method (and what is left out here: process
-supervision, the reference and the iterative mode).
+`diff llm_track/grpo.py llm_track/dr_grpo.py` shows the method (and what this file leaves out:
+process supervision, the reference and the iterative mode).
 
 Shapes: K prompts with G completions each, B = K G; T tokens of the longest completion.
 
@@ -27,15 +27,15 @@ Implementation details, and where defaults leave the paper:
  1. The reward is 1 for a right answer plus `--format-weight` for the format, both by rules. A
     reward model's score (`--reward-model`) is added to it, or is the whole reward (`--no-rules`).
  2. No KL to a reference: with rewards by rules it is not needed (sec. 3.2).
- 3. A_i contains R_i itself in its mean, which scales the gradient by 1 - 1/G and leaves it unbiased
-    otherwise (the paper's appendix A). A group whose rewards are all equal has advantages of 0.
+ 3. The mean in A_i includes R_i itself, which scales the gradient by 1 - 1/G and otherwise leaves
+    it unbiased (the paper's appendix A). A group whose rewards are all equal has advantages of 0.
  4. One pass over the samples in four minibatches (the paper: one pass).
- 5. Every loss is a sum of weighted token terms whose weights know the whole minibatch: how it is
-    divided into micro-batches and processes does not matter.
+ 5. Every loss is a sum of weighted token terms whose weights are computed over the whole minibatch,
+    so its division into micro-batches and processes does not matter.
  6. pi_old's log-probabilities are those of the sampling itself, unless it computed in bfloat16.
  7. AdamW without weight decay, learning rate 3e-4 for the tiny model (the paper: 1e-6 for 7B), no
-    schedule; the gradient is clipped to a norm of 1. No step is taken on a gradient of exactly 0:
-    Adam would drift on; nor on NaN or infinity.
+    schedule; the gradient is clipped to a norm of 1. No step is taken if the gradient is exactly 0,
+    because Adam's momentum would still move the weights, or if it is NaN or infinite.
  8. Logits are divided by `--temperature` in sampling and in training.
 
 Logged per step: reward, accuracy, format, length and entropy (nats per token) of the samples; of

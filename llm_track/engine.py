@@ -1,4 +1,4 @@
-"""Completions by vLLM (`--sampler vllm`), in the place of `sampling.sample`'s own loop.
+"""Completions by vLLM (`--sampler vllm`) instead of `sampling.sample`'s own loop.
 
     pip install -e '.[vllm]'
     python llm_track/grpo.py --model PATH --task gsm8k --device cuda --sampler vllm ...

@@ -11,7 +11,7 @@ evaluations differ only in the model.
                 groups of k
     greedy      share of prompts that the likeliest completion answers right
 
-Points of a curve take `--eval-prompts` prompts with `--eval-samples` samples each. The evaluations
+Points of a curve use `--eval-prompts` prompts with `--eval-samples` samples each. The evaluations
 before and after the training take 16 samples each of 256 prompts of a generated task, and of all
 held-out prompts of a data set.
 """
@@ -34,7 +34,7 @@ from manyseeds.runs.language import LanguageConfig
 
 FINAL_PROMPTS, FINAL_SAMPLES = 256, 16  # of a generated task; of a data set all prompts
 CURVE_K = 4  # pass@4 and cons@4 are measured at every point of a curve that has as many samples
-BATCH = 512  # completions side by side, unless --sampling-batch-size says otherwise
+BATCH = 512  # completions in parallel, unless --sampling-batch-size says otherwise
 TEMPERATURE = 1.0
 TRANSCRIPTS = 3
 SEED = 2501_12948  # of the random numbers, the same for all seeds, methods and points

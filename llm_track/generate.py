@@ -55,39 +55,39 @@ class Config(ScriptConfig):
     """Graded completions."""
 
     model: str = "tiny"
-    """tiny, a base of it, a folder, or a hub name. The bases are tiny-base, tiny-base-800 and
-    micro-base-3200. The folder may be that of a finished run, or of one of its seeds."""
+    """tiny, one of its base models, a folder, or a hub name. The base models are tiny-base,
+    tiny-base-800 and micro-base-3200. The folder can be a finished run, or one of its seeds."""
     task: str = "addition"
     """A generated task (addition, mixed, ...), gsm8k, a JSONL file of prompt and answer, or a hub
     name."""
     grader: Literal["rules", "math-verify"] = "rules"
-    """How answers to a data set are compared, as in training."""
+    """How to compare answers to a data set, as in training."""
     split: Literal["test", "train"] = "test"
-    """Whether prompts are held-out ones or those of the training."""
+    """Held-out prompts (test) or training prompts (train)."""
     prompts: NonNegativeInt = 256
-    """Number of prompts, beginning with the first (0: all of a file or data set)."""
+    """Number of prompts, starting from the first (0: all of a file or data set)."""
     samples: PositiveInt = 16
     """k, completions sampled for each prompt."""
     greedy: bool = False
-    """Generate one completion of each prompt. Every token is the likeliest."""
+    """Generate one greedy completion per prompt. Every token is the most likely one."""
     temperature: Positive = 1.0
     """Sampling temperature."""
     seed: NonNegativeInt = 0
     """Seed of the random numbers."""
     keep: Literal["all", "right", "wrong"] = "all"
-    """Which completions are written to --out."""
+    """Which completions to write to --out."""
     most: NonNegativeInt = 0
-    """Maximum different completions kept of a prompt (0: all). 0 also keeps repeated ones."""
+    """Maximum number of distinct completions kept per prompt (0: all, including repeated ones)."""
     out: str = ""
     """JSONL file to write completions to ('': only print the scores)."""
     max_new_tokens: NonNegativeInt = 0
     """Longest completion, in tokens (0: the task's)."""
     batch_size: PositiveInt = 256
-    """Completions generated side by side."""
+    """Completions generated in parallel."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of computations. auto is bfloat16 on a GPU that supports it."""
     sampler: Literal["transformers", "vllm"] = "transformers"
-    """What generates completions. vllm: that package, on a GPU."""
+    """Sampling backend. With vllm, that package and a GPU are required."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device. auto is the CPU."""
     threads: Annotated[int, Range(1, MAX_THREADS)] = 1
@@ -192,7 +192,7 @@ class Output:
         if settings != json.loads(json.dumps(self.config.identity())):
             raise UsageError(f"--out {out}: was begun with other settings")
         if (path.stat().st_size if path.exists() else 0) < self.bytes:
-            raise UsageError(f"--out {out}: rows are gone; to begin anew, delete {state.name}, too")
+            raise UsageError(f"--out {out}: rows are gone; to start over, delete {state.name}, too")
         if len(self.right) < prompts and path.exists():
             os.truncate(path, self.bytes)
 

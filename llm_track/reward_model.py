@@ -73,7 +73,7 @@ from manyseeds.runs.language import LanguageRun, main
 MAX_GRAD_NORM = 1.0
 HELD_OUT_PROMPTS = 256
 HELD_OUT_SHARE = 10  # one prompt of a file in so many is held out
-SAMPLING_BATCH = 512  # completions side by side
+SAMPLING_BATCH = 512  # completions in parallel
 TRANSCRIPTS = 3
 SEED = 2203_02155  # of the held-out pairs, for every seed the same
 

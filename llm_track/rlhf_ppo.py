@@ -112,7 +112,7 @@ class Config(tasks.TaskConfig):
     format_weight: NonNegative = 0.1
     """Weight of the format reward beside the accuracy reward."""
     missing_eos_penalty: NonNegative = 1.0
-    """Subtracted from the reward of a truncated completion."""
+    """Penalty subtracted from the reward of a truncated completion."""
     reward_model: str = ""
     """Folder or hub name of a reward model. Its score is added to the rewards."""
     rules: bool = True

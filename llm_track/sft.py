@@ -50,8 +50,8 @@ class Config(tasks.TaskConfig):
     """Supervised fine-tuning."""
 
     model: str = "tiny-base"
-    """tiny, a base of it, a folder, or a hub name. The bases are tiny-base, tiny-base-800 and
-    micro-base-3200. tiny is what this script trains with its defaults."""
+    """tiny, one of its base models, a folder, or a hub name. The base models are tiny-base,
+    tiny-base-800 and micro-base-3200. tiny is what this script trains with its defaults."""
     total_samples: PositiveInt = 4_800
     """Number of demonstrations to learn from."""
     batch_size: PositiveInt = 32

@@ -149,7 +149,7 @@ def from_hub(name: str) -> Path:
                 f"{HUB}{name}: no such folder, and not from the hub: {reason}"
             ) from None
     if not (folder / POLICY).is_file():
-        raise UsageError(f"{HUB}{name}: has no {POLICY}: is no export of policies")
+        raise UsageError(f"{HUB}{name}: has no {POLICY}: is not an export of policies")
     return folder / POLICY
 
 

@@ -131,22 +131,22 @@ class RunConfig(ScriptConfig):
     """CPU threads. With a C compiler a seed's results are bit-identical in any batch and for any
     number of threads, except that means over more than 32,768 of its samples depend on the number.
     Without a compiler this needs an equal number of threads and hidden layers of at least 16 units,
-    a multiple of 4. On CUDA results are equal to rounding."""
+    a multiple of 4. On CUDA results are equal up to rounding."""
     track: Annotated[Literal["none", "tensorboard", "wandb"], Execution()] = "none"
-    """Tracker of every seed's scalars. Its files are in the run's folder; W&B's runs are offline
-    unless WANDB_MODE says otherwise."""
+    """Tracker for each seed's scalars. Its files are in the run's folder; W&B runs
+    are offline unless WANDB_MODE is set."""
     quiet: Annotated[bool, Execution()] = False
     """Print only the final table."""
     keep_stale: Annotated[bool, Execution()] = False
-    """Take parts that other code has trained as finished. Otherwise they are set aside, and their
-    seeds trained anew."""
+    """Accept parts trained by different code as finished. Otherwise they are moved aside, and their
+    seeds are trained again."""
 
     def origins(self) -> list[str]:
         """Where the code begins that these settings choose, as `digest.origin_of` writes it."""
         return [origin_of(type(self))]
 
     def contents(self) -> dict[str, str]:
-        """What a curve depends on besides the fields: digests of the data that they name."""
+        """What a curve depends on besides the fields: digests of the data that the fields name."""
         return {}
 
 
@@ -178,11 +178,11 @@ class EnvConfig(RunConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ResumableConfig(RunConfig):
-    """Flags of what goes on where it was interrupted."""
+    """Flags of scripts that can resume an interrupted run."""
 
     checkpoint_interval: Annotated[NonNegative, Execution()] = 60.0
-    """Seconds between two checkpoints, at least (0: none). Writing them takes 2% of the
-    time at most. An interrupted run goes on from the last one."""
+    """Minimum seconds between checkpoints (0: no checkpoints). Writing them takes at most 2% of the
+    time. An interrupted run resumes from the last one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +190,7 @@ class SeedsConfig(EnvConfig, ResumableConfig):
     """Flags of everything that learns from experience, many seeds at once."""
 
     seeds: Annotated[Seeds, Execution()] = 10
-    """Number of seeds S. Ours are trained as one batch."""
+    """Number of seeds S. Our algorithms train them as one batch, baselines one after another."""
     first_seed: Annotated[NonNegativeInt, Execution()] = 0
     """The seeds are first_seed, first_seed + 1, ..."""
 
@@ -210,10 +210,9 @@ class ControlConfig(SeedsConfig):
     """Fraction of the full evaluation to run. At least one episode. Below 1 scores are noisier, and
     the run gets another name."""
     init: Annotated[str, Added("")] = ""
-    """Weights to start from, in the place of random ones. A finished part such as
-    .../seeds-000-009, a file of policies, or hub:FOLDER, with networks of the same names and
-    shapes. Seed k starts from the seed k there, or all from a single one; optimizer and schedules
-    begin anew."""
+    """Initial weights instead of random ones. A finished part such as .../seeds-000-009, a file of
+    policies, or hub:FOLDER, with networks of the same names and shapes. Seed k starts from seed k
+    of the part, or every seed from its only one; optimizer and schedules start afresh."""
 
     def contents(self) -> dict[str, str]:
         from manyseeds.checkpoint import stored_policy

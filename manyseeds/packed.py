@@ -15,6 +15,7 @@ Nothing here writes: `record.pack` puts the files in their place.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import hashlib
@@ -26,6 +27,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from manyseeds.cli import MAX_NAME
 from manyseeds.errors import UsageError, described
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ COLUMNS = "columns"  # in a part's line: those of a table, where the table has m
 MAX_BYTES = 2**28  # of a file that is read
 MAX_CELLS = 2**26  # of a table that is read: rows times columns
 # What somebody's file may hold instead raises these.
-MALFORMED = (OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError)
+MALFORMED = (AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
 
 
 # ---- Reading --------------------------------------------------------------------------------
@@ -68,16 +70,34 @@ def _version(path: Path) -> tuple[int, ...]:
 @functools.lru_cache(maxsize=128)
 def _read(path: Path, version: tuple[int, ...]) -> dict[str, Any]:
     check_size(path)
-    content = json.loads(path.read_text())
-    checked: dict[str, Any] = {
+    text = path.read_text().replace(",\n}", "\n}")  # the last line of a section may be deleted, too
+    return _checked(json.loads(text))
+
+
+def _checked(content: Any) -> dict[str, Any]:
+    """The content of a runs.json, whose names lead out of no folder. Raises MALFORMED errors."""
+    sections: dict[str, Any] = {
         "sha256": {name: list(sums) for name, sums in content["sha256"].items()},
         "proved": {run: dict(codes) for run, codes in content["proved"].items()},
         "parts": {key: dict(files) for key, files in content["parts"].items()},
     }
-    for key in checked["parts"]:
-        if not re.fullmatch(r"[^./][^/]*/(seeds-\d{3,}-\d{3,}|plan)", key):
-            raise ValueError(f"{key[:80]} names no part")
-    return checked
+    for key, files in sections["parts"].items():
+        _check_name(key, r"[^./][^/]*/(seeds-\d{3,}-\d{3,}|plan)")
+        for name in files.keys() - {COLUMNS}:
+            _check_name(name, r"[^./][^/]*\.json")
+        for name in files[DONE]["sha256"]:
+            _check_name(name, r"[^./][^/]*")
+        for names in files.get(COLUMNS, {}).values():
+            if not (isinstance(names, list) and all(isinstance(x, str) for x in names)):
+                raise ValueError(f"the columns of {key} are no list of names")
+    return sections
+
+
+def _check_name(name: str, pattern: str) -> None:
+    """Raise ValueError for a name that is not of a pattern, is too long or not printable."""
+    long = any(len(x.encode()) > MAX_NAME for x in name.split("/"))
+    if long or not (name.isprintable() and re.fullmatch(pattern, name)):
+        raise ValueError(f"{name[:80]} names no part and no file of one")
 
 
 def check_size(path: Path) -> None:
@@ -119,7 +139,7 @@ def read_bytes(file: Path) -> bytes:
     """A JSON file of a packed part, byte for byte. Raises FileNotFoundError."""
     try:
         return _text(_line(file.parent)[file.name])
-    except (KeyError, IndexError):
+    except LookupError:
         raise FileNotFoundError(errno.ENOENT, "no such file", str(file)) from None
 
 
@@ -131,7 +151,8 @@ def read_json(file: Path) -> Any:
     content = json.loads(read_bytes(file))  # a copy: callers change what they read
     if file.name == "config.json":
         proved = read(file.parents[2])["proved"].get(file.parents[1].name, {})
-        content["code"] |= proved.get(content["code"]["digest"], {})
+        with contextlib.suppress(LookupError, TypeError, ValueError):  # somebody's may say anything
+            content["code"] |= proved.get(content["code"]["digest"], {})
     return content
 
 
@@ -141,14 +162,19 @@ def holds(file: Path, digest: str) -> bool:
     Rows of a table count as such if the table is as it was written.
     """
     try:
-        line, sums = _line(file.parent), read(file.parents[2])["sha256"]
+        line = _line(file.parent)
         if file.suffix == ".json":
             return hashlib.sha256(_text(line[file.name])).hexdigest() == digest
-        table = file.parents[2] / file.name
-        return (
-            file.name in line[DONE]["sha256"] and _sha256(table, _version(table)) in sums[file.name]
-        )
-    except (IndexError, *MALFORMED):
+        return file.name in line[DONE]["sha256"] and is_whole(file.parents[2] / file.name)
+    except MALFORMED:
+        return False
+
+
+def is_whole(table: Path) -> bool:
+    """Whether a packed table is there, as it was written."""
+    try:
+        return _sha256(table, _version(table)) in read(table.parent)["sha256"][table.name]
+    except MALFORMED:
         return False
 
 
@@ -159,6 +185,7 @@ def _text(content: Any) -> bytes:
 
 @functools.lru_cache(maxsize=4096)
 def _sha256(path: Path, version: tuple[int, ...]) -> str:
+    check_size(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -177,40 +204,57 @@ def _rows(file: Path) -> pa.Table:
         line = _line(file.parent)
         rows, where = _table(table, _version(table))
         start, stop = where[f"{file.parent.parent.name}/{file.parent.name}"]
-    except (KeyError, IndexError):
+        names = line.get(COLUMNS, {}).get(file.name) or rows.column_names[len(KEY) :]
+        return rows.slice(start, stop - start).select(names)
+    except LookupError:
         raise FileNotFoundError(errno.ENOENT, "no such file", str(file)) from None
-    names = line.get(COLUMNS, {}).get(file.name) or rows.column_names[len(KEY) :]
-    return rows.slice(start, stop - start).select(names)
 
 
 def files_of(part: Path) -> dict[str, bytes]:
     """The files of a packed part, by name, `{}` where it is not packed.
 
     They are as they were, byte for byte if the same versions write parquet files, but for the code
-    that its own was proved equal to.
+    that its own was proved equal to; of values.parquet the rows alone are as they were. Raises
+    UsageError for malformed content.
     """
     try:
         line = _line(part)
-    except (KeyError, IndexError):
+    except LookupError:
         return {}
-    files = {name: _text(x) for name, x in line.items() if name.endswith(".json")}
-    files["config.json"] = _text(read_json(part / "config.json"))
-    for name in line[DONE]["sha256"]:
-        if name.endswith(".parquet"):
-            buffer = io.BytesIO()
-            read_parquet(part / name).to_parquet(buffer, index=False)
-            files[name] = buffer.getvalue()
+    files = {}
+    with _naming(part, "has invalid content"):
+        for name in (DONE, *line[DONE]["sha256"]):
+            if name.endswith(".parquet"):
+                buffer = io.BytesIO()
+                read_parquet(part / name).to_parquet(buffer, index=False)
+                files[name] = buffer.getvalue()
+            elif name in line:
+                files[name] = _text(line[name])
+        files["config.json"] = _text(read_json(part / "config.json"))
     return files
+
+
+@contextlib.contextmanager
+def _naming(path: Path, fault: str) -> Iterator[None]:
+    """Raise UsageError, which names a path, for what is malformed in the block."""
+    try:
+        yield
+    except MALFORMED as error:
+        raise UsageError(f"{path}: {fault} ({described(error)[:200]})") from None
 
 
 @functools.lru_cache(maxsize=8)
 def _table(path: Path, version: tuple[int, ...]) -> tuple[pa.Table, dict[str, tuple[int, int]]]:
     """A packed table, and where the rows of each part begin and end."""
+    check_table(path)
+    return _located(path)
+
+
+def _located(file: Path | io.BytesIO) -> tuple[pa.Table, dict[str, tuple[int, int]]]:
     import numpy as np
     import pyarrow.parquet as pq
 
-    check_table(path)
-    rows = pq.read_table(path, read_dictionary=KEY)
+    rows = pq.read_table(file, read_dictionary=KEY)
     names = [rows.column(name).combine_chunks() for name in KEY]
     codes = np.stack([x.indices.to_numpy(zero_copy_only=False) for x in names])
     starts = [0, *(np.flatnonzero(np.diff(codes, axis=1).any(axis=0)) + 1).tolist()]
@@ -219,7 +263,7 @@ def _table(path: Path, version: tuple[int, ...]) -> tuple[pa.Table, dict[str, tu
         for start, stop in zip(starts, [*starts[1:], len(rows)], strict=True)
     }
     if len(where) < len(starts):
-        raise ValueError(f"{path.name} has the rows of one part in several places")
+        raise ValueError("the rows of one part are in several places")
     return rows, where
 
 
@@ -242,7 +286,8 @@ def with_parts(
     """The files of a folder ENV/ALGORITHM to write, by name, so that it has further parts.
 
     parts: by RUN/PART their files, JSON and parquet, DONE.json among them. To be written in this
-    order: at each moment every part that runs.json has then is whole.
+    order: at each moment every part that runs.json has then is whole. Raises UsageError, before the
+    first one, for a table that is damaged and for rows that would not be read as they are.
     """
     old = read(folder) or {"sha256": {}, "proved": {}, "parts": {}}
     lines = {
@@ -256,11 +301,17 @@ def with_parts(
     for key, line in lines.items():
         for name in (name for name in line[DONE]["sha256"] if name.endswith(".parquet")):
             given = parts.get(key, {}).get(name)
-            tables.setdefault(name, {})[key] = (
-                _file_rows(given) if given else _rows(folder / key / name)
-            )
-    whole = {name: _joined(rows) for name, rows in tables.items()}
-    contents = {name: _parquet(rows) for name, rows in whole.items()}
+            if given is None and not is_whole(folder / name):
+                raise UsageError(f"{folder / name}: differs from its checksum; restore it")
+            with _naming(folder / key / name, "cannot be packed"):
+                rows = _rows(folder / key / name) if given is None else _file_rows(given)
+                tables.setdefault(name, {})[key] = rows
+    whole, contents = {}, {}
+    for name, own in tables.items():
+        with _naming(folder / name, "cannot be packed"):
+            whole[name] = _joined(own)
+            contents[name] = _parquet(whole[name])
+            _check_rows(contents[name], own)
     sums = {name: [hashlib.sha256(x).hexdigest()] for name, x in contents.items()}
 
     def line_of(key: str, every: bool) -> dict[str, Any]:
@@ -268,13 +319,15 @@ def with_parts(
         own = {k: x for k, x in columns.items() if every or [*KEY, *x] != whole[k].column_names}
         return {**({COLUMNS: own} if own else {}), **lines[key]}
 
+    new = {"sha256": sums, "proved": old["proved"], "parts": {k: line_of(k, False) for k in lines}}
+    with _naming(folder / RUNS, "cannot be packed"):
+        _checked(new)
     if old["parts"]:  # meanwhile each table may be the old one or the new one
         both = {name: [*old["sha256"].get(name, ()), *x] for name, x in sums.items()}
         there = {k: line if k in parts else line_of(k, True) for k, line in old["parts"].items()}
         yield RUNS, _dumped({"sha256": both, "proved": old["proved"], "parts": there})
     yield from contents.items()
-    new = {key: line_of(key, False) for key in lines}
-    yield RUNS, _dumped({"sha256": sums, "proved": old["proved"], "parts": new})
+    yield RUNS, _dumped(new)
 
 
 def with_proved(folder: Path, codes: Mapping[str, Mapping[str, Any]]) -> bytes:
@@ -322,6 +375,18 @@ def _joined(parts: Mapping[str, pa.Table]) -> pa.Table:
             rows = rows.add_column(place, name, pa.array([value] * len(rows)))
         tables.append(rows.replace_schema_metadata(None))
     return pa.concat_tables(tables, promote_options="default")
+
+
+def _check_rows(content: bytes, parts: Mapping[str, pa.Table]) -> None:
+    """Raise MALFORMED errors unless the rows of parts are read from a packed table as they are."""
+    rows, where = _located(io.BytesIO(content))
+    if len(content) > MAX_BYTES or rows.num_rows * rows.num_columns > MAX_CELLS:
+        raise ValueError("too large to be read again")
+    for key, part in parts.items():
+        start, stop = where.get(key, (0, 0))
+        there = rows.slice(start, stop - start).select(part.column_names)
+        if start == stop or not there.to_pandas().equals(part.to_pandas()):
+            raise ValueError(f"those of {key} would not be read as they are")
 
 
 def _parquet(rows: pa.Table) -> bytes:

@@ -237,6 +237,8 @@ def copy_part(source: Path, target: Path, beside: Path) -> None:
         if source.is_dir():
             shutil.copytree(source, beside, ignore=shutil.ignore_patterns(".*"))
         if not (source / DONE).is_file() and (there := read_seal(source)):
+            if not is_finished(source):
+                raise UsageError(f"{source}: is damaged")
             beside.mkdir(parents=True, exist_ok=True)
             for name, content in packed.files_of(source).items():
                 write_bytes(beside / name, content)
@@ -602,13 +604,20 @@ def all_runs(results: Path) -> Iterator[RunFolder]:
 
 
 def run_paths(results: Path) -> Iterator[Path]:
-    """Where the runs of one layer are, or would be if they were not packed."""
+    """Where the runs of one layer are, or would be if they were not packed.
+
+    Where runs.json is malformed, its path takes the place of all runs beside it: as that of a run
+    it raises UsageError.
+    """
     for folder in (results / "runs").glob("*/*"):
-        yield from folder.glob("*")
         try:
-            yield from (folder / run for run in packed.runs_of(folder))
-        except UsageError as error:
-            print(f"left out: {error}", file=sys.stderr)
+            names = packed.runs_of(folder)
+        except UsageError:
+            yield folder / packed.RUNS
+        else:
+            yield from {path for path in folder.glob("*") if path.is_dir()} | {
+                folder / name for name in names
+            }
 
 
 def is_stored(path: Path) -> bool:
@@ -619,7 +628,8 @@ def is_stored(path: Path) -> bool:
 def pack(results: Path) -> int:
     """Pack all finished parts of a results folder; how many there were in folders.
 
-    Files that are not committed, such as weights, stay in the folders.
+    Files that are not committed, such as weights, stay in the folders. Raises UsageError for what
+    cannot be packed.
     """
     count = 0
     with alone(results / "runs"):
@@ -633,6 +643,9 @@ def pack(results: Path) -> int:
                     write_bytes(folder / name, content)
             for part in finished:
                 remove_packed(part)
+            for leftover in folder.glob(".*.[0-9]*"):  # of one that was killed while it wrote
+                if leftover.suffix[1:].isdecimal() and leftover.is_file():
+                    leftover.unlink()
             count += len(parts)
     return count
 
@@ -648,13 +661,9 @@ def sealed_files(part: Path) -> dict[str, bytes]:
 
 def remove_packed(part: Path) -> None:
     """Remove from the folder of a part what is packed and can be read again from there."""
-    seal = packed.read_json(part / DONE)
-    files = [part / name for name in (DONE, *seal["sha256"]) if name not in seal["local"]]
-    for file in files:
-        if file.suffix == ".parquet" and file.exists():
-            assert packed.read_parquet(file).equals(read_parquet(file)), file
-    for file in files:
-        file.unlink(missing_ok=True)
+    sums = packed.read_json(part / DONE)["sha256"]
+    for name in (DONE, *(name for name, x in sums.items() if packed.holds(part / name, x))):
+        (part / name).unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # weights stay
         part.rmdir()
         part.parent.rmdir()

@@ -66,9 +66,9 @@ def monte_carlo(
     return torch.stack(returns[::-1], dim=1) - values
 
 
-@in_c(scan.shuffles, usable)
-def shuffles(keys: Tensor) -> Tensor:
-    """The orders `[..., B]` int64 that sort uniforms `[..., B]`: random permutations of B."""
+@in_c(scan.permutations, usable)
+def permutations(keys: Tensor) -> Tensor:
+    """Random permutations of B, `[..., B]` int64: the orders that sort uniforms `[..., B]`."""
     return keys.argsort(stable=True, dim=-1)
 
 

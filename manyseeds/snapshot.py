@@ -292,7 +292,7 @@ def _opened(path: Path) -> Iterator[Any]:
     """A file as safetensors has it. Raises UnusableError, also for what is wrong in the block."""
     try:
         if not stat.S_ISREG(os.lstat(path).st_mode):  # a FIFO would be waited for
-            raise UnusableError("it is no regular file")
+            raise UnusableError("it is not a regular file")
         with safe_open(path, framework="pt") as file:
             yield file
     except OSError as error:

@@ -79,9 +79,9 @@ def show_help(
         console.print(*parts, sep="\n\n", end="\n\n")
         console.print(table, end="")
         if not details and owner:
-            console.print(f"The flags of {owner} are taken, too: python {owner} --help")
+            console.print(f"The flags of {owner} are also accepted: python {owner} --help")
         if not details:
-            console.print("--details says more of the method and of its flags.")
+            console.print("--details prints the full documentation of the method and its flags.")
     try:
         print("\n".join(line.rstrip() for line in captured.get().splitlines()), flush=True)
     except BrokenPipeError:  # read by `head`, say

@@ -11,40 +11,44 @@ import torch
 KINDS = ["qwen2", "gpt2"]
 
 
-def make_model(kind: str, folder: Path, scalar: bool = False) -> str:
-    """A folder with a small model of random weights and the tiny tokenizer."""
+def new_model(kind: str, scale: float = 0.2, layers: int = 1) -> Any:
+    """A small model of random weights, of this standard deviation, over the tiny vocabulary.
+
+    A reward model is a Qwen2.
+    """
     import transformers
 
     from manyseeds.llm_track import models
 
     tokenizer = models.tiny_tokenizer()
     shared = {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id}
-    shared |= {"initializer_range": 0.2, "bos_token_id": None}
+    shared |= {"initializer_range": scale, "bos_token_id": None}
     shared |= {"pad_token_id": tokenizer.pad_token_id}
     torch.manual_seed(0)
+    if kind == "tiny":  # as it is before any training
+        return transformers.LlamaForCausalLM(models.tiny_config(tokenizer))
+    if kind == "gpt2":
+        shared |= {"n_layer": layers, "n_embd": 32, "n_head": 2, "n_positions": 128}
+        return transformers.GPT2LMHeadModel(transformers.GPT2Config(**shared))
+    shared |= {"hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 128}
+    shared |= {"num_hidden_layers": layers, "num_attention_heads": 2}
+    if kind == "roberta":
+        config = transformers.RobertaConfig(is_decoder=True, **shared)
+        return transformers.RobertaForCausalLM(config)
     if kind == "llama":
-        config = models.tiny_config(tokenizer)
-        model = transformers.LlamaForCausalLM(config)
-    elif kind == "gpt2":
-        config = transformers.GPT2Config(n_layer=1, n_embd=32, n_head=2, n_positions=128, **shared)
-        model = transformers.GPT2LMHeadModel(config)
-    else:
-        config = transformers.Qwen2Config(
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            max_position_embeddings=128,
-            tie_word_embeddings=True,
-            **shared,
-        )
-        if scalar:
-            config.num_labels = 1
-            model = transformers.Qwen2ForSequenceClassification(config)
-        else:
-            model = transformers.Qwen2ForCausalLM(config)
-    models.save(model, tokenizer, folder)
+        return transformers.LlamaForCausalLM(transformers.LlamaConfig(**shared))
+    config = transformers.Qwen2Config(num_key_value_heads=1, tie_word_embeddings=True, **shared)
+    if kind == "reward model":
+        config.num_labels = 1
+        return transformers.Qwen2ForSequenceClassification(config)
+    return transformers.Qwen2ForCausalLM(config)
+
+
+def make_model(kind: str, folder: Path) -> str:
+    """A folder with such a model and the tiny tokenizer."""
+    from manyseeds.llm_track import models
+
+    models.save(new_model(kind), models.tiny_tokenizer(), folder)
     return str(folder)
 
 

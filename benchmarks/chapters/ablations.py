@@ -101,8 +101,8 @@ CLAIMS = (
         "Clipping keeps a large step from ruining the policy: PPO ends higher with it than without",
         "final",
         with_clipping,
-        "PPO with its preset, but for the learning rate and, in the second line, `--clip-range 0`: "
-        "then no ratio is clipped, and nothing but the number of steps keeps the policy near the "
+        "PPO with its preset, except for the learning rate and, in the second line, "
+        "`--clip-range 0`. Without clipping, only the number of steps keeps the policy near the "
         "one that collected the samples.",
     ),
     Claim(
@@ -112,7 +112,7 @@ CLAIMS = (
         "preset's than with 0 or 1",
         "auc",
         between_extremes,
-        "PPO with its preset, but for `--gae-lambda`.",
+        "PPO with its preset, except for `--gae-lambda`.",
     ),
     Claim(
         BY_NAME["normalisation"],
@@ -128,17 +128,17 @@ CLAIMS = (
         "Samples can be used several times: PPO learns faster with more than one epoch",
         "auc",
         many_epochs,
-        "PPO with its preset, but for `--epochs`: with a constant budget of timesteps, more epochs "
-        "are more gradient steps.",
+        "PPO with its preset, except for `--epochs`. At a constant budget of timesteps, more "
+        "epochs mean more gradient steps.",
     ),
     Claim(
         BY_NAME["weights"],
         "Weights of REINFORCE",
-        "Weights of lower variance make REINFORCE learn faster: return-to-go than R(tau), and a "
-        "baseline or Q than return-to-go",
+        "REINFORCE learns faster with weights of lower variance: with return-to-go than with "
+        "R(tau), and with a baseline or Q than with return-to-go",
         "auc",
         lower_variance,
-        "REINFORCE with its preset, but for `--weight`; *raw weights* have "
+        "REINFORCE with its preset, except for `--weight`; *raw weights* use "
         "`--no-normalize-advantage`.",
     ),
 )
@@ -155,14 +155,14 @@ def page(results: Sequence[Result], folder: Path) -> str:
     if not found:
         return ""
     return (
-        "One or two hyperparameters at a time, everything else as in the preset, but for PPO's "
-        "budget on Acrobot-v1, which is a fifth of the preset's. Each claim is one that is often "
-        "made. Which comparisons decide it, and by final score or by AUC, was stated before the "
-        "runs were trained, but for those of the presets and the first ten seeds of REINFORCE on "
-        "CartPole-v1. A comparison is *true* where its verdict is better, *false* where it "
-        "is worse or equivalent, and *undecided* otherwise: one look at 95% intervals of the "
-        "difference of normalised means, and p < 0.05, not corrected for the number of "
-        "comparisons.\n\n" + "".join(found)
+        "Each ablation varies one or two hyperparameters; everything else is as in the preset, "
+        "except PPO's budget on Acrobot-v1, which is a fifth of the preset's. Each section tests a "
+        "common claim. The comparisons that decide it, by final score or by AUC, were stated "
+        "before the runs were trained, except for the runs of the presets and the first ten seeds "
+        "of REINFORCE on CartPole-v1. A claim is *true* in a comparison if its verdict is better, "
+        "*false* if it is worse or equivalent, and *undecided* otherwise. A verdict is a single "
+        "test with the 95% interval of the difference of normalised means and p < 0.05, not "
+        "corrected for the number of comparisons.\n\n" + "".join(found)
     )
 
 

@@ -70,25 +70,26 @@ def page(found: Sequence[Pair], folder: Path) -> str:
         columns=2,
     )
     text = (
-        "Normalised final scores (0: random policy, 1: reference) of our runs, on the environments "
-        "that algorithms share. Of an algorithm as many seeds count on each environment: those of "
-        "the one with the fewest, so that all environments have the same weight. Intervals are 95% "
-        "bootstraps over seeds within each environment; environments are fixed, so nothing is said "
-        "of other ones. A cell without runs is *missing*, and an algorithm is compared only on "
-        "environments on which it has runs.\n\n"
+        "Normalised final scores (0: random policy, 1: reference) of our runs, on the "
+        "environments that algorithms share. An algorithm has the same number of seeds on each "
+        "environment, that of the environment with the fewest, so that all environments have the "
+        "same weight. Intervals are 95% bootstraps over seeds within each environment. "
+        "Environments are treated as fixed, so the results do not generalise to others. A cell "
+        "without runs is *missing*, and an algorithm is compared only on environments on which it "
+        "has runs.\n\n"
         "## Scores\n\nMean normalised final scores.\n\n"
         f"{table(folder, 'aggregate-cells', *cell_table(scores, pairs))}\n"
         "## IQM over shared environments\n\n"
         "The IQM is the mean of the middle half of all runs; n: environments x seeds.\n\n"
         f"{table(folder, 'aggregate', COLUMNS, rows)}\n"
         "## Performance profiles\n\n"
-        "The share of an algorithm's runs with a score above each value. A line above another one "
-        "everywhere is better whatever the score that is asked for.\n\n"
+        "The share of an algorithm's runs with a score above each value. An algorithm whose line "
+        "is above another everywhere is better at every threshold.\n\n"
         + picture("Performance profiles", figure)
         + "## Probability of improvement\n\n"
-        "The chance that a run of the algorithm of the row scores above one of the column (equal "
-        "scores count half), the mean over environments. Above 0.5 the row is better more often "
-        "than not; this says nothing of by how much.\n\n"
+        "The probability that a run of the row's algorithm scores above one of the column's (equal "
+        "scores count half), averaged over environments. Above 0.5 the row is better more often "
+        "than not, but this does not tell by how much.\n\n"
     )
     most, all_algos = sets[0], max(sets, key=lambda s: len(s.algos))
     for i, shared in enumerate(dict.fromkeys((most, all_algos))):
@@ -176,4 +177,4 @@ def improvement_table(scores: Scores, shared: Shared) -> tuple[tuple[str, ...], 
             chance = stats.probability_of_improvement(ours, theirs)
             cells.append("" if a == b else chance.text(2))
         rows.append((escape(display(a)), *cells))
-    return ("over", *(escape(display(b)) for b in shared.algos)), rows
+    return ("row over column", *(escape(display(b)) for b in shared.algos)), rows

@@ -81,11 +81,11 @@ CLEANRL = {
 POLICIES = ("algorithm", "rank", "seed", "final score", "of 100 other episodes, about 95%")
 POLICIES_NOTE = (
     "The weights of the median and the worst seed of a run are published. "
-    "`python benchmarks/watch.py RUN` shows them. All seeds are evaluated in the same episodes, "
-    "whose noise is in no interval over seeds. In about 95% of cases the mean return of a policy "
-    "in 100 other episodes lies in the interval of the last column. It does so less often where "
-    "failures are rare, and for the worst of many seeds. `python benchmarks/watch.py --check RUN` "
-    "plays other episodes.\n\n"
+    "`python benchmarks/watch.py RUN` shows them. All seeds are evaluated in the same episodes, so "
+    "intervals over seeds do not include the noise between episodes. In about 95% of cases the "
+    "mean return of a policy in 100 other episodes lies in the interval of the last column, but "
+    "less often where failures are rare, and for the worst of many seeds. "
+    "`python benchmarks/watch.py --check RUN` plays other episodes.\n\n"
 )
 OTHERS = ("algorithm", "run", "n", "IQM [95%]", "mean [95%]", "failures", "settings")
 
@@ -225,10 +225,14 @@ def score_note(pairs: Sequence[Pair]) -> str:
     text = "Means over n seeds with their 95% intervals. "
     if any(pair.sb3 for pair in pairs):
         text += (
-            "The second line of a row is SB3 at the same settings; a verdict has the difference of "
-            "the normalised means, ours minus SB3's, and the seeds a side that it rests on. "
+            "The second line of a row is SB3 at the same settings. Below a verdict are the "
+            "difference of the normalised means, ours minus SB3's, and the seeds per side that it "
+            "is based on. "
         )
-    return text + f"Terms: [how to read this]({UP}verdicts.md#how-to-read-this).\n\n"
+    return (
+        text
+        + f"The terms are explained in [how to read this]({UP}verdicts.md#how-to-read-this).\n\n"
+    )
 
 
 def verdict_cell(pair: Pair, measure: str) -> str:
@@ -354,9 +358,9 @@ def equal_budgets(pairs: Sequence[Pair], results: Path) -> str:
     stem = f"environment-{file_name(pairs[0].env)}-budgets"
     return (
         "\n## At an equal budget\n\n"
-        "Mean scores after as many timesteps, with their 95% intervals. In bold: at the end of a "
-        "run, in the episodes of its final evaluation. Elsewhere: during a longer run, in fewer "
-        "episodes, with a learning rate that may still be high. Published: "
+        "Mean scores after the same number of timesteps, with their 95% intervals. Scores in bold "
+        "are from the final evaluation of a run. The others are from evaluations during a longer "
+        "run, with fewer episodes and a learning rate that may still be high. In published scores, "
         "+- is over the episodes of one agent (the zoo) or over seeds (CleanRL).\n\n"
     ) + table(results, stem, header, rows, UP)
 

@@ -55,10 +55,10 @@ def text_of(stored: dict[str, Any], folder: Path) -> str:
     transformers = f"transformers {stored['versions']['transformers']}"
     return f"""A small GPT-2 completes {sizes["K"]} prompts with at most {sizes["T"]} tokens of a \
 vocabulary of {sizes["V"]}. All {sizes["completions"]} completions of a prompt are enumerated, in \
-double precision: every expectation below is a sum, and nothing is sampled. The tables are of one \
-network with random weights, which answers {prompts} of the prompts right. The sentences say what \
-holds over {stored["networks"]} such networks, from the least to the most. An estimate is made \
-from one group of {sizes["G"]} completions of one prompt.
+double precision: every expectation below is a sum, and nothing is sampled. The tables are for one \
+network with random weights, which answers {prompts} of the prompts right. The lists give the \
+range over {stored["networks"]} such networks. An estimate is made from one group of \
+{sizes["G"]} completions of one prompt.
 
 *Scale* is the factor by which the mean of an estimator multiplies the true gradient, *bias* the \
 length of the rest of its mean, *noise* the trace of its covariance. Both are relative to the \
@@ -89,8 +89,8 @@ from the reference to the policy is {stored["steps"]["kl"]:g} nats per completio
 
 {table(folder, "estimators-clip", *clip_table(stored))}
 The policy has moved {stored["steps"]["clip"]:g} nats per completion along the true gradient since \
-it sampled. The advantages are Dr. GRPO's. What is clipped from above are tokens of right \
-completions, from below tokens of wrong ones. A scale of 0 is a policy that is held where it is.
+it sampled. The advantages are Dr. GRPO's. Tokens of right completions are clipped from \
+above, tokens of wrong ones from below. A scale of 0 means that the policy does not move.
 
 {command_text(stored, transformers)}
 
@@ -178,8 +178,8 @@ def group_sentence(stored: dict[str, Any]) -> str:
         )
         text += (
             "\n\nThe others are biased. The first number is the deviation of their mean from the "
-            "gradient, as a share of its length. The second is by how many tokens more than the "
-            "gradient itself they lengthen wrong completions, per unit of reward.\n\n"
+            "gradient, as a share of its length. The second is how many more tokens they add to "
+            "wrong completions than the gradient itself does, per unit of reward.\n\n"
             + items(listed)
         )
     return text
@@ -210,6 +210,6 @@ def clip_sentence(stored: dict[str, Any]) -> str:
     """How much of the gradient each clip leaves."""
     listed = items(f"{escape(x['name'])}: {share(x, 'left')}" for x in stored["clips"][1:])
     return (
-        "**What each pair of epsilons leaves of the gradient without a clip, along its "
-        f"direction:**\n\n{listed}"
+        "**Share of the unclipped gradient that remains along its direction with each pair of "
+        f"epsilons:**\n\n{listed}"
     )

@@ -44,34 +44,34 @@ HOW_TO_READ = f"""\
 - **Interval.** One seed is one observation, and n is the number of seeds. `498.2 [493.1, 500.0]` is
   a statistic over seeds with its 95% expanded-percentile bootstrap interval. The IQM is the mean of
   the middle half of the seeds; the mean weights all seeds equally.
-- **Failure.** A seed that ends below the environment's reward threshold, or without one below a
-  normalised score of {FLOOR}, or that diverged (its loss became NaN or infinite). `0 of 30, at most
-  10%`: so many of all seeds may fail, by the upper end of a one-sided 95% interval
-  (Clopper-Pearson). All statistics include the failures. A non-finite return is replaced
-  by the random policy's score, or where that is unknown by the lowest return of the run.
-- **Verdict.** Ours against stable-baselines3 (SB3) with the same hyperparameters, network and
-  evaluation. The number is the difference of the mean normalised scores (0: random policy, 1:
-  reference), ours minus SB3's, with its {1 - LEVEL:.0%} interval, and p that of a permutation test.
-  An interval within ±{MARGIN} is *equivalent*, from {stats.EQUIVALENCE_SEEDS} seeds a side on;
-  otherwise one above 0 is *better* and one below 0 *worse* where p agrees. Where all seeds of both
-  sides score the same, the cell is *saturated*: what is said is how many seeds may fail unseen. Any
-  other interval is *undecided*. Verdicts are looked at with {", ".join(map(str, LOOKS))} seeds a
-  side, and the first look that decides is the verdict, n its seeds a side. In simulations
-  (`error_rates.py`) sides that are alike are called better or worse in less than 5% of cases over
-  all looks.
-  *Equivalent* can still hide rare failures, up to the bound beside it. There is no verdict before
-  both sides have the seeds 0 to {LOOKS[0] - 1}, or where the environment's random or reference
-  score is unknown. Verdicts use the mean, not the IQM, so that failed seeds count. The rule was
-  stated on 2026-11-22: the seeds that were published before had been looked at by another one.
-  Verdicts on ablations, searches, language models and revised ones are looked at once, by 95%
+- **Failure.** A seed fails if it ends below the environment's reward threshold (below a normalised
+  score of {FLOOR} if there is none), or if it diverges (its loss becomes NaN or infinite).
+  `0 of 30, at most 10%` gives the observed failures and the upper bound of a one-sided 95% interval
+  of the failure rate (Clopper-Pearson). All statistics include the failures. A non-finite return is
+  replaced by the random policy's score or, if that is unknown, by the lowest return of the run.
+- **Verdict.** A verdict compares ours with stable-baselines3 (SB3) at the same hyperparameters,
+  network and evaluation. The number is the difference of the mean normalised scores (0: random
+  policy, 1: reference), ours minus SB3's, with its {1 - LEVEL:.0%} interval; p is that of a
+  permutation test. An interval within ±{MARGIN} is *equivalent*, given at least
+  {stats.EQUIVALENCE_SEEDS} seeds per side. Otherwise an interval above 0 is *better* and one below
+  0 is *worse*, if p agrees. If all seeds of both sides score the same, the cell is *saturated*, and
+  the bound on the failure rate is given instead. Any other interval is *undecided*. The test is
+  sequential: it is run at {", ".join(map(str, LOOKS))} seeds per side, and the first decisive
+  result is the verdict, with n seeds per side. In simulations without a true difference
+  (`error_rates.py`), less than 5% of comparisons are called better or worse, over all looks.
+  *Equivalent* can still hide rare failures, up to the bound given with it. There is no verdict
+  until both sides have seeds 0 to {LOOKS[0] - 1}, or if the environment's random or reference score
+  is unknown. Verdicts use the mean, not the IQM, so that failed seeds count. The rule was stated on
+  2026-11-22; seeds published before that date had already been tested by an earlier rule. Verdicts
+  on ablations, searches and language models, and revised verdicts, use a single test with 95%
   intervals and p < 0.05.
 - **Learning speed.** AUC is the area under the learning curve divided by its length, that is, the
   mean greedy return over training. Timesteps to threshold is the first evaluation at or above the
   reward threshold, the median over the seeds that reach it, with their number in brackets.
-- **n** is the number of seeds; `10 of 20` where the next look needs 20. Ours has 30 at least, SB3
-  as many as decide both verdicts.
-- **Stale** marks a run whose code has changed since, in a way that may change its curve. **Not the
-  preset** marks a run with other hyperparameters than the algorithm's command with `--env` alone.
+- **n** is the number of seeds; `10 of 20` means that the next look needs 20. Ours has at least 30,
+  SB3 as many as decide both verdicts.
+- **Stale** marks a run whose code has since changed in a way that may change its curve. **Not the
+  preset** marks a run whose hyperparameters differ from those of the command with `--env` alone.
 """
 
 RATES = {str: NUMBER}
@@ -93,7 +93,7 @@ WORDS = ("equivalent", "better", "worse", "saturated", "undecided")
 
 ALL = ("environment", "algorithm", *MEASURES.values())
 REVISED_COLUMNS = (
-    *("environment", "algorithm", "of", "published first", "then", "what changed"),
+    *("environment", "algorithm", "measure", "published first", "then", "what changed"),
     "on fresh seeds",
 )
 
@@ -153,8 +153,9 @@ def revised_verdicts(results: Sequence[Result], folder: Path) -> str:
         return ""
     print_table("Revised verdicts", REVISED_COLUMNS, rows)
     return (
-        "## Revised verdicts\n\nPublished, then changed, and therefore decided anew on fresh seeds "
-        f"({ranges(FRESH)}) of both sides, looked at once with 95% intervals:\n\n"
+        "## Revised verdicts\n\nThese verdicts changed after publication. They were therefore "
+        f"repeated on fresh seeds ({ranges(FRESH)}) of both sides, with a single test and 95% "
+        "intervals:\n\n"
         f"{table(folder, 'revised-verdicts', REVISED_COLUMNS, rows)}\n"
     )
 
@@ -185,10 +186,10 @@ def together_text(verdicts: Sequence[Verdict], name: str) -> str:
     pooled = sum(map(z_of, found)) / math.sqrt(k)
     p = math.erfc(abs(pooled) / math.sqrt(2))
     return text + (
-        f". Of the {k} that are not saturated, {differ} are better or worse. If all pairs were "
-        f"alike, at most {0.05 * k:.1f} would be on average. The pooled z of the permutation tests "
-        f"is {pooled:+.2f}, {p_text(p)}: above 0, ours scores higher. It is approximate, since "
-        "looking ends with a decision.\n"
+        f". Of the {k} that are not saturated, {differ} are better or worse. Without any true "
+        f"difference, at most {0.05 * k:.1f} would be on average. The pooled z of the permutation "
+        f"tests is {pooled:+.2f}, {p_text(p)}. A z above 0 means that ours scores higher. It is "
+        "approximate, because testing stops at the first decision.\n"
     )
 
 
@@ -199,19 +200,19 @@ def error_rates(stored: dict[str, Any], folder: Path) -> str:
     """The tables of benchmarks/error_rates.py."""
     looks = ", ".join(map(str, stored["looks"]))
     text = (
-        f"{stored['samples']:,} simulated comparisons each, looked at with {looks} seeds a side as "
-        f"above. Sides that are alike:\n\n"
+        f"Each row simulates {stored['samples']:,} comparisons, tested at {looks} seeds per side "
+        "as above. Both sides have the same distribution of scores:\n\n"
     )
     alike = ("scores", "better or worse", "equivalent", "saturated", "undecided", "mean seeds")
     rows: Rows = []
     for name, r in stored["alike"].items():
         shares = [r["better"] + r["worse"], r["equivalent"], r["saturated"], r["undecided"]]
         rows.append((escape(name), *(f"{x:.1%}" for x in shares), f"{r['seeds']:.0f}"))
-    print_table("Verdicts on sides that are alike", alike, rows)
+    print_table("Verdicts on sides without a true difference", alike, rows)
     text += table(folder, "error-rates-alike", alike, rows)
     text += (
-        f"\nSides that differ by exactly the margin, {stored['margin']}: ours is worse, but for "
-        "*skewed, the other way*.\n\n"
+        f"\nThe sides differ by exactly the margin, {stored['margin']}. Ours is worse, except in "
+        "*skewed, the other way*:\n\n"
     )
     apart = ("scores", "equivalent", "better", "worse", *alike[3:])
     rows = []
@@ -221,11 +222,11 @@ def error_rates(stored: dict[str, Any], folder: Path) -> str:
     print_table("Verdicts on sides that differ by the margin", apart, rows)
     text += table(folder, "error-rates-apart", apart, rows)
     text += (
-        "\nThe last row is a limit of the rule: where fewer than one seed in ten fails, and badly, "
-        "30 seeds often show no failure, and the sides are called equivalent. No rule that calls "
-        "sides without failures equivalent can hold 5% there with fewer than 59 seeds, 0.95^58. "
-        "That is why failures are counted beside the verdicts, with their bound.\n"
-        "\nHow often the 95% intervals contain what they estimate, by the number of seeds:\n\n"
+        "\nThe last row shows a limit of the rule. If fewer than one seed in ten fails, but fails "
+        "badly, 30 seeds often show no failure, and the sides are called equivalent. A rule that "
+        "calls sides without failures equivalent needs 59 seeds to keep this error below 5% "
+        "(0.95^58). This is why failures are reported next to the verdicts, with a bound.\n"
+        "\nCoverage of the 95% intervals, by the number of seeds:\n\n"
     )
     covered = ("scores", "statistic", *(f"n={n}" for n in stored["seeds"]))
     rows = [

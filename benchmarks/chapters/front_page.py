@@ -177,5 +177,5 @@ def key(pairs: Sequence[Pair]) -> str:
     return (
         "Mean final score (0 is a random policy, 1 the reference, the best in bold), the verdict "
         f"against SB3 ({signs}, no sign: no SB3 run), and timesteps per seed. {STALE} stale, {FEW} "
-        "fewer seeds than the rule asks for, - does not apply, empty: not run.\n"
+        "fewer seeds than the rule requires, - does not apply, empty: not run.\n"
     )

@@ -85,12 +85,12 @@ def page(loaded: Sequence[Result], results: Path) -> str:
         for name in SCRIPTS
     )
     return (
-        "The same algorithm by several libraries with the hyperparameters that all of them can "
-        "set, each in its own environments and all evaluated in ours. "
-        f"{differ} of {len(words)} verdicts say that two libraries differ. Verdicts are looked at "
-        "once, by 95% intervals: where nothing differs, at most about 1 in 20 says so by chance. "
-        "What stays each library's own, such as which gradients are "
-        f"clipped and whether a time limit ends an episode, is said in the files of {own}.\n\n"
+        "Each algorithm is trained by several libraries with the hyperparameters that all of them "
+        "support. Each library uses its own environments, and all are evaluated in ours. "
+        f"{differ} of {len(words)} verdicts find a difference between two libraries. Each verdict "
+        "is a single test with a 95% interval, so without any true difference about 1 in 20 would "
+        "do so by chance. The remaining differences, such as which gradients are clipped and "
+        f"whether a time limit ends an episode, are described in the files of {own}.\n\n"
         f"{table(results, 'interchange-scores', SCORES, scores)}\n"
         f"{table(results, 'interchange-verdicts', PAIRS, pairs)}\n"
         f"{details_section('ppo', found, results)}"
@@ -153,16 +153,18 @@ def details_text(
     if not rows:
         return ""
     outcome = "".join(
-        f" All of {NAMES[x]}'s together move the difference to {NAMES[x]} from {', '.join(words)}."
+        f" All details of {NAMES[x]} together change the difference to {NAMES[x]} from "
+        f"{', '.join(words)}."
         for x, words in outcomes.items()
     )
     columns = (*DETAILS, *(f"against {NAMES[x]}" for x in libraries))
     script = link("the script", place(ROOT / "benchmarks" / "library_details.py", results))
     return (
         f"\n## Details behind the differences: {display(algo)}\n\n"
-        f"Learning speed of ours, the first {stored['seeds']} seeds, trained with details of other "
-        f"libraries, one at a time and all together; 'undecided' does not say that two are alike. "
-        f"What each detail is, and what is not imitated, is said in {script}.{outcome}\n\n"
+        "The table has the learning speed of our code when it is trained with details of other "
+        f"libraries, one at a time and all together, on the first {stored['seeds']} seeds. "
+        "'Undecided' does not mean that two are equal. The details, and those that are not "
+        f"imitated, are described in {script}.{outcome}\n\n"
         f"{table(results, f'interchange-details-{algo}', columns, rows)}\n"
         f"{command_text(stored)}\n"
     )

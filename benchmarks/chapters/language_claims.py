@@ -318,13 +318,12 @@ def pipeline_text(stored: dict[str, Any], folder: Path) -> str:
         rows.append((escape(stage), str(len(here)), samples, *cells))
     settings = stored["settings"]
     return (
-        f"{pipeline_sentence(values)}"
-        f"The stages of DeepSeek-R1 (arXiv 2501.12948v1, sec. 2.3), on {escape(settings['task'])}, "
-        "are compared with RL twice as long, which has the samples of both stages of RL, and with "
-        "RL on the small base (sec. 4.1). Rejection SFT and distillation learn, in several passes, "
-        f"from one right sample of each of {settings['prompts']:,} prompts that the model after RL "
-        "solves in four attempts. The samples column counts neither these attempts nor the "
-        "training of that model.\n\n"
+        f"{pipeline_sentence(values)}The stages of DeepSeek-R1 (arXiv 2501.12948v1, sec. 2.3), on "
+        f"{escape(settings['task'])}, are compared with RL twice as long, which has the samples of "
+        "both stages of RL, and with RL on the small base model (sec. 4.1). Rejection SFT and "
+        "distillation learn, in several passes, from one right sample of each of "
+        f"{settings['prompts']:,} prompts that the model after RL solves in four attempts. The "
+        "samples column counts neither these attempts nor the training of that model.\n\n"
         f"{table(folder, 'language-pipeline', PIPELINE_COLUMNS, rows)}\n"
         + command_text(stored, stored["machine"]["cpu"])
         + "\n\n"
@@ -506,7 +505,7 @@ WAITS = {
 
 
 def correction_section(found: Sequence[Method], folder: Path) -> str:
-    """How often a model takes a column back, before, during and after RL."""
+    """How often a model corrects a column, before, during and after RL."""
     m = run_of(found, "grpo", "checking", {})
     if m is None:
         return ""
@@ -535,7 +534,7 @@ def correction_section(found: Sequence[Method], folder: Path) -> str:
         said = ["The model writes `wait` before any RL, as its demonstrations do", *said]
     return (
         f"{bold(said)}In `checking` a quarter of the demonstrations' columns are first written "
-        "wrong, followed by `wait;` and the right column. P(wait) is that of a whole "
+        "wrong, followed by `wait;` and the right column. P(wait) refers to a whole "
         "completion.\n\n" + table(folder, "language-correction", columns, rows) + "\n" + figure
     )
 

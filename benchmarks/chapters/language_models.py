@@ -389,7 +389,7 @@ def trl_sentence(found: Sequence[tuple[str, Parity | None]]) -> str:
         text += f" It does not exclude this for {', '.join(other)}."
     if missing := [name for name, x in found if not x]:
         text += f" There is no verdict for {', '.join(missing)}."
-    return f"**{text}** Equivalence takes {stats.EQUIVALENCE_SEEDS} seeds a side.\n\n"
+    return f"**{text}** Equivalence requires {stats.EQUIVALENCE_SEEDS} seeds per side.\n\n"
 
 
 def trl_section(found: Sequence[Method], folder: Path) -> str:
@@ -418,10 +418,10 @@ def trl_section(found: Sequence[Method], folder: Path) -> str:
     if rows:
         columns = ("task", "method", "changed", "measure", "n", "ours", "TRL", "verdict")
         text = (
-            f"{trl_sentence(judged)}"
-            "Both use the same task, model, hyperparameters, number of samples and evaluation. "
-            "Verdicts are defined as for the other algorithms, but there is a single look at the "
-            "seeds, and the 95% intervals are of the difference of the measure itself.\n\n"
+            f"{trl_sentence(judged)}Both use the same task, model, hyperparameters, number of "
+            "samples and evaluation. Verdicts are defined as for the other algorithms, but each "
+            "is a single test, and the 95% intervals are of the difference of the measure "
+            "itself.\n\n"
             f"{table(folder, 'language-trl', columns, rows)}\n"
         )
         figure = folder / "plots" / "language-trl.svg"

@@ -173,8 +173,8 @@ def weights_section(results: Sequence[Result], folder: Path) -> str:
     )
     return (
         f"REINFORCE on {env}. `--weight` selects the weight of the log-probabilities. Each weight "
-        "is trained separately. Their scores stand among the ablations. The variance is that of "
-        "an update's gradient before clipping, estimated from its episodes and summed over the "
+        "is trained separately. Scores are on the page of ablations. The variance is that of an "
+        "update's gradient before clipping, estimated from its episodes and summed over the "
         "parameters. The table has its geometric mean over the training. Signal / noise is the "
         "squared length of the true gradient divided by that variance, which does not depend on "
         "the scale of the weights. An estimate below 0 means that no signal is detected. "
@@ -275,7 +275,7 @@ def estimators_section(results: Sequence[Result], folder: Path) -> str:
         "rewards as they are trained on. Later it mostly reflects how much a policy has learned. "
         "The explained variance is not shown, since every critic is measured by targets of its "
         "own kind.\n\n"
-        "The verdicts are not corrected for their number.\n\n"
+        "The verdicts are not corrected for multiple comparisons.\n\n"
         f"{table(folder, 'a2c-advantages', ESTIMATOR_COLUMNS, rows)}\n"
         + picture("Returns and mean squared advantages of A2C, by estimator", figure)
         + commands(runs)

@@ -254,7 +254,7 @@ def verdict_text(verdict: Parity | None, spec: Scores | envs.EnvSpec) -> str:
     if verdict is None:
         if spec.random_score is None or spec.reference_score is None:
             return "none (random or reference score unknown)"
-        return f"none (needs {LOOKS[0]} seeds a side)"
+        return f"none (needs {LOOKS[0]} seeds per side)"
     if verdict.word == "saturated":
         bound = stats.failure_bound(0, verdict.difference.n)
         return f"saturated: all seeds score the same (on each side at most {bound:.1%} do not)"

@@ -127,11 +127,11 @@ def read_studies(results: Path) -> list[Study]:
                 about = read(path / "config.json", STUDY)
                 result = read(path / "result.json", RESULT)
                 if about["kind"] != "control" or about["algo"] not in catalog.names("algos"):
-                    raise UsageError(f"{path}: {about['algo']} is no algorithm that is searched")
+                    raise UsageError(f"{path}: {about['algo']} is not a searchable algorithm")
                 numbers = ("trial", "seed", "final", "auc")
                 rows = read_table(path / "rows.parquet", numbers, ("stage",))
                 if about["env"] not in envs.NATIVE:
-                    raise UsageError(f"{path}: {about['env']} is no environment of ours")
+                    raise UsageError(f"{path}: {about['env']} is not a native environment")
                 study = Study(path, about, result, rows)
                 study.check()
                 found.setdefault(path.parts[-3:], study)
@@ -175,9 +175,9 @@ def searches_section(studies: Sequence[Study], results: Path) -> str:
     return (
         "## Searches\n\n"
         "*Chosen by search (n configurations x k seeds), measured on m fresh seeds*: the winner of "
-        "a search is trained again on seeds that it was not chosen by, and so is what it is set "
-        "against. Scores are mean final greedy returns with their 95% interval; the difference is "
-        "that of normalised scores, at the end and of the mean over training (the area under the "
+        "a search and what it is compared with are trained again on seeds that were not used to "
+        "choose it. Scores are mean final greedy returns with their 95% interval. Differences are "
+        "those of normalised scores, at the end and averaged over training (the area under the "
         "learning curve).\n\n" + table(results, "searches", FOUND, rows) + "\n"
     )
 
@@ -291,9 +291,9 @@ def sensitivity_section(studies: Sequence[Study], results: Path) -> str:
         "Scores are normalised (0: random policy, 1: reference) final returns. *Untuned* are the "
         "defaults of the algorithm's file, *tuned for this one* the best configuration of this "
         "environment, *tuned once for all* that with the best mean over the environments; both are "
-        "chosen without the seed that they are scored by. *Sensitivity* is the mean of what tuning "
-        "for each environment gains over tuning once for all (Adkins et al., 2024). Intervals "
-        "are over the seeds alone: environments and configurations are fixed.\n\n"
+        "chosen without the seed that they are scored by. *Sensitivity* is the mean gain from "
+        "tuning for each environment over tuning once for all (Adkins et al., 2024). Intervals "
+        "are over seeds only: environments and configurations are fixed.\n\n"
     )
     rows: Rows = []
     summary: Rows = []
@@ -330,8 +330,8 @@ def sensitivity_section(studies: Sequence[Study], results: Path) -> str:
         print(f"plot: {path}")
         text += picture(f"Score of {display(group.algo)} against each hyperparameter", path)
     return text + (
-        f"\nA point is a configuration, its mean over the seeds. The line is the mean of the "
-        f"configurations in one of {BINS} equal parts, by rank, with its 95% interval.\n\n"
+        "\nA point is a configuration, averaged over the seeds. The line joins the means of the "
+        f"configurations in {BINS} bins of equal size, with 95% intervals.\n\n"
     )
 
 

@@ -196,8 +196,8 @@ def rows_text(stored: dict[str, Any], table: Table = plain_table) -> str:
         + f" Others take: {peers}." * bool(peers)
         + "** CartPole-v1, CleanRL's sizes, evaluation off, one thread on one core, "
         f"{stored['total_timesteps']:,} timesteps per row, a part of a training. Medians of n "
-        "interleaved repeats, with their range in brackets. rejax has a learning rate for each "
-        "row, too. SB3 trains one row after another, so that one was measured.\n\n"
+        "interleaved repeats, with their range in brackets. rejax also has a learning rate for "
+        "each row. SB3 trains one row after another, so one row was measured.\n\n"
         f"{table('speed-rows', header, lines)}\n"
         f"{command_text(stored, versions_text(stored))}\n"
     )

@@ -291,7 +291,7 @@ def read_part(part: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         raise UsageError(f"{path}: has schema {config['schema']}, this version reads {SCHEMA}")
     kind = config["kind"]
     if kind not in SUMMARIES:
-        raise UsageError(f"{path}: {kind} is no kind of run; there are {', '.join(SUMMARIES)}")
+        raise UsageError(f"{path}: {kind} is not a kind of run; there are {', '.join(SUMMARIES)}")
     subject = "task" if kind == "language" else "env"
     with reading(path):
         check(config, {subject: NAME}, "")

@@ -27,9 +27,9 @@ class Terms(NamedTuple):
 
 
 @kernels.sets_gradients
-def clipped_objective(agent: Any, batch: Any, config: Any, clip: Tensor | None) -> Terms:
+def clipped_objective(agent: Any, batch: Any, config: Any, clip_range: Tensor | None) -> Terms:
     """The clipped objective with clipped values (PPO), for tensors that kernels can take."""
-    bound = -1.0 if clip is None else clip
+    bound = -1.0 if clip_range is None else clip_range
     return _compute(agent, batch, config, batch.logprobs, bound, config.clip_value_range)
 
 

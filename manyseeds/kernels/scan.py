@@ -1,4 +1,4 @@
-"""Recurrences over the steps of rollouts, and shuffles, in C (scan.c).
+"""Recurrences over the steps of rollouts, and permutations, in C (scan.c).
 
 S seeds, T steps, N environments per seed.
 """
@@ -26,8 +26,8 @@ def discounted_sums(x: Tensor, decay: Tensor) -> Tensor:
     return y
 
 
-def shuffles(keys: Tensor) -> Tensor:
-    """What `shuffles` of samples.py says."""
+def permutations(keys: Tensor) -> Tensor:
+    """What `permutations` of samples.py says."""
     keys = keys.contiguous()
     order = torch.empty(keys.shape, dtype=torch.int64)
     rows, pointers = keys.numel() // keys.shape[-1], (keys.data_ptr(), order.data_ptr())

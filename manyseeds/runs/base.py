@@ -202,8 +202,8 @@ class BaseRun:
     def outlook(self) -> str:
         """What the same command would do, if this one ended now."""
         if self.checkpoint.at:
-            return f"the same command again goes on from {self.checkpoint.at}"
-        return "the same command again trains what is missing, from the start"
+            return f"the same command resumes from {self.checkpoint.at}"
+        return "the same command trains what is missing, from the start"
 
     def finish(self, result: Any) -> dict[str, Any]:
         """Measure what was learned and, with a directory, `write` it; returns the summary."""
@@ -351,7 +351,7 @@ def remove_abandoned(folder: RunFolder, seeds: Sequence[int]) -> None:
         if any(first <= seed <= last for seed in seeds):
             # Unreadable; gone, as two processes may train seeds of one part; holds a checkpoint.
             with contextlib.suppress(OSError):
-                if DONE not in os.listdir(part):
+                if DONE not in os.listdir(part) and not is_finished(part):  # packed
                     clear(part, keep=ALL, strict=False)
                     part.rmdir()
 
@@ -377,7 +377,7 @@ def failing_in_one_line(memory_hint: str = "") -> Iterator[None]:
     except KeyboardInterrupt as error:
         console.show_cursor()  # a bar that had just begun has hidden it
         if not isinstance(error, Interrupted):
-            error = Interrupted("interrupted; the same command again trains what is missing")
+            error = Interrupted("interrupted; the same command trains what is missing")
         print(error.text, file=sys.stderr)
         raise SystemExit(error.status) from None
 

@@ -130,13 +130,13 @@ class Checkpoint:
             return
         print(
             f"note: {self.path}: not used: {error}; kept as {error.name}, "
-            "the command that it belongs to goes on from there",
+            "the command that it belongs to resumes from there",
             file=sys.stderr,
         )
 
     def refuse(self, why: str) -> None:
         """Remove one that cannot be used, and say so."""
-        print(f"note: {self.path}: not used: {why}; the training starts anew", file=sys.stderr)
+        print(f"note: {self.path}: not used: {why}; the training starts over", file=sys.stderr)
         self.remove()
 
     def remove(self) -> None:

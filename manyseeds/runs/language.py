@@ -95,17 +95,18 @@ class LanguageConfig(ResumableConfig):
     """A task with a preset, gsm8k, a file, or a hub name. A file is JSONL, with a prompt and an
     answer in each row."""
     grader: Annotated[Literal["rules", "math-verify"], Added("rules")] = "rules"
-    """How answers of a data set are compared. rules: as numbers or texts. math-verify: also as
-    mathematics, with that package."""
+    """How to compare answers to a data set. rules: as numbers or texts. math-verify: also as
+    mathematical expressions, with that package."""
     model: str = "tiny"
-    """tiny, a base of it, a folder, or a hub name. The bases are tiny-base, tiny-base-800 and
-    micro-base-3200; tiny is tiny-base after sft.py, trained once; see llm_track/models.py."""
+    """tiny, one of its base models, a folder, or a hub name. The base models are tiny-base,
+    tiny-base-800 and micro-base-3200; tiny is tiny-base after a run of sft.py; see
+    llm_track/models.py."""
     seeds: Annotated[Seeds, Execution()] = 1
-    """Number of seeds S. Trained one after another."""
+    """Number of seeds S. They are trained one after another."""
     first_seed: Annotated[NonNegativeInt, Execution()] = 0
     """The seeds are first_seed, first_seed + 1, ..."""
     total_samples: PositiveInt = 51_200
-    """Samples to learn from. Completions, including discarded ones."""
+    """Budget in samples. Samples are completions, including discarded ones."""
     max_new_tokens: NonNegativeInt = 0
     """Longest completion, in tokens (0: the task's)."""
     lora_rank: NonNegativeInt = 0
@@ -114,30 +115,31 @@ class LanguageConfig(ResumableConfig):
     """Precision of computations. auto is bfloat16 on a GPU that supports it; weights stay
     float32."""
     sampler: Annotated[Literal["transformers", "vllm"], Added("transformers")] = "transformers"
-    """What generates completions. vllm: that package, on a GPU."""
+    """Sampling backend. With vllm, that package and a GPU are required."""
     liger: Annotated[bool, Added(False)] = False
-    """Compute with Liger's fused kernels. With the package liger-kernel, on a GPU."""
+    """Compute with Liger's fused kernels. Needs the package liger-kernel and a GPU."""
     warmup: Annotated[Fraction, Added(0.0)] = 0.0
-    """Fraction of the training in which the learning rate rises. Linearly, from 0."""
+    """Fraction of training used for learning rate warm-up. It is linear, starting from 0."""
     lr_schedule: Annotated[Literal["constant", "linear", "cosine"], Added("constant")] = "constant"
-    """Learning rate schedule. linear, cosine: falling to 0 after the warm-up."""
+    """Learning rate schedule. linear, cosine: annealed to 0 after the warm-up."""
     evaluations: Annotated[PositiveInt, Execution()] = 10
-    """Evaluations after the one before training."""
+    """Number of evaluations, not counting the one before training."""
     eval_prompts: Annotated[PositiveInt, Added(128)] = 128
-    """Held-out prompts of each evaluation during training, at most. Before and after it there are
-    256, or all prompts of a data set."""
+    """Maximum held-out prompts per evaluation during training. The evaluations before and
+    after it use 256, or all prompts of a data set."""
     eval_samples: Annotated[PositiveInt, Added(4)] = 4
-    """Samples per prompt of each evaluation during training. N give pass@N and cons@N, and, where
-    N is larger than 4, pass@4 and cons@4, too. Before and after the training there are 16."""
+    """Samples per prompt of each evaluation during training. N samples give pass@N and cons@N, and
+    if N is larger than 4, also pass@4 and cons@4. The evaluations before and after training use
+    16."""
     eval_budget: Annotated[float, Range(0, 1, open_low=True), Added(1.0)] = 1.0
     """Fraction of the full evaluation to run. At least one prompt. Below 1 scores are noisier, and
     the run gets another name."""
     micro_batch_size: Annotated[PositiveInt, Execution()] = 64
     """Samples per forward and backward pass. Changes memory and speed, not the result. Sampling
-    uses a size of its own."""
+    has its own batch size."""
     sampling_batch_size: Annotated[NonNegativeInt, Execution()] = 0
-    """Completions generated side by side (0: all of a step). Changes memory and speed, not the
-    result beyond rounding. Evaluations take 512 with 0."""
+    """Completions generated in parallel (0: all of a step). Changes memory and speed, and results
+    only by rounding. With 0, evaluations generate 512."""
     gradient_checkpointing: Annotated[bool, Execution()] = False
     """Save memory by recomputing activations."""
 

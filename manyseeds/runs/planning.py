@@ -50,8 +50,8 @@ class PlanningConfig(EnvConfig):
     gamma: Annotated[float, Range(0, 0.999)] = 0.9
     """Discount factor per step."""
     tolerance: Positive = 1e-10
-    """Distance to the optimal values at which to stop, relative for values above 1. Smaller values
-    count as 0: with a small gamma a distant goal is not found."""
+    """Stop within this distance of the optimal values, relative for values above 1. Smaller values
+    count as 0, so with a small gamma a distant goal may not be found."""
     gif: Annotated[bool, Execution()] = False
     """Also write a GIF of values and actions, one frame per sweep or iteration."""
 

@@ -78,7 +78,7 @@ class PredictionConfig(SeedsConfig):
     env: str = "RandomWalk-v0"
     """Environment id."""
     seeds: Seeds = 100
-    """Number of seeds S. Trained together as one batch."""
+    """Number of seeds S. They are trained as one batch."""
     total_episodes: PositiveInt = 100
     """Episodes per seed."""
     gamma: Fraction = 1.0

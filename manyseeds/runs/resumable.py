@@ -121,7 +121,7 @@ class ResumableRun(BaseRun):
             self.resume()
             if self._asked:
                 where = f"{at} of {self.total:,}"
-                goes_on = "the same command again goes on from there"
+                goes_on = "the same command resumes from there"
                 self._end(f" at {where}; {goes_on}" if self.checkpoint.at == at else "")
 
     @boundary

@@ -38,12 +38,14 @@ from manyseeds.digest import (
 )
 from manyseeds.errors import UsageError
 from manyseeds.kernels import guard
+from manyseeds.packed import is_packed
 from manyseeds.progress import console
 from manyseeds.record import (
     DONE,
     PLAN,
     STALE,
     RunFolder,
+    exists,
     hash_of,
     is_finished,
     is_part,
@@ -182,7 +184,7 @@ class Code:
         What it trains would be set aside as soon as it has finished.
         """
         for part in parts_in(folder.path):
-            if not may_hold(part, [seed]) or (part / DONE).exists():
+            if not may_hold(part, [seed]) or exists(part / DONE):
                 continue
             try:
                 config = read_json(part / "config.json")
@@ -235,8 +237,8 @@ def may_hold(part: Path, seeds: Iterable[int]) -> bool:
 
 
 def parts_in(run: Path) -> list[Path]:
-    """The parts in a folder, finished or not."""
-    return sorted((*filter(is_part, run.glob("seeds-*")), run / PLAN))
+    """The parts of a run, finished or not, in folders or packed."""
+    return [part for part in RunFolder(run).all_parts() if is_part(part) or part.name == PLAN]
 
 
 def parts_with_any(run: Path, seeds: Iterable[int]) -> Iterator[tuple[Path, dict[str, Any]]]:
@@ -255,9 +257,13 @@ def set_aside(parts: Iterable[tuple[Path, dict[str, Any]]], digest: str) -> None
 
     parts: each with its config.json. digest: of the code that is to train their seeds. A part that
     was set aside before, with the same code, hyperparameters and seeds, is replaced. Raises
-    UsageError, before anything is moved, where it would follow a link.
+    UsageError, before anything is moved, where it would follow a link, and for a packed part.
     """
-    moved: dict[Path, list[dict[str, Any]]] = {}
+    parts, moved = list(parts), dict[Path, list[dict[str, Any]]]()
+    for part, config in parts:
+        if is_packed(part):
+            how = f"{trainer(config, digest)}; choose another folder (--results)"
+            raise UsageError(f"{part}: is packed and was trained by {how}")
     targets = [(part, config, place_aside(part.parent, config)) for part, config in parts]
     for part, config, target in targets:
         target.mkdir(parents=True, exist_ok=True)
@@ -268,7 +274,7 @@ def set_aside(parts: Iterable[tuple[Path, dict[str, Any]]], digest: str) -> None
             moved.setdefault(target, []).append(config)
     for target, configs in moved.items():
         for text in by_trainer(configs, digest):
-            console.print(f"{text}: set aside as a run of its own, {target}", markup=False)
+            console.print(f"{text}; moved to {target}", markup=False)
 
 
 def folders_aside(run: Path, digest: str, ours: Mapping[str, Any]) -> list[Path]:

@@ -48,15 +48,11 @@ class Endless(Counter):
     A time limit cuts episodes. Whoever takes the cut for an end learns a smaller value.
     """
 
-    def __init__(self, time_limit: int = 5, ends: bool = False) -> None:
-        super().__init__(time_limit=10**6 if ends else time_limit)
-        self.ends_at = time_limit if ends else 10**6
+    def __init__(self, time_limit: int) -> None:
+        super().__init__(time_limit=time_limit)
 
     def observation(self, physics: Tensor) -> Tensor:
         return torch.ones_like(physics)
-
-    def terminal(self, physics: Tensor) -> Tensor:
-        return physics[..., 0] >= self.ends_at
 
 
 class Probe(envs.NativeEnv):

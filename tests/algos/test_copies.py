@@ -17,14 +17,8 @@ from manyseeds.benchmarks.chapters import taxonomy
 from manyseeds.digest import ROOT
 
 FILES = {p.stem: p for p in sorted((ROOT / "algos").glob("*.py")) if p.stem != "__init__"}
-SHARED = {
-    "__init__",
-    "tasks",
-    "models",
-    "sampling",
-    "engine",
-    "evaluation",
-}  # of llm_track, no methods
+# Of llm_track, no methods.
+SHARED = {"__init__", "tasks", "models", "sampling", "engine", "evaluation"}
 FILES |= {
     f"llm_{p.stem}": p for p in sorted((ROOT / "llm_track").glob("*.py")) if p.stem not in SHARED
 }
@@ -35,18 +29,8 @@ for name, about in FACTS.items():
     FAMILIES.setdefault(about.family, set()).add(name)
 WAYS_OUT = "copy it, rename one of them, or say in presets/NAME.toml that versions differ"
 # What makes an algorithm the one it is: every file has its own.
-OWN = {
-    *("Config", "train", "solve"),
-    *(
-        "policy_loss",
-        "value_loss",
-        "loss",
-        "backpropagate",
-        "update",
-        "metrics_of",
-        "token_weights",
-    ),
-}
+OWN = {"Config", "train", "solve", "update", "backpropagate", "metrics_of", "token_weights"}
+OWN |= {"policy_loss", "value_loss", "loss"}
 # Versions besides the one that all other files have, each with its files and its reason.
 VERSIONS: dict[str, dict[str, set[str]]] = {
     "collect": {"several draws a step": {"llm_dapo"}},

@@ -20,6 +20,7 @@ import pytest
 import torch
 
 from manyseeds import envs, kernels
+from manyseeds.algos import ppo
 from manyseeds.digest import ROOT
 from manyseeds.envs import kernels as c_environments
 from manyseeds.kernels.guard import Guard
@@ -35,7 +36,7 @@ TRPO = {"num_envs": 2, "num_steps": 32, "critic_epochs": 1, "total_timesteps": 6
 DQN = {"learning_starts": 20, "buffer_size": 200, "hidden": (16, 16), "total_timesteps": 300}
 GRPO = {"group_size": 3, "minibatch_size": 32, "epochs": 2, "total_timesteps": 200}
 REINFORCE = {"episodes": 3, "critic_updates": 2, "total_timesteps": 200}
-TABULAR = {"env": "FrozenLake-v1", "initial_value": 0.5, "total_timesteps": 600}
+TABULAR = {"env": "FrozenLake-v1", "initial_value": 0.5, "total_timesteps": 300}
 EPISODES = {"total_episodes": 5, "seeds": 2}
 SMALL: dict[str, dict[str, Any]] = {
     "ppo": {**PPO, "entropy_coef": 0.01},
@@ -78,152 +79,142 @@ EVALUATE = "values.squeeze(-1)", "2 * values.squeeze(-1)"
 NORMALIZE = "keepdim=True) + 1e-8)", "keepdim=True) + 1.0)"
 VARIANCE = "return 1 - (returns", "return 2 - (returns"
 SQUARE = "(values - returns).square().mean(-1)", "(values - returns).abs().mean(-1)"
-BACKWARD = "total.sum().backward()", "(3 * total).sum().backward()"
+BACKWARD = "    total.sum().backward()", "    (3 * total).sum().backward()"
 ENTROPY = {"entropy_coef": 10.0}  # of a policy that is not uniform any more
 NO_ZERO = {"max_grad_norm": 0.0}  # without clipping a factor shows
-ALGORITHMS = [
-    Edit("ppo", "gae", *GAE),
-    Edit("ppo", "gae", "goes_on) * goes_on", "goes_on) * torch.ones_like(goes_on)"),
-    Edit("ppo", "normalize", *NORMALIZE),
-    Edit("ppo", "policy_loss", "return -torch.minimum(", "return torch.minimum("),
-    Edit(
-        "ppo", "policy_loss", "clipped * advantages).mean(-1)", "clipped * advantages).sum(-1) * 0"
-    ),
-    Edit("ppo", "policy_loss", "1 + clip_range)", "1)", {"clip_range": 0.01}),
-    Edit("ppo", "value_loss", *SQUARE),
-    Edit("ppo", "value_loss", "clamp(-clip", "clamp(-0.1 * clip", {"clip_value_range": 0.01}),
-    Edit("ppo", "loss", "(logprobs - batch.logprobs).exp()\n    #", "1 + logprobs\n    #"),
-    Edit(
-        "ppo",
-        "loss",
-        "total - broadcast(config.entropy",
-        "total + broadcast(config.entropy",
-        ENTROPY,
-    ),
-    Edit("ppo", "backpropagate", *BACKWARD, NO_ZERO),
-    Edit("ppo", "explained_variance", *VARIANCE),
-    Edit("ppo", "approximate_kl", "(log_ratio.exp() - 1 - log_ratio)", "(-log_ratio)"),
-    Edit("ppo", "prepare", "advantages + values)", "advantages)"),
-    Edit("ppo", "update", "optimizer.step(lr, ", "optimizer.step(2 * lr, "),
-    Edit("ppo", "ActorCritic.policy", *POLICY),
-    Edit("ppo", "ActorCritic.evaluate", *EVALUATE),
-    Edit("ppo", "ActorCritic.value", "features(obs)).squeeze", "features(-obs)).squeeze"),
-    Edit("a2c", "gae", *GAE),
-    Edit("a2c", "normalize", *NORMALIZE, {"normalize_advantage": True}),
-    Edit("a2c", "policy_loss", "return -(logprobs", "return (logprobs"),
-    Edit("a2c", "value_loss", *SQUARE),
-    Edit(
-        "a2c",
-        "loss",
-        "total - broadcast(config.entropy",
-        "total + broadcast(config.entropy",
-        ENTROPY,
-    ),
-    Edit("a2c", "backpropagate", *BACKWARD, NO_ZERO),
-    Edit("a2c", "explained_variance", *VARIANCE),
-    Edit("a2c", "ActorCritic.policy", *POLICY),
-    Edit("a2c", "ActorCritic.evaluate", *EVALUATE),
-    Edit("trpo", "gae", *GAE),
-    Edit("trpo", "normalize", *NORMALIZE),
-    Edit("trpo", "surrogate", ".exp() * advantages", ".exp() * -advantages"),
-    Edit("trpo", "kl_hessian", "keepdim=True)) / p", "keepdim=True)) / 2 / p"),
-    Edit("trpo", "kl_hessian", "2 * v_log_std", "v_log_std", CONTINUOUS),
-    Edit("trpo", "fisher_vector_product", "vector) * vector", "vector) * 9 * vector"),
-    Edit("trpo", "conjugate_gradient", "+ new_square / square", "- new_square / square"),
-    Edit("trpo", "line_search", "theta + shrink**j", "theta + 0.5 * shrink**j"),
-    Edit("trpo", "policy_step", "broadcast(2 * config.target_kl", "broadcast(config.target_kl"),
-    Edit(
-        "trpo", "backpropagate", ".square().mean(-1)\n    loss.sum", ".abs().mean(-1)\n    loss.sum"
-    ),
-    Edit("trpo", "fit_critic", "optimizer.step(config", "optimizer.step(2 * config"),
-    Edit("trpo", "ActorCritic.policy", *POLICY),
-    Edit(
-        "trpo", "ActorCritic.value", "self.features(obs)).squeeze", "self.features(-obs)).squeeze"
-    ),
-    Edit("dqn", "epsilon_at", "initial + progress", "initial - progress"),
-    Edit("dqn", "td_target", " * ~terminated", ""),
-    Edit("dqn", "td_loss", "return errors.square().mean(-1)", "return errors.abs().mean(-1)"),
-    Edit("dqn", "td_loss", "0.5 * errors.square()", "errors.square()", {"loss": "huber"}),
-    Edit("dqn", "backpropagate", "    loss.sum()", "    (3 * loss).sum()", NO_ZERO),
-    Edit("dqn", "update_target", "1 - (1 - tau)", "0.5 - (1 - tau)"),
-    Edit("dqn", "QNetwork.act", "greedy = self(obs).argmax(-1)", "greedy = self(obs).argmin(-1)"),
-    Edit(
-        "dqn",
-        "QNetwork.forward",
-        "self.q.only(0, obs)",
-        "self.q.only(0, obs) + 1",
-        {"total_timesteps": 100},
-    ),
-    Edit("dqn", "Replay.sample", "(noise * self.size)", "(0.5 * noise * self.size)"),
-    Edit("grpo", "returns_to_go", "torch.ones_like(rows) *", "0.5 * torch.ones_like(rows) *"),
-    Edit(
-        "grpo", "compare", "centered / (variance.sqrt() + 1e-8", "centered / (variance.sqrt() + 1.0"
-    ),
-    Edit(
-        "grpo",
-        "group_advantages",
-        "advantages = advantages * alive",
-        "advantages = -advantages * alive",
-    ),
-    Edit("grpo", "masked_mean", ".clamp(min=1)\n\n\ndef clip", ".clamp(min=1) * 2\n\n\ndef clip"),
-    Edit("grpo", "clip_bounds", "broadcast(1 + above", "broadcast(1 + 0 * above"),
-    Edit("grpo", "policy_loss", "return -torch.minimum", "return torch.minimum"),
-    Edit("grpo", "k3", "log_ratio.exp() - log_ratio - 1", "-log_ratio", {"kl_coef": 0.1}),
-    Edit("grpo", "loss", "ratio = log_ratio.exp()", "ratio = 1 + 2 * log_ratio"),
-    Edit("grpo", "Actor.policy", *POLICY),
-    Edit("grpo", "Actor.evaluate", "self.policy(obs).logprob", "self.policy(-obs).logprob"),
-    Edit("reinforce", "returns_to_go", "torch.ones_like(rows) *", "0.5 * torch.ones_like(rows) *"),
-    Edit(
-        "reinforce",
-        "normalize",
-        "variance.sqrt() + 1e-8",
-        "variance.sqrt() + 1.0",
-        {"normalize_advantage": True},
-    ),
-    Edit("reinforce", "phi", "weights - predicted", "weights", {"weight": "baseline"}),
-    Edit("reinforce", "policy_gradient", "pg_loss = -(by", "pg_loss = (by"),
-    Edit("reinforce", "Actor.policy", *POLICY),
-    Edit(
-        "reinforce",
-        "Actor.forward",
-        "self.network.only(0, features))",
-        "self.network.only(0, -features))",
-    ),
-    Edit("q_learning", "td_error", "~terminated - lookup", "~terminated + lookup"),
-    Edit("q_learning", "greedy_value", "amax(-1)\n\n\ndef td", "amin(-1)\n\n\ndef td"),
-    Edit("q_learning", "linear", "start + (end", "start - (end"),
-    Edit("q_learning", "QTable.act", "explores < exploration", "explores > exploration"),
-    Edit("sarsa", "td_error", "~terminated - lookup", "~terminated + lookup"),
-    Edit("sarsa", "expected_value", "1 - epsilon, best", "epsilon, best", {"expected": True}),
-    Edit("monte_carlo", "returns", "reward + gamma * G", "reward - gamma * G"),
-    Edit(
-        "monte_carlo",
-        "first_visits",
-        "(first.gather(1, states) == t)",
-        "(first.gather(1, states) <= t)",
-        {"visits": "first"},
-    ),
-    Edit("monte_carlo", "learn", "target - values", "target + values"),
-    Edit("td_prediction", "n_step_sums", "gamma**i * rewards", "2 * rewards"),
-    Edit(
-        "td_prediction",
-        "learn_n_step",
-        "reward + factor * values.gather(1, ahead)",
-        "reward - factor * values.gather(1, ahead)",
-    ),
-    Edit(
-        "td_prediction",
-        "learn_traces",
-        "broadcast(gamma * trace_decay",
-        "broadcast(trace_decay / 2",
-        {"trace_decay": 0.5},
-    ),
-    Edit("policy_iteration", "action_values", "(r + gamma", "(-r + gamma"),
-    Edit("policy_iteration", "expected_reward", "(P * R)", "(P * R * 2)"),
-    Edit("policy_iteration", "evaluate", "dtype) - config.gamma * P_pi", "dtype) - 0.5 * P_pi"),
-    Edit("value_iteration", "action_values", "gamma * P @ V", "0.5 * P @ V"),
-    Edit("value_iteration", "expected_reward", "(P * R)", "(P * R * 2)"),
-]
+EDITS: dict[str, list[tuple[Any, ...]]] = {
+    "ppo": [
+        ("gae", *GAE),
+        ("gae", "goes_on) * goes_on", "goes_on) * torch.ones_like(goes_on)"),
+        ("normalize", *NORMALIZE),
+        ("policy_loss", "return -torch.minimum(", "return torch.minimum("),
+        ("policy_loss", "clipped * advantages).mean(-1)", "clipped * advantages).sum(-1) * 0"),
+        ("policy_loss", "1 + clip_range)", "1)", {"clip_range": 0.01}),
+        ("value_loss", *SQUARE),
+        ("value_loss", "clamp(-clip", "clamp(-0.1 * clip", {"clip_value_range": 0.01}),
+        ("loss", "(logprobs - batch.logprobs).exp()\n    #", "1 + logprobs\n    #"),
+        ("loss", "total - broadcast(config.entropy", "total + broadcast(config.entropy", ENTROPY),
+        ("backpropagate", *BACKWARD, NO_ZERO),
+        ("explained_variance", *VARIANCE),
+        ("approximate_kl", "(log_ratio.exp() - 1 - log_ratio)", "(-log_ratio)"),
+        ("prepare", "advantages + values)", "advantages)"),
+        ("update", "optimizer.step(lr, ", "optimizer.step(2 * lr, "),
+        ("ActorCritic.policy", *POLICY),
+        ("ActorCritic.evaluate", *EVALUATE),
+        ("ActorCritic.value", "features(obs)).squeeze", "features(-obs)).squeeze"),
+    ],
+    "a2c": [
+        ("gae", *GAE),
+        ("normalize", *NORMALIZE, {"normalize_advantage": True}),
+        ("policy_loss", "return -(logprobs", "return (logprobs"),
+        ("value_loss", *SQUARE),
+        ("loss", "total - broadcast(config.entropy", "total + broadcast(config.entropy", ENTROPY),
+        ("backpropagate", *BACKWARD, NO_ZERO),
+        ("explained_variance", *VARIANCE),
+        ("ActorCritic.policy", *POLICY),
+        ("ActorCritic.evaluate", *EVALUATE),
+    ],
+    "trpo": [
+        ("gae", *GAE),
+        ("normalize", *NORMALIZE),
+        ("surrogate", ".exp() * advantages", ".exp() * -advantages"),
+        ("kl_hessian", "keepdim=True)) / p", "keepdim=True)) / 2 / p"),
+        ("kl_hessian", "2 * v_log_std", "v_log_std", CONTINUOUS),
+        ("fisher_vector_product", "vector) * vector", "vector) * 9 * vector"),
+        ("conjugate_gradient", "+ new_square / square", "- new_square / square"),
+        ("line_search", "theta + shrink**j", "theta + 0.5 * shrink**j"),
+        ("policy_step", "broadcast(2 * config.target_kl", "broadcast(config.target_kl"),
+        ("backpropagate", ".square().mean(-1)\n    loss.sum", ".abs().mean(-1)\n    loss.sum"),
+        ("fit_critic", "optimizer.step(config", "optimizer.step(2 * config"),
+        ("ActorCritic.policy", *POLICY),
+        ("ActorCritic.value", "self.features(obs)).squeeze", "self.features(-obs)).squeeze"),
+    ],
+    "dqn": [
+        ("epsilon_at", "initial + progress", "initial - progress"),
+        ("td_target", " * ~terminated", ""),
+        ("td_loss", "return errors.square().mean(-1)", "return errors.abs().mean(-1)"),
+        ("td_loss", "0.5 * errors.square()", "errors.square()", {"loss": "huber"}),
+        ("backpropagate", "    loss.sum()", "    (3 * loss).sum()", NO_ZERO),
+        ("update_target", "1 - (1 - tau)", "0.5 - (1 - tau)"),
+        ("QNetwork.act", "greedy = self(obs).argmax(-1)", "greedy = self(obs).argmin(-1)"),
+        (
+            "QNetwork.forward",
+            "self.q.only(0, obs)",
+            "self.q.only(0, obs) + 1",
+            {"total_timesteps": 100},
+        ),
+        ("Replay.sample", "(noise * self.size)", "(0.5 * noise * self.size)"),
+    ],
+    "grpo": [
+        ("returns_to_go", "torch.ones_like(rows) *", "0.5 * torch.ones_like(rows) *"),
+        ("compare", "centered / (variance.sqrt() + 1e-8", "centered / (variance.sqrt() + 1.0"),
+        ("group_advantages", "advantages = advantages * alive", "advantages = -advantages * alive"),
+        ("masked_mean", ".clamp(min=1)\n\n\ndef clip", ".clamp(min=1) * 2\n\n\ndef clip"),
+        ("clip_bounds", "broadcast(1 + above", "broadcast(1 + 0 * above"),
+        ("policy_loss", "return -torch.minimum", "return torch.minimum"),
+        ("k3", "log_ratio.exp() - log_ratio - 1", "-log_ratio", {"kl_coef": 0.1}),
+        ("loss", "ratio = log_ratio.exp()", "ratio = 1 + 2 * log_ratio"),
+        ("Actor.policy", *POLICY),
+        ("Actor.evaluate", "self.policy(obs).logprob", "self.policy(-obs).logprob"),
+    ],
+    "reinforce": [
+        ("returns_to_go", "torch.ones_like(rows) *", "0.5 * torch.ones_like(rows) *"),
+        (
+            "normalize",
+            "variance.sqrt() + 1e-8",
+            "variance.sqrt() + 1.0",
+            {"normalize_advantage": True},
+        ),
+        ("phi", "weights - predicted", "weights", {"weight": "baseline"}),
+        ("policy_gradient", "pg_loss = -(by", "pg_loss = (by"),
+        ("Actor.policy", *POLICY),
+        ("Actor.forward", "self.network.only(0, features))", "self.network.only(0, -features))"),
+    ],
+    "q_learning": [
+        ("td_error", "~terminated - lookup", "~terminated + lookup"),
+        ("greedy_value", "amax(-1)\n\n\ndef td", "amin(-1)\n\n\ndef td"),
+        ("linear", "start + (end", "start - (end"),
+        ("QTable.act", "explores < exploration", "explores > exploration"),
+    ],
+    "sarsa": [
+        ("td_error", "~terminated - lookup", "~terminated + lookup"),
+        ("expected_value", "1 - epsilon, best", "epsilon, best", {"expected": True}),
+    ],
+    "monte_carlo": [
+        ("returns", "reward + gamma * G", "reward - gamma * G"),
+        (
+            "first_visits",
+            "(first.gather(1, states) == t)",
+            "(first.gather(1, states) <= t)",
+            {"visits": "first"},
+        ),
+        ("learn", "target - values", "target + values"),
+    ],
+    "td_prediction": [
+        ("n_step_sums", "gamma**i * rewards", "2 * rewards"),
+        (
+            "learn_n_step",
+            "reward + factor * values.gather(1, ahead)",
+            "reward - factor * values.gather(1, ahead)",
+        ),
+        (
+            "learn_traces",
+            "broadcast(gamma * trace_decay",
+            "broadcast(trace_decay / 2",
+            {"trace_decay": 0.5},
+        ),
+    ],
+    "policy_iteration": [
+        ("action_values", "(r + gamma", "(-r + gamma"),
+        ("expected_reward", "(P * R)", "(P * R * 2)"),
+        ("evaluate", "dtype) - config.gamma * P_pi", "dtype) - 0.5 * P_pi"),
+    ],
+    "value_iteration": [
+        ("action_values", "gamma * P @ V", "0.5 * P @ V"),
+        ("expected_reward", "(P * R)", "(P * R * 2)"),
+    ],
+}
+ALGORITHMS = [Edit(algo, *edit) for algo, edits in EDITS.items() for edit in edits]
 LAYERS, SAMPLES = "manyseeds/layers.py", "manyseeds/samples.py"
 FEATURES = "else self.obs_stats.normalize(obs)", "else 2 * self.obs_stats.normalize(obs)"
 SHARED = [
@@ -342,8 +333,11 @@ def unedited(algo: str, settings: tuple[tuple[str, Any], ...]) -> np.ndarray:
     return outcome(importlib.import_module(f"manyseeds.algos.{algo}"), dict(settings))
 
 
-def assert_counts(now: np.ndarray, without_c: np.ndarray, before: np.ndarray) -> None:
+def assert_counts(module: ModuleType, settings: dict[str, Any], before: np.ndarray) -> None:
     """An edit has changed the outcome, and to the same with C as without."""
+    now = outcome(module, settings)
+    with kernels.off():
+        without_c = outcome(module, settings)
     far = now.shape != before.shape or not np.allclose(now, before, 1e-4, 1e-6, equal_nan=True)
     assert far, "the edit changed nothing"
     np.testing.assert_allclose(now, without_c, rtol=5e-3, atol=1e-3)
@@ -376,10 +370,7 @@ def test_every_function_of_every_algorithm_is_edited() -> None:
 def test_an_edit_of_an_algorithm_counts(edit: Edit, tmp_path: Path) -> None:
     settings = {**SMALL[edit.algo], **edit.settings}
     module = edited(edit.path, edit.right, edit.wrong, tmp_path)
-    now = outcome(module, settings)
-    with kernels.off():
-        without_c = outcome(module, settings)
-    assert_counts(now, without_c, unedited(edit.algo, key_of(settings)))
+    assert_counts(module, settings, unedited(edit.algo, key_of(settings)))
 
 
 IN_PLACE = [edit for edit in ALGORITHMS if edit.algo in ("ppo", "dqn", "trpo")] + SHARED
@@ -397,20 +388,18 @@ def test_a_function_that_takes_another_ones_place_counts(
     cls, _, name = edit.function.rpartition(".")
     target, source = (getattr(m, cls) if cls else m for m in (module, changed))
     monkeypatch.setattr(target, name, vars(source)[name])
-    now = outcome(module, settings)
-    with kernels.off():
-        without_c = outcome(module, settings)
+    assert_counts(module, settings, before)
     monkeypatch.undo()
-    assert_counts(now, without_c, before)
     np.testing.assert_array_equal(outcome(module, settings), before)  # back in C, to the bit
 
 
-@pytest.fixture
-def dynamics(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Dynamics:
-    """An environment in the place of the one that its file was copied from."""
-    edit: Dynamics = request.param
+@pytest.mark.parametrize("edit", ENVIRONMENTS, ids=lambda e: e.id)
+def test_an_edit_of_an_environment_counts(
+    edit: Dynamics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In training as in evaluation."""
+    settings = {**SMALL["ppo"], "env": edit.env}
+    before = unedited("ppo", key_of(settings))
     original = type(envs.NATIVE[edit.env]())
     path = Path(inspect.getfile(original))
     cls = getattr(edited(path, edit.right, edit.wrong, tmp_path), original.__name__)
@@ -418,42 +407,15 @@ def dynamics(
     guard = Guard(name, *c_environments.DYNAMICS, c_of=original.__module__)
     monkeypatch.setitem(envs.NATIVE, edit.env, cls)
     monkeypatch.setitem(c_environments.GUARDS, cls, guard)
-    return edit
-
-
-@pytest.mark.parametrize("dynamics", ENVIRONMENTS, indirect=True, ids=lambda e: e.id)
-def test_an_edit_of_an_environment_counts(dynamics: Dynamics) -> None:
-    """In training as in evaluation."""
-    from manyseeds.algos import ppo
-
-    settings = {**SMALL["ppo"], "env": dynamics.env}
-    now = outcome(ppo, settings)
-    with kernels.off():
-        without_c = outcome(ppo, settings)
-    assert_counts(now, without_c, BEFORE[dynamics.env])
-
-
-BEFORE: dict[str, np.ndarray] = {}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _before() -> None:
-    from manyseeds.algos import ppo
-
-    for env in {edit.env for edit in ENVIRONMENTS}:
-        BEFORE[env] = outcome(ppo, {**SMALL["ppo"], "env": env})
+    assert_counts(ppo, settings, before)
 
 
 def test_a_constant_that_is_bound_anew_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also after the dynamics have been computed with the old one."""
-    from manyseeds.algos import ppo
-
     settings = {**SMALL["ppo"], "env": "CartPole-v1"}
+    before = unedited("ppo", key_of(settings))
     monkeypatch.setattr("manyseeds.envs.cartpole.FORCE", 0.5)
-    now = outcome(ppo, settings)
-    with kernels.off():
-        without_c = outcome(ppo, settings)
-    assert_counts(now, without_c, BEFORE["CartPole-v1"])
+    assert_counts(ppo, settings, before)
 
 
 def test_a_copy_that_says_the_same_runs_in_c(

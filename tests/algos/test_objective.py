@@ -148,31 +148,6 @@ def test_a_ratio_that_overflows(case: str, advantage: float) -> None:
         assert torch.equal(x.isfinite(), y.isfinite())
 
 
-@pytest.mark.parametrize("case", ["ppo", "ppo, box", "a2c"])
-def test_nan_in_a_seed_leaves_the_others(case: str) -> None:
-    module, agent, rest = example(case)
-    before = learn(module, agent, rest)
-    with torch.no_grad():
-        agent.networks.weights[0][1, :, 0, 0] = torch.nan
-    after = learn(module, agent, rest)
-    for x, y in zip(before, after, strict=True):
-        assert torch.equal(x[[0, 2]], y[[0, 2]])
-    for y in after[:2]:
-        assert y[1].isnan().all()
-    assert all(p.grad[1].isnan().any() for p in agent.networks.weights)
-
-
-def test_settings_for_each_seed() -> None:
-    """A clip range of its own for every seed, and each seed as with that one alone."""
-    module, agent, rest = example("ppo")
-    ranges = [0.1, 0.2, 0.3]
-    together = learn(module, agent, [*rest[:2], torch.tensor(ranges).unsqueeze(1)])
-    for s, clip in enumerate(ranges):
-        alone = learn(module, agent, [*rest[:2], torch.tensor(clip)])
-        for x, y in zip(together, alone, strict=True):
-            assert torch.equal(x[s], y[s])
-
-
 def test_what_kernels_cannot_take_is_left_to_the_file() -> None:
     """Other types, shapes that broadcast or are wrong, inputs that need a gradient."""
     module, agent, (batch, *rest) = example("ppo")

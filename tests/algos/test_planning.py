@@ -17,9 +17,9 @@ from scipy.sparse import csr_matrix
 
 from manyseeds import envs, plots
 from manyseeds.algos import policy_iteration, value_iteration
-from manyseeds.cli import UsageError, from_preset, parse
+from manyseeds.cli import from_preset, parse
 from manyseeds.record import RunFolder, is_finished
-from manyseeds.runs.planning import MAX_FRAMES, PlanningRun, Replay, main
+from manyseeds.runs.planning import MAX_FRAMES, PlanningRun, main
 
 pytestmark = pytest.mark.usefixtures("pictures")
 
@@ -314,17 +314,6 @@ def test_an_environment_without_a_reference_is_planned_too(
     assert "undiscounted return │ 1.0 (exact, at most 1000 steps) │" in said
 
 
-def test_pictures_are_of_every_sweep_or_of_each_iterations_last() -> None:
-    rows = [0, 0, 0], [1, 1, 2, 2, 3]
-    for iterations, steps in zip(rows, ([0, 1, 2], [1, 3, 4]), strict=True):
-        replay = Replay.__new__(Replay)
-        sweeps = [
-            dataclasses.make_dataclass("S", ["iteration"])(iteration) for iteration in iterations
-        ]
-        object.__setattr__(replay, "sweeps", sweeps)
-        assert replay.steps == steps
-
-
 def test_a_long_plan_makes_a_gif_of_bounded_length(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -372,11 +361,6 @@ def test_bad_input_is_refused_in_one_line(
     assert message in said
     assert said.count("\n") == 1
     assert not list(tmp_path.iterdir())
-
-
-def test_from_python_a_mistake_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match=r"--gamma 1\.0"):
-        value_iteration.Config(gamma=1.0)
 
 
 def test_walls_are_grey(tmp_path: Path) -> None:

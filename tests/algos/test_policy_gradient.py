@@ -244,22 +244,12 @@ def test_reinforce(weight: Any, gamma: float, exit: bool) -> None:
 
 
 def test_the_weights_of_reinforce_differ_in_variance() -> None:
-    """Causality and a baseline lower it; a bad baseline raises it. It is what is logged."""
+    """Causality and a baseline lower it; a bad baseline raises it."""
     variance = {}
     for weight in ("total_return", "return_to_go", "baseline", "q"):
         variance[weight] = by_reinforce(1.0, False, weight=weight).var(0).sum().item()
     assert variance["q"] < variance["return_to_go"] < variance["total_return"]
     assert variance["baseline"] > variance["return_to_go"]
-    config = reinforce.Config(hidden=(), episodes=512, normalize_advantage=False, gamma=1.0)
-    env = Chain()
-    actor = reinforce.Actor(env.spec, config, SeedStreams(range(S), "init"))
-    set_policy(actor.network.weights[0], actor.network.biases[0], THETA)
-    episodes = reinforce.play(env, actor, *noise_of(env, actor, 512))
-    batch = reinforce.prepare(actor, episodes, config)
-    weights = reinforce.phi(None, batch, config)
-    logged = reinforce.policy_gradient(actor, batch, weights, config)["grad_variance"]
-    gradients = torch.cat([p.grad.flatten(1) for p in actor.parameters()], dim=1)  # type: ignore[union-attr]
-    assert logged.mean().item() == pytest.approx(gradients.var(0).sum().item(), rel=0.3)
 
 
 def by_grpo(
@@ -355,7 +345,7 @@ def by_actor_critic(
 BAD_VALUES = torch.tensor([3.0, -2.0, 1.0])
 ESTIMATES: dict[str, tuple[Any, dict[str, Any]]] = {
     "a2c, lambda 1": (a2c, {"gae_lambda": 1.0}),
-    "a2c, Monte Carlo": (a2c, {"advantage": "monte_carlo"}),
+    "a2c, Monte Carlo": (a2c, {"advantage": "monte_carlo", "gae_lambda": 0.0}),
     "a2c, n steps to the end": (a2c, {"advantage": "n_step", "n_steps": H}),
     "ppo, lambda 1": (ppo, {"gae_lambda": 1.0}),
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -173,30 +172,6 @@ def start_values(S: int, X: int = 4) -> Tensor:
 # ---- Monte Carlo ---------------------------------------------------------------------------
 
 
-def by_hand() -> Episodes:
-    """State 0 is visited at 0, 2 and 3; the second seed has two steps and is cut in state 2."""
-    return Episodes(
-        states=torch.tensor([[0, 1, 0, 0, 2], [1, 1, 2, 2, 2]]),
-        rewards=torch.tensor([[1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 0.0, 0.0]]),
-        alive=torch.tensor([[True] * 4, [True, True, False, False]]),
-        terminated=torch.tensor([True, False]),
-    )
-
-
-def test_returns_by_hand() -> None:
-    values = torch.tensor([[1.0, 1.0, 7.0], [1.0, 1.0, 8.0]])  # the 7 is of a terminal state
-    got = monte_carlo.returns(by_hand(), values, gamma=0.5)
-    # 4; 3 + .5 * 4; 2 + .5 * 5; 1 + .5 * 4.5 | 2 + .5 * 8; 1 + .5 * 6
-    expected = torch.tensor([[3.25, 4.5, 5.0, 4.0], [4.0, 6.0, 8.0, 8.0]])
-    assert torch.equal(torch.where(by_hand().alive, got, expected), expected)
-
-
-def test_first_visits_by_hand() -> None:
-    got = monte_carlo.first_visits(by_hand(), num_states=3)
-    expected = [[True, True, False, False], [True, False, False, False]]
-    assert got.tolist() == expected
-
-
 # ---- Temporal differences ------------------------------------------------------------------
 
 
@@ -336,27 +311,6 @@ def test_the_exact_values_stay(time_limit: int, method: str, gamma: float) -> No
     standard_error = drift.std(0) / (S * N) ** 0.5
     assert (standard_error > 0).all()
     assert (drift.mean(0).abs() < 5 * standard_error).all()
-
-
-class Endless(envs.TabularEnv):
-    """A reward of 1 at every step, forever, in episodes that the time limit cuts after 3."""
-
-    def __init__(self) -> None:
-        one = torch.ones(1, 1, 1, dtype=torch.float64)
-        spec = envs.EnvSpec("Endless", time_limit=3, num_actions=1, num_states=1)
-        super().__init__(spec, one, one, torch.tensor([False]), torch.ones(1, dtype=torch.float64))
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_the_time_limit_is_not_an_end(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """V is 1 / (1 - gamma) = 5, of which an episode shows 1 + 0.8 + 0.64 only."""
-    module, settings = METHODS[method]
-    if not settings.get("learning_rate"):
-        settings = {**settings, "learning_rate": 0.3}  # a mean remembers how V began
-    monkeypatch.setattr(module.Config, "make_env", lambda self: Endless())
-    values, run = predict(module, gamma=0.8, total_episodes=100, **settings)
-    torch.testing.assert_close(values, torch.full((3, 1), 5.0), atol=1e-2, rtol=0)
-    assert run.predictions().exact.tolist() == pytest.approx([5.0])
 
 
 def test_the_books_figure() -> None:
@@ -576,8 +530,6 @@ def test_more_seeds_tomorrow_train_only_the_missing_ones(
         ("--total-episodes 0", "--total-episodes 0: must be a finite number of at least 1"),
         ("--gamma 1.1", "--gamma 1.1: must be a number from 0 to 1"),
         ("--learning-rate 1.5", "--learning-rate 1.5: must be a number "),
-        ("--seeds 0", "--seeds 0: must be a number from 1 to 100000"),
-        ("--first-seed 2147483648", "--seeds 100: first_seed + seeds must be at most 2**31"),
         ("--total-timesteps 5", "--total-timesteps: unknown flag"),
     ],
 )
@@ -620,13 +572,3 @@ def test_values_that_are_not_defined_are_refused(monkeypatch: pytest.MonkeyPatch
 def test_cuda_is_refused() -> None:
     with pytest.raises(prediction.UsageError, match="--device cuda: tables are trained on the CPU"):
         td_prediction.Config(device="cuda")
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_presets(name: str) -> None:
-    module = MODULES[name]
-    assert set(module.PRESETS) == {"RandomWalk-v0", "Gridworld-v0"}
-    for env, preset in module.PRESETS.items():
-        config = parse(module.Config, module.PRESETS, "", ["--env", env])
-        assert preset.source
-        assert replace(config, env=env) == module.Config(env=env, **preset.settings)

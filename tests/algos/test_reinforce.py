@@ -16,10 +16,8 @@ from manyseeds import envs
 from manyseeds.algos import reinforce
 from manyseeds.errors import UsageError
 from manyseeds.optim import SeedAdam
-from manyseeds.runs.control import Run
 from manyseeds.seeds import SeedStreams
 from tests.algos import probes
-from tests.algos.probes import spy_on_optimizers
 
 train_on = partial(
     probes.train_on,
@@ -188,18 +186,6 @@ def test_gradient_and_its_variance_are_those_of_one_episode_at_a_time(variant: s
         assert found["grad_variance"] == pytest.approx(each.var(0).sum().item() / N)
 
 
-def test_entropy_bonus_raises_the_entropy() -> None:
-    """With zero weights only the bonus moves the policy."""
-    config, actor, _, batch, _ = small_batch(entropy_coef=0.1)
-    actor.network.biases[-1].data[:, 0, :, 0] += 2.0  # begin away from the uniform policy
-    optimizer, entropies = SeedAdam(actor), []
-    for _ in range(10):
-        nothing = torch.zeros_like(batch.returns)
-        entropies.append(reinforce.policy_gradient(actor, batch, nothing, config)["entropy"])
-        optimizer.step(1e-2)
-    assert (entropies[-1] > entropies[0] + 1e-3).all()
-
-
 # ---- Steps after the end of an episode --------------------------------------------------
 
 
@@ -313,64 +299,6 @@ def test_the_critic_has_not_seen_the_episodes_that_it_weights(
 # ---- Training ---------------------------------------------------------------------------
 
 
-def test_every_step_taken_counts_and_a_finished_seed_is_frozen(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Bit for bit: policy, critic, moments, statistics, timestep, while the others go on."""
-    made = spy_on_optimizers(monkeypatch)
-    states: list[list[Tensor]] = []
-    steps: list[Tensor] = []
-    taken: list[Tensor] = []
-    play, log, adam_step = reinforce.play, Run.log, SeedAdam.step
-    actors: list[reinforce.Actor] = []
-
-    def spy_play(env: envs.Env, actor: reinforce.Actor, *noise: Tensor) -> reinforce.Episodes:
-        episodes = play(env, actor, *noise)
-        actors.append(actor)
-        taken.append(episodes.alive.sum((1, 2)))
-        return episodes
-
-    def spy_log(run: Run, timesteps: Tensor, metrics: Any) -> None:
-        assert actors[0].obs_stats is not None
-        adams = [(a.params, a.mean, a.square, *a.beta_powers) for a in made]
-        stats = actors[0].obs_stats.state_dict().values()
-        states.append([x.detach().clone() for x in (*adams[0], *adams[1], *stats)])
-        steps.append(timesteps)
-        log(run, timesteps, metrics)
-
-    def spy_step(adam: SeedAdam, lr: Tensor, norm: float, active: Tensor) -> Tensor:
-        timesteps = steps[-1] if steps else torch.zeros(6)
-        initial = 1e-2 if adam is made[0] else 3e-3
-        torch.testing.assert_close(lr.flatten(), initial * (1 - timesteps / 400).clamp(min=0))
-        assert torch.equal(active, timesteps < 400)
-        return adam_step(adam, lr, norm, active)
-
-    monkeypatch.setattr(reinforce, "play", spy_play)
-    monkeypatch.setattr(Run, "log", spy_log)
-    monkeypatch.setattr(SeedAdam, "step", spy_step)
-    settings: dict[str, Any] = {
-        "total_timesteps": 400,
-        "normalize_obs": True,
-        "learning_rate": 1e-2,
-    }
-    _, run = train_on("CartPole-v1", monkeypatch, seeds=6, weight="baseline", **settings)
-    total = torch.zeros(6, dtype=torch.int64)
-    finished_before_the_end = 0
-    for k, (now, played) in enumerate(zip(steps, taken, strict=True)):
-        active = total < 400
-        total = total + played * active
-        assert torch.equal(now, total)
-        if k > 0:
-            for before, after in zip(states[k - 1], states[k], strict=True):
-                assert torch.equal(before[~active], after[~active])
-                assert (before[active] != after[active]).flatten(1).any(-1).all()
-            finished_before_the_end += int((~active).sum())
-    assert finished_before_the_end > 0
-    assert torch.equal(states[-1][-1].flatten(), total.double())
-    last = run.metrics().groupby("seed")["timestep"].max()
-    assert last.tolist() == total.tolist()
-
-
 def test_a_budget_below_one_update_is_refused() -> None:
     with pytest.raises(UsageError, match="--total-timesteps 7: must be at least one step of each"):
         reinforce.Config(total_timesteps=7).check()
@@ -378,12 +306,3 @@ def test_a_budget_below_one_update_is_refused() -> None:
 
 
 # ---- Learning ---------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_learns_cartpole() -> None:
-    config = reinforce.Config(total_timesteps=100_000, quiet=True)
-    run = Run(config, range(100, 105))
-    actor = reinforce.train(config, run)
-    summary = run.finish(actor)
-    assert summary["final"]["greedy"]["mean"]["value"] > 400

@@ -11,12 +11,9 @@ from manyseeds.algos import q_learning, sarsa
 from tests.algos.test_q_learning import (
     ANNEALED,
     SETTINGS,
-    TABLE,
     TINY,
     Recorded,
     epsilon_at,
-    final_mean,
-    one_state,
     optimal_values,
     replay,
     shares,
@@ -66,28 +63,6 @@ def expectation(values: np.ndarray, epsilon: float) -> float:
     return explored + sum((1 - epsilon) / len(best) * values[a] for a in best)
 
 
-def test_updates_by_hand() -> None:
-    """A bootstrapped and a terminated transition; a truncated one is bootstrapped."""
-    table = torch.tensor(TABLE)
-    obs, actions = torch.tensor([[0], [0]]), torch.tensor([[1], [2]])
-    next_obs, next_actions = torch.tensor([[1], [1]]), torch.tensor([[0], [2]])
-    sampled = sarsa.lookup(table, next_obs, next_actions)
-    assert sampled.tolist() == [[3.0], [-5.0]]
-    # epsilon 0.75: 0.25 for each of three actions, and 0.25 more for the best one
-    mean = sarsa.expected_value(table, next_obs, torch.tensor([[0.75]]))
-    assert mean.tolist() == [[0.25 * (3 + 4 + 8 + 8)], [0.25 * (-3 - 6 - 5 - 3)]]
-
-    rewards, terminated = torch.tensor([[1.0], [-1.0]]), torch.tensor([[False], [True]])
-    for next_values, expected in ((sampled, 1 + 0.5 * 3 - 2), (mean, 1 + 0.5 * 5.75 - 2)):
-        error = sarsa.td_error(table, obs, actions, rewards, next_values, terminated, gamma=0.5)
-        assert error.tolist() == [[expected], [-1.0 + 2.0]]
-        changed = table.clone()
-        sarsa.add_(changed, obs, actions, 0.5 * error)
-        assert changed[0, 0].tolist() == [1.0, 2.0 + 0.5 * expected, 0.0]
-        assert changed[1, 0].tolist() == [0.0, -1.0, -2.0 + 0.5]
-        assert torch.equal(changed[:, 1], table[:, 1])
-
-
 @pytest.mark.parametrize(
     "values",
     [[1.0, 3.0, 0.0, 3.0], [2.0, 2.0, 2.0, 2.0], [5.0, 1.0, 2.0, 3.0], [4.0, 4.0, 4.0, 1.0]],
@@ -102,20 +77,6 @@ def test_the_expectation_is_the_mean_over_what_the_behaviour_does(
     got = sarsa.expected_value(policy.q, obs, torch.tensor([[epsilon]])).item()
     assert got == pytest.approx(expectation(np.array(values), epsilon))
     assert got == pytest.approx((shares(policy, epsilon) * torch.tensor(values)).sum().item())
-
-
-@BOTH
-@pytest.mark.parametrize("ends", [False, True])
-def test_a_time_limit_is_no_end(
-    ends: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """V = 1 / (1 - gamma) where only the time limit cuts, five rewards where the task ends."""
-    monkeypatch.setitem(envs.NATIVE, TINY, lambda: one_state(ends))
-    settings = {"gamma": 0.9, "learning_rate": 1.0, "final_learning_rate": 1.0}
-    settings |= {"exploration_final_eps": 1.0, "expected": expected}
-    policy, _ = train(TINY, range(2), sarsa, total_timesteps=1000, **settings)
-    value = (1 - 0.9**5) / (1 - 0.9) if ends else 1 / (1 - 0.9)
-    torch.testing.assert_close(policy.q[:, 0], torch.full((2, 2), value), atol=1e-3, rtol=0)
 
 
 @BOTH
@@ -168,16 +129,3 @@ def test_walks_better_online_than_q_learning() -> None:
     assert greedy[q_learning] == {-13.0}
     assert greedy[sarsa] <= {-15.0, -17.0}
     assert online[q_learning] < -40 < -30 < online[sarsa]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("env", "timesteps", "score", "within"),
-    [
-        ("FrozenLake-v1", 40_000, 0.740, 0.05),  # seeds 200-239, by tens: 0.704 to 0.733
-        ("Gridworld-v0", 12_000, 1.0, 0.0),  # as all of 200-239
-    ],
-)
-def test_presets_reach_the_optimum(env: str, timesteps: int, score: float, within: float) -> None:
-    """All of it evaluated exactly. On Taxi-v4 this takes two minutes: see the published runs."""
-    assert final_mean(env, timesteps, sarsa) == pytest.approx(score, abs=within)

@@ -6,20 +6,16 @@ import dataclasses
 import importlib
 import math
 import random
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
-from torch import nn
 
 from manyseeds import envs, kernels
 from manyseeds.benchmarks import catalog
 from manyseeds.cli import ControlConfig
-from manyseeds.layers import SeedMLP, orthogonal
-from manyseeds.optim import SeedAdam, SeedRMSprop
+from manyseeds.layers import orthogonal
 from manyseeds.runs import control as run_module
 from manyseeds.runs.configurations import train_configurations
 from manyseeds.runs.control import Run
@@ -366,13 +362,6 @@ def test_two_threads_keep_the_seeds_apart() -> None:
         assert torch.equal(tensor[0], among[name][1])
 
 
-def module_of(S: int, K: int = 2) -> SeedMLP:
-    outputs = (2, 1)[:K]
-    net = SeedMLP(S, 4, (64, 64), outputs, "tanh")
-    net.orthogonal_init(SeedStreams(range(S), "init"), gains=(0.01, 1.0)[:K])
-    return net
-
-
 @pytest.mark.parametrize("shape", [(3, 30), (30, 3), (7, 7), (64, 2), (1, 1), (63, 65)])
 def test_an_orthogonal_matrix_is_the_same_alone_and_in_a_batch(shape: tuple[int, int]) -> None:
     """Whatever the address at which its normals begin."""
@@ -380,67 +369,3 @@ def test_an_orthogonal_matrix_is_the_same_alone_and_in_a_batch(shape: tuple[int,
     among = orthogonal(normal)
     for s in range(6):
         assert torch.equal(among[s], orthogonal(normal[s : s + 1])[0])
-
-
-OPTIMIZERS: dict[str, tuple[Any, Any]] = {  # ours, and the one of a single seed
-    "adam": (partial(SeedAdam, eps=1e-5), partial(torch.optim.Adam, eps=1e-5)),
-    "rmsprop": (
-        partial(SeedRMSprop, alpha=0.9, eps=1e-2),
-        partial(torch.optim.RMSprop, alpha=0.9, eps=1e-2),
-    ),
-    "rmsprop_tf": (
-        partial(SeedRMSprop, alpha=0.9, eps=1e-2, tf=True),
-        partial(RMSpropTFLike, alpha=0.9, eps=1e-2),
-    ),
-}
-
-
-@pytest.mark.usefixtures("computed")
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_optimizers_equal_torchs_and_sb3s_per_seed(name: str) -> None:
-    """Clipping and several steps, of which some seeds leave some out and go on later."""
-    S, net = 3, module_of(3)
-    ours, single_seed = OPTIMIZERS[name]
-    singles = [[nn.Parameter(p[s].detach().clone()) for p in net.parameters()] for s in range(S)]
-    references = [single_seed(single, lr=1e-2) for single in singles]
-    optimizer = ours(net)
-    for step in range(6):
-        x = torch.randn(S, 32, 4, generator=torch.Generator().manual_seed(step))
-        a, b = net(x)
-        scale = torch.tensor([0.01, 1.0, 100.0]).view(S, 1, 1)  # some clipped, some not
-        (scale * (a.square().sum(-1, keepdim=True) + b.square())).sum().backward()
-        grads = [[p.grad[s].clone() for p in net.parameters()] for s in range(S)]  # type: ignore[index]
-        mask = torch.tensor([True, step != 0, step % 2 == 0])
-        norms = optimizer.step(torch.tensor(1e-2), 0.5, None if mask.all() else mask)
-        for s, (single, reference) in enumerate(zip(singles, references, strict=True)):
-            for p, g in zip(single, grads[s], strict=True):
-                p.grad = g
-            norm = torch.nn.utils.clip_grad_norm_(single, 0.5)
-            torch.testing.assert_close(norm, norms[s], atol=0, rtol=1e-5)
-            if mask[s]:
-                reference.step()
-    assert all(p.grad is None for p in net.parameters())
-    for s, single in enumerate(singles):
-        for p, q in zip(net.parameters(), single, strict=True):
-            torch.testing.assert_close(p[s], q, atol=1e-6, rtol=1e-5)
-
-
-@pytest.mark.usefixtures("computed")
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("steps_before", [0, 2])
-def test_a_masked_seed_stays_exactly_as_it_was(name: str, steps_before: int) -> None:
-    """Parameters and moments, also when its gradient is NaN."""
-    net = module_of(2)
-    optimizer = OPTIMIZERS[name][0](net)
-    for _ in range(steps_before):
-        sum(y.sum() for y in net(torch.ones(2, 16, 4))).backward()  # type: ignore[union-attr]
-        optimizer.step(1e-2, 0.5)
-    tensors = [getattr(optimizer, x) for x in ("params", "square", "mean") if hasattr(optimizer, x)]
-    before = [t.detach().clone() for t in tensors]
-    scale = torch.tensor([torch.nan, 1.0]).view(2, 1, 1)
-    sum((scale * y).sum() for y in net(torch.ones(2, 16, 4))).backward()  # type: ignore[union-attr]
-    optimizer.step(1e-2, 0.5, torch.tensor([False, True]))
-    for old, new in zip(before, tensors, strict=True):
-        assert torch.equal(old[0], new[0])
-        assert new[1].isfinite().all()
-        assert not torch.equal(old[1], new[1])

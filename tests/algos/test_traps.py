@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from manyseeds import envs
-from manyseeds.algos import ppo, trpo
 from manyseeds.layers import tanh
+from manyseeds.optim import SeedAdam, SeedRMSprop
 from manyseeds.runs.control import Run
 from manyseeds.seeds import SeedStreams
 from tests.algos import probes
-from tests.algos.probes import Counter, SignChoice
+from tests.algos.probes import Counter, SignChoice, spy_on_optimizers
 
 SMALL: dict[str, dict[str, Any]] = {
     "ppo": {"num_envs": 4, "num_steps": 8, "minibatch_size": 8, "epochs": 2},
@@ -28,10 +28,12 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
-def train_on(env: envs.Env, algo: str, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+def train_on(
+    env: envs.Env | str, algo: str, monkeypatch: pytest.MonkeyPatch, **settings: Any
+) -> tuple[Any, Run]:
     module = importlib.import_module(f"manyseeds.algos.{algo}")
     settings = {"hidden": (16,), "total_timesteps": 128, **SMALL[algo], **settings}
-    probes.train_on(module, env, monkeypatch, **settings)
+    return probes.train_on(module, env, monkeypatch, **settings)
 
 
 class Lucky(SignChoice):
@@ -188,13 +190,29 @@ def test_no_update_sees_raw_observations(algo: str, monkeypatch: pytest.MonkeyPa
         return update(agent, *args)
 
     monkeypatch.setattr(module, "update", spy)
-    settings = {**SMALL[algo], "total_timesteps": 128, "normalize_obs": True}
-    config = module.Config(env="MountainCar-v0", seeds=2, quiet=True, **settings)
-    run = Run(config)
-    monkeypatch.setattr(run, "evaluate_if_due", lambda *args: None)
-    stats = module.train(config, run).obs_stats
+    policy, _ = train_on("MountainCar-v0", algo, monkeypatch, normalize_obs=True)
     assert len(seen) == 4
-    statistics_are_of(stats, seen)
+    statistics_are_of(policy.obs_stats, seen)
+
+
+@pytest.mark.parametrize("ends", [{"terminal_at": 4}, {"time_limit": 4}])
+@pytest.mark.parametrize("algo", ["ppo", "a2c", "trpo"])
+def test_normalised_rewards_are_scaled_and_returns_are_logged_raw(
+    algo: str, ends: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The advantage is computed from scaled rewards, what is reported from the environment's."""
+    module = importlib.import_module(f"manyseeds.algos.{algo}")
+    rewards: list[Tensor] = []
+    gae = module.gae
+    monkeypatch.setattr(module, "gae", lambda *args: (rewards.append(args[0]), gae(*args))[1])
+    settings = {"normalize_reward": True, "num_steps": 16, "gamma": 0.9}
+    _, run = train_on(Counter(**ends), algo, monkeypatch, **settings)
+    assert (run.metrics()["train_return"] == 4).all()
+    scaled = torch.cat(rewards, dim=1)  # [S, T of all rollouts, N]
+    R = torch.tensor([1.0, 1.9, 2.71, 3.439], dtype=torch.float64).repeat(8)  # whole episodes
+    std = torch.stack([R[: t + 1].std(correction=0) for t in range(32)])  # of all steps so far
+    expected = (1 / std).clamp(max=10).float().view(1, -1, 1).expand_as(scaled)
+    torch.testing.assert_close(scaled, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("algo", ["ppo", "trpo", "grpo"])
@@ -217,26 +235,27 @@ def test_every_epoch_visits_all_samples_in_an_order_of_its_own(
 
         monkeypatch.setattr(module, "minibatches", spy_minibatches)
     else:
-        shuffles = module.shuffles
+        permutations = module.permutations
 
-        def spy_shuffles(uniforms: Tensor) -> Any:
-            epochs = shuffles(uniforms)
+        def spy_permutations(uniforms: Tensor) -> Any:
+            epochs = permutations(uniforms)
             assert (epochs.sort(-1).values == torch.arange(32)).all()
             orders.extend(map(tuple, epochs.flatten(0, 1).tolist()))
             return epochs
 
-        monkeypatch.setattr(module, "shuffles", spy_shuffles)
+        monkeypatch.setattr(module, "permutations", spy_permutations)
     train_on(Lucky(), algo, monkeypatch)
     assert len(orders) >= 3 * 2 * 4  # seeds, epochs, rollouts
     assert len(set(orders)) == len(orders)
 
 
-@pytest.mark.parametrize("module", [ppo, trpo], ids=["ppo", "trpo"])
+@pytest.mark.parametrize("algo", ["ppo", "a2c", "trpo"])
 def test_advantages_read_the_values_of_the_true_successors(
-    module: Any, monkeypatch: pytest.MonkeyPatch
+    algo: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """V(final) at a truncation, neither V(s_t) nor V(reset); V is the count here."""
-    env, config = Counter(time_limit=6), module.Config(num_steps=20, num_envs=2, minibatch_size=40)
+    module = importlib.import_module(f"manyseeds.algos.{algo}")
+    env, config = Counter(time_limit=6), module.Config(**{**SMALL[algo], "num_envs": 2})
     agent = module.ActorCritic(env.spec, config, SeedStreams([0, 1], "init"))
     monkeypatch.setattr(agent, "value", lambda obs: obs[..., 0])
     seen: list[Tensor] = []
@@ -249,6 +268,104 @@ def test_advantages_read_the_values_of_the_true_successors(
     count = torch.arange(20.0).remainder(6).view(1, 20, 1)
     assert torch.equal(rollout.obs[..., 0], count.expand(2, 20, 2))
     assert torch.equal(seen[0], rollout.obs[..., 0] + 1)
+
+
+@pytest.mark.parametrize("algo", ["reinforce", "grpo"])
+def test_every_step_taken_counts_and_a_finished_seed_is_frozen(
+    algo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit: policy, critic, moments, statistics, timestep, while the others go on."""
+    module, budget = importlib.import_module(f"manyseeds.algos.{algo}"), 600
+    rates = 1e-2, 3e-3  # of the policy and of its critic
+    states: list[list[Tensor]] = []
+    steps: list[Tensor] = []
+    taken: list[Tensor] = []
+    actors: list[Any] = []
+    made = spy_on_optimizers(monkeypatch)
+    play, log, adam_step = module.play, Run.log, SeedAdam.step
+
+    def spy_play(env: envs.Env, actor: Any, *noise: Tensor) -> Any:
+        episodes = play(env, actor, *noise)
+        actors.append(actor)
+        taken.append(episodes.alive.sum((1, 2)))
+        return episodes
+
+    def spy_log(run: Run, timesteps: Tensor, metrics: Any) -> None:
+        moments = [x for adam in made for x in (adam.params, adam.mean, adam.square)]
+        powers = [x for adam in made for x in adam.beta_powers]
+        stats = actors[0].obs_stats.state_dict().values()
+        states.append([x.detach().clone() for x in (*moments, *powers, *stats)])
+        steps.append(timesteps)
+        log(run, timesteps, metrics)
+
+    def spy_step(adam: SeedAdam, lr: Tensor, norm: float, active: Tensor) -> Tensor:
+        timesteps = steps[-1] if steps else torch.zeros(6)
+        left = (1 - timesteps / budget).clamp(min=0)
+        torch.testing.assert_close(lr.flatten(), rates[made.index(adam)] * left)
+        assert not active[timesteps >= budget].any()
+        return adam_step(adam, lr, norm, active)
+
+    monkeypatch.setattr(module, "play", spy_play)
+    monkeypatch.setattr(Run, "log", spy_log)
+    monkeypatch.setattr(SeedAdam, "step", spy_step)
+    settings = {"total_timesteps": budget, "normalize_obs": True, "learning_rate": rates[0]}
+    _, run = train_on("CartPole-v1", algo, monkeypatch, seeds=6, **settings)
+    total = torch.zeros(6, dtype=torch.int64)
+    finished_before_the_end = 0
+    for k, (now, played) in enumerate(zip(steps, taken, strict=True)):
+        active = total < budget
+        total = total + played * active
+        assert torch.equal(now, total)
+        if k > 0:
+            for before, after in zip(states[k - 1], states[k], strict=True):
+                assert torch.equal(before[~active], after[~active])
+                assert (before[active] != after[active]).flatten(1).any(-1).all()
+            finished_before_the_end += int((~active).sum())
+    assert finished_before_the_end > 0
+    assert (total >= budget).all()
+    assert torch.equal(states[-1][-1].flatten(), total.double())  # observations
+    metrics = run.metrics()
+    assert metrics.groupby("seed")["timestep"].max().tolist() == total.tolist()
+    assert metrics.notna().all().all()
+    assert not metrics.duplicated(["seed", "timestep"]).any()
+
+
+class Rude(Counter):
+    """What it shows after the end of an episode, begun with noise of 0, is no number."""
+
+    initial_noise = 1
+
+    def initial(self, noise: Tensor) -> Tensor:
+        return noise.clone()
+
+    def observation(self, physics: Tensor) -> Tensor:
+        return torch.where(physics == physics.floor(), torch.nan, physics)
+
+    def reward(self, physics: Tensor, action: Tensor, next_physics: Tensor) -> Tensor:
+        return self.observation(physics)[..., 0] * action
+
+
+@pytest.mark.parametrize("algo", ["reinforce", "grpo"])
+def test_what_an_environment_shows_after_an_end_is_never_learned(
+    algo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy, run = train_on(Rude(3, 60), algo, monkeypatch, normalize_obs=True)
+    assert all(tensor.isfinite().all() for tensor in policy.state_dict().values())
+    assert run.diverged == {}
+    assert run.metrics().notna().all().all()
+
+
+@pytest.mark.parametrize("anneal", [True, False])
+@pytest.mark.parametrize(("algo", "kind"), [("ppo", SeedAdam), ("a2c", SeedRMSprop)])
+def test_the_schedule_reaches_the_optimizer(
+    algo: str, kind: Any, anneal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates, step = set(), kind.step
+    monkeypatch.setattr(
+        kind, "step", lambda self, lr, *a: (rates.add(lr.item()), step(self, lr, *a))[1]
+    )
+    train_on(Counter(), algo, monkeypatch, learning_rate=0.1, anneal_lr=anneal)
+    assert sorted(rates) == pytest.approx([0.025, 0.05, 0.075, 0.1] if anneal else [0.1])
 
 
 def test_tanh_far_out() -> None:

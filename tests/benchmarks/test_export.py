@@ -27,8 +27,11 @@ from manyseeds.checkpoint import read_about
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.record import POLICY, read_json, seal, write_json
+from tests.benchmarks.conftest import Output, Patch, Refusal
 from tests.benchmarks.test_report import around, plant
 from tests.benchmarks.test_watch import store
+
+EXPORTED = ["README.md", "curve.parquet", POLICY, "run.json"]
 
 
 def run(*words: str | Path) -> int:
@@ -51,9 +54,7 @@ def trained(tmp_path: Path) -> Path:
 def test_what_is_exported_loads_again(trained: Path, tmp_path: Path) -> None:
     folder = tmp_path / "out" / "policy"
     assert run(trained, "--hub", folder) == 0
-    assert {x.name for x in folder.iterdir()} == {
-        *("README.md", "curve.parquet", POLICY, "run.json")
-    }
+    assert sorted(x.name for x in folder.iterdir()) == EXPORTED
     assert [x.name for x in folder.parent.iterdir()] == ["policy"]
     policy = ppo.load(f"hub:{folder}")
     for i, part in enumerate(sorted(trained.glob("seeds-*"))):
@@ -68,16 +69,14 @@ def test_no_path_of_this_machine_leaves_it(trained: Path, tmp_path: Path) -> Non
     """Neither in the record of a training by files that lie elsewhere, nor on its card."""
     part = sorted(trained.glob("seeds-*"))[0]
     config = read_json(part / "config.json")
-    config["code"]["origins"] = [
-        "/home/somebody/x y/mine.py:train",
-        "manyseeds.envs.cartpole:CartPole",
-    ]
+    ours = "manyseeds.envs.cartpole:CartPole"
+    config["code"]["origins"] = ["/home/somebody/x y/mine.py:train", ours]
     write_json(part / "config.json", config)
     seal(part, (POLICY,), POLICY)
     folder = tmp_path / "out"
     assert run(trained, "--hub", folder) == 0
     stored = read_json(folder / "run.json")[0]
-    assert stored["code"]["origins"] == ["mine.py:train", "manyseeds.envs.cartpole:CartPole"]
+    assert stored["code"]["origins"] == ["mine.py:train", ours]
     config["code"]["origins"] = stored["code"]["origins"]
     assert stored == config
     assert all(b"somebody" not in file.read_bytes() for file in folder.iterdir())
@@ -129,9 +128,7 @@ KEPT += ["model.safetensors.index.json", "special_tokens_map.json", "spiece.mode
 KEPT += ["tokenizer.json", "tokenizer_config.json", "vocab.json"]
 
 
-def test_what_is_no_file_of_a_model_is_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_file_of_a_model_is_left_out(tmp_path: Path, capsys: Output) -> None:
     """Code, pickles, other people's JSON, links, pipes, folders, and names that hide."""
     model, out, secret = tmp_path / "model", tmp_path / "out", tmp_path / "secret"
     for folder in (model, out, secret):
@@ -176,9 +173,7 @@ def test_a_link_in_a_model_is_refused(name: str, tmp_path: Path) -> None:
     assert not any(out.iterdir())
 
 
-def test_mistakes_are_one_line(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_are_one_line(trained: Path, tmp_path: Path, refusal: Refusal) -> None:
     bare = plant(tmp_path / "bare", "dqn", around(480.0)).path
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").touch()
@@ -191,15 +186,12 @@ def test_mistakes_are_one_line(
         ([trained, "--hub", tmp_path / "x", "--upload", "name"], "must be OWNER/NAME"),
         ([trained, "--hub", tmp_path / "x", "--upload", "own er/name"], "must be OWNER/NAME"),
     ):
-        assert run(*words) == 2
-        error = capsys.readouterr().err
-        assert said in error
-        assert error.count("\n") == 1
+        assert said in refusal(export.main, *words)
     assert not (tmp_path / "x").exists()
     assert [x.name for x in (tmp_path / "full").iterdir()] == ["mine"]
 
 
-def test_loading_mistakes(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_mistakes(trained: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     folder = tmp_path / "out"
     assert run(trained, "--hub", folder) == 0
     with pytest.raises(UsageError):
@@ -219,7 +211,7 @@ def test_loading_mistakes(trained: Path, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_repository_is_fetched_without_other_files(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Path, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     """The hub is replaced by a folder, with the real signature and the real filter of names."""
     monkeypatch.chdir(tmp_path)
@@ -248,12 +240,7 @@ def test_a_repository_is_fetched_without_other_files(
         ppo.load("hub:owner/other")
 
 
-def test_upload(
-    trained: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_upload(trained: Path, tmp_path: Path, monkeypatch: Patch, capsys: Output) -> None:
     calls: list[Any] = []
 
     class FakeHfApi:
@@ -278,8 +265,8 @@ def test_upload(
 
     monkeypatch.setattr(huggingface_hub, "HfApi", FakeHfApi)
     assert run(trained, "--hub", tmp_path / "out", "--upload", "owner/name") == 0
-    files = ["README.md", "curve.parquet", POLICY, "run.json"]
-    assert calls == [("create_repo", "owner/name", True), ("upload_folder", "owner/name", files)]
+    uploaded = ("upload_folder", "owner/name", EXPORTED)
+    assert calls == [("create_repo", "owner/name", True), uploaded]
     assert "uploaded: https://hub/owner/name" in capsys.readouterr().out
 
     monkeypatch.setattr(huggingface_hub, "HfApi", lambda: real("http://127.0.0.1:9", token="x"))
@@ -293,7 +280,7 @@ def test_upload(
     monkeypatch.setattr(huggingface_hub, "HfApi", FakeHfApi)
     (tmp_path / "again" / "key.json").symlink_to(tmp_path / "out" / "run.json")
     assert run(trained, "--hub", tmp_path / "again", "--upload", "owner/name") == 0
-    assert calls[1:] == [("upload_folder", "owner/name", files)]
+    assert calls[1:] == [uploaded]
     assert f"left out: {tmp_path / 'again'}: key.json\n" in capsys.readouterr().out
     (tmp_path / "again" / "README.md").unlink()
     (tmp_path / "again" / "README.md").symlink_to(tmp_path / "out" / "README.md")
@@ -306,7 +293,8 @@ def test_upload(
 
 
 SCORE = """
-import sys, algos, importlib
+import sys, importlib
+from manyseeds import algos
 from manyseeds.checkpoint import read_policy
 from manyseeds.evaluate import FINAL_EPISODES, evaluate
 module = importlib.import_module(f"manyseeds.algos.{sys.argv[1]}")

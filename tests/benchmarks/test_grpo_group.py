@@ -51,7 +51,7 @@ def test_groups_that_are_chosen() -> None:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Sampled, Any]:
     """A config, the last of two steps of a random model, and its tokenizer."""
-    folder = make_model("llama", tmp_path_factory.mktemp("model") / "model")
+    folder = make_model("tiny", tmp_path_factory.mktemp("model") / "model")
     shared = {"task": "addition", "model": folder, "quiet": True, "max_new_tokens": 8}
     shared |= {"prompts": 3, "group_size": G, "format_weight": 0.0}
     config = grpo.Config(**shared, minibatches=2, epochs=2, learning_rate=0.01)

@@ -10,7 +10,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,27 @@ import pytest
 from manyseeds import plots
 from manyseeds.algos import monte_carlo, policy_iteration, value_iteration
 from manyseeds.benchmarks import catalog, compare, watch
-from manyseeds.benchmarks.chapters import contents, evidence, front_page, language_models, tables
+from manyseeds.benchmarks.chapters import (
+    contents,
+    estimators,
+    evidence,
+    front_page,
+    gradient_variance,
+    interchange,
+    language_models,
+    policy_gradients,
+    tables,
+)
+from manyseeds.benchmarks.chapters.contents import Store
 from manyseeds.benchmarks.chapters.environment_pages import page_name
-from manyseeds.benchmarks.chapters.results import code, escape, link, load_result, print_table
+from manyseeds.benchmarks.chapters.results import (
+    Result,
+    code,
+    escape,
+    link,
+    load_result,
+    print_table,
+)
 from manyseeds.benchmarks.chapters.stored import file_name, open_run
 from manyseeds.benchmarks.chapters.tables import Sides
 from manyseeds.benchmarks.web import grpo
@@ -31,8 +49,9 @@ from manyseeds.benchmarks.web.page import html
 from manyseeds.cli import parse
 from manyseeds.digest import ROOT, code_digest, module_file
 from manyseeds.errors import UsageError, printable
-from manyseeds.record import RunFolder, parquet_bytes, read_json, seal, write_bytes, write_json
+from manyseeds.record import parquet_bytes, read_json, seal, write_bytes, write_json
 from manyseeds.runs import planning, prediction, stale
+from tests.benchmarks.conftest import Output, Patch
 from tests.benchmarks.test_report import (
     FINAL,
     around,
@@ -56,11 +75,15 @@ DEEP, HUGE = "<<deep>>", "<<huge>>"  # stand for what `json` cannot write
 WRONG = (None, "x", -1, HUGE, [], {}, True, DEEP, 10**400, [[["x"]]], 0.5, NASTY)
 
 
+def encoded(content: Any) -> bytes:
+    """As JSON, also what `json` cannot write."""
+    text = json.dumps(content).replace(f'"{HUGE}"', "1e400")
+    return text.replace(f'"{DEEP}"', "[" * 9999 + "]" * 9999).encode()
+
+
 def rewrite(part: Path, file: str, change: Callable[[Any], Any]) -> None:
     """Change the content of a JSON file of a part, and seal it again."""
-    content = change(read_json(part / file))
-    text = json.dumps(content).replace(f'"{HUGE}"', "1e400")
-    write_bytes(part / file, text.replace(f'"{DEEP}"', "[" * 9999 + "]" * 9999).encode())
+    write_bytes(part / file, encoded(change(read_json(part / file))))
     seal(part)
 
 
@@ -78,7 +101,7 @@ def known(summary: Any) -> Any:
 
 
 @pytest.fixture
-def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def trap(tmp_path: Path, monkeypatch: Patch) -> Iterator[Path]:
     """Exists as soon as evil_module has been imported."""
     sprung = tmp_path / "sprung"
     (tmp_path / "evil_module.py").write_text(f"open({str(sprung)!r}, 'w').close()\n")
@@ -93,45 +116,38 @@ def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.parametrize("algo", ["../../evil_module", "evil_module", "os", "__init__", SCRIPT])
 def test_no_algorithm_is_imported_but_ours(algo: str, trap: Path) -> None:
+    package: Any
     for package in ("algos", "llm_track"):
         with pytest.raises(UsageError):
-            catalog.module(package, algo)  # type: ignore[arg-type]
-        assert catalog.plain_settings(package, algo, EVIL) == {}  # type: ignore[arg-type]
+            catalog.module(package, algo)
+        assert catalog.plain_settings(package, algo, EVIL) == {}
     assert catalog.plain_settings("algos", "ppo", EVIL)["env"] == EVIL
     assert "ppo" in catalog.names("algos")
     assert set(catalog.names("llm_track")) == set(language_models.ORDER)
 
 
-def test_report_imports_nothing_that_is_stored(
-    tmp_path: Path, trap: Path, capsys: pytest.CaptureFixture[str]
+def test_report_and_compare_import_nothing_that_is_stored(
+    tmp_path: Path, trap: Path, capsys: Output
 ) -> None:
     results = tmp_path / "results"
-    names = ((EVIL, "ppo"), (EVIL, "evil_module"), (EVIL, "../../x"), ("Pong-v9", "dqn"))
-    for i, (env, algo) in enumerate(names):
-        part = plant(results, "ppo", around(480.0), name=f"n{i}").path / "seeds-000-009"
-        rewrite(part, "config.json", named(env, algo=algo))
-        rewrite(part, "summary.json", known)
+    named_by = ((EVIL, "ppo"), (EVIL, "evil_module"), (EVIL, "../../x"), ("Pong-v9", "dqn"))
+    runs = []
+    for i, (env, algo) in enumerate(named_by):
+        runs.append(plant(results, "ppo", around(480.0), name=f"n{i}").path)
+        rewrite(runs[i] / "seeds-000-009", "config.json", named(env, algo=algo))
+        rewrite(runs[i] / "seeds-000-009", "summary.json", known)
     names = {r["algorithm"] for r in table(written(results, EVIL), "Scores")}
     assert names == {"PPO (not the preset)", "evil_module", "../../x"}
     (pong,) = table((results / page_name("Pong-v9")).read_text(), "Scores")
     assert pong["algorithm"] == "DQN (not the preset)"
     assert check_links(results) == generated(results)
     assert "left out" not in capsys.readouterr().out
-
-
-def test_compare_imports_nothing_that_is_stored(
-    tmp_path: Path, trap: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    runs = [plant(tmp_path / "results", "ppo", around(480.0), name=name).path for name in "ab"]
-    for run in runs:
-        rewrite(run / "seeds-000-009", "config.json", named(EVIL, algo="evil_module"))
-        rewrite(run / "seeds-000-009", "summary.json", known)
-    compare.main([*map(str, runs), "--out", str(tmp_path / "x.svg")])
+    compare.main([*map(str, runs[:2]), "--out", str(tmp_path / "x.svg")])
     assert EVIL in capsys.readouterr().out
 
 
 def test_watch_imports_a_module_only_when_told_to(
-    tmp_path: Path, trap: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, trap: Path, capsys: Output
 ) -> None:
     part = store(tmp_path / "results", "q_learning", "CartPole-v1", [0])
     inner = copy.deepcopy(read_json(part / "config.json"))
@@ -144,7 +160,7 @@ def test_watch_imports_a_module_only_when_told_to(
 
 
 def test_watch_plays_the_environment_of_a_module_that_is_trusted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: Patch, capsys: Output
 ) -> None:
     env = "tests.benchmarks.hostile_env:Lake-v0"
     part = store(tmp_path, "q_learning", "FrozenLake-v1", [0])
@@ -164,9 +180,7 @@ def test_code_is_looked_up_in_our_rooms_only(origin: str) -> None:
     assert module_file(origin.partition(":")[0], ROOT) is None
 
 
-def test_what_is_no_code_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_code_is_left_out(tmp_path: Path, monkeypatch: Patch, capsys: Output) -> None:
     """A file of the checkout that a record names is read, never run; it may be anything."""
     (tmp_path / "evil.py").write_text("def (:\n")
     monkeypatch.setattr(stale, "code_digest", lambda origins: code_digest(origins, tmp_path))
@@ -248,7 +262,7 @@ def test_every_table_of_the_report_has_its_files() -> None:
     assert callers == {"results.py", "tables.py", "speed.py"}
 
 
-def test_terminal_shows_no_markup_and_no_control(capsys: pytest.CaptureFixture[str]) -> None:
+def test_terminal_shows_no_markup_and_no_control(capsys: Output) -> None:
     print_table("[red]title[/red]\x1b[2J", ("[b]a[/b]",), [("[link=x]y[/link]\x1b]0;z\x07",)])
     out = capsys.readouterr().out
     assert "[red]title[/red][2J" in out
@@ -257,9 +271,7 @@ def test_terminal_shows_no_markup_and_no_control(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.slow
-def test_hostile_text_is_shown_as_text(
-    tmp_path: Path, trap: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_hostile_text_is_shown_as_text(tmp_path: Path, trap: Path, capsys: Output) -> None:
     folder = plant(tmp_path, "ppo", around(480.0)).path
     part = folder / "seeds-000-009"
     plain = written(tmp_path)
@@ -337,33 +349,11 @@ def mutants(content: Any, limit: int = 1, depth: int = 3) -> Iterator[Any]:
             yield changed(path, lambda node, key, wrong=wrong: node.__setitem__(key, wrong))
 
 
-def copies(run: Path, file: str, contents: Iterator[Any]) -> list[Path]:
-    """A run beside another one for each content of a JSON file of its only part."""
+def beside(run: Path, file: str, contents: Iterable[bytes]) -> list[Path]:
+    """A run beside another one for each content of a file of its only part."""
     found = []
     for i, content in enumerate(contents):
         new = run.with_name(f"{run.name}-{file[:3]}{i:03d}")
-        shutil.copytree(run, new)
-        (part,) = (p for p in new.iterdir() if p.is_dir())
-        rewrite(part, file, lambda _, content=content: content)
-        found.append(new)
-    return found
-
-
-def broken_tables(run: Path, file: str, subject: str) -> list[Path]:
-    """Runs beside another one, each with something else in a parquet file of its only part."""
-    (part,) = (p for p in run.iterdir() if p.is_dir())
-    frame = pd.read_parquet(part / file)
-    contents = [b"", b"PAR1", parquet_bytes(frame[:0]), parquet_bytes(frame[:1])]
-    for name in frame:
-        contents.append(parquet_bytes(frame.drop(columns=name)))
-        contents.append(parquet_bytes(frame.assign(**{name: "x"})))
-        if pd.api.types.is_numeric_dtype(frame[name]):
-            contents.append(parquet_bytes(frame.assign(**{name: np.inf})))
-            contents.append(parquet_bytes(frame.assign(**{name: -1})))
-    contents.append(parquet_bytes(pd.concat([frame, frame.assign(**{subject: 1.0})])))
-    found = []
-    for i, content in enumerate(contents):
-        new = run.with_name(f"{run.name}-{file[:2]}{i:03d}")
         shutil.copytree(run, new)
         (part,) = (p for p in new.iterdir() if p.is_dir())
         write_bytes(part / file, content)
@@ -372,7 +362,30 @@ def broken_tables(run: Path, file: str, subject: str) -> list[Path]:
     return found
 
 
-def reported(results: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str, list[str]]:
+def mutilated(run: Path, *files: str, depth: int = 3) -> list[Path]:
+    """Runs beside another one, each with a mutant of a JSON file of its only part."""
+    (part,) = (p for p in run.iterdir() if p.is_dir())
+    found: list[Path] = []
+    for file in files:
+        contents = mutants(read_json(part / file), depth=depth)
+        found += beside(run, file, map(encoded, contents))
+    return found
+
+
+def broken_tables(run: Path, file: str, subject: str) -> list[Path]:
+    """Runs beside another one, each with something else in a parquet file of its only part."""
+    (part,) = (p for p in run.iterdir() if p.is_dir())
+    frame = pd.read_parquet(part / file)
+    frames = [frame[:0], frame[:1]]
+    for name in frame:
+        frames += [frame.drop(columns=name), frame.assign(**{name: "x"})]
+        if pd.api.types.is_numeric_dtype(frame[name]):
+            frames += [frame.assign(**{name: np.inf}), frame.assign(**{name: -1})]
+    frames.append(pd.concat([frame, frame.assign(**{subject: 1.0})]))
+    return beside(run, file, [b"", b"PAR1", *map(parquet_bytes, frames)])
+
+
+def reported(results: Path, capsys: Output) -> tuple[str, list[str]]:
     """All pages together, and the runs that were left out."""
     capsys.readouterr()
     front(results, "a test")
@@ -383,14 +396,10 @@ def reported(results: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str, li
 
 
 @pytest.mark.slow
-def test_broken_control_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_broken_control_runs(tmp_path: Path, capsys: Output, monkeypatch: Patch) -> None:
     run = plant(tmp_path, "ppo", dict.fromkeys(range(5), 480.0)).path
     sb3 = plant(tmp_path, "sb3-ppo", dict.fromkeys(range(5), 480.0)).path
-    part = run / "seeds-000-004"
-    found = copies(run, "config.json", mutants(read_json(part / "config.json")))
-    found += copies(run, "summary.json", mutants(read_json(part / "summary.json")))
+    found = mutilated(run, "config.json", "summary.json")
     found += broken_tables(run, "curve.parquet", "return_mean")
     page, left_out = reported(tmp_path, capsys)
     rows = table((tmp_path / page_name("CartPole-v1")).read_text(), "Scores")
@@ -398,7 +407,7 @@ def test_broken_control_runs(
     assert side(row, FINAL) == "480.0 [480.0, 480.0]"
     assert row["against SB3"].startswith("none (needs 10 seeds")
     assert 0.4 * len(found) < len(left_out) < len(found)
-    assert not any(str(sb3) in line or f"{part}/" in line for line in left_out)
+    assert not any(f"{good}/" in line for line in left_out for good in (sb3, run))
 
     monkeypatch.setattr(plots, "learning_curves", lambda *_, **__: None)
     refused = 0
@@ -410,11 +419,9 @@ def test_broken_control_runs(
     assert refused >= len(left_out)
 
 
-def test_broken_runs_are_not_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    part = store(tmp_path, "q_learning", "FrozenLake-v1", [0, 1])
-    run = part.parent
-    found = copies(run, "config.json", mutants(read_json(part / "config.json")))
-    found += copies(run, "summary.json", mutants(read_json(part / "summary.json")))
+def test_broken_runs_are_not_played(tmp_path: Path, capsys: Output) -> None:
+    run = store(tmp_path, "q_learning", "FrozenLake-v1", [0, 1]).parent
+    found = mutilated(run, "config.json", "summary.json")
     refused = 0
     for path in found:
         try:
@@ -426,7 +433,7 @@ def test_broken_runs_are_not_played(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert refused > len(found) / 3
 
 
-def test_weights_that_fit_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_weights_that_fit_nothing(tmp_path: Path, capsys: Output) -> None:
     import safetensors.torch
     import torch
 
@@ -442,9 +449,7 @@ def test_weights_that_fit_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.slow
-def test_broken_tabular_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_broken_tabular_runs(tmp_path: Path, capsys: Output, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     results = tmp_path / "results"
     for module in (policy_iteration, value_iteration):
@@ -459,11 +464,8 @@ def test_broken_tabular_runs(
     (predicted,) = (run for run in runs if run not in plans)
     left: list[Path] = []
     for run in plans:
-        for file in ("config.json", "summary.json", "sweeps.json"):
-            left += copies(run, file, mutants(read_json(run / "plan" / file), depth=2))
-    (part,) = predicted.glob("seeds-*")
-    for file in ("config.json", "summary.json"):
-        left += copies(predicted, file, mutants(read_json(part / file)))
+        left += mutilated(run, "config.json", "summary.json", "sweeps.json", depth=2)
+    left += mutilated(predicted, "config.json", "summary.json")
     left += broken_tables(predicted, "values.parquet", "seed")
     left += broken_tables(predicted, "curve.parquet", "rms_error")
     page, lines = reported(results, capsys)
@@ -497,12 +499,9 @@ def language_run(results: Path, algo: str = "grpo") -> Path:
 
 
 @pytest.mark.slow
-def test_broken_language_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_language_runs(tmp_path: Path, capsys: Output) -> None:
     run = language_run(tmp_path)
-    found = []
-    for file in ("config.json", "summary.json", "transcripts.json"):
-        content = read_json(run / "seeds-000-000" / file)
-        found += copies(run, file, mutants(content))
+    found = mutilated(run, "config.json", "summary.json", "transcripts.json")
     found += broken_tables(run, "curve.parquet", "pass@1")
     page, left_out = reported(tmp_path, capsys)
     assert 0.3 * len(found) < len(left_out)
@@ -510,7 +509,7 @@ def test_broken_language_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "<script" not in markup(page)
 
 
-def draw_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def draw_once(monkeypatch: Patch) -> None:
     """Draw a figure whose data are those of an earlier one no second time: most mutants change
     what no figure shows, and drawing takes a hundred times as long as the rest of a section."""
     drawn: set[str] = set()
@@ -529,37 +528,48 @@ def draw_once(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(plots, name, once(name, getattr(plots, name)))
 
 
-MEASURED = (
-    pytest.param("throughput.json", marks=pytest.mark.slow),
-    "critic_cost.json",
-    "llm_critic_cost.json",
-    "trl_speed.json",
-    "tables/check.json",
-    "error_rates.json",
-    "gradient_variance.json",
-    "library_details_dqn.json",
-    "library_details_ppo.json",
-    "rows_speed.json",
-    "llm_oracle.json",
-    "grpo_group.json",
+def speed_and_front(store: Store, run: Result) -> str:
+    return contents.speed_page(store) + front_page.page([], store.results, "", [])
+
+
+def details(algo: str) -> Callable[[Store, Result], str]:
+    def section(store: Store, run: Result) -> str:
+        runs = {(algo, run.spec.id): {"rejax": run}}
+        return interchange.details_section(algo, runs, store.results)
+
+    return section
+
+
+def grpo_pages(store: Store, run: Result) -> str:
+    page = "".join(html(each, [each]) for each in grpo.pages(store.results))
+    assert NASTY not in page
+    return re.sub(r"<script\b.*?</script>", "", page, flags=re.DOTALL)  # the site's own
+
+
+# What shows each file of measurements, alone.
+MEASURED: dict[str, Callable[[Store, Result], str]] = {
+    "throughput.json": speed_and_front,
+    "critic_cost.json": lambda s, run: policy_gradients.critic_section([run], s.results),
+    "llm_critic_cost.json": lambda s, run: language_models.critic_section([], s.results),
+    "trl_speed.json": lambda s, run: language_models.trl_section([], s.results),
+    "tables/check.json": lambda s, run: contents.check_page(s),
+    "error_rates.json": lambda s, run: evidence.page([], [], s.results),
+    "gradient_variance.json": lambda s, run: gradient_variance.page(s.results),
+    "library_details_dqn.json": details("dqn"),
+    "library_details_ppo.json": details("ppo"),
+    "rows_speed.json": lambda s, run: contents.speed_page(s),
+    "llm_oracle.json": lambda s, run: estimators.page(s.results),
+    "grpo_group.json": grpo_pages,
+}
+SLOW = ("throughput.json",)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=[pytest.mark.slow] * (x in SLOW)) for x in MEASURED]
 )
-
-
-@pytest.mark.parametrize("name", MEASURED)
-def test_broken_measurements(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each is read by its section alone."""
-    from manyseeds.benchmarks.chapters import (
-        estimators,
-        gradient_variance,
-        interchange,
-        policy_gradients,
-    )
-    from manyseeds.digest import ROOT
-
+def test_broken_measurements(name: str, tmp_path: Path, capsys: Output, monkeypatch: Patch) -> None:
     content = read_json(ROOT / "results" / name)
-    store = contents.Store(tmp_path, [], [], [], [], [])
+    store = Store(tmp_path, [], [], [], [], [])
     draw_once(monkeypatch)
     if name == "gradient_variance.json":  # fewer: each of many mutants draws a figure of them
         kept = ("total_return", "return_to_go", "baseline")
@@ -574,42 +584,8 @@ def test_broken_measurements(
     for folder in ("tables", "plots"):
         (tmp_path / folder).mkdir()
     for i, mutant in enumerate(mutants(content, limit)):
-        text = json.dumps(mutant).replace(f'"{HUGE}"', "1e400")
-        (tmp_path / name).write_text(text.replace(f'"{DEEP}"', "[" * 9999 + "]" * 9999))
-        if name == "throughput.json":
-            page = contents.speed_page(store) + front_page.page([], tmp_path, "", [])
-        elif name == "tables/check.json":
-            page = contents.check_page(store)
-        elif name == "error_rates.json":
-            page = evidence.page([], [], tmp_path)
-        elif name == "critic_cost.json":
-            page = policy_gradients.critic_section([run], tmp_path)
-        elif name == "llm_critic_cost.json":
-            page = language_models.critic_section([], tmp_path)
-        elif name == "gradient_variance.json":
-            page = gradient_variance.page(tmp_path)
-        elif name.startswith("library_details"):
-            algo = name.removeprefix("library_details_").removesuffix(".json")
-            runs = {(algo, run.spec.id): {"rejax": run}}
-            page = interchange.details_section(algo, runs, tmp_path)
-        elif name == "rows_speed.json":
-            page = contents.speed_page(store)
-        elif name == "llm_oracle.json":
-            page = estimators.page(tmp_path)
-        elif name == "grpo_group.json":
-            page = "".join(html(each, [each]) for each in grpo.pages(tmp_path))
-            assert NASTY not in page, i
-            page = re.sub(r"<script\b.*?</script>", "", page, flags=re.DOTALL)  # the site's own
-        else:
-            page = language_models.trl_section([], tmp_path)
+        (tmp_path / name).write_bytes(encoded(mutant))
+        page = MEASURED[name](store, run)
         assert "<script" not in markup(page), i
         page.encode()
     assert "left out: " in capsys.readouterr().out
-
-
-def test_a_run_that_cannot_be_read_is_one_mistake(tmp_path: Path) -> None:
-    folder = RunFolder(plant(tmp_path, "ppo", {0: 480.0, 1: 470.0}).path)
-    part = folder.path / "seeds-000-001"
-    rewrite(part, "config.json", lambda config: {**config, "schema": 99})
-    with pytest.raises(UsageError, match="has schema 99, this version reads"):
-        open_run(folder)

@@ -54,31 +54,26 @@ def forward(params: dict, x: np.ndarray, activation) -> np.ndarray:
     return x @ params["action_logits"]["kernel"] + params["action_logits"]["bias"][:, None]
 
 
-def test_a_policy_of_rejax_is_loaded() -> None:
+def test_networks_of_rejax_are_loaded() -> None:
     rng = np.random.default_rng(0)
-    config = ppo.Config(hidden=(8, 6), normalize_obs=True)
-    params = random_layers((4, 8, 6, 2), rng)
+    obs = rng.normal(size=(3, 5, 4)).astype(np.float32)
+    seen = torch.from_numpy(obs)
     mean, var = rng.normal(size=(3, 4)), rng.uniform(0.5, 2, size=(3, 4))
+    scaled = (obs - mean[:, None]) / np.sqrt(var[:, None] + 1e-8)
+    params = random_layers((4, 8, 6, 2), rng)
+    config = ppo.Config(hidden=(8, 6), normalize_obs=True)
     agent = ppo.ActorCritic(config.make_env().spec, config, SeedStreams(range(3), "init"))
     ours_with(agent, {"layers": params, "mean": mean, "var": var})
-    obs = rng.normal(size=(3, 5, 4)).astype(np.float32)
-    seen = (obs - mean[:, None]) / np.sqrt(var[:, None] + 1e-8)
-    logits = forward(params, seen, np.tanh)
-    found = agent.networks.only(0, agent.features(torch.from_numpy(obs)))
-    np.testing.assert_allclose(found.detach().numpy(), logits, atol=1e-4)
-    np.testing.assert_array_equal(agent.act(torch.from_numpy(obs)).numpy(), logits.argmax(-1))
+    logits = forward(params, scaled, np.tanh)
+    found = agent.networks.only(0, agent.features(seen)).detach().numpy()
+    np.testing.assert_allclose(found, logits, atol=1e-4)
+    np.testing.assert_array_equal(agent.act(seen).numpy(), logits.argmax(-1))
 
-
-def test_action_values_of_rejax_are_loaded() -> None:
-    rng = np.random.default_rng(0)
-    config = dqn.Config(hidden=(8, 8))
-    params = random_layers((4, 8, 8, 2), rng)
-    agent = dqn.QNetwork(config.make_env().spec, config, SeedStreams(range(3), "init"))
-    ours_with(agent, {"layers": params})
-    obs = rng.normal(size=(3, 5, 4)).astype(np.float32)
-    q_values = forward(params, obs, lambda x: np.maximum(x, 0))
-    found = agent(torch.from_numpy(obs)).detach().numpy()
-    np.testing.assert_allclose(found, q_values, atol=1e-4)
+    small = dqn.Config(hidden=(8, 6))
+    values = dqn.QNetwork(small.make_env().spec, small, SeedStreams(range(3), "init"))
+    ours_with(values, {"layers": params})
+    expected = forward(params, obs, lambda x: np.maximum(x, 0))
+    np.testing.assert_allclose(values(seen).detach().numpy(), expected, atol=1e-4)
 
 
 def test_layers_are_in_order_from_ten_on() -> None:
@@ -103,7 +98,7 @@ def test_updates_per_step_of_dqn_are_kept(env: str, expected: tuple[int, int]) -
     assert arguments["polyak"] == 0.0  # tau 1: the target becomes the network
 
 
-def test_minibatches_of_ppo() -> None:
+def test_minibatches_of_ppo_are_kept() -> None:
     config = from_preset(ppo.Config, ppo.PRESETS, "MountainCar-v0")
     arguments = ppo_arguments(config)
     assert arguments["num_minibatches"] * config.minibatch == config.num_envs * config.num_steps
@@ -160,7 +155,7 @@ def test_the_chapter_judges_every_pair(tmp_path: Path, monkeypatch: Patch) -> No
     assert judged.count("+0.000") >= 2
     for line in rows:
         if "| SB3 | rejax |" in line or "| manyseeds | SB3 |" in line:
-            assert line.count("needs 10 seeds a side") == 2
+            assert line.count("needs 10 seeds per side") == 2
     assert interchange.page([r for r in loaded if r.algo != "rejax-ppo"], tmp_path) == ""
     (pair,) = comparison.pairs(loaded)
     assert [r.algo for r in (*pair.headline, *pair.others)] == ["ppo", "sb3-ppo"]
@@ -220,7 +215,7 @@ def test_gradients_of_networks_are_clipped_apart() -> None:
 
     assert "log_std" in names
     peers = {}
-    for s, k in itertools.product(range(2), range(2)):
+    for s, k in itertools.product(range(2), repeat=2):
         own = {name: torch.nn.Parameter(p.detach().clone()) for name, p in alone(s, k).items()}
         peers[s, k] = own, torch.optim.Adam(own.values(), lr=0.1, eps=1e-5)
     for _ in range(2):

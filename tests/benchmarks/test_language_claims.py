@@ -47,37 +47,28 @@ def method(
     """A run whose measures and metrics go in a line from one end to the other, and differ by a
     thousandth from seed to seed."""
     plain = catalog.plain_settings("llm_track", algo, task) or {}
-    total = {**plain, **settings}["total_samples"]
+    found = object.__new__(Method)
+    vars(found).update(algo=algo, task=task, headline="pass@1", stale=False)
+    vars(found).update(settings={**plain, **settings}, plain_settings=plain)
+    vars(found).update(frames=[], parts=[], summaries=[], run=SimpleNamespace(path=folder))
+    found.configs = [{"seeds": [seed]} for seed in range(SEEDS)]
+    total = found.settings["total_samples"]
 
-    def lines(ends: Ends, samples: np.ndarray, seed: int) -> dict[str, np.ndarray]:
-        found = {name: a + (b - a) * samples / total for name, (a, b) in ends.items()}
-        return {"samples": samples} | {name: x + 0.001 * seed for name, x in found.items()}
+    def lines(ends: Ends, samples: np.ndarray, seed: int) -> pd.DataFrame:
+        values = {name: a + (b - a) * samples / total for name, (a, b) in ends.items()}
+        shifted = {name: x + 0.001 * seed for name, x in values.items()}
+        return pd.DataFrame({"samples": samples, **shifted})
 
-    frames, parts, summaries = [], [], []
     for seed in range(SEEDS):
         part = folder / f"{algo}-{len(list(folder.glob('*')))}-{seed}"
         part.mkdir(parents=True)
-        parts.append(part)
+        found.parts.append(part)
         rows = lines(metrics or {}, np.linspace(0, total, steps + 1)[1:], seed)
-        write_bytes(part / "metrics.parquet", parquet_bytes(pd.DataFrame(rows)))
-        curve = pd.DataFrame(lines(measures, np.linspace(0, total, 6), seed))
-        frames.append(curve.assign(point=range(6)))
+        write_bytes(part / "metrics.parquet", parquet_bytes(rows))
+        curve = lines(measures, np.linspace(0, total, 6), seed)
+        found.frames.append(curve.assign(point=range(6)))
         ends = {when: dict(curve.iloc[k]) for when, k in (("initial", 0), ("final", -1))}
-        summaries.append({**ends, "seeds": [seed]})
-    found = object.__new__(Method)
-    vars(found).update(
-        algo=algo,
-        task=task,
-        headline="pass@1",
-        stale=False,
-        settings={**plain, **settings},
-        plain_settings=plain,
-        configs=[{"seeds": [seed]} for seed in range(SEEDS)],
-        summaries=summaries,
-        frames=frames,
-        parts=parts,
-        run=SimpleNamespace(path=folder),
-    )
+        found.summaries.append({**ends, "seeds": [seed]})
     return found
 
 
@@ -202,25 +193,16 @@ def test_clip_higher_that_changes_nothing_is_said_to(folder: Path) -> None:
 
 def test_lengths_are_compared_where_they_are_free(folder: Path) -> None:
     common = {"pass@1": (0.3, 0.6), "truncated": (0.1, 0.2), "length_right": (30.0, 25.0)}
-    runs = [
-        method(
-            folder / "runs",
-            algo,
-            "rambling",
-            x,
-            {**common, "length_wrong": (30.0, end)},
-            {"length": (30.0, 20.0)},
-        )
-        for algo, x, end in (("grpo", {}, 40.0), ("dr_grpo", {}, 28.0), ("grpo", WITHOUT_KL, 26.0))
+    cases = [
+        ("grpo", {}, 40.0, 20.0),
+        ("dr_grpo", {}, 28.0, 20.0),
+        ("grpo", WITHOUT_KL, 26.0, 20.0),
     ]
-    runs += [
-        method(
-            folder / "runs", "dapo", "rambling", x,
-            {**common, "length_wrong": (30.0, 31.0)},
-            {"length": (30.0, 20.0 if k == 3 else 25.0)},
-        )
-        for k, x in enumerate(LONG)
-    ]  # fmt: skip
+    cases += [("dapo", x, 31.0, 20.0 if k == 3 else 25.0) for k, x in enumerate(LONG)]
+    runs = []
+    for algo, x, wrong, length in cases:
+        measures, metrics = {**common, "length_wrong": (30.0, wrong)}, {"length": (30.0, length)}
+        runs.append(method(folder / "runs", algo, "rambling", x, measures, metrics))
     text = chapter.length_section(runs, folder)
     assert "is higher after GRPO than after Dr. GRPO (+12.0 [" in text
     assert "is lower after GRPO without a KL than after Dr. GRPO (-2.0 [" in text
@@ -252,26 +234,26 @@ def test_self_correction_that_was_there_before(folder: Path) -> None:
     assert said in text
     assert "P(wait given right column) is lower after RL" in text
     assert "| P(wait \\| wrong column) | 0.902 |" in text
-
-
-def test_a_model_that_never_corrects_itself(folder: Path) -> None:
-    run = method(folder / "runs", "grpo", "checking", {}, {"pass@1": (0.3, 0.8)})
-    for summary in run.summaries:
+    for summary in run.summaries:  # a model that never corrects itself
         for when in ("initial", "final"):
-            summary[when]["wait"] = 0.0
+            summary[when] = {"pass@1": summary[when]["pass@1"], "wait": 0.0}
     text = chapter.correction_section([run], folder)
     assert text.startswith("**P(wait) is not shown to be higher or lower after RL than before it, ")
     assert "writes `wait` before any RL" not in text
 
 
-def test_seeds_are_paired_by_their_numbers(folder: Path) -> None:
+def test_ppo_with_grpo_s_settings_is_paired_by_seeds(folder: Path) -> None:
     """A score that depends on the seed alone makes no difference between two runs of others."""
     runs = [
-        method(folder / "runs", algo, "addition", x, {"pass@1": (0.5, 0.8), "kl": (0.0, 0.2)})
-        for algo, x in (("rlhf_ppo", EQUAL), ("rlhf_ppo", {}), ("grpo", {}))
+        method(folder / "runs", algo, "addition", x, {"pass@1": (0.5, end), "kl": (0.0, 0.2)})
+        for algo, x, end in (("rlhf_ppo", EQUAL, 0.8), ("rlhf_ppo", {}, 0.95), ("grpo", {}, 0.9))
     ]
+    text = chapter.equal_section(runs, folder)
+    assert "pass@1 of PPO is lower than that of GRPO (-0.100 [" in text
+    assert text.count("\n| RLHF-PPO |") == 2
+    assert chapter.equal_section(runs[:2], folder) == ""
     for k, summary in enumerate(runs[0].summaries):
-        summary["final"]["pass@1"] = 0.8 + 0.001 * (k + 1)
+        summary["final"]["pass@1"] = 0.9 + 0.001 * (k + 1)
         summary["initial"]["pass@1"] = 0.5 + 0.001 * (k + 1)
         runs[0].configs[k] = {"seeds": [k + 1]}
     text = chapter.equal_section(runs, folder)
@@ -282,17 +264,6 @@ def test_seeds_are_paired_by_their_numbers(folder: Path) -> None:
     assert chapter.equal_section(runs, folder).startswith("PPO's own preset")
     runs[0].configs = [{"seeds": [k + 100]} for k in range(SEEDS)]
     assert chapter.equal_section(runs, folder).startswith("PPO's own preset")
-
-
-def test_ppo_with_grpo_s_settings(folder: Path) -> None:
-    runs = [
-        method(folder / "runs", algo, "addition", x, {"pass@1": (0.5, end), "kl": (0.0, 0.2)})
-        for algo, x, end in (("rlhf_ppo", EQUAL, 0.8), ("rlhf_ppo", {}, 0.95), ("grpo", {}, 0.9))
-    ]
-    text = chapter.equal_section(runs, folder)
-    assert "pass@1 of PPO is lower than that of GRPO (-0.100 [" in text
-    assert text.count("\n| RLHF-PPO |") == 2
-    assert chapter.equal_section(runs[:2], folder) == ""
 
 
 def pipeline(folder: Path, gain: float) -> str:
@@ -339,10 +310,7 @@ def test_every_experiment_of_the_suite_is_shown_on_the_page(folder: Path) -> Non
     assert all(m.of_experiment for m in runs[: len(EXPERIMENTS)])
     assert not any(m.of_experiment or not m.plain for m in runs[len(EXPERIMENTS) :])
     page = chapter.page(runs, folder)
-    titles = [x.removeprefix("## ") for x in page.splitlines() if x.startswith("## ")]
-    assert titles == [
-        title
-        for title in chapter.SECTIONS
-        if title not in ("The stages of DeepSeek-R1", "Self-correction")
-    ]
+    titles = re.findall(r"^## (.*)$", page, re.MULTILINE)
+    others = ("The stages of DeepSeek-R1", "Self-correction")
+    assert titles == [title for title in chapter.SECTIONS if title not in others]
     assert chapter.page([], folder) == ""

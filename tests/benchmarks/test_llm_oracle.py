@@ -40,13 +40,6 @@ def prompt(model: Any) -> list[Prompt]:
     return [Prompt(model, 0)]
 
 
-def test_all_completions_have_probability_one(models: tuple[Any, Any]) -> None:
-    (x,) = prompt(models[0])
-    assert len(x.p) == 7
-    assert x.p.sum().item() == pytest.approx(1, abs=1e-12)
-    assert x.gradient_of_mean(torch.ones(7, dtype=torch.float64)).abs().max() < 1e-12
-
-
 def test_the_true_gradient_is_that_of_the_expected_reward(models: tuple[Any, Any]) -> None:
     model = models[0]
     x = prompt(model)

@@ -111,18 +111,11 @@ def test_the_scripts_take_all_of_its_commands(tmp_path: Path, track: Track) -> N
         assert config.task == "addition"
 
 
-def test_finished_seeds_are_not_trained_again(tmp_path: Path, track: Track) -> None:
-    llm_pipeline.main(command_line(tmp_path, "--seeds", "1"))
-    once = len(track.commands)
-    llm_pipeline.main(command_line(tmp_path, "--seeds", "2"))
-    assert len(track.commands) == 2 * once
-    stored = json.loads((tmp_path / "results" / "llm_pipeline.json").read_text())
-    assert [row["seed"] for row in stored["rows"]] == [0] * len(STAGES) + [1] * len(STAGES)
-
-
 def test_what_is_finished_of_an_interrupted_seed_is_kept(
     tmp_path: Path, track: Track, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And finished seeds are not trained again."""
+
     def interrupted(command: Sequence[str]) -> None:
         if "generate" in command[0]:
             raise UsageError("generate.py: no space left")
@@ -131,44 +124,42 @@ def test_what_is_finished_of_an_interrupted_seed_is_kept(
     monkeypatch.setattr(llm_pipeline, "run", interrupted)
     with pytest.raises(SystemExit, match="2"):
         llm_pipeline.main(command_line(tmp_path, "--seeds", "1"))
-    assert not (tmp_path / "results" / "llm_pipeline.json").exists()
+    stored = tmp_path / "results" / "llm_pipeline.json"
+    assert not stored.exists()
     monkeypatch.setattr(llm_pipeline, "run", track)
-    llm_pipeline.main(command_line(tmp_path, "--seeds", "1"))
-    stored = json.loads((tmp_path / "results" / "llm_pipeline.json").read_text())
-    assert [row["pass@1"] for row in stored["rows"]][1:3] == pytest.approx([0.1, 0.2])
+    commands = []
+    for seeds in ("1", "2"):
+        track.commands.clear()
+        llm_pipeline.main(command_line(tmp_path, "--seeds", seeds))
+        commands.append(len(track.commands))
+    assert commands[0] == commands[1]
+    rows = json.loads(stored.read_text())["rows"]
+    assert [row["pass@1"] for row in rows][1:3] == pytest.approx([0.1, 0.2])
+    assert [row["seed"] for row in rows] == [0] * len(STAGES) + [1] * len(STAGES)
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--task", "gsm8k"], "--task gsm8k: must be addition, mixed"),
-        (["--seeds", "0"], "--seeds 0: must be"),
-    ],
-)
-def test_bad_input_is_one_line(
-    flags: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        llm_pipeline.main(command_line(tmp_path, *flags))
-    error = capsys.readouterr().err
-    assert error.startswith(f"error: {message}")
-    assert error.count("\n") == 1
-
-
-def test_other_settings_and_code_are_not_mixed_with_stored_ones(
+def test_bad_input_other_settings_and_other_code_are_one_line(
     tmp_path: Path,
     track: Track,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Nothing is mixed with what is stored of others."""
+
+    def refused(*flags: str) -> str:
+        with pytest.raises(SystemExit, match="2"):
+            llm_pipeline.main(command_line(tmp_path, *flags))
+        (line,) = capsys.readouterr().err.splitlines()
+        return line
+
+    assert refused("--task", "gsm8k").startswith("error: --task gsm8k: must be addition, mixed")
+    assert refused("--seeds", "0").startswith("error: --seeds 0: must be")
     llm_pipeline.main(command_line(tmp_path, "--seeds", "1"))
-    with pytest.raises(SystemExit, match="2"):
-        llm_pipeline.main(command_line(tmp_path, "--seeds", "2", "--rl-samples", "256"))
-    assert "llm_pipeline.json is of other settings" in capsys.readouterr().err
+    capsys.readouterr()
+    other = refused("--seeds", "2", "--rl-samples", "256")
+    assert "llm_pipeline.json is of other settings" in other
     monkeypatch.setattr(llm_pipeline, "code_digest", lambda origins: "other")
-    with pytest.raises(SystemExit, match="2"):
-        llm_pipeline.main(command_line(tmp_path, "--seeds", "2"))
-    assert "llm_pipeline.json is of other code" in capsys.readouterr().err
+    assert "llm_pipeline.json is of other code" in refused("--seeds", "2")
 
 
 def test_a_stage_that_fails_is_one_line() -> None:

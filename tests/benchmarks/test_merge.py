@@ -13,7 +13,9 @@ import pytest
 
 from manyseeds.benchmarks import merge
 from manyseeds.cli import PUBLISHED
+from manyseeds.packed import RUNS
 from manyseeds.record import POLICY, RunFolder, is_finished, pack, read_json, seal, write_json
+from tests.benchmarks.conftest import Output, Refusal
 from tests.benchmarks.test_report import around, plant
 
 ALL = around(480.0)
@@ -49,9 +51,7 @@ def run(*words: str | Path) -> int:
     return 0
 
 
-def test_parts_of_several_stores_become_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_parts_of_several_stores_become_one(tmp_path: Path, capsys: Output) -> None:
     a, b, c = (tmp_path / name for name in "abc")
     store(a, 0, 5)
     store(a, 0, 2, "dqn")
@@ -73,32 +73,26 @@ def test_parts_of_several_stores_become_one(
     assert parts_of(tmp_path / "d") == both
 
 
-def test_two_results_are_refused_with_both_records(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    a, b, c = (tmp_path / name for name in "abc")
-    store(a, 0, 5)
+def another(b: Path) -> tuple[Path, Any]:
+    """Let a store have another result of seed 3; the part and its record."""
     plant(b, "ppo", {**ALL, 3: 17.0}, parts=[range(5)])
     (part,) = b.glob("runs/*/ppo/*/seeds-*")
-    theirs = read_json(part / "config.json")
+    return part, read_json(part / "config.json")
+
+
+def test_two_results_are_refused_with_both_records(tmp_path: Path, capsys: Output) -> None:
+    a, b, c = (tmp_path / name for name in "abc")
+    store(a, 0, 5)
+    part, theirs = another(b)
     code = {**theirs["code"], "commit": "beef", "digest": "feed"}
     machine = {**theirs["machine"], "cpu": "Z80"}
     change(part, code=code, machine=machine, command="python another")
     store(b, 0, 2, "dqn")
     assert run(a, b, "--results", c) == 1
     said = capsys.readouterr()
-    for word in (
-        "commit c0ffee",
-        "commit beef",
-        "Z80",
-        "python another",
-        "the-command-of ppo",
-        "feed",
-    ):
-        assert word in said.err
-    assert str(part) in said.err
-    assert theirs["code"]["digest"] in said.err
-    assert theirs["versions"]["torch"] in said.err
+    words = ["commit c0ffee", "commit beef", "Z80", "python another", "the-command-of ppo", "feed"]
+    words += [str(part), theirs["code"]["digest"], theirs["versions"]["torch"]]
+    assert not [word for word in words if word not in said.err]
     assert "merged 2 parts" in said.out
     assert "1 refused" in said.out
     assert parts_of(c).items() >= parts_of(a).items()
@@ -109,11 +103,7 @@ def test_two_results_are_refused_with_both_records(
     [(17.0, "AVX2", "kept the first"), (None, "AVX-512", "there already")],
 )
 def test_the_first_of_two_builds_is_kept(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    final: float | None,
-    build: str,
-    word: str,
+    tmp_path: Path, capsys: Output, final: float | None, build: str, word: str
 ) -> None:
     """Also where only the times differ, of the same build."""
     a, b, c = (tmp_path / name for name in "abc")
@@ -134,9 +124,7 @@ def test_the_first_of_two_builds_is_kept(
 def test_another_version_is_no_other_build(tmp_path: Path) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     store(a, 0, 5)
-    plant(b, "ppo", {**ALL, 3: 17.0}, parts=[range(5)])
-    (part,) = b.glob("runs/*/ppo/*/seeds-*")
-    theirs = read_json(part / "config.json")
+    part, theirs = another(b)
     other = {"machine": {**theirs["machine"], "cpu": "Z80"}}
     change(part, **other, versions={**theirs["versions"], "torch": "1.0"})
     assert run(b, "--results", a) == 1
@@ -144,7 +132,7 @@ def test_another_version_is_no_other_build(tmp_path: Path) -> None:
     assert run(b, "--results", a) == 0
 
 
-def test_parts_that_overlap(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_parts_that_overlap(tmp_path: Path, capsys: Output) -> None:
     """The same seeds in other blocks: what adds a seed is merged, if the shared ones are equal."""
     a, b, c = (tmp_path / name for name in "abc")
     store(a, 0, 5)
@@ -161,9 +149,7 @@ def test_parts_that_overlap(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert len(parts_of(a)) == 2
 
 
-def test_damaged_parts_are_named_and_the_others_merged(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_parts_are_named_and_the_others_merged(tmp_path: Path, capsys: Output) -> None:
     a, b, c = (tmp_path / name for name in "abc")
     for algo, damage in (("ppo", "curve.parquet"), ("a2c", "DONE.json"), ("dqn", "")):
         part = store(a, 0, 5, algo).parts()[0]
@@ -182,6 +168,31 @@ def test_damaged_parts_are_named_and_the_others_merged(
         assert f"failed: {a / 'runs/CartPole-v1' / algo}" in said.err
     assert len(said.err.splitlines()) == 4
     assert not list(c.rglob("model"))
+
+
+def test_what_is_malformed_is_named_once_and_the_others_merged(
+    tmp_path: Path, capsys: Output
+) -> None:
+    """A runs.json, also one whose names lead to other files; files where runs should be."""
+    a, b, c = (tmp_path / name for name in "abc")
+    algos = [store(a, 0, 5, algo).path.parent for algo in ("a2c", "ppo", "dqn")]
+    pack(a)
+    broken, evil, _ = (algo / RUNS for algo in algos)
+    broken.write_text("{")
+    evil.write_text(
+        evil.read_text().replace('"DONE.json"', f'"{tmp_path}/x.json": {{}}, "DONE.json"')
+    )
+    (algos[2] / "notes.txt").write_text("mine")
+    for algo in algos[:2]:
+        (algo / "run").mkdir()
+    store(b, 5, 10)
+    assert run(a, b, "--results", c) == 1
+    said = capsys.readouterr()
+    assert "merged 2 parts" in said.out
+    assert "2 failed" in said.out
+    for line, file in zip(said.err.splitlines(), (broken, evil), strict=True):
+        assert line.startswith(f"failed: {file}: has invalid content")
+    assert not list(tmp_path.glob("x*"))
 
 
 def test_a_damaged_target_is_replaced(tmp_path: Path) -> None:
@@ -211,7 +222,7 @@ def test_weights_come_with_a_part_that_lacked_them(tmp_path: Path) -> None:
     assert len(list(a.rglob(POLICY))) == 1
 
 
-def test_another_run_of_the_same_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_run_of_the_same_name(tmp_path: Path, capsys: Output) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     store(a, 0, 5, name="mine")
     store(b, 5, 10, name="mine", gamma=0.5)
@@ -220,7 +231,7 @@ def test_another_run_of_the_same_name(tmp_path: Path, capsys: pytest.CaptureFixt
     assert len(parts_of(b)) == 1
 
 
-def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line(tmp_path: Path, refusal: Refusal) -> None:
     a, here = tmp_path / "a", tmp_path / "here"
     store(a, 0, 5)
     (tmp_path / "empty").mkdir()
@@ -231,10 +242,7 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         ([tmp_path / "empty", "--results", here], "has no folder runs"),
         ([tmp_path / "nowhere", "--results", here], "has no folder runs"),
     ):
-        assert run(*words) == 2
-        error = capsys.readouterr().err
-        assert said in error
-        assert error.count("\n") == 1
+        assert said in refusal(merge.main, *words)
     assert not here.exists()
 
 
@@ -279,9 +287,7 @@ def test_two_merges_at_once(tmp_path: Path) -> None:
     assert not list(c.rglob(".*"))
 
 
-def test_seeds_that_are_being_trained_are_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_seeds_that_are_being_trained_are_left_out(tmp_path: Path, capsys: Output) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     folder = plant(a, "ppo", ALL, parts=[range(5), range(5, 10)])
     target = b / "runs" / folder.path.relative_to(a / "runs")

@@ -280,7 +280,7 @@ def test_headline_is_the_preset_whatever_else_there_is(tmp_path: Path) -> None:
     assert (a2c["algorithm"], a2c["n"]) == ("A2C (not the preset)", "10")
     assert "not the preset: total_timesteps 20000 (not 500000)" in page
     assert side(dqn, FINAL) == "480.0 (no interval, n=1)"
-    assert dqn["against SB3"] == "none (needs 10 seeds a side)"
+    assert dqn["against SB3"] == "none (needs 10 seeds per side)"
 
 
 def test_a_published_score_stands_beside_the_preset_only(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from manyseeds.benchmarks import catalog, same_bits, sb3_baseline
 from manyseeds.benchmarks.cases import CASES, FILES, Case, Trains, command_line, select
 from manyseeds.benchmarks.same_bits import Difference, compare_parts, compare_runs, main
 from manyseeds.cli import PUBLISHED, ControlConfig, from_identity, identity, parse
-from manyseeds.digest import ROOT
+from manyseeds.digest import ROOT, module_at
 from manyseeds.errors import UsageError
 from manyseeds.packed import RUNS, with_proved
 from manyseeds.record import (
@@ -45,6 +45,7 @@ from manyseeds.record import (
 from manyseeds.runs import control
 from manyseeds.runs.language import LanguageConfig
 from manyseeds.runs.stale import part_is_stale
+from tests.benchmarks.conftest import Patch, Refusal
 
 CASE = Case("algos/ppo.py", "CartPole-v1")
 IN_CASES = "show what is missing in benchmarks/cases.py"
@@ -74,7 +75,7 @@ def write_part(part: Path, **changes: Any) -> Path:
     pd.DataFrame(curve | changes.get("curve", {})).to_parquet(part / "curve.parquet", index=False)
     summary = {
         "schema": 1,
-        "final": {"greedy": {"iqm": {"value": 1.5, "low": None}}},
+        "final": {"iqm": {"value": 1.5}},
         "values": [1.0, 2.0, 3.0],
         "learn_seconds": time.perf_counter(),
         "timesteps_per_second": time.perf_counter(),
@@ -97,75 +98,40 @@ def test_equal_parts_are_equal_times_and_nan_included(tmp_path: Path) -> None:
     assert difference(tmp_path, summary={"schema": 2}) == ""
 
 
+W, B = "networks.weights.0", "networks.biases.0"
+WRITTEN = {"weights": "policy.safetensors", "metrics": "metrics.parquet", "curve": "curve.parquet"}
+WRITTEN |= {"summary": "summary.json", "transcripts": "transcripts.json"}
+NEXT = np.nextafter(np.float32([0.25, 0.125]), np.float32(1))
+ANOTHER = [{"samples": 0, "completion": "2"}]
+
+
 @pytest.mark.parametrize(
-    ("changes", "expected"),
+    ("kind", "changes", "expected"),
     [
-        (
-            {"weights": {"networks.weights.0": torch.arange(24.0).view(2, 3, 4) + 1e-4}},
-            "policy.safetensors networks.weights.0 (max 0.0001)",
-        ),
-        (
-            {"weights": {"networks.biases.0": torch.tensor([[0.0, 0, -0.0], [0, 0, 0]])}},
-            "policy.safetensors networks.biases.0 (max 0)",
-        ),
-        (
-            {"weights": {"networks.biases.0": torch.full((2, 3), math.nan)}},
-            "policy.safetensors networks.biases.0 (max nan)",
-        ),
-        (
-            {"weights": {"networks.biases.0": torch.zeros(2, 3, dtype=torch.bfloat16)}},
-            "policy.safetensors networks.biases.0 (float32 in OLD, bfloat16 here)",
-        ),
-        (
-            {"weights": {"networks.biases.0": torch.zeros(3, 2)}},
-            "policy.safetensors networks.biases.0 (shape [2, 3] in OLD, [3, 2] here)",
-        ),
-        (
-            {"weights": {"extra": torch.zeros(1)}},
-            "policy.safetensors extra (only here)",
-        ),
-        ({"metrics": {"loss": [math.nan, 0.75]}}, "metrics.parquet loss (max 0.25)"),
-        ({"metrics": {"loss": [0.5, 0.5]}}, "metrics.parquet loss (max nan)"),
-        (
-            {"metrics": {"entropy": np.nextafter(np.float32([0.25, 0.125]), np.float32(1))}},
-            "metrics.parquet entropy (max 3e-08)",
-        ),
-        ({"metrics": {"loss": None}}, "metrics.parquet loss (only in OLD)"),
-        (
-            {"metrics": {"loss": None, "policy_loss": [math.nan, 0.5]}},
-            "metrics.parquet loss (renamed to policy_loss)",
-        ),
-        (
-            {"metrics": {"loss": None, "policy_loss": [math.nan, 0.6]}},
-            "metrics.parquet loss (only in OLD)",
-        ),
-        ({"curve": {"seed": [0, 2]}}, "curve.parquet seed (max 1)"),
-        (
-            {"curve": {"algo": ["ppo", "a2c"]}},
-            'curve.parquet algo (["ppo", "ppo"] in OLD, ["ppo", "a2c"] here)',
-        ),
-        (
-            {"summary": {"final": {"greedy": {"iqm": {"value": 1.25, "low": None}}}}},
-            "summary.json final.greedy.iqm.value (max 0.25)",
-        ),
-        (
-            {"summary": {"final": {"greedy": {"iqm": {"value": None, "low": None}}}}},
-            "summary.json final.greedy.iqm.value (1.5 in OLD, null here)",
-        ),
-        ({"summary": {"values": [1.0, 2.5, 3.0]}}, "summary.json values (max 0.5)"),
-        (
-            {"summary": {"values": [1.0, 2.0]}},
-            "summary.json values (shape [3] in OLD, [2] here)",
-        ),
-        (
-            {"transcripts": [{"samples": 0, "completion": "2"}]},
-            'transcripts.json [0].completion ("<answer>1</answer>" in OLD, "2" here)',
-        ),
+        ("weights", {W: torch.arange(24.0).view(2, 3, 4) + 1e-4}, f"{W} (max 0.0001)"),
+        ("weights", {B: torch.tensor([[0.0, 0, -0.0], [0, 0, 0]])}, f"{B} (max 0)"),
+        ("weights", {B: torch.full((2, 3), math.nan)}, f"{B} (max nan)"),
+        ("weights", {B: torch.zeros(2, 3).bfloat16()}, f"{B} (float32 in OLD, bfloat16 here)"),
+        ("weights", {B: torch.zeros(3, 2)}, f"{B} (shape [2, 3] in OLD, [3, 2] here)"),
+        ("weights", {"extra": torch.zeros(1)}, "extra (only here)"),
+        ("metrics", {"loss": [math.nan, 0.75]}, "loss (max 0.25)"),
+        ("metrics", {"loss": [0.5, 0.5]}, "loss (max nan)"),
+        ("metrics", {"entropy": NEXT}, "entropy (max 3e-08)"),
+        ("metrics", {"loss": None}, "loss (only in OLD)"),
+        ("metrics", {"loss": None, "mse": [math.nan, 0.5]}, "loss (renamed to mse)"),
+        ("metrics", {"loss": None, "mse": [math.nan, 0.6]}, "loss (only in OLD)"),
+        ("curve", {"seed": [0, 2]}, "seed (max 1)"),
+        ("curve", {"algo": ["a", "b"]}, 'algo (["ppo", "ppo"] in OLD, ["a", "b"] here)'),
+        ("summary", {"final": {"iqm": {"value": 1.25}}}, "final.iqm.value (max 0.25)"),
+        ("summary", {"final": {"iqm": {"value": None}}}, "final.iqm.value (1.5 in OLD, null here)"),
+        ("summary", {"values": [1.0, 2.5, 3.0]}, "values (max 0.5)"),
+        ("summary", {"values": [1.0, 2.0]}, "values (shape [3] in OLD, [2] here)"),
+        ("transcripts", ANOTHER, '[0].completion ("<answer>1</answer>" in OLD, "2" here)'),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )
-def test_names_the_first_difference(tmp_path: Path, changes: Any, expected: str) -> None:
-    assert difference(tmp_path, **changes) == expected
+def test_names_the_first_difference(tmp_path: Path, kind: str, changes: Any, expected: str) -> None:
+    assert difference(tmp_path, **{kind: changes}) == f"{WRITTEN[kind]} {expected}"
 
 
 def test_weights_come_before_curves_and_renamed_columns_last(tmp_path: Path) -> None:
@@ -244,7 +210,7 @@ def config_of(case: Case, folder: Path) -> Any:
         from manyseeds.benchmarks import trl_baseline
 
         return trl_baseline.read_flags(args)[1]
-    module: Any = importlib.import_module(case.script.removesuffix(".py").replace("/", "."))
+    module: Any = importlib.import_module(module_at(ROOT / case.script, ROOT))
     return parse(module.Config, module.PRESETS, "", args)
 
 
@@ -303,11 +269,8 @@ def test_every_script_and_baseline_has_a_case() -> None:
     assert len(scripts) >= 12 + 7
     missing = {str(x.relative_to(ROOT)) for x in scripts} - {case.script for case in CASES}
     assert not missing, IN_CASES
-    has_main = {
-        file.stem
-        for file in (ROOT / "llm_track").glob("*.py")
-        if 'if __name__ == "__main__"' in file.read_text()
-    }
+    files = (ROOT / "llm_track").glob("*.py")
+    has_main = {x.stem for x in files if 'if __name__ == "__main__"' in x.read_text()}
     assert has_main == {*LANGUAGE, "generate"}  # which trains nothing
     assert {c.algo for c in CASES if "sb3" in c.script} == set(sb3_baseline.BASELINES)
 
@@ -377,7 +340,7 @@ def test_only_takes_along_what_a_case_begins_with() -> None:
 
 
 @pytest.fixture
-def part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_evaluations: None) -> Path:
+def part(tmp_path: Path, monkeypatch: Patch, few_evaluations: None) -> Path:
     """The part of a finished run of Q-learning, in what counts as the published layer."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(same_bits, "PUBLISHED", Path("r"))
@@ -388,7 +351,7 @@ def part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_evaluations: None)
     return part
 
 
-def test_only_what_was_fresh_is_stamped(part: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_was_fresh_is_stamped(part: Path, monkeypatch: Patch) -> None:
     """Stale at OLD is stale still, whatever else was found equal."""
     monkeypatch.setattr(same_bits, "commit_of", lambda old: old)
     monkeypatch.setattr(same_bits, "git", lambda *words: "c0ffee")
@@ -495,33 +458,22 @@ def test_every_published_run_is_what_its_settings_say() -> None:
     ],
     ids=str,
 )
-def test_a_mistake_is_one_line(
-    args: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_is_one_line(args: list[str], message: str, refusal: Refusal) -> None:
     if args == ["nothing"] and not (ROOT / ".git").exists():
         pytest.skip("no git checkout")
-    with pytest.raises(SystemExit) as stop:
-        main(args)
-    assert stop.value.code == 2
-    errors = capsys.readouterr().err
-    assert errors.startswith(message)
-    assert errors.count("\n") == 1
+    assert refusal(main, *args).startswith(message)
 
 
 def test_a_checkout_without_git_is_a_mistake(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: Patch, refusal: Refusal
 ) -> None:
-    monkeypatch.setattr(same_bits, "ROOT", tmp_path)
-    message = f"error: OLD HEAD: {tmp_path} is no git checkout to read it from\n"
-    for _ in range(2):
-        with pytest.raises(SystemExit) as stop:
-            main(["HEAD"])
-        assert (stop.value.code, capsys.readouterr().err) == (2, message)
-        # Nor is a copy of the files inside somebody else's repository one.
-        subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-        monkeypatch.setattr(same_bits, "ROOT", tmp_path / "copy")
-        message = message.replace(f"{tmp_path} is", f"{tmp_path / 'copy'} is")
-        (tmp_path / "copy").mkdir(exist_ok=True)
+    """Nor is a copy of the files inside somebody else's repository one."""
+    subprocess.run(["git", "init", "-q", str(tmp_path / "theirs")], check=True)
+    for folder in (tmp_path / "plain", tmp_path / "theirs/copy"):
+        folder.mkdir()
+        monkeypatch.setattr(same_bits, "ROOT", folder)
+        message = f"error: OLD HEAD: {folder} is not a git checkout to read it from\n"
+        assert refusal(main, "HEAD") == message
 
 
 # ---- The command ---------------------------------------------------------------------------
@@ -540,23 +492,24 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def command(copy: Path, *args: str) -> list[str]:
-    return [sys.executable, "benchmarks/same_bits.py", "HEAD", *args]
-
-
-def environment(copy: Path, temporary: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(copy), "TMPDIR": str(temporary)}
-
-
-def run(copy: Path, temporary: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(copy, *args),
+def start(copy: Path, temporary: Path, *args: str) -> subprocess.Popen[str]:
+    """The command in the copy, whose temporary files lie elsewhere."""
+    return subprocess.Popen(
+        [sys.executable, "benchmarks/same_bits.py", "HEAD", *args],
         cwd=copy,
-        env=environment(copy, temporary),
-        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(copy), "TMPDIR": str(temporary)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=300,
     )
+
+
+def run(copy: Path, temporary: Path, *args: str, status: int = 0) -> str:
+    """What it prints."""
+    process = start(copy, temporary, *args)
+    out, err = process.communicate(timeout=300)
+    assert (process.returncode, err) == (status, "")
+    return out
 
 
 def assert_clean(copy: Path, temporary: Path) -> None:
@@ -571,9 +524,7 @@ def assert_clean(copy: Path, temporary: Path) -> None:
 def test_equal_code_is_equal_and_a_planted_change_is_named(copy: Path, tmp_path: Path) -> None:
     labels = "q_learning FrozenLake-v1", "dqn CartPole-v1 --tau"
     only = ["--only", *labels]
-    done = run(copy, tmp_path, *only)
-    lines = done.stdout.splitlines()
-    assert (done.returncode, done.stderr) == (0, "")
+    lines = run(copy, tmp_path, *only).splitlines()
     assert [line.split(" ", 1)[0] for line in lines] == ["equal", "equal", "equal", "3"]
     assert "3 equal, 0 DIFFERS, 0 FAILED" in lines[-1]
     assert_clean(copy, tmp_path)
@@ -585,12 +536,10 @@ def test_equal_code_is_equal_and_a_planted_change_is_named(copy: Path, tmp_path:
     dqn.write_text(changed)
     q_learning.write_text(texts[1].replace('__main__":', '__main__":\n    raise ValueError("a")'))
     try:
-        done = run(copy, tmp_path, *only)
+        lines = run(copy, tmp_path, *only, status=1).splitlines()
     finally:
         for file, text in zip((dqn, q_learning), texts, strict=True):
             file.write_text(text)
-    lines = done.stdout.splitlines()
-    assert (done.returncode, done.stderr) == (1, "")
     found = {line.split()[1]: line for line in lines[:-1]}
     assert found["dqn"].startswith(
         "DIFFERS  dqn CartPole-v1 --tau 0.5 --first-seed 3: policy.safetensors "
@@ -605,19 +554,10 @@ def test_equal_code_is_equal_and_a_planted_change_is_named(copy: Path, tmp_path:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda x: x.name)
 def test_an_interrupt_leaves_nothing(copy: Path, tmp_path: Path, number: signal.Signals) -> None:
-    process = subprocess.Popen(
-        command(copy, "--only", "ppo"),
-        cwd=copy,
-        env=environment(copy, tmp_path),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start(copy, tmp_path, "--only", "ppo")
     assert process.stdout is not None
     process.stdout.readline()  # of the first case; the next ones have begun
-    trained = [
-        int(x) for x in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    ]
+    trained = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     process.send_signal(number)
     _, errors = process.communicate(timeout=180)
     assert process.returncode == 128 + number
@@ -628,10 +568,9 @@ def test_an_interrupt_leaves_nothing(copy: Path, tmp_path: Path, number: signal.
 
 @pytest.mark.slow
 def test_kept_results_are_of_both_sides(copy: Path, tmp_path: Path) -> None:
-    done = run(copy, tmp_path, "--keep", "--workers", "1", "--only", "value_iteration Grid")
-    assert done.returncode == 0
+    out = run(copy, tmp_path, "--keep", "--workers", "1", "--only", "value_iteration Grid")
     (folder,) = tmp_path.glob("same-bits-*")
-    assert f"results and logs: {folder}\n" in done.stdout
+    assert f"results and logs: {folder}\n" in out
     for side in ("old", "here"):
         assert len(list((folder / side / "results").glob("runs/*/*/*/plan/DONE.json"))) == 2
         assert list((folder / side / "logs").glob("*.out"))

@@ -112,9 +112,9 @@ def test_verdicts_together() -> None:
     counted = (
         "- final score: 1 better, 1 worse, 1 saturated. Of the 2 that are not saturated, 2 are "
     )
-    assert text.startswith(f"{counted}better or worse. If all pairs were alike, at most 0.1 would")
-    assert "pooled z of the permutation tests is +0.00, p=1.000: above 0" in text
+    assert text.startswith(f"{counted}better or worse. Without any true difference, at most 0.1")
+    assert "pooled z of the permutation tests is +0.00, p=1.000. A z above 0" in text
     pooled = 2**0.5 * evidence.z_of(worse.parity)
     text = evidence.together_text([worse, worse], "final score")
-    assert f"is {pooled:+.2f}, p<0.001: above 0" in text
+    assert f"is {pooled:+.2f}, p<0.001. A z above 0" in text
     assert evidence.together_text([same], "x") == "- x: 1 saturated.\n"

@@ -19,11 +19,9 @@ from gymnasium import spaces
 from torch import Tensor
 
 from manyseeds import envs
-from manyseeds.algos import ppo
 from manyseeds.digest import origin_of
 from manyseeds.envs.gymnasium_bridge import TIME_LIMIT, GymnasiumBridge, users_code
 from manyseeds.errors import UsageError
-from manyseeds.runs.control import Run
 from manyseeds.seeds import SeedStreams
 
 INF = np.inf
@@ -418,44 +416,7 @@ def test_what_an_object_keeps_over_resets_stays_with_its_seed() -> None:
     assert begun.max() > alone[0][2][..., 0].max() + 10  # it does leak
 
 
-def test_trains_through_the_bridge_alone_as_in_a_batch() -> None:
-    """With evaluations in between; the same weights, bit for bit."""
-    settings = {"total_timesteps": 192, "num_steps": 16, "minibatch_size": 32, "hidden": (16,)}
-
-    def weights(**seeds: int) -> dict[str, Tensor]:
-        config = ppo.Config(backend="gymnasium", quiet=True, **settings, **seeds)
-        assert isinstance(config.make_env(), GymnasiumBridge)
-        return ppo.train(config, Run(config)).state_dict()
-
-    alone, batch = weights(seeds=1, first_seed=7), weights(seeds=3, first_seed=6)
-    for name, tensor in alone.items():
-        assert torch.equal(tensor, batch[name][1:2]), name
-        assert not torch.equal(batch[name][1], batch[name][2]) or not tensor.any()
-
-
 # ---- Actions ----------------------------------------------------------------------------
-
-
-def test_nan_actions_of_one_seed_leave_the_others_equal() -> None:
-    env = GymnasiumBridge("Pendulum-v1")
-    streams = SeedStreams(range(3), "train")
-    starts, noise, draws = streams.uniform(2, 2), streams.uniform(250, 2, 2), streams.normal(250, 2)
-    runs = []
-    for diverged in (False, True):
-        actions = draws.unsqueeze(-1).clone()
-        if diverged:
-            actions[1, 20:] = float("nan")
-            actions[1, 40:, 0] = float("inf")
-        state, _ = env.reset(starts)
-        steps = []
-        for t in range(250):
-            steps.append(env.step(state, actions[:, t], noise[:, t]))
-            state = steps[-1].state
-        runs.append([torch.stack([step[i] for step in steps], 1) for i in range(1, 6)])
-    for healthy, ill in zip(*runs, strict=True):
-        assert torch.equal(healthy[[0, 2]], ill[[0, 2]])
-        assert ill.isfinite().all()
-    assert not torch.equal(runs[0][0][1], runs[1][0][1])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

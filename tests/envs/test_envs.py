@@ -257,21 +257,6 @@ def test_episode_tracker_is_the_slow_loop(
                 np.testing.assert_allclose(a.numpy(), b, rtol=1e-4, atol=1e-4)  # NaN equals NaN
 
 
-@pytest.mark.usefixtures("computed")
-def test_episode_tracker_by_hand() -> None:
-    """Two rollouts of 3 steps, one environment, episodes of 2, 3 and 1 steps."""
-    tracker = EpisodeTracker(1, 1)
-    done = torch.tensor([[False], [True], [False]])[None]
-    means = tracker.update(torch.tensor([[1.0], [2.0], [3.0]])[None], done)
-    assert (means["train_return"].item(), means["train_length"].item()) == (3.0, 2.0)
-    done = torch.tensor([[False], [True], [True]])[None]
-    means = tracker.update(torch.tensor([[10.0], [20.0], [5.0]])[None], done)
-    assert means["train_return"].item() == (33.0 + 5.0) / 2
-    assert means["train_length"].item() == 2.0
-    means = tracker.update(torch.ones(1, 3, 1), torch.zeros(1, 3, 1, dtype=torch.bool))
-    assert all(mean.isnan().all() for mean in means.values())
-
-
 # ---- make -------------------------------------------------------------------------------
 
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 from scipy import stats
 
-from manyseeds import envs
 from manyseeds.envs import FrozenLake
 from manyseeds.seeds import SeedStreams
 from tests.envs.checks import Checks
@@ -24,22 +23,6 @@ CHECKS = {
 def test_tables_without_slipping_are_gymnasiums(size: int) -> None:
     theirs = gym.make("FrozenLake-v1", map_name=f"{size}x{size}", is_slippery=False).unwrapped
     assert_equal_tables(FrozenLake(size, slippery=False), theirs)
-
-
-def test_lake_episodes_pay_and_end_as_documented() -> None:
-    """The shortest way over ice that is not slippery: 6 steps, 1 at the goal, then a new start."""
-    env = envs.make("FrozenLakeNotSlippery-v1")
-    state, obs = env.reset(torch.zeros(1, 1, 1))
-    rewards, ended = [], []
-    for action in (1, 1, 2, 1, 2, 2):
-        step = env.step(state, torch.tensor([[action]]), torch.zeros(1, 1, 2))
-        rewards.append(step.reward.item())
-        ended.append(step.terminated.item())
-        state = step.state
-    assert rewards == [0, 0, 0, 0, 0, 1]
-    assert ended == [False] * 5 + [True]
-    assert step.final_obs.item() == 15
-    assert step.obs.item() == 0
 
 
 @pytest.mark.parametrize(("size", "gamma"), [(4, 0.9), (8, 0.99)])

@@ -222,23 +222,6 @@ def test_starts_are_uniform(env_id: str) -> None:
         assert np.abs(correlation).max() < 0.1
 
 
-@each_env
-def test_equal_noise_gives_equal_starts(env_id: str) -> None:
-    """In another object, in a reset within a step, beside others; other noise gives others."""
-    (env, _), rng = made(env_id), np.random.default_rng(5)
-    noise = uniforms(rng, 2, 5, env.initial_noise).float()
-    state, obs = env.reset(noise)
-    again, obs_again = NATIVE[env_id]().reset(noise.clone())
-    assert torch.equal(state.physics, again.physics)
-    assert torch.equal(obs, obs_again)
-    assert len(obs.flatten(0, 1).unique(dim=0)) == 10
-    old = State(state.physics.flip(1), torch.full((2, 5), env.spec.time_limit - 1).int())
-    step = env.step(old, random_actions(env, torch.full((2, 5), 0.5)), noise)
-    assert step.truncated.all()
-    assert torch.equal(step.obs, obs)
-    assert torch.equal(step.state.physics, state.physics)
-
-
 # ---- The seed axis ------------------------------------------------------------------------
 
 

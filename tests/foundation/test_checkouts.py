@@ -21,23 +21,17 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("two") / "my checkout"
     for name in ("manyseeds", "envs", "algos", "benchmarks"):
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
-    (root / "algos/say.py").write_text(SAY)
-    (root / "say.py").write_text(SAY)
     (root / "my/deep").mkdir(parents=True)
-    (root / "my/deep/say.py").write_text(SAY)
+    for folder in ("algos", ".", "my/deep"):
+        (root / folder / "say.py").write_text(SAY)
     return root
 
 
 def run(*words: str | Path, path: Path | str = ROOT, cwd: Path | None = None) -> tuple[int, str]:
-    """Exit status and output of Python, which finds the checkout `path`, as if it were installed;
-    both streams, where there should be one."""
-    done = subprocess.run(
-        [sys.executable, *words],
-        env={**os.environ, "PYTHONPATH": str(path)},
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-    )
+    """Exit status and output of Python, which finds the checkout `path` as if installed."""
+    environment = {**os.environ, "PYTHONPATH": str(path)}
+    command = [sys.executable, *words]
+    done = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True)
     assert not (done.stdout and done.stderr)
     return done.returncode, done.stdout + done.stderr
 
@@ -46,9 +40,7 @@ def says(root: Path) -> tuple[int, str]:
     return 0, f"from {root / 'manyseeds'}\n"
 
 
-@pytest.mark.parametrize(
-    "script", ["algos/ppo.py", "benchmarks/sweep.py", "algos/say.py", "my/deep/say.py"]
-)
+@pytest.mark.parametrize("script", ["benchmarks/sweep.py", "algos/say.py", "my/deep/say.py"])
 def test_a_script_that_imports_another_checkout_is_refused(script: str, other: Path) -> None:
     assert run(other / script, "--dry-run") == (
         2,

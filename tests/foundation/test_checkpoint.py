@@ -11,7 +11,6 @@ import torch
 
 from manyseeds.errors import UsageError
 from manyseeds.record import RunFolder
-from manyseeds.runs import control
 from manyseeds.runs.control import Run, main
 from manyseeds.seeds import SeedStreams
 from tests.algos.test_seed_axis import BUDGETS
@@ -20,6 +19,7 @@ from tests.algos.test_seed_axis import BUDGETS
 NORMALIZED = {"env": "Pendulum-v1", "normalize_obs": True}
 
 
+@pytest.mark.usefixtures("few_evaluations")
 @pytest.mark.parametrize(
     ("algo", "settings"),
     [
@@ -28,10 +28,8 @@ NORMALIZED = {"env": "Pendulum-v1", "normalize_obs": True}
     ],
 )
 def test_a_stored_policy_acts_as_the_trained_one(
-    algo: str, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    algo: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    for name, few in (("POINTS", 1), ("FINAL_EPISODES", 4)):
-        monkeypatch.setattr(control, name, few)
     module = importlib.import_module(f"manyseeds.algos.{algo}")
     settings = {"env": "CartPole-v1", "results": str(tmp_path), **BUDGETS[algo], **settings}
     config = module.Config(seeds=3, quiet=True, **settings)
@@ -39,8 +37,7 @@ def test_a_stored_policy_acts_as_the_trained_one(
     trained = module.train(config, Run(config))  # training again gives the same bits
     (part,) = RunFolder.of(config, algo).parts()
     loaded = module.load(str(part))
-    for name, tensor in trained.state_dict().items():
-        assert torch.equal(tensor, loaded.state_dict()[name])
+    torch.testing.assert_close(trained.state_dict(), loaded.state_dict(), rtol=0, atol=0)
     spec = config.make_env().spec
     states = spec.num_states
     obs = torch.randint(0, states, (3, 64)) if states else torch.randn(3, 64, spec.obs_size)

@@ -12,7 +12,6 @@ import pytest
 from manyseeds.digest import ROOT
 
 DOCS = ROOT / "docs"
-PYTHON = ROOT / ".venv" / "bin"
 
 
 def commands(page: str) -> list[str]:
@@ -22,18 +21,12 @@ def commands(page: str) -> list[str]:
 
 def typed(block: str, folder: Path) -> str:
     """Run a block with the environment that the page asks for; what it prints."""
-    path = f"{PYTHON}:{os.environ['PATH']}"
+    path = f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"
     variables = {**os.environ, "PATH": path, "MANYSEEDS": str(ROOT), "COLUMNS": "200"}
     variables.pop("PYTHONPATH", None)
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", block],
-        cwd=folder,
-        env=variables,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    command = ["bash", "-euo", "pipefail", "-c", block]
+    out, err = subprocess.PIPE, subprocess.STDOUT
+    done = subprocess.run(command, cwd=folder, env=variables, text=True, stdout=out, stderr=err)
     assert done.returncode == 0, done.stdout
     return done.stdout
 
@@ -47,9 +40,8 @@ def score(printed: str) -> str:
 
 @pytest.mark.slow
 def test_your_own_algorithm(tmp_path: Path) -> None:
-    first, edit, again, compared = (
-        typed(block, tmp_path) for block in commands("your-own-algorithm.md")
-    )
+    blocks = commands("your-own-algorithm.md")
+    first, edit, again, compared = (typed(block, tmp_path) for block in blocks)
     assert "note" not in first
     assert "return -(ratio * advantages).mean(-1)" in edit
     assert "policy_loss of my_ppo.py was changed: PyTorch computes this now, not C" in again
@@ -63,9 +55,8 @@ def test_your_own_algorithm(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_your_own_environment(tmp_path: Path) -> None:
-    written, first, again = (
-        typed(block, tmp_path) for block in commands("your-own-environment.md")
-    )
+    blocks = commands("your-own-environment.md")
+    written, first, again = (typed(block, tmp_path) for block in blocks)
     assert written == ""
     assert ".stale" not in first
     assert ".stale" in again

@@ -33,13 +33,14 @@ from manyseeds.runs.configurations import train_configurations
 from manyseeds.runs.control import Run
 from tests import resuming
 from tests.algos.test_seed_axis import BUDGETS
+from tests.benchmarks.conftest import Output, Patch
 from tests.resuming import CASES, part_of
 
 SMALL = {**CASES["ppo"], "hidden": (16, 16)}
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _here(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     for module, name, few in resuming.FEWER:
         monkeypatch.setattr(module, name, few)
@@ -130,7 +131,8 @@ def test_other_weights_are_another_run() -> None:
     assert len(names) == 3
 
 
-def test_a_file_of_policies_and_an_export_serve_too() -> None:
+def test_files_of_policies_exports_and_other_algorithms_serve_too() -> None:
+    """A copy of a file starts from what the file has trained, and the other way round."""
     part = train("ppo")
     stored = read_json(part / "config.json")
     about = {"algo": "ppo", "config": stored["config"], "seeds": stored["seeds"]}
@@ -139,17 +141,10 @@ def test_a_file_of_policies_and_an_export_serve_too() -> None:
     expected = starts(train("ppo", init=str(part)))
     assert starts(train("ppo", results="a", init="hub:hub")) == expected
     assert starts(train("ppo", results="b", init=f"hub/{POLICY}")) == expected
-
-
-def test_an_algorithm_of_another_name_serves_too() -> None:
-    """A copy of a file starts from what the file has trained, and the other way round."""
-    part = train("ppo")
-    expected = starts(train("ppo", init=str(part)))
-    stored = read_json(part / "config.json")
     write_json(part / "config.json", {**stored, "algo": "my_ppo"})
     seal(part, (POLICY,), POLICY)
-    assert starts(train("ppo", results="a", init=str(part))) == expected
-    assert starts(train("a2c", results="a", init=str(part))) == expected
+    assert starts(train("ppo", results="c", init=str(part))) == expected
+    assert starts(train("a2c", results="c", init=str(part))) == expected
 
 
 def test_rows_start_from_stored_weights() -> None:
@@ -195,7 +190,7 @@ def command(*words: str) -> None:
     control.main(config, ppo.train, {})
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def refused(capsys: Output, *words: str) -> str:
     """What a command is refused with: one line, status 2, nothing created."""
     capsys.readouterr()
     before = sorted(os.listdir("."))
@@ -215,7 +210,7 @@ def stored(**settings: Any) -> Path:
     return train("ppo", **{**plain, **settings})
 
 
-def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line(capsys: Output) -> None:
     part = stored()
     command("--init", str(part))
     assert is_finished(next(Path("new").glob("runs/*/*/*/seeds-000-002")))
@@ -241,26 +236,16 @@ def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         assert refused(capsys, "--init", nothing)
 
 
-def damage_weights(part: Path) -> None:
-    (part / POLICY).write_bytes(b"x" * 100)
+def weights(change: Callable[[Path], object]) -> Callable[[Path], None]:
+    return lambda part: change(part / POLICY) and None
 
 
 def with_weights(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Path], None]:
-    def damage(part: Path) -> None:
-        tensors = safetensors.torch.load_file(part / POLICY)
-        changed = {name: change(x) for name, x in tensors.items()}
-        (part / POLICY).write_bytes(to_bytes(changed))
+    def damage(file: Path) -> None:
+        tensors = safetensors.torch.load_file(file)
+        file.write_bytes(to_bytes({name: change(x) for name, x in tensors.items()}))
 
-    return damage
-
-
-def without_weights(part: Path) -> None:
-    (part / POLICY).unlink()
-
-
-def a_pipe(part: Path) -> None:
-    (part / POLICY).unlink()
-    os.mkfifo(part / POLICY)
+    return weights(damage)
 
 
 def record_of(text: str) -> Callable[[Path], None]:
@@ -268,11 +253,11 @@ def record_of(text: str) -> Callable[[Path], None]:
 
 
 HOSTILE: dict[str, Callable[[Path], None]] = {
-    "weights": damage_weights,
+    "weights": weights(lambda file: file.write_bytes(b"x" * 100)),
     "fewer rows": with_weights(lambda x: x[:2]),
     "no rows": with_weights(torch.sum),
-    "no weights": without_weights,
-    "a pipe": a_pipe,
+    "no weights": weights(Path.unlink),
+    "a pipe": weights(lambda file: (file.unlink(), os.mkfifo(file))),
     "a list": record_of("[]"),
     "no json": record_of("x"),
     "deep": record_of("[" * 100_000),
@@ -282,7 +267,7 @@ HOSTILE: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_hostile_parts_are_one_line(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hostile_parts_are_one_line(kind: str, capsys: Output) -> None:
     part = stored()
     HOSTILE[kind](part)
     if kind != "a pipe":

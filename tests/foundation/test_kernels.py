@@ -20,7 +20,7 @@ from manyseeds.distributions import Categorical
 from manyseeds.kernels.mlp import networks
 from manyseeds.layers import SeedMLP
 from manyseeds.optim import SeedAdam, SeedOptimizer, SeedRMSprop
-from manyseeds.samples import discounted_sums, shuffles, take
+from manyseeds.samples import discounted_sums, permutations, take
 
 each_activation = pytest.mark.parametrize("activation", ["tanh", "relu"])
 
@@ -331,14 +331,6 @@ def test_bits_do_not_depend_on_other_samples() -> None:
         assert torch.equal(outputs, torch.cat(alone, 1))
 
 
-@each_activation
-@pytest.mark.parametrize("outputs", [(1, 1), (2, 1), (3, 2), (5, 1), (4, 3, 2)])
-def test_bits_do_not_depend_on_other_networks(outputs: tuple[int, ...], activation: str) -> None:
-    case = Case(2, 9, (9, 64, 64), outputs, activation)
-    for k, together in enumerate(case.net(case.x)):
-        assert torch.equal(case.net.only(k, case.x), together)
-
-
 # ---- Optimizers ---------------------------------------------------------------------------
 
 S, STEPS = 4, 20
@@ -379,6 +371,7 @@ def state_of(optimizer: SeedOptimizer) -> list[Tensor]:
     return [x.clone() for x in found]
 
 
+@pytest.mark.usefixtures("computed")
 @pytest.mark.parametrize("max_norm", [0.0, 6.0])
 @pytest.mark.parametrize("rates", ["number", "0-d", "per seed"])
 @each_optimizer
@@ -450,6 +443,7 @@ def test_padding_stays_0_in_the_optimizer(kind: str) -> None:
         assert not optimizer.params[padding].any()
 
 
+@pytest.mark.usefixtures("computed")
 @pytest.mark.parametrize("max_norm", [0.0, 1.0])
 @each_optimizer
 def test_a_nan_gradient_stays_in_its_seed(kind: str, max_norm: float) -> None:
@@ -464,7 +458,8 @@ def test_a_nan_gradient_stays_in_its_seed(kind: str, max_norm: float) -> None:
                 if broken and step == 1 and i == 0:
                     p.grad[1, 0, 0, 0] = math.nan
             norms = optimizer.step(0.1, max_grad_norm=max_norm, mask=mask)
-            assert norms.isnan().tolist() == [False, broken and step == 1, False, False]
+            if step < 2:  # of weights that are NaN it may be anything
+                assert norms.isnan().tolist() == [False, broken and step == 1, False, False]
         found[broken, mask is None] = state_of(optimizer)
     others = [0, 2, 3]
     for right, wrong in zip(found[False, True], found[True, True], strict=True):
@@ -567,7 +562,7 @@ def subnormals() -> Iterator[None]:
 
 @pytest.mark.usefixtures("subnormals")
 @pytest.mark.parametrize("B", [1, 2, 255, 256, 257, 5000])
-def test_shuffles_are_stable_sorts(B: int) -> None:
+def test_permutations_are_stable_sorts(B: int) -> None:
     """Of uniforms; of few values, 0 among them; of neighbours; of numbers next to 0."""
     generator = torch.Generator().manual_seed(B)
     uniforms = torch.rand(3, B, generator=generator)
@@ -581,9 +576,9 @@ def test_shuffles_are_stable_sorts(B: int) -> None:
             torch.zeros(3, B),
         )
     )
-    assert torch.equal(shuffles(keys), keys.argsort(stable=True, dim=-1))
+    assert torch.equal(permutations(keys), keys.argsort(stable=True, dim=-1))
     turned = keys.transpose(0, 1)
-    assert torch.equal(shuffles(turned), turned.argsort(stable=True, dim=-1))
+    assert torch.equal(permutations(turned), turned.argsort(stable=True, dim=-1))
 
 
 def test_all_of_this_is_computed_in_c() -> None:

@@ -116,44 +116,6 @@ def test_normalisation_is_sb3s() -> None:
         np.testing.assert_allclose(outputs[s], expected, rtol=1e-5, atol=1e-5)
 
 
-def test_nan_in_one_seed_leaves_the_statistics_of_the_others_alone() -> None:
-    stats, healthy = RunningStats(3, 4), RunningStats(3, 4)
-    for x in stream(3, 4):
-        healthy.update(x)
-        x = x.clone()
-        x[1, 0, 2] = torch.nan
-        stats.update(x)
-    for mine, other in zip(stats.state_dict().values(), healthy.state_dict().values(), strict=True):
-        assert torch.equal(mine[[0, 2]], other[[0, 2]])
-    x = samples(3, 9, 4)
-    assert torch.equal(stats.normalize(x)[[0, 2]], healthy.normalize(x)[[0, 2]])
-    assert stats.mean[1].isnan().tolist() == [[False, False, True, False]]
-    assert stats.normalize(x)[1].isnan().any(0).tolist() == [False, False, True, False]
-
-
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 17])
-def test_a_seeds_statistics_have_the_same_bits_in_any_batch(size: int, masked: bool) -> None:
-    """Alone, among 3, among 32: every seed of the batch."""
-    x = stream(32, size)
-    generator = torch.Generator().manual_seed(1)
-    masks: list[Any] = [
-        torch.rand(part.shape[:2], generator=generator) < 0.7 if masked else None for part in x
-    ]
-    for S in (32, 3):
-        among = RunningStats(S, size)
-        for part, mask in zip(x, masks, strict=True):
-            among.update(part[:S], mask if mask is None else mask[:S])
-        outputs = among.normalize(x[-1][:S])
-        for s in range(S):
-            alone = RunningStats(1, size)
-            for part, mask in zip(x, masks, strict=True):
-                alone.update(part[s : s + 1].clone(), mask if mask is None else mask[s : s + 1])
-            for name, tensor in alone.state_dict().items():
-                assert torch.equal(tensor[0], among.state_dict()[name][s]), (name, S, s)
-            assert torch.equal(alone.normalize(x[-1][s : s + 1].clone())[0], outputs[s])
-
-
 # ---- RewardScale ------------------------------------------------------------------------
 
 
@@ -231,17 +193,6 @@ def test_rewards_are_divided_but_not_centered_and_clipped() -> None:
     assert (scaled == 0).sum() == 399
     equal = torch.full((1, 99, 1), 1e7 / 3)  # rounding must not make their variance negative
     assert (RewardScale(1, 1, gamma=0.0)(equal, torch.ones(1, 99, 1).bool()) == 10).all()
-
-
-def test_nan_in_one_seed_leaves_the_reward_scale_of_the_others_alone() -> None:
-    rewards, done = rewards_and_ends(3, 6, 2)
-    sick, healthy = RewardScale(3, 2, 0.9), RewardScale(3, 2, 0.9)
-    poisoned = rewards.clone()
-    poisoned[1, 2, 0] = torch.nan
-    for _ in range(2):
-        a, b = sick(poisoned, done), healthy(rewards, done)
-        assert torch.equal(a[[0, 2]], b[[0, 2]])
-    assert a[1].isnan().all()
 
 
 # ---- SeedMLP ----------------------------------------------------------------------------
@@ -369,31 +320,6 @@ def test_uniform_initialisation_is_torchs(shape: dict[str, Any]) -> None:
             if w.numel() > 100:
                 assert w.abs().max() > 0.95 * bound
             assert not torch.equal(w[0], w[1])
-
-
-@pytest.mark.usefixtures("computed")
-def test_a_constant_is_trained_as_any_parameter() -> None:
-    class Module(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = network(3, outputs=(3, 1), hidden=(16,))
-            self.log_std = self.net.constant(3, -0.5)
-
-    module = Module()
-    assert module.log_std.shape == (3, 2, 1, 3)
-    assert (module.log_std == -0.5).all()
-    reference = nn.Parameter(torch.full((3, 3), -0.5))
-    theirs = torch.optim.Adam([reference], lr=0.1)
-    ours = SeedAdam(module)
-    goal = samples(3, 1, 3)[:, 0]
-    for _ in range(5):
-        (module.log_std[:, 0, 0] - goal).square().sum().backward()
-        ours.step(0.1)
-        theirs.zero_grad()
-        (reference - goal).square().sum().backward()
-        theirs.step()
-    torch.testing.assert_close(module.log_std[:, 0, 0].detach(), reference.detach())
-    assert (module.log_std[:, 1:] == -0.5).all()
 
 
 class Direct(SeedPolicy):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import builtins
 import contextlib
 import errno
+import io
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -42,6 +42,7 @@ from manyseeds.record import (
 from manyseeds.runs import control
 from manyseeds.runs.base import complete_seeds
 from manyseeds.runs.control import Run, main
+from tests.benchmarks.conftest import Output, Patch
 from tests.processes import Script
 
 # What a run of one part writes, in this order.
@@ -58,7 +59,7 @@ class Killed(BaseException):
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def elsewhere(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -102,27 +103,6 @@ def test_numbers_of_things() -> None:
 # ---- One file ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("point", ["replace", "fsync"])
-def test_a_crash_between_write_and_rename_leaves_the_old_content(
-    point: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = Path("x.json")
-    write_bytes(file, b"old")
-
-    def crash(*args: Any) -> None:
-        assert file.read_bytes() == b"old"  # the new content is beside it
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(record.os, point, crash)
-        with pytest.raises(Killed):
-            write_bytes(file, b"new and longer")
-    assert file.read_bytes() == b"old"
-    write_bytes(file, b"new")
-    assert file.read_bytes() == b"new"
-    assert os.listdir() == ["x.json"]
-
-
 def test_a_file_is_not_written_through_a_link() -> None:
     """Somebody may guess the name of the file beside it."""
     Path("victim").write_bytes(b"precious")
@@ -133,7 +113,7 @@ def test_a_file_is_not_written_through_a_link() -> None:
     assert sorted(os.listdir()) == ["victim", "x.json"]
 
 
-def test_content_reaches_the_disk_before_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_content_reaches_the_disk_before_its_name(monkeypatch: Patch) -> None:
     """After a power cut a renamed file must not be empty: all of it is fsynced first."""
     events: list[str] = []
     fsync, replace = os.fsync, os.replace
@@ -169,48 +149,47 @@ def plant(part: Path, seeds: list[int], sealed: bool = True) -> Path:
     return part
 
 
-def overwrite(content: bytes) -> Callable[[Path], Any]:
-    return lambda file: file.write_bytes(content)
+def folder_instead(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+    (path / "x").touch()
 
 
 DAMAGES: dict[str, Callable[[Path], Any]] = {
     "missing": Path.unlink,
-    "empty": overwrite(b""),
+    "empty": lambda file: file.write_bytes(b""),
     "cut": lambda file: file.write_bytes(file.read_bytes()[:-1]),
     "one bit": lambda file: file.write_bytes(file.read_bytes()[:-1] + b"\x00"),
     "longer": lambda file: file.write_bytes(file.read_bytes() + b"x"),
     "a pipe": lambda file: (file.unlink(), os.mkfifo(file)),  # which must not be waited for
+    "a folder": folder_instead,
 }
 LOCAL = (POLICY, "curve.png")
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("name", FILES[:-1])
-def test_a_damaged_part_is_not_finished(name: str, damage: str) -> None:
+def test_a_damaged_part_is_not_finished(damage: str) -> None:
     """Weights and pictures are not committed, so only those may be absent; never different."""
-    part = plant(Path("seeds-000-001"), [0, 1])
-    assert is_finished(part)
-    DAMAGES[damage](part / name)
-    assert is_finished(part) == (damage == "missing" and name in LOCAL)
+    for name in FILES[:-1]:
+        part = plant(Path(name, "seeds-000-001"), [0, 1])
+        assert is_finished(part)
+        DAMAGES[damage](part / name)
+        assert is_finished(part) == (damage == "missing" and name in LOCAL), name
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        None,
-        b"",
-        b"{",
-        b"{}",
-        b"[]",
-        b"3",
-        b"\xff",
-        b'{"sha256": 3}',
-        b'{"schema": 3, "sha256": {}}',
-    ],
-)
-def test_a_part_without_a_readable_seal_is_not_finished(content: bytes | None) -> None:
+def test_a_part_without_a_readable_seal_is_not_finished() -> None:
     part = plant(Path("seeds-000-001"), [0, 1])
-    (part / DONE).unlink() if content is None else (part / DONE).write_bytes(content)
+    whole = read_json(part / DONE)
+    texts = [b"", b"{", b"{}", b"[]", b"3", b"\xff", b'{"sha256": 3}', b'{"schema": 3}']
+    # Nothing else is read because somebody's seal names it; a device would never end.
+    Path("x").write_bytes(b"1")
+    for name in ("/dev/zero", "../x", "sub/x", ""):
+        sums = {**whole["sha256"], name: record.sha256_of(Path("x"))}
+        texts.append(json.dumps({**whole, "sha256": sums}).encode())
+    for content in texts:
+        (part / DONE).write_bytes(content)
+        assert not is_finished(part), content
+    (part / DONE).unlink()
     assert not is_finished(part)
     assert not is_finished(Path("nowhere"))
 
@@ -271,49 +250,46 @@ def test_a_seed_in_two_parts_counts_once() -> None:
 MODES = [("greedy", 32), ("greedy", 100), ("sampled", 100), ("train", 0)]
 
 
+def python(code: str) -> subprocess.Popen[str]:
+    """A process of its own, which waits for a line in the end."""
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", f"from pathlib import Path\n{code}"]
+    return subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe)
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout
+    return process.stdout.readline()
+
+
 def test_a_seed_is_locked_against_other_processes_until_its_process_ends() -> None:
-    code = "import sys; from pathlib import Path; from manyseeds.record import Locks\n"
-    code += "locks = Locks(Path('.x.lock')); print(*[locks.acquire(k) for k in (3, 5, 9)])\n"
-    code += "sys.stdout.flush(); input()"
-
-    def other() -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
+    code = "from manyseeds.record import Locks; locks = Locks(Path('.x.lock'))\n"
+    code += "print(*[locks.acquire(k) for k in (3, 5, 9)], flush=True); input()"
     ours = record.Locks(Path(".x.lock"))
     assert ours.acquire(5)
     assert ours.acquire(7)
-    first = other()
-    assert first.stdout
-    assert first.stdout.readline() == "True False True\n"
+    first = python(code)
+    assert line_of(first) == "True False True\n"
     assert [ours.acquire(k) for k in (3, 5, 7, 9)] == [False, True, True, False]
     ours.release(5)
     first.kill()
     assert ours.acquire(3, wait=True)  # also of a process that was killed
     first.wait()
-    second = other()
-    assert second.stdout
-    assert second.stdout.readline() == "False True True\n"
+    second = python(code)
+    assert line_of(second) == "False True True\n"
     ours.close()
     assert os.listdir() == [".x.lock"]  # the other one still needs it
     second.communicate("\n")
-    third = record.Locks(Path(".x.lock"))
-    third.close()
+    record.Locks(Path(".x.lock")).close()
     assert os.listdir() == []
 
 
 def test_a_name_is_held_until_the_last_process_of_its_settings_has_left() -> None:
     """A and B train under it; C, with others, is refused also once A, who came first, has left."""
-    code = "from pathlib import Path; from manyseeds.record import Locks\n"
-    code += "locks = Locks(Path('.x.lock')); print(locks.enter(b'ours').decode(), flush=True)\n"
-    code += "input(); locks.close()"
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    command: Any = [sys.executable, "-c", code]
-    a, b = (subprocess.Popen(command, text=True, **pipes) for _ in range(2))
-    for process in (a, b):
-        assert process.stdout
-        assert process.stdout.readline() == "ours\n"
+    code = "from manyseeds.record import Locks; locks = Locks(Path('.x.lock'))\n"
+    code += "print(locks.enter(b'ours').decode(), flush=True); input(); locks.close()"
+    a, b = python(code), python(code)
+    assert [line_of(process) for process in (a, b)] == ["ours\n", "ours\n"]
     for process, joined in ((a, b"ours"), (b, b"others")):
         process.communicate("\n")
         locks = record.Locks(Path(".x.lock"))
@@ -322,8 +298,22 @@ def test_a_name_is_held_until_the_last_process_of_its_settings_has_left() -> Non
     assert os.listdir() == []
 
 
+def refused(*args: str) -> str:
+    """Why a training by the command line is refused: one line, exit status 2."""
+    err = io.StringIO()
+    with contextlib.redirect_stderr(err), pytest.raises(SystemExit) as stop:
+        train(q_learning, *args)
+    assert stop.value.code == 2
+    assert err.getvalue().count("\n") == 1
+    return err.getvalue()
+
+
 def link(path: Path) -> None:
     path.symlink_to(Path("victim").resolve())
+
+
+def second_name(path: Path) -> None:
+    path.hardlink_to("victim")
 
 
 def dangling_link(path: Path) -> None:
@@ -346,82 +336,30 @@ def deadline(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-@pytest.mark.parametrize("make", [link, dangling_link, Path.mkdir, os.mkfifo])
-def test_a_lock_file_that_is_something_else_is_refused(
-    make: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A link's target must not be emptied, nor the other end of a pipe waited for."""
+@pytest.mark.parametrize("make", [link, dangling_link, second_name, Path.mkdir, os.mkfifo])
+def test_a_lock_file_that_is_something_else_is_refused(make: Callable[[Path], None]) -> None:
+    """What it is called elsewhere must not be emptied, nor the other end of a pipe waited for."""
     folder = Path("r/runs/FrozenLake-v1/q_learning")
     folder.mkdir(parents=True)
     Path("victim").write_text("precious")
     make(folder / ".x.lock")
-    with deadline(10), pytest.raises(SystemExit) as stop:
-        train(q_learning, *LAKE, "--name", "x", "--seeds", "1")
-    assert stop.value.code == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"error: {folder / '.x.lock'}: is a link, a folder or the like")
-    assert error.count("\n") == 1
-    with deadline(10), pytest.raises(UsageError, match=r"x\.lock: is a link"):
-        RunFolder(folder / "x").in_training([0])
+    why = "has a second name" if make == second_name else "is a link, a folder or the like"
+    with deadline(10):
+        error = refused(*LAKE, "--name", "x", "--seeds", "1")
+    assert error.startswith(f"error: {folder / '.x.lock'}: {why}")
+    if make != second_name:
+        with deadline(10), pytest.raises(UsageError, match=r"x\.lock: is a link"):
+            RunFolder(folder / "x").in_training([0])
     assert os.listdir(folder) == [".x.lock"]
     assert Path("victim").read_text() == "precious"
     assert not Path("nothing").exists()
 
 
-def test_a_lock_file_with_a_second_name_is_refused() -> None:
-    """Its content would be lost under the other name, too."""
-    Path("victim").write_text("precious")
-    Path(".x.lock").hardlink_to("victim")
-    with pytest.raises(UsageError, match=r"x\.lock: has a second name"):
-        record.Locks(Path(".x.lock"))
-    assert Path("victim").read_text() == "precious"
-
-
-def test_a_failing_training_leaves_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*args: Any) -> None:
-        raise ValueError("a bug")
-
-    monkeypatch.setattr(q_learning, "td_error", fails)
-    with pytest.raises(ValueError, match="a bug"):
-        train(q_learning, *LAKE)
-    assert os.listdir() == []
-
-
-@pytest.mark.parametrize("name", ["curve.parquet", "config.json", DONE, POLICY])
-def test_a_part_whose_file_is_a_folder_is_trained_anew(name: str) -> None:
-    folder = train(q_learning, *LAKE, "--seeds", "2")
-    (part,) = folder.parts()
-    (part / name).unlink()
-    (part / name).mkdir()
-    (part / name / "x").touch()
-    assert folder.parts() == []
-    train(q_learning, *LAKE, "--seeds", "2")
-    assert folder.parts() == [part]
-
-
-@pytest.mark.parametrize("name", ["/dev/zero", "../x", "sub/x", ""])
-def test_a_seal_names_files_of_its_part_only(name: str) -> None:
-    """Nothing else is read because somebody's seal names it; a device would never end."""
-    part = plant(Path("seeds-000-001"), [0, 1])
-    Path("x").write_bytes(b"1")
-    seal = json.loads((part / DONE).read_text())
-    seal["sha256"][name] = record.sha256_of(Path("x"))
-    write_json(part / DONE, seal)
-    assert not is_finished(part)
-
-
-def test_another_schema_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    folder = train(q_learning, *LAKE, "--seeds", "2")
-    (part,) = folder.parts()
-    seal = json.loads((part / DONE).read_text())
-    (part / DONE).write_text(json.dumps(seal | {"schema": 1}))
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stop:
-        train(q_learning, *LAKE, "--seeds", "2")
-    assert stop.value.code == 2
-    err = capsys.readouterr().err
+def test_another_schema_is_refused_in_one_line(capsys: Output) -> None:
+    (part,) = train(q_learning, *LAKE, "--seeds", "2").parts()
+    write_json(part / DONE, read_json(part / DONE) | {"schema": 1})
+    err = refused(*LAKE, "--seeds", "2")
     assert err.startswith(f"error: {part}: has schema 1, this version reads 3\n")
-    assert err.count("\n") == 1
     assert list(record.all_runs(Path("r"))) == []
     assert capsys.readouterr().err == err.replace("error:", "left out:")
 
@@ -430,7 +368,7 @@ def test_another_schema_is_refused_in_one_line(capsys: pytest.CaptureFixture[str
 
 
 @pytest.fixture
-def two_layers(monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+def two_layers(monkeypatch: Patch) -> tuple[Path, Path]:
     """The user's folder of results and a published one, both empty."""
     published = Path("published").resolve()
     for module in (record, cli):
@@ -439,7 +377,7 @@ def two_layers(monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
 
 
 def test_what_is_published_is_finished_for_nobody_who_trains(
-    two_layers: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+    two_layers: tuple[Path, Path], capsys: Output
 ) -> None:
     own, published = two_layers
     args = (*LAKE[:-2], "--seeds", "2")
@@ -456,15 +394,11 @@ def test_what_is_published_is_finished_for_nobody_who_trains(
 
 
 def test_only_a_sweep_writes_what_is_published(
-    two_layers: tuple[Path, Path],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    two_layers: tuple[Path, Path], monkeypatch: Patch
 ) -> None:
     published = str(two_layers[1])
-    with pytest.raises(SystemExit) as stop:
-        train(q_learning, *LAKE[:-1], published)
-    assert stop.value.code == 2
-    assert capsys.readouterr().err.startswith(f"error: --results {published}: holds the published")
+    error = refused(*LAKE[:-1], published)
+    assert error.startswith(f"error: --results {published}: holds the published")
     assert not Path(published).exists()
     monkeypatch.setenv(cli.PUBLISHING, "1")
     assert train(q_learning, *LAKE[:-1], published).finished_seeds() == set(range(10))
@@ -476,12 +410,17 @@ def test_readers_see_both_layers_the_users_first(two_layers: tuple[Path, Path]) 
         for group in seeds:
             plant(results / "runs/E/a/x" / part_name(group), group)
     plant(published / "runs/E/b/y/seeds-000-000", [0])
-    runs = {run.algo: run for run in record.all_runs(own)}
+    other = plant(own / "runs/E/b/z/seeds-001-001", [1], sealed=False)  # of other settings
+    plant(published / "runs/E/b/z/seeds-000-000", [0])
+    write_json(other / "config.json", {"seeds": [1], "config": {"gamma": 0.5}})
+    seal(other, LOCAL, POLICY)
+    runs = {run.path.name: run for run in record.all_runs(own)}
     first = own / "runs/E/a/x"
-    assert runs["a"].parts()[:2] == [first / "seeds-001-001", first / "seeds-005-005"]
-    assert runs["a"].finished_seeds() == {0, 1, 2, 5}
-    assert runs["b"].finished_seeds() == {0}
-    assert [run.algo for run in record.all_runs(published)] == ["a", "b"]
+    assert runs["x"].parts()[:2] == [first / "seeds-001-001", first / "seeds-005-005"]
+    assert runs["x"].finished_seeds() == {0, 1, 2, 5}
+    assert runs["y"].finished_seeds() == {0}
+    assert runs["z"].finished_seeds() == {1}  # another run, although its name is the same
+    assert [run.path.name for run in record.all_runs(published)] == ["x", "y", "z"]
     assert next(record.all_runs(published)).finished_seeds() == {0, 1, 2}
     for name in ("E/a/x", "published/runs/E/a/x", f"{own}/runs/E/a/x"):
         assert record.find_run(name).finished_seeds() == {0, 1, 2, 5}, name
@@ -490,27 +429,14 @@ def test_readers_see_both_layers_the_users_first(two_layers: tuple[Path, Path]) 
         record.find_run("E/c")
 
 
-def test_a_run_of_the_same_name_with_other_settings_is_another_one(
-    two_layers: tuple[Path, Path],
-) -> None:
-    for results, settings in zip(two_layers, ({}, {"gamma": 0.5}), strict=True):
-        part = plant(results / "runs/E/a/mine/seeds-000-000", [0], sealed=False)
-        write_json(part / "config.json", {"seeds": [0], "config": settings})
-        seal(part, LOCAL, POLICY)
-    (run,) = record.all_runs(two_layers[0])
-    assert len(run.parts()) == 1
-
-
-def test_the_recorded_command_does_not_say_where_results_lie(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_recorded_command_does_not_say_where_results_lie(monkeypatch: Patch) -> None:
     words = ["algos/ppo.py", "--results", "x y", "--seeds", "2", "--results=z"]
     monkeypatch.setattr(sys, "argv", words)
     folder = train(q_learning, *LAKE, "--seeds", "1")
     assert open_run(folder).configs[0]["command"] == "python algos/ppo.py --seeds 2"
 
 
-def test_an_untracked_source_makes_the_commit_dirty(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commit_is_that_of_the_code_and_may_be_dirty(monkeypatch: Patch) -> None:
     def git(*words: str) -> None:
         identity = ["-c", "user.name=x", "-c", "user.email=x"]
         subprocess.run(["git", *identity, *words], check=True, capture_output=True)
@@ -531,15 +457,7 @@ def test_an_untracked_source_makes_the_commit_dirty(monkeypatch: pytest.MonkeyPa
         Path(name).unlink()
     Path("a.py").write_text("x = 2\n")
     assert record.commit() == f"{clean}-dirty"
-
-
-def test_a_copy_in_another_repository_has_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    author = ["-c", "user.name=x", "-c", "user.email=x"]
-    subprocess.run(["git", "init", "-q"], check=True)
-    subprocess.run(["git", *author, "commit", "-q", "--allow-empty", "-m", "x"], check=True)
-    monkeypatch.setattr(record, "ROOT", Path.cwd())
-    assert record.commit()
-    Path("vendored").mkdir()
+    Path("vendored").mkdir()  # a copy in another repository has none
     monkeypatch.setattr(record, "ROOT", Path.cwd() / "vendored")
     assert record.commit() == ""
 
@@ -547,7 +465,7 @@ def test_a_copy_in_another_repository_has_no_commit(monkeypatch: pytest.MonkeyPa
 # ---- Contents of folders ----------------------------------------------------------------
 
 
-def test_a_folders_digest_is_of_its_names_and_contents(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folders_digest_is_of_its_names_and_contents(monkeypatch: Patch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "cache")
     folder = Path("model")
     (folder / "sub").mkdir(parents=True)
@@ -576,7 +494,7 @@ def test_a_folders_digest_is_of_its_names_and_contents(monkeypatch: pytest.Monke
 # ---- Killed at every write --------------------------------------------------------------
 
 
-def kill_at_write(patch: pytest.MonkeyPatch, k: int) -> list[str]:
+def kill_at_write(patch: Patch, k: int) -> list[str]:
     """Kill the run at its k-th write (from 1), after the content is beside its target.
 
     The file beside it stays, as it would after kill -9. Returns the names written so far.
@@ -603,145 +521,95 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunFold
         for name, module, args in (("q", q_learning, LAKE), ("ppo", ppo, POLE)):
             where = tmp_path_factory.mktemp(name)
             patch.chdir(where)
-            folder = train(module, *args, "--seeds", "2")
+            with pytest.MonkeyPatch.context() as log:
+                names = kill_at_write(log, 0)
+                folder = train(module, *args, "--seeds", "2")
+            assert names == WRITES  # DONE.json last: these are all moments of a kill
             runs[name] = RunFolder(where / folder.path)
         return runs
 
 
-@pytest.mark.usefixtures("pictures")
-def test_a_run_writes_these_files_in_this_order(
-    uninterrupted: dict[str, RunFolder], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """config.json before the learning begins, DONE.json last: the kill points below are all."""
-    names = kill_at_write(monkeypatch, 0)
-    folder = train(q_learning, *LAKE, "--seeds", "2")
-    assert names == WRITES
-    assert sorted(p.name for p in (folder.path / "seeds-000-001").iterdir()) == sorted(FILES)
-    same_curve(folder, uninterrupted["q"])
-
-
+@pytest.mark.parametrize("damaged", [False, True])
 @pytest.mark.parametrize("k", range(1, len(WRITES) + 1), ids=WRITES)
 def test_killed_at_any_write_and_resumed(
-    k: int, uninterrupted: dict[str, RunFolder], monkeypatch: pytest.MonkeyPatch
+    k: int, damaged: bool, uninterrupted: dict[str, RunFolder], monkeypatch: Patch
 ) -> None:
-    """The same command again trains it again, to the same bits, and the debris is no result."""
+    """The same command again trains it again, to the same bits, and the debris is no result.
+
+    damaged: it replaces a part whose seal must not vouch for new files.
+    """
     part = Path("r/runs/FrozenLake-v1/q_learning/same/seeds-000-001")
     args = (*LAKE, "--seeds", "2", "--name", "same")
+    if damaged:
+        shutil.copytree(uninterrupted["q"].path / part.name, part)
+        (part / "curve.parquet").write_bytes(b"damaged")
     with monkeypatch.context() as patch:
         names = kill_at_write(patch, k)
         with pytest.raises(Killed):
             train(q_learning, *args)
     assert names == WRITES[:k]
     assert leftovers(part) == [f".{WRITES[k - 1]}.4711"]
-    assert not is_finished(part)
     assert not (part / DONE).exists()
-    assert RunFolder(part.parent).parts() == []
     assert list(record.all_runs(Path("r"))) == []
 
     folder = train(q_learning, *args)
     assert folder.parts() == [part]
-    assert leftovers(part) == []
+    assert sorted(os.listdir(part)) == sorted(FILES)
     same_curve(folder, uninterrupted["q"])
-    weights = "policy.safetensors"
-    theirs = uninterrupted["q"].path / "seeds-000-001" / weights
-    assert (part / weights).read_bytes() == theirs.read_bytes()
+    theirs = uninterrupted["q"].path / part.name / POLICY
+    assert (part / POLICY).read_bytes() == theirs.read_bytes()
 
 
-def test_killed_while_it_replaces_a_damaged_part(
-    uninterrupted: dict[str, RunFolder], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An old seal must not vouch for new files: at every write the part stays unfinished."""
-    args = (*LAKE, "--seeds", "2")
-    part = train(q_learning, *args).path / "seeds-000-001"
-    (part / "curve.parquet").write_bytes(b"damaged")
-    for k in range(1, len(WRITES) + 1):
-        with monkeypatch.context() as patch:
-            kill_at_write(patch, k)
-            with pytest.raises(Killed):
-                train(q_learning, *args)
-        assert not is_finished(part), WRITES[k - 1]
-    same_curve(train(q_learning, *args), uninterrupted["q"])
-    assert is_finished(part)
-    assert leftovers(part) == []
-
-
-@pytest.mark.parametrize(("name", "content"), [("config.json", b"[]"), (DONE, b"{")])
+@pytest.mark.parametrize(
+    ("name", "content"), [("config.json", b"[]"), (DONE, b"{"), (DONE, None), (POLICY, None)]
+)
 def test_a_damaged_record_is_trained_again(
-    name: str, content: bytes, uninterrupted: dict[str, RunFolder]
+    name: str, content: bytes | None, uninterrupted: dict[str, RunFolder]
 ) -> None:
-    """It must not stop the run that would mend it."""
-    args = (*LAKE, "--seeds", "2")
-    folder = train(q_learning, *args)
-    (folder.path / "seeds-000-001" / name).write_bytes(content)
+    """It must not stop the run that would mend it; None: a folder is in its place."""
+    folder = RunFolder(Path("r/runs/FrozenLake-v1/q_learning/same"))
+    part = folder.path / "seeds-000-001"
+    shutil.copytree(uninterrupted["q"].path / part.name, part)
+    folder_instead(part / name) if content is None else (part / name).write_bytes(content)
     assert folder.parts() == []
-    train(q_learning, *args)
+    train(q_learning, *LAKE, "--seeds", "2", "--name", "same")
+    assert folder.parts() == [part]
     same_curve(folder, uninterrupted["q"])
 
 
 # ---- Stopped by an error ----------------------------------------------------------------
 
 
-class FullDisk:
+class FullDisk(io.FileIO):
     """A file on a disk that is full."""
 
-    def __init__(self, file: Any) -> None:
-        self.file = file
-
-    def __enter__(self) -> FullDisk:
-        return self
-
-    def __exit__(self, *args: Any) -> None:
-        self.file.close()
-
-    def write(self, content: bytes) -> None:
-        self.file.write(content[: len(content) // 2])
+    def write(self, content: Any) -> int:
+        super().write(content[: len(content) // 2])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @pytest.mark.parametrize("k", range(1, len(WRITES) + 1), ids=WRITES)
-def test_a_full_disk_ends_in_one_line(
-    k: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_disk_ends_in_one_line(k: int, monkeypatch: Patch, capsys: Output) -> None:
     """Exit status 1, and nothing is left."""
     count = 0
 
     def full_at_k(path: Any, mode: str = "r") -> Any:
         nonlocal count
         count += 1
-        file = builtins.open(path, mode)  # noqa: SIM115
-        return FullDisk(file) if count >= k else file
+        return FullDisk(path, mode) if count >= k else builtins.open(path, mode)
 
     monkeypatch.setattr(record, "open", full_at_k, raising=False)
     with pytest.raises(SystemExit) as stop:
         train(q_learning, *LAKE, "--seeds", "1")
     assert stop.value.code == 1
-    err = capsys.readouterr().err
-    assert err == "error: [Errno 28] No space left on device\n"
-    assert not Path("r").exists()
-
-
-def test_ctrl_c_ends_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def press(*args: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(q_learning, "td_error", press)
-    with pytest.raises(SystemExit) as stop:
-        train(q_learning, *LAKE, "--seeds", "1")
-    assert stop.value.code == 130
-    err = capsys.readouterr().err
-    expected = "interrupted; the same command again trains what is missing, from the start\n"
-    assert err == expected
+    assert capsys.readouterr().err == "error: [Errno 28] No space left on device\n"
     assert not Path("r").exists()
 
 
 # ---- The same command again, and more seeds ---------------------------------------------
 
 
-def test_what_is_finished_is_reported_and_not_redone(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_finished_is_reported_and_not_redone(capsys: Output, monkeypatch: Patch) -> None:
     args = (*LAKE, "--seeds", "3")
     folder = train(q_learning, *args)
     table = capsys.readouterr().out.partition("q_learning on FrozenLake-v1, 3 seeds")[2]
@@ -773,7 +641,7 @@ WHOLE = ("--total-timesteps", "120", "--hidden", "8", "--results", "r")
     ],
 )
 def test_more_seeds_tomorrow_train_only_the_missing_ones(
-    module: Any, args: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+    module: Any, args: tuple[str, ...], capsys: Output
 ) -> None:
     """2, then 5, and both curves are those of 5 at once, bit for bit."""
     folder = train(module, *args, "--seeds", "2")
@@ -794,45 +662,30 @@ def test_more_seeds_tomorrow_train_only_the_missing_ones(
 # ---- Real processes ---------------------------------------------------------------------
 
 
-def command(results: str, timesteps: int = 5000, **limits: int) -> Script:
-    """Start a training of a second."""
-    words = f"--total-timesteps {timesteps} --seeds 2 --results {results} --name x"
-    return Script("algos/ppo.py", *words.split(), **limits)
-
-
 def training(*flags: str) -> Script:
     """Start a longer training of the run x."""
     words = "--results r --name x --total-timesteps 30000 --quiet"
     return Script("algos/ppo.py", *words.split(), *flags)
 
 
-def wait_for(pattern: str, n: int = 1) -> None:
-    """Until n files or folders are there."""
+def wait_for(path: str) -> None:
     for _ in range(6000):
-        if len(list(Path("r").glob(pattern))) >= n:
+        if Path(path).exists():
             return
         time.sleep(0.01)
-    pytest.fail(f"{pattern} did not appear")
+    pytest.fail(f"{path} did not appear")
 
 
-def test_a_run_is_not_trained_with_two_settings_at_the_same_time(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_run_is_not_trained_with_two_settings_at_the_same_time() -> None:
     """Other seeds under one name: the second command is refused before it has written anything."""
     args = (*LAKE, "--name", "x", "--seeds", "1")
     code = "from manyseeds.algos.q_learning import Config; from manyseeds.record import RunFolder\n"
     code += "config = Config(env='FrozenLake-v1', total_timesteps=500, results='r', name='x')\n"
     code += "with RunFolder.of(config, 'q_learning').locks(config) as locks:\n"
     code += "    print(locks.acquire(7), flush=True); input()"
-    other = subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert other.stdout
-    assert other.stdout.readline() == "True\n"
-    with pytest.raises(SystemExit) as stop:
-        train(q_learning, *args, "--gamma", "0.5")
-    assert stop.value.code == 2
-    assert capsys.readouterr().err == (
+    other = python(code)
+    assert line_of(other) == "True\n"
+    assert refused(*args, "--gamma", "0.5") == (
         "error: --name x: r/runs/FrozenLake-v1/q_learning/x is being trained with another config: "
         "--gamma 0.99 there, 0.5 here\n"
     )
@@ -846,9 +699,7 @@ def test_a_run_is_not_trained_with_two_settings_at_the_same_time(
     assert not leftovers(Path("r"))
 
 
-def test_a_part_of_other_settings_that_appears_meanwhile_stops_the_seal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_part_of_other_settings_that_appears_meanwhile_stops_the_seal(monkeypatch: Patch) -> None:
     td_error = q_learning.td_error
     there = Path("r/runs/FrozenLake-v1/q_learning/x/seeds-007-007")
 
@@ -858,37 +709,16 @@ def test_a_part_of_other_settings_that_appears_meanwhile_stops_the_seal(
         return td_error(*args)
 
     monkeypatch.setattr(q_learning, "td_error", and_meanwhile)
-    with pytest.raises(SystemExit) as stop:
-        train(q_learning, *LAKE, "--name", "x", "--seeds", "1")
-    assert stop.value.code == 2
-    err = capsys.readouterr().err
-    assert err.startswith(f"error: --name x: {there.parent} holds another config: ")
-    assert err.count("\n") == 1
+    error = refused(*LAKE, "--name", "x", "--seeds", "1")
+    assert error.startswith(f"error: --name x: {there.parent} holds another config: ")
     assert os.listdir(there.parent) == [there.name]
-
-
-@pytest.mark.slow
-def test_two_processes_train_the_seeds_of_one_run() -> None:
-    """Disjoint ones at the same time; killed, the plain command trains what is missing."""
-    parts = "runs/CartPole-v1/ppo/x/seeds-*"
-    both = training("--seeds", "2"), training("--seeds", "2", "--first-seed", "2")
-    wait_for(f"{parts}/config.json", n=2)  # both are training: nobody waits for anybody
-    assert all(process.poll() is None for process in both)
-    for process in both:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    assert not RunFolder(Path("r/runs/CartPole-v1/ppo/x")).parts()
-    assert training("--seeds", "4").run().stderr == ""
-    folder = RunFolder(Path("r/runs/CartPole-v1/ppo/x"))
-    assert [part.name for part in folder.parts()] == ["seeds-000-003"]
-    assert not leftovers(Path("r"))
 
 
 @pytest.mark.slow
 def test_overlapping_commands_train_no_seed_twice() -> None:
     """The second trains what the first has not taken, waits for the rest, and shows all."""
     first = training("--seeds", "3")
-    wait_for("runs/CartPole-v1/ppo/x/seeds-000-002/config.json")
+    wait_for("r/runs/CartPole-v1/ppo/x/seeds-000-002/config.json")
     second = training("--seeds", "4", "--first-seed", "1")
     assert [process.run().stderr for process in (first, second)] == ["", ""]
     folder = RunFolder(Path("r/runs/CartPole-v1/ppo/x"))
@@ -899,7 +729,7 @@ def test_overlapping_commands_train_no_seed_twice() -> None:
 @pytest.mark.slow
 def test_seeds_of_a_process_that_is_interrupted_are_trained_by_the_one_that_waits() -> None:
     first = training("--seeds", "2")
-    wait_for("runs/CartPole-v1/ppo/x/seeds-000-001/config.json")
+    wait_for("r/runs/CartPole-v1/ppo/x/seeds-000-001/config.json")
     first.send_signal(signal.SIGSTOP)  # or it might be done before the other has begun
     second = training("--seeds", "2")
     while not second.stdout.startswith("waiting for another process"):
@@ -927,43 +757,6 @@ def test_a_lock_survives_that_its_file_is_removed(removed: str) -> None:
     assert not Path("a/b/.x.lock").exists()
 
 
-@pytest.mark.slow
-def test_kill_9_at_random_moments() -> None:
-    """A real process and a real SIGKILL, at random times and as each file appears."""
-    undisturbed = command("whole")
-    began = time.monotonic()
-    assert undisturbed.wait() == 0
-    duration = time.monotonic() - began
-    whole = RunFolder(Path("whole/runs/CartPole-v1/ppo/x"))
-    part = Path("r/runs/CartPole-v1/ppo/x/seeds-000-001")
-
-    rng = random.Random(0)
-    moments: list[float | str] = [rng.uniform(0, duration) for _ in range(3)]
-    moments += ["config.json", "curve.parquet", "policy.safetensors", "summary.json"]
-    killed = 0
-    for moment in moments:
-        process = command("r")
-        if isinstance(moment, float):
-            time.sleep(moment)
-        else:
-            (part / moment).unlink(missing_ok=True)
-            while process.poll() is None and not (part / moment).exists():
-                time.sleep(0.0005)
-        process.send_signal(signal.SIGKILL)
-        status = process.wait(timeout=60)
-        killed += status == -signal.SIGKILL
-        assert is_finished(part) or not (part / DONE).exists()
-        if is_finished(part):  # it was done before the signal came: begin anew
-            same_curve(RunFolder(part.parent), whole)
-            shutil.rmtree("r")
-    assert killed >= 3
-    again = command("r").run()
-    assert (again.poll(), again.stderr) == (0, "")
-    assert is_finished(part)
-    assert leftovers(part) == []
-    same_curve(RunFolder(part.parent), whole)
-
-
 def test_a_run_of_another_name_and_library() -> None:
     """A baseline trains by a function that is no file's, and records its packages."""
     config = parse(q_learning.Config, q_learning.PRESETS, "", (*LAKE, "--seeds", "3", "--quiet"))
@@ -972,10 +765,9 @@ def test_a_run_of_another_name_and_library() -> None:
         return q_learning.train(config, run)
 
     def complete() -> RunFolder:
-        work = partial(of_another_library, "x")
-        run_class = partial(Run, source="other")
-        packages = ("pandas",)
-        return complete_seeds(config, work, run_class, "other-q", [q_learning.train], packages)
+        work, run_class = partial(of_another_library, "x"), partial(Run, source="other")
+        origins, packages = [q_learning.train], ("pandas",)
+        return complete_seeds(config, work, run_class, "other-q", origins, packages)
 
     folder = complete()
     assert (folder.path.parent.name, folder.finished_seeds()) == ("other-q", {0, 1, 2})
@@ -985,9 +777,9 @@ def test_a_run_of_another_name_and_library() -> None:
     assert "manyseeds.algos.q_learning:train" in stored["code"]["origins"]
     assert stored["versions"]["pandas"] == pd.__version__
     shutil.rmtree(part)
-    plant(folder.path / "seeds-001-001", [1])
-    write_json(folder.path / "seeds-001-001/config.json", {**stored, "seeds": [1]})
-    seal(folder.path / "seeds-001-001", LOCAL, POLICY)
+    middle = plant(folder.path / "seeds-001-001", [1], sealed=False)
+    write_json(middle / "config.json", {**stored, "seeds": [1]})
+    seal(middle, LOCAL, POLICY)
     complete()  # parts of consecutive seeds
     names = [part.name for part in folder.parts()]
     assert names == ["seeds-000-000", "seeds-001-001", "seeds-002-002"]
@@ -1005,7 +797,7 @@ def test_a_run_that_was_finished_while_one_waited_is_not_taken_for_ones_own() ->
 
 
 def test_a_file_that_changes_while_a_seed_is_trained_does_not_cost_the_seed(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: Patch,
 ) -> None:
     """A part says what it was trained from when it began."""
     began = Path("r/runs/FrozenLake-v1/q_learning/x/seeds-001-001/config.json")

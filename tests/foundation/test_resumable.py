@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import os
+import shutil
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-import safetensors.torch
 import torch
+from safetensors.torch import save_file
 
 from manyseeds import capture, kernels, record, snapshot
 from manyseeds.algos import ppo, q_learning
 from manyseeds.digest import ROOT, Place, find, read, resolve
 from manyseeds.record import RunFolder, is_finished
-from manyseeds.runs import checkpoints, control
+from manyseeds.runs import base, checkpoints, control, resumable
 from manyseeds.runs.checkpoints import CHECKPOINT, Checkpoint
 from manyseeds.runs.control import Run
 from manyseeds.runs.prediction import PredictionRun
 from manyseeds.runs.resumable import ResumableRun
 from tests import resuming
+from tests.benchmarks.conftest import Output, Patch
 from tests.foundation.test_capture import FakeRecorder
 from tests.foundation.test_track import check_same, expected, installed, of_tensorboard
 from tests.resuming import CASES, differences, part_of, train
@@ -33,10 +37,18 @@ from tests.resuming import CASES, differences, part_of, train
 real = ResumableRun.save_if_due
 
 
-@pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name, few in resuming.FEWER:
-        monkeypatch.setattr(module, name, few)
+@pytest.fixture(autouse=True, scope="module")
+def short() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name, few in resuming.FEWER:
+            patch.setattr(module, name, few)
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The part of an undisturbed training of a case."""
+    return functools.cache(lambda case: part_of(train(case, tmp_path_factory.mktemp("whole"))))
 
 
 @pytest.fixture(autouse=True)
@@ -48,14 +60,14 @@ def _handlers() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def signalled(k: int, number: signal.Signals = signal.SIGINT, times: int = 1) -> Iterator[None]:
-    """A signal reaches each training of the block during its k-th iteration."""
+def signalled(k: int, *numbers: signal.Signals) -> Iterator[None]:
+    """Signals reach each training of the block during its k-th iteration."""
     calls: dict[int, int] = {}
 
     def save_if_due(self: ResumableRun, *variables: Any) -> None:
         calls[id(self)] = calls.get(id(self), 0) + 1
         if calls[id(self)] == k:
-            for _ in range(times):
+            for number in numbers:
                 signal.raise_signal(number)
         real(self, *variables)
 
@@ -64,14 +76,40 @@ def signalled(k: int, number: signal.Signals = signal.SIGINT, times: int = 1) ->
         yield
 
 
+def stopped(
+    case: str, results: Path, k: int = 3, numbers: Any = (signal.SIGINT,), **settings: Any
+) -> Any:
+    """The exit status of a training that gets signals in its k-th iteration."""
+    with signalled(k, *numbers), pytest.raises(SystemExit) as stop:
+        train(case, results, **settings)
+    return stop.value.code
+
+
 def interrupted(case: str, results: Path, k: int = 3, **settings: Any) -> Path:
     """The folder of a training that was interrupted in its k-th iteration."""
-    with signalled(k), pytest.raises(SystemExit) as stop:
-        train(case, results, **settings)
-    assert stop.value.code == 130
+    assert stopped(case, results, k, **settings) == 130
     (checkpoint,) = results.rglob(CHECKPOINT)
     assert os.listdir(checkpoint.parent) == [CHECKPOINT]
     return checkpoint.parent
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results with an interrupted training of A2C under the name x."""
+    results = tmp_path_factory.mktemp("stored")
+    interrupted("a2c", results, name="x")
+    return results
+
+
+@pytest.fixture
+def part(stored: Path, tmp_path: Path) -> Path:
+    """A copy of that training's folder, in the results `tmp_path / "r"`."""
+    shutil.copytree(stored, tmp_path / "r")
+    return next((tmp_path / "r").rglob(CHECKPOINT)).parent
+
+
+TWICE = (signal.SIGINT, signal.SIGINT)
+FRESH = "interrupted; the same command trains what is missing, from the start\n"
 
 
 # ---- Going on changes nothing ----------------------------------------------------------------
@@ -79,21 +117,19 @@ def interrupted(case: str, results: Path, k: int = 3, **settings: Any) -> Path:
 
 @pytest.mark.parametrize("case", CASES)
 def test_an_interrupted_training_goes_on_as_if_nothing_had_happened(
-    case: str, tmp_path: Path
+    case: str, tmp_path: Path, whole: Callable[[str], Path]
 ) -> None:
-    check_resumed(case, tmp_path, k=3)
+    check_resumed(case, tmp_path, whole(case), k=3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.usefixtures("computed")
 def test_every_iteration_may_be_the_last_of_its_process(case: str, tmp_path: Path) -> None:
-    check_resumed(case, tmp_path, k=2)
+    check_resumed(case, tmp_path / "r", part_of(train(case, tmp_path / "whole")), k=2)
 
 
-def test_policies_that_wait_for_other_seeds_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_policies_that_wait_for_other_seeds_are_kept(tmp_path: Path, monkeypatch: Patch) -> None:
     """A seed that is ahead is evaluated as it was when it passed the point."""
     monkeypatch.setattr(control, "POINTS", 20)
     settings = {"learning_rate": 0.1, "total_timesteps": 600, "seeds": 8}
@@ -104,36 +140,34 @@ def test_policies_that_wait_for_other_seeds_are_kept(
     assert differences(part_of(train("reinforce", tmp_path / "r", **settings)), whole) == []
 
 
-def check_resumed(case: str, results: Path, k: int) -> None:
+def check_resumed(case: str, results: Path, whole: Path, k: int) -> None:
     """A training that every process carries on for k iterations equals an undisturbed one."""
-    whole = part_of(train(case, results / "whole"))
     commands = 0
-    with signalled(k):
+    with signalled(k, signal.SIGINT):
         while True:
             with contextlib.suppress(SystemExit):
-                folder = train(case, results / "r")
+                folder = train(case, results)
                 break
             commands += 1
-            assert len(list((results / "r").rglob(CHECKPOINT))) == 1
+            assert len(list(results.rglob(CHECKPOINT))) == 1
     assert commands >= 1
     assert differences(part_of(folder), whole) == []
 
 
 def test_an_iteration_that_is_recorded_goes_on_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: Patch, whole: Callable[[str], Path]
 ) -> None:
     """What a CUDA graph reads keeps its place in memory."""
-    whole = part_of(train("dqn", tmp_path / "whole"))
     monkeypatch.setattr(capture, "recorder_for", lambda device, native: FakeRecorder())
     with kernels.off():
         captured = part_of(train("dqn", tmp_path / "captured"))
         interrupted("dqn", tmp_path / "r", k=5)
         assert differences(part_of(train("dqn", tmp_path / "r")), captured) == []
-    assert differences(captured, whole) != []  # without C, to rounding only
+    assert differences(captured, whole("dqn")) != []  # without C, to rounding only
 
 
 @pytest.mark.slow
-def test_kill_9_at_random_moments(capfd: pytest.CaptureFixture[str]) -> None:
+def test_kill_9_at_random_moments(capfd: Output) -> None:
     """100 of them: python -m tests.resuming 100"""
     assert resuming.main(12, ["ppo, box", "dqn", "grpo", "monte"]) == 0
 
@@ -152,9 +186,7 @@ def test_a_training_that_goes_on_is_tracked_from_its_beginning(case: str, tmp_pa
             check_same(found, expected(part, seed))
 
 
-def test_seconds_go_on_from_where_they_were(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_seconds_go_on_from_where_they_were(tmp_path: Path, monkeypatch: Patch) -> None:
     part = interrupted("q_learning", tmp_path)
     state, tensors = snapshot.read(part / CHECKPOINT, 2**30)
     recorded = state["state"]["tuple"][1]["tuple"][1]["tuple"]
@@ -170,12 +202,10 @@ def test_seconds_go_on_from_where_they_were(
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_lets_the_iteration_end_and_is_one_line(
-    number: signal.Signals, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    number: signal.Signals, status: int, tmp_path: Path, capsys: Output
 ) -> None:
-    with signalled(2, number), pytest.raises(SystemExit) as stop:
-        train("q_learning", tmp_path)
-    assert stop.value.code == status
-    goes_on = "the same command again goes on from there"
+    assert stopped("q_learning", tmp_path, 2, [number]) == status
+    goes_on = "the same command resumes from there"
     said = f"interrupted at timestep 1,000 of 2,000; {goes_on}\n"
     assert capsys.readouterr() == ("", said)
     assert is_finished(part_of(train("q_learning", tmp_path, quiet=False)))
@@ -184,63 +214,44 @@ def test_a_signal_lets_the_iteration_end_and_is_one_line(
     assert err == ""
 
 
-def test_a_second_ctrl_c_ends_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with signalled(3, times=2), pytest.raises(SystemExit) as stop:
-        train("q_learning", tmp_path)
-    assert stop.value.code == 130
-    said = "interrupted; the same command again trains what is missing, from the start\n"
-    assert capsys.readouterr().err == said
+def test_a_second_ctrl_c_ends_at_once(tmp_path: Path, capsys: Output) -> None:
+    assert stopped("q_learning", tmp_path, numbers=TWICE) == 130
+    assert capsys.readouterr().err == FRESH
     assert os.listdir(tmp_path) == []
     part = interrupted("q_learning", tmp_path, k=2)
-    with signalled(2, times=2), pytest.raises(SystemExit):
-        train("q_learning", tmp_path)
-    said = "interrupted; the same command again goes on from timestep 1,000\n"
+    stopped("q_learning", tmp_path, 2, TWICE)
+    said = "interrupted; the same command resumes from timestep 1,000\n"
     assert capsys.readouterr().err.endswith(said)
     assert (part / CHECKPOINT).exists()
 
 
-def test_a_launcher_that_ends_its_commands_after_ctrl_c_costs_no_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_launcher_that_ends_its_commands_after_ctrl_c_costs_no_checkpoint(tmp_path: Path) -> None:
     """The terminal has sent SIGINT to all, the sweep sends SIGTERM once more."""
-
-    def both(self: ResumableRun, *variables: Any) -> None:
-        if self._handlers:
-            signal.raise_signal(signal.SIGTERM)
-            signal.raise_signal(signal.SIGINT)
-            signal.raise_signal(signal.SIGTERM)
-        real(self, *variables)
-
-    monkeypatch.setattr(ResumableRun, "save_if_due", both)
-    with pytest.raises(SystemExit) as stop:
-        train("q_learning", tmp_path)
-    assert stop.value.code == 130
+    numbers = signal.SIGTERM, signal.SIGINT, signal.SIGTERM
+    assert stopped("q_learning", tmp_path, 2, numbers) == 130
     assert len(list(tmp_path.rglob(CHECKPOINT))) == 1
 
 
 @pytest.mark.parametrize("case", ["q_learning", "td_prediction"])
 def test_ctrl_c_in_the_final_evaluation_ends_at_once(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    case: str, tmp_path: Path, monkeypatch: Patch, capsys: Output, whole: Callable[[str], Path]
 ) -> None:
     """A checkpoint of before stands."""
-    whole = part_of(train(case, tmp_path / "whole"))
-    interrupted(case, tmp_path / "r")
+    interrupted(case, tmp_path)
     capsys.readouterr()
-    for kind in (Run, PredictionRun):
-        monkeypatch.setattr(kind, "write", lambda *args: signal.raise_signal(signal.SIGINT))
-    with pytest.raises(SystemExit):
-        train(case, tmp_path / "r")
+    with monkeypatch.context() as patch:
+        for kind in (Run, PredictionRun):
+            patch.setattr(kind, "write", lambda *args: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(SystemExit):
+            train(case, tmp_path)
     at = "timestep 1,500" if case == "q_learning" else "episode 20"
-    said = f"interrupted; the same command again goes on from {at}\n"
+    said = f"interrupted; the same command resumes from {at}\n"
     assert capsys.readouterr().err == said
-    monkeypatch.undo()
-    for module, name, few in resuming.FEWER:
-        monkeypatch.setattr(module, name, few)
-    assert differences(part_of(train(case, tmp_path / "r")), whole) == []
+    assert differences(part_of(train(case, tmp_path)), whole(case)) == []
 
 
 def test_an_interrupt_after_the_last_look_is_heeded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: Patch, capsys: Output
 ) -> None:
     """Predictions look once a block of episodes, and not after the last."""
     evaluate = PredictionRun.evaluate_if_due
@@ -253,24 +264,24 @@ def test_an_interrupt_after_the_last_look_is_heeded(
     monkeypatch.setattr(PredictionRun, "evaluate_if_due", at_the_end)
     with pytest.raises(SystemExit):
         train("monte_carlo", tmp_path)
-    said = "interrupted; the same command again trains what is missing, from the start\n"
-    assert capsys.readouterr().err == said
+    assert capsys.readouterr().err == FRESH
 
 
-def test_what_cannot_be_stored_is_interrupted_at_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("case", "settings"),
+    [("ppo", {"backend": "gymnasium"}), ("q_learning", {"checkpoint_interval": 0.0})],
+)
+def test_what_is_not_stored_is_interrupted_at_once(
+    case: str, settings: Any, tmp_path: Path, capsys: Output
 ) -> None:
     """Gymnasium's environments are objects of somebody else."""
-    with signalled(3), pytest.raises(SystemExit) as stop:
-        train("ppo", tmp_path, backend="gymnasium")
-    assert stop.value.code == 130
-    said = "interrupted; the same command again trains what is missing, from the start\n"
-    assert capsys.readouterr().err == said
+    assert stopped(case, tmp_path, **settings) == 130
+    assert capsys.readouterr().err == FRESH
     assert os.listdir(tmp_path) == []
 
 
 def test_an_object_that_cannot_be_stored_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: Patch, capsys: Output
 ) -> None:
     init = q_learning.QTable.__init__
 
@@ -301,9 +312,7 @@ def test_other_threads_and_other_handlers_are_left_alone(tmp_path: Path) -> None
 # ---- When ------------------------------------------------------------------------------------
 
 
-def test_writing_takes_two_percent_of_the_time_at_most(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_writing_takes_two_percent_of_the_time_at_most(tmp_path: Path, monkeypatch: Patch) -> None:
     clock, slow = 0.0, 0.0
 
     def write(*args: Any) -> None:
@@ -325,28 +334,19 @@ def test_writing_takes_two_percent_of_the_time_at_most(
     assert not Checkpoint(tmp_path / CHECKPOINT, 0.0).due()
 
 
-@pytest.mark.parametrize("interval", [0.0, 1e-9, 60.0])
 @pytest.mark.usefixtures("eager")
-def test_checkpoints_are_written_as_often_as_asked_for(
-    interval: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoints_are_written_as_often_as_asked_for(tmp_path: Path, monkeypatch: Patch) -> None:
     written = []
     write = snapshot.write
     monkeypatch.setattr(snapshot, "write", lambda *args: written.append(write(*args)))
-    assert is_finished(part_of(train("q_learning", tmp_path, checkpoint_interval=interval)))
-    assert len(written) == (4 if interval == 1e-9 else 0)
+    assert is_finished(part_of(train("q_learning", tmp_path, checkpoint_interval=1e-9)))
+    assert len(written) == 4
     assert not list(tmp_path.rglob(CHECKPOINT))
-
-
-def test_without_checkpoints_an_interrupt_ends_at_once(tmp_path: Path) -> None:
-    with signalled(3), pytest.raises(SystemExit):
-        train("q_learning", tmp_path, checkpoint_interval=0.0)
-    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.usefixtures("eager")
 def test_a_full_disk_costs_the_checkpoint_and_not_the_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: Patch, capsys: Output
 ) -> None:
     def full(*args: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -358,10 +358,8 @@ def test_a_full_disk_costs_the_checkpoint_and_not_the_training(
         f"note: {part / CHECKPOINT}: no checkpoint at timestep 500: "
         "[Errno 28] No space left on device\n"
     )
-    with signalled(3), pytest.raises(SystemExit):
-        train("q_learning", tmp_path / "r")
-    said = "interrupted; the same command again trains what is missing, from the start"
-    assert capsys.readouterr().err.splitlines()[-1] == said
+    stopped("q_learning", tmp_path / "r")
+    assert capsys.readouterr().err.endswith(f"\n{FRESH}")
 
 
 # ---- What is not gone on from ----------------------------------------------------------------
@@ -391,11 +389,8 @@ def is_a_folder(path: Path) -> None:
 
 def is_sparse(path: Path) -> None:
     """A tensor of 4 GiB that takes no place."""
-    header = json.dumps(
-        {
-            "state": {"dtype": "U8", "shape": [2**32], "data_offsets": [0, 2**32]},
-        }
-    ).encode()
+    tensor = {"dtype": "U8", "shape": [2**32], "data_offsets": [0, 2**32]}
+    header = json.dumps({"state": tensor}).encode()
     path.write_bytes(len(header).to_bytes(8, "little") + header)
     os.truncate(path, 8 + len(header) + 2**32)
 
@@ -406,98 +401,80 @@ def has_another(path: Path) -> None:
     snapshot.write(path, state, {name: x[..., :1] for name, x in tensors.items()})
 
 
-FAST = ("cut off", "a byte", "other tensors", "a link")
 DAMAGES: dict[str, tuple[Any, str]] = {
     "cut off": (lambda path: os.truncate(path, path.stat().st_size // 2), "it is damaged"),
     "empty": (lambda path: path.write_bytes(b""), "it is damaged"),
     "a byte": (damage_a_byte, "it is damaged"),
     "a text": (lambda path: path.write_text("x" * 100), "it is damaged"),
     "other tensors": (has_another, "it is damaged"),
-    "safetensors": (
-        lambda path: path.write_bytes(safetensors.torch.save({"x": torch.ones(2)})),
-        "it is damaged",
-    ),
+    "no state": (lambda path: save_file({"x": torch.ones(2)}, path), "it is damaged"),
     "sparse": (is_sparse, "it is larger than it can be"),
-    "a link": (is_a_link, "it is no regular file"),
-    "a FIFO": (is_a_fifo, "it is no regular file"),
-    "a folder": (is_a_folder, "it is no regular file"),
+    "a link": (is_a_link, "it is not a regular file"),
+    "a FIFO": (is_a_fifo, "it is not a regular file"),
+    "a folder": (is_a_folder, "it is not a regular file"),
 }
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [x if x in FAST else pytest.param(x, marks=pytest.mark.slow) for x in DAMAGES],
-)
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_what_is_damaged_is_a_line_and_a_fresh_start(
-    damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    damage: str, part: Path, tmp_path: Path, whole: Callable[[str], Path], capsys: Output
 ) -> None:
-    whole = part_of(train("a2c", tmp_path / "whole"))
-    part = interrupted("a2c", tmp_path / "r")
     change, why = DAMAGES[damage]
     change(part / CHECKPOINT)
-    capsys.readouterr()
-    assert differences(part_of(train("a2c", tmp_path / "r")), whole) == []
-    said = f"note: {part / CHECKPOINT}: not used: {why}; the training starts anew\n"
+    again = part_of(train("a2c", tmp_path / "r", name="x"))
+    assert differences(again, whole("a2c")) == []
+    said = f"note: {part / CHECKPOINT}: not used: {why}; the training starts over\n"
     assert capsys.readouterr().err == said
-    (part.parent / "elsewhere").unlink(missing_ok=True)
 
 
-def other_code(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("manyseeds.runs.resumable.code_digest", lambda origins: "another")
-
-
-def other_kernels(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(kernels, "computing", lambda: "torch")
-
-
-def other_torch(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("manyseeds.runs.resumable.installed", lambda package: "0")
-
-
-OTHERS: dict[str, tuple[Any, dict[str, Any], str]] = {
-    "settings": (None, {"learning_rate": 0.1}, "it is of other settings"),
-    "threads": (None, {"threads": 2}, "it is of another number of threads"),
-    "code": (other_code, {}, "it is of other code"),
-    "kernels": (other_kernels, {}, "it was computed by other kernels"),
-    "torch": (other_torch, {}, "it was computed by another version of PyTorch"),
+OTHERS: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
+    "settings": ((), {"learning_rate": 0.1}, "it is of other settings"),
+    "threads": (
+        (base, "set_up_process", lambda threads: None),
+        {"threads": 2},
+        "it is of another number of threads",
+    ),
+    "code": ((resumable, "code_digest", lambda origins: "x"), {}, "it is of other code"),
+    "kernels": ((kernels, "computing", lambda: "x"), {}, "it was computed by other kernels"),
+    "torch": (
+        (resumable, "installed", lambda package: "0"),
+        {},
+        "it was computed by another version of PyTorch",
+    ),
 }
 
 
 @pytest.mark.parametrize("other", OTHERS)
 def test_what_belongs_to_another_training_is_a_line_and_kept(
     other: str,
+    part: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    whole: Callable[[str], Path],
+    monkeypatch: Patch,
+    capsys: Output,
 ) -> None:
     """Its own command goes on from it, whatever was interrupted meanwhile."""
     change, settings, why = OTHERS[other]
-    whole = part_of(train("a2c", tmp_path / "whole"))
-    part = interrupted("a2c", tmp_path / "r", name="x")
     (part / "config.json").write_text("left by a kill")
-    stored = (part / CHECKPOINT).read_bytes()
-    capsys.readouterr()
+    before = (part / CHECKPOINT).read_bytes()
     with monkeypatch.context() as patch:
-        if change is not None:
-            change(patch)
+        if change:
+            patch.setattr(*change)
         for k in (1, 2):  # before it has a checkpoint of its own, and after
-            with signalled(2, times=2 // k), pytest.raises(SystemExit):
-                train("a2c", tmp_path / "r", name="x", **settings)
+            stopped("a2c", tmp_path / "r", 2, TWICE[k - 1 :], name="x", **settings)
             kept = next(part.glob(".checkpoint-*")).name
             assert sorted(os.listdir(part)) == [kept, CHECKPOINT][:k]
     note, *_ = capsys.readouterr().err.splitlines()
-    goes_on = "the command that it belongs to goes on from there"
+    goes_on = "the command that it belongs to resumes from there"
     assert note == f"note: {part / CHECKPOINT}: not used: {why}; kept as {kept}, {goes_on}"
-    assert (part / kept).read_bytes() == stored
+    assert (part / kept).read_bytes() == before
     folder = train("a2c", tmp_path / "r", name="x", quiet=False)
     assert "going on from timestep 96" in capsys.readouterr().out
-    assert differences(part_of(folder), whole) == []
+    assert differences(part_of(folder), whole("a2c")) == []
     assert not list(tmp_path.rglob(".checkpoint*"))
 
 
-def test_one_of_other_seeds_is_not_gone_on_from(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_of_other_seeds_is_not_gone_on_from(tmp_path: Path, capsys: Output) -> None:
     part = interrupted("a2c", tmp_path, first_seed=3)
     part.rename(part.parent / "seeds-000-002")
     capsys.readouterr()
@@ -505,21 +482,17 @@ def test_one_of_other_seeds_is_not_gone_on_from(
     assert "not used: it is of other seeds; " in capsys.readouterr().err
 
 
-def test_one_that_is_kept_may_be_damaged(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    part = interrupted("a2c", tmp_path, name="x")
-    with signalled(2), pytest.raises(SystemExit):
-        train("a2c", tmp_path, name="x", learning_rate=0.1)
+def test_one_that_is_kept_may_be_damaged(part: Path, tmp_path: Path, capsys: Output) -> None:
+    stopped("a2c", tmp_path / "r", 2, name="x", learning_rate=0.1)
     (kept,) = part.glob(".checkpoint-*")
     damage_a_byte(kept)
     capsys.readouterr()
-    assert is_finished(part_of(train("a2c", tmp_path, name="x")))
-    assert "not used: it is damaged; the training starts anew" in capsys.readouterr().err
+    assert is_finished(part_of(train("a2c", tmp_path / "r", name="x")))
+    assert "not used: it is damaged; the training starts over" in capsys.readouterr().err
 
 
 def test_the_code_that_stores_is_part_of_what_a_checkpoint_belongs_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: Patch
 ) -> None:
     """Otherwise another version of this project would read its files in another way."""
     origins: list[str] = []
@@ -539,9 +512,7 @@ def seeds_of(folder: RunFolder) -> list[str]:
     return [part.name for part in folder.parts()]
 
 
-def test_seeds_of_a_checkpoint_are_trained_first_and_apart(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_seeds_of_a_checkpoint_are_trained_first_and_apart(tmp_path: Path, capsys: Output) -> None:
     """A command that asks for more seeds than the one that was interrupted."""
     interrupted("q_learning", tmp_path, seeds=2, first_seed=1)
     capsys.readouterr()
@@ -554,7 +525,7 @@ def test_seeds_of_a_checkpoint_are_trained_first_and_apart(
 
 @pytest.mark.parametrize("asked", [{"seeds": 2}, {"seeds": 3, "first_seed": 2}])
 def test_a_checkpoint_whose_seeds_are_not_all_asked_for_is_kept_until_some_are_finished(
-    asked: dict[str, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    asked: dict[str, int], tmp_path: Path, capsys: Output
 ) -> None:
     """They would be trained twice."""
     part = interrupted("q_learning", tmp_path, seeds=3)
@@ -566,7 +537,7 @@ def test_a_checkpoint_whose_seeds_are_not_all_asked_for_is_kept_until_some_are_f
     assert len(seeds_of(folder)) == 1
     assert os.listdir(part) == [CHECKPOINT]
     train("q_learning", tmp_path, seeds=3)
-    assert capsys.readouterr().err == f"{said}the training starts anew\n"
+    assert capsys.readouterr().err == f"{said}the training starts over\n"
     assert not part.exists()
 
 
@@ -595,16 +566,10 @@ class Box:
         self.view = self.flat[1:]  # in the same memory
         self.turned = torch.rand(4, 3, generator=generator).T
         self.turned_array = self.turned.double().numpy().copy(order="F")
-        self.random = record_generator(seed)
+        self.random = np.random.Generator(np.random.MT19937(seed))
         self.rows: list[Any] = [{1: math.nan, "a": (seed, None)}] * (seed + 1)
         self.device, self.kind, self.me = torch.device("cpu"), torch.float32, self
         self.huge, self.small = 2**200 + seed, 0.1 + seed
-
-
-def record_generator(seed: int) -> Any:
-    import numpy as np
-
-    return np.random.Generator(np.random.MT19937(seed))
 
 
 def test_an_object_gets_its_state_back_in_place() -> None:
@@ -642,11 +607,9 @@ def test_values_come_back_with_the_layout_of_their_memory(tmp_path: Path) -> Non
 def test_nothing_is_changed_where_something_does_not_fit() -> None:
     first, second = Box(1), Box(2)
     node, tensors = snapshot.take(((first,), None))
-    node = json.loads(json.dumps(node))
     before = repr(vars(second))
-    tensors = {k: x.clone() for k, x in tensors.items()}
     last = list(tensors)[-1]
-    tensors[last] = tensors[last][:1]
+    tensors = {**tensors, last: tensors[last][:1]}
     with pytest.raises(snapshot.MALFORMED):
         snapshot.restore(node, tensors, (second,), None, torch.device("cpu"))
     assert repr(vars(second)) == before

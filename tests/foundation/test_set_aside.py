@@ -21,10 +21,22 @@ from manyseeds.benchmarks.suite import Cell
 from manyseeds.cli import parse
 from manyseeds.digest import ROOT, forget
 from manyseeds.errors import UsageError
-from manyseeds.record import DONE, STALE, RunFolder, all_runs, read_json, seal, write_json
+from manyseeds.record import (
+    DONE,
+    STALE,
+    RunFolder,
+    all_runs,
+    is_finished,
+    pack,
+    read_json,
+    run_paths,
+    seal,
+    write_json,
+)
 from manyseeds.runs import base, set_aside, stale
 from manyseeds.runs.control import Run, main
 from manyseeds.runs.set_aside import Code, by_trainer, differs, trainer
+from tests.benchmarks.conftest import Output, Patch
 from tests.processes import Script
 
 LAKE = ("--total-timesteps", "500", "--eval-budget", "0.1", "--quiet", "--results", "r")
@@ -44,7 +56,7 @@ gymnasium.register("Lake-v0", Lake, max_episode_steps=20)
 
 
 @pytest.fixture(autouse=True)
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def mine(tmp_path: Path, monkeypatch: Patch) -> Path:
     """A folder with a copy of an algorithm that imports a module of its own, and an environment."""
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "algos/q_learning.py").read_text()
@@ -68,11 +80,11 @@ def read_again_afterwards() -> Iterator[None]:
     stale.read_again()
 
 
-def command(*words: str, status: int = 0) -> str:
+def command(*words: str, status: int = 0, script: Path = Path("mine/my_q.py")) -> str:
     """What `python mine/my_q.py` prints; it trains two seeds, unless the words say otherwise."""
     usual = {"--seeds": "2", "--env": "FrozenLake-v1"}
     more = [x for name, value in usual.items() if name not in words for x in (name, value)]
-    done = Script(str(Path("mine/my_q.py").resolve()), *LAKE, *more, *words).run()
+    done = Script(str(script.resolve()), *LAKE, *more, *words).run()
     assert done.poll() == status, done.stderr
     return done.stdout
 
@@ -97,7 +109,7 @@ def curves(folder: RunFolder) -> Any:
 
 
 def test_an_edited_file_is_trained_anew_and_taken_back_when_it_is_restored(mine: Path) -> None:
-    assert "set aside" not in command()
+    assert "moved to" not in command()
     folder = run_of()
     (first,) = folder.parts()
     before, learned = sums(first), curves(folder)
@@ -106,7 +118,7 @@ def test_an_edited_file_is_trained_anew_and_taken_back_when_it_is_restored(mine:
     edit(mine / "my_q.py", "rewards + gamma * next_values", "rewards - gamma * next_values")
     said = command()
     (aside,) = (folder.path / STALE).iterdir()
-    expected = f"seeds 0-1 were trained by other code: set aside as a run of its own, {aside}\n"
+    expected = f"seeds 0-1 were trained by other code; moved to {aside}\n"
     assert expected in said
     assert sums(aside / first.name) == before
     after = sums(first)
@@ -123,24 +135,19 @@ def test_an_edited_file_is_trained_anew_and_taken_back_when_it_is_restored(mine:
     assert "Finished already: 2 seeds" in command()
 
 
-@pytest.mark.parametrize(
-    ("file", "old", "new"),
-    [
+def test_so_are_an_edited_module_beside_it_and_an_edited_environment(mine: Path) -> None:
+    words = ("--env", "own_env:Lake-v0")
+    command(*words)
+    learned = [curves(run_of())]
+    for file, old, new in (
         ("helper.py", "1.0 * x", "0.5 * x"),
         ("own_env.py", "reward - 0.1", "reward - 0.2"),
         ("own_env.py", "max_episode_steps=20", "max_episode_steps=10"),
-    ],
-)
-def test_so_are_an_edited_module_beside_it_and_an_edited_environment(
-    file: str, old: str, new: str, mine: Path
-) -> None:
-    words = ("--env", "own_env:Lake-v0")
-    command(*words)
-    folder = run_of()
-    learned = curves(folder)
-    edit(mine / file, old, new)
-    assert "seeds 0-1 were trained by other code: set aside" in command(*words)
-    assert curves(folder) != learned
+    ):
+        edit(mine / file, old, new)
+        assert "seeds 0-1 were trained by other code; moved to" in command(*words)
+        assert curves(run_of()) not in learned
+        learned.append(curves(run_of()))
 
 
 def test_keep_stale_takes_them_as_finished(mine: Path) -> None:
@@ -149,7 +156,6 @@ def test_keep_stale_takes_them_as_finished(mine: Path) -> None:
     before = sums(part)
     edit(mine / "helper.py", "1.0 * x", "0.5 * x")
     said = command("--keep-stale")
-    assert "seeds 0-1 were trained by other code, and kept: --keep-stale\n" in said
     assert "Finished already: 2 seeds" in said
     said = command("--keep-stale", "--seeds", "3")
     assert "seeds 0-1 were trained by other code, and kept: --keep-stale\n" in said
@@ -164,7 +170,7 @@ def test_a_part_is_set_aside_as_a_whole_and_never_lies_beside_another_of_its_see
     command("--seeds", "4")
     edit(mine / "helper.py", "1.0 * x", "0.5 * x")
     said = command("--first-seed", "1")
-    assert "seeds 0-3 were trained by other code: set aside" in said
+    assert "seeds 0-3 were trained by other code; moved to" in said
     folder = run_of()
     assert folder.finished_seeds() == {1, 2}
     edit(mine / "helper.py", "0.5 * x", "1.0 * x")
@@ -173,7 +179,7 @@ def test_a_part_is_set_aside_as_a_whole_and_never_lies_beside_another_of_its_see
     assert "taken back" not in command(*words)
     assert [part.name for part in folder.parts()] == ["seeds-001-002", "seeds-003-003"]
     said = command("--first-seed", "1")
-    assert "seeds 1-2 were trained by other code: set aside" in said
+    assert "seeds 1-2 were trained by other code; moved to" in said
     assert [part.name for part in folder.parts()] == ["seeds-001-002", "seeds-003-003"]
 
 
@@ -188,16 +194,14 @@ def test_parts_of_other_code_do_not_keep_one_from_being_taken_back(mine: Path) -
     edit(mine / "helper.py", "0.5 * x", "1.0 * x")
     said = command("--seeds", "2")
     for seeds in ("0-1", "2-3"):
-        assert f"seeds {seeds} were trained by other code: set aside" in said
+        assert f"seeds {seeds} were trained by other code; moved to" in said
     assert "seeds 0-3 were trained by this code: taken back" in said
     assert [sums(x) for x in folder.parts()] == [before]
     (other,) = (folder.path / STALE).iterdir()
     assert [x.name for x in RunFolder(other).parts()] == ["seeds-000-001", "seeds-002-003"]
 
 
-def test_nothing_is_lost_by_a_kill_before_the_training(
-    mine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_lost_by_a_kill_before_the_training(mine: Path, monkeypatch: Patch) -> None:
     command("--seeds", "1")
     (part,) = run_of().parts()
     before = sums(part)
@@ -223,7 +227,7 @@ def test_a_plan_is_made_anew(tmp_path: Path, mine: Path) -> None:
     said()
     assert "The plan is finished" in said()
     edit(mine / "my_plan.py", "rounding = 16 * ", "rounding = 32 * ")
-    assert "the plan was made by other code: set aside as a run of its own, r/runs/" in said()
+    assert "the plan was made by other code; moved to r/runs/" in said()
     assert "The plan is finished" in said()
     edit(mine / "my_plan.py", "rounding = 32 * ", "rounding = 16 * ")
     assert "the plan was made by this code: taken back from" in said()
@@ -231,11 +235,13 @@ def test_a_plan_is_made_anew(tmp_path: Path, mine: Path) -> None:
 
 # ---- In this process --------------------------------------------------------------------
 
+SETTINGS = {"total_timesteps": 500, "eval_budget": 0.1}
+
 
 def train(results: str = "r", seeds: int = 2, **settings: Any) -> RunFolder:
     """The command of algos/q_learning.py."""
-    fields = {"env": "FrozenLake-v1", "total_timesteps": 500, "eval_budget": 0.1, "quiet": True}
-    config = q_learning.Config(**{**fields, "results": results, "seeds": seeds, **settings})
+    fields: dict[str, Any] = {"env": "FrozenLake-v1", "quiet": True, **SETTINGS, **settings}
+    config = q_learning.Config(**fields, results=results, seeds=seeds)
     main(config, q_learning.train, {})
     return RunFolder.of(config, "q_learning")
 
@@ -250,9 +256,7 @@ def restamp(part: Path, digest: str, **code: Any) -> Path:
     return part
 
 
-def test_what_was_set_aside_is_a_run_that_no_reader_counts(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_was_set_aside_is_a_run_that_no_reader_counts(capsys: Output) -> None:
     folder = train()
     (part,) = folder.parts()
     restamp(part, "../../x", commit="abc1234-dirty")
@@ -260,21 +264,21 @@ def test_what_was_set_aside_is_a_run_that_no_reader_counts(
     said = capsys.readouterr().out
     aside = folder.path / STALE / "------x"
     how = "other code (commit abc1234-dirty)"
-    assert f"seeds 0-1 were trained by {how}: set aside as a run of its own, {aside}\n" in said
+    assert f"seeds 0-1 were trained by {how}; moved to {aside}\n" in said
     found = open_run(RunFolder(aside))
     assert (found.algo, found.seeds) == ("q_learning", [0, 1])
     assert q_learning.load(str(aside / part.name)).q.shape == (2, 16, 4)
     compare([str(folder.path), str(aside)], Path("x.svg"))
     assert "q_learning/------x" in capsys.readouterr().out
     assert [run.path for run in all_runs(Path("r"))] == [folder.path]
-    assert [*stored_parts(Path("r"))] == [part]
+    assert [x for run in run_paths(Path("r")) for x in stored_parts(run)] == [part]
     restamp(part, "../../x")  # the name is taken
     train()
     assert [x.name for x in aside.iterdir()] == [part.name]
 
 
 def test_other_settings_under_one_name_do_not_replace_what_was_set_aside(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: Patch, capsys: Output
 ) -> None:
     settings: list[Any] = [{"name": "x", "learning_rate": rate} for rate in (0.1, 0.2)]
     stored = []
@@ -303,47 +307,35 @@ def test_other_settings_under_one_name_do_not_replace_what_was_set_aside(
     assert not (folder.path / STALE).exists()
 
 
-@pytest.mark.parametrize("name", [STALE, f"{STALE}/other"])
-@pytest.mark.parametrize("seeds", [2, 3])
+@pytest.mark.parametrize(
+    ("name", "seeds", "there"),
+    [(STALE, 2, False), (f"{STALE}/other", 3, False), (STALE, 2, True)],
+)
 def test_a_link_is_not_followed(
-    name: str, seeds: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, seeds: int, there: bool, tmp_path: Path, capsys: Output
 ) -> None:
-    """Neither to set aside nor to take back."""
+    """Neither to set aside nor, where the part lies there, to take back."""
     folder = train()
     (part,) = folder.parts()
-    restamp(part, "other")
     link, target = folder.path / name, tmp_path / "target"
     link.parent.mkdir(exist_ok=True)
     target.mkdir()
     link.symlink_to(target)
+    if there:
+        (target / read_json(part / "config.json")["code"]["digest"]).mkdir()
+        part = part.rename(next(target.iterdir()) / part.name)
+    else:
+        restamp(part, "other")
     capsys.readouterr()
     with pytest.raises(SystemExit) as stop:
         train(seeds=seeds)
     assert stop.value.code == 2
     said = f"error: {link}: is a link: no part is put there or taken from there\n"
     assert capsys.readouterr().err == said
-    assert [*target.iterdir()] == []
-    assert folder.parts() == [part]
+    assert [x.resolve() for x in tmp_path.rglob(part.name)] == [part.resolve()]
 
 
-def test_nothing_is_taken_back_through_a_link(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = train()
-    (part,) = folder.parts()
-    digest = read_json(part / "config.json")["code"]["digest"]
-    (tmp_path / "target" / digest).mkdir(parents=True)
-    part.rename(tmp_path / "target" / digest / part.name)
-    (folder.path / STALE).symlink_to(tmp_path / "target")
-    with pytest.raises(SystemExit):
-        train()
-    assert "is a link" in capsys.readouterr().err
-    assert [x.name for x in (tmp_path / "target" / digest).iterdir()] == [part.name]
-
-
-def test_a_record_that_says_nothing_of_its_code_is_of_other_code(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_record_that_says_nothing_of_its_code_is_of_other_code(capsys: Output) -> None:
     folder = train()
     (part,) = folder.parts()
     stored = read_json(part / "config.json")
@@ -352,11 +344,11 @@ def test_a_record_that_says_nothing_of_its_code_is_of_other_code(
     assert Cell("q_learning", "FrozenLake-v1", 2, settings=SETTINGS).missing("r") == [[0, 1]]
     train()
     aside = folder.path / STALE / "none"
-    expected = f"seeds 0-1 were trained by other code: set aside as a run of its own, {aside}\n"
+    expected = f"seeds 0-1 were trained by other code; moved to {aside}\n"
     assert expected in capsys.readouterr().out
 
 
-def test_published_runs_are_left_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_runs_are_left_as_they_are(monkeypatch: Patch) -> None:
     (part,) = train().parts()
     before = sums(restamp(part, "other"))
     monkeypatch.setattr(set_aside, "PUBLISHED", Path("r").resolve())
@@ -367,9 +359,23 @@ def test_published_runs_are_left_as_they_are(monkeypatch: pytest.MonkeyPatch) ->
     assert sorted(x.name for x in part.parent.iterdir()) == ["seeds-000-001", "seeds-002-002"]
 
 
-def test_published_runs_are_of_this_checkout(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_packed_runs_of_other_code_are_not_trained_anew(capsys: Output) -> None:
+    """Somebody's copy of published ones, given as --results: it stays as it is."""
+    (part,) = train().parts()
+    restamp(part, "other")
+    pack(Path("r"))
+    for seeds in (1, 3):
+        with pytest.raises(SystemExit):
+            train(seeds=seeds)
+        said = capsys.readouterr().err
+        assert said.startswith(f"error: {part}: is packed and was trained by other code")
+        assert not (part / DONE).exists()
+        assert is_finished(part, with_weights=True)
+    train(seeds=3, keep_stale=True)
+    assert RunFolder(part.parent).finished_seeds() == {0, 1, 2}
+
+
+def test_published_runs_are_of_this_checkout(monkeypatch: Patch, capsys: Output) -> None:
     monkeypatch.setattr(set_aside, "PUBLISHED", Path("r").resolve())
     monkeypatch.setattr(q_learning.Config, "origins", lambda self: ["/x/y.py:Config"])
     with pytest.raises(SystemExit):
@@ -378,19 +384,17 @@ def test_published_runs_are_of_this_checkout(
     assert not Path("r").exists()
 
 
-def test_code_that_is_in_no_file_is_never_the_same(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_code_that_is_in_no_file_is_never_the_same(monkeypatch: Patch, capsys: Output) -> None:
     monkeypatch.setattr(q_learning.Config, "origins", lambda self: ["<unknown>:Config"])
     folder = train()
     train()
     said = capsys.readouterr().out
     how = "code that may be another (it is in no file)"
-    assert f"seeds 0-1 were trained by {how}: set aside" in said
+    assert f"seeds 0-1 were trained by {how}; moved to" in said
     assert len([*(folder.path / STALE).iterdir()]) == 1
 
 
-def test_a_command_asks_for_one_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_asks_for_one_digest(monkeypatch: Patch) -> None:
     calls: list[Any] = []
     real = set_aside.code_digest
     monkeypatch.setattr(set_aside, "code_digest", lambda x: calls.append(x) or real(x))
@@ -400,9 +404,13 @@ def test_a_command_asks_for_one_digest(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(calls) == 2
 
 
-def test_what_another_process_has_finished_meanwhile_is_kept_with_a_line(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def code_of(**settings: Any) -> Code:
+    """The code of a command of algos/q_learning.py."""
+    config = q_learning.Config(env="FrozenLake-v1", results="r", **settings)
+    return Code(config, [q_learning.train], Run.kind_origins())
+
+
+def test_what_another_process_has_finished_meanwhile_is_kept_with_a_line(capsys: Output) -> None:
     folder = train()
     (part,) = folder.parts()
     restamp(part, "other", commit="")
@@ -414,9 +422,8 @@ def test_what_another_process_has_finished_meanwhile_is_kept_with_a_line(
         os.rename("elsewhere", part)
         return [0, 1]
 
-    config = q_learning.Config(env="FrozenLake-v1", results="r", keep_stale=True, **SETTINGS)
-    code = Code(config, [q_learning.train], Run.kind_origins())
     capsys.readouterr()
+    code = code_of(keep_stale=True, **SETTINGS)
     base.complete(folder, code, [0, 1], missing, lambda seeds: pytest.fail(str(seeds)), "")
     expected = "seeds 0-1 were trained by other code, and kept: --keep-stale\n"
     assert capsys.readouterr().out == expected
@@ -425,7 +432,7 @@ def test_what_another_process_has_finished_meanwhile_is_kept_with_a_line(
 BASE = {"code": {"digest": "a", "commit": "abc", "origins": []}, "seeds": [3], "kind": "control"}
 
 
-def test_another_version_of_a_baseline_is_other_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_of_a_baseline_is_other_code(monkeypatch: Patch) -> None:
     versions = {"trl": "1.0", "sb3-contrib": "2.0"}
     monkeypatch.setattr(set_aside, "installed", lambda name: versions.get(name, ""))
     same = {**BASE, "versions": {"torch": "0", "stable-baselines3": "9", "trl": "1.0"}}
@@ -441,10 +448,7 @@ def test_what_other_code_is_training_is_not_waited_for() -> None:
     """It would be set aside as soon as it was finished."""
     folder = train()
     (part,) = folder.parts()
-    config = q_learning.Config(
-        env="FrozenLake-v1", total_timesteps=500, eval_budget=0.1, results="r"
-    )
-    code = Code(config, [q_learning.train], Run.kind_origins())
+    code = code_of(**SETTINGS)
     code.refuse_another(folder, 0)
     (part / DONE).unlink()
     code.refuse_another(folder, 0)
@@ -455,7 +459,7 @@ def test_what_other_code_is_training_is_not_waited_for() -> None:
         code.refuse_another(folder, 1)
 
 
-def test_one_command_trains_its_seeds_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_command_trains_its_seeds_once() -> None:
     """Whatever another process, with other code, does with them meanwhile."""
     trained: list[Any] = []
 
@@ -463,15 +467,11 @@ def test_one_command_trains_its_seeds_once(monkeypatch: pytest.MonkeyPatch) -> N
         assert not trained
         trained.append(seeds)
 
-    config = q_learning.Config(env="FrozenLake-v1", results="r")
-    code = Code(config, [q_learning.train], Run.kind_origins())
-    base.complete(RunFolder(Path("r/x")), code, [0, 1], lambda: [0, 1], once, "")
+    base.complete(RunFolder(Path("r/x")), code_of(), [0, 1], lambda: [0, 1], once, "")
     assert trained == [[0, 1]]
 
 
 # ---- Sweeps -----------------------------------------------------------------------------
-
-SETTINGS = {"total_timesteps": 500, "eval_budget": 0.1}
 
 
 def test_a_sweep_plans_what_its_command_would_train() -> None:
@@ -491,7 +491,7 @@ def test_a_sweep_plans_what_its_command_would_train() -> None:
     assert "--keep-stale" in kept.command("r")
 
 
-def test_who_looks_on_sees_that_the_code_was_edited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_looks_on_sees_that_the_code_was_edited(monkeypatch: Patch) -> None:
     cell = Cell("q_learning", "FrozenLake-v1", 2, settings=SETTINGS)
     train()
     jobs = all_jobs([cell])
@@ -503,9 +503,7 @@ def test_who_looks_on_sees_that_the_code_was_edited(monkeypatch: pytest.MonkeyPa
     assert display.done == 0
 
 
-def test_a_sweep_may_keep_what_other_code_has_trained(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_sweep_may_keep_what_other_code_has_trained(capsys: Output) -> None:
     cells = parse(sweep.Flags, {}, "", ["--suite", "quick", "--keep-stale"]).cells()
     assert all(cell.settings["keep_stale"] for cell in cells)
     with pytest.raises(SystemExit):
@@ -516,16 +514,23 @@ def test_a_sweep_may_keep_what_other_code_has_trained(
 def test_the_code_of_a_baseline_is_that_of_its_record() -> None:
     """No script imports another one, so that it is not asked."""
     cell = Cell("ppo", "CartPole-v1", 2, "sb3")
-    recorded = [
-        "manyseeds.benchmarks.sb3_baseline:train",
-        "manyseeds.benchmarks.sb3_baseline:PPOBaseline",
-    ]
-    config = cell.config()
-    code = Code(config, recorded, Run.kind_origins())
+    baseline = "manyseeds.benchmarks.sb3_baseline"
+    recorded = [f"{baseline}:train", f"{baseline}:PPOBaseline"]
+    code = Code(cell.config(), recorded, Run.kind_origins())
     stored = {"code": {"digest": code.digest, "origins": recorded}, "versions": {}}
     assert cell.is_current({**stored, "kind": "control"})
     stored["code"]["origins"] = recorded[:1]
     assert not cell.is_current({**stored, "kind": "control"})
+
+
+PATCHED = """from manyseeds.algos import q_learning
+from manyseeds.cli import parse
+from manyseeds.runs.control import main
+
+{text}
+config = parse(q_learning.Config, q_learning.PRESETS, q_learning.__doc__)
+main(config, q_learning.train, q_learning.PRESETS)
+"""
 
 
 REPLACED = """
@@ -550,50 +555,26 @@ def test_a_script_that_replaces_something_of_ours_is_read(
 ) -> None:
     """`q_learning.td_error = mine`, and then the training of algos/q_learning.py."""
     script = mine / "patched.py"
-    script.write_text(
-        f"""from manyseeds.algos import q_learning
-from manyseeds.cli import parse
-from manyseeds.runs.control import main
-
-{text}
-config = parse(q_learning.Config, q_learning.PRESETS, q_learning.__doc__)
-main(config, q_learning.train, q_learning.PRESETS)
-"""
-    )
-
-    def run() -> str:
-        words = "--env", "FrozenLake-v1", "--seeds", "2", *LAKE
-        done = Script(str(script), *words).run()
-        assert done.poll() == 0, done.stderr
-        return done.stdout
-
-    run()
+    script.write_text(PATCHED.format(text=text))
+    command(script=script)
     first = sums(run_of("q_learning").parts()[0])
-    assert "Finished already" in run()
+    assert "Finished already" in command(script=script)
     edit(script, old, new)
-    assert "were trained by other code" in run()
+    assert "were trained by other code" in command(script=script)
     assert sums(run_of("q_learning").parts()[0]) != first
 
 
-@pytest.mark.parametrize("where", ["a function", "a method", "an import"])
-def test_replaced_functions_are_code_in_no_file(
-    where: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replaced_functions_are_code_in_no_file(monkeypatch: Patch) -> None:
     """As by `python -c`: the ordinary command afterwards trains anew, and so does this one."""
-    config = parse(q_learning.Config, q_learning.PRESETS, "", [*LAKE, "--seeds", "1"])
-
-    def digest() -> Any:
-        return Code(config, [q_learning.train], Run.kind_origins()).digest
-
-    usual = digest()
-    assert digest() == usual
-    if where == "a function":
-        monkeypatch.setattr(q_learning, "td_error", lambda *args: 0 * q_learning.lookup(*args[:3]))
-    elif where == "a method":
-        monkeypatch.setattr(q_learning.QTable, "act", q_learning.QTable.draw)
-    else:
-        monkeypatch.setattr(q_learning, "broadcast", q_learning.linear)
-    assert digest().startswith("unknown")
-    assert digest() != digest()
-    monkeypatch.undo()
-    assert digest() == usual
+    usual = code_of().digest
+    assert code_of().digest == usual
+    for place, name, other in (
+        (q_learning, "td_error", lambda *args: 0 * q_learning.lookup(*args[:3])),
+        (q_learning.QTable, "act", q_learning.QTable.draw),  # a method
+        (q_learning, "broadcast", q_learning.linear),  # an import
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, other)
+            assert code_of().digest.startswith("unknown")
+            assert code_of().digest != code_of().digest
+    assert code_of().digest == usual

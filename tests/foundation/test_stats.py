@@ -1,11 +1,8 @@
 """Statistics against hand-worked numbers and simulation; figures as files."""
 
 import math
-import os
 import re
-import subprocess
-import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -40,12 +37,6 @@ def test_iqm_along_an_axis() -> None:
     np.testing.assert_allclose(stats.iqm(table.T, axis=0), [1.5, 4.0])
 
 
-def test_interval_by_hand() -> None:
-    """Two values give three bootstrap means, 0, 5 and 10, with probabilities 1/4, 1/2, 1/4."""
-    assert estimate([0, 10], "mean") == Estimate(5.0, 0.0, 10.0, 2)
-    assert estimate([0, 10], "mean", confidence=0.1) == Estimate(5.0, 5.0, 5.0, 2)
-
-
 def test_a_lopsided_interval_by_hand() -> None:
     """Percentiles of the resampled means, not mirrored at the estimate (the basic bootstrap).
 
@@ -53,6 +44,7 @@ def test_a_lopsided_interval_by_hand() -> None:
     three values end at the 1% percentile: Phi(-sqrt(3 / 2) * 1.886), 1.886 being Student's.
     """
     assert stats.expanded_tail(3, 0.8) == pytest.approx(0.01046, rel=1e-3)
+    assert estimate([0, 10], "mean") == Estimate(5.0, 0.0, 10.0, 2)
     assert estimate([0, 0, 9], "mean") == Estimate(3.0, 0.0, 9.0, 3)
     assert estimate([0, 0, 9], "mean", confidence=0.6) == Estimate(3.0, 0.0, 6.0, 3)
     assert estimate([0, 9, 9], "mean", confidence=0.6) == Estimate(6.0, 3.0, 9.0, 3)
@@ -64,13 +56,11 @@ def test_percentiles_are_expanded_as_in_the_source() -> None:
     assert stats.expanded_tail(100_000, 0.95) == pytest.approx(0.025, abs=1e-5)
 
 
-@pytest.mark.parametrize("n", [5, 10, 30])
-def test_interval_covers_the_mean(n: int) -> None:
+def test_interval_covers_the_mean() -> None:
     """A nominal 95% interval; a plain percentile one covers 84% at n=5 and 89% at n=10."""
     rng = np.random.default_rng(1)
-    trials = [estimate(rng.normal(3.0, 2.0, n), "mean", resamples=1000) for _ in range(1000)]
-    coverage = np.mean([trial.low <= 3.0 <= trial.high for trial in trials])
-    assert 0.92 <= coverage <= 0.975
+    trials = [estimate(rng.normal(3.0, 2.0, 5), "mean", resamples=500) for _ in range(600)]
+    assert 0.92 <= np.mean([trial.low <= 3.0 <= trial.high for trial in trials]) <= 0.975
 
 
 def test_same_data_same_interval() -> None:
@@ -81,27 +71,12 @@ def test_same_data_same_interval() -> None:
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("value", [0.1, 500.0, -1e-300])
-def test_all_equal(value: float) -> None:
+def test_what_does_not_vary(value: float) -> None:
     result = estimate([value] * 10)
     assert result.low == result.high == result.value == pytest.approx(value)
-
-
-@pytest.mark.filterwarnings("error")
-def test_one_seed_has_no_interval() -> None:
-    result = estimate([3.0])
-    assert result.value == 3.0
-    assert math.isnan(result.low)
-    assert math.isnan(result.high)
-    assert str(result) == "3.0 (no interval, n=1)"
-    assert math.isnan(estimate([[1.0, 2.0], [3.0]]).low)
-
-
-@pytest.mark.parametrize("bad", [[1.0, np.nan], [np.inf, 1.0], [], [[1.0], [np.nan]], np.eye(3)])
-def test_refuses_what_it_cannot_use(bad: object) -> None:
-    with pytest.raises(ValueError, match=r"not finite|shape"):
-        estimate(bad)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="median"):
-        estimate([1.0, 2.0], "median")  # type: ignore[arg-type]
+    one = estimate([value])
+    assert one.value == value
+    assert all(map(math.isnan, (one.low, one.high, estimate([[1.0, 2.0], [3.0]]).low)))
 
 
 def test_stratified_resamples_within_each_task() -> None:
@@ -124,20 +99,10 @@ def test_text() -> None:
     result = Estimate(498.2, 493.14, 500.0, 10)
     assert str(result) == "498.2 [493.1, 500.0]"
     assert result.text(digits=0) == "498 [493, 500]"
+    assert str(estimate([3.0])) == "3.0 (no interval, n=1)"
     # Zero has no minus; a bound has, which tells on which side of 0 it is.
     assert Estimate(-0.0002, -0.006, -0.0001, 10).text(3) == "0.000 [-0.006, -0.000]"
     assert Estimate(-0.0002, -0.006, 0.006, 10).text(3, "+") == "+0.000 [-0.006, +0.006]"
-
-
-def test_fast_enough_for_the_progress_bar() -> None:
-    """3 ms here; without vectorisation it would be hundreds."""
-    values = np.random.default_rng(3).normal(size=30)
-    seconds = []
-    for _ in range(10):
-        start = time.perf_counter()
-        estimate(values, resamples=2000)
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds) < 0.05
 
 
 # ---------------------------------------------------------------- summaries of curves
@@ -149,14 +114,6 @@ def test_area_under_curve_by_hand() -> None:
     both = stats.area_under_curve([0, 10, 40], [[0, 10, 10], [4, 4, 4]])
     np.testing.assert_allclose(both, [8.75, 4.0])
     assert stats.area_under_curve([5, 6], [2, 4]) == 3.0  # the span counts, not the origin
-
-
-@pytest.mark.parametrize(
-    ("timesteps", "returns"), [([0], [1]), ([0, 0], [1, 2]), ([1, 0], [1, 2]), ([0, 1], [1, 2, 3])]
-)
-def test_area_refuses_broken_curves(timesteps: list[int], returns: list[float]) -> None:
-    with pytest.raises(ValueError, match=r"two evaluations|increase|need timesteps"):
-        stats.area_under_curve(timesteps, returns)
 
 
 def test_timesteps_to_threshold_by_hand() -> None:
@@ -173,8 +130,6 @@ def test_timesteps_to_threshold_by_hand() -> None:
 def test_normalise() -> None:
     np.testing.assert_allclose(stats.normalise([22.1, 500, 261.05], 22.1, 500), [0, 1, 0.5])
     assert stats.normalise(-200, random=-200, reference=-100.8) == 0
-    with pytest.raises(ValueError, match="nothing to scale"):
-        stats.normalise(1.0, 5.0, 5.0)
 
 
 # ---------------------------------------------------------------- parity
@@ -193,6 +148,8 @@ def scores(mean: float, sd: float, n: int, seed: int) -> np.ndarray:
         (scores(90, 3, 30, 0), scores(91, 3, 30, 1), "equivalent"),
         (scores(90, 3, 30, 0), scores(80, 3, 30, 1), "better"),
         (scores(80, 3, 30, 0), scores(90, 3, 30, 1), "worse"),
+        # six of thirty learn nothing; an IQM would cut seven at each end
+        (np.repeat([100.0, 0.0], [24, 6]), np.full(30, 100.0), "worse"),
         (scores(60, 40, 30, 0), scores(62, 40, 30, 1), "undecided"),
         # significantly better, but by less than the margin: equivalent goes first
         (scores(92, 1, 30, 0), scores(90, 1, 30, 1), "equivalent"),
@@ -241,12 +198,6 @@ def test_permutation_p_by_hand() -> None:
     assert stats.permutation_p(np.ones(3), np.ones(4)) == 1.0
 
 
-def test_a_narrower_level_gives_a_wider_interval() -> None:
-    ours, theirs = scores(90, 3, 10, 0), scores(87, 3, 10, 1)
-    wide, plain = (parity(ours, theirs, 0, 100, confidence=c).difference for c in (0.982, 0.95))
-    assert wide.low < plain.low < plain.high < wide.high
-
-
 @pytest.mark.parametrize(
     ("failures", "n", "bound"),
     [(0, 10, 0.2589), (0, 30, 0.0950), (0, 60, 0.0487), (2, 30, 0.1953), (10, 10, 1.0)],
@@ -271,32 +222,32 @@ def test_parity_of_constants() -> None:
         "saturated", Estimate(0.0, 0.0, 0.0, 10), 1.0
     )
     assert parity([400] * 10, [500] * 10, 22.1, 500).word == "worse"
+    assert parity([400] * 10, [500] * 10, random=600, reference=400).word == "better"  # less is
 
 
-def test_parity_where_lower_scores_are_better() -> None:
-    """The anchors give the direction: with a reference below random, less is better."""
-    assert parity(scores(10, 1, 10, 0), scores(50, 1, 10, 1), random=100, reference=0).word == (
-        "better"
-    )
+PAIR = [1.0, 2.0]
 
 
-def test_failed_seeds_move_the_verdict() -> None:
-    """Six of thirty seeds learn nothing. An IQM cuts seven at each end and sees no difference."""
-    ours = np.array([500.0] * 24 + [22.1] * 6)
-    theirs = np.full(30, 500.0)
-    assert stats.iqm(ours) == stats.iqm(theirs) == 500
-    verdict = parity(ours, theirs, 22.1, 500)
-    assert verdict.word == "worse"
-    assert verdict.difference.value == pytest.approx(-0.2)
-
-
-def test_parity_refuses() -> None:
-    with pytest.raises(ValueError, match="two seeds"):
-        parity([1.0], [1.0, 2.0], 0, 1)
-    with pytest.raises(ValueError, match="not finite"):
-        parity([1.0, np.nan], [1.0, 2.0], 0, 1)
-    with pytest.raises(ValueError, match="margin"):
-        parity([1.0, 2.0], [1.0, 2.0], 0, 1, margin=0)
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        *(
+            (lambda bad=bad: estimate(bad), "not finite|shape")
+            for bad in ([1.0, np.nan], [np.inf, 1.0], [], [[1.0], [np.nan]], np.eye(3))
+        ),
+        (lambda: estimate(PAIR, "median"), "median"),  # type: ignore[arg-type]
+        (lambda: stats.area_under_curve([0], [1]), "two evaluations"),
+        (lambda: stats.area_under_curve([0, 0], [1, 2]), "increase"),
+        (lambda: stats.area_under_curve([0, 1], [1, 2, 3]), "need timesteps"),
+        (lambda: stats.normalise(1.0, 5.0, 5.0), "nothing to scale"),
+        (lambda: parity([1.0], PAIR, 0, 1), "two seeds"),
+        (lambda: parity([1.0, np.nan], PAIR, 0, 1), "not finite"),
+        (lambda: parity(PAIR, PAIR, 0, 1, margin=0), "margin"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(call: Callable[[], object], error: str) -> None:
+    with pytest.raises(ValueError, match=error):
+        call()
 
 
 # ---------------------------------------------------------------- figures
@@ -320,28 +271,26 @@ def run_frame(seeds: int, budget: int = 100_000, episodes: int = 32) -> pd.DataF
     return pd.DataFrame(rows, columns=["seed", "timestep", "return_mean", "mode", "episodes"])
 
 
-def svg_text(path: Path) -> str:
-    """An SVG figure; its words are text."""
-    text = path.read_text()
-    assert text.startswith("<?xml")
-    return text
+def curves_svg(path: Path) -> str:
+    """The figure of a run; its words are text."""
+    plots.learning_curves({"ppo": run_frame(3)}, path, title="x")
+    return path.read_text()
 
 
 def test_svg_is_deterministic_and_says_n(tmp_path: Path) -> None:
-    groups = {"manyseeds ppo": run_frame(5), "sb3 ppo": run_frame(3, budget=100_352)}
+    groups = {"manyseeds ppo": run_frame(5), "sb3 ppo": run_frame(1, budget=100_352)}
     paths = [tmp_path / "a.svg", tmp_path / "b.svg"]
     for path in paths:
         plots.learning_curves(groups, path, title="CartPole-v1", threshold=475)
     assert paths[0].read_bytes() == paths[1].read_bytes()
-    text = svg_text(paths[0])
-    for words in ("manyseeds ppo, n = 5", "sb3 ppo, n = 3", "475", "reward threshold", "100k"):
+    text = paths[0].read_text()
+    for words in ("manyseeds ppo, n = 5", "sb3 ppo, n = 1", "475", "reward threshold", "100k"):
         assert f">{words}</text>" in text
     assert plots.IQM_LEGEND in text
     assert "<dc:date>" not in text
-    for n in (1, 10):
-        plots.learning_curves({"ppo": run_frame(n)}, tmp_path / f"{n}.png", title="ppo")
-        assert (tmp_path / f"{n}.png").read_bytes().startswith(b"\x89PNG")
-    assert len(list(tmp_path.iterdir())) == 4  # nothing left beside
+    plots.learning_curves(groups, tmp_path / "a.png", title="ppo")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert len(list(tmp_path.iterdir())) == 3  # nothing left beside
 
 
 def test_the_curve_is_the_evaluations_and_nothing_else() -> None:
@@ -356,20 +305,17 @@ def test_the_curve_is_the_evaluations_and_nothing_else() -> None:
 def test_lines_say_n_once_or_in_each_panel_where_it_differs(tmp_path: Path) -> None:
     def drawn(n: int) -> str:
         line, other = plots.iqm_line("ppo", run_frame(3)), plots.iqm_line("ppo", run_frame(n))
-        panels = {f"env {i}": {"ppo": line, "dqn $": other if i else line} for i in range(4)}
-        paths = [tmp_path / "a.svg", tmp_path / "b.svg"]
-        for path in paths:
-            plots.lines(panels, path, xlabel="x", ylabel="y", threshold=475, log_x=True)
-        assert paths[0].read_bytes() == paths[1].read_bytes()
-        text = svg_text(paths[0])
-        assert all(f">env {i}</text>" in text for i in range(4))
-        assert text.count(">475</text>") == 4
-        return text
+        panels = {f"env {i}": {"ppo": line, "dqn $": other if i else line} for i in range(2)}
+        path = tmp_path / f"{n}.svg"
+        plots.lines(panels, path, xlabel="x", ylabel="y", threshold=475, log_x=True)
+        return path.read_text()
 
-    assert [drawn(3).count(f">{name}, n = 3</text>") for name in ("ppo", "dqn $")] == [1, 1]
+    text = drawn(3)
+    assert [text.count(f">{name}, n = 3</text>") for name in ("ppo", "dqn $")] == [1, 1]
+    assert [text.count(f">{words}</text>") for words in ("env 0", "env 1", "475")] == [1, 1, 2]
     text = drawn(5)
-    assert [text.count(f">dqn $, n = {n}</text>") for n in (3, 5)] == [1, 3]
-    assert text.count(">ppo, n = 3</text>") == 4
+    assert [text.count(f">dqn $, n = {n}</text>") for n in (3, 5)] == [1, 1]
+    assert text.count(">ppo, n = 3</text>") == 2
     assert text.count(">ppo</text>") == 1  # one legend of colours for all
 
 
@@ -392,9 +338,7 @@ def test_figures_are_legible_on_white_and_on_dark_pages(tmp_path: Path) -> None:
     for page in ("#ffffff", "#0d1117"):
         low, high = sorted((luminance(page), luminance(plots.INK)))
         assert (high + 0.05) / (low + 0.05) > 4
-    path = tmp_path / "a.svg"
-    plots.learning_curves({"ppo": run_frame(3)}, path, title="x")
-    text = svg_text(path)
+    text = curves_svg(tmp_path / "a.svg")
     (patch,) = re.findall(r'<g id="patch_1">\s*<path[^>]*>', text)
     assert "fill: none" in patch  # the background of the figure
     assert f"fill: {plots.INK}" in text
@@ -408,7 +352,7 @@ def test_actions_that_tie_stand_side_by_side(tmp_path: Path) -> None:
     board = plots.Board("x", values, np.array([1, 0]), ends)
     for shown, words in ((board, {"D", "L"}), (board._replace(best=best), {"DR", "L"})):
         plots.boards([shown], layout, tmp_path / "a.svg")
-        text = svg_text(tmp_path / "a.svg")
+        text = (tmp_path / "a.svg").read_text()
         assert {x for x in ("D", "L", "DR") if f">{x}</text>" in text} == words
 
 
@@ -418,43 +362,28 @@ def test_figures_leave_global_state_alone(tmp_path: Path) -> None:
 
     with matplotlib.rc_context({"font.size": 33, "svg.hashsalt": "theirs"}):
         before = dict(matplotlib.rcParams)
-        plots.learning_curves({"ppo": run_frame(3)}, tmp_path / "a.svg", title="x")
+        drawn = curves_svg(tmp_path / "a.svg")
         assert dict(matplotlib.rcParams) == before
     assert plt.get_fignums() == []
-    plots.learning_curves({"ppo": run_frame(3)}, tmp_path / "b.svg", title="x")
-    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    assert curves_svg(tmp_path / "b.svg") == drawn
 
 
-def test_plots_refuse_what_they_cannot_draw(tmp_path: Path) -> None:
-    good = run_frame(3)
-    path = tmp_path / "a.svg"
-    with pytest.raises(ValueError, match=r"\.svg or \.png"):
-        plots.learning_curves({"ppo": good}, tmp_path / "a.jpg", title="x")
-    with pytest.raises(ValueError, match="no curves"):
-        plots.learning_curves({}, path, title="x")
-    with pytest.raises(ValueError, match="ppo: no greedy"):
-        plots.learning_curves({"ppo": good[good["mode"] == "train"]}, path, title="x")
-    with pytest.raises(ValueError, match=r"ppo: missing .* seeds \[0\]"):
-        plots.learning_curves({"ppo": good.iloc[1:]}, path, title="x")
-    twice = pd.concat([good, good.assign(return_mean=good["return_mean"] + 1)])
-    with pytest.raises(ValueError, match="two returns"):
-        plots.learning_curves({"ppo": twice}, path, title="x")
+GOOD = run_frame(3)
+
+
+@pytest.mark.parametrize(
+    ("groups", "name", "error"),
+    [
+        ({"ppo": GOOD}, "a.jpg", r"\.svg or \.png"),
+        ({}, "a.svg", "no curves"),
+        ({"ppo": GOOD[GOOD["mode"] == "train"]}, "a.svg", "ppo: no greedy"),
+        ({"ppo": GOOD.iloc[1:]}, "a.svg", r"ppo: missing .* seeds \[0\]"),
+        ({"ppo": pd.concat([GOOD, GOOD.assign(return_mean=1)])}, "a.svg", "two returns"),
+    ],
+)
+def test_plots_refuse_what_they_cannot_draw(
+    groups: dict[str, pd.DataFrame], name: str, error: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=error):
+        plots.learning_curves(groups, tmp_path / name, title="x")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_imports_are_lazy() -> None:
-    """`--help` must not wait for matplotlib and scipy.stats."""
-    code = (
-        "import sys, manyseeds.plots, manyseeds.stats;"
-        "print([m for m in ('matplotlib', 'seaborn', 'scipy.stats') if m in sys.modules])"
-    )
-    root = Path(__file__).resolve().parents[2]
-    result = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert result.stdout.strip() == "[]"

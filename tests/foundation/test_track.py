@@ -144,41 +144,15 @@ def of_wandb(file: Path) -> tuple[dict[str, str], dict[str, object], Scalars]:
     return about, config, found
 
 
-@needs_tensorboard
-def test_tensorboard_has_the_scalars_of_every_seed() -> None:
-    part = train("tensorboard")
-    for seed in (0, 1):
-        check_same(of_tensorboard(part / f"tensorboard/seed-00{seed}"), expected(part, seed))
-
-
-@needs_tensorboard
-def test_prediction_is_tracked() -> None:
-    words = "--env RandomWalk-v0 --seeds 2 --total-episodes 20 --quiet --results r"
-    words += " --track tensorboard"
-    config = parse(monte_carlo.Config, monte_carlo.PRESETS, "", words.split())
-    prediction.main(config, monte_carlo.train, monte_carlo.PRESETS)
-    (part,) = Path("r").glob("runs/*/*/*/seeds-000-001")
-    for seed in (0, 1):
-        curve = pd.read_parquet(part / "curve.parquet").query(f"seed == {seed}")
-        wanted = {"evaluation/rms_error": by_step(curve["episode"], curve["rms_error"])}
-        check_same(of_tensorboard(part / f"tensorboard/seed-00{seed}"), wanted)
-
-
-@needs_wandb
-def test_wandb_has_a_run_for_every_seed_without_a_network() -> None:
-    part = train("wandb")
-    files = sorted(part.glob("wandb/offline-run-*/run-*.wandb"))
-    assert len(files) == 2
-    seeds = set()
-    for file in files:
-        about, config, found = of_wandb(file)
-        seed = config["seed"]
-        cell = f"FrozenLake-v1/q_learning/{part.parent.name}"
-        assert about == {"project": "manyseeds", "group": cell, "name": f"{cell}/{seed}"}
-        assert config["total_timesteps"] == 2000
-        check_same(found, expected(part, int(str(seed))))
-        seeds.add(seed)
-    assert seeds == {0, 1}
+def tracked(part: Path, seed: int, tracker: str) -> Scalars:
+    """What a tracker has of a seed; W&B, by whose run that is."""
+    if tracker == "tensorboard":
+        return of_tensorboard(part / f"tensorboard/seed-{seed:03d}")
+    runs = [of_wandb(file) for file in part.glob("wandb/offline-run-*/run-*.wandb")]
+    ((about, _, found),) = [run for run in runs if run[1]["seed"] == seed]
+    cell = "/".join(part.parts[-4:-1])
+    assert about == {"project": "manyseeds", "group": cell, "name": f"{cell}/{seed}"}
+    return found
 
 
 @needs_tensorboard
@@ -195,9 +169,22 @@ def test_tracking_is_no_learning(monkeypatch: pytest.MonkeyPatch) -> None:
     slow: list[int] = []
     monkeypatch.setattr(Tracker, "log", log_slowly)
     part = train("tensorboard")
-    summary = read_json(part / "summary.json")
     assert slow
+    summary = read_json(part / "summary.json")
     assert summary["learn_seconds"] < 2 < summary["total_seconds"]
+
+
+@needs_tensorboard
+def test_prediction_is_tracked() -> None:
+    words = "--env RandomWalk-v0 --seeds 2 --total-episodes 20 --quiet --results r"
+    words += " --track tensorboard"
+    config = parse(monte_carlo.Config, monte_carlo.PRESETS, "", words.split())
+    prediction.main(config, monte_carlo.train, monte_carlo.PRESETS)
+    (part,) = Path("r").glob("runs/*/*/*/seeds-000-001")
+    for seed in (0, 1):
+        curve = pd.read_parquet(part / "curve.parquet").query(f"seed == {seed}")
+        wanted = {"evaluation/rms_error": by_step(curve["episode"], curve["rms_error"])}
+        check_same(of_tensorboard(part / f"tensorboard/seed-00{seed}"), wanted)
 
 
 @needs_tensorboard
@@ -210,7 +197,7 @@ def test_what_is_not_finite_is_left_out(tmp_path: Path) -> None:
 
 
 @each_tracker
-def test_an_interrupted_training_leaves_no_tracker_behind(
+def test_every_seed_is_tracked_though_a_training_was_interrupted(
     tracker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
@@ -233,7 +220,9 @@ def test_an_interrupted_training_leaves_no_tracker_behind(
     assert len(seen) >= 2
     assert closed == [True]  # what is left is written before the folder is removed, not after
     assert not list(Path("r").glob("runs/*/*/*/seeds-*"))
-    assert train(tracker).exists()
+    part = train(tracker)
+    for seed in (0, 1):
+        check_same(tracked(part, seed, tracker), expected(part, seed))
 
 
 def wandb_of(pid: int | None) -> bool:
@@ -246,9 +235,14 @@ def wandb_of(pid: int | None) -> bool:
 
 
 @pytest.mark.slow
-@each_tracker
-@pytest.mark.parametrize("seeds", [2, 3])
-def test_a_killed_training_leaves_no_tracker_behind(tracker: str, seeds: int) -> None:
+@pytest.mark.parametrize(
+    ("seeds", "tracker"),
+    [
+        pytest.param(3, "tensorboard", marks=needs_tensorboard),
+        pytest.param(2, "wandb", marks=needs_wandb),
+    ],
+)
+def test_a_killed_training_leaves_no_tracker_behind(seeds: int, tracker: str) -> None:
     """A real SIGKILL; then the same seeds are trained, or those of another part."""
     words = f"{RUN} --name x --track {tracker}"
     endless = words.replace("--total-timesteps 2000", "--total-timesteps 2000000")
@@ -270,35 +264,31 @@ def test_a_killed_training_leaves_no_tracker_behind(tracker: str, seeds: int) ->
     part = run / f"seeds-000-00{seeds - 1}"
     assert is_finished(part)
     assert sorted(run.iterdir()) == [part, other.parent]
-    if tracker == "tensorboard":
-        assert len(list(part.glob("tensorboard/*/events.*"))) == seeds
-        for seed in range(seeds):
-            check_same(of_tensorboard(part / f"tensorboard/seed-00{seed}"), expected(part, seed))
-    else:
-        assert len(list(part.glob("wandb/offline-run-*/run-*.wandb"))) == seeds
+    assert len(list((part / tracker).glob("*run-*" if tracker == "wandb" else "*"))) == seeds
+    for seed in range(seeds):
+        check_same(tracked(part, seed, tracker), expected(part, seed))
     assert not any(path.exists() for path in old)
+
+
+def plant(folder: Path, *files: str) -> None:
+    for file in files:
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text("{}")
+
+
+def left_in(folder: Path) -> set[str]:
+    return {str(x.relative_to(folder)) for x in folder.rglob("*") if not x.is_dir()}
 
 
 def test_only_what_a_killed_process_has_left_is_removed(tmp_path: Path) -> None:
     """Not what was sealed and is damaged, not others' seeds, not a checkpoint."""
-    left, checkpoint, sealed, others = names = [
-        f"seeds-{first:03d}-{last:03d}" for first, last in ((0, 3), (7, 7), (5, 9), (10, 12))
-    ]
-    for name in names:
-        (tmp_path / name / "tensorboard").mkdir(parents=True)
-        (tmp_path / name / "tensorboard" / "events").write_text("x")
-    (tmp_path / checkpoint / base.CHECKPOINT).write_text("x")
-    (tmp_path / checkpoint / ".checkpoint-0123abcd.safetensors").write_text("x")
-    (tmp_path / sealed / DONE).write_text("{}")
-    (tmp_path / "seeds-mine").mkdir()
+    kept = {"seeds-010-012/tensorboard/events", "seeds-mine/events"}
+    kept |= {f"seeds-005-009/{name}" for name in (DONE, "tensorboard/events")}
+    kept |= {f"seeds-007-007/{x}" for x in (base.CHECKPOINT, ".checkpoint-0123abcd.safetensors")}
+    plant(tmp_path, *kept, "seeds-000-003/tensorboard/events", "seeds-007-007/tensorboard/events")
     base.remove_abandoned(RunFolder(tmp_path), [3, 7])
-    kept = sorted(str(x.relative_to(tmp_path)) for x in tmp_path.rglob("*") if x.is_file())
-    expected = [f"{sealed}/{DONE}", f"{sealed}/tensorboard/events"]
-    expected += [f"{checkpoint}/{base.CHECKPOINT}"]
-    expected += [f"{checkpoint}/.checkpoint-0123abcd.safetensors", f"{others}/tensorboard/events"]
-    assert kept == sorted(expected)
-    assert not (tmp_path / left).exists()
-    assert (tmp_path / "seeds-mine").is_dir()
+    assert left_in(tmp_path) == kept
+    assert not (tmp_path / "seeds-000-003").exists()
 
 
 def test_what_cannot_be_removed_does_not_hinder_a_training(
@@ -306,14 +296,11 @@ def test_what_cannot_be_removed_does_not_hinder_a_training(
 ) -> None:
     """Two processes that train seeds of one abandoned part remove it at once; files of another user
     and of a file server cannot be removed; a seal may be a link into another store."""
-    raced, foreign, linked = names = ["seeds-000-009", "seeds-004-005", "seeds-005-006"]
-    for name in names:
-        (tmp_path / name / "tensorboard").mkdir(parents=True)
-        (tmp_path / name / "config.json").write_text("x")
+    raced, foreign, linked = "seeds-000-009", "seeds-004-005", "seeds-005-006"
+    plant(tmp_path, "seeds-003-006", *(f"{x}/config.json" for x in (raced, foreign, linked)))
+    plant(tmp_path, *(f"{raced}/tensorboard/events.{i}" for i in range(3)))
+    (tmp_path / foreign / "tensorboard").mkdir()
     (tmp_path / linked / DONE).symlink_to("not-mounted")
-    for i in range(3):
-        (tmp_path / raced / "tensorboard" / f"events.{i}").write_text("x")
-    (tmp_path / "seeds-003-006").write_text("of a person")
     unlink, real = Path.unlink, shutil.rmtree
 
     def refuse(path: Path, missing_ok: bool = False) -> None:
@@ -328,35 +315,19 @@ def test_what_cannot_be_removed_does_not_hinder_a_training(
     monkeypatch.setattr(Path, "unlink", refuse)
     monkeypatch.setattr(shutil, "rmtree", after_another)
     base.remove_abandoned(RunFolder(tmp_path), [5])
+    kept = {"seeds-003-006", f"{foreign}/config.json"}
+    assert left_in(tmp_path) == kept | {f"{linked}/{DONE}", f"{linked}/config.json"}
     assert not (tmp_path / raced).exists()
-    assert [x.name for x in (tmp_path / foreign).iterdir()] == ["config.json"]
-    assert sorted(x.name for x in (tmp_path / linked).iterdir()) == [
-        DONE, "config.json", "tensorboard",
-    ]  # fmt: skip
-    assert (tmp_path / "seeds-003-006").read_text() == "of a person"
 
 
-@needs_wandb
-@pytest.mark.parametrize(
-    ("mode", "said"), [("bogus", "WANDB_MODE bogus: must be one of"), ("online", "--track wandb: ")]
-)
-def test_what_wandb_refuses_is_one_line(
-    mode: str,
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """A mode that there is not; a server without a key for it."""
-    monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
-    monkeypatch.setenv("WANDB_MODE", mode)
+def refused(tracker: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line that a training says; it leaves no part."""
+    capsys.readouterr()
     with pytest.raises(SystemExit, match="2"):
-        train("wandb")
+        train(tracker)
     (line,) = [x for x in capsys.readouterr().err.splitlines() if x.startswith("error: ")]
-    assert said in line
-    assert not list(tmp_path.glob("r/runs/*/*/*/seeds-*"))
+    assert not list(Path("r").glob("runs/*/*/*/seeds-*"))
+    return line
 
 
 @needs_wandb
@@ -364,23 +335,40 @@ def test_variables_of_wandb(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An empty mode is none, an id that all seeds would have is not taken, nonsense is one line."""
-    monkeypatch.setenv("WANDB_MODE", "")
-    monkeypatch.setenv("WANDB_RUN_ID", "abc")
-    train("wandb")
+    with monkeypatch.context() as patch:
+        patch.setenv("WANDB_MODE", "")
+        patch.setenv("WANDB_RUN_ID", "abc")
+        train("wandb")
     runs = [path.name for path in tmp_path.rglob("offline-run-*")]
     assert len(runs) == len(set(runs)) == 2
     assert not any(name.endswith("-abc") for name in runs)
+    shutil.rmtree("r")
+
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    modes = {"bogus": "WANDB_MODE bogus: must be one of", "online": "--track wandb: "}
+    for mode, said in modes.items():  # one that there is not; a server without a key for it
+        monkeypatch.setenv("WANDB_MODE", mode)
+        assert said in refused("wandb", capsys)
+    monkeypatch.delenv("WANDB_MODE")
 
     def refuse(**settings: object) -> None:
         raise ValueError("WANDB_SILENT perhaps:\nis no boolean")
 
     monkeypatch.setattr("wandb.init", refuse)
-    shutil.rmtree(tmp_path / "r")
-    capsys.readouterr()
-    with pytest.raises(SystemExit, match="2"):
-        train("wandb")
-    (line,) = [x for x in capsys.readouterr().err.splitlines() if x.startswith("error: ")]
-    assert line == "error: --track wandb: ValueError: WANDB_SILENT perhaps: is no boolean"
+    said = "error: --track wandb: ValueError: WANDB_SILENT perhaps: is no boolean"
+    assert refused("wandb", capsys) == said
+
+
+@pytest.mark.parametrize("tracker", ["tensorboard", "wandb"])
+def test_a_missing_package_is_one_line(
+    tracker: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda x: None if x == tracker else find(x))
+    assert f"--track {tracker}: needs {tracker}" in refused(tracker, capsys)
+    assert "one of none," in refused("x", capsys)
 
 
 class Broken:
@@ -416,29 +404,3 @@ def test_what_fails_at_the_end_loses_nothing(
     with pytest.raises(UsageError, match="cannot begin"):
         Tracker("tensorboard", Path(), [1, 2, 9, 3], {})
     assert [x.closed for x in OPENED] == [True, True]
-
-
-@pytest.mark.parametrize("tracker", ["tensorboard", "wandb"])
-def test_a_missing_package_is_one_line(
-    tracker: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    find = importlib.util.find_spec
-
-    def find_others(name: str) -> object:
-        return None if name == tracker else find(name)
-
-    monkeypatch.setattr(importlib.util, "find_spec", find_others)
-    for value, said in (
-        (tracker, f"--track {tracker}: needs {tracker}"),
-        ("x", "one of none,"),
-    ):
-        with pytest.raises(SystemExit) as stop:
-            train(value)
-        error = capsys.readouterr().err
-        assert stop.value.code == 2
-        assert said in error
-        assert error.count("\n") == 1
-    assert not (tmp_path / "r").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections import Counter
@@ -17,6 +18,7 @@ from manyseeds.llm_track import dpo, models, sampling, tasks
 from manyseeds.llm_track.tasks import Preference
 from manyseeds.runs.language import LanguageRun
 from manyseeds.runs.parallel import Processes
+from tests.llm_track.batches import float64, moved, one_by_one
 
 CPU = torch.device("cpu")
 PAIRS = [
@@ -39,40 +41,20 @@ def config_of(model: str, **settings: Any) -> dpo.Config:
     return dpo.Config(**{"model": model, **given, **settings})
 
 
-def moved(policy: Any, seed: int = 1) -> Any:
-    """Away from where it began: else every margin is 0."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for p in policy.parameters():
-            p += 0.05 * torch.randn(p.shape, generator=generator)
-    return policy
-
-
 def update(
-    config: dpo.Config,
-    pairs: Sequence[Preference] = PAIRS,
-    move: bool = True,
-    double: bool = False,
+    config: dpo.Config, pairs: Sequence[Preference] = PAIRS, double: bool = False
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Metrics and the unclipped gradient of one step of plain gradient descent."""
     policy, tokenizer = models.load_model(config, CPU, Processes())
     policy = policy.double() if double else policy
     reference = models.Reference(policy)
-    if move:
-        moved(policy)
+    moved(policy)
     before = torch.cat([p.detach().flatten().clone() for p in policy.parameters()])
     optimizer = torch.optim.SGD(policy.parameters(), lr=1.0)
-    run = LanguageRun(config, [0])
-    with pytest.MonkeyPatch.context() as patch:
+    task, run = tasks.make(config.task), LanguageRun(config, [0])
+    with pytest.MonkeyPatch.context() as patch, float64() if double else contextlib.nullcontext():
         patch.setattr(dpo, "MAX_GRAD_NORM", math.inf)
-        if double:
-            patch.setattr(torch.Tensor, "float", lambda x: x)
-            torch.set_default_dtype(torch.float64)
-        task = tasks.make(config.task)
-        try:
-            metrics = dpo.update(policy, reference, tokenizer, task, optimizer, pairs, config, run)
-        finally:
-            torch.set_default_dtype(torch.float32)
+        metrics = dpo.update(policy, reference, tokenizer, task, optimizer, pairs, config, run)
     after = torch.cat([p.detach().flatten() for p in policy.parameters()])
     return metrics, before - after
 
@@ -100,12 +82,8 @@ def by_loops(config: dpo.Config) -> tuple[dict[str, float], Tensor]:
     def log_probability(model: Any, prompt: str, completion: str) -> Tensor:
         ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
         told = tokenizer(completion, add_special_tokens=False)["input_ids"]
-        total = torch.zeros((), dtype=torch.float64)
-        for token in [*told, tokenizer.eos_token_id][: config.max_new_tokens]:
-            logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1]
-            total = total + logits.log_softmax(-1)[token]
-            ids = [*ids, token]
-        return total
+        told = [*told, tokenizer.eos_token_id][: config.max_new_tokens]
+        return one_by_one(model, ids, told)[torch.arange(len(told)), told].sum()
 
     sums: Counter[str] = Counter()
     whole = torch.zeros((), dtype=torch.float64)

@@ -15,6 +15,7 @@ import torch
 from manyseeds.llm_track import evaluation, models, sampling, tasks
 from manyseeds.llm_track.evaluation import TaskEvaluator, cons_at_k, cons_of_groups, pass_at_k
 from manyseeds.runs.language import LanguageConfig
+from tests.random_models import new_model
 
 # ---- pass@k and cons@k ---------------------------------------------------------------------
 
@@ -71,12 +72,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def random_policy() -> tuple[Any, Any]:
-    import transformers
-
-    tokenizer = models.tiny_tokenizer()
-    torch.manual_seed(0)
-    model = transformers.LlamaForCausalLM(models.tiny_config(tokenizer))
-    return models.prepare(model, LanguageConfig(), torch.device("cpu")), tokenizer
+    model = models.prepare(new_model("tiny"), LanguageConfig(), torch.device("cpu"))
+    return model, models.tiny_tokenizer()
 
 
 def evaluator(**settings: Any) -> TaskEvaluator:
@@ -88,23 +85,10 @@ def evaluator(**settings: Any) -> TaskEvaluator:
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("final", [False, True])
-def test_the_evaluator_repeats_itself(final: bool) -> None:
-    """The same model: the same measures, whatever happened to the global generators."""
-    measure = evaluator()
-    first, texts = measure(final)
-    torch.rand(5)
-    np.random.seed(1)  # noqa: NPY002
-    second, again = measure(final)
-    assert texts == again
-    np.testing.assert_equal(first, second)  # NaN among them
-    n = 4 if final else 3
-    assert {f"pass@{n}", f"cons@{n}", "pass@1"} <= set(first)
-    assert first["kl"] == pytest.approx(0, abs=1e-5)
-
-
-@pytest.mark.usefixtures("small")
-def test_two_models_meet_the_same_luck(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("final", "samples"), [(False, 15), (True, 36)])
+def test_two_models_meet_the_same_luck(
+    final: bool, samples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Prompts and random numbers are those of every seed, method and point of a curve."""
     seen: list[tuple[Any, Any]] = []
     sample = sampling.sample
@@ -119,14 +103,16 @@ def test_two_models_meet_the_same_luck(monkeypatch: pytest.MonkeyPatch) -> None:
         with torch.no_grad():
             for p in measure.policy.parameters():
                 p.mul_(scale)
-        measure(False)
+        measure(final)
+        torch.rand(5)  # whatever happened to the global generators
+        np.random.seed(1)  # noqa: NPY002
     half = len(seen) // 2
-    assert half == 4  # 15 samples in three batches, 5 greedy ones
+    assert sum(len(u) for _, u in seen[:half]) == samples + samples // (4 if final else 3)
     for (prompts, u), (others, v) in zip(seen[:half], seen[half:], strict=True):
         assert prompts == others
         assert torch.equal(u, v)
-    rows = torch.cat([u for _, u in seen[:3]])
-    assert len(rows.unique(dim=0)) == 15  # no two samples share theirs
+    rows = torch.cat([u for _, u in seen[:half]])[:samples]
+    assert len(rows.unique(dim=0)) == samples  # no two samples share theirs
 
 
 @pytest.mark.usefixtures("small")

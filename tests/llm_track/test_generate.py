@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,33 +35,27 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 def test_scores_are_those_of_the_rows(qwen: str, tmp_path: Path) -> None:
-    config = Config(model=qwen, out=str(tmp_path / "x.jsonl"), **SMALL)  # type: ignore[arg-type]
-    scores = generate.generate(config)
-    written = rows(tmp_path / "x.jsonl")
-    assert len(written) == 7 * 4
-    right = np.array([row["right"] for row in written])
+    """Of all of them, whichever are kept."""
+    plain = Config(model=qwen, out=str(tmp_path / "all.jsonl"), **SMALL)  # type: ignore[arg-type]
+    scores = generate.generate(plain)
+    everything = rows(tmp_path / "all.jsonl")
+    assert len(everything) == 7 * 4
+    right = np.array([row["right"] for row in everything])
     assert 0 < right.mean() < 1
     assert scores["pass@1"] == pytest.approx(right.mean())
     assert scores["pass@4"] == pytest.approx(right.reshape(7, 4).any(1).mean())
-    assert [row["prompt"] for row in written[::4]] == [
-        p.prompt for p in tasks.make("addition").test(7)
-    ]
-    assert all(row["right"] == (len(row["completion"]) % 2 == 0) for row in written)
-
-
-def test_what_is_kept(qwen: str, tmp_path: Path) -> None:
-    plain = Config(model=qwen, out=str(tmp_path / "all.jsonl"), **SMALL)  # type: ignore[arg-type]
-    generate.generate(plain)
-    everything = rows(tmp_path / "all.jsonl")
+    prompts = [p.prompt for p in tasks.make("addition").test(7)]
+    assert [row["prompt"] for row in everything[::4]] == prompts
+    assert all(row["right"] == (len(row["completion"]) % 2 == 0) for row in everything)
     for keep in ("right", "wrong"):
         path = tmp_path / f"{keep}.jsonl"
-        scores = generate.generate(replace(plain, keep=keep, out=str(path)))  # type: ignore[arg-type]
+        found = generate.generate(replace(plain, keep=keep, out=str(path)))  # type: ignore[arg-type]
         assert rows(path) == [row for row in everything if row["right"] == (keep == "right")]
-        assert scores["pass@1"] == pytest.approx(np.mean([row["right"] for row in everything]))
+        assert found == scores
     path = tmp_path / "one.jsonl"
     generate.generate(replace(plain, keep="right", most=1, out=str(path)))
-    prompts = [row["prompt"] for row in rows(path)]
-    assert len(set(prompts)) == len(prompts) > 0
+    kept = [row["prompt"] for row in rows(path)]
+    assert len(set(kept)) == len(kept) > 0
 
 
 def test_random_numbers_depend_on_seed_and_place() -> None:
@@ -80,28 +73,6 @@ def test_the_likeliest_completion(qwen: str) -> None:
     assert generate.generate(replace(config, seed=5)) == scores
 
 
-def killed_at(batch: int, kill: Callable[[], None]) -> Callable[..., Any]:
-    """sampling.sample, which ends the process in a batch."""
-    calls = 0
-    real = sampling.sample
-
-    def sample(*arguments: Any, **settings: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls > batch:
-            kill()
-        return real(*arguments, **settings)
-
-    return sample
-
-
-@pytest.mark.parametrize("model", ["tiny-base", "micro-base-3200"])
-def test_a_base_is_made_first(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(models.BASES, model, models.Base(steps=1, width=32, layers=1))
-    config = Config(model=model, results=str(tmp_path), **SMALL)  # type: ignore[arg-type]
-    assert generate.generate(config) == generate.generate(config)
-
-
 @pytest.mark.parametrize("batches", [0, 2])
 @pytest.mark.parametrize("torn", [b"", b'{"prompt": "1+'])
 def test_goes_on_where_it_was_killed(
@@ -113,11 +84,15 @@ def test_goes_on_where_it_was_killed(
     path = tmp_path / "x.jsonl"
     config = replace(whole, out=str(path))
 
-    def kill() -> None:
-        raise KeyboardInterrupt
+    real, calls = sampling.sample, iter(range(batches))
+
+    def sample(*arguments: Any, **settings: Any) -> Any:
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        return real(*arguments, **settings)
 
     with monkeypatch.context() as patched:
-        patched.setattr(sampling, "sample", killed_at(batches, kill))
+        patched.setattr(sampling, "sample", sample)
         with pytest.raises(KeyboardInterrupt):
             generate.generate(config)
     assert (len(rows(path)) if batches else path.exists()) == batches * 8
@@ -140,31 +115,28 @@ def test_bad_files_in_one_line(qwen: str, tmp_path: Path) -> None:
     assert path.read_text() == "mine\n"
     path.unlink()
     generate.generate(config)
-    with pytest.raises(UsageError, match="begun with other settings"):
-        generate.generate(replace(config, seed=1))
-    with pytest.raises(UsageError, match="there is no folder"):
-        generate.generate(replace(config, out=str(tmp_path / "none/x.jsonl")))
+    other = str(tmp_path / "y.jsonl")
+    for changed, message in (
+        ({"seed": 1}, "begun with other settings"),
+        ({"out": str(tmp_path / "none/x.jsonl")}, "there is no folder"),
+        ({"out": str(tmp_path)}, "is no file"),
+        ({"model": str(tmp_path), "out": other}, "--model"),
+        ({"grader": "math-verify"}, "--grader math-verify: addition has rules of its own"),
+        ({"prompts": 0, "out": ""}, "--prompts 0: addition has no end"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            generate.generate(replace(config, **changed))
+    assert not list(tmp_path.glob("*y.jsonl*"))
     path.write_text("")
-    with pytest.raises(UsageError, match=r"rows are gone; to begin anew, delete x\.jsonl\.state"):
+    with pytest.raises(UsageError, match=r"rows are gone; to start over, delete x\.jsonl\.state"):
         generate.generate(config)
     assert path.read_text() == ""
     state = json.loads((tmp_path / "x.jsonl.state.json").read_text())
-    for broken in ({"right": None}, {"right": []}, {"bytes": -1}):
-        (tmp_path / "x.jsonl.state.json").write_text(json.dumps({**state, **broken}))
+    broken = [json.dumps({**state, **x}) for x in ({"right": None}, {"right": []}, {"bytes": -1})]
+    for content in (*broken, "{"):
+        (tmp_path / "x.jsonl.state.json").write_text(content)
         with pytest.raises(UsageError, match="is broken"):
             generate.generate(config)
-    with pytest.raises(UsageError, match="is no file"):
-        generate.generate(replace(config, out=str(tmp_path)))
-    with pytest.raises(UsageError, match="--model"):  # and leaves no file
-        generate.generate(replace(config, model=str(tmp_path), out=str(tmp_path / "y.jsonl")))
-    assert not list(tmp_path.glob("*y.jsonl*"))
-    with pytest.raises(UsageError, match="--grader math-verify: addition has rules of its own"):
-        generate.generate(replace(config, grader="math-verify"))
-    (tmp_path / "x.jsonl.state.json").write_text("{")
-    with pytest.raises(UsageError, match="is broken"):
-        generate.generate(config)
-    with pytest.raises(UsageError, match="--prompts 0: addition has no end"):
-        generate.generate(replace(config, prompts=0, out=""))
 
 
 HOLDER = """
@@ -257,9 +229,3 @@ def test_a_template_that_opens_the_thinking(
     assert scores["pass@1"] == pytest.approx(3 / 6)
     assert scores["pass@2"] == pytest.approx(2 / 3)
     assert scores["format"] == pytest.approx(2 / 6)
-
-    shown = [tasks.Problem(row["prompt"], row["answer"], row["completion"]) for row in written]
-    addition = tasks.make("addition")
-    same = sampling.with_opening(addition, tokenizer)
-    assert [same.shown(p) for p in shown] == texts  # what a model of this template learns
-    assert [addition.format(addition.shown(p)) for p in shown] == [1, 0, 0, 0, 1, 0]

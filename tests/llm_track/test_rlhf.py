@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from manyseeds.llm_track.sampling import Samples
 from manyseeds.record import RunFolder, read_json
 from manyseeds.runs.language import LanguageRun, main
 from manyseeds.runs.parallel import Processes
+from tests.llm_track.batches import policy_metrics
 
 
 def load(config: Any) -> tuple[Any, Any, Any, tasks.Task]:
@@ -96,22 +97,31 @@ def test_a_ranked_list_is_all_of_its_pairs(tmp_path: Path) -> None:
         rm_config("tiny", preferences=path)
 
 
-def test_a_tie_is_half_right() -> None:
-    got = reward_model.ranked_right(torch.tensor([2.0, 0.0, -1.0]))
-    assert got.tolist() == [1.0, 0.5, 0.0]
-
-
 # ---- The reward model's data and training --------------------------------------------------
 
 
-def rm_step(config: reward_model.Config, pairs: Any) -> tuple[Any, Any]:
-    """What a step of plain gradient descent subtracts from the weights, and its metrics."""
+def subtracted(models: Sequence[Any], update: Callable[..., Any]) -> tuple[list[Tensor], Any]:
+    """What an update by plain gradient descent subtracts from models' weights; its metrics."""
+    before = [[p.detach().clone() for p in model.parameters()] for model in models]
+    metrics = update([torch.optim.SGD(model.parameters(), lr=1.0) for model in models])
+    after = [[p.detach() for p in model.parameters()] for model in models]
+    steps = [b - a for x, y in zip(before, after, strict=True) for b, a in zip(x, y, strict=True)]
+    return steps, metrics
+
+
+def same_steps(found: tuple[list[Tensor], Any], expected: tuple[list[Tensor], Any]) -> None:
+    for name in expected[1]:
+        torch.testing.assert_close(found[1][name], expected[1][name], atol=2e-5, rtol=1e-3)
+    for one, other in zip(found[0], expected[0], strict=True):
+        torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-3)
+
+
+def rm_step(config: reward_model.Config, pairs: Any) -> tuple[list[Tensor], Any]:
     _, scalar, tokenizer, task = load(config)
     run = LanguageRun(config, [0])
-    optimizer = torch.optim.SGD(scalar.parameters(), lr=1.0)
-    before = [p.detach().clone() for p in scalar.parameters()]
-    metrics = reward_model.update(scalar, optimizer, tokenizer, task, pairs, config, run)
-    return [b - p.detach() for b, p in zip(before, scalar.parameters(), strict=True)], metrics
+    return subtracted(
+        [scalar], lambda x: reward_model.update(scalar, *x, tokenizer, task, pairs, config, run)
+    )
 
 
 def mixed_pairs() -> list[tasks.Preference]:
@@ -124,7 +134,7 @@ def test_reward_model_micro_batches_do_not_matter(
 ) -> None:
     monkeypatch.setattr(reward_model, "MAX_GRAD_NORM", 1e9)
     pairs = mixed_pairs()
-    whole, metrics = rm_step(rm_config(folder, micro_batch_size=64), pairs)
+    whole = rm_step(rm_config(folder, micro_batch_size=64), pairs)
     # The mean over prompts of the mean over a prompt's pairs.
     _, scalar, tokenizer, task = load(rm_config(folder))
     with torch.no_grad():
@@ -135,13 +145,9 @@ def test_reward_model_micro_batches_do_not_matter(
         ("margin", chosen - rejected),
     ):
         expected = torch.cat([x[:6].mean().view(1), x[6:]]).mean()
-        torch.testing.assert_close(metrics[name], expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(whole[1][name], expected, atol=1e-5, rtol=1e-5)
     for size in (1, 3):
-        steps, found = rm_step(rm_config(folder, micro_batch_size=size), pairs)
-        for name in metrics:
-            torch.testing.assert_close(found[name], metrics[name], atol=2e-5, rtol=1e-4)
-        for one, other in zip(steps, whole, strict=True):
-            torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-3)
+        same_steps(rm_step(rm_config(folder, micro_batch_size=size), pairs), whole)
 
 
 def train_without_folder(
@@ -316,46 +322,7 @@ def test_whitening_sees_the_tokens_only() -> None:
     assert equal.abs().max() < 1e-2  # not noise over nothing
 
 
-# ---- The losses ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("near", [0.3, 0.0])
-def test_losses_equal_a_loop_over_tokens(near: float) -> None:
-    """Values and hand-derived slopes, with ratios and values on both sides of their clips; values
-    also without one."""
-    generator = torch.Generator().manual_seed(0)
-    config = rlhf_ppo.Config(clip_range=0.2, clip_value_range=near)
-    draws = torch.randn(6, 7, 9, generator=generator, dtype=torch.float64)
-    old, logprobs = draws[0], draws[0] + 0.3 * draws[1]
-    advantages, old_values, returns = draws[2], draws[3], draws[4]
-    values = old_values + 0.5 * draws[5]
-    mask = torch.arange(9) < torch.tensor([[9], [1], [3], [4], [8], [9], [2]])
-    weights = mask.double() / mask.sum()
-    logprobs.requires_grad_()
-    values.requires_grad_()
-    policy = rlhf_ppo.policy_loss(logprobs, old, advantages, weights, config)
-    value = rlhf_ppo.value_loss(values, old_values, returns, weights, config)
-    (policy + value).backward()
-
-    total, n = [0.0, 0.0], int(mask.sum())
-    slopes = torch.zeros(2, 7, 9, dtype=torch.float64)
-    branches: set[tuple[str, bool]] = set()
-    for i, t in mask.nonzero().tolist():
-        ratio = math.exp(logprobs[i, t].item() - old[i, t].item())
-        A = advantages[i, t].item()
-        outside = (A > 0 and ratio > 1.2) or (A < 0 and ratio < 0.8)
-        total[0] -= (1.2 if A > 0 else 0.8) * A / n if outside else ratio * A / n
-        slopes[0, i, t] = 0.0 if outside else -ratio * A / n
-        V, V0, G = (x[i, t].item() for x in (values, old_values, returns))
-        other = (V0 + max(-near, min(near, V - V0)) if near else V) - G
-        clipped = other**2 > (V - G) ** 2
-        total[1] += 0.5 * max(other**2, (V - G) ** 2) / n
-        slopes[1, i, t] = 0.0 if clipped else (V - G) / n
-        branches |= {("policy", outside), ("value", clipped)}
-    assert len(branches) == (4 if near else 3)
-    assert [policy.item(), value.item()] == pytest.approx(total, abs=1e-12)
-    torch.testing.assert_close(logprobs.grad, slopes[0], atol=1e-12, rtol=0)
-    torch.testing.assert_close(values.grad, slopes[1], atol=1e-12, rtol=0)
+# ---- The updates ---------------------------------------------------------------------------
 
 
 def prepared(
@@ -415,51 +382,33 @@ def ppo_step(
     part = moved[rows]
     with torch.no_grad():
         logprobs = sampling.logprobs(policy, part, config.temperature)
+        values = rlhf_ppo.values_of(critic, part)
     ratio, quotient = (logprobs - part.logprobs).exp(), (part.reference - logprobs).exp()
-    low, high, better = ratio < 0.8, ratio > 1.2, part.advantages > 0
-    terms = {
-        "clipfrac": low | high, "clip_low": low & ~better, "clip_high": high & better,
-        "approx_kl": ratio - 1 - ratio.log(), "kl": quotient - 1 - quotient.log(),
-    }  # fmt: skip
-    means = {name: float(x[part.mask].float().mean()) for name, x in terms.items()}
-    parameters = models.trainable(policy, critic)
-    optimizers = [torch.optim.SGD(models.trainable(x), lr=1.0) for x in (policy, critic)]
-    before = [p.detach().clone() for p in parameters]
-    metrics = rlhf_ppo.update(policy, critic, optimizers, moved, rows, config, run)
-    return [b - p.detach() for b, p in zip(before, parameters, strict=True)], metrics, means
+    means = policy_metrics(ratio, quotient, part.advantages, part.mask, 0.8, 1.2)
+    terms = {}
+    A, V, G, near = part.advantages, part.values, part.returns, config.clip_value_range
+    terms["policy_loss"] = -torch.min(ratio * A, ratio.clamp(0.8, 1.2) * A)
+    clipped = V + (values - V).clamp(-near, near) if near else values
+    assert (clipped == values)[part.mask].all() == (near == 0)
+    terms["value_loss"] = torch.max((values - G) ** 2, (clipped - G) ** 2) / 2
+    means |= {name: float(x[part.mask].mean()) for name, x in terms.items()}
+    steps, metrics = subtracted(
+        [policy, critic],
+        lambda x: rlhf_ppo.update(policy, critic, x, moved, rows, config, run),
+    )
+    return steps, metrics, means
 
 
 def test_ppo_micro_batches_do_not_matter(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rlhf_ppo, "MAX_GRAD_NORM", 1e9)
-    for rows in (np.arange(12), np.array([11, 2, 5, 7])):
-        whole, metrics, means = ppo_step(ppo_config(folder), rows)
+    for rows, near in ((np.arange(12), 0.2), (np.array([11, 2, 5, 7]), 0.0)):
+        config = ppo_config(folder, temperature=0.7, clip_value_range=near)
+        steps, metrics, means = ppo_step(config, rows)
         assert 0 < means["clip_low"] != means["clip_high"] > 0
         assert {name: float(metrics[name]) for name in means} == pytest.approx(means, abs=1e-5)
         assert metrics["loss"] == metrics["policy_loss"] + 0.1 * metrics["value_loss"]
         for size in (1, 3):
-            steps, found, _ = ppo_step(ppo_config(folder, micro_batch_size=size), rows)
-            for name in metrics:
-                torch.testing.assert_close(found[name], metrics[name], atol=2e-5, rtol=1e-3)
-            for one, other in zip(steps, whole, strict=True):
-                torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-3)
-
-
-def test_the_first_step_is_reinforce(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At ratio 1 the gradient is that of -mean(A log pi), and nothing is clipped."""
-    monkeypatch.setattr(rlhf_ppo, "MAX_GRAD_NORM", 1e9)
-    config = ppo_config(folder, temperature=0.7)
-    batch, policy, critic, run, _ = prepared(config)
-    loss = -(batch.advantages * sampling.logprobs(policy, batch, 0.7)).sum() / batch.mask.sum()
-    parameters = models.trainable(policy)
-    expected = torch.autograd.grad(loss, parameters)
-    before = [p.detach().clone() for p in parameters]
-    optimizers = [torch.optim.SGD(models.trainable(x), lr=1.0) for x in (policy, critic)]
-    rows = np.arange(len(batch))
-    metrics = rlhf_ppo.update(policy, critic, optimizers, batch, rows, config, run)
-    assert metrics["clipfrac"] == 0
-    assert metrics["approx_kl"].abs() < 1e-6
-    for old, p, gradient in zip(before, parameters, expected, strict=True):
-        torch.testing.assert_close(old - p.detach(), gradient, atol=2e-5, rtol=1e-3)
+            same_steps(ppo_step(replace(config, micro_batch_size=size), rows)[:2], (steps, metrics))
 
 
 # ---- The whole way -------------------------------------------------------------------------
@@ -528,29 +477,11 @@ def trained(folder: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return RunFolder.of(config, "reward_model").path / "seeds-000-000"
 
 
-def test_reward_model_is_read_back(trained: Path, folder: str) -> None:
-    """With its head, by its run's folder; what it says is what the run's transcripts say."""
-    summary = read_json(trained / "summary.json")
-    assert summary["samples"] == 32
-    config = rm_config(folder)
-    device, processes = torch.device("cpu"), Processes()
-    scalar = models.load_scalar(str(trained), config, device, processes, "--reward-model")
-    assert scalar.score.weight.abs().max() > 0
-    _, _, tokenizer, task = load(config)
-    last = [x for x in json.loads((trained / "transcripts.json").read_text()) if x["samples"] == 32]
-    assert last
-    for row in last:
-        pair = tasks.Preference(row["prompt"], row["chosen"], row["rejected"])
-        with torch.no_grad():
-            chosen, rejected = reward_model.pair_scores(scalar, tokenizer, task, [pair], 32)
-        assert chosen.item() == pytest.approx(row["chosen_score"], abs=1e-4)
-        assert rejected.item() == pytest.approx(row["rejected_score"], abs=1e-4)
-
-
 def test_ppo_from_a_reward_model(
     trained: Path, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its score is the reward, its weights are where the critic begins."""
+    """Its score is the reward, its weights are where the critic begins; what it says is what its
+    run's transcripts say."""
     config = ppo_config(
         folder, reward_model=str(trained), rules=False, total_samples=24, results=str(tmp_path)
     )
@@ -567,6 +498,13 @@ def test_ppo_from_a_reward_model(
     judge, critic = made
     with torch.no_grad():
         torch.testing.assert_close(sampling.scores(judge, samples), rewards, atol=1e-4, rtol=0)
+    _, _, tokenizer, task = load(rm_config(folder))
+    rows = [x for x in read_json(trained / "transcripts.json") if x["samples"] == 32]
+    pairs = [tasks.Preference(x["prompt"], x["chosen"], x["rejected"]) for x in rows]
+    with torch.no_grad():
+        chosen, rejected = reward_model.pair_scores(judge, tokenizer, task, pairs, 32)
+    assert chosen.tolist() == pytest.approx([x["chosen_score"] for x in rows], abs=1e-4)
+    assert rejected.tolist() == pytest.approx([x["rejected_score"] for x in rows], abs=1e-4)
     stored = load_scalar(str(trained), config, torch.device("cpu"), Processes(), "")
     for k, p in enumerate(stored.parameters()):
         assert torch.equal(begun[1][k], p)  # the critic begins as the reward model

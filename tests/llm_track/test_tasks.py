@@ -6,7 +6,6 @@ import json
 import math
 import sys
 import time
-import types
 from fractions import Fraction
 from itertools import permutations, product
 from pathlib import Path
@@ -59,15 +58,6 @@ def test_held_out_prompts_are_never_trained_on(task: str) -> None:
     assert not any(tasks.held_out(prompt) for prompt in trained)
 
 
-@pytest.mark.parametrize("task", GENERATED)
-def test_problems_depend_on_the_random_numbers_alone(task: str) -> None:
-    made = tasks.make(task)
-    assert made.test(64) == made.test(64)
-    assert made.test(64) == made.test(256)[:64]
-    assert made.train(rng(3), 32) == made.train(rng(3), 32)
-    assert made.train(rng(3), 32) != made.train(rng(4), 32)
-
-
 def test_the_held_out_prompts_are_these() -> None:
     """They are for ever the same: a published score means these prompts."""
     first = {task: [p.prompt for p in tasks.make(task).test(3)] for task in GENERATED}
@@ -114,15 +104,6 @@ def test_a_demonstration_earns_everything_and_fits(task: str) -> None:
         for tag in tasks.TAGS:  # one token for each character and tag, and the end
             text = text.replace(tag, "#")
         assert len(text) + 1 <= made.max_new_tokens, problem
-
-
-def test_addition_traces_carry() -> None:
-    made = tasks.GENERATED["addition"]
-    problem = Problem("47+85=", "132")
-    assert made.thought(problem) == "7+5=12;4+8+1=13;"
-    assert made.thought(Problem("10+20=", "30")) == "0+0=0;1+2=3;"
-    problem = tasks.GENERATED["mixed"].train(rng(), 1)[0]
-    assert len(problem.prompt) == len("123+456=")
 
 
 def test_demonstrations_vary_as_often_as_they_should() -> None:
@@ -180,32 +161,22 @@ def test_measures_of_nothing_are_no_numbers() -> None:
     assert all(math.isnan(found[name]) for name in found if name != "wait")
 
 
-def test_fillers_are_no_steps() -> None:
-    task, problem = tasks.GENERATED["rambling"], Problem("47+85=", "132")
-    text = tasks.formatted("hm;7+5=12;hm;hm;4+8+1=12;hm;", "132")
-    assert [step.reward for step in task.steps(problem, text)] == [1, 0]
-    assert [text[: step.end].split("=")[-1] for step in task.steps(problem, text)] == ["12;", "12;"]
-
-
 def test_demonstrations_are_read_from_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "right.jsonl"
     task = tasks.make("addition")
-    given = task.train(rng(), 3)
-    rows = [{"prompt": p.prompt, "answer": f"no #### {k}", "completion": f" so {k}"}
-            for k, p in enumerate(given)]  # fmt: skip
-    path.write_text("\n".join(json.dumps(row) for row in rows))
+    rows = [
+        {"prompt": p.prompt, "answer": f"no #### {k}", "completion": f" so {k}"}
+        for k, p in enumerate(task.train(rng(), 3))
+    ]
+    path = write(tmp_path / "right.jsonl", *rows)
     found = tasks.read_demonstrations(path, task)
     assert [p.demonstration for p in found.trained_on()] == [" so 0", " so 1", " so 2"]
-    path.write_text(json.dumps(rows[0]) + "\n" + json.dumps({"prompt": "2+2=", "answer": 4}))
+    write(path, rows[0], {"prompt": "2+2=", "answer": 4})
     with pytest.raises(UsageError, match=r"right\.jsonl, line 2: has no completion to learn from"):
         tasks.read_demonstrations(path, task)
-    path.write_text(json.dumps({**rows[0], "prompt": task.test(1)[0].prompt}))
-    with pytest.raises(UsageError, match=r"line 1: this prompt of addition is held out"):
-        tasks.read_demonstrations(path, task)
-    held = tasks.make(str(GSM8K)).test(1)[0].prompt
-    path.write_text(json.dumps({**rows[0], "prompt": held}))
-    with pytest.raises(UsageError, match=r"line 1: this prompt of .* is held out"):
-        tasks.read_demonstrations(path, tasks.make(str(GSM8K)))
+    for other in (task, tasks.make(str(GSM8K))):
+        write(path, {**rows[0], "prompt": other.test(1)[0].prompt})
+        with pytest.raises(UsageError, match=r"line 1: this prompt of .* is held out"):
+            tasks.read_demonstrations(path, other)
 
 
 # ---- Steps ---------------------------------------------------------------------------------
@@ -222,11 +193,16 @@ def test_demonstrations_are_read_from_a_file(tmp_path: Path) -> None:
         ("7+5=12;4+8+1=13;4+8+1=13;", [1, 1, 0]),  # nothing is earned twice
         ("7+5= 12;", [0]),
         ("7+5=12;;4+8+1=13;", [1, 1]),
+        ("hm;7+5=12;hm;hm;4+8+1=12;hm;", [1, 0]),  # only what is rambling has fillers
     ],
 )
 def test_steps_of_addition(thought: str, rewards: list[float]) -> None:
-    steps = tasks.make("addition").steps(Problem("47+85=", "132"), answered("132", thought))
+    problem = Problem("47+85=", "132")
+    task = tasks.make("rambling" if "hm" in thought else "addition")
+    steps = task.steps(problem, answered("132", thought))
     assert [step.reward for step in steps] == rewards
+    for text in (thought, f"</think>{thought}<think>", f"<think>{thought}", f"{thought}</think>"):
+        assert task.steps(problem, text) == []  # without thinking
     ends = [step.end for step in steps]
     assert ends == sorted(set(ends))
     assert all(7 < end <= 7 + len(thought) for end in ends)
@@ -236,16 +212,11 @@ def test_steps_of_addition(thought: str, rewards: list[float]) -> None:
     ("thought", "rewards"),
     [
         ("3*5=15;15+7=22;", [1, 1]),
-        ("5+3=8;8*7=56;", [1, 1]),  # true and with the numbers that are there
         ("3*5=16;15+7=22;", [0, 0]),
         ("3*5=15;3+7=10;", [1, 0]),  # 3 is used up
         ("3*3=9;", [0]),  # there is one 3
         ("4+4=8;", [0]),
-        ("15+7=22;", [0]),
         ("3*5+7=22;", [0]),  # one operation at a time
-        ("3=3;", [0]),
-        ("3*5;", [0]),
-        ("3*5=15=15;", [0]),
         ("3*5=3*5;", [0]),  # says nothing
         ("5/3=5/3;1+7=8;", [0, 0]),
         ("3-5=-2;", [0]),
@@ -258,13 +229,6 @@ def test_steps_of_countdown(thought: str, rewards: list[float]) -> None:
     assert [step.reward for step in steps] == rewards
 
 
-def test_without_thinking_there_are_no_steps() -> None:
-    for text in ("7+5=12;", "</think>7+5=12;<think>", "<think>7+5=12;", "7+5=12;</think>"):
-        assert tasks.make("addition").steps(Problem("47+85=", "132"), text) == []
-    assert tasks.thinking("ab<think>c</think>") == (9, "c")
-    assert tasks.thinking("</think><think>") == (0, "")
-
-
 # ---- Answers and format --------------------------------------------------------------------
 
 
@@ -275,15 +239,10 @@ def test_without_thinking_there_are_no_steps() -> None:
         ("x<answer> 132\n</answer>y", "132"),
         ("<answer></answer>", ""),
         ("132", None),
-        ("<answer>132", None),
-        ("132</answer>", None),
         ("</answer>132<answer>", None),
         ("<answer>1</answer><answer>132</answer>", None),
         ("<answer><answer>132</answer></answer>", None),
-        ("<answer>132</answer></answer>", None),
-        (f"<answer>{'1' * 64}</answer>", "1" * 64),
         (f"<answer>{'1' * 65}</answer>", "1" * 65),
-        ("<ANSWER>132</ANSWER>", None),
     ],
 )
 def test_answer_of(completion: str, answer: str | None) -> None:
@@ -298,15 +257,12 @@ def test_answer_of(completion: str, answer: str | None) -> None:
         (" <think>a</think>\n <answer>b</answer>\n", 1),
         ("<think>a</think>x<answer>b</answer>", 0),
         ("x<think>a</think><answer>b</answer>", 0),
-        ("<think>a</think><answer>b</answer>x", 0),
         ("<answer>b</answer><think>a</think>", 0),
         ("<think><answer>b</answer></think>", 0),
         ("<think>a<answer></think>b</answer>", 0),
-        ("</think>a<think><answer>b</answer>", 0),
         ("<think>a</think><think>a</think><answer>b</answer>", 0),
         ("<think>a</think><answer>b</answer><answer>b</answer>", 0),
         ("<answer>b</answer>", 0),
-        ("<think>a</think>", 0),
         ("", 0),
     ],
 )
@@ -319,30 +275,22 @@ def test_format_reward(completion: str, reward: float) -> None:
     [
         ("5", "5"),
         (" -5 ", "-5"),
-        ("1,234", "1234"),
+        ("$1,234", "1234"),
         ("-1,234,567.50", "-1234567.50"),
-        ("$3", "3"),
-        ("-$3.25", "-3.25"),
-        ("1234", "1234"),
-        ("0.5", "0.5"),
         ("9" * 64, "9" * 64),
         ("18.", "18"),
-        ("1,234.", "1234"),
         (".5", "0.5"),
-        ("-.5", "-0.5"),
         ("+1000", "1000"),
         ("50%", "50"),
         (r"12.5\%", "12.5"),
         (r"\$3", "3"),
         ("1/2", "0.5"),
         ("-3 / 4", "-0.75"),
-        ("1,000/8", "125"),
         (r"\frac{1}{2}", "0.5"),
         (r"-\tfrac{10}{4}", "-2.5"),
         (r"\dfrac12", "0.5"),
         (r"\frac 1{20}", "0.05"),
         ("1/3", Fraction(1, 3)),
-        (r"\frac{2}{6}", Fraction(1, 3)),
     ],
 )
 def test_number(text: str, value: str) -> None:
@@ -377,13 +325,10 @@ def test_what_is_no_number(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "value", "numbers"),
     [
-        ("3*5+7", 22, [3, 5, 7]),
         ("7+3*5", 22, [7, 3, 5]),
         ("(3+5)*7", 56, [3, 5, 7]),
-        (" 3 - 5 ", -2, [3, 5]),
         ("3/7", Fraction(3, 7), [3, 7]),
         ("1/3*3", 1, [1, 3, 3]),
-        ("5", 5, [5]),
         ("((((5))))", 5, [5]),
         ("8-3-2", 3, [8, 3, 2]),
     ],
@@ -418,60 +363,33 @@ def hostile(sentinel: Path) -> dict[str, str]:
         "import": "__import__('os')",
         "code": f"__import__('pathlib').Path({str(sentinel)!r}).touch()",
         "short code": f"open({str(sentinel)!r},'w')",
-        "tower": "9**9**7",
         "tower of towers": "9**9**9**9**9",
-        "power": "2**3",
         "shift": "1<<9999999999",
         "repetition": "'a'*10**10",
-        "underscore": "1_32",
-        "decimal product": "1.5*88",
-        "exponent": "1.32e2",
-        "arabic digits": "١٣٢",
-        "fullwidth digits": "１３２",
-        "superscript": "13²",
         "leading zeros": "00132",
-        "leading zeros in a sum": "03*05+07",
-        "signs": "--132",
         "sign": "+132",
         "point": "132.",
         "percent": "132%",
         "quotient": "264/2",
-        "fraction": r"\frac{264}{2}",
-        "fraction by zero": r"\frac{132}{0}",
         "megabyte of a fraction": r"\frac{" + "1" * MEGABYTE + "}{1}",
-        "division by zero": "1/0",
-        "division by a difference": "132/(3-3)",
         "huge": "9" * 64,
-        "too long": "1" * 65,
         "huge product": "9" * 30 + "*" + "9" * 30,
         "NUL": "132\x00",
-        "NUL before": "\x00132",
-        "two numbers": "132 133",
-        "two lines": "132\n133",
         "parentheses": "(" * 100_000 + "132" + ")" * 100_000,
-        "few parentheses": "(" * 31 + "1" + ")" * 31,
-        "minus signs": "-" * 63 + "1",
         "megabyte": "1" * MEGABYTE,
         "megabyte of operators": "1+" * (MEGABYTE // 2) + "1",
         "megabyte of spaces": "132" + " " * MEGABYTE + "1",
         "lambda": "(lambda:132)()",
-        "comprehension": "[132 for _ in'a'][0]",
         "formatted": "{0.__class__}",
         "surrogate": "\ud800",
     }
     found = {name: answered(text) for name, text in inside.items()}
     return found | {
-        "nothing": "",
-        "no tags": "132",
         "megabyte without tags": "132" * (MEGABYTE // 3),
-        "many answers": "<answer>131</answer>" * 1000 + "<answer>132</answer>",
         "all answers": "".join(f"<answer>{n}</answer>" for n in range(200)),
         "megabyte of tags": "<answer>" * (MEGABYTE // 8),
         "megabyte of all tags": "<think></think><answer>132</answer>" * (MEGABYTE // 36),
-        "nested tags": "<think></think><answer><answer>132</answer></answer>",
         "nested thinking": "<think>" * 1000 + "</think>" * 1000 + "132",
-        "open": "<think></think><answer>132",
-        "backwards": "</answer>132<answer>",
         "megabyte of steps": "<think>" + "7+5=12;" * (MEGABYTE // 7),
     }
 
@@ -496,6 +414,7 @@ def test_hostile_completions_earn_nothing_run_nothing_and_take_no_time(
             best = min(best, time.thread_time() - start)
         assert best < 2 * (0.02 if len(completion) > MEGABYTE // 10 else 0.001), name
         assert graded.accuracy == 0, name
+        assert len(made.steps(problem, completion)) <= tasks.MAX_STEPS + 1, name
         inside = tasks.answer_of(completion) or ""
         for thought in (inside, f"{inside}={inside};", f"3*5={inside};"):
             steps = made.steps(problem, answered("1", thought))
@@ -503,43 +422,16 @@ def test_hostile_completions_earn_nothing_run_nothing_and_take_no_time(
         assert not sentinel.exists(), name
 
 
-def test_the_sentinel_would_tell(tmp_path: Path) -> None:
-    """The negative control of the tests above: run, the texts do leave a file."""
-    sentinel = tmp_path / "s"
-    for name in ("code", "short code"):
-        text = hostile(sentinel)[name].split("<answer>")[1].removesuffix("</answer>")
-        eval(text)
-        assert sentinel.exists()
-        sentinel.unlink()
-
-
-def test_out_of_place_but_right_is_right_without_the_format() -> None:
-    """Accuracy asks for one answer only; the format is what the places earn."""
-    made, problem = tasks.make("addition"), Problem("47+85=", "132")
-    for text in (
-        "<answer>132</answer><think></think>",
-        "<think><answer>132</answer></think>",
-        "<answer>132</answer>",
-        "x<think></think><answer>132</answer>",
-        "<think></think><answer>132</answer><think>",
-    ):
-        assert made.grade(problem, text)[2:] == (1, 0), text
-
-
 @pytest.mark.parametrize(
     ("expression", "right"),
     [
         *((x, 1) for x in ("3*5+7", "7+3*5", "5*3+7", "(5*3)+7", " 7 + (5 * 3) ")),
         ("3*5+7+0", 0),  # 0 is not given
-        ("3*5+7*1", 0),
-        ("22", 0),
         ("3*7+1", 0),  # 5 is left out
-        ("3*5", 0),  # 7 is left out
         ("3*5+7+3-3", 0),  # 3 more than once
         ("3+5+7", 0),  # another target
         ("35-7", 0),  # digits put together
         ("3*5+7=22", 0),
-        ("3*5+7;", 0),
     ],
 )
 def test_countdown_uses_each_number_once_and_hits(expression: str, right: float) -> None:
@@ -567,59 +459,35 @@ def test_votes() -> None:
 # ---- math-verify ---------------------------------------------------------------------------
 
 
-@pytest.fixture
-def math_verify(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """A stub of math-verify's documented interface, and what it was asked to compare."""
-    compared = []
-
-    class LatexExtractionConfig:
-        pass
-
-    def parse(text: str, extraction_config: Any, parsing_timeout: int) -> list[Any]:
-        assert [type(x) for x in extraction_config] == [LatexExtractionConfig]
-        assert parsing_timeout == 1
-        return [text]
-
-    def verify(gold: list[Any], target: list[Any], timeout_seconds: int) -> bool:
-        assert timeout_seconds == 1
-        compared.append((gold[0], target[0]))
-        return set(gold[0]) == set(target[0])
-
-    names = {f.__name__: f for f in (parse, verify, LatexExtractionConfig)}
-    stub = types.SimpleNamespace(**names)
-    monkeypatch.setitem(sys.modules, "math_verify", stub)
-    return compared
-
-
 def test_math_verify_compares_what_the_rules_do_not_find_equal(
-    math_verify: list[tuple[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    package = pytest.importorskip("math_verify")
+    compared, parse = [], package.parse
+    monkeypatch.setattr(
+        package, "parse", lambda text, **x: (compared.append(text), parse(text, **x))[1]
+    )
     made, problem = tasks.make(str(GSM8K), "math-verify"), Problem("Solve.", "x+1")
     assert made.accuracy(problem, answered("x+1")) == 1
     assert made.accuracy(problem, "1+x") == 0
-    assert not math_verify
+    assert not compared
     assert made.accuracy(problem, answered("1+x")) == made.accuracy(problem, answered("$1+x$")) == 1
     assert made.accuracy(problem, answered("1+y")) == 0
-    assert math_verify == [("$x+1$", "$1+x$"), ("$x+1$", "$1+x$"), ("$x+1$", "$1+y$")]
+    assert compared == ["$x+1$", "$1+x$", "$1+x$", "$1+y$"]
     assert made.accuracy(problem, answered("1+x" * 1000)) == 0
-    assert len(math_verify) == 3  # too long to be read
-    assert tasks.make(str(GSM8K)).accuracy(problem, answered("1+x")) == 0
+    assert len(compared) == 4  # too long to be read
 
 
-def test_an_answer_that_took_too_long_is_read_again(
-    math_verify: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stub = sys.modules["math_verify"]
-    slow, read = [True], stub.parse
-    monkeypatch.setattr(stub, "parse", lambda *x, **y: [] if slow.pop() else read(*x, **y))
-    monkeypatch.setattr(stub, "verify", lambda gold, target, **_: bool(gold))
+def test_an_answer_that_took_too_long_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    package = pytest.importorskip("math_verify")
+    slow, read = [False, True], package.parse  # the right answer is read first
+    monkeypatch.setattr(package, "parse", lambda *x, **y: [] if slow.pop() else read(*x, **y))
     equal = tasks.math_verify_grader()
-    slow[:] = [False, True]  # the right answer is read first
     assert not equal("x+1", "1+x")
     slow[:] = [False, False]
     assert equal("x+1", "1+x")
     slow[:] = [False]  # known from now on
-    assert equal("x+1", "1+y")
+    assert not equal("x+1", "1+y")
 
 
 def test_without_math_verify_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -630,51 +498,26 @@ def test_without_math_verify_there_is_one_line(monkeypatch: pytest.MonkeyPatch) 
 
 SAME, OTHER = True, False
 ANSWERS = [  # right answer, given answer, by the rules, by math-verify
-    # As in GSM8K.
     ("72", "72", SAME, SAME),
-    ("72", "72.0", SAME, SAME),
-    ("72", "$72", SAME, SAME),
-    ("1000", "1,000", SAME, SAME),
     ("1234.5", "$1,234.50", SAME, SAME),
-    ("50", "50%", SAME, SAME),
     ("18", "18.", SAME, OTHER),
     ("72", "72 dollars", OTHER, OTHER),
-    ("72", "73", OTHER, OTHER),
-    ("72", "-72", OTHER, OTHER),
-    ("5", "five", OTHER, OTHER),
-    ("1000", "1e3", OTHER, OTHER),
     ("1", "", OTHER, OTHER),
-    ("1", "100%", OTHER, SAME),
     ("2", "1+1", OTHER, SAME),
-    # As in MATH.
     ("0.5", r"\frac{1}{2}", SAME, SAME),
-    (r"\frac{3}{4}", "0.75", SAME, SAME),
-    (r"\frac34", "3/4", SAME, SAME),
     (r"\frac{3}{4}", r"\dfrac{6}{8}", SAME, SAME),
     ("5", "$5$", OTHER, SAME),
-    ("5", r"\boxed{5}", OTHER, SAME),
-    ("5", "x=5", OTHER, SAME),
     ("12", r"12\text{ cm}", OTHER, SAME),
-    (r"10^\circ", "10", OTHER, SAME),
     (r"2\sqrt{3}", r"\sqrt{12}", OTHER, SAME),
-    (r"\frac{\pi}{2}", r"\pi/2", OTHER, SAME),
     ("(x+1)^2", "x^2+2x+1", OTHER, SAME),
-    ("(1,2)", "(1, 2)", OTHER, SAME),
     (r"\left(\frac12,3\right)", "(0.5,3)", OTHER, SAME),
-    (r"\{1,2\}", r"\{2,1\}", OTHER, SAME),
-    (r"\text{Paris}", "Paris", OTHER, SAME),
     ("(1,2)", "(2,1)", OTHER, OTHER),
-    ("[0,1)", "(0,1)", OTHER, OTHER),
     (r"\pi", "3.14159", OTHER, OTHER),
-    ("0.333", r"\frac13", OTHER, OTHER),
     (r"\frac{1}{0}", "1", OTHER, OTHER),
+    ("132", r"\frac{1}{0}", OTHER, OTHER),
+    ("132", "{" * 40, OTHER, OTHER),
+    ("132", "9^{9^{9}}", OTHER, OTHER),
 ]
-
-
-@pytest.mark.parametrize(("right", "given", "rules"), [row[:3] for row in ANSWERS])
-def test_answers_by_the_rules(right: str, given: str, rules: bool) -> None:
-    problem = Problem("Solve.", right)
-    assert tasks.make(str(GSM8K)).accuracy(problem, answered(given)) == rules
 
 
 @pytest.mark.parametrize(("right", "given", "rules", "mathematics"), ANSWERS)
@@ -682,19 +525,12 @@ def test_answers_by_math_verify_itself(
     right: str, given: str, rules: bool, mathematics: bool
 ) -> None:
     """The package, where it is installed: it is asked about what the rules do not find equal."""
+    problem = Problem("Solve.", right)
+    assert tasks.make(str(GSM8K)).accuracy(problem, answered(given)) == rules
     pytest.importorskip("math_verify")
     assert tasks.math_verify_grader()(right, given) == mathematics
     both = tasks.make(str(GSM8K), "math-verify")
-    assert both.accuracy(Problem("Solve.", right), answered(given)) == (rules or mathematics)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [r"\frac{1}{0}", "$", "{" * 40, "%", "\0", r"\sqrt" * 50, "a=b=c", "9^{9^{9}}", "99999999!"],
-)
-def test_math_verify_is_not_upset(given: str) -> None:
-    pytest.importorskip("math_verify")
-    assert not tasks.math_verify_grader()("132", given)
+    assert both.accuracy(problem, answered(given)) == (rules or mathematics)
 
 
 # ---- Pairs ---------------------------------------------------------------------------------
@@ -720,15 +556,6 @@ def test_pairs_are_of_a_right_and_a_wrong_one_of_the_same_prompt() -> None:
 # ---- Reading data --------------------------------------------------------------------------
 
 
-def test_an_answer_may_be_long() -> None:
-    """What is compared as a text may have any length; numbers and expressions may not."""
-    long = "a word, " * 20
-    made = JsonlTask("x", [Problem("p", long.strip())], [])
-    assert made.accuracy(made.trained[0], answered(long)) == 1
-    assert made.accuracy(made.trained[0], answered(long + "b")) == 0
-    assert made.vote(answered(long)) == long.strip()
-
-
 def test_gsm8k_is_read_right() -> None:
     made = tasks.make(str(GSM8K))
     assert isinstance(made, JsonlTask)
@@ -738,32 +565,13 @@ def test_gsm8k_is_read_right() -> None:
     assert [problems[row["question"]].answer for row in rows] == answers
     for row in rows:
         problem = problems[row["question"]]
-        assert "<<" not in problem.demonstration
-        assert "####" not in problem.demonstration
-        assert "\n</think>" not in problem.demonstration
         assert made.grade(problem, problem.demonstration)[2:] == (1, 1)
         assert made.accuracy(problem, answered(row["answer"].split("####")[1])) == 1
         assert made.accuracy(problem, answered(problem.answer + "1")) == 0
-    first = problems[rows[0]["question"]]
-    assert first.demonstration == (
+    assert problems[rows[0]["question"]].demonstration == (
         "<think>The stall takes in 12*3=36 jars.\nAfter the sales 36-29=7 jars are left.</think>"
         "<answer>7</answer>"
     )
-    assert made.accuracy(problems[rows[3]["question"]], answered("$2.5")) == 1
-
-
-def test_of_one_file_a_part_is_held_out() -> None:
-    made = tasks.make(str(GSM8K))
-    assert isinstance(made, JsonlTask)
-    tested, trained = ({p.prompt for p in part} for part in (made.tested, made.trained))
-    assert tested
-    assert trained
-    assert tested.isdisjoint(trained)
-    assert len(tested | trained) == 9
-    assert [p.prompt for p in made.passes(rng, 0, len(made.trained))] != sorted(trained)
-    assert {p.prompt for p in made.passes(rng, 0, len(made.trained))} == trained
-    assert made.test(1000) == list(made.tested)
-    assert made.instruction
 
 
 def test_problems_of_a_pass_depend_on_their_place_alone() -> None:
@@ -776,13 +584,20 @@ def test_problems_of_a_pass_depend_on_their_place_alone() -> None:
         assert [p for part in parts for p in part][:28] == whole[:28]
 
 
-def test_equal_prompts_stay_on_one_side(tmp_path: Path) -> None:
+def test_a_part_of_a_file_is_held_out(tmp_path: Path) -> None:
+    """Equal prompts stay on one side; a pass takes all others, in another order."""
     rows = [{"prompt": f"q{k % 20}", "answer": k} for k in range(200)]
     made = tasks.make(str(write(tmp_path / "a.jsonl", *rows)))
     assert isinstance(made, JsonlTask)
     tested, trained = ({p.prompt for p in part} for part in (made.tested, made.trained))
+    assert tested
+    assert trained
     assert tested.isdisjoint(trained)
     assert len(made.tested) + len(made.trained) == 200
+    assert made.test(1000) == list(made.tested)
+    once = made.passes(rng, 0, len(made.trained))
+    assert once != list(made.trained)
+    assert sorted(once) == sorted(made.trained)
     path = write(tmp_path / "one.jsonl", *[{"prompt": "q", "answer": 1}] * 3)
     with pytest.raises(UsageError, match="two different prompts"):
         tasks.make(str(path))
@@ -800,42 +615,41 @@ def test_a_folder_of_two_files(tmp_path: Path) -> None:
 
 
 def test_answers_that_are_texts(tmp_path: Path) -> None:
+    """They may be long; U+2028 stands in JSON texts unescaped, where str.splitlines would cut."""
+    long = "Paris, " * 20 + "France"
     rows = [
-        {"prompt": "Capital of France?", "answer": " Paris "},
-        {"prompt": "Even?", "answer": "yes", "completion": "<answer>yes</answer>"},
+        {"prompt": "Capital of France?", "answer": f" {long} "},
+        {"prompt": "Even\u2028or\x85odd?", "answer": "yes", "completion": "<answer>yes</answer>"},
         {"prompt": "A third?", "answer": 0.25, "completion": "x"},
     ]
-    path = write(tmp_path / "a.jsonl", rows[0], "", rows[1], "   ", rows[2])
+    unescaped = json.dumps(rows[1], ensure_ascii=False)
+    path = write(tmp_path / "a.jsonl", rows[0], "", unescaped, "   ", rows[2])
     problems = [tasks.problem_of(row, "here") for _, row in tasks.rows_of(path)]
     assert [line for line, _ in tasks.rows_of(path)] == [1, 3, 5]
     assert problems == [
-        Problem("Capital of France?", "Paris"),
-        Problem("Even?", "yes", "<answer>yes</answer>"),
+        Problem("Capital of France?", long),
+        Problem("Even\u2028or\x85odd?", "yes", "<answer>yes</answer>"),
         Problem("A third?", "0.25", "x"),
     ]
     made = JsonlTask("a", problems, problems)
-    assert made.accuracy(problems[0], answered("Paris")) == 1
-    assert made.accuracy(problems[0], answered("paris")) == 0
+    assert made.accuracy(problems[0], answered(long)) == 1
+    assert made.accuracy(problems[0], answered(long.lower())) == 0
+    assert made.vote(answered(long)) == long
     assert made.accuracy(problems[2], answered("0.250")) == 1
 
 
 BAD_ROWS = [
     ('{"prompt": "q", "answer": 1', "not JSON"),
-    ("not json", "not JSON"),
     ("[" * 100_000, "not JSON"),
     ('{"prompt": "\\ud800", "answer": 1}', "not JSON"),  # half a character
     ('{"prompt": "q", "answer": ' + "9" * 5000 + "}", "not JSON"),
     ("[1, 2]", "must be an object, is list"),
-    ('"text"', "must be an object, is str"),
     ("null", "must be an object, is NoneType"),
     ('{"answer": 1}', "has no prompt or question"),
     ('{"prompt": "q"}', "has no answer"),
     ('{"prompt": "q", "answer": ""}', "answer is empty"),
-    ('{"prompt": "q", "answer": "  "}', "answer is empty"),
     ('{"prompt": " ", "answer": 1}', "prompt is empty"),
     ('{"question": "q", "answer": "so it is\\n####"}', "nothing after ####"),
-    ('{"question": "q", "answer": "so it is\\n####  "}', "nothing after ####"),
-    ('{"prompt": "q", "answer": true}', "answer must be text or a number"),
     ('{"prompt": "q", "answer": null}', "answer must be text or a number"),
     ('{"prompt": "q", "answer": [1]}', "answer must be text or a number"),
     ('{"prompt": ["q"], "answer": 1}', "prompt must be text or a number"),
@@ -843,39 +657,45 @@ BAD_ROWS = [
 ]
 
 
-@pytest.mark.parametrize(("row", "message"), BAD_ROWS, ids=[row[:30] for row, _ in BAD_ROWS])
+BAD_PREFERENCES = [
+    ('{"chosen": "x", "rejected": "y"}', "has no prompt"),
+    ('{"prompt": "a", "chosen": "x"}', "has no rejected"),
+    ('{"prompt": "a", "rejected": "x"}', "has no chosen"),
+    *(
+        (f'{{"prompt": "a", "ranked": {x}}}', "a list of two completions or more")
+        for x in ('["x"]', '"xy"', '["x", 1]', "null")
+    ),
+]
+
+
+@pytest.mark.parametrize(("row", "message"), BAD_ROWS + BAD_PREFERENCES)
 def test_a_malformed_row_is_named_by_file_and_line(row: str, message: str, tmp_path: Path) -> None:
-    path = write(tmp_path / "rows.jsonl", {"prompt": "a", "answer": 1}, "", row)
+    good = {"prompt": "a", "answer": 1, "chosen": "x", "rejected": "y"}
+    path = write(tmp_path / "rows.jsonl", good, "", row)
+    preferences = (row, message) in BAD_PREFERENCES
     with pytest.raises(UsageError) as error:
-        tasks.make(str(path))
+        tasks.read_preferences(path) if preferences else tasks.make(str(path))
     assert str(error.value).startswith(f"{path}, line 3: ")
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    (tmp_path / "empty.jsonl").write_text("\n\n")
-    with pytest.raises(UsageError, match="has no rows"):
-        tasks.make(str(tmp_path / "empty.jsonl"))
-    (tmp_path / "latin.jsonl").write_bytes(b'{"prompt": "caf\xe9", "answer": 1}\n')
-    with pytest.raises(UsageError, match=r"latin\.jsonl"):
-        tasks.make(str(tmp_path / "latin.jsonl"))
-    with pytest.raises(UsageError, match="there is no such file"):
-        tasks.make(str(tmp_path / "missing.jsonl"))
-    with pytest.raises(UsageError, match=r"the folder has no train\.jsonl"):
-        tasks.make(str(tmp_path))
-
-
-def test_line_separators_inside_a_text_do_not_end_a_row(tmp_path: Path) -> None:
-    """U+2028 and the like stand in JSON texts unescaped; str.splitlines would cut there."""
-    row = json.dumps({"prompt": "a\u2028b\x85c", "answer": 1}, ensure_ascii=False)
-    path = write(tmp_path / "a.jsonl", row, {"prompt": "d", "answer": 2})
-    assert [problem["prompt"] for _, problem in tasks.rows_of(path)] == ["a\u2028b\x85c", "d"]
-
-
-def test_tiny_is_not_made_for_a_file() -> None:
-    with pytest.raises(UsageError, match="--model tiny: made for addition, mixed, countdown"):
-        tasks.make(str(GSM8K)).text(rng())
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("empty.jsonl", b"\n\n", "has no rows"),
+        ("latin.jsonl", b'{"prompt": "caf\xe9", "answer": 1}\n', r"latin\.jsonl"),
+        ("missing.jsonl", None, "there is no such file"),
+        ("", None, r"the folder has no train\.jsonl"),
+    ],
+)
+def test_files_that_cannot_be_read(
+    name: str, content: bytes | None, message: str, tmp_path: Path
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(UsageError, match=message):
+        tasks.make(str(tmp_path / name))
 
 
 # ---- Hubs ----------------------------------------------------------------------------------
@@ -933,27 +753,3 @@ def test_other_data_sets_of_a_hub(tmp_path: Path) -> None:
         tasks.from_hub("z", as_on_the_hub(tmp_path / "z", {"train": bad}), "main")
     with pytest.raises(UsageError, match=r"^--task nobody/nothing-at-all: .*$"):
         tasks.make("nobody/nothing-at-all")
-
-
-# ---- Preferences ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"chosen": "x", "rejected": "y"}, "has no prompt"),
-        ({"prompt": "a", "chosen": "x"}, "has no rejected"),
-        ({"prompt": "a", "rejected": "x"}, "has no chosen"),
-        *(
-            ({"prompt": "a", "ranked": ranked}, "a list of two completions or more")
-            for ranked in (["x"], "xy", ["x", 1], None)
-        ),
-    ],
-)
-def test_malformed_preferences(row: Any, message: str, tmp_path: Path) -> None:
-    good = {"prompt": "a", "chosen": "x", "rejected": "y"}
-    path = write(tmp_path / "p.jsonl", good, row)
-    with pytest.raises(UsageError) as error:
-        tasks.read_preferences(path)
-    assert str(error.value).startswith(f"{path}, line 2: ")
-    assert message in str(error.value)

@@ -8,7 +8,7 @@ BUGS = (
         "algos/dqn.py",
         "steps.rewards, steps.terminated, steps.next_obs)",
         "steps.rewards, steps.terminated | steps.truncated, steps.next_obs)",
-        "tests/algos/test_dqn.py::test_a_time_limit_is_not_an_end[False-10.0]",
+        "tests/algos/test_probes.py::test_a_time_limit_is_not_an_end[dqn]",
     ),
     Bug(
         "an end and a timeout at once: dqn stores no termination",
@@ -145,6 +145,6 @@ BUGS = (
         "        if draws.shape[1]:\n"
         "            update(net, target, optimizer, replay, draws, config)\n"
         "        if syncs:\n            update_target(target, net, syncs, config.tau)\n",
-        "tests/algos/test_dqn.py::test_the_target_is_updated_before_the_gradient_steps",
+        "tests/algos/test_dqn.py::test_rhythm_of_updates",
     ),
 )

@@ -6,7 +6,7 @@ GUARD = "manyseeds/kernels/guard.py"
 TESTS = "tests/foundation/test_guard.py"
 ANEW = f"{TESTS}::test_what_is_bound_anew_counts"
 SUBCLASSES = f"{TESTS}::test_subclasses_are_asked_for_what_they_override"
-MIDDLE = f"{TESTS}::test_a_change_in_the_middle_of_a_training_counts"
+MIDDLE = f"{TESTS}::test_a_training_looks_in_each_iteration"
 ENVIRONMENT = f"{TESTS}::test_an_environment_is_asked"
 BUGS = (
     Bug(
@@ -70,7 +70,7 @@ BUGS = (
         GUARD,
         "    if code not in codes.get(name, ()):\n        return None\n",
         "",
-        f"{ANEW}[its code in its place]",
+        f"{ANEW}[its code]",
     ),
     Bug(
         "guard: defaults are not watched",
@@ -252,14 +252,14 @@ BUGS = (
         "manyseeds/kernels/objective.py",
         "        not torch.is_grad_enabled()\n        or parameters",
         "        parameters",
-        f"{TESTS}::test_without_gradients_there_are_none[c]",
+        f"{TESTS}::test_gradients_are_added_to_those_that_are_there[c]",
     ),
     Bug(
         "guard: the first argument that is passed is the object",
         "manyseeds/kernels/__init__.py",
         "*(kwargs[x] for x in parameters[len(args) :] if x in kwargs)",
         "*kwargs.values()",
-        f"{TESTS}::test_arguments_may_be_given_by_name",
+        f"{TESTS}::test_gradients_are_added_to_those_that_are_there[c]",
     ),
     Bug(
         "guard: what changes all the time is followed all the time",

@@ -5,8 +5,39 @@ from tests.planted_bugs.planting import Bug
 TESTS = "tests/foundation/test_resumable.py"
 INIT = "tests/foundation/test_init.py"
 GOES_ON = f"{TESTS}::test_an_interrupted_training_goes_on_as_if_nothing_had_happened"
+KEPT = f"{TESTS}::test_what_belongs_to_another_training_is_a_line_and_kept"
+
+# What a restored training needs: its algorithm, a text of that file, the text without it, the case.
+LEFT_OUT = (
+    ("random streams", "ppo", "episodes, streams), 0", "episodes), 0", "ppo, box"),
+    ("tracker of episodes", "a2c", "optimizer, episodes, streams)", "optimizer, streams)", "a2c"),
+    ("replay memory", "dqn", "optimizer, replay, episodes", "optimizer, episodes", "dqn"),
+    ("target network", "dqn", "changing = net, target, ", "changing = net, ", "dqn"),
+    ("optimizer of the critic", "reinforce", "critic_optimizer, streams)", "streams)", "reinforce"),
+    ("reference policy", "grpo", "actor, reference, optimizer, s", "actor, optimizer, s", "grpo"),
+)
+# What a checkpoint belongs to, as runs/checkpoints.py says it.
+BELONGS = (
+    ("kernels", "was computed by other kernels"),
+    ("code", "is of other code"),
+    ("torch", "was computed by another version of PyTorch"),
+)
 
 BUGS = (
+    *(
+        Bug(f"resuming: {what} left out", f"algos/{algo}.py", right, wrong, f"{GOES_ON}[{case}]")
+        for what, algo, right, wrong, case in LEFT_OUT
+    ),
+    *(
+        Bug(
+            f"resuming: a checkpoint that {why} is used",
+            "manyseeds/runs/checkpoints.py",
+            f'    "{of}": "{why}",\n',
+            "",
+            f"{KEPT}[{of}]",
+        )
+        for of, why in BELONGS
+    ),
     Bug(
         "resuming: the optimizer's moments are left out",
         "manyseeds/optim.py",
@@ -22,53 +53,11 @@ BUGS = (
         f"{GOES_ON}[ppo]",
     ),
     Bug(
-        "resuming: the random streams are left out",
-        "algos/ppo.py",
-        "run.restore((agent, optimizer, episodes, streams), 0",
-        "run.restore((agent, optimizer, episodes), 0",
-        f"{GOES_ON}[ppo, box]",
-    ),
-    Bug(
-        "resuming: the tracker of episodes is left out",
-        "algos/a2c.py",
-        "run.restore((agent, optimizer, episodes, streams), 0",
-        "run.restore((agent, optimizer, streams), 0",
-        f"{GOES_ON}[a2c]",
-    ),
-    Bug(
-        "resuming: the replay memory is left out",
-        "algos/dqn.py",
-        "changing = net, target, optimizer, replay, episodes",
-        "changing = net, target, optimizer, episodes",
-        f"{GOES_ON}[dqn]",
-    ),
-    Bug(
-        "resuming: the target network is left out",
-        "algos/dqn.py",
-        "changing = net, target, optimizer, replay, episodes",
-        "changing = net, optimizer, replay, episodes",
-        f"{GOES_ON}[dqn]",
-    ),
-    Bug(
         "resuming: the next action of SARSA is left out",
         "algos/sarsa.py",
         "state, obs, actions = run.restore((policy, streams, episodes), 0, state, obs, actions)",
         "state, obs, _ = run.restore((policy, streams, episodes), 0, state, obs, actions)",
         f"{GOES_ON}[sarsa]",
-    ),
-    Bug(
-        "resuming: the critic's optimizer is left out",
-        "algos/reinforce.py",
-        "critic, critic_optimizer, streams), timesteps",
-        "critic, streams), timesteps",
-        f"{GOES_ON}[reinforce]",
-    ),
-    Bug(
-        "resuming: the reference policy is left out",
-        "algos/grpo.py",
-        "run.restore((actor, reference, optimizer, streams)",
-        "run.restore((actor, optimizer, streams)",
-        f"{GOES_ON}[grpo]",
     ),
     Bug(
         "resuming: policies that wait for an evaluation are left out",
@@ -141,53 +130,32 @@ BUGS = (
         f"{TESTS}::test_what_is_damaged_is_a_line_and_a_fresh_start[a link]",
     ),
     Bug(
-        "resuming: other kernels go on",
-        "manyseeds/runs/checkpoints.py",
-        '    "kernels": "was computed by other kernels",\n',
-        "",
-        f"{TESTS}::test_what_belongs_to_another_training_is_a_line_and_kept[kernels]",
-    ),
-    Bug(
-        "resuming: other code goes on",
-        "manyseeds/runs/checkpoints.py",
-        '    "code": "is of other code",\n',
-        "",
-        f"{TESTS}::test_what_belongs_to_another_training_is_a_line_and_kept[code]",
-    ),
-    Bug(
-        "resuming: another version of PyTorch goes on",
-        "manyseeds/runs/checkpoints.py",
-        '    "torch": "was computed by another version of PyTorch",\n',
-        "",
-        f"{TESTS}::test_what_belongs_to_another_training_is_a_line_and_kept[torch]",
-    ),
-    Bug(
         "resuming: a checkpoint is lost by a look",
         "manyseeds/runs/checkpoints.py",
         "            os.replace(self.path, self.path.with_name(error.name))\n",
         "            self.path.unlink()\n",
-        f"{TESTS}::test_what_belongs_to_another_training_is_a_line_and_kept[code]",
+        f"{KEPT}[code]",
     ),
     Bug(
         "resuming: a checkpoint that is kept is not found again",
         "manyseeds/runs/checkpoints.py",
         "                os.replace(kept, self.path)\n",
         "                pass\n",
-        f"{TESTS}::test_what_belongs_to_another_training_is_a_line_and_kept[code]",
+        f"{KEPT}[code]",
     ),
     Bug(
         "resuming: a checkpoint that is kept goes as another training begins",
         "manyseeds/runs/base.py",
         "            clear(self.directory, keep=ALL)\n            self.directory.mkdir",
         "            clear(self.directory, keep=CHECKPOINT)\n            self.directory.mkdir",
-        f"{TESTS}::test_what_belongs_to_another_training_is_a_line_and_kept[code]",
+        f"{KEPT}[code]",
     ),
     Bug(
         "resuming: a checkpoint that is kept outlives its run",
         "manyseeds/runs/checkpoints.py",
         "    for path in part.glob(ALL):\n",
         "    for path in part.glob(CHECKPOINT):\n",
-        f"{TESTS}::test_what_belongs_to_another_training_is_a_line_and_kept[code]",
+        f"{KEPT}[code]",
     ),
     Bug(
         "resuming: fewer seeds lose the checkpoint of more",
@@ -257,7 +225,7 @@ BUGS = (
         "manyseeds/runs/control.py",
         "return bool(self.config.make_env().native)",
         "return True",
-        f"{TESTS}::test_what_cannot_be_stored_is_interrupted_at_once",
+        f"{TESTS}::test_what_is_not_stored_is_interrupted_at_once",
     ),
     Bug(
         "resuming: a full disk ends a training",
@@ -292,7 +260,7 @@ BUGS = (
         "manyseeds/checkpoint.py",
         "        if not all(type(seed) is int for seed in known):",
         '        if stored["algo"] not in ("ppo", "a2c"):',
-        f"{INIT}::test_an_algorithm_of_another_name_serves_too",
+        f"{INIT}::test_files_of_policies_exports_and_other_algorithms_serve_too",
     ),
     Bug(
         "init: another algorithm's weights are loaded",

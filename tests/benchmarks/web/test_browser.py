@@ -306,7 +306,7 @@ def test_no_inline_script_runs(browser: Any, site: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("file", "place", "words"),
     [
-        (CARTPOLE, "#curves", "The curves need scripts"),
+        (CARTPOLE, "#curves", "The curves require JavaScript"),
         (CARTPOLE, "table", r"490\.0 \[489\.\d, 490\.\d\]"),
         ("gridworld.html", ".optimum tr", r"0\.254"),
         ("gridworld.html", "body", r"10 policies and\s390 sweeps"),

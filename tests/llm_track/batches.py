@@ -1,0 +1,72 @@
+"""Comparisons of the track's batches: with more padding, in double precision, of moved weights."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+
+def close(a: Tensor, b: Any, atol: float = 1e-12) -> None:
+    b = b if isinstance(b, Tensor) else torch.tensor(b, dtype=a.dtype)
+    torch.testing.assert_close(a, b, rtol=0, atol=atol, check_dtype=False)
+
+
+class float64(contextlib.ContextDecorator):
+    """In it `float()` and new tensors are of double precision."""
+
+    def __enter__(self) -> None:
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(torch.Tensor, "float", lambda x: x)
+        torch.set_default_dtype(torch.float64)
+
+    def __exit__(self, *args: object) -> None:
+        self.patch.undo()
+        torch.set_default_dtype(torch.float32)
+
+
+def moved(model: Any, scale: float = 0.05, seed: int = 1) -> Any:
+    """Move a model's weights away from where they were."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in model.parameters():
+            p += scale * torch.randn(p.shape, generator=generator).to(p)
+    return model
+
+
+def widened(samples: Any, left: int, right: int, token: int) -> Any:
+    """The same samples with so many more columns of padding, in which a token stands."""
+    wide = {}
+    for name, x in vars(samples).items():
+        if x.dim() == 2:
+            columns = (left, 0) if name.startswith("prompt") else (0, right)
+            value = token if name in ("prompts", "tokens") else 0
+            wide[name] = torch.nn.functional.pad(x, columns, value=value)
+    return replace(samples, **wide)
+
+
+def one_by_one(model: Any, prompt: Sequence[int], tokens: Sequence[int], T: float = 1.0) -> Tensor:
+    """Log-probabilities of all tokens at each place, [len(tokens), V], each from a forward pass of
+    its own."""
+    rows = []
+    for t in range(len(tokens)):
+        ids = torch.tensor([[*prompt, *tokens[:t]]])
+        logits = model(input_ids=ids, use_cache=False).logits[0, -1]
+        rows.append((logits.double() / T).log_softmax(-1))
+    return torch.stack(rows)
+
+
+def policy_metrics(
+    ratio: Tensor, quotient: Tensor, advantages: Tensor, mask: Tensor, low: float, high: float
+) -> dict[str, float]:
+    """By name, the means over tokens that are logged; quotient: the reference's probabilities over
+    the policy's."""
+    below, above, better = ratio < low, ratio > high, advantages > 0
+    terms = {"clipfrac": below | above, "clip_low": below & ~better, "clip_high": above & better}
+    terms |= {"approx_kl": ratio - 1 - ratio.log(), "kl": quotient - 1 - quotient.log()}
+    return {name: float(x[mask].double().mean()) for name, x in terms.items()}
