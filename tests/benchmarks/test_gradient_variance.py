@@ -18,7 +18,7 @@ from manyseeds.benchmarks.chapters import gradient_variance as chapter
 from manyseeds.benchmarks.gradient_variance import Moments
 from manyseeds.seeds import SeedStreams
 from tests.benchmarks.conftest import Output, Patch
-from tests.benchmarks.test_tabular_report import cells
+from tests.benchmarks.test_tabular_report import MEASURED, cells
 
 SEEDS = [0, 1]
 CONFIG = reinforce.Config(
@@ -150,10 +150,7 @@ def test_measured_and_shown(tmp_path: Path, monkeypatch: Patch) -> None:
 def stored_of(figures: dict[str, tuple[float, float, float]]) -> dict[str, Any]:
     """A file of one stage and two seeds: variance, signal and dot of each weight."""
     return {
-        "command": "python benchmarks/gradient_variance.py",
-        "machine": {"cpu": "a CPU"},
-        "code": {"commit": "abc", "digest": "0123", "origins": []},
-        "versions": {"torch": "2"},
+        **MEASURED,
         "env": "CartPole-v1",
         "seeds": 2,
         "episodes": 8,

@@ -33,12 +33,7 @@ def test_ahead_over_steps_and_behind_over_samples(tmp_path: Path) -> None:
     assert "After 100 generated samples it is lower (-0.100 [" in text
     assert (tmp_path / "plots/language-steps.svg").exists()
     assert chapter.steps_section([plain], tmp_path) == ""
-
-
-def test_runs_that_differ_by_more_are_no_pair(tmp_path: Path) -> None:
-    dynamic = run(tmp_path / "a", dynamic=True, final=0.8, steps=40)
-    plain = run(tmp_path / "b", dynamic=False, final=0.9, steps=100)
-    plain.settings["epochs"] = 2
+    plain.settings["epochs"] = 2  # runs that differ by more are no pair
     assert chapter.steps_section([plain, dynamic], tmp_path) == ""
 
 
@@ -50,11 +45,7 @@ def test_pass_at_16_that_falls_is_said(tmp_path: Path, many: float, said: bool) 
     sentence = "**With DAPO on addition pass@16 falls from 0.602 to 0.504 while pass@1 rises.** "
     assert text.startswith(sentence) == said
     assert "| addition | DAPO | 5 |" in text
-
-
-def test_without_16_samples_there_is_no_table(tmp_path: Path) -> None:
-    made = run(tmp_path, dynamic=True, final=0.8, steps=10)
-    for summary in made.summaries:
+    for summary in made.summaries:  # without 16 samples there is no table
         del summary["final"]["pass@16"]
     assert chapter.many_samples_section([made], tmp_path) == ""
     assert chapter.length_section([made], tmp_path) == ""

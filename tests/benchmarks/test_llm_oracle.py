@@ -173,7 +173,7 @@ def test_the_page_says_which_are_unbiased(tmp_path: Path) -> None:
     (tmp_path / "llm_oracle.json").write_text(json.dumps(stored))
     page = estimators.page(tmp_path)
     assert "Unbiased up to a constant factor:**\n\n- good\n" in page
-    assert "holds over 2 such networks" in page
+    assert "range over 2 such networks" in page
     assert "per unit of reward.\n\n- long: 25 to 50%, +1.00 to +3.00 tokens\n" in page
     assert "value of the KL: k1. Unbiased for its gradient: k1 in the reward." in page
     assert "The mean of k1 in the loss is 0." in page

@@ -19,7 +19,7 @@ from manyseeds.benchmarks.chapters.stored import open_runs
 from manyseeds.cli import Preset, flag, parse
 from manyseeds.runs import control
 from tests.benchmarks.conftest import Patch
-from tests.benchmarks.test_tabular_report import cells
+from tests.benchmarks.test_tabular_report import MEASURED, cells
 
 BUDGET = 1_500
 
@@ -109,32 +109,20 @@ def test_estimators_of_a2c_stand_beside_gae(results: Path) -> None:
     assert policy_gradients.estimators_section([], results) == ""
 
 
-def test_cost_of_the_critic(results: Path, tmp_path: Path) -> None:
+def test_cost_of_the_critic(results: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     figures = {}
-    for algo in ("ppo", "grpo"):
-        monkey = pytest.MonkeyPatch()
-        module = {"ppo": ppo, "grpo": grpo}[algo]
-        monkey.setattr(module, "SeedAdam", module.SeedAdam)  # it is replaced: put it back
+    for algo, module in (("ppo", ppo), ("grpo", grpo)):
+        monkeypatch.setattr(module, "SeedAdam", module.SeedAdam)  # it is replaced: put it back
         figures[algo] = critic_cost.measure(algo, "CartPole-v1")
-        monkey.undo()
     # Two networks of the same size, with gradient, mean and square of float32 each.
     assert figures["ppo"]["parameters"] == 2 * figures["grpo"]["parameters"]
     padded = figures["grpo"]["optimizer_bytes"] / 12
     assert 0 <= padded - figures["grpo"]["parameters"] < 16
     assert figures["grpo"]["timesteps"] >= BUDGET * critic_cost.SEEDS
 
-    measurements = [
-        {"repeat": 0, "env": "CartPole-v1", "algo": algo, **values}
-        for algo, values in figures.items()
-    ]
-    stored = {
-        "command": "python benchmarks/critic_cost.py",
-        "machine": {"cpu": "a CPU"},
-        "code": {"commit": "abc", "digest": "0123", "origins": []},
-        "versions": {"torch": "2"},
-        "seeds": critic_cost.SEEDS,
-        "measurements": measurements,
-    }
+    where = {"repeat": 0, "env": "CartPole-v1"}
+    measurements = [{**where, "algo": algo, **values} for algo, values in figures.items()]
+    stored = {**MEASURED, "seeds": critic_cost.SEEDS, "measurements": measurements}
     (tmp_path / "critic_cost.json").write_text(json.dumps(stored))
     loaded = [load_result(folder) for folder in open_runs(results)]
     section = policy_gradients.critic_section(loaded, tmp_path)

@@ -288,39 +288,31 @@ def test_a_journal_that_ends_anywhere_goes_on_alike(sampler: str, tmp_path: Path
     expected, rows = params(whole), whole.folder.rows
     cut = find(tmp_path / "cut", words)
     cut.folder.open(cut.settings(), cut.about())
-    for count in range(1, len(lines)):
+    for count in range(1, len(lines), 3):
         head = b"".join(lines[:count]) + lines[count][: len(lines[count]) // 2]
         cut.folder.journal.write_bytes(head)
-        study = search.open_journal(cut)
-        trials = study.get_trials(deepcopy=False)
+        trials = search.open_journal(cut).get_trials(deepcopy=False)
         assert [trial.params for trial in trials] == expected[: len(trials)]
-    # Ended when four trials were chosen, of which none was trained.
-    chosen = places(lines, CREATE_TRIAL)
-    cut.folder.journal.write_bytes(b"".join(lines[: chosen[2] + 1]) + lines[chosen[3]][:20])
-    (cut.folder.path.parent / "journal.log.lock").touch()
-    run(tmp_path / "cut", words)
-    assert params(cut) == expected
-    own = cut.folder.rows
-    assert not own.duplicated(["stage", "trial", "seed"]).any()
-    columns = ["stage", "trial", "seed", "final", "auc"]
-    pd.testing.assert_frame_equal(own[columns], rows[columns])
-
-
-def test_rows_that_no_score_was_told_of_are_not_trained_again(tmp_path: Path) -> None:
-    """The process ended between writing rows and telling Optuna."""
-    words = f"{SPACES['tpe']} --rows 8"
-    whole = run(tmp_path, words)
-    expected, rows = params(whole), whole.folder.rows
-    lines = whole.folder.journal.read_bytes().splitlines(keepends=True)
-    told = places(lines, SET_TRIAL_STATE_VALUES)
-    whole.folder.journal.write_bytes(b"".join(lines[: told[1]]))
-    four = rows[(rows["stage"] == "search") & (rows["trial"] < 4)]
-    whole.folder.path.joinpath("rows.parquet").unlink()
-    whole.folder.add_rows(four)
-    run(tmp_path, words)
-    assert params(whole) == expected
-    pd.testing.assert_frame_equal(whole.folder.rows[:8], rows[:8])
-    assert not whole.folder.rows.duplicated(["stage", "trial", "seed"]).any()
+    chosen, told = places(lines, CREATE_TRIAL), places(lines, SET_TRIAL_STATE_VALUES)
+    for head, trials_there in (
+        # Four trials were chosen, of which none was trained.
+        (b"".join(lines[: chosen[2] + 1]) + lines[chosen[3]][:20], 0),
+        # Four were trained, of which Optuna was told one score: none is trained again.
+        (b"".join(lines[: told[1]]), 4),
+    ):
+        cut.folder.journal.write_bytes(head)
+        there = rows[(rows["stage"] == "search") & (rows["trial"] < trials_there)]
+        if trials_there:
+            cut.folder.path.joinpath("rows.parquet").unlink()
+            cut.folder.add_rows(there)
+        cut.folder.path.with_name("journal.log.lock").touch()
+        run(tmp_path / "cut", words)
+        assert params(cut) == expected
+        own = cut.folder.rows
+        assert not own.duplicated(["stage", "trial", "seed"]).any()
+        pd.testing.assert_frame_equal(own[: len(there)], there)
+        columns = ["stage", "trial", "seed", "final", "auc"]
+        pd.testing.assert_frame_equal(own[columns], rows[columns])
 
 
 # ---- stable-baselines3's defaults -----------------------------------------------------------

@@ -236,40 +236,42 @@ def test_mistakes_are_one_line(capsys: Output) -> None:
         assert refused(capsys, "--init", nothing)
 
 
-def weights(change: Callable[[Path], object]) -> Callable[[Path], None]:
-    return lambda part: change(part / POLICY) and None
-
-
-def with_weights(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Path], None]:
+def with_weights(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Path], Any]:
     def damage(file: Path) -> None:
         tensors = safetensors.torch.load_file(file)
         file.write_bytes(to_bytes({name: change(x) for name, x in tensors.items()}))
 
-    return weights(damage)
+    return damage
 
 
-def record_of(text: str) -> Callable[[Path], None]:
-    return lambda part: (part / "config.json").write_text(text) and None
+def a_pipe(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
 
 
-HOSTILE: dict[str, Callable[[Path], None]] = {
-    "weights": weights(lambda file: file.write_bytes(b"x" * 100)),
+HOSTILE: dict[str, Callable[[Path], Any]] = {
+    "weights": lambda file: file.write_bytes(b"x" * 100),
     "fewer rows": with_weights(lambda x: x[:2]),
     "no rows": with_weights(torch.sum),
-    "no weights": weights(Path.unlink),
-    "a pipe": weights(lambda file: (file.unlink(), os.mkfifo(file))),
-    "a list": record_of("[]"),
-    "no json": record_of("x"),
-    "deep": record_of("[" * 100_000),
-    "no seeds": record_of('{"algo": "ppo", "seeds": 3}'),
-    "seeds": record_of('{"algo": "ppo", "seeds": ["0", null]}'),
+    "no weights": Path.unlink,
+    "a pipe": a_pipe,
+}
+RECORDS = {
+    "a list": "[]",
+    "no json": "x",
+    "deep": "[" * 100_000,
+    "no seeds": '{"algo": "ppo", "seeds": 3}',
+    "seeds": '{"algo": "ppo", "seeds": ["0", null]}',
 }
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("kind", [*HOSTILE, *RECORDS])
 def test_hostile_parts_are_one_line(kind: str, capsys: Output) -> None:
     part = stored()
-    HOSTILE[kind](part)
+    if kind in RECORDS:
+        (part / "config.json").write_text(RECORDS[kind])
+    else:
+        HOSTILE[kind](part / POLICY)
     if kind != "a pipe":
         seal(part, (POLICY,), POLICY)
     assert str(part) in refused(capsys, "--init", str(part))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,6 +14,7 @@ import pytest
 
 from manyseeds import ROOMS
 from manyseeds.digest import PACKAGE, ROOT
+from tests.processes import Script
 
 ALL_ROOMS = (PACKAGE, *ROOMS)
 ABOVE = {
@@ -78,22 +77,22 @@ def test_the_foundation_imports_no_room() -> None:
         ]
 
 
-def test_no_module_has_two_names() -> None:
+def test_no_module_has_two_names(tmp_path: Path) -> None:
     """A room is imported as manyseeds.ROOM alone, though its folder may be on the path."""
     files = [path for room in (*ALL_ROOMS, "tests") for path in (ROOT / room).rglob("*.py")]
     for path in files:
         assert not [x for x in imports(path) if x.partition(".")[0] in ROOMS], path
-    code = (
+    script = tmp_path / "script.py"
+    script.write_text(
         "import runpy, sys\n"
-        "sys.argv = ['benchmarks/sweep.py', '--suite', 'quick', '--cut', '--dry-run']\n"
+        f"sys.argv = ['{ROOT}/benchmarks/sweep.py', '--suite', 'quick', '--cut', '--dry-run']\n"
         "runpy.run_path(sys.argv[0], run_name='__main__')\n"
-        "del sys.modules['__main__']\n"
         "files = [getattr(module, '__file__', None) for module in sys.modules.values()]\n"
-        f"ours = [x for x in files if x and x.startswith({str(ROOT)!r})]\n"
-        "ours = [x for x in ours if '.venv' not in x]\n"
+        f"ours = [x for x in files if x and x.startswith({str(ROOT)!r}) and '.venv' not in x]\n"
         "assert len(ours) == len(set(ours)) > 30, ours\n"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
+    done = Script(str(script)).run()
+    assert done.poll() == 0, done.stderr
 
 
 @pytest.mark.parametrize("room", ROOMS)

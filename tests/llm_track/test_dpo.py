@@ -62,15 +62,6 @@ def update(
 # ---- The loss ------------------------------------------------------------------------------
 
 
-def test_the_loss_by_hand() -> None:
-    """log pi of (-2, -5), log pi_ref of (-3, -4), beta 0.5: rewards 0.5 and -0.5, margin 1."""
-    chosen = dpo.rewards(torch.tensor([-2.0]), torch.tensor([-3.0]), 0.5)
-    rejected = dpo.rewards(torch.tensor([-5.0]), torch.tensor([-4.0]), 0.5)
-    assert (chosen.item(), rejected.item()) == (0.5, -0.5)
-    assert dpo.preference_loss(chosen, rejected).item() == pytest.approx(math.log(1 + math.exp(-1)))
-    assert dpo.preference_loss(rejected, chosen).item() == pytest.approx(math.log(1 + math.e))
-
-
 def by_loops(config: dpo.Config) -> tuple[dict[str, float], Tensor]:
     """The metrics and the gradient, a token at a time in float64."""
     policy, tokenizer = models.load_model(config, CPU, Processes())

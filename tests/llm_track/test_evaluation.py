@@ -214,10 +214,8 @@ def test_the_size_of_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_small_test_set_is_evaluated_whole(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text("".join(f'{{"prompt": "{k}?", "answer": {k}}}\n' for k in range(6)))
-    policy, tokenizer = random_policy()
-    config = LanguageConfig(task=str(path), max_new_tokens=4)
-    task = tasks.make(str(path))
-    measures, transcripts = TaskEvaluator(policy, tokenizer, task, config)(True)
+    task, config = tasks.make(str(path)), LanguageConfig(task=str(path), max_new_tokens=4)
+    measures, transcripts = TaskEvaluator(*random_policy(), task, config)(True)
     assert len(transcripts) == min(3, len(task.test(100)))
     assert "kl" not in measures
     many = tasks.JsonlTask("many", [], [tasks.Problem("1?", "1")] * 1319)

@@ -90,19 +90,6 @@ def test_equal_rewards_say_nothing_at_all(name: str, G: int, reward: float) -> N
     assert (advantages[1] != 0).all()
 
 
-def test_process_advantages_by_hand() -> None:
-    """The paper's sec. 4.1.3: rewards of all steps of the group normalised, then summed backwards.
-
-    Steps (1, 0) and (1, 1, 1): mean 4/5, squares 4 * 0.04 + 0.64 = 0.8, std sqrt(0.8 / 4).
-    """
-    std = math.sqrt(0.8 / 4) + 1e-4
-    up, down = 0.2 / std, -0.8 / std
-    got = grpo.process_advantages([[1.0, 0.0], [1.0] * 3], [[1, 3], [0, 2, 3]], 2, 5)
-    first = [up + down, up + down, down, down, 0]
-    second = [3 * up, 2 * up, 2 * up, up, 0]
-    close(got, [first, second], 1e-6)
-
-
 def test_steps_of_a_group_that_are_all_alike_say_nothing() -> None:
     for n, reward in itertools.product(range(1, 30), (0.1, 0.3, 1.1, 1 / 3)):
         rewards = [[reward] * n, [reward], [1.0, 0.0], [1.0]]
@@ -188,15 +175,6 @@ def test_step_advantages_are_those_of_the_steps(
 
 
 # ---- The reward ----------------------------------------------------------------------------
-
-
-def test_overlong_punishment_by_hand() -> None:
-    """L_max 20, cache 4: nothing up to 16, a quarter for each token from there on."""
-    lengths = torch.tensor([1, 15, 16, 17, 18, 19, 20, 21, 99])
-    got = dapo.overlong_punishment(lengths, 20, 4)
-    close(got, [0, 0, 0, -0.25, -0.5, -0.75, -1, -1, -1])
-    assert (dapo.overlong_punishment(lengths, 20, 0) == 0).all()
-    close(dapo.overlong_punishment(torch.tensor([0, 10, 20]), 20, 20), [0, -0.5, -1])
 
 
 def test_rewards_by_hand(tokenizer: Any) -> None:

@@ -232,16 +232,6 @@ def test_pairs_by_rules_are_right_against_wrong(qwen: str, monkeypatch: pytest.M
 # ---- Rewards, values, advantages -----------------------------------------------------------
 
 
-def test_token_rewards_by_hand() -> None:
-    """The KL on every token, the reward on the last one, nothing on padding."""
-    mask = torch.tensor([[1, 1, 1], [1, 1, 0]], dtype=torch.bool)
-    logprobs = torch.tensor([[-1.0, -2.0, -3.0], [-1.0, -1.0, 7.0]])
-    reference = torch.tensor([[-2.0, -2.0, -1.0], [-1.5, -0.5, 3.0]])
-    got = rlhf_ppo.token_rewards(torch.tensor([10.0, 20.0]), logprobs, reference, mask, 0.5)
-    expected = torch.tensor([[-0.5, 0.0, 11.0], [-0.25, 20.25, 0.0]])
-    torch.testing.assert_close(got, expected)
-
-
 def gae_by_definition(
     rewards: Tensor, values: Tensor, lengths: Sequence[int], gamma: float, lam: float
 ) -> Tensor:

@@ -316,15 +316,8 @@ def test_other_evaluations_after_an_interruption(
     before: int, after: int, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are no part of a run's identity; the curve still reaches the end."""
-    real = LanguageRun.log
-
-    def log(self: LanguageRun, samples: int, metrics: Any) -> None:
-        if samples > 80:
-            raise Interrupted
-        real(self, samples, metrics)
-
     with monkeypatch.context() as patch:
-        patch.setattr(LanguageRun, "log", log)
+        interrupt_log(patch, 6)  # after 80 samples
         with pytest.raises(Interrupted):
             train("grpo", config_of("grpo", model, tmp_path, evaluations=before))
     part = train("grpo", config_of("grpo", model, tmp_path, evaluations=after))
@@ -630,24 +623,21 @@ def test_the_model_of_a_run_is_that_of_its_only_finished_seed(tmp_path: Path) ->
 def test_a_hubs_revision_is_the_hubs_or_that_of_the_copy_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import huggingface_hub
-
-    class Hub:
-        def model_info(self, model: str, timeout: float) -> Any:
-            assert model == "org/name"
-            return SimpleNamespace(sha="abc")
-
-    def fails(*args: Any, **kwargs: Any) -> Any:
-        raise OSError("no network")
-
+    """Tiny models are made by code, which has its digest."""
+    shas = ["abc"]
     file = tmp_path / "models--org--name/snapshots/1f2e3d/config.json"
-    monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
+
+    def model_info(self: Any, model: str, timeout: float) -> Any:
+        if not shas:
+            raise OSError("no network")
+        return SimpleNamespace(sha={"org/name": shas.pop()}[model])
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *args: str(file))
     revision = tasks.hub_revision.__wrapped__
     monkeypatch.setattr(tasks, "hub_revision", revision)
-    assert grpo.Config(model="tiny").contents() == {}  # made by code, which has its digest
+    assert grpo.Config(model="tiny").contents() == {}
     assert grpo.Config(model="org/name").contents() == {"model_content": "abc"}
-    monkeypatch.setattr(Hub, "model_info", fails)
     assert revision("org/name") == "1f2e3d"
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *args: None)
     assert revision("org/name") == ""

@@ -113,14 +113,14 @@ BUGS = (
         "llm_track/grpo.py",
         "advantages[i, : end + 1] += r",
         "advantages[i, end:] += r",
-        "tests/llm_track/test_grpo.py::test_process_advantages_by_hand",
+        "tests/llm_track/test_grpo.py::test_step_advantages_are_those_of_the_steps",
     ),
     Bug(
         "language: steps of the thinking: end a token early",
         "llm_track/grpo.py",
         "advantages[i, : end + 1] += r",
         "advantages[i, :end] += r",
-        "tests/llm_track/test_grpo.py::test_process_advantages_by_hand",
+        "tests/llm_track/test_grpo.py::test_step_advantages_are_those_of_the_steps",
     ),
     Bug(
         "language: steps of the thinking: a token for each character",
@@ -183,7 +183,7 @@ BUGS = (
         "llm_track/dapo.py",
         "((longest - cache - lengths) / cache)",
         "((longest - 2 * cache - lengths) / cache)",
-        "tests/llm_track/test_grpo.py::test_overlong_punishment_by_hand",
+        "tests/llm_track/test_grpo.py::test_rewards_by_hand",
     ),
     Bug(
         "language: refills: do not count",
