@@ -325,6 +325,7 @@ def test_a_long_plan_makes_a_gif_of_bounded_length(
         ("--tolerance 0", "--tolerance 0.0: must be a finite number above 0"),
         ("--goal 8 0", "--goal 8 0: "),
         ("--goal 4 4", "--trap 4 4: is the goal already"),
+        ("--trap 0 0", "--trap 0 0: is the start already"),
         ("--walls 1 2 3", "--walls 1 2 3: "),
         ("--walls 0 0", "--walls 0 0: "),
         ("--env Taxi-v4 --goal 1 1", "--goal 1 1: only for Gridworld-v0"),
