@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from manyseeds import envs, stats
+from manyseeds import stats
 from manyseeds.benchmarks.chapters import speed
 from manyseeds.benchmarks.chapters.comparison import (
     MEASURES,
@@ -17,7 +17,7 @@ from manyseeds.benchmarks.chapters.comparison import (
 )
 from manyseeds.benchmarks.chapters.environment_pages import anchor, figure_names, page_name
 from manyseeds.benchmarks.chapters.evidence import WORDS
-from manyseeds.benchmarks.chapters.names import display, place_of
+from manyseeds.benchmarks.chapters.names import FIRST_ENVIRONMENTS, display, place_of
 from manyseeds.benchmarks.chapters.results import Rows, escape, link, picture
 from manyseeds.benchmarks.chapters.stored import find_file, section_of
 from manyseeds.benchmarks.chapters.tables import table
@@ -118,8 +118,8 @@ def matrix(pairs: Sequence[Pair], results: Path, name: str) -> str:
 
 
 def order(env: str) -> tuple[int, str]:
-    """Environments as envs/ lists them, others behind them by their name."""
-    known = list(envs.NATIVE)
+    """A sorting key: in the order of FIRST_ENVIRONMENTS, others behind them by their name."""
+    known = FIRST_ENVIRONMENTS
     return (known.index(env) if env in known else len(known), env)
 
 

@@ -9,6 +9,11 @@ FIRST = (
     *("ppo", "a2c", "trpo", "dqn", "grpo", "reinforce", "q_learning", "sarsa"),
     *("policy_iteration", "value_iteration", "monte_carlo", "td_prediction"),
 )
+# Likewise of environments: control from the easiest on, then tables.
+FIRST_ENVIRONMENTS = (
+    *("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"),
+    *("FrozenLake-v1", "FrozenLake8x8-v1", "CliffWalking-v1", "Taxi-v4"),
+)
 LANGUAGE = {
     "sft": "SFT",
     "reward_model": "Reward model",
