@@ -196,11 +196,15 @@ def test_figures_are_kept_not_drawn(tmp_path: Path) -> None:
     assert line == {"name": "a", "x": [0, 1], "y": [2, None], "low": [1, 2], "high": [3, 4], "n": 5}
 
 
-def test_films_are_shown_where_there_are_any(site: Path) -> None:
-    runs = {run["key"]: run.get("films") for run in data_of(site / CARTPOLE)["runs"]}
-    assert runs["ppo"] == {"worst": "films/CartPole-v1/ppo-worst.gif"}
-    assert (site / "films" / "CartPole-v1" / "ppo-worst.gif").is_file()
-    assert films.films_of("Pendulum-v1", "ppo", site / "films") == {}
+def test_films_are_shown_where_there_are_any(tmp_path: Path) -> None:
+    results, out = tmp_path / "results", tmp_path / "out"
+    plant(results, "ppo", around(480.0))
+    plant_film(out)
+    write(results, out)
+    (run,) = data_of(out / CARTPOLE)["runs"]
+    assert run["films"] == {"worst": "films/CartPole-v1/ppo-worst.gif"}
+    assert (out / run["films"]["worst"]).is_file()
+    assert films.films_of("Pendulum-v1", "ppo", out / "films") == {}
 
 
 def test_films_are_drawn_of_what_has_weights(tmp_path: Path, capsys: Output) -> None:
