@@ -4,7 +4,7 @@
     python -m tests.planted_bugs n-step traces      # those whose name contains a word
     python -m tests.planted_bugs "step counter"     # those of one trap
 
-A bug that no test notices is a missing test: the exit status is then 1. One module for each
+A bug that no test notices is a missing test: the exit status is then 1. One file for each
 chapter. `make test-all` plants those whose file or test has changed since they were last noticed,
 and a tenth of the others.
 """
@@ -16,45 +16,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.planted_bugs import (
-    dqn,
-    envs,
-    foundation,
-    grpo,
-    guard,
-    language_groups,
-    language_models,
-    language_preferences,
-    language_tasks,
-    policy_gradients,
-    resuming,
-    rows,
-    site,
-    store,
-    tabular,
-)
-from tests.planted_bugs.planting import Copy
+from tests.planted_bugs.planting import Copy, bugs_in
 
-CHAPTERS = {
-    module.__name__.rpartition(".")[2]: module.BUGS
-    for module in (
-        foundation,
-        guard,
-        envs,
-        tabular,
-        dqn,
-        policy_gradients,
-        grpo,
-        rows,
-        resuming,
-        store,
-        site,
-        language_models,
-        language_groups,
-        language_preferences,
-        language_tasks,
-    )
-}
+# One file for each chapter: `[[bug]]`, with the fields of a `Bug`.
+CHAPTERS = {file.stem: bugs_in(file) for file in sorted(Path(__file__).parent.glob("*.toml"))}
 BUGS = tuple(bug for bugs in CHAPTERS.values() for bug in bugs)
 
 # Traps that implementations of control fall into again and again. Names of bugs begin with theirs.

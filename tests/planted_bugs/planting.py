@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,11 @@ class Bug:
     right: str  # stands in the file exactly once
     wrong: str
     test: str  # file::function, perhaps with [parameters]
+
+
+def bugs_in(file: Path) -> tuple[Bug, ...]:
+    """The bugs of a chapter."""
+    return tuple(Bug(**bug) for bug in tomllib.loads(file.read_text())["bug"])
 
 
 def planted(bug: Bug, folder: Path) -> str:

@@ -34,8 +34,12 @@ def obstacles(bug: Bug) -> Iterator[str]:
     try:
         if planted(bug, ROOT) == (ROOT / bug.file).read_text():
             yield f"{bug.name}: changes nothing"
+        elif bug.file.endswith(".py"):
+            ast.parse(planted(bug, ROOT))  # any test notices what cannot be imported
     except (OSError, ValueError) as error:
         yield str(error)
+    except SyntaxError as error:
+        yield f"{bug.name}: {error}"
     file, _, function = bug.test.partition("[")[0].partition("::")
     if not (ROOT / file).is_file() or function not in functions_of(file):
         yield f"{bug.name}: there is no {file}::{function}"
