@@ -36,7 +36,7 @@ TRPO = {"num_envs": 2, "num_steps": 32, "critic_epochs": 1, "total_timesteps": 6
 DQN = {"learning_starts": 20, "buffer_size": 200, "hidden": (16, 16), "total_timesteps": 300}
 GRPO = {"group_size": 3, "minibatch_size": 32, "epochs": 2, "total_timesteps": 200}
 REINFORCE = {"episodes": 3, "critic_updates": 2, "total_timesteps": 200}
-TABULAR = {"env": "FrozenLake-v1", "initial_value": 0.5, "total_timesteps": 300}
+TABULAR = {"env": "FrozenLake-v1", "initial_value": 0.5, "total_timesteps": 500}
 EPISODES = {"total_episodes": 5, "seeds": 2}
 SMALL: dict[str, dict[str, Any]] = {
     "ppo": {**PPO, "entropy_coef": 0.01},
