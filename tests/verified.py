@@ -101,9 +101,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         for kind in ("passed", "failed", "error")
     }
     failed = outcomes["failed"] | outcomes["error"]  # an error of a teardown comes after a pass
-    there = config.stash[COLLECTED]
-    files = {test.partition("::")[0] for test in there}
-    noted = {x: y for x, y in known().items() if x in there or x.partition("::")[0] not in files}
+    there, noted = config.stash[COLLECTED], known()
+    if not any("::" in word for word in config.args):  # files were collected as wholes
+        files = {test.partition("::")[0] for test in there}
+        gone = {x for x in noted if x.partition("::")[0] in files} - there
+        noted = {test: digest for test, digest in noted.items() if test not in gone}
     for item in session.items:
         if DIGEST in item.stash and item.nodeid in outcomes["passed"] | failed:
             noted[item.nodeid] = item.stash[DIGEST]

@@ -120,6 +120,7 @@ def test_a_verified_test_runs_again_when_what_it_names_changes(
     assert outcome() == "2 passed"
     assert outcome() == "2 passed"  # nothing is noted but under --verify
     assert outcome("--verify") == "2 passed"
+    assert outcome("--verify", "test_slow.py::test_it[1]") == "1 passed"  # the other line stays
     assert outcome() == "2 deselected"
     assert outcome("test_slow.py::test_it") == "2 passed"
     (tmp_path / "code.py").write_text("2")
