@@ -430,7 +430,8 @@ def test_what_is_damaged_is_a_line_and_a_fresh_start(
 OTHERS: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
     "settings": ((), {"learning_rate": 0.1}, "it is of other settings"),
     "threads": (
-        (base, "set_up_process", lambda threads: None),
+        # Under its name, because its code belongs to the digest.
+        (base, "set_up_process", functools.wraps(base.set_up_process)(lambda threads: None)),
         {"threads": 2},
         "it is of another number of threads",
     ),
