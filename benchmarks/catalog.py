@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, Literal
 
 from manyseeds import envs
-from manyseeds.cli import identity
+from manyseeds.cli import identity, with_tuples
 from manyseeds.digest import PACKAGE, ROOT
 from manyseeds.errors import UsageError
 
@@ -54,15 +54,8 @@ class Facts:
 def facts(name: str) -> Facts:
     """What is said of an algorithm of this checkout."""
     text = (ROOT / "algos" / "presets" / f"{name}.toml").read_text()
-    tables = {key: x for key, x in _with_tuples(tomllib.loads(text)).items() if key != "presets"}
+    tables = {key: x for key, x in with_tuples(tomllib.loads(text)).items() if key != "presets"}
     return Facts(**tables)
-
-
-def _with_tuples(value: Any) -> Any:
-    """Data of TOML with tuples in the place of lists, as the fields of a Config have them."""
-    if isinstance(value, dict):
-        return {key: _with_tuples(x) for key, x in value.items()}
-    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
 
 
 def module(package: Package, name: str) -> Any:

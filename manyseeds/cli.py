@@ -243,9 +243,15 @@ def read_presets(file: str) -> dict[str, Preset]:
     presets = {}
     for subject, table in tomllib.loads(text)["presets"].items():
         source, published = table.pop("source"), table.pop("published", "")
-        settings = {name: tuple(x) if isinstance(x, list) else x for name, x in table.items()}
-        presets[subject] = Preset(settings, source, published)
+        presets[subject] = Preset(with_tuples(table), source, published)
     return presets
+
+
+def with_tuples(value: Any) -> Any:
+    """Data of TOML with tuples instead of lists, as the fields of a Config have them."""
+    if isinstance(value, dict):
+        return {key: with_tuples(x) for key, x in value.items()}
+    return tuple(map(with_tuples, value)) if isinstance(value, list) else value
 
 
 def published_score(config: Any, preset: Preset | None) -> str:
