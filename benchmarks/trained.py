@@ -15,13 +15,14 @@ from torch import Tensor
 
 from manyseeds import envs
 from manyseeds.benchmarks import catalog
-from manyseeds.benchmarks.chapters.stored import BROKEN, find_and_open, find_file, reading
+from manyseeds.benchmarks.chapters.stored import find_and_open, find_file
 from manyseeds.benchmarks.policies import Finals, final_scores, median_and_worst, policies_name
 from manyseeds.checkpoint import read_policy
 from manyseeds.cli import ControlConfig, identity
 from manyseeds.errors import UsageError
 from manyseeds.evaluate import Policy
 from manyseeds.record import POLICY, home_of
+from manyseeds.untrusted import BROKEN, reading
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,12 +12,14 @@ anything that is not long.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
 import math
 import os
 import re
+import shutil
 import stat
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -121,6 +123,14 @@ def read_text(path: Path, limit: int = MAX_BYTES) -> str:
         raise invalid(path, error) from None
 
 
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a file to a name that is new, in a folder of ours. Raises as `open_checked`, OSError."""
+    with open_checked(source, MAX_WEIGHTS) as file:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with open(target, "xb") as copy:
+            shutil.copyfileobj(file, copy)
+
+
 def sha256_of(path: Path, limit: int = MAX_WEIGHTS) -> str:
     """The SHA-256 of a file. Raises as `open_checked`."""
     with open_checked(path, limit) as file:
@@ -130,9 +140,18 @@ def sha256_of(path: Path, limit: int = MAX_WEIGHTS) -> str:
             raise UsageError(f"{path}: {described(error)}") from None
 
 
-def invalid(path: Path, error: BaseException) -> UsageError:
+def invalid(path: Path, error: BaseException, fault: str = "has invalid content") -> UsageError:
     """The error for what a file holds."""
-    return UsageError(f"{path}: has invalid content ({described(error)[:200]})")
+    return UsageError(f"{path}: {fault} ({described(error)[:200]})")
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Raise UsageError for whatever a file or folder of the store does to the block."""
+    try:
+        yield
+    except BROKEN as error:
+        raise invalid(path, error) from error
 
 
 def is_inner_name(name: Any) -> bool:
