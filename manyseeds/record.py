@@ -45,6 +45,7 @@ from manyseeds.untrusted import (
     NAME,
     SUMMARIES,
     Shape,
+    cached_file,
     check,
     copy_file,
     files_in,
@@ -238,16 +239,12 @@ def copy_part(source: Path, target: Path, beside: Path) -> None:
 def model_files(folder: Path, flag: str) -> dict[str, Path]:
     """The files that a model's folder is read for, by name; others are ignored.
 
-    A link is one only within a cache of the Hugging Face hub, whose folders hold nothing else.
-    Raises UsageError, which names the flag.
+    Raises UsageError, which names the flag, where one is a link.
     """
     found = {}
-    blobs = folder.resolve().parents[1] / "blobs" if folder.resolve().parents[1:] else None
     for name in sorted(files_in(folder)):
         if MODEL.fullmatch(name):
-            path = folder / name
-            if path.is_symlink() and path.resolve().parent == blobs:
-                path = path.resolve()
+            path = cached_file(folder, name)
             if path.is_symlink() or not path.is_file():
                 raise UsageError(f"{flag} {folder}: {name} is a link or the like, not a file")
             found[name] = path
