@@ -18,7 +18,6 @@ merged, and the exit status is 1. The folders are taken in the order in which th
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -71,10 +70,7 @@ class Part:
         seal = read_seal(path)
         if seal is None or not is_finished(path):
             raise UsageError(f"{path}: is damaged, a file differs from its checksum in {DONE}")
-        if any(file.is_symlink() for file in path.rglob("*")):
-            raise UsageError(f"{path}: holds a link; only files are merged")
-        has_weights = not seal["weights"] or (path / seal["weights"]).exists()
-        return cls(path, read_part(path)[0], seal["sha256"], has_weights)
+        return cls(path, read_part(path)[0], seal["sha256"], is_finished(path, with_weights=True))
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -191,14 +187,7 @@ def merge_run(parts: Sequence[Part], folder: RunFolder) -> Iterator[tuple[Part, 
             except Refused as error:
                 yield part, "refused", f"another result of the same seeds\n{error}"
             except (UsageError, OSError) as error:
-                yield part, "failed", said(error)
-
-
-def said(error: Exception) -> str:
-    """One line on what went wrong."""
-    if isinstance(error, shutil.Error):  # a list of what copytree could not copy
-        return str(error.args[0][0][-1])
-    return str(error)
+                yield part, "failed", str(error)
 
 
 def merge(sources: Sequence[Path], results: Path) -> Counter[str]:
@@ -217,7 +206,7 @@ def merge(sources: Sequence[Path], results: Path) -> Counter[str]:
             try:
                 paths = stored_parts(run)
             except UsageError as error:
-                report("failed", run, said(error))
+                report("failed", run, str(error))
                 continue
             for path in paths:
                 try:
@@ -226,7 +215,7 @@ def merge(sources: Sequence[Path], results: Path) -> Counter[str]:
                     else:
                         done["unfinished"] += 1
                 except (UsageError, OSError) as error:
-                    report("failed", path, said(error))
+                    report("failed", path, str(error))
 
     def run_of(part: Part) -> tuple[Path, str]:
         return part.path.parent, json.dumps(part.settings, sort_keys=True)
@@ -241,7 +230,7 @@ def merge(sources: Sequence[Path], results: Path) -> Counter[str]:
                         report(what, part.path, reason)
                 except (UsageError, OSError) as error:
                     for part in group:
-                        report("failed", part.path, said(error))
+                        report("failed", part.path, str(error))
     return done
 
 
