@@ -40,7 +40,7 @@ from manyseeds.writing import replace_folder, sweep, sync, write_bytes, write_js
 if TYPE_CHECKING:
     import pandas as pd
 
-SCHEMA = 3
+SCHEMA = 4
 POLICY = "policy.safetensors"
 PLAN = "plan"  # the one part of a planning run
 STALE = ".stale"  # in a run: what other code has trained, `manyseeds.runs.set_aside`
