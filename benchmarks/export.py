@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +57,7 @@ from manyseeds.untrusted import (
     read_tensors,
     reading,
 )
-from manyseeds.writing import own_place, parquet_bytes, write_bytes, write_json
+from manyseeds.writing import parquet_bytes, replace_folder, write_bytes, write_json
 
 NAMED = 5  # files that a line names
 BASELINES = {"control": (SB3, "stable-baselines3"), "language": ("trl-", "TRL")}
@@ -98,13 +97,10 @@ def shared_files(folder: Path) -> list[str]:
 
 
 def copy_shared(source: Path, target: Path) -> None:
-    """Copy the shared files of a folder. Raises UsageError where one is a link or no file, or has
-    no weights where it should."""
+    """Copy the shared files of a folder. Raises UsageError where one is a link or no file."""
     if source.is_symlink():
         raise UsageError(f"{source}: is a link")
     for name in shared_files(source):
-        if name.endswith(".safetensors"):
-            read_header(source / name)
         copy_file(source / name, target / name)
 
 
@@ -146,8 +142,11 @@ def write_language(run: StoredRun, folder: Path) -> list[int]:
         raise UsageError(f"{run.path}: has no weights here; train it here first")
     seed = median_and_worst(final)[0]
     copy_shared(models[seed], folder)
-    if not any(folder.glob("model*.safetensors")):
+    files = [*folder.glob("model*.safetensors")]
+    if not files:
         raise UsageError(f"{models[seed]}: has no weights that are safetensors")
+    for file in files:
+        read_header(file)
     return [seed]
 
 
@@ -275,21 +274,24 @@ def export(run: StoredRun, folder: Path, again: bool = False) -> None:
         raise UsageError(f"{run.path}: is a baseline's; only manyseeds' own are exported")
     if again and is_export_of(run, folder):
         return
+    check_new(folder)
+
+    def fill(fresh: Path) -> None:
+        write = write_control if run.kind == "control" else write_language
+        seeds = write(run, fresh)
+        write_json(fresh / "run.json", records(run))
+        names = ("seed", "timestep" if run.kind == "control" else "samples")
+        write_bytes(fresh / "curve.parquet", parquet_bytes(run.table("curve.parquet", names)))
+        write_bytes(fresh / "README.md", card(run, seeds, fresh).encode(errors="replace"))
+        check_new(folder)  # still
+
+    replace_folder(folder, fill)
+
+
+def check_new(folder: Path) -> None:
+    """Raise UsageError for a folder to write that exists, unless it is empty."""
     if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
         raise UsageError(f"--hub {folder}: exists; name a folder that is new or empty")
-    folder.absolute().parent.mkdir(parents=True, exist_ok=True)
-    beside = own_place(folder.absolute())
-    beside.mkdir()
-    try:
-        write = write_control if run.kind == "control" else write_language
-        seeds = write(run, beside)
-        write_json(beside / "run.json", records(run))
-        names = ("seed", "timestep" if run.kind == "control" else "samples")
-        write_bytes(beside / "curve.parquet", parquet_bytes(run.table("curve.parquet", names)))
-        write_bytes(beside / "README.md", card(run, seeds, beside).encode(errors="replace"))
-        os.rename(beside, folder)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
 
 
 def upload(folder: Path, repository: str) -> str:

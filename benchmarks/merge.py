@@ -32,11 +32,11 @@ from manyseeds.benchmarks.chapters.results import commit_of, processor, versions
 from manyseeds.benchmarks.chapters.stored import read_part, read_table
 from manyseeds.cli import ScriptConfig, check_unpublished, exit_with, parse, path_of
 from manyseeds.errors import UsageError, printable
+from manyseeds.locks import alone
 from manyseeds.record import (
     DONE,
     PLAN,
     RunFolder,
-    alone,
     copy_part,
     exists,
     is_finished,
@@ -52,7 +52,6 @@ from manyseeds.runs.base import failing_in_one_line
 from manyseeds.untrusted import reading
 
 CLOCK = ("learn_s", "seconds", "per_second")  # how the names of measured times end
-BESIDE = ".merging"  # the part that is being copied; outside of runs/, where readers look
 
 
 @dataclass(frozen=True)
@@ -169,7 +168,6 @@ def merge_run(parts: Sequence[Part], folder: RunFolder) -> Iterator[tuple[Part, 
 
     Raises UsageError where the folder holds a run of the same name with other settings.
     """
-    beside = folder.path.parents[3] / BESIDE
     with folder.locks_for(parts[0].settings) as locks:
         free = [part for part in parts if all([locks.acquire(seed) for seed in part.seeds])]
         there = [Part.open(path) for path in folder.parts()]
@@ -181,7 +179,7 @@ def merge_run(parts: Sequence[Part], folder: RunFolder) -> Iterator[tuple[Part, 
                 done = what_to_do(part, there)
                 if done == "merged":
                     target = folder.path / part.path.name
-                    copy_part(part.path, target, beside)
+                    copy_part(part.path, target)
                     there.append(replace(part, path=target))
                 yield part, done, ""
             except Refused as error:

@@ -19,7 +19,8 @@ import pandas as pd
 
 from manyseeds import untrusted
 from manyseeds.errors import UsageError
-from manyseeds.record import DONE, SCHEMA, Locks, folder_of, hash_of, is_finished, read_record
+from manyseeds.locks import Locks
+from manyseeds.record import DONE, SCHEMA, folder_of, hash_of, is_finished, read_record
 from manyseeds.writing import parquet_bytes, write_bytes, write_json
 
 
@@ -88,7 +89,7 @@ class StudyFolder:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the study against other processes. Raises UsageError while another searches it."""
-        with contextlib.closing(Locks(self.path.with_name(f".{self.path.name}.lock"))) as locks:
+        with contextlib.closing(Locks(self.path)) as locks:
             if not locks.acquire(0):
                 raise UsageError(f"{self.path}: is being searched by another process")
             yield

@@ -43,9 +43,9 @@ from manyseeds.cli import (
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import models, sampling, tasks
 from manyseeds.llm_track.evaluation import cons_at_k, pass_at_k
+from manyseeds.locks import Locks
 from manyseeds.process import resolve_device, set_up_process
 from manyseeds.progress import console
-from manyseeds.record import Locks
 from manyseeds.runs.base import failing_in_one_line
 from manyseeds.runs.parallel import Processes
 from manyseeds.writing import write_json
@@ -267,7 +267,7 @@ def alone_on(out: str) -> Iterator[None]:
     if path.exists() and not path.is_file():
         raise UsageError(f"--out {out}: is no file")
     try:
-        opened = Locks(path.with_name(f".{path.name}.lock"))
+        opened = Locks(path)
     except OSError as error:
         raise UsageError(f"--out {out}: {error.strerror}") from None
     with contextlib.closing(opened) as locks:

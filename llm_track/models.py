@@ -39,10 +39,12 @@ from manyseeds.cli import path_of
 from manyseeds.digest import ROOT, boundary, code_digest
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import sampling, tasks
+from manyseeds.locks import alone
 from manyseeds.progress import console
-from manyseeds.record import alone, is_finished
+from manyseeds.record import is_finished
 from manyseeds.runs.language import LanguageConfig, LanguageRun
 from manyseeds.runs.parallel import Processes
+from manyseeds.writing import replace_folder
 
 PADDING = 3  # tokens on the left, in the check that they change nothing
 TOLERANCE = 0.02  # standard deviations of the logits, of the same check
@@ -508,15 +510,13 @@ def save(model: Any, tokenizer: Any, folder: Path) -> None:
         merged = copy.deepcopy(model.cpu()).merge_and_unload()  # a GPU may have no room for two
         model.to(device)
         model = merged
-    beside = folder.with_name(f".{folder.name}.{os.getpid()}")
-    with quiet_transformers():
-        model.save_pretrained(beside)
-        tokenizer.save_pretrained(beside)
-    if folder.exists():
-        import shutil
 
-        shutil.rmtree(folder)
-    beside.rename(folder)
+    def fill(fresh: Path) -> None:
+        with quiet_transformers():
+            model.save_pretrained(fresh)
+            tokenizer.save_pretrained(fresh)
+
+    replace_folder(folder, fill)
 
 
 def trainable(*models: Any) -> list[nn.Parameter]:
