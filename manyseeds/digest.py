@@ -600,7 +600,8 @@ def text_at(file: Path) -> str:
         status = file.stat()
         if status.st_size > MAX_SIZE:
             return f"{status.st_size} bytes, changed at {status.st_mtime_ns}"
-        return file.read_text(encoding="utf-8", errors="replace")
+        with file.open(encoding="utf-8", errors="replace") as text:
+            return text.read(status.st_size)  # some files of /proc have no end, and no size
     except OSError:
         return ""
 

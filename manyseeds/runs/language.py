@@ -50,7 +50,7 @@ from manyseeds.digest import boundary, code_digest
 from manyseeds.errors import UsageError
 from manyseeds.process import resolve_device, set_up_process
 from manyseeds.progress import Progress, console
-from manyseeds.record import RunFolder, finite_numbers, part_name, plural, read_part
+from manyseeds.record import RunFolder, finite_numbers, part_name, plural, read_parquet, read_part
 from manyseeds.runs.base import (
     BaseRun,
     carry_out,
@@ -553,7 +553,7 @@ def print_result(folder: RunFolder, config: LanguageConfig, preset: Preset | Non
     diverged = {s["seeds"][0]: s["diverged"] for s in summaries if s["diverged"] is not None}
     words = ", ".join(f"seed {seed} at {n:,} samples" for seed, n in diverged.items())
     table.add_row("diverged", words or "none")
-    metrics = pd.concat(pd.read_parquet(part / "metrics.parquet") for part in parts)
+    metrics = pd.concat(read_parquet(part / "metrics.parquet") for part in parts)
     if signal := signal_of(metrics, config):
         table.add_row("signal", signal)
     if preset is None:
