@@ -66,7 +66,7 @@ from manyseeds.cli import (
 from manyseeds.envs.gymnasium_bridge import as_ours, read_kwargs, registered_id
 from manyseeds.errors import UsageError
 from manyseeds.process import exit_reason, set_up_process
-from manyseeds.record import RunFolder, part_name, read_json
+from manyseeds.record import RunFolder, part_name, read_part
 from manyseeds.runs.base import carry_out, complete_parts, failing_in_one_line
 from manyseeds.runs.control import Run, print_result, say_notes
 from manyseeds.runs.set_aside import Code
@@ -473,7 +473,7 @@ def train_seeds(
 
 
 def _print_seed(part: Path, seed: int) -> None:
-    summary = read_json(part / "summary.json")
+    summary = read_part(part)[1]
     returns, seconds = summary["final"]["greedy"]["mean"]["value"], summary["total_seconds"]
     text = "unknown" if returns is None else f"{returns:.1f}"
     print(f"seed {seed}: greedy return {text}, {seconds:.0f} s", flush=True)

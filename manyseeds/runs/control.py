@@ -36,15 +36,7 @@ from manyseeds.evaluate import (
 )
 from manyseeds.kernels.guard import watch
 from manyseeds.progress import Progress
-from manyseeds.record import (
-    POLICY,
-    RunFolder,
-    finite_numbers,
-    parquet_bytes,
-    plural,
-    ranges,
-    read_json,
-)
+from manyseeds.record import POLICY, RunFolder, finite_numbers, plural, ranges, read_part
 from manyseeds.runs.base import (
     complete_seeds,
     estimate_json,
@@ -54,6 +46,8 @@ from manyseeds.runs.base import (
     trained_on,
 )
 from manyseeds.runs.resumable import ResumableRun
+from manyseeds.untrusted import reading
+from manyseeds.writing import parquet_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -517,7 +511,8 @@ def main(
             checkpoint.rows_of(config.init, requested_seeds(config))
         say_notes(config, env)
     folder = complete_seeds(config, train, Run)
-    print_result(folder, config, presets.get(config.env))
+    with failing_in_one_line(), reading(folder.path):
+        print_result(folder, config, presets.get(config.env))
 
 
 def say_notes(config: ControlConfig, env: Any) -> None:
@@ -557,7 +552,7 @@ def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None
 
     requested = requested_seeds(config)
     parts = parts_with(folder, requested)
-    summaries = [read_json(part / "summary.json") for part in parts]
+    summaries = [read_part(part)[1] for part in parts]
     final = {seed: x for s in summaries for seed, x in s["final"]["greedy"]["per_seed"].items()}
     greedy = np.array([final[str(seed)] for seed in requested], dtype=np.float64)  # null: NaN
     diverged = {int(seed): t for s in summaries for seed, t in s["diverged"].items()}

@@ -18,19 +18,11 @@ from manyseeds.algos import ppo
 from manyseeds.checkpoint import to_bytes
 from manyseeds.cli import UsageError, identity, parse
 from manyseeds.evaluate import evaluate, share
-from manyseeds.record import (
-    POLICY,
-    RunFolder,
-    hash_of,
-    is_finished,
-    part_name,
-    read_json,
-    seal,
-    write_json,
-)
+from manyseeds.record import POLICY, RunFolder, hash_of, is_finished, part_name, read_json, seal
 from manyseeds.runs import control
 from manyseeds.runs.configurations import train_configurations
 from manyseeds.runs.control import Run
+from manyseeds.writing import write_json
 from tests import resuming
 from tests.algos.test_seed_axis import BUDGETS
 from tests.benchmarks.conftest import Output, Patch
@@ -173,7 +165,7 @@ def test_the_environment_may_be_another_one_that_fits() -> None:
     """And no module is imported because a stored file names it."""
     part = train("ppo")
     stored = read_json(part / "config.json")
-    stored["config"]["env"] = "nowhere.to.be.found:Env-v0"
+    stored["env"] = stored["config"]["env"] = "nowhere.to.be.found:Env-v0"
     write_json(part / "config.json", stored)
     seal(part, (POLICY,), POLICY)
     assert is_finished(train("ppo", init=str(part)))
