@@ -31,7 +31,7 @@ from manyseeds.errors import UsageError
 from manyseeds.process import exit_reason
 from manyseeds.record import PLAN, RunFolder, clear, commit, is_finished, is_part, read_config
 from manyseeds.runs.set_aside import differs, installed, parts_with_any, seeds_of, set_aside
-from manyseeds.untrusted import is_inner_name, reading
+from manyseeds.untrusted import is_inner_name
 from manyseeds.writing import beside, remove, write_bytes
 
 MIN_FREE = 100 * 2**20  # bytes that a node's store must have room for
@@ -131,8 +131,10 @@ def receive(archive: bytes, folder: RunFolder, config: RunConfig) -> None:
     incoming = beside(folder.path / "incoming")
     try:
         incoming.mkdir()
-        with reading(incoming, "is no archive of parts"):
+        try:
             unpack(archive, incoming)
+        except tarfile.TarError as error:
+            raise UsageError(f"{folder.path}: got no archive of parts ({error})") from None
         for part in sorted(incoming.iterdir()):
             if not is_finished(part, with_weights=True):
                 raise UsageError(f"{part.name}: does not match its checksums")
