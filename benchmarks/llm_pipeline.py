@@ -32,7 +32,8 @@ from pathlib import Path
 from typing import Any
 
 from manyseeds.benchmarks.measure import origin, write_measured
-from manyseeds.cli import NonNegativeInt, PositiveInt, ScriptConfig, exit_with, parse
+from manyseeds.cli import NonNegativeInt, PositiveInt, ScriptConfig, parse
+from manyseeds.command import failing_in_one_line
 from manyseeds.digest import code_digest
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import tasks
@@ -182,25 +183,23 @@ def settings_of(config: Config) -> dict[str, Any]:
     return {name: getattr(config, name) for name in names}
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """Run all stages of all seeds that are not stored yet."""
     config = parse(Config, {}, __doc__, args)
     path = Path(config.results) / STORED
     stored = json.loads(path.read_text()) if path.exists() else {}
     if stored and stored["settings"] != settings_of(config):
-        exit_with(UsageError(f"--results {config.results}: {STORED} is of other settings"))
+        raise UsageError(f"--results {config.results}: {STORED} is of other settings")
     if stored and stored["code"]["digest"] != code_digest(origins(config)):
-        exit_with(UsageError(f"--results {config.results}: {STORED} is of other code"))
+        raise UsageError(f"--results {config.results}: {STORED} is of other code")
     rows = stored.get("rows", [])
-    try:
-        for seed in range(config.first_seed, config.first_seed + config.seeds):
-            if any(row["seed"] == seed for row in rows):
-                continue
-            rows += scores(config, seed)
-            made = {"settings": settings_of(config), "rows": rows}
-            write_measured(path, {**origin(origins(config), ["transformers"]), **made})
-    except UsageError as error:
-        exit_with(error)
+    for seed in range(config.first_seed, config.first_seed + config.seeds):
+        if any(row["seed"] == seed for row in rows):
+            continue
+        rows += scores(config, seed)
+        made = {"settings": settings_of(config), "rows": rows}
+        write_measured(path, {**origin(origins(config), ["transformers"]), **made})
 
 
 if __name__ == "__main__":

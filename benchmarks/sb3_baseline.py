@@ -63,6 +63,7 @@ from manyseeds.cli import (
     parse_both,
     read_algo,
 )
+from manyseeds.command import failing_in_one_line
 from manyseeds.errors import UsageError
 from manyseeds.process import exit_reason, set_up_process
 from manyseeds.record import RunFolder, part_name, read_json
@@ -543,6 +544,7 @@ def complete_run(
     print_result(folder, config, library.baselines[algo].presets.get(config.env))
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """What the command does."""
     words = sys.argv[1:] if args is None else args

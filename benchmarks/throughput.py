@@ -51,7 +51,8 @@ from manyseeds.benchmarks.measure import (
     usable_cores,
     write_measured,
 )
-from manyseeds.cli import PositiveInt, ScriptConfig, check_device, exit_with, parse
+from manyseeds.cli import PositiveInt, ScriptConfig, check_device, parse
+from manyseeds.command import failing_in_one_line
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.record import gpu
@@ -143,6 +144,7 @@ def with_speed(m: dict[str, Any]) -> dict[str, Any]:
     return {**m, "timesteps_per_s": m["timesteps"] / m["learn_s"], "fresh_s": fresh_s}
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """Measure, print, and write results/throughput[-cuda].json and results/tables/ beside it."""
     if measured(sys.argv[1:] if args is None else args, measure=measure):
@@ -160,11 +162,8 @@ def main(args: Sequence[str] | None = None) -> None:
         return f"{m['system']:20} {m['algo']} x {m['seeds']:4} seeds: {speed:11,.0f} timesteps/s"
 
     core = config.core if config.device == "cpu" else None
-    try:
-        cases = [case(*cell, config.device) for cell in config.cells()]
-        measurements = [with_speed(m) for m in in_turn(cases, config.repeats, core, say)]
-    except UsageError as error:
-        exit_with(error)
+    cases = [case(*cell, config.device) for cell in config.cells()]
+    measurements = [with_speed(m) for m in in_turn(cases, config.repeats, core, say)]
     results, name = Path(config.results), "throughput" + "-cuda" * (config.device == "cuda")
     path = results / f"{name}.json"
     stored = json.loads(path.read_text()) if path.exists() else {}

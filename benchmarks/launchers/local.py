@@ -12,7 +12,6 @@ from pathlib import Path
 from manyseeds.benchmarks.launchers.jobs import (
     Event,
     Job,
-    end_with_parent,
     is_published,
     last_line,
     log_of,
@@ -20,7 +19,7 @@ from manyseeds.benchmarks.launchers.jobs import (
     slots,
 )
 from manyseeds.cli import PUBLISHING
-from manyseeds.process import exit_reason
+from manyseeds.process import ENDING, exit_reason
 
 
 @dataclass
@@ -45,7 +44,7 @@ def start(job: Job, results: str, workers: int) -> Running:
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**os.environ, **published},
-            preexec_fn=end_with_parent,
+            **ENDING,
         )
     return Running(job, process, slots(job, workers), log, time.monotonic())
 

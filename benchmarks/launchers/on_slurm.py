@@ -22,7 +22,6 @@ from typing import Any
 from manyseeds.benchmarks.launchers.jobs import (
     Event,
     Job,
-    end_with_parent,
     last_line,
     log_of,
     on_gpu,
@@ -30,6 +29,7 @@ from manyseeds.benchmarks.launchers.jobs import (
     slots,
 )
 from manyseeds.errors import UsageError
+from manyseeds.process import end_with_parent
 from manyseeds.record import read_json
 from manyseeds.writing import write_json
 

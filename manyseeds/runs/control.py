@@ -24,6 +24,7 @@ from manyseeds.cli import (
     published_score,
     requested_seeds,
 )
+from manyseeds.command import failing_in_one_line
 from manyseeds.evaluate import (
     CURVE_EPISODES,
     FINAL_EPISODES,
@@ -39,7 +40,6 @@ from manyseeds.record import POLICY, RunFolder, finite_numbers, plural, ranges, 
 from manyseeds.runs.base import (
     complete_seeds,
     estimate_json,
-    failing_in_one_line,
     parts_with,
     print_table,
     trained_on,
@@ -468,17 +468,16 @@ def failures_text(seeds: int, kinds: dict[str, set[int]]) -> str:
     return f"{text} {next(iter(found or kinds))}"
 
 
+@failing_in_one_line()
 def main(
     config: AnyConfig, train: Callable[[AnyConfig, Run], Any], presets: dict[str, Preset]
 ) -> None:
     """Train the seeds that are not finished yet, store them, and print the table of the run."""
     assert isinstance(config, ControlConfig)
-    with failing_in_one_line():
-        env = config.make_env()
-        if config.init:
-            checkpoint.rows_of(config.init, requested_seeds(config))
-        starts_differ = not env.native and not env.repeats_starts()
-    if starts_differ:
+    env = config.make_env()
+    if config.init:
+        checkpoint.rows_of(config.init, requested_seeds(config))
+    if not env.native and not env.repeats_starts():
         print(
             f"note: {config.env} ignores its seed: two resets with one seed begin differently, and "
             "the run cannot be repeated",

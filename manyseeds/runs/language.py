@@ -41,10 +41,10 @@ from manyseeds.cli import (
     ResumableConfig,
     Seeds,
     check_ranges,
-    exit_with,
     identity,
     requested_seeds,
 )
+from manyseeds.command import failing_in_one_line
 from manyseeds.digest import boundary, code_digest
 from manyseeds.errors import UsageError
 from manyseeds.process import resolve_device, set_up_process
@@ -54,7 +54,6 @@ from manyseeds.runs.base import (
     BaseRun,
     carry_out,
     complete,
-    failing_in_one_line,
     parts_with,
     print_table,
     trained_on,
@@ -453,6 +452,7 @@ class LanguageRun(BaseRun):
 # ---- The command ---------------------------------------------------------------------------
 
 
+@failing_in_one_line()
 def main(
     config: AnyConfig,
     train: Callable[[AnyConfig, LanguageRun], Any],
@@ -462,8 +462,7 @@ def main(
     assert isinstance(config, LanguageConfig)
     algo = Path(inspect.getfile(train)).stem
     processes = Processes(resolve_device(config.device))
-    with failing_in_one_line():  # a file or a model that it names is not there
-        folder = RunFolder.of(config, algo)
+    folder = RunFolder.of(config, algo)  # a file or a model that it names may not be there
 
     def train_seed(seed: int, part: Path) -> None:
         processes.broadcast(seed)
@@ -476,11 +475,8 @@ def main(
         print_result(folder, config, presets.get(config.task))
         return
     set_up_process(config.threads)
-    try:
-        while (seed := processes.broadcast()) is not None:
-            carry_out(config, train, LanguageRun(config, [seed], None, algo, processes=processes))
-    except UsageError as error:
-        exit_with(error)
+    while (seed := processes.broadcast()) is not None:
+        carry_out(config, train, LanguageRun(config, [seed], None, algo, processes=processes))
 
 
 def complete_seeds_in_turn(

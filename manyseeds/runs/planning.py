@@ -33,6 +33,7 @@ from torch.nn.functional import one_hot
 
 from manyseeds import checkpoint, plots
 from manyseeds.cli import AnyConfig, EnvConfig, Execution, Positive, Preset, Range, UsageError
+from manyseeds.command import failing_in_one_line
 from manyseeds.record import PLAN, POLICY, SCHEMA, RunFolder, read_json
 from manyseeds.runs.base import BaseRun, carry_out, complete, print_table
 from manyseeds.runs.set_aside import Code
@@ -196,6 +197,7 @@ def draw(part: Path, name: str) -> None:
     plots.boards([replay.board(k) for k in shown], replay.layout, part / name)
 
 
+@failing_in_one_line()
 def main(
     config: AnyConfig, solve: Callable[[AnyConfig, PlanningRun], Tensor], presets: dict[str, Preset]
 ) -> None:

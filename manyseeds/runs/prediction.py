@@ -44,6 +44,7 @@ from manyseeds.cli import (
     published_score,
     requested_seeds,
 )
+from manyseeds.command import failing_in_one_line
 from manyseeds.progress import Progress
 from manyseeds.record import POLICY, RunFolder, finite_numbers, plural, read_json, read_parquet
 from manyseeds.runs.base import (
@@ -381,6 +382,7 @@ def _text(errors: Floats, digits: int) -> str:
 # ---- The command ---------------------------------------------------------------------------
 
 
+@failing_in_one_line()
 def main(
     config: AnyConfig,
     train: Callable[[AnyConfig, PredictionRun], Tensor],
