@@ -50,6 +50,7 @@ from manyseeds.record import (
     read_seal,
     run_paths,
 )
+from manyseeds.writing import sweep
 
 CLOCK = ("learn_s", "seconds", "per_second")  # how the names of measured times end
 
@@ -172,6 +173,7 @@ def merge_run(parts: Sequence[Part], folder: RunFolder) -> Iterator[tuple[Part, 
     Raises UsageError where the folder holds a run of the same name with other settings.
     """
     with folder.locks_for(parts[0].settings) as locks:
+        sweep(folder.path)
         free = [part for part in parts if all([locks.acquire(seed) for seed in part.seeds])]
         there = [Part.open(path) for path in folder.parts()]
         for part in parts:

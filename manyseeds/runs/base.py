@@ -30,6 +30,7 @@ from manyseeds.command import Interrupted, failing_in_one_line
 from manyseeds.digest import boundary, origin_of
 from manyseeds.errors import UsageError
 from manyseeds.kernels.guard import looking_by_iteration
+from manyseeds.locks import tidy
 from manyseeds.process import resolve_device, set_up_process
 from manyseeds.progress import console
 from manyseeds.record import (
@@ -302,6 +303,7 @@ def complete(
                 remove_all(part)
         code.say_what_is_kept(folder, requested)
         if not (first := left()):
+            tidy(folder.path)
             console.print(f"{finished} in {folder.path}.")
             return
         set_up_process(config.threads)
