@@ -24,14 +24,13 @@ results/llm_pipeline.json, to which the scores of each finished seed are added.
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from manyseeds.benchmarks.measure import origin, write_measured
+from manyseeds.benchmarks.measure import origin, read_measured, write_measured
 from manyseeds.cli import NonNegativeInt, PositiveInt, ScriptConfig, parse
 from manyseeds.command import failing_in_one_line
 from manyseeds.digest import code_digest
@@ -183,12 +182,15 @@ def settings_of(config: Config) -> dict[str, Any]:
     return {name: getattr(config, name) for name in names}
 
 
+BEFORE = {"settings": {str: object}, "code": {"digest": str}, "rows": [{"seed": int}]}
+
+
 @failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """Run all stages of all seeds that are not stored yet."""
     config = parse(Config, {}, __doc__, args)
     path = Path(config.results) / STORED
-    stored = json.loads(path.read_text()) if path.exists() else {}
+    stored = read_measured(path, BEFORE)
     if stored and stored["settings"] != settings_of(config):
         raise UsageError(f"--results {config.results}: {STORED} is of other settings")
     if stored and stored["code"]["digest"] != code_digest(origins(config)):

@@ -18,7 +18,6 @@ merged, and the exit status is 1. The folders are taken in the order in which th
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -30,7 +29,7 @@ from typing import Any
 from tyro.conf import Positional
 
 from manyseeds.benchmarks.chapters.results import commit_of, processor, versions_text
-from manyseeds.benchmarks.chapters.stored import read_part, read_table, reading
+from manyseeds.benchmarks.chapters.stored import read_part, read_table
 from manyseeds.cli import ScriptConfig, check_unpublished, parse, path_of
 from manyseeds.command import failing_in_one_line
 from manyseeds.errors import UsageError, printable
@@ -50,6 +49,7 @@ from manyseeds.record import (
     read_seal,
     run_paths,
 )
+from manyseeds.untrusted import reading
 from manyseeds.writing import sweep
 
 CLOCK = ("learn_s", "seconds", "per_second")  # how the names of measured times end
@@ -70,10 +70,7 @@ class Part:
         seal = read_seal(path)
         if seal is None or not is_finished(path):
             raise UsageError(f"{path}: is damaged, a file differs from its checksum in {DONE}")
-        if any(file.is_symlink() for file in path.rglob("*")):
-            raise UsageError(f"{path}: holds a link; only files are merged")
-        has_weights = not seal["weights"] or (path / seal["weights"]).exists()
-        return cls(path, read_part(path)[0], seal["sha256"], has_weights)
+        return cls(path, read_part(path)[0], seal["sha256"], is_finished(path, with_weights=True))
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -190,14 +187,7 @@ def merge_run(parts: Sequence[Part], folder: RunFolder) -> Iterator[tuple[Part, 
             except Refused as error:
                 yield part, "refused", f"another result of the same seeds\n{error}"
             except (UsageError, OSError) as error:
-                yield part, "failed", said(error)
-
-
-def said(error: Exception) -> str:
-    """One line on what went wrong."""
-    if isinstance(error, shutil.Error):  # a list of what copytree could not copy
-        return str(error.args[0][0][-1])
-    return str(error)
+                yield part, "failed", str(error)
 
 
 def merge(sources: Sequence[Path], results: Path) -> Counter[str]:
@@ -216,7 +206,7 @@ def merge(sources: Sequence[Path], results: Path) -> Counter[str]:
             try:
                 paths = stored_parts(run)
             except UsageError as error:
-                report("failed", run, said(error))
+                report("failed", run, str(error))
                 continue
             for path in paths:
                 try:
@@ -225,7 +215,7 @@ def merge(sources: Sequence[Path], results: Path) -> Counter[str]:
                     else:
                         done["unfinished"] += 1
                 except (UsageError, OSError) as error:
-                    report("failed", path, said(error))
+                    report("failed", path, str(error))
 
     def run_of(part: Part) -> tuple[Path, str]:
         return part.path.parent, json.dumps(part.settings, sort_keys=True)
@@ -240,7 +230,7 @@ def merge(sources: Sequence[Path], results: Path) -> Counter[str]:
                         report(what, part.path, reason)
                 except (UsageError, OSError) as error:
                     for part in group:
-                        report("failed", part.path, said(error))
+                        report("failed", part.path, str(error))
     return done
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from manyseeds.errors import UsageError
+from manyseeds.untrusted import read_bytes
 from manyseeds.writing import sweep, write_bytes
 
 ENTRANCE, SETTINGS = "entrance.lock", "settings.json"
@@ -53,7 +54,7 @@ class Locks:
         try:
             file = self.folder / SETTINGS
             check(file, stat.S_ISREG, "file")
-            theirs = file.read_bytes() if file.exists() else b""
+            theirs = read_bytes(file) if file.exists() else b""
             if theirs != settings:
                 if any(map(is_held, self.folder.glob("process-*.lock"))):
                     return theirs

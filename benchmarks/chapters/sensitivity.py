@@ -30,7 +30,7 @@ from manyseeds.benchmarks.chapters.results import (
     print_table,
     verdict_text,
 )
-from manyseeds.benchmarks.chapters.stored import NAME, NUMBER, left_out, read, read_table
+from manyseeds.benchmarks.chapters.stored import left_out, read, read_table
 from manyseeds.benchmarks.chapters.tables import table
 from manyseeds.benchmarks.studies import sealed_studies
 from manyseeds.errors import UsageError
@@ -38,6 +38,7 @@ from manyseeds.plots import Panel
 from manyseeds.record import is_finished, layers, ranges
 from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Estimate
+from manyseeds.untrusted import NAME, NUMBER
 
 STUDY: dict[str, Any] = {
     "command": str,

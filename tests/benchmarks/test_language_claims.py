@@ -18,7 +18,6 @@ from manyseeds.benchmarks.chapters import language_claims as chapter
 from manyseeds.benchmarks.chapters import language_models
 from manyseeds.benchmarks.chapters import results as chapter_results
 from manyseeds.benchmarks.chapters.language_models import Method
-from manyseeds.benchmarks.chapters.stored import ORIGIN
 from manyseeds.benchmarks.suite import (
     CLIP_HIGHER,
     EQUAL,
@@ -29,6 +28,7 @@ from manyseeds.benchmarks.suite import (
     WITHOUT_KL,
 )
 from manyseeds.digest import ROOT
+from manyseeds.untrusted import ORIGIN
 from manyseeds.writing import parquet_bytes, write_bytes
 
 SEEDS = 5

@@ -21,7 +21,7 @@ from PIL import Image
 from torch import Tensor
 
 from manyseeds import envs
-from manyseeds.algos import policy_iteration, q_learning
+from manyseeds.algos import policy_iteration, ppo, q_learning
 from manyseeds.benchmarks import films, trained, watch
 from manyseeds.checkpoint import to_bytes
 from manyseeds.cli import from_preset, parse
@@ -177,7 +177,8 @@ def test_plays_what_gymnasium_plays(lake: Path, tmp_path: Path, capsys: Output) 
 
 
 def test_action_is_clipped_to_the_box() -> None:
-    scene = films.GymnasiumScene("MountainCarContinuous-v0", 50)
+    spec = replace(envs.NATIVE["MountainCarContinuous-v0"]().spec, time_limit=50)
+    scene = films.GymnasiumScene(ppo.Config(env=spec.id), spec)
     policy: Any = SimpleNamespace(seeds=[5], act=lambda obs: torch.full((1, 1, 1), 3.0))
     total, steps = films.play(scene, policy, seed=5, start=0, reel=films.Reel(30, ""))
     assert (round(total, 6), steps) == (-5.0, 50)  # 0.1 for each full throttle
@@ -410,9 +411,10 @@ def test_what_has_no_policy_of_today(
     (run,) = (tmp_path / "results/runs/Gridworld-v0/policy_iteration").glob("[!.]*")
     for more in ([], ["--check"]):
         assert "is a planning run" in refusal(watch.main, run, *more)
-    error = RuntimeError("Error(s) in loading state_dict:\n\tMissing key(s)")
-    monkeypatch.setattr(q_learning, "load", mock.Mock(side_effect=error))
-    assert "do not fit today's algos/q_learning.py" in refusal(watch.main, lake)
+    monkeypatch.setattr(q_learning.QTable, "load_state_dict", mock.Mock(side_effect=RuntimeError))
+    error = refusal(watch.main, lake)
+    assert "does not fit manyseeds.algos.q_learning" in error
+    assert "to train it again: python" in error
 
 
 def test_pygame_is_missing(
