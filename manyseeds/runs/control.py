@@ -25,6 +25,7 @@ from manyseeds.cli import (
     published_score,
     requested_seeds,
 )
+from manyseeds.command import failing_in_one_line
 from manyseeds.evaluate import (
     CURVE_EPISODES,
     FINAL_EPISODES,
@@ -40,7 +41,6 @@ from manyseeds.record import POLICY, RunFolder, finite_numbers, plural, ranges, 
 from manyseeds.runs.base import (
     complete_seeds,
     estimate_json,
-    failing_in_one_line,
     parts_with,
     print_table,
     trained_on,
@@ -500,18 +500,18 @@ def failures_text(seeds: int, kinds: dict[str, set[int]]) -> str:
     return f"{text} {next(iter(found or kinds))}"
 
 
+@failing_in_one_line()
 def main(
     config: AnyConfig, train: Callable[[AnyConfig, Run], Any], presets: dict[str, Preset]
 ) -> None:
     """Train the seeds that are not finished yet, store them, and print the table of the run."""
     assert isinstance(config, ControlConfig)
-    with failing_in_one_line():
-        env = config.make_env()
-        if config.init:
-            checkpoint.rows_of(config.init, requested_seeds(config))
-        say_notes(config, env)
+    env = config.make_env()
+    if config.init:
+        checkpoint.rows_of(config.init, requested_seeds(config))
+    say_notes(config, env)
     folder = complete_seeds(config, train, Run)
-    with failing_in_one_line(), reading(folder.path):
+    with reading(folder.path):
         print_result(folder, config, presets.get(config.env))
 
 

@@ -42,10 +42,10 @@ from manyseeds.cli import (
     ResumableConfig,
     Seeds,
     check_ranges,
-    exit_with,
     identity,
     requested_seeds,
 )
+from manyseeds.command import failing_in_one_line
 from manyseeds.digest import boundary, code_digest
 from manyseeds.errors import UsageError
 from manyseeds.process import resolve_device, set_up_process
@@ -55,7 +55,6 @@ from manyseeds.runs.base import (
     BaseRun,
     carry_out,
     complete,
-    failing_in_one_line,
     parts_with,
     print_table,
     trained_on,
@@ -480,6 +479,7 @@ class LanguageRun(BaseRun):
 # ---- The command ---------------------------------------------------------------------------
 
 
+@failing_in_one_line()
 def main(
     config: AnyConfig,
     train: Callable[[AnyConfig, LanguageRun], Any],
@@ -489,9 +489,8 @@ def main(
     assert isinstance(config, LanguageConfig)
     algo = Path(inspect.getfile(train)).stem
     processes = Processes(resolve_device(config.device))
-    with failing_in_one_line():  # a file or a model that it names is not there
-        config.check_request()
-        folder = RunFolder.of(config, algo)
+    config.check_request()
+    folder = RunFolder.of(config, algo)  # a file or a model that it names may not be there
 
     def train_seed(seed: int, part: Path) -> None:
         processes.broadcast(seed)
@@ -501,15 +500,12 @@ def main(
         code = Code(config, [train], LanguageRun.kind_origins())
         complete_seeds_in_turn(folder, code, train_seed)
         processes.broadcast(None)
-        with failing_in_one_line(), reading(folder.path):
+        with reading(folder.path):
             print_result(folder, config, presets.get(config.task))
         return
     set_up_process(config.threads)
-    try:
-        while (seed := processes.broadcast()) is not None:
-            carry_out(config, train, LanguageRun(config, [seed], None, algo, processes=processes))
-    except UsageError as error:
-        exit_with(error)
+    while (seed := processes.broadcast()) is not None:
+        carry_out(config, train, LanguageRun(config, [seed], None, algo, processes=processes))
 
 
 def complete_seeds_in_turn(
