@@ -59,6 +59,7 @@ from manyseeds.record import (
     write_json,
 )
 from manyseeds.runs.set_aside import code_of
+from manyseeds.worth import unscored_text, worths_of
 
 NAMED = 5  # files that a line names
 BASELINES = {"control": (SB3, "stable-baselines3"), "language": ("trl-", "TRL")}
@@ -147,9 +148,8 @@ def write_language(run: StoredRun, folder: Path) -> list[int]:
     models, final = {}, {}
     for part, summary in zip(run.parts, run.summaries, strict=True):
         if (part / "model").is_dir():
-            (seed,) = summary["seeds"]
-            models[seed] = part / "model"
-            final[seed] = summary["final"][summary["headline"]]
+            ((seed, worth),) = worths_of(summary).items()
+            models[seed], final[seed] = part / "model", worth.score
     if not final:
         raise UsageError(f"{run.path}: has no weights here; train it here first")
     seed = median_and_worst(final)[0]
@@ -219,12 +219,16 @@ def card(run: StoredRun, seeds: Sequence[int], folder: Path) -> str:
         result = load_result(run)
         result = result.only(result.seeds[: result.first_seeds] or result.seeds)  # as verdicts
         measure, score = "mean_reward", stats.estimate(result.final, "mean")
+        failed = result.unscored
         shown, digits = "greedy return at the end, mean", result.digits
         library, task = "manyseeds", "reinforcement-learning"
         load = f"from manyseeds.algos.{run.algo} import load\n\n"
         load += 'policy = load("hub:FOLDER")  # or OWNER/NAME'
     else:
         method = Method(run)
+        failed = unscored_text(
+            [w for summary in run.summaries for w in worths_of(summary).values()]
+        )
         measure, score = method.headline, stats.estimate(method.values(method.headline), "mean")
         shown, digits = f"{measure} at the end, mean", 3
         library, (loader, task) = "transformers", class_of(folder)
@@ -254,6 +258,7 @@ def card(run: StoredRun, seeds: Sequence[int], folder: Path) -> str:
         f"# {escape(name)}\n",
         f"Trained by manyseeds with seeds {ranges(run.seeds)}. Weights of {rows}.\n",
         f"- Score: {score.text(digits)} ({shown} over {plural(score.n, 'seed')}, 95% interval)",
+        *([f"- Seeds without a score, which count as failures: {failed}"] if failed else []),
         f"- Against {BASELINES[run.kind][1]}: {escape(verdict_of(run))}\n",
         f"```python\n{load}\n```\n",
         f"## Provenance\n\n{origins_text(run.configs)}",

@@ -397,7 +397,7 @@ def other_rows(pairs: Sequence[Pair], results: Path) -> Rows:
 
 def ranked_seeds(result: Result) -> dict[str, int]:
     """The median and the worst seed of a run; one seed can be both."""
-    seeds = median_and_worst(dict(zip(result.seeds, result.final.tolist(), strict=True)))
+    seeds = median_and_worst({seed: worth.score for seed, worth in result.worths.items()})
     return dict(zip(RANKS, (seeds[0], seeds[-1]), strict=True))
 
 

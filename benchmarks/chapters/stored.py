@@ -101,6 +101,7 @@ SUMMARIES: dict[str, dict[str, Shape]] = {  # by the kind of run
         "initial": MEASURES,
         "final": MEASURES,
         "samples": int,
+        "diverged?": (int, None),
     },
 }
 
