@@ -2,6 +2,7 @@
 #
 #   make PYTHON=python3.12 install       the Python that .venv is made with
 #   make TORCH="torch==2.12.1" test      another torch than the locked one
+#   make TORCH_INDEX=URL install         torch, and nothing else, from another package index
 
 PYTHON  ?= python3
 TORCH   ?= $(LOCKED_TORCH)
@@ -18,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install benchmark report site films picture browser test test-all test-peers verify gpu-check lint check-arm64 \
+.PHONY: help install trackers benchmark report site films picture browser test test-all test-peers verify gpu-check lint check-arm64 \
   format jax-env ray-env slurm-test clean FORCE
 
 help: ## this list
@@ -52,10 +53,10 @@ browser: ## a browser for the tests of the site: Debian's chromium
 test: install ## fast tests and lint
 	$(call BESIDE_LINT,-m "not slow" --durations 10)
 
-test-all: install ## all tests and lint; of those that passed with the same files a tenth
+test-all: install trackers ## all tests and lint; of those that passed with the same files a tenth
 	$(call BESIDE_LINT,--durations 60)
 
-verify: install ## planted bugs and sanitizers, all of them; notes what they passed with
+verify: install trackers ## planted bugs and sanitizers, all of them; notes what they passed with
 	$(PY) -m pytest --workers $(WORKERS) -m verified --verify
 
 # Lint begins while one process collects the tests; its outcome stands last.
@@ -138,19 +139,25 @@ $(STAMP): FORCE
 endif
 
 $(STAMP): requirements.lock pyproject.toml | $(VENV)/bin/pip
-	$(call INSTALL,$(VENV),-r $(VENV)/.locked)
+	$(call INSTALL,$(VENV))
+
+trackers: $(VENV)/.trackers ## add TensorBoard and W&B, for --track
+
+$(VENV)/.trackers: requirements-trackers.lock | install
+	$(PY) -m pip install --quiet --require-hashes --no-deps -r requirements-trackers.lock
+	@touch $@
 
 # rejax and gymnax beside this project, to time ourselves against them.
 jax-env: .venv-jax/.installed ## set up .venv-jax, with rejax, gymnax and SBX
 
 .venv-jax/.installed: requirements.lock pyproject.toml | .venv-jax/bin/pip
-	$(call INSTALL,.venv-jax,--no-build-isolation -e ".[jax]")
+	$(call INSTALL,.venv-jax,-e ".[jax]")
 
 # A sweep on a cluster: the locked versions, Ray and submitit. The tests of launchers find it.
 ray-env: .venv-ray/.installed ## set up .venv-ray, with Ray and submitit, for sweeps on clusters
 
 .venv-ray/.installed: requirements.lock pyproject.toml | .venv-ray/bin/pip
-	$(call INSTALL,.venv-ray,--no-build-isolation -r .venv-ray/.locked -e ".[cluster]")
+	$(call INSTALL,.venv-ray,-e ".[cluster]")
 
 slurm-test: .venv-ray/.installed ## sweeps on a Slurm of one node, which is set up for it (Debian)
 	@command -v slurmctld > /dev/null || { command -v apt-get > /dev/null || { echo \
@@ -162,16 +169,21 @@ slurm-test: .venv-ray/.installed ## sweeps on a Slurm of one node, which is set 
 # stable-baselines3 asks for torch 2.8 or newer.
 UNLOCKED := $(if $(subst $(LOCKED_TORCH),,$(TORCH)),torch|setuptools,torch)
 
-# $(call INSTALL,environment,what to install after torch)
+# What torch needs itself is installed before it, from the usual index.
+FROM := $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
+
+# $(call INSTALL,environment,what else). The locked files, by checksum; then torch, which has none.
 define INSTALL
 @$(1)/bin/python -c "$$CHECK_PYTHON" $(1)/bin/python || { \
   echo "make: $(1) cannot be used; set it up anew: make clean" >&2; exit 1; }
-@grep -vE '^($(UNLOCKED))==' requirements.lock > $(1)/.locked
-@echo "Installing $(TORCH) into $(1) (some minutes the first time)"
-@$(1)/bin/python -m pip install --quiet -c $(1)/.locked "setuptools>=77.0.3" "$(TORCH)"
-@echo "Installing the other packages"
-@$(1)/bin/python -m pip install --quiet -c $(1)/.locked "$(TORCH)" $(2)
-@$(1)/bin/python -m pip install --quiet --no-deps --no-build-isolation -e .
+@awk '/^[^ ]/ { kept = !/^($(UNLOCKED))==/ } kept' requirements.lock > $(1)/.locked
+@sed -n 's/^\([^# ]*==[^ ]*\).*/\1/p' $(1)/.locked > $(1)/.versions
+@echo "Installing the locked packages into $(1)"
+@$(1)/bin/python -m pip install --quiet --require-hashes --no-deps -r $(1)/.locked
+@echo "Installing $(TORCH) (some minutes the first time)"
+@$(1)/bin/python -m pip install --quiet -c $(1)/.versions $(FROM) "setuptools>=77.0.3" "$(TORCH)"
+@$(1)/bin/python -m pip install --quiet $(if $(2),-c $(1)/.versions "$(TORCH)" $(2),--no-deps -e .) \
+  --no-build-isolation
 @echo "$(TORCH)" > $@
 endef
 

@@ -47,19 +47,10 @@ from manyseeds.checkpoint import read_about, to_bytes
 from manyseeds.cli import exit_with, parse, path_of
 from manyseeds.digest import is_path
 from manyseeds.errors import UsageError, printable
-from manyseeds.record import (
-    POLICY,
-    open_regular,
-    own_place,
-    parquet_bytes,
-    plural,
-    ranges,
-    read_json,
-    write_bytes,
-    write_json,
-)
+from manyseeds.record import POLICY, open_regular, plural, ranges, read_json
 from manyseeds.runs.set_aside import code_of
 from manyseeds.worth import unscored_text, worths_of
+from manyseeds.writing import own_place, parquet_bytes, write_bytes, write_json
 
 NAMED = 5  # files that a line names
 BASELINES = {"control": (SB3, "stable-baselines3"), "language": ("trl-", "TRL")}

@@ -37,9 +37,9 @@ from manyseeds.errors import UsageError
 from manyseeds.kernels.guard import HERE, Guard, looking_by_iteration
 from manyseeds.layers import SeedMLP
 from manyseeds.process import set_up_process
-from manyseeds.record import write_json
 from manyseeds.runs.configurations import RowRun
 from manyseeds.seeds import SeedStreams
+from manyseeds.writing import write_json
 
 FILE = HERE / "known.json"
 FOUNDATION = (envs.core, manyseeds.distributions, manyseeds.layers, manyseeds.optim)

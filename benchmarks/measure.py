@@ -17,8 +17,9 @@ from typing import Any
 from manyseeds.cli import exit_with
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
-from manyseeds.record import provenance, write_json
+from manyseeds.record import provenance
 from manyseeds.runs.language import LanguageRun
+from manyseeds.writing import write_json
 
 MEASURE = "--measure"  # what a measuring process is started with
 

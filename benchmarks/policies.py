@@ -24,11 +24,12 @@ from manyseeds.checkpoint import read_about, to_bytes
 from manyseeds.cli import ControlConfig, identity
 from manyseeds.errors import UsageError
 from manyseeds.process import set_up_process
-from manyseeds.record import commit, plural, ranges, write_bytes
+from manyseeds.record import commit, plural, ranges
 from manyseeds.runs.control import Run
 from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Estimate
 from manyseeds.worth import worths_of
+from manyseeds.writing import write_bytes
 
 MAX_BYTES = 10 * 2**20  # of all files together
 Finals = dict[int, float | None]  # by seed; None: diverged, or unknown

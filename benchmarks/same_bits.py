@@ -78,18 +78,9 @@ from manyseeds.digest import PACKAGE, ROOT, Place, find, origin_of, resolve
 from manyseeds.errors import UsageError
 from manyseeds.packed import RUNS, is_packed, with_proved
 from manyseeds.process import exit_reason
-from manyseeds.record import (
-    all_runs,
-    pack,
-    plural,
-    read_bytes,
-    read_json,
-    read_seal,
-    seal,
-    write_bytes,
-    write_json,
-)
+from manyseeds.record import all_runs, pack, plural, read_bytes, read_json, read_seal, seal
 from manyseeds.runs.stale import digest_today, part_is_stale, read_again
+from manyseeds.writing import write_bytes, write_json
 
 # What is compared of a part, in the order in which differences are looked for.
 CONTENTS = (

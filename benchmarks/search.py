@@ -68,19 +68,12 @@ from manyseeds.digest import origin_of
 from manyseeds.errors import UsageError, did_you_mean
 from manyseeds.process import set_up_process
 from manyseeds.progress import Progress, console
-from manyseeds.record import (
-    check_committed,
-    hash_of,
-    plural,
-    provenance,
-    ranges,
-    seal,
-    write_json,
-)
+from manyseeds.record import check_committed, hash_of, plural, provenance, ranges, seal
 from manyseeds.runs.base import failing_in_one_line, without_results
 from manyseeds.runs.configurations import MAX_ROWS, batches, train_configurations
 from manyseeds.runs.control import Run
 from manyseeds.worth import mean_or_failure
+from manyseeds.writing import write_json
 
 if TYPE_CHECKING:
     import optuna

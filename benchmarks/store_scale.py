@@ -36,16 +36,9 @@ from manyseeds.benchmarks.suite import SUITES, Cell
 from manyseeds.cli import ControlConfig, PositiveInt, exit_with, identity, parse
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
-from manyseeds.record import (
-    DONE,
-    POLICY,
-    SCHEMA,
-    RunFolder,
-    parquet_bytes,
-    part_name,
-    provenance,
-)
+from manyseeds.record import DONE, POLICY, SCHEMA, RunFolder, part_name, provenance
 from manyseeds.runs.control import Run
+from manyseeds.writing import parquet_bytes
 
 SEEDS = 30  # of a run, each a part
 SHARES = np.linspace(0, 1, 21)  # of the budget, at which a curve has points

@@ -17,19 +17,9 @@ from typing import Any
 import pandas as pd
 
 from manyseeds.errors import UsageError
-from manyseeds.record import (
-    DONE,
-    SCHEMA,
-    Locks,
-    folder_of,
-    hash_of,
-    is_finished,
-    parquet_bytes,
-    read_json,
-    write_bytes,
-    write_json,
-)
+from manyseeds.record import DONE, SCHEMA, Locks, folder_of, hash_of, is_finished, read_json
 from manyseeds.worth import Worth, worth_of
+from manyseeds.writing import parquet_bytes, write_bytes, write_json
 
 
 @dataclass(frozen=True)

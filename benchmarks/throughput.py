@@ -54,7 +54,8 @@ from manyseeds.benchmarks.measure import (
 from manyseeds.cli import PositiveInt, ScriptConfig, check_device, exit_with, parse
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
-from manyseeds.record import gpu, write_bytes
+from manyseeds.record import gpu
+from manyseeds.writing import write_bytes
 
 SB3_BASELINE = ROOT / "benchmarks" / "sb3_baseline.py"
 

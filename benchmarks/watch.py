@@ -58,9 +58,10 @@ from manyseeds.digest import origin_of
 from manyseeds.errors import UsageError
 from manyseeds.evaluate import CHUNK, FINAL_EPISODES
 from manyseeds.process import set_up_process
-from manyseeds.record import RunFolder, plural, ranges, write_bytes, write_json
+from manyseeds.record import RunFolder, plural, ranges
 from manyseeds.seeds import SeedStreams
 from manyseeds.stats import Estimate, Floats
+from manyseeds.writing import write_bytes, write_json
 
 MIN_EPISODES = 20  # per seed and side: a bootstrap of fewer is far too sure of itself
 RESAMPLES = 2000

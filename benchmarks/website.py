@@ -24,7 +24,8 @@ from manyseeds.benchmarks.web import chapter, environment, films, front, gridwor
 from manyseeds.benchmarks.web.page import HERE, Page, html
 from manyseeds.cli import ScriptConfig, exit_with, parse, path_of
 from manyseeds.errors import UsageError
-from manyseeds.record import layers, own_place, write_bytes
+from manyseeds.record import layers
+from manyseeds.writing import own_place, write_bytes
 
 MARK = ".manyseeds-site"  # a file in every folder that this script has written
 ASSETS = {"static": "*", "vendor": "*"}

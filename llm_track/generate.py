@@ -45,9 +45,10 @@ from manyseeds.llm_track import models, sampling, tasks
 from manyseeds.llm_track.evaluation import cons_at_k, pass_at_k
 from manyseeds.process import resolve_device, set_up_process
 from manyseeds.progress import console
-from manyseeds.record import Locks, write_json
+from manyseeds.record import Locks
 from manyseeds.runs.base import failing_in_one_line
 from manyseeds.runs.parallel import Processes
+from manyseeds.writing import write_json
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,8 +29,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from manyseeds import stats
-from manyseeds.record import write_bytes
 from manyseeds.stats import Estimate
+from manyseeds.writing import write_bytes
 
 # matplotlib and seaborn take seconds to import, so the functions that draw import them.
 if TYPE_CHECKING:

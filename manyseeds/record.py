@@ -14,9 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import glob
 import hashlib
-import io
 import json
 import math
 import os
@@ -38,81 +36,16 @@ from manyseeds.cli import PUBLISHED, RESULTS, RunConfig, flag, identity
 from manyseeds.digest import ROOT, code_digest
 from manyseeds.errors import UsageError
 from manyseeds.packed import DONE
+from manyseeds.writing import sync, write_bytes, write_json
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SCHEMA = 3
+SCHEMA = 4
 POLICY = "policy.safetensors"
 PLAN = "plan"  # the one part of a planning run
 STALE = ".stale"  # in a run: what other code has trained, `manyseeds.runs.set_aside`
 MEMORY = 1000  # files whose digests are remembered
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all: beside its target, fsynced, then renamed."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.unlink(missing_ok=True)
-    try:
-        with open(beside, "xb") as file:  # what somebody puts there now, as a link, is an error
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
-    for collected in _collecting:
-        collected.add(path.resolve())
-
-
-_collecting: list[set[Path]] = []
-
-
-@contextlib.contextmanager
-def written_files() -> Iterator[set[Path]]:
-    """Collect the paths of the files that `write_bytes` writes within the block, resolved."""
-    collected: set[Path] = set()
-    _collecting.append(collected)
-    try:
-        yield collected
-    finally:
-        _collecting.remove(collected)
-
-
-def own_place(path: Path) -> Path:
-    """A hidden name beside a path, of this process alone, for a folder that is then renamed to it.
-
-    What killed processes of this machine have left under such names is removed.
-    """
-    ours = f".{path.name}.{platform.node()}."
-    for leftover in path.parent.glob(glob.escape(ours) + "*"):
-        number = leftover.name.removeprefix(ours)
-        if number == str(os.getpid()) or (number.isdecimal() and not is_alive(int(number))):
-            shutil.rmtree(leftover, ignore_errors=True)
-    return path.with_name(f"{ours}{os.getpid()}")
-
-
-def is_alive(process: int) -> bool:
-    """Whether there is a process of a number on this machine."""
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        pass  # somebody else's
-    return True
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write JSON for people and programs: indented, keys in the given order."""
-    write_bytes(path, (json.dumps(content, indent=1) + "\n").encode())
-
-
-def parquet_bytes(frame: pd.DataFrame) -> bytes:
-    """A data frame as one parquet file."""
-    buffer = io.BytesIO()
-    frame.to_parquet(buffer, index=False)
-    return buffer.getvalue()
 
 
 def hash_of(settings: Any) -> str:
@@ -169,7 +102,7 @@ def seal(part: Path, local: Sequence[str] = (), weights: str = "") -> None:
     sums = {p.name: sha256_of(p) for p in files}
     content = {"schema": SCHEMA, "weights": weights, "local": list(local), "sha256": sums}
     write_json(part / DONE, content)
-    _sync(part)
+    sync(part)
 
 
 def read_seal(part: Path) -> dict[str, Any] | None:
@@ -244,12 +177,12 @@ def copy_part(source: Path, target: Path, beside: Path) -> None:
                 write_bytes(beside / name, content)
             seal(beside, there["local"], there["weights"])
         for path in (*beside.rglob("*"), beside):
-            _sync(path)
+            sync(path)
         if not is_finished(beside):
             raise UsageError(f"{source}: changed while it was copied")
         clear(target)
         os.rename(beside, target)  # also onto an empty folder
-        _sync(target.parent)
+        sync(target.parent)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
@@ -281,15 +214,6 @@ def folder_digest(folder: Path) -> str:
             memory.mkdir(parents=True, exist_ok=True)
             write_json(memory / "digests.json", dict(list(known.items())[-MEMORY:]))
     return digest.hexdigest()[:12]
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file or folder is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from manyseeds.record import write_bytes
+from manyseeds.writing import write_bytes
 
 STATE, DIGEST = "state", "sha256"  # in every file: the JSON, and a digest of all else
 SCALARS = (bool, int, float, str, type(None))

@@ -21,7 +21,8 @@ from manyseeds.benchmarks.chapters.names import FIRST_ENVIRONMENTS, display, pla
 from manyseeds.benchmarks.chapters.results import Rows, escape, link, picture
 from manyseeds.benchmarks.chapters.stored import find_file, section_of
 from manyseeds.benchmarks.chapters.tables import table
-from manyseeds.record import plural, write_bytes
+from manyseeds.record import plural
+from manyseeds.writing import write_bytes
 
 SIGNS = {"equivalent": "=", "better": "▲", "worse": "▼", "saturated": "≡", "undecided": "?"}
 MISSING, STALE, FEW = "missing", "†", "‡"

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from manyseeds import plots
 from manyseeds.benchmarks.chapters.results import markdown_table
-from manyseeds.record import write_bytes
+from manyseeds.writing import write_bytes
 
 
 class Sides(NamedTuple):

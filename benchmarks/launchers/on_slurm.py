@@ -30,7 +30,8 @@ from manyseeds.benchmarks.launchers.jobs import (
     slots,
 )
 from manyseeds.errors import UsageError
-from manyseeds.record import read_json, write_json
+from manyseeds.record import read_json
+from manyseeds.writing import write_json
 
 ARRAY = 1000  # jobs of one array; Slurm's default limit
 ATTEMPTS = 10  # time limits that a job may reach

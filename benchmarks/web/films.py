@@ -13,7 +13,7 @@ from manyseeds.benchmarks.films import film
 from manyseeds.benchmarks.trained import load_trained
 from manyseeds.errors import UsageError
 from manyseeds.process import set_up_process
-from manyseeds.record import write_bytes
+from manyseeds.writing import write_bytes
 
 FOLDER = "films"  # of the site
 

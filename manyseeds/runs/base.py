@@ -50,13 +50,12 @@ from manyseeds.record import (
     provenance,
     read_json,
     seal,
-    write_bytes,
-    write_json,
 )
 from manyseeds.runs.checkpoints import ALL, CHECKPOINT, Checkpoint, remove_all
 from manyseeds.runs.set_aside import Code, origins_of
 from manyseeds.seeds import SeedStreams
 from manyseeds.track import Tracker
+from manyseeds.writing import write_bytes, write_json
 
 if TYPE_CHECKING:
     from rich.table import Table

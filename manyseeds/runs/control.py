@@ -35,15 +35,7 @@ from manyseeds.evaluate import (
 )
 from manyseeds.kernels.guard import watch
 from manyseeds.progress import Progress
-from manyseeds.record import (
-    POLICY,
-    RunFolder,
-    finite_numbers,
-    parquet_bytes,
-    plural,
-    ranges,
-    read_json,
-)
+from manyseeds.record import POLICY, RunFolder, finite_numbers, plural, ranges, read_json
 from manyseeds.runs.base import (
     complete_seeds,
     estimate_json,
@@ -54,6 +46,7 @@ from manyseeds.runs.base import (
 )
 from manyseeds.runs.resumable import ResumableRun
 from manyseeds.worth import counted, failure_score, worth_of, worths_of
+from manyseeds.writing import parquet_bytes
 
 if TYPE_CHECKING:
     import pandas as pd

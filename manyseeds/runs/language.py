@@ -49,14 +49,7 @@ from manyseeds.digest import boundary, code_digest
 from manyseeds.errors import UsageError
 from manyseeds.process import resolve_device, set_up_process
 from manyseeds.progress import Progress, console
-from manyseeds.record import (
-    RunFolder,
-    finite_numbers,
-    parquet_bytes,
-    part_name,
-    plural,
-    read_json,
-)
+from manyseeds.record import RunFolder, finite_numbers, part_name, plural, read_json
 from manyseeds.runs.base import (
     BaseRun,
     carry_out,
@@ -70,6 +63,7 @@ from manyseeds.runs.checkpoints import CHECKPOINT, Checkpoint
 from manyseeds.runs.parallel import Processes
 from manyseeds.runs.set_aside import Code, installed
 from manyseeds.worth import SHARE_OF_FAILURE, counted, worths_of
+from manyseeds.writing import parquet_bytes
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -45,15 +45,7 @@ from manyseeds.cli import (
     requested_seeds,
 )
 from manyseeds.progress import Progress
-from manyseeds.record import (
-    POLICY,
-    RunFolder,
-    finite_numbers,
-    parquet_bytes,
-    plural,
-    read_json,
-    read_parquet,
-)
+from manyseeds.record import POLICY, RunFolder, finite_numbers, plural, read_json, read_parquet
 from manyseeds.runs.base import (
     complete_seeds,
     estimate_json,
@@ -63,6 +55,7 @@ from manyseeds.runs.base import (
 )
 from manyseeds.runs.resumable import ResumableRun
 from manyseeds.stats import Floats
+from manyseeds.writing import parquet_bytes
 
 if TYPE_CHECKING:
     import pandas as pd

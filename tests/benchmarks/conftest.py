@@ -10,7 +10,7 @@ import pytest
 
 from manyseeds import plots
 from manyseeds.benchmarks.chapters import comparison
-from manyseeds.record import write_bytes
+from manyseeds.writing import write_bytes
 
 Patch = pytest.MonkeyPatch
 Output = pytest.CaptureFixture[str]

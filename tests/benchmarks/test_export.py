@@ -26,7 +26,8 @@ from manyseeds.benchmarks.chapters.stored import find_and_open
 from manyseeds.checkpoint import read_about
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
-from manyseeds.record import POLICY, read_json, seal, write_json
+from manyseeds.record import POLICY, read_json, seal
+from manyseeds.writing import write_json
 from tests.benchmarks.conftest import Output, Patch, Refusal
 from tests.benchmarks.test_report import around, plant
 from tests.benchmarks.test_watch import store

@@ -49,8 +49,9 @@ from manyseeds.benchmarks.web.page import html
 from manyseeds.cli import parse
 from manyseeds.digest import ROOT, code_digest, module_file
 from manyseeds.errors import UsageError, printable
-from manyseeds.record import parquet_bytes, read_json, seal, write_bytes, write_json
+from manyseeds.record import read_json, seal
 from manyseeds.runs import planning, prediction, stale
+from manyseeds.writing import parquet_bytes, write_bytes, write_json
 from tests.benchmarks.conftest import Output, Patch
 from tests.benchmarks.test_report import (
     FINAL,

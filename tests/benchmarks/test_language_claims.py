@@ -29,7 +29,7 @@ from manyseeds.benchmarks.suite import (
     WITHOUT_KL,
 )
 from manyseeds.digest import ROOT
-from manyseeds.record import parquet_bytes, write_bytes
+from manyseeds.writing import parquet_bytes, write_bytes
 
 SEEDS = 5
 Ends = Mapping[str, tuple[float, float]]

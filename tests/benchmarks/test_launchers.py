@@ -31,7 +31,8 @@ from manyseeds.benchmarks.sweep import Plan
 from manyseeds.cli import parse
 from manyseeds.digest import PACKAGE, ROOT
 from manyseeds.errors import UsageError
-from manyseeds.record import DONE, STALE, RunFolder, is_finished, read_json, seal, write_json
+from manyseeds.record import DONE, STALE, RunFolder, is_finished, read_json, seal
+from manyseeds.writing import write_json
 from tests.benchmarks.conftest import Output, Patch
 from tests.benchmarks.test_sweep import (
     TINY_PPO,

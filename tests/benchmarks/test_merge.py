@@ -14,7 +14,8 @@ import pytest
 from manyseeds.benchmarks import merge
 from manyseeds.cli import PUBLISHED
 from manyseeds.packed import RUNS
-from manyseeds.record import POLICY, RunFolder, is_finished, pack, read_json, seal, write_json
+from manyseeds.record import POLICY, RunFolder, is_finished, pack, read_json, seal
+from manyseeds.writing import write_json
 from tests.benchmarks.conftest import Output, Refusal
 from tests.benchmarks.test_report import around, plant
 

@@ -29,7 +29,8 @@ from manyseeds.benchmarks.suite import Cell
 from manyseeds.benchmarks.trained import load_trained
 from manyseeds.checkpoint import read_about, to_bytes
 from manyseeds.digest import ROOT
-from manyseeds.record import POLICY, read_json, seal, write_json
+from manyseeds.record import POLICY, read_json, seal
+from manyseeds.writing import write_json
 from tests.benchmarks.conftest import Output, Patch, Refusal
 from tests.benchmarks.test_watch import BUDGETS, shown, store
 

@@ -28,19 +28,10 @@ from manyseeds.benchmarks.suite import SUITES, Cell
 from manyseeds.cli import from_preset, identity
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
-from manyseeds.record import (
-    SCHEMA,
-    RunFolder,
-    parquet_bytes,
-    part_name,
-    provenance,
-    read_json,
-    seal,
-    write_bytes,
-    write_json,
-)
+from manyseeds.record import SCHEMA, RunFolder, part_name, provenance, read_json, seal
 from manyseeds.runs import control
 from manyseeds.runs.control import Run
+from manyseeds.writing import parquet_bytes, write_bytes, write_json
 from tests.benchmarks.conftest import Output, Patch, Refusal
 
 ENV = "CartPole-v1"  # threshold 475, anchors 22.1 and 500

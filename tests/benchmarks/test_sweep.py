@@ -38,8 +38,9 @@ from manyseeds.benchmarks.sweep import Plan
 from manyseeds.cli import identity, parse, parse_both
 from manyseeds.digest import PACKAGE, ROOT
 from manyseeds.process import exit_reason
-from manyseeds.record import seal, write_json
+from manyseeds.record import seal
 from manyseeds.runs import control
+from manyseeds.writing import write_json
 from tests.benchmarks.conftest import Output, Patch, Refusal
 from tests.benchmarks.test_report import plant
 

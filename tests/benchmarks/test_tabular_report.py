@@ -22,8 +22,9 @@ from manyseeds.benchmarks import report
 from manyseeds.benchmarks.chapters import tabular
 from manyseeds.benchmarks.chapters.stored import open_runs
 from manyseeds.cli import parse
-from manyseeds.record import read_json, seal, write_json
+from manyseeds.record import read_json, seal
 from manyseeds.runs import control, planning, prediction
+from manyseeds.writing import write_json
 from tests.benchmarks.conftest import Output, Patch
 from tests.benchmarks.test_report import check_links, generated
 

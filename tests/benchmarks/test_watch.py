@@ -26,9 +26,10 @@ from manyseeds.benchmarks import films, trained, watch
 from manyseeds.checkpoint import to_bytes
 from manyseeds.cli import from_preset, parse
 from manyseeds.digest import ROOT
-from manyseeds.record import POLICY, RunFolder, part_name, read_json, seal, write_bytes, write_json
+from manyseeds.record import POLICY, RunFolder, part_name, read_json, seal
 from manyseeds.runs import planning
 from manyseeds.runs.control import Run
+from manyseeds.writing import write_bytes, write_json
 from tests.benchmarks.conftest import Output, Patch, Refusal
 
 BUDGETS: dict[str, dict[str, Any]] = {

@@ -18,19 +18,11 @@ from manyseeds.algos import ppo
 from manyseeds.checkpoint import to_bytes
 from manyseeds.cli import UsageError, identity, parse
 from manyseeds.evaluate import evaluate, share
-from manyseeds.record import (
-    POLICY,
-    RunFolder,
-    hash_of,
-    is_finished,
-    part_name,
-    read_json,
-    seal,
-    write_json,
-)
+from manyseeds.record import POLICY, RunFolder, hash_of, is_finished, part_name, read_json, seal
 from manyseeds.runs import control
 from manyseeds.runs.configurations import train_configurations
 from manyseeds.runs.control import Run
+from manyseeds.writing import write_json
 from tests import resuming
 from tests.algos.test_seed_axis import BUDGETS
 from tests.benchmarks.conftest import Output, Patch

@@ -28,13 +28,11 @@ from manyseeds.record import (
     find_run,
     is_finished,
     pack,
-    parquet_bytes,
     read_json,
     read_parquet,
     seal,
-    write_bytes,
-    write_json,
 )
+from manyseeds.writing import parquet_bytes, write_bytes, write_json
 
 RESULTS = Path("r")
 ALGO = RESULTS / "runs/CartPole-v1/ppo"

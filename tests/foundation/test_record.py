@@ -21,7 +21,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from manyseeds import cli, record
+from manyseeds import cli, record, writing
 from manyseeds.algos import grpo, ppo, q_learning, reinforce
 from manyseeds.benchmarks.chapters.stored import StoredRun, open_run
 from manyseeds.benchmarks.chapters.tabular import curve_of
@@ -36,12 +36,11 @@ from manyseeds.record import (
     plural,
     read_json,
     seal,
-    write_bytes,
-    write_json,
 )
 from manyseeds.runs import control
 from manyseeds.runs.base import complete_seeds
 from manyseeds.runs.control import Run, main
+from manyseeds.writing import write_bytes, write_json
 from tests.benchmarks.conftest import Output, Patch
 from tests.processes import Script
 
@@ -239,7 +238,7 @@ def test_a_seed_in_two_parts_counts_once() -> None:
         rows = [(s, t, mode, n, s + t) for s in seeds for t in (0, 8) for mode, n in MODES]
         columns = ["seed", "timestep", "mode", "episodes", "return_mean"]
         write_bytes(
-            part / "curve.parquet", record.parquet_bytes(pd.DataFrame(rows, columns=columns))
+            part / "curve.parquet", writing.parquet_bytes(pd.DataFrame(rows, columns=columns))
         )
         seal(part)
     curves = curve_of(StoredRun(folder.path, folder.parts(), [], []))
@@ -598,7 +597,7 @@ def test_a_full_disk_ends_in_one_line(k: int, monkeypatch: Patch, capsys: Output
         count += 1
         return FullDisk(path, mode) if count >= k else builtins.open(path, mode)
 
-    monkeypatch.setattr(record, "open", full_at_k, raising=False)
+    monkeypatch.setattr(writing, "open", full_at_k, raising=False)
     with pytest.raises(SystemExit) as stop:
         train(q_learning, *LAKE, "--seeds", "1")
     assert stop.value.code == 1

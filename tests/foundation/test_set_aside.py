@@ -31,11 +31,11 @@ from manyseeds.record import (
     read_json,
     run_paths,
     seal,
-    write_json,
 )
 from manyseeds.runs import base, set_aside, stale
 from manyseeds.runs.control import Run, main
 from manyseeds.runs.set_aside import Code, by_trainer, differs, trainer
+from manyseeds.writing import write_json
 from tests.benchmarks.conftest import Output, Patch
 from tests.processes import Script
 

@@ -16,7 +16,8 @@ from manyseeds.benchmarks.chapters import comparison
 from manyseeds.benchmarks.web import grpo
 from manyseeds.benchmarks.web.page import HERE
 from manyseeds.digest import ROOT
-from manyseeds.record import RunFolder, copy_part, read_json, write_json
+from manyseeds.record import RunFolder, copy_part, read_json
+from manyseeds.writing import write_json
 from tests.benchmarks.test_hostile_store import rewrite
 from tests.benchmarks.test_report import around, plant
 

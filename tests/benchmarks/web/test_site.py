@@ -32,7 +32,8 @@ from manyseeds.benchmarks.web import figures, films, front, markdown
 from manyseeds.benchmarks.web.page import HERE, Page, inline_json, packed, policy, templates
 from manyseeds.errors import UsageError
 from manyseeds.plots import Line
-from manyseeds.record import read_json, seal, write_json
+from manyseeds.record import read_json, seal
+from manyseeds.writing import write_json
 from tests.benchmarks.conftest import Output, Patch, Refusal
 from tests.benchmarks.test_hostile_store import NASTY, SCRIPT, named, rewrite
 from tests.benchmarks.test_report import around, plant
