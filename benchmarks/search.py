@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 import numpy as np
 import pandas as pd
 
+from manyseeds import stats
 from manyseeds.benchmarks import catalog
 from manyseeds.benchmarks.chapters.sensitivity import against_text, score_text
 from manyseeds.benchmarks.sb3_defaults import SB3_DEFAULTS
@@ -307,7 +308,8 @@ def train_batch(
         done += len(chosen)
         text = "none has a score yet"
         if best := ranked(search.folder.rows, "search")[:1]:
-            text = f"{scores[best[0]]:.{digits_of(search)}f} by trial {best[0]}"
+            score = stats.number_text(scores[best[0]], search.config.make_env().spec.digits)
+            text = f"{score} by trial {best[0]}"
         bar.update(done * timesteps, spent + time.monotonic() - began, text)
     return len(configs)
 
@@ -397,11 +399,6 @@ def ranked(rows: pd.DataFrame, stage: str) -> list[int]:
     chosen = rows[rows["stage"] == stage]
     training: Any = chosen["train_return"].fillna(-math.inf).groupby(chosen["trial"]).mean()
     return sorted(scores, key=lambda number: (-scores[number], -training[number]))
-
-
-def digits_of(search: Search) -> int:
-    """Decimals with which a score is worth printing."""
-    return int(search.config.make_env().spec.digits)
 
 
 # ---- The winner -----------------------------------------------------------------------------

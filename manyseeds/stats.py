@@ -15,7 +15,7 @@ Teachers Should Know About the Bootstrap" (The American Statistician 69), for ex
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
@@ -28,6 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 Statistic = Literal["iqm", "mean"]
 
+MAX_DIGITS = 6  # behind the first one, of a number that is written by its size
 EQUIVALENCE_SEEDS = 30  # of fewer, a failure in ten seeds stays unseen too often
 BOOTSTRAP_SEED = 2108_13264  # constant: the same data always prints the same interval
 
@@ -44,19 +45,48 @@ class Estimate:
     high: float
     n: int
 
-    def text(self, digits: int = 1, sign: Literal["", "+"] = "") -> str:
+    def text(self, digits: int | None = 1, sign: Literal["", "+"] = "") -> str:
         """`498.2 [493.1, 500.0]`, or `498.2 (no interval, n=1)`; sign: also write a plus.
 
+        digits: decimals, None for as many as the size of the numbers asks for (`number_format`).
         A value that is 0 when rounded has no minus. A bound has: it tells on which side of 0 it is.
         """
-        value = f"{self.value:{sign}z.{digits}f}"
-        low, high = (f"{x:{sign}.{digits}f}" for x in (self.low, self.high))
+        form = number_format((self.value, self.low, self.high), digits)
+        value = f"{self.value:{sign}z{form}}"
+        low, high = (f"{x:{sign}{form}}" for x in (self.low, self.high))
         if math.isnan(self.low):
             return f"{value} (no interval, n={self.n})"
         return f"{value} [{low}, {high}]"
 
     def __str__(self) -> str:
         return self.text()
+
+
+def number_format(numbers: Iterable[float], digits: int | None) -> str:
+    """The format of numbers that stand together, `.1f` or `.2e`.
+
+    digits: decimals that are stated, None where nothing says which ones are worth printing. Then
+    the numbers have two significant digits of what they differ by, where they are equal of their
+    size, and at least one decimal; an exponent where the largest is below 1e-4 or above 1e9.
+    """
+    if digits is not None:
+        return f".{digits}f"
+    known = [x for x in numbers if math.isfinite(x)]
+    size = max(map(abs, known), default=0.0)
+    if not size:
+        return ".1f"
+    order = math.floor(math.log10(size))
+    spread = max(known) - min(known)
+    last = math.floor(math.log10(spread or size)) - 1  # the place of the last digit
+    last = max(last, order - MAX_DIGITS)
+    if -4 <= order < 9:
+        return f".{max(-last, 0 if order > 5 else 1)}f"
+    return f".{max(order - last, 1)}e"
+
+
+def number_text(number: float, digits: int | None) -> str:
+    """A number alone, as `number_format` says."""
+    return f"{number:{number_format([number], digits)}}"
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,7 @@ def score(pair: Pair) -> str:
     assert pair.ours
     spec, mean = pair.ours.spec, float(pair.ours.final.mean())
     if spec.random_score is None or spec.reference_score is None:
-        return f"{mean:.{pair.ours.digits}f} (raw)"
+        return f"{pair.ours.number(mean)} (raw)"
     return f"{float(stats.normalise(mean, spec.random_score, spec.reference_score)):.2f}"
 
 

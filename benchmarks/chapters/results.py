@@ -46,7 +46,7 @@ class Scores:
     reward_threshold: float | None
     random_score: float | None
     reference_score: float | None
-    digits: int
+    digits: int | None  # decimals of a score; None: as many as its size asks for
 
 
 def floor_of(spec: Scores) -> float | None:
@@ -64,7 +64,9 @@ def scores_of(env: str, summary: dict[str, Any]) -> Scores:
         return Scores(
             env, spec.reward_threshold, spec.random_score, spec.reference_score, spec.digits
         )
-    return Scores(env, summary["threshold"], None, None, min(max(summary["digits"], 0), 6))
+    digits = summary["digits"]
+    digits = digits if digits is None else min(max(digits, 0), 6)
+    return Scores(env, summary["threshold"], None, None, digits)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,9 +141,13 @@ class Result:
         return bool((self.curve["episodes"] == 0).all())
 
     @property
-    def digits(self) -> int:
-        """Decimals with which its scores are worth printing."""
+    def digits(self) -> int | None:
+        """Decimals with which its scores are worth printing; None: as many as their size asks."""
         return 3 if self.exact else self.spec.digits
+
+    def number(self, score: float) -> str:
+        """`498.2`"""
+        return stats.number_text(score, self.digits)
 
     @property
     def timesteps_requested(self) -> int:

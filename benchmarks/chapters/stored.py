@@ -84,7 +84,7 @@ SUMMARIES: dict[str, dict[str, Shape]] = {  # by the kind of run
         "diverged": {str: int},
         "timesteps_per_seed": int,
         "threshold?": (float, None),
-        "digits?": int,
+        "digits?": (int, None),
     },
     "planning": {
         "sweeps": int,

@@ -456,7 +456,7 @@ def is_below(score: float, threshold: float | None) -> bool:
     return threshold is not None and not score >= threshold
 
 
-def iqm_text(returns: np.ndarray, digits: int, resamples: int = 10_000) -> str:
+def iqm_text(returns: np.ndarray, digits: int | None, resamples: int = 10_000) -> str:
     """The IQM of returns `[S]`: `498.2 [493.1, 500.0]`; `unknown` where one of them is NaN."""
     if np.isnan(returns).any():
         return "unknown"
@@ -527,7 +527,8 @@ def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None
     unknown = {s for s, w in worths.items() if w.unknown}
     if np.isfinite(greedy).all():
         mean = stats.estimate(greedy, "mean").text(digits)
-        table.add_row("", f"mean {mean}, worst {greedy.min():.{digits}f}")
+        worst = stats.number_text(greedy.min(), digits)
+        table.add_row("", f"mean {mean}, worst {worst}")
     kinds = {} if threshold is None else {f"below {threshold:g}": below}
     kinds |= {"without a finite return": unknown, "diverged": set(diverged)}
     table.add_row("failures", failures_text(len(requested), kinds))
@@ -535,7 +536,7 @@ def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None
         first = f"{min(diverged.values()):,}"
         table.add_row("diverged", f"seeds {ranges(diverged)}, the first at timestep {first}")
         if np.isfinite(greedy).all():
-            most = f"{failure_score([*worths.values()], random):.{digits}f}"
+            most = stats.number_text(failure_score([*worths.values()], random), digits)
             table.add_row("", f"each counts as a failure, {most} at most")
     if published := published_score(config, preset):
         table.add_row("published", published)

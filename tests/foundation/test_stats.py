@@ -11,9 +11,41 @@ import pandas as pd
 import pytest
 
 from manyseeds import plots, stats
-from manyseeds.stats import Estimate, estimate, parity
+from manyseeds.stats import Estimate, estimate, number_text, parity
 
 pytestmark = pytest.mark.usefixtures("pictures")
+
+# ---------------------------------------------------------------- numbers as text
+
+
+@pytest.mark.parametrize(
+    ("numbers", "digits", "text"),
+    [
+        ((500.0, 500.0, 500.0), None, "500.0 [500.0, 500.0]"),
+        ((500.0, 500.0, 500.0), 3, "500.000 [500.000, 500.000]"),
+        ((498.24, 493.1, 500.0), None, "498.2 [493.1, 500.0]"),
+        ((-1247.64, -1324.3, -1190.1), None, "-1247.6 [-1324.3, -1190.1]"),
+        ((0.0123, 0.011, 0.013), None, "0.0123 [0.0110, 0.0130]"),
+        ((0.0, 0.0, 0.0), None, "0.0 [0.0, 0.0]"),
+        ((1e-6, 8e-7, 1.2e-6), None, "1.00e-06 [8.00e-07, 1.20e-06]"),
+        ((1e-6, 1e-6, 1e-6), None, "1.0e-06 [1.0e-06, 1.0e-06]"),
+        ((1e30, 9e29, 1.1e30), None, "1.00e+30 [9.00e+29, 1.10e+30]"),
+        ((2.5e7, 2.4e7, 2.6e7), None, "25000000 [24000000, 26000000]"),
+        ((3 + 1e-8, 3.0, 3 + 2e-8), None, "3.000000 [3.000000, 3.000000]"),
+        ((0.0, -0.002, 0.002), 1, "0.0 [-0.0, 0.0]"),
+    ],
+)
+def test_digits_follow_the_size_where_none_are_stated(
+    numbers: tuple[float, float, float], digits: int | None, text: str
+) -> None:
+    assert Estimate(*numbers, n=30).text(digits) == text
+
+
+def test_digits_of_a_number_alone() -> None:
+    numbers = {0.0: "0.0", -200.0: "-200.0", 1e-6: "1.0e-06", 0.00123: "0.0012", 1e30: "1.0e+30"}
+    assert {x: number_text(x, None) for x in numbers} == numbers
+    assert number_text(1.25, 0) == "1"
+
 
 # ---------------------------------------------------------------- iqm and estimate
 
