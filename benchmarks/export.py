@@ -225,6 +225,8 @@ def card(run: StoredRun, seeds: Sequence[int], folder: Path) -> str:
         library, (loader, task) = "transformers", class_of(folder)
         load = f"from transformers import {loader}\n\n"
         load += f'model = {loader}.from_pretrained("FOLDER")  # or OWNER/NAME'
+    shown += f" over {plural(score.n, 'seed')}"
+    interval = "; ".join(filter(None, ("95% interval", score.caveat)))
     data = ModelCardData(
         model_name=name,
         library_name=library,
@@ -236,8 +238,8 @@ def card(run: StoredRun, seeds: Sequence[int], folder: Path) -> str:
                 dataset_type=printable(run.env),
                 dataset_name=printable(run.env),
                 metric_type=measure,
-                metric_name=f"{shown} over {plural(score.n, 'seed')} [95% interval]",
-                metric_value=score.text(digits),
+                metric_name=f"{shown} [{interval}]",
+                metric_value=score.short_text(digits),
             )
         ],
     )
@@ -248,7 +250,7 @@ def card(run: StoredRun, seeds: Sequence[int], folder: Path) -> str:
         f"---\n{data.to_yaml()}\n---\n",
         f"# {escape(name)}\n",
         f"Trained by manyseeds with seeds {ranges(run.seeds)}. Weights of {rows}.\n",
-        f"- Score: {score.text(digits)} ({shown} over {plural(score.n, 'seed')}, 95% interval)",
+        f"- Score: {score.short_text(digits)} ({shown}, {interval})",
         *([f"- Seeds without a score, which count as failures: {failed}"] if failed else []),
         f"- Against {BASELINES[run.kind][1]}: {escape(verdict_of(run))}\n",
         f"```python\n{load}\n```\n",

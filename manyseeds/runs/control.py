@@ -460,7 +460,7 @@ def iqm_text(returns: np.ndarray, digits: int | None, resamples: int = 10_000) -
     """The IQM of returns `[S]`: `498.2 [493.1, 500.0]`; `unknown` where one of them is NaN."""
     if np.isnan(returns).any():
         return "unknown"
-    return stats.estimate(returns, resamples=resamples).text(digits)
+    return stats.estimate(returns, resamples=resamples).short_text(digits)
 
 
 def failures_text(seeds: int, kinds: dict[str, set[int]]) -> str:
@@ -526,9 +526,10 @@ def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None
     below = {s for s, x in scores if is_below(x, threshold)}
     unknown = {s for s, w in worths.items() if w.unknown}
     if np.isfinite(greedy).all():
-        mean = stats.estimate(greedy, "mean").text(digits)
-        worst = stats.number_text(greedy.min(), digits)
-        table.add_row("", f"mean {mean}, worst {worst}")
+        mean, worst = stats.estimate(greedy, "mean"), stats.number_text(greedy.min(), digits)
+        table.add_row("", f"mean {mean.short_text(digits)}, worst {worst}")
+        if mean.caveat:
+            table.add_row("" if mean.equal else "95% interval", mean.caveat)
     kinds = {} if threshold is None else {f"below {threshold:g}": below}
     kinds |= {"without a finite return": unknown, "diverged": set(diverged)}
     table.add_row("failures", failures_text(len(requested), kinds))

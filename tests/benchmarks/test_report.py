@@ -148,6 +148,8 @@ def test_numbers_are_those_of_the_data(tmp_path: Path, monkeypatch: Patch, capsy
     page = (tmp_path / page_name(ENV)).read_text()
     assert page.startswith(f"{report.MARK}\n\n← [Results](../README.md)\n\n# {ENV}\n")
     assert "- seeds 1-3: `python the-command-of ppo seeds-001-003`" in page
+    note = "<sub>Intervals from few seeds cover less than 95%: of 4 seeds 59 to 88%. This table as"
+    assert page.count(note) == 2  # Scores and Details
     (row,), (details,) = table(page, "Scores"), table(page, "Details")
     assert row["algorithm"] == "PPO<br>SB3's PPO"
     assert row["n"] == details["n"] == "4 of 30<br>4 of 10"  # a seed in two parts counts once
