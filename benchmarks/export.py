@@ -41,7 +41,7 @@ from manyseeds.benchmarks.chapters.results import (
     load_result,
     origins_text,
 )
-from manyseeds.benchmarks.chapters.stored import StoredRun, find_and_open, reading
+from manyseeds.benchmarks.chapters.stored import StoredRun, find_and_open
 from manyseeds.benchmarks.policies import median_and_worst, policies_file
 from manyseeds.checkpoint import read_about, to_bytes
 from manyseeds.cli import exit_with, parse, path_of
@@ -49,6 +49,7 @@ from manyseeds.digest import is_path
 from manyseeds.errors import UsageError, printable
 from manyseeds.record import POLICY, open_regular, plural, ranges, read_json
 from manyseeds.runs.set_aside import code_of
+from manyseeds.untrusted import reading
 from manyseeds.worth import unscored_text, worths_of
 from manyseeds.writing import own_place, parquet_bytes, write_bytes, write_json
 

@@ -30,7 +30,7 @@ from typing import Any
 from tyro.conf import Positional
 
 from manyseeds.benchmarks.chapters.results import commit_of, processor, versions_text
-from manyseeds.benchmarks.chapters.stored import read_part, read_table, reading
+from manyseeds.benchmarks.chapters.stored import read_part, read_table
 from manyseeds.cli import ScriptConfig, check_unpublished, exit_with, parse, path_of
 from manyseeds.errors import UsageError, printable
 from manyseeds.record import (
@@ -50,6 +50,7 @@ from manyseeds.record import (
     run_paths,
 )
 from manyseeds.runs.base import failing_in_one_line
+from manyseeds.untrusted import reading
 
 CLOCK = ("learn_s", "seconds", "per_second")  # how the names of measured times end
 BESIDE = ".merging"  # the part that is being copied; outside of runs/, where readers look

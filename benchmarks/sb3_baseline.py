@@ -65,7 +65,7 @@ from manyseeds.cli import (
 )
 from manyseeds.errors import UsageError
 from manyseeds.process import exit_reason, set_up_process
-from manyseeds.record import RunFolder, part_name, read_json
+from manyseeds.record import RunFolder, part_name, read_part
 from manyseeds.runs.base import carry_out, complete_parts
 from manyseeds.runs.control import Run, print_result
 from manyseeds.runs.set_aside import Code
@@ -462,7 +462,7 @@ def train_seeds(
 
 
 def _print_seed(part: Path, seed: int) -> None:
-    summary = read_json(part / "summary.json")
+    summary = read_part(part)[1]
     returns, seconds = summary["final"]["greedy"]["mean"]["value"], summary["total_seconds"]
     text = "unknown" if returns is None else f"{returns:.1f}"
     print(f"seed {seed}: greedy return {text}, {seconds:.0f} s", flush=True)

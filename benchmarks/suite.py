@@ -19,7 +19,7 @@ from manyseeds.benchmarks.revised import FRESH, REVISED
 from manyseeds.benchmarks.verdicts import LOOKS
 from manyseeds.cli import PUBLISHED, RESULTS, RunConfig, flag, from_preset
 from manyseeds.digest import PACKAGE, ROOT, origin_of
-from manyseeds.record import RunFolder, plural, read_json
+from manyseeds.record import RunFolder, plural, read_config
 from manyseeds.runs.set_aside import code_of, differs
 from manyseeds.runs.stale import KINDS, digest_today
 
@@ -133,7 +133,7 @@ class Cell:
 
         if self.seeds:
             return folder.missing(self.all_seeds, not published, accepts)
-        plans = [read_json(part / "config.json") for part in folder.parts(not published)]
+        plans = [read_config(part) for part in folder.parts(not published)]
         return [] if any(map(accepts, plans)) else [[]]
 
     @cached_property

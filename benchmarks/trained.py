@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -10,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-from safetensors import SafetensorError
 from torch import Tensor
 
 from manyseeds import envs
 from manyseeds.benchmarks import catalog
-from manyseeds.benchmarks.chapters.stored import BROKEN, find_and_open, find_file, reading
+from manyseeds.benchmarks.chapters.stored import find_and_open, find_file
 from manyseeds.benchmarks.policies import Finals, final_scores, median_and_worst, policies_name
 from manyseeds.checkpoint import read_policy
 from manyseeds.cli import ControlConfig, identity
 from manyseeds.errors import UsageError
 from manyseeds.evaluate import Policy
 from manyseeds.record import POLICY, home_of
+from manyseeds.untrusted import BROKEN, reading
 from manyseeds.worth import worths_of
 
 
@@ -59,7 +60,7 @@ class Trained:
         """Greedy actions `[S, N, ...]` for observations of our native environment."""
         try:
             return self.policy.act(obs)
-        except (*BROKEN, RuntimeError) as error:  # a table of another size
+        except BROKEN as error:  # a table of another size
             raise UsageError(f"{self.part}: its weights do not fit its environment") from error
 
 
@@ -92,9 +93,9 @@ def load_trained(path: str, trusted_env: str | None = None) -> list[Trained]:
     if trusted_env and trusted_env != env_id:
         raise UsageError(f"--env {trusted_env}: {path} is on {env_id}")
     command = run.configs[0]["command"]
-    there = [part for part in run.parts if (part / POLICY).exists()]
+    there = [part for part in run.parts if os.path.lexists(part / POLICY)]
     file = find_file(run.path.parents[3], policies_name(run.path))
-    there += [file] if file.exists() else []
+    there += [file] if os.path.lexists(file) else []
     if not there:
         raise UsageError(f"{path}: no weights on this machine; to train it: {command}")
 
@@ -108,11 +109,8 @@ def load_trained(path: str, trusted_env: str | None = None) -> list[Trained]:
         try:
             config, seeds, _ = read_policy(part, module.Config, trusted_env or "")
             policy = module.load(part, trusted_env or "")
-        except (*BROKEN, RuntimeError, SafetensorError) as error:  # another field, another shape
-            raise UsageError(
-                f"{part}: its weights do not fit today's algos/{algo}.py; remove that "
-                f"{'file' if part.is_file() else 'folder'} and train it again: {command}"
-            ) from error
+        except UsageError as error:  # another field, another shape
+            raise UsageError(f"{error}; to train it again: {command}") from error
         if part.is_file() and (identity(config) != run.config or not set(seeds) <= {*run.seeds}):
             raise UsageError(f"{part}: is of another run than {run.path}")
         found.append(

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
 import safetensors.torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from manyseeds.cli import PUBLISHED, RESULTS, AnyConfig, EnvConfig, from_identity
 from manyseeds.errors import UsageError
-from manyseeds.record import POLICY, is_finished, ranges, read_json
+from manyseeds.record import POLICY, is_finished, plural, ranges, read_config
 from manyseeds.seeds import SeedStreams
+from manyseeds.untrusted import (
+    NAME,
+    cached_file,
+    check,
+    parse_json,
+    read_header,
+    read_tensors,
+    reading,
+)
 
 ABOUT = "manyseeds"  # what a file of policies says of itself, as JSON
-# What files of another form raise.
-MALFORMED = (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
+POLICIES = {"algo?": NAME, "config": {str: object}, "seeds": [int]}
 PolicyType = TypeVar("PolicyType", bound=Any)
 HUB = "hub:"  # what the name of an exported folder or of a repository on the hub begins with
 
@@ -39,14 +48,14 @@ def read_about(path: Path) -> dict[str, Any]:
 
     Raises UsageError for a file that says nothing, or is none.
     """
+    about: dict[str, Any]
     try:
-        with safe_open(path, framework="pt") as file:
-            about = json.loads(file.metadata()[ABOUT])
-        if isinstance(about["config"], dict) and all(type(x) is int for x in about["seeds"]):
-            return dict(about)
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RecursionError):
-        pass
-    raise UsageError(f"{path}: holds no policies that say what they are")
+        about = parse_json(read_header(path)[1][ABOUT].encode(), path)
+        check(about, POLICIES, "")
+    except (FileNotFoundError, KeyError, ValueError, UsageError) as error:
+        reason = f" ({error})" if isinstance(error, ValueError) else ""
+        raise UsageError(f"{path}: holds no policies that say what they are{reason}") from None
+    return about
 
 
 def read_policy(
@@ -68,25 +77,50 @@ def read_policy(
     if ":" in env and env != trusted_env:
         raise UsageError(f"{part}: to load it would import the module of {env}; name it to agree")
     where, _, name = config_class.__module__.rpartition(".")
-    if where.endswith(".algos") and stored["algo"] != name:
-        raise UsageError(f"{part}: has policies of {stored['algo']}, not of {name}")
-    config = from_identity(config_class, stored["config"])
-    return config, stored["seeds"], safetensors.torch.load_file(file)
+    if where.endswith(".algos") and stored.get("algo") != name:
+        raise UsageError(f"{part}: has policies of {stored.get('algo')}, not of {name}")
+    with reading(file):
+        config = from_identity(config_class, stored["config"])
+    return config, stored["seeds"], read_tensors(file)[0]
 
 
 def stored_policy(part: str | Path) -> tuple[Path, dict[str, Any]]:
     """The file of stored policies and what is said of them: "config", "seeds" and "algo".
 
-    part: as for `read_policy`. Raises UsageError.
+    part: as for `read_policy`. The shapes of the tensors, of which nothing but the header is read,
+    are those of as many seeds and of such networks. Raises UsageError.
     """
-    hub = str(part).startswith(HUB)
-    part = from_hub(str(part).removeprefix(HUB)) if hub else own_part(Path(part))
-    file = part if part.is_file() else part / POLICY
-    if part.is_file():
-        return file, read_about(part)
-    if is_finished(part) and file.is_file():
-        return file, read_json(part / "config.json")
-    raise UsageError(f"{part}: not a finished part with {POLICY}; train it here first")
+    with reading(Path(part)):
+        hub = str(part).startswith(HUB)
+        part = from_hub(str(part).removeprefix(HUB)) if hub else own_part(Path(part))
+        if part.is_dir():
+            if not (os.path.lexists(part / POLICY) and is_finished(part)):
+                raise UsageError(f"{part}: not a finished part with {POLICY}; train it here first")
+            file, stored = part / POLICY, read_config(part)
+        elif os.path.lexists(part):
+            file, stored = part, read_about(part)
+        else:
+            raise UsageError(f"{part}: not a finished part with {POLICY}; train it here first")
+        check_shapes(file, stored)
+    return file, stored
+
+
+def check_shapes(file: Path, stored: Mapping[str, Any]) -> None:
+    """Raise ValueError where networks as they are said to be have more weights than a file.
+
+    A hidden layer of a billion units is refused before it is made.
+    """
+    tensors, _ = read_header(file)
+    seeds, hidden = stored["seeds"], stored["config"].get("hidden", [])
+    if min(seeds, default=-1) < 0 or len(set(seeds)) < len(seeds):
+        raise ValueError("seeds must be different, and 0 or above")
+    check(hidden, [int], "hidden")
+    if other := [x for x, y in tensors.items() if y.shape[:1] != (len(seeds),)]:
+        raise ValueError(f"{other[0]} is not of {plural(len(seeds), 'seed')}")
+    stored_weights = sum(math.prod(x.shape) for x in tensors.values())
+    weights = sum(a * b for a, b in pairwise(hidden)) + sum(hidden) + 1
+    if len(seeds) * weights > stored_weights:
+        raise ValueError(f"hidden {hidden} needs more weights than there are")
 
 
 def rows_of(init: str, seeds: Sequence[int]) -> list[int]:
@@ -96,14 +130,9 @@ def rows_of(init: str, seeds: Sequence[int]) -> list[int]:
     Of any algorithm: a copy of a file has another name. Nothing is imported. Raises UsageError.
     """
     try:
-        _, stored = stored_policy(init)
-        known = list(stored["seeds"])
-        if not all(type(seed) is int for seed in known):
-            raise ValueError(known)
+        known = list(stored_policy(init)[1]["seeds"])
     except UsageError as error:
         raise UsageError(f"--init {error}") from None
-    except MALFORMED:
-        raise UsageError(f"--init {init}: its record cannot be read") from None
     if len(known) == 1:
         return [0] * len(seeds)
     if missing := set(seeds) - set(known):
@@ -119,10 +148,10 @@ def start_from(init: str, seeds: Sequence[int], like: Mapping[str, Tensor]) -> d
     """
     rows = rows_of(init, seeds)
     try:
-        tensors = safetensors.torch.load_file(stored_policy(init)[0])
-        found = {name: x[rows] for name, x in tensors.items()}
-    except (SafetensorError, *MALFORMED):
-        raise UsageError(f"--init {init}: its weights cannot be read") from None
+        tensors, _ = read_tensors(stored_policy(init)[0])
+    except UsageError as error:
+        raise UsageError(f"--init {error}") from None
+    found = {name: x[rows] for name, x in tensors.items()}
     for name in dict.fromkeys((*like, *found)):
         ours, theirs = (
             f"{list(x[name].shape[1:])} {x[name].dtype}" if name in x else "none"
@@ -148,9 +177,9 @@ def from_hub(name: str) -> Path:
             raise UsageError(
                 f"{HUB}{name}: no such folder, and not from the hub: {reason}"
             ) from None
-    if not (folder / POLICY).is_file():
+    if not os.path.lexists(folder / POLICY):
         raise UsageError(f"{HUB}{name}: has no {POLICY}: is not an export of policies")
-    return folder / POLICY
+    return cached_file(folder, POLICY)
 
 
 def own_part(part: Path) -> Path:
@@ -176,8 +205,9 @@ def loader(
         """The policies of a finished part `.../seeds-000-009`, of an export `hub:FOLDER`, or of a
         repository `hub:OWNER/NAME`, as one module; trusted_env and errors: see `read_policy`."""
         config, seeds, tensors = read_policy(part, config_class, trusted_env)
-        policy = policy_class(config.make_env().spec, config, SeedStreams(seeds, "init"))
-        policy.load_state_dict(tensors)
+        with reading(Path(part), f"does not fit {config_class.__module__}"):
+            policy = policy_class(config.make_env().spec, config, SeedStreams(seeds, "init"))
+            policy.load_state_dict(tensors)
         return policy
 
     return load
@@ -188,6 +218,7 @@ def value_loader(config_class: type[EnvConfig]) -> Callable[[str | Path], Tensor
 
     def load(part: str | Path) -> Tensor:
         """The values `[S, X]` of a finished part `.../seeds-000-099`."""
-        return read_policy(part, config_class)[2]["v"]
+        with reading(Path(part)):
+            return read_policy(part, config_class)[2]["v"]
 
     return load

@@ -216,7 +216,7 @@ class ControlConfig(SeedsConfig):
 
     def contents(self) -> dict[str, str]:
         from manyseeds.checkpoint import stored_policy
-        from manyseeds.record import sha256_of
+        from manyseeds.untrusted import sha256_of
 
         found = super().contents()
         if self.init:

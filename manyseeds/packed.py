@@ -27,8 +27,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from manyseeds.cli import MAX_NAME
-from manyseeds.errors import UsageError, described
+from manyseeds import untrusted
+from manyseeds.errors import UsageError
+from manyseeds.untrusted import BROKEN, invalid, is_inner_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,10 +38,6 @@ if TYPE_CHECKING:
 RUNS, DONE = "runs.json", "DONE.json"
 KEY = ("run", "part")  # the first columns of a packed table
 COLUMNS = "columns"  # in a part's line: those of a table, where the table has more
-MAX_BYTES = 2**28  # of a file that is read
-MAX_CELLS = 2**26  # of a table that is read: rows times columns
-# What somebody's file may hold instead raises these.
-MALFORMED = (AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
 
 
 # ---- Reading --------------------------------------------------------------------------------
@@ -55,27 +52,25 @@ def read(folder: Path) -> dict[str, Any]:
         return _read(folder / RUNS, _version(folder / RUNS))
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    except MALFORMED as error:
-        raise UsageError(
-            f"{folder / RUNS}: has invalid content ({described(error)[:200]})"
-        ) from None
+    except BROKEN as error:
+        raise invalid(folder / RUNS, error) from None
 
 
 def _version(path: Path) -> tuple[int, ...]:
     """What changes with a file's content."""
-    status = os.stat(path)
+    status = os.lstat(path)
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @functools.lru_cache(maxsize=128)
 def _read(path: Path, version: tuple[int, ...]) -> dict[str, Any]:
-    check_size(path)
-    text = path.read_text().replace(",\n}", "\n}")  # the last line of a section may be deleted, too
-    return _checked(json.loads(text))
+    content = untrusted.read_bytes(path)
+    content = content.replace(b",\n}", b"\n}")  # the last line of a section may be deleted, too
+    return _checked(untrusted.parse_json(content, path))
 
 
 def _checked(content: Any) -> dict[str, Any]:
-    """The content of a runs.json, whose names lead out of no folder. Raises MALFORMED errors."""
+    """The content of a runs.json, whose names lead out of no folder. Raises BROKEN errors."""
     sections: dict[str, Any] = {
         "sha256": {name: list(sums) for name, sums in content["sha256"].items()},
         "proved": {run: dict(codes) for run, codes in content["proved"].items()},
@@ -86,7 +81,7 @@ def _checked(content: Any) -> dict[str, Any]:
         for name in files.keys() - {COLUMNS}:
             _check_name(name, r"[^./][^/]*\.json")
         for name in files[DONE]["sha256"]:
-            _check_name(name, r"[^./][^/]*")
+            _check_name(name, ".*")
         for names in files.get(COLUMNS, {}).values():
             if not (isinstance(names, list) and all(isinstance(x, str) for x in names)):
                 raise ValueError(f"the columns of {key} are no list of names")
@@ -94,18 +89,9 @@ def _checked(content: Any) -> dict[str, Any]:
 
 
 def _check_name(name: str, pattern: str) -> None:
-    """Raise ValueError for a name that is not of a pattern, is too long or not printable."""
-    long = any(len(x.encode()) > MAX_NAME for x in name.split("/"))
-    if long or not (name.isprintable() and re.fullmatch(pattern, name)):
+    """Raise ValueError for a name that is not of a pattern, or not one of a file in a folder."""
+    if not (is_inner_name(name) and re.fullmatch(pattern, name)):
         raise ValueError(f"{name[:80]} names no part and no file of one")
-
-
-def check_size(path: Path) -> None:
-    """Raise ValueError for a file that is no regular one, or too large to be read."""
-    if not path.is_file():
-        raise ValueError(f"{path.name} is no file")
-    if path.stat().st_size > MAX_BYTES:
-        raise ValueError(f"{path.name} has more than {MAX_BYTES} bytes")
 
 
 def parts_of(run: Path) -> list[str]:
@@ -148,7 +134,7 @@ def read_json(file: Path) -> Any:
 
     Raises FileNotFoundError where it is not packed.
     """
-    content = json.loads(read_bytes(file))  # a copy: callers change what they read
+    content = untrusted.parse_json(read_bytes(file), file)  # a copy: callers change it
     if file.name == "config.json":
         proved = read(file.parents[2])["proved"].get(file.parents[1].name, {})
         with contextlib.suppress(LookupError, TypeError, ValueError):  # somebody's may say anything
@@ -166,7 +152,7 @@ def holds(file: Path, digest: str) -> bool:
         if file.suffix == ".json":
             return hashlib.sha256(_text(line[file.name])).hexdigest() == digest
         return file.name in line[DONE]["sha256"] and is_whole(file.parents[2] / file.name)
-    except MALFORMED:
+    except (UsageError, *BROKEN):
         return False
 
 
@@ -174,7 +160,7 @@ def is_whole(table: Path) -> bool:
     """Whether a packed table is there, as it was written."""
     try:
         return _sha256(table, _version(table)) in read(table.parent)["sha256"][table.name]
-    except MALFORMED:
+    except (UsageError, *BROKEN):
         return False
 
 
@@ -185,15 +171,13 @@ def _text(content: Any) -> bytes:
 
 @functools.lru_cache(maxsize=4096)
 def _sha256(path: Path, version: tuple[int, ...]) -> str:
-    check_size(path)
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return untrusted.sha256_of(path, untrusted.MAX_BYTES)
 
 
 def read_parquet(file: Path) -> pd.DataFrame:
     """The rows of a parquet file of a packed part.
 
-    Raises FileNotFoundError where it is not packed, ValueError for a table that is malformed.
+    Raises FileNotFoundError where it is not packed, UsageError for a table that is malformed.
     """
     return _rows(file).to_pandas()
 
@@ -239,22 +223,24 @@ def _naming(path: Path, fault: str) -> Iterator[None]:
     """Raise UsageError, which names a path, for what is malformed in the block."""
     try:
         yield
-    except MALFORMED as error:
-        raise UsageError(f"{path}: {fault} ({described(error)[:200]})") from None
+    except BROKEN as error:
+        raise invalid(path, error, fault) from None
 
 
 @functools.lru_cache(maxsize=8)
 def _table(path: Path, version: tuple[int, ...]) -> tuple[pa.Table, dict[str, tuple[int, int]]]:
     """A packed table, and where the rows of each part begin and end."""
-    check_table(path)
-    return _located(path)
+    try:
+        return _located(untrusted.read_parquet(path, KEY))
+    except BROKEN as error:
+        raise invalid(path, error) from None
 
 
-def _located(file: Path | io.BytesIO) -> tuple[pa.Table, dict[str, tuple[int, int]]]:
+def _located(rows: pa.Table) -> tuple[pa.Table, dict[str, tuple[int, int]]]:
+    """A packed table whose KEY columns are dictionaries, and where the rows of each part begin and
+    end. Raises BROKEN errors."""
     import numpy as np
-    import pyarrow.parquet as pq
 
-    rows = pq.read_table(file, read_dictionary=KEY)
     names = [rows.column(name).combine_chunks() for name in KEY]
     codes = np.stack([x.indices.to_numpy(zero_copy_only=False) for x in names])
     starts = [0, *(np.flatnonzero(np.diff(codes, axis=1).any(axis=0)) + 1).tolist()]
@@ -265,16 +251,6 @@ def _located(file: Path | io.BytesIO) -> tuple[pa.Table, dict[str, tuple[int, in
     if len(where) < len(starts):
         raise ValueError("the rows of one part are in several places")
     return rows, where
-
-
-def check_table(path: Path) -> None:
-    """Raise ValueError for a parquet file, of anybody, that is too large to be read."""
-    import pyarrow.parquet as pq
-
-    check_size(path)
-    about = pq.read_metadata(path)
-    if about.num_rows * about.num_columns > MAX_CELLS:
-        raise ValueError(f"{path.name} has more than {MAX_CELLS} cells")
 
 
 # ---- Writing --------------------------------------------------------------------------------
@@ -303,15 +279,16 @@ def with_parts(
             given = parts.get(key, {}).get(name)
             if given is None and not is_whole(folder / name):
                 raise UsageError(f"{folder / name}: differs from its checksum; restore it")
-            with _naming(folder / key / name, "cannot be packed"):
-                rows = _rows(folder / key / name) if given is None else _file_rows(given)
+            path = folder / key / name
+            with _naming(path, "cannot be packed"):
+                rows = _rows(path) if given is None else untrusted.parse_parquet(given, path)
                 tables.setdefault(name, {})[key] = rows
     whole, contents = {}, {}
     for name, own in tables.items():
         with _naming(folder / name, "cannot be packed"):
             whole[name] = _joined(own)
             contents[name] = _parquet(whole[name])
-            _check_rows(contents[name], own)
+            _check_rows(contents[name], folder / name, own)
     sums = {name: [hashlib.sha256(x).hexdigest()] for name, x in contents.items()}
 
     def line_of(key: str, every: bool) -> dict[str, Any]:
@@ -359,12 +336,6 @@ def _dumped(content: Mapping[str, Any]) -> bytes:
     return ("{\n" + ",\n".join(sections) + "\n}\n").encode()
 
 
-def _file_rows(content: bytes) -> pa.Table:
-    import pyarrow.parquet as pq
-
-    return pq.read_table(io.BytesIO(content))
-
-
 def _joined(parts: Mapping[str, pa.Table]) -> pa.Table:
     """The rows of parts, by RUN/PART, as one table."""
     import pyarrow as pa
@@ -377,11 +348,11 @@ def _joined(parts: Mapping[str, pa.Table]) -> pa.Table:
     return pa.concat_tables(tables, promote_options="default")
 
 
-def _check_rows(content: bytes, parts: Mapping[str, pa.Table]) -> None:
-    """Raise MALFORMED errors unless the rows of parts are read from a packed table as they are."""
-    rows, where = _located(io.BytesIO(content))
-    if len(content) > MAX_BYTES or rows.num_rows * rows.num_columns > MAX_CELLS:
+def _check_rows(content: bytes, path: Path, parts: Mapping[str, pa.Table]) -> None:
+    """Raise BROKEN errors unless the rows of parts are read from a packed table as they are."""
+    if len(content) > untrusted.MAX_BYTES:
         raise ValueError("too large to be read again")
+    rows, where = _located(untrusted.parse_parquet(content, path, KEY))
     for key, part in parts.items():
         start, stop = where.get(key, (0, 0))
         there = rows.slice(start, stop - start).select(part.column_names)

@@ -31,11 +31,29 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from manyseeds import packed
+from manyseeds import packed, untrusted
 from manyseeds.cli import PUBLISHED, RESULTS, RunConfig, flag, identity
 from manyseeds.digest import ROOT, code_digest
 from manyseeds.errors import UsageError
 from manyseeds.packed import DONE
+from manyseeds.untrusted import (
+    BROKEN,
+    CONFIG,
+    MAX_JSON,
+    MAX_RECORD,
+    MODEL,
+    NAME,
+    SUMMARIES,
+    Shape,
+    cached_file,
+    check,
+    copy_file,
+    files_in,
+    invalid,
+    is_inner_name,
+    read_shaped,
+    sha256_of,
+)
 from manyseeds.writing import sync, write_bytes, write_json
 
 if TYPE_CHECKING:
@@ -46,6 +64,8 @@ POLICY = "policy.safetensors"
 PLAN = "plan"  # the one part of a planning run
 STALE = ".stale"  # in a run: what other code has trained, `manyseeds.runs.set_aside`
 MEMORY = 1000  # files whose digests are remembered
+LARGE = 2**24  # bytes of a file whose digest is remembered
+SEAL = {"schema": int, "weights": str, "local": [str], "sha256": {str: str}}
 
 
 def hash_of(settings: Any) -> str:
@@ -93,13 +113,16 @@ def plural(n: int, noun: str) -> str:
 def seal(part: Path, local: Sequence[str] = (), weights: str = "") -> None:
     """Declare a part finished: write the checksums of all its files.
 
-    local: files that are not committed, and so absent from a fresh checkout. weights: the file or
-    folder with what was trained, '' where there is none.
+    local: files and folders that are not committed, and so absent from a fresh checkout. weights:
+    the file or folder with what was trained, '' where there is none. Other folders are a tracker's,
+    and are not sealed. Raises UsageError where a file is a link.
     """
     for leftover in part.glob(".*.[0-9]*"):  # of a process that was killed while it wrote
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
-    files = sorted(p for p in part.glob("[!.]*") if p.is_file() and p.name != DONE)
-    sums = {p.name: sha256_of(p) for p in files}
+    names = sorted(x.name for x in part.glob("[!.]*") if not x.is_dir() and x.name != DONE)
+    if (part / weights).is_dir() and weights:
+        names += [f"{weights}/{name}" for name in files_in(part / weights)]
+    sums = {name: sha256_of(part / name) for name in names if is_inner_name(name)}
     content = {"schema": SCHEMA, "weights": weights, "local": list(local), "sha256": sums}
     write_json(part / DONE, content)
     sync(part)
@@ -112,36 +135,57 @@ def read_seal(part: Path) -> dict[str, Any] | None:
     """
     try:
         content = read_json(part / DONE)
-        schema, sums = content["schema"], content["sha256"]
-        if schema == SCHEMA and "config.json" in sums and all(Path(x).name == x for x in sums):
-            seal = {"local": list(content["local"]), "weights": str(content["weights"])}
-            return {**seal, "sha256": dict(sums)}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        schema = content["schema"]
+    except BROKEN:
         return None
-    if schema == SCHEMA:
+    except UsageError:
+        if os.path.lexists(part / DONE):
+            return None
+        raise  # that of runs.json
+    if schema != SCHEMA:
+        raise UsageError(f"{part}: has schema {schema!r:.20}, this version reads {SCHEMA}")
+    try:
+        check(content, SEAL, "")
+    except ValueError:
         return None
-    raise UsageError(f"{part}: has schema {schema!r:.20}, this version reads {SCHEMA}")
+    names = {*content["sha256"], *filter(None, [content["weights"]])}
+    whole = "config.json" in names and all(map(is_inner_name, names))
+    return content if whole else None
 
 
 def is_finished(part: Path, with_weights: bool = False) -> bool:
-    """Whether a part is sealed, and every file, whose name is a plain one, is what was sealed.
+    """Whether a part is sealed, and every file that is there is what was sealed, not a link.
 
     with_weights: and what was trained is on this machine. Raises UsageError as `read_seal`.
     """
     seal = read_seal(part)
     if seal is None:
         return False
-    try:
-        for name, digest in seal["sha256"].items():
-            file = part / name
-            if os.path.lexists(file):
-                if not (file.is_file() and sha256_of(file) == digest):
-                    return False
-            elif not (name in seal["local"] or packed.holds(file, digest)):
-                return False
-    except OSError:  # missing, or a folder
+    weights, local = seal["weights"], {*seal["local"], seal["weights"]}
+    trained = {name for name in seal["sha256"] if weights in (name, name.split("/")[0])}
+    if with_weights and weights and not trained:  # of a published language run
         return False
-    return not with_weights or not seal["weights"] or (part / seal["weights"]).exists()
+    for name, digest in seal["sha256"].items():
+        try:
+            if remembered_sha256(inner_file(part, name)) != digest:
+                return False
+        except FileNotFoundError:
+            if with_weights and name in trained:
+                return False
+            if not (local & {name, name.split("/")[0]} or packed.holds(part / name, digest)):
+                return False
+        except UsageError:
+            return False
+    return True
+
+
+def inner_file(folder: Path, name: str) -> Path:
+    """The path of a file in a folder, where no folder between is a link. Raises UsageError."""
+    path = folder / name
+    for between in path.relative_to(folder).parents:
+        if (folder / between).is_symlink() and between != Path("."):
+            raise UsageError(f"{folder / between}: is a link")
+    return path
 
 
 def clear(part: Path, keep: str = "", strict: bool = True) -> None:
@@ -162,17 +206,22 @@ def clear(part: Path, keep: str = "", strict: bool = True) -> None:
 def copy_part(source: Path, target: Path, beside: Path) -> None:
     """Put a finished part into another store, whole or not at all; what is at the target goes.
 
-    beside: a folder on the target's file system, which nobody else uses; removed at the end. Hidden
-    files stay behind. Raises UsageError for a copy that does not match its checksums, OSError.
+    beside: a folder on the target's file system, which nobody else uses; removed at the end. What
+    is not sealed stays behind. Raises UsageError for a copy that does not match its checksums,
+    OSError.
     """
+    there = read_seal(source)
+    if there is None:
+        raise UsageError(f"{source}: is damaged")
     shutil.rmtree(beside, ignore_errors=True)
     try:
-        if source.is_dir():
-            shutil.copytree(source, beside, ignore=shutil.ignore_patterns(".*"))
-        if not (source / DONE).is_file() and (there := read_seal(source)):
+        beside.mkdir(parents=True)
+        for name in (DONE, *there["sha256"]):
+            with contextlib.suppress(FileNotFoundError):  # packed, or weights that are not here
+                copy_file(inner_file(source, name), beside / name)
+        if not (beside / DONE).exists():
             if not is_finished(source):
                 raise UsageError(f"{source}: is damaged")
-            beside.mkdir(parents=True, exist_ok=True)
             for name, content in packed.files_of(source).items():
                 write_bytes(beside / name, content)
             seal(beside, there["local"], there["weights"])
@@ -187,33 +236,54 @@ def copy_part(source: Path, target: Path, beside: Path) -> None:
         shutil.rmtree(beside, ignore_errors=True)
 
 
-def sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def model_files(folder: Path, flag: str) -> dict[str, Path]:
+    """The files that a model's folder is read for, by name; others are ignored.
 
-
-def folder_digest(folder: Path) -> str:
-    """Digest of the names and contents of all files in a folder.
-
-    What was read is remembered by path, size and time: a model's weights are large.
+    Raises UsageError, which names the flag, where one is a link.
     """
+    found = {}
+    for name in sorted(files_in(folder)):
+        if MODEL.fullmatch(name):
+            path = cached_file(folder, name)
+            if path.is_symlink() or not path.is_file():
+                raise UsageError(f"{flag} {folder}: {name} is a link or the like, not a file")
+            found[name] = path
+    return found
+
+
+def folder_digest(folder: Path, flag: str = "--model") -> str:
+    """Digest of the names and contents of all files of a model's folder. Raises UsageError."""
+    digest = hashlib.sha256()
+    for name, path in model_files(folder, flag).items():
+        digest.update(f"{name} {remembered_sha256(path)}\n".encode())
+    return digest.hexdigest()[:12]
+
+
+def remembered_sha256(path: Path) -> str:
+    """The SHA-256 of a file. Raises as `untrusted.open_checked`.
+
+    Of a large one, such as a model's weights, it is remembered by path, size and times, the last of
+    which is the system's: nobody can set it back.
+    """
+    try:
+        status = os.lstat(path)
+    except (OSError, ValueError):
+        return sha256_of(path)  # which says why not
+    if status.st_size < LARGE or not stat.S_ISREG(status.st_mode):
+        return sha256_of(path)
     memory = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "manyseeds"
     try:
-        known = dict(read_json(memory / "digests.json"))
-    except (OSError, ValueError, TypeError):
+        known = dict(read_shaped(memory / "digests.json", {str: str}))
+    except (OSError, UsageError):
         known = {}
-    digest, before = hashlib.sha256(), len(known)
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        status = path.stat()
-        key = f"{path.resolve()} {status.st_size} {status.st_mtime_ns}"
-        if key not in known:
-            known[key] = sha256_of(path)
-        digest.update(f"{path.relative_to(folder)} {known[key]}\n".encode())
-    if len(known) > before:
+    times = f"{status.st_mtime_ns} {status.st_ctime_ns}"
+    key = f"{path.resolve()} {status.st_ino} {status.st_size} {times}"
+    if key not in known:
+        known[key] = sha256_of(path)
         with contextlib.suppress(OSError):  # it would only save time
             memory.mkdir(parents=True, exist_ok=True)
             write_json(memory / "digests.json", dict(list(known.items())[-MEMORY:]))
-    return digest.hexdigest()[:12]
+    return known[key]
 
 
 @contextlib.contextmanager
@@ -369,7 +439,7 @@ class RunFolder:
 
         accepts: whether a part counts, by its config.json.
         """
-        configs = [read_json(part / "config.json") for part in self.parts(with_weights)]
+        configs = map(read_config, self.parts(with_weights))
         return {seed for config in configs if accepts(config) for seed in config["seeds"]}
 
     def missing(
@@ -416,7 +486,7 @@ class RunFolder:
     def check_identity(self, ours: dict[str, Any]) -> None:
         """Refuse a name that already holds a run with other hyperparameters (an `identity`)."""
         for part in self.parts():
-            self._check_same(read_json(part / "config.json")["config"], ours, "holds")
+            self._check_same(read_config(part)["config"], ours, "holds")
 
     def _check_same(self, theirs: dict[str, Any], ours: dict[str, Any], how: str) -> None:
         if theirs != ours:
@@ -464,8 +534,8 @@ def home_of(run: Path) -> Path:
 
 def _settings(part: Path) -> Any:
     try:
-        return read_json(part / "config.json").get("config")
-    except (OSError, ValueError, AttributeError, RecursionError):
+        return read_config(part)["config"]
+    except UsageError:
         return None  # somebody's file that holds something else
 
 
@@ -474,29 +544,75 @@ def finite_numbers(values: Mapping[str, float]) -> dict[str, float | None]:
     return {name: x if math.isfinite(x) else None for name, x in values.items()}
 
 
-def read_json(path: Path) -> Any:
-    """Parsed JSON file; OSError for what is no file, such as a pipe, that would never end."""
-    return json.loads(path.read_text()) if path.is_file() else packed.read_json(path)
+def read_json(path: Path, limit: int = MAX_JSON) -> Any:
+    """The content of a JSON file of a part, in its folder or packed.
+
+    Raises as `untrusted.open_checked`.
+    """
+    if os.path.lexists(path):
+        return untrusted.read_json(path, limit)
+    return packed.read_json(path)
 
 
 def read_bytes(path: Path) -> bytes:
-    """The bytes of a JSON file of a part, in its folder or packed."""
-    return path.read_bytes() if path.is_file() else packed.read_bytes(path)
+    """The bytes of a JSON file of a part. Raises as `read_json`."""
+    return untrusted.read_bytes(path) if os.path.lexists(path) else packed.read_bytes(path)
 
 
 def exists(path: Path) -> bool:
     """Whether a JSON file of a part is there, in its folder or packed."""
-    return path.exists() or packed.has(path)
+    return os.path.lexists(path) or packed.has(path)
 
 
 def read_parquet(path: Path) -> pd.DataFrame:
-    """The rows of a parquet file; OSError or ValueError for what is none, or is too large."""
-    import pandas as pd
+    """The rows of a parquet file of a part. Raises as `read_json`."""
+    if os.path.lexists(path):
+        return untrusted.read_parquet(path).to_pandas()
+    return packed.read_parquet(path)
 
-    if not path.is_file():
-        return packed.read_parquet(path)
-    packed.check_table(path)
-    return pd.read_parquet(path)
+
+def read_record(path: Path, shape: Shape) -> Any:
+    """The content of config.json or summary.json of a part, of a shape. Raises UsageError."""
+    try:
+        content = read_json(path, MAX_RECORD)
+        check(content, shape, "")
+    except BROKEN as error:
+        raise invalid(path, error) from None
+    return content
+
+
+def read_part(part: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """config.json and summary.json of a finished part. Raises UsageError."""
+    config = read_config(part)
+    path = part / "summary.json"
+    summary = read_record(path, SUMMARIES[config["kind"]])
+    if summary.get("seeds", []) != config["seeds"]:
+        raise UsageError(f"{path}: has other seeds than config.json")
+    return config, summary
+
+
+def read_config(part: Path) -> dict[str, Any]:
+    """config.json of a part: what was trained, by which code. Raises UsageError."""
+    path = part / "config.json"
+    config: dict[str, Any] = read_record(path, CONFIG)
+    if config["schema"] != SCHEMA:
+        raise UsageError(f"{path}: has schema {config['schema']}, this version reads {SCHEMA}")
+    kind, seeds = config["kind"], config["seeds"]
+    if kind not in SUMMARIES:
+        kinds = ", ".join(SUMMARIES)
+        raise UsageError(f"{path}: {kind} is not a kind of run; there are {kinds}")
+    subject = "task" if kind == "language" else "env"
+    try:
+        check(config, {subject: NAME}, "")
+        if config["config"].get(subject) != config[subject]:
+            raise ValueError(f"config.{subject} is not {subject}")
+        if min(seeds, default=0) < 0 or len(set(seeds)) < len(seeds):
+            raise ValueError("seeds must be different, and 0 or above")
+        if (kind == "planning") != (not seeds) or (kind == "language" and len(seeds) != 1):
+            raise ValueError(f"a {kind} part cannot have {plural(len(seeds), 'seed')}")
+    except ValueError as error:
+        raise invalid(path, error) from None
+    return config
 
 
 def layers(results: Path) -> list[Path]:
@@ -577,10 +693,11 @@ def pack(results: Path) -> int:
 def sealed_files(part: Path) -> dict[str, bytes]:
     """The files of a finished part that are packed, by name. Raises UsageError."""
     seal = read_seal(part) or {}
-    names = [name for name in seal["sha256"] if name not in seal["local"]]
+    local = {*seal["local"], seal["weights"]}
+    names = [name for name in seal["sha256"] if not local & {name, name.split("/")[0]}]
     if other := [name for name in names if not name.endswith((".json", ".parquet"))]:
         raise UsageError(f"{part / other[0]}: only JSON and parquet files are packed")
-    return {name: (part / name).read_bytes() for name in (DONE, *names)}
+    return {name: untrusted.read_bytes(part / name) for name in (DONE, *names)}
 
 
 def remove_packed(part: Path) -> None:

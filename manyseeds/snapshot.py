@@ -11,8 +11,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
-import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,17 +20,18 @@ from typing import Any
 import numpy as np
 import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from manyseeds import untrusted
+from manyseeds.errors import UsageError
+from manyseeds.untrusted import BROKEN
 from manyseeds.writing import write_bytes
 
 STATE, DIGEST = "state", "sha256"  # in every file: the JSON, and a digest of all else
 SCALARS = (bool, int, float, str, type(None))
 # What chooses how is computed, and does not change.
 FIXED = (torch.device, torch.dtype, type, FunctionType, BuiltinFunctionType, MethodType)
-# What values of another form raise.
-MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
+MALFORMED = BROKEN  # what values of another form raise
 MOST = 2**30  # bytes of JSON
 MODULE = frozenset(vars(nn.Module()))  # what every module keeps for itself
 
@@ -269,10 +268,8 @@ def write(path: Path, state: Any, tensors: Mapping[str, Tensor]) -> None:
 
 def read(path: Path, limit: int) -> tuple[Any, dict[str, Tensor]]:
     """The JSON and the tensors of a file of at most `limit` bytes. Raises UnusableError."""
-    with _opened(path) as file:
-        if path.stat().st_size > limit:
-            raise UnusableError("it is larger than it can be")
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    with _reading(path):
+        tensors, _ = untrusted.read_tensors(path, limit)
         digest = tensors.pop(DIGEST)
         if not torch.equal(digest, digest_of(tensors)):
             raise UnusableError("it is damaged")
@@ -281,23 +278,18 @@ def read(path: Path, limit: int) -> tuple[Any, dict[str, Tensor]]:
 
 def read_state(path: Path) -> Any:
     """The JSON of a file alone, which may be damaged elsewhere. Raises UnusableError."""
-    with _opened(path) as file:
-        if file.get_slice(STATE).get_shape()[0] > MOST:
-            raise UnusableError("it is larger than it can be")
-        return json.loads(bytes(file.get_tensor(STATE).numpy()))
+    with _reading(path):
+        return json.loads(untrusted.read_one(path, STATE, MOST))
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    """A file as safetensors has it. Raises UnusableError, also for what is wrong in the block."""
+def _reading(path: Path) -> Iterator[None]:
+    """Raise UnusableError for whatever a file does to the block."""
     try:
-        if not stat.S_ISREG(os.lstat(path).st_mode):  # a FIFO would be waited for
-            raise UnusableError("it is not a regular file")
-        with safe_open(path, framework="pt") as file:
-            yield file
-    except OSError as error:
-        raise UnusableError(f"it cannot be read: {error.strerror or error}") from None
-    except (SafetensorError, *MALFORMED):
+        yield
+    except UsageError as error:
+        raise UnusableError("it " + str(error).removeprefix(f"{path}: ")) from None
+    except MALFORMED:
         raise UnusableError("it is damaged") from None
 
 

@@ -12,12 +12,14 @@ anything that is not long.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
 import math
 import os
 import re
+import shutil
 import stat
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -121,6 +123,14 @@ def read_text(path: Path, limit: int = MAX_BYTES) -> str:
         raise invalid(path, error) from None
 
 
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a file to a name that is new, in a folder of ours. Raises as `open_checked`, OSError."""
+    with open_checked(source, MAX_WEIGHTS) as file:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with open(target, "xb") as copy:
+            shutil.copyfileobj(file, copy)
+
+
 def sha256_of(path: Path, limit: int = MAX_WEIGHTS) -> str:
     """The SHA-256 of a file. Raises as `open_checked`."""
     with open_checked(path, limit) as file:
@@ -130,9 +140,18 @@ def sha256_of(path: Path, limit: int = MAX_WEIGHTS) -> str:
             raise UsageError(f"{path}: {described(error)}") from None
 
 
-def invalid(path: Path, error: BaseException) -> UsageError:
+def invalid(path: Path, error: BaseException, fault: str = "has invalid content") -> UsageError:
     """The error for what a file holds."""
-    return UsageError(f"{path}: has invalid content ({described(error)[:200]})")
+    return UsageError(f"{path}: {fault} ({described(error)[:200]})")
+
+
+@contextlib.contextmanager
+def reading(path: Path, fault: str = "has invalid content") -> Iterator[None]:
+    """Raise UsageError for whatever a file or folder of the store does to the block."""
+    try:
+        yield
+    except BROKEN as error:
+        raise invalid(path, error, fault) from error
 
 
 def is_inner_name(name: Any) -> bool:
@@ -145,6 +164,14 @@ def is_inner_name(name: Any) -> bool:
     parts = name.split("/")
     plain = all(x and x[0] != "." and len(x.encode()) <= MAX_NAME for x in parts)
     return plain and len(parts) <= 3 and not set(name) & set('\\:*?"<>|')
+
+
+def cached_file(folder: Path, name: str) -> Path:
+    """The path of a file in a folder or, where that is a cache of the Hugging Face hub, whose
+    folders hold links alone, of what its link leads to there."""
+    path = folder / name
+    blobs = folder.resolve().parent.parent / "blobs"
+    return path.resolve() if path.is_symlink() and path.resolve().parent == blobs else path
 
 
 def files_in(folder: Path) -> Iterator[str]:
@@ -256,6 +283,7 @@ class Stored(NamedTuple):
 
     dtype: str  # such as F32
     shape: tuple[int, ...]
+    place: tuple[int, int]  # of its bytes, from the end of the header
 
 
 def read_header(path: Path, limit: int = MAX_WEIGHTS) -> tuple[dict[str, Stored], dict[str, str]]:
@@ -280,6 +308,16 @@ def read_tensors(path: Path, limit: int = MAX_WEIGHTS) -> tuple[dict[str, Tensor
         raise invalid(path, error) from None
 
 
+def read_one(path: Path, name: str, most: int, limit: int = MAX_WEIGHTS) -> bytes:
+    """The bytes of one tensor of a safetensors file, at most some. Raises as `read_header`."""
+    with open_checked(path, limit) as file, reading(path):
+        begin, end = _header(file, path)[0][name].place
+        if end - begin > most:
+            raise ValueError(f"{name} has more than {most} bytes")
+        file.seek(begin, os.SEEK_CUR)  # behind the header
+        return file.read(end - begin)
+
+
 def _header(file: IO[bytes], path: Path) -> tuple[dict[str, Stored], dict[str, str]]:
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
@@ -290,13 +328,19 @@ def _header(file: IO[bytes], path: Path) -> tuple[dict[str, Stored], dict[str, s
     try:
         about = header.pop("__metadata__", {})
         check(about, {str: str}, "__metadata__", MAX_HEADER)
-        found = {name: Stored(x["dtype"], tuple(x["shape"])) for name, x in header.items()}
+        found = {
+            name: Stored(x["dtype"], tuple(x["shape"]), tuple(x["data_offsets"]))
+            for name, x in header.items()
+        }
         total = 0
         for name, x in found.items():
-            check(list(x.shape), [int], f"the shape of {name}")
-            if len(x.shape) > 8 or any(n < 0 for n in x.shape):
+            check([*x.shape, *x.place], [int], f"the shape of {name}")
+            if len(x.shape) > 8 or min(*x.shape, *x.place, 0) < 0:
                 raise ValueError(f"{name} has no shape")
-            total += math.prod(x.shape) * int(re.sub(r"\D+", "", x.dtype[:4]) or 8) // 8
+            count = math.prod(x.shape) * int(re.sub(r"\D+", "", x.dtype[:4]) or 8) // 8
+            if x.place[1] - x.place[0] != count:
+                raise ValueError(f"{name} has another size than its shape")
+            total += count
         if total != size - 8 - length:
             raise ValueError("its tensors have other sizes than the file")
     except BROKEN as error:
@@ -336,7 +380,7 @@ SUMMARIES: dict[str, dict[str, Shape]] = {  # by the kind of run
         "diverged": {str: int},
         "timesteps_per_seed": int,
         "threshold?": (float, None),
-        "digits?": int,
+        "digits?": (int, None),
     },
     "planning": {
         "sweeps": int,
@@ -353,6 +397,7 @@ SUMMARIES: dict[str, dict[str, Shape]] = {  # by the kind of run
         "initial": MEASURES,
         "final": MEASURES,
         "samples": int,
+        "diverged?": (int, None),
     },
 }
 

@@ -11,9 +11,9 @@ from manyseeds import envs, stats
 from manyseeds.benchmarks.chapters.names import display
 from manyseeds.benchmarks.chapters.results import command_text, escape, versions_text
 from manyseeds.benchmarks.chapters.speed import Table, plain_table
-from manyseeds.benchmarks.chapters.stored import ORIGIN
 from manyseeds.record import plural
 from manyseeds.stats import Estimate, Floats
+from manyseeds.untrusted import ORIGIN
 
 STORED = {  # check.json
     **ORIGIN,

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from manyseeds.benchmarks.chapters.results import Rows, command_text, escape
-from manyseeds.benchmarks.chapters.stored import NAME, ORIGIN, find_file, section_of
+from manyseeds.benchmarks.chapters.stored import find_file, section_of
 from manyseeds.benchmarks.chapters.tables import table
+from manyseeds.untrusted import NAME, ORIGIN
 
 FIGURES = {"scale": float, "cosine": float, "bias": float, "noise": float}
 EFFECTS = {"length_wrong": float, "entropy": float}

@@ -27,13 +27,14 @@ from manyseeds.benchmarks.chapters.results import (
     print_table,
     verdict_text,
 )
-from manyseeds.benchmarks.chapters.stored import NUMBER, find_file, section_of
+from manyseeds.benchmarks.chapters.stored import find_file, section_of
 from manyseeds.benchmarks.chapters.tables import table
 from manyseeds.benchmarks.revised import FRESH, REVISED
 from manyseeds.benchmarks.verdicts import LEVEL, LOOKS, MARGIN, Verdict
 from manyseeds.evaluate import CURVE_EPISODES, FINAL_EPISODES, POINTS
 from manyseeds.record import ranges
 from manyseeds.stats import Parity
+from manyseeds.untrusted import NUMBER
 
 HOW_TO_READ = f"""\
 - **Evaluation.** Each seed is evaluated {POINTS + 1} times, before training and at the first update

@@ -19,10 +19,11 @@ from manyseeds.benchmarks.chapters.results import (
     escape,
     picture,
 )
-from manyseeds.benchmarks.chapters.stored import NAME, ORIGIN, find_file, section_of
+from manyseeds.benchmarks.chapters.stored import find_file, section_of
 from manyseeds.benchmarks.chapters.tables import table
 from manyseeds.record import plural
 from manyseeds.stats import Floats
+from manyseeds.untrusted import NAME, ORIGIN
 
 STORED: dict[str, Any] = {
     **ORIGIN,

@@ -27,11 +27,12 @@ from manyseeds.benchmarks.chapters.results import (
     place,
     verdict_text,
 )
-from manyseeds.benchmarks.chapters.stored import NAME, ORIGIN, find_file, section_of
+from manyseeds.benchmarks.chapters.stored import find_file, section_of
 from manyseeds.benchmarks.chapters.tables import table
 from manyseeds.benchmarks.suite import COMMON, LIBRARIES, Cell
 from manyseeds.digest import ROOT
 from manyseeds.stats import Floats, Parity
+from manyseeds.untrusted import NAME, ORIGIN
 
 NAMES = {"manyseeds": "manyseeds", "sb3": "SB3", "sbx": "SBX", "rejax": "rejax"}
 SCORES = ("environment", "algorithm", "library", "n", "mean [95%]", "AUC, mean [95%]", "failures")

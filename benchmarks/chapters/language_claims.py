@@ -20,10 +20,11 @@ from manyseeds.benchmarks.chapters.language_measures import CAPTION, by_seed, ch
 from manyseeds.benchmarks.chapters.language_models import Method
 from manyseeds.benchmarks.chapters.names import display
 from manyseeds.benchmarks.chapters.results import Rows, command_text, escape, picture
-from manyseeds.benchmarks.chapters.stored import NAME, ORIGIN, find_file, read_table, section_of
+from manyseeds.benchmarks.chapters.stored import find_file, read_table, section_of
 from manyseeds.benchmarks.chapters.tables import table
 from manyseeds.benchmarks.suite import CLIP_HIGHER, EQUAL, LONG, R1_ZERO, RLHF, WITHOUT_KL
 from manyseeds.stats import Floats
+from manyseeds.untrusted import NAME, ORIGIN
 
 SOLVED = 0.7  # accuracy of the training samples that R1-Zero is to reach
 WITHIN = 12_800  # samples

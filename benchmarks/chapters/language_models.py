@@ -43,17 +43,12 @@ from manyseeds.benchmarks.chapters.results import (
     verdict_text,
 )
 from manyseeds.benchmarks.chapters.stored import (
-    COST,
-    NAME,
-    ORIGIN,
     StoredRun,
-    check,
     file_name,
     find_file,
     left_out,
     read,
     read_table,
-    reading,
     section_of,
 )
 from manyseeds.benchmarks.chapters.tables import table
@@ -62,6 +57,7 @@ from manyseeds.benchmarks.verdicts import MARGIN
 from manyseeds.errors import printable
 from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Floats, Parity
+from manyseeds.untrusted import COST, NAME, ORIGIN, check, reading
 from manyseeds.worth import SHARE_OF_FAILURE, counted, worths_of
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from manyseeds.benchmarks.chapters.results import (
     picture,
     verdict_text,
 )
-from manyseeds.benchmarks.chapters.stored import COST, ORIGIN, find_file, left_out, section_of
+from manyseeds.benchmarks.chapters.stored import find_file, left_out, section_of
 from manyseeds.benchmarks.chapters.tables import table
 from manyseeds.benchmarks.suite import (
     A2C_ADVANTAGES,
@@ -42,6 +42,7 @@ from manyseeds.benchmarks.suite import (
 from manyseeds.cli import from_preset, identity
 from manyseeds.plots import Line
 from manyseeds.record import plural
+from manyseeds.untrusted import COST, ORIGIN
 
 METRIC_POINTS = 40  # of a curve of metrics
 PPO_NAME = "PPO, with a critic"

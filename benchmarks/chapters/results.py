@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from manyseeds import envs, plots, stats
-from manyseeds.benchmarks.chapters.stored import StoredRun, reading
+from manyseeds.benchmarks.chapters.stored import StoredRun
 from manyseeds.benchmarks.verdicts import LOOKS, MARGIN, Verdict, decide
 from manyseeds.cli import FLOAT32_MAX
 from manyseeds.errors import UsageError, printable
@@ -32,6 +32,7 @@ from manyseeds.record import plural, ranges
 from manyseeds.runs.control import reachable_threshold
 from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Floats, Parity
+from manyseeds.untrusted import reading
 from manyseeds.worth import Worth, counted, unscored_text, worth_of, worths_of
 
 FLOOR = 0.1  # normalised score below which nothing was learned

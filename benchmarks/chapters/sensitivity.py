@@ -30,7 +30,7 @@ from manyseeds.benchmarks.chapters.results import (
     print_table,
     verdict_text,
 )
-from manyseeds.benchmarks.chapters.stored import NAME, NUMBER, left_out, read, read_table
+from manyseeds.benchmarks.chapters.stored import left_out, read, read_table
 from manyseeds.benchmarks.chapters.tables import table
 from manyseeds.benchmarks.studies import measured, sealed_studies, worths_of_rows
 from manyseeds.errors import UsageError
@@ -38,6 +38,7 @@ from manyseeds.plots import Panel
 from manyseeds.record import is_finished, layers, ranges
 from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Estimate
+from manyseeds.untrusted import NAME, NUMBER
 from manyseeds.worth import Worth, counted, unscored_text
 
 STUDY: dict[str, Any] = {

@@ -16,9 +16,9 @@ from manyseeds.benchmarks.chapters.results import (
     markdown_table,
     versions_text,
 )
-from manyseeds.benchmarks.chapters.stored import NAME, ORIGIN
 from manyseeds.errors import printable
 from manyseeds.plots import Line
+from manyseeds.untrusted import NAME, ORIGIN
 
 OURS = "manyseeds"
 PEERS = ("sb3", "rejax")

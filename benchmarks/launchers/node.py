@@ -29,7 +29,7 @@ from manyseeds.cli import RunConfig, identity
 from manyseeds.digest import PACKAGE, ROOT
 from manyseeds.errors import UsageError
 from manyseeds.process import exit_reason
-from manyseeds.record import PLAN, RunFolder, clear, commit, is_finished, is_part, read_json
+from manyseeds.record import PLAN, RunFolder, clear, commit, is_finished, is_part, read_config
 from manyseeds.runs.set_aside import differs, installed, parts_with_any, seeds_of, set_aside
 
 MIN_FREE = 100 * 2**20  # bytes that a node's store must have room for
@@ -101,7 +101,7 @@ def carry_out(job: Job, store: Path, workers: int) -> Answer:
     parts = [
         part
         for part in job.cell.folder(str(store)).parts(with_weights=True)
-        if part.name == PLAN or asked & set(read_json(part / "config.json")["seeds"])
+        if part.name == PLAN or asked & set(read_config(part)["seeds"])
     ]
     archive = pack(parts)
     for part in parts:
@@ -138,7 +138,7 @@ def receive(archive: bytes, folder: RunFolder, config: RunConfig) -> None:
         for part in sorted(incoming.iterdir()):
             if not is_finished(part, with_weights=True):
                 raise UsageError(f"{part.name}: does not match its checksums")
-            received = read_json(part / "config.json")
+            received = read_config(part)
             if received["config"] != identity(config):
                 raise UsageError(f"{part.name}: was trained with other settings")
             digest = received["code"]["digest"]

@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 
-from manyseeds.benchmarks.chapters.stored import NAME, ORIGIN, find_file, left_out, read
+from manyseeds.benchmarks.chapters.stored import find_file, left_out, read
 from manyseeds.benchmarks.web.page import Page
 from manyseeds.cli import from_preset
 from manyseeds.errors import UsageError, printable
 from manyseeds.llm_track import dapo, dr_grpo, grpo, rlhf_ppo
+from manyseeds.untrusted import NAME, ORIGIN
 
 FILE = "grpo_group.json"
 TASK = "addition"  # whose presets the methods begin with

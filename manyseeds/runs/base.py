@@ -48,7 +48,7 @@ from manyseeds.record import (
     part_name,
     plural,
     provenance,
-    read_json,
+    read_config,
     seal,
 )
 from manyseeds.runs.checkpoints import ALL, CHECKPOINT, Checkpoint, remove_all
@@ -238,7 +238,7 @@ class BaseRun:
             write_bytes(self.directory / name, content)
         draw(self.directory)
         write_json(self.directory / "summary.json", summary)
-        config = read_json(self.directory / "config.json")
+        config = read_config(self.directory)
         # As it was at the beginning: a file that it names may have been changed since.
         RunFolder(self.directory.parent).check_identity(config["config"])
         config["execution"]["kernels"] = kernels.execution()
@@ -528,7 +528,7 @@ def print_table(table: Table, folder: RunFolder, parts: Sequence[Path]) -> None:
 
 def trained_on(parts: Sequence[Path]) -> str:
     """On which devices, with how many threads parts were trained: `cuda, 1 thread`."""
-    found = [read_json(part / "config.json")["execution"] for part in parts]
+    found = [read_config(part)["execution"] for part in parts]
     texts = [f"{x['device']}, {plural(x['threads'], 'thread')}" for x in found]
     return " and ".join(dict.fromkeys(texts))
 
@@ -538,7 +538,7 @@ def parts_with(folder: RunFolder, requested: Sequence[int]) -> list[Path]:
     parts, left = [], set(requested)
     whole = folder.parts(with_weights=True)
     for part in (*whole, *(part for part in folder.parts() if part not in whole)):
-        seeds = set(read_json(part / "config.json")["seeds"])
+        seeds = set(read_config(part)["seeds"])
         if seeds & left:
             parts.append(part)
             left -= seeds

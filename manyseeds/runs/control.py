@@ -35,7 +35,7 @@ from manyseeds.evaluate import (
 )
 from manyseeds.kernels.guard import watch
 from manyseeds.progress import Progress
-from manyseeds.record import POLICY, RunFolder, finite_numbers, plural, ranges, read_json
+from manyseeds.record import POLICY, RunFolder, finite_numbers, plural, ranges, read_part
 from manyseeds.runs.base import (
     complete_seeds,
     estimate_json,
@@ -45,6 +45,7 @@ from manyseeds.runs.base import (
     trained_on,
 )
 from manyseeds.runs.resumable import ResumableRun
+from manyseeds.untrusted import reading
 from manyseeds.worth import counted, failure_score, worth_of, worths_of
 from manyseeds.writing import parquet_bytes
 
@@ -498,7 +499,8 @@ def main(
             file=sys.stderr,
         )
     folder = complete_seeds(config, train, Run)
-    print_result(folder, config, presets.get(config.env))
+    with failing_in_one_line(), reading(folder.path):
+        print_result(folder, config, presets.get(config.env))
 
 
 def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None) -> None:
@@ -507,7 +509,7 @@ def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None
 
     requested = requested_seeds(config)
     parts = parts_with(folder, requested)
-    summaries = [read_json(part / "summary.json") for part in parts]
+    summaries = [read_part(part)[1] for part in parts]
     found = {seed: worth for s in summaries for seed, worth in worths_of(s).items()}
     worths = {seed: found[seed] for seed in requested}
     diverged = {seed: w.diverged for seed, w in worths.items() if w.diverged is not None}

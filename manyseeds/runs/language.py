@@ -49,7 +49,7 @@ from manyseeds.digest import boundary, code_digest
 from manyseeds.errors import UsageError
 from manyseeds.process import resolve_device, set_up_process
 from manyseeds.progress import Progress, console
-from manyseeds.record import RunFolder, finite_numbers, part_name, plural, read_json
+from manyseeds.record import RunFolder, finite_numbers, part_name, plural, read_part
 from manyseeds.runs.base import (
     BaseRun,
     carry_out,
@@ -62,6 +62,7 @@ from manyseeds.runs.base import (
 from manyseeds.runs.checkpoints import CHECKPOINT, Checkpoint
 from manyseeds.runs.parallel import Processes
 from manyseeds.runs.set_aside import Code, installed
+from manyseeds.untrusted import reading
 from manyseeds.worth import SHARE_OF_FAILURE, counted, worths_of
 from manyseeds.writing import parquet_bytes
 
@@ -170,7 +171,7 @@ class LanguageRun(BaseRun):
         *("__init__", "log", "evaluate_if_due", "evaluate_finally", "curve", "metrics"),
         *("rng", "uniforms", "save_if_due", "restore", Processes),
     )
-    local = ("curve.png",)
+    local = ("curve.png", "model")
     weights = "model"
     config: Any
 
@@ -474,7 +475,8 @@ def main(
         code = Code(config, [train], LanguageRun.kind_origins())
         complete_seeds_in_turn(folder, code, train_seed)
         processes.broadcast(None)
-        print_result(folder, config, presets.get(config.task))
+        with failing_in_one_line(), reading(folder.path):
+            print_result(folder, config, presets.get(config.task))
         return
     set_up_process(config.threads)
     try:
@@ -510,7 +512,7 @@ def print_result(folder: RunFolder, config: LanguageConfig, preset: Preset | Non
 
     requested = requested_seeds(config)
     parts = parts_with(folder, requested)
-    summaries = [read_json(part / "summary.json") for part in parts]
+    summaries = [read_part(part)[1] for part in parts]
     seeds = plural(len(requested), "seed")
     table = Table(show_header=False, title=f"{folder.algo} on {config.task}, {seeds}")
     worths = {seed: worth for s in summaries for seed, worth in worths_of(s).items()}

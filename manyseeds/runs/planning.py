@@ -3,7 +3,7 @@
 A planning run is `runs/<env>/<algo>/<name>/plan/`. Besides `config.json`, `summary.json` and
 `DONE.json`, which every run has, it contains `sweeps.json`, from which all sweeps can be replayed:
 
-    schema    2
+    schema    that of the store
     algo, env, gamma
     layout    panels: {title: [[state, ...], ...]}, the state index in each row and column, -1 where
               there is none; actions: the sign of each action; marks: {state: letter}
@@ -33,9 +33,10 @@ from torch.nn.functional import one_hot
 
 from manyseeds import checkpoint, plots, stats
 from manyseeds.cli import AnyConfig, EnvConfig, Execution, Positive, Preset, Range, UsageError
-from manyseeds.record import PLAN, POLICY, SCHEMA, RunFolder, read_json
-from manyseeds.runs.base import BaseRun, carry_out, complete, print_table
+from manyseeds.record import PLAN, POLICY, SCHEMA, RunFolder, read_json, read_part
+from manyseeds.runs.base import BaseRun, carry_out, complete, failing_in_one_line, print_table
 from manyseeds.runs.set_aside import Code
+from manyseeds.untrusted import reading
 
 MAX_FRAMES = 60  # of a GIF
 TIED = 1e-12  # what the algorithms' greedy actions take for rounding
@@ -213,9 +214,10 @@ def main(
         carry_out(config, solve, PlanningRun(config, part, algo))
 
     complete(folder, code, [0], missing, plan, "The plan is finished")
-    if config.gif and not (part / "plan.gif").exists():
-        draw(part, "plan.gif")
-    print_result(folder, config, presets.get(config.env))
+    with failing_in_one_line(), reading(folder.path):
+        if config.gif and not (part / "plan.gif").exists():
+            draw(part, "plan.gif")
+        print_result(folder, config, presets.get(config.env))
 
 
 def print_result(folder: RunFolder, config: PlanningConfig, preset: Preset | None) -> None:
@@ -223,7 +225,7 @@ def print_result(folder: RunFolder, config: PlanningConfig, preset: Preset | Non
     from rich.table import Table
 
     part = folder.path / PLAN
-    summary, spec = read_json(part / "summary.json"), config.make_env().spec
+    summary, spec = read_part(part)[1], config.make_env().spec
     table = Table(show_header=False, title=f"{folder.algo} on {config.env}, gamma {config.gamma:g}")
     if summary["iterations"]:
         table.add_row("iterations", f"{summary['iterations']:,}")

@@ -45,16 +45,18 @@ from manyseeds.cli import (
     requested_seeds,
 )
 from manyseeds.progress import Progress
-from manyseeds.record import POLICY, RunFolder, finite_numbers, plural, read_json, read_parquet
+from manyseeds.record import POLICY, RunFolder, finite_numbers, plural, read_parquet, read_part
 from manyseeds.runs.base import (
     complete_seeds,
     estimate_json,
+    failing_in_one_line,
     parts_with,
     print_table,
     trained_on,
 )
 from manyseeds.runs.resumable import ResumableRun
 from manyseeds.stats import Floats
+from manyseeds.untrusted import reading
 from manyseeds.writing import parquet_bytes
 
 if TYPE_CHECKING:
@@ -221,7 +223,7 @@ def load_predictions(parts: Sequence[Path], seeds: Sequence[int]) -> Predictions
     tables = pd.concat([read_parquet(part / "values.parquet") for part in parts])
     curves = curves.drop_duplicates(index).set_index(index).loc[list(seeds)].sort_index()
     tables = tables.drop_duplicates(index).set_index(index).loc[list(seeds)].sort_index()
-    summary = read_json(parts[0] / "summary.json")
+    summary = read_part(parts[0])[1]
     S = len(seeds)
     return Predictions(
         seeds=sorted(seeds),
@@ -389,7 +391,8 @@ def main(
     """Train the seeds that are not finished yet, store them, and print the table of the run."""
     assert isinstance(config, PredictionConfig)
     folder = complete_seeds(config, train, PredictionRun)
-    print_result(folder, config, presets.get(config.env))
+    with failing_in_one_line(), reading(folder.path):
+        print_result(folder, config, presets.get(config.env))
 
 
 def print_result(folder: RunFolder, config: PredictionConfig, preset: Preset | None) -> None:
@@ -399,7 +402,7 @@ def print_result(folder: RunFolder, config: PredictionConfig, preset: Preset | N
     requested = requested_seeds(config)
     parts = parts_with(folder, requested)
     found = load_predictions(parts, requested)
-    summaries = [read_json(part / "summary.json") for part in parts]
+    summaries = [read_part(part)[1] for part in parts]
     learn_s = sum(summary["learn_seconds"] for summary in summaries)
     timesteps = sum(summary["timesteps"] for summary in summaries)
     digits = _digits(found.exact)

@@ -50,7 +50,7 @@ from manyseeds.record import (
     is_finished,
     is_part,
     ranges,
-    read_json,
+    read_config,
 )
 
 BASELINES = ("stable-baselines3", "sb3-contrib", "trl")  # packages that train instead of our code
@@ -159,7 +159,7 @@ class Code:
         """Whether a part is finished, with weights on this machine, and counts."""
         if not is_finished(part, with_weights=True):
             return False
-        return self.accepts(read_json(part / "config.json"))
+        return self.accepts(read_config(part))
 
     def say_what_is_kept(self, folder: RunFolder, seeds: Iterable[int]) -> None:
         """With `--keep-stale`, a line for the parts that are taken as finished all the same."""
@@ -187,8 +187,8 @@ class Code:
             if not may_hold(part, [seed]) or exists(part / DONE):
                 continue
             try:
-                config = read_json(part / "config.json")
-            except OSError:  # it has only begun
+                config = read_config(part)
+            except UsageError:  # it has only begun
                 continue
             if not self.accepts(config):
                 raise UsageError(
@@ -247,7 +247,7 @@ def parts_with_any(run: Path, seeds: Iterable[int]) -> Iterator[tuple[Path, dict
     wanted = set(seeds)
     for part in parts_in(run):
         if may_hold(part, wanted) and is_finished(part):
-            config = read_json(part / "config.json")
+            config = read_config(part)
             if wanted & seeds_of(config):
                 yield part, config
 
@@ -291,7 +291,7 @@ def folders_aside(run: Path, digest: str, ours: Mapping[str, Any]) -> list[Path]
 def place_aside(run: Path, config: Mapping[str, Any]) -> Path:
     """The folder where a part with some config.json is to lie aside. Raises UsageError."""
     usual, own = folders_aside(run, code_of(config)["digest"], config["config"])
-    there = [read_json(part / "config.json") for part in parts_in(usual) if is_finished(part)]
+    there = [read_config(part) for part in parts_in(usual) if is_finished(part)]
     return usual if all(x["config"] == config["config"] for x in there) else own
 
 

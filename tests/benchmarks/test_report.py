@@ -725,7 +725,7 @@ def test_compare_refuses_a_truncated_curve_in_one_line(
     for name in (second, file.parent):  # the run, and its only part
         error = refusal(compare.main, first, name, "--out", tmp_path / "x.svg")
         assert error.startswith(f"error: {file if sealed else file.parent}: ")
-        assert ("cannot be read" if sealed else "is damaged") in error
+        assert ("has invalid content" if sealed else "is damaged") in error
     assert not (tmp_path / "x.svg").exists()
 
 

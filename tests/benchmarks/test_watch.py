@@ -410,9 +410,10 @@ def test_what_has_no_policy_of_today(
     (run,) = (tmp_path / "results/runs/Gridworld-v0/policy_iteration").glob("[!.]*")
     for more in ([], ["--check"]):
         assert "is a planning run" in refusal(watch.main, run, *more)
-    error = RuntimeError("Error(s) in loading state_dict:\n\tMissing key(s)")
-    monkeypatch.setattr(q_learning, "load", mock.Mock(side_effect=error))
-    assert "do not fit today's algos/q_learning.py" in refusal(watch.main, lake)
+    monkeypatch.setattr(q_learning.QTable, "load_state_dict", mock.Mock(side_effect=RuntimeError))
+    error = refusal(watch.main, lake)
+    assert "does not fit manyseeds.algos.q_learning" in error
+    assert "to train it again: python" in error
 
 
 def test_pygame_is_missing(

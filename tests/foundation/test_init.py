@@ -165,7 +165,7 @@ def test_the_environment_may_be_another_one_that_fits() -> None:
     """And no module is imported because a stored file names it."""
     part = train("ppo")
     stored = read_json(part / "config.json")
-    stored["config"]["env"] = "nowhere.to.be.found:Env-v0"
+    stored["env"] = stored["config"]["env"] = "nowhere.to.be.found:Env-v0"
     write_json(part / "config.json", stored)
     seal(part, (POLICY,), POLICY)
     assert is_finished(train("ppo", init=str(part)))

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from manyseeds import packed, record
+from manyseeds import packed, record, untrusted
 from manyseeds.algos import q_learning
 from manyseeds.cli import identity, parse
 from manyseeds.errors import UsageError
@@ -33,6 +33,7 @@ from manyseeds.record import (
     seal,
 )
 from manyseeds.writing import parquet_bytes, write_bytes, write_json
+from tests.records import config_of
 
 RESULTS = Path("r")
 ALGO = RESULTS / "runs/CartPole-v1/ppo"
@@ -52,8 +53,8 @@ def plant(part: Path, **columns: Any) -> Path:
     part.mkdir(parents=True)
     first, last = map(int, part.name.split("-")[1:])
     seeds = list(range(first, last + 1))
-    config = {"seeds": seeds, "config": {"lr": part.parent.name}, "code": CODE}
-    write_json(part / "config.json", config)
+    config = config_of(seeds, lr=part.parent.name)
+    write_json(part / "config.json", {**config, "code": CODE})
     write_json(part / "summary.json", {"score": 1e-05, "none": None, "é": float("nan")})
     (part / "sweeps.json").write_text('{"by":\n [1, 2]}\n')
     rows = {"seed": seeds, "return_mean": [0.1 + part.parent.name.count("b"), None][: len(seeds)]}
@@ -238,7 +239,7 @@ def test_one_bit_of_a_packed_file_is_seen(name: str) -> None:
         shutil.rmtree(part)
     assert all(map(is_finished, PARTS))
     whole = (ALGO / name).read_bytes()
-    place = whole.index(b'{"lr": "a"}') + 8 if name == packed.RUNS else len(whole) // 2
+    place = whole.index(b'"lr": "a"}') + 7 if name == packed.RUNS else len(whole) // 2
     (ALGO / name).write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
     assert not is_finished(FIRST)
     (ALGO / name).unlink()
@@ -283,7 +284,7 @@ def test_a_packed_run_keeps_its_name() -> None:
     config = parse(q_learning.Config, {}, "", ["--results", "r", "--name", "x"])
     folder = RunFolder.of(config, "q_learning")
     part = plant(folder.path / "seeds-000-001")
-    write_json(part / "config.json", {"seeds": [0, 1], "config": identity(config), "code": CODE})
+    write_json(part / "config.json", config_of([0, 1], **identity(config)))
     seal(part, [POLICY], POLICY)
     pack(RESULTS)
     shutil.rmtree(folder.path)  # weights
@@ -302,9 +303,8 @@ UNREADABLE: dict[str, tuple[str, Any, str]] = {  # a file, its text or columns, 
     "empty": ("losses.parquet", {"loss": []}, "cannot be packed"),
     "run": ("losses.parquet", {"run": [0.5, 1.5]}, "cannot be packed"),
     "text": ("notes.txt", "mine", r"notes\.txt: only JSON and parquet"),
-    "name": ("\x07.json", "{}", r"runs\.json: cannot be packed"),
-    "MAX_CELLS": ("x.json", "{}", "too large"),
-    "MAX_BYTES": ("x.json", "{}", "too large"),
+    "MAX_CELLS": ("x.json", "{}", "more than 5 "),
+    "MAX_BYTES": ("x.json", "{}", "more than 5 "),
 }
 
 
@@ -320,7 +320,7 @@ def test_what_would_be_read_otherwise_is_not_packed(
         write_bytes(path, x.encode() if isinstance(x, str) else parquet_bytes(pd.DataFrame(x)))
         seal(path.parent, [POLICY], POLICY)
     if kind.startswith("MAX"):
-        monkeypatch.setattr(packed, kind, 5)
+        monkeypatch.setattr(untrusted, kind, 5)
     with pytest.raises(UsageError, match=said):
         pack(RESULTS)
     assert [x.name for x in sorted(ALGO.iterdir())] == ["a", "b"]
@@ -445,7 +445,7 @@ def test_what_cannot_be_read_is_not_copied(wrong: str) -> None:
         (ALGO / "curve.parquet").write_bytes((ALGO / "curve.parquet").read_bytes()[:99])
     edit(columns({"metrics.parquet": ["nothing"]}) if wrong == "columns" else bool)
     assert is_finished(FIRST)
-    with pytest.raises(UsageError, match=f"{FIRST}: has invalid content"):
+    with pytest.raises(UsageError, match="has invalid content"):
         copy_part(FIRST, RESULTS / "copy", RESULTS / "beside")
     assert not (RESULTS / "copy").exists()
 
@@ -460,7 +460,7 @@ def test_a_pipe_or_device_is_not_read(name: str) -> None:
         edit(bool)
         assert not is_finished(FIRST)
     else:
-        with pytest.raises(UsageError, match="is no file"):
+        with pytest.raises(UsageError, match="is a link"):
             is_finished(FIRST)
 
 
@@ -487,13 +487,13 @@ def test_a_malformed_table_is_refused(
 ) -> None:
     """A file of a few hundred bytes may declare more rows than there is memory."""
     planted_and_packed()
-    monkeypatch.setattr(packed, "MAX_CELLS", 100)
+    monkeypatch.setattr(untrusted, "MAX_CELLS", 100)
     (ALGO / "curve.parquet").write_bytes(content)
-    with pytest.raises((ValueError, OSError, TypeError, AttributeError), match=error):
+    with pytest.raises(UsageError, match=error):
         read_parquet(OTHER / "curve.parquet")
     if "cells" in error:  # in a folder, too
         (OTHER / "curve.parquet").write_bytes(content)
-        with pytest.raises(ValueError, match=error):
+        with pytest.raises(UsageError, match=error):
             read_parquet(OTHER / "curve.parquet")
 
 
@@ -501,8 +501,8 @@ def test_a_file_that_is_too_large_is_not_read() -> None:
     planted_and_packed()
     for name in (packed.RUNS, "curve.parquet"):
         with (ALGO / name).open("ab") as file:
-            file.truncate(packed.MAX_BYTES + 1)  # sparse
-    with pytest.raises(ValueError, match="bytes"):
-        packed.check_table(ALGO / "curve.parquet")
-    with pytest.raises(UsageError, match=r"more than .* bytes"):
+            file.truncate(untrusted.MAX_BYTES + 1)  # sparse
+    with pytest.raises(UsageError, match="bytes"):
+        untrusted.read_parquet(ALGO / "curve.parquet")
+    with pytest.raises(UsageError, match=r"bytes, more than"):
         RunFolder(ALGO / "a").parts()

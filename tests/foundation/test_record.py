@@ -43,6 +43,7 @@ from manyseeds.runs.control import Run, main
 from manyseeds.writing import write_bytes, write_json
 from tests.benchmarks.conftest import Output, Patch
 from tests.processes import Script
+from tests.records import config_of
 
 # What a run of one part writes, in this order.
 FILES = ["config.json", "curve.parquet", "metrics.parquet", "policy.safetensors", "curve.png"]
@@ -140,7 +141,7 @@ def test_content_reaches_the_disk_before_its_name(monkeypatch: Patch) -> None:
 def plant(part: Path, seeds: list[int], sealed: bool = True) -> Path:
     """A part without a training."""
     part.mkdir(parents=True)
-    write_json(part / "config.json", {"seeds": seeds, "config": {}})
+    write_json(part / "config.json", config_of(seeds))
     for name in FILES[1:-1]:
         (part / name).write_bytes(name.encode())
     if sealed:
@@ -179,7 +180,7 @@ def test_a_damaged_part_is_not_finished(damage: str) -> None:
 def test_a_part_without_a_readable_seal_is_not_finished() -> None:
     part = plant(Path("seeds-000-001"), [0, 1])
     whole = read_json(part / DONE)
-    texts = [b"", b"{", b"{}", b"[]", b"3", b"\xff", b'{"sha256": 3}', b'{"schema": 3}']
+    texts = [b"", b"{", b"{}", b"[]", b"3", b"\xff", b'{"sha256": 3}', b'{"schema": 4}']
     # Nothing else is read because somebody's seal names it; a device would never end.
     Path("x").write_bytes(b"1")
     for name in ("/dev/zero", "../x", "sub/x", ""):
@@ -358,7 +359,7 @@ def test_another_schema_is_refused_in_one_line(capsys: Output) -> None:
     (part,) = train(q_learning, *LAKE, "--seeds", "2").parts()
     write_json(part / DONE, read_json(part / DONE) | {"schema": 1})
     err = refused(*LAKE, "--seeds", "2")
-    assert err.startswith(f"error: {part}: has schema 1, this version reads 3\n")
+    assert err.startswith(f"error: {part}: has schema 1, this version reads 4\n")
     assert list(record.all_runs(Path("r"))) == []
     assert capsys.readouterr().err == err.replace("error:", "left out:")
 
@@ -411,7 +412,7 @@ def test_readers_see_both_layers_the_users_first(two_layers: tuple[Path, Path]) 
     plant(published / "runs/E/b/y/seeds-000-000", [0])
     other = plant(own / "runs/E/b/z/seeds-001-001", [1], sealed=False)  # of other settings
     plant(published / "runs/E/b/z/seeds-000-000", [0])
-    write_json(other / "config.json", {"seeds": [1], "config": {"gamma": 0.5}})
+    write_json(other / "config.json", config_of([1], gamma=0.5))
     seal(other, LOCAL, POLICY)
     runs = {run.path.name: run for run in record.all_runs(own)}
     first = own / "runs/E/a/x"
@@ -467,24 +468,28 @@ def test_the_commit_is_that_of_the_code_and_may_be_dirty(monkeypatch: Patch) -> 
 def test_a_folders_digest_is_of_its_names_and_contents(monkeypatch: Patch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "cache")
     folder = Path("model")
-    (folder / "sub").mkdir(parents=True)
-    (folder / "a").write_text("1")
-    (folder / "sub/b").write_text("2")
+    folder.mkdir()
+    (folder / "config.json").write_text("1")
+    (folder / "vocab.txt").write_text("2")
     first = record.folder_digest(folder)
+    assert record.folder_digest(folder) == first
+    (folder / "setup.py").write_text("no file that a model is read from")
+    assert record.folder_digest(folder) == first
+    monkeypatch.setattr(record, "LARGE", 0)
     assert record.folder_digest(folder) == first
     read = []
     real = record.sha256_of
     monkeypatch.setattr(record, "sha256_of", lambda path: read.append(path) or real(path))  # type: ignore[func-returns-value]
     assert record.folder_digest(folder) == first
-    assert read == []  # remembered by size and time
-    (folder / "a").write_text("3")
-    os.utime(folder / "a", ns=(1, 1))
-    assert record.folder_digest(folder) != first
-    assert read == [folder / "a"]
-    (folder / "a").write_text("1")
-    os.utime(folder / "a", ns=(2, 2))
+    assert read == []  # remembered by size and times
+    before = os.stat(folder / "config.json")
+    (folder / "config.json").write_text("3")
+    os.utime(folder / "config.json", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert record.folder_digest(folder) != first  # its other time nobody can set
+    assert read == [folder / "config.json"]
+    (folder / "config.json").write_text("1")
     assert record.folder_digest(folder) == first
-    (folder / "a").rename(folder / "c")
+    (folder / "config.json").rename(folder / "tokenizer.json")
     assert record.folder_digest(folder) != first
     shutil.copytree(folder, "moved")
     assert record.folder_digest(Path("moved")) == record.folder_digest(folder)

@@ -335,17 +335,18 @@ def test_a_link_is_not_followed(
     assert [x.resolve() for x in tmp_path.rglob(part.name)] == [part.resolve()]
 
 
-def test_a_record_that_says_nothing_of_its_code_is_of_other_code(capsys: Output) -> None:
+def test_a_record_that_says_nothing_of_its_code_is_refused(capsys: Output) -> None:
     folder = train()
     (part,) = folder.parts()
     stored = read_json(part / "config.json")
     write_json(part / "config.json", {x: stored[x] for x in ("schema", "seeds", "config")})
     seal(part)
-    assert Cell("q_learning", "FrozenLake-v1", 2, settings=SETTINGS).missing("r") == [[0, 1]]
-    train()
-    aside = folder.path / STALE / "none"
-    expected = f"seeds 0-1 were trained by other code; moved to {aside}\n"
-    assert expected in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="2"):
+        train()
+    expected = (
+        f"error: {part / 'config.json'}: has invalid content (ValueError: command is missing)"
+    )
+    assert capsys.readouterr().err.splitlines() == [expected]
 
 
 def test_published_runs_are_left_as_they_are(monkeypatch: Patch) -> None:

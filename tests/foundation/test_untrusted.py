@@ -51,7 +51,7 @@ SAFETENSORS = {
     "a header longer than the file": (b"\xff" * 64, "is no safetensors file"),
     "a shape of 10^12": (
         safetensors_of({"a": {"dtype": "F32", "shape": [10**6, 10**6], "data_offsets": [0, 0]}}),
-        "other sizes than the file",
+        "another size than its shape",
     ),
     "a shape below 0": (
         safetensors_of({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 0]}}),
@@ -128,7 +128,7 @@ def test_tensors_are_read_with_what_the_file_says_of_itself(tmp_path):
     tensors = {"a": torch.ones(2, 3), "b": torch.zeros(4, dtype=torch.bool)}
     (tmp_path / "x").write_bytes(save(tensors, {"about": "1"}))
     header, about = untrusted.read_header(tmp_path / "x")
-    assert header == {"a": ("F32", (2, 3)), "b": ("BOOL", (4,))}
+    assert header == {"a": ("F32", (2, 3), (0, 24)), "b": ("BOOL", (4,), (24, 28))}
     found, again = untrusted.read_tensors(tmp_path / "x")
     assert about == again == {"about": "1"}
     assert all(torch.equal(found[name], x) for name, x in tensors.items())
