@@ -72,6 +72,7 @@ from manyseeds.record import check_committed, hash_of, plural, provenance, range
 from manyseeds.runs.base import failing_in_one_line, without_results
 from manyseeds.runs.configurations import MAX_ROWS, batches, train_configurations
 from manyseeds.runs.control import Run, say_notes
+from manyseeds.untrusted import reading
 from manyseeds.writing import write_json
 
 if TYPE_CHECKING:
@@ -593,7 +594,8 @@ def main(args: Sequence[str] | None = None) -> None:
         set_up_process(search.config.threads)
         say_notes(search.config, search.config.make_env())
         search.folder.open(search.settings(), search.about())
-        study = open_journal(search)
+        with reading(search.folder.journal):
+            study = open_journal(search)
         run_trials(search, study)
         if not trial_scores(search.folder.rows):
             raise UsageError("--vary: no configuration of this space can be trained")

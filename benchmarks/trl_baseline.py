@@ -47,7 +47,7 @@ import torch
 from transformers import PrinterCallback, TrainerCallback
 
 from manyseeds.benchmarks.measure import LearningOnly, measured
-from manyseeds.cli import exit_with, from_identity, parse_both, path_of, read_algo
+from manyseeds.cli import exit_with, from_identity, parse_both, read_algo
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import (
     dapo,
@@ -73,6 +73,7 @@ from manyseeds.runs.language import (
 )
 from manyseeds.runs.set_aside import Code
 
+Reader = Callable[[Sequence[int]], str]  # the text of a completion's tokens
 PACKAGES = ("trl", "accelerate")
 # What TRL logs, by the names that our own scripts log the same quantity under.
 LOGGED = {
@@ -204,15 +205,16 @@ class SFTBaseline(Baseline):
 
     @classmethod
     def prepare(cls, config: Any, run: LanguageRun, folder: str) -> Prepared:
-        trl, task, N = library(), tasks.make(config.task, config.grader), config.batch_size
+        trl, N = library(), config.batch_size
         policy, tokenizer = models.load_model(config, run.device, run.processes)
-        task = sampling.with_opening(task, tokenizer)
-        shown = [task.shown(p) for p in task.trained_on()]
-        models.check_completions(config, tokenizer, shown, f"--task {config.task}")
+        task = models.task_of(config, policy, tokenizer)
+        source = sft.source_of(config, task, policy, tokenizer)
         evaluator = TaskEvaluator(policy, tokenizer, task, config, models.Reference(policy))
         steps = math.ceil(config.total_samples / N)
         drawn = (
-            tasks.next_problems(task, N, k * N, run, "demonstrations", run.rng("demonstrations", k))
+            tasks.next_problems(
+                source, N, k * N, run, "demonstrations", run.rng("demonstrations", k)
+            )
             for k in range(steps)
         )
         problems = [p for batch in drawn for p in batch]
@@ -243,13 +245,9 @@ class RewardModelBaseline(Baseline):
 
     @classmethod
     def prepare(cls, config: Any, run: LanguageRun, folder: str) -> Prepared:
-        trl, task, B = (
-            library(),
-            tasks.make(config.task, config.grader),
-            config.prompts * config.group_size,
-        )
+        trl, B = library(), config.prompts * config.group_size
         policy, tokenizer = models.load_model(config, run.device, run.processes)
-        task = sampling.with_opening(task, tokenizer)
+        task = models.task_of(config, policy, tokenizer)
         model = models.load_scalar(config.model, config, run.device, run.processes, "--model")
         held_out = reward_model.held_out_pairs(policy, tokenizer, task, config, run.device)
         evaluator = reward_model.PairEvaluator(model, tokenizer, task, config, held_out)
@@ -302,14 +300,10 @@ class DPOBaseline(Baseline):
 
     @classmethod
     def prepare(cls, config: Any, run: LanguageRun, folder: str) -> Prepared:
-        trl, task, N = library(), tasks.make(config.task, config.grader), config.batch_size
-        given = []
-        if config.preferences:
-            given = tasks.read_preferences(path_of(config.preferences, "--preferences"))
+        trl, N = library(), config.batch_size
         policy, tokenizer = models.load_model(config, run.device, run.processes)
-        task = sampling.with_opening(task, tokenizer)
-        if given:
-            models.check_preferences(config, policy, tokenizer, given)
+        task = models.task_of(config, policy, tokenizer)
+        given = models.fitting(config, policy.config, tokenizer, config.learned_from())
         evaluator = TaskEvaluator(policy, tokenizer, task, config, models.Reference(policy))
         run.evaluate_if_due(0, evaluator)
         pairs, axis = given, config.total_samples
@@ -384,16 +378,16 @@ class GRPOBaseline(Baseline):
 
     @classmethod
     def rewards(
-        cls, config: Any, task: tasks.Task, problems: Sequence[tasks.Problem]
+        cls, config: Any, task: tasks.Task, problems: Sequence[tasks.Problem], read: Reader
     ) -> list[Callable[..., list[float]]]:
         """TRL's reward functions; the column `row` says which problem it is."""
-        return rules(task, problems)
+        return rules(task, problems, read)
 
     @classmethod
     def prepare(cls, config: Any, run: LanguageRun, folder: str) -> Prepared:
-        trl, task = library(), tasks.make(config.task, config.grader)
+        trl = library()
         policy, tokenizer = models.load_model(config, run.device, run.processes)
-        task = sampling.with_opening(task, tokenizer)
+        task = models.task_of(config, policy, tokenizer)
         evaluator = TaskEvaluator(policy, tokenizer, task, config, models.Reference(policy))
         settings = cls.arguments(config)
         updates, B = settings["logging_steps"], config.prompts * config.group_size
@@ -402,7 +396,7 @@ class GRPOBaseline(Baseline):
         )
         trainer = trl.GRPOTrainer(
             policy,
-            cls.rewards(config, task, problems),
+            cls.rewards(config, task, problems, reader(policy, tokenizer)),
             trl.GRPOConfig(folder, seed=run.seed, **settings),
             train_dataset=dataset(
                 prompt=[prompt_of(tokenizer, task, p.prompt) for p in problems],
@@ -439,7 +433,7 @@ class DAPOBaseline(GRPOBaseline):
 
     @classmethod
     def rewards(
-        cls, config: Any, task: tasks.Task, problems: Sequence[tasks.Problem]
+        cls, config: Any, task: tasks.Task, problems: Sequence[tasks.Problem], read: Reader
     ) -> list[Callable[..., list[float]]]:
         longest, cache = models.completion_tokens(config), config.overlong_cache
 
@@ -449,7 +443,7 @@ class DAPOBaseline(GRPOBaseline):
             punished = dapo.overlong_punishment(lengths, longest, cache) - 1
             return punished.tolist()  # type: ignore[no-any-return]
 
-        return [*rules(task, problems), penalty]
+        return [*rules(task, problems, read), penalty]
 
 
 BASELINES: dict[str, type[Baseline]] = {
@@ -514,18 +508,29 @@ def dataset(**columns: Sequence[Any]) -> Any:
     return datasets.Dataset.from_dict(columns)
 
 
-def rules(task: tasks.Task, problems: Sequence[tasks.Problem]) -> list[Callable[..., list[float]]]:
-    """Accuracy and format, as `Task.grade` has them."""
+def reader(policy: Any, tokenizer: Any) -> Reader:
+    """How completions are read: as `sampling.decode` does, which leaves out no tag."""
+    last = sampling.end_tokens(policy, tokenizer).tolist()
 
-    def texts(completions: Sequence[Any]) -> list[str]:
-        return [x if isinstance(x, str) else x[0]["content"] for x in completions]
+    def text(ids: Sequence[int]) -> str:
+        return sampling.text_of(tokenizer, ids[:-1] if ids[-1] in last else ids)
 
-    def accuracy(completions: Sequence[Any], row: Sequence[int], **_: Any) -> list[float]:
-        graded = zip(row, texts(completions), strict=True)
+    return text
+
+
+def rules(
+    task: tasks.Task, problems: Sequence[tasks.Problem], read: Reader
+) -> list[Callable[..., list[float]]]:
+    """Accuracy and format, as `Task.grade` has them; TRL's own texts lack special tokens."""
+
+    def accuracy(
+        completion_ids: Sequence[Sequence[int]], row: Sequence[int], **_: Any
+    ) -> list[float]:
+        graded = zip(row, map(read, completion_ids), strict=True)
         return [task.grade(problems[i], text).accuracy for i, text in graded]
 
-    def format(completions: Sequence[Any], **_: Any) -> list[float]:
-        return [task.format(text) for text in texts(completions)]
+    def format(completion_ids: Sequence[Sequence[int]], **_: Any) -> list[float]:
+        return [task.format(text) for text in map(read, completion_ids)]
 
     return [accuracy, format]
 
@@ -629,6 +634,7 @@ def main(args: Sequence[str] | None = None) -> None:
     flags, config = read_flags(words)
     label = f"trl-{flags.algo}"
     with failing_in_one_line():
+        config.check_request()
         folder = RunFolder.of(config, label)
 
     def train_one(seed: int, part: Path) -> None:

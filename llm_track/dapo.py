@@ -375,10 +375,10 @@ def sample_metrics(
 
 def train(config: Config, run: LanguageRun) -> Any:
     """Train one seed; returns the policy."""
-    processes, task = run.processes, tasks.make(config.task, config.grader)
+    processes = run.processes
     processes.share(config.prompts)  # a group stays in one process
     policy, tokenizer = models.load_model(config, run.device, processes)
-    task = sampling.with_opening(task, tokenizer)
+    task = models.task_of(config, policy, tokenizer)
     reward_model = None
     if config.reward_model:
         reward_model = models.load_scalar(

@@ -55,7 +55,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from manyseeds.cli import Added, Positive, PositiveInt, Preset, Range, UsageError, parse, path_of
+from manyseeds.cli import Added, Positive, PositiveInt, Preset, Range, UsageError, parse
 from manyseeds.llm_track import models, sampling, tasks
 from manyseeds.llm_track.evaluation import TaskEvaluator
 from manyseeds.llm_track.tasks import Preference
@@ -89,8 +89,10 @@ class Config(tasks.TaskConfig):
 
     def check(self) -> None:
         super().check()
-        if self.preferences and not path_of(self.preferences, "--preferences").is_file():
-            raise UsageError(f"--preferences {self.preferences}: there is no such file")
+        self.learned_from()
+
+    def learned_from(self) -> dict[Preference, Sequence[str]]:
+        return tasks.learned_preferences(self.preferences)
 
 
 PRESETS = {
@@ -190,16 +192,12 @@ def update(
 
 def train(config: Config, run: LanguageRun) -> Any:
     """Train one seed; returns the policy."""
-    processes, task = run.processes, tasks.make(config.task, config.grader)
-    from_file = []
-    if config.preferences:
-        from_file = tasks.read_preferences(path_of(config.preferences, "--preferences"))
-    else:
+    processes = run.processes
+    if not config.preferences:
         processes.share(PROMPTS)
     policy, tokenizer = models.load_model(config, run.device, processes)
-    task = sampling.with_opening(task, tokenizer)
-    if from_file:
-        models.check_preferences(config, policy, tokenizer, from_file)
+    task = models.task_of(config, policy, tokenizer)
+    from_file = models.fitting(config, policy.config, tokenizer, config.learned_from())
     reference = models.Reference(policy)
     parameters = models.trainable(policy)
     optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=0.0, fused=True)

@@ -43,11 +43,12 @@ from manyseeds.cli import (
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import models, sampling, tasks
 from manyseeds.llm_track.evaluation import cons_at_k, pass_at_k
+from manyseeds.locks import Locks
 from manyseeds.process import resolve_device, set_up_process
 from manyseeds.progress import console
-from manyseeds.record import Locks
 from manyseeds.runs.base import failing_in_one_line
 from manyseeds.runs.parallel import Processes
+from manyseeds.untrusted import open_to_write, read_shaped
 from manyseeds.writing import write_json
 
 
@@ -83,6 +84,8 @@ class Config(ScriptConfig):
     """JSONL file to write completions to ('': only print the scores)."""
     max_new_tokens: NonNegativeInt = 0
     """Longest completion, in tokens (0: the task's)."""
+    drop_long_rows: bool = False
+    """Leave out rows of a data set whose prompt is too long for the model's context."""
     batch_size: PositiveInt = 256
     """Completions generated in parallel."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -108,6 +111,7 @@ class Config(ScriptConfig):
             model=self.model,
             grader=self.grader,
             max_new_tokens=self.max_new_tokens,
+            drop_long_rows=self.drop_long_rows,
             dtype=self.dtype,
             sampler=self.sampler,
             device=self.device,
@@ -120,19 +124,17 @@ class Config(ScriptConfig):
         """All that determines the rows of a file, with digests of the data that it names."""
         no_effect = ("results", "out", "batch_size", "threads", "quiet")
         fields = {name: x for name, x in asdict(self).items() if name not in no_effect}
+        if not self.drop_long_rows:
+            del fields["drop_long_rows"]  # files that were begun before there was the flag
         run = self.as_run()
         if self.model in tasks.MADE:
             fields["made"] = models.store_of(self.model, run).name
         return fields | run.contents()
 
 
-def problems_of(config: Config) -> list[tasks.Problem]:
-    """The prompts, those of a generated task once each. Raises UsageError if all prompts of such a
-    task are requested."""
-    task = tasks.make(config.task)
+def problems_of(config: Config, task: tasks.Task) -> list[tasks.Problem]:
+    """The prompts, those of a generated task once each."""
     generated = task.id in tasks.GENERATED
-    if generated and config.prompts == 0:
-        raise UsageError(f"--prompts 0: {config.task} has no end")
     if config.split == "test":
         problems = task.test(config.prompts or sys.maxsize)
     elif generated:
@@ -158,10 +160,20 @@ def state_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.state.json")
 
 
+STATE = {
+    "settings": {str: object},
+    "bytes": int,
+    "right": [[bool]],
+    "format": [float],
+    "length": [float],
+    "solved": [bool],
+}
+
+
 class Output:
     """The output file and its progress: scores of the finished prompts, and its length in bytes."""
 
-    def __init__(self, config: Config, prompts: int) -> None:
+    def __init__(self, config: Config) -> None:
         self.config = config
         self.path = path_of(config.out, "--out") if config.out else None
         self.right: list[list[bool]] = []  # [prompts done, k]
@@ -171,31 +183,37 @@ class Output:
         self.bytes = 0
         if self.path is None:
             return
-        if state_of(self.path).exists():
-            self._resume(self.path, prompts)
+        if os.path.lexists(state_of(self.path)):
+            self._resume(self.path)
         elif self.path.exists():
             raise UsageError(f"--out {config.out}: exists already")
 
-    def _resume(self, path: Path, prompts: int) -> None:
-        """Resume a file of the same settings; rows of an unfinished batch are removed."""
+    def _resume(self, path: Path) -> None:
+        """Resume a file of the same settings."""
         out, state = self.config.out, state_of(path)
         try:
-            stored = json.loads(state.read_text())
+            stored = read_shaped(state, STATE)
             settings = stored["settings"]
             self.right, self.framed = stored["right"], stored["format"]
             self.tokens, self.solved = stored["length"], stored["solved"]
-            self.bytes = int(stored["bytes"])
+            self.bytes = stored["bytes"]
             counts = {len(self.right), len(self.framed), len(self.tokens), len(self.solved)}
             if len(counts) > 1 or self.bytes < 0:
                 raise ValueError("its numbers do not fit each other")
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (UsageError, ValueError) as error:
             raise UsageError(f"--out {out}: {state.name} is broken: {error}") from None
         if settings != json.loads(json.dumps(self.config.identity())):
             raise UsageError(f"--out {out}: was begun with other settings")
         if (path.stat().st_size if path.exists() else 0) < self.bytes:
             raise UsageError(f"--out {out}: rows are gone; to start over, delete {state.name}, too")
-        if len(self.right) < prompts and path.exists():
-            os.truncate(path, self.bytes)
+
+    def begin(self, prompts: int) -> None:
+        """Remove the rows of an unfinished batch; from now on an interrupted file is resumed."""
+        if len(self.right) < prompts:
+            if self.path is not None and os.path.lexists(self.path):
+                with open_to_write(self.path, append=True) as file:
+                    file.truncate(self.bytes)
+            self.store_state()
 
     def store_state(self) -> None:
         """Write the progress."""
@@ -223,12 +241,13 @@ class Output:
             for x in self._kept(group):
                 completion = task.opening + x.text
                 row: dict[str, Any] = {"prompt": x.problem.prompt, "completion": completion}
-                row |= {"answer": x.problem.answer, "right": x.accuracy == 1}
+                answers = list(x.problem.answers) if x.problem.also else x.problem.answer
+                row |= {"answer": answers, "right": x.accuracy == 1}
                 text += json.dumps({**row, "format": x.format == 1}) + "\n"
         if self.path is None:
             return
         content = text.encode()
-        with self.path.open("ab") as file:
+        with open_to_write(self.path, append=True) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -267,7 +286,7 @@ def alone_on(out: str) -> Iterator[None]:
     if path.exists() and not path.is_file():
         raise UsageError(f"--out {out}: is no file")
     try:
-        opened = Locks(path.with_name(f".{path.name}.lock"))
+        opened = Locks(path)
     except OSError as error:
         raise UsageError(f"--out {out}: {error.strerror}") from None
     with contextlib.closing(opened) as locks:
@@ -278,6 +297,9 @@ def alone_on(out: str) -> Iterator[None]:
 
 def generate(config: Config) -> dict[str, float]:
     """Complete and grade all remaining prompts; returns the scores of all."""
+    if config.prompts == 0 and config.task in tasks.GENERATED:
+        raise UsageError(f"--prompts 0: {config.task} has no end")
+    config.as_run().check_request()
     with alone_on(config.out):
         return completed(config).scores()
 
@@ -285,16 +307,15 @@ def generate(config: Config) -> dict[str, float]:
 def completed(config: Config) -> Output:
     """Complete and grade all remaining prompts; returns the finished output."""
     as_run = config.as_run()
-    problems = problems_of(config)
-    output = Output(config, len(problems))
+    output = Output(config)
     device = resolve_device(config.device)
     policy, tokenizer = models.load_model(as_run, device, Processes(device))
-    task = sampling.with_opening(tasks.make(config.task, config.grader), tokenizer)
+    task = models.task_of(as_run, policy, tokenizer)
+    problems = problems_of(config, task)
+    output.begin(len(problems))
     prompts = sampling.encode_prompts(tokenizer, task, [p.prompt for p in problems])
     T = models.completion_tokens(as_run)
     each = max(config.batch_size // config.k, 1)
-    if len(output.right) < len(problems):
-        output.store_state()  # from now on an interrupted file is resumed
     for start in range(len(output.right), len(problems), each):
         places = range(start, min(start + each, len(problems)))
         repeated = [i for i in places for _ in range(config.k)]

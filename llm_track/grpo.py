@@ -180,7 +180,7 @@ def last_tokens(tokenizer: Any, tokens: Sequence[int], ends: Sequence[int]) -> l
     """The index of the token with which each prefix of `ends` characters is complete."""
 
     def length(first: int, last: int) -> int:
-        return len(tokenizer.decode(tokens[first:last], skip_special_tokens=True))
+        return len(sampling.text_of(tokenizer, tokens[first:last]))
 
     # Long completions are searched block by block, where the blocks' texts make up the whole.
     starts = list(range(0, len(tokens), BLOCK))
@@ -398,10 +398,10 @@ def bradley_terry_loss(chosen: Tensor, rejected: Tensor) -> Tensor:
 
 def train(config: Config, run: LanguageRun) -> Any:
     """Train one seed; returns the policy."""
-    processes, task = run.processes, tasks.make(config.task, config.grader)
+    processes = run.processes
     processes.share(config.prompts)  # a group stays in one process
     policy, tokenizer = models.load_model(config, run.device, processes)
-    task = sampling.with_opening(task, tokenizer)
+    task = models.task_of(config, policy, tokenizer)
     start = models.Reference(policy)  # what evaluations measure the KL to
     reference = models.Reference(policy) if config.iterations > 1 else start
     reward_model = None

@@ -22,30 +22,41 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import importlib.util
+import itertools
 import math
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from manyseeds.cli import path_of
+from manyseeds.cli import flag, path_of
 from manyseeds.digest import ROOT, boundary, code_digest
-from manyseeds.errors import UsageError
+from manyseeds.errors import UsageError, did_you_mean
 from manyseeds.llm_track import sampling, tasks
+from manyseeds.locks import alone
+from manyseeds.process import resolve_device
 from manyseeds.progress import console
-from manyseeds.record import alone, is_finished
+from manyseeds.record import is_finished, model_files
 from manyseeds.runs.language import LanguageConfig, LanguageRun
 from manyseeds.runs.parallel import Processes
+from manyseeds.untrusted import read_header, read_json
+from manyseeds.writing import replace_folder
 
 PADDING = 3  # tokens on the left, in the check that they change nothing
+WEIGHTS = ".safetensors"
+NEW_WEIGHTS = 2**22  # that a model may have besides those of its files: a head, buffers
 TOLERANCE = 0.02  # standard deviations of the logits, of the same check
+Row = TypeVar("Row", tasks.Problem, tasks.Preference)
 CHARACTERS = "".join(chr(i) for i in range(32, 127)) + "\n"
 BASE_BATCH, BASE_LEARNING_RATE = 32, 2e-3
 
@@ -149,15 +160,9 @@ def store_of(name: str, config: LanguageConfig) -> Path:
 def find_made(name: str, config: LanguageConfig, processes: Processes, seed: int = 0) -> Path:
     """The folder of a model of tasks.MADE for the run's task, which is made at first use.
 
-    seed: of tiny-reward. Raises UsageError where a completion does not fit into its context.
+    seed: of tiny-reward.
     """
     task = tasks.make(config.task)
-    if task.id not in tasks.GENERATED:
-        raise UsageError(
-            f"--model {name}: made for {', '.join(tasks.GENERATED)}, not for --task {config.task}"
-        )
-    tokenizer = tiny_tokenizer()
-    check_context(config, tiny_config(tokenizer), tokenizer, prompts_of(task))
     store = store_of(name, config)
     if name in BASES:
         folder = store / f"{name.removeprefix('tiny-')}-{task.id}"
@@ -175,7 +180,7 @@ def find_made(name: str, config: LanguageConfig, processes: Processes, seed: int
     algo = script.removesuffix(".py")
     part = store / "runs" / task.id / algo / name / f"seeds-{seed:03d}-{seed:03d}"
     with processes.main_first(), alone(store):
-        if not is_finished(part) or not (part / "model").exists():
+        if not is_finished(part, with_weights=True):
             run_script(script, config, store, *flags)
     return part / "model"
 
@@ -216,15 +221,14 @@ def load_model(
 ) -> tuple[Any, Any]:
     """The model and tokenizer of `--model`, ready to be trained.
 
-    Raises UsageError for an unknown model, for one that would need its own code run, for one that
-    cannot be padded on the left, and where prompt and completion do not fit into its context.
+    Raises UsageError for an unknown model, for one that would need its own code run, and for one
+    that cannot be padded on the left. What can be refused without it: `check_request`.
     """
     from transformers import AutoModelForCausalLM
 
     path = find(config.model, config, processes)
     model, tokenizer = read(path, AutoModelForCausalLM, "--model")
     model.to(device)
-    check_context(config, model.config, tokenizer, prompts_of(tasks.make(config.task)))
     if config.lora_rank > 0:
         model = with_lora(model, config.lora_rank)
     model = prepare(model, config, device)
@@ -249,32 +253,52 @@ def load_scalar(
     """
     from transformers import AutoModelForSequenceClassification
 
-    path = find(name, config, processes, seed)
+    path = find(name, config, processes, seed, what)
     model, own = read(path, AutoModelForSequenceClassification, what, num_labels=1)
     policy = read_tokenizer(find(config.model, config, processes), "--model")
-    if own.get_vocab() != policy.get_vocab():
-        raise UsageError(f"{what} {name}: its tokens are not those of --model {config.model}")
+    check_reward_model(name, config, model.config, own, policy, what)
     if not hasattr(model, "score"):
         raise UsageError(f"{what} {name}: {type(model).__name__} has no scalar head")
-    if not trained_head(model):
-        if what == "--reward-model":
-            raise UsageError(f"{what} {name}: has no scalar head; see llm_track/reward_model.py")
+    if not trained_head(model.config):
         nn.init.zeros_(model.score.weight)
     return prepare(model.to(device), config, device)
 
 
-def trained_head(model: Any) -> bool:
-    """Whether a model was read together with a scalar head of its own."""
-    return any("SequenceClassification" in name for name in model.config.architectures or [])
+def check_reward_model(
+    name: str, config: LanguageConfig, architecture: Any, own: Any, policy: Any, what: str
+) -> None:
+    """A reward model reads the policy's tokens, and has a head of its own; raises UsageError.
+
+    architecture, own: its config of transformers and its tokenizer. policy: that of `--model`.
+    """
+    if own.get_vocab() != policy.get_vocab():
+        raise UsageError(f"{what} {name}: its tokens are not those of --model {config.model}")
+    if what == "--reward-model" and not trained_head(architecture):
+        raise UsageError(f"{what} {name}: has no scalar head; see llm_track/reward_model.py")
 
 
-def find(name: str, config: LanguageConfig, processes: Processes, seed: int = 0) -> str:
+def trained_head(architecture: Any) -> bool:
+    """Whether a model was written together with a scalar head of its own."""
+    return any("SequenceClassification" in name for name in architecture.architectures or [])
+
+
+def find(
+    name: str, config: LanguageConfig, processes: Processes, seed: int = 0, what: str = "--model"
+) -> str:
     """The folder, or the hub name, that a model's name stands for. seed: of tiny-reward."""
     if name in tasks.MADE:
         return str(find_made(name, config, processes, seed))
-    path = path_of(name, "--model")
+    return located(name, what)
+
+
+def located(name: str, what: str) -> str:
+    """The folder of a model, or its hub name; UsageError for a path at which there is none."""
+    path = path_of(name, what)
     if path.is_dir():
-        return str(tasks.model_folder(path, "--model"))
+        return str(tasks.model_folder(path, what))
+    if path.exists() or not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", name):
+        near = did_you_mean(name, tasks.MADE)
+        raise UsageError(f"{what} {name}: there is no such folder{near}")
     return name
 
 
@@ -283,6 +307,8 @@ def read(name: str, kind: Any, what: str, **settings: Any) -> tuple[Any, Any]:
 
     Weights are read from safetensors only: a pickle can run any code.
     """
+    if os.path.isdir(name):
+        check_sizes(Path(name), kind, what, **settings)
     with failing_in_one_line(name, what):
         model = kind.from_pretrained(
             name,
@@ -291,14 +317,54 @@ def read(name: str, kind: Any, what: str, **settings: Any) -> tuple[Any, Any]:
             use_safetensors=True,
             **settings,
         )
+    if not all(p.isfinite().all() for p in model.parameters()):
+        raise UsageError(f"{what} {name}: has weights that are NaN or infinite")
     tokenizer = read_tokenizer(name, what)
     model.config.pad_token_id = tokenizer.pad_token_id
     return model, tokenizer
 
 
+def check_sizes(folder: Path, kind: Any, what: str, **settings: Any) -> None:
+    """Raise UsageError for a folder whose config.json describes a much larger model than its files
+    hold: what they lack, `transformers` would allocate."""
+    from transformers import AutoConfig
+
+    files = model_files(folder, what)
+    headers = [read_header(path)[0] for name, path in files.items() if name.endswith(WEIGHTS)]
+    stored = sum(math.prod(x.shape) for header in headers for x in header.values())
+    try:
+        check_layers(read_json(files["config.json"]), sum(map(len, headers)))
+    except (KeyError, ValueError) as error:
+        raise UsageError(f"{what} {folder}: {error}") from None
+    with failing_in_one_line(str(folder), what):
+        architecture = AutoConfig.from_pretrained(folder, trust_remote_code=False, **settings)
+        with torch.device("meta"):
+            model = kind.from_config(architecture)
+        size = sum(x.numel() for x in (*model.parameters(), *model.buffers()))
+    if size > 2 * stored + NEW_WEIGHTS:
+        raise UsageError(
+            f"{what} {folder}: config.json describes {size:,} weights, the files have {stored:,}"
+        )
+
+
+def check_layers(config: Any, tensors: int) -> None:
+    """Raise ValueError for a config.json with more layers, or lists for them, than tensors."""
+    for name, x in config.items():
+        if isinstance(x, dict):
+            check_layers(x, tensors)
+        count = len(x) if isinstance(x, list) else x
+        if re.search("layer|expert", name) and isinstance(count, int | float) and count > tensors:
+            raise ValueError(f"config.json says {name} {count}, the files have {tensors} tensors")
+
+
 def read_tokenizer(name: str, what: str) -> Any:
-    """The tokenizer of a folder or a hub; a failure is a UsageError naming the flag."""
+    """The tokenizer of a folder or a hub; a failure is a UsageError naming the flag.
+
+    A chat template that reads the clock, as Llama 3's does, gets the same day for ever: a prompt
+    must not change from one day to the next.
+    """
     from transformers import AutoTokenizer
+    from transformers.utils import chat_template_utils
 
     with failing_in_one_line(name, what):
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
@@ -306,7 +372,17 @@ def read_tokenizer(name: str, what: str) -> Any:
         raise UsageError(f"{what} {name}: its tokenizer has no end-of-sequence token")
     if tokenizer.pad_token_id is None:  # any token will do: padding is identified by the masks
         tokenizer.pad_token = tokenizer.eos_token
+    chat_template_utils.datetime = Today  # type: ignore[attr-defined]
     return tokenizer
+
+
+class Today(datetime):
+    """The clock of chat templates, whoever renders them: ours, or TRL's trainers."""
+
+    @classmethod
+    def now(cls, tz: Any = None) -> Today:
+        """The day that Llama 3's template assumes without a clock."""
+        return cls(2024, 7, 26, tzinfo=tz)
 
 
 @contextlib.contextmanager
@@ -365,7 +441,9 @@ def start_engine(
 
     if processes.size > 1:
         raise UsageError("--sampler vllm: samples in one process; leave out --num_processes")
-    longest = longest_prompt(config, tokenizer, prompts_of(tasks.make(config.task)))
+    task = tasks.make(config.task)
+    prompts = sampling.encode_prompts(tokenizer, task, [p.prompt for p in rows_of(task)])
+    longest = max(map(len, prompts))
     length = 2 * longest + completion_tokens(config)  # a generated task may draw longer prompts
     context = getattr(model.config, "max_position_embeddings", None) or length
     return engine.start(path, model.computes_in_half, min(length, context), config.micro_batch_size)
@@ -379,21 +457,25 @@ def fuse(model: Any, device: torch.device) -> None:
     Its fused losses stay off: they replace a whole loss with its logits, which every script spells
     out and `sampling.logprobs` computes in chunks already.
     """
-    try:
-        from liger_kernel.transformers import _apply_liger_kernel_to_instance
-        from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN
-    except ImportError:
-        raise UsageError("--liger: needs liger-kernel; pip install -e '.[liger]'") from None
-    if device.type != "cuda":
-        raise UsageError("--liger: its kernels need a GPU; add --device cuda")
-    kind = model.config.model_type
-    if kind not in MODEL_TYPE_TO_APPLY_LIGER_FN:  # Liger would only log that it does nothing
-        raise UsageError(f"--liger: has no kernels for models of type {kind}")
+    check_liger(model.config.model_type, device)
+    from liger_kernel.transformers import _apply_liger_kernel_to_instance
+
     _apply_liger_kernel_to_instance(
         model=sampling.without_adapters(model),
         cross_entropy=False,
         fused_linear_cross_entropy=False,
     )
+
+
+def check_liger(kind: str, device: torch.device) -> None:
+    """Liger needs its package, a GPU, and kernels for this type of model; raises UsageError."""
+    check_installed("liger_kernel", "--liger", "liger-kernel", "liger")
+    from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN
+
+    if device.type != "cuda":
+        raise UsageError("--liger: its kernels need a GPU; add --device cuda")
+    if kind not in MODEL_TYPE_TO_APPLY_LIGER_FN:  # Liger would only log that it does nothing
+        raise UsageError(f"--liger: has no kernels for models of type {kind}")
 
 
 def half_precision(config: LanguageConfig, device: torch.device) -> bool:
@@ -411,34 +493,6 @@ def completion_tokens(config: LanguageConfig) -> int:
     return config.max_new_tokens or tasks.make(config.task).max_new_tokens
 
 
-def prompts_of(task: tasks.Task) -> list[str]:
-    """The prompts of a task that are checked against a model's context."""
-    tested = task.tested if isinstance(task, tasks.JsonlTask) else task.test(256)
-    return [p.prompt for p in (*task.trained_on(), *tested)]
-
-
-def check_context(
-    config: LanguageConfig, architecture: Any, tokenizer: Any, prompts: Sequence[str]
-) -> None:
-    """Prompt and completion must fit into the model's context; raises UsageError.
-
-    architecture: the model's own config, as transformers has it.
-    """
-    longest = longest_prompt(config, tokenizer, prompts)
-    context = getattr(architecture, "max_position_embeddings", None)
-    if context is not None and longest + completion_tokens(config) > context:
-        raise UsageError(
-            f"--max-new-tokens {completion_tokens(config)}: with prompts of up to {longest} "
-            f"tokens this is beyond the context of {context} tokens of {config.model}"
-        )
-
-
-def longest_prompt(config: LanguageConfig, tokenizer: Any, prompts: Sequence[str]) -> int:
-    """The length of the longest prompt, in tokens."""
-    task = tasks.make(config.task)
-    return max(map(len, sampling.encode_prompts(tokenizer, task, prompts)))
-
-
 @torch.no_grad()
 def check_padding(config: LanguageConfig, model: Any, tokenizer: Any) -> None:
     """Prompts are padded on the left, which must not change what follows; raises UsageError.
@@ -447,7 +501,7 @@ def check_padding(config: LanguageConfig, model: Any, tokenizer: Any) -> None:
     skip every padding token, whatever positions they are given.
     """
     task = tasks.make(config.task)
-    (row,) = sampling.encode_prompts(tokenizer, task, prompts_of(task)[:1])
+    (row,) = sampling.encode_prompts(tokenizer, task, [rows_of(task)[0].prompt])
     ids = torch.tensor([[tokenizer.pad_token_id] * PADDING + row], device=model.device)
     mask = torch.arange(ids.shape[1], device=model.device).unsqueeze(0) >= PADDING
     settings = {"use_cache": False, "logits_to_keep": 1}
@@ -465,34 +519,144 @@ def check_padding(config: LanguageConfig, model: Any, tokenizer: Any) -> None:
         )
 
 
-def check_preferences(
-    config: Any, model: Any, tokenizer: Any, pairs: Sequence[tasks.Preference]
-) -> None:
-    """The pairs of `--preferences` must fit whole; raises UsageError."""
-    texts = [text for pair in pairs for text in (pair.chosen, pair.rejected)]
-    check_completions(config, tokenizer, texts, f"--preferences {config.preferences}")
-    check_context(config, model.config, tokenizer, [pair.prompt for pair in pairs])
+# ---- What is refused before a model is made, trained or read --------------------------------
 
 
-def check_completions(
-    config: LanguageConfig, tokenizer: Any, texts: Sequence[str], what: str
-) -> None:
-    """Completions to learn from must fit whole, or they lose their answers; raises UsageError."""
-    rows = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
-    longest, limit = max(map(len, rows)) + 1, completion_tokens(config)  # and the end
-    if longest > limit:
-        raise UsageError(
-            f"{what}: has a completion of {longest} tokens, more than the {limit} of "
-            "--max-new-tokens"
+def check_request(config: Any) -> None:
+    """Raise UsageError for what needs no weights to be refused: everything about the data at once.
+
+    Rows that `--drop-long-rows` leaves out are counted in a note.
+    """
+    device = resolve_device(config.device)
+    half_precision(config, device)
+    if config.sampler == "vllm":
+        check_installed("vllm", "--sampler vllm", "vllm", "vllm")
+    if config.lora_rank > 0:
+        check_installed("peft", f"--lora-rank {config.lora_rank}", "peft", "llm")
+    told = list[str]()
+    for name in ("model", "reward_model"):
+        if (made := getattr(config, name, "")) in tasks.MADE and config.task not in tasks.GENERATED:
+            known = ", ".join(tasks.GENERATED)
+            told.append(f"{flag(name)} {made}: made for {known}, not for --task {config.task}")
+    architecture, tokenizer = looked_at(config.model, "--model")
+    width = getattr(architecture.get_text_config(), "hidden_size", math.inf)
+    if config.lora_rank > width:
+        raise UsageError(f"--lora-rank {config.lora_rank}: must be at most the width, {width}")
+    if config.liger:
+        check_liger(architecture.model_type, device)
+    if getattr(config, "reward_model", ""):
+        what = config.reward_model, "--reward-model"
+        if config.reward_model not in tasks.MADE:
+            check_reward_model(what[0], config, *looked_at(*what), tokenizer, what[1])
+        elif config.reward_model != tasks.REWARD:
+            raise UsageError(f"--reward-model {what[0]}: is no reward model; {tasks.REWARD} is one")
+        elif tokenizer.get_vocab() != tiny_tokenizer().get_vocab():
+            raise UsageError(f"--reward-model {what[0]}: its tokens are not those of --model")
+    task = tasks.make(config.task, config.grader)
+    rows: dict[Any, Sequence[str]] = {row: () for row in rows_of(task)}
+    try:
+        rows |= config.learned_from()
+    except UsageError as error:
+        told.append(str(error))
+    try:
+        kept = fitting(config, architecture, tokenizer, {} if told else rows)
+    except UsageError as error:
+        told.append(str(error))
+    if config.drop_long_rows and not (of_files := sum(bool(row.where) for row in rows)):
+        told.append(f"--drop-long-rows: {config.task} has no rows of a data set")
+    if told:
+        raise UsageError("; ".join(told))
+    if left_out := len(rows) - len(kept):
+        counts = f"{left_out:,} of {of_files:,}"
+        print(f"note: --drop-long-rows: left out {counts} rows", file=sys.stderr)
+
+
+def check_installed(package: str, what: str, name: str, extra: str) -> None:
+    """Raise UsageError unless a package can be imported. extra: of pyproject.toml, for the hint."""
+    try:
+        found = importlib.util.find_spec(package) is not None
+    except ValueError:  # imported, from no file
+        found = True
+    if not found:
+        raise UsageError(f"{what}: needs {name}; pip install -e '.[{extra}]'")
+
+
+def looked_at(name: str, what: str) -> tuple[Any, Any]:
+    """A model's config of transformers and its tokenizer, without its weights."""
+    if name in tasks.MADE:
+        base, tokenizer = BASES.get(name, Base()), tiny_tokenizer()
+        return tiny_config(tokenizer, base.width, base.layers), tokenizer
+    from transformers import AutoConfig
+
+    path = located(name, what)
+    with failing_in_one_line(path, what):
+        architecture = AutoConfig.from_pretrained(path, trust_remote_code=False)
+    return architecture, read_tokenizer(path, what)
+
+
+def rows_of(task: tasks.Task) -> list[tasks.Problem]:
+    """The problems of a task, or some of those that are generated on the fly."""
+    tested = task.tested if isinstance(task, tasks.JsonlTask) else task.test(256)
+    return [*task.trained_on(), *tested]
+
+
+def task_of(config: LanguageConfig, policy: Any, tokenizer: Any) -> tasks.Task:
+    """The task of a run for its model: without the rows that `--drop-long-rows` leaves out, and
+    with the opening of its prompts (`sampling.with_opening`)."""
+    task = tasks.make(config.task, config.grader)
+    if isinstance(task, tasks.JsonlTask):
+        trained, tested = (
+            fitting(config, policy.config, tokenizer, {row: [] for row in rows})
+            for rows in (task.trained, task.tested)
         )
+        task = replace(task, trained=trained, tested=tested)
+    return sampling.with_opening(task, tokenizer)
+
+
+def fitting(
+    config: Any, architecture: Any, tokenizer: Any, rows: Mapping[Row, Sequence[str]]
+) -> list[Row]:
+    """The rows that fit: prompt and longest completion into the model's context, completions to
+    learn from, with their ends, into `--max-new-tokens`; they would lose their answers.
+
+    architecture: the model's config of transformers. rows: each with its completions to learn from.
+    Raises UsageError for rows that do not fit, with file and line; with `--drop-long-rows` only if
+    none does.
+    """
+    if not rows:
+        return []
+    T, task = completion_tokens(config), tasks.make(config.task)
+    context = getattr(architecture, "max_position_embeddings", None) or math.inf
+    prompts = sampling.encode_prompts(tokenizer, task, [row.prompt for row in rows])
+    texts = [text for completions in rows.values() for text in completions]
+    encoded = iter(tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else ())
+    kept, faults = [], []
+    for (row, completions), prompt in zip(rows.items(), prompts, strict=True):
+        ends = [len(ids) + 1 for ids in itertools.islice(encoded, len(completions))]
+        if len(prompt) + T > context:
+            fault = f"a prompt of {len(prompt)} tokens"
+        elif max(ends, default=0) > T:
+            fault = f"a completion of {max(ends)} tokens"
+        else:
+            kept.append(row)
+            continue
+        faults.append((row.where, fault))
+    if not faults or (config.drop_long_rows and kept):
+        return kept
+    limits = f"--max-new-tokens {T}"
+    if context < math.inf:
+        limits += f" in the context of {context} tokens of {config.model}"
+    if not all(where for where, _ in faults):  # of a generated task
+        raise UsageError(f"{limits}: does not fit {faults[0][1]}")
+    hint = "no row fits" if not kept else "--drop-long-rows leaves such rows out"
+    raise UsageError(f"{tasks.by_file(faults)}: too long for {limits}; {hint}")
 
 
 def with_lora(model: Any, rank: int) -> Any:
     """Freeze a model and add low-rank adapters to its linear layers (LoRA, arXiv 2106.09685)."""
-    try:
-        import peft
-    except ImportError:
-        raise UsageError(f"--lora-rank {rank}: needs peft; pip install -e '.[llm]'") from None
+    check_installed("peft", f"--lora-rank {rank}", "peft", "llm")
+    import peft
+
     adapters = peft.LoraConfig(
         r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM"
     )
@@ -508,15 +672,13 @@ def save(model: Any, tokenizer: Any, folder: Path) -> None:
         merged = copy.deepcopy(model.cpu()).merge_and_unload()  # a GPU may have no room for two
         model.to(device)
         model = merged
-    beside = folder.with_name(f".{folder.name}.{os.getpid()}")
-    with quiet_transformers():
-        model.save_pretrained(beside)
-        tokenizer.save_pretrained(beside)
-    if folder.exists():
-        import shutil
 
-        shutil.rmtree(folder)
-    beside.rename(folder)
+    def fill(fresh: Path) -> None:
+        with quiet_transformers():
+            model.save_pretrained(fresh)
+            tokenizer.save_pretrained(fresh)
+
+    replace_folder(folder, fill)
 
 
 def trainable(*models: Any) -> list[nn.Parameter]:

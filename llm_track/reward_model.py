@@ -56,7 +56,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -65,7 +65,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyseeds.cli import Positive, PositiveInt, Preset, Range, UsageError, parse, path_of
+from manyseeds.cli import Positive, PositiveInt, Preset, Range, UsageError, parse
 from manyseeds.evaluate import share
 from manyseeds.llm_track import models, sampling, tasks
 from manyseeds.runs.language import LanguageRun, main
@@ -99,7 +99,10 @@ class Config(tasks.TaskConfig):
         if self.lora_rank > 0:
             raise UsageError(f"--lora-rank {self.lora_rank}: a reward model is trained whole")
         if self.preferences:
-            read_split(self.preferences)
+            split(self.preferences, self.learned_from())
+
+    def learned_from(self) -> dict[tasks.Preference, Sequence[str]]:
+        return tasks.learned_preferences(self.preferences)
 
 
 # Our own search on addition with an earlier tiny model, 51,200 samples, seed 0: held-out accuracy
@@ -199,16 +202,12 @@ def held_out_pairs(
     return pairs
 
 
-def read_split(path: str) -> tuple[list[list[tasks.Preference]], list[tasks.Preference]]:
-    """The pairs of each prompt of a file to learn from, and all pairs of those held out.
-
-    Raises UsageError, with file and line for a malformed row.
-    """
-    file = path_of(path, "--preferences")
-    if not file.is_file():
-        raise UsageError(f"--preferences {path}: there is no such file")
+def split(
+    path: str, pairs: Iterable[tasks.Preference]
+) -> tuple[list[list[tasks.Preference]], list[tasks.Preference]]:
+    """The pairs of each prompt of a file to learn from, and all pairs of those held out."""
     prompts: dict[str, list[tasks.Preference]] = {}
-    for pair in tasks.read_preferences(file):
+    for pair in pairs:
         prompts.setdefault(pair.prompt, []).append(pair)
     if len(prompts) < 2:
         raise UsageError(f"--preferences {path}: needs at least two different prompts")
@@ -262,9 +261,12 @@ class PairEvaluator:
         }
         shown = zip(self.pairs[:TRANSCRIPTS], chosen.tolist(), rejected.tolist(), strict=False)
         transcripts = [
-            {**pair._asdict(), "chosen_score": better, "rejected_score": worse}
+            {
+                "prompt": pair.prompt, "chosen": pair.chosen, "rejected": pair.rejected,
+                "chosen_score": better, "rejected_score": worse,
+            }
             for pair, better, worse in shown
-        ]
+        ]  # fmt: skip
         return measures, transcripts
 
     def save(self, folder: Path) -> None:
@@ -309,16 +311,15 @@ def update(
 
 def train(config: Config, run: LanguageRun) -> Any:
     """Train one seed; returns the reward model."""
-    processes, task = run.processes, tasks.make(config.task, config.grader)
+    processes = run.processes
     if not config.preferences:
         processes.share(config.prompts)  # a group stays in one process
     policy, tokenizer = models.load_model(config, run.device, processes)
-    task = sampling.with_opening(task, tokenizer)
+    task = models.task_of(config, policy, tokenizer)
     reward_model = models.load_scalar(config.model, config, run.device, processes, "--model")
     if config.preferences:
-        groups, held_out = read_split(config.preferences)
-        every = [*held_out, *(pair for group in groups for pair in group)]
-        models.check_preferences(config, policy, tokenizer, every)
+        pairs = models.fitting(config, policy.config, tokenizer, config.learned_from())
+        groups, held_out = split(config.preferences, pairs)
     else:
         held_out = held_out_pairs(policy, tokenizer, task, config, run.device)
     parameters = models.trainable(reward_model)

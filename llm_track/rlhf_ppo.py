@@ -389,10 +389,10 @@ def sample_metrics(
 
 def train(config: Config, run: LanguageRun) -> Any:
     """Train one seed; returns the policy."""
-    processes, task = run.processes, tasks.make(config.task, config.grader)
+    processes = run.processes
     processes.share(config.prompts)  # a group stays in one process
     policy, tokenizer = models.load_model(config, run.device, processes)
-    task = sampling.with_opening(task, tokenizer)
+    task = models.task_of(config, policy, tokenizer)
     reference = models.Reference(policy)
     reward_model, origin = None, ("--model", config.model)
     if config.reward_model:

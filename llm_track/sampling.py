@@ -21,8 +21,11 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from manyseeds.errors import UsageError
+from manyseeds.llm_track import tasks
 from manyseeds.llm_track.tasks import THINK, Task
 
+RENDERINGS = 8  # of a prompt by a chat template, to see whether they are equal
 MAX_LOGITS = 2**26  # that are held at a time, with copies and gradients: 256 MB each
 SCALED_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier")
 COMPACT = 0.75  # rows that have ended are dropped once they are a quarter of the batch
@@ -116,10 +119,13 @@ def joined(parts: Sequence[Samples]) -> Samples:
 def encode_prompts(tokenizer: Any, task: Task, prompts: Sequence[str]) -> list[list[int]]:
     """Token ids of prompts, in the tokenizer's chat template where it has one.
 
-    Otherwise with what the tokenizer puts before a text (Llama's beginning of sequence).
+    Otherwise with what the tokenizer puts before a text (Llama's beginning of sequence). Raises
+    UsageError for a conversation without a template.
     """
     different = list(dict.fromkeys(prompts))
     if tokenizer.chat_template is None:
+        if any(map(tasks.conversation, different)):
+            raise UsageError("--model: has no chat template, which a prompt of messages needs")
         texts = [f"{task.instruction}\n\n{p}\n" if task.instruction else p for p in different]
         rows = tokenizer(texts)["input_ids"]
     else:
@@ -135,27 +141,48 @@ def encode_prompts(tokenizer: Any, task: Task, prompts: Sequence[str]) -> list[l
 
 def chats(tokenizer: Any, task: Task, prompts: Sequence[str]) -> list[list[dict[str, str]]]:
     """Prompts as conversations, with the instruction in the system message, or, where the template
-    has no system role (Gemma's), before the prompt."""
-    if not task.instruction:
-        return [[{"role": "user", "content": p}] for p in prompts]
-    system = {"role": "system", "content": task.instruction}
+    has no system role (Gemma's), before the prompt.
+
+    A prompt that is a conversation with a system message of its own gets no instruction.
+    """
+    conversations = []
+    for prompt in prompts:
+        chat = tasks.conversation(prompt) or [{"role": "user", "content": prompt}]
+        if task.instruction and chat[0]["role"] != "system":
+            chat = [{"role": "system", "content": task.instruction}, *chat]
+        conversations.append(chat)
+    example = [{"role": "system", "content": ""}, {"role": "user", "content": ""}]
     try:
-        tokenizer.apply_chat_template([system, {"role": "user", "content": ""}], tokenize=False)
+        if any(chat[0]["role"] == "system" for chat in conversations):
+            tokenizer.apply_chat_template(example, tokenize=False)
     except jinja2.TemplateError:
-        return [[{"role": "user", "content": f"{task.instruction}\n\n{p}"}] for p in prompts]
-    return [[system, {"role": "user", "content": p}] for p in prompts]
+        return [without_system_role(chat) for chat in conversations]
+    return conversations
+
+
+def without_system_role(chat: list[dict[str, str]]) -> list[dict[str, str]]:
+    """A conversation whose system message stands at the beginning of the message after it."""
+    if chat[0]["role"] != "system":
+        return chat
+    system, first, *rest = chat
+    return [{**first, "content": f"{system['content']}\n\n{first['content']}"}, *rest]
 
 
 def with_opening(task: Task, tokenizer: Any) -> Task:
     """The task of a model whose chat template itself opens the thinking, otherwise the same.
 
     The prompts of such a model (DeepSeek-R1) end with `<think>`, and its completions begin inside
-    the thinking.
+    the thinking. Raises UsageError for a template that renders a prompt differently each time.
     """
     if tokenizer.chat_template is None:
         return task
-    (chat,) = chats(tokenizer, task, [""])
-    prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+    rendered = {
+        tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+        for chat in chats(tokenizer, task, [""] * RENDERINGS)
+    }
+    if len(rendered) > 1:
+        raise UsageError("--model: its chat template renders a prompt differently each time")
+    (prompt,) = rendered
     opens = prompt.rstrip().endswith(THINK)
     return replace(task, opening=THINK) if opens else task  # type: ignore[type-var]
 
@@ -173,8 +200,18 @@ def pad_left(
 def decode(tokenizer: Any, samples: Samples) -> list[str]:
     """The texts of completions, without the token that ends them."""
     lengths = (samples.lengths - samples.ended.long()).tolist()
-    rows = [row[:n] for row, n in zip(samples.tokens.tolist(), lengths, strict=True)]
-    return tokenizer.batch_decode(rows, skip_special_tokens=True)  # type: ignore[no-any-return]
+    rows = zip(samples.tokens.tolist(), lengths, strict=True)
+    return [text_of(tokenizer, row[:n]) for row, n in rows]
+
+
+def text_of(tokenizer: Any, tokens: Sequence[int]) -> str:
+    """The text that was generated, special tokens such as `<think>` included.
+
+    Only the tokens that stand for no text are left out: padding and the unknown one.
+    """
+    no_text = (tokenizer.pad_token_id, tokenizer.unk_token_id)
+    kept = [token for token in tokens if token not in no_text]
+    return tokenizer.decode(kept, clean_up_tokenization_spaces=False)  # type: ignore[no-any-return]
 
 
 def from_texts(

@@ -30,6 +30,7 @@ Logged per step: loss (nats per token), grad_norm.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -66,8 +67,17 @@ class Config(tasks.TaskConfig):
         super().check()
         if self.demonstrations:
             read_demonstrations(self)
-        elif not all(p.demonstration for p in tasks.make(self.task).trained_on()):
-            raise UsageError(f"--task {self.task}: has rows without a completion to learn from")
+
+    def learned_from(self) -> dict[tasks.Problem, Sequence[str]]:
+        """The problems of the training with their demonstrations; UsageError for missing ones."""
+        source = read_demonstrations(self) if self.demonstrations else tasks.make(self.task)
+        problems = source.trained_on()
+        without = [p.where for p in problems if not p.demonstration]
+        if without:
+            raise UsageError(
+                tasks.by_file([(x, "has no completion to learn from") for x in without])
+            )
+        return {p: (p.demonstration,) for p in problems}
 
 
 SEARCHED = "our own search: few enough to leave room for RL"
@@ -88,6 +98,15 @@ def read_demonstrations(config: Config) -> tasks.Task:
     return tasks.read_demonstrations(path, tasks.make(config.task))
 
 
+def source_of(config: Config, task: tasks.Task, policy: Any, tokenizer: Any) -> tasks.Task:
+    """What demonstrations are drawn from: a generated task, or the rows of a data set that fit."""
+    shown = {p: (task.shown(p),) for p in config.learned_from()}
+    fitting = models.fitting(config, policy.config, tokenizer, shown)
+    if config.task in tasks.GENERATED and not config.demonstrations:
+        return task
+    return tasks.JsonlTask(task.id, fitting, [])
+
+
 def negative_log_likelihood(logprobs: Tensor, mask: Tensor, total_tokens: Tensor) -> Tensor:
     """This part's share of the mean over all tokens of a step, 0-d; logprobs, mask [B, T]."""
     return -(logprobs * mask).sum() / total_tokens
@@ -95,17 +114,11 @@ def negative_log_likelihood(logprobs: Tensor, mask: Tensor, total_tokens: Tensor
 
 def train(config: Config, run: LanguageRun) -> Any:
     """Train one seed; returns the model."""
-    processes, task = run.processes, tasks.make(config.task, config.grader)
+    processes = run.processes
     mine = processes.share(config.batch_size)
     policy, tokenizer = models.load_model(config, run.device, processes)
-    task = sampling.with_opening(task, tokenizer)
-    source, what = task, f"--task {config.task}"
-    if config.demonstrations:
-        source, what = read_demonstrations(config), f"--demonstrations {config.demonstrations}"
-        prompts = [p.prompt for p in source.trained_on()]
-        models.check_context(config, policy.config, tokenizer, prompts)
-    shown = [task.shown(p) for p in source.trained_on()]
-    models.check_completions(config, tokenizer, shown, what)
+    task = models.task_of(config, policy, tokenizer)
+    source = source_of(config, task, policy, tokenizer)
     reference = models.Reference(policy)
     parameters = models.trainable(policy)
     optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=0.0, fused=True)

@@ -23,6 +23,7 @@ that package, which reads LaTeX.
 from __future__ import annotations
 
 import ast
+import codecs
 import contextlib
 import hashlib
 import itertools
@@ -30,12 +31,12 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -44,6 +45,7 @@ from manyseeds.digest import boundary
 from manyseeds.errors import UsageError, did_you_mean
 from manyseeds.record import RunFolder, folder_digest, read_seal
 from manyseeds.runs.language import LanguageConfig, LanguageRun
+from manyseeds.untrusted import read_bytes
 
 THINK, END_THINK, ANSWER, END_ANSWER = TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 MAX_STEPS = 64  # of a thought
@@ -52,8 +54,12 @@ MAX_EXPRESSION = 256  # characters of what math-verify reads
 MATH_SECONDS = 1  # allowed to math-verify for reading an answer, and for comparing two
 ALL_KNOWN = 5_000  # held-out draws in a row without a new prompt: then there are no others
 TEST_SHARE = 16  # one prompt in 16 is held out
+SHOWN_FAULTS = 5  # of a data file, in one line
 
 FILLER, WAIT = "hm", "wait"  # steps of a thought that are not columns
+
+T = TypeVar("T")
+Row = TypeVar("Row")
 
 INSTRUCTION = (
     "Solve the problem. Reason step by step between <think> and </think>, then give the final "
@@ -64,9 +70,16 @@ INSTRUCTION = (
 class Problem(NamedTuple):
     """A prompt, its right answer, and a demonstration (empty where there is none)."""
 
-    prompt: str
+    prompt: str  # a text, or a conversation as JSON (`conversation`)
     answer: str
     demonstration: str = ""
+    also: tuple[str, ...] = ()  # other answers that are right
+    where: str = ""  # of a data set: its file and line
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """All right answers."""
+        return self.answer, *self.also
 
 
 class ReasoningStep(NamedTuple):
@@ -91,6 +104,7 @@ class Preference(NamedTuple):
     prompt: str
     chosen: str
     rejected: str
+    where: str = ""  # of a data set: its file and line
 
 
 # ---- What a completion earns ---------------------------------------------------------------
@@ -595,8 +609,8 @@ class Countdown(GeneratedTask):
 class JsonlTask(Task):
     """Prompts and answers from a file or a data set.
 
-    An answer is right if it equals the problem's as a number, or as a text where that is not a
-    number; or if `equal` says so.
+    An answer is right if it equals one of the problem's as a number, or as a text where that is not
+    a number; or if `equal` says so.
     """
 
     id: str
@@ -625,12 +639,13 @@ class JsonlTask(Task):
 
     def accuracy(self, problem: Problem, completion: str) -> float:
         answer = answer_of(completion)
-        if answer is None:
-            return 0.0
-        right, given = number(problem.answer), number(answer)
-        if answer == problem.answer if right is None else given == right:
-            return 1.0
-        return float(self.equal is not None and self.equal(problem.answer, answer))
+        return float(answer is not None and any(self._same(x, answer) for x in problem.answers))
+
+    def _same(self, right: str, given: str) -> bool:
+        value = number(right)
+        if given == right if value is None else number(given) == value:
+            return True
+        return self.equal is not None and self.equal(right, given)
 
 
 def next_problems(
@@ -658,6 +673,15 @@ class TaskConfig(LanguageConfig):
         if self.grader != "rules" and self.task in GENERATED:
             raise UsageError(f"--grader {self.grader}: {self.task} has rules of its own")
 
+    def check_request(self) -> None:
+        from manyseeds.llm_track import models
+
+        models.check_request(self)
+
+    def learned_from(self) -> Mapping[Any, Sequence[str]]:
+        """Rows of a data set, each with the completions to learn from. Raises UsageError."""
+        return {}
+
     def origins(self) -> list[str]:
         task = (
             [f"manyseeds.llm_track.tasks:GENERATED[{self.task}]"] if self.task in GENERATED else []
@@ -680,7 +704,7 @@ class TaskConfig(LanguageConfig):
             known = path_of(path, flag(name))
             files = files_of(known) if known.is_dir() else [known]
             if path and path not in GENERATED and all(file.is_file() for file in files):
-                texts = [file.read_bytes() for file in files]
+                texts = [read_data(file) for file in files]
                 sizes = b"".join(b"%d\n" % len(text) for text in texts[:-1])  # where each ends
                 digest = hashlib.sha256(sizes + b"".join(texts))
                 digests[f"{name}_content"] = digest.hexdigest()[:12]
@@ -695,6 +719,7 @@ class TaskConfig(LanguageConfig):
 
 # ---- Reading data --------------------------------------------------------------------------
 
+MAX_DATA = 2**32  # bytes of a file
 HUB_SECONDS = 10  # to wait for a hub's answer about the commit of a model
 REWARD = "tiny-reward"
 # Models that are made at first use; see models.py.
@@ -768,10 +793,9 @@ def files_of(folder: Path) -> list[Path]:
 
 def from_files(task: str, train: Path, test: Path | None = None) -> JsonlTask:
     """A task from a JSONL file; without a second file, a part of the prompts is held out."""
-    problems = [problem_of(row, f"{train}, line {line}") for line, row in rows_of(train)]
+    problems = read_jsonl(train, problem_of)
     if test is not None:
-        tested = [problem_of(row, f"{test}, line {line}") for line, row in rows_of(test)]
-        return JsonlTask(task, problems, tested)
+        return JsonlTask(task, problems, read_jsonl(test, problem_of))
     return held_out_task(task, problems)
 
 
@@ -800,7 +824,9 @@ def from_hub(task: str, name: str, config: str | None) -> JsonlTask:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UsageError(f"--task {task}: {reason}") from None
     problems = {
-        split: [problem_of(row, f"{name}, {split}, row {k}") for k, row in enumerate(rows)]
+        split: read_rows(
+            f"{name}, {split}", ((f"row {k}", row) for k, row in enumerate(rows)), problem_of
+        )
         for split, rows in splits.items()
     }
     if "train" not in problems:
@@ -811,56 +837,174 @@ def from_hub(task: str, name: str, config: str | None) -> JsonlTask:
     return held_out_task(task, problems["train"])
 
 
-def rows_of(path: Path) -> list[tuple[int, dict[str, Any]]]:
-    """The objects of a JSONL file with their line numbers; UsageError names file and line."""
-    rows = []
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: {error}") from None
-    for k, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
+def read_jsonl(path: Path, read: Callable[[dict[str, Any], str], T]) -> list[T]:
+    """What `read` makes of the objects of a JSONL file; UsageError with the faults of all lines."""
+
+    def read_line(line: bytes, where: str) -> T:
         try:
-            row = json.loads(line)
+            row = json.loads(line.decode())
             json.dumps(row, ensure_ascii=False).encode()  # half a surrogate pair is no text
         except (ValueError, RecursionError) as error:  # also a number of thousands of digits
-            raise UsageError(f"{path}, line {k}: not JSON: {error}") from None
+            raise UsageError(f"not JSON: {error}") from None
         if not isinstance(row, dict):
-            raise UsageError(f"{path}, line {k}: must be an object, is {type(row).__name__}")
-        rows.append((k, row))
+            raise UsageError(f"must be an object, is {type(row).__name__}")
+        return read(row, where)
+
+    try:
+        lines = read_data(path).removeprefix(codecs.BOM_UTF8).split(b"\n")
+    except FileNotFoundError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    numbered = ((f"line {k}", line) for k, line in enumerate(lines, start=1) if line.strip())
+    rows = read_rows(str(path), numbered, read_line)
     if not rows:
         raise UsageError(f"{path}: has no rows")
     return rows
 
 
-def field(row: dict[str, Any], names: Sequence[str], where: str) -> str:
+def read_data(path: Path) -> bytes:
+    """The content of a user's file of data, which may be a link. Raises as `open_checked`."""
+    return read_bytes(path.resolve(), MAX_DATA)
+
+
+def read_rows(
+    source: str, rows: Iterable[tuple[str, Row]], read: Callable[[Row, str], T]
+) -> list[T]:
+    """What `read` makes of each row and of where it stands; UsageError with the faults of all rows.
+
+    rows: each with its place in the source, `line 3`.
+    """
+    made, faults = [], []
+    for place, row in rows:
+        try:
+            made.append(read(row, f"{source}: {place}"))
+        except UsageError as fault:
+            faults.append(f"{place}: {fault}")
+    if faults:
+        raise UsageError(f"{source}: {listed(faults)}")
+    return made
+
+
+def listed(faults: Sequence[str]) -> str:
+    """The first of some faults, and how many more there are."""
+    more = len(faults) - SHOWN_FAULTS
+    return ", ".join(faults[:SHOWN_FAULTS]) + (f"; and {more} more" if more > 0 else "")
+
+
+def by_file(faults: Sequence[tuple[str, str]]) -> str:
+    """What is wrong with rows, each given by its `where` and a text, file by file in one line."""
+    files = []
+    for file, of_file in itertools.groupby(faults, key=lambda x: x[0].rpartition(": ")[0]):
+        lines = [f"{where.removeprefix(file)[2:]}: {fault}" for where, fault in of_file]
+        files.append(f"{file}: {listed(lines)}")
+    return "; ".join(files)
+
+
+def field(row: dict[str, Any], names: Sequence[str]) -> str:
     """The first of some fields that a row has, as text."""
     name = next((name for name in names if name in row), None)
     if name is None:
-        raise UsageError(f"{where}: has no {' or '.join(names)}")
-    value = row[name]
+        raise UsageError(f"has no {' or '.join(names)}")
+    return text_of(row[name], name)
+
+
+def text_of(value: Any, name: str) -> str:
+    """A text or a number as text, which must not be empty."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise UsageError(f"{where}: {name} must be text or a number")
+        raise UsageError(f"{name} must be text or a number")
     if not (text := str(value).strip()):
-        raise UsageError(f"{where}: {name} is empty")
+        raise UsageError(f"{name} is empty")
     return text
 
 
-def problem_of(row: dict[str, Any], where: str) -> Problem:
+def messages_of(value: Any, name: str) -> list[dict[str, str]]:
+    """The messages of a conversation, each with its role and its content."""
+    if not isinstance(value, list) or not value:
+        raise UsageError(f"{name} must be a list of messages")
+    messages = [x if isinstance(x, dict) else {} for x in value]
+    if not all(isinstance(x.get(key), str) for x in messages for key in ("role", "content")):
+        raise UsageError(f"{name}: a message must have a role and a content, both of them text")
+    return [{"role": x["role"], "content": x["content"]} for x in messages]
+
+
+def prompt_of(messages: Sequence[dict[str, str]], name: str) -> str:
+    """Messages as a prompt: the text of a single one by the user, otherwise all of them as JSON."""
+    if not messages or messages[-1]["role"] in ("assistant", "system"):
+        raise UsageError(f"{name}: has no message of the user before the completion")
+    if [x["role"] for x in messages] == ["user"]:
+        return text_of(messages[0]["content"], name)
+    return json.dumps(messages, ensure_ascii=False)
+
+
+def conversation(prompt: str) -> list[dict[str, str]] | None:
+    """The messages that a prompt holds as JSON; None for a prompt that is a text."""
+    if prompt.startswith('[{"role": '):
+        with contextlib.suppress(ValueError, UsageError):
+            return messages_of(json.loads(prompt), "prompt")
+    return None
+
+
+def reply_of(value: Any, name: str, prompt: str = "") -> str:
+    """A completion: a text as it is, or what the assistant says after a prompt's messages."""
+    if not isinstance(value, list):
+        text_of(value, name)  # refuses what is none
+        return str(value)
+    *before, last = messages_of(value, name)
+    if last["role"] != "assistant":
+        raise UsageError(f"{name} must end with a message of the assistant")
+    if before and prompt_of(before, name) != prompt:
+        raise UsageError(f"{name} begins with other messages than prompt")
+    return reply_of(last["content"], name)
+
+
+def prompt_and_completion(row: dict[str, Any]) -> tuple[str, str]:
+    """The prompt of a row and its completion, '' where it has none: texts, or conversations.
+
+    As TRL's data sets have them: `prompt, completion`, each a text or a list of messages, or all
+    `messages`, of which a last one by the assistant is the completion.
+    """
+    if "messages" in row and "prompt" not in row:
+        messages = messages_of(row["messages"], "messages")
+        last = messages.pop() if messages[-1]["role"] == "assistant" else None
+        prompt = prompt_of(messages, "messages")
+        return prompt, reply_of(last["content"], "messages") if last else ""
+    if isinstance(row.get("prompt"), list):
+        prompt = prompt_of(messages_of(row["prompt"], "prompt"), "prompt")
+    else:
+        prompt = field(row, ("prompt", "question"))
+    return prompt, reply_of(row["completion"], "completion", prompt) if "completion" in row else ""
+
+
+def answers_of(row: dict[str, Any], completion: str) -> list[str]:
+    """The right answers of a row: `answer`, one or a list of them; else that of its completion."""
+    given = next((row[name] for name in ("answer", "answers") if name in row), None)
+    if given is None:
+        given = answer_of(completion) or []
+    answers = [text_of(x, "answer") for x in (given if isinstance(given, list) else [given])]
+    if not answers:
+        raise UsageError(f"has no answer (nor its completion one between {ANSWER} tags)")
+    return answers
+
+
+def problem_of(row: dict[str, Any], where: str = "") -> Problem:
     """The problem of a row of prompt (or question) and answer (GSM8K: `reasoning #### 1,234`)."""
-    prompt = field(row, ("prompt", "question"), where)
-    answer = field(row, ("answer",), where)
-    reasoning, mark, final = answer.rpartition("####")
+    prompt, completion = prompt_and_completion(row)
+    answers = answers_of(row, completion)
+    reasoning, mark, _ = answers[0].rpartition("####")
+    answer, *also = map(final_answer, answers)
     if mark:
-        if not (answer := final.strip()):
-            raise UsageError(f"{where}: nothing after ####")
-        answer = answer.replace(",", "") if number(answer) is not None else answer
         thought = re.sub(r"<<[^<>]*>>", "", reasoning).strip()  # the calculator's annotations
-        return Problem(prompt, answer, formatted(thought, answer))
-    if "completion" in row:
-        return Problem(prompt, answer, field(row, ("completion",), where))
-    return Problem(prompt, answer)
+        completion = formatted(thought, answer)
+    return Problem(prompt, answer, completion.strip(), tuple(also), where)
+
+
+def final_answer(answer: str) -> str:
+    """What follows GSM8K's #### in an answer, without commas where that is a number."""
+    _, mark, final = answer.rpartition("####")
+    if not mark:
+        return answer
+    if not (answer := final.strip()):
+        raise UsageError("nothing after ####")
+    return answer.replace(",", "") if number(answer) is not None else answer
 
 
 def model_folder(path: Path, what: str) -> Path:
@@ -898,42 +1042,67 @@ def hub_revision(model: str) -> str:
 def read_demonstrations(path: Path, task: Task) -> JsonlTask:
     """Prompts and completions from a JSONL file, as generate.py writes them, to learn a task from.
 
-    Raises UsageError with file and line for a malformed row, for one without a completion, and for
-    a prompt that is held out from the task.
+    Raises UsageError with file and line for each malformed row, each without a completion, and each
+    prompt that is held out from the task.
     """
     tested = {p.prompt for p in task.tested} if isinstance(task, JsonlTask) else None
-    problems = []
-    for line, row in rows_of(path):
-        where = f"{path}, line {line}"
-        problem = problem_of(row, where)
-        if not isinstance(row.get("completion"), str) or not row["completion"]:
-            raise UsageError(f"{where}: has no completion to learn from")
-        if held_out(problem.prompt) if tested is None else problem.prompt in tested:
-            raise UsageError(f"{where}: this prompt of {task.id} is held out for evaluations")
-        problems.append(problem._replace(demonstration=row["completion"]))
-    return JsonlTask(str(path), problems, [])
+
+    def read(row: dict[str, Any], where: str) -> Problem:
+        prompt, completion = prompt_and_completion(row)
+        if not completion:
+            raise UsageError("has no completion to learn from")
+        if held_out(prompt) if tested is None else prompt in tested:
+            raise UsageError(f"this prompt of {task.id} is held out for evaluations")
+        return Problem(prompt, "", completion, where=where)
+
+    return JsonlTask(str(path), read_jsonl(path, read), [])
 
 
 def read_preferences(path: Path) -> list[Preference]:
     """Pairs from a JSONL file of `prompt, chosen, rejected`, or of `prompt, ranked`.
 
     ranked: completions from best to worst, which become all their pairs (InstructGPT, arXiv
-    2203.02155, sec. 3.5). Raises UsageError with file and line for a malformed row.
+    2203.02155, sec. 3.5). Prompt and completions may be conversations, as TRL's data sets have
+    them; without a prompt it is what chosen and rejected have in common. Raises UsageError with
+    file and line for each malformed row, and for each pair of equal completions.
     """
-    pairs = []
-    for line, row in rows_of(path):
-        where = f"{path}, line {line}"
-        prompt = field(row, ("prompt",), where)
+
+    def read(row: dict[str, Any], where: str) -> list[Preference]:
+        prompt = implicit_prompt(row) if "prompt" not in row else prompt_and_completion(row)[0]
         if "ranked" in row:
             ranked = row["ranked"]
-            texts = isinstance(ranked, list) and all(isinstance(x, str) and x for x in ranked)
-            if not texts or len(ranked) < 2:
-                raise UsageError(f"{where}: ranked must be a list of two completions or more")
-            pairs += all_pairs(prompt, ranked)
+            if not isinstance(ranked, list) or len(ranked) < 2:
+                raise UsageError("ranked must be a list of two completions or more")
+            texts = [reply_of(x, "ranked", prompt) for x in ranked]
         else:
-            chosen, rejected = (field(row, (name,), where) for name in ("chosen", "rejected"))
-            pairs.append(Preference(prompt, chosen, rejected))
-    return pairs
+            texts = []
+            for name in ("chosen", "rejected"):
+                if name not in row:
+                    raise UsageError(f"has no {name}")
+                text = reply_of(row[name], name, prompt)
+                texts.append(text if isinstance(row[name], list) else text.strip())
+        if len(set(texts)) < len(texts):
+            raise UsageError("two of its completions are equal: there is nothing to prefer")
+        return [pair._replace(where=where) for pair in all_pairs(prompt, texts)]
+
+    return list(itertools.chain.from_iterable(read_jsonl(path, read)))
+
+
+def learned_preferences(preferences: str) -> dict[Preference, Sequence[str]]:
+    """The pairs of `--preferences`, none for '', each with its completions; raises UsageError."""
+    if not preferences:
+        return {}
+    path = path_of(preferences, "--preferences")
+    if not path.is_file():
+        raise UsageError(f"--preferences {preferences}: there is no such file")
+    return {pair: (pair.chosen, pair.rejected) for pair in read_preferences(path)}
+
+
+def implicit_prompt(row: dict[str, Any]) -> str:
+    """The messages before the last one of chosen, which those of rejected must equal."""
+    if not isinstance(row.get("chosen"), list):
+        raise UsageError("has no prompt")
+    return prompt_of(messages_of(row["chosen"], "chosen")[:-1], "chosen")
 
 
 def all_pairs(prompt: str, ranked: Sequence[str]) -> list[Preference]:

@@ -51,7 +51,8 @@ def show_help(
     text = description.strip()
     if not details:
         text = "\n\n".join(text.split("\n\n")[:2])
-    parts = [f"{usage(config_class)}\n{text}"]
+    more = "" if details else "; --details prints the full documentation of the method"
+    parts = [f"{usage(config_class)}{more}\n{text}"]
     if presets:
         subject = subject_of(config_class)
         parts.append(f"{flag(subject)} with a preset: {', '.join(presets)}.")
@@ -80,8 +81,6 @@ def show_help(
         console.print(table, end="")
         if not details and owner:
             console.print(f"The flags of {owner} are also accepted: python {owner} --help")
-        if not details:
-            console.print("--details prints the full documentation of the method and its flags.")
     try:
         print("\n".join(line.rstrip() for line in captured.get().splitlines()), flush=True)
     except BrokenPipeError:  # read by `head`, say

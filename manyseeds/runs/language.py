@@ -18,6 +18,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -78,6 +79,10 @@ PURPOSES = {
 }
 
 
+# Logged or measured, these are numbers unless a training has diverged. A loss is that before its
+# step: that the last step has diverged, only the entropy of the evaluation after it shows.
+FINITE = ("reward", "loss", "entropy")
+
 # A checkpoint has at most so many bytes: of the records, and times those of the parameters.
 ROOM, COPIES = 2**30, 16
 
@@ -92,6 +97,9 @@ class LanguageConfig(ResumableConfig):
     grader: Annotated[Literal["rules", "math-verify"], Added("rules")] = "rules"
     """How to compare answers to a data set. rules: as numbers or texts. math-verify: also as
     mathematical expressions, with that package."""
+    drop_long_rows: Annotated[bool, Added(False)] = False
+    """Leave out rows of a data set that are too long. Otherwise they are refused. Too long are a
+    prompt for the model's context, and a completion to learn from for --max-new-tokens."""
     model: str = "tiny"
     """tiny, one of its base models, a folder, or a hub name. The base models are tiny-base,
     tiny-base-800 and micro-base-3200; tiny is tiny-base after a run of sft.py; see
@@ -149,6 +157,9 @@ class LanguageConfig(ResumableConfig):
     def check(self) -> None:
         """Conditions between fields; raises UsageError."""
 
+    def check_request(self) -> None:
+        """What this machine, the data and the model must have; raises UsageError."""
+
 
 class Evaluator(Protocol):
     """Measures a model while it learns; what `LanguageRun.evaluate_if_due` is given."""
@@ -189,7 +200,7 @@ class LanguageRun(BaseRun):
         self.processes = processes or Processes(self.device)
         self.device = self.processes.device
         self.samples = 0
-        self.diverged: int | None = None  # samples at which a loss became NaN
+        self.diverged: int | None = None  # samples at which one of FINITE was not
         self._initial: dict[str, float] = {}  # measures before the first step
         self._rows: list[dict[str, float]] = []
         self._metrics: list[dict[str, float]] = []
@@ -237,11 +248,25 @@ class LanguageRun(BaseRun):
         """Record the metrics of an update that ended at a number of samples."""
         self.samples = samples
         values = {name: float(x) for name, x in metrics.items()}
-        if self.diverged is None and not math.isfinite(values.get("loss", 0.0)):
-            self.diverged = samples
+        self._note_divergence(values)
         self._metrics.append({"samples": samples, "learn_s": self.learn_s, **values})
         self._progress.update(samples, self.learn_s)
         self._track_row("train", self._metrics[-1])
+
+    def _note_divergence(self, values: Mapping[str, float]) -> None:
+        """Remember when the first loss, reward or entropy was NaN or infinite, and say so."""
+        wrong = [name for name in FINITE if not math.isfinite(values.get(name, 0.0))]
+        if self.diverged is not None or not wrong:
+            return
+        self.diverged = self.samples
+        rewarded = getattr(self.config, "reward_model", "")
+        hint = f"; see --reward-model {rewarded}" if rewarded and "reward" in wrong else ""
+        if self.processes.main:
+            what = f"its {wrong[0]} is {values[wrong[0]]}"
+            print(
+                f"note: seed {self.seed} diverged at {self.samples:,} samples: {what}{hint}",
+                file=sys.stderr,
+            )
 
     def evaluate_if_due(self, samples: int, evaluator: Evaluator) -> None:
         """Evaluate before the first step and at the first call at or after each k-th part."""
@@ -273,6 +298,7 @@ class LanguageRun(BaseRun):
 
     def _evaluate(self) -> None:
         measures, transcripts = self._evaluator(final=False)
+        self._note_divergence(measures)
         self._rows.append({"samples": self.samples, "learn_s": self._learned, **measures})
         self._transcripts += [{"samples": self.samples, **x} for x in transcripts]
         headline = measures[self._evaluator.headline]
@@ -464,6 +490,7 @@ def main(
     algo = Path(inspect.getfile(train)).stem
     processes = Processes(resolve_device(config.device))
     with failing_in_one_line():  # a file or a model that it names is not there
+        config.check_request()
         folder = RunFolder.of(config, algo)
 
     def train_seed(seed: int, part: Path) -> None:
@@ -507,6 +534,7 @@ def complete_seeds_in_turn(
 
 def print_result(folder: RunFolder, config: LanguageConfig, preset: Preset | None) -> None:
     """The table at the end of a training, over the seeds that the command asked for."""
+    import pandas as pd
     from rich.table import Table
 
     requested = requested_seeds(config)
@@ -525,6 +553,9 @@ def print_result(folder: RunFolder, config: LanguageConfig, preset: Preset | Non
     diverged = {s["seeds"][0]: s["diverged"] for s in summaries if s["diverged"] is not None}
     words = ", ".join(f"seed {seed} at {n:,} samples" for seed, n in diverged.items())
     table.add_row("diverged", words or "none")
+    metrics = pd.concat(pd.read_parquet(part / "metrics.parquet") for part in parts)
+    if signal := signal_of(metrics, config):
+        table.add_row("signal", signal)
     if preset is None:
         table.add_row("preset", f"none for {config.task}: the defaults")
     learn_s = sum(s["learn_seconds"] for s in summaries)
@@ -533,3 +564,24 @@ def print_result(folder: RunFolder, config: LanguageConfig, preset: Preset | Non
     total = sum(s["total_seconds"] for s in summaries)
     table.add_row("time", f"{total:.1f} s, of which {learn_s:.1f} s learning")
     print_table(table, folder, parts)
+
+
+def signal_of(metrics: pd.DataFrame, config: Any) -> str:
+    """The share of groups with right and wrong completions, as a text; '' where nothing is graded.
+
+    metrics: of all updates. Without a single such group the rewards by rules say nothing.
+    """
+    if not getattr(config, "rules", "pairs" in metrics):
+        return ""
+    if "pairs" in metrics:  # the steps of DPO always have some
+        shares, what = metrics["pairs"] > 0, "steps have a pair of a right and a wrong completion"
+    elif config.group_size > 1 and "all_failed" in metrics:
+        shares = 1 - metrics["all_solved"] - metrics["all_failed"]
+        what = "groups have right and wrong completions"
+    else:
+        shares = metrics["accuracy"].between(0, 1, inclusive="neither")
+        what = "steps have right and wrong completions"
+    share = float(shares.mean())
+    if share > 1e-6:  # sums of float32
+        return f"{100 * share:.3g}% of the {what}"
+    return f"none of the {what}; try sft.py first, or another --task, --model or --temperature"

@@ -31,7 +31,7 @@ from manyseeds.llm_track import (  # noqa: E402
 from manyseeds.record import is_finished, read_json  # noqa: E402
 from manyseeds.runs.language import LanguageRun  # noqa: E402
 from manyseeds.runs.parallel import Processes  # noqa: E402
-from tests.random_models import make_model  # noqa: E402
+from tests.random_models import make_model, new_model  # noqa: E402
 
 BASELINES = trl_baseline.BASELINES
 ROWS = 16  # of the batches that losses are compared on
@@ -278,8 +278,10 @@ def test_rewards_are_ours(algo: str, tmp_path: Path, model: str) -> None:
     graded = [task.grade(problem, text) for text in texts]
     ours = module.rewards_of(graded, samples, None, config)
     ids = [row[:n].tolist() for row, n in zip(samples.tokens, samples.lengths, strict=True)]
-    functions = BASELINES[algo].rewards(config, task, [problem])
-    parts = [f(completions=texts, completion_ids=ids, row=[0] * 4) for f in functions]
+    read = trl_baseline.reader(new_model("tiny"), tokenizer)
+    functions = BASELINES[algo].rewards(config, task, [problem], read)
+    # TRL's own texts lack special tokens, which the tags of a model may be.
+    parts = [f(completions=[""] * 4, completion_ids=ids, row=[0] * 4) for f in functions]
     weights = torch.tensor(BASELINES[algo].arguments(config)["reward_weights"])
     torch.testing.assert_close((torch.tensor(parts).T * weights).sum(1), ours)
 

@@ -319,5 +319,5 @@ def test_what_liger_cannot_do_is_one_line(
     on_a_gpu(monkeypatch)
     gpt2 = make_model("gpt2", tmp_path / "gpt2")
     assert refusal(gpt2) == "--liger: has no kernels for models of type gpt2"
-    monkeypatch.setitem(sys.modules, "liger_kernel.transformers", None)
+    monkeypatch.setitem(sys.modules, "liger_kernel", None)
     assert refusal(qwen) == "--liger: needs liger-kernel; pip install -e '.[liger]'"

@@ -120,8 +120,10 @@ def pieces() -> Any:
 class Stripping:
     """A tokenizer whose texts lose a space at their beginning, as SentencePiece's do."""
 
-    def decode(self, tokens: Sequence[int], skip_special_tokens: bool) -> str:
-        assert skip_special_tokens
+    pad_token_id = unk_token_id = None
+
+    def decode(self, tokens: Sequence[int], clean_up_tokenization_spaces: bool) -> str:
+        assert not clean_up_tokenization_spaces
         return " ".join("abc"[:n] for n in tokens)
 
 

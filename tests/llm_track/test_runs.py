@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import shlex
 import shutil
@@ -491,8 +492,13 @@ def test_two_processes_train_what_one_does(
             "--supervision process: rewards",
         ),
         ("grpo", "--grader math-verify", "--grader math-verify: addition has rules of its own"),
-        ("sft", f"--task {PLAIN}", f"--task {PLAIN}: has rows without a completion to learn"),
-        ("sft", f"--demonstrations {PLAIN}", f"{PLAIN}, line 1: has no completion to learn from"),
+        (
+            "sft",
+            f"--task {PLAIN}",
+            "--model tiny-base: made for addition, mixed, countdown, rambling, checking, not for "
+            f"--task {PLAIN}; {PLAIN}: line 2: has no completion to learn from, line 3: ",
+        ),
+        ("sft", f"--demonstrations {PLAIN}", f"{PLAIN}: line 1: has no completion to learn from"),
         ("sft", "--demonstrations x.jsonl", "--demonstrations x.jsonl: there is no such"),
         ("sft", "--model tiny-reward", "--model tiny-reward: is a reward model"),
         ("grpo", "--model tiny-reward", "--model tiny-reward: is a reward model"),
@@ -508,7 +514,14 @@ def test_two_processes_train_what_one_does(
         ("grpo", f"--model {'x' * 300}", f"--model {'x' * 80}: "),
         ("dapo", "--model nobody/nothing-at-all", "--model nobody/nothing-at-all: "),
         ("dapo", "--model nothing-at-all", "--model nothing-at-all: "),
-        ("dpo", "--model /no/such/folder", "--model /no/such/folder: "),
+        ("dpo", "--model /no/such/folder", "--model /no/such/folder: there is no such folder"),
+        ("rlhf_ppo", "--reward-model /no/x", "--reward-model /no/x: there is no such folder"),
+        ("grpo", "--reward-model tiny", "--reward-model tiny: is no reward model"),
+        ("grpo", "--sampler vllm", "--sampler vllm: needs vllm"),
+        ("dr_grpo", "--liger", "--liger: needs liger-kernel"),
+        ("sft", "--lora-rank 99999", "--lora-rank 99999: must be at most the width, 64"),
+        ("dapo", "--drop-long-rows", "--drop-long-rows: addition has no rows of a data set"),
+        ("grpo", f"--task {GSM8K}", "--model tiny: made for addition, mixed, countdown,"),
     ],
 )
 def test_bad_input_is_one_line(
@@ -534,6 +547,89 @@ def test_bad_input_is_one_line(
     assert error.startswith(f"error: {message}")
     assert error.count("\n") == 1
     assert not results.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "samples", "settings", "at", "what"),
+    [
+        ("sft", 128, {"learning_rate": 3e38}, 32, "loss"),
+        ("sft", 16, {"learning_rate": 3e38}, 16, "entropy"),  # in the last step
+        ("dpo", 128, {"learning_rate": 3e38}, 24, "loss"),
+        ("reward_model", 128, {"learning_rate": 3e38}, 32, "loss"),
+        *((x, 32, {"reward_model": "", "format_weight": 0.0}, 16, "reward")
+          for x in ("grpo", "dr_grpo", "rlhf_ppo")),
+        ("dapo", 32, {"reward_model": "", "dynamic_sampling": False}, 16, "reward"),
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("small")
+def test_what_is_not_finite_is_a_divergence(
+    name: str, samples: int, settings: dict[str, Any], at: int, what: str, model: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    if "reward_model" in settings:
+        # Finite weights, but not finite scores.
+        monkeypatch.setattr(sampling, "scores", lambda model, x: x.lengths * math.nan)
+        settings = {**settings, "reward_model": make_model("reward model", tmp_path / "judge")}
+    config = config_of(name, model, tmp_path, total_samples=samples, **settings)
+    assert read_json(train(name, config) / "summary.json")["diverged"] == at
+    (note,) = capsys.readouterr().err.splitlines()
+    assert note.startswith(f"note: seed 0 diverged at {at} samples: its {what} is nan")
+    assert note.endswith(f"; see --reward-model {settings.get('reward_model')}") == (
+        what == "reward"
+    )
+
+
+@pytest.mark.parametrize(("flag", "kind"), [("model", "tiny"), ("reward_model", "reward model")])
+def test_a_model_that_is_not_finite_is_refused(
+    flag: str, kind: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(make_model(kind, tmp_path / "x"))
+    tensors = safetensors.torch.load_file(folder / "model.safetensors")
+    next(iter(tensors.values()))[0, 0] = math.nan
+    safetensors.torch.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    config = replace(config_of("grpo", model, tmp_path / "results"), **{flag: str(folder)})
+    line = refused("grpo", config, capsys)
+    assert (
+        line == f"error: --{flag.replace('_', '-')} {folder}: has weights that are NaN or infinite"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("grpo", "none of the groups have right and wrong completions; try sft.py first"),
+        ("rlhf_ppo", "none of the steps have right and wrong completions; try sft.py first"),
+    ],
+)
+@pytest.mark.usefixtures("few_samples")
+def test_a_run_without_a_signal_says_so(
+    name: str, text: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    size = {"group_size": 1, "prompts": 16} if name == "rlhf_ppo" else {}
+    config = config_of(name, model, tmp_path, total_samples=16, **size)
+    train(name, config)
+    assert text in " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("metrics", "settings", "text"),
+    [
+        ({"all_solved": [0.5, 0.0], "all_failed": [0.5, 0.5]}, {"group_size": 4}, "25% of the g"),
+        ({"accuracy": [0.0, 0.5]}, {"group_size": 1}, "50% of the steps have right and"),
+        ({"accuracy": [1.0]}, {"group_size": 4}, "none of the steps"),  # TRL's
+        ({"all_failed": [1.0]}, {"group_size": 4, "rules": False}, ""),
+        ({"pairs": [0, 0]}, {}, "none of the steps have a pair"),
+        ({"pairs": [3, 0]}, {}, "50% of the steps have a pair"),
+        ({"loss": [0.5]}, {}, ""),
+    ],
+)
+def test_how_much_of_the_samples_is_a_signal(
+    metrics: dict[str, list[float]], settings: dict[str, Any], text: str
+) -> None:
+    given = {**({"rules": True} if "group_size" in settings else {}), **settings}
+    found = language.signal_of(pd.DataFrame(metrics), SimpleNamespace(**given))
+    assert found.startswith(text)
+    assert bool(found) == bool(text)
 
 
 @pytest.mark.usefixtures("few_samples")
@@ -713,20 +809,36 @@ PREFERENCES = [
 SHORT = [{"prompt": f"{k}", "answer": k, "completion": "short"} for k in range(2000)]
 LONG_PROMPT = {"prompt": "9" * 230, "answer": 1, "completion": "short"}
 LONG_COMPLETION = {"prompt": "1", "answer": 1, "completion": "long" * 8}
-CUT = "has a completion of {} tokens, more than the {} of"
+TOO_LONG = "too long for --max-new-tokens {} in the context of 256 tokens of"
+
+
+CUT, LONG = "line 1: a completion of 13 tokens", "line 2: a prompt of 250 tokens"
 
 
 @pytest.mark.parametrize(
     ("name", "field", "rows", "tokens", "message"),
     [
         # A completion that is cut has lost its end: it is not what was preferred.
-        ("dpo", "preferences", PREFERENCES, 12, CUT.format(13, 12)),
-        ("dpo", "preferences", PREFERENCES, 13, "with prompts of up to 250 tokens this is beyond"),
-        ("reward_model", "preferences", PREFERENCES, 12, CUT.format(13, 12)),
-        ("reward_model", "preferences", PREFERENCES, 13, "with prompts of up to 250 tokens this"),
+        *(
+            (name, "preferences", PREFERENCES, 12, f"{CUT}, {LONG}: {TOO_LONG.format(12)}")
+            for name in ("dpo", "reward_model")
+        ),
+        ("dpo", "preferences", PREFERENCES, 13, f"{LONG}: {TOO_LONG.format(13)}"),
         # One row among thousands.
-        ("grpo", "task", [*SHORT, LONG_PROMPT], 30, "with prompts of up to 338 tokens"),
-        ("sft", "task", [*SHORT, LONG_COMPLETION], 30, CUT.format(33, 30)),
+        (
+            "grpo",
+            "task",
+            [*SHORT, LONG_PROMPT],
+            30,
+            f"line 2001: a prompt of 338 tokens: {TOO_LONG.format(30)}",
+        ),
+        (
+            "sft",
+            "task",
+            [*SHORT, LONG_COMPLETION, {**SHORT[0], "prompt": "9" * 200}],
+            30,
+            "line 2001: a completion of 33 tokens, line 2002: a prompt of 308 tokens: too long",
+        ),
         # The tiny model without any training has no right answers to compare.
         ("dpo", None, [], 4, "of no prompt it has both right and wrong"),
         ("reward_model", None, [], 4, "of no held-out prompt it has both right and wrong"),
@@ -741,8 +853,34 @@ def test_what_does_not_fit_is_one_line(
         settings[field] = str(tmp_path / "rows.jsonl")
         Path(settings[field]).write_text("".join(json.dumps(x) + "\n" for x in rows))
     line = refused(name, config_of(name, model, tmp_path / "results", **settings), capsys)
-    assert line.startswith("error: --")
     assert message in line
+    if field:
+        assert line.startswith(f"error: {settings[field]}: line ")
+        assert line.endswith("; --drop-long-rows leaves such rows out")
+
+
+def test_rows_that_are_too_long_are_left_out(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of what is learned from and of what is evaluated; the note says how many."""
+    path = tmp_path / "rows.jsonl"
+    rows = [
+        *SHORT[:30],
+        LONG_PROMPT,
+        LONG_COMPLETION,
+        *({**LONG_PROMPT, "prompt": "9" * n} for n in range(200, 230)),
+    ]
+    path.write_text("".join(json.dumps(x) + "\n" for x in rows))
+    settings = {"task": str(path), "max_new_tokens": 30, "drop_long_rows": True}
+    config = config_of("sft", model, tmp_path / "results", **settings)
+    config.check_request()
+    assert capsys.readouterr().err == "note: --drop-long-rows: left out 32 of 62 rows\n"
+    policy, tokenizer = models.load_model(config, torch.device("cpu"), Processes())
+    task = models.task_of(config, policy, tokenizer)
+    source = sft.source_of(config, task, policy, tokenizer)
+    kept = [*source.trained_on(), *task.test(100)]
+    assert sorted(p.prompt for p in kept) == sorted(row["prompt"] for row in SHORT[:30])
+    assert identity(config)["drop_long_rows"] is True
 
 
 @pytest.mark.parametrize("model", ["tiny", "tiny-base"])
@@ -752,8 +890,10 @@ def test_beyond_the_context_nothing_is_made(
 ) -> None:
     """The tiny models take a while: their context is known before."""
     line = refused(name, config_of(name, Path(model), tmp_path, max_new_tokens=251), capsys)
-    assert line.startswith("error: --max-new-tokens 251: with prompts of up to 6 tokens this is")
-    assert line.endswith(f"the context of 256 tokens of {model}")
+    assert line == (
+        f"error: --max-new-tokens 251 in the context of 256 tokens of {model}: does not fit a "
+        "prompt of 6 tokens"
+    )
 
 
 def test_tiny_is_one_model_for_all_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import itertools
 import json
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -391,6 +392,54 @@ def test_a_chat_template_is_used_where_there_is_one(tokenizer: Any) -> None:
     chat.chat_template = "{{ raise_exception('no chat at all') }}"
     with pytest.raises(Exception, match="no chat at all"):
         sampling.encode_prompts(chat, plain, ["1+2="])
+
+
+def test_a_conversation_is_rendered_as_it_is(tokenizer: Any) -> None:
+    """Its own system message takes the place of the instruction; a base model cannot read it."""
+    chat, math = copy.deepcopy(tokenizer), tasks.make(GSM8K)
+    turns = [("user", "1?"), ("assistant", "1"), ("user", "2?")]
+    for system, template, expected in (
+        ([], CHAT, f"[system]{math.instruction}[user]1?[assistant]1[user]2?[me]"),
+        ([("system", "Hm.")], CHAT, "[system]Hm.[user]1?[assistant]1[user]2?[me]"),
+        ([("system", "Hm.")], NO_SYSTEM + CHAT, "[user]Hm.\n\n1?[assistant]1[user]2?[me]"),
+    ):
+        chat.chat_template = template
+        prompt = json.dumps([{"role": x, "content": y} for x, y in [*system, *turns]])
+        (ids,) = sampling.encode_prompts(chat, math, [prompt])
+        assert chat.decode(ids) == expected
+    with pytest.raises(UsageError, match=r"^--model: has no chat template"):
+        sampling.encode_prompts(tokenizer, math, [prompt])
+
+
+def test_a_template_s_clock_stands_still(tokenizer: Any, tmp_path: Path) -> None:
+    """A run depends on its flags, not on the day; nor on a template's own random numbers."""
+    chat, task = copy.deepcopy(tokenizer), tasks.make("addition")
+    chat.chat_template = "[{{ strftime_now('%d %b %Y') }}]" + CHAT
+    chat.save_pretrained(tmp_path)
+    read = models.read_tokenizer(str(tmp_path), "--model")
+    (ids,) = sampling.encode_prompts(read, task, ["1+2="])
+    assert read.decode(ids) == "[26 Jul 2024][user]1+2=[me]"
+    # As TRL renders it, too.
+    text = read.apply_chat_template([{"role": "user", "content": "1"}], tokenize=False)
+    assert text == "[26 Jul 2024][user]1"
+    chat.chat_template = "{{ range(1000) | random }}" + CHAT
+    with pytest.raises(UsageError, match="renders a prompt differently each time"):
+        sampling.with_opening(task, chat)
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_what_was_generated_is_what_is_graded(special: bool, tokenizer: Any) -> None:
+    """Tags too where they are special tokens; but for the end, padding and the unknown token."""
+    own = copy.deepcopy(tokenizer)
+    if special:
+        own.add_special_tokens({"additional_special_tokens": list(tasks.TAGS)})
+        assert set(tasks.TAGS) < set(own.all_special_tokens)
+    task, text = tasks.make("addition"), "<think>7 + 5 , 12;</think><answer>132</answer>"
+    samples = sampling.from_texts(own, task, ["47+85="] * 2, [text, "1"], 64, CPU)
+    assert sampling.decode(own, samples) == [text, "1"]
+    cut = replace(samples, ended=torch.zeros(2, dtype=torch.bool))
+    assert sampling.decode(own, cut) == [text + "<eos>", "1<eos>"]
+    assert sampling.text_of(own, [own.pad_token_id, *own("1")["input_ids"]]) == "1"
 
 
 def test_a_template_may_open_the_thinking(tokenizer: Any) -> None:

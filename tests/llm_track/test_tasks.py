@@ -171,7 +171,7 @@ def test_demonstrations_are_read_from_a_file(tmp_path: Path) -> None:
     found = tasks.read_demonstrations(path, task)
     assert [p.demonstration for p in found.trained_on()] == [" so 0", " so 1", " so 2"]
     write(path, rows[0], {"prompt": "2+2=", "answer": 4})
-    with pytest.raises(UsageError, match=r"right\.jsonl, line 2: has no completion to learn from"):
+    with pytest.raises(UsageError, match=r"right\.jsonl: line 2: has no completion to learn from"):
         tasks.read_demonstrations(path, task)
     for other in (task, tasks.make(str(GSM8K))):
         write(path, {**rows[0], "prompt": other.test(1)[0].prompt})
@@ -548,7 +548,7 @@ def test_pairs_are_of_a_right_and_a_wrong_one_of_the_same_prompt() -> None:
         pairs = tasks.pairs_of(rows, rng(seed))
         assert [pair.prompt for pair in pairs] == ["a", "d"]
         assert pairs[1] == Preference("d", "d1", "d0")
-        seen.add(pairs[0][1:])
+        seen.add(pairs[0][1:3])
     assert seen == set(product(("a1", "a2"), ("a0", "a3")))  # each at some time
     assert tasks.pairs_of([], rng()) == []
 
@@ -609,7 +609,7 @@ def test_a_folder_of_two_files(tmp_path: Path) -> None:
     made = tasks.make(str(tmp_path))
     assert isinstance(made, JsonlTask)
     assert [p.prompt for p in made.trained] == [f"q{k}" for k in range(5)]
-    assert made.test(2) == [Problem("t0", "0"), Problem("t1", "1")]
+    assert [(p.prompt, p.answer) for p in made.test(2)] == [("t0", "0"), ("t1", "1")]
     assert made.accuracy(Problem("t1", "1"), answered("1.0")) == 1
     assert made.steps(Problem("t1", "1"), answered("1", "a;b;")) == []
 
@@ -624,18 +624,57 @@ def test_answers_that_are_texts(tmp_path: Path) -> None:
     ]
     unescaped = json.dumps(rows[1], ensure_ascii=False)
     path = write(tmp_path / "a.jsonl", rows[0], "", unescaped, "   ", rows[2])
-    problems = [tasks.problem_of(row, "here") for _, row in tasks.rows_of(path)]
-    assert [line for line, _ in tasks.rows_of(path)] == [1, 3, 5]
+    problems = tasks.read_jsonl(path, tasks.problem_of)
     assert problems == [
-        Problem("Capital of France?", long),
-        Problem("Even\u2028or\x85odd?", "yes", "<answer>yes</answer>"),
-        Problem("A third?", "0.25", "x"),
+        Problem("Capital of France?", long, where=f"{path}: line 1"),
+        Problem("Even\u2028or\x85odd?", "yes", "<answer>yes</answer>", (), f"{path}: line 3"),
+        Problem("A third?", "0.25", "x", (), f"{path}: line 5"),
     ]
     made = JsonlTask("a", problems, problems)
     assert made.accuracy(problems[0], answered(long)) == 1
     assert made.accuracy(problems[0], answered(long.lower())) == 0
     assert made.vote(answered(long)) == long
     assert made.accuracy(problems[2], answered("0.250")) == 1
+
+
+USER, OTHER, REPLY = (
+    {"role": role, "content": text}
+    for role, text in (("user", "1?"), ("user", "2?"), ("assistant", "<answer>1</answer>"))
+)
+SYSTEM = {"role": "system", "content": "Be brief."}
+CHATS = [
+    ({"prompt": "1?", "answer": ["1", "one"]}, ("1?", "1", "", ("one",))),
+    ({"prompt": "1?", "answers": [1, 2]}, ("1?", "1", "", ("2",))),
+    ({"prompt": "1?", "completion": "<answer>1</answer>"}, ("1?", "1", REPLY["content"], ())),
+    ({"prompt": [USER], "completion": [REPLY]}, ("1?", "1", REPLY["content"], ())),
+    ({"prompt": [SYSTEM, USER], "answer": 1}, (json.dumps([SYSTEM, USER]), "1", "", ())),
+    ({"messages": [USER, REPLY]}, ("1?", "1", REPLY["content"], ())),
+    ({"messages": [USER, REPLY, OTHER], "answer": 2},
+     (json.dumps([USER, REPLY, OTHER]), "2", "", ())),
+]  # fmt: skip
+PREFERRED = [
+    ({"prompt": "1?", "chosen": " x", "rejected": 3}, ("1?", "x", "3")),
+    ({"prompt": [USER], "chosen": [REPLY], "rejected": "y"}, ("1?", REPLY["content"], "y")),
+    ({"chosen": [USER, REPLY], "rejected": [USER, {**REPLY, "content": "y"}]},
+     ("1?", REPLY["content"], "y")),
+    ({"prompt": "1?", "ranked": [[REPLY], "y"]}, ("1?", REPLY["content"], "y")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("row", "expected"), CHATS + PREFERRED)
+def test_rows_as_trl_s_data_sets_have_them(
+    row: dict[str, Any], expected: tuple[Any, ...], tmp_path: Path
+) -> None:
+    path = write(tmp_path / "rows.jsonl", row)
+    read: Any = tasks.read_preferences if (row, expected) in PREFERRED else None
+    found = read(path) if read else tasks.read_jsonl(path, tasks.problem_of)
+    assert found == [(*expected, f"{path}: line 1")]
+
+
+def test_any_of_several_right_answers_is_right() -> None:
+    task, problem = JsonlTask("x", [], []), Problem("A half?", "1/2", also=("a half", "50%"))
+    given = ("0.5", "a half", "50", "one half", "2")
+    assert [task.accuracy(problem, answered(x)) for x in given] == [1, 1, 1, 0, 0]
 
 
 BAD_ROWS = [
@@ -650,10 +689,14 @@ BAD_ROWS = [
     ('{"prompt": "q", "answer": ""}', "answer is empty"),
     ('{"prompt": " ", "answer": 1}', "prompt is empty"),
     ('{"question": "q", "answer": "so it is\\n####"}', "nothing after ####"),
-    ('{"prompt": "q", "answer": null}', "answer must be text or a number"),
-    ('{"prompt": "q", "answer": [1]}', "answer must be text or a number"),
-    ('{"prompt": ["q"], "answer": 1}', "prompt must be text or a number"),
+    ('{"prompt": "q", "answer": null}', "has no answer"),
+    ('{"prompt": "q", "answer": [[1]]}', "answer must be text or a number"),
+    ('{"prompt": "q", "answer": []}', "has no answer"),
+    ('{"prompt": ["q"], "answer": 1}', "prompt: a message must have a role and a content"),
     ('{"prompt": "q", "answer": 1, "completion": ""}', "completion is empty"),
+    (json.dumps({"messages": [REPLY]}), "has no message of the user before the completion"),
+    (json.dumps({"prompt": "q", "completion": [USER]}), "must end with a message of the assistant"),
+    (json.dumps({"prompt": "q", "completion": [USER, REPLY]}), "other messages than prompt"),
 ]
 
 
@@ -661,9 +704,10 @@ BAD_PREFERENCES = [
     ('{"chosen": "x", "rejected": "y"}', "has no prompt"),
     ('{"prompt": "a", "chosen": "x"}', "has no rejected"),
     ('{"prompt": "a", "rejected": "x"}', "has no chosen"),
+    ('{"prompt": "a", "chosen": "x", "rejected": " x"}', "there is nothing to prefer"),
     *(
         (f'{{"prompt": "a", "ranked": {x}}}', "a list of two completions or more")
-        for x in ('["x"]', '"xy"', '["x", 1]', "null")
+        for x in ('["x"]', '"xy"', "null")
     ),
 ]
 
@@ -675,16 +719,27 @@ def test_a_malformed_row_is_named_by_file_and_line(row: str, message: str, tmp_p
     preferences = (row, message) in BAD_PREFERENCES
     with pytest.raises(UsageError) as error:
         tasks.read_preferences(path) if preferences else tasks.make(str(path))
-    assert str(error.value).startswith(f"{path}, line 3: ")
+    assert str(error.value).startswith(f"{path}: line 3: ")
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_all_faults_of_a_file_are_told_at_once(tmp_path: Path) -> None:
+    rows = [{"prompt": "a", "answer": 1}, *([{"prompt": "a"}] * 8), "?"]
+    path = write(tmp_path / "rows.jsonl", *rows)
+    with pytest.raises(UsageError) as error:
+        tasks.make(str(path))
+    said = str(error.value)
+    assert said.startswith(f"{path}: line 2: has no answer")
+    assert all(f", line {k}: has no answer" in said for k in (3, 4, 5, 6))
+    assert said.endswith("; and 4 more")
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("empty.jsonl", b"\n\n", "has no rows"),
-        ("latin.jsonl", b'{"prompt": "caf\xe9", "answer": 1}\n', r"latin\.jsonl"),
+        ("latin.jsonl", b'{"prompt": "caf\xe9", "answer": 1}\n', r"latin\.jsonl: line 1: not JSON"),
         ("missing.jsonl", None, "there is no such file"),
         ("", None, r"the folder has no train\.jsonl"),
     ],
@@ -749,7 +804,7 @@ def test_other_data_sets_of_a_hub(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--task y: .* has no split train; it has validation"):
         tasks.from_hub("y", as_on_the_hub(tmp_path / "y", {"validation": rows}), "main")
     bad = [{"question": "q", "answer": "1"}, {"question": "r", "answer": "so\n#### "}]
-    with pytest.raises(UsageError, match="train, row 1: nothing after ####"):
+    with pytest.raises(UsageError, match="train: row 1: nothing after ####"):
         tasks.from_hub("z", as_on_the_hub(tmp_path / "z", {"train": bad}), "main")
     with pytest.raises(UsageError, match=r"^--task nobody/nothing-at-all: .*$"):
         tasks.make("nobody/nothing-at-all")
