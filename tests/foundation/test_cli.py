@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import importlib
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -462,7 +461,8 @@ def test_arguments_of_the_environment_are_part_of_the_run(capsys: Output) -> Non
         assert found["final"]["greedy"]["per_seed"] == {"0": 7 if len(kwargs) == 1 else 0}
         assert found["threshold"] is None
         assert 0 < found["evaluation_seconds"] <= found["total_seconds"] - found["learn_seconds"]
-        assert re.search(r"learning, [\d.]+ s evaluation, [\d.]+ s preparation", out)
+        assert "s evaluation" in out
+        assert "s preparation" in out
         names.add(part.parent)
     assert len(names) == 3
 
