@@ -129,6 +129,7 @@ class Run(ResumableRun):
         *("_rows", "_points", "_snapshots", "_evaluated"),
     )
     config: ControlConfig
+    _faulty = False  # whether a note has named what is not finite
 
     def __init__(
         self,
@@ -152,7 +153,6 @@ class Run(ResumableRun):
         self._points = np.full(len(self.seeds), -1)  # the last that each seed has passed
         self._snapshots: dict[int, Snapshot] = {}  # by point
         self._env: Any = None  # of the last evaluation
-        self._faulty = False  # whether a note has named what is not finite
         self._evaluated = 0.0  # seconds
         self._progress = Progress(
             config.total_timesteps, len(self.seeds), config.quiet, live=directory is not None
