@@ -105,7 +105,7 @@ class Config(ControlConfig):
         return self.block if self.gradient_steps < 0 else self.gradient_steps
 
     def make_env(self) -> envs.Env:
-        return envs.make(self.env, observations="vector", actions="discrete", backend=self.backend)
+        return envs.make_for(self, observations="vector", actions="discrete")
 
     def check(self) -> None:
         if self.gradient_steps == 0 or self.gradient_steps < -1:

@@ -114,7 +114,7 @@ class Config(RolloutConfig):
     """Divide rewards by a running standard deviation of the discounted return."""
 
     def make_env(self) -> envs.Env:
-        return envs.make(self.env, observations="vector", backend=self.backend)
+        return envs.make_for(self, observations="vector")
 
 
 class ActorCritic(SeedPolicy):

@@ -59,7 +59,7 @@ class Config(ControlConfig):
     """Initial value of every entry of the table."""
 
     def make_env(self) -> envs.Env:
-        return envs.make(self.env, observations="index", actions="discrete", backend=self.backend)
+        return envs.make_for(self, observations="index", actions="discrete")
 
     def check(self) -> None:
         if self.device == "cuda":

@@ -62,7 +62,7 @@ from manyseeds.runs.control import Run, main
 from manyseeds.samples import discounted_sums, take
 from manyseeds.seeds import SeedStreams
 
-LOOK = 50  # steps between two checks of whether all episodes have ended
+LOOK = 50  # steps of native environments between checks of whether all episodes have ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ class Config(ControlConfig):
     """Normalise observations by running statistics."""
 
     def make_env(self) -> envs.Env:
-        return envs.make(self.env, observations="vector", backend=self.backend)
+        return envs.make_for(self, observations="vector")
 
     def check(self) -> None:
         if self.total_timesteps < self.episodes:
@@ -179,7 +179,8 @@ def play(
     state, obs = env.reset(start_noise)
     parts: list[envs.Rollout] = []
     going = torch.ones(start_noise.shape[:2], dtype=torch.bool, device=obs.device)
-    for noise in zip(action_noise.split(LOOK, 1), env_noise.split(LOOK, 1), strict=True):
+    look = LOOK if env.native else 1
+    for noise in zip(action_noise.split(look, 1), env_noise.split(look, 1), strict=True):
         state, obs, part = envs.rollout(env, actor, state, obs, *noise)
         parts.append(part)
         going &= ~part.done.any(1)

@@ -68,7 +68,7 @@ class Config(ControlConfig):
     """Expected SARSA: the target averages over the next action."""
 
     def make_env(self) -> envs.Env:
-        return envs.make(self.env, observations="index", actions="discrete", backend=self.backend)
+        return envs.make_for(self, observations="index", actions="discrete")
 
     def check(self) -> None:
         if self.device == "cuda":

@@ -19,13 +19,11 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
 from tyro.conf import Positional
 
@@ -47,21 +45,22 @@ from manyseeds.checkpoint import read_about, to_bytes
 from manyseeds.cli import exit_with, parse, path_of
 from manyseeds.digest import is_path
 from manyseeds.errors import UsageError, printable
-from manyseeds.record import POLICY, open_regular, plural, ranges, read_json
+from manyseeds.record import POLICY, plural, ranges, read_json
 from manyseeds.runs.set_aside import code_of
-from manyseeds.untrusted import reading
-from manyseeds.writing import own_place, parquet_bytes, write_bytes, write_json
+from manyseeds.untrusted import (
+    MAX_WEIGHTS,
+    SHARED,
+    copy_file,
+    files_in,
+    open_checked,
+    read_header,
+    read_tensors,
+    reading,
+)
+from manyseeds.writing import parquet_bytes, replace_folder, write_bytes, write_json
 
 NAMED = 5  # files that a line names
 BASELINES = {"control": (SB3, "stable-baselines3"), "language": ("trl-", "TRL")}
-# What leaves this machine. Of a model: what `save_pretrained` writes, and no code.
-SHARED = re.compile(
-    r"README\.md|run\.json|curve\.parquet|policy\.safetensors"
-    r"|model(-\d+-of-\d+)?\.safetensors|(config|generation_config|model\.safetensors\.index)\.json"
-    r"|(tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab)\.json"
-    r"|(merges|vocab)\.txt|(tokenizer|spiece|sentencepiece\.bpe)\.model"
-    r"|(chat_template|additional_chat_templates/[\w-]+)\.jinja"
-)
 CLASSES = {  # of `transformers`, by how a model's architecture ends; with the hub's task
     "ForCausalLM": ("AutoModelForCausalLM", "text-generation"),
     "ForSequenceClassification": ("AutoModelForSequenceClassification", "text-classification"),
@@ -86,11 +85,10 @@ class Flags:
 def shared_files(folder: Path) -> list[str]:
     """The names of the files in a folder that are shared; says in one line what is left out."""
     names, others = [], []
-    for path in sorted(folder.rglob("*")):  # which enters no linked folder
-        name = path.relative_to(folder).as_posix()
+    for name in sorted(files_in(folder)):
         if SHARED.fullmatch(name):
             names.append(name)
-        elif path.is_symlink() or not path.is_dir():
+        else:
             others.append(printable(name))
     if others:
         more = f" and {len(others) - NAMED} more" * (len(others) > NAMED)
@@ -103,9 +101,7 @@ def copy_shared(source: Path, target: Path) -> None:
     if source.is_symlink():
         raise UsageError(f"{source}: is a link")
     for name in shared_files(source):
-        (target / name).parent.mkdir(exist_ok=True)
-        with open(open_regular(source / name), "rb") as file, open(target / name, "xb") as copy:
-            shutil.copyfileobj(file, copy)
+        copy_file(source / name, target / name)
 
 
 def write_control(run: StoredRun, folder: Path) -> list[int]:
@@ -114,18 +110,18 @@ def write_control(run: StoredRun, folder: Path) -> list[int]:
     seeds: list[int] = []
     parts = zip(run.parts, run.configs, strict=True)
     found = [(part / POLICY, config["seeds"]) for part, config in parts]
-    found = [(file, its) for file, its in found if file.exists()]
-    if not found and (kept := policies_file(run.path)).exists():
+    found = [(file, its) for file, its in found if os.path.lexists(file)]
+    if not found and os.path.lexists(kept := policies_file(run.path)):
         found = [(kept, read_about(kept)["seeds"])]
     for file, its in found:
-        with reading(file):
-            loaded = safetensors.torch.load_file(file)
         new = [i for i, seed in enumerate(its) if seed not in seeds]  # of parts that overlap
-        tensors.append({name: x[new] for name, x in loaded.items()})
+        with reading(file):
+            tensors.append({name: x[new] for name, x in read_tensors(file)[0].items()})
         seeds += [its[i] for i in new]
     if not tensors:
         raise UsageError(f"{run.path}: has no weights here; train it here first")
-    whole = {name: torch.cat([x[name] for x in tensors]) for name in tensors[0]}
+    with reading(run.path):  # of two parts, perhaps
+        whole = {name: torch.cat([x[name] for x in tensors]) for name in tensors[0]}
     about = {"algo": run.algo, "config": run.config, "seeds": seeds}
     write_bytes(folder / POLICY, to_bytes(whole, about))
     return seeds
@@ -146,8 +142,11 @@ def write_language(run: StoredRun, folder: Path) -> list[int]:
         raise UsageError(f"{run.path}: has no weights here; train it here first")
     seed = median_and_worst(final)[0]
     copy_shared(models[seed], folder)
-    if not any(folder.glob("model*.safetensors")):
+    files = [*folder.glob("model*.safetensors")]
+    if not files:
         raise UsageError(f"{models[seed]}: has no weights that are safetensors")
+    for file in files:
+        read_header(file)
     return [seed]
 
 
@@ -260,7 +259,7 @@ def is_export_of(run: StoredRun, folder: Path) -> bool:
     """Whether a folder is the export of a run as it is now."""
     try:
         return bool(read_json(folder / "run.json") == records(run))
-    except (OSError, ValueError):
+    except (OSError, UsageError):
         return False
 
 
@@ -275,21 +274,24 @@ def export(run: StoredRun, folder: Path, again: bool = False) -> None:
         raise UsageError(f"{run.path}: is a baseline's; only manyseeds' own are exported")
     if again and is_export_of(run, folder):
         return
+    check_new(folder)
+
+    def fill(fresh: Path) -> None:
+        write = write_control if run.kind == "control" else write_language
+        seeds = write(run, fresh)
+        write_json(fresh / "run.json", records(run))
+        names = ("seed", "timestep" if run.kind == "control" else "samples")
+        write_bytes(fresh / "curve.parquet", parquet_bytes(run.table("curve.parquet", names)))
+        write_bytes(fresh / "README.md", card(run, seeds, fresh).encode(errors="replace"))
+        check_new(folder)  # still
+
+    replace_folder(folder, fill)
+
+
+def check_new(folder: Path) -> None:
+    """Raise UsageError for a folder to write that exists, unless it is empty."""
     if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
         raise UsageError(f"--hub {folder}: exists; name a folder that is new or empty")
-    folder.absolute().parent.mkdir(parents=True, exist_ok=True)
-    beside = own_place(folder.absolute())
-    beside.mkdir()
-    try:
-        write = write_control if run.kind == "control" else write_language
-        seeds = write(run, beside)
-        write_json(beside / "run.json", records(run))
-        names = ("seed", "timestep" if run.kind == "control" else "samples")
-        write_bytes(beside / "curve.parquet", parquet_bytes(run.table("curve.parquet", names)))
-        write_bytes(beside / "README.md", card(run, seeds, beside).encode(errors="replace"))
-        os.rename(beside, folder)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
 
 
 def upload(folder: Path, repository: str) -> str:
@@ -298,7 +300,7 @@ def upload(folder: Path, repository: str) -> str:
 
     names = shared_files(folder)
     for name in names:
-        os.close(open_regular(folder / name))
+        open_checked(folder / name, MAX_WEIGHTS).close()
     try:
         api: Any = huggingface_hub.HfApi()
         api.create_repo(repository, exist_ok=True)

@@ -27,7 +27,8 @@ from manyseeds import envs
 from manyseeds.benchmarks.chapters.names import display
 from manyseeds.benchmarks.policies import median_and_worst
 from manyseeds.benchmarks.trained import Trained
-from manyseeds.envs.gymnasium_bridge import cannot_be_made, registered_id
+from manyseeds.cli import ControlConfig
+from manyseeds.envs.gymnasium_bridge import as_ours, cannot_be_made, read_kwargs, registered_id
 from manyseeds.errors import UsageError
 from manyseeds.record import plural
 from manyseeds.seeds import SeedStreams
@@ -71,21 +72,22 @@ class Scene(ABC):
 class GymnasiumScene(Scene):
     """Gymnasium's own environment."""
 
-    def __init__(self, env_id: str, time_limit: int) -> None:
+    def __init__(self, config: ControlConfig, spec: envs.EnvSpec) -> None:
         # Nothing is ever shown in a window or heard, so nothing needs a display.
         for name in ("SDL_VIDEODRIVER", "SDL_AUDIODRIVER"):
             os.environ.setdefault(name, "dummy")
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # newer versions, precision of bounds
-            self.env: gym.Env[Any, Any] = gym.make(
-                registered_id(env_id),
-                render_mode="rgb_array",
-                max_episode_steps=time_limit,
+            kwargs = {**read_kwargs(config.env_kwargs), "max_episode_steps": spec.time_limit}
+            made: gym.Env[Any, Any] = gym.make(
+                registered_id(config.env),
+                **{**kwargs, "render_mode": "rgb_array"},
                 disable_env_checker=True,
             )
+        self.env = as_ours(made, spec, config.rescale_actions)
         if "rgb_array" not in self.env.metadata.get("render_modes", ()):
-            raise UsageError(f"--env {env_id}: draws no pictures (no render mode rgb_array)")
+            raise UsageError(f"--env {config.env}: draws no pictures (no render mode rgb_array)")
         self.fps = self.env.metadata.get("render_fps") or 30
 
     def reset(self, start: int) -> Tensor:
@@ -169,7 +171,7 @@ def scene_of(trained: Trained) -> Scene:
             "curve.png in a part's folder shows its returns"
         )
     try:
-        return GymnasiumScene(env_id, trained.env.spec.time_limit)
+        return GymnasiumScene(trained.config, trained.env.spec)
     except (ImportError, gym.error.Error) as error:
         raise not_drawn(env_id, error) from error
 

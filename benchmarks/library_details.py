@@ -48,14 +48,14 @@ from torch import Tensor, nn
 from manyseeds import envs, stats
 from manyseeds.algos import dqn, ppo
 from manyseeds.benchmarks import catalog
-from manyseeds.benchmarks.measure import origin, write_measured
+from manyseeds.benchmarks.measure import origin, read_measured, write_measured
 from manyseeds.benchmarks.suite import COMMON
 from manyseeds.cli import PositiveInt, ScriptConfig, from_preset, parse
 from manyseeds.optim import SeedAdam
 from manyseeds.process import set_up_process
-from manyseeds.record import read_json
 from manyseeds.runs.control import Run
 from manyseeds.seeds import SeedStreams
+from manyseeds.untrusted import NAME
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,9 +269,16 @@ def measure(algo: str, env: str, names: Sequence[str], S: int) -> list[float]:
     return [float(areas[seed]) for seed in run.seeds]
 
 
+BEFORE = {
+    "code": {"digest": str},
+    "seeds": int,
+    "measurements": [{"env": NAME, "detail": NAME, "of": [NAME], "auc": [float]}],
+}
+
+
 def measured_before(path: Path, code: Mapping[str, str], S: int) -> list[dict[str, Any]]:
     """The measurements of a file, but for those of other code or another number of seeds."""
-    stored = read_json(path) if path.exists() else {}
+    stored = read_measured(path, BEFORE)
     same = stored and (stored["code"]["digest"], stored["seeds"]) == (code["digest"], S)
     return stored["measurements"] if same else []
 

@@ -24,14 +24,13 @@ results/llm_pipeline.json, to which the scores of each finished seed are added.
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from manyseeds.benchmarks.measure import origin, write_measured
+from manyseeds.benchmarks.measure import origin, read_measured, write_measured
 from manyseeds.cli import NonNegativeInt, PositiveInt, ScriptConfig, exit_with, parse
 from manyseeds.digest import code_digest
 from manyseeds.errors import UsageError
@@ -182,17 +181,20 @@ def settings_of(config: Config) -> dict[str, Any]:
     return {name: getattr(config, name) for name in names}
 
 
+BEFORE = {"settings": {str: object}, "code": {"digest": str}, "rows": [{"seed": int}]}
+
+
 def main(args: Sequence[str] | None = None) -> None:
     """Run all stages of all seeds that are not stored yet."""
     config = parse(Config, {}, __doc__, args)
     path = Path(config.results) / STORED
-    stored = json.loads(path.read_text()) if path.exists() else {}
-    if stored and stored["settings"] != settings_of(config):
-        exit_with(UsageError(f"--results {config.results}: {STORED} is of other settings"))
-    if stored and stored["code"]["digest"] != code_digest(origins(config)):
-        exit_with(UsageError(f"--results {config.results}: {STORED} is of other code"))
-    rows = stored.get("rows", [])
     try:
+        stored = read_measured(path, BEFORE)
+        if stored and stored["settings"] != settings_of(config):
+            raise UsageError(f"--results {config.results}: {STORED} is of other settings")
+        if stored and stored["code"]["digest"] != code_digest(origins(config)):
+            raise UsageError(f"--results {config.results}: {STORED} is of other code")
+        rows = stored.get("rows", [])
         for seed in range(config.first_seed, config.first_seed + config.seeds):
             if any(row["seed"] == seed for row in rows):
                 continue

@@ -19,6 +19,7 @@ from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.record import provenance
 from manyseeds.runs.language import LanguageRun
+from manyseeds.untrusted import Shape, read_shaped
 from manyseeds.writing import write_json
 
 MEASURE = "--measure"  # what a measuring process is started with
@@ -185,6 +186,15 @@ def in_turn(
 def origin(origins: Sequence[str], packages: Sequence[str] = ()) -> dict[str, Any]:
     """This command, and the code, machine and versions of what it measures."""
     return {"command": "python " + shlex.join(sys.argv), **provenance(origins, packages)}
+
+
+def read_measured(path: Path, shape: Shape) -> dict[str, Any]:
+    """What was measured before, `{}` where nothing was; shape: as for `untrusted.check`.
+
+    Raises UsageError.
+    """
+    found: dict[str, Any] = read_shaped(path, shape) if os.path.lexists(path) else {}
+    return found
 
 
 def write_measured(path: Path, stored: Mapping[str, Any]) -> None:

@@ -18,7 +18,6 @@ merged, and the exit status is 1. The folders are taken in the order in which th
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -33,11 +32,11 @@ from manyseeds.benchmarks.chapters.results import commit_of, processor, versions
 from manyseeds.benchmarks.chapters.stored import read_part, read_table
 from manyseeds.cli import ScriptConfig, check_unpublished, exit_with, parse, path_of
 from manyseeds.errors import UsageError, printable
+from manyseeds.locks import alone
 from manyseeds.record import (
     DONE,
     PLAN,
     RunFolder,
-    alone,
     copy_part,
     exists,
     is_finished,
@@ -53,7 +52,6 @@ from manyseeds.runs.base import failing_in_one_line
 from manyseeds.untrusted import reading
 
 CLOCK = ("learn_s", "seconds", "per_second")  # how the names of measured times end
-BESIDE = ".merging"  # the part that is being copied; outside of runs/, where readers look
 
 
 @dataclass(frozen=True)
@@ -71,10 +69,7 @@ class Part:
         seal = read_seal(path)
         if seal is None or not is_finished(path):
             raise UsageError(f"{path}: is damaged, a file differs from its checksum in {DONE}")
-        if any(file.is_symlink() for file in path.rglob("*")):
-            raise UsageError(f"{path}: holds a link; only files are merged")
-        has_weights = not seal["weights"] or (path / seal["weights"]).exists()
-        return cls(path, read_part(path)[0], seal["sha256"], has_weights)
+        return cls(path, read_part(path)[0], seal["sha256"], is_finished(path, with_weights=True))
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -173,7 +168,6 @@ def merge_run(parts: Sequence[Part], folder: RunFolder) -> Iterator[tuple[Part, 
 
     Raises UsageError where the folder holds a run of the same name with other settings.
     """
-    beside = folder.path.parents[3] / BESIDE
     with folder.locks_for(parts[0].settings) as locks:
         free = [part for part in parts if all([locks.acquire(seed) for seed in part.seeds])]
         there = [Part.open(path) for path in folder.parts()]
@@ -185,20 +179,13 @@ def merge_run(parts: Sequence[Part], folder: RunFolder) -> Iterator[tuple[Part, 
                 done = what_to_do(part, there)
                 if done == "merged":
                     target = folder.path / part.path.name
-                    copy_part(part.path, target, beside)
+                    copy_part(part.path, target)
                     there.append(replace(part, path=target))
                 yield part, done, ""
             except Refused as error:
                 yield part, "refused", f"another result of the same seeds\n{error}"
             except (UsageError, OSError) as error:
-                yield part, "failed", said(error)
-
-
-def said(error: Exception) -> str:
-    """One line on what went wrong."""
-    if isinstance(error, shutil.Error):  # a list of what copytree could not copy
-        return str(error.args[0][0][-1])
-    return str(error)
+                yield part, "failed", str(error)
 
 
 def merge(sources: Sequence[Path], results: Path) -> Counter[str]:
@@ -217,7 +204,7 @@ def merge(sources: Sequence[Path], results: Path) -> Counter[str]:
             try:
                 paths = stored_parts(run)
             except UsageError as error:
-                report("failed", run, said(error))
+                report("failed", run, str(error))
                 continue
             for path in paths:
                 try:
@@ -226,7 +213,7 @@ def merge(sources: Sequence[Path], results: Path) -> Counter[str]:
                     else:
                         done["unfinished"] += 1
                 except (UsageError, OSError) as error:
-                    report("failed", path, said(error))
+                    report("failed", path, str(error))
 
     def run_of(part: Part) -> tuple[Path, str]:
         return part.path.parent, json.dumps(part.settings, sort_keys=True)
@@ -241,7 +228,7 @@ def merge(sources: Sequence[Path], results: Path) -> Counter[str]:
                         report(what, part.path, reason)
                 except (UsageError, OSError) as error:
                     for part in group:
-                        report("failed", part.path, said(error))
+                        report("failed", part.path, str(error))
     return done
 
 

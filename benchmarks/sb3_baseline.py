@@ -63,11 +63,12 @@ from manyseeds.cli import (
     parse_both,
     read_algo,
 )
+from manyseeds.envs.gymnasium_bridge import as_ours, read_kwargs, registered_id
 from manyseeds.errors import UsageError
 from manyseeds.process import exit_reason, set_up_process
 from manyseeds.record import RunFolder, part_name, read_part
-from manyseeds.runs.base import carry_out, complete_parts
-from manyseeds.runs.control import Run, print_result
+from manyseeds.runs.base import carry_out, complete_parts, failing_in_one_line
+from manyseeds.runs.control import Run, print_result, say_notes
 from manyseeds.runs.set_aside import Code
 from manyseeds.seeds import SeedStreams
 
@@ -371,7 +372,17 @@ class RunCallback(BaseCallback):
 
 def build(baseline: type[Baseline], config: Any, seed: int) -> BaseAlgorithm:
     """The untrained SB3 model of one seed."""
-    env = make_vec_env(config.env, n_envs=config.num_envs, vec_env_cls=DummyVecEnv)
+    # Episodes are cut as we cut them, in training and in evaluation, also where no limit is
+    # registered; observations and actions are written as our policies see them.
+    spec = config.make_env().spec
+    kwargs = {**read_kwargs(config.env_kwargs), "max_episode_steps": spec.time_limit}
+    env = make_vec_env(
+        config.env,
+        n_envs=config.num_envs,
+        vec_env_cls=DummyVecEnv,
+        wrapper_class=partial(as_ours, spec=spec, rescale=config.rescale_actions),
+        env_kwargs=kwargs,
+    )
     env = baseline.wrap(env, config)
     model: Any = baseline.model
     arguments = baseline.arguments(config)
@@ -520,10 +531,10 @@ def read_flags(
 
 def check_env(config: ControlConfig) -> None:
     """Refuse what SB3 would train on otherwise than we do."""
-    env = gymnasium.make(config.env)
-    if env.spec is None or env.spec.max_episode_steps is None:
-        raise UsageError(f"--env {config.env}: without a time limit, and SB3 would set none")
-    if getattr(env.action_space, "start", 0) != 0:
+    actions = gymnasium.make(
+        registered_id(config.env), **read_kwargs(config.env_kwargs)
+    ).action_space
+    if getattr(actions, "start", 0) != 0:
         raise UsageError(f"--env {config.env}: SB3 needs actions that begin at 0")
 
 
@@ -532,6 +543,8 @@ def complete_run(
 ) -> None:
     """Train the seeds of a command that are not finished yet and print the table of the run."""
     algo, config, workers = read_flags(args, library, flags_class, description)
+    with failing_in_one_line():
+        say_notes(config, config.make_env())
 
     def train_missing(folder: RunFolder, todo: Sequence[int]) -> None:
         if failed := train_seeds(library, algo, config, folder, todo, workers):

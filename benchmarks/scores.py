@@ -7,13 +7,14 @@ Plays the uniformly random policy and prints its mean return with a 95% interval
 the line for the environment's spec. For a tabular environment both that mean and the best mean
 return of any policy within the time limit are computed exactly. For others you choose the
 reference: the highest possible return, or the best published score, with its source.
-Writes RESULTS/scores/ENV.json.
+Writes RESULTS/scores/ENV.json, whose name has the arguments, too, where there are any.
 """
 
 from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,6 +41,8 @@ class Config(ScriptConfig):
 
     env: str = "CartPole-v1"
     """Environment id."""
+    env_kwargs: tuple[str, ...] = ()
+    """Arguments of the environment, as for a training."""
     episodes: Annotated[int, Range(2)] = 10_000
     """Episodes of the random policy. Not needed where its score is exact."""
 
@@ -107,7 +110,9 @@ def main(args: Sequence[str] | None = None) -> None:
     """Measure, print and write the scores of one environment."""
     config = parse(Config, {}, __doc__, args)
     try:
-        env = envs.make(config.env)
+        env = envs.make(config.env, env_kwargs=config.env_kwargs)
+        for note in env.notes():
+            print(f"note: {note}", file=sys.stderr)
         score = random_score(env, config.episodes)
     except UsageError as error:
         exit_with(error)
@@ -124,8 +129,13 @@ def main(args: Sequence[str] | None = None) -> None:
         print(f"    reference_score={best:.4f},  # the best of any policy, exact")
     else:
         print("    reference_score=...,  # the highest possible return, or the best published one")
-    stored = {"env": config.env, "random": asdict(score), "best": best}
-    name = re.sub(r"[^\w.-]", "--", config.env)
+    stored = {
+        "env": config.env,
+        "env_kwargs": config.env_kwargs,
+        "random": asdict(score),
+        "best": best,
+    }
+    name = re.sub(r"[^\w.-]", "--", " ".join((config.env, *sorted(config.env_kwargs))))
     path = Path(config.results) / "scores" / f"{name}.json"
     write_measured(path, {**origin(list(map(origin_of, env.origins()))), **stored})
 

@@ -71,7 +71,8 @@ from manyseeds.progress import Progress, console
 from manyseeds.record import check_committed, hash_of, plural, provenance, ranges, seal
 from manyseeds.runs.base import failing_in_one_line, without_results
 from manyseeds.runs.configurations import MAX_ROWS, batches, train_configurations
-from manyseeds.runs.control import Run
+from manyseeds.runs.control import Run, say_notes
+from manyseeds.untrusted import reading
 from manyseeds.writing import write_json
 
 if TYPE_CHECKING:
@@ -439,7 +440,8 @@ def candidates(search: Search, study: optuna.Study, winner: int) -> dict[str, Co
     module, env, base = search.module, search.config.env, search.config
     same: dict[str, Any] = {"total_timesteps": base.total_timesteps}
     same |= {"eval_budget": base.eval_budget, "threads": base.threads}
-    same |= {"device": base.device, "backend": base.backend}
+    same |= {"device": base.device, "backend": base.backend, "env_kwargs": base.env_kwargs}
+    same |= {"rescale_actions": base.rescale_actions}
     found = {WINNER: search.point(study.get_trials(deepcopy=False)[winner], full=True)}
     others = {PRESET: dict(module.PRESETS[env].settings) if env in module.PRESETS else {}}
     if search.algo in SB3_DEFAULTS:
@@ -590,8 +592,10 @@ def main(args: Sequence[str] | None = None) -> None:
         if search.flags.publish:
             check_committed()
         set_up_process(search.config.threads)
+        say_notes(search.config, search.config.make_env())
         search.folder.open(search.settings(), search.about())
-        study = open_journal(search)
+        with reading(search.folder.journal):
+            study = open_journal(search)
         run_trials(search, study)
         if not trial_scores(search.folder.rows):
             raise UsageError("--vary: no configuration of this space can be trained")

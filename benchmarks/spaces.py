@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 FIXED = {
     "env",
+    "env_kwargs",
+    "rescale_actions",
     "backend",
     "init",
     "total_timesteps",

@@ -9,6 +9,7 @@ by lines. DONE.json seals a study that has come to its end; it may be extended, 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,10 @@ from typing import Any
 
 import pandas as pd
 
+from manyseeds import untrusted
 from manyseeds.errors import UsageError
-from manyseeds.record import DONE, SCHEMA, Locks, folder_of, hash_of, is_finished, read_json
+from manyseeds.locks import Locks
+from manyseeds.record import DONE, SCHEMA, folder_of, hash_of, is_finished, read_record
 from manyseeds.writing import parquet_bytes, write_bytes, write_json
 
 
@@ -42,12 +45,12 @@ class StudyFolder:
         Raises UsageError where the name holds a study of other settings.
         """
         path = self.path / "config.json"
-        if not path.exists():
+        if not os.path.lexists(path):
             self.path.mkdir(parents=True, exist_ok=True)
             head = {"schema": SCHEMA, "kind": "control", "source": "manyseeds"}
             write_json(path, {**head, **settings, **about})
             return
-        there = read_json(path)
+        there = read_record(path, {"code": {"digest": str}, "command": str})
         names = [name for name in settings if there.get(name) != settings[name]]
         if names:
             changes = "; ".join(f"{n} {there.get(n)} there, {settings[n]} here" for n in names)
@@ -61,8 +64,8 @@ class StudyFolder:
 
     def mend_journal(self) -> None:
         """Remove what a process that was killed has left: half a line, and its lock."""
-        if self.journal.exists():
-            content = self.journal.read_bytes()
+        if os.path.lexists(self.journal):
+            content = untrusted.read_bytes(self.journal)
             if not content.endswith(b"\n"):
                 write_bytes(self.journal, content[: content.rfind(b"\n") + 1])
         for lock in self.path.glob("journal.log.lock*"):
@@ -73,7 +76,7 @@ class StudyFolder:
         """All rows so far: stage (search, untuned, finalist, fresh), trial, seed, the scores of
         `train_configurations`, and what was varied."""
         try:
-            return pd.read_parquet(self.path / "rows.parquet")
+            return untrusted.read_parquet(self.path / "rows.parquet").to_pandas()
         except FileNotFoundError:
             return pd.DataFrame(columns=["stage", "trial", "seed", "final", "auc", "seconds"])
 
@@ -86,7 +89,7 @@ class StudyFolder:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the study against other processes. Raises UsageError while another searches it."""
-        with contextlib.closing(Locks(self.path.with_name(f".{self.path.name}.lock"))) as locks:
+        with contextlib.closing(Locks(self.path)) as locks:
             if not locks.acquire(0):
                 raise UsageError(f"{self.path}: is being searched by another process")
             yield

@@ -47,6 +47,7 @@ from manyseeds.benchmarks.measure import (
     measured,
     measuring,
     origin,
+    read_measured,
     time_training,
     usable_cores,
     write_measured,
@@ -55,6 +56,7 @@ from manyseeds.cli import PositiveInt, ScriptConfig, check_device, exit_with, pa
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.record import gpu
+from manyseeds.untrusted import reading
 from manyseeds.writing import write_bytes
 
 SB3_BASELINE = ROOT / "benchmarks" / "sb3_baseline.py"
@@ -160,14 +162,14 @@ def main(args: Sequence[str] | None = None) -> None:
         return f"{m['system']:20} {m['algo']} x {m['seeds']:4} seeds: {speed:11,.0f} timesteps/s"
 
     core = config.core if config.device == "cpu" else None
+    results, name = Path(config.results), "throughput" + "-cuda" * (config.device == "cuda")
+    path = results / f"{name}.json"
     try:
+        stored = read_measured(path, {str: {}})
         cases = [case(*cell, config.device) for cell in config.cells()]
         measurements = [with_speed(m) for m in in_turn(cases, config.repeats, core, say)]
     except UsageError as error:
         exit_with(error)
-    results, name = Path(config.results), "throughput" + "-cuda" * (config.device == "cuda")
-    path = results / f"{name}.json"
-    stored = json.loads(path.read_text()) if path.exists() else {}
     for algo in config.chosen():
         packages = ("stable-baselines3",) if "sb3" in SUBJECTS[algo].peers else ()
         here = [m for m in measurements if m["algo"] == algo]
@@ -183,7 +185,8 @@ def main(args: Sequence[str] | None = None) -> None:
             stored[algo]["machine"]["gpu"] = gpu()
     write_measured(path, stored)
     (results / "tables").mkdir(exist_ok=True)
-    table = markdown(stored, config.device)
+    with reading(path):  # what was measured before
+        table = markdown(stored, config.device)
     write_bytes(results / "tables" / f"{name}.md", table.encode())
     print(table)
 

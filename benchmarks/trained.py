@@ -82,7 +82,7 @@ def load_trained(path: str, trusted_env: str | None = None) -> list[Trained]:
         )
     if trusted_env is None and env_id in envs.NATIVE and env_id not in gym.registry:
         raise UsageError(f"{path}: Gymnasium has no {env_id}, so there is nothing to check against")
-    if trusted_env is None and env_id not in envs.NATIVE:
+    if trusted_env is None and (env_id not in envs.NATIVE or run.config.get("env_kwargs")):
         raise UsageError(f"{path}: {env_id} has no native version to be checked")
     if env_id not in envs.NATIVE and ":" in env_id and trusted_env != env_id:
         raise UsageError(

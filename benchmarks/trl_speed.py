@@ -33,6 +33,7 @@ from manyseeds.benchmarks.measure import (
     measured,
     measuring,
     origin,
+    read_measured,
     run_pinned,
     usable_cores,
     write_measured,
@@ -122,12 +123,12 @@ def main(args: Sequence[str] | None = None) -> None:
         algo = read_algo(words, Flags.algo, catalog.names("llm_track"), "the LLM track")
         module = catalog.module("llm_track", algo)
         flags, config = parse_both(Flags, module.Config, module.PRESETS, __doc__, words)
+        path = Path(config.results) / "trl_speed.json"
+        stored = read_measured(path, {str: {}})
         measurements = measure_both(flags, config)
     except UsageError as error:
         exit_with(error)
     row = summary(measurements)
-    path = Path(config.results) / "trl_speed.json"
-    stored = json.loads(path.read_text()) if path.exists() else {}
     stored[name_of(algo, config)] = {
         "algo": algo,
         **origin(

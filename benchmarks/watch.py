@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -143,7 +143,11 @@ def difference_of_means(native: Floats, gymnasium: Floats) -> Estimate:
 def check(path: str, parts: Sequence[Trained], episodes: int) -> Checked:
     """Play the policies of a run on both sides. Raises UsageError where every seed diverged."""
     native = parts[0].env
-    gymnasium = envs.make(native.spec.id, backend="gymnasium")
+    gymnasium: envs.Env
+    if isinstance(native, envs.Discretize):  # `Trained.act` bins what Gymnasium shows
+        gymnasium = envs.make(native.spec.id, backend="gymnasium")
+    else:
+        gymnasium = replace(parts[0].config, backend="gymnasium").make_env()
     returns: dict[int, tuple[Floats, Floats]] = {}  # by seed, [E] each
     for part in parts:
         ours = episode_returns(native, part.act_natively, part.seeds, episodes)

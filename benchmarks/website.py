@@ -12,8 +12,6 @@ not drawn again. The same store gives the same bytes. Invalid parts are skipped 
 
 from __future__ import annotations
 
-import ctypes
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +23,7 @@ from manyseeds.benchmarks.web.page import HERE, Page, html
 from manyseeds.cli import ScriptConfig, exit_with, parse, path_of
 from manyseeds.errors import UsageError
 from manyseeds.record import layers
-from manyseeds.writing import own_place, write_bytes
+from manyseeds.writing import replace_folder, write_bytes
 
 MARK = ".manyseeds-site"  # a file in every folder that this script has written
 ASSETS = {"static": "*", "vendor": "*"}
@@ -46,30 +44,6 @@ def check_out(out: Path) -> None:
         raise UsageError(f"--out {out}: has files that are no site; name an empty or a new folder")
 
 
-def exchange(one: Path, other: Path) -> bool:
-    """Let two paths change names, both at once; False where the system or file system cannot."""
-    libc = ctypes.CDLL(None)
-    if not hasattr(libc, "renameat2"):  # of Linux
-        return False
-    at_cwd, flag = -100, 2  # AT_FDCWD of fcntl.h, RENAME_EXCHANGE of linux/fs.h
-    return not libc.renameat2(at_cwd, os.fsencode(one), at_cwd, os.fsencode(other), flag)
-
-
-def replace(out: Path, fresh: Path) -> None:
-    """Put a new site in the place of a former one, which is then in the new one's or gone."""
-    if not out.is_dir() or not any(out.iterdir()):
-        os.rename(fresh, out)
-    elif not exchange(fresh, out):
-        former = own_place(out.with_name(f"{out.name}.former"))
-        os.rename(out, former)
-        try:
-            os.rename(fresh, out)
-        except BaseException:
-            os.rename(former, out)
-            raise
-        shutil.rmtree(former, ignore_errors=True)
-
-
 def write_site(results: Path, out: Path, drawn: bool = False) -> None:
     """Write the site of a results folder; drawn: with new films.
 
@@ -79,11 +53,8 @@ def write_site(results: Path, out: Path, drawn: bool = False) -> None:
         raise UsageError(f"--results {results}: there is no such folder")
     check_out(out)
     store = read_store(results)
-    place = out.resolve()  # a link to a folder stays one
-    place.parent.mkdir(parents=True, exist_ok=True)
-    fresh = own_place(place)
-    try:
-        fresh.mkdir()
+
+    def fill(fresh: Path) -> int:
         write_bytes(fresh / MARK, b"")
         if (out / films.FOLDER).is_dir():
             shutil.copytree(out / films.FOLDER, fresh / films.FOLDER, symlinks=True)
@@ -94,12 +65,12 @@ def write_site(results: Path, out: Path, drawn: bool = False) -> None:
         pages = site_pages(store, fresh)
         for page in pages:  # whose stored text may have what UTF-8 has not
             write_bytes(fresh / page.file, html(page, pages).encode(errors="replace"))
-        size = sum(path.stat().st_size for path in fresh.rglob("*") if path.is_file())
         check_out(out)  # films take minutes
-        replace(place, fresh)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-    print(f"site: {out / 'index.html'} ({len(pages)} pages, {size / 2**20:.1f} MiB)")
+        return len(pages)
+
+    count = replace_folder(out.resolve(), fill)  # a link to a folder stays one
+    size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    print(f"site: {out / 'index.html'} ({count} pages, {size / 2**20:.1f} MiB)")
 
 
 @dataclass(frozen=True, kw_only=True)

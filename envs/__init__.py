@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Literal
 
 from manyseeds import room
+from manyseeds.cli import ControlConfig
 from manyseeds.digest import boundary
 from manyseeds.envs.acrobot import Acrobot
 from manyseeds.envs.cartpole import CartPole
@@ -23,9 +26,20 @@ from manyseeds.envs.registry import NATIVE
 from manyseeds.envs.rollout import Rollout, rollout
 from manyseeds.envs.tabular import Layout, TabularEnv
 from manyseeds.envs.taxi import Taxi
+from manyseeds.envs.wrappers import OneHot, RescaledActions, Wrapper
 from manyseeds.errors import UsageError
 
 NAME = room(__name__)
+
+
+def make_for(
+    config: ControlConfig,
+    observations: Literal["vector", "index"] | None = None,
+    actions: Literal["discrete"] | None = None,
+) -> Env:
+    """The environment of a run, with the observations and actions that its algorithm can use."""
+    env = make(config.env, observations, actions, config.backend, config.env_kwargs)
+    return rescaled(env) if config.rescale_actions else env
 
 
 def make(
@@ -33,52 +47,64 @@ def make(
     observations: Literal["vector", "index"] | None = None,
     actions: Literal["discrete"] | None = None,
     backend: Literal["auto", "gymnasium"] = "auto",
+    env_kwargs: Sequence[str] = (),
 ) -> Env:
     """The environment with a Gymnasium id: a native one if there is one, else Gymnasium's own.
 
-    observations: those that the algorithm can use: "vector", "index" (a state index; environments
-    with `bins` are discretised), or None for any.
+    observations: those that the algorithm can use: "vector" (a state index becomes a one-hot
+    vector), "index" (a state index; environments with `bins` are discretised), or None for any.
     actions: "discrete", or None for any.
     backend: "gymnasium" takes Gymnasium's own even if a native one exists.
+    env_kwargs: arguments "key=value" of Gymnasium's own, which is then taken.
     Raises UsageError for an unknown id, or one without such observations or actions.
     """
     env: Env
-    if backend == "auto" and env_id in NATIVE:
+    if backend == "auto" and env_id in NATIVE and not env_kwargs:
         env = NATIVE[env_id]()
     else:
-        env = bridged(env_id)
+        env = bridged(env_id, env_kwargs)
     if observations == "index" and env.spec.num_states is None:
         if env_id not in NATIVE or NATIVE[env_id]().bins is None:
             raise UsageError(f"--env {env_id}: a tabular algorithm needs one of {tabular_ids()}")
         if not isinstance(env, NativeEnv):
-            raise UsageError(f"--backend {backend}: only our own {env_id} can be binned")
+            given = "--env-kwargs" if env_kwargs else f"--backend {backend}"
+            raise UsageError(f"{given}: only our own {env_id} can be binned")
         return Discretize(env)
-
-    def suits(spec: EnvSpec) -> bool:
-        shows = observations != "vector" or spec.obs_size is not None
-        return shows and not (actions == "discrete" and spec.continuous)
-
-    if not suits(env.spec):
-        specs = [build().spec for build in NATIVE.values()]
-        usable = [spec.id for spec in specs if suits(spec)]
-        needs = "discrete actions" if observations is None else f"{observations} observations"
-        if observations and actions:
-            needs += f" and {actions} actions"
-        raise UsageError(f"--env {env_id}: this algorithm needs {needs}, as {', '.join(usable)}")
-    return env
+    if actions == "discrete" and env.spec.continuous:
+        usable = [name for name, build in NATIVE.items() if not build().spec.continuous]
+        needs = f"this algorithm needs discrete actions, as {', '.join(usable)}"
+        raise UsageError(f"--env {env_id}: {needs}")
+    return one_hot(env) if observations == "vector" and env.spec.obs_size is None else env
 
 
 @boundary
-def bridged(env_id: str) -> Env:
+def bridged(env_id: str, env_kwargs: Sequence[str] = ()) -> Env:
     """Gymnasium's own environment; where there is a native one, with its spec."""
     from manyseeds.envs.gymnasium_bridge import GymnasiumBridge  # imports Gymnasium
 
     if env_id not in NATIVE:
-        return GymnasiumBridge(env_id)
+        return GymnasiumBridge(env_id, env_kwargs=env_kwargs)
     spec = NATIVE[env_id]().spec
-    env = GymnasiumBridge(env_id, spec.time_limit)  # our cap where none is registered
-    env.spec = spec  # the same, with the scores that we know
+    env = GymnasiumBridge(env_id, spec.time_limit, env_kwargs)  # our cap where none is registered
+    if not env_kwargs:
+        env.spec = spec  # the same, with the scores that we know
     return env
+
+
+@boundary
+def one_hot(env: Env) -> Env:
+    """The environment with one-hot vectors instead of state indices."""
+    return OneHot(env)
+
+
+@boundary
+def rescaled(env: Env) -> Env:
+    """The environment for actions from -1 to 1; UsageError where they have no bounds to span."""
+    if not env.spec.continuous:
+        raise UsageError(f"--rescale-actions: {env.spec.id} has discrete actions")
+    if not all(map(math.isfinite, env.spec.action_low + env.spec.action_high)):
+        raise UsageError(f"--rescale-actions: the actions of {env.spec.id} have no bounds")
+    return RescaledActions(env)
 
 
 def make_tabular(
@@ -143,7 +169,9 @@ __all__ = [
     "Step",
     "TabularEnv",
     "Taxi",
+    "Wrapper",
     "make",
+    "make_for",
     "make_tabular",
     "rollout",
 ]

@@ -89,6 +89,21 @@ class Env(ABC):
         """The definitions from which the digest of a run's code follows the code."""
         return [type(self)]
 
+    def packages(self) -> list[str]:
+        """The installed packages that its dynamics come from, besides Gymnasium."""
+        return []
+
+    def notes(self) -> list[str]:
+        """What a user has to know of a training in it. Raises UsageError where none is possible."""
+        return []
+
+    def faults(self) -> dict[int, str]:
+        """What came out of it since the last call that is not finite: a text for each seed's row.
+
+        Such a reward or observation makes the seed that learns from it diverge.
+        """
+        return {}
+
     @abstractmethod
     def reset(self, noise: Tensor) -> tuple[State, Tensor]:
         """Begin all episodes. noise `[S, N, initial_noise]`; returns the state and its `obs`.

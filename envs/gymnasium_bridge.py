@@ -17,28 +17,38 @@ decisions reconcile them:
 
 from __future__ import annotations
 
+import ast
 import difflib
 import importlib
+import inspect
 import re
 import sys
 import warnings
 import weakref
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from importlib import metadata
+from numbers import Real
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.envs.registration import load_env_creator
-from gymnasium.spaces import Box, Discrete, Space
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from gymnasium.spaces.utils import flatdim, flatten
 from torch import Tensor
 
 from manyseeds.digest import is_library
 from manyseeds.envs import NATIVE
 from manyseeds.envs.core import Env, EnvSpec, State, Step
+from manyseeds.envs.global_generators import OwnGenerators, seed_all
 from manyseeds.errors import UsageError, described, did_you_mean
 
 TIME_LIMIT = 1000  # steps, for environments that are registered without a limit
+TRIED = 50  # steps of two equal episodes, before a training
+OF_MAKE = ("id", "disable_env_checker", "vectorization_mode")  # arguments of gym.make itself
 STALE = (
     "a state of the Gymnasium bridge can be stepped once, each of its environments once, and only "
     "as long as the tensor `physics` that reset returned, or a view of it, is alive"
@@ -51,27 +61,35 @@ class Instance:
 
     env: gym.Env[Any, Any]
     elapsed: int = 0
+    generators: OwnGenerators = field(default_factory=OwnGenerators)
 
 
 class GymnasiumBridge(Env):
     """S x N independent objects of one Gymnasium environment, with same-step autoreset.
 
     ## Actions
-    `Discrete`: `[S, N]` int64, counted from 0 whatever the space's `start`. `Box` of one
-    dimension: `[S, N, D]` floats, clipped to its bounds; NaN becomes the middle between them.
+    `Discrete`: `[S, N]` int64, counted from 0 whatever the space's `start`. `Box`: `[S, N, D]`
+    floats, clipped to its bounds; NaN becomes the middle between them.
 
     ## Observations
-    `Box` of one dimension: `[S, N, O]` float32. `Discrete`: `[S, N]` int64, counted from 0.
+    `Discrete`: `[S, N]` int64, counted from 0. Others are flattened, as `gymnasium.spaces.flatten`
+    does: `[S, N, O]` float32. Images (`uint8` of three dimensions) are refused.
 
     ## Episode end
     Gymnasium's flags. Without a registered time limit: truncation after `time_limit` steps.
+
+    ## Luck
+    Of `reset(seed=...)`. One that draws from the global generators of Python, NumPy or PyTorch has
+    them to itself, seeded alike, if it does so within the first `TRIED` steps that it is tried for;
+    one that does so later repeats itself in the same batch only.
 
     `State.physics` are handles of the objects, `[S, N]` int64, on the CPU; everything else is on
     the device of the noise. A reward beyond float32 is infinite. The two scores of the spec are
     unknown.
 
     env_id: a registered id, or "module:id" for one that importing a module registers.
-    time_limit: where none is registered.
+    time_limit: where none is registered. env_kwargs: arguments "key=value"; of an environment with
+    any, the two scores and the threshold of the spec are unknown.
     Raises UsageError for an unknown id, for other spaces, and for packages that are not installed;
     `reset` and `step` raise it where the environment raises, or returns something that its API or
     its observation space does not allow.
@@ -81,42 +99,48 @@ class GymnasiumBridge(Env):
     initial_noise = 2
     transition_noise = 0
 
-    def __init__(self, env_id: str, time_limit: int = TIME_LIMIT) -> None:
+    def __init__(
+        self, env_id: str, time_limit: int = TIME_LIMIT, env_kwargs: Sequence[str] = ()
+    ) -> None:
         registered = gym.spec(registered_id(env_id))
         self._gym_id = registered.id
-        self._time_limit = registered.max_episode_steps or time_limit
+        self._kwargs = read_kwargs(env_kwargs)
+        limit = self._kwargs.pop("max_episode_steps", registered.max_episode_steps)
+        self._limit_assumed = limit is None or limit == -1  # which is "none" to Gymnasium
+        self._time_limit = time_limit if self._limit_assumed else checked_limit(env_id, limit)
         self._live: dict[int, Instance] = {}  # by handle
         self._idle: dict[tuple[int, int], list[list[Instance]]] = {}  # groups by shape [S, N]
         self._next_handle = 0
+        self._faults: dict[int, str] = {}
+        self._own_generators: bool | None = None  # whether it draws from global ones
 
         probe = self._make(env_id)
-        observations = getattr(probe, "observation_space", None)
-        actions = getattr(probe, "action_space", None)
-        probe.close()
+        observations: Any = getattr(probe, "observation_space", None)
+        actions: Any = getattr(probe, "action_space", None)
+        close(probe)
         sizes: dict[str, Any] = {}
         if isinstance(observations, Discrete):
             sizes["num_states"] = int(observations.n)
             self._first_state = int(observations.start)
-        elif isinstance(observations, Box) and len(observations.shape) == 1:
-            sizes["obs_size"] = observations.shape[0]
+        elif size := vector_size(observations):
+            sizes["obs_size"] = size
         else:
             raise unsupported(env_id, "observations", observations)
         if isinstance(actions, Discrete):
             sizes["num_actions"] = int(actions.n)
-        elif isinstance(actions, Box) and len(actions.shape) == 1 and actions.dtype.kind == "f":
-            sizes["action_low"] = tuple(actions.low.tolist())
-            sizes["action_high"] = tuple(actions.high.tolist())
+        elif isinstance(actions, Box) and actions.dtype.kind == "f" and actions.low.size:
+            low, high = actions.low.ravel(), actions.high.ravel()
+            sizes["action_low"], sizes["action_high"] = tuple(low.tolist()), tuple(high.tolist())
             with np.errstate(invalid="ignore"):  # inf - inf
-                middle = actions.low / 2 + actions.high / 2
-            nearest_to_0 = np.clip(0, actions.low, actions.high)
-            self._middle = np.where(np.isfinite(middle), middle, nearest_to_0)
+                middle = low / 2 + high / 2
+            self._middle = np.where(np.isfinite(middle), middle, np.clip(0, low, high))
         else:
             raise unsupported(env_id, "actions", actions)
-        self._actions = actions
+        self._observation_space, self._actions = observations, actions
         self.spec = EnvSpec(
             id=env_id,
             time_limit=self._time_limit,
-            reward_threshold=registered.reward_threshold,
+            reward_threshold=None if env_kwargs else registered.reward_threshold,
             **sizes,
         )
 
@@ -124,7 +148,35 @@ class GymnasiumBridge(Env):
         known = NATIVE[self.spec.id]().origins() if self.spec.id in NATIVE else []
         return [type(self), "manyseeds.envs:bridged", *known, *users_code(self.spec.id)]
 
+    def packages(self) -> list[str]:
+        tops = {getattr(x, "__module__", "").partition(".")[0] for x in makers_of(self.spec.id)}
+        tops.add(self.spec.id.rpartition(":")[0].partition(".")[0])
+        owners = metadata.packages_distributions()
+        return sorted({name for top in tops for name in owners.get(top, ())} - {"gymnasium"})
+
+    def notes(self) -> list[str]:
+        notes = []
+        if self._limit_assumed:
+            notes.append(
+                f"{self.spec.id} is registered without a time limit: episodes are cut after "
+                f"{self._time_limit} steps; --env-kwargs max_episode_steps=N sets another limit"
+            )
+        if self.spec.id in NATIVE and self._kwargs:
+            notes.append(f"--env-kwargs: {self.spec.id} is Gymnasium's own, not the native one")
+        if differs := self._try_out():
+            notes.append(
+                f"two episodes of {self.spec.id} with one seed and the same actions differ "
+                f"{differs}: the run cannot be repeated"
+            )
+        return notes
+
+    def faults(self) -> dict[int, str]:
+        faults, self._faults = self._faults, {}
+        return faults
+
     def reset(self, noise: Tensor) -> tuple[State, Tensor]:
+        if self._own_generators is None:
+            self._try_out()
         S, N = noise.shape[:2]
         idle = self._idle.get((S, N))
         instances = (
@@ -143,8 +195,8 @@ class GymnasiumBridge(Env):
 
         obs = self._empty_observations(S * N)
         for i, (instance, seed) in enumerate(zip(instances, _seeds(noise), strict=True)):
-            obs[i] = self._begin(instance.env, seed)
-            instance.elapsed = 0
+            obs[i] = self._begin(instance, seed)
+        self._look_for_faults({"an observation": obs}, [0] * len(obs), N)
         elapsed = torch.zeros(S, N, dtype=torch.int32, device=noise.device)
         return State(physics, elapsed), self._observations(obs, noise)
 
@@ -164,18 +216,16 @@ class GymnasiumBridge(Env):
                 raise RuntimeError(STALE)
             # Copied at once: an environment may return the same buffer every time.
             final_obs[i], rewards[i], terminated[i], truncated[i] = self._advance(
-                instance.env, actions[i]
+                instance, actions[i]
             )
-            if terminated[i] or truncated[i]:
-                obs[i] = self._begin(instance.env, seed)
-                instance.elapsed = 0
-            else:
-                obs[i] = final_obs[i]
-                instance.elapsed += 1
+            ended = terminated[i] or truncated[i]
+            obs[i] = self._begin(instance, seed) if ended else final_obs[i]
             elapsed[i] = instance.elapsed
 
         with np.errstate(over="ignore"):
             reward = rewards.astype(np.float32)
+        seen = {"a reward": reward, "an observation": final_obs, "the start that follows": obs}
+        self._look_for_faults(seen, [age + 1 for age in ages], N)
 
         def tensor(x: np.ndarray) -> Tensor:
             return torch.from_numpy(x).view(S, N).to(noise.device)
@@ -189,40 +239,102 @@ class GymnasiumBridge(Env):
             self._observations(final_obs, noise),
         )
 
-    def repeats_starts(self) -> bool:
-        """Whether two resets with one seed begin alike: otherwise no run can be repeated."""
-        made = [self._make(self.spec.id) for _ in range(2)]
-        one, other = (self._begin(env, seed=1) for env in made)
-        for env in made:
-            env.close()
-        return np.array_equal(one, other, equal_nan=True)
+    def _try_out(self) -> str:
+        """Step two objects with equal seeds and actions; where they begin to differ, or ''.
 
-    def _begin(self, env: gym.Env[Any, Any], seed: int) -> np.ndarray:
+        Notices, too, whether the environment draws from global generators. Raises UsageError for
+        what it does wrong, and for an observation that is not finite.
+        """
+        pair = [Instance(self._make(self.spec.id)) for _ in range(2)]
+        chance, differ, seed, ended = np.random.default_rng(0), "", 0, True
+        size, self._own_generators = len(self.spec.action_low), True
+        for t in range(TRIED):
+            if ended:
+                seed = t
+                seen: list[Any] = [[self._begin(instance, seed, watch=True)] for instance in pair]
+            else:
+                drawn = chance.normal(size=size) if size else chance.integers(self.spec.num_actions)
+                (action,) = self._gymnasium_actions(torch.tensor(drawn).unsqueeze(0))
+                seen = [self._advance(instance, action, watch=True) for instance in pair]
+            age, first = pair[0].elapsed, seen[0]
+            if not np.isfinite(first[0]).all():
+                raise UsageError(
+                    f"--env {self.spec.id}: an observation is {_first_fault(first[0])} in float32, "
+                    f"{age} steps after reset(seed={seed})"
+                )
+            if len(pair) == 2 and not all(
+                np.array_equal(x, y, equal_nan=True) for x, y in zip(*seen, strict=True)
+            ):
+                differ = f"after {age} steps" if age else "from the start"
+                close(pair.pop().env)
+            ended = any(first[2:])
+        for instance in pair:
+            close(instance.env)
+        self._own_generators = any(instance.generators.used for instance in pair)
+        seed_all(0)  # for one that draws from them later
+        return differ
+
+    def _look_for_faults(self, seen: Mapping[str, np.ndarray], ages: Sequence[int], N: int) -> None:
+        """Remember what is not finite: the first of each seed. seen: `[S * N, ...]`."""
+        for what, x in seen.items():
+            if not np.isfinite(x).all():
+                for i in np.argwhere(~np.isfinite(x.reshape(len(x), -1)).all(1))[:, 0].tolist():
+                    text = f"{what} is {_first_fault(x[i])}, {ages[i]} steps into an episode"
+                    self._faults.setdefault(i // N, text)
+
+    def _within(self, instance: Instance, watch: bool, seed: int | None = None) -> Any:
+        """The context in which an environment draws from global generators."""
+        if not self._own_generators:
+            return nullcontext()
+        return (instance.generators.watching if watch else instance.generators.own)(seed)
+
+    def _begin(self, instance: Instance, seed: int, watch: bool = False) -> np.ndarray:
         """Reset an environment; its observation, `[O]` or a state index `[]`."""
+        instance.elapsed = 0
         try:
-            obs, _ = env.reset(seed=seed)
-            return self._observed(obs)
+            with self._within(instance, watch, seed):
+                returned = instance.env.reset(seed=seed)
+            if not isinstance(returned, tuple) or len(returned) != 2:
+                raise TypeError(f"cannot unpack {type(returned).__name__}")
+            return self._observed(returned[0])
         except Exception as error:  # anything that the environment raises
             raise misbehaved(self.spec.id, "reset", "(observation, info)", error) from error
 
-    def _advance(self, env: gym.Env[Any, Any], action: Any) -> tuple[np.ndarray, float, bool, bool]:
+    def _advance(
+        self, instance: Instance, action: Any, watch: bool = False
+    ) -> tuple[np.ndarray, float, bool, bool]:
         """Step an environment: observation, reward, terminated, truncated."""
+        instance.elapsed += 1
         try:
-            obs, reward, terminated, truncated, _ = env.step(action)
-            return self._observed(obs), float(reward), bool(terminated), bool(truncated)
+            with self._within(instance, watch):
+                obs, reward, terminated, truncated, _ = instance.env.step(action)
+            ends = flag_of("terminated", terminated), flag_of("truncated", truncated)
+            return self._observed(obs), number_of("reward", reward), *ends
         except Exception as error:
             returns = "(observation, reward, terminated, truncated, info)"
             raise misbehaved(self.spec.id, "step", returns, error) from error
 
     def _observed(self, obs: Any) -> np.ndarray:
         """An observation in the type of the contract; ValueError where it is not in its space."""
-        size, states = self.spec.obs_size, self.spec.num_states
-        with np.errstate(over="ignore"):  # beyond float32 it is infinite
-            array = np.asarray(obs, np.int64 if size is None else np.float32)
-        if array.shape != (shape := () if size is None else (size,)):
-            raise ValueError(f"an observation of shape {array.shape}, its space has {shape}")
-        if states is not None and not 0 <= int(array) - self._first_state < states:
-            raise ValueError(f"observation {array} is not in its space")
+        space = self._observation_space
+        if isinstance(space, Discrete):
+            array = np.asarray(obs)
+            if array.shape or array.dtype.kind not in "iu":
+                raise ValueError(f"observation {obs!r} is not a whole number")
+            if not 0 <= int(array) - self._first_state < space.n:
+                raise ValueError(f"observation {array} is not in its space")
+            return array.astype(np.int64)
+        if isinstance(space, Box):
+            with np.errstate(over="ignore"):  # beyond float32 it is infinite
+                array = np.asarray(obs, np.float32)
+            if array.shape != space.shape:
+                raise ValueError(
+                    f"an observation of shape {array.shape}, its space has {space.shape}"
+                )
+            return array.reshape(-1)
+        array = np.asarray(flatten(space, obs), np.float32)
+        if array.shape != (self.spec.obs_size,):
+            raise ValueError(f"an observation that is not in its space, {space}")
         return array
 
     def _make(self, env_id: str) -> gym.Env[Any, Any]:
@@ -232,10 +344,13 @@ class GymnasiumBridge(Env):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return gym.make(
-                    self._gym_id, max_episode_steps=self._time_limit, disable_env_checker=True
+                    self._gym_id,
+                    max_episode_steps=self._time_limit,
+                    disable_env_checker=True,
+                    **self._kwargs,
                 )
         except Exception as error:  # anything that the environment raises
-            raise cannot_be_made(env_id, error) from error
+            raise cannot_be_made(env_id, error, self._kwargs) from error
 
     def _release(self, shape: tuple[int, int], handles: range) -> None:
         # As a whole and in order: some environments keep something over a reset (BipedalWalker its
@@ -262,16 +377,44 @@ class GymnasiumBridge(Env):
                 raise IndexError(f"an action is not in 0 to {self._actions.n - 1}")
             return array + self._actions.start
         assert isinstance(self._actions, Box)
-        clipped = np.clip(array, self._actions.low, self._actions.high)
+        clipped = np.clip(array, self._actions.low.ravel(), self._actions.high.ravel())
         # A diverged seed must not end the others: some simulators stop at a NaN.
         finite = np.where(np.isfinite(clipped), clipped, self._middle)
-        return finite.astype(self._actions.dtype)
+        return finite.astype(self._actions.dtype).reshape(-1, *self._actions.shape)
 
 
 def _seeds(noise: Tensor) -> list[int]:
     """One seed of 48 bits for each two uniforms of noise `[S, N, 2]`, 24 bits of each."""
     high, low = (noise.cpu().double() * 2**24).long().reshape(-1, 2).unbind(-1)
     return ((high << 24) | low).tolist()
+
+
+def read_kwargs(texts: Sequence[str]) -> dict[str, Any]:
+    """The arguments that texts "key=value" mean; UsageError for others.
+
+    A value is a literal of Python, `true` or `false`, or else the text itself.
+    """
+    kwargs: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.isidentifier() or key in OF_MAKE:
+            raise UsageError(f"--env-kwargs {text!r}: must be key=value, for the environment")
+        if key in kwargs:
+            raise UsageError(f"--env-kwargs {text!r}: {key} is given twice")
+        kwargs[key] = {"true": True, "false": False}.get(value, value)
+        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            kwargs[key] = ast.literal_eval(value)
+    return kwargs
+
+
+def checked_limit(env_id: str, limit: Any) -> int:
+    """A time limit as given or registered; UsageError for one that is no number of steps."""
+    if not isinstance(limit, int) or limit < 1:
+        raise UsageError(
+            f"--env {env_id}: its max_episode_steps is {limit!r}; it must be a whole number of at "
+            "least 1, or None"
+        )
+    return limit
 
 
 def registered_id(env_id: str) -> str:
@@ -294,47 +437,106 @@ def registered_id(env_id: str) -> str:
     if gym_id in gym.registry:
         return gym_id
     if env_id in NATIVE:
-        raise UsageError(f"--backend gymnasium: Gymnasium has no {env_id}; use --backend auto")
+        raise UsageError(
+            f"--env {env_id}: Gymnasium has no such environment, which --backend gymnasium and "
+            "--env-kwargs need"
+        )
     known = list(dict.fromkeys((*NATIVE, *gym.registry)))
     if env_id.startswith("ALE/"):
         hint = "; Atari's observations are images, supported are vectors and state indices"
-    elif difflib.get_close_matches(gym_id, known, n=1):
-        hint = did_you_mean(gym_id, known)
+    elif alike := difflib.get_close_matches(gym_id, known, n=1):
+        module = env_id.removesuffix(gym_id) if alike[0] in gym.registry else ""
+        hint = f"; did you mean {module}{alike[0]}?"
     else:  # Gymnasium has a hundred
         hint = did_you_mean(gym_id, NATIVE)
         hint += ", all of gymnasium.pprint_registry(), and other packages' as MODULE:ID"
     raise UsageError(f"--env {env_id!r}: unknown environment{hint}")
 
 
-def users_code(env_id: str) -> list[Any]:
-    """The code of an environment that belongs to no installed package.
-
-    Its maker, its wrappers, and the module of "module:id", which registers it.
-    """
+def makers_of(env_id: str) -> list[Any]:
+    """What makes an environment, what wraps it, and the module of "module:id", if there is one."""
     spec = gym.spec(registered_id(env_id))
     makers = (spec.entry_point, *(wrapper.entry_point for wrapper in spec.additional_wrappers))
     code: list[Any] = [load_env_creator(x) if isinstance(x, str) else x for x in makers if x]
-    if module := sys.modules.get(env_id.rpartition(":")[0]):
-        code.append(module)
-    return [x for x in code if not is_library(x)]
+    module = sys.modules.get(env_id.rpartition(":")[0])
+    return [*code, module] if module else code
 
 
-def cannot_be_made(env_id: str, error: Exception) -> UsageError:
+def users_code(env_id: str) -> list[Any]:
+    """The code of an environment that belongs to no installed package."""
+    return [x for x in makers_of(env_id) if not is_library(x)]
+
+
+def cannot_be_made(
+    env_id: str, error: Exception, kwargs: Mapping[str, Any] | None = None
+) -> UsageError:
     """Says what to install, or else why a registered environment cannot be made."""
     missing = error if isinstance(error, ModuleNotFoundError) else error.__cause__
     if isinstance(missing, ModuleNotFoundError) and missing.name:
         extra = re.search(r"gymnasium\[[\w-]+\]", str(error))  # in Gymnasium's own messages
         install = f"; pip install '{extra[0]}'" if extra else ", which is not installed"
         return UsageError(f"--env {env_id}: needs {missing.name}{install}")
-    stem = env_id.rpartition("-v")[0] + "-v"
-    versions = [name for name in gym.registry if name.startswith(stem) and name != env_id]
-    hint = did_you_mean(env_id, versions) if versions else ""
-    return UsageError(f"--env {env_id}: {_one_line(error).rstrip('.')}{hint}")
+    unexpected = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+    if unexpected and kwargs and unexpected[1] in kwargs:
+        known = [name for x in makers_of(env_id)[:1] for name in inspect.signature(x).parameters]
+        hint = did_you_mean(unexpected[1], known) if known else ""
+        return UsageError(f"--env-kwargs {unexpected[1]}: {env_id} takes no such argument{hint}")
+    module, _, gym_id = env_id.rpartition(":")
+    stem = gym_id.rpartition("-v")[0] + "-v"
+    versions = [name for name in gym.registry if name.startswith(stem) and name != gym_id]
+    named = [f"{module}:{x}" if module else x for x in versions]
+    hint = did_you_mean(env_id, named) if named else ""
+    flag = "--env-kwargs: " if kwargs else ""
+    return UsageError(
+        f"{flag}--env {env_id}: {_one_line(error).rstrip('.')}{hint * bool(versions)}"
+    )
+
+
+def vector_size(space: Space[Any] | None) -> int:
+    """The length of the vector that an observation of a space becomes; 0 where it becomes none."""
+    if isinstance(space, Dict | Tuple):
+        parts = space.spaces.values() if isinstance(space, Dict) else space.spaces
+        sizes = [vector_size(part) for part in parts]
+        return sum(sizes) if all(sizes) else 0
+    if isinstance(space, Box) and space.dtype == np.uint8 and len(space.shape) == 3:
+        return 0  # an image
+    return flatdim(space) if isinstance(space, Box | Discrete | MultiBinary | MultiDiscrete) else 0
+
+
+def number_of(what: str, x: Any) -> float:
+    """A reward as a float; ValueError for what is no number."""
+    if isinstance(x, Real | np.bool_) or getattr(x, "ndim", 1) == 0:
+        return float(x)
+    shape = f" and shape {tuple(x.shape)}" if hasattr(x, "shape") else ""
+    raise ValueError(f"a {what} of type {type(x).__name__}{shape}, must be a number")
+
+
+def flag_of(what: str, x: Any) -> bool:
+    """A flag as a bool; ValueError for what is none."""
+    if isinstance(x, bool | np.bool_) or (getattr(x, "ndim", 1) == 0 or isinstance(x, Real)):
+        return bool(x)
+    raise ValueError(f"{what} of type {type(x).__name__}, must be a bool")
+
+
+def as_ours(env: gym.Env[Any, Any], spec: EnvSpec, rescale: bool) -> gym.Env[Any, Any]:
+    """Gymnasium's environment with the observations and actions of one of ours, of this spec."""
+    space = env.observation_space
+    if spec.obs_size is not None and not (isinstance(space, Box) and len(space.shape) == 1):
+        env = gym.wrappers.FlattenObservation(env)
+    return gym.wrappers.RescaleAction(env, np.float32(-1), np.float32(1)) if rescale else env
+
+
+def close(env: gym.Env[Any, Any]) -> None:
+    """Close an environment; one that cannot has been of use already."""
+    with suppress(Exception):
+        env.close()
 
 
 def misbehaved(env_id: str, method: str, returns: str, error: Exception) -> UsageError:
     """Says what an environment did in a method, which ought to return `returns`."""
     hint = f"; it must return {returns}" if "unpack" in str(error) else ""
+    if method == "reset" and "'seed'" in str(error):
+        hint = "; it must be reset(self, *, seed=None, options=None)"
     return UsageError(f"--env {env_id}: its {method} failed: {described(error)}{hint}")
 
 
@@ -343,10 +545,15 @@ def unsupported(env_id: str, what: str, space: Space[Any] | None) -> UsageError:
     kind = type(space).__name__
     if isinstance(space, Box):
         kind = f"{space.dtype} Box of shape {space.shape}"
-    return UsageError(
-        f"--env {env_id}: its {what} are a {kind}; supported are Discrete and a Box of one "
-        f"dimension{' of floats' if what == 'actions' else ''}"
-    )
+    usable = "Discrete and Box of floats"
+    if what == "observations":
+        usable = "Discrete, Box (no images), MultiDiscrete, MultiBinary, and Dict and Tuple of them"
+    return UsageError(f"--env {env_id}: its {what} are a {kind}; supported are {usable}")
+
+
+def _first_fault(x: np.ndarray) -> float:
+    """The first of some numbers that is not finite."""
+    return float(x[~np.isfinite(x)].flat[0])
 
 
 def _one_line(error: Exception) -> str:

@@ -12,7 +12,10 @@ from manyseeds.envs.core import NativeEnv
 
 # Modules that define no environment. Each of the others has a dictionary `ENVS`: id -> class, or
 # a function without arguments that makes the environment.
-MACHINERY = {"core", "discretize", "gymnasium_bridge", "kernels", "registry", "rollout", "tabular"}
+MACHINERY = {
+    *("core", "discretize", "global_generators", "gymnasium_bridge", "kernels", "registry"),
+    *("rollout", "tabular", "wrappers"),
+}
 
 
 def declared() -> dict[str, Callable[[], NativeEnv]]:

@@ -43,11 +43,12 @@ from manyseeds.cli import (
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import models, sampling, tasks
 from manyseeds.llm_track.evaluation import cons_at_k, pass_at_k
+from manyseeds.locks import Locks
 from manyseeds.process import resolve_device, set_up_process
 from manyseeds.progress import console
-from manyseeds.record import Locks
 from manyseeds.runs.base import failing_in_one_line
 from manyseeds.runs.parallel import Processes
+from manyseeds.untrusted import open_to_write, read_shaped
 from manyseeds.writing import write_json
 
 
@@ -159,6 +160,16 @@ def state_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.state.json")
 
 
+STATE = {
+    "settings": {str: object},
+    "bytes": int,
+    "right": [[bool]],
+    "format": [float],
+    "length": [float],
+    "solved": [bool],
+}
+
+
 class Output:
     """The output file and its progress: scores of the finished prompts, and its length in bytes."""
 
@@ -172,7 +183,7 @@ class Output:
         self.bytes = 0
         if self.path is None:
             return
-        if state_of(self.path).exists():
+        if os.path.lexists(state_of(self.path)):
             self._resume(self.path)
         elif self.path.exists():
             raise UsageError(f"--out {config.out}: exists already")
@@ -181,15 +192,15 @@ class Output:
         """Resume a file of the same settings."""
         out, state = self.config.out, state_of(path)
         try:
-            stored = json.loads(state.read_text())
+            stored = read_shaped(state, STATE)
             settings = stored["settings"]
             self.right, self.framed = stored["right"], stored["format"]
             self.tokens, self.solved = stored["length"], stored["solved"]
-            self.bytes = int(stored["bytes"])
+            self.bytes = stored["bytes"]
             counts = {len(self.right), len(self.framed), len(self.tokens), len(self.solved)}
             if len(counts) > 1 or self.bytes < 0:
                 raise ValueError("its numbers do not fit each other")
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (UsageError, ValueError) as error:
             raise UsageError(f"--out {out}: {state.name} is broken: {error}") from None
         if settings != json.loads(json.dumps(self.config.identity())):
             raise UsageError(f"--out {out}: was begun with other settings")
@@ -199,8 +210,9 @@ class Output:
     def begin(self, prompts: int) -> None:
         """Remove the rows of an unfinished batch; from now on an interrupted file is resumed."""
         if len(self.right) < prompts:
-            if self.path is not None and self.path.exists():
-                os.truncate(self.path, self.bytes)
+            if self.path is not None and os.path.lexists(self.path):
+                with open_to_write(self.path, append=True) as file:
+                    file.truncate(self.bytes)
             self.store_state()
 
     def store_state(self) -> None:
@@ -235,7 +247,7 @@ class Output:
         if self.path is None:
             return
         content = text.encode()
-        with self.path.open("ab") as file:
+        with open_to_write(self.path, append=True) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -274,7 +286,7 @@ def alone_on(out: str) -> Iterator[None]:
     if path.exists() and not path.is_file():
         raise UsageError(f"--out {out}: is no file")
     try:
-        opened = Locks(path.with_name(f".{path.name}.lock"))
+        opened = Locks(path)
     except OSError as error:
         raise UsageError(f"--out {out}: {error.strerror}") from None
     with contextlib.closing(opened) as locks:

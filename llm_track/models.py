@@ -43,13 +43,18 @@ from manyseeds.cli import flag, path_of
 from manyseeds.digest import ROOT, boundary, code_digest
 from manyseeds.errors import UsageError, did_you_mean
 from manyseeds.llm_track import sampling, tasks
+from manyseeds.locks import alone
 from manyseeds.process import resolve_device
 from manyseeds.progress import console
-from manyseeds.record import alone, is_finished
+from manyseeds.record import is_finished, model_files
 from manyseeds.runs.language import LanguageConfig, LanguageRun
 from manyseeds.runs.parallel import Processes
+from manyseeds.untrusted import read_header, read_json
+from manyseeds.writing import replace_folder
 
 PADDING = 3  # tokens on the left, in the check that they change nothing
+WEIGHTS = ".safetensors"
+NEW_WEIGHTS = 2**22  # that a model may have besides those of its files: a head, buffers
 TOLERANCE = 0.02  # standard deviations of the logits, of the same check
 Row = TypeVar("Row", tasks.Problem, tasks.Preference)
 CHARACTERS = "".join(chr(i) for i in range(32, 127)) + "\n"
@@ -175,7 +180,7 @@ def find_made(name: str, config: LanguageConfig, processes: Processes, seed: int
     algo = script.removesuffix(".py")
     part = store / "runs" / task.id / algo / name / f"seeds-{seed:03d}-{seed:03d}"
     with processes.main_first(), alone(store):
-        if not is_finished(part) or not (part / "model").exists():
+        if not is_finished(part, with_weights=True):
             run_script(script, config, store, *flags)
     return part / "model"
 
@@ -302,6 +307,8 @@ def read(name: str, kind: Any, what: str, **settings: Any) -> tuple[Any, Any]:
 
     Weights are read from safetensors only: a pickle can run any code.
     """
+    if os.path.isdir(name):
+        check_sizes(Path(name), kind, what, **settings)
     with failing_in_one_line(name, what):
         model = kind.from_pretrained(
             name,
@@ -315,6 +322,39 @@ def read(name: str, kind: Any, what: str, **settings: Any) -> tuple[Any, Any]:
     tokenizer = read_tokenizer(name, what)
     model.config.pad_token_id = tokenizer.pad_token_id
     return model, tokenizer
+
+
+def check_sizes(folder: Path, kind: Any, what: str, **settings: Any) -> None:
+    """Raise UsageError for a folder whose config.json describes a much larger model than its files
+    hold: what they lack, `transformers` would allocate."""
+    from transformers import AutoConfig
+
+    files = model_files(folder, what)
+    headers = [read_header(path)[0] for name, path in files.items() if name.endswith(WEIGHTS)]
+    stored = sum(math.prod(x.shape) for header in headers for x in header.values())
+    try:
+        check_layers(read_json(files["config.json"]), sum(map(len, headers)))
+    except (KeyError, ValueError) as error:
+        raise UsageError(f"{what} {folder}: {error}") from None
+    with failing_in_one_line(str(folder), what):
+        architecture = AutoConfig.from_pretrained(folder, trust_remote_code=False, **settings)
+        with torch.device("meta"):
+            model = kind.from_config(architecture)
+        size = sum(x.numel() for x in (*model.parameters(), *model.buffers()))
+    if size > 2 * stored + NEW_WEIGHTS:
+        raise UsageError(
+            f"{what} {folder}: config.json describes {size:,} weights, the files have {stored:,}"
+        )
+
+
+def check_layers(config: Any, tensors: int) -> None:
+    """Raise ValueError for a config.json with more layers, or lists for them, than tensors."""
+    for name, x in config.items():
+        if isinstance(x, dict):
+            check_layers(x, tensors)
+        count = len(x) if isinstance(x, list) else x
+        if re.search("layer|expert", name) and isinstance(count, int | float) and count > tensors:
+            raise ValueError(f"config.json says {name} {count}, the files have {tensors} tensors")
 
 
 def read_tokenizer(name: str, what: str) -> Any:
@@ -632,15 +672,13 @@ def save(model: Any, tokenizer: Any, folder: Path) -> None:
         merged = copy.deepcopy(model.cpu()).merge_and_unload()  # a GPU may have no room for two
         model.to(device)
         model = merged
-    beside = folder.with_name(f".{folder.name}.{os.getpid()}")
-    with quiet_transformers():
-        model.save_pretrained(beside)
-        tokenizer.save_pretrained(beside)
-    if folder.exists():
-        import shutil
 
-        shutil.rmtree(folder)
-    beside.rename(folder)
+    def fill(fresh: Path) -> None:
+        with quiet_transformers():
+            model.save_pretrained(fresh)
+            tokenizer.save_pretrained(fresh)
+
+    replace_folder(folder, fill)
 
 
 def trainable(*models: Any) -> list[nn.Parameter]:

@@ -45,6 +45,7 @@ from manyseeds.digest import boundary
 from manyseeds.errors import UsageError, did_you_mean
 from manyseeds.record import RunFolder, folder_digest, read_seal
 from manyseeds.runs.language import LanguageConfig, LanguageRun
+from manyseeds.untrusted import read_bytes
 
 THINK, END_THINK, ANSWER, END_ANSWER = TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 MAX_STEPS = 64  # of a thought
@@ -703,7 +704,7 @@ class TaskConfig(LanguageConfig):
             known = path_of(path, flag(name))
             files = files_of(known) if known.is_dir() else [known]
             if path and path not in GENERATED and all(file.is_file() for file in files):
-                texts = [file.read_bytes() for file in files]
+                texts = [read_data(file) for file in files]
                 sizes = b"".join(b"%d\n" % len(text) for text in texts[:-1])  # where each ends
                 digest = hashlib.sha256(sizes + b"".join(texts))
                 digests[f"{name}_content"] = digest.hexdigest()[:12]
@@ -718,6 +719,7 @@ class TaskConfig(LanguageConfig):
 
 # ---- Reading data --------------------------------------------------------------------------
 
+MAX_DATA = 2**32  # bytes of a file
 HUB_SECONDS = 10  # to wait for a hub's answer about the commit of a model
 REWARD = "tiny-reward"
 # Models that are made at first use; see models.py.
@@ -849,14 +851,19 @@ def read_jsonl(path: Path, read: Callable[[dict[str, Any], str], T]) -> list[T]:
         return read(row, where)
 
     try:
-        lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n")
-    except OSError as error:
+        lines = read_data(path).removeprefix(codecs.BOM_UTF8).split(b"\n")
+    except FileNotFoundError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     numbered = ((f"line {k}", line) for k, line in enumerate(lines, start=1) if line.strip())
     rows = read_rows(str(path), numbered, read_line)
     if not rows:
         raise UsageError(f"{path}: has no rows")
     return rows
+
+
+def read_data(path: Path) -> bytes:
+    """The content of a user's file of data, which may be a link. Raises as `open_checked`."""
+    return read_bytes(path.resolve(), MAX_DATA)
 
 
 def read_rows(

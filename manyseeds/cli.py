@@ -206,6 +206,11 @@ class ControlConfig(SeedsConfig):
     """Environment steps per seed."""
     backend: Literal["auto", "gymnasium"] = "auto"
     """Environment implementation. auto: native where there is one, otherwise Gymnasium's."""
+    env_kwargs: Annotated[tuple[str, ...], Added(())] = ()
+    """Arguments of the environment, such as is_slippery=False. Values as Python writes them, or
+    texts; max_episode_steps is the time limit. With arguments it is Gymnasium's environment."""
+    rescale_actions: Annotated[bool, Added(False)] = False
+    """Scale continuous actions. From [-1, 1] to the environment's bounds."""
     eval_budget: Annotated[float, Range(0, 1, open_low=True), Added(1.0)] = 1.0
     """Fraction of the full evaluation to run. At least one episode. Below 1 scores are noisier, and
     the run gets another name."""
@@ -259,7 +264,9 @@ def published_score(config: Any, preset: Preset | None) -> str:
     if preset is None:
         return ""
     as_there = all(getattr(config, name) == x for name, x in preset.settings.items())
-    plain = getattr(config, "eval_budget", 1) == 1 and not getattr(config, "init", "")
+    marks, others = field_marks(type(config)), "eval_budget init env_kwargs rescale_actions"
+    named = [name for name in others.split() if name in marks]
+    plain = all(Added(getattr(config, name)) in marks[name] for name in named)
     return preset.published if as_there and plain else ""
 
 
@@ -546,11 +553,14 @@ def unknown(words: Sequence[str], config_class: type) -> str:
         return f"{word!r}: expected a flag; see --help"
     from manyseeds.usage import is_positional
 
-    word, equals, _ = word.partition("=")
+    word, equals, value = word.partition("=")
     word = word.replace("_", "-")
     has_value = equals or (after and not after[0].startswith("--"))
     hints = hints_of(config_class)
     names = [name for name in field_marks(config_class) if not is_positional(hints[name])]
+    if word == "--seed" and {"seeds", "first_seed"} <= {*names}:
+        first = value or (after[0] if has_value else "N")
+        return f"{word}: unknown flag; did you mean --first-seed {first} --seeds 1?"
     switches = {name for name in names if has_value and is_switch(hints[name])}
     close = closest(word.strip("-"), names, switches)
     return f"{word}: unknown flag" + (f"; did you mean {flag(close)}?" if close else "; see --help")

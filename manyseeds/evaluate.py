@@ -20,7 +20,7 @@ from manyseeds.seeds import SeedStreams
 POINTS = 20  # evaluations during training, besides the one at step 0
 CURVE_EPISODES = 32
 FINAL_EPISODES = 100
-CHUNK = 50  # steps between two looks at whether all episodes have ended
+CHUNK = 50  # steps between two looks at whether all episodes have ended, where steps are fast
 
 
 def share(number: int, eval_budget: float) -> int:
@@ -77,6 +77,8 @@ def evaluate(
         returns += step.reward * alive
         lengths += alive
         alive &= ~(step.terminated | step.truncated)
+        if not env.native and not alive.any():
+            break
     # A return that is not finite counts as a random policy's: a failure stays in every aggregate.
     random = math.nan if env.spec.random_score is None else env.spec.random_score
     returns = torch.where(returns.isfinite(), returns, random)

@@ -12,8 +12,6 @@ see both layers and both forms.
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import hashlib
 import json
 import math
@@ -22,7 +20,6 @@ import platform
 import re
 import shutil
 import stat
-import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,6 +32,7 @@ from manyseeds import packed, untrusted
 from manyseeds.cli import PUBLISHED, RESULTS, RunConfig, flag, identity
 from manyseeds.digest import ROOT, code_digest
 from manyseeds.errors import UsageError
+from manyseeds.locks import Locks, alone, held
 from manyseeds.packed import DONE
 from manyseeds.untrusted import (
     BROKEN,
@@ -52,9 +50,10 @@ from manyseeds.untrusted import (
     invalid,
     is_inner_name,
     read_shaped,
+    reading,
     sha256_of,
 )
-from manyseeds.writing import sync, write_bytes, write_json
+from manyseeds.writing import replace_folder, sweep, sync, write_bytes, write_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -117,8 +116,7 @@ def seal(part: Path, local: Sequence[str] = (), weights: str = "") -> None:
     the file or folder with what was trained, '' where there is none. Other folders are a tracker's,
     and are not sealed. Raises UsageError where a file is a link.
     """
-    for leftover in part.glob(".*.[0-9]*"):  # of a process that was killed while it wrote
-        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+    sweep(part)
     names = sorted(x.name for x in part.glob("[!.]*") if not x.is_dir() and x.name != DONE)
     if (part / weights).is_dir() and weights:
         names += [f"{weights}/{name}" for name in files_in(part / weights)]
@@ -203,37 +201,30 @@ def clear(part: Path, keep: str = "", strict: bool = True) -> None:
                 path.unlink(missing_ok=True)
 
 
-def copy_part(source: Path, target: Path, beside: Path) -> None:
+def copy_part(source: Path, target: Path) -> None:
     """Put a finished part into another store, whole or not at all; what is at the target goes.
 
-    beside: a folder on the target's file system, which nobody else uses; removed at the end. What
-    is not sealed stays behind. Raises UsageError for a copy that does not match its checksums,
+    What is not sealed stays behind. Raises UsageError for a copy that does not match its checksums,
     OSError.
     """
     there = read_seal(source)
     if there is None:
         raise UsageError(f"{source}: is damaged")
-    shutil.rmtree(beside, ignore_errors=True)
-    try:
-        beside.mkdir(parents=True)
+
+    def fill(fresh: Path) -> None:
         for name in (DONE, *there["sha256"]):
             with contextlib.suppress(FileNotFoundError):  # packed, or weights that are not here
-                copy_file(inner_file(source, name), beside / name)
-        if not (beside / DONE).exists():
+                copy_file(inner_file(source, name), fresh / name)
+        if not (fresh / DONE).exists():
             if not is_finished(source):
                 raise UsageError(f"{source}: is damaged")
             for name, content in packed.files_of(source).items():
-                write_bytes(beside / name, content)
-            seal(beside, there["local"], there["weights"])
-        for path in (*beside.rglob("*"), beside):
-            sync(path)
-        if not is_finished(beside):
+                write_bytes(fresh / name, content)
+            seal(fresh, there["local"], there["weights"])
+        if not is_finished(fresh):
             raise UsageError(f"{source}: changed while it was copied")
-        clear(target)
-        os.rename(beside, target)  # also onto an empty folder
-        sync(target.parent)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+
+    replace_folder(target, fill)
 
 
 def model_files(folder: Path, flag: str) -> dict[str, Path]:
@@ -277,118 +268,14 @@ def remembered_sha256(path: Path) -> str:
     except (OSError, UsageError):
         known = {}
     times = f"{status.st_mtime_ns} {status.st_ctime_ns}"
-    key = f"{path.resolve()} {status.st_ino} {status.st_size} {times}"
+    named = f"{path.resolve()} {status.st_ino} {status.st_size} {times}"
+    key = hashlib.sha256(named.encode(errors="replace")).hexdigest()
     if key not in known:
         known[key] = sha256_of(path)
         with contextlib.suppress(OSError):  # it would only save time
             memory.mkdir(parents=True, exist_ok=True)
             write_json(memory / "digests.json", dict(list(known.items())[-MEMORY:]))
     return known[key]
-
-
-@contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
-    """A descriptor of a regular file, which somebody else may have put there: no link is followed.
-
-    Raises UsageError for anything else, OSError.
-    """
-    refusal = UsageError(f"{path}: is a link, a folder or the like, not a file")
-    try:  # without waiting for the other end of a pipe
-        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):  # a link, a folder, a socket
-            raise refusal from None
-        raise
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return descriptor
-    os.close(descriptor)
-    raise refusal
-
-
-class Locks:
-    """Locks on the seeds of one run: seed k is byte k of a file.
-
-    They are held until `release`, `close` or the end of the process, however it ends. The file is
-    removed by the last process that closes it. Its content is the settings that are trained.
-    Raises UsageError where something else has the file's name.
-    """
-
-    # Bytes above those of all seeds: what every process in the run shares, and who may enter it.
-    INSIDE, ENTRANCE = 2**31, 2**31 + 1
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.file = self._open()
-
-    def _open(self) -> int:
-        """A descriptor of the file, which another process may remove with its folder meanwhile."""
-        while True:
-            with contextlib.suppress(FileNotFoundError):
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                file = open_regular(self.path, os.O_RDWR | os.O_CREAT)
-                if os.fstat(file).st_nlink <= 1:  # 0: removed meanwhile
-                    return file
-                os.close(file)
-                raise UsageError(f"{self.path}: has a second name (a hard link); remove it")
-
-    def enter(self, settings: bytes) -> bytes:
-        """Join the processes that train this run, if they have the same settings as this one.
-
-        Returns the settings that are trained: if they are others, this process has not joined.
-        """
-        self.acquire(self.ENTRANCE, wait=True)
-        try:
-            theirs = os.pread(self.file, os.fstat(self.file).st_size, 0)
-            if theirs != settings:
-                if not self.acquire(self.INSIDE):
-                    return theirs
-                os.ftruncate(self.file, 0)  # no other process is there
-                os.pwrite(self.file, settings, 0)
-            fcntl.lockf(self.file, fcntl.LOCK_SH, 1, self.INSIDE)
-            return settings
-        finally:
-            self.release(self.ENTRANCE)
-
-    def acquire(self, seed: int, wait: bool = False) -> bool:
-        """Take the lock of a seed (a plan: 0), if no other process has it; wait: until then."""
-        while True:
-            try:
-                fcntl.lockf(self.file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, seed)
-            except OSError as error:
-                if error.errno in (errno.EACCES, errno.EAGAIN):
-                    return False
-                raise
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(self.file), os.stat(self.path)):
-                    return True
-            removed, self.file = self.file, self._open()  # by the process that closed it last
-            os.close(removed)
-
-    def release(self, seed: int) -> None:
-        """Give the lock of a seed back."""
-        fcntl.lockf(self.file, fcntl.LOCK_UN, 1, seed)
-
-    def close(self) -> None:
-        """Give all locks back."""
-        with contextlib.suppress(OSError):
-            fcntl.lockf(
-                self.file, fcntl.LOCK_UN
-            )  # of two that close at once, the second removes it
-            fcntl.lockf(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody else has one
-            if os.path.samestat(os.fstat(self.file), os.stat(self.path)):
-                self.path.unlink()
-        os.close(self.file)
 
 
 @dataclass(frozen=True)
@@ -456,32 +343,11 @@ class RunFolder:
         return consecutive(set(seeds) - finished)
 
     def in_training(self, seeds: Iterable[int]) -> set[int]:
-        """Those of some seeds (a plan: 0) that another process has locked.
+        """Those of some seeds (a plan: 0) that a process has locked.
 
-        Raises UsageError where something else has the name of the lock file. Not for a process that
-        holds such locks: closing the file would release them.
+        Raises UsageError where something else has the name of a lock file or of their folder.
         """
-        query = "hhqqi"  # struct flock of Linux: type, whence, start, length, pid
-        try:
-            file = open_regular(self._lock)
-        except FileNotFoundError:
-            return set()
-        try:
-            found = set()
-            for seed in seeds:
-                asked = struct.pack(query, fcntl.F_WRLCK, os.SEEK_SET, seed, 1, 0)
-                if (
-                    struct.unpack(query, fcntl.fcntl(file, fcntl.F_GETLK, asked))[0]
-                    != fcntl.F_UNLCK
-                ):
-                    found.add(seed)
-            return found
-        finally:
-            os.close(file)
-
-    @property
-    def _lock(self) -> Path:
-        return self.path.with_name(f".{self.path.name}.lock")
+        return held(self.path, seeds)
 
     def check_identity(self, ours: dict[str, Any]) -> None:
         """Refuse a name that already holds a run with other hyperparameters (an `identity`)."""
@@ -516,9 +382,12 @@ class RunFolder:
         except OSError as error:
             raise UsageError(f"--results {self.path.parents[3]}: {error.strerror}") from None
         try:
-            with contextlib.closing(Locks(self._lock)) as locks:
-                theirs = json.loads(locks.enter(json.dumps(ours, sort_keys=True).encode()))
-                self._check_same(theirs, ours, "is being trained with")
+            with contextlib.closing(Locks(self.path)) as locks:
+                theirs = locks.enter(json.dumps(ours, sort_keys=True).encode())
+                with reading(self.path):
+                    settings = json.loads(theirs)
+                    check(settings, {str: object}, "settings of a lock")
+                self._check_same(settings, ours, "is being trained with")
                 self.check_identity(ours)  # of what has been finished meanwhile
                 yield locks
         finally:
@@ -655,7 +524,7 @@ def run_paths(results: Path) -> Iterator[Path]:
         except UsageError:
             yield folder / packed.RUNS
         else:
-            yield from {path for path in folder.glob("*") if path.is_dir()} | {
+            yield from {path for path in folder.glob("[!.]*") if path.is_dir()} | {
                 folder / name for name in names
             }
 
@@ -683,9 +552,7 @@ def pack(results: Path) -> int:
                     write_bytes(folder / name, content)
             for part in finished:
                 remove_packed(part)
-            for leftover in folder.glob(".*.[0-9]*"):  # of one that was killed while it wrote
-                if leftover.suffix[1:].isdecimal() and leftover.is_file():
-                    leftover.unlink()
+            sweep(folder)
             count += len(parts)
     return count
 

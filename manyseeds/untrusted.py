@@ -123,6 +123,26 @@ def read_text(path: Path, limit: int = MAX_BYTES) -> str:
         raise invalid(path, error) from None
 
 
+def open_to_write(path: Path, append: bool) -> io.BufferedWriter:
+    """A file of ours in a folder that others may write to, opened for writing.
+
+    It is made where there is none. append: what it holds stays. Raises UsageError where a link, a
+    second name (a hard link) or something else is there; OSError.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISREG(os.lstat(path).st_mode):  # a pipe would be waited for
+            raise UsageError(f"{path}: is a link, a folder or the like, not a file")
+    flags = os.O_WRONLY | os.O_CREAT | NO_FOLLOW | (os.O_APPEND if append else 0)
+    file = os.fdopen(os.open(path, flags, 0o666), "ab" if append else "wb")
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        file.close()
+        raise UsageError(f"{path}: has a second name (a hard link); remove it")
+    if not append:
+        file.truncate(0)
+    return file
+
+
 def copy_file(source: Path, target: Path) -> None:
     """Copy a file to a name that is new, in a folder of ours. Raises as `open_checked`, OSError."""
     with open_checked(source, MAX_WEIGHTS) as file:

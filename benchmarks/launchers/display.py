@@ -22,9 +22,11 @@ from rich.table import Table
 from rich.text import Text
 
 from manyseeds.benchmarks.launchers.jobs import Event, Job
+from manyseeds.errors import UsageError
 from manyseeds.progress import console
 from manyseeds.record import plural
 from manyseeds.runs.stale import read_again
+from manyseeds.untrusted import check, open_to_write, read_bytes
 
 MOST = 15  # cells that are shown; the others are counted
 
@@ -114,7 +116,7 @@ class Display:
         last: dict[str, str] = {}
         for event in read_events(results):
             if event["what"] == "began":
-                self.began, self.done_before = event["at"], event["done"]
+                self.began, self.done_before = event["at"], event.get("done", 0)
             else:
                 last[event.get("job", "")] = event["what"]
         return {job for job, what in last.items() if what == "failed"}
@@ -157,18 +159,23 @@ def log_path(results: str) -> Path:
 
 def write_event(results: str, what: str, **fields: Any) -> None:
     """Add an event to the log; a store that cannot be written to says so elsewhere."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, UsageError):
         log_path(results).parent.mkdir(parents=True, exist_ok=True)
-        with log_path(results).open("a") as file:
-            file.write(json.dumps({"at": time.time(), "what": what, **fields}) + "\n")
+        with open_to_write(log_path(results), append=True) as file:
+            file.write(f"{json.dumps({'at': time.time(), 'what': what, **fields})}\n".encode())
+
+
+EVENT = {"at": float, "what": str, "job?": str, "done?": int}
 
 
 def read_events(results: str) -> Iterator[dict[str, Any]]:
     """The events of a log, without lines that were cut off."""
-    with contextlib.suppress(OSError), log_path(results).open(errors="replace") as file:
-        for line in file:
-            with contextlib.suppress(ValueError):
-                yield json.loads(line)
+    with contextlib.suppress(OSError, UsageError):
+        for line in read_bytes(log_path(results)).splitlines():
+            with contextlib.suppress(ValueError, RecursionError):
+                event = json.loads(line)
+                check(event, EVENT, "")
+                yield event
 
 
 def watch(jobs: Sequence[Job], results: str, seconds: float = 5) -> None:

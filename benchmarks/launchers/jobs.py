@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ from manyseeds.benchmarks.suite import Cell
 from manyseeds.cli import PUBLISHED
 from manyseeds.errors import UsageError
 from manyseeds.record import consecutive, ranges
+from manyseeds.untrusted import MAX_WEIGHTS, open_checked
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -111,6 +113,17 @@ def last_line(text: str) -> str:
     """The last line of an output that says anything."""
     lines = (line.strip() for line in reversed(text.splitlines()))
     return next((line for line in lines if line), "no output")
+
+
+def last_line_of(log: Path) -> str:
+    """The last line of a log that says anything. Raises UsageError for what is no file of text."""
+    try:
+        with open_checked(log, MAX_WEIGHTS) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(size - 2**16, 0))
+            return last_line(file.read().decode(errors="replace"))
+    except FileNotFoundError:
+        return "not begun"
 
 
 def is_published(results: str) -> bool:

@@ -14,13 +14,15 @@ from manyseeds.benchmarks.launchers.jobs import (
     Job,
     end_with_parent,
     is_published,
-    last_line,
+    last_line_of,
     log_of,
     python_of,
     slots,
 )
 from manyseeds.cli import PUBLISHING
+from manyseeds.errors import UsageError
 from manyseeds.process import exit_reason
+from manyseeds.untrusted import open_to_write
 
 
 @dataclass
@@ -38,7 +40,7 @@ def start(job: Job, results: str, workers: int) -> Running:
     """Start the command of a job, its output in a log file."""
     log = log_of(job, results)
     published = {PUBLISHING: "1"} if is_published(results) else {}
-    with open(log, "wb") as output:
+    with open_to_write(log, append=False) as output:
         process = subprocess.Popen(
             [str(python_of(job.cell)), *job.command(results, workers)],
             stdin=subprocess.DEVNULL,
@@ -92,8 +94,8 @@ class LocalLauncher:
             # The code may have been edited since it began.
             if status == 0 and run.job.finished(self.results, by_any_code=True):
                 return Event("finished", run.job, seconds)
-            said = last_line(run.log.read_text(errors="replace"))
-        except OSError as error:  # a store that has gone
+            said = last_line_of(run.log)
+        except (OSError, UsageError) as error:  # a store that has gone
             said = str(error)
         detail = f"{seconds}, {exit_reason(status)}: {said}; see {run.log}"
         return Event("failed", run.job, detail)

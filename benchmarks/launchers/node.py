@@ -31,6 +31,7 @@ from manyseeds.errors import UsageError
 from manyseeds.process import exit_reason
 from manyseeds.record import PLAN, RunFolder, clear, commit, is_finished, is_part, read_config
 from manyseeds.runs.set_aside import differs, installed, parts_with_any, seeds_of, set_aside
+from manyseeds.writing import beside, remove, write_bytes
 
 MIN_FREE = 100 * 2**20  # bytes that a node's store must have room for
 PACKAGES = ("torch", "numpy", "gymnasium", "stable-baselines3", "sb3-contrib", "transformers")
@@ -125,16 +126,17 @@ def receive(archive: bytes, folder: RunFolder, config: RunConfig) -> None:
     archive with anything but files within parts, for a part that does not match its checksums, and
     for one of other settings.
     """
-    incoming = folder.path / f".incoming.{os.getpid()}"
+    folder.path.mkdir(parents=True, exist_ok=True)
+    incoming = beside(folder.path / "incoming")
     try:
-        incoming.mkdir(parents=True, exist_ok=True)
+        incoming.mkdir()
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
             for member in tar:
                 check_member(member)
                 target = incoming / member.name
                 if member.isfile() and (content := tar.extractfile(member)):
                     target.parent.mkdir(parents=True, exist_ok=True)
-                    target.write_bytes(content.read())
+                    write_bytes(target, content.read())
         for part in sorted(incoming.iterdir()):
             if not is_finished(part, with_weights=True):
                 raise UsageError(f"{part.name}: does not match its checksums")
@@ -146,7 +148,7 @@ def receive(archive: bytes, folder: RunFolder, config: RunConfig) -> None:
             set_aside([(path, its) for path, its in there if differs(its, digest)], digest)
             place(part, folder.path / part.name)
     finally:
-        shutil.rmtree(incoming, ignore_errors=True)
+        remove(incoming)
 
 
 def check_member(member: tarfile.TarInfo) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 from manyseeds.benchmarks.launchers.jobs import Event, Job, on_gpu, slots
 from manyseeds.benchmarks.launchers.node import describe, read_answer, receive
 from manyseeds.errors import UsageError, described
-from manyseeds.record import Locks
+from manyseeds.locks import Locks
 
 NODE = "ray.io/node-id"  # a label that Ray gives every node
 

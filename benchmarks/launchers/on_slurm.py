@@ -24,13 +24,14 @@ from manyseeds.benchmarks.launchers.jobs import (
     Job,
     end_with_parent,
     last_line,
+    last_line_of,
     log_of,
     on_gpu,
     python_of,
     slots,
 )
 from manyseeds.errors import UsageError
-from manyseeds.record import read_json
+from manyseeds.untrusted import open_to_write, read_shaped
 from manyseeds.writing import write_json
 
 ARRAY = 1000  # jobs of one array; Slurm's default limit
@@ -48,7 +49,7 @@ class Command:
 
     def __call__(self) -> int:
         """The exit status of the command."""
-        with open(self.log, "ab") as output:
+        with open_to_write(Path(self.log), append=True) as output:
             self.process: Any = subprocess.Popen(
                 self.words,
                 cwd=self.folder,
@@ -173,8 +174,8 @@ class SlurmLauncher:
     def read_ids(self) -> dict[str, str]:
         """Slurm's ids of what earlier sweeps have submitted, by the name of the job."""
         try:
-            return dict(read_json(self.folder / "jobs.json"))
-        except (OSError, ValueError):
+            return dict(read_shaped(self.folder / "jobs.json", {str: str}))
+        except (OSError, UsageError):
             return {}
 
     def queue(self) -> set[str]:
@@ -198,5 +199,5 @@ class SlurmLauncher:
         if job.finished(self.results):
             return Event("finished", job, f"job {slurm_id}")
         log = log_of(job, self.results)
-        said = last_line(log.read_text(errors="replace")) if log.exists() else "not begun"
+        said = last_line_of(log)
         return Event("failed", job, f"job {slurm_id}: {said}; see {log} and {self.folder}")

@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 
 
 AnyPolicy = TypeVar("AnyPolicy", bound=Any)
+FEW = 0.1  # share of actions inside their bounds, or of the range that they reach
 METRIC_WINDOWS = 200  # a metric is averaged over 1/200 of the training
 
 
@@ -123,7 +125,7 @@ class Run(ResumableRun):
     unit = "timestep"
     gathered = (
         *("diverged", "windows", "_pending", "_timesteps", "_closed", "_since"),
-        *("_rows", "_points", "_snapshots"),
+        *("_rows", "_points", "_snapshots", "_evaluated"),
     )
     config: ControlConfig
 
@@ -149,6 +151,8 @@ class Run(ResumableRun):
         self._points = np.full(len(self.seeds), -1)  # the last that each seed has passed
         self._snapshots: dict[int, Snapshot] = {}  # by point
         self._env: Any = None  # of the last evaluation
+        self._faulty = False  # whether a note has named what is not finite
+        self._evaluated = 0.0  # seconds
         self._progress = Progress(
             config.total_timesteps, len(self.seeds), config.quiet, live=directory is not None
         )
@@ -164,8 +168,19 @@ class Run(ResumableRun):
     def total(self) -> int:
         return self.config.total_timesteps
 
+    @cached_property
+    def env(self) -> Any:
+        """The environment that is trained in, to be asked what it is."""
+        return self.config.make_env()
+
     def storable(self) -> bool:
-        return bool(self.config.make_env().native)  # others have objects of their own
+        return bool(self.env.native)  # others have objects of their own
+
+    def subject(self) -> dict[str, Any]:
+        return {**super().subject(), "time_limit": self.env.spec.time_limit}
+
+    def open(self, definitions: Sequence[Any], packages: Sequence[str] = ()) -> None:
+        super().open(definitions, [*packages, *self.env.packages()])
 
     def records(self) -> dict[str, Any]:
         kept = {k: (x.policy.state_dict(), *x[1:]) for k, x in self._snapshots.items()}
@@ -196,6 +211,7 @@ class Run(ResumableRun):
         """
         watch.look_by_iteration()  # whether code has changed that kernels stand for
         timesteps = self._per_seed(timestep)
+        self._say_faults(timesteps)
         learned = timesteps > self._timesteps
         self._pending.append((timesteps, learned, metrics))
         self._timesteps = timesteps
@@ -204,6 +220,14 @@ class Run(ResumableRun):
         ends = (timesteps // window > self._closed // window) | (timesteps >= total)
         if (ends & learned).any():
             self._close_windows(ends & learned)
+
+    def _say_faults(self, timesteps: np.ndarray) -> None:
+        """Name the first reward or observation of the run that is not finite."""
+        faults = self._env.faults() if self._env is not None and not self._faulty else {}
+        for i, what in sorted(faults.items())[:1]:
+            self._faulty = True
+            where = f"{self.config.env}, seed {self.labels[i]}, timestep {timesteps[i]}"
+            print(f"note: {where}: {what}", file=sys.stderr)
 
     def _per_seed(self, timestep: int | Tensor) -> np.ndarray:
         """`[S]` int64"""
@@ -292,8 +316,11 @@ class Run(ResumableRun):
 
     def _evaluate(self, snapshot: Snapshot) -> None:
         self.pause()
+        began = self.total_s
         episodes = share(CURVE_EPISODES, self.config.eval_budget)
         result = evaluate(self._env, snapshot.policy, self.seeds, episodes)
+        self._evaluated += self.total_s - began
+        self._say_faults(snapshot.timesteps)
         self._record(snapshot.timesteps, result, "greedy", snapshot.counts)
         text = iqm_text(result.return_mean, self._env.spec.digits, resamples=2000)
         timestep = int(snapshot.timesteps.mean())
@@ -373,7 +400,10 @@ class Run(ResumableRun):
         """
         assert self._env is not None, "train must call run.evaluate_if_due"
         self.pause()
+        began = self.total_s
         finals = self.evaluate_finally(policy)
+        self._evaluated += self.total_s - began
+        self._say_faults(self._timesteps)
         self.close()
         summary = self._summary(self._env, finals, self._timesteps)
         if self.directory is not None:
@@ -415,6 +445,7 @@ class Run(ResumableRun):
             "diverged": {str(seed): step for seed, step in self.diverged.items()},
             "timesteps_per_seed": round(timesteps.mean()),
             "learn_seconds": self._learned,
+            "evaluation_seconds": self._evaluated,
             "total_seconds": total_s,
             "timesteps_per_second": timesteps.sum() / max(self._learned, 1e-9),
         }
@@ -478,22 +509,41 @@ def main(
         env = config.make_env()
         if config.init:
             checkpoint.rows_of(config.init, requested_seeds(config))
-        starts_differ = not env.native and not env.repeats_starts()
-    if starts_differ:
-        print(
-            f"note: {config.env} ignores its seed: two resets with one seed begin differently, and "
-            "the run cannot be repeated",
-            file=sys.stderr,
-        )
-    if config.device == "cuda" and not env.native:
-        print(
-            f"note: {config.env} is stepped on the CPU, with a copy to and from the GPU at each "
-            "step; --device cpu may be faster",
-            file=sys.stderr,
-        )
+        say_notes(config, env)
     folder = complete_seeds(config, train, Run)
     with failing_in_one_line(), reading(folder.path):
         print_result(folder, config, presets.get(config.env))
+
+
+def say_notes(config: ControlConfig, env: Any) -> None:
+    """Print what a user has to know before a training; UsageError where none is possible."""
+    notes = [*env.notes(), *far_actions(env.spec, getattr(config, "log_std_init", 0.0))]
+    if config.device == "cuda" and not env.native:
+        notes.append(
+            f"{config.env} is stepped on the CPU, with a copy to and from the GPU at each step; "
+            "--device cpu may be faster"
+        )
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+
+
+def far_actions(spec: Any, log_std: float) -> list[str]:
+    """A note where a policy's first actions, Gaussian around 0, hardly reach into their bounds.
+
+    Most of them are clipped to a bound, or all lie in a small part of the range.
+    """
+    std = math.exp(log_std)
+    for low, high in zip(spec.action_low, spec.action_high, strict=True):
+        below, above = (0.5 + math.erf(x / std / math.sqrt(2)) / 2 for x in (low, high))
+        reached = (min(high, 3 * std) - max(low, -3 * std)) / (high - low) if high > low else 1
+        if high == low or (above - below >= FEW and (reached >= FEW or math.isinf(high - low))):
+            continue
+        hint = "" if math.isinf(high - low) else "; --rescale-actions scales them"
+        return [
+            f"{spec.id} has actions from {low:g} to {high:g}, and a policy's first ones are around "
+            f"0 with a standard deviation of {std:g}{hint}"
+        ]
+    return []
 
 
 def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None) -> None:
@@ -535,5 +585,10 @@ def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None
     speed = f"{trained / learn_s:,.0f} timesteps/s, all seeds together"
     table.add_row("speed", f"{speed} ({trained_on(parts)})")
     total_s = sum(s["total_seconds"] for s in summaries)
-    table.add_row("time", f"{total_s:.1f} s, of which {learn_s:.1f} s learning")
+    time = f"{total_s:.1f} s, of which {learn_s:.1f} s learning"
+    if all("evaluation_seconds" in s for s in summaries):  # not so in older runs
+        evaluated = sum(s["evaluation_seconds"] for s in summaries)
+        rest = max(0.0, total_s - learn_s - evaluated)
+        time += f", {evaluated:.1f} s evaluation, {rest:.1f} s preparation"
+    table.add_row("time", time)
     print_table(table, folder, parts)

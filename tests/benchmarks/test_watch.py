@@ -21,7 +21,7 @@ from PIL import Image
 from torch import Tensor
 
 from manyseeds import envs
-from manyseeds.algos import policy_iteration, q_learning
+from manyseeds.algos import policy_iteration, ppo, q_learning
 from manyseeds.benchmarks import films, trained, watch
 from manyseeds.checkpoint import to_bytes
 from manyseeds.cli import from_preset, parse
@@ -177,7 +177,8 @@ def test_plays_what_gymnasium_plays(lake: Path, tmp_path: Path, capsys: Output) 
 
 
 def test_action_is_clipped_to_the_box() -> None:
-    scene = films.GymnasiumScene("MountainCarContinuous-v0", 50)
+    spec = replace(envs.NATIVE["MountainCarContinuous-v0"]().spec, time_limit=50)
+    scene = films.GymnasiumScene(ppo.Config(env=spec.id), spec)
     policy: Any = SimpleNamespace(seeds=[5], act=lambda obs: torch.full((1, 1, 1), 3.0))
     total, steps = films.play(scene, policy, seed=5, start=0, reel=films.Reel(30, ""))
     assert (round(total, 6), steps) == (-5.0, 50)  # 0.1 for each full throttle

@@ -301,7 +301,7 @@ def test_objects_are_reused_by_later_resets() -> None:
     with torch.inference_mode():
         step = env.step(state, torch.zeros(2, 3).long(), torch.rand(2, 3, 2))
     made = Scripted.made
-    assert made == 1 + 6  # and the one that was asked for its spaces
+    assert made == 3 + 6  # and those that were asked for their spaces, and tried out
     for _ in range(20):
         reset_and_play(env, 2, 5)
     assert Scripted.made == made + 10
@@ -335,7 +335,7 @@ def test_objects_stay_while_any_view_of_the_state_is_held(held_as: Any, inferenc
         del state, step
     gc.collect()
     reset_and_play(env, 2, 3)
-    assert Scripted.made == 1 + 6 + 6
+    assert Scripted.made == 3 + 6 + 6
     step = env.step(
         envs.State(physics.view(2, 3), elapsed), torch.zeros(2, 3).long(), torch.rand(2, 3, 2)
     )
@@ -344,7 +344,7 @@ def test_objects_stay_while_any_view_of_the_state_is_held(held_as: Any, inferenc
     gc.collect()
     reset_and_play(env, 2, 3)
     reset_and_play(env, 2, 3)
-    assert Scripted.made == 1 + 6 + 6
+    assert Scripted.made == 3 + 6 + 6
 
 
 def test_a_state_is_stepped_once() -> None:
@@ -529,31 +529,19 @@ def test_nothing_of_gymnasiums_warnings_reaches_the_terminal() -> None:
             play(env, [0, 1], 10)
 
 
-def test_huge_rewards_and_observations_are_infinite_without_a_warning() -> None:
+def test_huge_rewards_are_infinite_without_a_warning() -> None:
     class Huge(World):
         def step(self, action: Any) -> Any:
             return self.observe(), np.float64(1e300), False, False, {}
 
-        def observe(self) -> Any:
-            return np.array([1e300, -1e300])
-
     env = GymnasiumBridge(register("Huge", Huge))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        state, obs = env.reset(torch.rand(1, 2, 2))
-        step = env.step(state, torch.zeros(1, 2).long(), torch.rand(1, 2, 2))
-    assert obs.tolist() == [[[INF, -INF]] * 2]
-    assert step.reward.tolist() == [[INF, INF]]
-
-
-def test_an_environment_that_ignores_its_seed_is_recognised() -> None:
-    class Deaf(World):
-        def observe(self) -> Any:
-            return np.random.default_rng().random(2)
-
-    assert not GymnasiumBridge(register("Deaf", Deaf)).repeats_starts()
-    for env_id in ("CartPole-v1", "FrozenLake-v1", "Taxi-v4", register("Leaky", Leaky)):
-        assert GymnasiumBridge(env_id).repeats_starts()
+        state, _ = env.reset(torch.rand(2, 2, 2))
+        step = env.step(state, torch.zeros(2, 2).long(), torch.rand(2, 2, 2))
+    assert step.reward.tolist() == [[INF, INF]] * 2
+    text = "a reward is inf, 1 steps into an episode"
+    assert (env.faults(), env.faults()) == ({0: text, 1: text}, {})
 
 
 # ---- Errors -----------------------------------------------------------------------------
@@ -583,7 +571,7 @@ SHAPE = "ValueError: an observation of shape (3,), its space has (2,)"
         ("step", boom, f"{STEP}KeyError: 'boom\\nand more'"),
         ("step", None, f"{STEP}{NOTHING}{UNPACK}"),
         ("step", (np.zeros(3), 0.0, False, False, {}), f"{STEP}{SHAPE}"),
-        ("step", (np.zeros(2), None, False, False, {}), f"{STEP}TypeError: float() argument"),
+        ("step", (np.zeros(2), None, False, False, {}), f"{STEP}ValueError: a reward of type None"),
         ("step", (["a", "b"], 0.0, False, False, {}), f"{STEP}ValueError: could not convert"),
     ],
 )
@@ -629,17 +617,18 @@ def refusal(env_id: str) -> str:
 BOX = spaces.Box(
     -np.ones(50, np.float32), np.arange(50, dtype=np.float32)
 )  # prints on several lines
+IMAGE = spaces.Box(0, 255, (84, 84, 3), np.uint8)
 BOTH = [
-    (spaces.Dict({"a": BOX}), "a Dict"),
-    (spaces.Tuple((BOX, spaces.Discrete(3))), "a Tuple"),
-    (spaces.MultiDiscrete([2, 3]), "a MultiDiscrete"),
     (spaces.Text(5), "a Text"),
-    (spaces.Box(-1, 1, (8, 9)), "a float32 Box of shape (8, 9)"),
-    (spaces.Box(0.0, 1.0, ()), "a float32 Box of shape ()"),
+    (spaces.Box(-1, 1, (0,)), "a float32 Box of shape (0,)"),
 ]
 REFUSED = [
     *((what, *row) for what in ("observation", "action") for row in BOTH),
-    ("observation", spaces.Box(0, 255, (84, 84, 3), np.uint8), "a uint8 Box of shape (84, 84, 3)"),
+    ("observation", IMAGE, "a uint8 Box of shape (84, 84, 3)"),
+    ("observation", spaces.Dict({"a": BOX, "b": IMAGE}), "a Dict"),
+    ("observation", spaces.Sequence(BOX), "a Sequence"),
+    ("action", spaces.Dict({"a": BOX}), "a Dict"),
+    ("action", spaces.MultiDiscrete([2, 3]), "a MultiDiscrete"),
     ("action", spaces.Box(0, 10, (2,), np.int64), "a int64 Box of shape (2,)"),
 ]
 
@@ -647,10 +636,7 @@ REFUSED = [
 @pytest.mark.parametrize(("what", "space", "name"), REFUSED)
 def test_other_spaces_are_refused(what: str, space: Any, name: str) -> None:
     env_id = register("Refused", **{f"{what}_space": space})
-    assert refusal(env_id) == (
-        f"--env {env_id}: its {what}s are {name}; supported are Discrete and a Box of one "
-        f"dimension{' of floats' if what == 'action' else ''}"
-    )
+    assert refusal(env_id).startswith(f"--env {env_id}: its {what}s are {name}; supported are Dis")
 
 
 @pytest.mark.parametrize(
@@ -661,7 +647,7 @@ def test_other_spaces_are_refused(what: str, space: Any, name: str) -> None:
         ("LunarLander-v2", "; did you mean LunarLander-v3?"),
         ("Taxi-v3", "; did you mean Taxi-v4?"),
         ("HalfCheetah-v1", "; did you mean HalfCheetah-v5?"),
-        ("gymnasium:CartPol-v1", "; did you mean CartPole-v1?"),
+        ("gymnasium:CartPol-v1", "; did you mean gymnasium:CartPole-v1?"),
         ("../:CartPole-v1", "; did you mean CartPole-v1?"),
         ("ALE/Pong-v5", "; Atari's observations are images, supported are vectors and state in"),
         ("zzzzz", "; there are Acrobot-v1, CartPole-v1, "),
@@ -681,7 +667,7 @@ def test_unknown_ids(env_id: str, hint: str) -> None:
 
 def test_a_native_id_that_gymnasium_lacks() -> None:
     message = refusal("FrozenLakeNotSlippery-v1")
-    assert message.startswith("--backend gymnasium: Gymnasium has no FrozenLakeNotSlippery-v1")
+    assert message.startswith("--env FrozenLakeNotSlippery-v1: Gymnasium has no such environment")
 
 
 @pytest.mark.parametrize(

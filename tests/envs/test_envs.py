@@ -295,8 +295,7 @@ def test_make_builds_every_environment_under_its_own_id(env_id: str) -> None:
 
 
 def test_make_refuses_what_an_environment_cannot_show() -> None:
-    with pytest.raises(UsageError, match=r"FrozenLake-v1: .* needs vector .* Acrobot-v1"):
-        envs.make("FrozenLake-v1", observations="vector")
+    assert envs.make("FrozenLake-v1", observations="vector").spec.obs_size == 16
     assert envs.make("CartPole-v1", observations="vector").spec.obs_size == 4
     with pytest.raises(UsageError, match=r"Pendulum-v1: .* needs discrete actions, as Acrobot-v1"):
         envs.make("Pendulum-v1", actions="discrete")

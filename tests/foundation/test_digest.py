@@ -620,7 +620,7 @@ CHANGES: dict[str, list[tuple[str, str, set[str]]]] = {  # by file
     "envs/acrobot.py": [("GRAVITY = 9.8", "GRAVITY = 9.81", set())],
     "envs/__init__.py": [
         ("env = NATIVE[env_id]()", "env = NATIVE[str(env_id)]()", CONTROL | {"td", "vi", "pi"}),
-        ("GymnasiumBridge(env_id, spec.time_limit)", "GymnasiumBridge(env_id)", {"bridged"}),
+        ("(env_id, spec.time_limit, env_kwargs)", "(env_id)", {"bridged"}),
         ("return Gridworld(goal, trap,", "return Gridworld(trap, goal,", {"pi"}),
     ],
     "algos/ppo.py": [("presets/ppo.toml", "presets/a2c.toml", set())],

@@ -86,6 +86,8 @@ class DoubleCartPole(CartPole):
 class Played:
     """An environment without its tables, so that it is played."""
 
+    native = True
+
     def __init__(self, env: Env) -> None:
         self.spec, self.reset, self.step = env.spec, env.reset, env.step
         self.initial_noise, self.noise_size = env.initial_noise, env.noise_size

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import os
+import platform
 import shutil
 from collections.abc import Callable, Iterator
 from hashlib import sha256
@@ -226,7 +228,7 @@ def test_a_table_that_is_damaged_gets_no_new_checksum(missing: bool) -> None:
     with pytest.raises(UsageError, match=r"ppo/curve\.parquet: differs from its checksum"):
         pack(RESULTS)
     with pytest.raises(UsageError, match=f"{FIRST}: is damaged"):
-        copy_part(FIRST, RESULTS / "copy", RESULTS / "beside")
+        copy_part(FIRST, RESULTS / "copy")
     assert (ALGO / packed.RUNS).read_text() == before
     assert not is_finished(FIRST)
     assert (OTHER / record.DONE).exists()
@@ -268,7 +270,7 @@ def test_a_run_whose_code_was_proved_equal_says_so_in_one_line() -> None:
     plant(ALGO / "a/seeds-003-003")
     pack(RESULTS)  # keeps the lines
     assert read_json(FIRST / "config.json")["code"] == {**CODE, **PROVED}
-    copy_part(FIRST, RESULTS / "copy", RESULTS / "beside")  # and so does a copy in a folder
+    copy_part(FIRST, RESULTS / "copy")  # and so does a copy in a folder
     assert read_json(RESULTS / "copy/config.json")["code"] == {**CODE, **PROVED}
     assert is_finished(RESULTS / "copy", with_weights=True)
 
@@ -329,10 +331,10 @@ def test_what_would_be_read_otherwise_is_not_packed(
 
 def test_what_a_killed_packing_was_writing_is_removed() -> None:
     plant(FIRST)
-    kept = {ALGO / ".a.1.lock", ALGO / ".a.2"}
-    (ALGO / ".a.2").mkdir()
-    for name in (".a.1.lock", ".runs.json.123", ".curve.parquet.45"):
-        (ALGO / name).write_text("")
+    dead = f"{platform.node()}.{2**22 + 1}.partial"  # more than Linux has
+    kept = {ALGO / ".a.2", ALGO / f".runs.json.{platform.node()}.{os.getppid()}.partial"}
+    for path in (*kept, ALGO / f".runs.json.{dead}", ALGO / f".curve.parquet.{dead}"):
+        path.write_text("")
     pack(RESULTS)
     assert {*ALGO.glob(".*")} == kept
 
@@ -446,7 +448,7 @@ def test_what_cannot_be_read_is_not_copied(wrong: str) -> None:
     edit(columns({"metrics.parquet": ["nothing"]}) if wrong == "columns" else bool)
     assert is_finished(FIRST)
     with pytest.raises(UsageError, match="has invalid content"):
-        copy_part(FIRST, RESULTS / "copy", RESULTS / "beside")
+        copy_part(FIRST, RESULTS / "copy")
     assert not (RESULTS / "copy").exists()
 
 

@@ -8,6 +8,7 @@ import errno
 import io
 import json
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -27,6 +28,7 @@ from manyseeds.benchmarks.chapters.stored import StoredRun, open_run
 from manyseeds.benchmarks.chapters.tabular import curve_of
 from manyseeds.cli import parse
 from manyseeds.errors import UsageError
+from manyseeds.locks import Locks
 from manyseeds.record import (
     DONE,
     POLICY,
@@ -48,7 +50,8 @@ from tests.records import config_of
 # What a run of one part writes, in this order.
 FILES = ["config.json", "curve.parquet", "metrics.parquet", "policy.safetensors", "curve.png"]
 FILES += ["summary.json", DONE]
-WRITES = [*FILES[:-1], "config.json", DONE]  # at last the record says by which kernels, too
+WRITES = ["settings.json", *FILES[:-1], "config.json", DONE]  # of locks; the record says kernels
+DEAD = f"{platform.node()}.{2**22 + 1}.partial"  # of a process that no Linux has
 LAKE = ("--env", "FrozenLake-v1", "--total-timesteps", "500", "--results", "r")
 POLE = ("--total-timesteps", "64", "--num-envs", "2", "--num-steps", "16", "--epochs", "2")
 POLE += ("--minibatch-size", "16", "--hidden", "8", "--results", "r")
@@ -106,7 +109,7 @@ def test_numbers_of_things() -> None:
 def test_a_file_is_not_written_through_a_link() -> None:
     """Somebody may guess the name of the file beside it."""
     Path("victim").write_bytes(b"precious")
-    Path(f".x.json.{os.getpid()}").symlink_to("victim")
+    writing.beside(Path("x.json")).symlink_to("victim")
     write_bytes(Path("x.json"), b"new")
     assert Path("victim").read_bytes() == b"precious"
     assert not Path("x.json").is_symlink()
@@ -197,7 +200,7 @@ def test_a_part_without_a_readable_seal_is_not_finished() -> None:
 def test_a_seal_covers_every_result_and_no_leftover() -> None:
     """What a killed process left half-written is neither sealed nor kept."""
     part = plant(Path("seeds-000-001"), [0, 1], sealed=False)
-    (part / ".curve.parquet.4711").write_bytes(b"half")
+    (part / f".curve.parquet.{DEAD}").write_bytes(b"half")
     (part / ".DS_Store").write_bytes(b"a visitor's")
     seal(part)
     assert set(json.loads((part / DONE).read_text())["sha256"]) == set(FILES) - {DONE}
@@ -263,9 +266,9 @@ def line_of(process: subprocess.Popen[str]) -> str:
 
 
 def test_a_seed_is_locked_against_other_processes_until_its_process_ends() -> None:
-    code = "from manyseeds.record import Locks; locks = Locks(Path('.x.lock'))\n"
+    code = "from manyseeds.locks import Locks; locks = Locks(Path('x'))\n"
     code += "print(*[locks.acquire(k) for k in (3, 5, 9)], flush=True); input()"
-    ours = record.Locks(Path(".x.lock"))
+    ours = Locks(Path("x"))
     assert ours.acquire(5)
     assert ours.acquire(7)
     first = python(code)
@@ -278,21 +281,20 @@ def test_a_seed_is_locked_against_other_processes_until_its_process_ends() -> No
     second = python(code)
     assert line_of(second) == "False True True\n"
     ours.close()
-    assert os.listdir() == [".x.lock"]  # the other one still needs it
+    assert os.listdir() == [".x.locks"]  # the other one still needs it
     second.communicate("\n")
-    record.Locks(Path(".x.lock")).close()
+    Locks(Path("x")).close()
     assert os.listdir() == []
 
 
 def test_a_name_is_held_until_the_last_process_of_its_settings_has_left() -> None:
     """A and B train under it; C, with others, is refused also once A, who came first, has left."""
-    code = "from manyseeds.record import Locks; locks = Locks(Path('.x.lock'))\n"
+    code = "from manyseeds.locks import Locks; locks = Locks(Path('x'))\n"
     code += "print(locks.enter(b'ours').decode(), flush=True); input(); locks.close()"
-    a, b = python(code), python(code)
-    assert [line_of(process) for process in (a, b)] == ["ours\n", "ours\n"]
+    a, b = (process for process in map(python, [code] * 2) if line_of(process) == "ours\n")
     for process, joined in ((a, b"ours"), (b, b"others")):
         process.communicate("\n")
-        locks = record.Locks(Path(".x.lock"))
+        locks = Locks(Path("x"))
         assert locks.enter(b"others") == joined
         locks.close()
     assert os.listdir() == []
@@ -336,21 +338,33 @@ def deadline(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.parametrize("name", ["", "0.lock", "entrance.lock", "settings.json"])
 @pytest.mark.parametrize("make", [link, dangling_link, second_name, Path.mkdir, os.mkfifo])
-def test_a_lock_file_that_is_something_else_is_refused(make: Callable[[Path], None]) -> None:
+def test_a_lock_file_that_is_something_else_is_refused(
+    make: Callable[[Path], None], name: str
+) -> None:
     """What it is called elsewhere must not be emptied, nor the other end of a pipe waited for."""
     folder = Path("r/runs/FrozenLake-v1/q_learning")
     folder.mkdir(parents=True)
     Path("victim").write_text("precious")
-    make(folder / ".x.lock")
-    why = "has a second name" if make == second_name else "is a link, a folder or the like"
+    locks = folder / ".x.locks"
+    place = locks / name if name else locks
+    place.parent.mkdir(exist_ok=True)
+    if make is not Path.mkdir or name:
+        make(place)
+    else:
+        place.write_text("")
+    why = f"is not a {'file' if name else 'folder'}, or is a link"
+    if make is second_name and name:
+        why = "has a second name"
     with deadline(10):
         error = refused(*LAKE, "--name", "x", "--seeds", "1")
-    assert error.startswith(f"error: {folder / '.x.lock'}: {why}")
-    if make != second_name:
-        with deadline(10), pytest.raises(UsageError, match=r"x\.lock: is a link"):
+    assert error == f"error: {place}: {why}; remove it\n".replace("name;", "name (a hard link);")
+    if name in ("", "0.lock"):
+        with deadline(10), pytest.raises(UsageError, match=f"{place}: {why}"):
             RunFolder(folder / "x").in_training([0])
-    assert os.listdir(folder) == [".x.lock"]
+    assert os.listdir(folder) == [".x.locks"]
+    assert not name or os.listdir(locks) == [name]
     assert Path("victim").read_text() == "precious"
     assert not Path("nothing").exists()
 
@@ -509,7 +523,7 @@ def kill_at_write(patch: Patch, k: int) -> list[str]:
     def replace_or_die(beside: Path, target: Path) -> None:
         names.append(Path(target).name)
         if len(names) == k:
-            shutil.copy(beside, Path(target).with_name(f".{Path(target).name}.4711"))
+            shutil.copy(beside, Path(target).with_name(f".{Path(target).name}.{DEAD}"))
             raise Killed
         replace(beside, target)
 
@@ -534,7 +548,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunFold
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-@pytest.mark.parametrize("k", range(1, len(WRITES) + 1), ids=WRITES)
+@pytest.mark.parametrize("k", range(2, len(WRITES) + 1), ids=WRITES[1:])
 def test_killed_at_any_write_and_resumed(
     k: int, damaged: bool, uninterrupted: dict[str, RunFolder], monkeypatch: Patch
 ) -> None:
@@ -552,7 +566,7 @@ def test_killed_at_any_write_and_resumed(
         with pytest.raises(Killed):
             train(q_learning, *args)
     assert names == WRITES[:k]
-    assert leftovers(part) == [f".{WRITES[k - 1]}.4711"]
+    assert leftovers(part) == [f".{WRITES[k - 1]}.{DEAD}"]
     assert not (part / DONE).exists()
     assert list(record.all_runs(Path("r"))) == []
 
@@ -697,7 +711,7 @@ def test_a_run_is_not_trained_with_two_settings_at_the_same_time() -> None:
     shutil.rmtree("r/runs/FrozenLake-v1/q_learning/x")
     other.kill()
     other.communicate()
-    assert leftovers(Path("r")) == [".x.lock"]
+    assert leftovers(Path("r")) == [".x.locks"]
     folder = train(q_learning, *args, "--gamma", "0.5")  # what it has left holds no name
     assert folder.finished_seeds() == {0}
     assert not leftovers(Path("r"))
@@ -748,17 +762,15 @@ def test_seeds_of_a_process_that_is_interrupted_are_trained_by_the_one_that_wait
     assert not leftovers(Path("r"))
 
 
-@pytest.mark.parametrize("removed", ["file", "folder"])
-def test_a_lock_survives_that_its_file_is_removed(removed: str) -> None:
+@pytest.mark.parametrize("removed", ["a/b/.x.locks", "a"])
+def test_a_lock_survives_that_its_folder_is_removed(removed: str) -> None:
     Path("a/b").mkdir(parents=True)
-    locks = record.Locks(Path("a/b/.x.lock"))
-    Path("a/b/.x.lock").unlink()
-    if removed == "folder":
-        shutil.rmtree("a")
+    locks = Locks(Path("a/b/x"))
+    shutil.rmtree(removed)
     assert locks.acquire(3)
-    assert os.listdir("a/b") == [".x.lock"]  # two processes must not lock two files of one name
+    assert os.listdir("a/b/.x.locks") == ["3.lock"]
     locks.close()
-    assert not Path("a/b/.x.lock").exists()
+    assert not os.listdir("a/b")
 
 
 def test_a_run_of_another_name_and_library() -> None:

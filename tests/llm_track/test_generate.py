@@ -160,7 +160,7 @@ def test_a_file_is_for_one_process(qwen: str, tmp_path: Path) -> None:
         for _ in range(2):
             with pytest.raises(UsageError, match="another process writes it"):
                 generate.generate(config)
-        assert [x.name for x in tmp_path.iterdir()] == [".x.jsonl.lock"]
+        assert [x.name for x in tmp_path.iterdir()] == [".x.jsonl.locks"]
         holder.communicate()
     generate.generate(config)
     assert sorted(x.name for x in tmp_path.iterdir()) == ["x.jsonl", "x.jsonl.state.json"]

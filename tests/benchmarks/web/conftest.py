@@ -53,7 +53,7 @@ def plant_store(results: Path) -> None:
         elif name.startswith("runs/"):  # which is packed
             for part in RunFolder(source).parts():
                 target.mkdir(exist_ok=True)
-                copy_part(part, target / part.name, target / ".beside")
+                copy_part(part, target / part.name)
         else:
             shutil.copy(source, target)
     both = {"completion": HOSTILE, "prompt": HOSTILE}

@@ -1,0 +1,170 @@
+"""Locks between processes: held until they are released or their process ends, however it ends.
+
+`filelock` takes them, on Linux, macOS and Windows alike. The code for Windows and macOS is there by
+design; it has been run on Linux only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import platform
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from manyseeds.errors import UsageError
+from manyseeds.untrusted import read_bytes
+from manyseeds.writing import sweep, write_bytes
+
+ENTRANCE, SETTINGS = "entrance.lock", "settings.json"
+CLEARING_S = 5  # how long the end of a process waits to remove its files
+_number = itertools.count()  # of the `Locks` of this process
+
+
+class Locks:
+    """Locks on the seeds of one run: a file for each, in a hidden folder beside the run.
+
+    The last process that closes them removes the folder. While processes are within `enter` it also
+    has the settings that they train, and a locked file for each of them. Raises UsageError where
+    something else has the name of the folder or of a file: no link is followed, and nothing is
+    written into a file that was there before.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.folder = folder_of(path)
+        self._held: dict[str, FileLock] = {}
+        self._inside = f"process-{platform.node()}-{os.getpid()}-{next(_number)}.lock"
+        self._make()
+
+    def _make(self) -> None:
+        with contextlib.suppress(FileExistsError):
+            self.folder.mkdir(parents=True)
+        check(self.folder, stat.S_ISDIR, "folder")
+
+    def enter(self, settings: bytes) -> bytes:
+        """Join the processes that train this run, if they have the same settings as this one.
+
+        Returns the settings that are trained: if they are others, this process has not joined.
+        """
+        self._take(ENTRANCE, wait=True)
+        try:
+            file = self.folder / SETTINGS
+            check(file, stat.S_ISREG, "file")
+            theirs = read_bytes(file) if file.exists() else b""
+            if theirs != settings:
+                if any(map(is_held, self.folder.glob("process-*.lock"))):
+                    return theirs
+                write_bytes(file, settings)
+            self._take(self._inside)
+            return settings
+        finally:
+            self._release(ENTRANCE)
+
+    def acquire(self, seed: int, wait: bool = False) -> bool:
+        """Take the lock of a seed (a plan: 0), if no other process has it; wait: until then."""
+        return self._take(name_of(seed), wait)
+
+    def release(self, seed: int) -> None:
+        """Give the lock of a seed back."""
+        self._release(name_of(seed))
+
+    def _take(self, name: str, wait: bool = False, timeout: float = 0) -> bool:
+        file = self.folder / name
+        while name not in self._held:
+            self._make()
+            check(file, stat.S_ISREG, "file")
+            lock = FileLock(file, thread_local=False)
+            try:
+                lock.acquire(timeout=-1 if wait else timeout)
+            except Timeout:
+                return False
+            except FileNotFoundError:
+                continue  # the folder was removed by the process that closed it last
+            self._held[name] = lock
+            check(file, stat.S_ISREG, "file")
+        return True
+
+    def _release(self, name: str) -> None:
+        if lock := self._held.pop(name, None):
+            lock.release(force=True)
+
+    def close(self) -> None:
+        """Give all locks back, and remove the files that no process holds."""
+        for name in [*self._held]:
+            self._release(name)
+        with contextlib.suppress(OSError, UsageError):
+            if not self.folder.is_dir() or not self._take(ENTRANCE, timeout=CLEARING_S):
+                return
+            used = False
+            for file in {*self.folder.glob("*.lock")} - {self.folder / ENTRANCE}:
+                with contextlib.suppress(UsageError):  # somebody's who is no process of ours
+                    used |= is_held(file)
+            if not used:
+                sweep(self.folder)
+                with contextlib.suppress(UsageError):
+                    check(self.folder / SETTINGS, stat.S_ISREG, "file")
+                    (self.folder / SETTINGS).unlink(missing_ok=True)
+            (self.folder / ENTRANCE).unlink(missing_ok=True)
+            self._release(ENTRANCE)
+            self.folder.rmdir()
+
+
+def folder_of(path: Path) -> Path:
+    """Where the lock files of a run, or of another file or folder, are."""
+    return path.with_name(f".{path.name}.locks")
+
+
+def name_of(seed: int) -> str:
+    return f"{seed}.lock"
+
+
+def check(path: Path, is_kind: Callable[[int], bool], kind: str) -> None:
+    """Raise UsageError for what is there and is of another kind, or a file with another name."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return
+    if not is_kind(status.st_mode):
+        raise UsageError(f"{path}: is not a {kind}, or is a link; remove it")
+    if kind == "file" and status.st_nlink > 1:
+        raise UsageError(f"{path}: has a second name (a hard link); remove it")
+
+
+def is_held(file: Path) -> bool:
+    """Whether a process holds a lock file; one that no process holds is removed."""
+    check(file, stat.S_ISREG, "file")
+    if not file.exists():
+        return False
+    lock = FileLock(file, thread_local=False)
+    try:
+        lock.acquire(timeout=0)
+    except (Timeout, PermissionError):  # another user's, who may still train
+        return True
+    except FileNotFoundError:
+        return False
+    file.unlink(missing_ok=True)  # while it is locked: whoever waits for it makes a new one
+    lock.release(force=True)
+    return False
+
+
+def held(path: Path, seeds: Iterable[int]) -> set[int]:
+    """Those of some seeds of a run (a plan: 0) that a process has locked. Raises UsageError."""
+    folder = folder_of(path)
+    check(folder, stat.S_ISDIR, "folder")
+    found = {seed for seed in seeds if is_held(folder / name_of(seed))}
+    with contextlib.suppress(OSError):
+        folder.rmdir()  # if it is empty
+    return found
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold an exclusive lock on a folder, which is made if there is none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.closing(Locks(folder)) as locks:
+        locks.acquire(0, wait=True)
+        yield
