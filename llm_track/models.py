@@ -381,7 +381,7 @@ def read_tokenizer(name: str, what: str) -> Any:
         raise UsageError(f"{what} {name}: its tokenizer has no end-of-sequence token")
     if tokenizer.pad_token_id is None:  # any token will do: padding is identified by the masks
         tokenizer.pad_token = tokenizer.eos_token
-    chat_template_utils.datetime = Today  # type: ignore[attr-defined]
+    chat_template_utils.datetime = Today  # type: ignore[attr-defined, misc]
     return tokenizer
 
 

@@ -587,4 +587,4 @@ def signal_of(metrics: pd.DataFrame, config: Any) -> str:
     share = float(shares.mean())
     if share > 1e-6:  # sums of float32
         return f"{100 * share:.3g}% of the {what}"
-    return f"none of the {what}; try sft.py first, or another --task, --model or --temperature"
+    return f"none of the {what}; try SFT first, or another --task, --model or --temperature"
