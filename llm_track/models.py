@@ -44,7 +44,7 @@ from manyseeds.digest import ROOT, boundary, code_digest
 from manyseeds.errors import UsageError, did_you_mean
 from manyseeds.llm_track import sampling, tasks
 from manyseeds.locks import alone
-from manyseeds.process import resolve_device
+from manyseeds.process import ENDING, exit_reason, resolve_device
 from manyseeds.progress import console
 from manyseeds.record import is_finished, model_files
 from manyseeds.runs.language import LanguageConfig, LanguageRun
@@ -202,15 +202,22 @@ def run_command(command: Sequence[str], name: str) -> None:
     A failure is a UsageError: name and the last line of its standard error.
     """
     inherited = {k: value for k, value in os.environ.items() if k not in Processes.VARIABLES}
-    done = subprocess.run(
+    path = os.pathsep.join(filter(None, [str(ROOT), inherited.get("PYTHONPATH")]))
+    with subprocess.Popen(
         [sys.executable, str(ROOT / command[0]), *command[1:]],
-        env={**inherited, "PYTHONPATH": str(ROOT)},
+        env={**inherited, "PYTHONPATH": path},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [""]
+        **ENDING,
+    ) as process:
+        try:
+            _, said = process.communicate()
+        except BaseException:  # of an interrupt: it, too, removes what it has begun
+            process.terminate()
+            raise
+    if process.returncode:
+        lines = said.strip().splitlines() or [exit_reason(process.returncode)]
         raise UsageError(f"{name}: {lines[-1].removeprefix('error: ')}")
 
 
@@ -374,7 +381,7 @@ def read_tokenizer(name: str, what: str) -> Any:
         raise UsageError(f"{what} {name}: its tokenizer has no end-of-sequence token")
     if tokenizer.pad_token_id is None:  # any token will do: padding is identified by the masks
         tokenizer.pad_token = tokenizer.eos_token
-    chat_template_utils.datetime = Today  # type: ignore[attr-defined]
+    chat_template_utils.datetime = Today  # type: ignore[attr-defined, misc]
     return tokenizer
 
 

@@ -61,7 +61,7 @@ BOOKKEEPING = {
 # What is chosen from it stands in a run's record.
 PRESETS = "PRESETS"
 # Methods of a Config that refuse or record, and compute nothing that is learned with.
-CONDITIONS = {"__post_init__", "check", "check_env", "contents", "origins"}
+CONDITIONS = {"__post_init__", "check", "check_env", "check_request", "contents", "origins"}
 SUPER = "super()"
 EXECUTION = "Execution"  # the mark of fields that change no curve
 C = ".c"  # the C code beside a module, as a name in it

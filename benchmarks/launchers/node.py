@@ -24,12 +24,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 from manyseeds import ROOMS
-from manyseeds.benchmarks.launchers.jobs import Job, end_with_parent, last_line, python_of
+from manyseeds.benchmarks.launchers.jobs import Job, last_line, python_of
 from manyseeds.cli import RunConfig, identity
 from manyseeds.digest import PACKAGE, ROOT
 from manyseeds.errors import UsageError
-from manyseeds.process import exit_reason
-from manyseeds.record import PLAN, RunFolder, clear, commit, is_finished, is_part, read_config
+from manyseeds.process import ENDING, exit_reason
+from manyseeds.record import (
+    PLAN,
+    RunFolder,
+    clear,
+    commit,
+    is_finished,
+    is_part,
+    read_config,
+)
 from manyseeds.runs.set_aside import differs, installed, parts_with_any, seeds_of, set_aside
 from manyseeds.untrusted import is_inner_name
 from manyseeds.writing import beside, remove, write_bytes
@@ -96,7 +104,7 @@ def carry_out(job: Job, store: Path, workers: int) -> Answer:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        preexec_fn=end_with_parent,
+        **ENDING,
     )
     said = f"{exit_reason(done.returncode)}: {last_line(done.stdout.decode(errors='replace'))}"
     asked = set(job.seeds)

@@ -597,8 +597,8 @@ def test_a_model_that_is_not_finite_is_refused(
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("grpo", "none of the groups have right and wrong completions; try sft.py first"),
-        ("rlhf_ppo", "none of the steps have right and wrong completions; try sft.py first"),
+        ("grpo", "none of the groups have right and wrong completions; try SFT first"),
+        ("rlhf_ppo", "none of the steps have right and wrong completions; try SFT first"),
     ],
 )
 @pytest.mark.usefixtures("few_samples")
