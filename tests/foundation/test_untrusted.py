@@ -208,12 +208,14 @@ WAYS |= {"read_metadata", "read_parquet", "read_table", "read_text", "safe_open"
 DOORS = {"packed", "record", "untrusted"}  # modules whose functions of these names may be called
 ALLOWED = {  # by file: the functions that open something else than what is in a store
     "manyseeds/cli.py": {"read_presets"},  # the project's own data
+    "manyseeds/command.py": {"flush"},  # /dev/null
     "manyseeds/digest.py": {"c_code", "contents", "text_at"},  # sources, those of others bounded
     "manyseeds/kernels/__init__.py": {"kept", "is_whole", "sha256_of", "cpu"},  # sources, /proc
     "manyseeds/kernels/guard.py": {"known", "bytecode_of"},  # the project's own data, Python's
     "manyseeds/plots.py": {"_gif_bytes"},  # memory
     "manyseeds/record.py": {"_cpu_name"},  # /proc
     "manyseeds/runs/base.py": {"carry_out"},  # a method of runs
+    "manyseeds/runs/control.py": {"open"},  # a method of runs
     "manyseeds/runs/language.py": {"_open"},  # a method of runs
     "manyseeds/untrusted.py": {"open_checked", "open_to_write", "copy_file", "parse_parquet"},
     "manyseeds/usage.py": {"show_help"},  # /dev/null
