@@ -33,7 +33,7 @@ from manyseeds.benchmarks.chapters.results import escape
 from manyseeds.cli import PUBLISHED, LayerConfig, parse
 from manyseeds.command import failing_in_one_line
 from manyseeds.errors import UsageError
-from manyseeds.untrusted import open_checked
+from manyseeds.untrusted import check_within, open_checked
 from manyseeds.writing import write_bytes, written_files
 
 # The first line of every page: a file without it is never overwritten or removed.
@@ -101,6 +101,7 @@ def check_writable(results: Path, pages: Sequence[str]) -> None:
     """
     for name in ("tables", "plots", environment_pages.FOLDER):
         folder = results / name
+        check_within(folder, results)
         if os.path.lexists(folder) and not folder.is_dir():
             raise UsageError(f"{folder}: is not a folder")
     files = [path for name in ("tables", "plots") for path in (results / name).glob("*.*")]
