@@ -12,6 +12,8 @@ therefore compared weight by weight after one iteration, and by scores after a w
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import contextlib
 import copy
 import gc
@@ -39,7 +41,6 @@ from manyseeds.benchmarks.cases import ALGORITHMS, Case, command_line
 from manyseeds.benchmarks.measure import LearningOnly, origin, write_measured
 from manyseeds.checkpoint import to_bytes
 from manyseeds.cli import ScriptConfig, from_preset, parse
-from manyseeds.command import failing_in_one_line
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.evaluate import CURVE_EPISODES, evaluate

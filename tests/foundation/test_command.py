@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+from manyseeds.command import (
+    BROKEN_PIPE,
+    PARENT,
+    Interrupted,
+    failing_in_one_line,
+    last_words,
+    watch_parent,
+)
+
 import errno
 import os
 import shutil
@@ -13,14 +22,6 @@ from pathlib import Path
 
 import pytest
 
-from manyseeds.command import (
-    BROKEN_PIPE,
-    PARENT,
-    Interrupted,
-    failing_in_one_line,
-    last_words,
-    watch_parent,
-)
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.process import ENDING
