@@ -24,7 +24,7 @@ from pathlib import Path
 import pandas as pd
 from tyro.conf import Positional
 
-from manyseeds import plots
+from manyseeds import plots, stats
 from manyseeds.benchmarks.chapters.names import display
 from manyseeds.benchmarks.chapters.results import (
     MARGIN,
@@ -38,6 +38,7 @@ from manyseeds.benchmarks.chapters.stored import find_and_open
 from manyseeds.cli import given_runs, parse, path_of
 from manyseeds.errors import UsageError, described, printable
 from manyseeds.runs.control import reachable_threshold
+from manyseeds.stats import Floats
 
 
 def labels(results: Sequence[Result]) -> list[str]:
@@ -90,6 +91,12 @@ def imported_line(path: Path) -> pd.DataFrame:
     return curve
 
 
+def score_text(result: Result, values: Floats, statistic: stats.Statistic = "iqm") -> str:
+    """The estimate, and what equal scores do not tell."""
+    found = stats.estimate(values, statistic)
+    return found.full_text(result.digits) if found.equal else found.text(result.digits)
+
+
 def compare(paths: Sequence[str], out: Path) -> None:
     """Draw the runs and the lines of CSV files into `out`, and print the table of the runs."""
     if out.suffix not in plots.FORMATS:
@@ -131,15 +138,17 @@ def compare(paths: Sequence[str], out: Path) -> None:
         (
             name,
             str(len(r.seeds)),
-            r.text(r.final),
-            r.text(r.final, "mean"),
+            score_text(r, r.final),
+            score_text(r, r.final, "mean"),
             r.failures_text(),
-            r.text(r.auc),
+            score_text(r, r.auc),
             f"{r.timesteps:,}",
         )
         for name, r in zip(names, results, strict=True)
     ]
     print_table(f"{title}, greedy return [95% interval over seeds]", header, scores)
+    if note := stats.coverage_note(len(r.seeds) for r in results):
+        print(note)
     verdicts = [
         (
             name,

@@ -59,6 +59,7 @@ from manyseeds.untrusted import (
     read_tensors,
     reading,
 )
+from manyseeds.worth import unscored_text, worths_of
 from manyseeds.writing import parquet_bytes, replace_folder, write_bytes, write_json
 
 NAMED = 5  # files that a line names
@@ -137,9 +138,8 @@ def write_language(run: StoredRun, folder: Path) -> list[int]:
     models, final = {}, {}
     for part, summary in zip(run.parts, run.summaries, strict=True):
         if (part / "model").is_dir():
-            (seed,) = summary["seeds"]
-            models[seed] = part / "model"
-            final[seed] = summary["final"][summary["headline"]]
+            ((seed, worth),) = worths_of(summary).items()
+            models[seed], final[seed] = part / "model", worth.score
     if not final:
         raise UsageError(f"{run.path}: has no weights here; train it here first")
     seed = median_and_worst(final)[0]
@@ -212,17 +212,23 @@ def card(run: StoredRun, seeds: Sequence[int], folder: Path) -> str:
         result = load_result(run)
         result = result.only(result.seeds[: result.first_seeds] or result.seeds)  # as verdicts
         measure, score = "mean_reward", stats.estimate(result.final, "mean")
+        failed = result.unscored
         shown, digits = "greedy return at the end, mean", result.digits
         library, task = "manyseeds", "reinforcement-learning"
         load = f"from manyseeds.algos.{run.algo} import load\n\n"
         load += 'policy = load("hub:FOLDER")  # or OWNER/NAME'
     else:
         method = Method(run)
+        failed = unscored_text(
+            [w for summary in run.summaries for w in worths_of(summary).values()]
+        )
         measure, score = method.headline, stats.estimate(method.values(method.headline), "mean")
         shown, digits = f"{measure} at the end, mean", 3
         library, (loader, task) = "transformers", class_of(folder)
         load = f"from transformers import {loader}\n\n"
         load += f'model = {loader}.from_pretrained("FOLDER")  # or OWNER/NAME'
+    shown += f" over {plural(score.n, 'seed')}"
+    interval = "; ".join(filter(None, ("95% interval", score.caveat)))
     data = ModelCardData(
         model_name=name,
         library_name=library,
@@ -234,8 +240,8 @@ def card(run: StoredRun, seeds: Sequence[int], folder: Path) -> str:
                 dataset_type=printable(run.env),
                 dataset_name=printable(run.env),
                 metric_type=measure,
-                metric_name=f"{shown} over {plural(score.n, 'seed')} [95% interval]",
-                metric_value=score.text(digits),
+                metric_name=f"{shown} [{interval}]",
+                metric_value=score.short_text(digits),
             )
         ],
     )
@@ -246,7 +252,8 @@ def card(run: StoredRun, seeds: Sequence[int], folder: Path) -> str:
         f"---\n{data.to_yaml()}\n---\n",
         f"# {escape(name)}\n",
         f"Trained by manyseeds with seeds {ranges(run.seeds)}. Weights of {rows}.\n",
-        f"- Score: {score.text(digits)} ({shown} over {plural(score.n, 'seed')}, 95% interval)",
+        f"- Score: {score.short_text(digits)} ({shown}, {interval})",
+        *([f"- Seeds without a score, which count as failures: {failed}"] if failed else []),
         f"- Against {BASELINES[run.kind][1]}: {escape(verdict_of(run))}\n",
         f"```python\n{load}\n```\n",
         f"## Provenance\n\n{origins_text(run.configs)}",

@@ -34,6 +34,7 @@ from manyseeds.benchmarks.chapters.contents import CHAPTERS, by_environment, ope
 from manyseeds.benchmarks.chapters.results import escape
 from manyseeds.cli import PUBLISHED, LayerConfig, parse
 from manyseeds.errors import UsageError
+from manyseeds.untrusted import open_checked
 from manyseeds.writing import write_bytes, written_files
 
 # The first line of every page: a file without it is never overwritten or removed.
@@ -61,9 +62,12 @@ def environment_page(pairs: Sequence[Pair], results: Path) -> Path:
 
 
 def is_generated(path: Path) -> bool:
-    """Whether a file is a page of a report."""
-    with path.open("rb") as file:
-        return file.readline().strip() == MARK.encode()
+    """Whether a path is that of a page of a report; a link is none."""
+    try:
+        with open_checked(path) as file:
+            return file.readline(2 * len(MARK)).strip() == MARK.encode()
+    except UsageError:
+        return False
 
 
 def remove_former(results: Path, written: Sequence[Path]) -> None:

@@ -50,9 +50,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import pandas as pd
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 from tyro.conf import Positional
 
@@ -79,8 +77,18 @@ from manyseeds.digest import PACKAGE, ROOT, Place, find, origin_of, resolve
 from manyseeds.errors import UsageError
 from manyseeds.packed import RUNS, is_packed, with_proved
 from manyseeds.process import exit_reason
-from manyseeds.record import all_runs, pack, plural, read_bytes, read_json, read_seal, seal
+from manyseeds.record import (
+    all_runs,
+    pack,
+    plural,
+    read_bytes,
+    read_json,
+    read_parquet,
+    read_seal,
+    seal,
+)
 from manyseeds.runs.stale import digest_today, part_is_stale, read_again
+from manyseeds.untrusted import read_tensors
 from manyseeds.writing import write_bytes, write_json
 
 # What is compared of a part, in the order in which differences are looked for.
@@ -138,16 +146,16 @@ def differences(old: Path, here: Path) -> Iterator[Difference]:
 def read(file: Path) -> dict[str, Any]:
     """The tensors, columns or fields of a file by name: tensors, or plain values."""
     if file.suffix == ".safetensors":
-        return dict(load_file(file))
+        return read_tensors(file)[0]
     if file.suffix == ".parquet":
-        frame = pd.read_parquet(file)
+        frame = read_parquet(file)
         names = [name for name in map(str, frame) if not is_unchecked(name)]
         columns = {name: frame[name].to_numpy() for name in names}
         return {
             name: x.tolist() if x.dtype == object else torch.from_numpy(x.copy())
             for name, x in columns.items()
         }
-    return dict(fields(json.loads(file.read_text())))
+    return dict(fields(read_json(file)))
 
 
 def fields(content: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -183,7 +183,7 @@ def against_published(checked: Checked, run: Path, episodes: int) -> list[tuple[
             continue
         within = "within" if expected.low <= found <= expected.high else "outside"
         name = (checked.env, display(checked.algo), str(seed))
-        rows.append((*name, expected.text(result.digits), f"{found:.{result.digits}f}", within))
+        rows.append((*name, expected.text(result.digits), result.number(found), within))
     return rows
 
 

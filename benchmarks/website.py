@@ -25,6 +25,7 @@ from manyseeds.benchmarks.web.page import HERE, Page, html
 from manyseeds.cli import ScriptConfig, parse, path_of
 from manyseeds.errors import UsageError
 from manyseeds.record import layers
+from manyseeds.untrusted import copy_file, files_in
 from manyseeds.writing import replace_folder, write_bytes
 
 MARK = ".manyseeds-site"  # a file in every folder that this script has written
@@ -59,7 +60,8 @@ def write_site(results: Path, out: Path, drawn: bool = False) -> None:
     def fill(fresh: Path) -> int:
         write_bytes(fresh / MARK, b"")
         if (out / films.FOLDER).is_dir():
-            shutil.copytree(out / films.FOLDER, fresh / films.FOLDER, symlinks=True)
+            for name in files_in(out / films.FOLDER):
+                copy_file(out / films.FOLDER / name, fresh / films.FOLDER / name)
         if drawn:
             films.write_films(store, fresh / films.FOLDER)
         for folder in ASSETS:

@@ -104,7 +104,7 @@ class GymnasiumBridge(Env):
     ) -> None:
         registered = gym.spec(registered_id(env_id))
         self._gym_id = registered.id
-        self._kwargs = read_kwargs(env_kwargs)
+        self._kwargs, self._altered = read_kwargs(env_kwargs), bool(env_kwargs)
         limit = self._kwargs.pop("max_episode_steps", registered.max_episode_steps)
         self._limit_assumed = limit is None or limit == -1  # which is "none" to Gymnasium
         self._time_limit = time_limit if self._limit_assumed else checked_limit(env_id, limit)
@@ -161,7 +161,7 @@ class GymnasiumBridge(Env):
                 f"{self.spec.id} is registered without a time limit: episodes are cut after "
                 f"{self._time_limit} steps; --env-kwargs max_episode_steps=N sets another limit"
             )
-        if self.spec.id in NATIVE and self._kwargs:
+        if self.spec.id in NATIVE and self._altered:
             notes.append(f"--env-kwargs: {self.spec.id} is Gymnasium's own, not the native one")
         if differs := self._try_out():
             notes.append(

@@ -54,6 +54,7 @@ from manyseeds.writing import replace_folder
 
 PADDING = 3  # tokens on the left, in the check that they change nothing
 WEIGHTS = ".safetensors"
+LAYERS = 1024  # of a model, and experts
 NEW_WEIGHTS = 2**22  # that a model may have besides those of its files: a head, buffers
 TOLERANCE = 0.02  # standard deviations of the logits, of the same check
 Row = TypeVar("Row", tasks.Problem, tasks.Preference)
@@ -340,8 +341,8 @@ def check_sizes(folder: Path, kind: Any, what: str, **settings: Any) -> None:
     headers = [read_header(path)[0] for name, path in files.items() if name.endswith(WEIGHTS)]
     stored = sum(math.prod(x.shape) for header in headers for x in header.values())
     try:
-        check_layers(read_json(files["config.json"]), sum(map(len, headers)))
-    except (KeyError, ValueError) as error:
+        check_layers(read_json(files["config.json"]))
+    except (AttributeError, KeyError, ValueError) as error:
         raise UsageError(f"{what} {folder}: {error}") from None
     with failing_in_one_line(str(folder), what):
         architecture = AutoConfig.from_pretrained(folder, trust_remote_code=False, **settings)
@@ -354,14 +355,15 @@ def check_sizes(folder: Path, kind: Any, what: str, **settings: Any) -> None:
         )
 
 
-def check_layers(config: Any, tensors: int) -> None:
-    """Raise ValueError for a config.json with more layers, or lists for them, than tensors."""
+def check_layers(config: Any) -> None:
+    """Raise ValueError for a config.json with more layers, or lists for them, than any model has:
+    each would be made as an object."""
     for name, x in config.items():
         if isinstance(x, dict):
-            check_layers(x, tensors)
+            check_layers(x)
         count = len(x) if isinstance(x, list) else x
-        if re.search("layer|expert", name) and isinstance(count, int | float) and count > tensors:
-            raise ValueError(f"config.json says {name} {count}, the files have {tensors} tensors")
+        if re.search("layer|expert", name) and isinstance(count, int | float) and count > LAYERS:
+            raise ValueError(f"config.json says {name} {count}; at most {LAYERS}")
 
 
 def read_tokenizer(name: str, what: str) -> Any:
@@ -379,7 +381,7 @@ def read_tokenizer(name: str, what: str) -> Any:
         raise UsageError(f"{what} {name}: its tokenizer has no end-of-sequence token")
     if tokenizer.pad_token_id is None:  # any token will do: padding is identified by the masks
         tokenizer.pad_token = tokenizer.eos_token
-    chat_template_utils.datetime = Today  # type: ignore[attr-defined]
+    chat_template_utils.datetime = Today  # type: ignore[attr-defined, misc]
     return tokenizer
 
 

@@ -66,7 +66,7 @@ for algo in sorted(set(catalog.names("algos")) - {case.partition(",")[0] for cas
     if issubclass(catalog.module("algos", algo).Config, SeedsConfig):
         CASES[algo] = catalog.facts(algo).small
 CLOCK = ["learn_s"]
-SECONDS = {"learn_seconds", "total_seconds", "timesteps_per_second"}
+SECONDS = {"learn_seconds", "evaluation_seconds", "total_seconds", "timesteps_per_second"}
 
 
 def train(case: str, results: Path, **settings: Any) -> RunFolder:

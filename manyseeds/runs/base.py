@@ -268,7 +268,8 @@ def estimate_json(values: np.ndarray, statistic: stats.Statistic) -> dict[str, f
     """An estimate as JSON; null where a seed's value is not known, and for no interval."""
     if not np.isfinite(values).all():
         return {"value": None, "low": None, "high": None, "n": len(values)}
-    return finite_numbers(dataclasses.asdict(stats.estimate(values, statistic)))
+    found = stats.estimate(values, statistic)
+    return finite_numbers({name: getattr(found, name) for name in ("value", "low", "high", "n")})
 
 
 def complete(

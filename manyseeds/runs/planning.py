@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from manyseeds import checkpoint, plots
+from manyseeds import checkpoint, plots, stats
 from manyseeds.cli import AnyConfig, EnvConfig, Execution, Positive, Preset, Range, UsageError
 from manyseeds.record import PLAN, POLICY, SCHEMA, RunFolder, read_json, read_part
 from manyseeds.runs.base import BaseRun, carry_out, complete, print_table
@@ -240,7 +240,9 @@ def print_result(folder: RunFolder, config: PlanningConfig, preset: Preset | Non
     how = f"exact, at most {spec.time_limit} steps"
     if spec.reference_score is not None:
         how += f"; reference {spec.reference_score:g}"
-    table.add_row("undiscounted return", f"{summary['score']:.{spec.digits}f} ({how})")
+    table.add_row(
+        "undiscounted return", f"{stats.number_text(summary['score'], spec.digits)} ({how})"
+    )
     if preset is None:
         table.add_row("preset", f"none for {config.env}: the defaults")
     table.add_row("time", f"{summary['learn_seconds']:.2f} s")

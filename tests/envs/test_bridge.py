@@ -718,6 +718,14 @@ def test_the_code_of_a_users_environment_is_part_of_the_digest(
     assert users_code("CartPole-v1") == []
 
 
+def test_an_environments_packages_are_those_of_its_code() -> None:
+    """Whose versions are recorded; Gymnasium's is always."""
+    entry_point = "stable_baselines3.common.envs.identity_env:IdentityEnv"
+    gym.register("bridge/Theirs-v0", entry_point, max_episode_steps=5, kwargs={"dim": 2})
+    assert GymnasiumBridge("bridge/Theirs-v0").packages() == ["stable_baselines3"]
+    assert GymnasiumBridge("CartPole-v1").packages() == envs.CartPole().packages() == []
+
+
 def test_an_id_may_name_the_module_that_registers_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -732,6 +740,8 @@ def test_an_id_may_name_the_module_that_registers_it(
     assert seen[5].sum() > 0
     file = tmp_path / "bridge_test_module.py"  # what is registered there is Gymnasium's own
     assert [*map(origin_of, env.origins())][2:] == [f"{file}:<statements>"]
+    said = "did you mean bridge_test_module:mine/Pole-v3?"
+    assert refusal("bridge_test_module:mine/Pol-v3").endswith(said)
     message = refusal("bridge_no_module:mine/Pole-v3")
     assert message.startswith("--env 'bridge_no_module:mine/Pole-v3': cannot import bridge_no_mod")
     assert message.endswith("; install it, or add its folder to PYTHONPATH")
