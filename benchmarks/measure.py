@@ -141,8 +141,8 @@ def run_pinned(command: list[str], core: int | None, **environment: str) -> dict
     """
 
     def pin() -> None:
-        if core is not None and hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, {core})
+        assert core is not None
+        os.sched_setaffinity(0, {core})
 
     threads = {"OMP_NUM_THREADS": "1", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
     began = time.perf_counter()
@@ -150,7 +150,7 @@ def run_pinned(command: list[str], core: int | None, **environment: str) -> dict
         command,
         capture_output=True,
         text=True,
-        preexec_fn=pin,
+        preexec_fn=pin if core is not None and hasattr(os, "sched_setaffinity") else None,
         env={**os.environ, **threads, **environment},
         cwd=ROOT,
     )
