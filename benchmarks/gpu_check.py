@@ -45,7 +45,7 @@ from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.evaluate import CURVE_EPISODES, evaluate
 from manyseeds.llm_track import grpo, models, sampling, tasks
-from manyseeds.process import set_up_process
+from manyseeds.process import ENDING, set_up_process
 from manyseeds.record import gpu
 from manyseeds.runs.control import Run
 from manyseeds.seeds import PURPOSES, SeedStreams
@@ -462,7 +462,7 @@ def main(args: Sequence[str] | None = None) -> None:
     if config.throughput:
         torch.cuda.empty_cache()
         command = [sys.executable, str(ROOT / "benchmarks" / "throughput.py"), "--device", "cuda"]
-        status |= subprocess.run([*command, "--results", config.results]).returncode
+        status |= subprocess.run([*command, "--results", config.results], **ENDING).returncode
     raise SystemExit(min(status, 1))
 
 
