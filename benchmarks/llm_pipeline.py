@@ -24,6 +24,8 @@ results/llm_pipeline.json, to which the scores of each finished seed are added.
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +34,6 @@ from typing import Any
 
 from manyseeds.benchmarks.measure import origin, read_measured, write_measured
 from manyseeds.cli import NonNegativeInt, PositiveInt, ScriptConfig, parse
-from manyseeds.command import failing_in_one_line
 from manyseeds.digest import code_digest
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import tasks
