@@ -407,7 +407,7 @@ def test_rewards_that_are_nan_are_one_line(
     with pytest.raises(SystemExit, match="1"):
         sb3_baseline.train_seed(sb3_baseline.SB3, algo, config, 3, tmp_path / "seeds-003-003")
     note, said = capsys.readouterr().err.splitlines()
-    assert note == "note: NoReward-v0, seed 3, timestep 0: a reward is nan, 1 steps into an episode"
+    assert note == "note: NoReward-v0, seed 3, timestep 0: a reward is nan at step 1 of an episode"
     assert said.startswith("error: seed 3: SB3's policy became NaN: a reward was not finite")
     assert not list(tmp_path.iterdir())
 

@@ -540,7 +540,7 @@ def test_huge_rewards_are_infinite_without_a_warning() -> None:
         state, _ = env.reset(torch.rand(2, 2, 2))
         step = env.step(state, torch.zeros(2, 2).long(), torch.rand(2, 2, 2))
     assert step.reward.tolist() == [[INF, INF]] * 2
-    text = "a reward is inf, 1 steps into an episode"
+    text = "a reward is inf at step 1 of an episode"
     assert (env.faults(), env.faults()) == ({0: text, 1: text}, {})
 
 
