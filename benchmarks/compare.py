@@ -22,7 +22,7 @@ from pathlib import Path
 import pandas as pd
 from tyro.conf import Positional
 
-from manyseeds import plots
+from manyseeds import plots, stats
 from manyseeds.benchmarks.chapters.names import display
 from manyseeds.benchmarks.chapters.results import (
     MARGIN,
@@ -33,9 +33,11 @@ from manyseeds.benchmarks.chapters.results import (
     verdict_text,
 )
 from manyseeds.benchmarks.chapters.stored import find_and_open
-from manyseeds.cli import exit_with, given_runs, parse, path_of
+from manyseeds.cli import given_runs, parse, path_of
+from manyseeds.command import failing_in_one_line
 from manyseeds.errors import UsageError, described, printable
 from manyseeds.runs.control import reachable_threshold
+from manyseeds.stats import Floats
 
 
 def labels(results: Sequence[Result]) -> list[str]:
@@ -88,6 +90,12 @@ def imported_line(path: Path) -> pd.DataFrame:
     return curve
 
 
+def score_text(result: Result, values: Floats, statistic: stats.Statistic = "iqm") -> str:
+    """The estimate, and what equal scores do not tell."""
+    found = stats.estimate(values, statistic)
+    return found.full_text(result.digits) if found.equal else found.text(result.digits)
+
+
 def compare(paths: Sequence[str], out: Path) -> None:
     """Draw the runs and the lines of CSV files into `out`, and print the table of the runs."""
     if out.suffix not in plots.FORMATS:
@@ -129,15 +137,17 @@ def compare(paths: Sequence[str], out: Path) -> None:
         (
             name,
             str(len(r.seeds)),
-            r.text(r.final),
-            r.text(r.final, "mean"),
+            score_text(r, r.final),
+            score_text(r, r.final, "mean"),
             r.failures_text(),
-            r.text(r.auc),
+            score_text(r, r.auc),
             f"{r.timesteps:,}",
         )
         for name, r in zip(names, results, strict=True)
     ]
     print_table(f"{title}, greedy return [95% interval over seeds]", header, scores)
+    if note := stats.coverage_note(len(r.seeds) for r in results):
+        print(note)
     verdicts = [
         (
             name,
@@ -166,15 +176,14 @@ class Flags:
     """The plot, .svg or .png."""
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """Set runs against the first, on the terminal and in a plot."""
     flags = parse(Flags, {}, __doc__, args)
     try:
         compare(given_runs(flags.runs), path_of(flags.out, "--out"))
-    except UsageError as error:
-        exit_with(error)
     except OSError as error:  # not writable, a folder of that name
-        exit_with(UsageError(f"--out {flags.out}: {error.strerror}"))
+        raise UsageError(f"--out {flags.out}: {error.strerror}") from None
 
 
 if __name__ == "__main__":

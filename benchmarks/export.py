@@ -42,7 +42,8 @@ from manyseeds.benchmarks.chapters.results import (
 from manyseeds.benchmarks.chapters.stored import StoredRun, find_and_open
 from manyseeds.benchmarks.policies import median_and_worst, policies_file
 from manyseeds.checkpoint import read_about, to_bytes
-from manyseeds.cli import exit_with, parse, path_of
+from manyseeds.cli import parse, path_of
+from manyseeds.command import failing_in_one_line
 from manyseeds.digest import is_path
 from manyseeds.errors import UsageError, printable
 from manyseeds.record import POLICY, plural, ranges, read_json
@@ -57,6 +58,7 @@ from manyseeds.untrusted import (
     read_tensors,
     reading,
 )
+from manyseeds.worth import unscored_text, worths_of
 from manyseeds.writing import parquet_bytes, replace_folder, write_bytes, write_json
 
 NAMED = 5  # files that a line names
@@ -135,9 +137,8 @@ def write_language(run: StoredRun, folder: Path) -> list[int]:
     models, final = {}, {}
     for part, summary in zip(run.parts, run.summaries, strict=True):
         if (part / "model").is_dir():
-            (seed,) = summary["seeds"]
-            models[seed] = part / "model"
-            final[seed] = summary["final"][summary["headline"]]
+            ((seed, worth),) = worths_of(summary).items()
+            models[seed], final[seed] = part / "model", worth.score
     if not final:
         raise UsageError(f"{run.path}: has no weights here; train it here first")
     seed = median_and_worst(final)[0]
@@ -210,17 +211,23 @@ def card(run: StoredRun, seeds: Sequence[int], folder: Path) -> str:
         result = load_result(run)
         result = result.only(result.seeds[: result.first_seeds] or result.seeds)  # as verdicts
         measure, score = "mean_reward", stats.estimate(result.final, "mean")
+        failed = result.unscored
         shown, digits = "greedy return at the end, mean", result.digits
         library, task = "manyseeds", "reinforcement-learning"
         load = f"from manyseeds.algos.{run.algo} import load\n\n"
         load += 'policy = load("hub:FOLDER")  # or OWNER/NAME'
     else:
         method = Method(run)
+        failed = unscored_text(
+            [w for summary in run.summaries for w in worths_of(summary).values()]
+        )
         measure, score = method.headline, stats.estimate(method.values(method.headline), "mean")
         shown, digits = f"{measure} at the end, mean", 3
         library, (loader, task) = "transformers", class_of(folder)
         load = f"from transformers import {loader}\n\n"
         load += f'model = {loader}.from_pretrained("FOLDER")  # or OWNER/NAME'
+    shown += f" over {plural(score.n, 'seed')}"
+    interval = "; ".join(filter(None, ("95% interval", score.caveat)))
     data = ModelCardData(
         model_name=name,
         library_name=library,
@@ -232,8 +239,8 @@ def card(run: StoredRun, seeds: Sequence[int], folder: Path) -> str:
                 dataset_type=printable(run.env),
                 dataset_name=printable(run.env),
                 metric_type=measure,
-                metric_name=f"{shown} over {plural(score.n, 'seed')} [95% interval]",
-                metric_value=score.text(digits),
+                metric_name=f"{shown} [{interval}]",
+                metric_value=score.short_text(digits),
             )
         ],
     )
@@ -244,7 +251,8 @@ def card(run: StoredRun, seeds: Sequence[int], folder: Path) -> str:
         f"---\n{data.to_yaml()}\n---\n",
         f"# {escape(name)}\n",
         f"Trained by manyseeds with seeds {ranges(run.seeds)}. Weights of {rows}.\n",
-        f"- Score: {score.text(digits)} ({shown} over {plural(score.n, 'seed')}, 95% interval)",
+        f"- Score: {score.short_text(digits)} ({shown}, {interval})",
+        *([f"- Seeds without a score, which count as failures: {failed}"] if failed else []),
         f"- Against {BASELINES[run.kind][1]}: {escape(verdict_of(run))}\n",
         f"```python\n{load}\n```\n",
         f"## Provenance\n\n{origins_text(run.configs)}",
@@ -311,6 +319,7 @@ def upload(folder: Path, repository: str) -> str:
         raise UsageError(f"--upload {repository}: {reason}; {folder} is written") from None
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """Export a run and, with --upload, upload it."""
     flags = parse(Flags, {}, __doc__, args)
@@ -326,10 +335,8 @@ def main(args: Sequence[str] | None = None) -> None:
         print(f"written: {folder}")
         if flags.upload:
             print(f"uploaded: {upload(folder, flags.upload)}")
-    except UsageError as error:
-        exit_with(error)
     except OSError as error:
-        exit_with(UsageError(f"--hub {flags.hub}: {error.strerror or error}"))
+        raise UsageError(f"--hub {flags.hub}: {error.strerror or error}") from None
 
 
 if __name__ == "__main__":

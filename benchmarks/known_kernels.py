@@ -29,7 +29,8 @@ import manyseeds.optim
 import manyseeds.samples
 from manyseeds import envs, kernels
 from manyseeds.benchmarks import catalog
-from manyseeds.cli import exit_with, parse
+from manyseeds.cli import parse
+from manyseeds.command import failing_in_one_line
 from manyseeds.digest import ROOT
 from manyseeds.envs.kernels import GUARDS
 from manyseeds.envs.rollout import PLAYING
@@ -190,12 +191,13 @@ def disagreements() -> list[str]:
     return found
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None, file: Path = FILE) -> None:
     """Write the file anew; what a kernel saves stays unless it is measured."""
     config = parse(Config, {}, __doc__, args)
     if differing := disagreements():
         reason = "C computes something else than the Python there; change both alike, or neither"
-        exit_with(UsageError(f"{', '.join(differing)}: {reason}"))
+        raise UsageError(f"{', '.join(differing)}: {reason}")
     before = json.loads(file.read_text()) if file.exists() else {}
     content = {
         kernel: {"slower": before.get(kernel, {}).get("slower", 0), "versions": found}

@@ -51,6 +51,7 @@ from manyseeds.benchmarks import catalog
 from manyseeds.benchmarks.measure import origin, read_measured, write_measured
 from manyseeds.benchmarks.suite import COMMON
 from manyseeds.cli import PositiveInt, ScriptConfig, from_preset, parse
+from manyseeds.command import failing_in_one_line
 from manyseeds.optim import SeedAdam
 from manyseeds.process import set_up_process
 from manyseeds.runs.control import Run
@@ -283,6 +284,7 @@ def measured_before(path: Path, code: Mapping[str, str], S: int) -> list[dict[st
     return stored["measurements"] if same else []
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """Measure what is not stored yet, and write it after each training."""
     config = parse(Config, {}, __doc__, args)

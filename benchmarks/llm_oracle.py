@@ -43,6 +43,7 @@ from torch import Tensor
 
 from manyseeds.benchmarks.measure import origin, write_measured
 from manyseeds.cli import ScriptConfig, parse
+from manyseeds.command import failing_in_one_line
 from manyseeds.llm_track import dr_grpo, grpo
 from manyseeds.process import set_up_process
 
@@ -499,6 +500,7 @@ def clipped(
     return {"above": above / count, "below": below / count}
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """Measure, print, and write the file."""
     config = parse(Config, {}, __doc__, args)

@@ -28,10 +28,11 @@ from manyseeds.record import commit, plural, ranges
 from manyseeds.runs.control import Run
 from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Estimate
+from manyseeds.worth import worths_of
 from manyseeds.writing import write_bytes
 
 MAX_BYTES = 10 * 2**20  # of all files together
-Finals = dict[int, float | None]  # by seed; None for NaN
+Finals = dict[int, float | None]  # by seed; None: diverged, or unknown
 
 
 class OtherBuild(UsageError):
@@ -50,12 +51,11 @@ def policies_file(run: Path) -> Path:
 
 
 def final_scores(run: StoredRun) -> Finals:
-    """The final greedy return of every seed, ascending; where there are others, without the fresh
-    ones that only a revised verdict asks for."""
+    """The final score of every seed, ascending; where there are others, without the fresh ones that
+    only a revised verdict asks for."""
     found: Finals = {}
     for summary in reversed(run.summaries):
-        scores = summary["final"]["greedy"]["per_seed"]
-        found |= {seed: scores[str(seed)] for seed in summary["seeds"]}
+        found |= {seed: worth.score for seed, worth in worths_of(summary).items()}
     first = {seed: score for seed, score in sorted(found.items()) if seed < FIRST_FRESH}
     return first or found
 
@@ -63,8 +63,8 @@ def final_scores(run: StoredRun) -> Finals:
 def median_and_worst(final: Mapping[int, float | None]) -> list[int]:
     """The seed in the middle by final return (of two, the lower return) and the last one.
 
-    Of seeds with equal returns, the lowest number; where both are the same seed, it alone. What is
-    NaN is worse than any.
+    Of seeds with equal returns, the lowest number; where both are the same seed, it alone. One
+    without a score is worse than any.
     """
 
     def rank(seed: int) -> float:
@@ -167,8 +167,8 @@ def train_and_write(cell: Cell, results: str) -> Finals:
     set_up_process(config.threads)
     training = Run(config, seeds)
     policy = catalog.module("algos", cell.algo).train(config, training)
-    found = training.finish(policy)["final"]["greedy"]["per_seed"]
-    scores: Finals = {seed: found[str(seed)] for seed in seeds}
+    found = worths_of(training.finish(policy))
+    scores: Finals = {seed: found[seed].score for seed in seeds}
     published = {seed: final[seed] for seed in seeds}
     if scores != published:
         text = f"seeds {ranges(seeds)} score {list(scores.values())} here, "

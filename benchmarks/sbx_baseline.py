@@ -38,6 +38,7 @@ from manyseeds.benchmarks.sb3_baseline import (
     PPOPolicy,
     complete_run,
 )
+from manyseeds.command import failing_in_one_line
 from manyseeds.errors import UsageError
 
 # The module can be read where it cannot be used.
@@ -158,6 +159,7 @@ SBX = Peer(
 )
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """What the command does."""
     complete_run(SBX, SBXFlags, __doc__, sys.argv[1:] if args is None else args)

@@ -25,7 +25,8 @@ from torch import Tensor
 
 from manyseeds import envs
 from manyseeds.benchmarks.measure import origin, write_measured
-from manyseeds.cli import Range, ScriptConfig, exit_with, parse
+from manyseeds.cli import Range, ScriptConfig, parse
+from manyseeds.command import failing_in_one_line
 from manyseeds.digest import origin_of
 from manyseeds.errors import UsageError
 from manyseeds.seeds import SeedStreams
@@ -106,16 +107,14 @@ def best_score(env: envs.TabularEnv) -> float:
     return (value * env.start).sum().item()
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """Measure, print and write the scores of one environment."""
     config = parse(Config, {}, __doc__, args)
-    try:
-        env = envs.make(config.env, env_kwargs=config.env_kwargs)
-        for note in env.notes():
-            print(f"note: {note}", file=sys.stderr)
-        score = random_score(env, config.episodes)
-    except UsageError as error:
-        exit_with(error)
+    env = envs.make(config.env, env_kwargs=config.env_kwargs)
+    for note in env.notes():
+        print(f"note: {note}", file=sys.stderr)
+    score = random_score(env, config.episodes)
     half = score.value - score.low
     digits = max(0, 1 - math.floor(math.log10(half))) if half > 0 else 4
     value = f"{score.value:.{digits}f}"

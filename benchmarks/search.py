@@ -13,10 +13,11 @@ differ in shapes, such as num_envs, are trained one group after another. A large
         --vary learning_rate=log:1e-4:1e-2 gae_lambda=linear:0.8:1 num_envs=4,8 clip_range=0.1,0.2
 
 A configuration's score is the mean final greedy return of its seeds. The return during training
-breaks ties. With `--cut 0.25` trials have a quarter of the timesteps, and the best few are then
-trained at full length. The best score of many is biased upwards, so the winner is measured again on
-fresh seeds (from 1000 on), beside the preset and stable-baselines3's default hyperparameters, all
-three trained by our code.
+breaks ties. A configuration with a diverged seed has no score, and is never chosen. With
+`--cut 0.25` trials have a quarter of the timesteps, and the best few are then trained at full
+length. The best score of many is biased upwards, so the winner is measured again on fresh seeds
+(from 1000 on), beside the preset and stable-baselines3's default hyperparameters, all three trained
+by our code.
 
 A study is a folder in RESULTS/studies. The same command resumes it and trains nothing twice. More
 --trials or --minutes extend it.
@@ -36,18 +37,18 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import numpy as np
 import pandas as pd
 
 from manyseeds import stats
 from manyseeds.benchmarks import catalog
-from manyseeds.benchmarks.chapters.sensitivity import against_text
+from manyseeds.benchmarks.chapters.sensitivity import against_text, score_text
 from manyseeds.benchmarks.sb3_defaults import SB3_DEFAULTS
 from manyseeds.benchmarks.spaces import Choice, Space, configuration, grid, read_space
 from manyseeds.benchmarks.stated import STATED
-from manyseeds.benchmarks.studies import StudyFolder
+from manyseeds.benchmarks.studies import StudyFolder, measured, worths_of_rows
 from manyseeds.benchmarks.verdicts import FIRST_FRESH
 from manyseeds.cli import (
     PUBLISHED,
@@ -57,22 +58,23 @@ from manyseeds.cli import (
     NonNegativeInt,
     PositiveInt,
     Range,
-    exit_with,
     identity,
     parse_both,
     read_algo,
     read_flag,
     requested_seeds,
 )
+from manyseeds.command import failing_in_one_line
 from manyseeds.digest import origin_of
 from manyseeds.errors import UsageError, did_you_mean
 from manyseeds.process import set_up_process
 from manyseeds.progress import Progress, console
 from manyseeds.record import check_committed, hash_of, plural, provenance, ranges, seal
-from manyseeds.runs.base import failing_in_one_line, without_results
+from manyseeds.runs.base import AGAIN, without_results
 from manyseeds.runs.configurations import MAX_ROWS, batches, train_configurations
 from manyseeds.runs.control import Run, say_notes
 from manyseeds.untrusted import reading
+from manyseeds.worth import mean_or_failure
 from manyseeds.writing import write_json
 
 if TYPE_CHECKING:
@@ -305,8 +307,10 @@ def train_batch(
         for number in names:
             tell(study, number, scores[number])
         done += len(chosen)
-        best = ranked(search.folder.rows, "search")[0]
-        text = f"{scores[best]:.{digits_of(search)}f} by trial {best}"
+        text = "none has a score yet"
+        if best := ranked(search.folder.rows, "search")[:1]:
+            score = stats.number_text(scores[best[0]], search.config.make_env().spec.digits)
+            text = f"{score} by trial {best[0]}"
         bar.update(done * timesteps, spent + time.monotonic() - began, text)
     return len(configs)
 
@@ -345,7 +349,7 @@ def bar_of(search: Search, timesteps: int, seeds: int, text: str) -> Progress:
 
 
 def tell(study: optuna.Study, number: int, score: float) -> None:
-    """Tell Optuna a trial's score; one that is not finite is a failure."""
+    """Tell Optuna a trial's score; without one it has failed."""
     import optuna
 
     if math.isfinite(score):
@@ -382,25 +386,20 @@ def as_word(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def trial_scores(rows: pd.DataFrame) -> dict[int, float]:
-    """The mean final return of each trial, over its seeds; -inf where one is unknown."""
-    chosen = rows[rows["stage"] == "search"]
-    means: Any = chosen["final"].fillna(-math.inf).groupby(chosen["trial"]).mean()
-    return {int(number): float(mean) for number, mean in means.items()}
+def trial_scores(rows: pd.DataFrame, stage: str = "search") -> dict[int, float]:
+    """The mean final return of each trial, over its seeds; -inf where a seed diverged, or where
+    its return is unknown."""
+    chosen = rows[rows["stage"] == stage]
+    trials: Any = chosen.groupby("trial")
+    return {int(number): mean_or_failure(worths_of_rows(own)) for number, own in trials}
 
 
 def ranked(rows: pd.DataFrame, stage: str) -> list[int]:
-    """Trials, best first: by their mean final return, among equals by that of training itself."""
-    scores = ["final", "train_return"]
+    """The trials that have a score, best first: by that, among equals by the return of training."""
+    scores = {n: score for n, score in trial_scores(rows, stage).items() if math.isfinite(score)}
     chosen = rows[rows["stage"] == stage]
-    means: Any = chosen[scores].fillna(-math.inf).groupby(chosen["trial"]).mean()
-    best = means.sort_values(scores, ascending=False, kind="stable")
-    return [int(number) for number in best.index.tolist()]
-
-
-def digits_of(search: Search) -> int:
-    """Decimals with which a score is worth printing."""
-    return int(search.config.make_env().spec.digits)
+    training: Any = chosen["train_return"].fillna(-math.inf).groupby(chosen["trial"]).mean()
+    return sorted(scores, key=lambda number: (-scores[number], -training[number]))
 
 
 # ---- The winner -----------------------------------------------------------------------------
@@ -432,7 +431,21 @@ def run_finalists(search: Search, study: optuna.Study) -> int:
         config = search.point(trials[number], full=True)
         text = f"trial {number} at full length"
         train_one(search, "finalist", config, number, search.seeds, text)
-    return next(n for n in ranked(search.folder.rows, "finalist") if n in finalists)
+    best = [n for n in ranked(search.folder.rows, "finalist") if n in finalists]
+    if not best:
+        fail(search, "finalist")
+    return best[0]
+
+
+def fail(search: Search, stage: str) -> NoReturn:
+    """Leave in one line where no trial has a score: there is nothing to choose."""
+    rows = search.folder.rows
+    rows = rows[rows["stage"] == stage]
+    trials, diverged = rows["trial"].nunique(), rows["trial"][rows["diverged"].notna()].nunique()
+    text = f"a seed diverged in {diverged} of {plural(trials, 'trial')}"
+    text += ", and the others have no finite return" if diverged < trials else ""
+    print(f"error: nothing to choose: {text}; see {search.folder.path}", file=sys.stderr)
+    raise SystemExit(1)
 
 
 def candidates(search: Search, study: optuna.Study, winner: int) -> dict[str, ControlConfig]:
@@ -472,8 +485,7 @@ def measure(search: Search, found: Mapping[str, ControlConfig], winner: int) -> 
 def result_of(search: Search, found: Mapping[str, ControlConfig], winner: int) -> dict[str, Any]:
     """Measure the candidates; result.json: their scores."""
     frame = measure(search, found, winner)
-    finals = {n: frame["final"].to_numpy()[frame["name"] == n] for n in found if search.fresh}
-    areas = {n: frame["auc"].to_numpy()[frame["name"] == n] for n in found if search.fresh}
+    fresh = {name: frame[frame["name"] == name] for name in found if search.fresh}
     rows = search.folder.rows
     trials = rows[rows["stage"] == "search"]
     return {
@@ -481,12 +493,14 @@ def result_of(search: Search, found: Mapping[str, ControlConfig], winner: int) -
         "trials": int(trials["trial"].nunique()),
         "seconds": {s: float(x) for s, x in rows.groupby("stage")["seconds"].sum().items()},
         "settings": {name: identity(config) for name, config in found.items()},
-        "final": {name: finite_or_none(values) for name, values in finals.items()},
-        "auc": {name: finite_or_none(values) for name, values in areas.items()},
+        **{
+            measure: {name: finite_or_none(own[measure]) for name, own in fresh.items()}
+            for measure in ("final", "auc", "diverged")
+        },
     }
 
 
-def finite_or_none(values: np.ndarray) -> list[float | None]:
+def finite_or_none(values: pd.Series) -> list[float | None]:
     """Numbers as JSON: null for one that is not finite."""
     return [x if math.isfinite(x) else None for x in values.tolist()]
 
@@ -496,7 +510,7 @@ def print_result(search: Search, result: Mapping[str, Any], found: Mapping[str, 
     from rich.table import Table
 
     spec = search.config.make_env().spec
-    digits, n, k = int(spec.digits), result["trials"], len(search.seeds)
+    n, k = result["trials"], len(search.seeds)
     console.print(
         f"{search.algo} on {search.config.env}: chosen by search ({n} configurations x {k} seeds)"
         + (f", measured on {len(search.fresh)} fresh seeds" if search.fresh else "")
@@ -505,11 +519,10 @@ def print_result(search: Search, result: Mapping[str, Any], found: Mapping[str, 
         table = Table(box=None, padding=(0, 1, 0, 0))
         for column in ("", "final return, mean", "chosen against it"):
             table.add_column(column)
-        for name, values in result["final"].items():
-            known = None not in values
-            score = stats.estimate(values, "mean").text(digits) if known else "unknown"
-            text = "" if name == WINNER else against_text(result["final"], name, spec)
-            table.add_row(name, score, text)
+        finals = measured(result, "final")
+        for name, worths in finals.items():
+            text = "" if name == WINNER else against_text(finals, name, spec)
+            table.add_row(name, score_text(worths, spec), text)
         console.print(table)
     seconds = ", ".join(f"{stage} {s:.0f} s" for stage, s in result["seconds"].items())
     console.print(f"{seconds}; stored in {search.folder.path}")
@@ -581,14 +594,12 @@ def read_flags(args: Sequence[str] | None) -> Search:
     return Search(algo, config, space, flags)
 
 
+@failing_in_one_line("; try a smaller --rows", AGAIN)
 def main(args: Sequence[str] | None = None) -> None:
     """Search, measure the winner, print it."""
-    try:
-        search = read_flags(args)
-        needs_optuna()
-    except UsageError as error:
-        exit_with(error)
-    with failing_in_one_line("; try a smaller --rows"), search.folder.locked():
+    search = read_flags(args)
+    needs_optuna()
+    with search.folder.locked():
         if search.flags.publish:
             check_committed()
         set_up_process(search.config.threads)
@@ -599,6 +610,8 @@ def main(args: Sequence[str] | None = None) -> None:
         run_trials(search, study)
         if not trial_scores(search.folder.rows):
             raise UsageError("--vary: no configuration of this space can be trained")
+        if not ranked(search.folder.rows, "search"):
+            fail(search, "search")
         run_untuned(search)
         winner = run_finalists(search, study)
         found = candidates(search, study, winner)

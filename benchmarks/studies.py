@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,15 @@ import pandas as pd
 from manyseeds import untrusted
 from manyseeds.errors import UsageError
 from manyseeds.locks import Locks
-from manyseeds.record import DONE, SCHEMA, folder_of, hash_of, is_finished, read_record
+from manyseeds.record import (
+    DONE,
+    SCHEMA,
+    folder_of,
+    hash_of,
+    is_finished,
+    read_record,
+)
+from manyseeds.worth import Worth, worth_of
 from manyseeds.writing import parquet_bytes, write_bytes, write_json
 
 
@@ -93,6 +101,21 @@ class StudyFolder:
             if not locks.acquire(0):
                 raise UsageError(f"{self.path}: is being searched by another process")
             yield
+
+
+def worths_of_rows(rows: pd.DataFrame) -> list[Worth]:
+    """What the seed of each row is worth by its final return."""
+    return [worth_of(*row) for row in zip(rows["final"], rows["diverged"], strict=True)]
+
+
+def measured(result: Mapping[str, Any], measure: str) -> dict[str, list[Worth]]:
+    """What the fresh seeds of each candidate are worth by a measure, `final` or `auc`, according to
+    result.json. In one without `diverged`, written before that was stored, none diverged."""
+    found = {}
+    for name, values in result[measure].items():
+        diverged = result.get("diverged", {}).get(name) or [None] * len(values)
+        found[name] = [worth_of(*seed) for seed in zip(values, diverged, strict=True)]
+    return found
 
 
 def sealed_studies(results: Path) -> list[Path]:

@@ -23,6 +23,7 @@ from manyseeds.errors import UsageError
 from manyseeds.evaluate import Policy
 from manyseeds.record import POLICY, home_of
 from manyseeds.untrusted import BROKEN, reading
+from manyseeds.worth import worths_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +102,8 @@ def load_trained(path: str, trusted_env: str | None = None) -> list[Trained]:
     module = catalog.module("algos", algo)
     with reading(run.path):
         final = final_scores(run)
-        diverged = {int(seed) for summary in run.summaries for seed in summary["diverged"]}
+        worths = [item for summary in run.summaries for item in worths_of(summary).items()]
+        diverged = {seed for seed, worth in worths if worth.diverged is not None}
     found = []
     for part in there:
         try:

@@ -47,11 +47,16 @@ class EnvSpec:
         return len(self.action_low) > 0
 
     @property
-    def digits(self) -> int:
-        """Decimals with which a score is worth printing."""
-        if self.reference_score is None or self.random_score is None:
-            return 1
-        return 3 if abs(self.reference_score - self.random_score) < 10 else 1
+    def digits(self) -> int | None:
+        """Decimals with which a score is worth printing; None where its scale is unknown."""
+        return digits_of(self.random_score, self.reference_score)
+
+
+def digits_of(random_score: float | None, reference_score: float | None) -> int | None:
+    """Decimals with which scores between these two are worth printing; None: nobody knows."""
+    if random_score is None or reference_score is None:
+        return None
+    return 3 if abs(reference_score - random_score) < 10 else 1
 
 
 class State(NamedTuple):

@@ -161,6 +161,13 @@ def held(path: Path, seeds: Iterable[int]) -> set[int]:
     return found
 
 
+def tidy(path: Path) -> None:
+    """Remove the lock files that killed processes have left of a run."""
+    with contextlib.suppress(OSError, UsageError):
+        if os.path.lexists(folder_of(path)):
+            Locks(path).close()
+
+
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
     """Hold an exclusive lock on a folder, which is made if there is none."""

@@ -400,7 +400,7 @@ SUMMARIES: dict[str, dict[str, Shape]] = {  # by the kind of run
         "diverged": {str: int},
         "timesteps_per_seed": int,
         "threshold?": (float, None),
-        "digits?": int,
+        "digits?": (int, None),
     },
     "planning": {
         "sweeps": int,
@@ -417,6 +417,7 @@ SUMMARIES: dict[str, dict[str, Shape]] = {  # by the kind of run
         "initial": MEASURES,
         "final": MEASURES,
         "samples": int,
+        "diverged?": (int, None),
     },
 }
 

@@ -296,10 +296,10 @@ def score_rows(pairs: Sequence[Pair]) -> list[tuple[TableCell, ...]]:
 
 def detail_rows(pairs: Sequence[Pair]) -> list[tuple[TableCell, ...]]:
     def spread(r: Result) -> str:
-        return f"{r.final.std(ddof=1):.{r.digits}f}" if len(r.seeds) > 1 else "-"
+        return r.number(r.final.std(ddof=1)) if len(r.seeds) > 1 else "-"
 
     def over_episodes(r: Result) -> str:
-        return "exact" if r.exact else f"{r.episode_std.mean():.{r.digits}f}"
+        return "exact" if r.exact else r.number(r.episode_std.mean())
 
     return [
         (
@@ -307,7 +307,7 @@ def detail_rows(pairs: Sequence[Pair]) -> list[tuple[TableCell, ...]]:
             pair.sides(pair.seeds_text),
             pair.sides(lambda r: r.text(r.final)),
             pair.sides(lambda r: r.text(r.auc)),
-            pair.sides(lambda r: f"{r.final.min():.{r.digits}f}"),
+            pair.sides(lambda r: r.number(r.final.min())),
             pair.sides(spread),
             pair.sides(over_episodes),
             pair.sides(lambda r: r.text(r.sampled)),
@@ -397,7 +397,7 @@ def other_rows(pairs: Sequence[Pair], results: Path) -> Rows:
 
 def ranked_seeds(result: Result) -> dict[str, int]:
     """The median and the worst seed of a run; one seed can be both."""
-    seeds = median_and_worst(dict(zip(result.seeds, result.final.tolist(), strict=True)))
+    seeds = median_and_worst({seed: worth.score for seed, worth in result.worths.items()})
     return dict(zip(RANKS, (seeds[0], seeds[-1]), strict=True))
 
 
@@ -417,9 +417,8 @@ def policy_rows(pairs: Sequence[Pair], results: Path) -> Rows:
             continue
         for rank, seed in ranked_seeds(ours).items():
             expected = in_other_episodes(ours, seed, FINAL_EPISODES)
-            score = f"{expected.value:.{ours.digits}f}"
-            interval = f"{expected.low:.{ours.digits}f} to {expected.high:.{ours.digits}f}"
-            name = pair.label(ours), rank, str(seed), score
+            interval = " to ".join(map(ours.number, (expected.low, expected.high)))
+            name = pair.label(ours), rank, str(seed), ours.number(expected.value)
             alike = "exact" if ours.exact else "all returns are equal"
             rows.append((*name, alike if math.isnan(expected.low) else interval))
     return rows
@@ -434,7 +433,7 @@ def failures_list(pairs: Sequence[Pair]) -> str:
             seeds = []
             for seed in r.failures:
                 when = f", diverged at timestep {r.diverged[seed]:,}" if seed in r.diverged else ""
-                seeds.append(f"seed {seed} ({scores[seed]:.{r.digits}f}{when})")
+                seeds.append(f"seed {seed} ({r.number(scores[seed])}{when})")
             if seeds:
                 lines.append(f"- {escape(display(r.algo))}: {', '.join(seeds)}\n")
     return "\n" + fold("Failed seeds", "".join(lines)) if lines else ""

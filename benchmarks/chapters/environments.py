@@ -51,6 +51,7 @@ class Checked:
     def cells(self) -> tuple[str, ...]:
         """The row for people, in Markdown."""
         digits = envs.NATIVE[self.env]().spec.digits
+        assert digits is not None, "of a native environment both scores are known"
         sides = (stats.estimate(x, "mean").text(digits) for x in (self.native, self.gymnasium))
         d = self.difference
         value, low, high = (f"{x:+.{digits + 1}f}" for x in (d.value, d.low, d.high))

@@ -135,14 +135,21 @@ def score(pair: Pair) -> str:
     assert pair.ours
     spec, mean = pair.ours.spec, float(pair.ours.final.mean())
     if spec.random_score is None or spec.reference_score is None:
-        return f"{mean:.{pair.ours.digits}f} (raw)"
+        return f"{pair.ours.number(mean)} (raw)"
     return f"{float(stats.normalise(mean, spec.random_score, spec.reference_score)):.2f}"
 
 
 def best_score(pairs: Sequence[Pair]) -> str:
-    """The best of several scores, as text: equal texts are equally good."""
-    means = {float(pair.ours.final.mean()): pair for pair in pairs if pair.ours}
+    """The best of several scores, as text: equal texts are equally good. A run of which a seed has
+    no score is never the best."""
+    means = {float(r.final.mean()): pair for pair in pairs if (r := pair.ours) and not r.unscored}
     return score(means[max(means)]) if means else ""
+
+
+def is_best(pair: Pair, best: str) -> bool:
+    """Whether a pair has the best score of its environment."""
+    assert pair.ours
+    return score(pair) == best and not pair.ours.unscored
 
 
 def cell(pair: Pair | None, algo: str, env: str, best: str) -> str:
@@ -159,7 +166,7 @@ def cell(pair: Pair | None, algo: str, env: str, best: str) -> str:
     marks = [SIGNS[verdict.parity.word]] if verdict else []
     marks += [STALE] * any(map(is_stale, pair.headline))
     marks += [FEW] * any(len(r.seeds) < pair.requested_seeds(r) for r in pair.headline)
-    bold = "**" if text == best else ""
+    bold = "**" if is_best(pair, best) else ""
     linked = f"{bold}{link(text, where, anchor(algo))}{bold}"
     return f"{' '.join((linked, *marks))}<br>{short(pair.ours.timesteps_requested)}"
 

@@ -58,6 +58,7 @@ from manyseeds.errors import printable
 from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Floats, Parity
 from manyseeds.untrusted import COST, NAME, ORIGIN, check, reading
+from manyseeds.worth import SHARE_OF_FAILURE, counted, worths_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,7 +114,10 @@ class Method:
         return escape(display(self.algo)) + (" (stale)" if self.stale else "")
 
     def values(self, name: str, when: str = "final") -> Floats:
-        """A measure of each seed, [S]; a seed without it is NaN."""
+        """A measure of each seed, [S]; a seed without it is NaN, and a diverged one scores 0."""
+        if (name, when) == (self.headline, "final"):
+            worths = [worth for summary in self.summaries for worth in worths_of(summary).values()]
+            return counted(worths, SHARE_OF_FAILURE)
         found = [summary[when].get(name) for summary in self.summaries]
         return np.array([np.nan if x is None else x for x in found])
 
@@ -143,7 +147,9 @@ class Method:
         numbers = ("samples", self.headline)
         found = [read_table(part / "curve.parquet", numbers) for part in self.parts]
         last = max(map(len, found)) - 1
-        for rows in found:
+        for rows, summary in zip(found, self.summaries, strict=True):
+            if summary.get("diverged") is not None:
+                rows.loc[rows["samples"] >= summary["diverged"], self.headline] = SHARE_OF_FAILURE
             due = rows["samples"] * last // self.settings["total_samples"]
             rows["point"] = due.clip(upper=last)
         return found

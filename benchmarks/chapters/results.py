@@ -33,6 +33,7 @@ from manyseeds.runs.control import reachable_threshold
 from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Floats, Parity
 from manyseeds.untrusted import reading
+from manyseeds.worth import Worth, counted, unscored_text, worth_of, worths_of
 
 FLOOR = 0.1  # normalised score below which nothing was learned
 Rows = list[tuple[str, ...]]  # of a table for people
@@ -46,7 +47,7 @@ class Scores:
     reward_threshold: float | None
     random_score: float | None
     reference_score: float | None
-    digits: int
+    digits: int | None  # decimals of a score; None: as many as its size asks for
 
 
 def floor_of(spec: Scores) -> float | None:
@@ -64,7 +65,9 @@ def scores_of(env: str, summary: dict[str, Any]) -> Scores:
         return Scores(
             env, spec.reward_threshold, spec.random_score, spec.reference_score, spec.digits
         )
-    return Scores(env, summary["threshold"], None, None, min(max(summary["digits"], 0), 6))
+    digits = summary["digits"]
+    digits = digits if digits is None else min(max(digits, 0), 6)
+    return Scores(env, summary["threshold"], None, None, digits)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +81,7 @@ class Result:
     sampled: Floats  # the same, actions sampled
     episode_std: Floats  # of the greedy return at the end, over episodes; NaN when exact
     final_episodes: int  # of the evaluation at the end; 0 when exact
-    diverged: dict[int, int]  # seed -> timestep
+    worths: dict[int, Worth]  # by seed; one that has no score counts as a failure above
     curve: pd.DataFrame  # the greedy evaluations during training, tidy
     timesteps: int  # per seed
     auc: Floats = field(init=False)  # mean return over training
@@ -101,8 +104,18 @@ class Result:
         arrays = {name: getattr(self, name)[chosen] for name in ("final", "sampled", "episode_std")}
         kept = [seed for seed in self.seeds if seed in set(seeds)]
         curve = self.curve[self.curve["seed"].isin(kept)]
-        diverged = {seed: t for seed, t in self.diverged.items() if seed in set(kept)}
-        return replace(self, seeds=kept, curve=curve, diverged=diverged, **arrays)
+        worths = {seed: self.worths[seed] for seed in kept}
+        return replace(self, seeds=kept, curve=curve, worths=worths, **arrays)
+
+    @property
+    def diverged(self) -> dict[int, int]:
+        """The timesteps at which seeds diverged."""
+        return {seed: w.diverged for seed, w in self.worths.items() if w.diverged is not None}
+
+    @property
+    def unscored(self) -> str:
+        """`2 diverged, 1 unknown`: the seeds without a score of their own; mostly empty."""
+        return unscored_text([*self.worths.values()])
 
     @property
     def first_seeds(self) -> int:
@@ -129,9 +142,13 @@ class Result:
         return bool((self.curve["episodes"] == 0).all())
 
     @property
-    def digits(self) -> int:
-        """Decimals with which its scores are worth printing."""
+    def digits(self) -> int | None:
+        """Decimals with which its scores are worth printing; None: as many as their size asks."""
         return 3 if self.exact else self.spec.digits
+
+    def number(self, score: float) -> str:
+        """`498.2`"""
+        return stats.number_text(score, self.digits)
 
     @property
     def timesteps_requested(self) -> int:
@@ -149,13 +166,13 @@ class Result:
 
     @property
     def failures(self) -> list[int]:
-        """The seeds that diverged, or ended below the reward threshold; where there is none, those
-        that ended hardly above a random policy."""
+        """The seeds that have no score, or ended below the reward threshold; where there is none,
+        those that ended hardly above a random policy."""
         bar = reachable_threshold(self.spec)
         bar = floor_of(self.spec) if bar is None else bar
         bar = -math.inf if bar is None else bar
         pairs = zip(self.seeds, self.final, strict=True)
-        return [seed for seed, score in pairs if score < bar or seed in self.diverged]
+        return [x for x, score in pairs if score < bar or self.worths[x].score is None]
 
     def failures_text(self) -> str:
         """`2 of 10 (1 diverged), at most 51%`: the bound is that of the share of all seeds. `-`
@@ -163,10 +180,10 @@ class Result:
         n, failed = len(self.seeds), len(self.failures)
         text = f"{failed} of {n}"
         bars = reachable_threshold(self.spec), floor_of(self.spec)
-        if bars == (None, None) and not self.diverged:
+        if bars == (None, None) and not self.unscored:
             return "-"
-        if self.diverged:
-            text += f" ({len(self.diverged)} diverged)"
+        if self.unscored:
+            text += f" ({self.unscored})"
         return f"{text}, at most {math.ceil(100 * stats.failure_bound(failed, n))}%"
 
     def threshold_texts(self) -> tuple[str, str]:
@@ -187,7 +204,9 @@ def load_result(run: StoredRun) -> Result:
     """The seeds of a control run as arrays.
 
     A return that is not finite in float32 counts as a random policy's, or where that is not known
-    as the lowest of the run. Raises UsageError for other runs and for files that do not fit.
+    as the lowest of the run. The final returns of a diverged seed, and those on its curve from
+    where it diverged, count as no more than that. Raises UsageError for other runs and for files
+    that do not fit.
     """
     if run.kind != "control":
         raise UsageError(f"{run.path}: is a {run.kind} run, which has no returns")
@@ -199,6 +218,10 @@ def load_result(run: StoredRun) -> Result:
 
 def _result(run: StoredRun, curves: pd.DataFrame) -> Result:
     summaries = run.summaries
+    worths: dict[int, Worth] = {}
+    for part in reversed(summaries):  # a seed that two parts hold counts once, the first time
+        worths |= worths_of(part)
+    diverged = {seed: w.diverged for seed, w in worths.items() if w.diverged is not None}
     spec = scores_of(run.configs[0]["env"], summaries[0])
     means = curves["return_mean"].where(curves["return_mean"].abs() <= FLOAT32_MAX)
     failure_score = means.min() if spec.random_score is None else spec.random_score
@@ -206,7 +229,9 @@ def _result(run: StoredRun, curves: pd.DataFrame) -> Result:
         raise UsageError(
             f"{run.path}: no return is finite, and {spec.id} has no known random score"
         )
-    curves["return_mean"] = means.fillna(failure_score)
+    gone = curves["timestep"] >= curves["seed"].map(diverged).fillna(math.inf)
+    means = means.fillna(failure_score)
+    curves["return_mean"] = means.mask(gone, means.clip(upper=failure_score))
     greedy = curves[curves["mode"] == "greedy"]
     last = greedy.groupby("seed").last()
     # The evaluation at the end has another number of episodes, but for exact ones.
@@ -215,10 +240,10 @@ def _result(run: StoredRun, curves: pd.DataFrame) -> Result:
 
     def finals(mode: str) -> Floats:
         scores: dict[str, float] = {}
-        for part in reversed(summaries):  # a seed that two parts hold counts once, the first time
+        for part in reversed(summaries):
             scores.update(part["final"][mode]["per_seed"])
-        values = np.array([scores[str(seed)] for seed in seeds], dtype=np.float64)
-        return np.where(np.abs(values) <= FLOAT32_MAX, values, failure_score)
+        found = [worth_of(scores[str(seed)], diverged.get(seed)) for seed in seeds]
+        return np.nan_to_num(counted(found, failure_score), nan=failure_score)
 
     curve = curve[curve["seed"].isin(seeds)]
     plots.curve_of(run.algo, curve)  # what cannot be drawn is found here
@@ -230,7 +255,7 @@ def _result(run: StoredRun, curves: pd.DataFrame) -> Result:
         sampled=finals("sampled"),
         episode_std=last.loc[seeds, "return_std"].to_numpy(dtype=np.float64),
         final_episodes=int(last.loc[seeds, "episodes"].min()),
-        diverged={int(s): t for part in summaries for s, t in part["diverged"].items()},
+        worths={seed: worths[seed] for seed in seeds},
         curve=curve,
         timesteps=summaries[0]["timesteps_per_seed"],
     )

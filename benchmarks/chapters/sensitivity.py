@@ -32,13 +32,14 @@ from manyseeds.benchmarks.chapters.results import (
 )
 from manyseeds.benchmarks.chapters.stored import left_out, read, read_table
 from manyseeds.benchmarks.chapters.tables import table
-from manyseeds.benchmarks.studies import sealed_studies
+from manyseeds.benchmarks.studies import measured, sealed_studies, worths_of_rows
 from manyseeds.errors import UsageError
 from manyseeds.plots import Panel
 from manyseeds.record import is_finished, layers, ranges
 from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Estimate
 from manyseeds.untrusted import NAME, NUMBER
+from manyseeds.worth import Worth, counted, unscored_text
 
 STUDY: dict[str, Any] = {
     "command": str,
@@ -61,6 +62,7 @@ RESULT: dict[str, Any] = {
     "settings": {str: {str: object}},
     "final": {str: [(NUMBER, None)]},
     "auc": {str: [(NUMBER, None)]},
+    "diverged?": {str: [(float, None)]},
 }
 MANY = 30  # configurations from which on a study says something of sensitivity
 BINS = 8  # of a hyperparameter's values in a figure
@@ -109,9 +111,10 @@ class Study:
 
     def normalised(self, stage: str) -> pd.DataFrame:
         """Scores by trial and seed, [trials, seeds]: 0 a random policy, 1 the reference."""
-        rows = self.rows[self.rows["stage"] == stage]
-        table = rows.pivot_table(index="trial", columns="seed", values="final", aggfunc="last")
         spec = self.spec
+        rows = self.rows[self.rows["stage"] == stage]
+        rows = rows.assign(final=counted(worths_of_rows(rows), spec.random_score))
+        table = rows.pivot_table(index="trial", columns="seed", values="final", aggfunc="last")
         assert spec.random_score is not None
         assert spec.reference_score is not None
         return (table - spec.random_score) / (spec.reference_score - spec.random_score)
@@ -129,7 +132,7 @@ def read_studies(results: Path) -> list[Study]:
                 result = read(path / "result.json", RESULT)
                 if about["kind"] != "control" or about["algo"] not in catalog.names("algos"):
                     raise UsageError(f"{path}: {about['algo']} is not a searchable algorithm")
-                numbers = ("trial", "seed", "final", "auc")
+                numbers = ("trial", "seed", "final", "auc", "diverged")
                 rows = read_table(path / "rows.parquet", numbers, ("stage",))
                 if about["env"] not in envs.NATIVE:
                     raise UsageError(f"{path}: {about['env']} is not a native environment")
@@ -185,7 +188,8 @@ def searches_section(studies: Sequence[Study], results: Path) -> str:
 
 def search_rows(study: Study, results: Path = Path()) -> Rows:
     """The winner of a study against each of the others."""
-    finals, digits = study.result["final"], study.spec.digits
+    scores = {measure: measured(study.result, measure) for measure in ("final", "auc")}
+    finals, spec = scores["final"], study.spec
     rows: Rows = []
     for name in [*finals][1:]:
         rows.append(
@@ -193,23 +197,22 @@ def search_rows(study: Study, results: Path = Path()) -> Rows:
                 escape(study.env),
                 study.label,
                 link(search_text(study), place(study.path, results)),
-                score_text(finals[next(iter(finals))], digits),
+                score_text(finals[next(iter(finals))], spec),
                 escape(name),
-                score_text(finals[name], digits),
-                *(against_text(study.result[m], name, study.spec) for m in ("final", "auc")),
+                score_text(finals[name], spec),
+                *(against_text(worths, name, spec) for worths in scores.values()),
             )
         )
     return rows
 
 
-def against_text(
-    scores: Mapping[str, Sequence[float | None]], name: str, spec: envs.EnvSpec
-) -> str:
+def against_text(worths: Mapping[str, Sequence[Worth]], name: str, spec: envs.EnvSpec) -> str:
     """The verdict on the first scores, those of what was chosen, against those of a name."""
-    ours, theirs = next(iter(scores.values())), scores[name]
-    if None in ours or None in theirs:
+    chosen, other = next(iter(worths.values())), worths[name]
+    ours, theirs = (counted(side, spec.random_score) for side in (chosen, other))
+    if np.isnan((*ours, *theirs)).any():
         return "none (a score is unknown)"
-    return verdict_text(parity(np.array(ours), np.array(theirs), spec), spec)
+    return verdict_text(parity(ours, theirs, spec), spec)
 
 
 def search_text(study: Study) -> str:
@@ -218,10 +221,11 @@ def search_text(study: Study) -> str:
     return f"{n} x {k}, {len(study.about['fresh_seeds'])} fresh"
 
 
-def score_text(values: Sequence[float | None], digits: int) -> str:
-    if None in values:
-        return "unknown"
-    return stats.estimate(values, "mean").text(digits)  # type: ignore[arg-type]
+def score_text(worths: Sequence[Worth], spec: envs.EnvSpec) -> str:
+    """`498.2 [493.1, 500.0] (1 diverged)`"""
+    scores, unscored = counted(worths, spec.random_score), unscored_text(worths)
+    text = "unknown" if np.isnan(scores).any() else stats.estimate(scores, "mean").text(spec.digits)
+    return text + (f" ({unscored})" if unscored else "")
 
 
 # ---- What matters ---------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from manyseeds import plots
 from manyseeds.benchmarks.chapters.results import markdown_table
+from manyseeds.stats import coverage_note
 from manyseeds.writing import write_bytes
 
 
@@ -80,14 +81,24 @@ def table(
     Where figures are kept, not drawn (`plots.kept`), no files are written or linked.
     """
     lines = [tuple(two_lines(c) if isinstance(c, Sides) else c for c in row) for row in rows]
+    note = few_seeds_note(header, expanded(rows))
     if plots.is_kept():
-        return markdown_table(header, lines)
+        return markdown_table(header, lines) + (f"\n{note}\n" if note else "")
     (folder / "tables").mkdir(parents=True, exist_ok=True)
     text = expanded(rows)
     for suffix, content in ((".csv", csv_text(header, text)), (".tex", latex_text(header, text))):
         write_bytes(folder / "tables" / f"{name}{suffix}", content.encode())
     files = f"[CSV]({up}tables/{name}.csv), [LaTeX]({up}tables/{name}.tex)"
-    return f"{markdown_table(header, lines)}\n<sub>This table as {files}.</sub>\n"
+    note = note and f"{note} "
+    return f"{markdown_table(header, lines)}\n<sub>{note}This table as {files}.</sub>\n"
+
+
+def few_seeds_note(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """What the intervals of a table over seeds are worth; its column n has how many there are."""
+    if "n" not in header or not any("[95%]" in name for name in header):
+        return ""
+    cells = [re.fullmatch(r"(\d+)( of \d+)?", row[header.index("n")]) for row in rows]
+    return coverage_note(int(cell[1]) for cell in cells if cell)
 
 
 def two_lines(sides: Sides) -> str:

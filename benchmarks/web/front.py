@@ -9,7 +9,15 @@ from typing import Any
 from manyseeds.benchmarks.chapters import speed
 from manyseeds.benchmarks.chapters.comparison import TABULAR, Pair, applies, is_due, is_stale
 from manyseeds.benchmarks.chapters.contents import CHAPTERS, Store
-from manyseeds.benchmarks.chapters.front_page import SIGNS, best_score, order, outcome, score, short
+from manyseeds.benchmarks.chapters.front_page import (
+    SIGNS,
+    best_score,
+    is_best,
+    order,
+    outcome,
+    score,
+    short,
+)
 from manyseeds.benchmarks.chapters.names import display, place_of
 from manyseeds.benchmarks.chapters.stored import find_file, left_out, read
 from manyseeds.benchmarks.web.chapter import environment_file, page_of
@@ -128,7 +136,7 @@ def cell(pair: Pair | None, algo: str, env: str, best: str) -> MatrixCell:
         "run",
         href,
         text,
-        best=text == best,
+        best=is_best(pair, best),
         word=word,
         sign=SIGNS.get(word, ""),
         budget=short(pair.ours.timesteps_requested),
@@ -184,7 +192,7 @@ def environments_page(found: Sequence[Pair]) -> list[Page]:
     for env in sorted({pair.env for pair in found}, key=order):
         here = [pair for pair in found if pair.env == env and pair.ours]
         best = best_score(here)
-        first = [shown(pair.algo) for pair in here if score(pair) == best]
+        first = [shown(pair.algo) for pair in here if is_best(pair, best)]
         names = ", ".join(shown(pair.algo) for pair in here)
         file = environment_file(env)
         rows.append(Listed(printable(env), file, names, ", ".join(first), best))

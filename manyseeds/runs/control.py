@@ -25,6 +25,7 @@ from manyseeds.cli import (
     published_score,
     requested_seeds,
 )
+from manyseeds.command import failing_in_one_line
 from manyseeds.evaluate import (
     CURVE_EPISODES,
     FINAL_EPISODES,
@@ -40,13 +41,13 @@ from manyseeds.record import POLICY, RunFolder, finite_numbers, plural, ranges, 
 from manyseeds.runs.base import (
     complete_seeds,
     estimate_json,
-    failing_in_one_line,
     parts_with,
     print_table,
     trained_on,
 )
 from manyseeds.runs.resumable import ResumableRun
 from manyseeds.untrusted import reading
+from manyseeds.worth import counted, failure_score, worth_of, worths_of
 from manyseeds.writing import parquet_bytes
 
 if TYPE_CHECKING:
@@ -428,12 +429,12 @@ class Run(ResumableRun):
         for mode, result in finals.items():
             scores = zip(map(str, self.labels), result.return_mean.tolist(), strict=True)
             final[mode] = {
-                "iqm": estimate_json(result.return_mean, "iqm"),
-                "mean": estimate_json(result.return_mean, "mean"),
+                "iqm": estimate_json(self._counted(env, result), "iqm"),
+                "mean": estimate_json(self._counted(env, result), "mean"),
                 "episodes": result.episodes,
                 "per_seed": finite_numbers(dict(scores)),
             }
-        greedy = finals["greedy"].return_mean
+        greedy = self._counted(env, finals["greedy"])
         below = [s for s, x in zip(self.labels, greedy, strict=True) if is_below(x, threshold)]
         return {
             **self.head(),
@@ -449,6 +450,12 @@ class Run(ResumableRun):
             "total_seconds": total_s,
             "timesteps_per_second": timesteps.sum() / max(self._learned, 1e-9),
         }
+
+    def _counted(self, env: Any, result: Evaluation) -> np.ndarray:
+        """The scores of an evaluation, with that of a failure for a diverged seed, `[S]`."""
+        found = zip(self.labels, result.return_mean.tolist(), strict=True)
+        worths = [worth_of(score, self.diverged.get(label)) for label, score in found]
+        return counted(worths, env.spec.random_score)
 
     def _write(self, summary: dict[str, Any], policy: Policy, threshold: float | None) -> None:
         from manyseeds import plots
@@ -481,11 +488,11 @@ def is_below(score: float, threshold: float | None) -> bool:
     return threshold is not None and not score >= threshold
 
 
-def iqm_text(returns: np.ndarray, digits: int, resamples: int = 10_000) -> str:
+def iqm_text(returns: np.ndarray, digits: int | None, resamples: int = 10_000) -> str:
     """The IQM of returns `[S]`: `498.2 [493.1, 500.0]`; `unknown` where one of them is NaN."""
     if np.isnan(returns).any():
         return "unknown"
-    return stats.estimate(returns, resamples=resamples).text(digits)
+    return stats.estimate(returns, resamples=resamples).short_text(digits)
 
 
 def failures_text(seeds: int, kinds: dict[str, set[int]]) -> str:
@@ -500,18 +507,18 @@ def failures_text(seeds: int, kinds: dict[str, set[int]]) -> str:
     return f"{text} {next(iter(found or kinds))}"
 
 
+@failing_in_one_line()
 def main(
     config: AnyConfig, train: Callable[[AnyConfig, Run], Any], presets: dict[str, Preset]
 ) -> None:
     """Train the seeds that are not finished yet, store them, and print the table of the run."""
     assert isinstance(config, ControlConfig)
-    with failing_in_one_line():
-        env = config.make_env()
-        if config.init:
-            checkpoint.rows_of(config.init, requested_seeds(config))
-        say_notes(config, env)
+    env = config.make_env()
+    if config.init:
+        checkpoint.rows_of(config.init, requested_seeds(config))
+    say_notes(config, env)
     folder = complete_seeds(config, train, Run)
-    with failing_in_one_line(), reading(folder.path):
+    with reading(folder.path):
         print_result(folder, config, presets.get(config.env))
 
 
@@ -553,10 +560,11 @@ def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None
     requested = requested_seeds(config)
     parts = parts_with(folder, requested)
     summaries = [read_part(part)[1] for part in parts]
-    final = {seed: x for s in summaries for seed, x in s["final"]["greedy"]["per_seed"].items()}
-    greedy = np.array([final[str(seed)] for seed in requested], dtype=np.float64)  # null: NaN
-    diverged = {int(seed): t for s in summaries for seed, t in s["diverged"].items()}
-    diverged = {seed: t for seed, t in diverged.items() if seed in requested}
+    found = {seed: worth for s in summaries for seed, worth in worths_of(s).items()}
+    worths = {seed: found[seed] for seed in requested}
+    diverged = {seed: w.diverged for seed, w in worths.items() if w.diverged is not None}
+    random = config.make_env().spec.random_score if diverged else None
+    greedy = counted([*worths.values()], random)
     threshold, digits = summaries[0]["threshold"], summaries[0]["digits"]
     episodes = summaries[0]["final"]["greedy"]["episodes"]
     how = f"{plural(episodes, 'episode')} per seed" if episodes else "exact, from P and R"
@@ -568,16 +576,21 @@ def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None
     table.add_row("final greedy return", f"IQM {iqm_text(greedy, digits)} ({how})")
     scores = list(zip(requested, greedy, strict=True))
     below = {s for s, x in scores if is_below(x, threshold)}
-    unknown = {s for s, x in scores if math.isnan(x)}
-    if not unknown:
-        mean = stats.estimate(greedy, "mean").text(digits)
-        table.add_row("", f"mean {mean}, worst {greedy.min():.{digits}f}")
+    unknown = {s for s, w in worths.items() if w.unknown}
+    if np.isfinite(greedy).all():
+        mean, worst = stats.estimate(greedy, "mean"), stats.number_text(greedy.min(), digits)
+        table.add_row("", f"mean {mean.short_text(digits)}, worst {worst}")
+        if mean.caveat:
+            table.add_row("" if mean.equal else "95% interval", mean.caveat)
     kinds = {} if threshold is None else {f"below {threshold:g}": below}
     kinds |= {"without a finite return": unknown, "diverged": set(diverged)}
     table.add_row("failures", failures_text(len(requested), kinds))
     if diverged:
         first = f"{min(diverged.values()):,}"
         table.add_row("diverged", f"seeds {ranges(diverged)}, the first at timestep {first}")
+        if np.isfinite(greedy).all():
+            most = stats.number_text(failure_score([*worths.values()], random), digits)
+            table.add_row("", f"each counts as a failure, {most} at most")
     if published := published_score(config, preset):
         table.add_row("published", published)
     if preset is None:

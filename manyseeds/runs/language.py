@@ -42,20 +42,19 @@ from manyseeds.cli import (
     ResumableConfig,
     Seeds,
     check_ranges,
-    exit_with,
     identity,
     requested_seeds,
 )
+from manyseeds.command import failing_in_one_line
 from manyseeds.digest import boundary, code_digest
 from manyseeds.errors import UsageError
 from manyseeds.process import resolve_device, set_up_process
 from manyseeds.progress import Progress, console
-from manyseeds.record import RunFolder, finite_numbers, part_name, plural, read_part
+from manyseeds.record import RunFolder, finite_numbers, part_name, plural, read_parquet, read_part
 from manyseeds.runs.base import (
     BaseRun,
     carry_out,
     complete,
-    failing_in_one_line,
     parts_with,
     print_table,
     trained_on,
@@ -64,6 +63,7 @@ from manyseeds.runs.checkpoints import CHECKPOINT, Checkpoint
 from manyseeds.runs.parallel import Processes
 from manyseeds.runs.set_aside import Code, installed
 from manyseeds.untrusted import reading
+from manyseeds.worth import SHARE_OF_FAILURE, counted, worths_of
 from manyseeds.writing import parquet_bytes
 
 if TYPE_CHECKING:
@@ -480,6 +480,7 @@ class LanguageRun(BaseRun):
 # ---- The command ---------------------------------------------------------------------------
 
 
+@failing_in_one_line()
 def main(
     config: AnyConfig,
     train: Callable[[AnyConfig, LanguageRun], Any],
@@ -489,9 +490,8 @@ def main(
     assert isinstance(config, LanguageConfig)
     algo = Path(inspect.getfile(train)).stem
     processes = Processes(resolve_device(config.device))
-    with failing_in_one_line():  # a file or a model that it names is not there
-        config.check_request()
-        folder = RunFolder.of(config, algo)
+    config.check_request()
+    folder = RunFolder.of(config, algo)  # a file or a model that it names may not be there
 
     def train_seed(seed: int, part: Path) -> None:
         processes.broadcast(seed)
@@ -501,15 +501,12 @@ def main(
         code = Code(config, [train], LanguageRun.kind_origins())
         complete_seeds_in_turn(folder, code, train_seed)
         processes.broadcast(None)
-        with failing_in_one_line(), reading(folder.path):
+        with reading(folder.path):
             print_result(folder, config, presets.get(config.task))
         return
     set_up_process(config.threads)
-    try:
-        while (seed := processes.broadcast()) is not None:
-            carry_out(config, train, LanguageRun(config, [seed], None, algo, processes=processes))
-    except UsageError as error:
-        exit_with(error)
+    while (seed := processes.broadcast()) is not None:
+        carry_out(config, train, LanguageRun(config, [seed], None, algo, processes=processes))
 
 
 def complete_seeds_in_turn(
@@ -542,18 +539,24 @@ def print_result(folder: RunFolder, config: LanguageConfig, preset: Preset | Non
     summaries = [read_part(part)[1] for part in parts]
     seeds = plural(len(requested), "seed")
     table = Table(show_header=False, title=f"{folder.algo} on {config.task}, {seeds}")
+    worths = {seed: worth for s in summaries for seed, worth in worths_of(s).items()}
+    diverged = {seed: w.diverged for seed, w in worths.items() if w.diverged is not None}
     for name in summaries[0]["final"]:
         values = [[s[when].get(name) for s in summaries] for when in ("initial", "final")]
+        if name == summaries[0]["headline"] and diverged:
+            values[1] = counted([*worths.values()], SHARE_OF_FAILURE).tolist()
         if any(x is None for x in values[1]):
             continue
-        text = stats.estimate(values[1], "mean", resamples=2000).text(3)
+        found = stats.estimate(values[1], "mean", resamples=2000)
+        text = found.full_text(3) if name == summaries[0]["headline"] else found.text(3)
         if all(x is not None for x in values[0]):
             text += f", at the beginning {np.mean(values[0]):z.3f}"
         table.add_row(name, text)
-    diverged = {s["seeds"][0]: s["diverged"] for s in summaries if s["diverged"] is not None}
     words = ", ".join(f"seed {seed} at {n:,} samples" for seed, n in diverged.items())
+    if diverged:
+        words += f"; each counts as {SHARE_OF_FAILURE:g} in {summaries[0]['headline']}"
     table.add_row("diverged", words or "none")
-    metrics = pd.concat(pd.read_parquet(part / "metrics.parquet") for part in parts)
+    metrics = pd.concat(read_parquet(part / "metrics.parquet") for part in parts)
     if signal := signal_of(metrics, config):
         table.add_row("signal", signal)
     if preset is None:
@@ -584,4 +587,4 @@ def signal_of(metrics: pd.DataFrame, config: Any) -> str:
     share = float(shares.mean())
     if share > 1e-6:  # sums of float32
         return f"{100 * share:.3g}% of the {what}"
-    return f"none of the {what}; try sft.py first, or another --task, --model or --temperature"
+    return f"none of the {what}; try SFT first, or another --task, --model or --temperature"

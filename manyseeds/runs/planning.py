@@ -31,10 +31,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from manyseeds import checkpoint, plots
+from manyseeds import checkpoint, plots, stats
 from manyseeds.cli import AnyConfig, EnvConfig, Execution, Positive, Preset, Range, UsageError
+from manyseeds.command import failing_in_one_line
 from manyseeds.record import PLAN, POLICY, SCHEMA, RunFolder, read_json, read_part
-from manyseeds.runs.base import BaseRun, carry_out, complete, failing_in_one_line, print_table
+from manyseeds.runs.base import BaseRun, carry_out, complete, print_table
 from manyseeds.runs.set_aside import Code
 from manyseeds.untrusted import reading
 
@@ -197,6 +198,7 @@ def draw(part: Path, name: str) -> None:
     plots.boards([replay.board(k) for k in shown], replay.layout, part / name)
 
 
+@failing_in_one_line()
 def main(
     config: AnyConfig, solve: Callable[[AnyConfig, PlanningRun], Tensor], presets: dict[str, Preset]
 ) -> None:
@@ -214,7 +216,7 @@ def main(
         carry_out(config, solve, PlanningRun(config, part, algo))
 
     complete(folder, code, [0], missing, plan, "The plan is finished")
-    with failing_in_one_line(), reading(folder.path):
+    with reading(folder.path):
         if config.gif and not (part / "plan.gif").exists():
             draw(part, "plan.gif")
         print_result(folder, config, presets.get(config.env))
@@ -237,7 +239,9 @@ def print_result(folder: RunFolder, config: PlanningConfig, preset: Preset | Non
     how = f"exact, at most {spec.time_limit} steps"
     if spec.reference_score is not None:
         how += f"; reference {spec.reference_score:g}"
-    table.add_row("undiscounted return", f"{summary['score']:.{spec.digits}f} ({how})")
+    table.add_row(
+        "undiscounted return", f"{stats.number_text(summary['score'], spec.digits)} ({how})"
+    )
     if preset is None:
         table.add_row("preset", f"none for {config.env}: the defaults")
     table.add_row("time", f"{summary['learn_seconds']:.2f} s")

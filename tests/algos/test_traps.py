@@ -355,6 +355,29 @@ def test_what_an_environment_shows_after_an_end_is_never_learned(
     assert run.metrics().notna().all().all()
 
 
+class Unpaid(Counter):
+    """The second seed's reward of a step in the middle is no number."""
+
+    def __init__(self, unpaid: float) -> None:
+        super().__init__(time_limit=6)
+        self.unpaid = unpaid
+
+    def reward(self, physics: Tensor, action: Tensor, next_physics: Tensor) -> Tensor:
+        paid = super().reward(physics, action, next_physics)
+        paid[1][physics[1, ..., 0] == 3] = self.unpaid
+        return paid
+
+
+@pytest.mark.parametrize("unpaid", [torch.nan, torch.inf])
+@pytest.mark.parametrize("algo", SMALL)
+def test_a_reward_that_is_not_finite_is_a_divergence_with_its_step(
+    algo: str, unpaid: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, run = train_on(Unpaid(unpaid), algo, monkeypatch)
+    assert list(run.diverged) == [1]
+    assert 0 < run.diverged[1] <= 48  # of 128: within the first updates
+
+
 @pytest.mark.parametrize("anneal", [True, False])
 @pytest.mark.parametrize(("algo", "kind"), [("ppo", SeedAdam), ("a2c", SeedRMSprop)])
 def test_the_schedule_reaches_the_optimizer(

@@ -94,7 +94,8 @@ def test_the_card_is_what_the_hub_reads(trained: Path, tmp_path: Path) -> None:
     (result,) = card.data.eval_results or []
     assert result.dataset_name == "CartPole-v1"
     config = read_json(next(trained.glob("seeds-*")) / "config.json")
-    assert "mean over 4 seeds" in str(result.metric_name)
+    about = "mean over 4 seeds [95% interval; 4 seeds: covers 59 to 88%]"
+    assert str(result.metric_name).endswith(about)
     for text in (str(result.metric_value), config["command"], config["code"]["commit"]):
         assert text in card.text
     assert "no run of stable-baselines3" in card.text
@@ -108,6 +109,10 @@ def test_the_card_has_the_verdict(tmp_path: Path) -> None:
     card = export.card(find_and_open(str(ours.path)), [0, 1], tmp_path)
     assert re.search(r"Against stable-baselines3: equivalent .*n=30", card)
     assert "with seeds 0-29. Weights of seeds 0, 1 (in this order).\n" in card
+    assert "failures" not in card
+    ill = plant(tmp_path, "ppo", around(480.0, 30), diverged={3: 64, 4: 9}, gamma=0.9)
+    card = export.card(find_and_open(str(ill.path)), [0], tmp_path)
+    assert "- Seeds without a score, which count as failures: 2 diverged\n" in card
     other = plant(tmp_path, "ppo", around(480.0, 30), gamma=0.5)
     plant(tmp_path, "sb3-ppo", around(300.0, 30), name=other.path.name)
     card = export.card(find_and_open(str(other.path)), [0], tmp_path)

@@ -18,6 +18,7 @@ from manyseeds.benchmarks.chapters import language_claims as chapter
 from manyseeds.benchmarks.chapters import language_models
 from manyseeds.benchmarks.chapters import results as chapter_results
 from manyseeds.benchmarks.chapters.language_models import Method
+from manyseeds.benchmarks.chapters.stored import open_run
 from manyseeds.benchmarks.suite import (
     CLIP_HIGHER,
     EQUAL,
@@ -28,8 +29,10 @@ from manyseeds.benchmarks.suite import (
     WITHOUT_KL,
 )
 from manyseeds.digest import ROOT
+from manyseeds.record import RunFolder, read_json, seal
 from manyseeds.untrusted import ORIGIN
-from manyseeds.writing import parquet_bytes, write_bytes
+from manyseeds.writing import parquet_bytes, write_bytes, write_json
+from tests.benchmarks.test_hostile_store import language_run
 
 SEEDS = 5
 Ends = Mapping[str, tuple[float, float]]
@@ -68,7 +71,7 @@ def method(
         curve = lines(measures, np.linspace(0, total, 6), seed)
         found.frames.append(curve.assign(point=range(6)))
         ends = {when: dict(curve.iloc[k]) for when, k in (("initial", 0), ("final", -1))}
-        found.summaries.append({**ends, "seeds": [seed]})
+        found.summaries.append({**ends, "seeds": [seed], "headline": "pass@1"})
     return found
 
 
@@ -189,6 +192,18 @@ def test_clip_higher_that_changes_nothing_is_said_to(folder: Path) -> None:
     assert f"Pass@16 with an upper clip of 0.5 is {same}" in text
     assert "| 0.2 | 5 | 3.20% | 1.20% |" in text
     assert chapter.clip_section(runs[:1], folder) == ""
+
+
+def test_a_diverged_seed_scores_0(tmp_path: Path) -> None:
+    """At the end and on its curve from there on; other measures are those that it has."""
+    run = language_run(tmp_path)
+    part = run / "seeds-000-000"
+    write_json(part / "summary.json", {**read_json(part / "summary.json"), "diverged": 32})
+    seal(part)
+    found = Method(open_run(RunFolder(run)))
+    assert found.values("pass@1").tolist() == [0.0]
+    assert (found.values("pass@1", "initial"), found.values("length")) == (0.5, 9.0)
+    assert found.curve("pass@1")[1].tolist() == [[0.5, 0.0, 0.0]]
 
 
 def test_lengths_are_compared_where_they_are_free(folder: Path) -> None:

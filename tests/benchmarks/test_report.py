@@ -141,46 +141,52 @@ def test_numbers_are_those_of_the_data(tmp_path: Path, monkeypatch: Patch, capsy
     plant(tmp_path, "sb3-ppo", FINALS)
     report.main(["--results", str(tmp_path)])
     out = capsys.readouterr().out
+    assert "275.5 [" in out  # seed 2 has diverged, and counts as a random policy
     assert "392.5 [" in out
     assert f"page: {tmp_path}/environments/CartPole-v1.md" in out
     assert "missing: sb3-ppo on CartPole-v1, 10 seeds: 4-9" in out
     page = (tmp_path / page_name(ENV)).read_text()
     assert page.startswith(f"{report.MARK}\n\n← [Results](../README.md)\n\n# {ENV}\n")
     assert "- seeds 1-3: `python the-command-of ppo seeds-001-003`" in page
+    note = "<sub>Intervals from few seeds cover less than 95%: of 4 seeds 59 to 88%. This table as"
+    assert page.count(note) == 2  # Scores and Details
     (row,), (details,) = table(page, "Scores"), table(page, "Details")
     assert row["algorithm"] == "PPO<br>SB3's PPO"
     assert row["n"] == details["n"] == "4 of 30<br>4 of 10"  # a seed in two parts counts once
     assert [row["n"] for row in table(page, BUDGETS)] == ["4<br>4"]
     assert [row["n"] for row in table(page, "Other runs")] == ["3"]
     assert side(row, "failures").startswith("2 of 4 (1 diverged), at most ")
-    assert side(row, "to threshold (seeds)") == "100,000 (3 of 4)"
+    assert side(row, "to threshold (seeds)") == "100,000 (2 of 4)"
+    counted = [22.1 if seed == 2 else final for seed, final in FINALS.items()]
     for cell, begin in {
-        row[FINAL]: "392.5 [",
+        row[FINAL]: "275.5 [",
         row["timesteps"]: "100,000",
-        # Means of the trapezoids (20 + 300) / 2 and (300 + final) / 2: 275, 280, 277.5 and 180.
-        row[AUC]: "253.1 [",
-        details["AUC, IQM [95%]"]: "276.2 [",
-        # Sorted: 100, 480, 490, 500. Half of four seeds is cut, one at each end.
-        details["final score, IQM [95%]"]: f"{stats.estimate(list(FINALS.values())).text()}<br>",
-        details["sampled actions, IQM [95%]"]: "475.0 [",
-        details["std over seeds"]: "195.2",  # √((87.5² + 107.5² + 97.5² + 292.5²) / 3)
+        # Means of the trapezoids (20 + 300) / 2 and (300 + final) / 2: 275, 280, and 180, and of
+        # (20 + 22.1) / 2 and 22.1: 21.6.
+        row[AUC]: "189.1 [",
+        details["AUC, IQM [95%]"]: "227.5 [",
+        # Sorted: 22.1, 100, 480, 500. Half of four seeds is cut, one at each end.
+        details["final score, IQM [95%]"]: f"{stats.estimate(counted).text()}<br>",
+        details["sampled actions, IQM [95%]"]: "280.0 [",
+        details["std over seeds"]: "249.8",  # √((204.5² + 224.5² + 253.4² + 175.5²) / 3)
         details["std over episodes"]: "7.0",
-        details["worst seed"]: "100.0",
+        details["worst seed"]: "22.1",
     }.items():
         assert cell.startswith(begin)
 
     seeds = pd.read_csv(tmp_path / "tables/seeds.csv")
     ours = seeds[seeds["algo"] == "ppo"].head(4)
     assert list(ours["seed"]) == [0, 1, 2, 3]
-    assert list(ours["final"]) == list(FINALS.values())
-    assert list(ours["auc"]) == [275.0, 280.0, 277.5, 180.0]
+    assert list(ours["final"]) == counted
+    assert list(ours["auc"]) == [275.0, 280.0, pytest.approx(21.6, abs=0.1), 180.0]
     assert list(ours["failed"]) == [False, False, True, True]
     assert list(ours["diverged_at"].dropna()) == [512]
     scores = pd.read_csv(tmp_path / "tables/scores.csv").loc[0]
-    assert (scores["algo"], scores["final_iqm"]) == ("ppo", 485.0)
+    assert (scores["algo"], scores["final_iqm"]) == ("ppo", 290.0)
     assert scores["final_mean_low"] == stats.estimate(ours["final"], "mean").low
     judged = pd.read_csv(tmp_path / "tables/verdicts.csv").set_index("measure")
-    assert (judged.loc["final", "difference"], judged.loc["final", "look"]) == (0, 4)
+    difference = pytest.approx((22.1 - 490) / 4 / (500 - 22.1))
+    assert (judged.loc["final", "difference"], judged.loc["final", "look"]) == (difference, 4)
 
 
 # ---- Verdicts and failures ------------------------------------------------------------
@@ -226,6 +232,14 @@ def test_a_verdict_of_each_kind(tmp_path: Path) -> None:
     assert f" the final score is {counts}. Learning speed is " in page
     counts = ", ".join(f"1 {word}" for word in evidence.WORDS)
     assert f"- final score: {counts}. Of the 4 " in text
+
+
+def test_a_diverged_seed_is_never_the_best(tmp_path: Path) -> None:
+    plant(tmp_path, "ppo", around(499.0), diverged={3: 99_999})
+    plant(tmp_path, "a2c", around(300.0))
+    shown = {row[""]: row[COLUMN] for row in table(front(tmp_path), MATRIX)}
+    assert shown["**PPO**"].startswith("[0.90]")  # (499 - 22.1) / (500 - 22.1), and one at 0
+    assert shown["**A2C**"].startswith("**[0.58]")
 
 
 def test_failures_are_counted_and_named(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pandas as pd
 
 from manyseeds import envs
 from manyseeds.benchmarks.chapters.results import Result
+from manyseeds.worth import worth_of
 
 
 def result(final: list[float], curves: list[list[float]], diverged: dict[int, int]) -> Result:
@@ -23,7 +24,7 @@ def result(final: list[float], curves: list[list[float]], diverged: dict[int, in
         sampled=np.array(final),
         episode_std=np.zeros(len(final)),
         final_episodes=100,
-        diverged=diverged,
+        worths={s: worth_of(x, diverged.get(s)) for s, x in enumerate(final)},
         curve=pd.DataFrame(rows, columns=["seed", "timestep", "return_mean", "episodes"]),
         timesteps=300,
     )

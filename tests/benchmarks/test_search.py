@@ -340,15 +340,37 @@ def test_sb3_defaults_are_those_of_its_classes(algo: str) -> None:
     assert all(math.isfinite(x) for x in arguments.values() if isinstance(x, float))
 
 
-def test_an_unknown_return_is_the_worst_and_training_breaks_ties() -> None:
+def test_only_what_has_a_score_is_ranked_and_training_breaks_ties() -> None:
+    """A seed of trial 0 has no return, one of trial 3 diverged, whatever it still scores."""
     columns = {
-        "trial": [0, 0, 1, 1, 2, 2],
-        "final": [math.nan, 100.0, 90.0, 90.0, 90.0, 90.0],
-        "train_return": [0.0, 0.0, 1.0, 1.0, 2.0, 2.0],
+        "trial": [0, 0, 1, 1, 2, 2, 3, 3],
+        "final": [math.nan, 100.0, 90.0, 90.0, 90.0, 90.0, 99.0, 99.0],
+        "train_return": [0.0, 0.0, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0],
+        "diverged": [math.nan] * 7 + [64.0],
     }
     rows = pd.DataFrame({"stage": "search", **columns})
-    assert search.ranked(rows, "search") == [2, 1, 0]
-    assert search.trial_scores(rows) == {0: -math.inf, 1: 90.0, 2: 90.0}
+    assert search.ranked(rows, "search") == [2, 1]
+    assert search.trial_scores(rows) == {0: -math.inf, 1: 90.0, 2: 90.0, 3: -math.inf}
+
+
+def test_a_diverged_trial_is_never_chosen(tmp_path: Path, capsys: Output) -> None:
+    """Optuna hears that it failed; without any other nothing is recommended."""
+    import optuna
+
+    failed, complete = optuna.trial.TrialState.FAIL, optuna.trial.TrialState.COMPLETE
+    found = run(tmp_path, "--vary learning_rate=1e30,1e-3 --cut 0.5 --finalists 2")
+    assert "\nlearning_rate = 0.001\n" in capsys.readouterr().out
+    rows = found.folder.rows
+    assert set(rows[rows["stage"] == "finalist"]["trial"]) == {1}
+    states = [trial.state for trial in search.open_journal(found).get_trials()]
+    assert states == [failed, complete]
+    with pytest.raises(SystemExit) as left:
+        run(tmp_path, "--vary learning_rate=1e29,1e30")
+    out, err = capsys.readouterr()
+    assert (left.value.code, out) == (1, "")
+    assert re.fullmatch(
+        r"error: nothing to choose: a seed diverged in 2 of 2 trials; see .*\n", err
+    )
 
 
 def test_another_study_is_neither_taken_nor_extended(

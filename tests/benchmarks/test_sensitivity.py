@@ -65,7 +65,7 @@ def plant(results: Path, algo: str, env: str, shift: float = 0.0, **changes: Any
         for seed, score in zip(SEEDS, UNTUNED[env], strict=True)
     ]
     frame = pd.DataFrame(rows, columns=["stage", "trial", "seed", "final", "gamma", "num_steps"])
-    folder.add_rows(frame.assign(auc=np.nan))
+    folder.add_rows(frame.assign(auc=np.nan, diverged=np.nan))
     chosen, alike = [10.0, 20.0] * 5, [10.0, 12.0] * 5
     result = {
         "winner": 0,

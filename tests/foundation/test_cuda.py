@@ -21,8 +21,9 @@ from manyseeds import capture
 from manyseeds.algos import ppo
 from manyseeds.benchmarks import measure
 from manyseeds.capture import CudaRecorder, leaves
+from manyseeds.command import failing_in_one_line
 from manyseeds.runs import base, control
-from manyseeds.runs.base import failing_in_one_line, trained_on
+from manyseeds.runs.base import trained_on
 from manyseeds.runs.control import Run
 from tests.foundation.test_capture import CASES
 

@@ -629,6 +629,8 @@ def test_a_diverged_seed_is_reported_everywhere_and_harms_no_other(
     assert ill.summaries[0]["diverged"] == {"5": 192}  # 3 rollouts of 64
     assert "3 of 3 seeds: 3 below 475, 1 diverged " in table
     assert "seeds 5, the first at timestep 192" in table
+    assert "each counts as a failure, 22.1 at most" in table
+    assert "3 seeds: covers 48 to 75%" in table
     final = ill.summaries[0]["final"]["greedy"]
     assert set(final["per_seed"]) == {"4", "5", "6"}
     assert final["per_seed"]["5"] < 50

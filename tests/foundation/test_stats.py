@@ -11,9 +11,74 @@ import pandas as pd
 import pytest
 
 from manyseeds import plots, stats
-from manyseeds.stats import Estimate, estimate, parity
+from manyseeds.stats import Estimate, estimate, number_text, parity
 
 pytestmark = pytest.mark.usefixtures("pictures")
+
+# ---------------------------------------------------------------- numbers as text
+
+
+@pytest.mark.parametrize(
+    ("numbers", "digits", "text"),
+    [
+        ((500.0, 500.0, 500.0), None, "500.0 [500.0, 500.0]"),
+        ((500.0, 500.0, 500.0), 3, "500.000 [500.000, 500.000]"),
+        ((498.24, 493.1, 500.0), None, "498.2 [493.1, 500.0]"),
+        ((-1247.64, -1324.3, -1190.1), None, "-1247.6 [-1324.3, -1190.1]"),
+        ((0.0123, 0.011, 0.013), None, "0.0123 [0.0110, 0.0130]"),
+        ((0.0, 0.0, 0.0), None, "0.0 [0.0, 0.0]"),
+        ((1e-6, 8e-7, 1.2e-6), None, "1.00e-06 [8.00e-07, 1.20e-06]"),
+        ((1e-6, 1e-6, 1e-6), None, "1.0e-06 [1.0e-06, 1.0e-06]"),
+        ((1e30, 9e29, 1.1e30), None, "1.00e+30 [9.00e+29, 1.10e+30]"),
+        ((2.5e7, 2.4e7, 2.6e7), None, "25000000 [24000000, 26000000]"),
+        ((3 + 1e-8, 3.0, 3 + 2e-8), None, "3.000000 [3.000000, 3.000000]"),
+        ((0.0, -0.002, 0.002), 1, "0.0 [-0.0, 0.0]"),
+    ],
+)
+def test_digits_follow_the_size_where_none_are_stated(
+    numbers: tuple[float, float, float], digits: int | None, text: str
+) -> None:
+    assert Estimate(*numbers, n=30).text(digits) == text
+
+
+def test_digits_of_a_number_alone() -> None:
+    numbers = {0.0: "0.0", -200.0: "-200.0", 1e-6: "1.0e-06", 0.00123: "0.0012", 1e30: "1.0e+30"}
+    assert {x: number_text(x, None) for x in numbers} == numbers
+    assert number_text(1.25, 0) == "1"
+
+
+def test_few_seeds_say_what_their_interval_is_worth() -> None:
+    few, equal = estimate([1.0, 2.0, 4.0], "mean"), estimate([500.0] * 3)
+    assert few.full_text(1) == "2.3 [1.0, 4.0] (3 seeds: covers 48 to 75%)"
+    assert equal.full_text(1) == "500.0 (all 3 seeds equal: at most 64% do otherwise)"
+    assert (few.short_text(1), equal.short_text(1)) == ("2.3 [1.0, 4.0]", "500.0")
+    mostly = estimate([1.0] + [2.0] * 29)  # its IQM has no spread either, but not all are equal
+    assert (mostly.full_text(1), mostly.caveat) == ("2.0 [2.0, 2.0]", "")
+    assert estimate([7.0]).full_text(1) == "7.0 (no interval, n=1)"
+    assert estimate([1.0, 2.0] * 5).caveat == ""
+    assert estimate([1.0] * 30).caveat == "all 30 seeds equal: at most 10% do otherwise"
+    note = (
+        "Intervals from few seeds cover less than 95%: of 3 seeds 48 to 75%, of 5 seeds 67 to 93%."
+    )
+    assert stats.coverage_note([5, 3, 30, 1, 3]) == note
+    assert stats.coverage_note([10, 1]) == ""
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 9])
+def test_the_coverage_of_few_seeds(n: int) -> None:
+    """Up to four seeds it is that of their range, which is known; of others measured again."""
+    said = stats.COVERAGE[n]
+    if n <= 4:
+        one_in_five, normal = 1 - 0.8**n - 0.2**n, 1 - 2 * 0.5**n
+        assert said == pytest.approx((100 * one_in_five, 100 * normal), abs=0.6)
+    else:
+        rng = np.random.default_rng(n)
+        good, fails = rng.normal(size=(600, n)), rng.random((600, n)) < 0.2
+        for percent, scores, mean in zip(said, (good - 40 * fails, good), (-8, 0), strict=True):
+            found = [estimate(x, "mean", resamples=1000) for x in scores]
+            covered = np.mean([e.low <= mean <= e.high for e in found])
+            assert percent == pytest.approx(100 * covered, abs=5)
+
 
 # ---------------------------------------------------------------- iqm and estimate
 

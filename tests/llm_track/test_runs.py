@@ -597,8 +597,8 @@ def test_a_model_that_is_not_finite_is_refused(
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("grpo", "none of the groups have right and wrong completions; try sft.py first"),
-        ("rlhf_ppo", "none of the steps have right and wrong completions; try sft.py first"),
+        ("grpo", "none of the groups have right and wrong completions; try SFT first"),
+        ("rlhf_ppo", "none of the steps have right and wrong completions; try SFT first"),
     ],
 )
 @pytest.mark.usefixtures("few_samples")
@@ -686,13 +686,13 @@ def test_other_weights_in_a_folder_are_another_run(
     def name() -> str:
         return RunFolder.of(grpo.Config(**{field: str(part)}), "grpo").path.name
 
-    (part / "model/x.safetensors").write_bytes(b"1")
+    (part / "model/model.safetensors").write_bytes(b"1")
     first = name()
     (part / "DONE.json").write_text("{}")
     assert name() == first
-    (part / "model/x.safetensors").write_bytes(b"22")
+    (part / "model/model.safetensors").write_bytes(b"22")
     assert name() != first
-    (part / "model/x.safetensors").write_bytes(b"1")
+    (part / "model/model.safetensors").write_bytes(b"1")
     assert name() == first
 
 

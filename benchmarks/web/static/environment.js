@@ -173,7 +173,7 @@ function details(data, state, choose) {
   return [
     element("h2", {}, "Run ", chosen, seeds),
     seed == null ? "" : element("p", {}, element("b", {}, `Seed ${seed}`),
-      `: final score ${run.final[index].toFixed(run.digits)}${run.diverged[seed] ? `, diverged at timestep ${run.diverged[seed]}` : ""}`),
+      `: final score ${run.final[index]}${run.diverged[seed] ? `, diverged at timestep ${run.diverged[seed]}` : ""}`),
     element("p", { class: "note" }, facts.join("; ")),
     ...(films.length ? [element("div", { class: "films" }, ...films)] : []),
     ...origins,

@@ -150,7 +150,7 @@ def test_details_of_a_run(browser: Any, site: Path) -> None:
         assert "python the-command-of a2c" in details.inner_text()
         assert state(page) == "#run=a2c"
         page.locator("#seed").select_option("3")
-        assert "Seed 3: final score 450.5, diverged at timestep 500" in details.inner_text()
+        assert "Seed 3: final score 22.1, diverged at timestep 500" in details.inner_text()
         assert state(page) == "#run=a2c&seed=3"
         assert details.locator(".films").count() == 0
         page.locator("#run").focus()

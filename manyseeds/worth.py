@@ -1,0 +1,89 @@
+"""What a seed is worth: a score, diverged, or unknown. Every reader of results asks here.
+
+The policy of a diverged seed still plays, and may have an ordinary return, which says nothing. A
+diverged seed is a failure: no search chooses a configuration that has one, and in a mean over seeds
+it has the score of a random policy, or its own where that is lower.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from manyseeds.cli import FLOAT32_MAX
+from manyseeds.stats import Floats
+
+SHARE_OF_FAILURE = 0.0  # failure score of language runs, whose headlines are shares of prompts
+
+
+class Worth(NamedTuple):
+    """A score, or the step at which a seed diverged; with neither its score is unknown."""
+
+    score: float | None = None
+    diverged: int | None = None
+    remnant: float | None = None  # the return that the policy of a diverged seed still has
+
+    @property
+    def unknown(self) -> bool:
+        """Whether nothing says what the seed is worth: it has no finite return, or no episode."""
+        return self.score is None and self.diverged is None
+
+
+def worth_of(score: float | None, diverged: float | None = None) -> Worth:
+    """What a seed with a final score is worth.
+
+    score: None, NaN or infinite (in float32, too) where there is none. diverged: the step (a
+    timestep, a sample) at which a loss or a reward was not finite; None or NaN where none was.
+    """
+    known = float(score) if score is not None and abs(score) <= FLOAT32_MAX else None
+    if diverged is not None and not math.isnan(diverged):
+        return Worth(None, int(diverged), known)
+    return Worth(known)
+
+
+def worths_of(summary: Mapping[str, Any]) -> dict[int, Worth]:
+    """What the seeds of a part are worth by its summary.json: by the greedy return at the end of a
+    control run, by the headline of a language run."""
+    seeds, final, diverged = summary["seeds"], summary["final"], summary.get("diverged")
+    if "headline" in summary:
+        return {seed: worth_of(final.get(summary["headline"]), diverged) for seed in seeds}
+    scores = final["greedy"]["per_seed"]
+    return {seed: worth_of(scores[str(seed)], (diverged or {}).get(str(seed))) for seed in seeds}
+
+
+def failure_score(worths: Iterable[Worth], random: float | None) -> float:
+    """The score that a diverged seed has at most in a mean over seeds: that of a random policy, or
+    where it is None the lowest return of all seeds; NaN where no seed has one."""
+    if random is not None:
+        return random
+    returns = (x for w in worths for x in (w.score, w.remnant) if x is not None)
+    return min(returns, default=math.nan)
+
+
+def counted(worths: Sequence[Worth], random: float | None) -> Floats:
+    """The scores `[S]` as a mean over seeds counts them (`failure_score`); NaN: unknown."""
+    failure = failure_score(worths, random)
+
+    def score(worth: Worth) -> float:
+        if worth.diverged is not None:
+            return failure if worth.remnant is None else min(failure, worth.remnant)
+        return math.nan if worth.score is None else worth.score
+
+    return np.array([score(worth) for worth in worths], dtype=np.float64)
+
+
+def mean_or_failure(worths: Iterable[Worth]) -> float:
+    """The mean score, by which a configuration is chosen; -inf where a seed has none."""
+    return float(np.mean([-math.inf if w.score is None else w.score for w in worths]))
+
+
+def unscored_text(worths: Sequence[Worth]) -> str:
+    """`2 diverged, 1 unknown`; empty where every seed has a score."""
+    counts = {
+        "diverged": sum(w.diverged is not None for w in worths),
+        "unknown": sum(w.unknown for w in worths),
+    }
+    return ", ".join(f"{n} {word}" for word, n in counts.items() if n)
