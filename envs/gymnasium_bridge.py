@@ -48,6 +48,10 @@ from manyseeds.errors import UsageError, described, did_you_mean
 
 TIME_LIMIT = 1000  # steps, for environments that are registered without a limit
 TRIED = 50  # steps of two equal episodes, before a training
+RETURNS = {
+    "reset": "(observation, info)",
+    "step": "(observation, reward, terminated, truncated, info)",
+}
 OF_MAKE = ("id", "disable_env_checker", "vectorization_mode")  # arguments of gym.make itself
 STALE = (
     "a state of the Gymnasium bridge can be stepped once, each of its environments once, and only "
@@ -150,9 +154,9 @@ class GymnasiumBridge(Env):
     def packages(self) -> list[str]:
         makers = makers_of(self.spec.id)
         classes = [base for x in makers for base in getattr(x, "__mro__", (x,))]
-        homes = [x if inspect.ismodule(x) else sys.modules[x.__module__] for x in classes]
+        homes = [x if inspect.ismodule(x) else sys.modules.get(x.__module__) for x in classes]
         # And what these import, such as the simulator.
-        modules = [y for x in homes for y in (x, *filter(inspect.ismodule, vars(x).values()))]
+        modules = [y for x in homes if x for y in (x, *filter(inspect.ismodule, vars(x).values()))]
         owners = metadata.packages_distributions()
         found = {x for y in modules for x in owners.get(y.__name__.partition(".")[0], ())}
         return sorted(found - {"gymnasium", "numpy", "torch"})
@@ -295,7 +299,7 @@ class GymnasiumBridge(Env):
                 raise TypeError(f"cannot unpack {type(returned).__name__}")
             return self._observed(returned[0])
         except Exception as error:  # anything that the environment raises
-            raise misbehaved(self.spec.id, "reset", "(observation, info)", error) from error
+            raise misbehaved(self.spec.id, "reset", error) from error
 
     def _advance(
         self, instance: Instance, action: Any, watch: bool = False
@@ -307,8 +311,7 @@ class GymnasiumBridge(Env):
             ends = flag_of("terminated", terminated), flag_of("truncated", truncated)
             return self._observed(obs), number_of("reward", reward), *ends
         except Exception as error:
-            returns = "(observation, reward, terminated, truncated, info)"
-            raise misbehaved(self.spec.id, "step", returns, error) from error
+            raise misbehaved(self.spec.id, "step", error) from error
 
     def _observed(self, obs: Any) -> np.ndarray:
         """An observation in the type of the contract; ValueError where it is not in its space."""
@@ -520,9 +523,30 @@ def is_number(x: Any) -> bool:
     return isinstance(x, Real | np.bool_) or getattr(x, "ndim", 1) == 0
 
 
+class Named(gym.Wrapper[Any, Any, Any, Any]):
+    """An environment of which a UsageError says what it did wrong."""
+
+    def __init__(self, env: gym.Env[Any, Any], env_id: str) -> None:
+        super().__init__(env)
+        self.env_id = env_id
+
+    def reset(self, **given: Any) -> Any:
+        try:
+            return self.env.reset(**given)
+        except Exception as error:
+            raise misbehaved(self.env_id, "reset", error) from error
+
+    def step(self, action: Any) -> Any:
+        try:
+            return self.env.step(action)
+        except Exception as error:
+            raise misbehaved(self.env_id, "step", error) from error
+
+
 def as_ours(env: gym.Env[Any, Any], spec: EnvSpec, rescale: bool) -> gym.Env[Any, Any]:
     """Gymnasium's environment with the observations and actions of one of ours, of this spec."""
     space = env.observation_space
+    env = Named(env, spec.id)
     if spec.obs_size is not None and not (isinstance(space, Box) and len(space.shape) == 1):
         env = gym.wrappers.FlattenObservation(env)
     return gym.wrappers.RescaleAction(env, np.float32(-1), np.float32(1)) if rescale else env
@@ -534,9 +558,9 @@ def close(env: gym.Env[Any, Any]) -> None:
         env.close()
 
 
-def misbehaved(env_id: str, method: str, returns: str, error: Exception) -> UsageError:
-    """Says what an environment did in a method, which ought to return `returns`."""
-    hint = f"; it must return {returns}" if "unpack" in str(error) else ""
+def misbehaved(env_id: str, method: str, error: Exception) -> UsageError:
+    """Says what an environment did in a method."""
+    hint = f"; it must return {RETURNS[method]}" if "unpack" in str(error) else ""
     if method == "reset" and "'seed'" in str(error):
         hint = "; it must be reset(self, *, seed=None, options=None)"
     return UsageError(f"--env {env_id}: its {method} failed: {described(error)}{hint}")

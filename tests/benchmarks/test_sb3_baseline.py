@@ -412,6 +412,29 @@ def test_rewards_that_are_nan_are_one_line(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_late_step_that_raises_is_one_line(
+    tmp_path: Path, capsys: Output, monkeypatch: Patch
+) -> None:
+    class Breaks(CartPoleEnv):
+        steps = 0
+
+        def step(self, action: Any) -> Any:
+            self.steps += 1
+            if self.steps > 100:
+                raise KeyError("boom")
+            return super().step(action)
+
+    spec = EnvSpec("Breaks-v0", entry_point=Breaks, max_episode_steps=50)
+    monkeypatch.setitem(gym.registry, spec.id, spec)
+    monkeypatch.setattr(sb3_baseline, "_end_with_parent", lambda: None)
+    flags = [*TINY, "--env", "Breaks-v0", "--quiet", "--results", str(tmp_path)]
+    algo, config, _ = sb3_baseline.read_flags([*flags, "--eval-budget", "0.01"])
+    with pytest.raises(SystemExit, match="1"):
+        sb3_baseline.train_seed(sb3_baseline.SB3, algo, config, 3, tmp_path / "seeds-003-003")
+    said = capsys.readouterr().err
+    assert said == "error: seed 3: --env Breaks-v0: its step failed: KeyError: 'boom'\n"
+
+
 @pytest.mark.slow
 def test_a_failed_seed_is_named_and_costs_no_other(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path)
