@@ -16,6 +16,8 @@ over hundredths of the training.
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,7 +37,7 @@ from manyseeds.benchmarks.chapters.results import (
 )
 from manyseeds.benchmarks.chapters.stored import find_and_open
 from manyseeds.benchmarks.imported import ENDINGS, imported_line
-from manyseeds.cli import exit_with, given_runs, parse, path_of
+from manyseeds.cli import given_runs, parse, path_of
 from manyseeds.errors import UsageError, printable
 from manyseeds.runs.control import reachable_threshold
 from manyseeds.stats import Floats
@@ -140,15 +142,14 @@ class Flags:
     """The plot, .svg or .png."""
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """Set runs against the first, on the terminal and in a plot."""
     flags = parse(Flags, {}, __doc__, args)
     try:
         compare(given_runs(flags.runs), path_of(flags.out, "--out"))
-    except UsageError as error:
-        exit_with(error)
     except OSError as error:  # not writable, a folder of that name
-        exit_with(UsageError(f"--out {flags.out}: {error.strerror}"))
+        raise UsageError(f"--out {flags.out}: {error.strerror}") from None
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ it with the stored runs, which have the timesteps to the reward threshold.
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,8 +32,7 @@ from manyseeds.benchmarks.measure import (
     write_measured,
 )
 from manyseeds.benchmarks.suite import ABLATED, BUDGETS
-from manyseeds.cli import PositiveInt, ScriptConfig, exit_with, from_preset, parse
-from manyseeds.errors import UsageError
+from manyseeds.cli import PositiveInt, ScriptConfig, from_preset, parse
 
 ALGOS = ("ppo", "grpo")
 SEEDS = 10
@@ -71,6 +72,7 @@ def measure(algo: str, env: str) -> dict[str, float]:
     }
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """Measure all of them in turn, and write the file."""
     if measured(sys.argv[1:] if args is None else args, measure=measure):
@@ -86,10 +88,7 @@ def main(args: Sequence[str] | None = None) -> None:
         for env in ABLATED
         for algo in ALGOS
     ]
-    try:
-        measurements = in_turn(cases, config.repeats, min(usable_cores()), say)
-    except UsageError as error:
-        exit_with(error)
+    measurements = in_turn(cases, config.repeats, min(usable_cores()), say)
     stored = {
         **origin([f"manyseeds.algos.{algo}:train" for algo in ALGOS]),
         "seeds": SEEDS,

@@ -16,6 +16,8 @@ resamples.
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -30,7 +32,7 @@ from manyseeds.benchmarks.chapters.results import load_result
 from manyseeds.benchmarks.chapters.stored import open_runs
 from manyseeds.benchmarks.measure import origin, write_measured
 from manyseeds.benchmarks.verdicts import LEVEL, LOOKS, MARGIN, is_decided
-from manyseeds.cli import PUBLISHED, PositiveInt, ScriptConfig, exit_with, parse
+from manyseeds.cli import PUBLISHED, PositiveInt, ScriptConfig, parse
 from manyseeds.errors import UsageError
 from manyseeds.stats import Floats
 
@@ -234,13 +236,11 @@ def simulate(samples: int) -> dict[str, Any]:
     return found
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """Simulate, and write the file."""
-    try:
-        config = parse(Config, {}, __doc__, args)
-        found = simulate(config.samples)
-    except UsageError as error:
-        exit_with(error)
+    config = parse(Config, {}, __doc__, args)
+    found = simulate(config.samples)
     rule = {"looks": LOOKS, "level": LEVEL, "margin": MARGIN, "samples": config.samples}
     stored = {
         **origin(["manyseeds.benchmarks.error_rates:simulate"]),

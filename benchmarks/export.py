@@ -17,6 +17,8 @@ files leaves this machine, and no link is followed.
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import os
 import re
 from collections.abc import Sequence
@@ -42,7 +44,7 @@ from manyseeds.benchmarks.chapters.results import (
 from manyseeds.benchmarks.chapters.stored import StoredRun, find_and_open
 from manyseeds.benchmarks.policies import median_and_worst, policies_file
 from manyseeds.checkpoint import read_about, to_bytes
-from manyseeds.cli import exit_with, parse, path_of
+from manyseeds.cli import parse, path_of
 from manyseeds.digest import is_path
 from manyseeds.errors import UsageError, printable
 from manyseeds.record import POLICY, plural, ranges, read_json
@@ -318,6 +320,7 @@ def upload(folder: Path, repository: str) -> str:
         raise UsageError(f"--upload {repository}: {reason}; {folder} is written") from None
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """Export a run and, with --upload, upload it."""
     flags = parse(Flags, {}, __doc__, args)
@@ -333,10 +336,8 @@ def main(args: Sequence[str] | None = None) -> None:
         print(f"written: {folder}")
         if flags.upload:
             print(f"uploaded: {upload(folder, flags.upload)}")
-    except UsageError as error:
-        exit_with(error)
     except OSError as error:
-        exit_with(UsageError(f"--hub {flags.hub}: {error.strerror or error}"))
+        raise UsageError(f"--hub {flags.hub}: {error.strerror or error}") from None
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ therefore compared weight by weight after one iteration, and by scores after a w
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import contextlib
 import copy
 import gc
@@ -38,14 +40,13 @@ from manyseeds.benchmarks import catalog
 from manyseeds.benchmarks.cases import ALGORITHMS, Case, command_line
 from manyseeds.benchmarks.measure import LearningOnly, origin, write_measured
 from manyseeds.checkpoint import to_bytes
-from manyseeds.cli import ScriptConfig, exit_with, from_preset, parse
+from manyseeds.cli import ScriptConfig, from_preset, parse
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.evaluate import CURVE_EPISODES, evaluate
 from manyseeds.llm_track import grpo, models, sampling, tasks
-from manyseeds.process import set_up_process
+from manyseeds.process import ENDING, set_up_process
 from manyseeds.record import gpu
-from manyseeds.runs.base import failing_in_one_line
 from manyseeds.runs.control import Run
 from manyseeds.seeds import PURPOSES, SeedStreams
 
@@ -442,11 +443,12 @@ def carry_out(check: Callable[[torch.device], str], device: torch.device) -> dic
     return {"name": name, "passed": passed, "found": found, "seconds": seconds}
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """Check, write results/gpu-check.json, and measure the throughput."""
     config = parse(Config, {}, __doc__, args)
     if not torch.cuda.is_available():
-        exit_with(UsageError("gpu_check.py: this torch sees no CUDA device"))
+        raise UsageError("gpu_check.py: this torch sees no CUDA device")
     set_up_process(threads=1)
     print(gpu())
     chosen = [x for x in CHECKS if not config.only or any(w in x.__name__ for w in config.only)]
@@ -460,7 +462,7 @@ def main(args: Sequence[str] | None = None) -> None:
     if config.throughput:
         torch.cuda.empty_cache()
         command = [sys.executable, str(ROOT / "benchmarks" / "throughput.py"), "--device", "cuda"]
-        status |= subprocess.run([*command, "--results", config.results]).returncode
+        status |= subprocess.run([*command, "--results", config.results], **ENDING).returncode
     raise SystemExit(min(status, 1))
 
 

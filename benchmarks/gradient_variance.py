@@ -33,6 +33,8 @@ Writes gradient_variance.json, which report.py shows. With `--results results` i
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -47,8 +49,7 @@ from torch import Tensor
 from manyseeds import envs
 from manyseeds.algos import grpo, ppo, reinforce
 from manyseeds.benchmarks.measure import origin, write_measured
-from manyseeds.cli import PositiveInt, Range, ScriptConfig, exit_with, from_preset, parse
-from manyseeds.errors import UsageError
+from manyseeds.cli import PositiveInt, Range, ScriptConfig, from_preset, parse
 from manyseeds.optim import SeedAdam
 from manyseeds.process import set_up_process
 from manyseeds.record import finite_numbers
@@ -329,6 +330,7 @@ def measure(
     return measurements, about
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """Measure, and write the file."""
     config = parse(Config, {}, __doc__, args)
@@ -336,10 +338,7 @@ def main(args: Sequence[str] | None = None) -> None:
     begun = origin(
         ["manyseeds.benchmarks.gradient_variance:measure"]
     )  # of the sources as they are now
-    try:
-        measurements, policies = measure(config)
-    except UsageError as error:
-        exit_with(error)
+    measurements, policies = measure(config)
     stored = {
         **begun,
         "env": ENV,

@@ -20,6 +20,8 @@ Writes grpo_group.json, which website.py shows. With `--results results` it is p
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +36,6 @@ from manyseeds.cli import PositiveInt, ScriptConfig, from_preset, parse
 from manyseeds.llm_track import grpo, models, rlhf_ppo, sampling, tasks
 from manyseeds.llm_track.sampling import Samples
 from manyseeds.process import set_up_process
-from manyseeds.runs.base import failing_in_one_line
 from manyseeds.runs.language import LanguageRun
 
 TASK, SEED = "addition", 0
@@ -158,15 +159,15 @@ def stored_group(step: Sampled, tokenizer: Any, first: int, group_size: int) -> 
     return {"prompt": problem.prompt, "answer": problem.answer, "completions": completions}
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """Train, choose, and write the file."""
     config = parse(Config, {}, __doc__, args)
-    with failing_in_one_line():
-        set_up_process(threads=1)
-        shared = {"task": TASK, "results": config.results, "quiet": True}
-        grpo_config = from_preset(grpo.Config, grpo.PRESETS, TASK, epochs=EPOCHS, **shared)
-        ppo_config = from_preset(rlhf_ppo.Config, rlhf_ppo.PRESETS, TASK, **shared)
-        step, tokenizer = train(grpo_config, ppo_config, config.steps)
+    set_up_process(threads=1)
+    shared = {"task": TASK, "results": config.results, "quiet": True}
+    grpo_config = from_preset(grpo.Config, grpo.PRESETS, TASK, epochs=EPOCHS, **shared)
+    ppo_config = from_preset(rlhf_ppo.Config, rlhf_ppo.PRESETS, TASK, **shared)
+    step, tokenizer = train(grpo_config, ppo_config, config.steps)
     longest = models.completion_tokens(grpo_config)
     G = grpo_config.group_size
     groups = {name: stored_group(step, tokenizer, G * k, G) for name, k in chosen(step, G).items()}

@@ -11,6 +11,8 @@ environment are compared first. Where C and PyTorch differ, nothing is written.
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import importlib
 import json
 import statistics
@@ -29,7 +31,7 @@ import manyseeds.optim
 import manyseeds.samples
 from manyseeds import envs, kernels
 from manyseeds.benchmarks import catalog
-from manyseeds.cli import exit_with, parse
+from manyseeds.cli import parse
 from manyseeds.digest import ROOT
 from manyseeds.envs.kernels import GUARDS
 from manyseeds.envs.rollout import PLAYING
@@ -190,12 +192,13 @@ def disagreements() -> list[str]:
     return found
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None, file: Path = FILE) -> None:
     """Write the file anew; what a kernel saves stays unless it is measured."""
     config = parse(Config, {}, __doc__, args)
     if differing := disagreements():
         reason = "C computes something else than the Python there; change both alike, or neither"
-        exit_with(UsageError(f"{', '.join(differing)}: {reason}"))
+        raise UsageError(f"{', '.join(differing)}: {reason}")
     before = json.loads(file.read_text()) if file.exists() else {}
     content = {
         kernel: {"slower": before.get(kernel, {}).get("slower", 0), "versions": found}

@@ -36,6 +36,8 @@ is published. Half an hour or an hour of one core.
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -283,6 +285,7 @@ def measured_before(path: Path, code: Mapping[str, str], S: int) -> list[dict[st
     return stored["measurements"] if same else []
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """Measure what is not stored yet, and write it after each training."""
     config = parse(Config, {}, __doc__, args)

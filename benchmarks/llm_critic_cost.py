@@ -13,6 +13,8 @@ The report reads the file that this writes, results/llm_critic_cost.json.
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import importlib
 import sys
 from collections.abc import Sequence
@@ -35,8 +37,7 @@ from manyseeds.benchmarks.measure import (
     write_measured,
 )
 from manyseeds.benchmarks.suite import EQUAL
-from manyseeds.cli import PositiveInt, ScriptConfig, exit_with, from_preset, parse
-from manyseeds.errors import UsageError
+from manyseeds.cli import PositiveInt, ScriptConfig, from_preset, parse
 from manyseeds.llm_track import models
 from manyseeds.process import set_up_process
 from manyseeds.runs.parallel import Processes
@@ -96,6 +97,7 @@ def measure(algo: str, passes: str, results: str) -> dict[str, float]:
     }
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """Measure all of them in turn, and write the file."""
     if measured(sys.argv[1:] if args is None else args, measure=measure):
@@ -108,12 +110,9 @@ def main(args: Sequence[str] | None = None) -> None:
 
     results = str(Path(flags.results).resolve())
     cases = [Measurement(case, measuring(__file__, *case.values(), results)) for case in CASES]
-    try:
-        config = config_of("grpo", "1", flags.results)
-        models.find(config.model, config, Processes())  # made once, not by what is measured
-        measurements = in_turn(cases, flags.repeats, min(usable_cores()), say)
-    except UsageError as error:
-        exit_with(error)
+    config = config_of("grpo", "1", flags.results)
+    models.find(config.model, config, Processes())  # made once, not by what is measured
+    measurements = in_turn(cases, flags.repeats, min(usable_cores()), say)
     stored = {
         **origin(
             [f"manyseeds.llm_track.{case['algo']}:train" for case in CASES[1:]], ["transformers"]

@@ -31,6 +31,8 @@ Writes llm_oracle.json, which report.py shows. With `--results results` it is pu
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -499,6 +501,7 @@ def clipped(
     return {"above": above / count, "below": below / count}
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """Measure, print, and write the file."""
     config = parse(Config, {}, __doc__, args)

@@ -24,6 +24,8 @@ results/llm_pipeline.json, to which the scores of each finished seed are added.
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from manyseeds.benchmarks.measure import origin, read_measured, write_measured
-from manyseeds.cli import NonNegativeInt, PositiveInt, ScriptConfig, exit_with, parse
+from manyseeds.cli import NonNegativeInt, PositiveInt, ScriptConfig, parse
 from manyseeds.digest import code_digest
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import tasks
@@ -184,25 +186,23 @@ def settings_of(config: Config) -> dict[str, Any]:
 BEFORE = {"settings": {str: object}, "code": {"digest": str}, "rows": [{"seed": int}]}
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """Run all stages of all seeds that are not stored yet."""
     config = parse(Config, {}, __doc__, args)
     path = Path(config.results) / STORED
-    try:
-        stored = read_measured(path, BEFORE)
-        if stored and stored["settings"] != settings_of(config):
-            raise UsageError(f"--results {config.results}: {STORED} is of other settings")
-        if stored and stored["code"]["digest"] != code_digest(origins(config)):
-            raise UsageError(f"--results {config.results}: {STORED} is of other code")
-        rows = stored.get("rows", [])
-        for seed in range(config.first_seed, config.first_seed + config.seeds):
-            if any(row["seed"] == seed for row in rows):
-                continue
-            rows += scores(config, seed)
-            made = {"settings": settings_of(config), "rows": rows}
-            write_measured(path, {**origin(origins(config), ["transformers"]), **made})
-    except UsageError as error:
-        exit_with(error)
+    stored = read_measured(path, BEFORE)
+    if stored and stored["settings"] != settings_of(config):
+        raise UsageError(f"--results {config.results}: {STORED} is of other settings")
+    if stored and stored["code"]["digest"] != code_digest(origins(config)):
+        raise UsageError(f"--results {config.results}: {STORED} is of other code")
+    rows = stored.get("rows", [])
+    for seed in range(config.first_seed, config.first_seed + config.seeds):
+        if any(row["seed"] == seed for row in rows):
+            continue
+        rows += scores(config, seed)
+        made = {"settings": settings_of(config), "rows": rows}
+        write_measured(path, {**origin(origins(config), ["transformers"]), **made})
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ merged, and the exit status is 1. The folders are taken in the order in which th
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import json
 import sys
 from collections import Counter
@@ -30,7 +32,7 @@ from tyro.conf import Positional
 
 from manyseeds.benchmarks.chapters.results import commit_of, processor, versions_text
 from manyseeds.benchmarks.chapters.stored import read_part, read_table
-from manyseeds.cli import ScriptConfig, check_unpublished, exit_with, parse, path_of
+from manyseeds.cli import ScriptConfig, check_unpublished, parse, path_of
 from manyseeds.errors import UsageError, printable
 from manyseeds.locks import alone
 from manyseeds.record import (
@@ -48,8 +50,8 @@ from manyseeds.record import (
     read_seal,
     run_paths,
 )
-from manyseeds.runs.base import failing_in_one_line
 from manyseeds.untrusted import reading
+from manyseeds.writing import sweep
 
 CLOCK = ("learn_s", "seconds", "per_second")  # how the names of measured times end
 
@@ -169,6 +171,7 @@ def merge_run(parts: Sequence[Part], folder: RunFolder) -> Iterator[tuple[Part, 
     Raises UsageError where the folder holds a run of the same name with other settings.
     """
     with folder.locks_for(parts[0].settings) as locks:
+        sweep(folder.path)
         free = [part for part in parts if all([locks.acquire(seed) for seed in part.seeds])]
         there = [Part.open(path) for path in folder.parts()]
         for part in parts:
@@ -253,17 +256,14 @@ class Flags(ScriptConfig):
     """Results folders to merge from."""
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """Merge stores; exit status 1 if a part could not be merged."""
     flags = parse(Flags, {}, __doc__, args)
     results = Path(flags.results)
-    try:
-        check_unpublished(results)
-        sources = check_sources(flags.folders, results)
-    except UsageError as error:
-        exit_with(error)
-    with failing_in_one_line():
-        done = merge(sources, results)
+    check_unpublished(results)
+    sources = check_sources(flags.folders, results)
+    done = merge(sources, results)
     words = [f"{n} {what}" for what, n in done.items() if what != "merged"]
     print(", ".join([f"merged {plural(done['merged'], 'part')} into {results}", *words]))
     if done["failed"] or done["refused"]:

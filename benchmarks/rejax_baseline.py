@@ -26,6 +26,8 @@ draw without it takes a random number for every place of the buffer, most of the
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import math
 import re
 import sys
@@ -39,7 +41,7 @@ import torch
 
 from manyseeds.algos import dqn, ppo
 from manyseeds.benchmarks import jax_peer
-from manyseeds.cli import ControlConfig, Preset, exit_with, parse_both, read_algo
+from manyseeds.cli import ControlConfig, Preset, parse_both, read_algo
 from manyseeds.errors import UsageError
 from manyseeds.evaluate import POINTS
 from manyseeds.runs.base import complete_seeds
@@ -218,22 +220,20 @@ def weight_norm(agent: Agent) -> torch.Tensor:
     return torch.cat(parameters, 1).norm(dim=1)
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """Train the seeds that are not finished yet and print the table of the run."""
     words = sys.argv[1:] if args is None else args
-    try:
-        name = read_algo(words, Flags.algo, PEERS, "rejax")
-        peer = PEERS[name]
-        _, config = parse_both(Flags, peer.config, peer.presets, __doc__, words)
-        peer.arguments(config)
-        refuse(bool(config.init), f"--init {config.init}", "starts from weights of its own")
-        refuse(bool(config.env_kwargs), "--env-kwargs", "has environments of its own")
-        refuse(config.rescale_actions, "--rescale-actions", "has environments of its own")
-        refuse(config.env not in ENVS, f"--env {config.env}", f"has {', '.join(ENVS)}")
-        if rejax is None:
-            raise UsageError(f"rejax is not installed here: make jax-env, then {jax_peer.PYTHON}")
-    except UsageError as error:
-        exit_with(error)
+    name = read_algo(words, Flags.algo, PEERS, "rejax")
+    peer = PEERS[name]
+    _, config = parse_both(Flags, peer.config, peer.presets, __doc__, words)
+    peer.arguments(config)
+    refuse(bool(config.init), f"--init {config.init}", "starts from weights of its own")
+    refuse(bool(config.env_kwargs), "--env-kwargs", "has environments of its own")
+    refuse(config.rescale_actions, "--rescale-actions", "has environments of its own")
+    refuse(config.env not in ENVS, f"--env {config.env}", f"has {', '.join(ENVS)}")
+    if rejax is None:
+        raise UsageError(f"rejax is not installed here: make jax-env, then {jax_peer.PYTHON}")
     folder = complete_seeds(
         config,
         partial(train, peer),

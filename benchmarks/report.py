@@ -15,6 +15,8 @@ constant and no date is written. Invalid parts are skipped with a warning.
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -30,8 +32,9 @@ from manyseeds.benchmarks.chapters import (
 from manyseeds.benchmarks.chapters.comparison import Pair, csv_tables
 from manyseeds.benchmarks.chapters.contents import CHAPTERS, by_environment, open_store, progress
 from manyseeds.benchmarks.chapters.results import escape
-from manyseeds.cli import PUBLISHED, LayerConfig, exit_with, parse
+from manyseeds.cli import PUBLISHED, LayerConfig, parse
 from manyseeds.errors import UsageError
+from manyseeds.untrusted import open_checked
 from manyseeds.writing import csv_bytes, write_bytes, written_files
 
 # The first line of every page: a file without it is never overwritten or removed.
@@ -59,9 +62,12 @@ def environment_page(pairs: Sequence[Pair], results: Path) -> Path:
 
 
 def is_generated(path: Path) -> bool:
-    """Whether a file is a page of a report."""
-    with path.open("rb") as file:
-        return file.readline().strip() == MARK.encode()
+    """Whether a path is that of a page of a report; a link is none."""
+    try:
+        with open_checked(path) as file:
+            return file.readline(2 * len(MARK)).strip() == MARK.encode()
+    except UsageError:
+        return False
 
 
 def remove_former(results: Path, written: Sequence[Path]) -> None:
@@ -181,6 +187,7 @@ class Flags(LayerConfig):
         self.check_publish()
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     flags = parse(Flags, {}, __doc__, args)
     results = PUBLISHED if flags.publish else Path(flags.results)
@@ -192,10 +199,8 @@ def main(args: Sequence[str] | None = None) -> None:
                 report(results, flags.note)
             if flags.publish:
                 remove_former_files(results, files)
-    except UsageError as error:
-        exit_with(error)
     except OSError as error:  # no space, no permission
-        exit_with(UsageError(f"--results {flags.results}: {error}"))
+        raise UsageError(f"--results {flags.results}: {error}") from None
 
 
 if __name__ == "__main__":

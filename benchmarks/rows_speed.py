@@ -10,6 +10,8 @@ the same 640 rows where it is installed (`make jax-env`). Writes results/rows_sp
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import dataclasses
 import json
 import sys
@@ -32,9 +34,8 @@ from manyseeds.benchmarks.measure import (
     usable_cores,
     write_measured,
 )
-from manyseeds.cli import PositiveInt, ScriptConfig, exit_with, parse
+from manyseeds.cli import PositiveInt, ScriptConfig, parse
 from manyseeds.digest import ROOT
-from manyseeds.errors import UsageError
 from manyseeds.rows import stack
 
 SB3_BASELINE = ROOT / "benchmarks" / "sb3_baseline.py"
@@ -86,6 +87,7 @@ def cases(timesteps: int) -> list[Measurement]:
     return found
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """Measure, print the ratios, write the file."""
     if measured(sys.argv[1:] if args is None else args, measure=measure):
@@ -95,12 +97,7 @@ def main(args: Sequence[str] | None = None) -> None:
     def say(m: dict[str, Any]) -> str:
         return f"{m['system']:28} {m['timesteps'] / m['learn_s']:9,.0f} timesteps/s"
 
-    try:
-        measurements = in_turn(
-            cases(config.total_timesteps), config.repeats, min(usable_cores()), say
-        )
-    except UsageError as error:
-        exit_with(error)
+    measurements = in_turn(cases(config.total_timesteps), config.repeats, min(usable_cores()), say)
     seconds: dict[str, list[float]] = {}  # of 640 rows, by system and repeat
     for m in measurements:
         seconds.setdefault(m["system"], []).append(m["learn_s"] * ROWS / m["rows"])

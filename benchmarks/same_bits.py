@@ -26,6 +26,8 @@ needs a package that is not installed, is skipped in one line.
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import contextlib
 import hashlib
 import importlib.util
@@ -48,9 +50,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import pandas as pd
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 from tyro.conf import Positional
 
@@ -70,7 +70,6 @@ from manyseeds.benchmarks.studies import finished_studies
 from manyseeds.cli import (
     PUBLISHED,
     PositiveInt,
-    exit_with,
     from_identity,
     parse,
 )
@@ -78,8 +77,18 @@ from manyseeds.digest import PACKAGE, ROOT, Place, find, origin_of, resolve
 from manyseeds.errors import UsageError
 from manyseeds.packed import RUNS, is_packed, with_proved
 from manyseeds.process import exit_reason
-from manyseeds.record import all_runs, pack, plural, read_bytes, read_json, read_seal, seal
+from manyseeds.record import (
+    all_runs,
+    pack,
+    plural,
+    read_bytes,
+    read_json,
+    read_parquet,
+    read_seal,
+    seal,
+)
 from manyseeds.runs.stale import digest_today, part_is_stale, read_again
+from manyseeds.untrusted import read_tensors
 from manyseeds.writing import write_bytes, write_json
 
 # What is compared of a part, in the order in which differences are looked for.
@@ -137,16 +146,16 @@ def differences(old: Path, here: Path) -> Iterator[Difference]:
 def read(file: Path) -> dict[str, Any]:
     """The tensors, columns or fields of a file by name: tensors, or plain values."""
     if file.suffix == ".safetensors":
-        return dict(load_file(file))
+        return read_tensors(file)[0]
     if file.suffix == ".parquet":
-        frame = pd.read_parquet(file)
+        frame = read_parquet(file)
         names = [name for name in map(str, frame) if not is_unchecked(name)]
         columns = {name: frame[name].to_numpy() for name in names}
         return {
             name: x.tolist() if x.dtype == object else torch.from_numpy(x.copy())
             for name, x in columns.items()
         }
-    return dict(fields(json.loads(file.read_text())))
+    return dict(fields(read_json(file)))
 
 
 def fields(content: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -744,16 +753,6 @@ def available(cases: Sequence[Case]) -> list[Case]:
     return [case for case in cases if not absent.intersection(case.needs)]
 
 
-@contextlib.contextmanager
-def cleaning_up_when_terminated() -> Iterator[None]:
-    """Let SIGTERM raise SystemExit, so that worktree and folders are removed."""
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 @dataclass(frozen=True)
 class Flags:
     old: Positional[str] = ""
@@ -770,41 +769,32 @@ class Flags:
     """Keep the results and logs."""
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """Compare with a commit; exit status 1 unless everything is equal or new."""
     given = parse(Flags, {}, __doc__, args)
     began = time.monotonic()
-    try:
-        if given.fresh:
-            print(json.dumps(fresh_results()))
-            return
-        if not given.old:
-            raise UsageError("OLD: name the commit to compare with")
-        cases = list(select(CASES, given.only) if given.only else CASES)
-        if not cases:
-            raise UsageError(f"--only {' '.join(given.only)}: no case has any of it in its label")
-        compared = available(cases)
-        before = stamps_today() if given.restamp else {}
-        with cleaning_up_when_terminated():
-            outcomes = compare_with(
-                given.old,
-                compared,
-                given.workers,
-                given.keep,
-                report=lambda outcome: print(outcome, flush=True),
-            )
-        unequal = [outcome for outcome in outcomes if outcome.status in ("DIFFERS", "FAILED")]
-        if given.restamp:
-            stamped, left = restamp(given.old, before, proven(outcomes))
-            print(f"{plural(stamped, 'part')} proved equal to {given.old}; stale still: {left}")
-    except UsageError as error:
-        exit_with(error)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        raise SystemExit(130) from None
-    except OSError as error:  # a full disk, no memory for a process
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(1) from None
+    if given.fresh:
+        print(json.dumps(fresh_results()))
+        return
+    if not given.old:
+        raise UsageError("OLD: name the commit to compare with")
+    cases = list(select(CASES, given.only) if given.only else CASES)
+    if not cases:
+        raise UsageError(f"--only {' '.join(given.only)}: no case has any of it in its label")
+    compared = available(cases)
+    before = stamps_today() if given.restamp else {}
+    outcomes = compare_with(
+        given.old,
+        compared,
+        given.workers,
+        given.keep,
+        report=lambda outcome: print(outcome, flush=True),
+    )
+    unequal = [outcome for outcome in outcomes if outcome.status in ("DIFFERS", "FAILED")]
+    if given.restamp:
+        stamped, left = restamp(given.old, before, proven(outcomes))
+        print(f"{plural(stamped, 'part')} proved equal to {given.old}; stale still: {left}")
     counts = Counter(outcome.status for outcome in outcomes)
     words = ", ".join(f"{counts[status]} {status}" for status in ("equal", "DIFFERS", "FAILED"))
     if counts["new"]:

@@ -22,6 +22,8 @@ What stays SB3's own:
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import dataclasses
 import json
 import math
@@ -67,7 +69,7 @@ from manyseeds.envs.gymnasium_bridge import as_ours, read_kwargs, registered_id
 from manyseeds.errors import UsageError
 from manyseeds.process import exit_reason, set_up_process
 from manyseeds.record import RunFolder, part_name, read_part
-from manyseeds.runs.base import carry_out, complete_parts, failing_in_one_line
+from manyseeds.runs.base import carry_out, complete_parts
 from manyseeds.runs.control import Run, print_result, say_notes
 from manyseeds.runs.set_aside import Code
 from manyseeds.seeds import SeedStreams
@@ -543,8 +545,7 @@ def complete_run(
 ) -> None:
     """Train the seeds of a command that are not finished yet and print the table of the run."""
     algo, config, workers = read_flags(args, library, flags_class, description)
-    with failing_in_one_line():
-        say_notes(config, config.make_env())
+    say_notes(config, config.make_env())
 
     def train_missing(folder: RunFolder, todo: Sequence[int]) -> None:
         if failed := train_seeds(library, algo, config, folder, todo, workers):
@@ -556,6 +557,7 @@ def complete_run(
     print_result(folder, config, library.baselines[algo].presets.get(config.env))
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """What the command does."""
     words = sys.argv[1:] if args is None else args

@@ -17,6 +17,8 @@ What stays SBX's own:
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -158,6 +160,7 @@ SBX = Peer(
 )
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """What the command does."""
     complete_run(SBX, SBXFlags, __doc__, sys.argv[1:] if args is None else args)

@@ -16,6 +16,8 @@ compare.py and the report take the scores of an environment of your own, for ver
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import math
 import sys
 from collections.abc import Sequence
@@ -28,7 +30,7 @@ from torch import Tensor
 
 from manyseeds import envs
 from manyseeds.benchmarks.measure import origin, write_measured
-from manyseeds.cli import FLOAT32_MAX, Range, ScriptConfig, exit_with, parse
+from manyseeds.cli import FLOAT32_MAX, Range, ScriptConfig, parse
 from manyseeds.digest import origin_of
 from manyseeds.errors import UsageError
 from manyseeds.seeds import SeedStreams
@@ -122,20 +124,18 @@ def check_reference(env: envs.Env, reference: float) -> None:
         raise UsageError(f"--reference {reference:g}: must be a finite number")
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """Measure, print and write the scores of one environment."""
     config = parse(Config, {}, __doc__, args)
-    try:
-        env = envs.make(config.env, env_kwargs=config.env_kwargs)
-        if config.reference is not None:
-            check_reference(env, config.reference)
-        for note in env.notes():
-            print(f"note: {note}", file=sys.stderr)
-        score = random_score(env, config.episodes)
-        if config.reference == score.value:
-            raise UsageError(f"--reference {config.reference:g}: is the random policy's score")
-    except UsageError as error:
-        exit_with(error)
+    env = envs.make(config.env, env_kwargs=config.env_kwargs)
+    if config.reference is not None:
+        check_reference(env, config.reference)
+    for note in env.notes():
+        print(f"note: {note}", file=sys.stderr)
+    score = random_score(env, config.episodes)
+    if config.reference == score.value:
+        raise UsageError(f"--reference {config.reference:g}: is the random policy's score")
     half = score.value - score.low
     digits = max(0, 1 - math.floor(math.log10(half))) if half > 0 else 4
     value = f"{score.value:.{digits}f}"

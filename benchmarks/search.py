@@ -25,6 +25,8 @@ A study is a folder in RESULTS/studies. The same command resumes it and trains n
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import contextlib
 import dataclasses
 import json
@@ -59,7 +61,6 @@ from manyseeds.cli import (
     NonNegativeInt,
     PositiveInt,
     Range,
-    exit_with,
     identity,
     parse_both,
     read_algo,
@@ -71,7 +72,7 @@ from manyseeds.errors import UsageError, did_you_mean
 from manyseeds.process import set_up_process
 from manyseeds.progress import Progress, console
 from manyseeds.record import check_committed, hash_of, plural, provenance, ranges, seal
-from manyseeds.runs.base import failing_in_one_line, without_results
+from manyseeds.runs.base import AGAIN, without_results
 from manyseeds.runs.configurations import MAX_ROWS, batches, train_configurations
 from manyseeds.runs.control import Run, say_notes
 from manyseeds.untrusted import reading
@@ -601,14 +602,12 @@ def read_flags(args: Sequence[str] | None) -> Search:
     return Search(algo, config, space, flags)
 
 
+@failing_in_one_line("; try a smaller --rows", AGAIN)
 def main(args: Sequence[str] | None = None) -> None:
     """Search, measure the winner, print it."""
-    try:
-        search = read_flags(args)
-        needs_optuna()
-    except UsageError as error:
-        exit_with(error)
-    with failing_in_one_line("; try a smaller --rows"), search.folder.locked():
+    search = read_flags(args)
+    needs_optuna()
+    with search.folder.locked():
         if search.flags.publish:
             check_committed()
         set_up_process(search.config.threads)

@@ -14,6 +14,8 @@ store.
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import dataclasses
 import hashlib
 import itertools
@@ -33,7 +35,7 @@ import pandas as pd
 
 from manyseeds.benchmarks.chapters.results import print_table
 from manyseeds.benchmarks.suite import SUITES, Cell
-from manyseeds.cli import ControlConfig, PositiveInt, exit_with, identity, parse
+from manyseeds.cli import ControlConfig, PositiveInt, identity, parse
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.record import DONE, POLICY, SCHEMA, RunFolder, part_name, provenance
@@ -197,13 +199,11 @@ def measure(parts: int) -> list[str]:
     return [f"{parts:,}", f"{len(sizes):,}", f"{sum(sizes) / 2**20:,.0f} MiB", *shown]
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """Measure and print the table."""
     flags = parse(Flags, {}, __doc__, args)
-    try:
-        table = [measure(parts) for parts in (0, *flags.parts)]
-    except UsageError as error:
-        exit_with(error)
+    table = [measure(parts) for parts in (0, *flags.parts)]
     header = ("parts", "files", "bytes", "report", "comparison", f"planning {len(SUITES)} suites")
     print_table("Cost of a store", header, table)
 

@@ -22,6 +22,8 @@ written to results/policies (`benchmarks/policies.py`).
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import dataclasses
 import os
 import shlex
@@ -47,7 +49,6 @@ from manyseeds.cli import (
     LayerConfig,
     NonNegativeInt,
     PositiveInt,
-    exit_with,
     parse,
 )
 from manyseeds.errors import UsageError, did_you_mean
@@ -304,36 +305,31 @@ def list_jobs(cells: Sequence[Cell], plan: Plan) -> None:
         print(f"{first + k * count:>5} {state:<9} {job}")
 
 
+@failing_in_one_line(interrupted="interrupted; the same command again runs what is missing")
 def main(args: Sequence[str] | None = None) -> None:
     """Run a suite; exit status 1 if a cell failed."""
     flags = parse(Flags, {}, __doc__, args)
     cells, plan = flags.cells(), flags.plan
-    try:
-        if flags.dry_run:
-            due = asked_for(cells, flags.folder) if flags.until_decided else cells
-            show(due, plan)
-            for cell in lacking(cells, flags.folder) if flags.keeps_policies else ():
-                print(f"missing   policies of {cell}")
-            return
-        if flags.list:
-            return list_jobs(cells, plan)
-        if flags.watch:
-            return watch(plan.jobs(cells), plan.results)
-        for cell in cells:
-            python_of(cell)  # before any is trained
-        if flags.publish:
-            check_committed()
-        run = sweep_until_decided if flags.until_decided else sweep
-        failed = [str(job) for job in run(cells, plan)]
-        if flags.keeps_policies:
-            failed += keep(cells, flags.folder)
-        if flags.publish:
-            pack(PUBLISHED)
-    except UsageError as error:
-        exit_with(error)
-    except KeyboardInterrupt:
-        print("interrupted; the same command again runs what is missing", file=sys.stderr)
-        raise SystemExit(130) from None
+    if flags.dry_run:
+        due = asked_for(cells, flags.folder) if flags.until_decided else cells
+        show(due, plan)
+        for cell in lacking(cells, flags.folder) if flags.keeps_policies else ():
+            print(f"missing   policies of {cell}")
+        return
+    if flags.list:
+        return list_jobs(cells, plan)
+    if flags.watch:
+        return watch(plan.jobs(cells), plan.results)
+    for cell in cells:
+        python_of(cell)  # before any is trained
+    if flags.publish:
+        check_committed()
+    run = sweep_until_decided if flags.until_decided else sweep
+    failed = [str(job) for job in run(cells, plan)]
+    if flags.keeps_policies:
+        failed += keep(cells, flags.folder)
+    if flags.publish:
+        pack(PUBLISHED)
     if failed:
         names = "; ".join(failed)
         what = "command" if plan.block else "cell"

@@ -30,6 +30,8 @@ The kernels in C are built before.
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import dataclasses
 import json
 import sys
@@ -52,7 +54,7 @@ from manyseeds.benchmarks.measure import (
     usable_cores,
     write_measured,
 )
-from manyseeds.cli import PositiveInt, ScriptConfig, check_device, exit_with, parse
+from manyseeds.cli import PositiveInt, ScriptConfig, check_device, parse
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.record import gpu
@@ -145,6 +147,7 @@ def with_speed(m: dict[str, Any]) -> dict[str, Any]:
     return {**m, "timesteps_per_s": m["timesteps"] / m["learn_s"], "fresh_s": fresh_s}
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """Measure, print, and write results/throughput[-cuda].json and results/tables/ beside it."""
     if measured(sys.argv[1:] if args is None else args, measure=measure):
@@ -164,12 +167,9 @@ def main(args: Sequence[str] | None = None) -> None:
     core = config.core if config.device == "cpu" else None
     results, name = Path(config.results), "throughput" + "-cuda" * (config.device == "cuda")
     path = results / f"{name}.json"
-    try:
-        stored = read_measured(path, {str: {}})
-        cases = [case(*cell, config.device) for cell in config.cells()]
-        measurements = [with_speed(m) for m in in_turn(cases, config.repeats, core, say)]
-    except UsageError as error:
-        exit_with(error)
+    stored = read_measured(path, {str: {}})
+    cases = [case(*cell, config.device) for cell in config.cells()]
+    measurements = [with_speed(m) for m in in_turn(cases, config.repeats, core, say)]
     for algo in config.chosen():
         packages = ("stable-baselines3",) if "sb3" in SUBJECTS[algo].peers else ()
         here = [m for m in measurements if m["algo"] == algo]

@@ -31,6 +31,8 @@ And elsewhere:
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import contextlib
 import json
 import math
@@ -63,7 +65,7 @@ from manyseeds.llm_track import (
 from manyseeds.llm_track.evaluation import TaskEvaluator
 from manyseeds.process import resolve_device, set_up_process
 from manyseeds.record import RunFolder
-from manyseeds.runs.base import carry_out, failing_in_one_line
+from manyseeds.runs.base import carry_out
 from manyseeds.runs.language import (
     Evaluator,
     LanguageConfig,
@@ -626,6 +628,7 @@ def read_flags(args: Sequence[str]) -> tuple[Flags, LanguageConfig]:
         exit_with(error)
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """Train the seeds that are not finished yet, store them, and print the table of the run."""
     words = sys.argv[1:] if args is None else args
@@ -633,9 +636,8 @@ def main(args: Sequence[str] | None = None) -> None:
         return
     flags, config = read_flags(words)
     label = f"trl-{flags.algo}"
-    with failing_in_one_line():
-        config.check_request()
-        folder = RunFolder.of(config, label)
+    config.check_request()
+    folder = RunFolder.of(config, label)
 
     def train_one(seed: int, part: Path) -> None:
         run = LanguageRun(config, [seed], part, label, source="trl")

@@ -15,6 +15,8 @@ results/trl_speed.json.
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import dataclasses
 import json
 import sys
@@ -38,9 +40,8 @@ from manyseeds.benchmarks.measure import (
     usable_cores,
     write_measured,
 )
-from manyseeds.cli import PositiveInt, exit_with, from_identity, identity, parse_both, read_algo
+from manyseeds.cli import PositiveInt, from_identity, identity, parse_both, read_algo
 from manyseeds.digest import ROOT
-from manyseeds.errors import UsageError
 from manyseeds.llm_track import models
 from manyseeds.process import resolve_device, set_up_process
 from manyseeds.runs.language import LanguageConfig
@@ -114,20 +115,18 @@ def name_of(algo: str, config: LanguageConfig) -> str:
     return algo + "".join(changed)
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """Measure, print, and write results/trl_speed.json."""
     words = sys.argv[1:] if args is None else args
     if measured(words, measure=measure):
         return
-    try:
-        algo = read_algo(words, Flags.algo, catalog.names("llm_track"), "the LLM track")
-        module = catalog.module("llm_track", algo)
-        flags, config = parse_both(Flags, module.Config, module.PRESETS, __doc__, words)
-        path = Path(config.results) / "trl_speed.json"
-        stored = read_measured(path, {str: {}})
-        measurements = measure_both(flags, config)
-    except UsageError as error:
-        exit_with(error)
+    algo = read_algo(words, Flags.algo, catalog.names("llm_track"), "the LLM track")
+    module = catalog.module("llm_track", algo)
+    flags, config = parse_both(Flags, module.Config, module.PRESETS, __doc__, words)
+    path = Path(config.results) / "trl_speed.json"
+    stored = read_measured(path, {str: {}})
+    measurements = measure_both(flags, config)
     row = summary(measurements)
     stored[name_of(algo, config)] = {
         "algo": algo,

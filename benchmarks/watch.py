@@ -34,6 +34,8 @@ first table as check.md and check.json (the published ones: `--out results/table
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -53,7 +55,7 @@ from manyseeds.benchmarks.chapters.stored import file_name, open_run
 from manyseeds.benchmarks.films import film
 from manyseeds.benchmarks.measure import origin
 from manyseeds.benchmarks.trained import Trained, load_trained, median_seed
-from manyseeds.cli import exit_with, given_runs, parse, path_of
+from manyseeds.cli import given_runs, parse, path_of
 from manyseeds.digest import origin_of
 from manyseeds.errors import UsageError
 from manyseeds.evaluate import CHUNK, FINAL_EPISODES
@@ -242,6 +244,7 @@ class Flags:
     """Episodes (default: 1; with --check 100 per seed and side)."""
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """Draw a film of a run, or check its environment."""
     given = parse(Flags, {}, __doc__, args)
@@ -269,10 +272,8 @@ def main(args: Sequence[str] | None = None) -> None:
         if out is not None and out.suffix != ".gif":
             raise UsageError(f"--out {out}: must end in .gif")
         watch(runs[0], out, given.seed, given.episodes or 1, given.fps, given.env)
-    except UsageError as error:
-        exit_with(error)
     except OSError as error:  # not writable, a folder of that name
-        exit_with(UsageError(str(error)))
+        raise UsageError(str(error)) from None
 
 
 if __name__ == "__main__":

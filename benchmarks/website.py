@@ -12,6 +12,8 @@ not drawn again. The same store gives the same bytes. Invalid parts are skipped 
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,9 +22,10 @@ from pathlib import Path
 from manyseeds.benchmarks.chapters.contents import Store, read_store
 from manyseeds.benchmarks.web import chapter, environment, films, front, gridworld, grpo
 from manyseeds.benchmarks.web.page import HERE, Page, html
-from manyseeds.cli import ScriptConfig, exit_with, parse, path_of
+from manyseeds.cli import ScriptConfig, parse, path_of
 from manyseeds.errors import UsageError
 from manyseeds.record import layers
+from manyseeds.untrusted import copy_file, files_in
 from manyseeds.writing import replace_folder, write_bytes
 
 MARK = ".manyseeds-site"  # a file in every folder that this script has written
@@ -57,7 +60,8 @@ def write_site(results: Path, out: Path, drawn: bool = False) -> None:
     def fill(fresh: Path) -> int:
         write_bytes(fresh / MARK, b"")
         if (out / films.FOLDER).is_dir():
-            shutil.copytree(out / films.FOLDER, fresh / films.FOLDER, symlinks=True)
+            for name in files_in(out / films.FOLDER):
+                copy_file(out / films.FOLDER / name, fresh / films.FOLDER / name)
         if drawn:
             films.write_films(store, fresh / films.FOLDER)
         for folder in ASSETS:
@@ -87,14 +91,13 @@ class Flags(ScriptConfig):
             raise UsageError("--out '': must name a folder")
 
 
+@failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     flags = parse(Flags, {}, __doc__, args)
     try:
         write_site(Path(flags.results), path_of(flags.out, "--out"), flags.films)
-    except UsageError as error:
-        exit_with(error)
     except OSError as error:  # no space, no permission
-        exit_with(UsageError(f"--out {flags.out}: {error}"))
+        raise UsageError(f"--out {flags.out}: {error}") from None
 
 
 if __name__ == "__main__":

@@ -164,6 +164,7 @@ __all__ = [
     "NativeEnv",
     "Pendulum",
     "RandomWalk",
+    "RescaledActions",
     "Rollout",
     "State",
     "Step",

@@ -17,6 +17,8 @@ resumes an unfinished file. Only one process at a time can write it.
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line, parse
+
 import contextlib
 import json
 import os
@@ -37,7 +39,6 @@ from manyseeds.cli import (
     Range,
     ScriptConfig,
     check_device,
-    parse,
     path_of,
 )
 from manyseeds.errors import UsageError
@@ -46,7 +47,6 @@ from manyseeds.llm_track.evaluation import cons_at_k, pass_at_k
 from manyseeds.locks import Locks
 from manyseeds.process import resolve_device, set_up_process
 from manyseeds.progress import console
-from manyseeds.runs.base import failing_in_one_line
 from manyseeds.runs.parallel import Processes
 from manyseeds.untrusted import open_to_write, read_shaped
 from manyseeds.writing import write_json
@@ -337,15 +337,15 @@ def completed(config: Config) -> Output:
     return output
 
 
+@failing_in_one_line("; try a smaller --batch-size")
 def main(args: Sequence[str] | None = None) -> None:
     """Generate, and print the table."""
     from rich.table import Table
 
     config = parse(Config, {}, __doc__, args)
-    with failing_in_one_line("; try a smaller --batch-size"):
-        check_device(config.device)
-        set_up_process(config.threads)
-        scores = generate(config)
+    check_device(config.device)
+    set_up_process(config.threads)
+    scores = generate(config)
     table = Table(show_header=False, title=f"{config.model} on {config.task}, {config.split}")
     for name, value in scores.items():
         table.add_row(name, f"{value:.3f}")

@@ -44,7 +44,7 @@ from manyseeds.digest import ROOT, boundary, code_digest
 from manyseeds.errors import UsageError, did_you_mean
 from manyseeds.llm_track import sampling, tasks
 from manyseeds.locks import alone
-from manyseeds.process import resolve_device
+from manyseeds.process import ENDING, exit_reason, resolve_device
 from manyseeds.progress import console
 from manyseeds.record import is_finished, model_files
 from manyseeds.runs.language import LanguageConfig, LanguageRun
@@ -54,6 +54,7 @@ from manyseeds.writing import replace_folder
 
 PADDING = 3  # tokens on the left, in the check that they change nothing
 WEIGHTS = ".safetensors"
+LAYERS = 1024  # of a model, and experts
 NEW_WEIGHTS = 2**22  # that a model may have besides those of its files: a head, buffers
 TOLERANCE = 0.02  # standard deviations of the logits, of the same check
 Row = TypeVar("Row", tasks.Problem, tasks.Preference)
@@ -201,15 +202,22 @@ def run_command(command: Sequence[str], name: str) -> None:
     A failure is a UsageError: name and the last line of its standard error.
     """
     inherited = {k: value for k, value in os.environ.items() if k not in Processes.VARIABLES}
-    done = subprocess.run(
+    path = os.pathsep.join(filter(None, [str(ROOT), inherited.get("PYTHONPATH")]))
+    with subprocess.Popen(
         [sys.executable, str(ROOT / command[0]), *command[1:]],
-        env={**inherited, "PYTHONPATH": str(ROOT)},
+        env={**inherited, "PYTHONPATH": path},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [""]
+        **ENDING,
+    ) as process:
+        try:
+            _, said = process.communicate()
+        except BaseException:  # of an interrupt: it, too, removes what it has begun
+            process.terminate()
+            raise
+    if process.returncode:
+        lines = said.strip().splitlines() or [exit_reason(process.returncode)]
         raise UsageError(f"{name}: {lines[-1].removeprefix('error: ')}")
 
 
@@ -333,8 +341,8 @@ def check_sizes(folder: Path, kind: Any, what: str, **settings: Any) -> None:
     headers = [read_header(path)[0] for name, path in files.items() if name.endswith(WEIGHTS)]
     stored = sum(math.prod(x.shape) for header in headers for x in header.values())
     try:
-        check_layers(read_json(files["config.json"]), sum(map(len, headers)))
-    except (KeyError, ValueError) as error:
+        check_layers(read_json(files["config.json"]))
+    except (AttributeError, KeyError, ValueError) as error:
         raise UsageError(f"{what} {folder}: {error}") from None
     with failing_in_one_line(str(folder), what):
         architecture = AutoConfig.from_pretrained(folder, trust_remote_code=False, **settings)
@@ -347,14 +355,15 @@ def check_sizes(folder: Path, kind: Any, what: str, **settings: Any) -> None:
         )
 
 
-def check_layers(config: Any, tensors: int) -> None:
-    """Raise ValueError for a config.json with more layers, or lists for them, than tensors."""
+def check_layers(config: Any) -> None:
+    """Raise ValueError for a config.json with more layers, or lists for them, than any model has:
+    each would be made as an object."""
     for name, x in config.items():
         if isinstance(x, dict):
-            check_layers(x, tensors)
+            check_layers(x)
         count = len(x) if isinstance(x, list) else x
-        if re.search("layer|expert", name) and isinstance(count, int | float) and count > tensors:
-            raise ValueError(f"config.json says {name} {count}, the files have {tensors} tensors")
+        if re.search("layer|expert", name) and isinstance(count, int | float) and count > LAYERS:
+            raise ValueError(f"config.json says {name} {count}; at most {LAYERS}")
 
 
 def read_tokenizer(name: str, what: str) -> Any:
@@ -372,7 +381,7 @@ def read_tokenizer(name: str, what: str) -> Any:
         raise UsageError(f"{what} {name}: its tokenizer has no end-of-sequence token")
     if tokenizer.pad_token_id is None:  # any token will do: padding is identified by the masks
         tokenizer.pad_token = tokenizer.eos_token
-    chat_template_utils.datetime = Today  # type: ignore[attr-defined]
+    chat_template_utils.datetime = Today  # type: ignore[attr-defined, misc]
     return tokenizer
 
 

@@ -6,8 +6,10 @@ beside this one.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+import signal
 import sys
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location
@@ -39,7 +41,26 @@ def own_checkout() -> str:
             )
             print(printable(line), file=sys.stderr)
             raise SystemExit(2)
+        if os.path.dirname(os.path.realpath(script)) in [f"{root}/{name}" for name in ROOMS]:
+            sys.excepthook = end_own_script
+            if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+                with contextlib.suppress(ValueError):  # not in the main thread
+                    signal.signal(signal.SIGINT, leave_early)
     return os.path.dirname(package)
+
+
+def leave_early(number: int, frame: Any) -> None:
+    """What our scripts do about Ctrl-C before `main`, when nothing has begun. An exception might be
+    swallowed: torch goes on without NumPy if its import fails."""
+    os.write(2, b"interrupted\n")
+    os._exit(128 + number)
+
+
+def end_own_script(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    """`sys.excepthook` of our scripts, for what happens outside of `main`: see `command`."""
+    from manyseeds.command import end_script
+
+    end_script(kind, error, trace)
 
 
 def room(name: str) -> str:

@@ -61,7 +61,7 @@ BOOKKEEPING = {
 # What is chosen from it stands in a run's record.
 PRESETS = "PRESETS"
 # Methods of a Config that refuse or record, and compute nothing that is learned with.
-CONDITIONS = {"__post_init__", "check", "check_env", "contents", "origins"}
+CONDITIONS = {"__post_init__", "check", "check_env", "check_request", "contents", "origins"}
 SUPER = "super()"
 EXECUTION = "Execution"  # the mark of fields that change no curve
 C = ".c"  # the C code beside a module, as a name in it
@@ -600,7 +600,8 @@ def text_at(file: Path) -> str:
         status = file.stat()
         if status.st_size > MAX_SIZE:
             return f"{status.st_size} bytes, changed at {status.st_mtime_ns}"
-        return file.read_text(encoding="utf-8", errors="replace")
+        with file.open(encoding="utf-8", errors="replace") as text:
+            return text.read(status.st_size)  # some files of /proc have no end, and no size
     except OSError:
         return ""
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ctypes
 import platform
 import signal
+import sys
+from typing import Any
 
 import torch
 
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # malloc.h
 
 
@@ -33,6 +36,16 @@ def set_up_process(threads: int) -> None:
 def resolve_device(device: str) -> torch.device:
     """The device of `--device`; auto is the CPU until the captured CUDA path is measured."""
     return torch.device("cpu" if device == "auto" else device)
+
+
+def end_with_parent() -> None:
+    """Kill this process when its parent dies, even by kill -9: a rerun must not meet an orphan."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+# What `subprocess` is given for a child that ends with this process. Elsewhere than on Linux our
+# commands look after it: `manyseeds.command.watch_parent`.
+ENDING: dict[str, Any] = {"preexec_fn": end_with_parent} if sys.platform == "linux" else {}
 
 
 def exit_reason(status: int) -> str:

@@ -230,15 +230,18 @@ def copy_part(source: Path, target: Path) -> None:
 def model_files(folder: Path, flag: str) -> dict[str, Path]:
     """The files that a model's folder is read for, by name; others are ignored.
 
-    Raises UsageError, which names the flag, where one is a link.
+    Raises UsageError, which names the flag, where there is none, and where one is a link.
     """
-    found = {}
-    for name in sorted(files_in(folder)):
-        if MODEL.fullmatch(name):
-            path = cached_file(folder, name)
-            if path.is_symlink() or not path.is_file():
-                raise UsageError(f"{flag} {folder}: {name} is a link or the like, not a file")
-            found[name] = path
+    templates = "additional_chat_templates"
+    names = os.listdir(folder)
+    if templates in names and not (folder / templates).is_symlink():
+        names += [f"{templates}/{name}" for name in os.listdir(folder / templates)]
+    found = {name: cached_file(folder, name) for name in sorted(filter(MODEL.fullmatch, names))}
+    for name, path in found.items():
+        if path.is_symlink() or not path.is_file():
+            raise UsageError(f"{flag} {folder}: {name} is a link or the like, not a file")
+    if not found:
+        raise UsageError(f"{flag} {folder}: has no files of a model, such as model.safetensors")
     return found
 
 

@@ -21,7 +21,7 @@ from manyseeds.stats import Floats
 from manyseeds.untrusted import NAME, read_shaped
 
 MAX_NAME = 200  # characters of a file's name
-# RESULTS/scores/ENV.json, which benchmarks/scores.py writes; reference: null where none was stated.
+# RESULTS/scores/ENV.json; reference: null where none was stated.
 SCORES = {
     "env": NAME,
     "env_kwargs": [str],
@@ -81,7 +81,7 @@ def scores_file(results: Path, env: str, env_kwargs: Sequence[str]) -> Path:
 
 
 def measured_scores(results: Path, env: str, env_kwargs: Sequence[str] = ()) -> Measured | None:
-    """The scores of an environment that benchmarks/scores.py has measured, None without any.
+    """The measured scores of an environment, None without any.
 
     results: of the runs that are read; published scores count for the user's own runs, too.
     Raises UsageError for a file that holds something else.

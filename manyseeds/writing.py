@@ -42,6 +42,9 @@ def write_bytes(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(fresh, path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a full disk does not say of what
+        raise
     finally:
         fresh.unlink(missing_ok=True)
     for collected in _collecting:

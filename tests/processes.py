@@ -18,7 +18,9 @@ import time
 from pathlib import Path
 from unittest import mock
 
+from manyseeds import leave_early
 from manyseeds.digest import ROOT
+from tests.faulty import install
 
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["tests.preloaded"])
@@ -27,13 +29,16 @@ SERVER.set_forkserver_preload(["tests.preloaded"])
 class Script:
     """A script that runs in this process's folder and environment: `Script("algos/ppo.py", ...)`.
 
-    file_limit: bytes beyond which its files cannot grow.
+    file_limit: bytes beyond which its files cannot grow. fault: what happens to it at one of its
+    file events, `tests.faulty`.
     """
 
-    def __init__(self, script: str, *words: str, file_limit: int | None = None) -> None:
+    def __init__(
+        self, script: str, *words: str, file_limit: int | None = None, fault: str = ""
+    ) -> None:
         self.kept = tempfile.TemporaryDirectory(prefix="script-", ignore_cleanup_errors=True)
         self.output = Path(self.kept.name)
-        args = (script, words, os.getcwd(), dict(os.environ), str(self.output), file_limit)
+        args = (script, words, os.getcwd(), dict(os.environ), str(self.output), file_limit, fault)
         self.process = SERVER.Process(target=_run, args=args, daemon=True)
         with mock.patch.dict(os.environ, PYTHONPATH=str(ROOT)):  # for what is preloaded
             self.process.start()
@@ -81,6 +86,7 @@ def _run(
     environment: dict[str, str],
     output: str,
     file_limit: int | None,
+    fault: str,
 ) -> None:
     """`python SCRIPT WORDS` in a fork."""
     for number, name in ((1, "stdout"), (2, "stderr")):
@@ -92,6 +98,9 @@ def _run(
     os.environ.update(environment)
     sys.argv = [str(ROOT / script), *words]
     sys.path.insert(0, os.path.dirname(sys.argv[0]))
+    signal.signal(signal.SIGINT, leave_early)  # as where it has imported nothing yet
+    if fault:
+        install(fault)
     if file_limit is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
     runpy.run_path(sys.argv[0], run_name="__main__")

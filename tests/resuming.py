@@ -66,7 +66,7 @@ for algo in sorted(set(catalog.names("algos")) - {case.partition(",")[0] for cas
     if issubclass(catalog.module("algos", algo).Config, SeedsConfig):
         CASES[algo] = catalog.facts(algo).small
 CLOCK = ["learn_s"]
-SECONDS = {"learn_seconds", "total_seconds", "timesteps_per_second"}
+SECONDS = {"learn_seconds", "evaluation_seconds", "total_seconds", "timesteps_per_second"}
 
 
 def train(case: str, results: Path, **settings: Any) -> RunFolder:
@@ -176,7 +176,7 @@ def main(count: int, words: Sequence[str]) -> int:
             own = killed_until_finished(case, torch_only, broken, rng)
             parts = [next(x.glob("runs/*/*/*/seeds-*")) for x in (broken, whole)]
             found = differences(*parts)
-            left = [p.name for p in broken.rglob(".*[!k]")]  # the lock of one killed at its end
+            left = [p.name for p in broken.rglob(".*") if not p.name.endswith(".locks")]
         kills, wrong = kills + own, wrong + bool(found or left)
         by = "PyTorch" if torch_only else "C"
         said = f"differs: {', '.join(found + left)}" if found or left else "equal"

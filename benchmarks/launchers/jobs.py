@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,8 +15,6 @@ from manyseeds.cli import PUBLISHED
 from manyseeds.errors import UsageError
 from manyseeds.record import consecutive, ranges
 from manyseeds.untrusted import MAX_WEIGHTS, open_checked
-
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 @dataclass(frozen=True)
@@ -138,9 +134,3 @@ def python_of(cell: Cell) -> Path:
     if not jax_peer.PYTHON.exists():
         raise UsageError(f"{cell}: needs {jax_peer.PYTHON}: make jax-env")
     return jax_peer.PYTHON
-
-
-def end_with_parent() -> None:
-    """Kill this process when its parent dies, even by kill -9: a rerun must not meet an orphan."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

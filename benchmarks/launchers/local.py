@@ -12,7 +12,6 @@ from pathlib import Path
 from manyseeds.benchmarks.launchers.jobs import (
     Event,
     Job,
-    end_with_parent,
     is_published,
     last_line_of,
     log_of,
@@ -21,7 +20,7 @@ from manyseeds.benchmarks.launchers.jobs import (
 )
 from manyseeds.cli import PUBLISHING
 from manyseeds.errors import UsageError
-from manyseeds.process import exit_reason
+from manyseeds.process import ENDING, exit_reason
 from manyseeds.untrusted import open_to_write
 
 
@@ -47,7 +46,7 @@ def start(job: Job, results: str, workers: int) -> Running:
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**os.environ, **published},
-            preexec_fn=end_with_parent,
+            **ENDING,
         )
     return Running(job, process, slots(job, workers), log, time.monotonic())
 

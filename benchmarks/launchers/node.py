@@ -20,17 +20,26 @@ import subprocess
 import sys
 import tarfile
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NamedTuple
 
 from manyseeds import ROOMS
-from manyseeds.benchmarks.launchers.jobs import Job, end_with_parent, last_line, python_of
+from manyseeds.benchmarks.launchers.jobs import Job, last_line, python_of
 from manyseeds.cli import RunConfig, identity
 from manyseeds.digest import PACKAGE, ROOT
 from manyseeds.errors import UsageError
-from manyseeds.process import exit_reason
-from manyseeds.record import PLAN, RunFolder, clear, commit, is_finished, is_part, read_config
+from manyseeds.process import ENDING, exit_reason
+from manyseeds.record import (
+    PLAN,
+    RunFolder,
+    clear,
+    commit,
+    is_finished,
+    is_part,
+    read_config,
+)
 from manyseeds.runs.set_aside import differs, installed, parts_with_any, seeds_of, set_aside
+from manyseeds.untrusted import is_inner_name
 from manyseeds.writing import beside, remove, write_bytes
 
 MIN_FREE = 100 * 2**20  # bytes that a node's store must have room for
@@ -95,7 +104,7 @@ def carry_out(job: Job, store: Path, workers: int) -> Answer:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        preexec_fn=end_with_parent,
+        **ENDING,
     )
     said = f"{exit_reason(done.returncode)}: {last_line(done.stdout.decode(errors='replace'))}"
     asked = set(job.seeds)
@@ -130,13 +139,10 @@ def receive(archive: bytes, folder: RunFolder, config: RunConfig) -> None:
     incoming = beside(folder.path / "incoming")
     try:
         incoming.mkdir()
-        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-            for member in tar:
-                check_member(member)
-                target = incoming / member.name
-                if member.isfile() and (content := tar.extractfile(member)):
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    write_bytes(target, content.read())
+        try:
+            unpack(archive, incoming)
+        except tarfile.TarError as error:
+            raise UsageError(f"{folder.path}: got no archive of parts ({error})") from None
         for part in sorted(incoming.iterdir()):
             if not is_finished(part, with_weights=True):
                 raise UsageError(f"{part.name}: does not match its checksums")
@@ -151,12 +157,19 @@ def receive(archive: bytes, folder: RunFolder, config: RunConfig) -> None:
         remove(incoming)
 
 
-def check_member(member: tarfile.TarInfo) -> None:
-    """Raise UsageError for a member of an archive that is no file or folder within a part."""
-    path = PurePosixPath(member.name)
-    known = is_part(Path(path.parts[0])) or path.parts[0] == PLAN
-    if not (known and ".." not in path.parts and (member.isfile() or member.isdir())):
-        raise UsageError(f"{member.name!r}: does not belong into an archive of parts")
+def unpack(archive: bytes, folder: Path) -> None:
+    """Write the files of an archive. Raises UsageError for anything but files within parts, and
+    tarfile's errors."""
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:  # not compressed
+        for member in tar:
+            first, _, name = member.name.partition("/")
+            known = is_part(Path(first)) or first == PLAN
+            plain = member.isdir() or (member.isreg() and not member.issparse() and name)
+            if not (known and plain and (not name or is_inner_name(name))):
+                raise UsageError(f"{member.name!r:.80}: does not belong into an archive of parts")
+            if member.isreg() and (content := tar.extractfile(member)):
+                (folder / member.name).parent.mkdir(parents=True, exist_ok=True)
+                write_bytes(folder / member.name, content.read())
 
 
 def place(part: Path, target: Path) -> None:

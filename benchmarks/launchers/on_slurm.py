@@ -22,7 +22,6 @@ from typing import Any
 from manyseeds.benchmarks.launchers.jobs import (
     Event,
     Job,
-    end_with_parent,
     last_line,
     last_line_of,
     log_of,
@@ -31,6 +30,7 @@ from manyseeds.benchmarks.launchers.jobs import (
     slots,
 )
 from manyseeds.errors import UsageError
+from manyseeds.process import end_with_parent
 from manyseeds.untrusted import open_to_write, read_shaped
 from manyseeds.writing import write_json
 

@@ -278,7 +278,7 @@ def kept(sources: Sequence[Path], command: Sequence[str], version: str) -> Path:
     for place in places():
         try:
             place.mkdir(parents=True, exist_ok=True)
-            if place.stat().st_uid != os.getuid():  # who could put another library there
+            if place.stat().st_uid != uid():  # who could put another library there
                 continue
             target = place / key
             if is_whole(target):
@@ -306,17 +306,22 @@ def kept(sources: Sequence[Path], command: Sequence[str], version: str) -> Path:
 
 def places() -> list[Path]:
     """Folders for libraries: the user's cache, or else a temporary folder of this user."""
-    folders = [Path(tempfile.gettempdir()) / f"manyseeds-{os.getuid()}"]
+    folders = [Path(tempfile.gettempdir()) / f"manyseeds-{uid()}"]
     with contextlib.suppress(RuntimeError):  # a user without a home
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         folders.insert(0, Path(home) / "manyseeds")
     return folders
 
 
+def uid() -> int:
+    """This user's number, 0 on Windows."""
+    return getattr(os, "getuid", int)()
+
+
 def is_whole(folder: Path) -> bool:
     """Whether a library is as it was built, and this user's."""
     try:
-        ours = folder.stat().st_uid == os.getuid()
+        ours = folder.stat().st_uid == uid()
         return ours and (folder / "sha256").read_text() == sha256_of(folder / "library.so")
     except OSError:
         return False

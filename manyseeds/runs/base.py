@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from manyseeds.command import Interrupted, failing_in_one_line
+
 import contextlib
 import dataclasses
 import inspect
 import itertools
 import os
-import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 
 from manyseeds import kernels, stats
@@ -24,7 +24,6 @@ from manyseeds.cli import (
     AnyConfig,
     RunConfig,
     SeedsConfig,
-    exit_with,
     identity,
     requested_seeds,
     subject_of,
@@ -32,6 +31,7 @@ from manyseeds.cli import (
 from manyseeds.digest import boundary, origin_of
 from manyseeds.errors import UsageError
 from manyseeds.kernels.guard import looking_by_iteration
+from manyseeds.locks import tidy
 from manyseeds.process import resolve_device, set_up_process
 from manyseeds.progress import console
 from manyseeds.record import (
@@ -59,6 +59,8 @@ from manyseeds.writing import write_bytes, write_json
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+AGAIN = "interrupted; the same command trains what is missing"
 
 
 class BaseRun:
@@ -270,14 +272,6 @@ def estimate_json(values: np.ndarray, statistic: stats.Statistic) -> dict[str, f
     return finite_numbers({name: getattr(found, name) for name in ("value", "low", "high", "n")})
 
 
-class Interrupted(KeyboardInterrupt):
-    """A training was interrupted: what to say, and the exit status."""
-
-    def __init__(self, text: str, status: int = 130) -> None:
-        super().__init__(text)
-        self.text, self.status = text, status
-
-
 def complete(
     folder: RunFolder,
     code: Code,
@@ -304,13 +298,14 @@ def complete(
     def left() -> list[int]:  # whatever another process does with what was trained here
         return [seed for seed in missing() if seed not in done]
 
-    with failing_in_one_line(f"; try a smaller {memory}"):
+    with failing_in_one_line(f"; try a smaller {memory}", AGAIN):
         folder.check_identity(identity(config))
         for part in filter(is_part, folder.path.glob("seeds-*")):
             if (part / DONE).exists():  # by a process that was killed as it ended
                 remove_all(part)
         code.say_what_is_kept(folder, requested)
         if not (first := left()):
+            tidy(folder.path)
             console.print(f"{finished} in {folder.path}.")
             return
         set_up_process(config.threads)
@@ -354,51 +349,6 @@ def remove_abandoned(folder: RunFolder, seeds: Sequence[int]) -> None:
                 if DONE not in os.listdir(part) and not is_finished(part):  # packed
                     clear(part, keep=ALL, strict=False)
                     part.rmdir()
-
-
-@contextlib.contextmanager
-def failing_in_one_line(memory_hint: str = "") -> Iterator[None]:
-    """What a user can do something about is one line on stderr and an exit status.
-
-    memory_hint: what to add where memory runs out.
-    """
-    try:
-        yield
-    except UsageError as error:
-        exit_with(error)
-    except OSError as error:  # a full disk, a folder that vanished
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(1) from None
-    except (MemoryError, RuntimeError) as error:
-        if not (reason := out_of_memory(error)):
-            raise
-        print(f"error: out of memory: {reason}{memory_hint}", file=sys.stderr)
-        raise SystemExit(1) from None
-    except KeyboardInterrupt as error:
-        console.show_cursor()  # a bar that had just begun has hidden it
-        if not isinstance(error, Interrupted):
-            error = Interrupted("interrupted; the same command trains what is missing")
-        print(error.text, file=sys.stderr)
-        raise SystemExit(error.status) from None
-
-
-def out_of_memory(error: BaseException | None) -> str:
-    """What memory an error could not have, and on a GPU how much is free; '' for other errors.
-
-    An error while a CUDA graph is recorded may be followed by another one, about the graph.
-    """
-    while error is not None:
-        text = str(error).partition("\n")[0]
-        on_gpu = isinstance(error, torch.OutOfMemoryError)
-        if on_gpu or isinstance(error, MemoryError) or "alloc" in text:
-            if asked := re.search(r"allocate ([\d.]+ \w+)", text):
-                text = f"tried to allocate {asked[1]}"
-            if on_gpu and torch.cuda.is_available():
-                free, total = torch.cuda.mem_get_info()
-                text += f"; {free / 2**30:.2f} of {total / 2**30:.2f} GiB are free on the GPU"
-            return text
-        error = error.__context__
-    return ""
 
 
 def complete_seeds(
@@ -508,8 +458,9 @@ def carry_out(
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         run.close()  # a tracker writes what is left, into the folder that is to be removed
         run.discard()
-        if isinstance(error, KeyboardInterrupt) and not isinstance(error, Interrupted):
-            raise Interrupted(f"interrupted; {run.outlook()}") from None
+        if isinstance(error, KeyboardInterrupt) and not getattr(error, "text", ""):
+            status = getattr(error, "status", 130)
+            raise Interrupted(f"interrupted; {run.outlook()}", status) from None
         raise
     finally:
         run.close()

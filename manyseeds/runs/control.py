@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import copy
 import math
 import sys
@@ -40,7 +42,6 @@ from manyseeds.record import POLICY, RunFolder, finite_numbers, plural, ranges, 
 from manyseeds.runs.base import (
     complete_seeds,
     estimate_json,
-    failing_in_one_line,
     parts_with,
     print_table,
     trained_on,
@@ -129,6 +130,7 @@ class Run(ResumableRun):
         *("_rows", "_points", "_snapshots", "_evaluated"),
     )
     config: ControlConfig
+    _faulty = False  # whether a note has named what is not finite
 
     def __init__(
         self,
@@ -152,7 +154,6 @@ class Run(ResumableRun):
         self._points = np.full(len(self.seeds), -1)  # the last that each seed has passed
         self._snapshots: dict[int, Snapshot] = {}  # by point
         self._env: Any = None  # of the last evaluation
-        self._faulty = False  # whether a note has named what is not finite
         self._evaluated = 0.0  # seconds
         self._progress = Progress(
             config.total_timesteps, len(self.seeds), config.quiet, live=directory is not None
@@ -507,18 +508,18 @@ def failures_text(seeds: int, kinds: dict[str, set[int]]) -> str:
     return f"{text} {next(iter(found or kinds))}"
 
 
+@failing_in_one_line()
 def main(
     config: AnyConfig, train: Callable[[AnyConfig, Run], Any], presets: dict[str, Preset]
 ) -> None:
     """Train the seeds that are not finished yet, store them, and print the table of the run."""
     assert isinstance(config, ControlConfig)
-    with failing_in_one_line():
-        env = config.make_env()
-        if config.init:
-            checkpoint.rows_of(config.init, requested_seeds(config))
-        say_notes(config, env)
+    env = config.make_env()
+    if config.init:
+        checkpoint.rows_of(config.init, requested_seeds(config))
+    say_notes(config, env)
     folder = complete_seeds(config, train, Run)
-    with failing_in_one_line(), reading(folder.path):
+    with reading(folder.path):
         print_result(folder, config, presets.get(config.env))
 
 

@@ -15,6 +15,8 @@ and the number of the step: a training that goes on from a checkpoint draws what
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import inspect
 import json
 import math
@@ -42,7 +44,6 @@ from manyseeds.cli import (
     ResumableConfig,
     Seeds,
     check_ranges,
-    exit_with,
     identity,
     requested_seeds,
 )
@@ -50,12 +51,11 @@ from manyseeds.digest import boundary, code_digest
 from manyseeds.errors import UsageError
 from manyseeds.process import resolve_device, set_up_process
 from manyseeds.progress import Progress, console
-from manyseeds.record import RunFolder, finite_numbers, part_name, plural, read_part
+from manyseeds.record import RunFolder, finite_numbers, part_name, plural, read_parquet, read_part
 from manyseeds.runs.base import (
     BaseRun,
     carry_out,
     complete,
-    failing_in_one_line,
     parts_with,
     print_table,
     trained_on,
@@ -481,6 +481,7 @@ class LanguageRun(BaseRun):
 # ---- The command ---------------------------------------------------------------------------
 
 
+@failing_in_one_line()
 def main(
     config: AnyConfig,
     train: Callable[[AnyConfig, LanguageRun], Any],
@@ -490,9 +491,8 @@ def main(
     assert isinstance(config, LanguageConfig)
     algo = Path(inspect.getfile(train)).stem
     processes = Processes(resolve_device(config.device))
-    with failing_in_one_line():  # a file or a model that it names is not there
-        config.check_request()
-        folder = RunFolder.of(config, algo)
+    config.check_request()
+    folder = RunFolder.of(config, algo)  # a file or a model that it names may not be there
 
     def train_seed(seed: int, part: Path) -> None:
         processes.broadcast(seed)
@@ -502,15 +502,12 @@ def main(
         code = Code(config, [train], LanguageRun.kind_origins())
         complete_seeds_in_turn(folder, code, train_seed)
         processes.broadcast(None)
-        with failing_in_one_line(), reading(folder.path):
+        with reading(folder.path):
             print_result(folder, config, presets.get(config.task))
         return
     set_up_process(config.threads)
-    try:
-        while (seed := processes.broadcast()) is not None:
-            carry_out(config, train, LanguageRun(config, [seed], None, algo, processes=processes))
-    except UsageError as error:
-        exit_with(error)
+    while (seed := processes.broadcast()) is not None:
+        carry_out(config, train, LanguageRun(config, [seed], None, algo, processes=processes))
 
 
 def complete_seeds_in_turn(
@@ -560,7 +557,7 @@ def print_result(folder: RunFolder, config: LanguageConfig, preset: Preset | Non
     if diverged:
         words += f"; each counts as {SHARE_OF_FAILURE:g} in {summaries[0]['headline']}"
     table.add_row("diverged", words or "none")
-    metrics = pd.concat(pd.read_parquet(part / "metrics.parquet") for part in parts)
+    metrics = pd.concat(read_parquet(part / "metrics.parquet") for part in parts)
     if signal := signal_of(metrics, config):
         table.add_row("signal", signal)
     if preset is None:
@@ -591,4 +588,4 @@ def signal_of(metrics: pd.DataFrame, config: Any) -> str:
     share = float(shares.mean())
     if share > 1e-6:  # sums of float32
         return f"{100 * share:.3g}% of the {what}"
-    return f"none of the {what}; try sft.py first, or another --task, --model or --temperature"
+    return f"none of the {what}; try SFT first, or another --task, --model or --temperature"

@@ -17,6 +17,8 @@ A planning run is `runs/<env>/<algo>/<name>/plan/`. Besides `config.json`, `summ
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import inspect
 import json
 from collections.abc import Callable, Sequence
@@ -34,7 +36,7 @@ from torch.nn.functional import one_hot
 from manyseeds import checkpoint, plots, stats
 from manyseeds.cli import AnyConfig, EnvConfig, Execution, Positive, Preset, Range, UsageError
 from manyseeds.record import PLAN, POLICY, SCHEMA, RunFolder, read_json, read_part
-from manyseeds.runs.base import BaseRun, carry_out, complete, failing_in_one_line, print_table
+from manyseeds.runs.base import BaseRun, carry_out, complete, print_table
 from manyseeds.runs.set_aside import Code
 from manyseeds.untrusted import reading
 
@@ -197,6 +199,7 @@ def draw(part: Path, name: str) -> None:
     plots.boards([replay.board(k) for k in shown], replay.layout, part / name)
 
 
+@failing_in_one_line()
 def main(
     config: AnyConfig, solve: Callable[[AnyConfig, PlanningRun], Tensor], presets: dict[str, Preset]
 ) -> None:
@@ -214,7 +217,7 @@ def main(
         carry_out(config, solve, PlanningRun(config, part, algo))
 
     complete(folder, code, [0], missing, plan, "The plan is finished")
-    with failing_in_one_line(), reading(folder.path):
+    with reading(folder.path):
         if config.gif and not (part / "plan.gif").exists():
             draw(part, "plan.gif")
         print_result(folder, config, presets.get(config.env))

@@ -20,6 +20,8 @@ expected value: without any bias, bias^2 comes out as variance / (S - 1) on aver
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import io
 import math
 from collections.abc import Callable, Sequence
@@ -49,7 +51,6 @@ from manyseeds.record import POLICY, RunFolder, finite_numbers, plural, read_par
 from manyseeds.runs.base import (
     complete_seeds,
     estimate_json,
-    failing_in_one_line,
     parts_with,
     print_table,
     trained_on,
@@ -383,6 +384,7 @@ def _text(errors: Floats, digits: int) -> str:
 # ---- The command ---------------------------------------------------------------------------
 
 
+@failing_in_one_line()
 def main(
     config: AnyConfig,
     train: Callable[[AnyConfig, PredictionRun], Tensor],
@@ -391,7 +393,7 @@ def main(
     """Train the seeds that are not finished yet, store them, and print the table of the run."""
     assert isinstance(config, PredictionConfig)
     folder = complete_seeds(config, train, PredictionRun)
-    with failing_in_one_line(), reading(folder.path):
+    with reading(folder.path):
         print_result(folder, config, presets.get(config.env))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from manyseeds.command import USUAL, Interrupted, interrupt
+
 import signal
 import sys
 import threading
@@ -16,7 +18,7 @@ from manyseeds import kernels, snapshot
 from manyseeds.cli import SeedsConfig, identity
 from manyseeds.digest import boundary, code_digest, origin_of
 from manyseeds.progress import console
-from manyseeds.runs.base import BaseRun, Interrupted
+from manyseeds.runs.base import BaseRun
 from manyseeds.runs.checkpoints import CHECKPOINT, Checkpoint
 from manyseeds.runs.set_aside import installed
 
@@ -25,8 +27,6 @@ Ts = TypeVarTuple("Ts")
 # A checkpoint has at most this many bytes, plus the second number times those of what is trained:
 # it also has what was recorded, and policies that wait for an evaluation.
 ROOM, COPIES = 2**26, 32
-# What is done about a signal unless somebody has decided otherwise; then it is left at that.
-USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 
 
 class ResumableRun(BaseRun):
@@ -167,7 +167,7 @@ class ResumableRun(BaseRun):
         self._handlers = {}
         if threading.current_thread() is threading.main_thread():
             for number, usual in USUAL.items():
-                if signal.getsignal(number) == usual:
+                if signal.getsignal(number) in (usual, interrupt):
                     self._handlers[number] = signal.signal(number, self._ask)
 
     def _unlisten(self) -> None:

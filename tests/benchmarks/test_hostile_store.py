@@ -70,11 +70,9 @@ from tests.benchmarks.test_watch import store
 
 EVIL = "evil_module:Env-v0"
 SCRIPT = '<script>alert("x")</script>'
-NASTY = (
-    f"a | b {SCRIPT} [l](javascript:x) ![i](http://x) `c` \x1b[31m\x07\u202e\ud800\r\n# not a head"
-)
+NASTY = f"a | b {SCRIPT} [l](javascript:x) ![i](http://x) `c` \x1b[31m\x07\u202e\r\n# not a head"
 DEEP, HUGE = "<<deep>>", "<<huge>>"  # stand for what `json` cannot write
-WRONG = (None, "x", -1, HUGE, [], {}, True, DEEP, 10**400, [[["x"]]], 0.5, NASTY)
+WRONG = (None, "x", -1, HUGE, [], {}, True, DEEP, 10**400, [[["x"]]], 0.5, NASTY, "\ud800")
 
 
 def encoded(content: Any) -> bytes:

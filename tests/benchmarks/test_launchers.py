@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import io
+import gzip
 import os
 import re
 import shutil
@@ -205,21 +205,26 @@ def test_what_is_damaged_or_foreign_is_refused(trained: Path, tmp_path: Path) ->
     assert not sealed_parts(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["../evil", "/evil", "seeds-000-001/../../evil", "evil"])
-@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.SYMTYPE])
-def test_an_archive_stays_in_its_run(name: str, kind: bytes, tmp_path: Path) -> None:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        member = tarfile.TarInfo(name)
-        member.type, member.linkname = kind, "/etc/passwd"
-        tar.addfile(member)
+EVIL = {name: tarfile.REGTYPE for name in ("../x", "/x", "seeds-000-001/../../x", "x")}
+EVIL |= {f"seeds-000-001/{name}": tarfile.REGTYPE for name in (".x", "a/b/c/d", "a\nb")}
+EVIL |= {"seeds-000-001/link": tarfile.SYMTYPE, "seeds-000-001/device": tarfile.CHRTYPE}
+EVIL |= {"seeds-000-001/hole": tarfile.GNUTYPE_SPARSE}
+
+
+@pytest.mark.parametrize("name", EVIL)
+def test_an_archive_stays_in_its_run(name: str, tmp_path: Path) -> None:
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = EVIL[name], "/etc/passwd"
+    archive = member.tobuf(tarfile.GNU_FORMAT) + bytes(2 * tarfile.BLOCKSIZE)
     with pytest.raises(UsageError, match="does not belong"):
-        received(buffer.getvalue(), tmp_path / "results")
+        received(archive, tmp_path / "results")
     assert not [path for path in tmp_path.rglob("*") if not path.is_dir()]
-    link = tarfile.TarInfo("seeds-000-001/link")
-    link.type = tarfile.SYMTYPE
-    with pytest.raises(UsageError, match="does not belong"):
-        node.check_member(link)
+
+
+def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
+    for archive in (b"x" * 1000, b"", gzip.compress(bytes(2**20))):
+        with pytest.raises(UsageError, match="no archive of parts"):
+            received(archive, tmp_path)
 
 
 def test_another_version_is_named_with_both_sides() -> None:

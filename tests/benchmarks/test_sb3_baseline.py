@@ -158,6 +158,33 @@ def test_a2c_gets_the_optimizer_of_the_config(optimizer: Any) -> None:
         assert (built.defaults["alpha"], built.defaults["momentum"]) == (0.99, 0)
 
 
+ARGUMENTS = ("is_slippery=False", "max_episode_steps=9")
+
+
+@pytest.mark.parametrize(
+    ("env_id", "settings", "limit"),
+    [
+        ("CliffWalking-v1", {}, 200),  # Gymnasium registers none
+        ("FrozenLake-v1", {"env_kwargs": ARGUMENTS}, 9),
+        ("Pendulum-v1", {"rescale_actions": True}, 200),
+    ],
+)
+def test_the_environment_is_as_ours(env_id: str, settings: Any, limit: int) -> None:
+    """Its time limit, arguments, observations and actions."""
+    config = ppo.Config(env=env_id, **settings)
+    spec: Any = config.make_env().spec
+    theirs: Any = sb3_baseline.build(BASELINES["ppo"], config, 0).get_env()
+    assert theirs.observation_space.shape == (spec.obs_size,)
+    theirs.reset()
+    up = np.full((4, 1), 0.5) if spec.continuous else np.full(4, 3 if limit == 9 else 0)
+    ended = [theirs.step(up)[2].tolist() for _ in range(limit)]
+    assert ended == [[False] * 4] * (limit - 1) + [[True] * 4]
+    assert spec.time_limit == limit
+    theirs.step(up)
+    if spec.continuous:
+        assert [env.last_u for env in theirs.get_attr("unwrapped")] == [1.0] * 4
+
+
 def test_zero_means_off() -> None:
     config = from_preset(ppo.Config, ppo.PRESETS, "CartPole-v1", max_grad_norm=0.0)
     model = sb3_baseline.build(sb3_baseline.PPOBaseline, config, seed=0)
@@ -380,9 +407,32 @@ def test_rewards_that_are_nan_are_one_line(
     with pytest.raises(SystemExit, match="1"):
         sb3_baseline.train_seed(sb3_baseline.SB3, algo, config, 3, tmp_path / "seeds-003-003")
     note, said = capsys.readouterr().err.splitlines()
-    assert note == "note: NoReward-v0, seed 3, timestep 0: a reward is nan, 1 steps into an episode"
+    assert note == "note: NoReward-v0, seed 3, timestep 0: a reward is nan at step 1 of an episode"
     assert said.startswith("error: seed 3: SB3's policy became NaN: a reward was not finite")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_late_step_that_raises_is_one_line(
+    tmp_path: Path, capsys: Output, monkeypatch: Patch
+) -> None:
+    class Breaks(CartPoleEnv):
+        steps = 0
+
+        def step(self, action: Any) -> Any:
+            self.steps += 1
+            if self.steps > 100:
+                raise KeyError("boom")
+            return super().step(action)
+
+    spec = EnvSpec("Breaks-v0", entry_point=Breaks, max_episode_steps=50)
+    monkeypatch.setitem(gym.registry, spec.id, spec)
+    monkeypatch.setattr(sb3_baseline, "_end_with_parent", lambda: None)
+    flags = [*TINY, "--env", "Breaks-v0", "--quiet", "--results", str(tmp_path)]
+    algo, config, _ = sb3_baseline.read_flags([*flags, "--eval-budget", "0.01"])
+    with pytest.raises(SystemExit, match="1"):
+        sb3_baseline.train_seed(sb3_baseline.SB3, algo, config, 3, tmp_path / "seeds-003-003")
+    said = capsys.readouterr().err
+    assert said == "error: seed 3: --env Breaks-v0: its step failed: KeyError: 'boom'\n"
 
 
 @pytest.mark.slow

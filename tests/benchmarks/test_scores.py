@@ -35,6 +35,13 @@ def test_scores_from_tables_are_exact(capsys: Output, tmp_path: Path) -> None:
     ]
 
 
+def test_scores_of_other_arguments_have_a_file_of_their_own(capsys: Output, tmp_path: Path) -> None:
+    words = ["--env", "CartPole-v1", "--env-kwargs", "max_episode_steps=3", "--episodes", "20"]
+    assert "random policy on CartPole-v1: 3.0000" in printed(capsys, tmp_path, *words)
+    stored = read_json(tmp_path / "scores" / "CartPole-v1--max_episode_steps--3.json")
+    assert stored["env_kwargs"] == ["max_episode_steps=3"]
+
+
 def test_played_scores_agree_with_exact_ones() -> None:
     """FrozenLake's optimum under the time limit is as the tests of the environment have it."""
     env = envs.FrozenLake(4)

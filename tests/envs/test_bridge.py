@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import importlib
+import random
 import sys
 import warnings
 from collections.abc import Iterator
@@ -540,8 +541,26 @@ def test_huge_rewards_are_infinite_without_a_warning() -> None:
         state, _ = env.reset(torch.rand(2, 2, 2))
         step = env.step(state, torch.zeros(2, 2).long(), torch.rand(2, 2, 2))
     assert step.reward.tolist() == [[INF, INF]] * 2
-    text = "a reward is inf, 1 steps into an episode"
+    text = "a reward is inf at step 1 of an episode"
     assert (env.faults(), env.faults()) == ({0: text, 1: text}, {})
+
+
+def test_luck_from_a_global_generator_is_of_the_start_alone() -> None:
+    """Whatever was drawn before, by the same objects or by others; and nobody is disturbed."""
+
+    class Global(World):
+        def step(self, action: Any) -> Any:
+            return self.observe(), np.random.random(), False, False, {}  # noqa: NPY002
+
+    env = GymnasiumBridge(register("Global", Global))
+    first = play(env, [0, 1], 12)[1]
+    random.seed(7)
+    np.random.seed(7)  # noqa: NPY002
+    again = play(env, [0, 1], 12)[1]
+    assert_equal(first, again)
+    assert len(first[3].unique()) == first[3].numel()
+    drawn = random.random(), np.random.random()  # noqa: NPY002
+    assert drawn == (random.Random(7).random(), np.random.RandomState(7).random())
 
 
 # ---- Errors -----------------------------------------------------------------------------
@@ -718,6 +737,14 @@ def test_the_code_of_a_users_environment_is_part_of_the_digest(
     assert users_code("CartPole-v1") == []
 
 
+def test_an_environments_packages_are_those_of_its_code() -> None:
+    """Whose versions are recorded; Gymnasium's is always."""
+    entry_point = "stable_baselines3.common.envs.identity_env:IdentityEnv"
+    gym.register("bridge/Theirs-v0", entry_point, max_episode_steps=5, kwargs={"dim": 2})
+    assert GymnasiumBridge("bridge/Theirs-v0").packages() == ["stable_baselines3"]
+    assert GymnasiumBridge("CartPole-v1").packages() == envs.CartPole().packages() == []
+
+
 def test_an_id_may_name_the_module_that_registers_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -732,6 +759,8 @@ def test_an_id_may_name_the_module_that_registers_it(
     assert seen[5].sum() > 0
     file = tmp_path / "bridge_test_module.py"  # what is registered there is Gymnasium's own
     assert [*map(origin_of, env.origins())][2:] == [f"{file}:<statements>"]
+    said = "did you mean bridge_test_module:mine/Pole-v3?"
+    assert refusal("bridge_test_module:mine/Pol-v3").endswith(said)
     message = refusal("bridge_no_module:mine/Pole-v3")
     assert message.startswith("--env 'bridge_no_module:mine/Pole-v3': cannot import bridge_no_mod")
     assert message.endswith("; install it, or add its folder to PYTHONPATH")

@@ -21,6 +21,44 @@ from manyseeds.errors import UsageError
 from manyseeds.seeds import SeedStreams
 from tests.envs.checks import uniforms
 
+# ---- Other forms of observations and actions -----------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["auto", "gymnasium"])
+def test_one_hot_vectors_are_the_states(backend: Literal["auto", "gymnasium"]) -> None:
+    """Also of true successors; everything else is as it was."""
+    plain = envs.make("FrozenLake-v1", backend=backend)
+    vectors = envs.make("FrozenLake-v1", observations="vector", backend=backend)
+    assert (vectors.spec.obs_size, vectors.spec.num_states) == (16, None)
+    start = torch.rand(2, 5, plain.initial_noise)
+    (a, one), (b, other) = plain.reset(start), vectors.reset(start)
+    for _ in range(40):
+        actions, noise = torch.randint(0, 4, (2, 5)), torch.rand(2, 5, plain.noise_size)
+        x, y = plain.step(a, actions, noise), vectors.step(b, actions, noise)
+        for states, vector in ((one, other), (x.obs, y.obs), (x.final_obs, y.final_obs)):
+            assert vector.dtype == torch.float32
+            assert torch.equal(vector, torch.eye(16)[states])
+        assert torch.equal(x.reward, y.reward)
+        assert torch.equal(x.truncated, y.truncated)
+        a, b, one, other = x.state, y.state, x.obs, y.obs
+    assert any("OneHot" in str(origin) for origin in vectors.origins())
+
+
+@pytest.mark.parametrize("backend", ["auto", "gymnasium"])
+def test_rescaled_actions_span_the_bounds(backend: Literal["auto", "gymnasium"]) -> None:
+    """-1 is the lower one, 1 the upper one, what is beyond them is clipped."""
+    plain = envs.make("Pendulum-v1", backend=backend)
+    scaled = envs.RescaledActions(envs.make("Pendulum-v1", backend=backend))
+    assert (scaled.spec.action_low, scaled.spec.action_high) == ((-1.0,), (1.0,))
+    start, noise = torch.rand(1, 5, plain.initial_noise), torch.rand(1, 5, plain.noise_size)
+    given = torch.tensor([[[-3.0], [-1.0], [0.0], [0.25], [1.5]]])
+    meant = torch.tensor([[[-2.0], [-2.0], [0.0], [0.5], [2.0]]])
+    one = plain.step(plain.reset(start)[0], meant, noise)
+    other = scaled.step(scaled.reset(start)[0], given, noise)
+    assert torch.equal(one.final_obs, other.final_obs)
+    assert torch.equal(one.reward, other.reward)
+
+
 # ---- Actions that there are not -----------------------------------------------------------
 
 DISCRETE = [name for name, build in envs.NATIVE.items() if not build().spec.continuous]

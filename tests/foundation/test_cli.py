@@ -444,6 +444,29 @@ def test_what_somebodys_environment_does_is_one_line(capsys: Output) -> None:
         del gym.registry["Broken-v0"], gym.registry["Deaf-v0"]
 
 
+def test_arguments_of_the_environment_are_part_of_the_run(capsys: Output) -> None:
+    """And the time limit that was used, and what the time was spent on."""
+    args = ["--env", "CartPole-v1", "--seeds", "1", "--total-timesteps", "512", "--quiet"]
+    args += ["--num-steps", "16", "--minibatch-size", "64", "--hidden", "8", "--results", "r"]
+    names = {RunFolder.of(read(*args), "ppo").path}
+    for kwargs in (["max_episode_steps=7"], ["max_episode_steps=7", "sutton_barto_reward=true"]):
+        given = [*args, "--env-kwargs", *kwargs]
+        run(*given)
+        out, err = capsys.readouterr()
+        assert err == "note: --env-kwargs: CartPole-v1 is Gymnasium's own, not the native one\n"
+        (part,) = RunFolder.of(read(*given), "ppo").parts()
+        stored = read_json(part / "config.json")
+        assert (stored["config"]["env_kwargs"], stored["time_limit"]) == (kwargs, 7)
+        found = read_json(part / "summary.json")
+        assert found["final"]["greedy"]["per_seed"] == {"0": 7 if len(kwargs) == 1 else 0}
+        assert found["threshold"] is None
+        assert 0 < found["evaluation_seconds"] <= found["total_seconds"] - found["learn_seconds"]
+        assert "s evaluation" in out
+        assert "s preparation" in out
+        names.add(part.parent)
+    assert len(names) == 3
+
+
 # ---- As a process -----------------------------------------------------------------------
 
 

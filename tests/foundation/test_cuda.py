@@ -6,6 +6,8 @@ into one is then on another device than the rest, and whatever reads a value bac
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import contextlib
 import importlib
 import json
@@ -22,7 +24,7 @@ from manyseeds.algos import ppo
 from manyseeds.benchmarks import measure
 from manyseeds.capture import CudaRecorder, leaves
 from manyseeds.runs import base, control
-from manyseeds.runs.base import failing_in_one_line, trained_on
+from manyseeds.runs.base import trained_on
 from manyseeds.runs.control import Run
 from tests.foundation.test_capture import CASES
 

@@ -1,8 +1,10 @@
 """Files that others may have written: opened only if they are what they should be."""
 
+import ast
 import json
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import torch
 from safetensors.torch import save
 
 from manyseeds import untrusted
+from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 
 
@@ -166,6 +169,26 @@ def test_folders_are_listed_without_their_links(tmp_path, monkeypatch):
         list(untrusted.files_in(tmp_path))
 
 
+def test_nothing_is_written_through_a_link_or_a_second_name(tmp_path):
+    victim, path = tmp_path / "victim", tmp_path / "log"
+    victim.write_bytes(b"precious")
+    os.mkfifo(tmp_path / "pipe")
+    for plant in (path.symlink_to, path.hardlink_to):
+        plant(victim)
+        for append in (False, True):
+            with pytest.raises(UsageError, match=r"link"):
+                untrusted.open_to_write(path, append)
+        path.unlink()
+    with pytest.raises(UsageError, match="not a file"):
+        untrusted.open_to_write(tmp_path / "pipe", append=True)
+    assert victim.read_bytes() == b"precious"
+    for append in (False, True, True, False):
+        with untrusted.open_to_write(path, append) as file:
+            file.write(b"ab")
+        assert path.read_bytes()[-2:] == b"ab"
+    assert path.read_bytes() == b"ab"
+
+
 def test_texts_of_a_record_are_bounded():
     shape = {"command": str, "config": {str: object}}
     untrusted.check({"command": "a" * 2**14, "config": {"a": [1]}}, shape, "")
@@ -176,3 +199,57 @@ def test_texts_of_a_record_are_bounded():
     ):
         with pytest.raises(ValueError, match=r"command must|config must|too long"):
             untrusted.check({"command": command, "config": config}, shape, "")
+
+
+# ---- The one door -------------------------------------------------------------------------------
+
+WAYS = {"copytree", "copyfile", "copy2", "load_file", "open", "ParquetFile", "read_bytes"}
+WAYS |= {"read_metadata", "read_parquet", "read_table", "read_text", "safe_open"}
+DOORS = {"packed", "record", "untrusted"}  # modules whose functions of these names may be called
+ALLOWED = {  # by file: the functions that open something else than what is in a store
+    "manyseeds/cli.py": {"read_presets"},  # the project's own data
+    "manyseeds/digest.py": {"c_code", "contents", "text_at"},  # sources, those of others bounded
+    "manyseeds/kernels/__init__.py": {"kept", "is_whole", "sha256_of", "cpu"},  # sources, /proc
+    "manyseeds/kernels/guard.py": {"known", "bytecode_of"},  # the project's own data, Python's
+    "manyseeds/plots.py": {"_gif_bytes"},  # memory
+    "manyseeds/record.py": {"_cpu_name"},  # /proc
+    "manyseeds/runs/base.py": {"carry_out"},  # a method of runs
+    "manyseeds/runs/language.py": {"_open"},  # a method of runs
+    "manyseeds/untrusted.py": {"open_checked", "open_to_write", "copy_file", "parse_parquet"},
+    "manyseeds/usage.py": {"show_help"},  # /dev/null
+    "manyseeds/writing.py": {"write_bytes", "sync"},  # a new name; what was just written
+    "benchmarks/catalog.py": {"names", "facts"},  # the project's own data
+    "benchmarks/chapters/front_page.py": {"update_readme"},  # README.md of the checkout
+    "benchmarks/known_kernels.py": {"main"},  # the project's own data
+    "benchmarks/launchers/node.py": {"version", "pack", "unpack"},  # sources; archives in memory
+    "benchmarks/merge.py": {"merge_run", "finished"},  # a method of parts
+    "benchmarks/same_bits.py": {"run", "__init__", "last_line"},  # logs in a folder of its own
+    "benchmarks/search.py": {"main"},  # a method of studies
+    "benchmarks/store_scale.py": {"measured"},  # a folder of its own
+    "benchmarks/website.py": {"fill"},  # the project's own pages
+}
+
+
+def openings(tree: ast.AST, function: str = "") -> Iterator[str]:
+    """The functions of a module that open files in one of WAYS."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Call):
+            called, name = node.func, ""
+            if isinstance(called, ast.Name) and called.id in {"copytree", "load_file", "open"}:
+                name = called.id
+            elif isinstance(called, ast.Attribute) and called.attr in WAYS:
+                door = isinstance(called.value, ast.Name) and called.value.id in DOORS
+                name = "" if door else called.attr
+            if name:
+                yield function
+        inner = node.name if isinstance(node, ast.FunctionDef) else function
+        yield from openings(node, inner)
+
+
+def test_what_others_may_have_written_is_opened_by_one_module_alone():
+    found = {}
+    for room in ("manyseeds", "benchmarks", "llm_track", "envs", "algos"):
+        for file in (ROOT / room).rglob("*.py"):
+            if functions := set(openings(ast.parse(file.read_text()))):
+                found[file.relative_to(ROOT).as_posix()] = functions
+    assert found == ALLOWED
