@@ -532,6 +532,8 @@ def print_result(search: Search, result: Mapping[str, Any], found: Mapping[str, 
             text = "" if name == WINNER else against_text(finals, name, spec)
             table.add_row(name, score_text(worths, spec), text)
         console.print(table)
+        if note := stats.coverage_note([len(search.fresh)]):
+            console.print(note)
     seconds = ", ".join(f"{stage} {s:.0f} s" for stage, s in result["seconds"].items())
     console.print(f"{seconds}; stored in {search.folder.path}")
     print(preset_text(search, found[WINNER], n))
