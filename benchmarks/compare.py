@@ -14,6 +14,8 @@ seed. Steps have to be timesteps.
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +36,6 @@ from manyseeds.benchmarks.chapters.results import (
 )
 from manyseeds.benchmarks.chapters.stored import find_and_open
 from manyseeds.cli import given_runs, parse, path_of
-from manyseeds.command import failing_in_one_line
 from manyseeds.errors import UsageError, described, printable
 from manyseeds.runs.control import reachable_threshold
 from manyseeds.stats import Floats

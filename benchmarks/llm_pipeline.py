@@ -24,6 +24,8 @@ results/llm_pipeline.json, to which the scores of each finished seed are added.
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,7 +41,6 @@ from manyseeds.cli import (
     parse,
     path_of,
 )
-from manyseeds.command import failing_in_one_line
 from manyseeds.digest import code_digest
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import tasks

@@ -15,6 +15,8 @@ constant and no date is written. Invalid parts are skipped with a warning.
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -31,7 +33,6 @@ from manyseeds.benchmarks.chapters.comparison import Pair, csv_tables
 from manyseeds.benchmarks.chapters.contents import CHAPTERS, by_environment, open_store, progress
 from manyseeds.benchmarks.chapters.results import escape
 from manyseeds.cli import PUBLISHED, LayerConfig, parse
-from manyseeds.command import failing_in_one_line
 from manyseeds.errors import UsageError
 from manyseeds.untrusted import open_checked
 from manyseeds.writing import write_bytes, written_files

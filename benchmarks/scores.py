@@ -12,6 +12,8 @@ Writes RESULTS/scores/ENV.json, whose name has the arguments, too, where there a
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import math
 import re
 import sys
@@ -26,7 +28,6 @@ from torch import Tensor
 from manyseeds import envs
 from manyseeds.benchmarks.measure import origin, write_measured
 from manyseeds.cli import Range, ScriptConfig, parse
-from manyseeds.command import failing_in_one_line
 from manyseeds.digest import origin_of
 from manyseeds.errors import UsageError
 from manyseeds.seeds import SeedStreams

@@ -25,6 +25,8 @@ A study is a folder in RESULTS/studies. The same command resumes it and trains n
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import contextlib
 import dataclasses
 import json
@@ -64,7 +66,6 @@ from manyseeds.cli import (
     read_flag,
     requested_seeds,
 )
-from manyseeds.command import failing_in_one_line
 from manyseeds.digest import origin_of
 from manyseeds.errors import UsageError, did_you_mean
 from manyseeds.process import set_up_process

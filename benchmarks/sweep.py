@@ -22,6 +22,8 @@ written to results/policies (`benchmarks/policies.py`).
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import dataclasses
 import os
 import shlex
@@ -50,7 +52,6 @@ from manyseeds.cli import (
     flag,
     parse,
 )
-from manyseeds.command import failing_in_one_line
 from manyseeds.errors import UsageError, did_you_mean
 from manyseeds.record import check_committed, pack, plural, ranges
 

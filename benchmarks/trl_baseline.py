@@ -31,6 +31,8 @@ And elsewhere:
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import contextlib
 import json
 import math
@@ -47,7 +49,6 @@ import torch
 
 from manyseeds.benchmarks.measure import LearningOnly, measured
 from manyseeds.cli import exit_with, from_identity, parse_both, read_algo
-from manyseeds.command import failing_in_one_line
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import (
     dapo,

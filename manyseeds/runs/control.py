@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import copy
 import math
 import sys
@@ -25,7 +27,6 @@ from manyseeds.cli import (
     published_score,
     requested_seeds,
 )
-from manyseeds.command import failing_in_one_line
 from manyseeds.evaluate import (
     CURVE_EPISODES,
     FINAL_EPISODES,
