@@ -1,4 +1,8 @@
-"""How every command ends: what a user can do something about is one line and an exit status."""
+"""How every command begins, `parse`, and ends: in one line and an exit status where a user can do
+something about it.
+
+A script of ours imports this first: `manyseeds` then heeds Ctrl-C while the rest is imported.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 from manyseeds import leave_early
+from manyseeds.cli import parse as parse
 from manyseeds.errors import UsageError, printable
 
 # What is done about a signal unless somebody has decided otherwise; then it is left at that.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from manyseeds.command import Interrupted, failing_in_one_line
+
 import contextlib
 import dataclasses
 import inspect
@@ -26,7 +28,6 @@ from manyseeds.cli import (
     requested_seeds,
     subject_of,
 )
-from manyseeds.command import Interrupted, failing_in_one_line
 from manyseeds.digest import boundary, origin_of
 from manyseeds.errors import UsageError
 from manyseeds.kernels.guard import looking_by_iteration

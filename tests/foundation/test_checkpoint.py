@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from manyseeds.algos import ppo
+from manyseeds.checkpoint import to_bytes
 from manyseeds.errors import UsageError
 from manyseeds.record import RunFolder
 from manyseeds.runs.control import Run, main
@@ -48,3 +50,42 @@ def test_a_stored_policy_acts_as_the_trained_one(
     (part / "policy.safetensors").unlink()
     with pytest.raises(UsageError, match="not a finished part"):
         module.load(str(part))
+
+
+# ---- Files of others ------------------------------------------------------------------------
+
+ABOUT = {"algo": "ppo", "config": {"env": "CartPole-v1", "hidden": [16, 16]}, "seeds": [0, 1]}
+SAID: dict[str, tuple[Any, str]] = {  # of two seeds' weights, and what is refused
+    "a wide layer": ({"config": {**ABOUT["config"], "hidden": [60_000, 60_000]}}, "more weights"),
+    "a layer": ({"config": {**ABOUT["config"], "hidden": [10**9]}}, "more weights"),
+    "many seeds": ({"seeds": list(range(10**6))}, "is not of 1000000 seeds"),
+    "seeds below 0": ({"seeds": [-1, 0]}, "0 or above"),
+    "seeds twice": ({"seeds": [1, 1]}, "must be different"),
+    "seeds that are none": ({"seeds": "01"}, "seeds must be a list"),
+    "no config": ({"config": []}, "config must be an object"),
+    "a text": ({"config": {**ABOUT["config"], "hidden": "x"}}, "hidden must be a list"),
+    "another type": ({"config": {**ABOUT["config"], "num_envs": "x"}}, "has invalid content"),
+    "a negative layer": ({"config": {**ABOUT["config"], "hidden": [-16, -16]}}, "--hidden"),
+    "nothing": ({"algo": "ppo", "config": {}}, "does not fit manyseeds.algos.ppo"),
+}
+
+
+@pytest.mark.parametrize("what", SAID)
+def test_sizes_are_compared_before_a_module_is_made(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a file says, `load` raises UsageError alone."""
+    changes, reason = SAID[what]
+    weights = {"networks.w0": torch.zeros(2, 1, 16, 16)}
+    (tmp_path / "x.safetensors").write_bytes(to_bytes(weights, {**ABOUT, **changes}))
+    if "weights" in reason or "seeds" in reason:
+        monkeypatch.setattr(ppo, "ActorCritic", None)
+    with pytest.raises(UsageError, match=reason):
+        ppo.load(tmp_path / "x.safetensors")
+
+
+def test_weights_of_other_tensors_are_refused(tmp_path: Path) -> None:
+    for tensors in ({}, {"x": torch.zeros(2)}, {"x": torch.zeros(())}, {"x": torch.zeros(2, 999)}):
+        (tmp_path / "x.safetensors").write_bytes(to_bytes(tensors, ABOUT))
+        with pytest.raises(UsageError, match=r"x\.safetensors: (has|does)"):
+            ppo.load(tmp_path / "x.safetensors")

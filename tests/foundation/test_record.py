@@ -209,6 +209,39 @@ def test_a_seal_covers_every_result_and_no_leftover() -> None:
     assert is_finished(part)
 
 
+def test_weights_in_a_folder_are_sealed() -> None:
+    """They may be absent, as in a fresh checkout; then the part has none, and is finished."""
+
+    def sealed() -> Path:
+        part = plant(Path(f"{len(os.listdir())}/seeds-000-001"), [0, 1], sealed=False)
+        (part / "model").mkdir()
+        (part / "model" / "model.safetensors").write_bytes(b"weights")
+        (part / "model" / "config.json").write_bytes(b"{}")
+        seal(part, ("curve.png", "model"), "model")
+        assert is_finished(part, with_weights=True)
+        return part
+
+    part = sealed()
+    assert "model/model.safetensors" in read_json(part / DONE)["sha256"]
+    (part / "model/config.json").unlink()
+    assert is_finished(part)
+    assert not is_finished(part, with_weights=True)
+    shutil.rmtree(part / "model")
+    assert is_finished(part)
+    assert not is_finished(part, with_weights=True)
+    part = sealed()
+    (part / "model/model.safetensors").write_bytes(bytes(7))
+    assert not is_finished(part)
+    part = sealed()
+    (part / "model").rename("elsewhere")
+    (part / "model").symlink_to(Path("elsewhere").absolute())
+    assert not is_finished(part)
+    part = plant(Path("packed/seeds-000-001"), [0, 1], sealed=False)
+    seal(part, ("curve.png", "model"), "model")  # as a published part is, whose weights are nowhere
+    assert is_finished(part)
+    assert not is_finished(part, with_weights=True)
+
+
 @pytest.mark.parametrize(
     ("finished", "requested", "missing"),
     [

@@ -169,6 +169,26 @@ def test_folders_are_listed_without_their_links(tmp_path, monkeypatch):
         list(untrusted.files_in(tmp_path))
 
 
+def test_nothing_is_written_through_a_link_or_a_second_name(tmp_path):
+    victim, path = tmp_path / "victim", tmp_path / "log"
+    victim.write_bytes(b"precious")
+    os.mkfifo(tmp_path / "pipe")
+    for plant in (path.symlink_to, path.hardlink_to):
+        plant(victim)
+        for append in (False, True):
+            with pytest.raises(UsageError, match=r"link"):
+                untrusted.open_to_write(path, append)
+        path.unlink()
+    with pytest.raises(UsageError, match="not a file"):
+        untrusted.open_to_write(tmp_path / "pipe", append=True)
+    assert victim.read_bytes() == b"precious"
+    for append in (False, True, True, False):
+        with untrusted.open_to_write(path, append) as file:
+            file.write(b"ab")
+        assert path.read_bytes()[-2:] == b"ab"
+    assert path.read_bytes() == b"ab"
+
+
 def test_texts_of_a_record_are_bounded():
     shape = {"command": str, "config": {str: object}}
     untrusted.check({"command": "a" * 2**14, "config": {"a": [1]}}, shape, "")

@@ -696,6 +696,34 @@ def test_other_weights_in_a_folder_are_another_run(
     assert name() == first
 
 
+SIZES = {
+    "hidden_size": (60_000, "describes"),
+    "vocab_size": (10**9, "describes"),
+    "num_hidden_layers": (900, "describes"),
+    "max_position_embeddings": (2**70, "--model"),
+    "layer_types": (["full_attention"] * 10**4, "at most"),
+}
+
+
+@pytest.mark.parametrize("field", SIZES)
+def test_a_model_much_larger_than_its_files_is_refused(
+    field: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`transformers` would make what the files lack."""
+    from transformers import AutoModelForCausalLM
+
+    value, reason = SIZES[field]
+    shutil.copytree(model, tmp_path / "x")
+    read = AutoModelForCausalLM.from_pretrained
+    models.check_sizes(tmp_path / "x", AutoModelForCausalLM, "--model")
+    config = read_json(tmp_path / "x/config.json")
+    (tmp_path / "x/config.json").write_text(json.dumps({**config, field: value}))
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)
+    with pytest.raises(UsageError, match=reason):
+        models.read(str(tmp_path / "x"), AutoModelForCausalLM, "--model")
+    assert read
+
+
 def test_the_model_of_a_run_is_that_of_its_only_finished_seed(tmp_path: Path) -> None:
     for seed in (0, 1):
         (tmp_path / f"seeds-00{seed}-00{seed}/model").mkdir(parents=True)
