@@ -46,6 +46,7 @@ import pandas as pd
 
 from manyseeds import stats
 from manyseeds.benchmarks import catalog
+from manyseeds.benchmarks.chapters.results import scores_of
 from manyseeds.benchmarks.chapters.sensitivity import against_text, score_text
 from manyseeds.benchmarks.sb3_defaults import SB3_DEFAULTS
 from manyseeds.benchmarks.spaces import Choice, Space, configuration, grid, read_space
@@ -126,11 +127,15 @@ class Search:
     flags: Flags
 
     @property
+    def results(self) -> Path:
+        """The results folder."""
+        return PUBLISHED if self.flags.publish else Path(self.config.results)
+
+    @property
     def folder(self) -> StudyFolder:
         """Where it is stored."""
-        results = PUBLISHED if self.flags.publish else Path(self.config.results)
         name, settings = self.config.name, self.settings()
-        return StudyFolder.of(results, self.config.env, self.algo, name, settings)
+        return StudyFolder.of(self.results, self.config.env, self.algo, name, settings)
 
     @property
     def seeds(self) -> list[int]:
@@ -510,7 +515,9 @@ def print_result(search: Search, result: Mapping[str, Any], found: Mapping[str, 
     """How the winner was found and measured, and the preset as it would stand in the file."""
     from rich.table import Table
 
-    spec = search.config.make_env().spec
+    own = search.config.make_env().spec
+    known = {"threshold": own.reward_threshold, "digits": own.digits}
+    spec = scores_of(search.results, identity(search.config), known)
     n, k = result["trials"], len(search.seeds)
     console.print(
         f"{search.algo} on {search.config.env}: chosen by search ({n} configurations x {k} seeds)"

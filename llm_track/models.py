@@ -595,9 +595,13 @@ def looked_at(name: str, what: str) -> tuple[Any, Any]:
     if name in tasks.MADE:
         base, tokenizer = BASES.get(name, Base()), tiny_tokenizer()
         return tiny_config(tokenizer, base.width, base.layers), tokenizer
-    from transformers import AutoConfig
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
     path = located(name, what)
+    if os.path.isdir(path):
+        scalar = what == "--reward-model"
+        kind = AutoModelForSequenceClassification if scalar else AutoModelForCausalLM
+        check_sizes(Path(path), kind, what)
     with failing_in_one_line(path, what):
         architecture = AutoConfig.from_pretrained(path, trust_remote_code=False)
     return architecture, read_tokenizer(path, what)
