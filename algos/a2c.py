@@ -33,6 +33,8 @@ the rollout.
 
 from __future__ import annotations
 
+from manyseeds.command import parse
+
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
@@ -50,7 +52,6 @@ from manyseeds.cli import (
     PositiveInt,
     Range,
     UsageError,
-    parse,
     read_presets,
 )
 from manyseeds.distributions import Categorical, Gaussian

@@ -27,6 +27,8 @@ minibatch; train_return and train_length of the episodes that ended.
 
 from __future__ import annotations
 
+from manyseeds.command import parse
+
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -45,7 +47,6 @@ from manyseeds.cli import (
     Positive,
     PositiveInt,
     UsageError,
-    parse,
     read_presets,
 )
 from manyseeds.kernels import in_c, regression

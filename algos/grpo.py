@@ -40,6 +40,8 @@ train_length of the episodes.
 
 from __future__ import annotations
 
+from manyseeds.command import parse
+
 import copy
 import math
 from dataclasses import dataclass
@@ -59,7 +61,6 @@ from manyseeds.cli import (
     PositiveInt,
     Range,
     UsageError,
-    parse,
     read_presets,
 )
 from manyseeds.distributions import Categorical, Gaussian

@@ -27,6 +27,8 @@ and its RMS error against the exact values, from P and R (manyseeds/runs/predict
 
 from __future__ import annotations
 
+from manyseeds.command import parse
+
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -35,7 +37,7 @@ from torch import Tensor
 
 from manyseeds import envs
 from manyseeds.checkpoint import value_loader
-from manyseeds.cli import Fraction, PerRow, parse, read_presets
+from manyseeds.cli import Fraction, PerRow, read_presets
 from manyseeds.rows import broadcast, used
 from manyseeds.runs.prediction import PredictionConfig, PredictionRun, main, random_policy
 

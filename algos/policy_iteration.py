@@ -27,6 +27,8 @@ for them, the Bellman residual; `iteration` counts the evaluated policies.
 
 from __future__ import annotations
 
+from manyseeds.command import parse
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -35,7 +37,7 @@ import torch
 from torch import Tensor
 
 from manyseeds import envs
-from manyseeds.cli import parse, read_presets
+from manyseeds.cli import read_presets
 from manyseeds.runs.planning import PlanningConfig, PlanningRun, main
 
 

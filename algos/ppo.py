@@ -35,6 +35,8 @@ last minibatch.
 
 from __future__ import annotations
 
+from manyseeds.command import parse
+
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
@@ -51,7 +53,6 @@ from manyseeds.cli import (
     Positive,
     PositiveInt,
     Range,
-    parse,
     read_presets,
 )
 from manyseeds.distributions import Categorical, Gaussian

@@ -31,6 +31,8 @@ minibatch); train_return and train_length of the episodes.
 
 from __future__ import annotations
 
+from manyseeds.command import parse
+
 import math
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
@@ -50,7 +52,6 @@ from manyseeds.cli import (
     PositiveInt,
     Range,
     UsageError,
-    parse,
     read_presets,
 )
 from manyseeds.distributions import Categorical, Gaussian

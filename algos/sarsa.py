@@ -28,6 +28,8 @@ episodes that ended, which measure the online performance, exploration included.
 
 from __future__ import annotations
 
+from manyseeds.command import parse
+
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -36,7 +38,7 @@ from torch import Tensor
 
 from manyseeds import envs
 from manyseeds.checkpoint import loader
-from manyseeds.cli import ControlConfig, Fraction, PerRow, Range, UsageError, parse, read_presets
+from manyseeds.cli import ControlConfig, Fraction, PerRow, Range, UsageError, read_presets
 from manyseeds.rows import broadcast
 from manyseeds.runs.control import Run, main
 from manyseeds.seeds import SeedStreams

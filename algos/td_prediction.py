@@ -38,6 +38,8 @@ and its RMS error against the exact values, from P and R (manyseeds/runs/predict
 
 from __future__ import annotations
 
+from manyseeds.command import parse
+
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
@@ -46,7 +48,7 @@ from torch import Tensor
 
 from manyseeds import envs
 from manyseeds.checkpoint import value_loader
-from manyseeds.cli import Fraction, PerRow, PositiveInt, Range, UsageError, parse, read_presets
+from manyseeds.cli import Fraction, PerRow, PositiveInt, Range, UsageError, read_presets
 from manyseeds.rows import broadcast, used
 from manyseeds.runs.prediction import PredictionConfig, PredictionRun, main, random_policy
 

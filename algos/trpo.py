@@ -42,6 +42,8 @@ that ended in the rollout.
 
 from __future__ import annotations
 
+from manyseeds.command import parse
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
@@ -59,7 +61,6 @@ from manyseeds.cli import (
     Positive,
     PositiveInt,
     Range,
-    parse,
     read_presets,
 )
 from manyseeds.distributions import Categorical, Gaussian

@@ -23,13 +23,15 @@ Recorded per sweep (sweep 0 is V = 0): the values, the greedy actions, the Bellm
 
 from __future__ import annotations
 
+from manyseeds.command import parse
+
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from manyseeds import envs
-from manyseeds.cli import parse, read_presets
+from manyseeds.cli import read_presets
 from manyseeds.runs.planning import PlanningConfig, PlanningRun, main
 
 

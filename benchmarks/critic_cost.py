@@ -11,6 +11,8 @@ it with the stored runs, which have the timesteps to the reward threshold.
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +33,6 @@ from manyseeds.benchmarks.measure import (
 )
 from manyseeds.benchmarks.suite import ABLATED, BUDGETS
 from manyseeds.cli import PositiveInt, ScriptConfig, from_preset, parse
-from manyseeds.command import failing_in_one_line
 
 ALGOS = ("ppo", "grpo")
 SEEDS = 10

@@ -16,6 +16,8 @@ resamples.
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -31,7 +33,6 @@ from manyseeds.benchmarks.chapters.stored import open_runs
 from manyseeds.benchmarks.measure import origin, write_measured
 from manyseeds.benchmarks.verdicts import LEVEL, LOOKS, MARGIN, is_decided
 from manyseeds.cli import PUBLISHED, PositiveInt, ScriptConfig, parse
-from manyseeds.command import failing_in_one_line
 from manyseeds.errors import UsageError
 from manyseeds.stats import Floats
 

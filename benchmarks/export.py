@@ -17,6 +17,8 @@ files leaves this machine, and no link is followed.
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import os
 import re
 from collections.abc import Sequence
@@ -43,7 +45,6 @@ from manyseeds.benchmarks.chapters.stored import StoredRun, find_and_open
 from manyseeds.benchmarks.policies import median_and_worst, policies_file
 from manyseeds.checkpoint import read_about, to_bytes
 from manyseeds.cli import parse, path_of
-from manyseeds.command import failing_in_one_line
 from manyseeds.digest import is_path
 from manyseeds.errors import UsageError, printable
 from manyseeds.record import POLICY, plural, ranges, read_json
@@ -293,7 +294,7 @@ def export(run: StoredRun, folder: Path, again: bool = False) -> None:
         write_bytes(fresh / "README.md", card(run, seeds, fresh).encode(errors="replace"))
         check_new(folder)  # still
 
-    replace_folder(folder, fill)
+    replace_folder(folder.resolve(), fill)  # a link to an empty folder stays one
 
 
 def check_new(folder: Path) -> None:

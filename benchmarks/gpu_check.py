@@ -12,6 +12,8 @@ therefore compared weight by weight after one iteration, and by scores after a w
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import contextlib
 import copy
 import gc
@@ -39,12 +41,11 @@ from manyseeds.benchmarks.cases import ALGORITHMS, Case, command_line
 from manyseeds.benchmarks.measure import LearningOnly, origin, write_measured
 from manyseeds.checkpoint import to_bytes
 from manyseeds.cli import ScriptConfig, from_preset, parse
-from manyseeds.command import failing_in_one_line
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.evaluate import CURVE_EPISODES, evaluate
 from manyseeds.llm_track import grpo, models, sampling, tasks
-from manyseeds.process import set_up_process
+from manyseeds.process import ENDING, set_up_process
 from manyseeds.record import gpu
 from manyseeds.runs.control import Run
 from manyseeds.seeds import PURPOSES, SeedStreams
@@ -461,7 +462,7 @@ def main(args: Sequence[str] | None = None) -> None:
     if config.throughput:
         torch.cuda.empty_cache()
         command = [sys.executable, str(ROOT / "benchmarks" / "throughput.py"), "--device", "cuda"]
-        status |= subprocess.run([*command, "--results", config.results]).returncode
+        status |= subprocess.run([*command, "--results", config.results], **ENDING).returncode
     raise SystemExit(min(status, 1))
 
 

@@ -33,6 +33,8 @@ Writes gradient_variance.json, which report.py shows. With `--results results` i
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -48,7 +50,6 @@ from manyseeds import envs
 from manyseeds.algos import grpo, ppo, reinforce
 from manyseeds.benchmarks.measure import origin, write_measured
 from manyseeds.cli import PositiveInt, Range, ScriptConfig, from_preset, parse
-from manyseeds.command import failing_in_one_line
 from manyseeds.optim import SeedAdam
 from manyseeds.process import set_up_process
 from manyseeds.record import finite_numbers

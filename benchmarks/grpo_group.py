@@ -20,6 +20,8 @@ Writes grpo_group.json, which website.py shows. With `--results results` it is p
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +33,6 @@ from torch import Tensor
 
 from manyseeds.benchmarks.measure import origin, write_measured
 from manyseeds.cli import PositiveInt, ScriptConfig, from_preset, parse
-from manyseeds.command import failing_in_one_line
 from manyseeds.llm_track import grpo, models, rlhf_ppo, sampling, tasks
 from manyseeds.llm_track.sampling import Samples
 from manyseeds.process import set_up_process

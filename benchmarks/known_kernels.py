@@ -11,6 +11,8 @@ environment are compared first. Where C and PyTorch differ, nothing is written.
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import importlib
 import json
 import statistics
@@ -30,7 +32,6 @@ import manyseeds.samples
 from manyseeds import envs, kernels
 from manyseeds.benchmarks import catalog
 from manyseeds.cli import parse
-from manyseeds.command import failing_in_one_line
 from manyseeds.digest import ROOT
 from manyseeds.envs.kernels import GUARDS
 from manyseeds.envs.rollout import PLAYING

@@ -36,6 +36,8 @@ is published. Half an hour or an hour of one core.
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -51,7 +53,6 @@ from manyseeds.benchmarks import catalog
 from manyseeds.benchmarks.measure import origin, read_measured, write_measured
 from manyseeds.benchmarks.suite import COMMON
 from manyseeds.cli import PositiveInt, ScriptConfig, from_preset, parse
-from manyseeds.command import failing_in_one_line
 from manyseeds.optim import SeedAdam
 from manyseeds.process import set_up_process
 from manyseeds.runs.control import Run

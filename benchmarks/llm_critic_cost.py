@@ -13,6 +13,8 @@ The report reads the file that this writes, results/llm_critic_cost.json.
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import importlib
 import sys
 from collections.abc import Sequence
@@ -36,7 +38,6 @@ from manyseeds.benchmarks.measure import (
 )
 from manyseeds.benchmarks.suite import EQUAL
 from manyseeds.cli import PositiveInt, ScriptConfig, from_preset, parse
-from manyseeds.command import failing_in_one_line
 from manyseeds.llm_track import models
 from manyseeds.process import set_up_process
 from manyseeds.runs.parallel import Processes

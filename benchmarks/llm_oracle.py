@@ -31,6 +31,8 @@ Writes llm_oracle.json, which report.py shows. With `--results results` it is pu
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -43,7 +45,6 @@ from torch import Tensor
 
 from manyseeds.benchmarks.measure import origin, write_measured
 from manyseeds.cli import ScriptConfig, parse
-from manyseeds.command import failing_in_one_line
 from manyseeds.llm_track import dr_grpo, grpo
 from manyseeds.process import set_up_process
 

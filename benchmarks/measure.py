@@ -140,8 +140,11 @@ def run_pinned(command: list[str], core: int | None, **environment: str) -> dict
     Raises UsageError where it fails, with its own words where it was given a mistake.
     """
 
-    def pin() -> None:
-        if core is not None and hasattr(os, "sched_setaffinity"):
+    from manyseeds.process import end_with_parent
+
+    def begin() -> None:
+        end_with_parent()
+        if core is not None:
             os.sched_setaffinity(0, {core})
 
     threads = {"OMP_NUM_THREADS": "1", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
@@ -150,7 +153,7 @@ def run_pinned(command: list[str], core: int | None, **environment: str) -> dict
         command,
         capture_output=True,
         text=True,
-        preexec_fn=pin,
+        preexec_fn=begin if sys.platform == "linux" else None,
         env={**os.environ, **threads, **environment},
         cwd=ROOT,
     )

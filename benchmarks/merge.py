@@ -17,6 +17,8 @@ merged, and the exit status is 1. The folders are taken in the order in which th
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import json
 import sys
 from collections import Counter
@@ -31,7 +33,6 @@ from tyro.conf import Positional
 from manyseeds.benchmarks.chapters.results import commit_of, processor, versions_text
 from manyseeds.benchmarks.chapters.stored import read_part, read_table
 from manyseeds.cli import ScriptConfig, check_unpublished, parse, path_of
-from manyseeds.command import failing_in_one_line
 from manyseeds.errors import UsageError, printable
 from manyseeds.locks import alone
 from manyseeds.record import (
@@ -171,7 +172,8 @@ def merge_run(parts: Sequence[Part], folder: RunFolder) -> Iterator[tuple[Part, 
     """
     with folder.locks_for(parts[0].settings) as locks:
         sweep(folder.path)
-        free = [part for part in parts if all([locks.acquire(seed) for seed in part.seeds])]
+        taken = set(locks.acquire_free({seed for part in parts for seed in part.seeds}))
+        free = [part for part in parts if taken.issuperset(part.seeds)]
         there = [Part.open(path) for path in folder.parts()]
         for part in parts:
             if part not in free:

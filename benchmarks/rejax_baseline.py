@@ -26,6 +26,8 @@ draw without it takes a random number for every place of the buffer, most of the
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import math
 import re
 import sys
@@ -40,7 +42,6 @@ import torch
 from manyseeds.algos import dqn, ppo
 from manyseeds.benchmarks import jax_peer
 from manyseeds.cli import ControlConfig, Preset, parse_both, read_algo
-from manyseeds.command import failing_in_one_line
 from manyseeds.errors import UsageError
 from manyseeds.evaluate import POINTS
 from manyseeds.runs.base import complete_seeds

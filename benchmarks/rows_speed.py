@@ -10,6 +10,8 @@ the same 640 rows where it is installed (`make jax-env`). Writes results/rows_sp
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import dataclasses
 import json
 import sys
@@ -33,7 +35,6 @@ from manyseeds.benchmarks.measure import (
     write_measured,
 )
 from manyseeds.cli import PositiveInt, ScriptConfig, parse
-from manyseeds.command import failing_in_one_line
 from manyseeds.digest import ROOT
 from manyseeds.rows import stack
 

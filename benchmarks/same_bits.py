@@ -26,6 +26,8 @@ needs a package that is not installed, is skipped in one line.
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import contextlib
 import hashlib
 import importlib.util
@@ -71,7 +73,6 @@ from manyseeds.cli import (
     from_identity,
     parse,
 )
-from manyseeds.command import failing_in_one_line
 from manyseeds.digest import PACKAGE, ROOT, Place, find, origin_of, resolve
 from manyseeds.errors import UsageError
 from manyseeds.packed import RUNS, is_packed, with_proved

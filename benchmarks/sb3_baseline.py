@@ -22,6 +22,8 @@ What stays SB3's own:
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import dataclasses
 import json
 import math
@@ -63,7 +65,6 @@ from manyseeds.cli import (
     parse_both,
     read_algo,
 )
-from manyseeds.command import failing_in_one_line
 from manyseeds.envs.gymnasium_bridge import as_ours, read_kwargs, registered_id
 from manyseeds.errors import UsageError
 from manyseeds.process import exit_reason, set_up_process

@@ -17,6 +17,8 @@ What stays SBX's own:
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,7 +40,6 @@ from manyseeds.benchmarks.sb3_baseline import (
     PPOPolicy,
     complete_run,
 )
-from manyseeds.command import failing_in_one_line
 from manyseeds.errors import UsageError
 
 # The module can be read where it cannot be used.

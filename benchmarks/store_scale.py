@@ -14,6 +14,8 @@ store.
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import dataclasses
 import hashlib
 import itertools
@@ -34,7 +36,6 @@ import pandas as pd
 from manyseeds.benchmarks.chapters.results import print_table
 from manyseeds.benchmarks.suite import SUITES, Cell
 from manyseeds.cli import ControlConfig, PositiveInt, identity, parse
-from manyseeds.command import failing_in_one_line
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.record import DONE, POLICY, SCHEMA, RunFolder, part_name, provenance

@@ -22,6 +22,8 @@ written to results/policies (`benchmarks/policies.py`).
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import dataclasses
 import os
 import shlex
@@ -47,9 +49,9 @@ from manyseeds.cli import (
     LayerConfig,
     NonNegativeInt,
     PositiveInt,
+    flag,
     parse,
 )
-from manyseeds.command import failing_in_one_line
 from manyseeds.errors import UsageError, did_you_mean
 from manyseeds.record import check_committed, pack, plural, ranges
 
@@ -104,6 +106,9 @@ class Flags(LayerConfig):
                 names = sorted({f"{cell.label}/{cell.env}" for cell in SUITES[self.suite]})
                 raise UsageError(f"--only {word}: no such cell{did_you_mean(word, names)}")
         self.check_publish()
+        shown = [name for name in ("dry_run", "list", "watch") if getattr(self, name)]
+        if len(shown) > 1:
+            raise UsageError(f"{flag(shown[1])}: not together with {flag(shown[0])}")
         if self.publish and self.keep_stale:
             raise UsageError("--keep-stale: what is published is never set aside")
         if self.publish and self.cut:

@@ -30,6 +30,8 @@ The kernels in C are built before.
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import dataclasses
 import json
 import sys
@@ -53,7 +55,6 @@ from manyseeds.benchmarks.measure import (
     write_measured,
 )
 from manyseeds.cli import PositiveInt, ScriptConfig, check_device, parse
-from manyseeds.command import failing_in_one_line
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.record import gpu

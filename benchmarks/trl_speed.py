@@ -15,6 +15,8 @@ results/trl_speed.json.
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import dataclasses
 import json
 import sys
@@ -39,7 +41,6 @@ from manyseeds.benchmarks.measure import (
     write_measured,
 )
 from manyseeds.cli import PositiveInt, from_identity, identity, parse_both, read_algo
-from manyseeds.command import failing_in_one_line
 from manyseeds.digest import ROOT
 from manyseeds.llm_track import models
 from manyseeds.process import resolve_device, set_up_process

@@ -34,6 +34,8 @@ first table as check.md and check.json (the published ones: `--out results/table
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -54,7 +56,6 @@ from manyseeds.benchmarks.films import film
 from manyseeds.benchmarks.measure import origin
 from manyseeds.benchmarks.trained import Trained, load_trained, median_seed
 from manyseeds.cli import given_runs, parse, path_of
-from manyseeds.command import failing_in_one_line
 from manyseeds.digest import origin_of
 from manyseeds.errors import UsageError
 from manyseeds.evaluate import CHUNK, FINAL_EPISODES

@@ -12,6 +12,8 @@ not drawn again. The same store gives the same bytes. Invalid parts are skipped 
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +23,6 @@ from manyseeds.benchmarks.chapters.contents import Store, read_store
 from manyseeds.benchmarks.web import chapter, environment, films, front, gridworld, grpo
 from manyseeds.benchmarks.web.page import HERE, Page, html
 from manyseeds.cli import ScriptConfig, parse, path_of
-from manyseeds.command import failing_in_one_line
 from manyseeds.errors import UsageError
 from manyseeds.record import layers
 from manyseeds.untrusted import copy_file, files_in

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 
@@ -32,15 +33,24 @@ def restore(before: tuple[Any, ...]) -> None:
     torch.default_generator.set_state(torch.from_numpy(before[2]))
 
 
-class OwnGenerators:
-    """What an environment draws from the global generators: its own luck, whoever else draws."""
+class OwnGenerators(gym.Wrapper[Any, Any, Any, Any]):
+    """An environment whose luck from the global generators is its own, whoever else draws."""
 
-    def __init__(self) -> None:
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
         self._states: tuple[Any, ...] = ()
-        self.used = False  # whether anything was drawn within `watching`
+        self.used = False  # whether anything was drawn
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        with self._own(seed):
+            return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        with self._own():
+            return self.env.step(action)
 
     @contextmanager
-    def own(self, seed: int | None = None) -> Iterator[None]:
+    def _own(self, seed: int | None = None) -> Iterator[None]:
         """Within it the generators are this environment's, and others' go on afterwards.
 
         seed: of an episode that begins; None: as they were left.
@@ -50,16 +60,10 @@ class OwnGenerators:
             restore(self._states)
         else:
             seed_all(seed)
+        before = b"" if self.used else pickle.dumps(states())
         try:
             yield
         finally:
             self._states = states()
+            self.used = self.used or pickle.dumps(self._states) != before
             restore(outside)
-
-    @contextmanager
-    def watching(self, seed: int | None = None) -> Iterator[None]:
-        """The same, and whether they are used."""
-        with self.own(seed):
-            before = pickle.dumps(states())
-            yield
-            self.used |= pickle.dumps(states()) != before

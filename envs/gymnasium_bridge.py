@@ -26,10 +26,10 @@ import sys
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from importlib import metadata
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import gymnasium as gym
@@ -48,7 +48,12 @@ from manyseeds.errors import UsageError, described, did_you_mean
 
 TIME_LIMIT = 1000  # steps, for environments that are registered without a limit
 TRIED = 50  # steps of two equal episodes, before a training
-OF_MAKE = ("id", "disable_env_checker", "vectorization_mode")  # arguments of gym.make itself
+RETURNS = {
+    "reset": "(observation, info)",
+    "step": "(observation, reward, terminated, truncated, info)",
+}
+# Arguments of gym.make itself, and of an environment that is looked at.
+OTHERS = ("id", "disable_env_checker", "vectorization_mode", "render_mode")
 STALE = (
     "a state of the Gymnasium bridge can be stepped once, each of its environments once, and only "
     "as long as the tensor `physics` that reset returned, or a view of it, is alive"
@@ -61,7 +66,6 @@ class Instance:
 
     env: gym.Env[Any, Any]
     elapsed: int = 0
-    generators: OwnGenerators = field(default_factory=OwnGenerators)
 
 
 class GymnasiumBridge(Env):
@@ -149,10 +153,14 @@ class GymnasiumBridge(Env):
         return [type(self), "manyseeds.envs:bridged", *known, *users_code(self.spec.id)]
 
     def packages(self) -> list[str]:
-        tops = {getattr(x, "__module__", "").partition(".")[0] for x in makers_of(self.spec.id)}
-        tops.add(self.spec.id.rpartition(":")[0].partition(".")[0])
+        makers = makers_of(self.spec.id)
+        classes = [base for x in makers for base in getattr(x, "__mro__", (x,))]
+        homes = [x if inspect.ismodule(x) else sys.modules.get(x.__module__) for x in classes]
+        # And what these import, such as the simulator.
+        modules = [y for x in homes if x for y in (x, *filter(inspect.ismodule, vars(x).values()))]
         owners = metadata.packages_distributions()
-        return sorted({name for top in tops for name in owners.get(top, ())} - {"gymnasium"})
+        found = {x for y in modules for x in owners.get(y.__name__.partition(".")[0], ())}
+        return sorted(found - {"gymnasium", "numpy", "torch"})
 
     def notes(self) -> list[str]:
         notes = []
@@ -245,32 +253,33 @@ class GymnasiumBridge(Env):
         Notices, too, whether the environment draws from global generators. Raises UsageError for
         what it does wrong, and for an observation that is not finite.
         """
+        self._own_generators = True
         pair = [Instance(self._make(self.spec.id)) for _ in range(2)]
         chance, differ, seed, ended = np.random.default_rng(0), "", 0, True
-        size, self._own_generators = len(self.spec.action_low), True
+        size = len(self.spec.action_low)
         for t in range(TRIED):
             if ended:
                 seed = t
-                seen: list[Any] = [[self._begin(instance, seed, watch=True)] for instance in pair]
+                seen: list[Any] = [[self._begin(instance, seed)] for instance in pair]
             else:
                 drawn = chance.normal(size=size) if size else chance.integers(self.spec.num_actions)
                 (action,) = self._gymnasium_actions(torch.tensor(drawn).unsqueeze(0))
-                seen = [self._advance(instance, action, watch=True) for instance in pair]
+                seen = [self._advance(instance, action) for instance in pair]
             age, first = pair[0].elapsed, seen[0]
             if not np.isfinite(first[0]).all():
                 raise UsageError(
-                    f"--env {self.spec.id}: an observation is {_first_fault(first[0])} in float32, "
-                    f"{age} steps after reset(seed={seed})"
+                    f"--env {self.spec.id}: an observation is {_first_fault(first[0])} in float32 "
+                    f"at step {age} after reset(seed={seed})"
                 )
             if len(pair) == 2 and not all(
                 np.array_equal(x, y, equal_nan=True) for x, y in zip(*seen, strict=True)
             ):
-                differ = f"after {age} steps" if age else "from the start"
+                differ = f"at step {age}" if age else "from the start"
                 close(pair.pop().env)
             ended = any(first[2:])
         for instance in pair:
             close(instance.env)
-        self._own_generators = any(instance.generators.used for instance in pair)
+        self._own_generators = pair[0].env.get_wrapper_attr("used")
         seed_all(0)  # for one that draws from them later
         return differ
 
@@ -279,26 +288,19 @@ class GymnasiumBridge(Env):
         for what, x in seen.items():
             if not np.isfinite(x).all():
                 for i in np.argwhere(~np.isfinite(x.reshape(len(x), -1)).all(1))[:, 0].tolist():
-                    text = f"{what} is {_first_fault(x[i])}, {ages[i]} steps into an episode"
+                    text = f"{what} is {_first_fault(x[i])} at step {ages[i]} of an episode"
                     self._faults.setdefault(i // N, text)
 
-    def _within(self, instance: Instance, watch: bool, seed: int | None = None) -> Any:
-        """The context in which an environment draws from global generators."""
-        if not self._own_generators:
-            return nullcontext()
-        return (instance.generators.watching if watch else instance.generators.own)(seed)
-
-    def _begin(self, instance: Instance, seed: int, watch: bool = False) -> np.ndarray:
+    def _begin(self, instance: Instance, seed: int) -> np.ndarray:
         """Reset an environment; its observation, `[O]` or a state index `[]`."""
         instance.elapsed = 0
         try:
-            with self._within(instance, watch, seed):
-                returned = instance.env.reset(seed=seed)
+            returned = instance.env.reset(seed=seed)
             if not isinstance(returned, tuple) or len(returned) != 2:
                 raise TypeError(f"cannot unpack {type(returned).__name__}")
             return self._observed(returned[0])
         except Exception as error:  # anything that the environment raises
-            raise misbehaved(self.spec.id, "reset", "(observation, info)", error) from error
+            raise misbehaved(self.spec.id, "reset", error) from error
 
     def _advance(
         self, instance: Instance, action: Any, watch: bool = False
@@ -306,20 +308,18 @@ class GymnasiumBridge(Env):
         """Step an environment: observation, reward, terminated, truncated."""
         instance.elapsed += 1
         try:
-            with self._within(instance, watch):
-                obs, reward, terminated, truncated, _ = instance.env.step(action)
+            obs, reward, terminated, truncated, _ = instance.env.step(action)
             ends = flag_of("terminated", terminated), flag_of("truncated", truncated)
             return self._observed(obs), number_of("reward", reward), *ends
         except Exception as error:
-            returns = "(observation, reward, terminated, truncated, info)"
-            raise misbehaved(self.spec.id, "step", returns, error) from error
+            raise misbehaved(self.spec.id, "step", error) from error
 
     def _observed(self, obs: Any) -> np.ndarray:
         """An observation in the type of the contract; ValueError where it is not in its space."""
         space = self._observation_space
         if isinstance(space, Discrete):
             array = np.asarray(obs)
-            if array.shape or array.dtype.kind not in "iu":
+            if array.shape or array.dtype.kind not in "iub":
                 raise ValueError(f"observation {obs!r} is not a whole number")
             if not 0 <= int(array) - self._first_state < space.n:
                 raise ValueError(f"observation {array} is not in its space")
@@ -343,7 +343,7 @@ class GymnasiumBridge(Env):
             # Without Gymnasium's warnings: newer versions, precision of bounds.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return gym.make(
+                made: gym.Env[Any, Any] = gym.make(
                     self._gym_id,
                     max_episode_steps=self._time_limit,
                     disable_env_checker=True,
@@ -351,6 +351,7 @@ class GymnasiumBridge(Env):
                 )
         except Exception as error:  # anything that the environment raises
             raise cannot_be_made(env_id, error, self._kwargs) from error
+        return OwnGenerators(made) if self._own_generators else made
 
     def _release(self, shape: tuple[int, int], handles: range) -> None:
         # As a whole and in order: some environments keep something over a reset (BipedalWalker its
@@ -397,8 +398,10 @@ def read_kwargs(texts: Sequence[str]) -> dict[str, Any]:
     kwargs: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
-        if not equals or not key.isidentifier() or key in OF_MAKE:
-            raise UsageError(f"--env-kwargs {text!r}: must be key=value, for the environment")
+        if not equals or not key.isidentifier():
+            raise UsageError(f"--env-kwargs {text!r}: must be key=value")
+        if key in OTHERS:
+            raise UsageError(f"--env-kwargs {text!r}: {key} is not for a training")
         if key in kwargs:
             raise UsageError(f"--env-kwargs {text!r}: {key} is given twice")
         kwargs[key] = {"true": True, "false": False}.get(value, value)
@@ -409,12 +412,12 @@ def read_kwargs(texts: Sequence[str]) -> dict[str, Any]:
 
 def checked_limit(env_id: str, limit: Any) -> int:
     """A time limit as given or registered; UsageError for one that is no number of steps."""
-    if not isinstance(limit, int) or limit < 1:
+    if not isinstance(limit, Integral) or limit < 1:
         raise UsageError(
             f"--env {env_id}: its max_episode_steps is {limit!r}; it must be a whole number of at "
             "least 1, or None"
         )
-    return limit
+    return int(limit)
 
 
 def registered_id(env_id: str) -> str:
@@ -505,7 +508,7 @@ def vector_size(space: Space[Any] | None) -> int:
 
 def number_of(what: str, x: Any) -> float:
     """A reward as a float; ValueError for what is no number."""
-    if isinstance(x, Real | np.bool_) or getattr(x, "ndim", 1) == 0:
+    if isinstance(x, float) or is_number(x):
         return float(x)
     shape = f" and shape {tuple(x.shape)}" if hasattr(x, "shape") else ""
     raise ValueError(f"a {what} of type {type(x).__name__}{shape}, must be a number")
@@ -513,14 +516,40 @@ def number_of(what: str, x: Any) -> float:
 
 def flag_of(what: str, x: Any) -> bool:
     """A flag as a bool; ValueError for what is none."""
-    if isinstance(x, bool | np.bool_) or (getattr(x, "ndim", 1) == 0 or isinstance(x, Real)):
+    if isinstance(x, bool) or is_number(x):
         return bool(x)
     raise ValueError(f"{what} of type {type(x).__name__}, must be a bool")
+
+
+def is_number(x: Any) -> bool:
+    """Whether something is a number, also as an array or tensor without a dimension."""
+    return isinstance(x, Real | np.bool_) or getattr(x, "ndim", 1) == 0
+
+
+class Named(gym.Wrapper[Any, Any, Any, Any]):
+    """An environment of which a UsageError says what it did wrong."""
+
+    def __init__(self, env: gym.Env[Any, Any], env_id: str) -> None:
+        super().__init__(env)
+        self.env_id = env_id
+
+    def reset(self, **given: Any) -> Any:
+        try:
+            return self.env.reset(**given)
+        except Exception as error:
+            raise misbehaved(self.env_id, "reset", error) from error
+
+    def step(self, action: Any) -> Any:
+        try:
+            return self.env.step(action)
+        except Exception as error:
+            raise misbehaved(self.env_id, "step", error) from error
 
 
 def as_ours(env: gym.Env[Any, Any], spec: EnvSpec, rescale: bool) -> gym.Env[Any, Any]:
     """Gymnasium's environment with the observations and actions of one of ours, of this spec."""
     space = env.observation_space
+    env = Named(env, spec.id)
     if spec.obs_size is not None and not (isinstance(space, Box) and len(space.shape) == 1):
         env = gym.wrappers.FlattenObservation(env)
     return gym.wrappers.RescaleAction(env, np.float32(-1), np.float32(1)) if rescale else env
@@ -532,9 +561,9 @@ def close(env: gym.Env[Any, Any]) -> None:
         env.close()
 
 
-def misbehaved(env_id: str, method: str, returns: str, error: Exception) -> UsageError:
-    """Says what an environment did in a method, which ought to return `returns`."""
-    hint = f"; it must return {returns}" if "unpack" in str(error) else ""
+def misbehaved(env_id: str, method: str, error: Exception) -> UsageError:
+    """Says what an environment did in a method."""
+    hint = f"; it must return {RETURNS[method]}" if "unpack" in str(error) else ""
     if method == "reset" and "'seed'" in str(error):
         hint = "; it must be reset(self, *, seed=None, options=None)"
     return UsageError(f"--env {env_id}: its {method} failed: {described(error)}{hint}")

@@ -61,6 +61,8 @@ a negative advantage, of a positive one), approx_kl (k3 to pi_old).
 
 from __future__ import annotations
 
+from manyseeds.command import parse
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -78,7 +80,6 @@ from manyseeds.cli import (
     Preset,
     Range,
     UsageError,
-    parse,
 )
 from manyseeds.llm_track import models, sampling, tasks
 from manyseeds.llm_track.evaluation import TaskEvaluator

@@ -47,6 +47,8 @@ logprob_rejected (nats per completion), grad_norm, pairs (how many there are to 
 
 from __future__ import annotations
 
+from manyseeds.command import parse
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,7 +57,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from manyseeds.cli import Added, Positive, PositiveInt, Preset, Range, UsageError, parse
+from manyseeds.cli import Added, Positive, PositiveInt, Preset, Range, UsageError
 from manyseeds.llm_track import models, sampling, tasks
 from manyseeds.llm_track.evaluation import TaskEvaluator
 from manyseeds.llm_track.tasks import Preference

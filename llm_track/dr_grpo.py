@@ -47,6 +47,8 @@ groups without a signal.
 
 from __future__ import annotations
 
+from manyseeds.command import parse
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -56,7 +58,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyseeds.cli import NonNegative, Positive, PositiveInt, Preset, Range, UsageError, parse
+from manyseeds.cli import NonNegative, Positive, PositiveInt, Preset, Range, UsageError
 from manyseeds.llm_track import models, sampling, tasks
 from manyseeds.llm_track.evaluation import TaskEvaluator
 from manyseeds.llm_track.sampling import Samples

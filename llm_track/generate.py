@@ -17,6 +17,8 @@ resumes an unfinished file. Only one process at a time can write it.
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line, parse
+
 import contextlib
 import json
 import os
@@ -37,10 +39,8 @@ from manyseeds.cli import (
     Range,
     ScriptConfig,
     check_device,
-    parse,
     path_of,
 )
-from manyseeds.command import failing_in_one_line
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import models, sampling, tasks
 from manyseeds.llm_track.evaluation import cons_at_k, pass_at_k
@@ -283,8 +283,8 @@ def alone_on(out: str) -> Iterator[None]:
     path = path_of(out, "--out")
     if not path.parent.is_dir():
         raise UsageError(f"--out {out}: there is no folder {path.parent}")
-    if path.exists() and not path.is_file():
-        raise UsageError(f"--out {out}: is no file")
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise UsageError(f"--out {out}: is a link, or is not a file")
     try:
         opened = Locks(path)
     except OSError as error:

@@ -53,6 +53,8 @@ approx_kl (k3 to pi_old); all_solved and all_failed, the shares of groups withou
 
 from __future__ import annotations
 
+from manyseeds.command import parse
+
 import bisect
 import itertools
 import math
@@ -64,7 +66,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyseeds.cli import NonNegative, Positive, PositiveInt, Preset, Range, UsageError, parse
+from manyseeds.cli import NonNegative, Positive, PositiveInt, Preset, Range, UsageError
 from manyseeds.llm_track import models, sampling, tasks
 from manyseeds.llm_track.evaluation import TaskEvaluator
 from manyseeds.llm_track.sampling import Samples

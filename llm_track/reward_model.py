@@ -54,6 +54,8 @@ Logged per step: loss, accuracy and margin of its pairs, grad_norm, pairs (their
 
 from __future__ import annotations
 
+from manyseeds.command import parse
+
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -65,7 +67,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyseeds.cli import Positive, PositiveInt, Preset, Range, UsageError, parse
+from manyseeds.cli import Positive, PositiveInt, Preset, Range, UsageError
 from manyseeds.evaluate import share
 from manyseeds.llm_track import models, sampling, tasks
 from manyseeds.runs.language import LanguageRun, main

@@ -60,6 +60,8 @@ critic_grad_norm; explained_variance of the returns by V_old.
 
 from __future__ import annotations
 
+from manyseeds.command import parse
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -69,7 +71,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyseeds.cli import Fraction, NonNegative, Positive, PositiveInt, Preset, UsageError, parse
+from manyseeds.cli import Fraction, NonNegative, Positive, PositiveInt, Preset, UsageError
 from manyseeds.llm_track import models, sampling, tasks
 from manyseeds.llm_track.evaluation import TaskEvaluator
 from manyseeds.llm_track.sampling import Samples

@@ -29,6 +29,8 @@ Logged per step: loss (nats per token), grad_norm.
 
 from __future__ import annotations
 
+from manyseeds.command import parse
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,7 +39,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from manyseeds.cli import Added, Positive, PositiveInt, Preset, parse, path_of
+from manyseeds.cli import Added, Positive, PositiveInt, Preset, path_of
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import models, sampling, tasks
 from manyseeds.llm_track.evaluation import TaskEvaluator

@@ -7,10 +7,12 @@ design; it has been run on Linux only.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import platform
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from manyseeds.untrusted import read_bytes
 from manyseeds.writing import sweep, write_bytes
 
 ENTRANCE, SETTINGS = "entrance.lock", "settings.json"
+LOOK_S = 0.05  # more than it takes to look whether a lock is held
 CLEARING_S = 5  # how long the end of a process waits to remove its files
 _number = itertools.count()  # of the `Locks` of this process
 
@@ -35,7 +38,7 @@ class Locks:
     """
 
     def __init__(self, path: Path) -> None:
-        self.folder = folder_of(path)
+        self.folder = lock_folder(path)
         self._held: dict[str, FileLock] = {}
         self._inside = f"process-{platform.node()}-{os.getpid()}-{next(_number)}.lock"
         self._make()
@@ -43,7 +46,7 @@ class Locks:
     def _make(self) -> None:
         with contextlib.suppress(FileExistsError):
             self.folder.mkdir(parents=True)
-        check(self.folder, stat.S_ISDIR, "folder")
+        check_kind(self.folder, stat.S_ISDIR, "folder")
 
     def enter(self, settings: bytes) -> bytes:
         """Join the processes that train this run, if they have the same settings as this one.
@@ -53,7 +56,7 @@ class Locks:
         self._take(ENTRANCE, wait=True)
         try:
             file = self.folder / SETTINGS
-            check(file, stat.S_ISREG, "file")
+            check_kind(file, stat.S_ISREG, "file")
             theirs = read_bytes(file) if file.exists() else b""
             if theirs != settings:
                 if any(map(is_held, self.folder.glob("process-*.lock"))):
@@ -64,19 +67,35 @@ class Locks:
         finally:
             self._release(ENTRANCE)
 
+    def acquire_free(self, seeds: Iterable[int]) -> Iterator[int]:
+        """Take the locks of seeds that no other process has, one after another.
+
+        Who looks whether one is `held` has it for a moment, so what is not free is tried twice.
+        """
+        seeds, later = list(seeds), list[int]()
+        for seed in seeds:
+            if self.acquire(seed):
+                yield seed
+            else:
+                later.append(seed)
+        if later:
+            time.sleep(LOOK_S)
+        yield from filter(self.acquire, later)
+
     def acquire(self, seed: int, wait: bool = False) -> bool:
         """Take the lock of a seed (a plan: 0), if no other process has it; wait: until then."""
-        return self._take(name_of(seed), wait)
+        return self._take(file_of(seed), wait)
 
     def release(self, seed: int) -> None:
         """Give the lock of a seed back."""
-        self._release(name_of(seed))
+        self._release(file_of(seed))
 
     def _take(self, name: str, wait: bool = False, timeout: float = 0) -> bool:
         file = self.folder / name
+        let_open(2 * len(self._held))
         while name not in self._held:
             self._make()
-            check(file, stat.S_ISREG, "file")
+            check_kind(file, stat.S_ISREG, "file")
             lock = FileLock(file, thread_local=False)
             try:
                 lock.acquire(timeout=-1 if wait else timeout)
@@ -85,7 +104,7 @@ class Locks:
             except FileNotFoundError:
                 continue  # the folder was removed by the process that closed it last
             self._held[name] = lock
-            check(file, stat.S_ISREG, "file")
+            check_kind(file, stat.S_ISREG, "file")
         return True
 
     def _release(self, name: str) -> None:
@@ -106,23 +125,37 @@ class Locks:
             if not used:
                 sweep(self.folder)
                 with contextlib.suppress(UsageError):
-                    check(self.folder / SETTINGS, stat.S_ISREG, "file")
+                    check_kind(self.folder / SETTINGS, stat.S_ISREG, "file")
                     (self.folder / SETTINGS).unlink(missing_ok=True)
-            (self.folder / ENTRANCE).unlink(missing_ok=True)
-            self._release(ENTRANCE)
+            remove(self.folder / ENTRANCE, self._held.pop(ENTRANCE))
             self.folder.rmdir()
 
 
-def folder_of(path: Path) -> Path:
+def let_open(files: int) -> None:
+    """Let this process open some more files than the usual 1,024 (macOS: 256), if it may: each
+    seed's lock is one."""
+    if os.name != "posix":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and files > soft - 128:
+        more = 2 * files + 128
+        more = more if hard == resource.RLIM_INFINITY else min(more, hard)
+        with contextlib.suppress(OSError, ValueError):  # macOS has a limit below the hard one
+            resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
+
+
+def lock_folder(path: Path) -> Path:
     """Where the lock files of a run, or of another file or folder, are."""
     return path.with_name(f".{path.name}.locks")
 
 
-def name_of(seed: int) -> str:
+def file_of(seed: int) -> str:
     return f"{seed}.lock"
 
 
-def check(path: Path, is_kind: Callable[[int], bool], kind: str) -> None:
+def check_kind(path: Path, is_kind: Callable[[int], bool], kind: str) -> None:
     """Raise UsageError for what is there and is of another kind, or a file with another name."""
     try:
         status = path.lstat()
@@ -136,26 +169,37 @@ def check(path: Path, is_kind: Callable[[int], bool], kind: str) -> None:
 
 def is_held(file: Path) -> bool:
     """Whether a process holds a lock file; one that no process holds is removed."""
-    check(file, stat.S_ISREG, "file")
+    check_kind(file, stat.S_ISREG, "file")
     if not file.exists():
         return False
     lock = FileLock(file, thread_local=False)
     try:
         lock.acquire(timeout=0)
-    except (Timeout, PermissionError):  # another user's, who may still train
-        return True
     except FileNotFoundError:
         return False
-    file.unlink(missing_ok=True)  # while it is locked: whoever waits for it makes a new one
-    lock.release(force=True)
+    except (Timeout, OSError) as error:  # another user's, who may still train, or a store to read
+        if isinstance(error, Timeout) or error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            return True
+        raise
+    remove(file, lock)
     return False
+
+
+def remove(file: Path, lock: FileLock) -> None:
+    """Give a lock back and remove its file: before that, so that whoever waits makes a new one."""
+    with contextlib.suppress(OSError):
+        file.unlink()
+    lock.release(force=True)
+    if os.name == "nt":  # which removes no open file, and this one only if nobody has opened it
+        with contextlib.suppress(OSError):
+            file.unlink()
 
 
 def held(path: Path, seeds: Iterable[int]) -> set[int]:
     """Those of some seeds of a run (a plan: 0) that a process has locked. Raises UsageError."""
-    folder = folder_of(path)
-    check(folder, stat.S_ISDIR, "folder")
-    found = {seed for seed in seeds if is_held(folder / name_of(seed))}
+    folder = lock_folder(path)
+    check_kind(folder, stat.S_ISDIR, "folder")
+    found = {seed for seed in seeds if is_held(folder / file_of(seed))}
     with contextlib.suppress(OSError):
         folder.rmdir()  # if it is empty
     return found
@@ -164,7 +208,7 @@ def held(path: Path, seeds: Iterable[int]) -> set[int]:
 def tidy(path: Path) -> None:
     """Remove the lock files that killed processes have left of a run."""
     with contextlib.suppress(OSError, UsageError):
-        if os.path.lexists(folder_of(path)):
+        if os.path.lexists(lock_folder(path)):
             Locks(path).close()
 
 

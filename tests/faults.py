@@ -2,7 +2,7 @@
 
     python -m tests.faults --minutes 10              # prints its seed
     python -m tests.faults --minutes 10 --seed 3     # the same faults again
-    python -m tests.faults --count 60 --only website,merge
+    python -m tests.faults --count 60 --only website,merge --how SIGKILL
 
 Each case is a small command in a folder of its own. It is killed, interrupted or terminated at a
 random time or at a random file event, or meets a full disk or an input/output error there. What it
@@ -39,15 +39,8 @@ from tests.faulty import FULL
 from tests.processes import Script
 
 CLOCK = ["learn_s", "seconds"]  # columns
-# Of config.json and the like: clocks, and checksums of files that have one.
-SECONDS = {
-    "learn_seconds",
-    "total_seconds",
-    "timesteps_per_second",
-    "samples_per_second",
-    "seconds",
-}
-SECONDS |= {"sha256", "DONE.json"}
+# How keys of JSON end that hold seconds; and checksums of files that have them.
+SECONDS = ("seconds", "per_second", "sha256", "DONE.json")
 EVENTS = ["open", "fsync", "rename", "remove", "mkdir"]
 SIGNALS = ["SIGKILL", "SIGTERM", "SIGINT"]
 ERRORS = ["ENOSPC", "EIO"]
@@ -262,7 +255,7 @@ def content_of(path: Path) -> Any:
 
 def timeless(content: Any) -> Any:
     if isinstance(content, dict):
-        return {k: timeless(x) for k, x in content.items() if k not in SECONDS}
+        return {k: timeless(x) for k, x in content.items() if not k.endswith(SECONDS)}
     if isinstance(content, list):
         return [timeless(x) for x in content]
     if isinstance(content, str) and content[:1] == "{":  # JSON as text in a packed run
@@ -356,27 +349,29 @@ class Prepared:
         assert not leftovers(self.work), leftovers(self.work)
         self.begin()
         self.seconds = run(self.work, self.words, own=self.case.own_process).seconds
-        assert not differences(tree(self.work), self.right)
+        assert not (found := differences(tree(self.work), self.right)), f"{name}: {found} differ"
 
     def begin(self) -> None:
         shutil.rmtree(self.work)
         shutil.copytree(self.inputs, self.work, symlinks=True)
 
-    def random_fault(self, rng: random.Random) -> tuple[str, tuple[str, float] | None]:
-        """A fault at a file event, or a signal and when it is sent."""
-        if rng.random() < 0.35:
-            return "", (rng.choice(SIGNALS), rng.uniform(0, 1.1 * self.seconds))
-        how = rng.choice(SIGNALS + ERRORS)
+    def random_fault(
+        self, rng: random.Random, faults: Sequence[str]
+    ) -> tuple[str, tuple[str, float] | None]:
+        """One of some faults at a file event, or a signal of them and when it is sent."""
+        if rng.random() < 0.35 and (signals := [x for x in faults if x in SIGNALS]):
+            return "", (rng.choice(signals), rng.uniform(0, 1.1 * self.seconds))
+        how = rng.choice(faults)
         possible = FULL if how == "ENOSPC" else EVENTS
         event = rng.choice([x for x in possible if self.events[x]])
         return json.dumps(
             {"event": event, "at": rng.randint(1, self.events[event]), "how": how}
         ), None
 
-    def trial(self, rng: random.Random) -> tuple[str, list[str]]:
-        """Meet a random fault: which, and all that is wrong."""
+    def trial(self, rng: random.Random, faults: Sequence[str]) -> tuple[str, list[str]]:
+        """Meet a random one of some faults: which, and all that is wrong."""
         self.begin()
-        fault, timed = self.random_fault(rng)
+        fault, timed = self.random_fault(rng, faults)
         own = self.case.own_process
         outcome = run(self.work, self.words, fault, timed, own)
         found = faults_of(self.case, self.work, self.before, self.after, outcome)
@@ -398,6 +393,8 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=None, help="faults, instead of minutes")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--only", default="", help="cases, separated by commas")
+    how = ",".join(SIGNALS + ERRORS)
+    parser.add_argument("--how", default=how, help=f"faults, of {how}")
     parser.add_argument("--keep", action="store_true", help="keep the folder of what is wrong")
     flags = parser.parse_args(words)
     seed = random.SystemRandom().randrange(10**6) if flags.seed is None else flags.seed
@@ -411,7 +408,7 @@ def main(words: Sequence[str] | None = None) -> int:
         name = chosen[sum(counts.values()) % len(chosen)]
         if name not in prepared:
             prepared[name] = Prepared(name, place / name)
-        label, found = prepared[name].trial(rng)
+        label, found = prepared[name].trial(rng, flags.how.split(","))
         counts[name] += 1
         wrong += bool(found)
         print(f"{name}: {label}: {'; '.join(found) if found else 'equal'}", flush=True)

@@ -278,7 +278,7 @@ def kept(sources: Sequence[Path], command: Sequence[str], version: str) -> Path:
     for place in places():
         try:
             place.mkdir(parents=True, exist_ok=True)
-            if place.stat().st_uid != os.getuid():  # who could put another library there
+            if place.stat().st_uid != uid():  # who could put another library there
                 continue
             target = place / key
             if is_whole(target):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from manyseeds.command import Interrupted, failing_in_one_line
+
 import contextlib
 import dataclasses
 import inspect
@@ -26,7 +28,6 @@ from manyseeds.cli import (
     requested_seeds,
     subject_of,
 )
-from manyseeds.command import Interrupted, failing_in_one_line
 from manyseeds.digest import boundary, origin_of
 from manyseeds.errors import UsageError
 from manyseeds.kernels.guard import looking_by_iteration
@@ -134,6 +135,7 @@ class BaseRun:
         if self.device.type == "cuda":
             config["machine"]["gpu"] = gpu()
         write_json(self.directory / "config.json", config)
+        read_config(self.directory)  # what could not be read again is refused before the training
         self.resume()  # none of this was learning
 
     def origins(self, definitions: Sequence[Any]) -> list[str]:
@@ -310,7 +312,7 @@ def complete(
         set_up_process(config.threads)
         with folder.locks(config) as locks:
             while todo := left():
-                free = (seed for seed in todo if locks.acquire(seed))
+                free = locks.acquire_free(todo)
                 taken = list(free) if together else list(itertools.islice(free, 1))
                 # Another process may have just finished some.
                 own = [seed for seed in left() if seed in taken]

@@ -15,6 +15,8 @@ and the number of the step: a training that goes on from a checkpoint draws what
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import inspect
 import json
 import math
@@ -45,7 +47,6 @@ from manyseeds.cli import (
     identity,
     requested_seeds,
 )
-from manyseeds.command import failing_in_one_line
 from manyseeds.digest import boundary, code_digest
 from manyseeds.errors import UsageError
 from manyseeds.process import resolve_device, set_up_process

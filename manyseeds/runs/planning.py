@@ -17,6 +17,8 @@ A planning run is `runs/<env>/<algo>/<name>/plan/`. Besides `config.json`, `summ
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import inspect
 import json
 from collections.abc import Callable, Sequence
@@ -33,7 +35,6 @@ from torch.nn.functional import one_hot
 
 from manyseeds import checkpoint, plots, stats
 from manyseeds.cli import AnyConfig, EnvConfig, Execution, Positive, Preset, Range, UsageError
-from manyseeds.command import failing_in_one_line
 from manyseeds.record import PLAN, POLICY, SCHEMA, RunFolder, read_json, read_part
 from manyseeds.runs.base import BaseRun, carry_out, complete, print_table
 from manyseeds.runs.set_aside import Code

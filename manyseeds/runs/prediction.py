@@ -20,6 +20,8 @@ expected value: without any bias, bias^2 comes out as variance / (S - 1) on aver
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import io
 import math
 from collections.abc import Callable, Sequence
@@ -44,7 +46,6 @@ from manyseeds.cli import (
     published_score,
     requested_seeds,
 )
-from manyseeds.command import failing_in_one_line
 from manyseeds.progress import Progress
 from manyseeds.record import POLICY, RunFolder, finite_numbers, plural, read_parquet, read_part
 from manyseeds.runs.base import (

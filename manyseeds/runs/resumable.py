@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from manyseeds.command import USUAL, Interrupted, interrupt
+
 import signal
 import sys
 import threading
@@ -14,7 +16,6 @@ from torch import Tensor
 
 from manyseeds import kernels, snapshot
 from manyseeds.cli import SeedsConfig, identity
-from manyseeds.command import USUAL, Interrupted, interrupt
 from manyseeds.digest import boundary, code_digest, origin_of
 from manyseeds.progress import console
 from manyseeds.runs.base import BaseRun

@@ -107,7 +107,7 @@ def drawn(draw: Any) -> dict[str, Any]:
 MIXED = {"a": spaces.Discrete(3), "b": spaces.Box(0, 1, (2, 2))}
 SHOWN = {"a": 2, "b": np.ones((2, 2), np.float32)}
 FAR = "has actions from 1000 to 2000, and a policy's first ones are around 0 with a standard devi"
-DIFFER = "with one seed and the same actions differ after 1 steps: the run cannot be repeated"
+DIFFER = "with one seed and the same actions differ at step 1: the run cannot be repeated"
 NO_LIMIT = "is registered without a time limit: episodes are cut after 1000 steps"
 STEP = "(observation, reward, terminated, truncated, info)"
 
@@ -128,23 +128,23 @@ CASES: dict[str, tuple[dict[str, Any], Any, str]] = {
     "a reward of 1e30": ({"reward": 1e30}, Diverges(5e30), ""),
     "a bool as reward": (paid(np.bool_(True)), 5.0, ""),
     "an array of no dimension as reward": (paid(np.array(2)), 10.0, ""),
-    "a reward of NaN": (paid(NAN, late=3), Diverges(None), "a reward is nan, 4 steps into an epi"),
-    "an infinite reward": (paid(INF), Diverges(None), "a reward is inf, 1 steps into an episode"),
-    "a reward beyond float32": (paid(-1e300), Diverges(None), "a reward is -inf, 1 steps into an"),
+    "a reward of NaN": (paid(NAN, late=3), Diverges(None), "a reward is nan at step 4 of an epi"),
+    "an infinite reward": (paid(INF), Diverges(None), "a reward is inf at step 1 of an episode"),
+    "a reward beyond float32": (paid(-1e300), Diverges(None), "a reward is -inf at step 1 of an"),
     "no reward": (paid(None), REFUSED, "a reward of type NoneType, must be a number"),
     "an array as reward": (paid(np.ones(1)), REFUSED, "type ndarray and shape (1,), must be a num"),
     "a text as reward": (paid("1"), REFUSED, "a reward of type str, must be a number"),
     "an observation of NaN": (
         seen(spaces.Box(-1, 1, (2,)), [0, NAN]),
-        *(REFUSED, "an observation is nan in float32, 0 steps after reset(seed=0)"),
+        *(REFUSED, "an observation is nan in float32 at step 0 after reset(seed=0)"),
     ),
     "a late observation of NaN": (
         {"shows": late_nan, "limit": 70, "total_timesteps": 512},
-        *(Diverges(70.0), "an observation is nan, 61 steps into an episode"),
+        *(Diverges(70.0), "an observation is nan at step 61 of an episode"),
     ),
     "an observation beyond float32": (
         seen(spaces.Box(-INF, INF, (2,), np.float64), [0.0, 1e300]),
-        *(REFUSED, "an observation is inf in float32, 0 steps"),
+        *(REFUSED, "an observation is inf in float32 at step 0"),
     ),
     "NumPy's global generator": (drawn(lambda: np.random.normal()), REPEATS, ""),  # noqa: NPY002
     "Python's global generator": (drawn(random.random), REPEATS, ""),
@@ -159,7 +159,7 @@ CASES: dict[str, tuple[dict[str, Any], Any, str]] = {
     "actions far from 0, rescaled": (box(1000, 2000, rescale_actions=True), 7500.0, ""),
     "a large range": (box(-3e38, 3e38), ..., "has actions from -3e+38 to 3e+38, and a policy's f"),
     "a large range, rescaled": (
-        box(-3e38, 3e38, rescale_actions=True, pays=lambda e: 1.0 + np.isinf(e.action).any()),
+        box(-3e38, 3e38, rescale_actions=True, pays=lambda e: np.abs(e.action).max() < 2.9e38),
         *(5.0, ""),
     ),
     "no bounds": (box(-INF, INF), ..., ""),
@@ -184,7 +184,7 @@ CASES: dict[str, tuple[dict[str, Any], Any, str]] = {
     "states": (seen(spaces.Discrete(4), 3), 5.0, ""),
     "states that pay NaN": (
         {**seen(spaces.Discrete(4), 3), **paid(NAN)},
-        *(Diverges(None), "a reward is nan, 1 steps into an episode"),
+        *(Diverges(None), "a reward is nan at step 1 of an episode"),
     ),
     "states from -3": (seen(spaces.Discrete(4, start=-3), np.int64(-3)), 5.0, ""),
     "a state outside": (seen(spaces.Discrete(4), 4), REFUSED, "observation 4 is not in its space"),

@@ -407,9 +407,32 @@ def test_rewards_that_are_nan_are_one_line(
     with pytest.raises(SystemExit, match="1"):
         sb3_baseline.train_seed(sb3_baseline.SB3, algo, config, 3, tmp_path / "seeds-003-003")
     note, said = capsys.readouterr().err.splitlines()
-    assert note == "note: NoReward-v0, seed 3, timestep 0: a reward is nan, 1 steps into an episode"
+    assert note == "note: NoReward-v0, seed 3, timestep 0: a reward is nan at step 1 of an episode"
     assert said.startswith("error: seed 3: SB3's policy became NaN: a reward was not finite")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_late_step_that_raises_is_one_line(
+    tmp_path: Path, capsys: Output, monkeypatch: Patch
+) -> None:
+    class Breaks(CartPoleEnv):
+        steps = 0
+
+        def step(self, action: Any) -> Any:
+            self.steps += 1
+            if self.steps > 100:
+                raise KeyError("boom")
+            return super().step(action)
+
+    spec = EnvSpec("Breaks-v0", entry_point=Breaks, max_episode_steps=50)
+    monkeypatch.setitem(gym.registry, spec.id, spec)
+    monkeypatch.setattr(sb3_baseline, "_end_with_parent", lambda: None)
+    flags = [*TINY, "--env", "Breaks-v0", "--quiet", "--results", str(tmp_path)]
+    algo, config, _ = sb3_baseline.read_flags([*flags, "--eval-budget", "0.01"])
+    with pytest.raises(SystemExit, match="1"):
+        sb3_baseline.train_seed(sb3_baseline.SB3, algo, config, 3, tmp_path / "seeds-003-003")
+    said = capsys.readouterr().err
+    assert said == "error: seed 3: --env Breaks-v0: its step failed: KeyError: 'boom'\n"
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import importlib
+import random
 import sys
 import warnings
 from collections.abc import Iterator
@@ -540,8 +541,26 @@ def test_huge_rewards_are_infinite_without_a_warning() -> None:
         state, _ = env.reset(torch.rand(2, 2, 2))
         step = env.step(state, torch.zeros(2, 2).long(), torch.rand(2, 2, 2))
     assert step.reward.tolist() == [[INF, INF]] * 2
-    text = "a reward is inf, 1 steps into an episode"
+    text = "a reward is inf at step 1 of an episode"
     assert (env.faults(), env.faults()) == ({0: text, 1: text}, {})
+
+
+def test_luck_from_a_global_generator_is_of_the_start_alone() -> None:
+    """Whatever was drawn before, by the same objects or by others; and nobody is disturbed."""
+
+    class Global(World):
+        def step(self, action: Any) -> Any:
+            return self.observe(), np.random.random(), False, False, {}  # noqa: NPY002
+
+    env = GymnasiumBridge(register("Global", Global))
+    first = play(env, [0, 1], 12)[1]
+    random.seed(7)
+    np.random.seed(7)  # noqa: NPY002
+    again = play(env, [0, 1], 12)[1]
+    assert_equal(first, again)
+    assert len(first[3].unique()) == first[3].numel()
+    drawn = random.random(), np.random.random()  # noqa: NPY002
+    assert drawn == (random.Random(7).random(), np.random.RandomState(7).random())
 
 
 # ---- Errors -----------------------------------------------------------------------------

@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+from manyseeds.command import (
+    BROKEN_PIPE,
+    PARENT,
+    Interrupted,
+    failing_in_one_line,
+    last_words,
+    watch_parent,
+)
+
+import ast
 import errno
 import os
 import shutil
@@ -13,14 +23,6 @@ from pathlib import Path
 
 import pytest
 
-from manyseeds.command import (
-    BROKEN_PIPE,
-    PARENT,
-    Interrupted,
-    failing_in_one_line,
-    last_words,
-    watch_parent,
-)
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.process import ENDING
@@ -54,6 +56,21 @@ def test_the_last_line_of_a_command(
     assert said.endswith(f"{text}\n")
     assert said.count("\n") == 1
     assert end.value.code == status
+
+
+def test_a_pipe_to_another_program_is_not_stdout(capfd: pytest.CaptureFixture[str]) -> None:
+    """As of an environment whose simulator has ended: that is no silent end."""
+    for error in (BrokenPipeError(errno.EPIPE, "Broken pipe"), UsageError("--env x: failed")):
+        error.__context__ = BrokenPipeError(errno.EPIPE, "Broken pipe")
+        words = last_words(error)
+        assert words
+        assert words[0].startswith("error: ")
+
+
+def test_a_command_may_have_no_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    with failing_in_one_line():
+        pass
 
 
 def test_a_fault_of_this_project_is_a_traceback() -> None:
@@ -168,3 +185,26 @@ def test_where_a_system_does_not_end_children_they_look_for_their_parent(
             break
     assert ends == [143]
     assert os.environ[PARENT] == str(os.getpid())
+
+
+SCRIPTS = [
+    path
+    for room in ("algos", "llm_track", "benchmarks")
+    for path in sorted((ROOT / room).glob("*.py"))
+    if '__name__ == "__main__"' in path.read_text()
+]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_every_script_ends_in_one_line(script: Path) -> None:
+    """Its `main` is decorated, or that of a kind of run; Ctrl-C is heeded before other imports."""
+    body = ast.parse(script.read_text()).body
+    imports = [x for x in body if isinstance(x, ast.Import | ast.ImportFrom)]
+    assert isinstance(imports[1], ast.ImportFrom)
+    assert imports[1].module == "manyseeds.command"
+    mains = [x for x in body if isinstance(x, ast.FunctionDef) and x.name == "main"]
+    for main in mains:
+        assert "failing_in_one_line" in ast.unparse(main.decorator_list[0])
+    assert mains or any(
+        "manyseeds.runs" in ast.unparse(x) and "main" in ast.unparse(x) for x in imports
+    )

@@ -6,6 +6,8 @@ into one is then on another device than the rest, and whatever reads a value bac
 
 from __future__ import annotations
 
+from manyseeds.command import failing_in_one_line
+
 import contextlib
 import importlib
 import json
@@ -21,7 +23,6 @@ from manyseeds import capture
 from manyseeds.algos import ppo
 from manyseeds.benchmarks import measure
 from manyseeds.capture import CudaRecorder, leaves
-from manyseeds.command import failing_in_one_line
 from manyseeds.runs import base, control
 from manyseeds.runs.base import trained_on
 from manyseeds.runs.control import Run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -214,6 +215,16 @@ def test_the_card_of_a_language_model(
         assert said in error
         assert error.count("\n") == 1
         assert not (tmp_path / "x").exists()
+
+
+def test_a_script_that_is_started_finds_what_the_user_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x.py").write_text("import os, sys; sys.exit(os.environ['PYTHONPATH'])")
+    monkeypatch.setattr(models, "ROOT", tmp_path)
+    monkeypatch.setenv("PYTHONPATH", "theirs")
+    with pytest.raises(UsageError, match=f"x: {tmp_path}{os.pathsep}theirs$"):
+        models.run_command(["x.py"], "x")
 
 
 def test_a_reward_model_is_exported_with_its_own_class(model: Path, tmp_path: Path) -> None:
