@@ -50,7 +50,7 @@ from manyseeds.record import (
     read_seal,
     run_paths,
 )
-from manyseeds.untrusted import reading
+from manyseeds.untrusted import check_within, reading
 from manyseeds.writing import sweep
 
 CLOCK = ("learn_s", "seconds", "per_second")  # how the names of measured times end
@@ -240,6 +240,7 @@ def check_sources(folders: Sequence[str], results: Path) -> list[Path]:
     """The folders to merge from. Raises UsageError for what is no results folder."""
     if not folders:
         raise UsageError("DIR: name a results folder to merge from")
+    check_within(results / "runs", results)
     sources = [path_of(folder, "DIR") for folder in folders]
     for source in sources:
         if not (source / "runs").is_dir():
