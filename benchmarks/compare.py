@@ -6,10 +6,12 @@
 The first run is the baseline. Each later run is compared with it by the parity verdict of
 `stats.parity`. Seeds of a run in results/local and in the published results are pooled.
 
-A RUN that is a .csv file is one more line of the plot. It gets no verdict, since its evaluation is
-unknown. The file is a chart exported by W&B, whose lines (`NAME - METRIC`) are seeds, or a scalar
-exported by TensorBoard (Step, Value), or has the columns timestep, value and, for several seeds,
-seed. Steps have to be timesteps.
+A RUN that is a .csv or .npz file is one more line of the plot. It gets no verdict, since its
+evaluation is unknown. The file is SB3's monitor.csv or evaluations.npz, a scalar exported by
+TensorBoard or a chart exported by W&B (of CleanRL, rejax), whose lines (`NAME - METRIC`) are seeds,
+a .csv with the columns timestep, value and, for several seeds, seed, or an .npz with the arrays
+timesteps and returns. Steps have to be timesteps. Returns of a training's own episodes are averaged
+over hundredths of the training.
 """
 
 from __future__ import annotations
@@ -21,7 +23,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
 from tyro.conf import Positional
 
 from manyseeds import plots, stats
@@ -35,8 +36,9 @@ from manyseeds.benchmarks.chapters.results import (
     verdict_text,
 )
 from manyseeds.benchmarks.chapters.stored import find_and_open
+from manyseeds.benchmarks.imported import ENDINGS, imported_line
 from manyseeds.cli import given_runs, parse, path_of
-from manyseeds.errors import UsageError, described, printable
+from manyseeds.errors import UsageError, printable
 from manyseeds.runs.control import reachable_threshold
 from manyseeds.stats import Floats
 
@@ -54,43 +56,6 @@ def labels(results: Sequence[Result]) -> list[str]:
     return [str(r.run.path) for r in results]
 
 
-def long_form(frame: pd.DataFrame) -> pd.DataFrame:
-    """Timestep, value and perhaps seed of what TensorBoard or W&B exports, or of such columns.
-
-    Raises ValueError for other columns.
-    """
-    if {"timestep", "value"} <= set(frame):
-        return frame[[name for name in ("timestep", "value", "seed") if name in frame]]
-    if {"Step", "Value"} <= set(frame):
-        return frame[["Step", "Value"]].set_axis(["timestep", "value"], axis=1)
-    extra = ("__MIN", "__MAX", "_step")  # bands, and W&B's own steps
-    lines = [name for name in frame.columns[1:] if " - " in name and not name.endswith(extra)]
-    if not lines:
-        raise ValueError("has no columns timestep and value, and is not a chart of W&B's")
-    if "Time" in frame.columns[0]:
-        raise ValueError(f"is over {frame.columns[0]}; export the chart over timesteps")
-    if len(metrics := sorted({name.rpartition(" - ")[2] for name in lines})) > 1:
-        raise ValueError(f"has several metrics: {', '.join(metrics)}")
-    found = [
-        frame[[frame.columns[0], name]].set_axis(["timestep", "value"], axis=1).assign(seed=i)
-        for i, name in enumerate(lines)
-    ]
-    return pd.concat(found)
-
-
-def imported_line(path: Path) -> pd.DataFrame:
-    """The curve in a CSV file, as a run's is. Raises UsageError for a file that has none."""
-    try:
-        curve = long_form(pd.read_csv(path)).apply(pd.to_numeric).dropna()
-        curve = curve.rename(columns={"value": "return_mean"})
-        curve = curve.assign(seed=curve.get("seed", 0), mode="greedy", episodes=1)
-        plots.curve_of(path.name, curve)  # what cannot be drawn is found here
-    except (OSError, ValueError, pd.errors.ParserError) as error:
-        reason = described(error).removeprefix(f"{path.name}: ")
-        raise UsageError(f"{path}: {reason}") from None
-    return curve
-
-
 def score_text(result: Result, values: Floats, statistic: stats.Statistic = "iqm") -> str:
     """The estimate, and what equal scores do not tell."""
     found = stats.estimate(values, statistic)
@@ -98,20 +63,20 @@ def score_text(result: Result, values: Floats, statistic: stats.Statistic = "iqm
 
 
 def compare(paths: Sequence[str], out: Path) -> None:
-    """Draw the runs and the lines of CSV files into `out`, and print the table of the runs."""
+    """Draw the runs and the lines of other files into `out`, and print the table of the runs."""
     if out.suffix not in plots.FORMATS:
         raise UsageError(f"--out {out}: must end in {' or '.join(plots.FORMATS)}")
     if not out.absolute().parent.is_dir():
         raise UsageError(f"--out {out}: {out.parent} is not a folder")
     if len(paths) < 2:
         raise UsageError("RUN: give two runs or more")
-    files = [path_of(path, "RUN") for path in paths if path.endswith(".csv")]
+    files = [path_of(path, "RUN") for path in paths if path.endswith(ENDINGS)]
     imported = {printable(file.name): imported_line(file) for file in files}
     if len(imported) < len(files):
-        raise UsageError("RUN: two .csv files of one name")
-    paths = [path for path in paths if not path.endswith(".csv")]
+        raise UsageError("RUN: two files of one name")
+    paths = [path for path in paths if not path.endswith(ENDINGS)]
     if not paths:
-        raise UsageError("RUN: give at least one run beside .csv files")
+        raise UsageError("RUN: give at least one run beside files")
     results = [load_result(find_and_open(path)) for path in paths]
     folders = [result.run.path for result in results]
     for path, folder in zip(paths, folders, strict=True):
@@ -172,7 +137,7 @@ def compare(paths: Sequence[str], out: Path) -> None:
 @dataclass(frozen=True)
 class Flags:
     runs: Positional[tuple[str, ...]] = ()
-    """Folders of runs, the baseline first, and .csv files of curves."""
+    """Folders of runs, the baseline first, and .csv and .npz files of curves."""
     out: str = "compare.svg"
     """The plot, .svg or .png."""
 

@@ -33,7 +33,14 @@ from pathlib import Path
 from typing import Any
 
 from manyseeds.benchmarks.measure import origin, read_measured, write_measured
-from manyseeds.cli import NonNegativeInt, PositiveInt, ScriptConfig, parse
+from manyseeds.cli import (
+    NonNegativeInt,
+    PositiveInt,
+    ScriptConfig,
+    check_results,
+    parse,
+    path_of,
+)
 from manyseeds.digest import code_digest
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import tasks
@@ -68,6 +75,7 @@ class Config(ScriptConfig):
     def __post_init__(self) -> None:
         if self.task not in tasks.GENERATED:
             raise UsageError(f"--task {self.task}: must be {', '.join(tasks.GENERATED)}")
+        check_results(path_of(self.work, "--work"), "--work")
 
 
 @dataclass(frozen=True)
@@ -112,7 +120,7 @@ def run_name(stage: str, seed: int) -> str:
 
 def work_of(config: Config) -> Path:
     """The folder for models and samples of today's code."""
-    return Path(config.work).resolve() / code_digest(origins(config))
+    return path_of(config.work, "--work").resolve() / code_digest(origins(config))
 
 
 def folder_of(config: Config, stage: str, seed: int) -> Path:

@@ -7,7 +7,11 @@ Plays the uniformly random policy and prints its mean return with a 95% interval
 the line for the environment's spec. For a tabular environment both that mean and the best mean
 return of any policy within the time limit are computed exactly. For others you choose the
 reference: the highest possible return, or the best published score, with its source.
-Writes RESULTS/scores/ENV.json, whose name has the arguments, too, where there are any.
+
+Writes RESULTS/scores/ENV.json, whose name has the arguments, too, where there are any. From there
+compare.py and the report take the scores of an environment of your own, for verdicts and failures:
+
+    python benchmarks/scores.py --env my_package.my_env:Mine-v0 --reference 100
 """
 
 from __future__ import annotations
@@ -15,10 +19,9 @@ from __future__ import annotations
 from manyseeds.command import failing_in_one_line
 
 import math
-import re
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -27,11 +30,12 @@ from torch import Tensor
 
 from manyseeds import envs
 from manyseeds.benchmarks.measure import origin, write_measured
-from manyseeds.cli import Range, ScriptConfig, parse
+from manyseeds.cli import FLOAT32_MAX, Range, ScriptConfig, parse
 from manyseeds.digest import origin_of
 from manyseeds.errors import UsageError
 from manyseeds.seeds import SeedStreams
 from manyseeds.stats import Estimate
+from manyseeds.worth import scores_file
 
 BATCH = 1000  # native environments at once
 BRIDGED = 10  # Gymnasium objects at once
@@ -45,6 +49,9 @@ class Config(ScriptConfig):
     """Environment id."""
     env_kwargs: tuple[str, ...] = ()
     """Arguments of the environment, as for a training."""
+    reference: float | None = None
+    """Return that is 1 on the normalised scale, of which a random policy is 0. For environments
+    that do not state it."""
     episodes: Annotated[int, Range(2)] = 10_000
     """Episodes of the random policy. Not needed where its score is exact."""
 
@@ -108,14 +115,27 @@ def best_score(env: envs.TabularEnv) -> float:
     return (value * env.start).sum().item()
 
 
+def check_reference(env: envs.Env, reference: float) -> None:
+    """Raise UsageError for a reference that cannot be one."""
+    stated = env.spec.reference_score
+    if stated is not None:
+        raise UsageError(f"--reference {reference:g}: {env.spec.id} states its own, {stated:g}")
+    if not abs(reference) <= FLOAT32_MAX:
+        raise UsageError(f"--reference {reference:g}: must be a finite number")
+
+
 @failing_in_one_line()
 def main(args: Sequence[str] | None = None) -> None:
     """Measure, print and write the scores of one environment."""
     config = parse(Config, {}, __doc__, args)
     env = envs.make(config.env, env_kwargs=config.env_kwargs)
+    if config.reference is not None:
+        check_reference(env, config.reference)
     for note in env.notes():
         print(f"note: {note}", file=sys.stderr)
     score = random_score(env, config.episodes)
+    if config.reference == score.value:
+        raise UsageError(f"--reference {config.reference:g}: is the random policy's score")
     half = score.value - score.low
     digits = max(0, 1 - math.floor(math.log10(half))) if half > 0 else 4
     value = f"{score.value:.{digits}f}"
@@ -128,15 +148,20 @@ def main(args: Sequence[str] | None = None) -> None:
         best = best_score(env)
         print(f"    reference_score={best:.4f},  # the best of any policy, exact")
     else:
-        print("    reference_score=...,  # the highest possible return, or the best published one")
+        stated = "..." if config.reference is None else f"{config.reference:g}"
+        print(
+            f"    reference_score={stated},  # the highest possible return, or the best published"
+        )
     stored = {
         "env": config.env,
         "env_kwargs": config.env_kwargs,
-        "random": asdict(score),
+        "random": {name: getattr(score, name) for name in ("value", "low", "high", "n")},
         "best": best,
+        "reference": best if config.reference is None else config.reference,
     }
-    name = re.sub(r"[^\w.-]", "--", " ".join((config.env, *sorted(config.env_kwargs))))
-    path = Path(config.results) / "scores" / f"{name}.json"
+    if spec.reference_score is None and stored["reference"] is None:
+        print("note: no verdicts without --reference", file=sys.stderr)
+    path = scores_file(Path(config.results), config.env, config.env_kwargs)
     write_measured(path, {**origin(list(map(origin_of, env.origins()))), **stored})
 
 

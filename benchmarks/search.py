@@ -46,6 +46,7 @@ import pandas as pd
 
 from manyseeds import stats
 from manyseeds.benchmarks import catalog
+from manyseeds.benchmarks.chapters.results import scores_of
 from manyseeds.benchmarks.chapters.sensitivity import against_text, score_text
 from manyseeds.benchmarks.sb3_defaults import SB3_DEFAULTS
 from manyseeds.benchmarks.spaces import Choice, Space, configuration, grid, read_space
@@ -75,7 +76,7 @@ from manyseeds.runs.base import AGAIN, without_results
 from manyseeds.runs.configurations import MAX_ROWS, batches, train_configurations
 from manyseeds.runs.control import Run, say_notes
 from manyseeds.untrusted import reading
-from manyseeds.worth import mean_or_failure
+from manyseeds.worth import mean_or_failure, unscored_text
 from manyseeds.writing import write_json
 
 if TYPE_CHECKING:
@@ -126,11 +127,15 @@ class Search:
     flags: Flags
 
     @property
+    def results(self) -> Path:
+        """The results folder."""
+        return PUBLISHED if self.flags.publish else Path(self.config.results)
+
+    @property
     def folder(self) -> StudyFolder:
         """Where it is stored."""
-        results = PUBLISHED if self.flags.publish else Path(self.config.results)
         name, settings = self.config.name, self.settings()
-        return StudyFolder.of(results, self.config.env, self.algo, name, settings)
+        return StudyFolder.of(self.results, self.config.env, self.algo, name, settings)
 
     @property
     def seeds(self) -> list[int]:
@@ -510,24 +515,31 @@ def print_result(search: Search, result: Mapping[str, Any], found: Mapping[str, 
     """How the winner was found and measured, and the preset as it would stand in the file."""
     from rich.table import Table
 
-    spec = search.config.make_env().spec
+    own = search.config.make_env().spec
+    known = {"threshold": own.reward_threshold, "digits": own.digits}
+    spec = scores_of(search.results, identity(search.config), known)
     n, k = result["trials"], len(search.seeds)
     console.print(
         f"{search.algo} on {search.config.env}: chosen by search ({n} configurations x {k} seeds)"
         + (f", measured on {len(search.fresh)} fresh seeds" if search.fresh else "")
     )
+    finals = measured(result, "final")
     if search.fresh:
         table = Table(box=None, padding=(0, 1, 0, 0))
         for column in ("", "final return, mean", "chosen against it"):
             table.add_column(column)
-        finals = measured(result, "final")
         for name, worths in finals.items():
             text = "" if name == WINNER else against_text(finals, name, spec)
             table.add_row(name, score_text(worths, spec), text)
         console.print(table)
+        if note := stats.coverage_note([len(search.fresh)]):
+            console.print(note)
     seconds = ", ".join(f"{stage} {s:.0f} s" for stage, s in result["seconds"].items())
     console.print(f"{seconds}; stored in {search.folder.path}")
-    print(preset_text(search, found[WINNER], n))
+    if search.fresh and (unscored := unscored_text(finals[WINNER])):
+        console.print(f"no preset is recommended: {unscored} of the fresh seeds")
+    else:
+        print(preset_text(search, found[WINNER], n))
 
 
 def preset_text(search: Search, config: ControlConfig, trials: int) -> str:

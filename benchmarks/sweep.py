@@ -49,6 +49,7 @@ from manyseeds.cli import (
     LayerConfig,
     NonNegativeInt,
     PositiveInt,
+    flag,
     parse,
 )
 from manyseeds.errors import UsageError, did_you_mean
@@ -105,6 +106,9 @@ class Flags(LayerConfig):
                 names = sorted({f"{cell.label}/{cell.env}" for cell in SUITES[self.suite]})
                 raise UsageError(f"--only {word}: no such cell{did_you_mean(word, names)}")
         self.check_publish()
+        shown = [name for name in ("dry_run", "list", "watch") if getattr(self, name)]
+        if len(shown) > 1:
+            raise UsageError(f"{flag(shown[1])}: not together with {flag(shown[0])}")
         if self.publish and self.keep_stale:
             raise UsageError("--keep-stale: what is published is never set aside")
         if self.publish and self.cut:

@@ -46,7 +46,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PrinterCallback, TrainerCallback
 
 from manyseeds.benchmarks.measure import LearningOnly, measured
 from manyseeds.cli import exit_with, from_identity, parse_both, read_algo
@@ -540,22 +539,23 @@ def rules(
 # ---- The training --------------------------------------------------------------------------
 
 
-class Reporter(TrainerCallback):
+def reporter(run: LanguageRun, prepared: Prepared) -> Any:
     """Reports to a run what TRL logs, and lets it evaluate where ours would be evaluated."""
+    from transformers import TrainerCallback  # slow: a flag is refused without it
 
-    def __init__(self, run: LanguageRun, prepared: Prepared) -> None:
-        self.run, self.prepared = run, prepared
+    class Reporter(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            run.evaluate_if_due(0, prepared.evaluator)
+            run.resume()
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.run.evaluate_if_due(0, self.prepared.evaluator)
-        self.run.resume()
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+            if "loss" not in logs:  # the summary at the end
+                return
+            samples = prepared.samples(state.global_step)
+            run.log(samples, {ours: logs[name] for name, ours in LOGGED.items() if name in logs})
+            run.evaluate_if_due(samples, prepared.evaluator)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        if "loss" not in logs:  # the summary at the end
-            return
-        samples = self.prepared.samples(state.global_step)
-        self.run.log(samples, {ours: logs[name] for name, ours in LOGGED.items() if name in logs})
-        self.run.evaluate_if_due(samples, self.prepared.evaluator)
+    return Reporter()
 
 
 @contextlib.contextmanager
@@ -576,10 +576,12 @@ def quiet() -> Iterator[None]:
 
 def train(baseline: type[Baseline], config: Any, run: LanguageRun) -> Any:
     """Train one seed; returns the model."""
+    from transformers import PrinterCallback
+
     with tempfile.TemporaryDirectory() as folder, quiet():
         prepared = baseline.prepare(config, run, folder)
         prepared.trainer.remove_callback(PrinterCallback)
-        prepared.trainer.add_callback(Reporter(run, prepared))
+        prepared.trainer.add_callback(reporter(run, prepared))
         prepared.trainer.train()
     return prepared.model
 
@@ -621,8 +623,8 @@ def read_flags(args: Sequence[str]) -> tuple[Flags, LanguageConfig]:
         baseline = BASELINES[read_algo(args, Flags.algo, BASELINES, "TRL")]
         module = baseline.module
         flags, config = parse_both(Flags, module.Config, module.PRESETS, __doc__, args)
-        library()
         check_flags(baseline, config)
+        library()
         return flags, config
     except UsageError as error:
         exit_with(error)

@@ -600,18 +600,18 @@ def check_device(device: str) -> None:
             raise UsageError("--device cuda: this torch sees no CUDA device; use cpu or auto")
 
 
-def check_results(results: Path) -> None:
-    """The results folder, or the nearest folder above it that exists, must be writable."""
+def check_results(results: Path, what: str = "--results") -> None:
+    """A folder to write, or the nearest folder above it that exists, must be writable."""
     try:
         existing = next(p for p in (results, *results.absolute().parents) if p.exists())
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             results.stat()
     except OSError as error:  # a name that is too long, a loop of links
-        raise UsageError(f"--results {results}: {error.strerror}") from None
+        raise UsageError(f"{what} {results}: {error.strerror}") from None
     if not existing.is_dir():
-        raise UsageError(f"--results {results}: {existing} is not a folder")
+        raise UsageError(f"{what} {results}: {existing} is not a folder")
     if not os.access(existing, os.W_OK | os.X_OK):
-        raise UsageError(f"--results {results}: {existing} is not writable")
+        raise UsageError(f"{what} {results}: {existing} is not writable")
 
 
 def check_unpublished(results: Path) -> None:

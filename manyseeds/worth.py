@@ -8,14 +8,26 @@ it has the score of a random policy, or its own where that is lower.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from manyseeds.cli import FLOAT32_MAX
+from manyseeds.record import hash_of, layers
 from manyseeds.stats import Floats
+from manyseeds.untrusted import NAME, read_shaped
 
+MAX_NAME = 200  # characters of a file's name
+# RESULTS/scores/ENV.json; reference: null where none was stated.
+SCORES = {
+    "env": NAME,
+    "env_kwargs": [str],
+    "random": {"value": float},
+    "reference": (float, None),
+}
 SHARE_OF_FAILURE = 0.0  # failure score of language runs, whose headlines are shares of prompts
 
 
@@ -52,6 +64,38 @@ def worths_of(summary: Mapping[str, Any]) -> dict[int, Worth]:
         return {seed: worth_of(final.get(summary["headline"]), diverged) for seed in seeds}
     scores = final["greedy"]["per_seed"]
     return {seed: worth_of(scores[str(seed)], (diverged or {}).get(str(seed))) for seed in seeds}
+
+
+class Measured(NamedTuple):
+    """The scores of an environment that its results are normalised by; None: not stated."""
+
+    random: float
+    reference: float | None
+
+
+def scores_file(results: Path, env: str, env_kwargs: Sequence[str]) -> Path:
+    """Where the measured scores of an environment with these arguments lie."""
+    text = " ".join((env, *sorted(env_kwargs)))
+    name = re.sub(r"[^\w.-]", "--", text, flags=re.ASCII)
+    return results / "scores" / f"{name if len(name) <= MAX_NAME else hash_of(text)}.json"
+
+
+def measured_scores(results: Path, env: str, env_kwargs: Sequence[str] = ()) -> Measured | None:
+    """The measured scores of an environment, None without any.
+
+    results: of the runs that are read; published scores count for the user's own runs, too.
+    Raises UsageError for a file that holds something else.
+    """
+    for layer in layers(results):
+        try:
+            stored = read_shaped(scores_file(layer, env, env_kwargs), SCORES)
+        except FileNotFoundError:
+            continue
+        if stored["env"] != env or sorted(stored["env_kwargs"]) != sorted(env_kwargs):
+            continue  # another one, of a similar name
+        random, reference = stored["random"]["value"], stored["reference"]
+        return Measured(random, None if reference == random else reference)
+    return None
 
 
 def failure_score(worths: Iterable[Worth], random: float | None) -> float:

@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 HOST = platform.node()
 DAY_S = 24 * 3600
+FORMULA = set("=+-@＝＋－＠")  # what a cell begins with that a spreadsheet may run
+NUMBER = r"[+-]?\d[\d,]*(\.\d+)?(e[+-]?\d+)?%?"
+# Behind a sign: nothing, a number, and what tables have behind one.
+SIGNED = re.compile(
+    rf"-|{NUMBER}( (to {NUMBER}|\+- {NUMBER}|\(raw\)|\[{NUMBER}, {NUMBER}\]))?"
+    r"([,;] (n = |[np][=<])?[\w .]+)*"
+)
 # A hidden name beside a target: a host and a process, since on a shared disk a process alone is no
 # name. `former`: what was at the target until now.
 BESIDE = re.compile(r"\.(.+)\.(\d+)\.(partial|former)")
@@ -174,6 +181,23 @@ def is_alive(process: int) -> bool:
 def write_json(path: Path, content: Any) -> None:
     """Write JSON for people and programs: indented, keys in the given order."""
     write_bytes(path, (json.dumps(content, indent=1) + "\n").encode())
+
+
+def csv_bytes(frame: pd.DataFrame) -> bytes:
+    """A table as CSV, the one place where it is made. Numbers stay numbers, text is `safe_cell`."""
+    safe = frame.set_axis([safe_cell(str(name)) for name in frame], axis=1)
+    for i, dtype in enumerate(frame.dtypes):
+        if dtype.kind not in "biuf":  # numbers
+            cells = frame.iloc[:, i]
+            safe.isetitem(i, cells.map(lambda x: safe_cell(x) if isinstance(x, str) else x))
+    return safe.to_csv(index=False, lineterminator="\n").encode(errors="replace")
+
+
+def safe_cell(text: str) -> str:
+    """Text on one line, with an apostrophe before what a spreadsheet might run as a formula."""
+    text = re.sub(r"[\t\r\n]", " ", text)
+    first = text.lstrip()
+    return f"'{text}" if first[:1] in FORMULA and not SIGNED.fullmatch(first) else text
 
 
 def parquet_bytes(frame: pd.DataFrame) -> bytes:

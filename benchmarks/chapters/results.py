@@ -10,7 +10,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -27,13 +27,14 @@ from manyseeds import envs, plots, stats
 from manyseeds.benchmarks.chapters.stored import StoredRun
 from manyseeds.benchmarks.verdicts import LOOKS, MARGIN, Verdict, decide
 from manyseeds.cli import FLOAT32_MAX
+from manyseeds.envs.core import digits_of
 from manyseeds.errors import UsageError, printable
 from manyseeds.record import plural, ranges
 from manyseeds.runs.control import reachable_threshold
 from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Floats, Parity
 from manyseeds.untrusted import reading
-from manyseeds.worth import Worth, counted, unscored_text, worth_of, worths_of
+from manyseeds.worth import Worth, counted, measured_scores, unscored_text, worth_of, worths_of
 
 FLOOR = 0.1  # normalised score below which nothing was learned
 Rows = list[tuple[str, ...]]  # of a table for people
@@ -57,17 +58,23 @@ def floor_of(spec: Scores) -> float | None:
     return spec.random_score + FLOOR * (spec.reference_score - spec.random_score)
 
 
-def scores_of(env: str, summary: dict[str, Any]) -> Scores:
-    """The scores of our environment with an id. Those of another one are unknown, and it is not
-    made: its threshold and digits are those in a part's summary.json."""
-    if env in envs.NATIVE:
+def scores_of(results: Path, config: Mapping[str, Any], summary: Mapping[str, Any]) -> Scores:
+    """The scores of the environment of a run's config.
+
+    Another one than ours is not made. Its threshold and digits are those in a part's summary.json,
+    and its scores those that scores.py has measured, where it has.
+    """
+    env, kwargs = config["env"], config.get("env_kwargs", ())
+    if env in envs.NATIVE and not kwargs:
         spec = envs.NATIVE[env]().spec
         return Scores(
             env, spec.reward_threshold, spec.random_score, spec.reference_score, spec.digits
         )
-    digits = summary["digits"]
-    digits = digits if digits is None else min(max(digits, 0), 6)
-    return Scores(env, summary["threshold"], None, None, digits)
+    random, reference = measured_scores(results, env, kwargs) or (None, None)
+    digits = digits_of(random, reference)
+    if digits is None and summary["digits"] is not None:
+        digits = min(max(summary["digits"], 0), 6)
+    return Scores(" ".join((env, *kwargs)), summary["threshold"], random, reference, digits)
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,7 +229,7 @@ def _result(run: StoredRun, curves: pd.DataFrame) -> Result:
     for part in reversed(summaries):  # a seed that two parts hold counts once, the first time
         worths |= worths_of(part)
     diverged = {seed: w.diverged for seed, w in worths.items() if w.diverged is not None}
-    spec = scores_of(run.configs[0]["env"], summaries[0])
+    spec = scores_of(run.path.parents[3], run.config, summaries[0])
     means = curves["return_mean"].where(curves["return_mean"].abs() <= FLOAT32_MAX)
     failure_score = means.min() if spec.random_score is None else spec.random_score
     if np.isnan(failure_score):
@@ -279,7 +286,7 @@ def verdict_text(verdict: Parity | None, spec: Scores | envs.EnvSpec) -> str:
     """
     if verdict is None:
         if spec.random_score is None or spec.reference_score is None:
-            return "none (random or reference score unknown)"
+            return "none (random or reference score unknown; scores.py measures them)"
         return f"none (needs {LOOKS[0]} seeds per side)"
     if verdict.word == "saturated":
         bound = stats.failure_bound(0, verdict.difference.n)

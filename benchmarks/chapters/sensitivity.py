@@ -20,6 +20,7 @@ from manyseeds.benchmarks import catalog
 from manyseeds.benchmarks.chapters.names import display
 from manyseeds.benchmarks.chapters.results import (
     Rows,
+    Scores,
     code,
     escape,
     fold,
@@ -38,12 +39,12 @@ from manyseeds.plots import Panel
 from manyseeds.record import is_finished, layers, ranges
 from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Estimate
-from manyseeds.untrusted import NAME, NUMBER
+from manyseeds.untrusted import NUMBER
 from manyseeds.worth import Worth, counted, unscored_text
 
 STUDY: dict[str, Any] = {
     "command": str,
-    "code": {"digest": str, "commit": str, "origins": [NAME]},
+    "code": {"digest": str, "commit": str, "origins": [str]},
     "versions": {str: str},
     "algo": str,
     "env": str,
@@ -206,7 +207,9 @@ def search_rows(study: Study, results: Path = Path()) -> Rows:
     return rows
 
 
-def against_text(worths: Mapping[str, Sequence[Worth]], name: str, spec: envs.EnvSpec) -> str:
+def against_text(
+    worths: Mapping[str, Sequence[Worth]], name: str, spec: Scores | envs.EnvSpec
+) -> str:
     """The verdict on the first scores, those of what was chosen, against those of a name."""
     chosen, other = next(iter(worths.values())), worths[name]
     ours, theirs = (counted(side, spec.random_score) for side in (chosen, other))
@@ -221,7 +224,7 @@ def search_text(study: Study) -> str:
     return f"{n} x {k}, {len(study.about['fresh_seeds'])} fresh"
 
 
-def score_text(worths: Sequence[Worth], spec: envs.EnvSpec) -> str:
+def score_text(worths: Sequence[Worth], spec: Scores | envs.EnvSpec) -> str:
     """`498.2 [493.1, 500.0] (1 diverged)`"""
     scores, unscored = counted(worths, spec.random_score), unscored_text(worths)
     text = "unknown" if np.isnan(scores).any() else stats.estimate(scores, "mean").text(spec.digits)

@@ -5,17 +5,17 @@ Every table of the report goes through `table`.
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import pandas as pd
+
 from manyseeds import plots
 from manyseeds.benchmarks.chapters.results import markdown_table
 from manyseeds.stats import coverage_note
-from manyseeds.writing import write_bytes
+from manyseeds.writing import csv_bytes, write_bytes
 
 
 class Sides(NamedTuple):
@@ -86,8 +86,9 @@ def table(
         return markdown_table(header, lines) + (f"\n{note}\n" if note else "")
     (folder / "tables").mkdir(parents=True, exist_ok=True)
     text = expanded(rows)
-    for suffix, content in ((".csv", csv_text(header, text)), (".tex", latex_text(header, text))):
-        write_bytes(folder / "tables" / f"{name}{suffix}", content.encode())
+    csv = csv_bytes(pd.DataFrame(text, columns=list(header)))
+    for suffix, content in ((".csv", csv), (".tex", latex_text(header, text).encode())):
+        write_bytes(folder / "tables" / f"{name}{suffix}", content)
     files = f"[CSV]({up}tables/{name}.csv), [LaTeX]({up}tables/{name}.tex)"
     note = note and f"{note} "
     return f"{markdown_table(header, lines)}\n<sub>{note}This table as {files}.</sub>\n"
@@ -104,15 +105,6 @@ def few_seeds_note(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def two_lines(sides: Sides) -> str:
     """Both lines of a cell, neither broken where it is long: they stand beside those of others."""
     return "<br>".join(re.sub(r"(?<!<a) ", "\N{NO-BREAK SPACE}", line) for line in sides)
-
-
-def csv_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table as CSV. Text that a spreadsheet would run as a formula gets an apostrophe."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows([re.sub(r"^(?=[=@]|[+-](?![\d.]|$))", "'", x) for x in row] for row in rows)
-    return buffer.getvalue()
 
 
 def latex_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -48,7 +48,7 @@ from manyseeds.runs.base import (
 )
 from manyseeds.runs.resumable import ResumableRun
 from manyseeds.untrusted import reading
-from manyseeds.worth import counted, failure_score, worth_of, worths_of
+from manyseeds.worth import counted, failure_score, measured_scores, worth_of, worths_of
 from manyseeds.writing import parquet_bytes
 
 if TYPE_CHECKING:
@@ -554,6 +554,14 @@ def far_actions(spec: Any, log_std: float) -> list[str]:
     return []
 
 
+def random_score(config: ControlConfig) -> float | None:
+    """The score of a random policy, as the environment states it or as it was measured."""
+    if (stated := config.make_env().spec.random_score) is not None:
+        return float(stated)
+    measured = measured_scores(Path(config.results), config.env, config.env_kwargs)
+    return measured.random if measured else None
+
+
 def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None) -> None:
     """The table at the end of a training, over the seeds that the command asked for."""
     from rich.table import Table
@@ -564,7 +572,7 @@ def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None
     found = {seed: worth for s in summaries for seed, worth in worths_of(s).items()}
     worths = {seed: found[seed] for seed in requested}
     diverged = {seed: w.diverged for seed, w in worths.items() if w.diverged is not None}
-    random = config.make_env().spec.random_score if diverged else None
+    random = random_score(config) if diverged else None
     greedy = counted([*worths.values()], random)
     threshold, digits = summaries[0]["threshold"], summaries[0]["digits"]
     episodes = summaries[0]["final"]["greedy"]["episodes"]

@@ -6,6 +6,7 @@ Every planted part is sealed: its checksums match.
 from __future__ import annotations
 
 import copy
+import io
 import json
 import re
 import shutil
@@ -51,7 +52,7 @@ from manyseeds.digest import ROOT, code_digest, module_file
 from manyseeds.errors import UsageError, printable
 from manyseeds.record import read_json, seal
 from manyseeds.runs import planning, prediction, stale
-from manyseeds.writing import parquet_bytes, write_bytes, write_json
+from manyseeds.writing import csv_bytes, parquet_bytes, write_bytes, write_json
 from tests.benchmarks.conftest import Output, Patch
 from tests.benchmarks.test_report import (
     FINAL,
@@ -237,7 +238,7 @@ def test_tables_for_programs_and_for_papers_hold_text() -> None:
         ["{b}_^~\\", ""],
         ["=1+1", "-2.0"],
     ]
-    assert tables.csv_text(("a", "b"), text).splitlines()[1:] == [
+    assert csv_bytes(pd.DataFrame(text, columns=["a", "b"])).decode().splitlines()[1:] == [
         "1 50% & more,undecided; +0.1",
         "{b}_^~\\,",
         "'=1+1,-2.0",
@@ -252,6 +253,37 @@ def test_tables_for_programs_and_for_papers_hold_text() -> None:
         r"{[}x] & - \\",
     ]
     assert [latex[i] for i in (2, 4, 9)] == [r"\toprule", r"\midrule", r"\bottomrule"]
+
+
+FORMULAS = (
+    "=1+1",
+    "@SUM(A1)",
+    "+A1",
+    "-cmd|' /C calc'!A0",
+    "-1+A1",
+    "-2 (=1)",
+    "\t=1",
+    "\r=1",
+    "＝1",
+)
+HARMLESS = (
+    *("-", "-2.0", "+1,234.5", "-1e-05", "-50%", "-2.93 (raw)", "-86.4 +- 1.3", "1 =2", ""),
+    *("+0.1 [-0.2, +0.3]", "-0.1 [-0.2, 0.3], p=0.71, n=30; next look at 60", "-175.4 to -125.9"),
+)
+
+
+def test_no_csv_has_a_formula() -> None:
+    frame = pd.DataFrame({"text": [*FORMULAS, *HARMLESS], "=name": -1.5})
+    read = pd.read_csv(io.BytesIO(csv_bytes(frame)), keep_default_na=False)
+    assert read["text"].tolist() == [*(f"'{printable(text)}" for text in FORMULAS), *HARMLESS]
+    assert set(read["'=name"]) == {-1.5}
+    makes_csv = [
+        path.name
+        for room in ("manyseeds", "benchmarks", "llm_track")
+        for path in (ROOT / room).rglob("*.py")
+        if re.search(r"\.to_csv\(|csv\.writer\(", path.read_text())
+    ]
+    assert sorted(makes_csv) == ["merge.py", "writing.py"]  # the former compares them alone
 
 
 def test_every_table_of_the_report_has_its_files() -> None:

@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from unittest import mock
 from urllib.parse import unquote
@@ -31,6 +32,7 @@ from manyseeds.errors import UsageError
 from manyseeds.record import SCHEMA, RunFolder, part_name, provenance, read_json, seal
 from manyseeds.runs import control
 from manyseeds.runs.control import Run
+from manyseeds.worth import scores_file
 from manyseeds.writing import parquet_bytes, write_bytes, write_json
 from tests.benchmarks.conftest import Output, Patch, Refusal
 
@@ -589,7 +591,7 @@ def test_no_verdict_without_a_random_and_a_reference_score(tmp_path: Path, capsy
     know(second, threshold=None)
     page = written(tmp_path, env)
     (row,) = table(page, "Scores")
-    why = "none (random or reference score unknown)"
+    why = "none (random or reference score unknown; scores.py measures them)"
     assert row["against SB3"] == row["AUC against SB3"] == why
     assert side(row, "failures", 1) == "-"
     assert not (tmp_path / "tables/verdicts.csv").exists()
@@ -599,6 +601,55 @@ def test_no_verdict_without_a_random_and_a_reference_score(tmp_path: Path, capsy
     capsys.readouterr()
     compared(first, second, "--out", tmp_path / "x.svg")
     assert capsys.readouterr().out.count(why) == 2
+
+
+def measured(results: Path, env: str, changes: Mapping[str, Any] = MappingProxyType({})) -> None:
+    """What scores.py writes."""
+    path = scores_file(results, env, ())
+    path.parent.mkdir(exist_ok=True)
+    stored = {"random": {"value": 20.0}, "reference": 520.0, **changes}
+    write_json(path, {"env": env, "env_kwargs": [], **stored})
+
+
+def test_measured_scores_give_verdicts_and_failures(
+    tmp_path: Path, capsys: Output, refusal: Refusal
+) -> None:
+    env = "weird:ns/Foo-v0"
+    first = plant_foreign(tmp_path, "ppo", around(485.0, 30), env, diverged={7: 9})
+    second = plant_foreign(tmp_path, "sb3-ppo", around(60.0, 30), env)
+    for run in (first, second):
+        know(run, threshold=None, digits=None)
+    measured(tmp_path, env)
+    page = written(tmp_path, env)
+    (row,) = table(page, "Scores")
+    # Of the first ten seeds, which decide, the seventh counts as 20: (4850 - 485.5 + 20) / 10 - 60.
+    assert row["against SB3"].startswith(f"**better**<br>{378.45 / 500:+.3f} [")
+    assert side(row, "failures") == "1 of 30 (1 diverged), at most 15%"
+    assert side(row, "failures", 1).startswith("30 of 30, ")  # 60 is below 20 + 0.1 * 500
+    assert "random policy 20, reference 520" in page
+    capsys.readouterr()
+    compared(second, first, "--out", tmp_path / "x.svg")
+    assert "better +0." in capsys.readouterr().out
+    for scores in ({"env": "other"}, {"reference": None}, {"reference": 20.0}):  # of no use
+        measured(tmp_path, env, scores)
+        assert table(written(tmp_path, env), "Scores")[0]["against SB3"].startswith("none (")
+    measured(tmp_path, env, {"random": {"value": "much"}})
+    words = (first, second, "--out", tmp_path / "x.svg")
+    assert "Foo-v0.json: has invalid content (ValueError: random.value" in refusal(
+        compare.main, *words
+    )
+
+
+def test_arguments_make_another_environment(tmp_path: Path) -> None:
+    """CartPole with arguments is Gymnasium's, its scores are not those of ours."""
+    plant(tmp_path, "ppo", around(485.0))
+    other = plant(tmp_path, "ppo", around(20.0), env_kwargs=("sutton_barto_reward=true",)).path
+    know(other, threshold=None, digits=None)
+    page = written(tmp_path)
+    assert [row["n"] for row in table(page, "Scores")] == ["10 of 30"]
+    assert "Other runs" not in page
+    page = (tmp_path / page_name(f"{ENV} sutton_barto_reward=true")).read_text()
+    assert "random or reference score unknown" in page
 
 
 def test_a_run_without_a_finite_return_is_left_out(tmp_path: Path, capsys: Output) -> None:
@@ -626,15 +677,21 @@ def test_store_of_one_algorithm_alone(algo: str, tmp_path: Path) -> None:
     assert check_links(tmp_path) == generated(tmp_path)
 
 
-@pytest.mark.parametrize("path", ["tables", "verdicts.md", "README.md/", "plots/CartPole-v1.svg/"])
+ELSEWHERE = ["tables", "tables@", "environments@", "verdicts.md", "README.md/"]
+
+
+@pytest.mark.parametrize("path", [*ELSEWHERE, "plots/CartPole-v1.svg/"])
 def test_something_else_where_the_report_writes(
     path: str, tmp_path: Path, refusal: Refusal
 ) -> None:
-    """A file, or a folder, as which names with a stroke at the end are made."""
+    """A file, or as names end in a stroke or an at sign, a folder or a link to one."""
     plant(tmp_path, "ppo", FINALS)
-    place = tmp_path / path
+    place = tmp_path / path.rstrip("@")
     if path.endswith("/"):
         place.mkdir(parents=True)
+    elif path.endswith("@"):
+        (tmp_path / "mine").mkdir()
+        place.symlink_to("mine")
     else:
         place.touch()
     before = sorted(tmp_path.rglob("*"))

@@ -13,7 +13,8 @@ from manyseeds.benchmarks import scores
 from manyseeds.errors import UsageError
 from manyseeds.record import read_json
 from manyseeds.seeds import SeedStreams
-from tests.benchmarks.conftest import Output
+from manyseeds.worth import measured_scores
+from tests.benchmarks.conftest import Output, Refusal
 
 
 def printed(capsys: Output, tmp_path: Path, *words: str) -> str:
@@ -26,7 +27,7 @@ def test_scores_from_tables_are_exact(capsys: Output, tmp_path: Path) -> None:
     assert "random_score=-2079.1160,  # exact" in said
     assert "reference_score=-13.0000,  # the best of any policy, exact" in said
     stored = read_json(tmp_path / "scores" / "CliffWalking-v1.json")
-    assert stored["best"] == -13
+    assert stored["best"] == stored["reference"] == -13
     assert stored["random"]["n"] == 0
     assert stored["code"]["origins"] == [
         "manyseeds.envs.cliff_walking:CliffWalking",
@@ -72,3 +73,22 @@ def test_random_actions_fill_their_range() -> None:
     env.spec = envs.EnvSpec("Free-v0", 5, action_low=infinite, action_high=(1.0,), obs_size=3)
     with pytest.raises(UsageError, match="no bounds"):
         scores.random_score(env, 2)
+
+
+def test_a_reference_is_stated_for_verdicts(
+    capsys: Output, tmp_path: Path, refusal: Refusal
+) -> None:
+    """For an environment that does not state its own; CartPole with arguments is another one."""
+    words = ["--env", "CartPole-v1", "--env-kwargs", "sutton_barto_reward=true", "--episodes", "20"]
+    printed(capsys, tmp_path, *words)
+    assert measured_scores(tmp_path, "CartPole-v1", ["sutton_barto_reward=true"]) == (-1, None)
+    printed(capsys, tmp_path, *words, "--reference", "0")
+    assert measured_scores(tmp_path, "CartPole-v1", ["sutton_barto_reward=true"]) == (-1, 0)
+    assert measured_scores(tmp_path, "CartPole-v1") is None
+    with pytest.raises(SystemExit):
+        printed(capsys, tmp_path, *words, "--reference", "-1")
+    assert "error: --reference -1: is the random policy's score\n" in capsys.readouterr().err
+    nan = refusal(scores.main, *words, "--reference", "nan", "--results", tmp_path)
+    assert "--reference nan: must be a finite number" in nan
+    stated = refusal(scores.main, "--reference", "5", "--results", tmp_path)
+    assert "--reference 5: CartPole-v1 states its own, 500" in stated
