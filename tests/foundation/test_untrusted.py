@@ -237,6 +237,7 @@ ALLOWED = {  # by file: the functions that open something else than what is in a
     "manyseeds/plots.py": {"_gif_bytes"},  # memory
     "manyseeds/record.py": {"_cpu_name"},  # /proc
     "manyseeds/runs/base.py": {"carry_out"},  # a method of runs
+    "manyseeds/runs/control.py": {"open"},  # a method of runs
     "manyseeds/runs/language.py": {"_open"},  # a method of runs
     "manyseeds/untrusted.py": {"open_checked", "open_to_write", "copy_file", "parse_parquet"},
     "manyseeds/usage.py": {"show_help"},  # /dev/null
