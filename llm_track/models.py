@@ -344,7 +344,7 @@ def check_sizes(folder: Path, kind: Any, what: str, **settings: Any) -> None:
     stored = sum(math.prod(x.shape) for header in headers for x in header.values())
     try:
         check_layers(read_json(files["config.json"]))
-    except (AttributeError, KeyError, ValueError) as error:
+    except (AttributeError, KeyError, ValueError, UsageError) as error:
         raise UsageError(f"{what} {folder}: {error}") from None
     with failing_in_one_line(str(folder), what):
         architecture = AutoConfig.from_pretrained(folder, trust_remote_code=False, **settings)
