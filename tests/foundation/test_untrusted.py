@@ -181,6 +181,17 @@ def test_an_inner_name_leads_out_of_no_folder(name, inner):
     assert untrusted.is_inner_name(name) == inner
 
 
+def test_nothing_is_written_to_what_a_folder_of_a_store_leads_to(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "store").symlink_to(tmp_path / "elsewhere")  # by the person whose store it is
+    (tmp_path / "store/runs").mkdir()
+    untrusted.check_within(tmp_path / "store/runs/E/ppo/x", tmp_path / "store")
+    (tmp_path / "store/runs/E").symlink_to(tmp_path)
+    for name in ("runs/E", "runs/E/ppo/x"):
+        with pytest.raises(UsageError, match=r"runs/E: is a link"):
+            untrusted.check_within(tmp_path / "store" / name, tmp_path / "store")
+
+
 def test_folders_are_listed_without_their_links(tmp_path, monkeypatch):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "x.json").touch()
