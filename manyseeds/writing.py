@@ -189,7 +189,7 @@ def csv_bytes(frame: pd.DataFrame) -> bytes:
     for i, dtype in enumerate(frame.dtypes):
         if dtype.kind not in "biuf":  # numbers
             cells = frame.iloc[:, i]
-            safe.isetitem(i, cells.map(lambda x: safe_cell(x) if isinstance(x, str) else x))
+            safe.isetitem(i, [safe_cell(x) if isinstance(x, str) else x for x in cells])
     return safe.to_csv(index=False, lineterminator="\n").encode(errors="replace")
 
 
