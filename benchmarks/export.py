@@ -294,7 +294,7 @@ def export(run: StoredRun, folder: Path, again: bool = False) -> None:
         write_bytes(fresh / "README.md", card(run, seeds, fresh).encode(errors="replace"))
         check_new(folder)  # still
 
-    replace_folder(folder, fill)
+    replace_folder(folder.resolve(), fill)  # a link to an empty folder stays one
 
 
 def check_new(folder: Path) -> None:

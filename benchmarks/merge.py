@@ -172,7 +172,8 @@ def merge_run(parts: Sequence[Part], folder: RunFolder) -> Iterator[tuple[Part, 
     """
     with folder.locks_for(parts[0].settings) as locks:
         sweep(folder.path)
-        free = [part for part in parts if all([locks.acquire(seed) for seed in part.seeds])]
+        taken = set(locks.acquire_free({seed for part in parts for seed in part.seeds}))
+        free = [part for part in parts if taken.issuperset(part.seeds)]
         there = [Part.open(path) for path in folder.parts()]
         for part in parts:
             if part not in free:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from manyseeds.command import failing_in_one_line
 
-import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,8 +101,8 @@ def check_writable(results: Path, pages: Sequence[str]) -> None:
     """
     for name in ("tables", "plots", environment_pages.FOLDER):
         folder = results / name
-        if os.path.lexists(folder) and not folder.is_dir():
-            raise UsageError(f"{folder}: is not a folder")
+        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+            raise UsageError(f"{folder}: is a link, or is not a folder")
     files = [path for name in ("tables", "plots") for path in (results / name).glob("*.*")]
     for path in (*files, results / "README.md", *(results / page for page in pages)):
         if path.is_dir():

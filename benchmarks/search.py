@@ -76,7 +76,7 @@ from manyseeds.runs.base import AGAIN, without_results
 from manyseeds.runs.configurations import MAX_ROWS, batches, train_configurations
 from manyseeds.runs.control import Run, say_notes
 from manyseeds.untrusted import reading
-from manyseeds.worth import mean_or_failure
+from manyseeds.worth import mean_or_failure, unscored_text
 from manyseeds.writing import write_json
 
 if TYPE_CHECKING:
@@ -523,18 +523,23 @@ def print_result(search: Search, result: Mapping[str, Any], found: Mapping[str, 
         f"{search.algo} on {search.config.env}: chosen by search ({n} configurations x {k} seeds)"
         + (f", measured on {len(search.fresh)} fresh seeds" if search.fresh else "")
     )
+    finals = measured(result, "final")
     if search.fresh:
         table = Table(box=None, padding=(0, 1, 0, 0))
         for column in ("", "final return, mean", "chosen against it"):
             table.add_column(column)
-        finals = measured(result, "final")
         for name, worths in finals.items():
             text = "" if name == WINNER else against_text(finals, name, spec)
             table.add_row(name, score_text(worths, spec), text)
         console.print(table)
+        if note := stats.coverage_note([len(search.fresh)]):
+            console.print(note)
     seconds = ", ".join(f"{stage} {s:.0f} s" for stage, s in result["seconds"].items())
     console.print(f"{seconds}; stored in {search.folder.path}")
-    print(preset_text(search, found[WINNER], n))
+    if search.fresh and (unscored := unscored_text(finals[WINNER])):
+        console.print(f"no preset is recommended: {unscored} of the fresh seeds")
+    else:
+        print(preset_text(search, found[WINNER], n))
 
 
 def preset_text(search: Search, config: ControlConfig, trials: int) -> str:

@@ -52,7 +52,8 @@ RETURNS = {
     "reset": "(observation, info)",
     "step": "(observation, reward, terminated, truncated, info)",
 }
-OF_MAKE = ("id", "disable_env_checker", "vectorization_mode")  # arguments of gym.make itself
+# Arguments of gym.make itself, and of an environment that is looked at.
+OTHERS = ("id", "disable_env_checker", "vectorization_mode", "render_mode")
 STALE = (
     "a state of the Gymnasium bridge can be stepped once, each of its environments once, and only "
     "as long as the tensor `physics` that reset returned, or a view of it, is alive"
@@ -397,8 +398,10 @@ def read_kwargs(texts: Sequence[str]) -> dict[str, Any]:
     kwargs: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
-        if not equals or not key.isidentifier() or key in OF_MAKE:
-            raise UsageError(f"--env-kwargs {text!r}: must be key=value, for the environment")
+        if not equals or not key.isidentifier():
+            raise UsageError(f"--env-kwargs {text!r}: must be key=value")
+        if key in OTHERS:
+            raise UsageError(f"--env-kwargs {text!r}: {key} is not for a training")
         if key in kwargs:
             raise UsageError(f"--env-kwargs {text!r}: {key} is given twice")
         kwargs[key] = {"true": True, "false": False}.get(value, value)

@@ -283,8 +283,8 @@ def alone_on(out: str) -> Iterator[None]:
     path = path_of(out, "--out")
     if not path.parent.is_dir():
         raise UsageError(f"--out {out}: there is no folder {path.parent}")
-    if path.exists() and not path.is_file():
-        raise UsageError(f"--out {out}: is no file")
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise UsageError(f"--out {out}: is a link, or is not a file")
     try:
         opened = Locks(path)
     except OSError as error:

@@ -304,8 +304,9 @@ def located(name: str, what: str) -> str:
     path = path_of(name, what)
     if path.is_dir():
         return str(tasks.model_folder(path, what))
-    if path.exists() or not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", name):
-        near = did_you_mean(name, tasks.MADE)
+    near = did_you_mean(name, tasks.MADE)
+    of_a_hub = re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", name)
+    if path.exists() or not of_a_hub or ("/" not in name and "did you mean" in near):
         raise UsageError(f"{what} {name}: there is no such folder{near}")
     return name
 
@@ -409,16 +410,19 @@ def failing_in_one_line(name: str, what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Without progress bars and reports about newly initialised heads."""
+    """Without progress bars, and reports about new heads and about retries at a hub."""
+    from huggingface_hub.utils import logging as of_hub
     from transformers.utils import logging
 
-    level = logging.get_verbosity()
+    levels = logging.get_verbosity(), of_hub.get_verbosity()
     logging.set_verbosity_error()
+    of_hub.set_verbosity_error()
     logging.disable_progress_bar()
     try:
         yield
     finally:
-        logging.set_verbosity(level)
+        logging.set_verbosity(levels[0])
+        of_hub.set_verbosity(levels[1])
 
 
 def prepare(model: Any, config: LanguageConfig, device: torch.device) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 import shutil
 import signal
 import sys
@@ -25,6 +26,7 @@ from manyseeds.errors import UsageError, printable
 # What is done about a signal unless somebody has decided otherwise; then it is left at that.
 USUAL: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 PARENT = "MANYSEEDS_PARENT"  # the process of a command that has started this one
+STDOUT = "stdout"
 BROKEN_PIPE = 128 + 13  # as of a program that SIGPIPE ends
 
 
@@ -58,7 +60,7 @@ def last_words(
     error: BaseException, memory_hint: str = "", interrupted: str = "interrupted"
 ) -> tuple[str, int] | None:
     """The line and the exit status that a command ends with; None for a fault of this project."""
-    if BrokenPipeError in (type(error), type(error.__context__)):
+    if any(isinstance(x, BrokenPipeError) and is_unread(x) for x in (error, error.__context__)):
         return "", BROKEN_PIPE
     if isinstance(error, UsageError):
         return f"error: {error}", 2
@@ -86,11 +88,26 @@ def leave(text: str, status: int) -> None:
 
 def flush() -> None:
     """Write what was printed. Raises OSError once: at its end Python would try it again."""
+    if sys.stdout is None:  # it was closed when Python began
+        return
     try:
         sys.stdout.flush()
-    except OSError:
+    except OSError as error:
+        error.filename = error.filename or STDOUT
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise
+
+
+def is_unread(error: BrokenPipeError) -> bool:
+    """Whether the pipe is stdout, which nobody reads any more, not one to another program."""
+    if error.filename == STDOUT:
+        return True
+    try:
+        stdout = select.poll()
+        stdout.register(sys.stdout.fileno(), 0)
+        return any(event & (select.POLLERR | select.POLLHUP) for _, event in stdout.poll(0))
+    except (AttributeError, OSError, ValueError):  # of Windows, or no file at all
+        return sys.platform == "win32"
 
 
 def described_with_path(error: OSError) -> str:

@@ -7,10 +7,12 @@ design; it has been run on Linux only.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import platform
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from manyseeds.untrusted import read_bytes
 from manyseeds.writing import sweep, write_bytes
 
 ENTRANCE, SETTINGS = "entrance.lock", "settings.json"
+LOOK_S = 0.05  # more than it takes to look whether a lock is held
 CLEARING_S = 5  # how long the end of a process waits to remove its files
 _number = itertools.count()  # of the `Locks` of this process
 
@@ -64,6 +67,21 @@ class Locks:
         finally:
             self._release(ENTRANCE)
 
+    def acquire_free(self, seeds: Iterable[int]) -> Iterator[int]:
+        """Take the locks of seeds that no other process has, one after another.
+
+        Who looks whether one is `held` has it for a moment, so what is not free is tried twice.
+        """
+        seeds, later = list(seeds), list[int]()
+        for seed in seeds:
+            if self.acquire(seed):
+                yield seed
+            else:
+                later.append(seed)
+        if later:
+            time.sleep(LOOK_S)
+        yield from filter(self.acquire, later)
+
     def acquire(self, seed: int, wait: bool = False) -> bool:
         """Take the lock of a seed (a plan: 0), if no other process has it; wait: until then."""
         return self._take(file_of(seed), wait)
@@ -74,6 +92,7 @@ class Locks:
 
     def _take(self, name: str, wait: bool = False, timeout: float = 0) -> bool:
         file = self.folder / name
+        let_open(2 * len(self._held))
         while name not in self._held:
             self._make()
             check_kind(file, stat.S_ISREG, "file")
@@ -112,6 +131,21 @@ class Locks:
             self.folder.rmdir()
 
 
+def let_open(files: int) -> None:
+    """Let this process open some more files than the usual 1,024 (macOS: 256), if it may: each
+    seed's lock is one."""
+    if os.name != "posix":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and files > soft - 128:
+        more = 2 * files + 128
+        more = more if hard == resource.RLIM_INFINITY else min(more, hard)
+        with contextlib.suppress(OSError, ValueError):  # macOS has a limit below the hard one
+            resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
+
+
 def lock_folder(path: Path) -> Path:
     """Where the lock files of a run, or of another file or folder, are."""
     return path.with_name(f".{path.name}.locks")
@@ -141,10 +175,12 @@ def is_held(file: Path) -> bool:
     lock = FileLock(file, thread_local=False)
     try:
         lock.acquire(timeout=0)
-    except (Timeout, PermissionError):  # another user's, who may still train
-        return True
     except FileNotFoundError:
         return False
+    except (Timeout, OSError) as error:  # another user's, who may still train, or a store to read
+        if isinstance(error, Timeout) or error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            return True
+        raise
     remove(file, lock)
     return False
 

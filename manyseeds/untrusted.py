@@ -95,14 +95,28 @@ def open_checked(path: Path, limit: int = MAX_BYTES) -> io.BufferedReader:
             raise UsageError(f"{path}: was replaced while it was opened")
         if after.st_size > limit:
             raise UsageError(f"{path}: has {after.st_size} bytes, more than {limit}")
-        # Windows does not say how many blocks there are. Compression may save some.
-        blocks = getattr(after, "st_blocks", None)
-        if after.st_size > SPARSE and blocks is not None and blocks * 512 < after.st_size // 16:
+        if after.st_size > SPARSE and is_sparse(descriptor, after):
             raise UsageError(f"{path}: is a sparse file")
     except BaseException:
         file.close()
         raise
     return file
+
+
+def is_sparse(descriptor: int, status: os.stat_result) -> bool:
+    """Whether an open file is mostly a hole, where the system says that.
+
+    Compression may save some blocks. ZFS counts those that were just written some seconds later,
+    other file systems none at all, but they know where a hole is.
+    """
+    blocks = getattr(status, "st_blocks", None)  # not on Windows
+    if blocks is None or blocks * 512 >= status.st_size // 16:
+        return False
+    with contextlib.suppress(OSError):
+        hole = os.lseek(descriptor, 0, os.SEEK_HOLE)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        return hole < status.st_size
+    return True
 
 
 def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:
@@ -385,7 +399,7 @@ CONFIG: dict[str, Shape] = {
     "kind": str,
     "algo": NAME,
     "seeds": [int],
-    "code": {"digest": str, "commit": str, "origins": [NAME], "verified?": [NAME]},
+    "code": {"digest": str, "commit": str, "origins": [str], "verified?": [NAME]},
     "config": {str: object},
     "execution": {"device": str, "threads": int},
     "machine": {"cpu": str, "cores": (int, None), "system": str, "gpu?": str},

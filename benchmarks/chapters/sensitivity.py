@@ -39,12 +39,12 @@ from manyseeds.plots import Panel
 from manyseeds.record import is_finished, layers, ranges
 from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Estimate
-from manyseeds.untrusted import NAME, NUMBER
+from manyseeds.untrusted import NUMBER
 from manyseeds.worth import Worth, counted, unscored_text
 
 STUDY: dict[str, Any] = {
     "command": str,
-    "code": {"digest": str, "commit": str, "origins": [NAME]},
+    "code": {"digest": str, "commit": str, "origins": [str]},
     "versions": {str: str},
     "algo": str,
     "env": str,

@@ -135,6 +135,7 @@ class BaseRun:
         if self.device.type == "cuda":
             config["machine"]["gpu"] = gpu()
         write_json(self.directory / "config.json", config)
+        read_config(self.directory)  # what could not be read again is refused before the training
         self.resume()  # none of this was learning
 
     def origins(self, definitions: Sequence[Any]) -> list[str]:
@@ -311,7 +312,7 @@ def complete(
         set_up_process(config.threads)
         with folder.locks(config) as locks:
             while todo := left():
-                free = (seed for seed in todo if locks.acquire(seed))
+                free = locks.acquire_free(todo)
                 taken = list(free) if together else list(itertools.islice(free, 1))
                 # Another process may have just finished some.
                 own = [seed for seed in left() if seed in taken]

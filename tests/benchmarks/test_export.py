@@ -54,7 +54,10 @@ def trained(tmp_path: Path) -> Path:
 
 def test_what_is_exported_loads_again(trained: Path, tmp_path: Path) -> None:
     folder = tmp_path / "out" / "policy"
-    assert run(trained, "--hub", folder) == 0
+    folder.mkdir(parents=True)
+    (link := tmp_path / "link").symlink_to(folder)
+    assert run(trained, "--hub", link) == 0
+    assert link.is_symlink()
     assert sorted(x.name for x in folder.iterdir()) == EXPORTED
     assert [x.name for x in folder.parent.iterdir()] == ["policy"]
     policy = ppo.load(f"hub:{folder}")

@@ -677,15 +677,21 @@ def test_store_of_one_algorithm_alone(algo: str, tmp_path: Path) -> None:
     assert check_links(tmp_path) == generated(tmp_path)
 
 
-@pytest.mark.parametrize("path", ["tables", "verdicts.md", "README.md/", "plots/CartPole-v1.svg/"])
+ELSEWHERE = ["tables", "tables@", "environments@", "verdicts.md", "README.md/"]
+
+
+@pytest.mark.parametrize("path", [*ELSEWHERE, "plots/CartPole-v1.svg/"])
 def test_something_else_where_the_report_writes(
     path: str, tmp_path: Path, refusal: Refusal
 ) -> None:
-    """A file, or a folder, as which names with a stroke at the end are made."""
+    """A file, or as names end in a stroke or an at sign, a folder or a link to one."""
     plant(tmp_path, "ppo", FINALS)
-    place = tmp_path / path
+    place = tmp_path / path.rstrip("@")
     if path.endswith("/"):
         place.mkdir(parents=True)
+    elif path.endswith("@"):
+        (tmp_path / "mine").mkdir()
+        place.symlink_to("mine")
     else:
         place.touch()
     before = sorted(tmp_path.rglob("*"))

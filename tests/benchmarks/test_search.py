@@ -23,6 +23,7 @@ from manyseeds.benchmarks.sb3_defaults import SB3_DEFAULTS
 from manyseeds.cli import UsageError
 from manyseeds.runs import configurations
 from manyseeds.runs.configurations import train_configurations
+from manyseeds.worth import worth_of
 from tests.benchmarks.conftest import Output, Patch, Refusal
 
 # ---- Spaces ---------------------------------------------------------------------------------
@@ -364,6 +365,16 @@ def test_a_diverged_trial_is_never_chosen(tmp_path: Path, capsys: Output) -> Non
     assert set(rows[rows["stage"] == "finalist"]["trial"]) == {1}
     states = [trial.state for trial in search.open_journal(found).get_trials()]
     assert states == [failed, complete]
+    result = json.loads((found.folder.path / "result.json").read_text())
+    result["diverged"]["chosen by search"] = [None, 64]  # of the fresh seeds
+    winner = search.candidates(found, search.open_journal(found), 1)
+    search.print_result(found, result, winner)
+    printed = capsys.readouterr().out
+    assert "no preset is recommended: 1 diverged of the fresh seeds" in printed
+    scores = [worth_of(480.0), worth_of(500.0, 64)]
+    text = search.score_text(scores, found.config.make_env().spec)
+    assert text.endswith(" [22.1, 480.0] (1 diverged)")
+    assert "[presets." not in printed
     with pytest.raises(SystemExit) as left:
         run(tmp_path, "--vary learning_rate=1e29,1e30")
     out, err = capsys.readouterr()

@@ -58,6 +58,21 @@ def test_the_last_line_of_a_command(
     assert end.value.code == status
 
 
+def test_a_pipe_to_another_program_is_not_stdout(capfd: pytest.CaptureFixture[str]) -> None:
+    """As of an environment whose simulator has ended: that is no silent end."""
+    for error in (BrokenPipeError(errno.EPIPE, "Broken pipe"), UsageError("--env x: failed")):
+        error.__context__ = BrokenPipeError(errno.EPIPE, "Broken pipe")
+        words = last_words(error)
+        assert words
+        assert words[0].startswith("error: ")
+
+
+def test_a_command_may_have_no_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    with failing_in_one_line():
+        pass
+
+
 def test_a_fault_of_this_project_is_a_traceback() -> None:
     assert last_words(KeyError("x")) is None
     with pytest.raises(RuntimeError, match="shapes"), failing_in_one_line():

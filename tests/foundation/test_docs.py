@@ -56,8 +56,9 @@ def test_your_own_algorithm(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_your_own_environment(tmp_path: Path) -> None:
     blocks = commands("your-own-environment.md")
-    written, first, again = (typed(block, tmp_path) for block in blocks)
+    written, first, again, measured = (typed(block, tmp_path) for block in blocks)
     assert written == ""
     assert ".stale" not in first
     assert ".stale" in again
     assert score(first) != score(again)
+    assert "random policy on corridor:Corridor-v0: " in measured

@@ -9,6 +9,7 @@ import io
 import json
 import os
 import platform
+import resource
 import shutil
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from manyseeds import cli, record, writing
+from manyseeds import cli, locks, record, writing
 from manyseeds.algos import grpo, ppo, q_learning, reinforce
 from manyseeds.benchmarks.chapters.stored import StoredRun, open_run
 from manyseeds.benchmarks.chapters.tabular import curve_of
@@ -318,6 +319,39 @@ def test_a_seed_is_locked_against_other_processes_until_its_process_ends() -> No
     second.communicate("\n")
     Locks(Path("x")).close()
     assert os.listdir() == []
+
+
+def test_a_seed_that_somebody_looks_at_is_taken_all_the_same(monkeypatch: Patch) -> None:
+    """To look is to try: a batch is not split by it."""
+    ours, looks, trains = Locks(Path("x")), Locks(Path("x")), Locks(Path("x"))
+    assert looks.acquire(1)
+    assert trains.acquire(2)
+    monkeypatch.setattr(locks.time, "sleep", lambda seconds: looks.release(1))
+    assert [*ours.acquire_free(range(4))] == [0, 3, 1]
+    for x in (ours, looks, trains):
+        x.close()
+
+
+def test_more_seeds_are_locked_than_files_may_usually_be_open() -> None:
+    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, usual[1]))
+    ours = Locks(Path("x"))
+    try:
+        assert len([*ours.acquire_free(range(400))]) == 400
+    finally:
+        ours.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, usual)
+    assert os.listdir() == []
+
+
+def test_locks_of_a_store_that_is_only_read_are_held(monkeypatch: Patch) -> None:
+    def acquire(self: Any, timeout: float) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    Path(".x.locks").mkdir()
+    Path(".x.locks/0.lock").touch()
+    monkeypatch.setattr(locks.FileLock, "acquire", acquire)
+    assert RunFolder(Path("x")).in_training([0, 1]) == {0}
 
 
 def test_a_name_is_held_until_the_last_process_of_its_settings_has_left() -> None:
@@ -775,6 +809,15 @@ def test_a_run_is_not_trained_with_two_settings_at_the_same_time() -> None:
     folder = train(q_learning, *args, "--gamma", "0.5")  # what it has left holds no name
     assert folder.finished_seeds() == {0}
     assert not leftovers(Path("r"))
+
+
+def test_a_record_that_could_not_be_read_again_is_refused_before_the_training(
+    monkeypatch: Patch,
+) -> None:
+    monkeypatch.setattr(q_learning, "td_error", lambda *args: pytest.fail("trains"))
+    monkeypatch.setattr(sys, "argv", ["x.py", "x" * 2**14])
+    assert "command must be text of at most 16384 characters" in refused(*LAKE, "--seeds", "1")
+    assert os.listdir() == []
 
 
 def test_a_part_of_other_settings_that_appears_meanwhile_stops_the_seal(monkeypatch: Patch) -> None:

@@ -135,6 +135,14 @@ def test_an_edited_file_is_trained_anew_and_taken_back_when_it_is_restored(mine:
     assert "Finished already: 2 seeds" in command()
 
 
+def test_a_file_may_lie_deep(mine: Path) -> None:
+    """Its path is in the record, and longer than a name may be."""
+    deep = mine.joinpath(*["a_folder_with_a_long_name"] * 12)
+    shutil.copytree(mine, deep, ignore=shutil.ignore_patterns("a_folder*"))
+    command(script=deep / "my_q.py")
+    assert run_of().finished_seeds() == {0, 1}
+
+
 def test_so_are_an_edited_module_beside_it_and_an_edited_environment(mine: Path) -> None:
     words = ("--env", "own_env:Lake-v0")
     command(*words)

@@ -73,6 +73,28 @@ def test_only_regular_files_of_a_bounded_size_are_opened(tmp_path, what):
             read(tmp_path / "file")
 
 
+def test_a_file_whose_blocks_are_not_counted_is_no_hole(tmp_path, monkeypatch):
+    """ZFS counts those of a new file some seconds later, other file systems never."""
+
+    class Status:
+        st_blocks = 1
+
+        def __init__(self, status):
+            self.status = status
+
+        def __getattr__(self, name):
+            return getattr(self.status, name)
+
+    content, fstat = os.urandom(2**24 + 1), os.fstat
+    (tmp_path / "file").write_bytes(content)
+    monkeypatch.setattr(os, "fstat", lambda descriptor: Status(fstat(descriptor)))
+    monkeypatch.setattr(os.path, "samestat", lambda one, other: one.st_ino == other.st_ino)
+    assert untrusted.read_bytes(tmp_path / "file") == content
+    sparse(tmp_path / "file", 2**26)
+    with pytest.raises(UsageError, match="is a sparse file"):
+        untrusted.read_bytes(tmp_path / "file")
+
+
 def test_a_file_that_is_not_there_is_told_apart(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     for path in (tmp_path / "x", tmp_path / "file" / "x"):

@@ -116,10 +116,12 @@ def test_bad_files_in_one_line(qwen: str, tmp_path: Path) -> None:
     path.unlink()
     generate.generate(config)
     other = str(tmp_path / "y.jsonl")
+    (link := tmp_path / "link.jsonl").symlink_to("nowhere.jsonl")
     for changed, message in (
         ({"seed": 1}, "begun with other settings"),
         ({"out": str(tmp_path / "none/x.jsonl")}, "there is no folder"),
-        ({"out": str(tmp_path)}, "is no file"),
+        ({"out": str(tmp_path)}, "is a link, or is not a file"),
+        ({"out": str(link)}, "is a link, or is not a file"),
         ({"model": str(tmp_path), "out": other}, "--model"),
         ({"grader": "math-verify"}, "--grader math-verify: addition has rules of its own"),
         ({"prompts": 0, "out": ""}, "--prompts 0: addition has no end"),

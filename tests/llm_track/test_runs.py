@@ -515,6 +515,7 @@ def test_two_processes_train_what_one_does(
         ("dapo", "--model nobody/nothing-at-all", "--model nobody/nothing-at-all: "),
         ("dapo", "--model nothing-at-all", "--model nothing-at-all: "),
         ("dpo", "--model /no/such/folder", "--model /no/such/folder: there is no such folder"),
+        ("grpo", "--model Tiny", "--model Tiny: there is no such folder; did you mean tiny?"),
         ("rlhf_ppo", "--reward-model /no/x", "--reward-model /no/x: there is no such folder"),
         ("grpo", "--reward-model tiny", "--reward-model tiny: is no reward model"),
         ("grpo", "--sampler vllm", "--sampler vllm: needs vllm"),
