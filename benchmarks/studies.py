@@ -96,7 +96,9 @@ class StudyFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the study against other processes. Raises UsageError while another searches it."""
+        """Hold the study against other processes. Raises UsageError while another searches it, and
+        for a folder that is a link."""
+        untrusted.check_within(self.path, self.path.parents[3])
         with contextlib.closing(Locks(self.path)) as locks:
             if not locks.acquire(0):
                 raise UsageError(f"{self.path}: is being searched by another process")

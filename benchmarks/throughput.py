@@ -58,7 +58,7 @@ from manyseeds.cli import PositiveInt, ScriptConfig, check_device, parse
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.record import gpu
-from manyseeds.untrusted import reading
+from manyseeds.untrusted import check_within, reading
 from manyseeds.writing import write_bytes
 
 SB3_BASELINE = ROOT / "benchmarks" / "sb3_baseline.py"
@@ -184,6 +184,7 @@ def main(args: Sequence[str] | None = None) -> None:
         if config.device == "cuda":
             stored[algo]["machine"]["gpu"] = gpu()
     write_measured(path, stored)
+    check_within(results / "tables", results)
     (results / "tables").mkdir(exist_ok=True)
     with reading(path):  # what was measured before
         table = markdown(stored, config.device)

@@ -26,7 +26,7 @@ from manyseeds.envs.registry import NATIVE
 from manyseeds.envs.rollout import Rollout, rollout
 from manyseeds.envs.tabular import Layout, TabularEnv
 from manyseeds.envs.taxi import Taxi
-from manyseeds.envs.wrappers import OneHot, RescaledActions, Wrapper
+from manyseeds.envs.wrappers import OneHot, RescaledActions
 from manyseeds.errors import UsageError
 
 NAME = room(__name__)
@@ -170,7 +170,6 @@ __all__ = [
     "Step",
     "TabularEnv",
     "Taxi",
-    "Wrapper",
     "make",
     "make_for",
     "make_tabular",

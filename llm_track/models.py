@@ -49,7 +49,7 @@ from manyseeds.progress import console
 from manyseeds.record import is_finished, model_files
 from manyseeds.runs.language import LanguageConfig, LanguageRun
 from manyseeds.runs.parallel import Processes
-from manyseeds.untrusted import read_header, read_json
+from manyseeds.untrusted import check_within, read_header, read_json
 from manyseeds.writing import replace_folder
 
 PADDING = 3  # tokens on the left, in the check that they change nothing
@@ -165,6 +165,7 @@ def find_made(name: str, config: LanguageConfig, processes: Processes, seed: int
     """
     task = tasks.make(config.task)
     store = store_of(name, config)
+    check_within(store, Path(config.results))
     if name in BASES:
         folder = store / f"{name.removeprefix('tiny-')}-{task.id}"
         with processes.main_first(), alone(store):
@@ -343,7 +344,7 @@ def check_sizes(folder: Path, kind: Any, what: str, **settings: Any) -> None:
     stored = sum(math.prod(x.shape) for header in headers for x in header.values())
     try:
         check_layers(read_json(files["config.json"]))
-    except (AttributeError, KeyError, ValueError) as error:
+    except (AttributeError, KeyError, ValueError, UsageError) as error:
         raise UsageError(f"{what} {folder}: {error}") from None
     with failing_in_one_line(str(folder), what):
         architecture = AutoConfig.from_pretrained(folder, trust_remote_code=False, **settings)

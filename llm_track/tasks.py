@@ -43,7 +43,7 @@ import numpy as np
 from manyseeds.cli import flag, path_of
 from manyseeds.digest import boundary
 from manyseeds.errors import UsageError, did_you_mean
-from manyseeds.record import RunFolder, folder_digest, read_seal
+from manyseeds.record import RunFolder, folder_digest, is_finished, read_seal
 from manyseeds.runs.language import LanguageConfig, LanguageRun
 from manyseeds.untrusted import read_bytes
 
@@ -1019,11 +1019,9 @@ def model_folder(path: Path, what: str) -> Path:
     if len(parts) > 1:
         raise UsageError(f"{what} {path}: has {len(parts)} seeds; name one, as {parts[0]}")
     part = parts[0] if parts else path
-    if (part / "model").is_dir():
-        return part / "model"
-    if read_seal(part):
-        raise UsageError(f"{what} {path}: has no weights")
-    return path
+    if read_seal(part) and not is_finished(part, with_weights=True):
+        raise UsageError(f"{what} {path}: has no weights, or others than those that were sealed")
+    return part / "model" if (part / "model").is_dir() else path
 
 
 @cache

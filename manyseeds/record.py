@@ -45,6 +45,7 @@ from manyseeds.untrusted import (
     Shape,
     cached_file,
     check,
+    check_within,
     copy_file,
     files_in,
     invalid,
@@ -369,7 +370,9 @@ class RunFolder:
         return held(self.path, seeds)
 
     def check_identity(self, ours: dict[str, Any]) -> None:
-        """Refuse a name that already holds a run with other hyperparameters (an `identity`)."""
+        """Refuse a name that already holds a run with other hyperparameters (an `identity`), and a
+        folder that is a link."""
+        check_within(self.path, self.path.parents[min(3, len(self.path.parents) - 1)])
         for part in self.parts():
             self._check_same(read_config(part)["config"], ours, "holds")
 
@@ -395,6 +398,7 @@ class RunFolder:
 
         Folders made here that are still empty at the end are removed: a mistake leaves nothing.
         """
+        check_within(self.path, self.path.parents[3])
         new = [p for p in (self.path, *self.path.parents) if not p.exists()]
         try:
             self.path.mkdir(parents=True, exist_ok=True)

@@ -35,13 +35,14 @@ if TYPE_CHECKING:
 MAX_BYTES = 2**28  # of a file that is read as a whole
 MAX_JSON = 2**26  # bytes of a JSON file
 MAX_VALUES = 2**22  # of a JSON file: lists, objects and what is in them
-MAX_RECORD = 2**23  # bytes of config.json and summary.json of a part with 100,000 seeds
+MAX_RECORD = 2**23  # bytes of a JSON file of a part, which may have 100,000 seeds
 MAX_WEIGHTS = 2**36  # bytes of a file of weights
 MAX_HEADER = 2**24  # bytes of the JSON that a safetensors file begins with
 MAX_CELLS = 2**25  # of a table: rows times columns
 MAX_FILES = 10_000  # of a folder
 MAX_DEPTH = 32  # of nested lists and objects
 MAX_TEXT = 240  # characters of an id or a name: a file's has at most 255
+MAX_COMPLETION = 2**18  # characters
 MAX_STRING = 2**14  # characters of any other text of a record, such as a command
 SPARSE = 2**24  # bytes above which a file must be on the disk, not be a hole
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
@@ -200,6 +201,16 @@ def is_inner_name(name: Any) -> bool:
     return plain and len(parts) <= 3 and not set(name) & set('\\:*?"<>|')
 
 
+def check_within(path: Path, store: Path) -> None:
+    """Raise UsageError where a path in a store, or a folder on the way to it, is a link: what is
+    written there would be elsewhere. The store itself may be one."""
+    for part in (path, *path.parents):
+        if part == store:
+            return
+        if part.is_symlink():
+            raise UsageError(f"{part}: is a link, and nothing is written to what it leads to")
+
+
 def cached_file(folder: Path, name: str) -> Path:
     """The path of a file in a folder or, where that is a cache of the Hugging Face hub, whose
     folders hold links alone, of what its link leads to there."""
@@ -335,9 +346,10 @@ def read_tensors(path: Path, limit: int = MAX_WEIGHTS) -> tuple[dict[str, Tensor
     from safetensors import SafetensorError
 
     content = read_bytes(path, limit)
-    _, about = _header(io.BytesIO(content), path)
+    header, about = _header(io.BytesIO(content), path)
     try:
-        return safetensors.torch.load(content), about
+        tensors = safetensors.torch.load(content)  # in any order
+        return {name: tensors[name] for name in header}, about
     except (SafetensorError, *BROKEN) as error:
         raise invalid(path, error) from None
 
@@ -387,6 +399,7 @@ def _header(file: IO[bytes], path: Path) -> tuple[dict[str, Stored], dict[str, s
 Shape = Any
 NUMBER = NewType("NUMBER", float)
 NAME = NewType("NAME", str)
+TEXT = NewType("TEXT", str)  # of a prompt or completion
 ORIGIN: dict[str, Shape] = {
     "command": str,
     "code": {"digest": str, "commit": str},
@@ -481,6 +494,8 @@ def fits(value: Any, shape: Shape, longest: int = MAX_STRING) -> bool:
         return value is None
     if shape is NAME:
         return isinstance(value, str) and 0 < len(value) <= MAX_TEXT
+    if shape is TEXT:
+        return isinstance(value, str) and len(value) <= MAX_COMPLETION
     if shape is str:
         return isinstance(value, str) and len(value) <= longest
     if shape is object:
@@ -510,6 +525,7 @@ def said(shape: Shape) -> str:
         float: "a finite number",
         NUMBER: "a number",
         str: f"text of at most {MAX_STRING} characters",
+        TEXT: f"text of at most {MAX_COMPLETION} characters",
         NAME: f"text of 1 to {MAX_TEXT} characters",
         object: f"at most {MAX_STRING} characters of JSON",
     }

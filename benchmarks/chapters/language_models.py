@@ -57,7 +57,7 @@ from manyseeds.benchmarks.verdicts import MARGIN
 from manyseeds.errors import printable
 from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Floats, Parity
-from manyseeds.untrusted import COST, NAME, ORIGIN, check, reading
+from manyseeds.untrusted import COST, NAME, ORIGIN, TEXT, check, reading
 from manyseeds.worth import SHARE_OF_FAILURE, counted, worths_of
 
 if TYPE_CHECKING:
@@ -525,7 +525,7 @@ def critic_text(stored: dict[str, Any], found: Sequence[Method], folder: Path) -
     )
 
 
-TRANSCRIPTS = [{"prompt": str, "completion": str, "samples": int, "right": bool}]
+TRANSCRIPTS = [{"prompt": TEXT, "completion": TEXT, "samples": int, "right": bool}]
 
 
 def transcript_section(found: Sequence[Method], folder: Path) -> str:

@@ -27,7 +27,7 @@ from manyseeds.record import (
     read_seal,
 )
 from manyseeds.runs.stale import part_is_stale
-from manyseeds.untrusted import Shape, check, reading
+from manyseeds.untrusted import MAX_RECORD, Shape, check, reading
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +48,7 @@ def left_out(path: Path) -> Iterator[None]:
 def read(path: Path, shape: Shape) -> Any:
     """The content of a JSON file, of a shape. Raises UsageError."""
     with reading(path):
-        content = read_json(path)
+        content = read_json(path, MAX_RECORD)
         check(content, shape, "")
         return content
 

@@ -26,7 +26,7 @@ from manyseeds.errors import UsageError
 from manyseeds.progress import console
 from manyseeds.record import plural
 from manyseeds.runs.stale import read_again
-from manyseeds.untrusted import check, open_to_write, read_bytes
+from manyseeds.untrusted import check, check_within, open_to_write, read_bytes
 
 MOST = 15  # cells that are shown; the others are counted
 
@@ -161,6 +161,7 @@ def write_event(results: str, what: str, **fields: Any) -> None:
     """Add an event to the log; a store that cannot be written to says so elsewhere."""
     with contextlib.suppress(OSError, UsageError):
         log_path(results).parent.mkdir(parents=True, exist_ok=True)
+        check_within(log_path(results), Path(results))
         with open_to_write(log_path(results), append=True) as file:
             file.write(f"{json.dumps({'at': time.time(), 'what': what, **fields})}\n".encode())
 

@@ -14,7 +14,7 @@ from manyseeds.benchmarks.suite import Cell
 from manyseeds.cli import PUBLISHED
 from manyseeds.errors import UsageError
 from manyseeds.record import consecutive, ranges
-from manyseeds.untrusted import MAX_WEIGHTS, open_checked
+from manyseeds.untrusted import MAX_WEIGHTS, check_within, open_checked
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,7 @@ def on_gpu(job: Job) -> bool:
 def log_of(job: Job, results: str) -> Path:
     """The file for the output of a job, in a folder that is made where it is missing."""
     log = Path(results) / "logs" / f"{job.name}.log"
+    check_within(log, Path(results))
     log.parent.mkdir(parents=True, exist_ok=True)
     return log
 

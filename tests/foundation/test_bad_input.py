@@ -16,7 +16,12 @@ from tests.processes import Script
 MISTAKES = (
     *("ppo.py --seed 3", "ppo.py --seeds 1.5", "ppo.py --env ''", "ppo.py --env nowhere:Env-v0"),
     *("ppo.py --results /proc/x", "ppo.py --device cuda", "ppo.py --help=x", "ppo.py CartPole-v1"),
-    *("a2c.py --td-steps 3", "trpo.py --rescale-actions", "dqn.py --env Pendulum-v1"),
+    *(
+        "a2c.py --td-steps 3",
+        "trpo.py --rescale-actions",
+        "ppo.py --env-kwargs x",
+        "dqn.py --env Pendulum-v1",
+    ),
     *("reinforce.py --episodes 1", "grpo.py --clip-range-high 0.1", "q_learning.py --gamma x"),
     *("sarsa.py --learning-rate 2", "monte_carlo.py --episodes 3", "value_iteration.py --seeds 3"),
     *("td_prediction.py --trace-decay 2", "policy_iteration.py --goal 99 99"),

@@ -181,6 +181,17 @@ def test_an_inner_name_leads_out_of_no_folder(name, inner):
     assert untrusted.is_inner_name(name) == inner
 
 
+def test_nothing_is_written_to_what_a_folder_of_a_store_leads_to(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "store").symlink_to(tmp_path / "elsewhere")  # by the person whose store it is
+    (tmp_path / "store/runs").mkdir()
+    untrusted.check_within(tmp_path / "store/runs/E/ppo/x", tmp_path / "store")
+    (tmp_path / "store/runs/E").symlink_to(tmp_path)
+    for name in ("runs/E", "runs/E/ppo/x"):
+        with pytest.raises(UsageError, match=r"runs/E: is a link"):
+            untrusted.check_within(tmp_path / "store" / name, tmp_path / "store")
+
+
 def test_folders_are_listed_without_their_links(tmp_path, monkeypatch):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "x.json").touch()
@@ -230,12 +241,14 @@ WAYS |= {"read_metadata", "read_parquet", "read_table", "read_text", "safe_open"
 DOORS = {"packed", "record", "untrusted"}  # modules whose functions of these names may be called
 ALLOWED = {  # by file: the functions that open something else than what is in a store
     "manyseeds/cli.py": {"read_presets"},  # the project's own data
+    "manyseeds/command.py": {"flush"},  # /dev/null
     "manyseeds/digest.py": {"c_code", "contents", "text_at"},  # sources, those of others bounded
     "manyseeds/kernels/__init__.py": {"kept", "is_whole", "sha256_of", "cpu"},  # sources, /proc
     "manyseeds/kernels/guard.py": {"known", "bytecode_of"},  # the project's own data, Python's
     "manyseeds/plots.py": {"_gif_bytes"},  # memory
     "manyseeds/record.py": {"_cpu_name"},  # /proc
     "manyseeds/runs/base.py": {"carry_out"},  # a method of runs
+    "manyseeds/runs/control.py": {"open"},  # a method of runs
     "manyseeds/runs/language.py": {"_open"},  # a method of runs
     "manyseeds/untrusted.py": {"open_checked", "open_to_write", "copy_file", "parse_parquet"},
     "manyseeds/usage.py": {"show_help"},  # /dev/null

@@ -39,7 +39,7 @@ from manyseeds.llm_track import (
     sft,
     tasks,
 )
-from manyseeds.record import SCHEMA, STALE, RunFolder, is_finished, part_name, read_json
+from manyseeds.record import STALE, RunFolder, is_finished, part_name, read_json, seal
 from manyseeds.runs import language, set_aside
 from manyseeds.runs.language import LanguageRun
 from manyseeds.runs.parallel import Processes
@@ -726,20 +726,22 @@ def test_a_model_much_larger_than_its_files_is_refused(
 
 
 def test_the_model_of_a_run_is_that_of_its_only_finished_seed(tmp_path: Path) -> None:
-    for seed in (0, 1):
-        (tmp_path / f"seeds-00{seed}-00{seed}/model").mkdir(parents=True)
-    one, two = sorted(tmp_path.glob("seeds-*"))
-    sums = {"config.json": "0"}
-    seal = json.dumps({"schema": SCHEMA, "sha256": sums, "local": [], "weights": ""})
-    (one / "DONE.json").write_text(seal)
+    one, two = (tmp_path / f"seeds-00{seed}-00{seed}" for seed in (0, 1))
+    for part in (one, two):
+        (part / "model").mkdir(parents=True)
+        (part / "config.json").write_text("{}")
+        (part / "model/model.safetensors").write_text("weights")
+    seal(one, ["model"], "model")
     assert tasks.model_folder(tmp_path, "--model") == one / "model"
     assert tasks.model_folder(one, "--model") == one / "model"
-    (two / "DONE.json").write_text(seal)
+    seal(two, ["model"], "model")
     with pytest.raises(UsageError, match=r"--model .*: has 2 seeds; name one, as .*seeds-000-000"):
         tasks.model_folder(tmp_path, "--model")
-    (two / "model").rmdir()
-    with pytest.raises(UsageError, match="has no weights"):
-        tasks.model_folder(two, "--model")
+    (two / "model/model.safetensors").write_text("zeroed.")
+    for _ in range(2):
+        with pytest.raises(UsageError, match="has no weights"):
+            tasks.model_folder(two, "--model")
+        shutil.rmtree(two / "model", ignore_errors=True)
     for name in ("config.json", "model.safetensors"):  # a model that has runs beside it
         (tmp_path / name).write_text("{}")
     assert tasks.model_folder(tmp_path, "--model") == tmp_path
