@@ -231,7 +231,8 @@ def copy_part(source: Path, target: Path) -> None:
 def model_files(folder: Path, flag: str) -> dict[str, Path]:
     """The files that a model's folder is read for, by name; others are ignored.
 
-    Raises UsageError, which names the flag, where there is none, and where one is a link.
+    Raises UsageError, which names the flag, where there is none, where one is a link, and where
+    `transformers` would read others: an adapter, or weights that an index or a config.json names.
     """
     templates = "additional_chat_templates"
     names = os.listdir(folder)
@@ -243,7 +244,22 @@ def model_files(folder: Path, flag: str) -> dict[str, Path]:
             raise UsageError(f"{flag} {folder}: {name} is a link or the like, not a file")
     if not found:
         raise UsageError(f"{flag} {folder}: has no files of a model, such as model.safetensors")
+    if "adapter_config.json" in names:
+        raise UsageError(f"{flag} {folder}: has an adapter; merge it into the model's own weights")
+    for name in ("model.safetensors.index.json", "config.json"):
+        named = weights_named(read_json(found[name])) if name in found else set()
+        if others := sorted(named - {*found}):
+            raise UsageError(f"{flag} {folder}: {name} names weights in {others[0]!r}, not read")
     return found
+
+
+def weights_named(content: Any) -> set[str]:
+    """The files of weights that the JSON of an index or of a config names."""
+    content = content if isinstance(content, dict) else {}
+    shards = content.get("weight_map")
+    named = [content.get("transformers_weights")]
+    named += shards.values() if isinstance(shards, dict) else ()
+    return {str(name) for name in named if name is not None}
 
 
 def folder_digest(folder: Path, flag: str = "--model") -> str:

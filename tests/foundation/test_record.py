@@ -576,6 +576,33 @@ def test_a_folders_digest_is_of_its_names_and_contents(monkeypatch: Patch) -> No
     assert record.folder_digest(Path("moved")) == record.folder_digest(folder)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("adapter_config.json", {}, "has an adapter; merge it into the model's own weights"),
+        ("model.safetensors.index.json", {"weight_map": {"w": "other.safetensors"}}, "'other.saf"),
+        ("model.safetensors.index.json", {"weight_map": {"w": "../model.safetensors"}}, "'../mod"),
+        ("config.json", {"transformers_weights": "other.safetensors"}, "names weights in 'other."),
+        ("config.json", {"transformers_weights": "model.safetensors"}, ""),
+        ("model.safetensors.index.json", {"weight_map": {"w": "model.safetensors"}}, ""),
+        ("model.safetensors.index.json", [], ""),
+    ],
+)
+def test_a_models_folder_is_read_for_what_its_digest_covers(
+    name: str, content: Any, why: str
+) -> None:
+    Path("model").mkdir()
+    Path("model/model.safetensors").write_bytes(b"w")
+    Path("model/other.safetensors").write_bytes(b"w")
+    write_json(Path("model", name), content)
+    if not why:
+        record.folder_digest(Path("model"))
+        return
+    with pytest.raises(UsageError) as refused:
+        record.folder_digest(Path("model"))
+    assert why in str(refused.value)
+
+
 # ---- Killed at every write --------------------------------------------------------------
 
 
