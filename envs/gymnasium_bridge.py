@@ -17,7 +17,6 @@ decisions reconcile them:
 
 from __future__ import annotations
 
-import ast
 import difflib
 import importlib
 import inspect
@@ -40,6 +39,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sp
 from gymnasium.spaces.utils import flatdim, flatten
 from torch import Tensor
 
+from manyseeds.arguments import read_kwargs
 from manyseeds.digest import is_library
 from manyseeds.envs import NATIVE
 from manyseeds.envs.core import Env, EnvSpec, State, Step
@@ -52,8 +52,6 @@ RETURNS = {
     "reset": "(observation, info)",
     "step": "(observation, reward, terminated, truncated, info)",
 }
-# Arguments of gym.make itself, and of an environment that is looked at.
-OTHERS = ("id", "disable_env_checker", "vectorization_mode", "render_mode")
 STALE = (
     "a state of the Gymnasium bridge can be stepped once, each of its environments once, and only "
     "as long as the tensor `physics` that reset returned, or a view of it, is alive"
@@ -388,26 +386,6 @@ def _seeds(noise: Tensor) -> list[int]:
     """One seed of 48 bits for each two uniforms of noise `[S, N, 2]`, 24 bits of each."""
     high, low = (noise.cpu().double() * 2**24).long().reshape(-1, 2).unbind(-1)
     return ((high << 24) | low).tolist()
-
-
-def read_kwargs(texts: Sequence[str]) -> dict[str, Any]:
-    """The arguments that texts "key=value" mean; UsageError for others.
-
-    A value is a literal of Python, `true` or `false`, or else the text itself.
-    """
-    kwargs: dict[str, Any] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key.isidentifier():
-            raise UsageError(f"--env-kwargs {text!r}: must be key=value")
-        if key in OTHERS:
-            raise UsageError(f"--env-kwargs {text!r}: {key} is not for a training")
-        if key in kwargs:
-            raise UsageError(f"--env-kwargs {text!r}: {key} is given twice")
-        kwargs[key] = {"true": True, "false": False}.get(value, value)
-        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
-            kwargs[key] = ast.literal_eval(value)
-    return kwargs
 
 
 def checked_limit(env_id: str, limit: Any) -> int:
