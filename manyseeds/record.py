@@ -282,11 +282,10 @@ def remembered_sha256(path: Path) -> str:
         return sha256_of(path)  # which says why not
     if status.st_size < LARGE or not stat.S_ISREG(status.st_mode):
         return sha256_of(path)
-    memory = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "manyseeds"
-    try:
+    known: dict[str, str] = {}
+    memory = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "manyseeds")
+    with contextlib.suppress(OSError, UsageError):
         known = dict(read_shaped(memory / "digests.json", {str: str}))
-    except (OSError, UsageError):
-        known = {}
     times = f"{status.st_mtime_ns} {status.st_ctime_ns}"
     named = f"{path.resolve()} {status.st_ino} {status.st_size} {times}"
     key = hashlib.sha256(named.encode(errors="replace")).hexdigest()
