@@ -118,8 +118,10 @@ def check_writable(results: Path, pages: Sequence[str]) -> None:
 def report(results: Path, note: str = "") -> set[Path]:
     """Write the report of a results folder, print its tables and what it wrote.
 
-    Returns its files, resolved. A former report stays as it is until everything is drawn. note: a warning at the top of the
-    page, such as that the runs are a cut of the suite. The list of missing cells is then omitted.
+    Returns its files, resolved. A former report stays as it is until everything is drawn.
+
+    note: a warning at the top of the page, such as that the runs are a cut of the suite. The list
+    of missing cells is then omitted.
     """
     with written_together() as files:
         pages, said = _report(results, note)
