@@ -37,8 +37,10 @@ from manyseeds.packed import DONE
 from manyseeds.untrusted import (
     BROKEN,
     CONFIG,
+    MAX_BYTES,
     MAX_JSON,
     MAX_RECORD,
+    MAX_WEIGHTS,
     MODEL,
     NAME,
     SUMMARIES,
@@ -50,6 +52,7 @@ from manyseeds.untrusted import (
     files_in,
     invalid,
     is_inner_name,
+    open_checked,
     read_shaped,
     reading,
     sha256_of,
@@ -240,8 +243,11 @@ def model_files(folder: Path, flag: str) -> dict[str, Path]:
         names += [f"{templates}/{name}" for name in os.listdir(folder / templates)]
     found = {name: cached_file(folder, name) for name in sorted(filter(MODEL.fullmatch, names))}
     for name, path in found.items():
-        if path.is_symlink() or not path.is_file():
-            raise UsageError(f"{flag} {folder}: {name} is a link or the like, not a file")
+        limit = MAX_WEIGHTS if name.endswith(".safetensors") else MAX_BYTES
+        try:
+            open_checked(path, limit).close()
+        except (FileNotFoundError, UsageError) as error:
+            raise UsageError(f"{flag} {error}") from None
     if not found:
         raise UsageError(f"{flag} {folder}: has no files of a model, such as model.safetensors")
     if "adapter_config.json" in names:
