@@ -648,7 +648,7 @@ def test_arguments_make_another_environment(tmp_path: Path) -> None:
     page = written(tmp_path)
     assert [row["n"] for row in table(page, "Scores")] == ["10 of 30"]
     assert "Other runs" not in page
-    page = (tmp_path / page_name(f"{ENV} sutton_barto_reward=true")).read_text()
+    page = (tmp_path / page_name(f"{ENV} sutton_barto_reward=True")).read_text()
     assert "random or reference score unknown" in page
 
 
