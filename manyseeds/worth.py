@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from manyseeds.arguments import canonical_kwargs
 from manyseeds.cli import FLOAT32_MAX
 from manyseeds.record import hash_of, layers
 from manyseeds.stats import Floats
@@ -89,7 +90,7 @@ class Measured(NamedTuple):
 
 def scores_file(results: Path, env: str, env_kwargs: Sequence[str]) -> Path:
     """Where the measured scores of an environment with these arguments lie."""
-    text = " ".join((env, *sorted(env_kwargs)))
+    text = " ".join((env, *canonical_kwargs(env_kwargs)))
     name = re.sub(r"[^\w.-]", "--", text, flags=re.ASCII)
     return results / "scores" / f"{name if len(name) <= MAX_NAME else hash_of(text)}.json"
 
@@ -105,7 +106,8 @@ def measured_scores(results: Path, env: str, env_kwargs: Sequence[str] = ()) -> 
             stored = read_shaped(scores_file(layer, env, env_kwargs), SCORES)
         except FileNotFoundError:
             continue
-        if stored["env"] != env or sorted(stored["env_kwargs"]) != sorted(env_kwargs):
+        theirs = canonical_kwargs(stored["env_kwargs"])
+        if stored["env"] != env or theirs != canonical_kwargs(env_kwargs):
             continue  # another one, of a similar name
         random, reference = stored["random"]["value"], stored["reference"]
         return Measured(random, None if reference == random else reference)
