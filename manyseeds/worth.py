@@ -29,7 +29,9 @@ SCORES = {
     "random": {"value": float},
     "reference": (float, None),
 }
-SHARE_OF_FAILURE = 0.0  # failure score of language runs, whose headlines are shares of prompts
+# Measures of language runs that are shares of successes, as every headline is.
+SUCCESSES = re.compile(r"(pass|cons)@\d+|accuracy|greedy|format|all_solved")
+SHARE_OF_FAILURE = 0.0  # failure score of these
 
 
 class Worth(NamedTuple):
@@ -65,6 +67,18 @@ def worths_of(summary: Mapping[str, Any]) -> dict[int, Worth]:
         return {seed: worth_of(final.get(summary["headline"]), diverged) for seed in seeds}
     scores = final["greedy"]["per_seed"]
     return {seed: worth_of(scores[str(seed)], (diverged or {}).get(str(seed))) for seed in seeds}
+
+
+def final_values(summaries: Sequence[Mapping[str, Any]], name: str) -> Floats:
+    """A measure of language runs after their training, [S], of a run of one seed each.
+
+    A diverged seed has `SHARE_OF_FAILURE` of successes. Its other measures, such as a length, are
+    unknown (NaN), as those are that a seed lacks.
+    """
+    worths = [w for summary in summaries for w in worths_of({**summary, "headline": name}).values()]
+    if SUCCESSES.fullmatch(name):
+        return counted(worths, SHARE_OF_FAILURE)
+    return np.array([math.nan if w.score is None else w.score for w in worths])
 
 
 class Measured(NamedTuple):

@@ -699,6 +699,27 @@ def test_something_else_where_the_report_writes(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize("words", [(), ("--env", ENV)], ids=["all", "one"])
+def test_a_report_that_is_interrupted_leaves_the_former_one(
+    words: Sequence[str], tmp_path: Path, monkeypatch: Patch
+) -> None:
+    plant(tmp_path, "ppo", FINALS)
+    report.main(["--results", str(tmp_path), *words])
+    former = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    plant(tmp_path, "a2c", FINALS)
+    run = {path for path in tmp_path.rglob("*") if path.is_file()} - former.keys()
+
+    def interrupt(*_: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(front_page, "page", interrupt)
+    monkeypatch.setattr(report, "whole_page", interrupt if words else report.whole_page)
+    with pytest.raises(SystemExit, match="130"):
+        report.main(["--results", str(tmp_path), *words])
+    left = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert {path: x for path, x in left.items() if path not in run} == former
+
+
 def test_full_disk_is_one_line(tmp_path: Path, monkeypatch: Patch, refusal: Refusal) -> None:
     plant(tmp_path, "ppo", FINALS)
     full = OSError(errno.ENOSPC, "No space left on device")
