@@ -160,7 +160,7 @@ class SeedMLP(nn.Module):
 
     def _layers(self, x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> Tensor:
         if not x.is_floating_point():
-            raise ValueError(f"an input of {x.dtype}, must be vectors of floats: of states, one-hot")
+            raise ValueError(f"an input of {x.dtype}, must be vectors of floats; states one-hot")
         for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
             x = ACTIVATIONS[self.activation](torch.baddbmm(bias, x, weight))
         return torch.baddbmm(biases[-1], x, weights[-1])
