@@ -163,14 +163,14 @@ class Run(ResumableRun):
         """The policy as it was made, or with the weights of `--init`. Raises UsageError."""
         if self.config.init:
             init, ours = self.config.init, self.config.rescale_actions
-            tensors = checkpoint.start_from(init, self.seeds, policy.state_dict())
+            start = checkpoint.start_from(init, self.seeds, policy.state_dict())
             theirs = checkpoint.stored_policy(init)[1]["config"].get("rescale_actions", False)
             if theirs != ours:
                 raise UsageError(
                     f"--init {init}: its actions have another meaning: rescale_actions is {theirs} "
                     f"there, {ours} here"
                 )
-            policy.load_state_dict(tensors)
+            policy.load_state_dict(start)
         return policy
 
     @property
