@@ -361,8 +361,8 @@ def read_tensors(path: Path, limit: int = MAX_WEIGHTS) -> tuple[dict[str, Tensor
         for name, x in header.items():
             tensors[name] = torch.empty(x.shape, dtype=getattr(torch, DTYPES[x.dtype]))
             file.seek(data + x.place[0])
-            content = tensors[name].view(-1).view(torch.uint8).numpy()
-            if file.readinto(memoryview(content)) != len(content):
+            content: Any = tensors[name].view(-1).view(torch.uint8).numpy()
+            if file.readinto(content) != len(content):
                 raise ValueError(f"{name} is cut off")
         return tensors, about
 
