@@ -548,7 +548,7 @@ def print_result(folder: RunFolder, config: LanguageConfig, preset: Preset | Non
             values[1] = counted([*worths.values()], SHARE_OF_FAILURE).tolist()
         if any(x is None for x in values[1]):
             continue
-        found = stats.estimate(values[1], "mean", resamples=2000)
+        found = stats.estimate(values[1], "mean", resamples=2000, imputed=bool(diverged))
         text = found.full_text(3) if name == summaries[0]["headline"] else found.text(3)
         if all(x is not None for x in values[0]):
             text += f", at the beginning {np.mean(values[0]):z.3f}"
