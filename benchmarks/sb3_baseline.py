@@ -55,6 +55,7 @@ from torch import Tensor, nn
 
 from manyseeds import envs
 from manyseeds.algos import a2c, dqn, ppo, trpo
+from manyseeds.arguments import read_kwargs
 from manyseeds.benchmarks.measure import measured, peak_memory
 from manyseeds.cli import (
     ControlConfig,
@@ -65,7 +66,7 @@ from manyseeds.cli import (
     parse_both,
     read_algo,
 )
-from manyseeds.envs.gymnasium_bridge import as_ours, read_kwargs, registered_id
+from manyseeds.envs.gymnasium_bridge import as_ours, registered_id
 from manyseeds.errors import UsageError
 from manyseeds.process import exit_reason, set_up_process
 from manyseeds.record import RunFolder, part_name, read_part

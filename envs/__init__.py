@@ -30,6 +30,7 @@ from manyseeds.envs.wrappers import OneHot, RescaledActions
 from manyseeds.errors import UsageError
 
 NAME = room(__name__)
+MAX_ONE_HOT = 100_000  # states; the first layer has as many weights for each unit
 
 
 def make_for(
@@ -93,7 +94,12 @@ def bridged(env_id: str, env_kwargs: Sequence[str] = ()) -> Env:
 
 @boundary
 def one_hot(env: Env) -> Env:
-    """The environment with one-hot vectors instead of state indices."""
+    """The environment with one-hot vectors instead of state indices; UsageError for too many."""
+    if (states := env.spec.num_states or 0) > MAX_ONE_HOT:
+        raise UsageError(
+            f"--env {env.spec.id}: has {states:,} states; as one-hot vectors at most "
+            f"{MAX_ONE_HOT:,} can be learned from"
+        )
     return OneHot(env)
 
 

@@ -33,6 +33,17 @@ def restore(before: tuple[Any, ...]) -> None:
     torch.default_generator.set_state(torch.from_numpy(before[2]))
 
 
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Within it they are seeded, and go on as before afterwards."""
+    before = states()
+    seed_all(seed)
+    try:
+        yield
+    finally:
+        restore(before)
+
+
 class OwnGenerators(gym.Wrapper[Any, Any, Any, Any]):
     """An environment whose luck from the global generators is its own, whoever else draws."""
 

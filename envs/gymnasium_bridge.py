@@ -17,16 +17,16 @@ decisions reconcile them:
 
 from __future__ import annotations
 
-import ast
 import difflib
 import importlib
 import inspect
+import pickle
 import re
 import sys
 import warnings
 import weakref
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from numbers import Integral, Real
@@ -40,20 +40,20 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sp
 from gymnasium.spaces.utils import flatdim, flatten
 from torch import Tensor
 
+from manyseeds.arguments import read_kwargs
 from manyseeds.digest import is_library
 from manyseeds.envs import NATIVE
 from manyseeds.envs.core import Env, EnvSpec, State, Step
-from manyseeds.envs.global_generators import OwnGenerators, seed_all
+from manyseeds.envs.global_generators import OwnGenerators, seed_all, seeded, states
 from manyseeds.errors import UsageError, described, did_you_mean
 
 TIME_LIMIT = 1000  # steps, for environments that are registered without a limit
 TRIED = 50  # steps of two equal episodes, before a training
+WATCHED = 64  # of so many steps of all, one is looked at for who draws; it takes 0.1 ms
 RETURNS = {
     "reset": "(observation, info)",
     "step": "(observation, reward, terminated, truncated, info)",
 }
-# Arguments of gym.make itself, and of an environment that is looked at.
-OTHERS = ("id", "disable_env_checker", "vectorization_mode", "render_mode")
 STALE = (
     "a state of the Gymnasium bridge can be stepped once, each of its environments once, and only "
     "as long as the tensor `physics` that reset returned, or a view of it, is alive"
@@ -85,7 +85,8 @@ class GymnasiumBridge(Env):
     ## Luck
     Of `reset(seed=...)`. One that draws from the global generators of Python, NumPy or PyTorch has
     them to itself, seeded alike, if it does so within the first `TRIED` steps that it is tried for;
-    one that does so later repeats itself in the same batch only.
+    one that does so later repeats itself in the same batch only, which a note says. Those that its
+    constructor draws from are seeded alike, too.
 
     `State.physics` are handles of the objects, `[S, N]` int64, on the CPU; everything else is on
     the device of the noise. A reward beyond float32 is infinite. The two scores of the spec are
@@ -109,14 +110,17 @@ class GymnasiumBridge(Env):
         registered = gym.spec(registered_id(env_id))
         self._gym_id = registered.id
         self._kwargs, self._altered = read_kwargs(env_kwargs), bool(env_kwargs)
+        source = "is registered" if "max_episode_steps" not in self._kwargs else "is asked for"
         limit = self._kwargs.pop("max_episode_steps", registered.max_episode_steps)
-        self._limit_assumed = limit is None or limit == -1  # which is "none" to Gymnasium
+        # -1 is "none" to Gymnasium
+        self._limit_assumed = f"{source} without a time limit" if limit in (None, -1) else ""
         self._time_limit = time_limit if self._limit_assumed else checked_limit(env_id, limit)
         self._live: dict[int, Instance] = {}  # by handle
         self._idle: dict[tuple[int, int], list[list[Instance]]] = {}  # groups by shape [S, N]
         self._next_handle = 0
         self._faults: dict[int, str] = {}
         self._own_generators: bool | None = None  # whether it draws from global ones
+        self._calls, self._late = 0, False  # resets and steps; whether it does so later than tried
 
         probe = self._make(env_id)
         observations: Any = getattr(probe, "observation_space", None)
@@ -166,7 +170,7 @@ class GymnasiumBridge(Env):
         notes = []
         if self._limit_assumed:
             notes.append(
-                f"{self.spec.id} is registered without a time limit: episodes are cut after "
+                f"{self.spec.id} {self._limit_assumed}: episodes are cut after "
                 f"{self._time_limit} steps; --env-kwargs max_episode_steps=N sets another limit"
             )
         if self.spec.id in NATIVE and self._altered:
@@ -202,8 +206,9 @@ class GymnasiumBridge(Env):
         physics = torch.from_numpy(array)
 
         obs = self._empty_observations(S * N)
-        for i, (instance, seed) in enumerate(zip(instances, _seeds(noise), strict=True)):
-            obs[i] = self._begin(instance, seed)
+        with self._watching():
+            for i, (instance, seed) in enumerate(zip(instances, _seeds(noise), strict=True)):
+                obs[i] = self._begin(instance, seed)
         self._look_for_faults({"an observation": obs}, [0] * len(obs), N)
         elapsed = torch.zeros(S, N, dtype=torch.int32, device=noise.device)
         return State(physics, elapsed), self._observations(obs, noise)
@@ -218,17 +223,18 @@ class GymnasiumBridge(Env):
         per_env = (state.physics, state.elapsed)
         handles, ages = (field.reshape(S * N).tolist() for field in per_env)
         actions = self._gymnasium_actions(action.reshape(S * N, *action.shape[2:]))
-        for i, (handle, age, seed) in enumerate(zip(handles, ages, _seeds(noise), strict=True)):
-            instance = self._live.get(handle)
-            if instance is None or instance.elapsed != age:
-                raise RuntimeError(STALE)
-            # Copied at once: an environment may return the same buffer every time.
-            final_obs[i], rewards[i], terminated[i], truncated[i] = self._advance(
-                instance, actions[i]
-            )
-            ended = terminated[i] or truncated[i]
-            obs[i] = self._begin(instance, seed) if ended else final_obs[i]
-            elapsed[i] = instance.elapsed
+        with self._watching():
+            for i, (handle, age, seed) in enumerate(zip(handles, ages, _seeds(noise), strict=True)):
+                instance = self._live.get(handle)
+                if instance is None or instance.elapsed != age:
+                    raise RuntimeError(STALE)
+                # Copied at once: an environment may return the same buffer every time.
+                final_obs[i], rewards[i], terminated[i], truncated[i] = self._advance(
+                    instance, actions[i]
+                )
+                ended = terminated[i] or truncated[i]
+                obs[i] = self._begin(instance, seed) if ended else final_obs[i]
+                elapsed[i] = instance.elapsed
 
         with np.errstate(over="ignore"):
             reward = rewards.astype(np.float32)
@@ -283,6 +289,22 @@ class GymnasiumBridge(Env):
         seed_all(0)  # for one that draws from them later
         return differ
 
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        """Notice, in one call of `WATCHED`, an environment that draws from global generators only
+        now; say so once."""
+        self._calls += 1
+        watched = not self._own_generators and not self._late and self._calls % WATCHED == 1
+        before = pickle.dumps(states()) if watched else b""
+        yield
+        if watched and pickle.dumps(states()) != before:
+            self._late = True
+            print(
+                f"note: {self.spec.id} draws from a global random generator, not yet in its first "
+                f"{TRIED} steps: the run repeats itself with the same seeds in one batch only",
+                file=sys.stderr,
+            )
+
     def _look_for_faults(self, seen: Mapping[str, np.ndarray], ages: Sequence[int], N: int) -> None:
         """Remember what is not finite: the first of each seed. seen: `[S * N, ...]`."""
         for what, x in seen.items():
@@ -300,11 +322,9 @@ class GymnasiumBridge(Env):
                 raise TypeError(f"cannot unpack {type(returned).__name__}")
             return self._observed(returned[0])
         except Exception as error:  # anything that the environment raises
-            raise misbehaved(self.spec.id, "reset", error) from error
+            raise misbehaved(self.spec.id, "reset", error, self._kwargs) from error
 
-    def _advance(
-        self, instance: Instance, action: Any, watch: bool = False
-    ) -> tuple[np.ndarray, float, bool, bool]:
+    def _advance(self, instance: Instance, action: Any) -> tuple[np.ndarray, float, bool, bool]:
         """Step an environment: observation, reward, terminated, truncated."""
         instance.elapsed += 1
         try:
@@ -312,7 +332,7 @@ class GymnasiumBridge(Env):
             ends = flag_of("terminated", terminated), flag_of("truncated", truncated)
             return self._observed(obs), number_of("reward", reward), *ends
         except Exception as error:
-            raise misbehaved(self.spec.id, "step", error) from error
+            raise misbehaved(self.spec.id, "step", error, self._kwargs) from error
 
     def _observed(self, obs: Any) -> np.ndarray:
         """An observation in the type of the contract; ValueError where it is not in its space."""
@@ -341,7 +361,7 @@ class GymnasiumBridge(Env):
         """An object with Gymnasium's wrappers: the time limit, and no step before a reset."""
         try:
             # Without Gymnasium's warnings: newer versions, precision of bounds.
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), seeded(0):
                 warnings.simplefilter("ignore")
                 made: gym.Env[Any, Any] = gym.make(
                     self._gym_id,
@@ -390,29 +410,9 @@ def _seeds(noise: Tensor) -> list[int]:
     return ((high << 24) | low).tolist()
 
 
-def read_kwargs(texts: Sequence[str]) -> dict[str, Any]:
-    """The arguments that texts "key=value" mean; UsageError for others.
-
-    A value is a literal of Python, `true` or `false`, or else the text itself.
-    """
-    kwargs: dict[str, Any] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key.isidentifier():
-            raise UsageError(f"--env-kwargs {text!r}: must be key=value")
-        if key in OTHERS:
-            raise UsageError(f"--env-kwargs {text!r}: {key} is not for a training")
-        if key in kwargs:
-            raise UsageError(f"--env-kwargs {text!r}: {key} is given twice")
-        kwargs[key] = {"true": True, "false": False}.get(value, value)
-        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
-            kwargs[key] = ast.literal_eval(value)
-    return kwargs
-
-
 def checked_limit(env_id: str, limit: Any) -> int:
     """A time limit as given or registered; UsageError for one that is no number of steps."""
-    if not isinstance(limit, Integral) or limit < 1:
+    if not isinstance(limit, Integral) or isinstance(limit, bool) or limit < 1:
         raise UsageError(
             f"--env {env_id}: its max_episode_steps is {limit!r}; it must be a whole number of at "
             "least 1, or None"
@@ -489,10 +489,8 @@ def cannot_be_made(
     versions = [name for name in gym.registry if name.startswith(stem) and name != gym_id]
     named = [f"{module}:{x}" if module else x for x in versions]
     hint = did_you_mean(env_id, named) if named else ""
-    flag = "--env-kwargs: " if kwargs else ""
-    return UsageError(
-        f"{flag}--env {env_id}: {_one_line(error).rstrip('.')}{hint * bool(versions)}"
-    )
+    reason = described(error) if kwargs else _one_line(error)
+    return UsageError(f"--env {env_id}{given(kwargs)}: {reason.rstrip('.')}{hint * bool(versions)}")
 
 
 def vector_size(space: Space[Any] | None) -> int:
@@ -561,12 +559,21 @@ def close(env: gym.Env[Any, Any]) -> None:
         env.close()
 
 
-def misbehaved(env_id: str, method: str, error: Exception) -> UsageError:
-    """Says what an environment did in a method."""
+def misbehaved(
+    env_id: str, method: str, error: Exception, kwargs: Mapping[str, Any] | None = None
+) -> UsageError:
+    """Says what an environment, made with some arguments, did in a method."""
     hint = f"; it must return {RETURNS[method]}" if "unpack" in str(error) else ""
     if method == "reset" and "'seed'" in str(error):
         hint = "; it must be reset(self, *, seed=None, options=None)"
-    return UsageError(f"--env {env_id}: its {method} failed: {described(error)}{hint}")
+    return UsageError(
+        f"--env {env_id}{given(kwargs)}: its {method} failed: {described(error)}{hint}"
+    )
+
+
+def given(kwargs: Mapping[str, Any] | None) -> str:
+    """` --env-kwargs g=2`, '' without any."""
+    return " --env-kwargs " + " ".join(f"{k}={v}" for k, v in kwargs.items()) if kwargs else ""
 
 
 def unsupported(env_id: str, what: str, space: Space[Any] | None) -> UsageError:

@@ -304,7 +304,9 @@ def located(name: str, what: str) -> str:
     """The folder of a model, or its hub name; UsageError for a path at which there is none."""
     path = path_of(name, what)
     if path.is_dir():
-        return str(tasks.model_folder(path, what))
+        folder = tasks.model_folder(path, what)
+        model_files(folder, what)
+        return str(folder)
     near = did_you_mean(name, tasks.MADE)
     of_a_hub = re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", name)
     if path.exists() or not of_a_hub or ("/" not in name and "did you mean" in near):
@@ -645,7 +647,8 @@ def fitting(
         return []
     T, task = completion_tokens(config), tasks.make(config.task)
     context = getattr(architecture, "max_position_embeddings", None) or math.inf
-    prompts = sampling.encode_prompts(tokenizer, task, [row.prompt for row in rows])
+    with failing_in_one_line(config.model, "--model"):  # of its template, of its tokenizer's sizes
+        prompts = sampling.encode_prompts(tokenizer, task, [row.prompt for row in rows])
     texts = [text for completions in rows.values() for text in completions]
     encoded = iter(tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else ())
     kept, faults = [], []

@@ -32,6 +32,7 @@ from typing import (
     get_type_hints,
 )
 
+from manyseeds.arguments import canonical_kwargs
 from manyseeds.digest import ROOT, origin_of
 from manyseeds.errors import UsageError, did_you_mean
 
@@ -218,6 +219,10 @@ class ControlConfig(SeedsConfig):
     """Initial weights instead of random ones. A finished part such as .../seeds-000-009, a file of
     policies, or hub:FOLDER, with networks of the same names and shapes. Seed k starts from seed k
     of the part, or every seed from its only one; optimizer and schedules start afresh."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "env_kwargs", canonical_kwargs(self.env_kwargs))
 
     def contents(self) -> dict[str, str]:
         from manyseeds.checkpoint import stored_policy

@@ -7,6 +7,7 @@ A script of ours imports this first: `manyseeds` then heeds Ctrl-C while the res
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import select
@@ -148,15 +149,18 @@ def end_script(kind: type[BaseException], error: BaseException, trace: Any) -> N
 
 # ---- Signals ----------------------------------------------------------------------------------
 
-_asked = _owner = 0  # the first signal that asked for an end; the process that heeds them
+CLEANING_S = 5  # how long what ends is not disturbed
+_owner = 0  # the process that heeds signals
+_asked = -math.inf  # when one asked for an end
 
 
 @contextlib.contextmanager
 def heeding_signals() -> Iterator[None]:
     """Let SIGTERM end the block as Ctrl-C does: what it has begun is removed, its children end.
 
-    A SIGTERM that follows another signal is ignored: a launcher that was interrupted, too, may well
-    send one, and what ends must not be disturbed.
+    A SIGTERM that soon follows another signal is ignored: a launcher that was interrupted, too, may
+    well send one, and what ends must not be disturbed. A later one counts: Python drops what a
+    signal raises within `__del__`.
     """
     global _asked, _owner
     handlers: dict[int, Any] = {}
@@ -165,7 +169,7 @@ def heeding_signals() -> Iterator[None]:
             if signal.getsignal(number) in (usual, leave_early):
                 handlers[number] = signal.signal(number, interrupt)
     if handlers:
-        _asked, _owner = 0, os.getpid()
+        _asked, _owner = -math.inf, os.getpid()
         if sys.platform != "linux":
             watch_parent()
     try:
@@ -181,8 +185,8 @@ def interrupt(number: int, frame: FrameType | None) -> None:
     if os.getpid() != _owner:  # a fork has the handlers, too, but not what cleans up
         signal.signal(number, USUAL[number])
         signal.raise_signal(number)
-    elif not _asked or number == signal.SIGINT:
-        _asked = number
+    elif number == signal.SIGINT or time.monotonic() > _asked + CLEANING_S:
+        _asked = time.monotonic()
         raise Interrupted(status=128 + number)
 
 

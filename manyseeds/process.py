@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+# Loaded before a fork: its child may do little.
+LIBC: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # malloc.h
 
@@ -27,10 +29,9 @@ def set_up_process(threads: int) -> None:
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)  # before worker threads start: they inherit it
     if platform.libc_ver()[0] == "glibc":
-        libc = ctypes.CDLL(None)
-        libc.mallopt(M_MMAP_THRESHOLD, 32 * 2**20)
-        libc.mallopt(M_TRIM_THRESHOLD, 2**30)
-        libc.mallopt(M_TOP_PAD, 64 * 2**20)
+        LIBC.mallopt(M_MMAP_THRESHOLD, 32 * 2**20)
+        LIBC.mallopt(M_TRIM_THRESHOLD, 2**30)
+        LIBC.mallopt(M_TOP_PAD, 64 * 2**20)
 
 
 def resolve_device(device: str) -> torch.device:
@@ -40,7 +41,7 @@ def resolve_device(device: str) -> torch.device:
 
 def end_with_parent() -> None:
     """Kill this process when its parent dies, even by kill -9: a rerun must not meet an orphan."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 # What `subprocess` is given for a child that ends with this process. Elsewhere than on Linux our

@@ -37,8 +37,10 @@ from manyseeds.packed import DONE
 from manyseeds.untrusted import (
     BROKEN,
     CONFIG,
+    MAX_BYTES,
     MAX_JSON,
     MAX_RECORD,
+    MAX_WEIGHTS,
     MODEL,
     NAME,
     SUMMARIES,
@@ -50,6 +52,7 @@ from manyseeds.untrusted import (
     files_in,
     invalid,
     is_inner_name,
+    open_checked,
     read_shaped,
     reading,
     sha256_of,
@@ -240,8 +243,11 @@ def model_files(folder: Path, flag: str) -> dict[str, Path]:
         names += [f"{templates}/{name}" for name in os.listdir(folder / templates)]
     found = {name: cached_file(folder, name) for name in sorted(filter(MODEL.fullmatch, names))}
     for name, path in found.items():
-        if path.is_symlink() or not path.is_file():
-            raise UsageError(f"{flag} {folder}: {name} is a link or the like, not a file")
+        limit = MAX_WEIGHTS if name.endswith(".safetensors") else MAX_BYTES
+        try:
+            open_checked(path, limit).close()
+        except (FileNotFoundError, UsageError) as error:
+            raise UsageError(f"{flag} {error}") from None
     if not found:
         raise UsageError(f"{flag} {folder}: has no files of a model, such as model.safetensors")
     if "adapter_config.json" in names:
@@ -282,11 +288,10 @@ def remembered_sha256(path: Path) -> str:
         return sha256_of(path)  # which says why not
     if status.st_size < LARGE or not stat.S_ISREG(status.st_mode):
         return sha256_of(path)
-    memory = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "manyseeds"
-    try:
+    known: dict[str, str] = {}
+    memory = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "manyseeds")
+    with contextlib.suppress(OSError, UsageError):
         known = dict(read_shaped(memory / "digests.json", {str: str}))
-    except (OSError, UsageError):
-        known = {}
     times = f"{status.st_mtime_ns} {status.st_ctime_ns}"
     named = f"{path.resolve()} {status.st_ino} {status.st_size} {times}"
     key = hashlib.sha256(named.encode(errors="replace")).hexdigest()

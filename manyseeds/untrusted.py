@@ -323,6 +323,12 @@ def parse_parquet(content: bytes, path: Path, dictionaries: Collection[str] = ()
         raise invalid(path, error) from None
 
 
+# Types of tensors as safetensors and as PyTorch call them.
+DTYPES = {f"{x[0]}{n}": f"{x}{n}" for x in ("Int", "Uint") for n in (8, 16, 32, 64)}
+DTYPES = {key: name.lower() for key, name in DTYPES.items()}
+DTYPES |= {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "BOOL": "bool"}
+
+
 class Stored(NamedTuple):
     """A tensor as the header of a safetensors file has it."""
 
@@ -341,17 +347,22 @@ def read_header(path: Path, limit: int = MAX_WEIGHTS) -> tuple[dict[str, Stored]
 
 
 def read_tensors(path: Path, limit: int = MAX_WEIGHTS) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a safetensors file, and what it says of itself. Raises as `read_header`."""
-    import safetensors.torch
-    from safetensors import SafetensorError
+    """The tensors of a safetensors file, and what it says of itself. Raises as `read_header`.
 
-    content = read_bytes(path, limit)
-    header, about = _header(io.BytesIO(content), path)
-    try:
-        tensors = safetensors.torch.load(content)  # in any order
-        return {name: tensors[name] for name in header}, about
-    except (SafetensorError, *BROKEN) as error:
-        raise invalid(path, error) from None
+    Each is read into memory of its own, so that there is never a second copy of all.
+    """
+    import torch
+
+    with open_checked(path, limit) as file, reading(path):
+        header, about = _header(file, path)
+        data, tensors = file.tell(), {}
+        for name, x in header.items():
+            tensors[name] = torch.empty(x.shape, dtype=getattr(torch, DTYPES[x.dtype]))
+            file.seek(data + x.place[0])
+            content = tensors[name].view(-1).view(torch.uint8).numpy()
+            if file.readinto(memoryview(content)) != len(content):
+                raise ValueError(f"{name} is cut off")
+        return tensors, about
 
 
 def read_one(path: Path, name: str, most: int, limit: int = MAX_WEIGHTS) -> bytes:

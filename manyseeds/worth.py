@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from manyseeds.arguments import canonical_kwargs
 from manyseeds.cli import FLOAT32_MAX
 from manyseeds.record import hash_of, layers
 from manyseeds.stats import Floats
@@ -28,7 +29,9 @@ SCORES = {
     "random": {"value": float},
     "reference": (float, None),
 }
-SHARE_OF_FAILURE = 0.0  # failure score of language runs, whose headlines are shares of prompts
+# Measures of language runs that are shares of successes, as every headline is.
+SUCCESSES = re.compile(r"(pass|cons)@\d+|accuracy|greedy|format|all_solved")
+SHARE_OF_FAILURE = 0.0  # failure score of these
 
 
 class Worth(NamedTuple):
@@ -66,6 +69,18 @@ def worths_of(summary: Mapping[str, Any]) -> dict[int, Worth]:
     return {seed: worth_of(scores[str(seed)], (diverged or {}).get(str(seed))) for seed in seeds}
 
 
+def final_values(summaries: Sequence[Mapping[str, Any]], name: str) -> Floats:
+    """A measure of language runs after their training, [S], of a run of one seed each.
+
+    A diverged seed has `SHARE_OF_FAILURE` of successes. Its other measures, such as a length, are
+    unknown (NaN), as those are that a seed lacks.
+    """
+    worths = [w for summary in summaries for w in worths_of({**summary, "headline": name}).values()]
+    if SUCCESSES.fullmatch(name):
+        return counted(worths, SHARE_OF_FAILURE)
+    return np.array([math.nan if w.score is None else w.score for w in worths])
+
+
 class Measured(NamedTuple):
     """The scores of an environment that its results are normalised by; None: not stated."""
 
@@ -75,7 +90,7 @@ class Measured(NamedTuple):
 
 def scores_file(results: Path, env: str, env_kwargs: Sequence[str]) -> Path:
     """Where the measured scores of an environment with these arguments lie."""
-    text = " ".join((env, *sorted(env_kwargs)))
+    text = " ".join((env, *canonical_kwargs(env_kwargs)))
     name = re.sub(r"[^\w.-]", "--", text, flags=re.ASCII)
     return results / "scores" / f"{name if len(name) <= MAX_NAME else hash_of(text)}.json"
 
@@ -91,7 +106,8 @@ def measured_scores(results: Path, env: str, env_kwargs: Sequence[str] = ()) -> 
             stored = read_shaped(scores_file(layer, env, env_kwargs), SCORES)
         except FileNotFoundError:
             continue
-        if stored["env"] != env or sorted(stored["env_kwargs"]) != sorted(env_kwargs):
+        theirs = canonical_kwargs(stored["env_kwargs"])
+        if stored["env"] != env or theirs != canonical_kwargs(env_kwargs):
             continue  # another one, of a similar name
         random, reference = stored["random"]["value"], stored["reference"]
         return Measured(random, None if reference == random else reference)

@@ -19,7 +19,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Result = TypeVar("Result")
-HOST = platform.node()
+
+
+def host() -> str:
+    """Names what process numbers are unique in: a machine, and in containers their namespace."""
+    with contextlib.suppress(OSError):
+        return f"{platform.node()}-{os.stat('/proc/self/ns/pid').st_ino}"
+    return platform.node()
+
+
+HOST = host()
 DAY_S = 24 * 3600
 FORMULA = set("=+-@＝＋－＠")  # what a cell begins with that a spreadsheet may run
 NUMBER = r"[+-]?\d[\d,]*(\.\d+)?(e[+-]?\d+)?%?"
@@ -41,28 +50,37 @@ def write_bytes(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(fresh, path)
-    except OSError as error:
-        error.filename = error.filename or str(path)  # a full disk does not say of what
-        raise
-    finally:
+        if not _together:
+            os.replace(fresh, path)
+    except BaseException as error:
         fresh.unlink(missing_ok=True)
-    for collected in _collecting:
-        collected.add(path.resolve())
+        if isinstance(error, OSError):
+            error.filename = error.filename or str(path)  # a full disk does not say of what
+        raise
+    if _together:
+        _together[-1][path.absolute()] = fresh.absolute()
 
 
-_collecting: list[set[Path]] = []
+_together: list[dict[Path, Path]] = []  # by a file's path what will be renamed to it
 
 
 @contextlib.contextmanager
-def written_files() -> Iterator[set[Path]]:
-    """Collect the paths of the files that `write_bytes` writes within the block, resolved."""
+def written_together() -> Iterator[set[Path]]:
+    """Let the files that `write_bytes` writes within the block appear at its end, all in a moment;
+    where the block raises, none. Their paths, resolved, are those in the set after the block.
+    """
+    files: dict[Path, Path] = {}
     collected: set[Path] = set()
-    _collecting.append(collected)
+    _together.append(files)
     try:
         yield collected
+        for path, fresh in files.items():
+            os.replace(fresh, path)
+            collected.add(path.resolve())
     finally:
-        _collecting.remove(collected)
+        _together.remove(files)
+        for fresh in files.values():
+            fresh.unlink(missing_ok=True)
 
 
 def replace_folder(target: Path, fill: Callable[[Path], Result]) -> Result:

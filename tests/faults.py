@@ -1,7 +1,7 @@
 """Commands that meet a fault, and what must be equal once the same command has run again.
 
     python -m tests.faults --minutes 10              # prints its seed
-    python -m tests.faults --minutes 10 --seed 3     # the same faults again
+    python -m tests.faults --minutes 10 --seed 3     # the same, but for the times of signals
     python -m tests.faults --count 60 --only website,merge --how SIGKILL
 
 Each case is a small command in a folder of its own. It is killed, interrupted or terminated at a
@@ -44,6 +44,8 @@ SECONDS = ("seconds", "per_second", "sha256", "DONE.json")
 EVENTS = ["open", "fsync", "rename", "remove", "mkdir"]
 SIGNALS = ["SIGKILL", "SIGTERM", "SIGINT"]
 ERRORS = ["ENOSPC", "EIO"]
+# Exit statuses of a command that a fault has ended.
+ENDS = {"SIGKILL": [-9], "SIGTERM": [143], "SIGINT": [130], "ENOSPC": [1, 2], "EIO": [1, 2]}
 SAID = ("error: ", "interrupted", "note: ")
 
 LAKE = "--env FrozenLake-v1 --total-timesteps 500 --results r --quiet"
@@ -296,14 +298,20 @@ def differences(found: dict[str, Any], right: dict[str, Any]) -> list[str]:
     return [name for name in sorted(found | right) if found.get(name) != right.get(name)]
 
 
-def faults_of(case: Case, work: Path, before: Any, after: Any, outcome: Outcome) -> list[str]:
-    """What is wrong right after a fault."""
+def faults_of(
+    case: Case, work: Path, before: Any, after: Any, outcome: Outcome, how: str
+) -> list[str]:
+    """What is wrong right after a fault, `how` of ENDS."""
     found = []
     lines = [x for x in outcome.said.splitlines() if not x.startswith("note: ")]
     several = ("failed: ", "left out: ")  # of a merge, a line for each part
     ends = [x for x in lines if not x.startswith(several)]
     if len(ends) > 1 or not all(x.startswith(SAID + several) for x in lines):
         found.append(f"said {outcome.said[-600:]!r}")
+    if outcome.status not in (0, *ENDS[how]):
+        found.append(f"status {outcome.status}")
+    if outcome.status and how != "SIGKILL" and not lines:
+        found.append("it ended without a word")
     if case.whole:
         now = tree(work / case.whole)
         if now not in (before, after):
@@ -374,7 +382,8 @@ class Prepared:
         fault, timed = self.random_fault(rng, faults)
         own = self.case.own_process
         outcome = run(self.work, self.words, fault, timed, own)
-        found = faults_of(self.case, self.work, self.before, self.after, outcome)
+        how = timed[0] if timed else json.loads(fault)["how"]
+        found = faults_of(self.case, self.work, self.before, self.after, outcome, how)
         again = run(self.work, self.words, own=own)
         exists = self.case.whole == "hub" and again.status == 2  # it was written already
         if again.status and not exists:

@@ -58,12 +58,20 @@ from manyseeds.errors import printable
 from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Floats, Parity
 from manyseeds.untrusted import COST, NAME, ORIGIN, TEXT, check, reading
-from manyseeds.worth import SHARE_OF_FAILURE, Worth, counted, unscored_text, worths_of
+from manyseeds.worth import (
+    SHARE_OF_FAILURE,
+    SUCCESSES,
+    Worth,
+    final_values,
+    unscored_text,
+    worths_of,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
 ORDER = ("sft", "reward_model", "dpo", "rlhf_ppo", "grpo", "dr_grpo", "dapo")
+NO_MEASURES = ("source", "algo", "task", "seed", "samples", "learn_s")  # columns of a curve
 TARGETS = {"addition": 0.8}  # pass@1 to which samples are counted
 
 
@@ -124,9 +132,9 @@ class Method:
         return bool(unscored_text(self.worths))
 
     def values(self, name: str, when: str = "final") -> Floats:
-        """A measure of each seed, [S]; a seed without it is NaN, and a diverged one scores 0."""
-        if (name, when) == (self.headline, "final"):
-            return counted(self.worths, SHARE_OF_FAILURE)
+        """A measure of each seed, [S], as `final_values` after the training; NaN: unknown."""
+        if when == "final":
+            return final_values(self.summaries, name)
         found = [summary[when].get(name) for summary in self.summaries]
         return np.array([np.nan if x is None else x for x in found])
 
@@ -158,7 +166,10 @@ class Method:
         last = max(map(len, found)) - 1
         for rows, summary in zip(found, self.summaries, strict=True):
             if summary.get("diverged") is not None:
-                rows.loc[rows["samples"] >= summary["diverged"], self.headline] = SHARE_OF_FAILURE
+                late = rows["samples"] >= summary["diverged"]
+                for name in rows.columns.difference(NO_MEASURES):
+                    value = SHARE_OF_FAILURE if SUCCESSES.fullmatch(name) else np.nan
+                    rows.loc[late, name] = value
             due = rows["samples"] * last // self.settings["total_samples"]
             rows["point"] = due.clip(upper=last)
         return found
@@ -570,10 +581,10 @@ def seed_table(found: Sequence[Method]) -> pd.DataFrame:
             "seed": summary["seeds"][0],
             "when": when,
             "samples": summary["samples"] * (when == "final"),
-            **{printable(name): value for name, value in summary[when].items()},
+            **{printable(name): m.values(name, when)[k] for name in summary[when]},
         }
         for m in found
-        for summary in m.summaries
+        for k, summary in enumerate(m.summaries)
         for when in ("initial", "final")
     ]
     return pd.DataFrame(rows)

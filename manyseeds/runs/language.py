@@ -64,7 +64,7 @@ from manyseeds.runs.checkpoints import CHECKPOINT, Checkpoint
 from manyseeds.runs.parallel import Processes
 from manyseeds.runs.set_aside import Code, installed
 from manyseeds.untrusted import reading
-from manyseeds.worth import SHARE_OF_FAILURE, counted, worths_of
+from manyseeds.worth import SHARE_OF_FAILURE, final_values, worths_of
 from manyseeds.writing import parquet_bytes
 
 if TYPE_CHECKING:
@@ -543,19 +543,18 @@ def print_result(folder: RunFolder, config: LanguageConfig, preset: Preset | Non
     worths = {seed: worth for s in summaries for seed, worth in worths_of(s).items()}
     diverged = {seed: w.diverged for seed, w in worths.items() if w.diverged is not None}
     for name in summaries[0]["final"]:
-        values = [[s[when].get(name) for s in summaries] for when in ("initial", "final")]
-        if name == summaries[0]["headline"] and diverged:
-            values[1] = counted([*worths.values()], SHARE_OF_FAILURE).tolist()
-        if any(x is None for x in values[1]):
+        before = [s["initial"].get(name) for s in summaries]
+        after = final_values(summaries, name)
+        if np.isnan(after).any():
             continue
-        found = stats.estimate(values[1], "mean", resamples=2000, imputed=bool(diverged))
+        found = stats.estimate(after, "mean", resamples=2000, imputed=bool(diverged))
         text = found.full_text(3) if name == summaries[0]["headline"] else found.text(3)
-        if all(x is not None for x in values[0]):
-            text += f", at the beginning {np.mean(values[0]):z.3f}"
+        if all(x is not None for x in before):
+            text += f", at the beginning {np.mean(before):z.3f}"
         table.add_row(name, text)
     words = ", ".join(f"seed {seed} at {n:,} samples" for seed, n in diverged.items())
     if diverged:
-        words += f"; each counts as {SHARE_OF_FAILURE:g} in {summaries[0]['headline']}"
+        words += f"; each counts as {SHARE_OF_FAILURE:g} in shares of successes"
     table.add_row("diverged", words or "none")
     metrics = pd.concat(read_parquet(part / "metrics.parquet") for part in parts)
     if signal := signal_of(metrics, config):

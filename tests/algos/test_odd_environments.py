@@ -70,6 +70,16 @@ class Seedless(Odd):
         return np.zeros(2)
 
 
+class DrawnAtOnce(Odd):
+    def __init__(self, **odd: Any) -> None:
+        super().__init__(np.random.normal(), **odd)  # noqa: NPY002
+
+
+class Unmakable(Odd):
+    def __init__(self, **odd: Any) -> None:
+        raise KeyError("boom")
+
+
 def fails(*_: Any) -> Any:
     raise KeyError("boom")
 
@@ -149,6 +159,11 @@ CASES: dict[str, tuple[dict[str, Any], Any, str]] = {
     "NumPy's global generator": (drawn(lambda: np.random.normal()), REPEATS, ""),  # noqa: NPY002
     "Python's global generator": (drawn(random.random), REPEATS, ""),
     "PyTorch's global generator": (drawn(lambda: torch.rand(())), REPEATS, ""),
+    "a global generator in the constructor": ({"kind": DrawnAtOnce}, REPEATS, ""),
+    "a global generator later on": (
+        {**drawn(random.random), "late": 60, "limit": 70, "total_timesteps": 512},
+        *(..., "draws from a global random generator, not yet in its first 50 steps"),
+    ),
     "an unseeded generator": (drawn(lambda: np.random.default_rng().random()), ..., DIFFER),
     "a generator that all share": (drawn(lambda: Odd.shared.random()), ..., DIFFER),
     "no limit": ({"limit": None}, 1000.0, NO_LIMIT),
@@ -185,6 +200,10 @@ CASES: dict[str, tuple[dict[str, Any], Any, str]] = {
     "states that pay NaN": (
         {**seen(spaces.Discrete(4), 3), **paid(NAN)},
         *(Diverges(None), "a reward is nan at step 1 of an episode"),
+    ),
+    "too many states": (
+        seen(spaces.Discrete(10**9), 3),
+        *(REFUSED, "has 1,000,000,000 states; as one-hot vectors at most 100,000"),
     ),
     "states from -3": (seen(spaces.Discrete(4, start=-3), np.int64(-3)), 5.0, ""),
     "a state outside": (seen(spaces.Discrete(4), 4), REFUSED, "observation 4 is not in its space"),
@@ -223,6 +242,22 @@ CASES: dict[str, tuple[dict[str, Any], Any, str]] = {
         *(REFUSED, "terminated of type NoneType, must be a bool"),
     ),
     "arguments": ({"env_kwargs": ("reward=2", "max_episode_steps=3")}, 6.0, ""),
+    "an argument of no use": (
+        {"env_kwargs": ("reward=abc",)},
+        *(REFUSED, "--env odd/Odd-v0 --env-kwargs reward=abc: its step failed: ValueError: a rewa"),
+    ),
+    "an argument that the constructor refuses": (
+        {"kind": Unmakable, "env_kwargs": ("map=5x5",)},
+        *(REFUSED, "--env odd/Odd-v0 --env-kwargs map=5x5: KeyError: 'boom'"),
+    ),
+    "no limit, as an argument": (
+        {"env_kwargs": ("max_episode_steps=-1",), "ends": 7},
+        *(7.0, "is asked for without a time limit: episodes are cut after 1000 steps"),
+    ),
+    "True as a limit": (
+        {"env_kwargs": ("max_episode_steps=True",)},
+        *(REFUSED, "its max_episode_steps is True; it must be a whole number"),
+    ),
     "an unknown argument": (
         {"kind": Odd.plain, "env_kwargs": ("rewards=2",)},
         *(REFUSED, "--env-kwargs rewards: odd/Odd-v0 takes no such argument; did you mean reward?"),
@@ -240,7 +275,7 @@ def algos_of(name: str) -> list[str]:
         return DEEP
     if name == "a reward of 1e30":  # the square of a return, of which GRPO has none, is infinite
         return ["ppo", "a2c"]
-    if isinstance(odd.get("sees"), spaces.Discrete):
+    if isinstance(odd.get("sees"), spaces.Discrete) and name != "too many states":
         return [*DEEP, *TABLES] if name == "states" else TABLES
     return ["ppo" if isinstance(odd.get("acts"), spaces.Box) else TURN[name]]
 

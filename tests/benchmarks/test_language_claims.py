@@ -195,15 +195,18 @@ def test_clip_higher_that_changes_nothing_is_said_to(folder: Path) -> None:
 
 
 def test_a_diverged_seed_scores_0(tmp_path: Path) -> None:
-    """At the end and on its curve from there on; other measures are those that it has."""
+    """At the end and on its curve from there on; what is no share of successes is unknown."""
     run = language_run(tmp_path)
     part = run / "seeds-000-000"
     write_json(part / "summary.json", {**read_json(part / "summary.json"), "diverged": 32})
     seal(part)
     found = Method(open_run(RunFolder(run)))
     assert found.values("pass@1").tolist() == [0.0]
-    assert (found.values("pass@1", "initial"), found.values("length")) == (0.5, 9.0)
-    assert found.curve("pass@1")[1].tolist() == [[0.5, 0.0, 0.0]]
+    assert found.values("pass@1", "initial") == found.values("greedy") + 0.5 == 0.5
+    assert found.mean_text("length", "initial") == "9.000"
+    assert found.mean_text("length") == ""
+    assert found.curve("format")[1].tolist() == [[1.0, 0.0, 0.0]]
+    np.testing.assert_array_equal(found.curve("length")[1], [[9.0, np.nan, np.nan]])
 
 
 def test_lengths_are_compared_where_they_are_free(folder: Path) -> None:

@@ -648,10 +648,10 @@ def test_arguments_make_another_environment(tmp_path: Path) -> None:
     page = written(tmp_path)
     assert [row["n"] for row in table(page, "Scores")] == ["10 of 30"]
     assert "Other runs" not in page
-    other_page = tmp_path / page_name(f"{ENV} sutton_barto_reward=true")
+    other_page = tmp_path / page_name(f"{ENV} sutton_barto_reward=True")
     page = other_page.read_text()
     assert "random or reference score unknown" in page
-    report.main(["--results", str(tmp_path), "--env", f"{ENV} sutton_barto_reward=true"])
+    report.main(["--results", str(tmp_path), "--env", f"{ENV} sutton_barto_reward=True"])
     assert other_page.read_text() == page
     report.main(["--results", str(tmp_path), "--env", ENV])
     assert "sutton" not in (tmp_path / page_name(ENV)).read_text()
@@ -702,6 +702,27 @@ def test_something_else_where_the_report_writes(
     before = sorted(tmp_path.rglob("*"))
     assert refusal(report.main, "--results", tmp_path).startswith(f"error: {place}: ")
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("words", [(), ("--env", ENV)], ids=["all", "one"])
+def test_a_report_that_is_interrupted_leaves_the_former_one(
+    words: Sequence[str], tmp_path: Path, monkeypatch: Patch
+) -> None:
+    plant(tmp_path, "ppo", FINALS)
+    report.main(["--results", str(tmp_path), *words])
+    former = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    plant(tmp_path, "a2c", FINALS)
+    run = {path for path in tmp_path.rglob("*") if path.is_file()} - former.keys()
+
+    def interrupt(*_: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(front_page, "page", interrupt)
+    monkeypatch.setattr(report, "whole_page", interrupt if words else report.whole_page)
+    with pytest.raises(SystemExit, match="130"):
+        report.main(["--results", str(tmp_path), *words])
+    left = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert {path: x for path, x in left.items() if path not in run} == former
 
 
 def test_full_disk_is_one_line(tmp_path: Path, monkeypatch: Patch, refusal: Refusal) -> None:

@@ -18,6 +18,7 @@ import torch
 
 from manyseeds import checkpoint
 from manyseeds.algos import dqn, ppo, q_learning
+from manyseeds.arguments import canonical_kwargs
 from manyseeds.benchmarks import catalog
 from manyseeds.cli import (
     FLOAT32_MAX,
@@ -449,7 +450,7 @@ def test_arguments_of_the_environment_are_part_of_the_run(capsys: Output) -> Non
     args = ["--env", "CartPole-v1", "--seeds", "1", "--total-timesteps", "512", "--quiet"]
     args += ["--num-steps", "16", "--minibatch-size", "64", "--hidden", "8", "--results", "r"]
     names = {RunFolder.of(read(*args), "ppo").path}
-    for kwargs in (["max_episode_steps=7"], ["max_episode_steps=7", "sutton_barto_reward=true"]):
+    for kwargs in (["max_episode_steps=7"], ["max_episode_steps=7", "sutton_barto_reward=True"]):
         given = [*args, "--env-kwargs", *kwargs]
         run(*given)
         out, err = capsys.readouterr()
@@ -464,7 +465,24 @@ def test_arguments_of_the_environment_are_part_of_the_run(capsys: Output) -> Non
         assert "s evaluation" in out
         assert "s preparation" in out
         names.add(part.parent)
+        same = [x.replace("T", "t").replace("7", "0x7") for x in reversed(kwargs)]
+        names.add(RunFolder.of(read(*args, "--env-kwargs", *same), "ppo").path)
     assert len(names) == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "canonical"),
+    [
+        (("b=2", "a=true"), ("a=True", "b=2")),
+        (("x=1e-3", "y=[1,2]"), ("x=0.001", "y=[1, 2]")),
+        (("map_name='8x8'",), ("map_name=8x8",)),
+        (("n='2'", "m=2.0"), ("m=2.0", "n='2'")),
+        (("x=1e999", "wrong"), ("wrong", "x=1e999")),  # as Python writes it, it would be a text
+    ],
+)
+def test_arguments_of_equal_meaning_are_written_alike(given: Any, canonical: Any) -> None:
+    assert canonical_kwargs(given) == canonical
+    assert canonical_kwargs(canonical) == canonical
 
 
 # ---- As a process -----------------------------------------------------------------------

@@ -13,6 +13,7 @@ from manyseeds.command import (
 
 import ast
 import errno
+import math
 import os
 import shutil
 import signal
@@ -23,6 +24,7 @@ from pathlib import Path
 
 import pytest
 
+from manyseeds import command
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError
 from manyseeds.process import ENDING
@@ -143,6 +145,18 @@ def test_what_a_command_has_begun_is_cleared(how: object, tmp_path: Path) -> Non
         assert (tmp_path / "cleared").exists()
     else:
         assert (status, said) == (BROKEN_PIPE, "")
+
+
+def test_a_second_sigterm_counts_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python may have dropped what the first one raised."""
+    monkeypatch.setattr(command, "_owner", os.getpid())
+    monkeypatch.setattr(command, "_asked", -math.inf)
+    with pytest.raises(command.Interrupted):
+        command.interrupt(signal.SIGTERM, None)
+    command.interrupt(signal.SIGTERM, None)
+    monkeypatch.setattr(command, "CLEANING_S", -1)
+    with pytest.raises(command.Interrupted):
+        command.interrupt(signal.SIGTERM, None)
 
 
 PARENT_OF = """

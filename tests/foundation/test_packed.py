@@ -6,7 +6,6 @@ import io
 import itertools
 import json
 import os
-import platform
 import shutil
 from collections.abc import Callable, Iterator
 from hashlib import sha256
@@ -34,7 +33,7 @@ from manyseeds.record import (
     read_parquet,
     seal,
 )
-from manyseeds.writing import parquet_bytes, write_bytes, write_json
+from manyseeds.writing import HOST, parquet_bytes, write_bytes, write_json
 from tests.records import config_of
 
 RESULTS = Path("r")
@@ -331,8 +330,8 @@ def test_what_would_be_read_otherwise_is_not_packed(
 
 def test_what_a_killed_packing_was_writing_is_removed() -> None:
     plant(FIRST)
-    dead = f"{platform.node()}.{2**22 + 1}.partial"  # more than Linux has
-    kept = {ALGO / ".a.2", ALGO / f".runs.json.{platform.node()}.{os.getppid()}.partial"}
+    dead = f"{HOST}.{2**22 + 1}.partial"  # more than Linux has
+    kept = {ALGO / ".a.2", ALGO / f".runs.json.{HOST}.{os.getppid()}.partial"}
     for path in (*kept, ALGO / f".runs.json.{dead}", ALGO / f".curve.parquet.{dead}"):
         path.write_text("")
     pack(RESULTS)

@@ -8,7 +8,6 @@ import errno
 import io
 import json
 import os
-import platform
 import resource
 import shutil
 import signal
@@ -43,7 +42,7 @@ from manyseeds.record import (
 from manyseeds.runs import control
 from manyseeds.runs.base import complete_seeds
 from manyseeds.runs.control import Run, main
-from manyseeds.writing import write_bytes, write_json
+from manyseeds.writing import HOST, write_bytes, write_json
 from tests.benchmarks.conftest import Output, Patch
 from tests.processes import Script
 from tests.records import config_of
@@ -52,7 +51,7 @@ from tests.records import config_of
 FILES = ["config.json", "curve.parquet", "metrics.parquet", "policy.safetensors", "curve.png"]
 FILES += ["summary.json", DONE]
 WRITES = ["settings.json", *FILES[:-1], "config.json", DONE]  # of locks; the record says kernels
-DEAD = f"{platform.node()}.{2**22 + 1}.partial"  # of a process that no Linux has
+DEAD = f"{HOST}.{2**22 + 1}.partial"  # of a process that no Linux has
 LAKE = ("--env", "FrozenLake-v1", "--total-timesteps", "500", "--results", "r")
 POLE = ("--total-timesteps", "64", "--num-envs", "2", "--num-steps", "16", "--epochs", "2")
 POLE += ("--minibatch-size", "16", "--hidden", "8", "--results", "r")

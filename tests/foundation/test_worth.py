@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from manyseeds.worth import Worth, counted, mean_or_failure, unscored_text, worth_of, worths_of
+from manyseeds.worth import (
+    Worth,
+    counted,
+    final_values,
+    mean_or_failure,
+    unscored_text,
+    worth_of,
+    worths_of,
+)
 
 OK, NONE = worth_of(7.0), worth_of(None)
 
@@ -40,6 +48,21 @@ def test_control_and_language_runs_alike() -> None:
     assert worths_of({**language, "diverged": None}) == {2: Worth(0.5)}
     assert worths_of({**language, "diverged": 96}) == {2: Worth(None, 96, 0.5)}
     assert worths_of({**language, "final": {"pass@1": None}}) == {2: Worth()}
+
+
+@pytest.mark.parametrize(
+    ("name", "of_diverged"),
+    [
+        *((x, 0.0) for x in ("pass@1", "pass@16", "cons@16", "accuracy", "greedy", "format")),
+        *((x, math.nan) for x in ("length", "entropy", "kl", "truncated", "all_failed", "loss")),
+    ],
+)
+def test_successes_of_a_diverged_language_run_are_none_and_all_else_is_unknown(
+    name: str, of_diverged: float
+) -> None:
+    run = {"seeds": [0], "headline": "pass@1", "final": {name: 0.75}}
+    runs = [run, {**run, "seeds": [1], "diverged": 96}, {**run, "final": {}}]
+    np.testing.assert_array_equal(final_values(runs, name), [0.75, of_diverged, math.nan])
 
 
 @pytest.mark.parametrize(

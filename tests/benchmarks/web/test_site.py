@@ -8,7 +8,6 @@ import html
 import itertools
 import json
 import os
-import platform
 import re
 import shutil
 import signal
@@ -34,7 +33,7 @@ from manyseeds.benchmarks.web.page import HERE, Page, inline_json, packed, polic
 from manyseeds.errors import UsageError
 from manyseeds.plots import Line
 from manyseeds.record import read_json, seal
-from manyseeds.writing import write_json
+from manyseeds.writing import HOST, write_json
 from tests.benchmarks.conftest import Output, Patch, Refusal
 from tests.benchmarks.test_hostile_store import NASTY, SCRIPT, named, rewrite
 from tests.benchmarks.test_report import around, plant
@@ -346,7 +345,7 @@ def test_a_site_without_an_exchange_of_names(tmp_path: Path, monkeypatch: Patch)
 @pytest.mark.usefixtures("two_pages")
 def test_what_other_processes_write_is_left_alone(tmp_path: Path) -> None:
     """For a day, if it is on another machine. And a link to the folder stays a link."""
-    for place in (f"{platform.node()}.{os.getppid()}", "elsewhere.1", "x", f"{platform.node()}.x"):
+    for place in (f"{HOST}.{os.getppid()}", "elsewhere.1", "x", f"{HOST}.x"):
         (tmp_path / f".out.{place}.partial").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "out")
     (tmp_path / "out").mkdir()
