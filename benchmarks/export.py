@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from tyro.conf import Positional
 
-from manyseeds import stats
+from manyseeds import envs, stats
 from manyseeds.benchmarks.chapters.comparison import SB3
 from manyseeds.benchmarks.chapters.language_models import Method, verdict_against
 from manyseeds.benchmarks.chapters.names import display
@@ -200,6 +200,19 @@ def verdict_on_return(ours: Result, theirs: Result) -> str:
     return decision_text(decision(ours, theirs, "final"), ours.spec)
 
 
+def conventions(run: StoredRun) -> list[str]:
+    """What `load()`'s policy sees and does otherwise than the environment; of ours, what it sees:
+    no other one is made."""
+    texts = []
+    if run.config.get("rescale_actions"):
+        texts.append("Its actions are from -1 to 1, scaled to the environment's bounds there.")
+    known = envs.NATIVE.get(run.env)
+    if "hidden" in run.config and known and (states := known().spec.num_states):
+        size = "" if run.config.get("env_kwargs") else f" of length {states}"
+        texts.append(f"It sees a state index as a one-hot vector{size}.")
+    return texts
+
+
 def card(run: StoredRun, seeds: Sequence[int], folder: Path) -> str:
     """README.md: metadata as the hub reads it, then what a person wants to know.
 
@@ -207,7 +220,8 @@ def card(run: StoredRun, seeds: Sequence[int], folder: Path) -> str:
     """
     from huggingface_hub import EvalResult, ModelCardData
 
-    name = f"{display(run.algo)} on {printable(run.env)}"
+    env = printable(" ".join((run.env, *run.config.get("env_kwargs", ()))))
+    name = f"{display(run.algo)} on {env}"
     if run.kind == "control":
         result = load_result(run)
         result = result.only(result.seeds[: result.first_seeds] or result.seeds)  # as verdicts
@@ -226,7 +240,8 @@ def card(run: StoredRun, seeds: Sequence[int], folder: Path) -> str:
         load = f"from transformers import {loader}\n\n"
         load += f'model = {loader}.from_pretrained("FOLDER")  # or OWNER/NAME'
     shown += f" over {plural(score.n, 'seed')}"
-    interval = "; ".join(filter(None, ("95% interval", score.caveat)))
+    has_interval = not score.equal and score.n > 1
+    interval = "; ".join(filter(None, ("95% interval" * has_interval, score.caveat)))
     data = ModelCardData(
         model_name=name,
         library_name=library,
@@ -236,9 +251,9 @@ def card(run: StoredRun, seeds: Sequence[int], folder: Path) -> str:
             EvalResult(
                 task_type=task,
                 dataset_type=printable(run.env),
-                dataset_name=printable(run.env),
+                dataset_name=env,
                 metric_type=measure,
-                metric_name=f"{shown} [{interval}]",
+                metric_name=shown + (f" [{interval}]" if interval else ""),
                 metric_value=score.short_text(digits),
             )
         ],
@@ -250,10 +265,11 @@ def card(run: StoredRun, seeds: Sequence[int], folder: Path) -> str:
         f"---\n{data.to_yaml()}\n---\n",
         f"# {escape(name)}\n",
         f"Trained by manyseeds with seeds {ranges(run.seeds)}. Weights of {rows}.\n",
-        f"- Score: {score.short_text(digits)} ({shown}, {interval})",
+        f"- Score: {score.short_text(digits)} ({', '.join(filter(None, (shown, interval)))})",
         *([f"- Seeds without a score, which count as failures: {failed}"] if failed else []),
         f"- Against {BASELINES[run.kind][1]}: {escape(verdict_of(run))}\n",
         f"```python\n{load}\n```\n",
+        *(f"{text}\n" for text in conventions(run)),
         f"## Provenance\n\n{origins_text(run.configs)}",
     ]
     return "\n".join(lines)

@@ -85,7 +85,7 @@ class Part:
     def decided_by(self) -> dict[str, Any]:
         """What decides its results, but for the CPU and the build of the kernels."""
         names = ("kind", "source", "algo", "config", "versions")
-        execution = {k: v for k, v in self.config["execution"].items() if k != "kernels"}
+        execution = {k: self.config["execution"][k] for k in ("device", "threads")}
         code = self.config["code"]["digest"]
         return {**{name: self.config.get(name) for name in names}, "code": code, **execution}
 

@@ -33,6 +33,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -379,13 +380,15 @@ def build(baseline: type[Baseline], config: Any, seed: int) -> BaseAlgorithm:
     # registered; observations and actions are written as our policies see them.
     spec = config.make_env().spec
     kwargs = {**read_kwargs(config.env_kwargs), "max_episode_steps": spec.time_limit}
-    env = make_vec_env(
-        config.env,
-        n_envs=config.num_envs,
-        vec_env_cls=DummyVecEnv,
-        wrapper_class=partial(as_ours, spec=spec, rescale=config.rescale_actions),
-        env_kwargs=kwargs,
-    )
+    with warnings.catch_warnings():  # no render mode, bounds of float64: nothing of use
+        warnings.simplefilter("ignore")
+        env = make_vec_env(
+            config.env,
+            n_envs=config.num_envs,
+            vec_env_cls=DummyVecEnv,
+            wrapper_class=partial(as_ours, spec=spec, rescale=config.rescale_actions),
+            env_kwargs=kwargs,
+        )
     env = baseline.wrap(env, config)
     model: Any = baseline.model
     arguments = baseline.arguments(config)

@@ -694,7 +694,7 @@ class TaskConfig(LanguageConfig):
         return [*super().origins(), *task, *chosen, *initial_origins]
 
     def contents(self) -> dict[str, str]:
-        """Digests of the JSONL files of the training data and of the initial models.
+        """Digests of the training data and of the initial models.
 
         A model on a hub has its revision instead. The tiny models are made by code.
         """
@@ -703,11 +703,15 @@ class TaskConfig(LanguageConfig):
             path = getattr(self, name, "")
             known = path_of(path, flag(name))
             files = files_of(known) if known.is_dir() else [known]
-            if path and path not in GENERATED and all(file.is_file() for file in files):
+            if not path or path in GENERATED:
+                continue
+            if all(file.is_file() for file in files):
                 texts = [read_data(file) for file in files]
                 sizes = b"".join(b"%d\n" % len(text) for text in texts[:-1])  # where each ends
                 digest = hashlib.sha256(sizes + b"".join(texts))
                 digests[f"{name}_content"] = digest.hexdigest()[:12]
+            elif name == "task":
+                digests["task_content"] = hub_content(path)
         for name in ("model", "reward_model"):
             model = getattr(self, name, "")
             if model and model not in MADE:
@@ -835,6 +839,20 @@ def from_hub(task: str, name: str, config: str | None) -> JsonlTask:
     if "test" in problems:
         return JsonlTask(task, problems["train"], problems["test"])
     return held_out_task(task, problems["train"])
+
+
+@cache
+def hub_content(task: str) -> str:
+    """Digest of the problems of a data set on a hub as they are read here.
+
+    It is that of the copy on this machine where there is no network, which would not say what its
+    revision is.
+    """
+    made = named(task)
+    assert isinstance(made, JsonlTask)
+    rows = [[x._replace(where="") for x in part] for part in (made.trained, made.tested)]
+    text = json.dumps(rows)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def read_jsonl(path: Path, read: Callable[[dict[str, Any], str], T]) -> list[T]:
@@ -981,7 +999,7 @@ def answers_of(row: dict[str, Any], completion: str) -> list[str]:
         given = answer_of(completion) or []
     answers = [text_of(x, "answer") for x in (given if isinstance(given, list) else [given])]
     if not answers:
-        raise UsageError(f"has no answer (nor its completion one between {ANSWER} tags)")
+        raise UsageError(f"has no answer and no completion with one between {ANSWER} tags")
     return answers
 
 

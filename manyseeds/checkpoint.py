@@ -159,6 +159,8 @@ def start_from(init: str, seeds: Sequence[int], like: Mapping[str, Tensor]) -> d
         )
         if ours != theirs:
             raise UsageError(f"--init {init}: {name} is {theirs} there, {ours} here")
+        if not found[name].isfinite().all():
+            raise UsageError(f"--init {init}: {name} is not finite there: its training diverged")
     return found
 
 

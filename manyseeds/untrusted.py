@@ -47,11 +47,13 @@ MAX_STRING = 2**14  # characters of any other text of a record, such as a comman
 SPARSE = 2**24  # bytes above which a file must be on the disk, not be a hole
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 # What leaves this machine in an export, and what a model's folder is read for: the files that
-# `save_pretrained` writes, and no code.
+# `save_pretrained` writes and those of all tokenizers of `transformers`, and no code.
 MODEL = re.compile(
     r"model(-\d+-of-\d+)?\.safetensors|(config|generation_config|model\.safetensors\.index)\.json"
-    r"|(tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab)\.json"
-    r"|(merges|vocab)\.txt|(tokenizer|spiece|sentencepiece\.bpe)\.model"
+    r"|(tokenizer|tokenizer_config|special_tokens_map|added_tokens)\.json"
+    r"|(merges|vocab|dict)\.txt|(tekken|(entity_|target_)?vocab(-src|-tgt)?)\.json|vocab\.bpe"
+    r"|(word_shape|word_pronunciation|normalizer|emoji|byte_maps)\.json|bpe\.codes"
+    r"|\w[\w.-]*\.model(\.v\w+)?|(source|target)\.spm|prophetnet\.tokenizer"
     r"|(chat_template|additional_chat_templates/[\w-]+)\.jinja"
 )
 SHARED = re.compile(rf"README\.md|run\.json|curve\.parquet|policy\.safetensors|{MODEL.pattern}")

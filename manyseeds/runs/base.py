@@ -128,6 +128,8 @@ class BaseRun:
             "execution": {
                 "device": str(self.device),
                 "threads": self.config.threads,
+                # An environment may walk through a set of texts.
+                "hash_seed": os.environ.get("PYTHONHASHSEED") or "random",
             },
             "command": "python " + shlex.join(without_results(sys.argv)),
             **provenance(self.origins(definitions), packages, self.kind_origins()),
@@ -301,6 +303,7 @@ def complete(
 
     with failing_in_one_line(f"; try a smaller {memory}", AGAIN):
         folder.check_identity(identity(config))
+        code.check_environment(folder)
         for part in filter(is_part, folder.path.glob("seeds-*")):
             if (part / DONE).exists():  # by a process that was killed as it ended
                 remove_all(part)

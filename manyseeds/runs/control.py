@@ -162,8 +162,15 @@ class Run(ResumableRun):
     def begin_with(self, policy: AnyPolicy) -> AnyPolicy:
         """The policy as it was made, or with the weights of `--init`. Raises UsageError."""
         if self.config.init:
-            given = self.config.init, self.seeds, policy.state_dict()
-            policy.load_state_dict(checkpoint.start_from(*given))
+            init, ours = self.config.init, self.config.rescale_actions
+            tensors = checkpoint.start_from(init, self.seeds, policy.state_dict())
+            theirs = checkpoint.stored_policy(init)[1]["config"].get("rescale_actions", False)
+            if theirs != ours:
+                raise UsageError(
+                    f"--init {init}: its actions have another meaning: rescale_actions is {theirs} "
+                    f"there, {ours} here"
+                )
+            policy.load_state_dict(tensors)
         return policy
 
     @property

@@ -161,6 +161,31 @@ class Code:
             return False
         return self.accepts(read_config(part))
 
+    def check_environment(self, folder: RunFolder) -> None:
+        """Raise UsageError where a run has a part with another time limit than the environment has
+        today, as where it is registered anew; a note for other versions of its packages.
+
+        Parts that do not say theirs have the same.
+        """
+        configs = {part: read_config(part) for part in folder.parts()}
+        if not configs or not hasattr(self.config, "make_env"):
+            return
+        env, notes = self.config.make_env(), set[str]()
+        versions = {name: installed(name) for name in env.packages()}
+        for part, config in configs.items():
+            if (limit := config.get("time_limit", env.spec.time_limit)) != env.spec.time_limit:
+                raise UsageError(
+                    f"--env {env.spec.id}: its time limit is {env.spec.time_limit} now, and was "
+                    f"{limit} for {part}: choose another --name, or another folder (--results)"
+                )
+            for name, now in versions.items():
+                if (then := config["versions"].get(name, now)) != now:
+                    notes.add(
+                        f"a part of {folder.path} was trained with {name} {then}, here is {now}"
+                    )
+        for note in sorted(notes):
+            print(f"note: {note}", file=sys.stderr)
+
     def say_what_is_kept(self, folder: RunFolder, seeds: Iterable[int]) -> None:
         """With `--keep-stale`, a line for the parts that are taken as finished all the same."""
         if self.config.keep_stale and not is_published(self.config):

@@ -29,7 +29,7 @@ from manyseeds.errors import UsageError
 from manyseeds.record import POLICY, read_json, seal
 from manyseeds.writing import write_json
 from tests.benchmarks.conftest import Output, Patch, Refusal
-from tests.benchmarks.test_report import around, plant
+from tests.benchmarks.test_report import around, know, plant
 from tests.benchmarks.test_watch import store
 
 EXPORTED = ["README.md", "curve.parquet", POLICY, "run.json"]
@@ -120,6 +120,29 @@ def test_the_card_has_the_verdict(tmp_path: Path) -> None:
     plant(tmp_path, "sb3-ppo", around(300.0, 30), name=other.path.name)
     card = export.card(find_and_open(str(other.path)), [0], tmp_path)
     assert "no run of stable-baselines3" in card
+
+
+@pytest.mark.parametrize(
+    ("env", "settings", "title", "text"),
+    [
+        ("Pendulum-v1", {"rescale_actions": True}, "Pendulum-v1", "Its actions are from -1 to 1, "),
+        ("Pendulum-v1", {"env_kwargs": ("g=2",)}, "Pendulum-v1 g=2", ""),
+        ("FrozenLake-v1", {}, "FrozenLake-v1", "as a one-hot vector of length 16."),
+    ],
+)
+def test_the_card_says_what_a_policy_sees_and_does(
+    tmp_path: Path, env: str, settings: Any, title: str, text: str
+) -> None:
+    """And of equal scores, which have no interval, nothing of one."""
+    planted = plant(tmp_path, "ppo", {0: 1.0, 1: 1.0}, env=env, **settings)
+    know(planted.path, threshold=None, digits=None)
+    card = export.card(find_and_open(str(planted.path)), [0, 1], tmp_path)
+    assert f"# PPO on {title}\n" in card.replace("\\", "")
+    assert f"name: {title}\n" in card
+    assert text in card
+    assert ("one-hot" in card, "from -1 to 1" in card) == ("one-hot" in text, "-1" in text)
+    assert "all 2 seeds equal: at most" in card
+    assert "95% interval" not in card
 
 
 def test_published_policies_are_exported(tmp_path: Path) -> None:

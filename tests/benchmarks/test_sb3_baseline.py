@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,18 @@ def test_the_environment_is_as_ours(env_id: str, settings: Any, limit: int) -> N
     theirs.step(up)
     if spec.continuous:
         assert [env.last_u for env in theirs.get_attr("unwrapped")] == [1.0] * 4
+
+
+def test_an_environment_without_render_modes_has_no_warnings(monkeypatch: Patch) -> None:
+    class Plain(gym.Env[Any, Any]):
+        observation_space = action_space = gym.spaces.Box(-1, 1, (2,), np.float64)
+
+    monkeypatch.setitem(gym.registry, "Plain-v0", EnvSpec("Plain-v0", Plain, max_episode_steps=5))
+    config = ppo.Config(env="Plain-v0", rescale_actions=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sb3_baseline.check_env(config)
+        sb3_baseline.build(BASELINES["ppo"], config, 0)
 
 
 def test_zero_means_off() -> None:

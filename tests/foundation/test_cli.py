@@ -8,6 +8,7 @@ import importlib
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from manyseeds.cli import (
 )
 from manyseeds.digest import ROOT
 from manyseeds.record import RunFolder, part_name, read_json
+from manyseeds.runs import set_aside
 from manyseeds.runs.control import Run, main
 from manyseeds.usage import documented
 from tests.benchmarks.conftest import Output, Patch
@@ -443,6 +445,29 @@ def test_what_somebodys_environment_does_is_one_line(capsys: Output) -> None:
         assert Path("r/runs/Deaf-v0/ppo").exists()
     finally:
         del gym.registry["Broken-v0"], gym.registry["Deaf-v0"]
+
+
+def test_a_run_has_one_time_limit(capsys: Output, monkeypatch: Patch) -> None:
+    """And a note says where packages of its environment are of several versions."""
+    args = ["--env", "Stage-v0", "--total-timesteps", "64", "--num-steps", "16", "--hidden", "8"]
+    args += ["--minibatch-size", "64", "--results", "r", "--quiet", "--seeds"]
+    monkeypatch.setenv("PYTHONHASHSEED", "3")
+    try:
+        for limit, seeds, status in ((5, "1", 0), (5, "2", 0), (4, "3", 2)):
+            gym.registry.pop("Stage-v0", None)
+            gym.register("Stage-v0", Stage, max_episode_steps=limit, kwargs={"raises": False})
+            with pytest.raises(SystemExit, match="2") if status else nullcontext():
+                run(*args, seeds)
+            monkeypatch.setattr(set_aside, "installed", lambda name: "99")
+            said = capsys.readouterr().err
+            assert ("was trained with pytest" in said) == (seeds == "2")
+    finally:
+        del gym.registry["Stage-v0"]
+    (folder,) = map(RunFolder, Path("r/runs").glob("*/*/*"))
+    first, second = folder.parts()
+    assert read_json(first / "config.json")["execution"]["hash_seed"] == "3"
+    line = f"--env Stage-v0: its time limit is 4 now, and was 5 for {first}: choose another --name"
+    assert said.splitlines()[-1] == f"error: {line}, or another folder (--results)"
 
 
 def test_arguments_of_the_environment_are_part_of_the_run(capsys: Output) -> None:

@@ -224,6 +224,17 @@ def test_mistakes_are_one_line(capsys: Output) -> None:
     assert refused(capsys, "--init", str(part), "--normalize-obs") == (
         f"{part}: obs_stats.mean is none there, [1, 4] torch.float64 here\n"
     )
+    pendulum = stored(env="Pendulum-v1")
+    assert refused(
+        capsys, "--init", str(pendulum), "--env", "Pendulum-v1", "--rescale-actions"
+    ) == (
+        f"{pendulum}: its actions have another meaning: rescale_actions is False there, True here\n"
+    )
+    with_weights(lambda x: x / 0)(part / POLICY)
+    seal(part, (POLICY,), POLICY)
+    assert refused(capsys, "--init", str(part)) == (
+        f"{part}: networks.weights.0 is not finite there: its training diverged\n"
+    )
     for nothing in ("nowhere", "r", "hub:nowhere at all", "\0", "x" * 300):
         assert refused(capsys, "--init", nothing)
 

@@ -573,6 +573,22 @@ def test_a_folders_digest_is_of_its_names_and_contents(monkeypatch: Patch) -> No
     assert record.folder_digest(folder) != first
     shutil.copytree(folder, "moved")
     assert record.folder_digest(Path("moved")) == record.folder_digest(folder)
+    read_by_tokenizers = (
+        *(
+            "vocab.json",
+            "merges.txt",
+            "vocab.bpe",
+            "tekken.json",
+            "source.spm",
+            "target_vocab.json",
+        ),
+        *("spiece.model", "tokenizer.model.v3", "spm_char.model", "vocab-src.json", "dict.txt"),
+    )
+    digests = {record.folder_digest(folder)}
+    for name in read_by_tokenizers:
+        (folder / name).write_text("1")
+        digests.add(record.folder_digest(folder))
+    assert len(digests) == 1 + len(read_by_tokenizers)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from manyseeds.errors import UsageError
-from manyseeds.llm_track import tasks
+from manyseeds.llm_track import grpo, tasks
 from manyseeds.llm_track.tasks import Graded, JsonlTask, Preference, Problem
 
 GSM8K = Path(__file__).parent / "data" / "gsm8k.jsonl"
@@ -792,6 +792,21 @@ def test_a_data_set_laid_out_as_on_the_hub(tmp_path: Path, monkeypatch: pytest.M
     assert [p.prompt for p in made.trained] == [row["question"] for row in rows[:6]]
     assert [p.answer for p in made.test(3)] == ["18", "350", "200"]
     assert made.id == "gsm8k"
+
+    # A run of other rows is another run; whoever has no network has those of its copy.
+    monkeypatch.setattr(tasks, "hub_content", tasks.hub_content.__wrapped__)
+    contents = []
+    for answer in ("#### 18", "#### 18", "#### 19"):
+        rows[6]["answer"] = answer
+        name = as_on_the_hub(
+            tmp_path / f"gsm8k{len(contents)}", {"train": rows[:6], "test": rows[6:]}
+        )
+        monkeypatch.setattr(
+            tasks, "named", lambda task, name=name: tasks.from_hub(task, name, "main")
+        )
+        contents.append(grpo.Config(task="gsm8k").contents())
+    assert [*contents[0]] == ["task_content"]
+    assert contents[0] == contents[1] != contents[2]
 
 
 @pytest.mark.usefixtures("no_network")
