@@ -167,7 +167,7 @@ class Method:
         for rows, summary in zip(found, self.summaries, strict=True):
             if summary.get("diverged") is not None:
                 late = rows["samples"] >= summary["diverged"]
-                for name in rows.columns.difference(NO_MEASURES):
+                for name in rows.columns.difference([*NO_MEASURES]):
                     value = SHARE_OF_FAILURE if SUCCESSES.fullmatch(name) else np.nan
                     rows.loc[late, name] = value
             due = rows["samples"] * last // self.settings["total_samples"]
