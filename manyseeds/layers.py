@@ -159,6 +159,8 @@ class SeedMLP(nn.Module):
         return list(lists[0].values()), list(lists[1].values())  # type: ignore[arg-type]
 
     def _layers(self, x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> Tensor:
+        if not x.is_floating_point():
+            raise ValueError(f"an input of {x.dtype}, must be vectors of floats; states one-hot")
         for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
             x = ACTIVATIONS[self.activation](torch.baddbmm(bias, x, weight))
         return torch.baddbmm(biases[-1], x, weights[-1])

@@ -159,11 +159,6 @@ CASES: dict[str, tuple[dict[str, Any], Any, str]] = {
     "NumPy's global generator": (drawn(lambda: np.random.normal()), REPEATS, ""),  # noqa: NPY002
     "Python's global generator": (drawn(random.random), REPEATS, ""),
     "PyTorch's global generator": (drawn(lambda: torch.rand(())), REPEATS, ""),
-    "a global generator in the constructor": ({"kind": DrawnAtOnce}, REPEATS, ""),
-    "a global generator later on": (
-        {**drawn(random.random), "late": 60, "limit": 70, "total_timesteps": 512},
-        *(..., "draws from a global random generator, not yet in its first 50 steps"),
-    ),
     "an unseeded generator": (drawn(lambda: np.random.default_rng().random()), ..., DIFFER),
     "a generator that all share": (drawn(lambda: Odd.shared.random()), ..., DIFFER),
     "no limit": ({"limit": None}, 1000.0, NO_LIMIT),
@@ -200,10 +195,6 @@ CASES: dict[str, tuple[dict[str, Any], Any, str]] = {
     "states that pay NaN": (
         {**seen(spaces.Discrete(4), 3), **paid(NAN)},
         *(Diverges(None), "a reward is nan at step 1 of an episode"),
-    ),
-    "too many states": (
-        seen(spaces.Discrete(10**9), 3),
-        *(REFUSED, "has 1,000,000,000 states; as one-hot vectors at most 100,000"),
     ),
     "states from -3": (seen(spaces.Discrete(4, start=-3), np.int64(-3)), 5.0, ""),
     "a state outside": (seen(spaces.Discrete(4), 4), REFUSED, "observation 4 is not in its space"),
@@ -242,6 +233,21 @@ CASES: dict[str, tuple[dict[str, Any], Any, str]] = {
         *(REFUSED, "terminated of type NoneType, must be a bool"),
     ),
     "arguments": ({"env_kwargs": ("reward=2", "max_episode_steps=3")}, 6.0, ""),
+    "an unknown argument": (
+        {"kind": Odd.plain, "env_kwargs": ("rewards=2",)},
+        *(REFUSED, "--env-kwargs rewards: odd/Odd-v0 takes no such argument; did you mean reward?"),
+    ),
+    "an argument twice": ({"env_kwargs": ("reward=2", "reward=1")}, REFUSED, "is given twice"),
+    "an argument without a value": ({"env_kwargs": ("reward",)}, REFUSED, "must be key=value"),
+    "a global generator in the constructor": ({"kind": DrawnAtOnce}, REPEATS, ""),
+    "a global generator later on": (
+        {**drawn(random.random), "late": 60, "limit": 70, "total_timesteps": 512},
+        *(..., "draws from a global random generator, not yet in its first 50 steps"),
+    ),
+    "too many states": (
+        seen(spaces.Discrete(10**9), 3),
+        *(REFUSED, "has 1,000,000,000 states; as one-hot vectors at most 100,000"),
+    ),
     "an argument of no use": (
         {"env_kwargs": ("reward=abc",)},
         *(REFUSED, "--env odd/Odd-v0 --env-kwargs reward=abc: its step failed: ValueError: a rewa"),
@@ -258,12 +264,6 @@ CASES: dict[str, tuple[dict[str, Any], Any, str]] = {
         {"env_kwargs": ("max_episode_steps=True",)},
         *(REFUSED, "its max_episode_steps is True; it must be a whole number"),
     ),
-    "an unknown argument": (
-        {"kind": Odd.plain, "env_kwargs": ("rewards=2",)},
-        *(REFUSED, "--env-kwargs rewards: odd/Odd-v0 takes no such argument; did you mean reward?"),
-    ),
-    "an argument twice": ({"env_kwargs": ("reward=2", "reward=1")}, REFUSED, "is given twice"),
-    "an argument without a value": ({"env_kwargs": ("reward",)}, REFUSED, "must be key=value"),
 }
 TURN = dict(zip(CASES, cycle(DEEP), strict=False))
 

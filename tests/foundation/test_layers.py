@@ -368,3 +368,10 @@ def test_a_policy_of_discrete_actions() -> None:
     assert torch.equal(noise, SeedStreams([0, 1, 2], "train").gumbel(50, 4))
     assert torch.equal(policy.act(obs), obs.argmax(-1))
     assert torch.equal(policy.act(obs, noise), (obs + noise).argmax(-1))
+
+
+def test_indices_are_no_input() -> None:
+    """Of a policy that was loaded, say: `act` with states."""
+    net = SeedMLP(2, 5, (4,), (3,), "relu")
+    with pytest.raises(ValueError, match=r"an input of torch\.int64, must be vectors of floats"):
+        net.only(0, torch.zeros(2, 5, dtype=torch.int64))

@@ -28,7 +28,7 @@ from tests.processes import Script
 README = (ROOT / "README.md").read_text()
 
 
-PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
+PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 PAGES += (
     "algos/README.md",
     "benchmarks/CLUSTER.md",
