@@ -31,7 +31,7 @@ from manyseeds.benchmarks.chapters.results import (
     MARGIN,
     Result,
     load_result,
-    parity,
+    parity_of,
     print_table,
     verdict_text,
 )
@@ -58,7 +58,7 @@ def labels(results: Sequence[Result]) -> list[str]:
 
 def score_text(result: Result, values: Floats, statistic: stats.Statistic = "iqm") -> str:
     """The estimate, and what equal scores do not tell."""
-    found = stats.estimate(values, statistic)
+    found = result.estimate(values, statistic)
     return found.full_text(result.digits) if found.equal else found.text(result.digits)
 
 
@@ -118,8 +118,8 @@ def compare(paths: Sequence[str], out: Path) -> None:
         (
             name,
             f"{len(r.seeds)} + {len(first.seeds)}",
-            verdict_text(parity(r.final, first.final, first.spec), first.spec),
-            verdict_text(parity(r.auc, first.auc, first.spec), first.spec)
+            verdict_text(parity_of(r, first, "final"), first.spec),
+            verdict_text(parity_of(r, first, "auc"), first.spec)
             if r.timesteps == first.timesteps
             else "none (trained for other timesteps)",
         )

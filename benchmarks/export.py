@@ -225,7 +225,7 @@ def card(run: StoredRun, seeds: Sequence[int], folder: Path) -> str:
     if run.kind == "control":
         result = load_result(run)
         result = result.only(result.seeds[: result.first_seeds] or result.seeds)  # as verdicts
-        measure, score = "mean_reward", stats.estimate(result.final, "mean")
+        measure, score = "mean_reward", result.estimate(result.final, "mean")
         failed = result.unscored
         shown, digits = "greedy return at the end, mean", result.digits
         library, task = "manyseeds", "reinforcement-learning"
@@ -233,10 +233,8 @@ def card(run: StoredRun, seeds: Sequence[int], folder: Path) -> str:
         load += 'policy = load("hub:FOLDER")  # or OWNER/NAME'
     else:
         method = Method(run)
-        failed = unscored_text(
-            [w for summary in run.summaries for w in worths_of(summary).values()]
-        )
-        measure, score = method.headline, stats.estimate(method.values(method.headline), "mean")
+        failed, measure = unscored_text(method.worths), method.headline
+        score = stats.estimate(method.values(measure), "mean", imputed=bool(failed))
         shown, digits = f"{measure} at the end, mean", 3
         library, (loader, task) = "transformers", class_of(folder)
         load = f"from transformers import {loader}\n\n"

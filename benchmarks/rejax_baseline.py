@@ -227,11 +227,11 @@ def main(args: Sequence[str] | None = None) -> None:
     name = read_algo(words, Flags.algo, PEERS, "rejax")
     peer = PEERS[name]
     _, config = parse_both(Flags, peer.config, peer.presets, __doc__, words)
+    refuse(config.env not in ENVS, f"--env {config.env}", f"has {', '.join(ENVS)}")
     peer.arguments(config)
     refuse(bool(config.init), f"--init {config.init}", "starts from weights of its own")
     refuse(bool(config.env_kwargs), "--env-kwargs", "has environments of its own")
     refuse(config.rescale_actions, "--rescale-actions", "has environments of its own")
-    refuse(config.env not in ENVS, f"--env {config.env}", f"has {', '.join(ENVS)}")
     if rejax is None:
         raise UsageError(f"rejax is not installed here: make jax-env, then {jax_peer.PYTHON}")
     folder = complete_seeds(

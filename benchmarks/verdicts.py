@@ -11,6 +11,7 @@ it. `benchmarks/error_rates.py` simulates the rule.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from manyseeds import stats
@@ -42,14 +43,22 @@ def is_decided(word: str, look: int) -> bool:
     return word != "undecided"
 
 
-def decide(ours: Floats, theirs: Floats, random: float, reference: float) -> Verdict | None:
-    """The verdict on scores `[S1]` and `[S2]`, in the order of the seeds; None below 10 a side."""
+def decide(
+    ours: Floats, theirs: Floats, random: float, reference: float, measured: float = math.inf
+) -> Verdict | None:
+    """The verdict on scores `[S1]` and `[S2]`, in the order of the seeds; None below 10 a side.
+
+    measured: how many of the first seeds of both sides have scores of their own, before one that
+    has a failure score.
+    """
     n = min(len(ours), len(theirs))
     found: Verdict | None = None
     for i, look in enumerate(LOOKS):
         if look > n:
             break
-        parity = stats.parity(ours[:look], theirs[:look], random, reference, MARGIN, 1 - LEVEL)
+        sides = ours[:look], theirs[:look]
+        imputed = look > measured
+        parity = stats.parity(*sides, random, reference, MARGIN, 1 - LEVEL, imputed)
         decided = is_decided(parity.word, look)
         due = None if decided or look == LOOKS[-1] else LOOKS[i + 1]
         found = Verdict(parity, look, due)

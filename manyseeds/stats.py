@@ -51,6 +51,9 @@ class Estimate:
     high: float
     n: int
     equal: bool = field(default=False, compare=False)  # whether all observations are
+    # What the interval over the seeds of one task is worth where it is not 95%, else "":
+    # `3 seeds: covers 48 to 75%`, or `all 3 seeds equal: at most 64% do otherwise`.
+    caveat: str = field(default="", compare=False)
 
     def text(self, digits: int | None = 1, sign: Literal["", "+"] = "") -> str:
         """`498.2 [493.1, 500.0]`, or `498.2 (no interval, n=1)`; sign: also write a plus.
@@ -65,19 +68,6 @@ class Estimate:
             return f"{value} (no interval, n={self.n})"
         return f"{value} [{low}, {high}]"
 
-    @property
-    def caveat(self) -> str:
-        """What an interval over seeds is worth where it is not 95%, else ''.
-
-        `3 seeds: covers 48 to 75%`, or `all 3 seeds equal: at most 64% do otherwise`.
-        """
-        if self.equal:
-            bound = math.ceil(100 * failure_bound(0, self.n))
-            return f"all {self.n} seeds equal: at most {bound}% do otherwise"
-        if self.n not in COVERAGE:
-            return ""
-        return "{} seeds: covers {} to {}%".format(self.n, *COVERAGE[self.n])
-
     def short_text(self, digits: int | None) -> str:
         """The text, without an interval where all observations are equal."""
         return number_text(self.value, digits) if self.equal else self.text(digits)
@@ -88,6 +78,14 @@ class Estimate:
 
     def __str__(self) -> str:
         return self.text()
+
+
+def _caveat(n: int, equal: bool) -> str:
+    """That of an estimate of n seeds."""
+    if equal:
+        bound = math.ceil(100 * failure_bound(0, n))
+        return f"{'both' if n == 2 else f'all {n}'} seeds equal: at most {bound}% do otherwise"
+    return "{} seeds: covers {} to {}%".format(n, *COVERAGE[n]) if n in COVERAGE else ""
 
 
 def coverage_note(sizes: Iterable[int]) -> str:
@@ -151,6 +149,7 @@ def estimate(
     statistic: Statistic = "iqm",
     confidence: float = 0.95,
     resamples: int = 10_000,
+    imputed: bool = False,
 ) -> Estimate:
     """Statistic over seeds with its percentile bootstrap interval.
 
@@ -160,6 +159,7 @@ def estimate(
 
     The percentiles are expanded (`expanded_tail`): plain ones are too narrow at few seeds.
     With a single seed (in any task) there is no interval: `low` and `high` are NaN.
+    imputed: whether a value is a failure score, no measured one; then equal values prove nothing.
 
     Raises ValueError for NaN or infinite values, for no values, and for other shapes.
     """
@@ -171,7 +171,8 @@ def estimate(
         tasks = [_sample(values)]  # type: ignore[arg-type]
 
     contents = tuple(task.tobytes() for task in tasks)
-    return _estimated(contents, statistic, confidence, resamples)
+    found = _estimated(contents, statistic, confidence, resamples)
+    return replace(found, caveat="") if imputed and found.equal else found
 
 
 @lru_cache(maxsize=100_000)  # a report has the same estimate in several tables
@@ -183,7 +184,12 @@ def _estimated(
     def pooled(*samples: Floats, axis: int) -> Any:
         return STATISTICS[statistic](np.concatenate(samples, axis=axis), axis=axis)
 
-    return _bootstrap([np.frombuffer(task) for task in tasks], pooled, confidence, resamples)
+    samples = [np.frombuffer(task) for task in tasks]
+    found = _bootstrap(samples, pooled, confidence, resamples)
+    if len(samples) > 1:
+        return found
+    equal = found.n > 1 and bool(np.ptp(samples[0]) == 0)
+    return replace(found, equal=equal, caveat=_caveat(found.n, equal))
 
 
 def probability_of_improvement(
@@ -253,6 +259,7 @@ def parity(
     reference: float,
     margin: float = 0.05,
     confidence: float = 0.95,
+    imputed: bool = False,
 ) -> Parity:
     """Do we score what they score? `ours` is `[S1]`, `theirs` is `[S2]`, raw scores per seed.
 
@@ -265,7 +272,7 @@ def parity(
         better      it lies above 0 and not inside the margin, and the permutation test agrees:
                     p < 1 - confidence
         worse       likewise below 0
-        undecided   else
+        undecided   else; also where all are the same and one is imputed, as in `estimate`
 
     Raises ValueError for fewer than two seeds on a side and for NaN or infinite scores.
     """
@@ -283,6 +290,8 @@ def parity(
     p = permutation_p(a, b)
     same = bool(np.ptp(np.concatenate([a, b])) == 0)
     word = word_of(d.low, d.high, p, n, margin, 1 - confidence, same)
+    if same and imputed:
+        word = "undecided"
     return Parity(word, d, p)
 
 
@@ -353,7 +362,7 @@ def _bootstrap(
     if min(len(sample) for sample in samples) < 2:
         return Estimate(value, math.nan, math.nan, n)
     if all(np.ptp(sample) == 0 for sample in samples):  # exact, where resampling would round
-        return Estimate(value, value, value, n, equal=True)
+        return Estimate(value, value, value, n)
     resampled = bootstrap(
         tuple(samples),
         statistic,

@@ -114,13 +114,15 @@ def measured_scores(results: Path, env: str, env_kwargs: Sequence[str] = ()) -> 
     return None
 
 
-def failure_score(worths: Iterable[Worth], random: float | None) -> float:
+def failure_score(worths: Sequence[Worth], random: float | None) -> float:
     """The score that a diverged seed has at most in a mean over seeds: that of a random policy, or
-    where it is None the lowest return of all seeds; NaN where no seed has one."""
+    where it is None the lowest final return of all seeds; NaN where none has a score, since what
+    diverged policies still return is no scale for itself."""
     if random is not None:
         return random
-    returns = (x for w in worths for x in (w.score, w.remnant) if x is not None)
-    return min(returns, default=math.nan)
+    if all(w.score is None for w in worths):
+        return math.nan
+    return min(x for w in worths for x in (w.score, w.remnant) if x is not None)
 
 
 def counted(worths: Sequence[Worth], random: float | None) -> Floats:
@@ -129,7 +131,8 @@ def counted(worths: Sequence[Worth], random: float | None) -> Floats:
 
     def score(worth: Worth) -> float:
         if worth.diverged is not None:
-            return failure if worth.remnant is None else min(failure, worth.remnant)
+            own = failure if worth.remnant is None else worth.remnant
+            return float(np.minimum(failure, own))  # NaN where the failure score is
         return math.nan if worth.score is None else worth.score
 
     return np.array([score(worth) for worth in worths], dtype=np.float64)

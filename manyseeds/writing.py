@@ -34,7 +34,8 @@ FORMULA = set("=+-@＝＋－＠")  # what a cell begins with that a spreadsheet 
 NUMBER = r"[+-]?\d[\d,]*(\.\d+)?(e[+-]?\d+)?%?"
 # Behind a sign: nothing, a number, and what tables have behind one.
 SIGNED = re.compile(
-    rf"-|{NUMBER}( (to {NUMBER}|\+- {NUMBER}|\(raw\)|\[{NUMBER}, {NUMBER}\]))?"
+    rf"-|{NUMBER}( (to {NUMBER}|\+- {NUMBER}|\(raw\)|\[{NUMBER}, {NUMBER}\]"
+    r"|\((all \d+|both) seeds equal: at most \d+% do otherwise\)))?"
     r"([,;] (n = |[np][=<])?[\w .]+)*"
 )
 # A hidden name beside a target: a host and a process, since on a shared disk a process alone is no

@@ -19,7 +19,7 @@ from manyseeds.benchmarks.chapters.results import (
     Result,
     Rows,
     commands,
-    parity,
+    parity_of,
     picture,
     verdict_text,
 )
@@ -221,10 +221,7 @@ def judged(
             if (env, *pair.better) not in runs or (env, *pair.worse) not in runs:
                 continue
             better, worse = runs[env, *pair.better], runs[env, *pair.worse]
-            verdicts = {
-                measure: parity(getattr(better, measure), getattr(worse, measure), better.spec)
-                for measure in MEASURES
-            }
+            verdicts = {measure: parity_of(better, worse, measure) for measure in MEASURES}
             verdict = verdicts[claim.measure]
             answer = WORDS.get(verdict.word, "undecided") if verdict else "undecided"
             answers.setdefault(env, {})[pair.name] = answer

@@ -81,11 +81,11 @@ def read_store(results: Path, with_missing: bool = True, env: str = "") -> Store
     """The same of a store that may have no runs. Raises UsageError for an env without runs."""
     runs = open_runs(results)
     if env:
-        known = dict.fromkeys(run.env for run in runs if run.kind == "control")
+        known = dict.fromkeys(run.env_name for run in runs if run.kind == "control")
         if env not in known:
             where = did_you_mean(env, known) if known else ""
             raise UsageError(f"--env {env}: no finished control run under {results}{where}")
-        runs = [run for run in runs if run.kind == "control" and run.env == env]
+        runs = [run for run in runs if run.kind == "control" and run.env_name == env]
     control = [run for run in runs if run.kind == "control"]
     loaded = []
     for run in progress(control, len(control), "reading"):

@@ -23,7 +23,7 @@ from manyseeds.benchmarks.chapters.results import (
     escape,
     link,
     p_text,
-    parity,
+    parity_of,
     print_table,
     verdict_text,
 )
@@ -145,8 +145,8 @@ def revised_verdicts(results: Sequence[Result], folder: Path) -> str:
             sides += [r.only(FRESH) for r in of_cell if set(FRESH) <= set(r.seeds)]
         text = "not trained yet"
         if len(sides) == 2:
-            ours, theirs = (getattr(side, entry.measure) for side in sides)
-            text = verdict_text(parity(ours, theirs, sides[0].spec), sides[0].spec)
+            ours, theirs = sides
+            text = verdict_text(parity_of(ours, theirs, entry.measure), ours.spec)
         algo, name = display(entry.algo), MEASURES[entry.measure]
         why = escape(entry.why)
         rows.append((entry.env, algo, name, entry.first, entry.then, why, text))

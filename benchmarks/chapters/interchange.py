@@ -24,6 +24,7 @@ from manyseeds.benchmarks.chapters.results import (
     escape,
     link,
     parity,
+    parity_of,
     place,
     verdict_text,
 )
@@ -74,9 +75,7 @@ def page(loaded: Sequence[Result], results: Path) -> str:
             scores.append((env, display(algo), NAMES[library], str(len(r.seeds)), *texts))
         for one, other in combinations(runs, 2):
             a, b = runs[one], runs[other]
-            verdicts = [
-                parity(getattr(a, measure), getattr(b, measure), a.spec) for measure in MEASURES
-            ]
+            verdicts = [parity_of(a, b, measure) for measure in MEASURES]
             words += [verdict.word for verdict in verdicts if verdict]
             judged = [verdict_text(verdict, a.spec) for verdict in verdicts]
             pairs.append((env, display(algo), NAMES[one], NAMES[other], *judged))
@@ -137,7 +136,7 @@ def details_text(
         if not theirs:
             continue
         spec = next(iter(theirs.values())).spec
-        against = {x: parity(auc, r.auc, spec) for x, r in theirs.items()}
+        against = {x: parity(auc, r.auc, spec, bool(r.unscored)) for x, r in theirs.items()}
         judged = {x: verdict_text(verdict, spec) for x, verdict in against.items()}
         alone = "-" if detail == "none" else verdict_text(parity(auc, ours[env], spec), spec)
         mean = stats.estimate(auc, "mean").text(spec.digits)

@@ -58,7 +58,14 @@ from manyseeds.errors import printable
 from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Floats, Parity
 from manyseeds.untrusted import COST, NAME, ORIGIN, TEXT, check, reading
-from manyseeds.worth import SHARE_OF_FAILURE, SUCCESSES, final_values
+from manyseeds.worth import (
+    SHARE_OF_FAILURE,
+    SUCCESSES,
+    Worth,
+    final_values,
+    unscored_text,
+    worths_of,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,6 +120,16 @@ class Method:
     def label(self) -> str:
         """The method, marked where its code has changed since."""
         return escape(display(self.algo)) + (" (stale)" if self.stale else "")
+
+    @property
+    def worths(self) -> list[Worth]:
+        """Of each seed, by the headline."""
+        return [worth for summary in self.summaries for worth in worths_of(summary).values()]
+
+    @property
+    def imputed(self) -> bool:
+        """Whether a seed has no headline of its own."""
+        return bool(unscored_text(self.worths))
 
     def values(self, name: str, when: str = "final") -> Floats:
         """A measure of each seed, [S], as `final_values` after the training; NaN: unknown."""
@@ -370,7 +387,8 @@ def verdict_against(ours: Method, theirs: Method) -> tuple[str, Parity | None]:
         return "", None
     if set(begun_with(ours)) != set(begun_with(theirs)):
         return "none (other initial models)", None
-    found = parity(ours.values(ours.headline), theirs.values(theirs.headline), SCALE)
+    a, b = (side.values(side.headline) for side in (ours, theirs))
+    found = parity(a, b, SCALE, ours.imputed or theirs.imputed)
     return verdict_text(found, SCALE), found
 
 

@@ -25,7 +25,7 @@ from manyseeds.benchmarks.chapters.results import (
     command_text,
     commands,
     cost_cells,
-    parity,
+    parity_of,
     picture,
     verdict_text,
 )
@@ -287,8 +287,7 @@ def against(result: Result, other: Result | None, measure: Literal["final", "auc
     """The verdict on a run beside another; empty beside itself or none."""
     if other is None or other is result:
         return ""
-    verdict = parity(getattr(result, measure), getattr(other, measure), result.spec)
-    return verdict_text(verdict, result.spec)
+    return verdict_text(parity_of(result, other, measure), result.spec)
 
 
 # ---- GRPO -----------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from manyseeds import envs, plots, stats
-from manyseeds.benchmarks.chapters.stored import StoredRun
+from manyseeds.benchmarks.chapters.stored import StoredRun, name_with_arguments
 from manyseeds.benchmarks.verdicts import LOOKS, MARGIN, Verdict, decide
 from manyseeds.cli import FLOAT32_MAX
 from manyseeds.envs.core import digits_of
@@ -32,9 +32,17 @@ from manyseeds.errors import UsageError, printable
 from manyseeds.record import plural, ranges
 from manyseeds.runs.control import reachable_threshold
 from manyseeds.runs.stale import part_is_stale
-from manyseeds.stats import Floats, Parity
+from manyseeds.stats import Estimate, Floats, Parity
 from manyseeds.untrusted import reading
-from manyseeds.worth import Worth, counted, measured_scores, unscored_text, worth_of, worths_of
+from manyseeds.worth import (
+    Worth,
+    counted,
+    failure_score,
+    measured_scores,
+    unscored_text,
+    worth_of,
+    worths_of,
+)
 
 FLOOR = 0.1  # normalised score below which nothing was learned
 Rows = list[tuple[str, ...]]  # of a table for people
@@ -74,7 +82,8 @@ def scores_of(results: Path, config: Mapping[str, Any], summary: Mapping[str, An
     digits = digits_of(random, reference)
     if digits is None and summary["digits"] is not None:
         digits = min(max(summary["digits"], 0), 6)
-    return Scores(" ".join((env, *kwargs)), summary["threshold"], random, reference, digits)
+    name = name_with_arguments(env, kwargs)
+    return Scores(name, summary["threshold"], random, reference, digits)
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,18 +211,22 @@ class Result:
         median = f"{np.median(there):,.0f}" if len(there) else "never"
         return median, f"{len(there)} of {len(self.seeds)}"
 
+    def estimate(self, values: Floats, statistic: stats.Statistic = "iqm") -> Estimate:
+        """Of a value per seed, `final` or `auc`."""
+        return stats.estimate(values, statistic, imputed=bool(self.unscored))
+
     def text(self, values: Floats, statistic: stats.Statistic = "iqm") -> str:
         """`498.2 [493.1, 500.0]`"""
-        return stats.estimate(values, statistic).text(self.digits)
+        return self.estimate(values, statistic).text(self.digits)
 
 
 def load_result(run: StoredRun) -> Result:
     """The seeds of a control run as arrays.
 
     A return that is not finite in float32 counts as a random policy's, or where that is not known
-    as the lowest of the run. The final returns of a diverged seed, and those on its curve from
-    where it diverged, count as no more than that. Raises UsageError for other runs and for files
-    that do not fit.
+    as the lowest final one of the run. The final returns of a diverged seed, and those on its curve
+    from where it diverged, count as no more than that. Raises UsageError for other runs, for files
+    that do not fit, and where no seed has a score and no random score is known.
     """
     if run.kind != "control":
         raise UsageError(f"{run.path}: is a {run.kind} run, which has no returns")
@@ -231,14 +244,14 @@ def _result(run: StoredRun, curves: pd.DataFrame) -> Result:
     diverged = {seed: w.diverged for seed, w in worths.items() if w.diverged is not None}
     spec = scores_of(run.path.parents[3], run.config, summaries[0])
     means = curves["return_mean"].where(curves["return_mean"].abs() <= FLOAT32_MAX)
-    failure_score = means.min() if spec.random_score is None else spec.random_score
-    if np.isnan(failure_score):
+    failure = failure_score([*worths.values()], spec.random_score)
+    if np.isnan(failure):
         raise UsageError(
-            f"{run.path}: no return is finite, and {spec.id} has no known random score"
+            f"{run.path}: no seed has a score, and {spec.id} has no known random score"
         )
     gone = curves["timestep"] >= curves["seed"].map(diverged).fillna(math.inf)
-    means = means.fillna(failure_score)
-    curves["return_mean"] = means.mask(gone, means.clip(upper=failure_score))
+    means = means.fillna(failure)
+    curves["return_mean"] = means.mask(gone, means.clip(upper=failure))
     greedy = curves[curves["mode"] == "greedy"]
     last = greedy.groupby("seed").last()
     # The evaluation at the end has another number of episodes, but for exact ones.
@@ -250,7 +263,7 @@ def _result(run: StoredRun, curves: pd.DataFrame) -> Result:
         for part in reversed(summaries):
             scores.update(part["final"][mode]["per_seed"])
         found = [worth_of(scores[str(seed)], diverged.get(seed)) for seed in seeds]
-        return np.nan_to_num(counted(found, failure_score), nan=failure_score)
+        return np.nan_to_num(counted(found, failure), nan=failure)
 
     curve = curve[curve["seed"].isin(seeds)]
     plots.curve_of(run.algo, curve)  # what cannot be drawn is found here
@@ -268,15 +281,24 @@ def _result(run: StoredRun, curves: pd.DataFrame) -> Result:
     )
 
 
-def parity(ours: Floats, theirs: Floats, spec: Scores | envs.EnvSpec) -> Parity | None:
+def parity(
+    ours: Floats, theirs: Floats, spec: Scores | envs.EnvSpec, imputed: bool = False
+) -> Parity | None:
     """The verdict on two arrays of scores, `[S1]` and `[S2]`, that are looked at once.
 
+    imputed: whether one of them is a failure score, no measured one.
     None with too few seeds on a side, or where the random or the reference score is unknown.
     """
     random, reference = spec.random_score, spec.reference_score
     if min(len(ours), len(theirs)) < LOOKS[0] or random is None or reference is None:
         return None
-    return stats.parity(ours, theirs, random, reference, MARGIN)
+    return stats.parity(ours, theirs, random, reference, MARGIN, imputed=imputed)
+
+
+def parity_of(ours: Result, theirs: Result, measure: str) -> Parity | None:
+    """The same of two runs by the `final` scores or the `auc`."""
+    imputed = bool(ours.unscored or theirs.unscored)
+    return parity(getattr(ours, measure), getattr(theirs, measure), ours.spec, imputed)
 
 
 def verdict_text(verdict: Parity | None, spec: Scores | envs.EnvSpec) -> str:
@@ -311,7 +333,10 @@ def decision(ours: Result, theirs: Result, measure: str) -> Verdict | None:
     if random is None or reference is None:
         return None
     a, b = (getattr(r, measure)[: r.first_seeds] for r in (ours, theirs))
-    return decide(a, b, random, reference)
+    unscored = (
+        i for r in (ours, theirs) for i, s in enumerate(r.seeds) if r.worths[s].score is None
+    )
+    return decide(a, b, random, reference, min(unscored, default=math.inf))
 
 
 def seeds_due(ours: Result, theirs: Result) -> tuple[int, int]:

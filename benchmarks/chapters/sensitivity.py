@@ -215,7 +215,8 @@ def against_text(
     ours, theirs = (counted(side, spec.random_score) for side in (chosen, other))
     if np.isnan((*ours, *theirs)).any():
         return "none (a score is unknown)"
-    return verdict_text(parity(ours, theirs, spec), spec)
+    imputed = bool(unscored_text([*chosen, *other]))
+    return verdict_text(parity(ours, theirs, spec, imputed), spec)
 
 
 def search_text(study: Study) -> str:
@@ -225,9 +226,12 @@ def search_text(study: Study) -> str:
 
 
 def score_text(worths: Sequence[Worth], spec: Scores | envs.EnvSpec) -> str:
-    """`498.2 [493.1, 500.0] (1 diverged)`"""
+    """`498.2 [493.1, 500.0] (1 diverged)`, and what equal scores do not tell."""
     scores, unscored = counted(worths, spec.random_score), unscored_text(worths)
-    text = "unknown" if np.isnan(scores).any() else stats.estimate(scores, "mean").text(spec.digits)
+    if np.isnan(scores).any():
+        return f"unknown ({unscored})"
+    found = stats.estimate(scores, "mean", imputed=bool(unscored))
+    text = found.full_text(spec.digits) if found.equal else found.text(spec.digits)
     return text + (f" ({unscored})" if unscored else "")
 
 

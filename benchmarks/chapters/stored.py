@@ -80,6 +80,11 @@ def read_table(path: Path, numbers: Sequence[str], texts: Sequence[str] = ()) ->
 # ---- Runs -----------------------------------------------------------------------------------
 
 
+def name_with_arguments(env: str, env_kwargs: Sequence[str]) -> str:
+    """`FrozenLake-v1 is_slippery=False`"""
+    return " ".join((env, *env_kwargs))
+
+
 @dataclass(frozen=True)
 class StoredRun:
     """The finished parts of one run, checked."""
@@ -109,6 +114,11 @@ class StoredRun:
         return str(self.configs[0]["task" if self.kind == "language" else "env"])
 
     @property
+    def env_name(self) -> str:
+        """Its id with the arguments, which make another environment."""
+        return name_with_arguments(self.env, self.config.get("env_kwargs", ()))
+
+    @property
     def config(self) -> dict[str, Any]:
         """The hyperparameters: every field that changes a learning curve."""
         return dict(self.configs[0]["config"])
@@ -130,6 +140,7 @@ def read_part(part: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """config.json and summary.json of a finished part. Raises UsageError."""
     config, summary = record.read_part(part)
     with reading(part / "config.json"):
+        check(config["config"].get("env_kwargs", []), [str], "env_kwargs")
         part_is_stale(config)  # what it says that its code is may be no code at all
     return config, summary
 

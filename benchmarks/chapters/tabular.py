@@ -303,7 +303,7 @@ def cliff_section(found: Sequence[StoredRun], folder: Path) -> str:
     """Returns on CliffWalking: online, while exploring, and of the greedy policy."""
     runs: dict[str, StoredRun] = {}
     for run in found:
-        if run.env == CLIFF and run.algo in ("q_learning", "sarsa"):
+        if run.env_name == CLIFF and run.algo in ("q_learning", "sarsa"):
             name = display(run.algo)
             runs[f"Expected {name}" if run.config.get("expected") else name] = run
     if len(runs) < 2:

@@ -41,7 +41,6 @@ def write_films(store: Store, films: Path) -> None:
 
 def write_films_of(result: Result, films: Path) -> None:
     """Draw one run; a line for each film, or one that says why there is none."""
-    env = result.run.config["env"]
     try:
         parts = load_trained(str(result.run.path), trusted_env="")
         for rank, seed in ranked_seeds(result).items():
@@ -49,7 +48,7 @@ def write_films_of(result: Result, films: Path) -> None:
             if trained is None:
                 print(f"no film: {result.run.path}: has no weights of seed {seed}")
                 continue
-            name = name_of(env, result.algo, rank)
+            name = name_of(result.spec.id, result.algo, rank)
             path = films / name
             path.parent.mkdir(parents=True, exist_ok=True)
             made = film(trained, seed)

@@ -463,7 +463,7 @@ class Run(ResumableRun):
         """The scores of an evaluation, with that of a failure for a diverged seed, `[S]`."""
         found = zip(self.labels, result.return_mean.tolist(), strict=True)
         worths = [worth_of(score, self.diverged.get(label)) for label, score in found]
-        return counted(worths, env.spec.random_score)
+        return counted(worths, random_score(self.config, env.spec))
 
     def _write(self, summary: dict[str, Any], policy: Policy, threshold: float | None) -> None:
         from manyseeds import plots
@@ -561,10 +561,10 @@ def far_actions(spec: Any, log_std: float) -> list[str]:
     return []
 
 
-def random_score(config: ControlConfig) -> float | None:
-    """The score of a random policy, as the environment states it or as it was measured."""
-    if (stated := config.make_env().spec.random_score) is not None:
-        return float(stated)
+def random_score(config: ControlConfig, spec: Any) -> float | None:
+    """The score of a random policy, as an EnvSpec states it or as it was measured."""
+    if spec.random_score is not None:
+        return float(spec.random_score)
     measured = measured_scores(Path(config.results), config.env, config.env_kwargs)
     return measured.random if measured else None
 
@@ -579,7 +579,7 @@ def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None
     found = {seed: worth for s in summaries for seed, worth in worths_of(s).items()}
     worths = {seed: found[seed] for seed in requested}
     diverged = {seed: w.diverged for seed, w in worths.items() if w.diverged is not None}
-    random = random_score(config) if diverged else None
+    random = random_score(config, config.make_env().spec) if diverged else None
     greedy = counted([*worths.values()], random)
     threshold, digits = summaries[0]["threshold"], summaries[0]["digits"]
     episodes = summaries[0]["final"]["greedy"]["episodes"]
@@ -594,7 +594,8 @@ def print_result(folder: RunFolder, config: ControlConfig, preset: Preset | None
     below = {s for s, x in scores if is_below(x, threshold)}
     unknown = {s for s, w in worths.items() if w.unknown}
     if np.isfinite(greedy).all():
-        mean, worst = stats.estimate(greedy, "mean"), stats.number_text(greedy.min(), digits)
+        mean = stats.estimate(greedy, "mean", imputed=bool(diverged))
+        worst = stats.number_text(greedy.min(), digits)
         table.add_row("", f"mean {mean.short_text(digits)}, worst {worst}")
         if mean.caveat:
             table.add_row("" if mean.equal else "95% interval", mean.caveat)

@@ -547,7 +547,7 @@ def print_result(folder: RunFolder, config: LanguageConfig, preset: Preset | Non
         after = final_values(summaries, name)
         if np.isnan(after).any():
             continue
-        found = stats.estimate(after, "mean", resamples=2000)
+        found = stats.estimate(after, "mean", resamples=2000, imputed=bool(diverged))
         text = found.full_text(3) if name == summaries[0]["headline"] else found.text(3)
         if all(x is not None for x in before):
             text += f", at the beginning {np.mean(before):z.3f}"

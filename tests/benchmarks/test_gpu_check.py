@@ -10,12 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from manyseeds import capture, envs, kernels
+from manyseeds import capture, command, envs, kernels
 from manyseeds.benchmarks import gpu_check, throughput
 from manyseeds.benchmarks.gpu_check import CHECKS, CPU, carry_out, cases
 from manyseeds.errors import UsageError
 from manyseeds.llm_track import grpo, models, sampling
-from manyseeds.runs import base
 from manyseeds.seeds import SeedStreams
 from tests.benchmarks.conftest import Output, Patch, Refusal
 from tests.foundation.test_capture import FakeRecorder
@@ -140,7 +139,7 @@ def another_language_step(patch: Patch) -> None:
         (gpu_check.language_step, another_language_step),
         (
             gpu_check.out_of_memory,
-            lambda patch: patch.setattr(base, "out_of_memory", lambda error: "so\nmuch"),
+            lambda patch: patch.setattr(command, "out_of_memory", lambda error: "so\nmuch"),
         ),
     ],
     ids=lambda x: x.__name__ if x in CHECKS else "",

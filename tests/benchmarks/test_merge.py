@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -263,12 +264,21 @@ def test_killed_merges_lose_nothing_and_are_completed(tmp_path: Path) -> None:
     plant(a, "ppo", ALL, parts=[[seed] for seed in range(10)])
     plant(a, "dqn", ALL, parts=[[seed] for seed in range(10)])
     before, counts = parts_of(a), []
-    for merged in range(0, 15, 2):
-        child = in_child(merge.merge, [a], b)
-        while len(list(b.glob("runs/*/*/*/[!.]*/DONE.json"))) < merged:
-            time.sleep(0.001)
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+
+    def merge_until(touched: int) -> None:
+        """Killed as it touches a file or folder of b for so many times."""
+        left = iter(range(touched))
+
+        def kill(event: str, words: Any) -> None:
+            touches = event in ("open", "os.mkdir", "os.rename") and str(b) in str(words)
+            if touches and next(left, None) is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(kill)
+        merge.merge([a], b)
+
+    for touched in range(60, 400, 37):
+        assert os.waitpid(in_child(merge_until, touched), 0)[1] == signal.SIGKILL
         assert parts_of(b).items() <= before.items()
         assert parts_of(a) == before
         counts.append(len(parts_of(b)))

@@ -548,11 +548,11 @@ def test_environment_of_somebody_else_is_shown_as_far_as_it_is_known(
     page = written(tmp_path, "Gone-v0")
     (row,) = table(page, "Scores")
     assert row["failures"] == "2 of 3 (1 diverged), at most 99%"
-    # A seed without a finite return counts as the lowest of the run, a sampled one, never as 0.
-    assert row[FINAL].startswith(f"{(0.7 + 0.25 - 9.75) / 3:.2f} [")
+    # A seed without a finite return counts as the lowest final one of the run, never as 0.
+    assert row[FINAL].startswith(f"{(0.7 + 0.25 + 0.25) / 3:.2f} [")
     assert "\nReward threshold 0.5; random or reference score unknown, so no verdicts.\n" in page
     shown = table((tmp_path / "README.md").read_text(), "Tabular algorithms")
-    assert "[-2.93 (raw)](environments/Gone-v0.md" in str(shown)
+    assert "[0.40 (raw)](environments/Gone-v0.md" in str(shown)
 
 
 def plant_foreign(
@@ -648,8 +648,13 @@ def test_arguments_make_another_environment(tmp_path: Path) -> None:
     page = written(tmp_path)
     assert [row["n"] for row in table(page, "Scores")] == ["10 of 30"]
     assert "Other runs" not in page
-    page = (tmp_path / page_name(f"{ENV} sutton_barto_reward=True")).read_text()
+    other_page = tmp_path / page_name(f"{ENV} sutton_barto_reward=True")
+    page = other_page.read_text()
     assert "random or reference score unknown" in page
+    report.main(["--results", str(tmp_path), "--env", f"{ENV} sutton_barto_reward=True"])
+    assert other_page.read_text() == page
+    report.main(["--results", str(tmp_path), "--env", ENV])
+    assert "sutton" not in (tmp_path / page_name(ENV)).read_text()
 
 
 def test_a_run_without_a_finite_return_is_left_out(tmp_path: Path, capsys: Output) -> None:
@@ -661,7 +666,7 @@ def test_a_run_without_a_finite_return_is_left_out(tmp_path: Path, capsys: Outpu
     seal(run / "seeds-000-000")
     with pytest.raises(UsageError, match="no finished, valid run"):
         report.report(tmp_path)
-    why = "no return is finite, and Foo-v0 has no known random score"
+    why = "no seed has a score, and Foo-v0 has no known random score"
     assert f"left out: {run}: {why}\n" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 

@@ -374,6 +374,12 @@ def test_a_diverged_trial_is_never_chosen(tmp_path: Path, capsys: Output) -> Non
     scores = [worth_of(480.0), worth_of(500.0, 64)]
     text = search.score_text(scores, found.config.make_env().spec)
     assert text.endswith(" [22.1, 480.0] (1 diverged)")
+    for scores, expected in (
+        ([worth_of(20.0)] * 2, "20.0 (both seeds equal: at most 78% do otherwise)"),
+        ([worth_of(20.0, 64)] * 2, "20.0 (2 diverged)"),
+        ([worth_of(20.0), worth_of(None)], "unknown (1 unknown)"),
+    ):
+        assert search.score_text(scores, found.config.make_env().spec) == expected
     assert "[presets." not in printed
     with pytest.raises(SystemExit) as left:
         run(tmp_path, "--vary learning_rate=1e29,1e30")

@@ -49,6 +49,10 @@ def test_looks_go_on_until_one_decides() -> None:
         assert found
         assert [found.parity.word, found.look, found.due] == expected, n
         assert found.decided == (n in (30, 45, 60))
+    for measured, word in ((30, "saturated"), (29, "undecided"), (0, "undecided")):
+        found = decide(*(side[:30] for side in same), 0, 1, measured)
+        assert found
+        assert found.parity.word == word, measured  # equal failure scores prove nothing
 
 
 # ---- Simulation -----------------------------------------------------------------------------

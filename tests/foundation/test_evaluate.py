@@ -29,6 +29,7 @@ from manyseeds.runs import base
 from manyseeds.runs import control as run_module
 from manyseeds.runs.control import Run, main
 from manyseeds.seeds import SeedStreams
+from manyseeds.worth import worth_of
 from tests.benchmarks.conftest import Output, Patch
 
 BUDGETS: dict[str, dict[str, Any]] = {
@@ -640,6 +641,16 @@ def test_a_diverged_seed_is_reported_everywhere_and_harms_no_other(
     def rows(run: StoredRun, seeds: list[int]) -> Any:
         curve = curve_of(run).drop(columns="learn_s")
         return curve[curve["seed"].isin(seeds)].reset_index(drop=True)
+
+    monkeypatch.setattr(run_module, "random_score", lambda config, spec: None)
+    config = parse(ppo.Config, ppo.PRESETS, "", [*PLANT, "--name", "ill"])
+    gone = dict.fromkeys((4, 5, 6), worth_of(20.0, 64))
+    for worths, said in (({**gone, 4: worth_of(20.0)}, "IQM 20.0 "), (gone, "IQM unknown ")):
+        monkeypatch.setattr(run_module, "worths_of", lambda _, found=worths: found)
+        run_module.print_result(RunFolder.of(config, "ppo"), config, None)
+        table = capsys.readouterr().out
+        assert said in table
+        assert "seeds equal" not in table
 
     assert rows(ill, [4, 6]).equals(rows(healthy, [4, 6]))
     assert not rows(ill, [5]).equals(rows(healthy, [5]))

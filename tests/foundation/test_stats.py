@@ -57,6 +57,14 @@ def test_few_seeds_say_what_their_interval_is_worth() -> None:
     assert estimate([7.0]).full_text(1) == "7.0 (no interval, n=1)"
     assert estimate([1.0, 2.0] * 5).caveat == ""
     assert estimate([1.0] * 30).caveat == "all 30 seeds equal: at most 10% do otherwise"
+    assert estimate([1.0] * 2).caveat == "both seeds equal: at most 78% do otherwise"
+    imputed = estimate([7.0] * 3, imputed=True)
+    assert imputed.full_text(1) == "7.0"
+    assert estimate([1, 2], imputed=True).caveat == estimate([1, 2]).caveat
+    same = [1.0] * 3, [2.0] * 3
+    several = estimate(same), stats.probability_of_improvement(*zip(same, strict=True))
+    texts = {e.full_text(1) for e in (*several, parity(*same, 0, 1).difference)}
+    assert texts == {"1.5 [1.5, 1.5]", "0.0 [0.0, 0.0]", "-1.0 [-1.0, -1.0]"}
     note = (
         "Intervals from few seeds cover less than 95%: of 3 seeds 48 to 75%, of 5 seeds 67 to 93%."
     )
@@ -286,6 +294,7 @@ def test_parity_of_constants() -> None:
     assert parity([500] * 10, [500] * 10, 22.1, 500) == stats.Parity(
         "saturated", Estimate(0.0, 0.0, 0.0, 10), 1.0
     )
+    assert parity([20] * 30, [20] * 30, 20, 500, imputed=True).word == "undecided"
     assert parity([400] * 10, [500] * 10, 22.1, 500).word == "worse"
     assert parity([400] * 10, [500] * 10, random=600, reference=400).word == "better"  # less is
 

@@ -72,7 +72,8 @@ def test_successes_of_a_diverged_language_run_are_none_and_all_else_is_unknown(
         ([OK, worth_of(-3.0, 1)], 2.0, [7.0, -3.0], "1 diverged"),  # lower than at random
         ([OK, worth_of(None, 1), NONE], 2.0, [7.0, 2.0, math.nan], "1 diverged, 1 unknown"),
         ([OK, worth_of(9.0, 1), worth_of(None, 1)], None, [7.0, 7.0, 7.0], "2 diverged"),
-        ([worth_of(9.0, 1), worth_of(8.0, 1)], None, [8.0, 8.0], "2 diverged"),
+        ([worth_of(9.0, 1), worth_of(8.0, 1)], None, [math.nan] * 2, "2 diverged"),
+        ([OK, *[worth_of(200.0, 1)] * 9], None, [7.0] * 10, "9 diverged"),
         ([worth_of(None, 1), NONE], None, [math.nan] * 2, "1 diverged, 1 unknown"),
         ([OK], None, [7.0], ""),
     ],
