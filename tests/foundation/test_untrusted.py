@@ -157,6 +157,11 @@ def test_tensors_are_read_with_what_the_file_says_of_itself(tmp_path):
     found, again = untrusted.read_tensors(tmp_path / "x")
     assert about == again == {"about": "1"}
     assert all(torch.equal(found[name], x) for name, x in tensors.items())
+    others = [torch.tensor(5), torch.zeros(0, 3), torch.randn(3).bfloat16(), torch.ones(2).double()]
+    (tmp_path / "x").write_bytes(save({f"{i}": x for i, x in enumerate(others)}))
+    found, _ = untrusted.read_tensors(tmp_path / "x")
+    for i, x in enumerate(others):
+        assert torch.equal(found[f"{i}"], x) and found[f"{i}"].dtype == x.dtype
 
 
 @pytest.mark.parametrize(
