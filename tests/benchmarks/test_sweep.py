@@ -43,6 +43,7 @@ from manyseeds.runs import control
 from manyseeds.writing import write_json
 from tests.benchmarks.conftest import Output, Patch, Refusal
 from tests.benchmarks.test_report import plant
+from tests.records import config_of
 
 TINY_PPO = {"total_timesteps": 512, "num_envs": 2, "num_steps": 64, "hidden": (8,)}
 TINY_Q = {"total_timesteps": 500}
@@ -269,7 +270,7 @@ def test_a_crashed_cell_is_reported_and_the_others_finish(
     refused = Cell("q_learning", "FrozenLake-v1", 2, settings={**TINY_Q, "name": "taken"})
     part = refused.folder(str(tmp_path)).path / "seeds-007-007"
     part.mkdir(parents=True)
-    write_json(part / "config.json", {"config": {}, "seeds": [7]})
+    write_json(part / "config.json", config_of([7]))
     seal(part)
     monkeypatch.setattr(local, "start", start_and_kill)
     monkeypatch.setitem(suite.SUITES, "test", (refused, LONG, TINY[1]))
