@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,7 @@ def pairs(results: Sequence[Result]) -> list[Pair]:
         groups.setdefault(key, []).append(result)
     found = []
     for (env, algo), members in sorted(groups.items(), key=lambda x: (x[0][0], place_of(x[0][1]))):
-        preset, settings = plain_command(algo, env)
+        preset, settings = plain_command(algo, members[0].config)
         best = max(
             members,
             key=lambda r: (r.config == settings, not r.algo.startswith(SB3), len(r.seeds)),
@@ -130,12 +130,14 @@ def without_fresh(result: Result) -> Result:
     return result.only(seeds) if 0 < len(seeds) < len(result.seeds) else result
 
 
-def plain_command(algo: str, env: str) -> tuple[Preset | None, dict[str, Any]]:
-    """The preset of an environment, if any, and the settings that `--env ENV` trains with."""
+def plain_command(algo: str, config: Mapping[str, Any]) -> tuple[Preset | None, dict[str, Any]]:
+    """The preset of the environment of a config, if any, and the settings that `--env ENV` trains
+    with, and the same `--env-kwargs`."""
     if algo not in catalog.names("algos"):
         return None, {}
-    preset = catalog.module("algos", algo).PRESETS.get(env)
-    return preset, catalog.plain_settings("algos", algo, env)
+    preset = catalog.module("algos", algo).PRESETS.get(config["env"])
+    settings = catalog.plain_settings("algos", algo, config["env"])
+    return preset, settings | {name: x for name, x in config.items() if name == "env_kwargs"}
 
 
 # ---- What the suites ask for ----------------------------------------------------------------

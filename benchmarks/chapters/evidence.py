@@ -139,7 +139,7 @@ def revised_verdicts(results: Sequence[Result], folder: Path) -> str:
     rows: Rows = []
     for entry in REVISED:
         sides = []
-        _, settings = plain_command(entry.algo, entry.env)
+        _, settings = plain_command(entry.algo, {"env": entry.env})
         for name in (entry.algo, SB3 + entry.algo):
             of_cell = [r for r in results if (r.algo, r.config) == (name, settings)]
             sides += [r.only(FRESH) for r in of_cell if set(FRESH) <= set(r.seeds)]
