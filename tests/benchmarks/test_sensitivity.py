@@ -104,7 +104,7 @@ def test_the_page(tmp_path: Path, monkeypatch: Patch) -> None:
     assert "| PPO (stale) | [3 x 2, 2 fresh](studies/CartPole-v1/ppo/x) | 15.0 [" in text
     equal = "5.0 (all 10 seeds equal: at most 26% do otherwise)"
     assert f"| preset | {equal} | undecided +0.021 [" in text
-    assert "| other | unknown | none (a score is unknown) | undecided +0.000 [" in text
+    assert "| other | unknown (1 unknown) | none (a score is unknown) | undecided +0.000 [" in text
     (line,) = (line for line in text.splitlines() if line.startswith("| PPO | CartPole-v1, Pend"))
     assert line.split("|")[-2].strip().startswith("0.325 [")  # (0.5 - 0 + 0.1 - 0.1) / 4 + ...
     figures = sorted(figure.name for figure in (tmp_path / "plots").iterdir())
