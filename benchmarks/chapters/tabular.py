@@ -195,8 +195,8 @@ def method(config: dict[str, Any]) -> str:
 def didactic_order(config: dict[str, Any]) -> tuple[float, ...]:
     """Monte Carlo, TD(0), n-step TD, TD(lambda); small step sizes first."""
     visits = ("first", "every").index(config["visits"]) if "visits" in config else 2
-    kind = (visits, config.get("trace_decay", 0.0), config.get("n_steps", 0))
-    return (*kind, config["learning_rate"])
+    numbers = config.get("trace_decay", 0.0), config.get("n_steps", 0), config["learning_rate"]
+    return (visits, *map(float, numbers))  # somebody's may be no numbers: told of that run alone
 
 
 def error_text(errors: Floats) -> str:
