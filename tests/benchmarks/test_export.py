@@ -141,7 +141,7 @@ def test_the_card_says_what_a_policy_sees_and_does(
     assert f"name: {title}\n" in card
     assert text in card
     assert ("one-hot" in card, "from -1 to 1" in card) == ("one-hot" in text, "-1" in text)
-    assert "all 2 seeds equal: at most" in card
+    assert "both seeds equal: at most" in card
     assert "95% interval" not in card
 
 

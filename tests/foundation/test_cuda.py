@@ -23,6 +23,7 @@ from manyseeds import capture
 from manyseeds.algos import ppo
 from manyseeds.benchmarks import measure
 from manyseeds.capture import CudaRecorder, leaves
+from manyseeds.record import RunFolder
 from manyseeds.runs import base, control
 from manyseeds.runs.base import trained_on
 from manyseeds.runs.control import Run
@@ -151,7 +152,7 @@ def test_other_errors_are_not_out_of_memory() -> None:
 def test_a_part_names_its_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "gpu", lambda: "NVIDIA X, driver 1.2, CUDA 13.0")
     for device, part in (("cuda", tmp_path / "seeds-000-001"), ("cpu", tmp_path / "seeds-002-003")):
-        run = Run(ppo.Config(seeds=2, quiet=True), directory=part)
+        run = Run(ppo.Config(seeds=2, quiet=True), directory=part, algo="ppo")
         run.device = torch.device(device)
         run.open([ppo.train])
         config = json.loads((part / "config.json").read_text())
@@ -184,7 +185,7 @@ def test_a_measurement_waits_for_the_gpu_in_the_middle_and_at_the_end(
 def test_a_bridged_environment_on_a_gpu_is_noted(
     backend: Any, notes: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(control, "complete_seeds", lambda *args: None)
+    monkeypatch.setattr(control, "complete_seeds", lambda *args: RunFolder(Path("x")))
     monkeypatch.setattr(control, "print_result", lambda *args: None)
     control.main(ppo.Config(device="cuda", backend=backend), ppo.train, {})
     said = capsys.readouterr().err.splitlines()

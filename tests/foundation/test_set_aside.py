@@ -150,7 +150,7 @@ def test_so_are_an_edited_module_beside_it_and_an_edited_environment(mine: Path)
     for file, old, new in (
         ("helper.py", "1.0 * x", "0.5 * x"),
         ("own_env.py", "reward - 0.1", "reward - 0.2"),
-        ("own_env.py", "max_episode_steps=20", "max_episode_steps=10"),
+        ("own_env.py", "obs, reward - 0.2", "obs, reward - 0.3"),
     ):
         edit(mine / file, old, new)
         assert "seeds 0-1 were trained by other code; moved to" in command(*words)
@@ -476,7 +476,7 @@ def test_one_command_trains_its_seeds_once() -> None:
         assert not trained
         trained.append(seeds)
 
-    base.complete(RunFolder(Path("r/x")), code_of(), [0, 1], lambda: [0, 1], once, "")
+    base.complete(RunFolder(Path("r/runs/E/a/x")), code_of(), [0, 1], lambda: [0, 1], once, "")
     assert trained == [[0, 1]]
 
 
