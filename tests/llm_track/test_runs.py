@@ -899,8 +899,9 @@ def test_rows_that_are_too_long_are_left_out(
         *SHORT[:30],
         LONG_PROMPT,
         LONG_COMPLETION,
-        *({**LONG_PROMPT, "prompt": "9" * n} for n in range(200, 230)),
+        *({**LONG_PROMPT, "prompt": f"{n} " + "9" * 200} for n in range(30)),
     ]
+    assert any(tasks.held_out(row["prompt"]) for row in rows[32:])
     path.write_text("".join(json.dumps(x) + "\n" for x in rows))
     settings = {"task": str(path), "max_new_tokens": 30, "drop_long_rows": True}
     config = config_of("sft", model, tmp_path / "results", **settings)
