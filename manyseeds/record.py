@@ -253,7 +253,10 @@ def model_files(folder: Path, flag: str) -> dict[str, Path]:
     if "adapter_config.json" in names:
         raise UsageError(f"{flag} {folder}: has an adapter; merge it into the model's own weights")
     for name in ("model.safetensors.index.json", "config.json"):
-        named = weights_named(read_json(found[name])) if name in found else set()
+        try:
+            named = weights_named(read_json(found[name])) if name in found else set()
+        except UsageError as error:
+            raise UsageError(f"{flag} {folder}: {error}") from None
         if others := sorted(named - {*found}):
             raise UsageError(f"{flag} {folder}: {name} names weights in {others[0]!r}, not read")
     return found

@@ -326,9 +326,11 @@ def parse_parquet(content: bytes, path: Path, dictionaries: Collection[str] = ()
 
 
 # Types of tensors as safetensors and as PyTorch call them.
-DTYPES = {f"{x[0]}{n}": f"{x}{n}" for x in ("Int", "Uint") for n in (8, 16, 32, 64)}
-DTYPES = {key: name.lower() for key, name in DTYPES.items()}
-DTYPES |= {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "BOOL": "bool"}
+DTYPES = {
+    **{"I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64"},
+    **{"U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64", "BOOL": "bool"},
+    **{"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"},
+}
 
 
 class Stored(NamedTuple):

@@ -579,7 +579,7 @@ def test_pickled_weights_are_refused(qwen: str, tmp_path: Path) -> None:
     for config in (None, "{not json"):  # nor is a folder without a model
         if config:
             (folder / "config.json").write_text(config)
-        assert str(folder) in refusal(str(folder))
+        assert refusal(str(folder)).startswith(f"--model {folder}: ")
     shutil.copytree(qwen, folder, dirs_exist_ok=True)
     weights = safetensors.torch.load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
