@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from manyseeds import record
 from manyseeds.errors import UsageError
@@ -32,6 +32,8 @@ from manyseeds.untrusted import MAX_RECORD, Shape, check, reading
 if TYPE_CHECKING:
     import pandas as pd
 
+Item = TypeVar("Item")
+
 # ---- Files ----------------------------------------------------------------------------------
 
 
@@ -53,13 +55,13 @@ def read(path: Path, shape: Shape) -> Any:
         return content
 
 
-def section_of(path: Path, shape: Shape, write: Callable[[Any], str]) -> str:
-    """What `write` makes of a JSON file; '' without one, and, with a line that says so, for one
-    that holds something else than it should."""
+def section_of(path: Path, shape: Shape, write: Callable[[Any], Sequence[Item]]) -> Sequence[Item]:
+    """What `write` makes of a JSON file; nothing without one, and, with a line that says so, for
+    one that holds something else than it should."""
     with left_out(path):
         if os.path.lexists(path):
             return write(read(path, shape))
-    return ""
+    return ()
 
 
 def read_table(path: Path, numbers: Sequence[str], texts: Sequence[str] = ()) -> pd.DataFrame:
