@@ -111,9 +111,8 @@ class Writer:
     def items(self, block: Items) -> Markup:
         lines = []
         for item in block.items:
-            text, below = item, EMPTY
-            if isinstance(item, Item):
-                text, below = item.text, self.items(item.below)
+            text = item.text if isinstance(item, Item) else item
+            below = self.items(item.below) if isinstance(item, Item) else EMPTY
             lines.append(Markup("<li>{}{}</li>").format(self.inline(text), below))
         return Markup("<ul>\n{}\n</ul>").format(Markup("\n").join(lines))
 
