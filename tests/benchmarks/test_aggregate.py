@@ -9,7 +9,7 @@ import pytest
 
 from manyseeds import plots, stats
 from manyseeds.benchmarks.chapters import aggregate
-from manyseeds.benchmarks.store.whole import open_store
+from manyseeds.benchmarks.store.whole import read_store
 from tests.benchmarks.test_report import around, plant
 
 
@@ -71,7 +71,7 @@ def test_page(tmp_path: Path) -> None:
     plant(tmp_path, "ppo", around(500.0))
     plant(tmp_path, "a2c", around(261.05))  # half of the way from 22.1 to 500
     plant(tmp_path, "ppo", around(-150.0), env="Pendulum-v1")
-    found = open_store(tmp_path, with_missing=False).found
+    found = read_store(tmp_path).found
     with plots.kept() as figures:
         page = aggregate.page(found, tmp_path)
     assert "| A2C | 0.500 (n = 10) | missing |" in page
