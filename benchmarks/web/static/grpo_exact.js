@@ -25,7 +25,13 @@ const GrpoExact = (() => {
     drawFindings(means, G, std, at(MIDDLE));
     const rows = POINTS.map((x) => ({ p: x, ...at(x) }));
     const shown = { p, ...means };
-    drawChart(find(".advantage-chart"), rows, shown, { right: 0, wrong: 1 }, {});
+    drawChart(
+      find(".advantage-chart"),
+      rows,
+      shown,
+      { right: 0, wrong: 1 },
+      { nice: true, ticks: 5 },
+    );
     const factors = rows.flatMap(({ exact, all, kept }) => [exact, all, kept].map((x) => x.factor));
     const domain = [d3.min(factors) / 1.2, d3.max(factors) * 1.2];
     const ticks = TICKS.filter((x) => x > domain[0] && x < domain[1]);
@@ -101,7 +107,7 @@ const GrpoExact = (() => {
         marginLeft: 44,
         marginBottom: 40,
         x: { label: "probability p of a right answer", domain: [0, 1], ticks: 5 },
-        y: { label: null, grid: true, ticks: 5, tickFormat: short, ...y },
+        y: { label: null, grid: true, tickFormat: short, ...y },
         marks: [
           Plot.ruleX([shown.p], { stroke: "var(--soft)" }),
           ...pairs.map((pair) =>
