@@ -7,7 +7,10 @@ from pathlib import Path
 
 from manyseeds import stats
 from manyseeds.benchmarks.chapters import speed
-from manyseeds.benchmarks.chapters.comparison import (
+from manyseeds.benchmarks.chapters.environment_pages import anchor, figure_names, page_name
+from manyseeds.benchmarks.chapters.evidence import WORDS
+from manyseeds.benchmarks.chapters.tables import table
+from manyseeds.benchmarks.store.comparison import (
     MEASURES,
     TABULAR,
     Pair,
@@ -15,12 +18,9 @@ from manyseeds.benchmarks.chapters.comparison import (
     is_due,
     is_stale,
 )
-from manyseeds.benchmarks.chapters.environment_pages import anchor, figure_names, page_name
-from manyseeds.benchmarks.chapters.evidence import WORDS
-from manyseeds.benchmarks.chapters.names import FIRST_ENVIRONMENTS, display, place_of
-from manyseeds.benchmarks.chapters.results import Rows, escape, link, picture
-from manyseeds.benchmarks.chapters.stored import find_file, section_of
-from manyseeds.benchmarks.chapters.tables import table
+from manyseeds.benchmarks.store.names import display, place_of, place_of_env
+from manyseeds.benchmarks.store.results import Rows, escape, link, picture
+from manyseeds.benchmarks.store.stored import find_file, section_of
 from manyseeds.record import plural
 from manyseeds.writing import write_bytes
 
@@ -108,7 +108,7 @@ def matrix(pairs: Sequence[Pair], results: Path, name: str) -> str:
     """Algorithms by environments: score, verdict and budget; the best score in bold."""
     by_cell = {(pair.algo, pair.env): pair for pair in pairs}
     algos = sorted({pair.algo for pair in pairs}, key=place_of)
-    columns = sorted({pair.env for pair in pairs}, key=order)
+    columns = sorted({pair.env for pair in pairs}, key=place_of_env)
     best = {env: best_score([pair for pair in pairs if pair.env == env]) for env in columns}
     rows: Rows = []
     for algo in algos:
@@ -116,12 +116,6 @@ def matrix(pairs: Sequence[Pair], results: Path, name: str) -> str:
         rows.append((f"**{escape(display(algo))}**", *cells))
     header = ("", *(link(env, Path(page_name(env))) for env in columns))
     return table(results, name, header, rows)
-
-
-def order(env: str) -> tuple[int, str]:
-    """A sorting key: in the order of FIRST_ENVIRONMENTS, others behind them by their name."""
-    known = FIRST_ENVIRONMENTS
-    return (known.index(env) if env in known else len(known), env)
 
 
 def shown_environment(pairs: Sequence[Pair]) -> str:

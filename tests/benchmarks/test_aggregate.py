@@ -9,7 +9,7 @@ import pytest
 
 from manyseeds import plots, stats
 from manyseeds.benchmarks.chapters import aggregate
-from manyseeds.benchmarks.chapters.contents import open_store
+from manyseeds.benchmarks.store.whole import open_store
 from tests.benchmarks.test_report import around, plant
 
 

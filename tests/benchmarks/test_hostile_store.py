@@ -21,7 +21,7 @@ import pytest
 
 from manyseeds import plots
 from manyseeds.algos import monte_carlo, policy_iteration, value_iteration
-from manyseeds.benchmarks import catalog, compare, watch
+from manyseeds.benchmarks import compare, watch
 from manyseeds.benchmarks.chapters import (
     contents,
     estimators,
@@ -33,9 +33,11 @@ from manyseeds.benchmarks.chapters import (
     policy_gradients,
     tables,
 )
-from manyseeds.benchmarks.chapters.contents import Store
+from manyseeds.benchmarks.store.whole import Store
 from manyseeds.benchmarks.chapters.environment_pages import page_name
-from manyseeds.benchmarks.chapters.results import (
+from manyseeds.benchmarks.chapters.tables import Sides
+from manyseeds.benchmarks.experiments import catalog
+from manyseeds.benchmarks.store.results import (
     Result,
     code,
     escape,
@@ -43,8 +45,7 @@ from manyseeds.benchmarks.chapters.results import (
     load_result,
     print_table,
 )
-from manyseeds.benchmarks.chapters.stored import file_name, open_run
-from manyseeds.benchmarks.chapters.tables import Sides
+from manyseeds.benchmarks.store.stored import file_name, open_run
 from manyseeds.benchmarks.web import grpo
 from manyseeds.benchmarks.web.page import html
 from manyseeds.cli import parse

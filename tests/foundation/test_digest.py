@@ -17,7 +17,7 @@ import pytest
 
 from manyseeds import digest, envs
 from manyseeds.algos import dqn, policy_iteration, ppo, q_learning, td_prediction, value_iteration
-from manyseeds.benchmarks import sb3_baseline, trl_baseline
+from manyseeds.benchmarks.baselines import sb3_baseline, trl_baseline
 from manyseeds.cli import from_preset
 from manyseeds.digest import ROOT, Place, code_digest, forget, origin_of
 from manyseeds.llm_track import grpo

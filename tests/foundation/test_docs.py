@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from manyseeds.benchmarks.sb3_baseline import BASELINES
+from manyseeds.benchmarks.baselines.sb3_baseline import BASELINES
 from manyseeds.digest import ROOT
 
 DOCS = ROOT / "docs"

@@ -25,7 +25,7 @@ from PIL import Image
 from manyseeds import plots, writing
 from manyseeds.benchmarks import website
 from manyseeds.benchmarks.chapters import environment_pages
-from manyseeds.benchmarks.chapters.contents import open_store
+from manyseeds.benchmarks.store.whole import open_store
 from manyseeds.benchmarks.chapters.front_page import outcome
 from manyseeds.benchmarks.chapters.tables import expanded
 from manyseeds.benchmarks.web import figures, films, front, markdown
