@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from manyseeds.benchmarks.__main__ import commands as listed
 from manyseeds.benchmarks.baselines.sb3_baseline import BASELINES
 from manyseeds.digest import ROOT
 
@@ -67,11 +68,25 @@ def test_your_own_environment(tmp_path: Path) -> None:
     assert "random policy on corridor:Corridor-v0: " in measured
 
 
+def sections(page: str) -> dict[str, str]:
+    """What stands below the headings of a page."""
+    parts = re.split(r"^## (.*)\n", (DOCS / page).read_text(), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_commands() -> None:
+    """All of a group stand in its table."""
+    page = sections("commands.md")
+    for title, found in listed().items():
+        table = page[title.partition(":")[0]]
+        named = re.findall(r"^\| `python benchmarks/(\w+\.py)", table, re.MULTILINE)
+        assert sorted(named) == sorted(found)
+
+
 @pytest.mark.parametrize("algo", BASELINES)
 def test_names(algo: str) -> None:
     """A name of the tables is a field of our Config, and the argument of SB3 that follows it."""
-    sections = re.split(r"^## ", (DOCS / "names.md").read_text(), flags=re.MULTILINE)
-    own = {section.partition("\n")[0]: section for section in sections}
+    own = sections("names.md")
     baseline = BASELINES[algo]
     config = baseline.config(loss="huber") if algo == "dqn" else baseline.config()
     arguments = baseline.arguments(config)

@@ -195,9 +195,8 @@ EXAMPLE = re.compile(r"(?:python|accelerate launch .*?) (\w+/\w+\.py)((?:\\\n|[^
 
 @pytest.mark.slow
 def test_every_example_names_a_script_and_its_flags(helps: dict[str, str]) -> None:
-    """In the READMEs that people write, and in the docstrings of modules."""
-    pages = [ROOT / folder / "README.md" for folder in ("", "algos", "llm_track")]
-    pages.append(ROOT / "benchmarks" / "CLUSTER.md")
+    """On the pages that people write, and in the docstrings of modules."""
+    pages = [ROOT / page for page in PAGES if not page.startswith((".", "CHANGELOG"))]
     texts = {page: page.read_text() for page in pages}
     for folder in ("algos", "benchmarks", "envs", "llm_track", "manyseeds"):
         for path in (ROOT / folder).rglob("*.py"):
