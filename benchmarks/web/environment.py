@@ -49,7 +49,7 @@ def environment_page(pairs: Sequence[Pair], store: Store, films: Path) -> Page:
         "data": data,
         "body": render(text, {}, targets_of(store)),
     }
-    scripts = (*CHARTS, "static/environment.js", TABLES)
+    scripts = (*CHARTS, "static/copy.js", "static/environment.js", TABLES)
     file, title = environment_file(env), printable(env)
     return Page(file, title, "environment.html.j2", context, scripts, "environments.html")
 
