@@ -28,7 +28,7 @@ from manyseeds.benchmarks.web import (
     front,
     gridworld,
     grpo,
-    results,
+    overview,
 )
 from manyseeds.benchmarks.web.page import HERE, Page, html
 from manyseeds.cli import ScriptConfig, parse, path_of
@@ -44,15 +44,15 @@ ASSETS = {"static": "*", "vendor": "*"}
 def site_pages(store: Store, out: Path) -> tuple[list[Page], dict[str, Path]]:
     """All pages, in the order in which they are written and listed, and images by their place."""
     folder = out / films.FOLDER
-    learn = [*gridworld.pages(), *grpo.pages(store.results)]
     pages = [
-        *learn,
-        *results.pages(store),
+        *gridworld.pages(),
+        *grpo.pages(store.results),
+        *overview.pages(store),
         *environment.pages(store, folder),
         *chapter.pages(store),
     ]
     found = docs.documentation(pages)
-    return [front.page(store, folder, found.pages), *found.pages, *pages], found.pictures
+    return [front.page(store, folder, found.guides), *found.pages.values(), *pages], found.pictures
 
 
 def check_out(out: Path) -> None:

@@ -25,8 +25,8 @@ from markupsafe import Markup, escape
 from matplotlib.textpath import TextPath
 
 from manyseeds.benchmarks.web.chapter import environment_file, page_of
+from manyseeds.benchmarks.web.overview import FILE as RESULTS
 from manyseeds.benchmarks.web.page import Page
-from manyseeds.benchmarks.web.results import FILE as RESULTS
 from manyseeds.digest import ROOT
 
 COPY = "static/copy.js"
@@ -50,10 +50,15 @@ EM = 100  # units of a formula's path per em
 
 @dataclass(frozen=True)
 class Documentation:
-    """Pages, and the files of their images by the place that the pages expect them in."""
+    """Pages by path in the repository, and the files of their images by the place that the pages
+    expect them in."""
 
-    pages: list[Page]
+    pages: dict[str, Page]
     pictures: dict[str, Path]
+
+    @property
+    def guides(self) -> list[Page]:
+        return [page for path, page in self.pages.items() if path.startswith("docs/")]
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,7 @@ def documentation(written: Sequence[Page]) -> Documentation:
     there = {path: both for path, both in files.items() if (ROOT / path).is_file()}
     documents = {path: file for path, (file, _) in there.items()}
     places = Places(documents, {page.file for page in written})
-    pages = [document(path, file, name, places) for path, (file, name) in there.items()]
+    pages = {path: document(path, *both, places) for path, both in there.items()}
     return Documentation(pages, places.pictures)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from manyseeds import plots
 from manyseeds.benchmarks.chapters import environment_pages
 from manyseeds.benchmarks.chapters.comparison import Pair, is_stale
-from manyseeds.benchmarks.chapters.contents import Store, by_environment
+from manyseeds.benchmarks.chapters.contents import Store, by_environment, progress
 from manyseeds.benchmarks.chapters.environment_pages import curve, is_log_x, ranked_seeds
 from manyseeds.benchmarks.chapters.names import NAMES, display
 from manyseeds.benchmarks.chapters.results import Result, commit_of, versions_text
@@ -30,7 +30,9 @@ from manyseeds.runs.control import reachable_threshold
 
 def pages(store: Store, films: Path) -> list[Page]:
     """A page for each environment with control runs. films: a folder that may have films."""
-    return [environment_page(pairs, store, films) for pairs in by_environment(store.found).values()]
+    grouped = by_environment(store.found).values()
+    shown = progress(grouped, len(grouped), "environments")
+    return [environment_page(pairs, store, films) for pairs in shown]
 
 
 def environment_page(pairs: Sequence[Pair], store: Store, films: Path) -> Page:

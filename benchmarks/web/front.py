@@ -9,11 +9,10 @@ from typing import Any
 from manyseeds.benchmarks.chapters.comparison import TABULAR, Pair
 from manyseeds.benchmarks.chapters.contents import Store
 from manyseeds.benchmarks.chapters.environment_pages import curve, is_log_x
-from manyseeds.benchmarks.chapters.front_page import shown_environment
-from manyseeds.benchmarks.chapters.names import display
-from manyseeds.benchmarks.chapters.results import Result
+from manyseeds.benchmarks.chapters.front_page import order, shown_environment
+from manyseeds.benchmarks.chapters.names import display, place_of
 from manyseeds.benchmarks.verdicts import MARGIN
-from manyseeds.benchmarks.web import results
+from manyseeds.benchmarks.web import overview
 from manyseeds.benchmarks.web.chapter import environment_file
 from manyseeds.benchmarks.web.docs import COPY, repository
 from manyseeds.benchmarks.web.figures import line_json, number
@@ -25,10 +24,10 @@ from manyseeds.runs.control import reachable_threshold
 SHOWN = "ppo"  # the algorithm whose learning curve is shown, where it has one
 
 
-def page(store: Store, films: Path, docs: Sequence[Page]) -> Page:
-    """The front page. films: a folder that may have films. docs: the pages of the documentation."""
+def page(store: Store, films: Path, guides: Sequence[Page]) -> Page:
+    """The front page. films: a folder that may have films. guides: the pages of docs/."""
     deep = [pair for pair in store.found if pair.algo not in TABULAR]
-    speeds, about_speed = results.speeds(store)
+    speeds, about_speed = overview.speeds(store)
     charts = []
     if shown := shown_pair(deep):
         charts.append(learning_curve(shown))
@@ -39,12 +38,12 @@ def page(store: Store, films: Path, docs: Sequence[Page]) -> Page:
         "repository": repository(),
         "shown": shown and shown_context(shown, films),
         "charts": charts,
-        "verdicts": results.counted([row["word"] for panel in panels for row in panel["rows"]]),
+        "verdicts": overview.counted([row["word"] for panel in panels for row in panel["rows"]]),
         "comparisons": sum(len(panel["rows"]) for panel in panels),
         "best": best_algorithms(deep),
         "speeds": speeds,
         "about_speed": about_speed,
-        "docs": [(page.file, page.title) for page in docs if page.group == "Use"],
+        "guides": [(page.file, page.title) for page in guides],
     }
     scripts = (*CHARTS, "static/charts.js", COPY) if charts else (COPY,)
     return Page("index.html", "manyseeds", "front.html.j2", context, scripts, "", "", SUMMARY)
@@ -63,13 +62,14 @@ def shown_context(pair: Pair, films: Path) -> dict[str, str]:
         "algo": printable(display(pair.algo)),
         "env": printable(pair.env),
         "href": environment_file(pair.env),
+        "seeds": " and ".join(dict.fromkeys(str(len(result.seeds)) for result in pair.headline)),
         "film": films_of(pair.env, pair.algo, films).get("median", ""),
     }
 
 
 def learning_curve(pair: Pair) -> dict[str, Any]:
     """The IQM of both sides over training with its interval, as charts.js draws lines."""
-    names = [label(result) for result in pair.headline]
+    names = [printable(display(result.algo)) for result in pair.headline]
     lines = [line_json(*both) for both in zip(names, map(curve, pair.headline), strict=True)]
     return {
         "kind": "lines",
@@ -84,14 +84,10 @@ def learning_curve(pair: Pair) -> dict[str, Any]:
     }
 
 
-def label(result: Result) -> str:
-    return f"{printable(display(result.algo))}, {len(result.seeds)} seeds"
-
-
 def verdict_panels(found: Sequence[Pair]) -> list[dict[str, Any]]:
     """The verdicts on final scores as charts.js draws a forest plot, a panel per algorithm."""
     panels: dict[str, list[dict[str, Any]]] = {}
-    for pair in found:
+    for pair in sorted(found, key=lambda pair: (place_of(pair.algo), order(pair.env))):
         if not (verdict := pair.verdict("final")):
             continue
         difference = verdict.parity.difference
@@ -110,5 +106,5 @@ def verdict_panels(found: Sequence[Pair]) -> list[dict[str, Any]]:
 
 def best_algorithms(found: Sequence[Pair]) -> list[tuple[str, str, str]]:
     """Environment, its page, and the algorithms with the best score there."""
-    matrix = results.matrix("", found)
+    matrix = overview.matrix("", found)
     return [(*column, names) for column, names in zip(matrix.columns, matrix.best, strict=True)]
