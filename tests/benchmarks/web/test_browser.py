@@ -86,8 +86,8 @@ def test_links_lead_somewhere(site: Path) -> None:
                 assert f'id="{anchor}"' in target.read_text(), f"{path.name}: {link}"
 
 
-def test_front_page_answers(browser: Any, site: Path) -> None:
-    with opened(browser, site, "index.html") as page:
+def test_results_answer(browser: Any, site: Path) -> None:
+    with opened(browser, site, "results.html") as page:
         matrix = page.locator(".matrix").first
         rows = [row.inner_text().split() for row in matrix.locator("tbody tr").all()]
         assert rows[0][:3] == ["PPO", "0.98", "?"]
