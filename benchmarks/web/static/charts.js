@@ -5,7 +5,7 @@
   const places = [...document.querySelectorAll("[data-chart]")];
   if (!places.length) return;
   const figures = await unpack("page-charts");
-  const draw = { lines, scores_by_value: scores, scatter_grid: scatter, plane, boards };
+  const draw = { lines, scores_by_value: scores, scatter_grid: scatter, plane, forest, boards };
   const seen = new IntersectionObserver(
     (entries) => {
       for (const { target, isIntersecting } of entries) {
@@ -213,6 +213,66 @@ function plane(holder, figure) {
       Plot.tip(points, Plot.pointer({ x: "x", y: "y", title: text, maxRadius: 40 })),
     ],
   }), 480);
+}
+
+// Differences with their intervals, a row each, around a line at 0 and the band of the margin.
+// Everything is placed in percent of a row's width: nothing is drawn again when it changes.
+function forest(holder, figure) {
+  const all = figure.panels.flatMap((panel) => panel.rows);
+  const ends = [0, ...all.flatMap((row) => [row.low, row.high])];
+  if (figure.margin != null) ends.push(-1.2 * figure.margin, 1.2 * figure.margin);
+  const x = d3.scaleLinear(d3.extent(ends.filter((end) => end != null)), [1, 99]).nice(5);
+  const percent = (value) => `${x(value).toFixed(2)}%`;
+  const box = element("div", { class: "panels", style: "--smallest: 460px" });
+  for (const panel of figure.panels) {
+    const label = d3.max(panel.rows, (row) => row.label.length);
+    const word = d3.max(panel.rows, (row) => row.word.length);
+    const list = element("ul", { class: "forest", style: `--label: ${label}; --word: ${word}` });
+    for (const row of panel.rows) {
+      list.append(element("li", {},
+        element("span", { class: "forest-label" }, row.href ? element("a", { href: row.href }, row.label) : row.label),
+        forestRow(row, figure.margin, percent),
+        element("span", { class: `forest-word ${DIFFERENCES[row.word] ? row.word : ""}` }, row.word)));
+    }
+    const cell = element("div", { class: "panel" }, list, forestAxis(x.ticks(5), figure.xlabel, percent, list));
+    if (panel.title) cell.prepend(element("div", { class: "panel-title" }, panel.title));
+    box.append(cell);
+  }
+  holder.append(box);
+}
+
+// The marker of each word, which tells it without its colour.
+const DIFFERENCES = {
+  better: "M0,-6L5.5,4H-5.5Z", worse: "M0,6L5.5,-4H-5.5Z", equivalent: "M-4,0a4,4 0 1 0 8,0a4,4 0 1 0 -8,0",
+  undecided: "M-4,0a4,4 0 1 0 8,0a4,4 0 1 0 -8,0", saturated: "M-4,-4H4V4H-4Z",
+};
+
+function forestRow(row, margin, percent) {
+  const svg = d3.create("svg").attr("class", `forest-row ${DIFFERENCES[row.word] ? row.word : ""}`).attr("role", "img");
+  const line = (low, high, y1, y2, name) => svg.append("line").attr("class", name)
+    .attr("x1", percent(low)).attr("x2", percent(high)).attr("y1", y1).attr("y2", y2);
+  if (margin != null) {
+    svg.append("rect").attr("class", "margin").attr("x", percent(-margin)).attr("y", 0).attr("height", "100%")
+      .attr("width", `${parseFloat(percent(margin)) - parseFloat(percent(-margin))}%`);
+  }
+  line(0, 0, 0, "100%", "zero");
+  if (row.value == null) return svg.attr("aria-label", "no difference to show").node();
+  const says = `${signed(row.value)} [${signed(row.low)}, ${signed(row.high)}]${row.n ? `, n = ${row.n}` : ""}`;
+  svg.attr("aria-label", says).append("title").text(says);
+  if (row.low != null && row.high != null) line(row.low, row.high, "50%", "50%", "range");
+  svg.append("svg").attr("x", percent(row.value)).attr("y", "50%").attr("overflow", "visible")
+    .append("path").attr("class", "mark").attr("d", DIFFERENCES[row.word] ?? DIFFERENCES.equivalent);
+  return svg.node();
+}
+
+function forestAxis(ticks, label, percent, list) {
+  const svg = d3.create("svg").attr("class", "forest-axis").attr("aria-hidden", "true");
+  for (const tick of ticks) {
+    svg.append("line").attr("x1", percent(tick)).attr("x2", percent(tick)).attr("y1", 0).attr("y2", 5);
+    svg.append("text").attr("x", percent(tick)).attr("y", 18).text(tick ? signed(tick) : "0");
+  }
+  return element("div", { class: "forest-foot", style: list.getAttribute("style") },
+    svg.node(), element("span", { class: "forest-xlabel" }, label));
 }
 
 // The steps of a plan: values and greedy actions of all states, with a slider over the steps.

@@ -25,6 +25,9 @@ function short(x) {
 // A number with four significant digits and separators.
 const exact = (x) => d3.format(Math.abs(x) >= 1000 ? ",.0f" : ".4~g")(x);
 
+// A difference, as +0.012.
+const signed = (x) => d3.format("+.3~f")(x);
+
 const interval = (y, low, high) =>
   low == null || high == null ? exact(y) : `${exact(y)} [${exact(low)}, ${exact(high)}]`;
 

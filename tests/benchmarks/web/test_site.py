@@ -197,6 +197,31 @@ def test_figures_are_kept_not_drawn(tmp_path: Path) -> None:
     assert line == {"name": "a", "x": [0, 1], "y": [2, None], "low": [1, 2], "high": [3, 4], "n": 5}
 
 
+def test_a_forest_has_its_words_and_leaves_out_no_row(tmp_path: Path) -> None:
+    """Also of a difference that is none: both in the SVG and in the data of the site."""
+    nan = float("nan")
+    rows = [
+        plots.Difference("PPO", 0.02, -0.01, 0.06, "undecided", "x.html", 60),
+        plots.Difference("A2C <b>", nan, nan, nan, "saturated"),
+    ]
+    figure: dict[str, Any] = {"panels": {"final": rows}, "margin": 0.05, "xlabel": "difference"}
+    plots.forest(path=tmp_path / "x.svg", **figure)
+    svg = (tmp_path / "x.svg").read_text()
+    for text in ("PPO", "A2C &lt;b&gt;", "undecided", "saturated", "final", "difference"):
+        assert f">{text}</text>" in svg
+    (panel,) = figures.forest(figure)["panels"]
+    assert panel["rows"][0] == {
+        "label": "PPO",
+        "value": 0.02,
+        "low": -0.01,
+        "high": 0.06,
+        "word": "undecided",
+        "href": "x.html",
+        "n": 60,
+    }
+    assert panel["rows"][1]["value"] is None
+
+
 def test_films_are_shown_where_there_are_any(tmp_path: Path) -> None:
     results, out = tmp_path / "results", tmp_path / "out"
     plant(results, "ppo", around(480.0))
