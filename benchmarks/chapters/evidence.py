@@ -96,8 +96,8 @@ HOW_TO_READ = Items(
             ", and the bound on the failure rate is given instead. Any other interval is ",
             Emphasis("undecided"),
             f". The test is sequential: it is run at {', '.join(map(str, LOOKS))} seeds per side, "
-            "and the first decisive result is the verdict, with n seeds per side. How often this errs "
-            "is simulated (",
+            "and the first decisive result is the verdict, with n seeds per side. How often this "
+            "errs is simulated (",
             Link("error rates", anchor="error-rates-of-verdicts"),
             "). ",
             Emphasis("Equivalent"),
