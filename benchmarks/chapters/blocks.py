@@ -49,7 +49,7 @@ class Link:
     have: it shows the label alone.
     """
 
-    label: Inline
+    label: str | Code
     page: str = ""
     anchor: str = ""
     file: Path | None = None
