@@ -24,6 +24,7 @@ from manyseeds.benchmarks.chapters.blocks import (
     Lines,
     Link,
     Mark,
+    Page,
     Rows,
     Sides,
     Strong,
@@ -112,11 +113,11 @@ def anchor(algo: str) -> str:
     return file_name(algo)
 
 
-def page(pairs: Sequence[Pair], results: Path) -> Iterator[Block]:
+def page(pairs: Sequence[Pair], results: Path) -> Page:
     """The page of an environment, from its pairs."""
-    yield scale_text(pairs[0].headline[0])
-    yield from figures(pairs)
-    yield from sections(pairs, results)
+    scale = scale_text(pairs[0].headline[0])
+    env, blocks = pairs[0].env, [scale, *figures(pairs), *sections(pairs, results)]
+    return Page(page_name(env), env, blocks)
 
 
 def sections(pairs: Sequence[Pair], results: Path) -> Iterator[Block]:
@@ -180,10 +181,10 @@ def figures(pairs: Sequence[Pair]) -> Iterator[Block]:
 
 def all_algorithms(pairs: Sequence[Pair]) -> Figure | None:
     """The curves of our runs on an environment in one panel; None without any."""
-    env = pairs[0].env
     ours = {printable(display(pair.algo)): curve(pair.ours) for pair in pairs if pair.ours}
     if not ours:
         return None
+    env = pairs[0].env
     data = {"panels": {printable(env): ours}, "first": list(NAMES.values()), "size": (7.0, 3.6)}
     label = f"Learning curves of all algorithms on {env}"
     return Figure(file_name(env), label, "lines", data | axes(pairs))

@@ -20,6 +20,7 @@ from manyseeds.benchmarks.chapters.blocks import (
     Items,
     Link,
     Outcome,
+    Rows,
     Strong,
     Table,
     Text,
@@ -166,7 +167,7 @@ def outcome(found: Sequence[Pair]) -> str:
     pairs = judged(found)
     shown = []
     for measure in MEASURES:
-        words = [verdict.parity.word for verdict in verdicts(pairs, measure)]
+        words: list[str] = [verdict.parity.word for verdict in verdicts(pairs, measure)]
         shown.append(", ".join(f"{word} in {words.count(word)}" for word in WORDS))
     if not pairs:
         return ""
@@ -190,7 +191,7 @@ def all_verdicts(found: Sequence[Pair]) -> Iterator[Block]:
     )
     if figure := forest(found):
         yield figure
-    rows = [
+    rows: Rows = [
         (
             pair.env,
             Link(display(pair.algo), page=page_name(pair.env), anchor=anchor(pair.algo)),
@@ -250,7 +251,7 @@ def together_row(verdicts: Sequence[Verdict], name: str) -> tuple[str, ...]:
 
     Saturated cells are left out of the last two: nothing varies there.
     """
-    words = [verdict.parity.word for verdict in verdicts]
+    words: list[str] = [verdict.parity.word for verdict in verdicts]
     counts = [str(words.count(word)) for word in WORDS]
     found = [v.parity for v in verdicts if v.parity.word != "saturated"]
     if not found:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from manyseeds import stats
@@ -24,7 +25,6 @@ from manyseeds.benchmarks.chapters.blocks import (
 )
 from manyseeds.benchmarks.chapters.environment_pages import all_algorithms, anchor, page_name
 from manyseeds.benchmarks.chapters.evidence import outcome
-from manyseeds.benchmarks.chapters.markdown import Writer
 from manyseeds.benchmarks.measurements import throughput
 from manyseeds.benchmarks.store.comparison import TABULAR, Pair, applies, is_due, is_stale
 from manyseeds.benchmarks.store.names import display, place_of, place_of_env
@@ -47,13 +47,25 @@ FIGURES = ("Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous
 BEGIN, END = "<!-- outcome, written by report.py --publish -->", "<!-- end of outcome -->"
 
 
-def page(found: Sequence[Pair], results: Path, note: str, pages: Sequence[Page]) -> Iterator[Block]:
+def page(found: Sequence[Pair], results: Path, note: str, pages: Sequence[Page]) -> list[Block]:
     """The page. note: a warning at its top. pages: the others, but for those of environments."""
+    path = find_file(results, "throughput.json")
+    return [
+        *answers(found, note),
+        *section_of(path, throughput.STORED, how_fast),
+        Heading("Pages"),
+        page_list(found, pages),
+    ]
+
+
+def answers(found: Sequence[Pair], note: str) -> Iterator[Block]:
+    """The outcome, the matrices and the figure."""
     if note:
         yield Text(Strong(note))
     if sentence := outcome(found):
         yield Outcome(sentence)
-    deep, tabular = split(found)
+    deep = [pair for pair in found if pair.algo not in TABULAR]
+    tabular = [pair for pair in found if pair.algo in TABULAR]
     for title, name, pairs in (
         ("Which algorithm for which environment", "matrix", deep),
         ("Tabular algorithms", "matrix-tabular", tabular),
@@ -64,22 +76,8 @@ def page(found: Sequence[Pair], results: Path, note: str, pages: Sequence[Page])
             if pairs is deep or not deep:
                 yield KEY
     shown = [pair for pair in deep if pair.env == shown_environment(deep)]
-    if figure := all_algorithms(shown) if shown else None:
+    if figure := all_algorithms(shown):
         yield figure
-    yield from section_of(find_file(results, "throughput.json"), throughput.STORED, how_fast)
-    yield Heading("Pages")
-    listed: list[Inline] = []
-    if found:
-        names = dict.fromkeys(pair.env for pair in found)
-        links = joined(Link(env, page=page_name(env)) for env in names)
-        listed.append(("Environments, with curves, scores and the origin of each run: ", links))
-    yield Items([*listed, *((Link(x.title, page=x.file), f": {x.about}") for x in pages)])
-
-
-def split(found: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
-    """The pairs of algorithms with networks, and of those with tables."""
-    deep = [pair for pair in found if pair.algo not in TABULAR]
-    return deep, [pair for pair in found if pair.algo in TABULAR]
 
 
 def how_fast(stored: speed.Stored) -> list[Block]:
@@ -87,26 +85,33 @@ def how_fast(stored: speed.Stored) -> list[Block]:
     return [Heading("How fast"), Text(sentence)] if sentence else []
 
 
+def page_list(found: Sequence[Pair], pages: Sequence[Page]) -> Items:
+    """Links to all pages."""
+    items: list[Inline] = [(Link(x.title, page=x.file), f": {x.about}") for x in pages]
+    if envs := dict.fromkeys(pair.env for pair in found):
+        links = joined(Link(env, page=page_name(env)) for env in envs)
+        what = "Environments, with curves, scores and the origin of each run: "
+        items.insert(0, (what, links))
+    return Items(items)
+
+
 # ---- README.md of the project ---------------------------------------------------------------
 
 
-def excerpt(found: Sequence[Pair]) -> list[Block]:
-    """The outcome, the first matrix and its key."""
-    deep, tabular = split(found)
-    if not found:
-        return []
-    return [Text(outcome(found)), matrix(deep or tabular, ""), KEY]
+def excerpt(blocks: Sequence[Block]) -> list[Block]:
+    """The outcome, the first matrix and its key, of the blocks of the page."""
+    outcomes = [Text(block.text) for block in blocks if isinstance(block, Outcome)]
+    matrices = [replace(block, name="") for block in blocks if isinstance(block, Table)]
+    return [*outcomes, *matrices[:1], *(block for block in blocks if block is KEY)]
 
 
-def update_readme(path: Path, results: Path, blocks: Iterable[Block]) -> None:
-    """Write blocks between the marks of the outcome in a README.md that has them. results: the
-    report that they link."""
+def update_readme(path: Path, text: str) -> None:
+    """Put a text between the marks of the outcome in a README.md that has them."""
     if not path.is_file():
         return
     old = path.read_text()
     before, begin, rest = old.partition(BEGIN)
     _, end, after = rest.partition(END)
-    text = Writer(results, path.parent).blocks(blocks)
     if begin and end and (new := f"{before}{begin}\n{text}\n{end}{after}") != old:
         write_bytes(path, new.encode())
 
