@@ -152,15 +152,10 @@ def speeds(store: Store) -> tuple[list[Speed], dict[str, Any]]:
     about: dict[str, Any] = {}
     with left_out(path):
         stored = read(path, speed.STORED) if path.exists() else {}
-        for algo, subject in speed.SUBJECTS.items():
-            if algo not in stored or "sb3" not in subject.peers:
-                continue
-            rows = [r for r in stored[algo]["rows"] if r["seeds"] == speed.SHOWN_SEEDS]
-            by_system = {r["system"]: r for r in rows}
-            if speed.OURS in by_system:
-                found.append((display(algo), by_system[speed.OURS], by_system.get("rejax")))
-                cpu = printable(stored[algo]["machine"]["cpu"])
-                about = {"seeds": speed.SHOWN_SEEDS, "env": subject.env, "cpu": cpu}
+        for algo, rows in speed.against_sb3(stored).items():
+            found.append((display(algo), rows[speed.OURS], rows.get("rejax")))
+            cpu, env = printable(stored[algo]["machine"]["cpu"]), speed.SUBJECTS[algo].env
+            about = {"seeds": speed.SHOWN_SEEDS, "env": env, "cpu": cpu}
     longest = max((row["ratio_high"] for _, row, _ in found), default=1.0)
     shown = [
         Speed(
