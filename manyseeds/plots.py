@@ -360,9 +360,7 @@ def iqm_line(name: str, frame: DataFrame) -> Line:
 def _line_of(
     x: Any, curves: NDArray[np.float64], statistic: stats.Statistic, resamples: int
 ) -> Line:
-    points = [stats.estimate(column, statistic, resamples=resamples) for column in curves.T]
-    value, low, high = zip(*[(p.value, p.low, p.high) for p in points], strict=True)
-    return Line(x, value, low, high, len(curves))
+    return Line(x, *stats.estimate_curve(curves, statistic, resamples), len(curves))
 
 
 @keepable

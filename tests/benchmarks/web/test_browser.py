@@ -86,8 +86,8 @@ def test_links_lead_somewhere(site: Path) -> None:
                 assert f'id="{anchor}"' in target.read_text(), f"{path.name}: {link}"
 
 
-def test_front_page_answers(browser: Any, site: Path) -> None:
-    with opened(browser, site, "index.html") as page:
+def test_results_answer(browser: Any, site: Path) -> None:
+    with opened(browser, site, "results.html") as page:
         matrix = page.locator(".matrix").first
         rows = [row.inner_text().split() for row in matrix.locator("tbody tr").all()]
         assert rows[0][:3] == ["PPO", "0.98", "?"]
@@ -330,6 +330,8 @@ def test_tables_can_be_sorted(browser: Any, site: Path) -> None:
         ("grpo.html#std=1", "std 1: must be true, false"),
         ("grpo.html#rewards=9:1", "rewards 9: there is no such completion"),
         ("grpo.html#rewards=1:x", "reward x: must be a number from -10 to 10"),
+        ("grpo.html#size=65", "size 65: must be a whole number from 2 to 64"),
+        ("grpo.html#p=1", "p 1: must be a number from 0.01 to 0.99"),
     ],
 )
 def test_an_address_that_is_wrong_says_why(
