@@ -360,9 +360,7 @@ def iqm_line(name: str, frame: DataFrame) -> Line:
 def _line_of(
     x: Any, curves: NDArray[np.float64], statistic: stats.Statistic, resamples: int
 ) -> Line:
-    points = [stats.estimate(column, statistic, resamples=resamples) for column in curves.T]
-    value, low, high = zip(*[(p.value, p.low, p.high) for p in points], strict=True)
-    return Line(x, value, low, high, len(curves))
+    return Line(x, *stats.estimate_curve(curves, statistic, resamples), len(curves))
 
 
 @keepable
@@ -645,6 +643,79 @@ def plane(
         axes.set(xlabel=xlabel, ylabel=ylabel)
         axes.margins(0.15)
     write_bytes(Path(path), figure_bytes(figure, Path(path).suffix))
+
+
+# ---- Differences with intervals --------------------------------------------------------------
+
+
+class Difference(NamedTuple):
+    """One row of a forest plot: a difference with its interval, and what it is called."""
+
+    label: str
+    value: float  # NaN where there is none: the row has its word alone
+    low: float
+    high: float
+    word: str = ""
+    href: str = ""  # of the label, on the site
+    n: int = 0  # seeds a side; 0: it is of no seeds
+
+
+@keepable
+def forest(
+    panels: Mapping[str, Sequence[Difference]],
+    path: Path | str,
+    *,
+    margin: float | None = None,
+    xlabel: str = "",
+) -> None:
+    """One panel per key (its title), side by side, with a row per difference; written to `path`.
+
+    A row has its label, its value in its interval, and its word at the right. Differences within
+    ±margin are a shaded band around the line at 0. Raises ValueError for an unknown suffix.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    _check_suffix(path)
+    height = max(map(len, panels.values()))
+    labels = max(len(row.label) for rows in panels.values() for row in rows)
+    with _style():
+        size = ((0.07 * labels + 3.0) * len(panels), 0.19 * height + 0.8)
+        figure = Figure(figsize=size, layout="constrained")
+        grid = figure.subplots(1, len(panels), squeeze=False, sharex=True).flatten()
+        for axes, (title, rows) in zip(grid, panels.items(), strict=True):
+            if margin is not None:
+                axes.axvspan(-margin, margin, color=INK, alpha=0.15, linewidth=0)
+            axes.axvline(0, color=INK, linewidth=0.8)
+            for i, row in enumerate(rows):
+                look = _difference_look(row.word)
+                axes.hlines(i, row.low, row.high, color=look["color"], linewidth=1.4)
+                axes.plot(row.value, i, linestyle="", **look)
+                place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "va": "center"}
+                axes.annotate(
+                    row.word, (1, i), xytext=(5, 0), textcoords="offset points", size=8, **place
+                )
+            axes.set(title=title, xlabel=xlabel, ylim=(len(rows) - 0.4, -0.6))
+            axes.xaxis.set_major_locator(MaxNLocator(4))
+            axes.set_yticks(range(len(rows)), [row.label for row in rows], size=8)
+            axes.tick_params(axis="y", length=0)
+            axes.spines["left"].set_visible(False)
+            axes.grid(axis="y", visible=False)
+    write_bytes(Path(path), figure_bytes(figure, Path(path).suffix))
+
+
+def _difference_look(word: str) -> dict[str, Any]:
+    """Colour and marker of a difference: a word is told by its marker alone, too."""
+    import seaborn
+
+    palette = seaborn.color_palette("colorblind")
+    marker, color = {
+        "better": ("^", palette[2]),
+        "worse": ("v", palette[3]),
+        "undecided": ("o", INK),
+    }.get(word, ("o", palette[0]))
+    hollow = {"markerfacecolor": "none"} if word == "undecided" else {}
+    return {"marker": marker, "markersize": 4.5, "color": color, **hollow}
 
 
 # ---- Values and actions of a plan -----------------------------------------------------------

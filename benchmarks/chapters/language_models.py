@@ -11,12 +11,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from manyseeds import plots, stats
 from manyseeds.benchmarks.chapters.language_measures import (
     CAPTION,
-    begun_with,
     by_seed,
     length_section,
     many_samples_section,
@@ -24,13 +21,10 @@ from manyseeds.benchmarks.chapters.language_measures import (
     steps_section,
 )
 from manyseeds.benchmarks.chapters.tables import table
-from manyseeds.benchmarks.experiments import catalog
-from manyseeds.benchmarks.experiments.suite import EXPERIMENTS
 from manyseeds.benchmarks.experiments.verdicts import MARGIN
 from manyseeds.benchmarks.store.names import display
 from manyseeds.benchmarks.store.results import (
     Rows,
-    Scores,
     code,
     command_text,
     cost_cells,
@@ -39,33 +33,20 @@ from manyseeds.benchmarks.store.results import (
     fold,
     link,
     origins_text,
-    parity,
     picture,
     place,
     settings_text,
-    verdict_text,
 )
 from manyseeds.benchmarks.store.stored import (
-    StoredRun,
     file_name,
     find_file,
     left_out,
     read,
-    read_table,
     section_of,
 )
 from manyseeds.errors import printable
-from manyseeds.runs.stale import part_is_stale
-from manyseeds.stats import Floats, Parity
-from manyseeds.untrusted import COST, NAME, ORIGIN, TEXT, check, reading
-from manyseeds.worth import (
-    SHARE_OF_FAILURE,
-    SUCCESSES,
-    Worth,
-    final_values,
-    unscored_text,
-    worths_of,
-)
+from manyseeds.stats import Parity
+from manyseeds.untrusted import COST, NAME, ORIGIN, TEXT
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -22,6 +22,7 @@ SCRIPTS = (
     "vendor/d3.min.js",
     "vendor/plot.min.js",
     "static/site.js",
+    "static/plotting.js",
     "static/interactive.js",
     "static/gridworld_engine.js",
     "static/gridworld_state.js",
@@ -84,4 +85,6 @@ def pages() -> list[Page]:
         "policies": policy_plan.sweeps[-1].iteration,
         "value_sweeps": len(value_plan.sweeps) - 1,  # the first is V = 0
     }
-    return [Page("gridworld.html", "Gridworld", "gridworld.html.j2", context, SCRIPTS)]
+    return [
+        Page("gridworld.html", "Gridworld", "gridworld.html.j2", context, SCRIPTS, group="Learn")
+    ]

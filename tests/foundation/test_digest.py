@@ -628,7 +628,7 @@ CHANGES: dict[str, list[tuple[str, str, set[str]]]] = {  # by file
         ("return Gridworld(goal, trap,", "return Gridworld(trap, goal,", {"pi"}),
     ],
     "algos/ppo.py": [("presets/ppo.toml", "presets/a2c.toml", set())],
-    "benchmarks/sb3_baseline.py": [
+    "benchmarks/baselines/sb3_baseline.py": [
         ('math.inf,\n            "policy', '2,\n            "policy', {"sb3-dqn"}),
         ("norm_reward=config.normalize_reward", "norm_reward=False", {"sb3-ppo"}),
     ],

@@ -28,7 +28,7 @@ from manyseeds.benchmarks.chapters import environment_pages
 from manyseeds.benchmarks.chapters.blocks import Figure, cells_of
 from manyseeds.benchmarks.chapters.front_page import outcome
 from manyseeds.benchmarks.store.whole import read_store
-from manyseeds.benchmarks.web import figures, films, front
+from manyseeds.benchmarks.web import figures, films, overview
 from manyseeds.benchmarks.web.page import HERE, Page, inline_json, packed, policy, templates
 from manyseeds.errors import UsageError
 from manyseeds.plots import Line
@@ -72,8 +72,7 @@ def test_numbers_are_those_of_the_report(site: Path) -> None:
     for cell in (cell for row in cells_of(environment_pages.score_table(here)) for cell in row):
         for part in cell.split("; "):
             assert part in text
-    first_page = text_of(site / "index.html")
-    assert outcome(store.found) in first_page
+    assert outcome(store.found) in text_of(site / "results.html")
     runs = {run["key"]: run for run in data_of(site / CARTPOLE)["runs"]}
     assert [*runs] == ["ppo", "sb3-ppo", "a2c", "reinforce"]
     ppo = here[0].ours
@@ -84,7 +83,7 @@ def test_numbers_are_those_of_the_report(site: Path) -> None:
     assert runs["ppo"]["final"] == [f"{score:.1f}" for score in ppo.final]
     assert np.shape(runs["ppo"]["curves"]) == (10, 3)
     assert (runs["a2c"]["worst"], runs["a2c"]["diverged"]) == (3, {"3": 500})
-    speeds, _ = front.speeds(store)
+    speeds, _ = overview.speeds(store)
     assert 0 < max(speed.width for speed in speeds) < 100  # the longest interval ends at 100
 
 
@@ -105,7 +104,7 @@ def test_one_run_of_one_seed_or_none(tmp_path: Path, capsys: Output) -> None:
     """The store is not written to; broken parts are left out."""
     results = tmp_path / "results"
     out = write(results, tmp_path / "out")
-    assert "no finished runs" in text_of(out / "index.html")
+    assert "no finished runs" in text_of(out / "results.html")
     plant(results, "ppo", {0: 480.0})
     folder = plant(results, "a2c", around(450.0))
     rewrite(folder.path / "seeds-000-009", "summary.json", lambda s: {**s, "final": 1})
@@ -131,7 +130,7 @@ def test_hostile_text_is_text(tmp_path: Path) -> None:
     out = write(results, tmp_path / "out")
     pages = sorted(out.glob("environment-*.html"))
     assert len(pages) == 1
-    for page in (*pages, out / "index.html", out / "environments.html"):
+    for page in (*pages, out / "results.html", out / "environments.html"):
         assert "<script>alert" not in page.read_text()
         assert "javascript:" not in re.sub(r">[^<]*<", "><", page.read_text())
         assert evil in text_of(page)
@@ -173,6 +172,31 @@ def test_figures_are_data() -> None:
     assert data["names"] == ["b", "a"]
     (line,) = data["panels"][0]["lines"]
     assert line == {"name": "a", "x": [0, 1], "y": [2, None], "low": [1, 2], "high": [3, 4], "n": 5}
+
+
+def test_a_forest_has_its_words_and_leaves_out_no_row(tmp_path: Path) -> None:
+    """Also of a difference that is none: both in the SVG and in the data of the site."""
+    nan = float("nan")
+    rows = [
+        plots.Difference("PPO", 0.02, -0.01, 0.06, "undecided", "x.html", 60),
+        plots.Difference("A2C <b>", nan, nan, nan, "saturated"),
+    ]
+    figure: dict[str, Any] = {"panels": {"final": rows}, "margin": 0.05, "xlabel": "difference"}
+    plots.forest(path=tmp_path / "x.svg", **figure)
+    svg = (tmp_path / "x.svg").read_text()
+    for text in ("PPO", "A2C &lt;b&gt;", "undecided", "saturated", "final", "difference"):
+        assert f">{text}</text>" in svg
+    (panel,) = figures.forest(figure)["panels"]
+    assert panel["rows"][0] == {
+        "label": "PPO",
+        "value": 0.02,
+        "low": -0.01,
+        "high": 0.06,
+        "word": "undecided",
+        "href": "x.html",
+        "n": 60,
+    }
+    assert panel["rows"][1]["value"] is None
 
 
 def test_films_are_shown_where_there_are_any(tmp_path: Path) -> None:
@@ -270,7 +294,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 def two_pages(monkeypatch: Patch) -> None:
     """Sites have two pages and nothing else, which is quick."""
     pages = [Page(f"{name}.html", name, "base.html.j2") for name in ("index", "other")]
-    monkeypatch.setattr(website, "site_pages", lambda store, out: pages)
+    monkeypatch.setattr(website, "site_pages", lambda store, out: (pages, {}))
     monkeypatch.setattr(website, "read_store", lambda results: None)
     monkeypatch.setattr(website, "ASSETS", {})
 
