@@ -12,7 +12,7 @@ from manyseeds.benchmarks.chapters.environment_pages import curve, is_log_x
 from manyseeds.benchmarks.chapters.front_page import order, shown_environment
 from manyseeds.benchmarks.chapters.names import display, place_of
 from manyseeds.benchmarks.verdicts import MARGIN
-from manyseeds.benchmarks.web import overview
+from manyseeds.benchmarks.web import code, overview
 from manyseeds.benchmarks.web.chapter import environment_file
 from manyseeds.benchmarks.web.docs import COPY, repository
 from manyseeds.benchmarks.web.figures import line_json, number
@@ -36,6 +36,7 @@ def page(store: Store, films: Path, guides: Sequence[Page]) -> Page:
         charts.append({"kind": "forest", "panels": panels, "margin": MARGIN, "xlabel": xlabel})
     context = {
         "repository": repository(),
+        "code": code.file_of(f"algos/{SHOWN}.py"),
         "shown": shown and shown_context(shown, films),
         "charts": charts,
         "verdicts": overview.counted([row["word"] for panel in panels for row in panel["rows"]]),
