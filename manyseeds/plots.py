@@ -838,3 +838,33 @@ def _depth(branches: dict[str, Any]) -> int:
     """Levels of a tree, leaves included."""
     inner = [_depth(below) for below in branches.values() if isinstance(below, dict)]
     return 1 + max(inner, default=0)
+
+
+# ---- Formulas ---------------------------------------------------------------------------------
+
+OPERATIONS = {1: "M", 2: "L", 3: "Q", 4: "C", 79: "Z"}  # of SVG, by matplotlib's codes of a path
+
+
+class Outline(NamedTuple):
+    """A formula as the data of an SVG path, y upwards from its baseline, and what it covers."""
+
+    path: str
+    left: float
+    bottom: float
+    right: float
+    top: float
+
+
+def formula(text: str, em: int) -> Outline:
+    """A formula in TeX's notation as outlines, `em` units high as a letter M is wide.
+
+    Raises ValueError for what matplotlib's mathtext does not know.
+    """
+    from matplotlib.textpath import TextPath
+
+    outline = TextPath((0, 0), f"${text}$", size=em)
+    path = "".join(
+        OPERATIONS[int(code)] + ("" if code == 79 else " ".join(f"{x:.0f}" for x in points))
+        for points, code in outline.iter_segments(simplify=False)
+    )
+    return Outline(path, *outline.get_extents().extents)
