@@ -16,7 +16,7 @@ from manyseeds.benchmarks.chapters.environment_pages import curve, is_log_x, ran
 from manyseeds.benchmarks.store.comparison import Pair, is_stale
 from manyseeds.benchmarks.store.names import NAMES, display
 from manyseeds.benchmarks.store.results import Result, commit_of, versions_text
-from manyseeds.benchmarks.store.whole import Store, by_environment
+from manyseeds.benchmarks.store.whole import Store, by_environment, progress
 from manyseeds.benchmarks.web.chapter import TABLES, environment_file, targets_of
 from manyseeds.benchmarks.web.figures import numbers
 from manyseeds.benchmarks.web.films import films_of
@@ -29,7 +29,9 @@ from manyseeds.runs.control import reachable_threshold
 
 def pages(store: Store, films: Path) -> list[Page]:
     """A page for each environment with control runs. films: a folder that may have films."""
-    return [environment_page(pairs, store, films) for pairs in by_environment(store.found).values()]
+    grouped = by_environment(store.found).values()
+    shown = progress(grouped, len(grouped), "environments")
+    return [environment_page(pairs, store, films) for pairs in shown]
 
 
 def environment_page(pairs: Sequence[Pair], store: Store, films: Path) -> Page:
@@ -48,7 +50,7 @@ def environment_page(pairs: Sequence[Pair], store: Store, films: Path) -> Page:
         "data": data,
         "body": writer.blocks(environment_pages.sections(pairs, store.results)),
     }
-    scripts = (*CHARTS, "static/environment.js", TABLES)
+    scripts = (*CHARTS, "static/copy.js", "static/environment.js", TABLES)
     file, title = environment_file(env), printable(env)
     return Page(file, title, "environment.html.j2", context, scripts, "environments.html")
 
