@@ -49,7 +49,7 @@ class Link:
     have: it shows the label alone.
     """
 
-    label: Inline
+    label: str | Code
     page: str = ""
     anchor: str = ""
     file: Path | None = None
@@ -229,6 +229,15 @@ def walk(blocks: Iterable[Block]) -> Iterator[Block]:
             yield from walk(block.blocks)
         elif isinstance(block, Claim):
             yield from walk([*([block.figure] if block.figure else []), *block.details])
+
+
+MOST_ROWS = 15  # of a table that stands open
+
+
+def folded_if_long(what: str, table: Table) -> Table | Fold:
+    """The table, or with many rows a fold that says what it has and how many rows."""
+    n = len(table.rows)
+    return table if n <= MOST_ROWS else Fold(f"{what}: {n} rows", [table])
 
 
 # ---- Tables as text -------------------------------------------------------------------------

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 from manyseeds.benchmarks.chapters import (
     ablations,
@@ -21,19 +23,52 @@ from manyseeds.benchmarks.chapters import (
     tabular,
 )
 from manyseeds.benchmarks.chapters.blocks import Block, Items, Page, Text
+from manyseeds.benchmarks.experiments.suite import SUITES
+from manyseeds.benchmarks.store.stored import StoredRun
 from manyseeds.benchmarks.store.whole import Store
 
 
-class Chapter(NamedTuple):
-    """A page beside README.md."""
+@dataclass(frozen=True)
+class Chapter:
+    """A page beside README.md.
+
+    file, title, about: what README.md says of it. write: its content; nothing: there is no such
+    page. needs, files: a report of a person's own runs has the page where these runs ask for it, or
+    where there is one of the files of measurements.
+    """
 
     file: str
     title: str
-    about: str  # what README.md says of it
-    write: Callable[[Store], Iterable[Block]]  # its content; nothing: there is no such page
+    about: str
+    write: Callable[[Store], Iterable[Block]]
+    needs: Callable[[Sequence[StoredRun]], bool] = lambda own: False
+    files: tuple[str, ...] = ()
 
     def page(self, store: Store) -> Page:
         return Page(self.file, self.title, list(self.write(store)), self.about)
+
+    def is_of(self, own: Sequence[StoredRun], results: Path) -> bool:
+        """Whether a report of somebody's own runs in a folder has the page."""
+        return self.needs(own) or any((results / name).exists() for name in self.files)
+
+
+def of_kind(kind: str, env: str = "") -> Callable[[Sequence[StoredRun]], bool]:
+    """Whether there is a run of a kind, on an environment."""
+    return lambda own: any(run.kind == kind and env in ("", run.env) for run in own)
+
+
+def of_suite(suite: str) -> Callable[[Sequence[StoredRun]], bool]:
+    """Whether there is a run of a suite, but for those with the settings of a plain command."""
+
+    @cache
+    def runs() -> set[Path]:
+        return {cell.run for cell in SUITES[suite] if cell.settings}
+
+    return lambda own: any(Path(*run.path.parts[-3:]) in runs() for run in own)
+
+
+def several_environments(own: Sequence[StoredRun]) -> bool:
+    return len({run.env for run in own if run.kind == "control"}) > 1
 
 
 def missing_page(store: Store) -> list[Block]:
@@ -48,66 +83,79 @@ CHAPTERS = (
         "Verdicts",
         "all of them, their error rates, revised ones, and how to read the numbers",
         lambda store: evidence.page(store.found, store.loaded, store.results),
+        needs=of_kind("control"),
     ),
     Chapter(
         "aggregate.md",
         "Across environments",
         "IQM, performance profiles and probability of improvement on shared environments",
         lambda store: aggregate.page(store.found),
+        needs=several_environments,
     ),
     Chapter(
         "speed.md",
         "Speed",
         "timesteps per second against SB3 and rejax",
         lambda store: speed.page(store.results),
+        files=("throughput.json", "throughput-cuda.json", "rows_speed.json"),
     ),
     Chapter(
         "planning.md",
         "Planning",
         "policy iteration and value iteration on known models",
         lambda store: tabular.planning(store.of_kind("planning")),
+        needs=of_kind("planning"),
     ),
     Chapter(
         "prediction.md",
         "Prediction",
         "Monte Carlo and TD estimates against the exact values",
         lambda store: tabular.prediction(store.of_kind("prediction")),
+        needs=of_kind("prediction"),
     ),
     Chapter(
         "cliff.md",
         "Along the cliff",
         "Q-learning against SARSA, online and greedy",
         lambda store: tabular.cliff(store.of_kind("control")),
+        needs=of_kind("control", "CliffWalking-v1"),
     ),
     Chapter(
         "policy-gradients.md",
         "Policy gradients",
         "weights of REINFORCE, advantages of A2C and GRPO, the cost of a critic",
         lambda store: policy_gradients.page(store.loaded, store.results),
+        needs=of_suite("policy-gradient"),
+        files=("critic_cost.json",),
     ),
     Chapter(
         "ablations.md",
         "Ablations",
         "clipping, GAE's lambda, normalised advantages, epochs, weights: which claims hold",
         lambda store: ablations.page(store.loaded),
+        needs=of_suite("ablations"),
     ),
     Chapter(
         "gradient-variance.md",
         "Variance of the policy gradient",
         "the same frozen policies with every weight of REINFORCE, PPO and GRPO",
         lambda store: gradient_variance.page(store.results),
+        files=("gradient_variance.json",),
     ),
     Chapter(
         "interchange.md",
         "Interchangeability",
         "PPO and DQN of four libraries with the same hyperparameters",
         lambda store: interchange.page(store.loaded, store.results),
+        needs=of_suite("interchange"),
+        files=("library_details_ppo.json", "library_details_dqn.json"),
     ),
     Chapter(
         "language-models.md",
         "Language models",
         "SFT to DAPO on small tasks, and against TRL",
         lambda store: language_models.page(store.methods, store.results),
+        needs=of_kind("language"),
     ),
     Chapter(
         "language-claims.md",
@@ -115,24 +163,28 @@ CHAPTERS = (
         "R1-Zero, over-optimised rewards, DeepSeek-R1's stages, clip-higher, length, "
         "self-correction",
         lambda store: language_claims.page(store.methods, store.results),
+        needs=of_kind("language"),
     ),
     Chapter(
         "estimators.md",
         "Estimators, exactly",
         "bias and variance of the language methods' gradients and KL terms, without sampling",
         lambda store: estimators.page(store.results),
+        files=("llm_oracle.json",),
     ),
     Chapter(
         "sensitivity.md",
         "Hyperparameters: searches and sensitivity",
         "what tuning gains, and which hyperparameters matter",
         lambda store: sensitivity.page(store.results),
+        files=("studies",),
     ),
     Chapter(
         "environments.md",
         "Native environments against Gymnasium's",
         "the same policies in both",
         lambda store: environments.page(store.results),
+        files=("tables/check.json",),
     ),
     Chapter("missing.md", "Missing", "seeds of the suites that are not trained yet", missing_page),
 )

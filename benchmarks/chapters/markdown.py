@@ -162,7 +162,9 @@ class Writer:
             case Mark():
                 return f'<a id="{html.escape(inline.anchor)}"></a>{self.inline(inline.text)}'
             case Link():
-                return f"[{self.inline(inline.label)}]({self.target(inline)})"
+                label = inline.label
+                text = code(label.text) if isinstance(label, Code) else escape(label, IN_LABEL)
+                return f"[{text}]({self.target(inline)})"
             case _:
                 groups = groupby(inline, key=lambda part: isinstance(part, str))
                 parts = (["".join(x)] if literal else x for literal, x in groups)  # type: ignore[arg-type]
@@ -183,12 +185,15 @@ class Writer:
 FILES = (("CSV", "csv"), ("LaTeX", "tex"))
 
 
-def escape(text: str) -> str:
-    """Text as text in Markdown, in the cell of a table too: no markup, no HTML, one line.
+# A bracket is part of a link only before one of `([:`, of a footnote before `^`, and of a picture
+# behind `!`, which a link may follow; within a link's label every one counts.
+SPECIAL = r"[\\`*<>|&#~$]|!(?=\[|$)"
+IN_TEXT, IN_LABEL = rf"{SPECIAL}|\](?=[(\[:])|\[(?=\^)", rf"{SPECIAL}|[\[\]]"
 
-    A bracket is part of a link only before one of `([:`, and of a footnote before `^`.
-    """
-    return re.sub(r"[\\`*<>|&#~$]|\](?=[(\[:])|\[(?=\^)", r"\\\g<0>", printable(text))
+
+def escape(text: str, special: str = IN_TEXT) -> str:
+    """Text as text in Markdown, in the cell of a table too: no markup, no HTML, one line."""
+    return re.sub(special, r"\\\g<0>", printable(text))
 
 
 def code(text: str) -> str:

@@ -16,10 +16,7 @@ from typing import NamedTuple
 from manyseeds.benchmarks.experiments import catalog
 from manyseeds.llm_track.tasks import GENERATED
 
-BASELINES = {
-    "benchmarks/sb3_baseline.py": "sb3",
-    "benchmarks/trl_baseline.py": "trl",
-}
+BASELINES = {"benchmarks/sb3_baseline.py": "sb3", "benchmarks/trl_baseline.py": "trl"}
 
 
 class Trains(NamedTuple):

@@ -197,10 +197,13 @@ def find_file(results: Path, name: str) -> Path:
     return next((path for path in found if os.path.lexists(path)), found[0])
 
 
-def open_runs(results: Path) -> list[StoredRun]:
-    """Every run with a finished part; what is broken is left out with a line that says so."""
+def open_runs(results: Path, wanted: Callable[[Path], bool] = lambda name: True) -> list[StoredRun]:
+    """Every run with a finished part; what is broken is left out with a line that says so.
+
+    wanted: whether a run is read, by its path within a layer, `runs/ENV/ALGO/NAME`.
+    """
     runs = []
-    for folder in all_runs(results):
+    for folder in all_runs(results, wanted):
         with left_out(folder.path):
             runs.append(open_run(folder, skip_broken=True))
     return [run for run in runs if run.parts]

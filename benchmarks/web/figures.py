@@ -118,6 +118,21 @@ def plane(arguments: dict[str, Any]) -> dict[str, Any]:
     return {"points": points, **{name: arguments[name] for name in ("xlabel", "ylabel")}}
 
 
+def forest(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Of `plots.forest`: value, low and high are null where there is no difference."""
+    panels = [
+        {
+            "title": title,
+            "rows": [
+                row._asdict() | {k: number(getattr(row, k)) for k in ("value", "low", "high")}
+                for row in rows
+            ],
+        }
+        for title, rows in arguments["panels"].items()
+    ]
+    return {"panels": panels, "margin": arguments["margin"], "xlabel": arguments["xlabel"]}
+
+
 def boards(arguments: dict[str, Any]) -> dict[str, Any]:
     """Of `plots.boards`: the steps of a plan, each with the value and actions of every state."""
     layout = arguments["layout"]
@@ -146,6 +161,7 @@ KINDS = {
     "scores_by_value": scores_by_value,
     "scatter_grid": scatter_grid,
     "plane": plane,
+    "forest": forest,
     "boards": boards,
 }
 

@@ -74,7 +74,8 @@ def start_sweep(
 ) -> Any:
     """A sweep with these cells as a process of its own; its output is text."""
     code = (
-        "import sys; from manyseeds.benchmarks import suite, sweep\n"
+        "import sys; from manyseeds.benchmarks import sweep\n"
+        "from manyseeds.benchmarks.experiments import suite\n"
         "from manyseeds.benchmarks.experiments.suite import Cell\n"
         f"suite.SUITES['test'] = {tuple(cells)!r}\n"
         "sweep.main(['--suite', 'test', '--results', *sys.argv[1:]])"

@@ -57,18 +57,9 @@ SAMPLE = (
     *("llm_track/generate.py --out GIVEN/qa.jsonl", "benchmarks/merge.py GIVEN/qa.jsonl"),
     *("benchmarks/compare.py GIVEN/qa.jsonl GIVEN/loop", "benchmarks/export.py GIVEN --hub x"),
     *("benchmarks/watch.py GIVEN --fps 0", "benchmarks/website.py --out GIVEN/qa.jsonl"),
-    *(
-        "benchmarks/sweep.py --watch --list",
-        "benchmarks/llm_pipeline.py --work GIVEN/qa.jsonl",
-    ),
-    *(
-        "benchmarks/search.py --vary gamma=0.9 gamma=0.99",
-        "benchmarks/scores.py --env module:",
-    ),
-    *(
-        "benchmarks/trl_baseline.py --algo rlhf_ppo",
-        "benchmarks/throughput.py --seeds 0",
-    ),
+    *("benchmarks/sweep.py --watch --list", "benchmarks/llm_pipeline.py --work GIVEN/qa.jsonl"),
+    *("benchmarks/search.py --vary gamma=0.9 gamma=0.99", "benchmarks/scores.py --env module:"),
+    *("benchmarks/trl_baseline.py --algo rlhf_ppo", "benchmarks/throughput.py --seeds 0"),
 )
 COMMANDS = [f"algos/{words}" for words in MISTAKES]
 COMMANDS += [f"llm_track/{words}" for words in LANGUAGE]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from manyseeds.digest import ROOT
 from tests.benchmarks.web.conftest import HOSTILE, PENDULUM
 
 CARTPOLE = "environment-CartPole-v1.html"
+PAPER = 703  # pixels between the margins of A4
 
 
 @contextmanager
@@ -72,26 +74,53 @@ def test_every_page(browser: Any, site: Path, width: int, scheme: str) -> None:
 
 
 def test_links_lead_somewhere(site: Path) -> None:
+    check_links(site)
+
+
+def check_links(site: Path, whole: bool = False) -> None:
+    """whole: of all results; in others the documents link to sections that are not there."""
     for path in site.glob("*.html"):
         text = path.read_text()
         for link in re.findall(r'(?:href|src)="([^"]*)"', text):
             file, _, anchor = link.partition("#")
-            if file == "data:,":
+            if file == "data:," or file.startswith("https://"):
                 continue
             target = site / file if file else path
             assert target.is_file(), f"{path.name}: {link}"
-            if anchor and "=" not in anchor:
+            own = not file or 'class="docs"' not in text
+            if anchor and "=" not in anchor and (own or whole):
                 assert f'id="{anchor}"' in target.read_text(), f"{path.name}: {link}"
 
 
-def test_front_page_answers(browser: Any, site: Path) -> None:
+def test_front_page(browser: Any, site: Path) -> None:
+    """What this is, two commands to copy, a curve, the verdicts, and where to go on."""
     with opened(browser, site, "index.html") as page:
+        assert "one readable file each" in page.locator(".lead").inner_text()
+        commands = page.locator(".command").all()
+        assert [c.locator("code").inner_text() for c in commands] == [
+            "make install",
+            ".venv/bin/python algos/ppo.py --env CartPole-v1",
+        ]
+        commands[1].get_by_text("Copy").click()
+        commands[1].get_by_text("Copied").wait_for()
+        assert "PPO on Pendulum-v1" in page.locator(".shown h2").inner_text()
+        page.locator(".shown svg").first.wait_for()
+        assert page.locator(".forest li").all_inner_texts() == ["CartPole-v1\nundecided"]
+        assert "Pendulum-v1\nPPO" in page.locator(".best").inner_text()
+        for group, name in (("Learn", "GRPO"), ("Results", "Speed"), ("Use", "Your own algorithm")):
+            page.locator("nav summary", has_text=group).click()
+            assert page.locator("nav details[open]").count() == 1
+            assert page.locator("nav details[open]").get_by_text(name, exact=True).is_visible()
+
+
+def test_results_answer(browser: Any, site: Path) -> None:
+    with opened(browser, site, "results.html") as page:
         matrix = page.locator(".matrix").first
         rows = [row.inner_text().split() for row in matrix.locator("tbody tr").all()]
         assert rows[0][:3] == ["PPO", "0.98", "?"]
         assert [row[0] for row in rows] == ["PPO", "A2C", "REINFORCE", "Best"]
         assert "undecided" in matrix.inner_text()
-        matrix.locator("tbody tr", has_text="PPO").locator("a").nth(1).click()
+        matrix.locator("tbody tr", has_text="PPO").locator("td a").nth(1).click()
         assert page.locator("h1").inner_text() == PENDULUM
         page.locator("#curves svg").wait_for()
         assert state(page) == "#algorithms=ppo"
@@ -165,8 +194,8 @@ def test_a_click_on_a_seed(browser: Any, site: Path) -> None:
     with opened(browser, site, f"{CARTPOLE}#algorithms=a2c&show=seeds") as page:
         box = page.locator("#curves svg").bounding_box()
         page.mouse.move(box["x"] + box["width"] - 17, box["y"] + 60)
-        page.locator("#curves [aria-label=tip] tspan").first.wait_for()
-        tip = page.locator("#curves [aria-label=tip]").text_content()
+        page.locator("#curves .tip tspan").first.wait_for()
+        tip = page.locator("#curves .tip").text_content()
         assert re.search(r"A2C, seed \d", tip)
         assert re.search(r"44[89]\.5|450\.5", tip)
         page.mouse.click(box["x"] + box["width"] - 17, box["y"] + 60)
@@ -222,17 +251,65 @@ def test_steps_of_a_plan(browser: Any, site: Path) -> None:
         assert "iteration 1" in place.locator("output").inner_text()
 
 
-def test_lines_of_a_figure_can_be_hidden(browser: Any, site: Path) -> None:
+def test_lines_have_their_names_at_their_ends(browser: Any, site: Path) -> None:
+    """And a legend, whose buttons hide lines, where there is no room for the names."""
     with opened(browser, site, "speed.html") as page:
+        panel = page.locator(".panel").first
+        panel.locator("svg").wait_for()
+        names = panel.locator(".end-labels text")
+        assert sorted(names.all_text_contents()) == ["SB3", "manyseeds", "rejax"]
+        heights = sorted(name.bounding_box()["y"] for name in names.all())
+        assert min(b - a for a, b in itertools.pairwise(heights)) > 10
+        assert panel.locator("svg").get_attribute("role") == "img"
+        dashes = [line.get_attribute("stroke-dasharray") for line in panel.locator(".curve").all()]
+        assert len({*dashes}) == 3
         button = page.locator(".legend button", has_text="SB3").first
+        assert not button.is_visible()
+        page.set_viewport_size({"width": 220, "height": 900})
         button.wait_for()
-        page.locator(".panel svg").first.wait_for()
-        lines = page.locator(".panel").first.locator("[aria-label=line] path")
-        assert lines.count() == 3
+        assert names.count() == 0
         button.focus()
         page.keyboard.press("Enter")
         assert button.get_attribute("aria-pressed") == "false"
-        assert lines.count() == 2
+        assert panel.locator(".curve").count() == 2
+
+
+def test_the_text_at_the_pointer_is_above_all_lines(browser: Any, site: Path) -> None:
+    with opened(browser, site, CARTPOLE) as page:
+        page.locator("#curves svg").wait_for()
+        box = page.locator("#curves .curve path").first.bounding_box()
+        page.mouse.move(box["x"] + box["width"], box["y"])
+        page.locator("#curves .tip tspan").first.wait_for()
+        drawn = page.locator("#curves svg > g, #curves svg > path").all()
+        assert drawn[-1].get_attribute("class") == "tip"
+        assert any(mark.get_attribute("class") == "over" for mark in drawn)
+
+
+@pytest.mark.slow
+def test_print(browser: Any, site: Path) -> None:
+    """All figures and what is folded, whatever has been in view; nothing is wider than paper."""
+    for file in sorted(path.name for path in site.glob("*.html")):
+        with opened(browser, site, file, scheme="dark") as page:
+            page.wait_for_function("document.readyState === 'complete'")
+            page.wait_for_timeout(100)  # the data are unpacked
+            folded = page.locator("details:not([open])").count()
+            page.evaluate(
+                """addEventListener("beforeprint", () => {
+                  const places = [...document.querySelectorAll("[data-chart], #curves")];
+                  window.undrawn = places.filter((x) => !x.querySelector("svg, table")).length;
+                  window.folded = document.querySelectorAll("details:not([open])").length;
+                })"""
+            )
+            page.pdf(format="A4")
+            assert page.evaluate("[window.undrawn, window.folded]") == [0, 0], file
+            assert page.locator("details:not([open])").count() == folded
+            page.set_viewport_size({"width": PAPER, "height": 900})
+            page.emulate_media(media="print")
+            page.evaluate("dispatchEvent(new Event('beforeprint'))")
+            assert page.evaluate("document.documentElement.scrollWidth") <= PAPER, file
+            light = "getComputedStyle(document.documentElement).getPropertyValue('--page')"
+            assert page.evaluate(light).strip() == "#ffffff"
+            assert not page.locator(".top").is_visible()
 
 
 def test_tables_can_be_sorted(browser: Any, site: Path) -> None:
@@ -267,11 +344,16 @@ def test_tables_can_be_sorted(browser: Any, site: Path) -> None:
 @pytest.mark.parametrize(
     ("address", "words"),
     [
-        ("gridworld.html#gamma=2", "gamma 2: must be a number from 0 to 0.99"),
-        ("gridworld.html#size=7.5", "size 7.5: must be a whole number from 4 to 10"),
+        ("gridworld.html#gamma=2", "gamma 2: must be a number from 0 to 1"),
+        ("gridworld.html#size=7.5", "rows 7.5: must be a whole number from 2 to 12"),
+        ("gridworld.html#size=4x5x6", "size 4x5x6: must be as 8, or 4x12"),
         ("gridworld.html#goal=9.9", "goal 9.9: is no cell of a grid of 8 by 8"),
         ("gridworld.html#goal=4.4", "trap 4.4: goal is there already"),
         ("gridworld.html#walls=<b>x</b>", "walls <b>x</b>: is no cell"),
+        ("gridworld.html#rewards=1.1:1e3", "reward 1e3: must be a number from -100 to 100"),
+        ("gridworld.html#rewards=1.1", "rewards 1.1: must have 2 parts"),
+        ("gridworld.html#jumps=1.1:4.4:1", "jumps 1.1:4.4: leads nowhere"),
+        ("gridworld.html#gamma=1&goal=", "so γ is 0.99: a walk that never ends costs nothing"),
         ("gridworld.html#policy=-1", "policy -1: must be a step as 3, or end"),
         ("grpo.html#method=ppo2", "method ppo2: must be ppo, grpo, dr_grpo, dapo"),
         ("grpo.html#group=<i>", "group <i>: must be mixed"),
@@ -280,6 +362,8 @@ def test_tables_can_be_sorted(browser: Any, site: Path) -> None:
         ("grpo.html#std=1", "std 1: must be true, false"),
         ("grpo.html#rewards=9:1", "rewards 9: there is no such completion"),
         ("grpo.html#rewards=1:x", "reward x: must be a number from -10 to 10"),
+        ("grpo.html#size=65", "size 65: must be a whole number from 2 to 64"),
+        ("grpo.html#p=1", "p 1: must be a number from 0.01 to 0.99"),
     ],
 )
 def test_an_address_that_is_wrong_says_why(
@@ -309,7 +393,7 @@ def test_no_inline_script_runs(browser: Any, site: Path, tmp_path: Path) -> None
     [
         (CARTPOLE, "#curves", "The curves require JavaScript"),
         (CARTPOLE, "table", r"490\.0 \[489\.\d, 490\.\d\]"),
-        ("gridworld.html", ".optimum tr", r"0\.254"),
+        ("gridworld.html", ".optimum tr", r"0\.25"),
         ("gridworld.html", "body", r"10 policies and\s390 sweeps"),
     ],
 )
@@ -326,6 +410,10 @@ def test_the_published_results(browser: Any, tmp_path: Path) -> None:
     """All published runs: at most 5 MB, and every page fits a telephone and a wide screen."""
     website.main(["--results", str(ROOT / "results"), "--out", str(tmp_path)])
     assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) < 5e6
+    check_links(tmp_path, whole=True)
+    with opened(browser, tmp_path, "index.html") as page:
+        page.locator(".forest li").last.wait_for()
+        assert page.locator("main").bounding_box()["height"] < 750  # of 800: one screen
     for path in sorted(tmp_path.glob("*.html")):
         for width in (390, 1600):
             with opened(browser, tmp_path, path.name, width) as page:
