@@ -236,8 +236,8 @@ def test_a_verdict_of_each_kind(tmp_path: Path) -> None:
         )
     counts = ", ".join(f"{word} in 1" for word in evidence.WORDS)
     assert f" the final score is {counts}. Learning speed is " in page
-    counts = ", ".join(f"1 {word}" for word in evidence.WORDS)
-    assert f"- final score: {counts}. Of the 4 " in text
+    final, _ = table(text, "Together")
+    assert [final[word] for word in (*evidence.WORDS, "differ")] == [*"11111", "2 of 4"]
 
 
 def test_a_diverged_seed_is_never_the_best(tmp_path: Path) -> None:
@@ -331,6 +331,7 @@ def test_code_of_another_day_is_marked_stale(tmp_path: Path) -> None:
     page = written(tmp_path)
     assert table(page, "Scores")[0]["algorithm"] == "PPO<br>SB3's PPO (stale)"
     assert front_page.STALE in table((tmp_path / "README.md").read_text(), MATRIX)[0][COLUMN]
+    assert "<summary>2 runs, 1 of them stale</summary>" in page
     assert "code 0123456789ab (stale), commit c0ffee" in page
     assert list(pd.read_csv(tmp_path / "tables/scores.csv")["stale"]) == [False, True]
 
