@@ -22,6 +22,7 @@ from pathlib import Path
 from manyseeds.benchmarks.store.whole import Store, read_store
 from manyseeds.benchmarks.web import (
     chapter,
+    code,
     docs,
     environment,
     films,
@@ -50,6 +51,7 @@ def site_pages(store: Store, out: Path) -> tuple[list[Page], dict[str, Path]]:
         *overview.pages(store),
         *environment.pages(store, folder),
         *chapter.pages(store),
+        *code.pages(),
     ]
     found = docs.documentation(pages)
     return [front.page(store, folder, found.guides), *found.pages.values(), *pages], found.pictures

@@ -22,8 +22,9 @@ from markdown_it.renderer import RendererHTML
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 from markupsafe import Markup, escape
-from matplotlib.textpath import TextPath
 
+from manyseeds import plots
+from manyseeds.benchmarks.web import code
 from manyseeds.benchmarks.web.chapter import environment_file, page_of
 from manyseeds.benchmarks.web.overview import FILE as RESULTS
 from manyseeds.benchmarks.web.page import Page
@@ -31,7 +32,7 @@ from manyseeds.digest import ROOT
 
 COPY = "static/copy.js"
 PICTURES = "pictures"  # the folder of the site that has the documentation's images
-LEARN = {"algos/README.md": "reading-path.html", "llm_track/README.md": "language-methods.html"}
+LEARN = {f"{folder}/README.md": file for folder, file in code.LISTS.items()}
 # Behind docs/ in the navigation: the page and its name there, where its heading does not say.
 USE = {
     "README.md": ("readme.html", "README"),
@@ -44,7 +45,6 @@ USE = {
 FORMULA = re.compile(r"\$\$(.+?)\$\$|\$(\S|\S[^$]*?\S)\$(?!\d)", re.DOTALL)
 # What matplotlib does not know, in its words.
 MATHTEXT = ((r"\\[bB]ig\b", ""), (r"\\le\b", r"\\leq"), (r"\\frac(\d)(\w)", r"\\frac{\1}{\2}"))
-COMMANDS = {1: "M", 2: "L", 3: "Q", 4: "C", 79: "Z"}  # of SVG, by matplotlib's codes of a path
 EM = 100  # units of a formula's path per em
 
 
@@ -74,11 +74,15 @@ class Places:
         pure = PurePosixPath(path)
         if path in self.documents:
             page = self.documents[path]
+        elif path in code.paths():
+            page = code.file_of(path)
         elif pure.parts[:2] == ("results", "environments"):
             page = environment_file(pure.stem)
+        elif path in ("results", "results/README.md"):
+            page = RESULTS
         elif pure.parts[:1] == ("results",):
-            page = RESULTS if pure.name == "README.md" else page_of(pure.name)
-            if page != f"{pure.stem}.html":  # one of several chapters on a page
+            page = page_of(pure.name)
+            if page != f"{pure.stem}.html":  # a page of several chapters, or by another name
                 anchor = anchor or pure.stem
         else:
             return f"{url}/blob/main/{quote(path)}" if (url := repository()) else ""
@@ -148,13 +152,25 @@ class Renderer(RendererHTML):
         self.closing: list[str] = []  # tags of open links
 
     def html_inline(self, tokens: Sequence[Token], index: int, *_: Any) -> str:
-        return "<br>" if tokens[index].content == "<br>" else escape(tokens[index].content)
+        text = re.sub(r"<!--.*?-->", "", tokens[index].content, flags=re.DOTALL)
+        return text if text == "<br>" else escape(text)
 
     def html_block(self, tokens: Sequence[Token], index: int, *_: Any) -> str:
-        return escape(re.sub(r"<!--.*?-->", "", tokens[index].content, flags=re.DOTALL))
+        return self.html_inline(tokens, index)
 
     def formula(self, tokens: Sequence[Token], index: int, *_: Any) -> str:
         return formula(tokens[index].content, display=bool(tokens[index].block))
+
+    def fence(self, tokens: Sequence[Token], index: int, *_: Any) -> str:
+        """Code; commands of a shell have a button that copies them."""
+        shown = f'<pre tabindex="0"><code>{escape(tokens[index].content.rstrip())}</code></pre>'
+        if tokens[index].info != "sh":
+            return f"{shown}\n"
+        button = '<button type="button" data-copy hidden>Copy</button>'
+        return f'<div class="command">{shown}{button}</div>\n'
+
+    def code_block(self, tokens: Sequence[Token], index: int, *_: Any) -> str:
+        return self.fence(tokens, index)
 
     def image(self, tokens: Sequence[Token], index: int, *_: Any) -> str:
         label = escape(tokens[index].content)
@@ -170,8 +186,8 @@ class Renderer(RendererHTML):
         if urlsplit(href).scheme in ("http", "https") or href.startswith("#"):
             target = href
         else:
-            path, _, anchor = href.partition("#")
-            target = self.places.target(self.resolved(path), anchor)
+            file, _, anchor = href.partition("#")
+            target = self.places.target(self.resolved(file), anchor)
         self.closing.append("</a>" if target else "</span>")
         return f'<a href="{escape(target)}">' if target else '<span class="file">'
 
@@ -226,19 +242,13 @@ def drawn(text: str) -> str:
         text = re.sub(pattern, word, text)
     text = " ".join(text.split())
     try:
-        path = TextPath((0, 0), f"${text}$", size=EM)
+        path, left, bottom, right, top = plots.formula(text, EM)
     except ValueError:
         return f"<code>{escape(text)}</code>"
-    lines = "".join(
-        COMMANDS[int(code)] + ("" if code == 79 else " ".join(f"{x:.0f}" for x in points))
-        for points, code in path.iter_segments(simplify=False)
-    )
-    box = path.get_extents()
-    left, bottom, right, top = box.x0 - 2, box.y0 - 2, box.x1 + 2, box.y1 + 2
     width, height = right - left, top - bottom
     return (
         f'<svg class="math" role="img" aria-label="{escape(text)}" '
         f'viewBox="{left:.0f} {-top:.0f} {width:.0f} {height:.0f}" '
         f'style="width: {width / EM:.2f}em; height: {height / EM:.2f}em; '
-        f'vertical-align: {bottom / EM:.2f}em"><path transform="scale(1 -1)" d="{lines}"/></svg>'
+        f'vertical-align: {bottom / EM:.2f}em"><path transform="scale(1 -1)" d="{path}"/></svg>'
     )

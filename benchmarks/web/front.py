@@ -12,7 +12,7 @@ from manyseeds.benchmarks.experiments.verdicts import MARGIN
 from manyseeds.benchmarks.store.comparison import TABULAR, Pair
 from manyseeds.benchmarks.store.names import display, place_of, place_of_env
 from manyseeds.benchmarks.store.whole import Store
-from manyseeds.benchmarks.web import overview
+from manyseeds.benchmarks.web import code, overview
 from manyseeds.benchmarks.web.chapter import environment_file
 from manyseeds.benchmarks.web.docs import COPY, repository
 from manyseeds.benchmarks.web.figures import line_json, number
@@ -36,6 +36,7 @@ def page(store: Store, films: Path, guides: Sequence[Page]) -> Page:
         charts.append({"kind": "forest", "panels": panels, "margin": MARGIN, "xlabel": xlabel})
     context = {
         "repository": repository(),
+        "code": code.file_of(f"algos/{SHOWN}.py"),
         "shown": shown and shown_context(shown, films),
         "charts": charts,
         "verdicts": overview.counted([row["word"] for panel in panels for row in panel["rows"]]),

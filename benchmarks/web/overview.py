@@ -20,6 +20,7 @@ from manyseeds.benchmarks.store.comparison import TABULAR, Pair, applies, is_due
 from manyseeds.benchmarks.store.names import display, place_of, place_of_env
 from manyseeds.benchmarks.store.stored import find_file, left_out, read
 from manyseeds.benchmarks.store.whole import Store
+from manyseeds.benchmarks.web import code
 from manyseeds.benchmarks.web.chapter import environment_file, page_of
 from manyseeds.benchmarks.web.page import Page
 from manyseeds.errors import printable
@@ -45,9 +46,11 @@ class MatrixCell:
 
 @dataclass(frozen=True)
 class MatrixRow:
-    """A row of the matrix. against: its verdicts counted, `1 equivalent, 2 undecided`."""
+    """A row of the matrix. code: the page of the algorithm's file, or empty. against: its verdicts
+    counted, `1 equivalent, 2 undecided`."""
 
     name: str
+    code: str
     cells: list[MatrixCell]
     against: str
 
@@ -111,7 +114,9 @@ def matrix(title: str, found: Sequence[Pair]) -> Matrix:
     rows = []
     for algo in algos:
         cells = [cell(by_cell.get((algo, env)), algo, env, best[env]) for env in envs]
-        rows.append(MatrixRow(shown(algo), cells, counted([c.word for c in cells])))
+        file = f"algos/{algo}.py"
+        link = code.file_of(file) if file in code.paths() else ""
+        rows.append(MatrixRow(shown(algo), link, cells, counted([c.word for c in cells])))
     names = [", ".join(row.name for row in rows if row.cells[i].best) for i in range(len(envs))]
     return Matrix(title, [(printable(env), environment_file(env)) for env in envs], rows, names)
 

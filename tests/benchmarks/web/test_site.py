@@ -87,6 +87,15 @@ def test_numbers_are_those_of_the_report(site: Path) -> None:
     assert 0 < max(speed.width for speed in speeds) < 100  # the longest interval ends at 100
 
 
+def test_every_page_has_a_description_of_its_own(site: Path) -> None:
+    found = {}
+    for path in site.glob("*.html"):
+        (text,) = re.findall(r'<meta name="description" content="([^"]+)">', path.read_text())
+        assert f'<meta property="og:description" content="{text}">' in path.read_text()
+        assert text not in found, (path.name, found.get(text))
+        found[text] = path.name
+
+
 def test_figures_have_iqms_and_all_tied_actions() -> None:
     groups = {"line": {"0.1": np.array([0.0, 0.0, 0.0, 100.0])}}
     names = {"log_y": False, "xlabel": "", "ylabel": ""}
@@ -130,7 +139,7 @@ def test_hostile_text_is_text(tmp_path: Path) -> None:
     out = write(results, tmp_path / "out")
     pages = sorted(out.glob("environment-*.html"))
     assert len(pages) == 1
-    for page in (*pages, out / "results.html", out / "environments.html"):
+    for page in (*pages, *(out / f"{name}.html" for name in ("index", "results", "environments"))):
         assert "<script>alert" not in page.read_text()
         assert "javascript:" not in re.sub(r">[^<]*<", "><", page.read_text())
         assert evil in text_of(page)
