@@ -30,10 +30,11 @@ import torch
 from tyro.conf import Positional
 
 from manyseeds import envs, stats
-from manyseeds.benchmarks.chapters.comparison import SB3
 from manyseeds.benchmarks.chapters.language_models import Method, verdict_against
-from manyseeds.benchmarks.chapters.names import display
-from manyseeds.benchmarks.chapters.results import (
+from manyseeds.benchmarks.store.comparison import SB3
+from manyseeds.benchmarks.store.names import display
+from manyseeds.benchmarks.store.policies import median_and_worst, policies_file
+from manyseeds.benchmarks.store.results import (
     Result,
     decision,
     decision_text,
@@ -41,8 +42,7 @@ from manyseeds.benchmarks.chapters.results import (
     load_result,
     origins_text,
 )
-from manyseeds.benchmarks.chapters.stored import StoredRun, find_and_open
-from manyseeds.benchmarks.policies import median_and_worst, policies_file
+from manyseeds.benchmarks.store.stored import StoredRun, find_and_open
 from manyseeds.checkpoint import read_about, to_bytes
 from manyseeds.cli import parse, path_of
 from manyseeds.digest import is_path

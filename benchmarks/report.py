@@ -28,9 +28,9 @@ from manyseeds.benchmarks.chapters import (
     language_models,
     taxonomy,
 )
-from manyseeds.benchmarks.chapters.comparison import Pair, csv_tables
 from manyseeds.benchmarks.chapters.contents import CHAPTERS, by_environment, open_store, progress
-from manyseeds.benchmarks.chapters.results import escape
+from manyseeds.benchmarks.store.comparison import Pair, csv_tables
+from manyseeds.benchmarks.store.results import escape
 from manyseeds.cli import PUBLISHED, LayerConfig, parse
 from manyseeds.errors import UsageError
 from manyseeds.untrusted import open_checked

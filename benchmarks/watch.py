@@ -9,7 +9,7 @@ The module of an environment `module:Name-v0` is imported only if `--env module:
 
 **The film**, a GIF, is drawn by Gymnasium's renderer, and by ours for Gridworld-v0:
 the greedy policy of the median seed by final return, or of `--seed`, in episodes that begin with
-`reset(seed=0)`, `reset(seed=1)`, ... It runs at the environment's speed; see benchmarks/films.py.
+`reset(seed=0)`, `reset(seed=1)`, ... It runs at the environment's speed; see web/film.py.
 
 **The check** plays the same greedy policies on our native environment and on Gymnasium's own, E
 episodes of each of the S seeds on each side. States are not copied from one side to the other, so
@@ -49,12 +49,12 @@ from tyro.conf import Positional
 from manyseeds import envs, stats
 from manyseeds.benchmarks.chapters.environment_pages import in_other_episodes
 from manyseeds.benchmarks.chapters.environments import HEADER, Checked, markdown
-from manyseeds.benchmarks.chapters.names import display
-from manyseeds.benchmarks.chapters.results import load_result, print_table
-from manyseeds.benchmarks.chapters.stored import file_name, open_run
-from manyseeds.benchmarks.films import film
-from manyseeds.benchmarks.measure import origin
-from manyseeds.benchmarks.trained import Trained, load_trained, median_seed
+from manyseeds.benchmarks.measurements.measure import origin
+from manyseeds.benchmarks.store.names import display
+from manyseeds.benchmarks.store.results import load_result, print_table
+from manyseeds.benchmarks.store.stored import file_name, open_run
+from manyseeds.benchmarks.store.trained import Trained, load_trained, median_seed
+from manyseeds.benchmarks.web.film import film
 from manyseeds.cli import given_runs, parse, path_of
 from manyseeds.digest import origin_of
 from manyseeds.errors import UsageError

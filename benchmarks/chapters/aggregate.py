@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from manyseeds import plots, stats
-from manyseeds.benchmarks.chapters.comparison import TABULAR, Pair, applies
 from manyseeds.benchmarks.chapters.front_page import order
-from manyseeds.benchmarks.chapters.names import NAMES, display, place_of
-from manyseeds.benchmarks.chapters.results import Rows, escape, picture
 from manyseeds.benchmarks.chapters.tables import table
+from manyseeds.benchmarks.store.comparison import TABULAR, Pair, applies
+from manyseeds.benchmarks.store.names import NAMES, display, place_of
+from manyseeds.benchmarks.store.results import Rows, escape, picture
 from manyseeds.errors import printable
 from manyseeds.plots import Line
 from manyseeds.stats import Floats

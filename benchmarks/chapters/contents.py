@@ -26,16 +26,16 @@ from manyseeds.benchmarks.chapters import (
     speed,
     tabular,
 )
-from manyseeds.benchmarks.chapters.comparison import Pair, missing_cells, pairs
-from manyseeds.benchmarks.chapters.results import Result, escape, load_result, picture
-from manyseeds.benchmarks.chapters.stored import (
+from manyseeds.benchmarks.chapters.tables import table
+from manyseeds.benchmarks.store.comparison import Pair, missing_cells, pairs
+from manyseeds.benchmarks.store.results import Result, escape, load_result, picture
+from manyseeds.benchmarks.store.stored import (
     StoredRun,
     find_file,
     left_out,
     open_runs,
     section_of,
 )
-from manyseeds.benchmarks.chapters.tables import table
 from manyseeds.errors import UsageError, did_you_mean
 from manyseeds.progress import console
 

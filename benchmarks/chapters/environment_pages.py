@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from manyseeds import plots
-from manyseeds.benchmarks.chapters.comparison import Pair, is_stale, targets
-from manyseeds.benchmarks.chapters.names import NAMES, display
-from manyseeds.benchmarks.chapters.results import (
+from manyseeds.benchmarks.chapters.tables import Sides, TableCell, expanded, table
+from manyseeds.benchmarks.experiments.verdicts import Verdict
+from manyseeds.benchmarks.store.comparison import Pair, is_stale, targets
+from manyseeds.benchmarks.store.names import NAMES, display
+from manyseeds.benchmarks.store.policies import median_and_worst, of_other_episodes, policies_name
+from manyseeds.benchmarks.store.results import (
     FLOOR,
     Result,
     Rows,
@@ -30,10 +33,7 @@ from manyseeds.benchmarks.chapters.results import (
     settings_text,
     verdict_text,
 )
-from manyseeds.benchmarks.chapters.stored import file_name, find_file
-from manyseeds.benchmarks.chapters.tables import Sides, TableCell, expanded, table
-from manyseeds.benchmarks.policies import median_and_worst, of_other_episodes, policies_name
-from manyseeds.benchmarks.verdicts import Verdict
+from manyseeds.benchmarks.store.stored import file_name, find_file
 from manyseeds.errors import printable
 from manyseeds.evaluate import FINAL_EPISODES
 from manyseeds.plots import Line

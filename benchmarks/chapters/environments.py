@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from manyseeds import envs, stats
-from manyseeds.benchmarks.chapters.names import display
-from manyseeds.benchmarks.chapters.results import command_text, escape, versions_text
 from manyseeds.benchmarks.chapters.speed import Table, plain_table
+from manyseeds.benchmarks.store.names import display
+from manyseeds.benchmarks.store.results import command_text, escape, versions_text
 from manyseeds.record import plural
 from manyseeds.stats import Estimate, Floats
 from manyseeds.untrusted import ORIGIN

@@ -11,10 +11,13 @@ from statistics import NormalDist
 from typing import Any
 
 from manyseeds import stats
-from manyseeds.benchmarks.chapters.comparison import MEASURES, SB3, Pair, plain_command
 from manyseeds.benchmarks.chapters.environment_pages import anchor, page_name
-from manyseeds.benchmarks.chapters.names import display
-from manyseeds.benchmarks.chapters.results import (
+from manyseeds.benchmarks.chapters.tables import table
+from manyseeds.benchmarks.experiments.revised import FRESH, REVISED
+from manyseeds.benchmarks.experiments.verdicts import LEVEL, LOOKS, MARGIN, Verdict
+from manyseeds.benchmarks.store.comparison import MEASURES, SB3, Pair, plain_command
+from manyseeds.benchmarks.store.names import display
+from manyseeds.benchmarks.store.results import (
     FLOOR,
     Result,
     Rows,
@@ -27,10 +30,7 @@ from manyseeds.benchmarks.chapters.results import (
     print_table,
     verdict_text,
 )
-from manyseeds.benchmarks.chapters.stored import find_file, section_of
-from manyseeds.benchmarks.chapters.tables import table
-from manyseeds.benchmarks.revised import FRESH, REVISED
-from manyseeds.benchmarks.verdicts import LEVEL, LOOKS, MARGIN, Verdict
+from manyseeds.benchmarks.store.stored import find_file, section_of
 from manyseeds.evaluate import CURVE_EPISODES, FINAL_EPISODES, POINTS
 from manyseeds.record import ranges
 from manyseeds.stats import Parity

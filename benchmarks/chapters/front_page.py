@@ -7,7 +7,10 @@ from pathlib import Path
 
 from manyseeds import stats
 from manyseeds.benchmarks.chapters import speed
-from manyseeds.benchmarks.chapters.comparison import (
+from manyseeds.benchmarks.chapters.environment_pages import anchor, figure_names, page_name
+from manyseeds.benchmarks.chapters.evidence import WORDS
+from manyseeds.benchmarks.chapters.tables import table
+from manyseeds.benchmarks.store.comparison import (
     MEASURES,
     TABULAR,
     Pair,
@@ -15,12 +18,9 @@ from manyseeds.benchmarks.chapters.comparison import (
     is_due,
     is_stale,
 )
-from manyseeds.benchmarks.chapters.environment_pages import anchor, figure_names, page_name
-from manyseeds.benchmarks.chapters.evidence import WORDS
-from manyseeds.benchmarks.chapters.names import FIRST_ENVIRONMENTS, display, place_of
-from manyseeds.benchmarks.chapters.results import Rows, escape, link, picture
-from manyseeds.benchmarks.chapters.stored import find_file, section_of
-from manyseeds.benchmarks.chapters.tables import table
+from manyseeds.benchmarks.store.names import FIRST_ENVIRONMENTS, display, place_of
+from manyseeds.benchmarks.store.results import Rows, escape, link, picture
+from manyseeds.benchmarks.store.stored import find_file, section_of
 from manyseeds.record import plural
 from manyseeds.writing import write_bytes
 

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from manyseeds import plots, stats
-from manyseeds.benchmarks.chapters.results import (
+from manyseeds.benchmarks.chapters.tables import table
+from manyseeds.benchmarks.store.results import (
     Rows,
     command_text,
     escape,
     picture,
 )
-from manyseeds.benchmarks.chapters.stored import find_file, section_of
-from manyseeds.benchmarks.chapters.tables import table
+from manyseeds.benchmarks.store.stored import find_file, section_of
 from manyseeds.record import plural
 from manyseeds.stats import Floats
 from manyseeds.untrusted import NAME, ORIGIN

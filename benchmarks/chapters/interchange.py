@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 
 from manyseeds import stats
-from manyseeds.benchmarks.chapters.comparison import MEASURES
-from manyseeds.benchmarks.chapters.names import display
-from manyseeds.benchmarks.chapters.results import (
+from manyseeds.benchmarks.chapters.tables import table
+from manyseeds.benchmarks.experiments.suite import COMMON, LIBRARIES, Cell
+from manyseeds.benchmarks.store.comparison import MEASURES
+from manyseeds.benchmarks.store.names import display
+from manyseeds.benchmarks.store.results import (
     Result,
     Rows,
     command_text,
@@ -28,9 +30,7 @@ from manyseeds.benchmarks.chapters.results import (
     place,
     verdict_text,
 )
-from manyseeds.benchmarks.chapters.stored import find_file, section_of
-from manyseeds.benchmarks.chapters.tables import table
-from manyseeds.benchmarks.suite import COMMON, LIBRARIES, Cell
+from manyseeds.benchmarks.store.stored import find_file, section_of
 from manyseeds.digest import ROOT
 from manyseeds.stats import Floats, Parity
 from manyseeds.untrusted import NAME, ORIGIN

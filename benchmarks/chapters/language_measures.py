@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from manyseeds import plots, stats
-from manyseeds.benchmarks.chapters.names import display
-from manyseeds.benchmarks.chapters.results import Rows, escape, picture
-from manyseeds.benchmarks.chapters.stored import file_name, left_out, read_table
 from manyseeds.benchmarks.chapters.tables import table
+from manyseeds.benchmarks.store.names import display
+from manyseeds.benchmarks.store.results import Rows, escape, picture
+from manyseeds.benchmarks.store.stored import file_name, left_out, read_table
 from manyseeds.errors import printable
 from manyseeds.stats import Floats
 

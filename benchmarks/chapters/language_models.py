@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from manyseeds import plots, stats
-from manyseeds.benchmarks import catalog
 from manyseeds.benchmarks.chapters.language_measures import (
     CAPTION,
     begun_with,
@@ -24,8 +23,12 @@ from manyseeds.benchmarks.chapters.language_measures import (
     paired,
     steps_section,
 )
-from manyseeds.benchmarks.chapters.names import display
-from manyseeds.benchmarks.chapters.results import (
+from manyseeds.benchmarks.chapters.tables import table
+from manyseeds.benchmarks.experiments import catalog
+from manyseeds.benchmarks.experiments.suite import EXPERIMENTS
+from manyseeds.benchmarks.experiments.verdicts import MARGIN
+from manyseeds.benchmarks.store.names import display
+from manyseeds.benchmarks.store.results import (
     Rows,
     Scores,
     code,
@@ -42,7 +45,7 @@ from manyseeds.benchmarks.chapters.results import (
     settings_text,
     verdict_text,
 )
-from manyseeds.benchmarks.chapters.stored import (
+from manyseeds.benchmarks.store.stored import (
     StoredRun,
     file_name,
     find_file,
@@ -51,9 +54,6 @@ from manyseeds.benchmarks.chapters.stored import (
     read_table,
     section_of,
 )
-from manyseeds.benchmarks.chapters.tables import table
-from manyseeds.benchmarks.suite import EXPERIMENTS
-from manyseeds.benchmarks.verdicts import MARGIN
 from manyseeds.errors import printable
 from manyseeds.runs.stale import part_is_stale
 from manyseeds.stats import Floats, Parity

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from manyseeds.benchmarks import catalog
-from manyseeds.benchmarks.chapters.names import display, place_of
-from manyseeds.benchmarks.chapters.results import (
+from manyseeds.benchmarks.experiments import catalog
+from manyseeds.benchmarks.store.names import display, place_of
+from manyseeds.benchmarks.store.results import (
     Rows,
     command_text,
     escape,

@@ -12,12 +12,12 @@ from typing import Any
 
 from manyseeds import plots
 from manyseeds.benchmarks.chapters import environment_pages
-from manyseeds.benchmarks.chapters.comparison import Pair, is_stale
 from manyseeds.benchmarks.chapters.contents import Store, by_environment
 from manyseeds.benchmarks.chapters.environment_pages import curve, is_log_x, ranked_seeds
-from manyseeds.benchmarks.chapters.names import NAMES, display
-from manyseeds.benchmarks.chapters.results import Result, commit_of, versions_text
 from manyseeds.benchmarks.chapters.tables import plain
+from manyseeds.benchmarks.store.comparison import Pair, is_stale
+from manyseeds.benchmarks.store.names import NAMES, display
+from manyseeds.benchmarks.store.results import Result, commit_of, versions_text
 from manyseeds.benchmarks.web.chapter import TABLES, environment_file, targets_of, written
 from manyseeds.benchmarks.web.figures import numbers
 from manyseeds.benchmarks.web.films import films_of

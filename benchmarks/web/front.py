@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from manyseeds.benchmarks.chapters import speed
-from manyseeds.benchmarks.chapters.comparison import TABULAR, Pair, applies, is_due, is_stale
 from manyseeds.benchmarks.chapters.contents import CHAPTERS, Store
 from manyseeds.benchmarks.chapters.front_page import (
     SIGNS,
@@ -18,8 +17,9 @@ from manyseeds.benchmarks.chapters.front_page import (
     score,
     short,
 )
-from manyseeds.benchmarks.chapters.names import display, place_of
-from manyseeds.benchmarks.chapters.stored import find_file, left_out, read
+from manyseeds.benchmarks.store.comparison import TABULAR, Pair, applies, is_due, is_stale
+from manyseeds.benchmarks.store.names import display, place_of
+from manyseeds.benchmarks.store.stored import find_file, left_out, read
 from manyseeds.benchmarks.web.chapter import environment_file, page_of
 from manyseeds.benchmarks.web.page import Page
 from manyseeds.errors import printable

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from manyseeds.benchmarks.chapters.stored import find_file, left_out, read
+from manyseeds.benchmarks.store.stored import find_file, left_out, read
 from manyseeds.benchmarks.web.page import Page
 from manyseeds.cli import from_preset
 from manyseeds.errors import UsageError, printable

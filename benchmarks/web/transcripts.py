@@ -6,10 +6,10 @@ from typing import Any
 
 from manyseeds.benchmarks.chapters.contents import Store
 from manyseeds.benchmarks.chapters.language_models import TRANSCRIPTS, Method
-from manyseeds.benchmarks.chapters.names import display
-from manyseeds.benchmarks.chapters.results import differences
-from manyseeds.benchmarks.chapters.stored import left_out, read
 from manyseeds.benchmarks.chapters.tables import plain
+from manyseeds.benchmarks.store.names import display
+from manyseeds.benchmarks.store.results import differences
+from manyseeds.benchmarks.store.stored import left_out, read
 from manyseeds.errors import printable
 from manyseeds.record import exists
 

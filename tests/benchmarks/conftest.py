@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from manyseeds import plots
-from manyseeds.benchmarks.chapters import comparison
+from manyseeds.benchmarks.store import comparison
 from manyseeds.writing import write_bytes
 
 Patch = pytest.MonkeyPatch

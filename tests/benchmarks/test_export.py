@@ -21,8 +21,8 @@ from huggingface_hub.utils import filter_repo_objects
 
 from manyseeds.algos import a2c, dqn, ppo
 from manyseeds.benchmarks import export
-from manyseeds.benchmarks.chapters.results import load_result
-from manyseeds.benchmarks.chapters.stored import find_and_open
+from manyseeds.benchmarks.store.results import load_result
+from manyseeds.benchmarks.store.stored import find_and_open
 from manyseeds.checkpoint import read_about
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError

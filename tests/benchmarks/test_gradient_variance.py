@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from manyseeds.algos import grpo, reinforce
-from manyseeds.benchmarks import gradient_variance
 from manyseeds.benchmarks.chapters import gradient_variance as chapter
-from manyseeds.benchmarks.gradient_variance import Moments
+from manyseeds.benchmarks.measurements import gradient_variance
+from manyseeds.benchmarks.measurements.gradient_variance import Moments
 from manyseeds.seeds import SeedStreams
 from tests.benchmarks.conftest import Output, Patch
 from tests.benchmarks.test_tabular_report import MEASURED, cells

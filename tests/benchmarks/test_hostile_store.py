@@ -21,7 +21,7 @@ import pytest
 
 from manyseeds import plots
 from manyseeds.algos import monte_carlo, policy_iteration, value_iteration
-from manyseeds.benchmarks import catalog, compare, watch
+from manyseeds.benchmarks import compare, watch
 from manyseeds.benchmarks.chapters import (
     contents,
     estimators,
@@ -35,7 +35,9 @@ from manyseeds.benchmarks.chapters import (
 )
 from manyseeds.benchmarks.chapters.contents import Store
 from manyseeds.benchmarks.chapters.environment_pages import page_name
-from manyseeds.benchmarks.chapters.results import (
+from manyseeds.benchmarks.chapters.tables import Sides
+from manyseeds.benchmarks.experiments import catalog
+from manyseeds.benchmarks.store.results import (
     Result,
     code,
     escape,
@@ -43,8 +45,7 @@ from manyseeds.benchmarks.chapters.results import (
     load_result,
     print_table,
 )
-from manyseeds.benchmarks.chapters.stored import file_name, open_run
-from manyseeds.benchmarks.chapters.tables import Sides
+from manyseeds.benchmarks.store.stored import file_name, open_run
 from manyseeds.benchmarks.web import grpo
 from manyseeds.benchmarks.web.page import html
 from manyseeds.cli import parse
@@ -291,7 +292,7 @@ def test_every_table_of_the_report_has_its_files() -> None:
     """`markdown_table` alone writes none: who calls it, but for the tables of measurements?"""
     chapters = ROOT / "benchmarks/chapters"
     callers = {x.name for x in chapters.glob("*.py") if "markdown_table(" in x.read_text()}
-    assert callers == {"results.py", "tables.py", "speed.py"}
+    assert callers == {"tables.py", "speed.py"}
 
 
 def test_terminal_shows_no_markup_and_no_control(capsys: Output) -> None:

@@ -14,19 +14,21 @@ import torch
 
 from manyseeds import envs
 from manyseeds.algos import dqn, ppo
-from manyseeds.benchmarks import (
-    jax_peer,
-    library_details,
-    rejax_baseline,
-    sbx_baseline,
-    suite,
-    sweep,
+from manyseeds.benchmarks import sweep
+from manyseeds.benchmarks.baselines import rejax_baseline, sbx_baseline
+from manyseeds.benchmarks.baselines.rejax_baseline import (
+    dqn_arguments,
+    layers_of,
+    ours_with,
+    ppo_arguments,
 )
-from manyseeds.benchmarks.chapters import comparison, interchange
-from manyseeds.benchmarks.chapters.results import load_result
-from manyseeds.benchmarks.chapters.stored import open_runs
-from manyseeds.benchmarks.rejax_baseline import dqn_arguments, layers_of, ours_with, ppo_arguments
-from manyseeds.benchmarks.suite import Cell
+from manyseeds.benchmarks.chapters import interchange
+from manyseeds.benchmarks.experiments import jax_peer, suite
+from manyseeds.benchmarks.experiments.suite import Cell
+from manyseeds.benchmarks.measurements import library_details
+from manyseeds.benchmarks.store import comparison
+from manyseeds.benchmarks.store.results import load_result
+from manyseeds.benchmarks.store.stored import open_runs
 from manyseeds.cli import from_preset
 from manyseeds.digest import ROOT
 from manyseeds.record import read_json

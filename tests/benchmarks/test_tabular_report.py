@@ -20,7 +20,7 @@ from manyseeds.algos import (
 )
 from manyseeds.benchmarks import report
 from manyseeds.benchmarks.chapters import tabular
-from manyseeds.benchmarks.chapters.stored import open_runs
+from manyseeds.benchmarks.store.stored import open_runs
 from manyseeds.cli import parse
 from manyseeds.record import read_json, seal
 from manyseeds.runs import control, planning, prediction

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from manyseeds.benchmarks import catalog, sb3_baseline, throughput
-from manyseeds.benchmarks.measure import measuring, run_pinned
-from manyseeds.benchmarks.throughput import OURS, SUBJECTS, Config, summarize
+from manyseeds.benchmarks.baselines import sb3_baseline
+from manyseeds.benchmarks.experiments import catalog
+from manyseeds.benchmarks.measurements import throughput
+from manyseeds.benchmarks.measurements.measure import measuring, run_pinned
+from manyseeds.benchmarks.measurements.throughput import OURS, SUBJECTS, Config, summarize
 from manyseeds.cli import from_identity
 from manyseeds.digest import ROOT
 from manyseeds.errors import UsageError

@@ -22,7 +22,9 @@ from torch import Tensor
 
 from manyseeds import envs
 from manyseeds.algos import policy_iteration, ppo, q_learning
-from manyseeds.benchmarks import films, trained, watch
+from manyseeds.benchmarks import watch
+from manyseeds.benchmarks.store import trained
+from manyseeds.benchmarks.web import film as films
 from manyseeds.checkpoint import to_bytes
 from manyseeds.cli import from_preset, parse
 from manyseeds.digest import ROOT

@@ -17,7 +17,7 @@ import pytest
 
 from manyseeds import digest, envs
 from manyseeds.algos import dqn, policy_iteration, ppo, q_learning, td_prediction, value_iteration
-from manyseeds.benchmarks import sb3_baseline, trl_baseline
+from manyseeds.benchmarks.baselines import sb3_baseline, trl_baseline
 from manyseeds.cli import from_preset
 from manyseeds.digest import ROOT, Place, code_digest, forget, origin_of
 from manyseeds.llm_track import grpo
@@ -624,7 +624,7 @@ CHANGES: dict[str, list[tuple[str, str, set[str]]]] = {  # by file
         ("return Gridworld(goal, trap,", "return Gridworld(trap, goal,", {"pi"}),
     ],
     "algos/ppo.py": [("presets/ppo.toml", "presets/a2c.toml", set())],
-    "benchmarks/sb3_baseline.py": [
+    "benchmarks/baselines/sb3_baseline.py": [
         ('math.inf,\n            "policy', '2,\n            "policy', {"sb3-dqn"}),
         ("norm_reward=config.normalize_reward", "norm_reward=False", {"sb3-ppo"}),
     ],

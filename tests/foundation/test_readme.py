@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from manyseeds.algos import ppo
-from manyseeds.benchmarks import catalog
-from manyseeds.benchmarks.chapters.names import NAMES
-from manyseeds.benchmarks.suite import SUITES
+from manyseeds.benchmarks.experiments import catalog
+from manyseeds.benchmarks.experiments.suite import SUITES
+from manyseeds.benchmarks.store.names import NAMES
 from manyseeds.cli import from_preset, parse
 from manyseeds.digest import ROOT
 from manyseeds.record import RunFolder

@@ -24,8 +24,8 @@ from rich.console import Console
 from rich.table import Table
 
 from manyseeds import envs, plots, stats
-from manyseeds.benchmarks.chapters.stored import StoredRun, name_with_arguments
-from manyseeds.benchmarks.verdicts import LOOKS, MARGIN, Verdict, decide
+from manyseeds.benchmarks.experiments.verdicts import LOOKS, MARGIN, Verdict, decide
+from manyseeds.benchmarks.store.stored import StoredRun, name_with_arguments
 from manyseeds.cli import FLOAT32_MAX
 from manyseeds.envs.core import digits_of
 from manyseeds.errors import UsageError, printable
@@ -323,7 +323,7 @@ def p_text(p: float) -> str:
 
 @cache  # a report asks for each in several tables
 def decision(ours: Result, theirs: Result, measure: str) -> Verdict | None:
-    """The verdict of the rule, of benchmarks/verdicts.py, on the `final` scores or the `auc`.
+    """The verdict of the rule, of experiments/verdicts.py, on the `final` scores or the `auc`.
 
     It counts the seeds 0, 1, 2, ... up to the first that is missing: what is decided stays so when
     others are added. None with too few of them on a side, or where the random or the reference
@@ -348,7 +348,7 @@ def seeds_due(ours: Result, theirs: Result) -> tuple[int, int]:
 
 
 def decision_text(verdict: Verdict | None, spec: Scores) -> str:
-    """The same of a verdict by the rule of benchmarks/verdicts.py, with the seeds a side that it
+    """The same of a verdict by the rule of experiments/verdicts.py, with the seeds a side that it
     rests on: `equivalent +0.001 [-0.012, +0.014], p=0.71, n=30`."""
     if verdict is None:
         return verdict_text(None, spec)

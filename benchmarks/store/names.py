@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from manyseeds.benchmarks import catalog
+from manyseeds.benchmarks.experiments import catalog
 
 # In the order of tables and legends, which is that of the colours of figures. Others come last.
 FIRST = (

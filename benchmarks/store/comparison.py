@@ -11,13 +11,13 @@ import numpy as np
 import pandas as pd
 
 from manyseeds import envs, stats
-from manyseeds.benchmarks import catalog
-from manyseeds.benchmarks.chapters.names import display, place_of
-from manyseeds.benchmarks.chapters.results import Result, decision, differences, escape, seeds_due
-from manyseeds.benchmarks.chapters.stored import StoredRun
 from manyseeds.benchmarks.chapters.tables import Sides, TableCell
-from manyseeds.benchmarks.suite import SUITES, Cell
-from manyseeds.benchmarks.verdicts import FIRST_FRESH, Verdict
+from manyseeds.benchmarks.experiments import catalog
+from manyseeds.benchmarks.experiments.suite import SUITES, Cell
+from manyseeds.benchmarks.experiments.verdicts import FIRST_FRESH, Verdict
+from manyseeds.benchmarks.store.names import display, place_of
+from manyseeds.benchmarks.store.results import Result, decision, differences, escape, seeds_due
+from manyseeds.benchmarks.store.stored import StoredRun
 from manyseeds.cli import Preset
 from manyseeds.errors import printable
 from manyseeds.record import ranges
